@@ -31,7 +31,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.monitoring import chain_alarms
 from supervisor_tasks.wallet.wallet import TooDearError, Write
 from tests.support.rpc_proxies import Call, in_front_of, particular, really
-from tests.support.wallet_harness import ChainWorkerHarness, claims, databases, empty, held, registered, scheduled_jobs
+from tests.support.wallet_harness import ChainHarness, claims, databases, empty, held, registered, scheduled_jobs
 
 MIB = 2**20
 GWEI = 10**9
@@ -157,7 +157,7 @@ def dear(chain: Chain, **more: str) -> dict[str, Any]:
     }
 
 
-def costs_wei(fleet: ChainWorkerHarness) -> list[int]:
+def costs_wei(fleet: ChainHarness) -> list[int]:
     """The most that each signature ever made can cost."""
     return [entry.gas * entry.fees.max_fee_wei for entry in fleet.wallet.open_transactions()]
 
@@ -167,7 +167,7 @@ def test_prices__a_node_says_what_it_likes__no_transaction_costs_more_than_the_b
 ) -> None:
     scheduled_jobs(chain, provider, 1)
     with particular(chain, lambda _: None, dear(chain)) as url, held(chain):
-        fleet = ChainWorkerHarness.of(chain, provider, engine, Rpc.at(url), most_wei_per_tx=MOST_WEI)
+        fleet = ChainHarness.of(chain, provider, engine, Rpc.at(url), most_wei_per_tx=MOST_WEI)
         (gas,) = fleet.wallet.estimate([Write("", "claim", CLAIM.encode())])
         assert isinstance(gas, int)
         assert gas >= LYING_GAS
@@ -188,7 +188,7 @@ def test_send__one_costs_more_than_the_bound__is_not_signed_and_the_others_are_s
     block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
     said = {"eth_getBlockByNumber": {**block, "baseFeePerGas": hex(GWEI)}}
     with particular(chain, lambda _: None, said) as url, held(chain):
-        fleet = ChainWorkerHarness.of(chain, provider, engine, Rpc.at(url), most_wei_per_tx=MOST_WEI)
+        fleet = ChainHarness.of(chain, provider, engine, Rpc.at(url), most_wei_per_tx=MOST_WEI)
         large = Write("claim:large", "claim", CLAIM.encode(), gas=LYING_GAS)
         with pytest.raises(TooDearError, match="WALLET_MAX_WEI_PER_TX"):
             fleet.wallet.send([large, *claims(2)])
@@ -197,7 +197,7 @@ def test_send__one_costs_more_than_the_bound__is_not_signed_and_the_others_are_s
 
 def test_prices__of_an_honest_node__are_paid(chain: Chain, engine: Engine, provider: Account) -> None:
     jobs = scheduled_jobs(chain, provider, 2)
-    fleet = ChainWorkerHarness.of(chain, provider, engine)
+    fleet = ChainHarness.of(chain, provider, engine)
     claim(fleet.site)
     wait_until(lambda: not fleet.follow(), "the claims to be mined", 20.0)
     assert set(fleet.site.ledger.jobs(jobs)) == set(jobs)
@@ -248,14 +248,14 @@ def anothers_claim(chain: Chain, lies: threading.Event) -> Account:
 @contextmanager
 def beside_a_liar(
     chain: Chain, engine: Engine, provider: Account, second: str, lie: Forge
-) -> Iterator[tuple[ChainWorkerHarness, threading.Event]]:
+) -> Iterator[tuple[ChainHarness, threading.Event]]:
     with forging(chain, lie) as (lies, url):
-        fleet = ChainWorkerHarness.of(chain, provider, engine, Endpoints([url, second], chain.chain_id))
+        fleet = ChainHarness.of(chain, provider, engine, Endpoints([url, second], chain.chain_id))
         scan(fleet.site)  # from here on
         yield fleet, lies
 
 
-def known_jobs(fleet: ChainWorkerHarness) -> set[str]:
+def known_jobs(fleet: ChainHarness) -> set[str]:
     with fleet.engine.connect() as connection:
         return {row[0] for row in connection.exec_driver_sql("SELECT job_id FROM jobs")}
 
@@ -328,7 +328,7 @@ def test_claim__second_endpoint_is_behind__waits_for_it(chain: Chain, engine: En
 
     (job_id,) = scheduled_jobs(chain, provider, 1)
     with in_front_of(chain, answer) as (asked, second):
-        fleet = ChainWorkerHarness.of(chain, provider, engine, Endpoints([chain.rpc_url, second], chain.chain_id))
+        fleet = ChainHarness.of(chain, provider, engine, Endpoints([chain.rpc_url, second], chain.chain_id))
         behind.set()
         fleet.site.ledger.alarms.on(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
         claim(fleet.site)
@@ -398,7 +398,7 @@ def test_claim__second_endpoint_is_down__goes_on_after_a_while(
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         port = silent.getsockname()[1] if how == "never answers" else free_port()
-        fleet = ChainWorkerHarness.of(
+        fleet = ChainHarness.of(
             chain, provider, engine, Endpoints([chain.rpc_url, f"http://127.0.0.1:{port}"], chain.chain_id)
         )
         claim(fleet.site)

@@ -21,7 +21,7 @@ from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.subscription import MOST_A_SECOND, MOST_BYTES, Subscription
 from supervisor_tasks.indexer.new_blocks import PAUSE_S, NewBlocks
-from tests.support.wallet_harness import ChainWorkerHarness, databases, empty, scheduled_jobs
+from tests.support.wallet_harness import ChainHarness, databases, empty, scheduled_jobs
 
 CHAIN_ID = 7
 KEY = "k3y-0123456789abcdef"
@@ -212,7 +212,7 @@ def test_flood_of_blocks__wakes_a_task_ten_times_a_second_at_most() -> None:
         provider = chain.new_account()
         chain.register_provider(provider, [ChainNode(2, 32, 64_000)], ChainPrices())
         scheduled_jobs(chain, provider, 1)  # so each look finds something
-        fleet = ChainWorkerHarness.of(chain, provider, engine)
+        fleet = ChainHarness.of(chain, provider, engine)
         with node(forever(head("0x1"), head("0xffff")), chain.chain_id) as url:
             watch = NewBlocks(fleet.site, 600.0, lambda _: woken.append(time.monotonic()), url)
             watch.start()

@@ -71,7 +71,7 @@ def empty(engine: Engine) -> None:
 
 
 @dataclass
-class ChainWorkerHarness:
+class ChainHarness:
     """The chain's side of a fleet, driven by hand."""
 
     site: WorkerContext
@@ -91,7 +91,7 @@ class ChainWorkerHarness:
         most_wei_per_tx: int = 10**18,
         stuck_after_s: float = 0.2,
         min_wei: int = 0,
-    ) -> "Fleet":
+    ) -> "ChainHarness":
         """A fleet with that key and that ledger."""
         address, rpc = chain.addresses.metascheduler, rpc or Rpc.at(chain.rpc_url)
         ledger = Ledger(engine, "here", lambda _: None)

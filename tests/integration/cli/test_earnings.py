@@ -27,7 +27,7 @@ from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.transactions import TRANSFER
 from supervisor_tasks.wallet.wallet import Write
 from tests.support.commands import Result, supervisor
-from tests.support.wallet_harness import CUSTOMERS, GAS, ChainWorkerHarness, claims, databases, empty, scheduled_jobs
+from tests.support.wallet_harness import CUSTOMERS, GAS, ChainHarness, claims, databases, empty, scheduled_jobs
 
 ENDS = {  # how the jobs end: the status, SLURM's seconds, the minutes that the customer pays
     "finished": (Outcome(status=ChainStatus.FINISHED, elapsed_s=185), 3),
@@ -68,7 +68,7 @@ def provider(chain: Chain) -> Account:
 @pytest.fixture(scope="module")
 def earned(chain: Chain, provider: Account, engine: Engine) -> dict[str, JobId]:
     """Jobs that were claimed, reported and paid; the chain is asked from here on."""
-    fleet = ChainWorkerHarness.of(chain, provider, engine)
+    fleet = ChainHarness.of(chain, provider, engine)
     learn_prices(fleet)
     scan(fleet.site)
     jobs = dict(zip(ENDS, scheduled_jobs(chain, provider, len(ENDS)), strict=True))
@@ -83,13 +83,13 @@ def earned(chain: Chain, provider: Account, engine: Engine) -> dict[str, JobId]:
     return jobs
 
 
-def learn_prices(fleet: ChainWorkerHarness) -> None:
+def learn_prices(fleet: ChainHarness) -> None:
     registered = fleet.site.chain.contract.on_offer().registered
     assert registered is not None
     Registrations(fleet.site.ledger.facts).learn_prices(registered.prices, datetime.now(UTC))
 
 
-def sent(fleet: ChainWorkerHarness, *writes: Write) -> None:
+def sent(fleet: ChainHarness, *writes: Write) -> None:
     fleet.wallet.send(writes)
     while fleet.follow():
         pass
@@ -128,7 +128,7 @@ def test_total__of_mined_reports__is_what_the_contract_transferred(
 def test_total__fees__are_what_the_wallet_spent(
     chain: Chain, provider: Account, engine: Engine, earned: dict[str, JobId]
 ) -> None:
-    fleet = ChainWorkerHarness.of(chain, provider, engine)
+    fleet = ChainHarness.of(chain, provider, engine)
     hashes = [tx_hash for (tx_hash,) in fleet.rows("hash")]
     receipts = chain.receipts(hashes)
     spent = sum(int(receipt["gasUsed"], 16) * int(receipt["effectiveGasPrice"], 16) for receipt in receipts)
@@ -154,7 +154,7 @@ def test_job__bill_and_payment__are_as_the_contract_computed_them(
 def test_job__its_claim__is_among_what_its_gas_cost(
     chain: Chain, engine: Engine, provider: Account, earned: dict[str, JobId]
 ) -> None:
-    fleet, found = ChainWorkerHarness.of(chain, provider, engine), Earnings(engine, "here")
+    fleet, found = ChainHarness.of(chain, provider, engine), Earnings(engine, "here")
     rows = {row.name: row for row in found.rows(Per.JOB, EarningsFilter(), None)}
     for job_id in earned.values():
         key = fleet.site.ledger.jobs([job_id])[job_id].claim_key.partition(":")[0]
@@ -219,7 +219,7 @@ def test_plot__in_the_terminal_and_as_svg(engine: Engine, earned: dict[str, JobI
 def test_job__prices_change_while_it_runs__bill_is_at_the_price_of_its_assignment(
     chain: Chain, engine: Engine, provider: Account, earned: dict[str, JobId]
 ) -> None:
-    fleet = ChainWorkerHarness.of(chain, provider, engine)
+    fleet = ChainHarness.of(chain, provider, engine)
     ledger = fleet.site.ledger
     before, waiting = scheduled_jobs(chain, provider, 2)
     sent(fleet, *claims(1, 100))

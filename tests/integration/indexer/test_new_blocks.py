@@ -22,7 +22,7 @@ from supervisor_tasks.jobs.claim import look
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.tick_names import finished_key
-from tests.support.wallet_harness import ChainWorkerHarness, databases, empty, scheduled_jobs
+from tests.support.wallet_harness import ChainHarness, databases, empty, scheduled_jobs
 
 PATIENCE_S = 10.0
 NEVER_S = 600.0  # between two looks: only what was announced can have been the cause
@@ -60,8 +60,8 @@ def provider(chain: Chain) -> Account:
 
 
 @pytest.fixture
-def fleet(chain: Chain, provider: Account, engine: Engine) -> ChainWorkerHarness:
-    return ChainWorkerHarness.of(chain, provider, engine)
+def fleet(chain: Chain, provider: Account, engine: Engine) -> ChainHarness:
+    return ChainHarness.of(chain, provider, engine)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ class Woken:
 
 
 @contextmanager
-def watching(fleet: ChainWorkerHarness, poll_s: float, url: str | None) -> Iterator[tuple[NewBlocks, Woken]]:
+def watching(fleet: ChainHarness, poll_s: float, url: str | None) -> Iterator[tuple[NewBlocks, Woken]]:
     woken = Woken()
     new_blocks = NewBlocks(fleet.site, poll_s, woken, url)
     new_blocks.start()
@@ -111,7 +111,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
     wait_until(condition, what, PATIENCE_S, 0.02)
 
 
-def relied_on(fleet: ChainWorkerHarness, chain: Chain) -> None:
+def relied_on(fleet: ChainHarness, chain: Chain) -> None:
     """Blocks are mined until their announcements are relied on."""
 
     def live() -> bool:
@@ -122,7 +122,7 @@ def relied_on(fleet: ChainWorkerHarness, chain: Chain) -> None:
 
 
 def test_no_subscription__a_poll_finds_what_is_to_be_claimed(
-    fleet: ChainWorkerHarness, chain: Chain, provider: Account
+    fleet: ChainHarness, chain: Chain, provider: Account
 ) -> None:
     with watching(fleet, OFTEN_S, None) as (_, woken):
         until(lambda: fleet.site.ledger.ticks.age_s(finished_key("claim")) is not None, "a look")
@@ -132,7 +132,7 @@ def test_no_subscription__a_poll_finds_what_is_to_be_claimed(
 
 
 def test_look__at_a_new_head__is_in_the_ledger_without_a_statement_of_its_own(
-    fleet: ChainWorkerHarness, chain: Chain, engine: Engine
+    fleet: ChainHarness, chain: Chain, engine: Engine
 ) -> None:
     chain.mine()
     statements = list[str]()
@@ -145,9 +145,7 @@ def test_look__at_a_new_head__is_in_the_ledger_without_a_statement_of_its_own(
     assert seen.number == chain.block_number()
 
 
-def test_look__that_finds_nothing_new__asks_the_ledger_only_what_it_needs(
-    fleet: ChainWorkerHarness, engine: Engine
-) -> None:
+def test_look__that_finds_nothing_new__asks_the_ledger_only_what_it_needs(fleet: ChainHarness, engine: Engine) -> None:
     look(fleet.site)  # leaves its ticks, and what the contract permits
     statements = list[str]()
     event.listen(engine, "before_cursor_execute", lambda *about: statements.append(about[2]))
@@ -156,7 +154,7 @@ def test_look__that_finds_nothing_new__asks_the_ledger_only_what_it_needs(
     assert len(asked) == 3, asked  # for the alarms, what is open, the facts
 
 
-def test_alarm_that_is_on__is_over_at_the_next_look(fleet: ChainWorkerHarness) -> None:
+def test_alarm_that_is_on__is_over_at_the_next_look(fleet: ChainHarness) -> None:
     look(fleet.site)
     fleet.site.ledger.alarms.on(AlarmName.CONTRACT_RETIRED)
     look(fleet.site)
@@ -164,7 +162,7 @@ def test_alarm_that_is_on__is_over_at_the_next_look(fleet: ChainWorkerHarness) -
 
 
 def test_subscription__a_block_wakes_the_claim_although_nothing_is_polled(
-    fleet: ChainWorkerHarness, chain: Chain, provider: Account, proxy: Proxy
+    fleet: ChainHarness, chain: Chain, provider: Account, proxy: Proxy
 ) -> None:
     with watching(fleet, NEVER_S, f"ws://{proxy.address}") as (_, woken):
         relied_on(fleet, chain)
@@ -173,7 +171,7 @@ def test_subscription__a_block_wakes_the_claim_although_nothing_is_polled(
 
 
 def test_subscription__a_log_of_a_job_of_ours_wakes_the_scan(
-    fleet: ChainWorkerHarness, chain: Chain, provider: Account, proxy: Proxy
+    fleet: ChainHarness, chain: Chain, provider: Account, proxy: Proxy
 ) -> None:
     other = chain.new_account()
     chain.register_provider(other, [ChainNode(2, 32, 64_000)], ChainPrices())
@@ -190,7 +188,7 @@ def test_subscription__a_log_of_a_job_of_ours_wakes_the_scan(
 
 @pytest.mark.parametrize("fault", [Fault.HANG, Fault.REFUSE, Fault.LOSE_TO_CLIENT])
 def test_subscription__silent_or_cut__polling_takes_over_and_is_told_once_each_way(
-    fleet: ChainWorkerHarness, chain: Chain, provider: Account, proxy: Proxy, fault: Fault, logged: Entries
+    fleet: ChainHarness, chain: Chain, provider: Account, proxy: Proxy, fault: Fault, logged: Entries
 ) -> None:
     """The RPC endpoint goes on: it is asked directly."""
     with watching(fleet, OFTEN_S, f"ws://{proxy.address}") as (_, woken):
@@ -213,7 +211,7 @@ def test_subscription__silent_or_cut__polling_takes_over_and_is_told_once_each_w
 
 
 def test_subscription__to_another_chain__is_refused_and_told(
-    fleet: ChainWorkerHarness, chain: Chain, provider: Account, processes: Processes, logged: Entries
+    fleet: ChainHarness, chain: Chain, provider: Account, processes: Processes, logged: Entries
 ) -> None:
     port = free_port()
     command: list[str | Path] = [ANVIL, "--port", str(port), "--chain-id", "1", "--silent", "--accounts", "1"]
@@ -232,7 +230,7 @@ def test_endpoint_that_lags__what_was_announced_is_looked_for_until_it_shows(
     chain: Chain, provider: Account, engine: Engine, proxy: Proxy
 ) -> None:
     """The RPC endpoint is behind the proxy here, and the subscription is not."""
-    fleet = ChainWorkerHarness.of(chain, provider, engine, Rpc.at(f"http://{proxy.address}", 1.0))
+    fleet = ChainHarness.of(chain, provider, engine, Rpc.at(f"http://{proxy.address}", 1.0))
     with watching(fleet, OFTEN_S, chain.ws_url) as (_, woken):
         relied_on(fleet, chain)
         proxy.fault(Fault.REFUSE)

@@ -30,7 +30,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.reconciliation import backfill
-from tests.support.wallet_harness import CUSTOMERS, ChainWorkerHarness, databases, empty, scheduled_jobs
+from tests.support.wallet_harness import CUSTOMERS, ChainHarness, databases, empty, scheduled_jobs
 
 BLOCKS = 100  # more than such a node shows at once
 TOO_MANY = {"code": -32005, "message": "query returned more than 10000 results"}
@@ -126,7 +126,7 @@ def node(chain: Chain) -> Iterator[Picky]:
 
 
 def site_of(node: Picky, chain: Chain, provider: Account, engine: Engine) -> WorkerContext:
-    return ChainWorkerHarness.of(chain, provider, engine, Endpoints([node.url], chain.chain_id)).site
+    return ChainHarness.of(chain, provider, engine, Endpoints([node.url], chain.chain_id)).site
 
 
 def is_read(site: WorkerContext) -> bool:

@@ -26,7 +26,7 @@ from supervisor_tasks.jobs.fetch_script import REFUSED_FOR_S, REFUSED_TRIES
 from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, EffectKind, Job, JobId, State
 from supervisor_tasks.ledger.ledger import JobChange
 from tests.support.carrying import carry_out
-from tests.support.wallet_harness import ChainWorkerHarness, databases
+from tests.support.wallet_harness import ChainHarness, databases
 
 SCRIPT = "#!/bin/bash\necho hello\n"
 
@@ -36,7 +36,7 @@ class Fetching:
     """A claimed job, and a site that can fetch its script. `before_answer` happens between challenge and answer."""
 
     site: WorkerContext
-    fleet: ChainWorkerHarness
+    fleet: ChainHarness
     customer: Account
     provider: Account
     scripts: Path
@@ -121,7 +121,7 @@ def fetching() -> Iterator[Fetching]:
             here.before_answer()
             return fleet.wallet.sign_message(challenge)
 
-        fleet = ChainWorkerHarness.of(chain, provider, engine)
+        fleet = ChainHarness.of(chain, provider, engine)
         side = replace(fleet.site.chain, job_definitions=JobDefinitions(lambda: channels.open(address), sign))
         folder = processes.folder / "scripts"
         here = Fetching(replace(fleet.site, chain_side=side), fleet, customer, provider, folder, location, restart)

@@ -19,7 +19,7 @@ from supervisor_tasks.jobs.model import ChainStatus, JobId, State, StatusUpdate
 from supervisor_tasks.jobs.report import report
 from supervisor_tasks.ledger.alarms import AlarmName
 from tests.integration.wallet.test_wallet_remedies import settled
-from tests.support.wallet_harness import DEFINITION, ChainWorkerHarness, databases, empty, scheduled_jobs
+from tests.support.wallet_harness import DEFINITION, ChainHarness, databases, empty, scheduled_jobs
 
 PLACE = "@@@@"
 HOSTILE = {
@@ -42,9 +42,9 @@ def chain() -> Iterator[Chain]:
 
 
 @pytest.fixture
-def fleet(chain: Chain, database: Engine) -> ChainWorkerHarness:
+def fleet(chain: Chain, database: Engine) -> ChainHarness:
     empty(database)
-    running = ChainWorkerHarness.of(chain, provider_on(chain), database)
+    running = ChainHarness.of(chain, provider_on(chain), database)
     scan(running.site)
     return running
 
@@ -77,18 +77,18 @@ def hostile_job(chain: Chain, provider: str, words: bytes, field: str = "hash") 
     return job_id
 
 
-def account_of(fleet: ChainWorkerHarness) -> Account:
+def account_of(fleet: ChainHarness) -> Account:
     return Account(fleet.wallet.address, "0x" + bytes(fleet.wallet._account.key).hex())
 
 
-def claimed_by(fleet: ChainWorkerHarness) -> None:
+def claimed_by(fleet: ChainHarness) -> None:
     claim(fleet.site)
     settled(fleet)
 
 
 @pytest.mark.parametrize("words", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_job__hash_is_no_text__ends_free_with_a_reason_and_others_go_on(
-    chain: Chain, fleet: ChainWorkerHarness, words: bytes
+    chain: Chain, fleet: ChainHarness, words: bytes
 ) -> None:
     bad = hostile_job(chain, fleet.wallet.address, words)
     (good,) = scheduled_jobs(chain, account_of(fleet), 1)
@@ -110,7 +110,7 @@ def test_hostile_job__hash_is_no_text__ends_free_with_a_reason_and_others_go_on(
 @pytest.mark.parametrize("field", ["key", "value"])
 @pytest.mark.parametrize("words", HOSTILE.values(), ids=HOSTILE)
 def test_label_that_is_no_text__is_none_of_our_business(
-    chain: Chain, fleet: ChainWorkerHarness, words: bytes, field: str
+    chain: Chain, fleet: ChainHarness, words: bytes, field: str
 ) -> None:
     job_id = hostile_job(chain, fleet.wallet.address, words, field)
     claimed_by(fleet)
@@ -122,7 +122,7 @@ def test_hostile_job__price_0_makes_its_limit_too_large__ends_with_a_reason(chai
     account = chain.new_account()
     chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices(0, 0, 0))
     empty(database)
-    fleet = ChainWorkerHarness.of(chain, account, database)
+    fleet = ChainHarness.of(chain, account, database)
     scan(fleet.site)
     (job_id,) = scheduled_jobs(chain, account, 1)
     claimed_by(fleet)
@@ -135,7 +135,7 @@ def test_hostile_job__price_0_makes_its_limit_too_large__ends_with_a_reason(chai
 
 
 def test_scan__the_claim_and_what_came_of_the_job_lie_in_one_stretch__is_all_heard(
-    chain: Chain, fleet: ChainWorkerHarness
+    chain: Chain, fleet: ChainHarness
 ) -> None:
     """After a long outage, or with a ledger that was restored."""
     (job_id,) = scheduled_jobs(chain, account_of(fleet), 1)
@@ -147,7 +147,7 @@ def test_scan__the_claim_and_what_came_of_the_job_lie_in_one_stretch__is_all_hea
     assert fleet.site.ledger.jobs([job_id])[job_id].chain_status is ChainStatus.RUNNING
 
 
-def test_hostile_job_of_another_provider__the_scan_goes_on_behind_it(chain: Chain, fleet: ChainWorkerHarness) -> None:
+def test_hostile_job_of_another_provider__the_scan_goes_on_behind_it(chain: Chain, fleet: ChainHarness) -> None:
     other = provider_on(chain)
     theirs = [hostile_job(chain, other.address, words) for words in HOSTILE.values()]
     for _ in theirs:
@@ -162,9 +162,7 @@ def test_hostile_job_of_another_provider__the_scan_goes_on_behind_it(chain: Chai
     assert fleet.alarms() == set()
 
 
-def test_log_that_cannot_be_read__is_told_and_holds_up_nothing_but_itself(
-    chain: Chain, fleet: ChainWorkerHarness
-) -> None:
+def test_log_that_cannot_be_read__is_told_and_holds_up_nothing_but_itself(chain: Chain, fleet: ChainHarness) -> None:
     scheduled_jobs(chain, account_of(fleet), 2)
     for _ in range(2):
         chain.send(account_of(fleet), "MetaScheduler", "claimNextJob")

@@ -16,7 +16,7 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.ledger.transactions import TransactionStore
 from supervisor_tasks.recovery.fleet_liveness import WROTE_WITHIN_S, liveness_evidence
-from tests.support.wallet_harness import ChainWorkerHarness, claims, databases, scheduled_jobs
+from tests.support.wallet_harness import ChainHarness, claims, databases, scheduled_jobs
 
 UNKNOWN = b"\x07" * 8
 
@@ -54,7 +54,7 @@ def test_signs_of_life__it_wrote_on_chain_lately__is_seen_by_its_mark(
 ) -> None:
     one, two = engines
     scheduled_jobs(chain, provider, 1)
-    other = ChainWorkerHarness.of(chain, provider, one)
+    other = ChainHarness.of(chain, provider, one)
     other.wallet.send(claims(1))
     tag, address = TransactionStore(one, "here", chain.chain_id).instance_tag(), other.wallet.address
     (sign,) = signs(chain, two, address, tag)

@@ -15,7 +15,7 @@ from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.model import ChainStatus, JobId, StatusUpdate
 from supervisor_tasks.monitoring.instruments import REGISTRY
 from supervisor_tasks.wallet.wallet import Write
-from tests.support.wallet_harness import GAS, ChainWorkerHarness, claims, databases, empty, registered, scheduled_jobs
+from tests.support.wallet_harness import GAS, ChainHarness, claims, databases, empty, registered, scheduled_jobs
 
 MINUTES = 2
 
@@ -52,7 +52,7 @@ def coins_of(chain: Chain, provider: Account) -> int:
     return int(chain.rpc.call("eth_getBalance", provider.address, "latest"), 16)
 
 
-def sent(fleet: ChainWorkerHarness, *writes: Write) -> None:
+def sent(fleet: ChainHarness, *writes: Write) -> None:
     fleet.wallet.send(writes)
     while fleet.follow():
         pass
@@ -69,7 +69,7 @@ def waits() -> float:
 def test_totals__of_a_job_that_was_paid__agree_with_the_chain_to_the_wei(
     chain: Chain, provider: Account, engine: Engine
 ) -> None:
-    fleet = ChainWorkerHarness.of(chain, provider, engine)
+    fleet = ChainHarness.of(chain, provider, engine)
     scan(fleet.site)
     credits_before, coins_before, waits_before = credits_of(chain, provider), coins_of(chain, provider), waits()
     (job_id,) = scheduled_jobs(chain, provider, 1)

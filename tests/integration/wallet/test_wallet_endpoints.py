@@ -41,7 +41,7 @@ from supervisor_tasks.wallet.gas import RevertedError
 from supervisor_tasks.wallet.wallet import Wallet, Write
 from tests.support.rpc_proxies import Call, in_front_of, really
 from tests.support.wallet_harness import (
-    ChainWorkerHarness,
+    ChainHarness,
     claims,
     databases,
     empty,
@@ -244,7 +244,7 @@ def test_garbage__begins_while_an_endpoint_is_used__nothing_is_lost(
         first = rpc._endpoints[0]
         first._answered, first._chain_id, first._head = True, CHAIN_ID, chain.block_number()  # as at its last look
         first._head_s = first._looked_s = time.monotonic()
-        fleet = ChainWorkerHarness.of(chain, provider, engine, rpc)
+        fleet = ChainHarness.of(chain, provider, engine, rpc)
         fleet.wallet.send(claims(1))
         assert rpc.health()[first.name] is Health.UNREACHABLE
         wait_until(lambda: not fleet.follow(), "the receipt", 60.0, 0.1)
@@ -263,7 +263,7 @@ def test_look__error_to_what_every_node_answers__is_no_answer(chain: Chain, word
 
 
 def test_node_without_the_contract__is_not_believed(chain: Chain, provider: Account, engine: Engine) -> None:
-    fleet = ChainWorkerHarness.of(chain, provider, engine)
+    fleet = ChainHarness.of(chain, provider, engine)
     code = chain.rpc.call("eth_getCode", chain.addresses.metascheduler, "latest")
     chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, "0x")
     try:
@@ -323,7 +323,7 @@ def test_node_that_lives_and_refuses__the_next_is_asked_and_the_work_goes_on(
     scheduled_jobs(chain, provider, 1)
     with refusing(chain, READS, code=code) as (_, url):
         rpc = _all_alive(Endpoints([url, chain.rpc_url], CHAIN_ID))
-        fleet = ChainWorkerHarness.of(chain, provider, engine, rpc)
+        fleet = ChainHarness.of(chain, provider, engine, rpc)
         claim(fleet.site)
         wait_until(lambda: not fleet.follow(), "the receipt", 60.0, 0.1)
         assert fleet.states() == ["MINED"]
@@ -357,7 +357,7 @@ def test_endpoints__contract_reverts_or_transaction_is_wrong__node_stays_alive(
     with refusing(chain, []) as (_, one), refusing(chain, []) as (asked, two):
         rpc = _all_alive(Endpoints([one, two], CHAIN_ID))
         asked.clear()
-        wallet = ChainWorkerHarness.of(chain, provider, engine, rpc).wallet
+        wallet = ChainHarness.of(chain, provider, engine, rpc).wallet
         (estimate,) = wallet.estimate([Write("claim", "claim", CLAIM.encode())])  # there is no job to claim
         assert isinstance(estimate, RevertedError)
         assert "eth_estimateGas" not in asked
@@ -375,7 +375,7 @@ def _for_long(rpc: Endpoints, seconds: float) -> None:
             endpoint.away_since_s -= seconds
 
 
-def _shown(fleet: ChainWorkerHarness) -> list[float]:
+def _shown(fleet: ChainHarness) -> list[float]:
     """The gauges of the endpoints, in their order."""
     summary = Overview(fleet.engine, "here").snapshot()
     metrics = LedgerMetrics("here", lambda: LedgerReading(summary, Figures(), True)).collect()
@@ -390,7 +390,7 @@ def test_one_of_two_is_away_for_minutes__alarm_and_gauge_until_it_is_back(
 ) -> None:
     with proxied(chain) as (proxy, url):
         rpc = _all_alive(Endpoints([f"{chain.rpc_url}?k=s3cret", f"{url}?k=s3cret"], CHAIN_ID))
-        fleet = ChainWorkerHarness.of(chain, provider, engine, rpc)
+        fleet = ChainHarness.of(chain, provider, engine, rpc)
 
         def looked(well: int) -> bool:
             claim(fleet.site)
@@ -406,7 +406,7 @@ def test_one_of_two_is_away_for_minutes__alarm_and_gauge_until_it_is_back(
         assert alarm.name is AlarmName.RPC_ENDPOINT_UNAVAILABLE
         (why,) = alarm.details["endpoints"].values()
         assert why.startswith("unreachable: the RPC endpoint does not answer")
-        younger = ChainWorkerHarness.of(
+        younger = ChainHarness.of(
             chain, provider, engine, Endpoints([f"{chain.rpc_url}?k=s3cret", f"{url}?k=s3cret"], CHAIN_ID)
         )
         claim(younger.site)
@@ -422,7 +422,7 @@ def test_one_that_lives_and_refuses_again_and_again__alarm_until_it_does_no_more
     methods = list(READS)
     with refusing(chain, methods) as (asked, url):
         rpc = _all_alive(Endpoints([url, chain.rpc_url], CHAIN_ID))
-        fleet = ChainWorkerHarness.of(chain, provider, engine, rpc)
+        fleet = ChainHarness.of(chain, provider, engine, rpc)
         claim(fleet.site)
         refusals = asked.count("eth_getBalance")
         claim(fleet.site)
@@ -469,7 +469,7 @@ def test_node_that_takes_few_calls_at_once__gets_fewer_and_is_asked_no_more_for_
     nobodys = [JobId(f"0x{number:064x}") for number in range(1, 251)]
     with in_front_of(chain, answer) as (_, url):
         rpc = _all_alive(Endpoints([url], CHAIN_ID))
-        contract = ChainWorkerHarness.of(chain, provider, engine, rpc).site.chain.contract
+        contract = ChainHarness.of(chain, provider, engine, rpc).site.chain.contract
         assert contract.on_chain([*nobodys, *job_ids], chain.block_number()).keys() == set(job_ids)
         assert set(rpc.health().values()) == {Health.ALIVE}
         sizes.clear()
@@ -482,7 +482,7 @@ def test_node_that_takes_few_calls_at_once__gets_fewer_and_is_asked_no_more_for_
 def test_node_that_takes_a_thousand_calls__gets_a_thousand(chain: Chain, provider: Account, engine: Engine) -> None:
     sizes: list[int] = []
     with in_front_of(chain, lambda calls: sizes.append(len(calls))) as (_, url):
-        contract = ChainWorkerHarness.of(chain, provider, engine, Rpc.at(url)).site.chain.contract
+        contract = ChainHarness.of(chain, provider, engine, Rpc.at(url)).site.chain.contract
         contract.on_chain([JobId(f"0x{number:064x}") for number in range(1, 2001)], chain.block_number())
     assert sizes[-2:] == [1000, 1000]
 
@@ -613,11 +613,11 @@ def test_endpoint_of_another_chain__is_never_used_and_alarms(
     command: list[str | Path] = [ANVIL, "--port", str(port), "--chain-id", "1", "--silent", "--accounts", "1"]
     processes.start("other-chain", command, env={"HOME": str(processes.folder)}, ready=lambda: _answers(other))
     rpc = Endpoints([other, chain.rpc_url], CHAIN_ID)
-    fleet = ChainWorkerHarness.of(chain, provider, engine, rpc)
+    fleet = ChainHarness.of(chain, provider, engine, rpc)
     claim(fleet.site)
     assert list(rpc.health().values()) == [Health.WRONG_CHAIN, Health.ALIVE]
     assert fleet.alarms() == {AlarmName.WRONG_CHAIN}
-    alone = ChainWorkerHarness.of(chain, provider, engine, Endpoints([other], CHAIN_ID))
+    alone = ChainHarness.of(chain, provider, engine, Endpoints([other], CHAIN_ID))
     with pytest.raises(RpcUnavailableError, match="serves chain 1, the settings want 179188"):
         claim(alone.site)
     assert alone.alarms() == {AlarmName.WRONG_CHAIN}
@@ -626,7 +626,7 @@ def test_endpoint_of_another_chain__is_never_used_and_alarms(
         claim(alone.site)
     assert alone.alarms() == {AlarmName.WRONG_CHAIN, AlarmName.CHAIN_NOT_ANSWERING}
     fleet.site.chain.contract.rpc.call("eth_chainId")
-    claim(ChainWorkerHarness.of(chain, provider, engine, Endpoints([chain.rpc_url], CHAIN_ID)).site)
+    claim(ChainHarness.of(chain, provider, engine, Endpoints([chain.rpc_url], CHAIN_ID)).site)
     assert fleet.alarms() == set()
 
 
@@ -647,7 +647,7 @@ def _silent_for_long(engine: Engine) -> None:
 
 def test_chain_silent_for_a_moment__is_no_alarm(chain: Chain, provider: Account, engine: Engine) -> None:
     with proxied(chain) as (proxy, url):
-        fleet = ChainWorkerHarness.of(chain, provider, engine, Endpoints([url], CHAIN_ID))
+        fleet = ChainHarness.of(chain, provider, engine, Endpoints([url], CHAIN_ID))
         claim(fleet.site)
         proxy.fault(Fault.REFUSE)
         with pytest.raises(RpcUnavailableError):
@@ -667,7 +667,7 @@ def test_no_endpoint_answers__alarm_until_one_does__and_nothing_is_lost(
 ) -> None:
     scheduled_jobs(chain, provider, 2)
     with proxied(chain) as (proxy, url):
-        fleet = ChainWorkerHarness.of(chain, provider, engine, Endpoints([url], CHAIN_ID))
+        fleet = ChainHarness.of(chain, provider, engine, Endpoints([url], CHAIN_ID))
         with held(chain):
             fleet.wallet.send(claims(2))
             proxy.fault(Fault.REFUSE)
@@ -695,7 +695,7 @@ def test_endpoint_that_lags__is_not_believed(
     chain.mine(failover.BEHIND_BLOCKS + 10)
     with proxied(chain) as (proxy, url), proxied(chain) as (second, another):
         rpc = Endpoints([lagging, url, another], CHAIN_ID)  # a claim is believed that two of them show
-        fleet = ChainWorkerHarness.of(chain, provider, engine, rpc)
+        fleet = ChainHarness.of(chain, provider, engine, rpc)
         wait_until(lambda: _sees_all(rpc), "the endpoints to be compared", 60.0, 0.1)
         fleet.wallet.send(claims(2))
         assert not fleet.follow()
@@ -719,7 +719,7 @@ def _sees_all(rpc: Endpoints) -> bool:
     return list(rpc.health().values()) == [Health.BEHIND, Health.ALIVE, Health.ALIVE]
 
 
-def _is_followed(fleet: ChainWorkerHarness) -> bool:
+def _is_followed(fleet: ChainHarness) -> bool:
     try:
         return not fleet.follow()
     except RpcUnavailableError:
@@ -777,7 +777,7 @@ def test_broadcast__reaches_every_endpoint(chain: Chain, provider: Account, engi
     scheduled_jobs(chain, provider, 1)
     with proxied(chain) as (proxy, url):
         rpc = Endpoints([chain.rpc_url, url], CHAIN_ID)
-        fleet = ChainWorkerHarness.of(chain, provider, engine, rpc)
+        fleet = ChainHarness.of(chain, provider, engine, rpc)
         for endpoint in rpc._endpoints:
             endpoint.look()
         before = proxy.passed[Direction.TO_SERVER]
@@ -791,7 +791,7 @@ def test_broadcast__reaches_every_endpoint(chain: Chain, provider: Account, engi
 
 def test_statuses__of_a_node_that_is_behind__are_not_believed(chain: Chain, provider: Account, engine: Engine) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
-    contract, head = ChainWorkerHarness.of(chain, provider, engine).site.chain.contract, chain.block_number()
+    contract, head = ChainHarness.of(chain, provider, engine).site.chain.contract, chain.block_number()
     assert contract.statuses([job_id], not_before=head)[job_id][0] is ChainStatus.META_SCHEDULED
     with pytest.raises(RpcUnavailableError, match="seen already"):
         contract.statuses([job_id], not_before=head + 1)

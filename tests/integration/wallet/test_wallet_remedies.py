@@ -27,7 +27,7 @@ from tests.support.wallet_harness import (
     CUSTOMERS,
     GAS,
     GWEI,
-    ChainWorkerHarness,
+    ChainHarness,
     claims,
     databases,
     empty,
@@ -69,11 +69,11 @@ def engines(both: list[Engine]) -> list[Engine]:
 
 
 @pytest.fixture
-def fleet(chain: Chain, provider: Account, engines: list[Engine]) -> ChainWorkerHarness:
-    return ChainWorkerHarness.of(chain, provider, engines[0])
+def fleet(chain: Chain, provider: Account, engines: list[Engine]) -> ChainHarness:
+    return ChainHarness.of(chain, provider, engines[0])
 
 
-def settled(fleet: ChainWorkerHarness, timeout_s: float = 60.0) -> None:
+def settled(fleet: ChainHarness, timeout_s: float = 60.0) -> None:
     """Follow until nothing is open."""
     wait_until(lambda: not fleet.follow(), "all transactions to be closed", timeout_s, 0.05)
 
@@ -85,7 +85,7 @@ def base_fee(chain: Chain, wei: int) -> None:
 
 
 def test_mined__receipts_bring_jobs__once_however_often_they_are_read(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
+    chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     job_ids = scheduled_jobs(chain, provider, 3)
     claim(fleet.site)
@@ -100,7 +100,7 @@ def test_mined__receipts_bring_jobs__once_however_often_they_are_read(
         assert connection.scalar(text("SELECT count(*) FROM events")) == before
 
 
-def test_vanished__the_same_bytes_are_sent_again(chain: Chain, provider: Account, fleet: ChainWorkerHarness) -> None:
+def test_vanished__the_same_bytes_are_sent_again(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
     scheduled_jobs(chain, provider, 2)
     with held(chain):
         fleet.wallet.send(claims(2))
@@ -114,7 +114,7 @@ def test_vanished__the_same_bytes_are_sent_again(chain: Chain, provider: Account
     assert fleet.signatures() == 2
 
 
-def test_reverted__after_the_fact__names_the_error(chain: Chain, provider: Account, fleet: ChainWorkerHarness) -> None:
+def test_reverted__after_the_fact__names_the_error(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
     fleet.wallet.send(
         [Write("end", "report", report_call(job_id, StatusUpdate(ChainStatus.FINISHED)), job_id, gas=GAS)]
@@ -123,7 +123,7 @@ def test_reverted__after_the_fact__names_the_error(chain: Chain, provider: Accou
     assert fleet.rows("state, error") == [("REVERTED", "the contract reverts with InvalidTransition(1, 5)")]
 
 
-def test_reverted__for_want_of_gas__says_so(chain: Chain, provider: Account, fleet: ChainWorkerHarness) -> None:
+def test_reverted__for_want_of_gas__says_so(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
     scheduled_jobs(chain, provider, 1)
     fleet.wallet.send([replace(claims(1)[0], gas=60_000)])
     settled(fleet)
@@ -131,7 +131,7 @@ def test_reverted__for_want_of_gas__says_so(chain: Chain, provider: Account, fle
 
 
 def test_base_fee_jumps__open_transactions_are_signed_again_for_more(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
+    chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 3)
     with held(chain):
@@ -150,7 +150,7 @@ def test_base_fee_jumps__open_transactions_are_signed_again_for_more(
 
 
 def test_replaced__and_the_first_signature_is_mined__counts(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
+    chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 1)
     with held(chain):
@@ -167,7 +167,7 @@ def test_replaced__and_the_first_signature_is_mined__counts(
 
 
 def test_replaced__first_signature_lost_its_block__is_replaced_by_the_same_bytes(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
+    chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 1)
     present = "hash, raw, max_fee_wei, priority_fee_wei"
@@ -189,7 +189,7 @@ def test_replaced__first_signature_lost_its_block__is_replaced_by_the_same_bytes
 def test_market_above_the_cap__alarm__and_goes_on_when_it_falls(
     chain: Chain, provider: Account, engines: list[Engine]
 ) -> None:
-    fleet = ChainWorkerHarness.of(chain, provider, engines[0], cap_wei=5 * GWEI)
+    fleet = ChainHarness.of(chain, provider, engines[0], cap_wei=5 * GWEI)
     scheduled_jobs(chain, provider, 1)
     base_fee(chain, GWEI)
     with held(chain):
@@ -218,7 +218,7 @@ def test_node__suggests_no_tip_but_wants_one__gets_one_at_once_at_the_same_fee(
     scheduled_jobs(chain, provider, 1)
     base_fee(chain, 25 * GWEI)
     with particular(chain, wants_a_tip, {"eth_maxPriorityFeePerGas": "0x0"}) as url:
-        fleet = ChainWorkerHarness.of(chain, provider, engines[0], Rpc.at(url))
+        fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
         fleet.wallet.send(claims(1))
         first = fleet.wallet.open_transactions()[0].fees
         settled(fleet)
@@ -237,7 +237,7 @@ def test_node__refuses_with_an_unknown_error__nonce_is_given_up_and_no_fee_is_ra
 ) -> None:
     scheduled_jobs(chain, provider, 2)
     with particular(chain, lambda signed: "the sky is falling" if signed.gas == GAS + 1 else None) as url:
-        fleet = ChainWorkerHarness.of(chain, provider, engines[0], Rpc.at(url))
+        fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
         fleet.wallet.send([replace(claims(1)[0], intent="never", gas=GAS + 1)])
         fleet.wallet.send(claims(1))
         chain.mine(5)
@@ -259,7 +259,7 @@ def test_node_takes_no_transaction_for_a_while__all_are_mined_as_they_were_signe
     scheduled_jobs(chain, provider, 3)
     trouble = ["method handler crashed"]
     with particular(chain, lambda _: trouble[0] if trouble else None) as url:
-        fleet = ChainWorkerHarness.of(chain, provider, engines[0], Rpc.at(url))
+        fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
         fleet.wallet.send(claims(3))
         chain.mine(5)
         assert fleet.follow()
@@ -284,7 +284,7 @@ def test_fee_above_the_nodes_cap__is_signed_again_when_it_costs_less(
         return "tx fee (1.08 ether) exceeds the configured cap (1.00 ether)" if dear else None
 
     with particular(chain, fee_cap) as url:
-        fleet = ChainWorkerHarness.of(chain, provider, engines[0], Rpc.at(url))
+        fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
         fleet.wallet.send(claims(1))
         for _ in range(5):
             base_fee(chain, 250 * GWEI)
@@ -298,7 +298,7 @@ def test_fee_above_the_nodes_cap__is_signed_again_when_it_costs_less(
 
 
 def test_base_fee_spikes_beyond_the_balance__the_usual_bytes_are_mined_when_it_falls(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
+    chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 1)
     base_fee(chain, 25 * GWEI)
@@ -324,7 +324,7 @@ def test_base_fee_spikes_beyond_the_balance__the_usual_bytes_are_mined_when_it_f
 
 
 def test_signed_in_a_spike__balance_is_too_low__is_signed_again_when_the_fee_falls(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
+    chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 2)
     base_fee(chain, 250 * GWEI)
@@ -340,7 +340,7 @@ def test_signed_in_a_spike__balance_is_too_low__is_signed_again_when_the_fee_fal
 
 
 def test_balance_gone__nothing_new_is_signed__goes_on_after_a_top_up(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
+    chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 3)
     with held(chain):
@@ -366,7 +366,7 @@ def test_balance_gone__nothing_new_is_signed__goes_on_after_a_top_up(
     assert fleet.states() == ["MINED"] * 3
 
 
-def test_balance_for_some__those_are_sent(chain: Chain, provider: Account, fleet: ChainWorkerHarness) -> None:
+def test_balance_for_some__those_are_sent(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
     scheduled_jobs(chain, provider, 3)
     cost_wei = GAS * (2 * fleet.wallet.fetch_account_state().market.least_wei + 2 * GWEI)
     chain.rpc.call("anvil_setBalance", provider.address, hex(2 * cost_wei))
@@ -378,7 +378,7 @@ def test_balance_for_some__those_are_sent(chain: Chain, provider: Account, fleet
 
 
 def test_foreign_writer__took_our_nonce__the_intent_is_free_and_written_again(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
+    chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
     claim(fleet.site)
@@ -401,7 +401,7 @@ def test_foreign_writer__took_our_nonce__the_intent_is_free_and_written_again(
 
 @pytest.mark.parametrize("written_before", [True, False])
 def test_foreign_writer__its_block_is_lost__the_nonce_is_filled(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness, written_before: bool
+    chain: Chain, provider: Account, fleet: ChainHarness, written_before: bool
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
     claim(fleet.site)
@@ -435,7 +435,7 @@ def foreign(chain: Chain, account: Account) -> None:
     chain.broadcast(account, [{"to": account.address, "data": "0x", "gas": 21_000}])
 
 
-def test_nonce_gap__earlier_ones_go_first(chain: Chain, provider: Account, fleet: ChainWorkerHarness) -> None:
+def test_nonce_gap__earlier_ones_go_first(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
     scheduled_jobs(chain, provider, 3)
     with held(chain):
         fleet.wallet.send(claims(3))
@@ -448,9 +448,7 @@ def test_nonce_gap__earlier_ones_go_first(chain: Chain, provider: Account, fleet
     assert fleet.states() == ["MINED"] * 3
 
 
-def test_nonce__without_a_signed_transaction__is_filled(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
-) -> None:
+def test_nonce__without_a_signed_transaction__is_filled(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
     scheduled_jobs(chain, provider, 1)
     nonce = fleet.wallet.fetch_account_state().mined_nonces
     chain.rpc.call("anvil_setNonce", provider.address, hex(nonce + 2))
@@ -468,7 +466,7 @@ def test_nonce__without_a_signed_transaction__is_filled(
 
 
 def test_ledger_restored_from_a_backup__goes_on_and_knows_its_own_claims(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
+    chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     first = scheduled_jobs(chain, provider, 1)
     scan(fleet.site)
@@ -491,14 +489,14 @@ def test_ledger_restored_from_a_backup__goes_on_and_knows_its_own_claims(
 
 
 def test_former_key__open_transaction__is_followed_and_never_signed_again(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
+    chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 2)
     other = chain.new_account()
     with held(chain):
         fleet.wallet.send(claims(2))
         chain.rpc.call("anvil_dropAllTransactions")
-        later = ChainWorkerHarness.of(chain, other, fleet.engine)
+        later = ChainHarness.of(chain, other, fleet.engine)
         with fleet.engine.begin() as connection:
             connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
             connection.execute(text("UPDATE signatures SET signed_at = now() - interval '1 hour', head = -100"))
@@ -512,7 +510,7 @@ def test_former_key__open_transaction__is_followed_and_never_signed_again(
 def test_two_fleets_on_one_wallet__each_job_is_one_fleets_and_the_operator_is_called(
     chain: Chain, provider: Account, engines: list[Engine]
 ) -> None:
-    fleets = [ChainWorkerHarness.of(chain, provider, engine) for engine in engines]
+    fleets = [ChainHarness.of(chain, provider, engine) for engine in engines]
     for fleet in fleets:
         scan(fleet.site)
     job_ids = scheduled_jobs(chain, provider, 12)
@@ -542,7 +540,7 @@ def test_two_ledgers__the_same_claim_at_the_same_nonce__is_signed_differently(
     hashes = set()
     with held(chain):
         for engine in engines:
-            fleet = ChainWorkerHarness.of(chain, provider, engine)
+            fleet = ChainHarness.of(chain, provider, engine)
             fleet.wallet.send(claims(1))
             hashes.add(fleet.rows("nonce, hash")[0])
         chain.rpc.call("anvil_dropAllTransactions")
@@ -552,7 +550,7 @@ def test_two_ledgers__the_same_claim_at_the_same_nonce__is_signed_differently(
 
 def test_500_open__are_followed_in_few_requests(chain: Chain, engines: list[Engine]) -> None:
     account = chain.new_account(ether=10_000)
-    fleet = ChainWorkerHarness.of(chain, account, engines[0])
+    fleet = ChainHarness.of(chain, account, engines[0])
     with held(chain):
         writes = [Write(f"n:{n}", "claim", CLAIM.encode(), gas=30_000) for n in range(600)]
         assert fleet.wallet.send(writes) == 600
@@ -578,7 +576,7 @@ def _outbid(chain: Chain, customer: Account, job_id: JobId) -> None:
     )
 
 
-def _claim_in_vain(chain: Chain, provider: Account, fleet: ChainWorkerHarness) -> None:
+def _claim_in_vain(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
     """A job is there when its claim is estimated, and gone when it is mined."""
     (job_id,) = scheduled_jobs(chain, provider, 1)
     with held(chain):
@@ -587,14 +585,14 @@ def _claim_in_vain(chain: Chain, provider: Account, fleet: ChainWorkerHarness) -
     settled(fleet)
 
 
-def _waited(fleet: ChainWorkerHarness, seconds: float) -> None:
+def _waited(fleet: ChainHarness, seconds: float) -> None:
     """As when that much time has passed since the last claim."""
     with fleet.engine.begin() as connection:
         connection.execute(text("UPDATE facts SET since = since - :s * interval '1 second'"), {"s": seconds})
 
 
 def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
+    chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     for _ in range(claim_backoff.MOST_REVERTED):
         assert fleet.alarms() == set()
@@ -621,9 +619,7 @@ def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds
     assert {chain.job(job_id).status for job_id in job_ids} == {ChainStatus.SCHEDULED}
 
 
-def test_claims_that_revert_now_and_then__are_no_alarm(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
-) -> None:
+def test_claims_that_revert_now_and_then__are_no_alarm(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
     for _ in range(2):
         for _ in range(claim_backoff.MOST_REVERTED - 1):
             _claim_in_vain(chain, provider, fleet)
@@ -634,7 +630,7 @@ def test_claims_that_revert_now_and_then__are_no_alarm(
 
 
 def test_drained__nothing_new_is_claimed__cancellations_are(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
+    chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
     claim(fleet.site)
@@ -651,7 +647,7 @@ def test_drained__nothing_new_is_claimed__cancellations_are(
 
 
 def test_contract_retired__alarm_and_no_claim__until_it_is_open(
-    chain: Chain, provider: Account, fleet: ChainWorkerHarness
+    chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider, 1)
     admin = chain.account("admin")

@@ -29,7 +29,7 @@ from supervisor_tasks.wallet.wallet import Write
 from tests.support.wallet_harness import (
     CUSTOMERS,
     GAS,
-    ChainWorkerHarness,
+    ChainHarness,
     claims,
     databases,
     empty,
@@ -61,18 +61,18 @@ def chain(processes: Processes) -> Chain:
 
 
 @pytest.fixture
-def fleet(chain: Chain, database: Engine) -> ChainWorkerHarness:
+def fleet(chain: Chain, database: Engine) -> ChainHarness:
     empty(database)
     account = chain.new_account()
     chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
-    return ChainWorkerHarness.of(chain, account, database)
+    return ChainHarness.of(chain, account, database)
 
 
-def settled(fleet: ChainWorkerHarness) -> None:
+def settled(fleet: ChainHarness) -> None:
     wait_until(lambda: not fleet.follow(), "all transactions to be closed", 60.0, 0.05)
 
 
-def started(fleet: ChainWorkerHarness, provider: Account) -> JobId:
+def started(fleet: ChainHarness, provider: Account) -> JobId:
     """A job that is claimed and runs, which must be reported to the contract."""
     (job_id,) = scheduled_jobs(fleet.chain, provider, 1)
     claim(fleet.site)
@@ -81,27 +81,27 @@ def started(fleet: ChainWorkerHarness, provider: Account) -> JobId:
     return job_id
 
 
-def provider_of(fleet: ChainWorkerHarness) -> Account:
+def provider_of(fleet: ChainHarness) -> Account:
     return Account(fleet.wallet.address, "")
 
 
-def execute(fleet: ChainWorkerHarness, statement: str) -> None:
+def execute(fleet: ChainHarness, statement: str) -> None:
     with fleet.engine.begin() as connection:
         connection.execute(text(statement))
 
 
-def due(fleet: ChainWorkerHarness) -> None:
+def due(fleet: ChainHarness) -> None:
     """As when the time has passed."""
     execute(fleet, "UPDATE effects SET due_at = now()")
 
 
-def reported(fleet: ChainWorkerHarness) -> None:
+def reported(fleet: ChainHarness) -> None:
     due(fleet)
     report(fleet.site)
     settled(fleet)
 
 
-def nobody_answers(fleet: ChainWorkerHarness) -> None:
+def nobody_answers(fleet: ChainHarness) -> None:
     """As when the node goes away while a batch of reports is written."""
     due(fleet)
     leased = fleet.site.ledger.effects.lease([EffectKind.REPORT])
@@ -110,7 +110,7 @@ def nobody_answers(fleet: ChainWorkerHarness) -> None:
             raise TransientError("the node is away")
 
 
-def test_reverted__job_is_not_on_the_contract__delays_no_other(chain: Chain, fleet: ChainWorkerHarness) -> None:
+def test_reverted__job_is_not_on_the_contract__delays_no_other(chain: Chain, fleet: ChainHarness) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     lost = JobId("0x" + "ab" * 32)
     end = Write("end", "report", report_call(lost, StatusUpdate(ChainStatus.FINISHED)), lost, gas=GAS)
@@ -119,7 +119,7 @@ def test_reverted__job_is_not_on_the_contract__delays_no_other(chain: Chain, fle
     assert fleet.states() == ["REVERTED", "MINED"]
 
 
-def test_report__reverts_whenever_it_is_mined__is_parked_after_a_few(chain: Chain, fleet: ChainWorkerHarness) -> None:
+def test_report__reverts_whenever_it_is_mined__is_parked_after_a_few(chain: Chain, fleet: ChainHarness) -> None:
     job_id = started(fleet, provider_of(fleet))
     code = chain.rpc.call("eth_getCode", chain.addresses.metascheduler, "latest")
     chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, REVERTS_WHEN_PAID_FOR)
@@ -167,7 +167,7 @@ def broken_for(chain: Chain, word: str, end: str, at: str = "04") -> Iterator[No
 
 @pytest.mark.parametrize("end", ["fe", "605e56"], ids=["invalid opcode", "more gas than a block holds"])
 def test_report__no_estimate_for_one__waits_alone_and_is_not_parked(
-    chain: Chain, fleet: ChainWorkerHarness, end: str
+    chain: Chain, fleet: ChainHarness, end: str
 ) -> None:
     stuck, free = (started(fleet, provider_of(fleet)) for _ in range(2))
     with broken_for(chain, stuck[2:], end):
@@ -187,7 +187,7 @@ def test_report__no_estimate_for_one__waits_alone_and_is_not_parked(
 
 
 def test_report__reverts_in_the_dry_run__is_parked_at_the_third_time_despite_others(
-    chain: Chain, fleet: ChainWorkerHarness
+    chain: Chain, fleet: ChainHarness
 ) -> None:
     job_id = started(fleet, provider_of(fleet))
     alarms = list[set[AlarmName]]()
@@ -202,7 +202,7 @@ def test_report__reverts_in_the_dry_run__is_parked_at_the_third_time_despite_oth
 
 
 def test_report__reverts_with_other_failures_in_between__is_paid_for_no_oftener(
-    chain: Chain, fleet: ChainWorkerHarness
+    chain: Chain, fleet: ChainHarness
 ) -> None:
     started(fleet, provider_of(fleet))
     code = chain.rpc.call("eth_getCode", chain.addresses.metascheduler, "latest")
@@ -217,9 +217,7 @@ def test_report__reverts_with_other_failures_in_between__is_paid_for_no_oftener(
     assert fleet.alarms() == {AlarmName.EFFECT_PARKED}
 
 
-def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(
-    chain: Chain, fleet: ChainWorkerHarness
-) -> None:
+def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(chain: Chain, fleet: ChainHarness) -> None:
     running = started(fleet, provider_of(fleet))
     (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
     chain.customers.cancel_job(CUSTOMERS[running], running)
@@ -236,7 +234,7 @@ def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(
 
 @pytest.mark.parametrize("ends_by", ["one that passes", "an empty queue"])
 def test_claims_refused_at_the_estimate__the_operator_is_called_a_minute_later(
-    chain: Chain, fleet: ChainWorkerHarness, ends_by: str
+    chain: Chain, fleet: ChainHarness, ends_by: str
 ) -> None:
     running = started(fleet, provider_of(fleet))
     (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
@@ -270,7 +268,7 @@ def test_claims_refused_at_the_estimate__the_operator_is_called_a_minute_later(
 
 @pytest.mark.parametrize("gas", [9_000_000, 100], ids=["more than a block holds", "less than its data cost"])
 def test_transaction__all_nodes_refuse_it__its_nonce_is_filled_and_its_intent_freed(
-    chain: Chain, fleet: ChainWorkerHarness, gas: int
+    chain: Chain, fleet: ChainHarness, gas: int
 ) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     with gas_limit(chain, 8_000_000):
@@ -284,7 +282,7 @@ def test_transaction__all_nodes_refuse_it__its_nonce_is_filled_and_its_intent_fr
     assert fleet.alarms() == set()
 
 
-def test_transaction__given_up_and_mined_all_the_same__counts(chain: Chain, fleet: ChainWorkerHarness) -> None:
+def test_transaction__given_up_and_mined_all_the_same__counts(chain: Chain, fleet: ChainHarness) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     with held(chain):
         fleet.wallet.send(claims(1))
@@ -297,7 +295,7 @@ def test_transaction__given_up_and_mined_all_the_same__counts(chain: Chain, flee
     assert fleet.rows("state, hash") == [("MINED", first_hash)]
 
 
-def test_balance__too_low_to_replace_any_transaction__raises_an_alarm(chain: Chain, fleet: ChainWorkerHarness) -> None:
+def test_balance__too_low_to_replace_any_transaction__raises_an_alarm(chain: Chain, fleet: ChainHarness) -> None:
     scheduled_jobs(chain, provider_of(fleet), 2)
     with held(chain):
         fleet.wallet.send(claims(2))
@@ -320,7 +318,7 @@ def test_balance__too_low_to_replace_any_transaction__raises_an_alarm(chain: Cha
 
 
 def test_transaction__is_not_mined_for_long__the_operator_is_called_until_it_is(
-    chain: Chain, fleet: ChainWorkerHarness
+    chain: Chain, fleet: ChainHarness
 ) -> None:
     started(fleet, provider_of(fleet))
     with held(chain):
@@ -342,9 +340,7 @@ def test_transaction__is_not_mined_for_long__the_operator_is_called_until_it_is(
     assert fleet.alarms() == set()
 
 
-def test_certainly_not_mined__signed_very_often__asks_for_all_signatures(
-    chain: Chain, fleet: ChainWorkerHarness
-) -> None:
+def test_certainly_not_mined__signed_very_often__asks_for_all_signatures(chain: Chain, fleet: ChainHarness) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     fleet.wallet.send(claims(1))
     execute(
@@ -358,9 +354,7 @@ def test_certainly_not_mined__signed_very_often__asks_for_all_signatures(
     assert not fleet.wallet.is_confirmed_unmined(sent, fleet.wallet.fetch_account_state())
 
 
-def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(
-    chain: Chain, fleet: ChainWorkerHarness
-) -> None:
+def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(chain: Chain, fleet: ChainHarness) -> None:
     with held(chain):
         fleet.wallet.send(claims(1))
         fleet.wallet.book.broadcast([(fleet.rows("hash")[0][0], HOSTILE)])
@@ -374,7 +368,7 @@ def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(
 # --- what an operator asks for ------------------------------------------------------------------------------------------
 
 
-def open_one(fleet: ChainWorkerHarness) -> int:
+def open_one(fleet: ChainHarness) -> int:
     """A claim that waits to be mined; its id."""
     fleet.wallet.send(claims(1))
     ((row_id,),) = fleet.rows("id")
@@ -382,7 +376,7 @@ def open_one(fleet: ChainWorkerHarness) -> int:
     return row_id
 
 
-def test_bump__asked_for__signs_the_same_call_for_a_higher_fee_once(chain: Chain, fleet: ChainWorkerHarness) -> None:
+def test_bump__asked_for__signs_the_same_call_for_a_higher_fee_once(chain: Chain, fleet: ChainHarness) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     with held(chain):
         row_id = open_one(fleet)
@@ -403,7 +397,7 @@ def test_bump__at_the_bound__is_told_and_not_signed(chain: Chain, database: Engi
     empty(database)
     account = chain.new_account()
     chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())
-    fleet = ChainWorkerHarness.of(chain, account, database, cap_wei=2 * 10**9)
+    fleet = ChainHarness.of(chain, account, database, cap_wei=2 * 10**9)
     scheduled_jobs(chain, provider_of(fleet), 1)
     with held(chain):
         row_id = open_one(fleet)
@@ -417,7 +411,7 @@ def test_bump__at_the_bound__is_told_and_not_signed(chain: Chain, database: Engi
 
 
 def test_cancel__requested__an_empty_transaction_is_mined_and_the_intent_freed(
-    chain: Chain, fleet: ChainWorkerHarness
+    chain: Chain, fleet: ChainHarness
 ) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     with held(chain):
