@@ -5,7 +5,7 @@ event; a finding with nothing is for people. A sweep does not compare what it ca
 doubt that would end a job, or remove it from SLURM, counts only when a sweep sees it again after a while.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from supervisor_tasks.jobs.events import (
@@ -29,7 +29,6 @@ from supervisor_tasks.reconciliation.snapshot import (
     Trace,
     absence_confirmed,
     claimed,
-    doubt_key,
     has_our_mark,
     is_active,
     is_behind,
@@ -55,13 +54,6 @@ STANDING_EFFECT = {
     State.ENDED: EffectKind.REPORT,
     State.REFUSED: EffectKind.RETURN_JOB,
 }
-DOUBTED_AS = {  # a missing job is one doubt, under all the kinds that it can be found as
-    DiscrepancyKind.MISSING: DiscrepancyKind.MISSING,
-    DiscrepancyKind.LOST: DiscrepancyKind.MISSING,
-    DiscrepancyKind.NEEDS_OPERATOR: DiscrepancyKind.MISSING,
-    DiscrepancyKind.CONTRADICTED: DiscrepancyKind.MISSING,
-    DiscrepancyKind.REASSIGNED_ON_CHAIN: DiscrepancyKind.REASSIGNED_ON_CHAIN,
-}
 LOST_REASON = "SLURM does not know the job any more, and how it ended is not known"
 
 
@@ -74,53 +66,6 @@ class Discrepancy:
     slurm_id: SlurmId | None = None
     events: tuple[Event, ...] = ()
     cancel: SlurmId | None = None
-
-
-def doubts(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> dict[str, float]:
-    """Return the doubts to remember until the next sweep, each with the seconds since it was first seen. A doubt stays
-    as it was if the sweep could not check it.
-    """
-    before = snapshot.previous_doubts
-    ages_s = {key: before.get(key, 0.0) for finding in findings for key in _doubts_of(finding)}
-    unchecked = _unchecked(snapshot)
-    return ages_s | {key: age_s for key, age_s in before.items() if key in unchecked}
-
-
-def _doubts_of(finding: Discrepancy) -> list[str]:
-    """The key of the doubt that a finding is, if it is one."""
-    if finding.kind is DiscrepancyKind.DUPLICATE:
-        return [doubt_key(finding.kind, finding.job_id, finding.slurm_id)]
-    return [doubt_key(DOUBTED_AS[finding.kind], finding.job_id)] if finding.kind in DOUBTED_AS else []
-
-
-def _unchecked(snapshot: Snapshot) -> set[str]:
-    """The keys of the previous doubts that this sweep could not check."""
-    kinds: tuple[DiscrepancyKind, ...] = ()
-    if snapshot.chain is None:
-        kinds += (DiscrepancyKind.REASSIGNED_ON_CHAIN,)
-    if snapshot.slurm is None:
-        kinds += (DiscrepancyKind.MISSING, DiscrepancyKind.DUPLICATE)
-    unasked = [job.job_id for job in missing(snapshot) if job.job_id not in snapshot.confirmed_lookups]
-    keys = {key for key in snapshot.previous_doubts if key.startswith(kinds)}
-    return keys | {doubt_key(DiscrepancyKind.MISSING, job_id) for job_id in unasked}
-
-
-def held_now(
-    snapshot: Snapshot, findings: Sequence[Discrepancy], before: Mapping[JobId, SlurmId | None]
-) -> dict[JobId, SlurmId | None]:
-    """Return the jobs that the operator must decide on. A job that was held `before` stays held as long as it is in
-    doubt.
-    """
-    doubted = doubts(snapshot, [finding for finding in findings if finding.kind is not DiscrepancyKind.LOST])
-    kept = {
-        job_id: slurm_id for job_id, slurm_id in before.items() if doubt_key(DiscrepancyKind.MISSING, job_id) in doubted
-    }
-    held = (
-        finding
-        for finding in findings
-        if finding.kind in (DiscrepancyKind.NEEDS_OPERATOR, DiscrepancyKind.CONTRADICTED)
-    )
-    return kept | {finding.job_id: finding.slurm_id for finding in held}
 
 
 def find_discrepancies(snapshot: Snapshot) -> list[Discrepancy]:

@@ -27,8 +27,9 @@ from supervisor_tasks.ledger.worker_sessions import advisory_lock
 from supervisor_tasks.messaging.queues import SWEEP_ASKED_EVERY_S
 from supervisor_tasks.reconciliation import backfill
 from supervisor_tasks.reconciliation.collect import SHOWN_TEXT, SILENT_AT_MOST, ReconciliationReport, collect_snapshot
+from supervisor_tasks.reconciliation.doubts import doubts, held_now
 from supervisor_tasks.reconciliation.foreign_jobs import alarm_of_foreign_jobs, alarm_of_shown_tokens
-from supervisor_tasks.reconciliation.rules import Discrepancy, doubts, find_discrepancies, held_now
+from supervisor_tasks.reconciliation.rules import Discrepancy, find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot, foreign
 from supervisor_tasks.reconciliation.source_outages import unreachable_since, update_unreachable_alarm
 

@@ -23,8 +23,9 @@ from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, Effect
 from supervisor_tasks.jobs.paid import Paid
 from supervisor_tasks.jobs.reorg_rules import LAST_LOG
 from supervisor_tasks.jobs.state_machine import advance
+from supervisor_tasks.reconciliation.doubts import doubts, held_now
 from supervisor_tasks.reconciliation.models import JobSummary, OnChainJob, earlier_limits
-from supervisor_tasks.reconciliation.rules import Discrepancy, doubts, find_discrepancies, held_now
+from supervisor_tasks.reconciliation.rules import Discrepancy, find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import (
     MIN_LOST_JOBS,
     DiscrepancyKind,

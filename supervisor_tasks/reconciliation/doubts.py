@@ -1,0 +1,62 @@
+"""Which discrepancies are doubts, that count only when a later sweep sees them again. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from supervisor_tasks.jobs.model import JobId, SlurmId
+from supervisor_tasks.reconciliation.rules import Discrepancy
+from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot, doubt_key, missing
+
+DOUBTED_AS = {  # a missing job is one doubt, under all the kinds that it can be found as
+    DiscrepancyKind.MISSING: DiscrepancyKind.MISSING,
+    DiscrepancyKind.LOST: DiscrepancyKind.MISSING,
+    DiscrepancyKind.NEEDS_OPERATOR: DiscrepancyKind.MISSING,
+    DiscrepancyKind.CONTRADICTED: DiscrepancyKind.MISSING,
+    DiscrepancyKind.REASSIGNED_ON_CHAIN: DiscrepancyKind.REASSIGNED_ON_CHAIN,
+}
+
+
+def doubts(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> dict[str, float]:
+    """Return the doubts to remember until the next sweep, each with the seconds since it was first seen. A doubt stays
+    as it was if the sweep could not check it.
+    """
+    before = snapshot.previous_doubts
+    ages_s = {key: before.get(key, 0.0) for finding in findings for key in _doubts_of(finding)}
+    unchecked = _unchecked(snapshot)
+    return ages_s | {key: age_s for key, age_s in before.items() if key in unchecked}
+
+
+def _doubts_of(finding: Discrepancy) -> list[str]:
+    """The key of the doubt that a finding is, if it is one."""
+    if finding.kind is DiscrepancyKind.DUPLICATE:
+        return [doubt_key(finding.kind, finding.job_id, finding.slurm_id)]
+    return [doubt_key(DOUBTED_AS[finding.kind], finding.job_id)] if finding.kind in DOUBTED_AS else []
+
+
+def _unchecked(snapshot: Snapshot) -> set[str]:
+    """The keys of the previous doubts that this sweep could not check."""
+    kinds: tuple[DiscrepancyKind, ...] = ()
+    if snapshot.chain is None:
+        kinds += (DiscrepancyKind.REASSIGNED_ON_CHAIN,)
+    if snapshot.slurm is None:
+        kinds += (DiscrepancyKind.MISSING, DiscrepancyKind.DUPLICATE)
+    unasked = [job.job_id for job in missing(snapshot) if job.job_id not in snapshot.confirmed_lookups]
+    keys = {key for key in snapshot.previous_doubts if key.startswith(kinds)}
+    return keys | {doubt_key(DiscrepancyKind.MISSING, job_id) for job_id in unasked}
+
+
+def held_now(
+    snapshot: Snapshot, findings: Sequence[Discrepancy], before: Mapping[JobId, SlurmId | None]
+) -> dict[JobId, SlurmId | None]:
+    """Return the jobs that the operator must decide on. A job that was held `before` stays held as long as it is in
+    doubt.
+    """
+    doubted = doubts(snapshot, [finding for finding in findings if finding.kind is not DiscrepancyKind.LOST])
+    kept = {
+        job_id: slurm_id for job_id, slurm_id in before.items() if doubt_key(DiscrepancyKind.MISSING, job_id) in doubted
+    }
+    held = (
+        finding
+        for finding in findings
+        if finding.kind in (DiscrepancyKind.NEEDS_OPERATOR, DiscrepancyKind.CONTRADICTED)
+    )
+    return kept | {finding.job_id: finding.slurm_id for finding in held}
