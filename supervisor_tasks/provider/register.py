@@ -17,6 +17,7 @@ from supervisor_tasks.ledger.benchmarks import StoredMeasurement, labels_of, lat
 from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
 from supervisor_tasks.ledger.registrations import MEASUREMENT_REQUESTED, NODES, REGISTRATION_REQUESTED, Registrations
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
+from supervisor_tasks.provider.measuring_rules import after_asking_for_a_run, run_due
 from supervisor_tasks.provider.offer import label_texts, machines_digest, price_warnings, shadowed_labels
 from supervisor_tasks.provider.registration_rules import (
     Action,
@@ -26,11 +27,9 @@ from supervisor_tasks.provider.registration_rules import (
     RegistrationStatus,
     Results,
     TransactionStatus,
-    after_asking_for_a_run,
     after_sending,
     decide,
     remembered,
-    run_due,
     shows_nodes,
     standing,
     still_measured,

@@ -16,11 +16,9 @@ from supervisor_tasks.provider.offer import (
     Prices,
     differences,
     digest,
-    label_differences,
     machine_differences,
     machines_digest,
     merged,
-    price_differences,
     same_machines,
     sorted_labels,
 )
@@ -302,64 +300,6 @@ def shows_nodes(looked_s_ago: float | None) -> bool:
     since SLURM is back. The time before such a gap does not count for how long the nodes have been the same.
     """
     return looked_s_ago is not None and looked_s_ago <= LOOK_LASTS_S
-
-
-# --- when to measure ----------------------------------------------------------------------------------------------------
-
-
-def run_due(situation: RegistrationInput) -> str:
-    """Return why a benchmark run is due now; empty if none is due. Each new set of machines, prices or operator's
-    labels gets a run.
-    """
-    benchmarks, newest = situation.benchmarks, situation.on_offer.newest
-    if not benchmarks.enabled or benchmarks.under_way or not situation.machines:
-        return ""
-    if situation.asked_to_measure:
-        return situation.asked_to_measure
-    if situation.on_offer.banned:
-        return ""
-    if newest is None:
-        return "nothing is registered" if situation.unmeasured else ""
-    news = _news_of_machines(situation, newest) + _news_of_terms(situation, newest)
-    if news:
-        return "; ".join(news)
-    return "on schedule" if _is_time(benchmarks) else ""
-
-
-def _is_time(benchmarks: MeasuredState) -> bool:
-    """Whether the last run ended so long ago that the schedule asks for another one."""
-    if not benchmarks.every_s:
-        return False
-    return benchmarks.ended_s_ago is None or benchmarks.ended_s_ago >= benchmarks.every_s
-
-
-def _news_of_machines(situation: RegistrationInput, newest: Offer) -> list[str]:
-    """Return which machines need a measurement. The registered machines may not be those of the last run."""
-    if not (situation.settled and situation.unmeasured):
-        return []
-    runs_are_known = bool(situation.benchmarks.measured)
-    others = ["other nodes work than were measured"] if runs_are_known else []
-    return machine_differences(newest.machines, situation.machines) or others
-
-
-def _news_of_terms(situation: RegistrationInput, newest: Offer) -> list[str]:
-    """Return what has changed in prices and operator's labels since the last run; if that is not known, since the
-    registration. New prices do not wait for a run: they may be registered by now.
-    """
-    pricing_digest = situation.benchmarks.pricing_digest
-    if pricing_digest == situation.pricing_digest:
-        return []
-    labels = merged(situation.kept_labels, situation.operator, situation.override)
-    news = price_differences(newest.prices, situation.prices) + label_differences(dict(newest.labels), labels)
-    return news or (
-        ["the prices or the operator's labels are others than when it was measured"] if pricing_digest else []
-    )
-
-
-def after_asking_for_a_run(situation: RegistrationInput) -> RegistrationInput:
-    """Return the situation after a run was asked for."""
-    benchmarks = replace(situation.benchmarks, under_way=True, pricing_digest=situation.pricing_digest)
-    return replace(situation, benchmarks=benchmarks, asked_to_measure="")
 
 
 # --- when to register ---------------------------------------------------------------------------------------------------

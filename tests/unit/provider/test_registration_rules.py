@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from benchmarks.plan import VolumeName
+from supervisor_tasks.provider.measuring_rules import after_asking_for_a_run, run_due
 from supervisor_tasks.provider.offer import Machine, Offer, Prices, machines_digest, sorted_labels
 from supervisor_tasks.provider.registration_rules import (
     LOOK_LASTS_S,
@@ -23,11 +24,9 @@ from supervisor_tasks.provider.registration_rules import (
     RegistrationStatus,
     Results,
     TransactionStatus,
-    after_asking_for_a_run,
     after_sending,
     decide,
     remembered,
-    run_due,
     shows_nodes,
     standing,
     still_measured,
