@@ -285,9 +285,10 @@ def _ldap_attributes(value: object) -> object:
         raise ValueError(expected) from error
     if not isinstance(parsed, dict):
         raise ValueError(expected)
-    attributes = {name: texts if isinstance(texts, list) else [texts] for name, texts in parsed.items()}
-    for name, texts in attributes.items():
-        if not (re.fullmatch(_ATTRIBUTE, name) and _are_texts(texts)):
+    attributes = dict[str, list[Any]]()
+    for name, texts in parsed.items():
+        attributes[name] = texts if isinstance(texts, list) else [texts]
+        if not (re.fullmatch(_ATTRIBUTE, name) and _are_texts(attributes[name])):
             raise ValueError(expected)
     ours = sorted(name for name in attributes if name.lower() in _MADE_BY_US)
     if ours:

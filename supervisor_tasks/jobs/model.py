@@ -247,13 +247,16 @@ class Job:
         return self.reorg_deadline_block is not None and self.chain_status < ChainStatus.SCHEDULED
 
 
+def _may_still_run(job: Job) -> bool:
+    """Whether SLURM may still run the job, or could run it once more though it must not."""
+    return job.settled_by_operator or _was_lost(job) or (job.state is State.ENDED and job.stop is not None)
+
+
 def obsolete_effects(job: Job) -> frozenset[EffectKind]:
     """The kinds of effect that have no purpose for the job as it is now."""
     pointless = set(JOB_EFFECTS) - EFFECTS_BY_STATE[job.state]
-    if job.settled_by_operator or _was_lost(job):
-        pointless.discard(EffectKind.CANCEL)  # SLURM may still run the job
-    if job.state is State.ENDED and job.stop is not None:
-        pointless.discard(EffectKind.CANCEL)  # SLURM must not run it once more
+    if _may_still_run(job):
+        pointless.discard(EffectKind.CANCEL)
     if not pending_reports(job):
         pointless.add(EffectKind.REPORT)
     if is_final(job):

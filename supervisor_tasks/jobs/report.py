@@ -1,6 +1,7 @@
 """Report: write the true status of each job to the contract, by the shortest path that the contract accepts."""
 
 from collections.abc import Collection, Sequence
+from itertools import chain
 
 import structlog
 
@@ -9,7 +10,7 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.backoff import retry_delay_s
 from supervisor_tasks.jobs.events import ChainStatusObserved
 from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, run_exclusive
-from supervisor_tasks.jobs.model import EffectKind, Job, JobId, pending_reports
+from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Job, JobId, pending_reports
 from supervisor_tasks.ledger import changed_jobs
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
@@ -48,7 +49,7 @@ def _report(context: WorkerContext) -> bool:
 def _write(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
     jobs = context.ledger.jobs({effect.job_id for effect in effects})
     plans = {effect: _path(jobs[effect.job_id], effect.kind) for effect in effects}
-    missing = context.chain.wallet.missing([write.intent for plan in plans.values() for write in plan])
+    missing = context.chain.wallet.missing([write.intent for write in chain.from_iterable(plans.values())])
     reverted = _reverted(context, plans, missing)
     hopeless = {effect: times for effect, times in reverted.items() if times >= MOST_REVERTED}
     rest = {effect: plan for effect, plan in plans.items() if effect not in hopeless}
@@ -56,19 +57,26 @@ def _write(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
     changed_jobs.add(jobs[effect.job_id] for effect, plan in rest.items() if _first(plan, missing))
     _reconcile(context, jobs, refused)
     for effect, times in hopeless.items():
-        wanted = [write.purpose for write in plans[effect]]
-        park(context.ledger, effect, f"its transaction was mined and reverted {times} times", wanted=wanted)
+        _park_hopeless(context, effect, plans[effect], times)
+
+
+def _park_hopeless(context: WorkerContext, effect: OpenEffect, plan: Sequence[Write], times: int) -> None:
+    wanted = [write.purpose for write in plan]
+    park(context.ledger, effect, f"its transaction was mined and reverted {times} times", wanted=wanted)
 
 
 def _reverted(context: WorkerContext, plans: Plans, missing: set[str]) -> dict[OpenEffect, int]:
     """How often the next transaction of each effect was mined and reverted, at our cost. Effects that have not been
     refused, or not since `supervisor job retry`, are left out: they are tried once more.
     """
-    again = {effect: _first(plan, missing) for effect, plan in plans.items() if effect.contract_rejections}
-    intents = {write.intent: write.job_id or "" for write in again.values() if write}
+    again = dict[OpenEffect, Write]()
+    for effect, plan in plans.items():
+        write = _first(plan, missing)
+        if write is not None and effect.contract_rejections:
+            again[effect] = write
+    intents = {write.intent: write.job_id or "" for write in again.values()}
     times = context.chain.wallet.book.reverted(intents) if intents else {}
-    found = {effect: times.get(write.intent, 0) for effect, write in again.items() if write}
-    return {effect: number for effect, number in found.items() if number}
+    return {effect: times[write.intent] for effect, write in again.items() if times.get(write.intent)}
 
 
 def _first(plan: list[Write], missing: set[str]) -> Write | None:
@@ -118,10 +126,14 @@ def _wait(context: WorkerContext, plans: Plans, missing: set[str], reverted: Col
     """Postpone the effects until their receipts can be there. Effects whose transaction was sent before, or has
     reverted, make no progress: the ledger keeps since when, and the operator is called when that lasts.
     """
-    again = [effect for effect in plans if effect in reverted]
-    sent_before = [effect for effect, plan in plans.items() if plan and _is_sent(plan, missing)]
-    waiting = [effect for effect in sent_before if effect not in again]
-    fresh = [effect for effect in plans if effect not in again and effect not in waiting]
+    again, waiting, fresh = list[OpenEffect](), list[OpenEffect](), list[OpenEffect]()
+    for effect, plan in plans.items():
+        if effect in reverted:
+            again.append(effect)
+        elif plan and _is_sent(plan, missing):
+            waiting.append(effect)
+        else:
+            fresh.append(effect)
     context.ledger.effects.postpone(fresh, REPORT_AGAIN_S)
     context.ledger.effects.postpone(waiting, REPORT_AGAIN_S, "its transaction is not mined yet", waits=True)
     context.ledger.effects.postpone(
@@ -155,6 +167,12 @@ def _with_gas(write: Write, estimates: dict[str, int]) -> Write:
     return Write(write.intent, write.purpose, write.data, write.job_id, gas)
 
 
+def _may_be_a_fork(context: WorkerContext, job: Job, status: ChainStatus | None, refusals: int) -> bool:
+    """Whether the contract shows less than the ledger knows, as after a lost block. The scan finds that in time."""
+    taken_back = status is None or status < job.chain_status
+    return taken_back and context.chain.confirmations > 0 and refusals < TRIES_BEFORE_A_FORK_SHOWS
+
+
 def _reconcile(
     context: WorkerContext, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenEffect, RevertedError]]
 ) -> None:
@@ -174,9 +192,7 @@ def _reconcile(
             after = context.ledger.record(JobChange(effect.job_id, ChainStatusObserved(status)))[effect.job_id]
         on_chain = None if status is None else status.name
         log.warning("report_would_revert", job_id=effect.job_id, error=str(error), on_chain=on_chain)
-        taken_back = status is None or status < before.chain_status
-        if taken_back and context.chain.confirmations and refusals < TRIES_BEFORE_A_FORK_SHOWS:
-            # A block may be lost; the scan finds that.
+        if _may_be_a_fork(context, before, status, refusals):
             context.ledger.effects.postpone([effect], FORK_SHOWS_WITHIN_S, str(error), refused=True)
         elif after != before:
             context.ledger.effects.postpone([effect], 0.0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.due import Look
-from supervisor_tasks.ledger.facts import CALLBACK_HEARTBEAT_MISSED, REWIND, SCAN_STALLED, Fact
+from supervisor_tasks.ledger.facts import CALLBACK_HEARTBEAT_MISSED, REWIND, SCAN_STALLED, Fact, Stored
 from supervisor_tasks.ledger.heartbeats import missing_sources
 from supervisor_tasks.ledger.registrations import (
     HARDWARE,
@@ -82,12 +82,15 @@ class Rule:
 
 def _register(look: Look, settings: RuleSettings) -> bool:
     """Return whether a fact behind the registration has just changed or counts from now on, or it is not settled."""
-    known = [stored for fact in REGISTRATION_FACTS if (stored := look.read(fact)) is not None]
     hardware = look.read(HARDWARE)
     counts_now = hardware is not None and 0.0 <= hardware.age_s - settings.hardware_stable_s <= YOUNG_S
     is_asked = look.read(REGISTRATION_REQUESTED) is not None or look.read(MEASUREMENT_REQUESTED) is not None
-    has_changed = any(stored.age_s <= YOUNG_S for stored in known)
+    has_changed = any(_is_young(look.read(fact)) for fact in REGISTRATION_FACTS)
     return is_asked or counts_now or has_changed or look.measuring or look.unmined or not _is_settled(look)
+
+
+def _is_young(stored: Stored[Any] | None) -> bool:
+    return stored is not None and stored.age_s <= YOUNG_S
 
 
 def _is_settled(look: Look) -> bool:

@@ -221,13 +221,17 @@ def foreign(snapshot: Snapshot) -> list[SqueueRow]:
     for. A job that is just being submitted has no id in the ledger yet, and is known by its name.
     """
     known = {job.slurm_id for job in snapshot.jobs.values()}
-    expected = {(job.job_id, job.customer) for job in snapshot.jobs.values() if job.slurm_id is None}
-    expected |= {(job_id, claim.customer) for job_id, claim in snapshot.claims.items()}
-
+    expected = _expected(snapshot)
     rows = [
         row for row in (snapshot.slurm or {}).values() if row.slurm_id not in known and row.name not in snapshot.others
     ]
     return [row for row in rows if _is_a_customers(row) and (row.name, row.user) not in expected]
+
+
+def _expected(snapshot: Snapshot) -> set[tuple[str, str]]:
+    """The names and users of jobs that may come to SLURM at any moment."""
+    being_submitted = {(job.job_id, job.customer) for job in snapshot.jobs.values() if job.slurm_id is None}
+    return being_submitted | {(job_id, claim.customer) for job_id, claim in snapshot.claims.items()}
 
 
 def _is_a_customers(row: SqueueRow) -> bool:
