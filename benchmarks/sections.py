@@ -63,15 +63,19 @@ def taken_apart(output: bytes, nonce: str) -> ScriptOutput:
     notes, open_name, began = list[str](), "", 0
     for found in mark.finditer(text):
         name, _, rest = found[2].strip().partition(" ")
-        if found[1] in ("begin", "end"):
-            ended, status = (name, _status(rest)) if found[1] == "end" else (open_name, None)
-            if ended:
-                sections[ended] = Section(text[began : found.start()], status)
-            open_name, began = name if found[1] == "begin" else "", found.end()
+        if found[1] == "begin":
+            if open_name:
+                sections[open_name] = Section(text[began : found.start()], None)
+            open_name, began = name, found.end()
+        elif found[1] == "end":
+            sections[name] = Section(text[began : found.start()], _status(rest))
+            open_name, began = "", found.end()
         elif found[1] == "note":
             notes.append(found[2].strip())
+        elif found[1] == "fact":
+            facts[name] = rest
         else:
-            (facts if found[1] == "fact" else missing)[name] = rest
+            missing[name] = rest
     if open_name:
         sections[open_name] = Section(text[began:], None)
     if not (sections or facts or missing):

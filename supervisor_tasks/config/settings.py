@@ -581,11 +581,8 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
     given, lines = _given({**_hidden, **os.environ} if environment is None else environment)
     if Need.SSH_PUBLIC in needs and "slurm_ssh_public_key" not in given:
         _derive_public_key(given)
-    try:
-        settings = _Given.model_validate(given)
-    except ValidationError as error:
-        lines += [_line(entry, given) for entry in error.errors(include_url=False, include_context=False)]
-        settings = None
+    settings, malformed = _validated(given)
+    lines += malformed
     bad = {line.partition(":")[0].removesuffix("_FILE") for line in lines}
     lines += missing(needs, given, bad)
     if settings is not None:
@@ -614,6 +611,14 @@ def or_exit() -> Iterator[None]:
     except SupervisorError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+
+
+def _validated(given: Mapping[str, str]) -> tuple[Settings | None, list[str]]:
+    """Return the settings, or a line for each value that is malformed."""
+    try:
+        return _Given.model_validate(given), []
+    except ValidationError as error:
+        return None, [_line(entry, given) for entry in error.errors(include_url=False, include_context=False)]
 
 
 class _Given(Settings):

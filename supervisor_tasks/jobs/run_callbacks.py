@@ -31,7 +31,7 @@ def runs_from_callbacks(
     """What the hooks reported about the earlier runs of each job, as changes; and unclear sights for the jobs whose end
     waits for a missing callback.
     """
-    unsure = {job_id: seen for job_id, job in jobs.items() if (seen := sights[job_id].seen) and _is_unsure(job, seen)}
+    unsure = _unsure(jobs, sights)
     heard = context.ledger.inbox.about({job_id: seen.slurm_id for job_id, seen in unsure.items()}) if unsure else {}
     changes, waits = dict[JobId, JobChange](), dict[JobId, MatchResult]()
     for job_id, seen in unsure.items():
@@ -58,6 +58,12 @@ def ends_of_earlier_runs(seen: JobRecord, ends_s: list[int]) -> tuple[int, ...] 
 def is_awaited(seen: JobRecord, ends_s: list[int]) -> bool:
     """Whether the hooks report this job, and may report more of its ends soon."""
     return seen.phase is Phase.ENDED and 0 < len(ends_s) <= seen.restarts
+
+
+def _unsure(jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]) -> dict[JobId, JobRecord]:
+    """SLURM's records of the jobs whose earlier runs are not known."""
+    seen = {job_id: record for job_id in jobs if (record := sights[job_id].seen)}
+    return {job_id: record for job_id, record in seen.items() if _is_unsure(jobs[job_id], record)}
 
 
 def _is_unsure(job: Job, seen: JobRecord) -> bool:

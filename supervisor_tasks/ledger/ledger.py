@@ -132,8 +132,7 @@ class Ledger:
         if soon:
             self.effects.wake(soon)
         self._notify_ended(before, after)
-        served = {change.job_id for change in changes if change.done and change.done.kind is not EffectKind.POLL_SLURM}
-        changed_jobs.add([*with_news(before, after), *(job for job_id, job in after.items() if job_id in served)])
+        changed_jobs.add([*with_news(before, after), *_served(changes, after)])
         return after
 
     def _notify_ended(self, before: Jobs, after: Jobs) -> None:
@@ -224,6 +223,12 @@ class Ledger:
         with read_connection(self.engine) as connection:
             query = select(func.count()).select_from(JOBS).where(JOBS.c.cluster == self.cluster, chosen)
             return int(connection.scalar(query) or 0)
+
+
+def _served(changes: Sequence[JobChange], after: Jobs) -> list[Job]:
+    """The jobs that an effect was carried out for, other than a look at SLURM."""
+    served = {change.job_id for change in changes if change.done and change.done.kind is not EffectKind.POLL_SLURM}
+    return [job for job_id, job in after.items() if job_id in served]
 
 
 def _apply_changes(

@@ -43,9 +43,7 @@ class TaskDispatcher:
         wanted = [effect for effect in effects if not (effect.notified and _task(effect) in busy)]
         for name, group in groupby(sorted(wanted, key=_task), key=_task):
             members = list(group)
-            about = ", ".join(effect.subject for effect in members[:SHOWN_JOBS])
-            more = f" and {len(members) - SHOWN_JOBS} more" if len(members) > SHOWN_JOBS else ""
-            if not self._send_together(name, min(effect.due_in_s for effect in members), f"({about}{more})"):
+            if not self._send_together(name, min(effect.due_in_s for effect in members), _shown(members)):
                 return
 
     def wake(self, name: str) -> None:
@@ -85,3 +83,10 @@ class TaskDispatcher:
 
 def _task(effect: OpenEffect) -> str:
     return TASK_OF_KIND[effect.kind]
+
+
+def _shown(effects: Sequence[OpenEffect]) -> str:
+    """What a message is about, as Flower shows it."""
+    about = ", ".join(effect.subject for effect in effects[:SHOWN_JOBS])
+    more = f" and {len(effects) - SHOWN_JOBS} more" if len(effects) > SHOWN_JOBS else ""
+    return f"({about}{more})"

@@ -54,6 +54,7 @@ STANDING_EFFECT = {
     State.ENDED: EffectKind.REPORT,
     State.REFUSED: EffectKind.RETURN_JOB,
 }
+NOT_OURS_ANY_MORE = (DiscrepancyKind.FINAL_ON_CHAIN, DiscrepancyKind.REASSIGNED_ON_CHAIN)
 LOST_REASON = "SLURM does not know the job any more, and how it ended is not known"
 
 
@@ -71,13 +72,11 @@ class Discrepancy:
 def find_discrepancies(snapshot: Snapshot) -> list[Discrepancy]:
     """Return everything that does not fit."""
     chain = list(_on_chain(snapshot))
-    settled = {
-        finding.job_id
-        for finding in chain
-        if finding.kind in (DiscrepancyKind.FINAL_ON_CHAIN, DiscrepancyKind.REASSIGNED_ON_CHAIN)
-    }
+    settled = {finding.job_id for finding in chain if finding.kind in NOT_OURS_ANY_MORE}
     hot = [job for job in snapshot.jobs.values() if not job.is_final and job.job_id not in settled]
-    found = chain + (list(_in_slurm(snapshot, hot)) if snapshot.slurm is not None else [])
+    found = list(chain)
+    if snapshot.slurm is not None:
+        found += _in_slurm(snapshot, hot)
     busy = {finding.job_id for finding in found if finding.events}
     for job in hot:
         if job.job_id not in busy:

@@ -1,6 +1,6 @@
 """Resubmit: transactions that were sent and are not mined are sent again, replaced or given up."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
 import structlog
@@ -137,12 +137,16 @@ def _send_again(context: WorkerContext, waiting: Sequence[Sent], plan: Resubmiss
     wallet = context.chain.wallet
     chosen = {entry.id for entry in plan[PendingAction.SEND]}
     chosen |= {e.id for e in plan[PendingAction.CAPPED] + plan[PendingAction.PAUSE] if stale(e.accepted, e.sent_age_s)}
-    gaps = [entry.nonce for entry in plan[PendingAction.SEND] if entry.refusal is NodeErrorKind.NONCE_GAP]
     done = set[int]()
     for kind in NOT_SENT_AGAIN:
         done |= {entry.id for entry in plan[kind]}
-    before = max(gaps, default=-1)
+    before = _highest_after_a_gap(plan[PendingAction.SEND])
     wallet.send_again([e for e in waiting if e.id in chosen or (e.nonce < before and e.id not in done)])
+
+
+def _highest_after_a_gap(entries: Sequence[Sent]) -> int:
+    """The highest nonce that a node refused because it misses an earlier one; -1 if there is none."""
+    return max((entry.nonce for entry in entries if entry.refusal is NodeErrorKind.NONCE_GAP), default=-1)
 
 
 def _give_nonces_up(context: WorkerContext, plan: ResubmissionPlan, state: AccountState) -> None:
@@ -176,7 +180,7 @@ def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) 
     """
     wallet = context.chain.wallet
     mine = {entry.nonce: entry for entry in waiting if _is_open(entry, wallet.address, state)}
-    holes = [nonce for nonce in range(state.mined_nonces, max(mine, default=0)) if nonce not in mine][:MOST_CERTAIN]
+    holes = _holes(mine.keys(), state)[:MOST_CERTAIN]
     if not holes or max(entry.signed_age_s for entry in mine.values()) < SEND_AGAIN_S:
         return
     known = wallet.book.at_nonces(wallet.address, holes)
@@ -209,3 +213,8 @@ def _alarm(context: WorkerContext, capped: Sequence[Sent], state: AccountState) 
 def _is_open(entry: Sent, address: str, state: AccountState) -> bool:
     """Whether the transaction is of this key, and its nonce is not mined."""
     return entry.address == address and entry.nonce >= state.mined_nonces
+
+
+def _holes(nonces: Collection[int], state: AccountState) -> list[int]:
+    """The nonces below the highest one that neither are mined nor have an open transaction."""
+    return [nonce for nonce in range(state.mined_nonces, max(nonces, default=0)) if nonce not in nonces]
