@@ -20,7 +20,7 @@ from supervisor_tasks.config.settings import Settings, SettingsError, load_or_ex
 from supervisor_tasks.config.validators import is_loopback
 from supervisor_tasks.config.variables import warn_of_mistyped
 from supervisor_tasks.monitoring.probes import mark_loop, serve_callbacks
-from supervisor_tasks.monitoring.progress import LOOP
+from plugins.probes.progress import LOOP
 from supervisor_tasks.monitoring.traces import tracer_of
 
 log = structlog.get_logger()

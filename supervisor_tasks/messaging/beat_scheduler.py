@@ -19,7 +19,7 @@ from supervisor_tasks.errors import TransientError
 from supervisor_tasks.messaging.backpressure import Limit, queue_length
 from supervisor_tasks.messaging.consumer import OutageLog, connected
 from supervisor_tasks.messaging.queues import TASKS
-from supervisor_tasks.monitoring.progress import LOOP
+from plugins.probes.progress import LOOP
 
 log = structlog.get_logger()
 

@@ -22,7 +22,7 @@ from kombu.connection import Connection
 from kombu.transport.redis import Channel as RedisChannel
 
 from supervisor_tasks.messaging.backpressure import queue_lengths
-from supervisor_tasks.monitoring.progress import LOOP
+from plugins.probes.progress import LOOP
 
 log = structlog.get_logger()
 

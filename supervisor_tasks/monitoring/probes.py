@@ -23,9 +23,9 @@ from supervisor_tasks.config.settings import Settings, SettingsError, load_or_ex
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.monitoring import instruments
 from supervisor_tasks.monitoring.checks import BrokerAnswers, ChainAnswers, DatabaseAnswers, LoginNodeAnswers
-from supervisor_tasks.monitoring.dependencies import Dependencies, Dependency
-from supervisor_tasks.monitoring.http import JSON, Page, Pages, ProbeServer
-from supervisor_tasks.monitoring.progress import LOOP, STANDS_AFTER_S, Progress
+from plugins.probes.dependencies import Dependencies, Dependency
+from plugins.probes.server import JSON, Page, Pages, ProbeServer
+from plugins.probes.progress import LOOP, STANDS_AFTER_S, Progress
 
 log = structlog.get_logger()
 

@@ -25,8 +25,8 @@ from devgrid.grid import Grid
 from devgrid.machine import deadline, slowness
 from devgrid.options import GridOptions
 from devgrid.processes import Running, free_port, wait_until
-from supervisor_tasks.monitoring.dependencies import EVERY_S
-from supervisor_tasks.monitoring.progress import STANDS_AFTER_S
+from plugins.probes.dependencies import EVERY_S
+from plugins.probes.progress import STANDS_AFTER_S
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import wait_for_end
 

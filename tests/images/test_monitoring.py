@@ -25,10 +25,10 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.transactions import TransactionStore
 from supervisor_tasks.monitoring import instruments
-from supervisor_tasks.monitoring.dependencies import Dependencies, Dependency
-from supervisor_tasks.monitoring.http import ProbeServer
+from plugins.probes.dependencies import Dependencies, Dependency
+from plugins.probes.server import ProbeServer
 from supervisor_tasks.monitoring.probes import pages, register_process
-from supervisor_tasks.monitoring.progress import Progress
+from plugins.probes.progress import Progress
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.support.ledger import bring_to_queued, migrated
 

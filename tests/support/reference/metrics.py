@@ -9,11 +9,11 @@ from supervisor_tasks.ledger.figures import Figures
 from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, Writer
 from supervisor_tasks.monitoring import instruments
-from supervisor_tasks.monitoring.dependencies import Dependencies
+from plugins.probes.dependencies import Dependencies
 from supervisor_tasks.monitoring.instruments import BuildInfo
 from supervisor_tasks.monitoring.metrics import LedgerReading, exposed
 from supervisor_tasks.monitoring.probes import ProcessMetrics
-from supervisor_tasks.monitoring.progress import Progress
+from plugins.probes.progress import Progress
 from tests.support.reference.markdown import head, item, paragraph
 from tests.support.reference.markdown import page as text_of
 

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.messaging.queues import Queue
-from supervisor_tasks.monitoring.dependencies import OUTDATED_S, Dependencies, Dependency
+from plugins.probes.dependencies import OUTDATED_S, Dependencies, Dependency
 from supervisor_tasks.monitoring.probes import needs_of_worker, pages, register_process
-from supervisor_tasks.monitoring.progress import STANDS_AFTER_S, Progress
+from plugins.probes.progress import STANDS_AFTER_S, Progress
 
 KEY_IN_URL = "https://rpc.example.org/v3/0123456789abcdef"
 

@@ -12,7 +12,7 @@ import pytest
 
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
-from supervisor_tasks.monitoring.http import CONNECTIONS, REQUEST_BYTES, REQUEST_S, Page, ProbeServer
+from plugins.probes.server import CONNECTIONS, REQUEST_BYTES, REQUEST_S, Page, ProbeServer
 
 
 def fails() -> Page:
