@@ -12,6 +12,7 @@ from grpc_callbacks.notifier import PollNotifier
 from grpc_callbacks.private_sockets import SocketFolder
 from grpc_callbacks.server import CallbackServer, Services
 from grpc_callbacks.tls import credentials
+from plugins.probes.progress import LOOP
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.embedded_servers import broker_tls, broker_url, database_url
 from supervisor_tasks.config.needs import Need
@@ -20,7 +21,6 @@ from supervisor_tasks.config.settings import Settings, SettingsError, load_or_ex
 from supervisor_tasks.config.validators import is_loopback
 from supervisor_tasks.config.variables import warn_of_mistyped
 from supervisor_tasks.monitoring.probes import mark_loop, serve_callbacks
-from plugins.probes.progress import LOOP
 from supervisor_tasks.monitoring.traces import tracer_of
 
 log = structlog.get_logger()

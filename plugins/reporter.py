@@ -5,10 +5,14 @@ nodes where the SPANK plugin writes). The reporter removes an event's file only 
 moves an event that the supervisor calls malformed, or that is about an unknown job, to `rejected/`, and tries every
 other one again. A reporter that has delivered an end sends the supervisor a heartbeat every few seconds. Needs grpcio,
 grpcio-health-checking, protobuf and watchfiles.
+
+With `--health HOST:PORT`, or HEALTH_ADDRESS, it answers there: /livez while it looks at the spool, /readyz while the spool
+can be read and the supervisor answers, and /metrics.
 """
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import threading
@@ -16,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +34,8 @@ from plugins import spool
 from plugins.channel import add_options, open_channel, supervisor_of
 from plugins.crash_points import crash_point
 from plugins.json_log import EventLog, configure
+from plugins.probes.progress import LOOP
+from plugins.reporter_health import serve_health
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 
@@ -73,6 +80,7 @@ class Reporter:
         while not self._stopping.is_set():
             self._deliver_all()
             self._deliver_what_comes()
+            LOOP.mark()
             self._stopping.wait(LOOK_ANYWAY_MS / 1000)  # reached when inotify cannot watch the spool
         self._callers.shutdown()
         self._while_it_is_there(self._tell_figures)
@@ -81,6 +89,7 @@ class Reporter:
         """Deliver new events as soon as inotify reports them. If the kernel has no watch left, log that once."""
         try:
             for _ in self._changes():
+                LOOP.mark()
                 self._watch_failure = ""
                 self._deliver_all()
         except (OSError, WatchfilesRustInternalError) as error:
@@ -104,6 +113,7 @@ class Reporter:
 
     def stop(self) -> None:
         """End `run` after the deliveries that are under way."""
+        LOOP.end()
         self._stopping.set()
 
     def _deliver_all(self) -> None:
@@ -133,6 +143,7 @@ class Reporter:
                 log.warning("delivery_postponed", events=waiting, again_s=wait_s, error=self._last_failure)
                 self._stopping.wait(wait_s)
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            LOOP.mark()
             self._look_after()
             self._be_heard()
         self._be_heard()
@@ -188,6 +199,7 @@ class Reporter:
 
     def _tell(self, event: spool.SpooledEvent) -> str | None:
         """Send an event; returns None, or why the supervisor will never accept it. Raises RpcError: a retry helps."""
+        LOOP.mark()  # a round of many events takes longer than the loop may stand
         request = SetJobStatusRequest(
             name=event.job_id,
             id=event.slurm_id,
@@ -310,6 +322,9 @@ def main() -> None:
     """Read the options and deliver until SIGTERM."""
     parser = argparse.ArgumentParser(prog="reporter", description="Delivers SLURM's events to the supervisor.")
     parser.add_argument("--spool", type=Path, required=True, help="where the hooks write")
+    parser.add_argument(
+        "--health", default=os.environ.get("HEALTH_ADDRESS"), help="host:port where it answers probes; none: nowhere"
+    )
     add_options(parser)
     options = parser.parse_args()
     configure()
@@ -320,13 +335,32 @@ def main() -> None:
         print(f"reporter: {error}", file=sys.stderr)
         sys.exit(2)
     with channel:
-        reporter = Reporter(options.spool, JobAPIStub(channel), HealthStub(channel))
+        health = HealthStub(channel)
+        reporter = Reporter(options.spool, JobAPIStub(channel), health)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: reporter.stop())
-        try:
-            reporter.run()
-        except OSError as error:
-            sys.exit(f"reporter: {error}")
+        with _served(options, reporter, health):
+            try:
+                reporter.run()
+            except OSError as error:
+                sys.exit(f"reporter: {error}")
+
+
+@contextmanager
+def _served(options: argparse.Namespace, reporter: Reporter, health: HealthStub) -> Iterator[None]:
+    """Answer probes meanwhile, if an address is given. Ends the process with status 2 if it is not available."""
+    if not options.health:
+        yield
+        return
+    try:
+        server = serve_health(options.health, options.spool, reporter.figures, health)
+    except (OSError, ValueError) as error:
+        print(f"reporter: --health: found {options.health!r}; expected a free host:port ({error})", file=sys.stderr)
+        sys.exit(2)
+    try:
+        yield
+    finally:
+        server.stop()
 
 
 if __name__ == "__main__":

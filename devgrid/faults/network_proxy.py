@@ -10,6 +10,7 @@ with Proxy.start("127.0.0.1:22") as proxy:      # or the path of a Unix socket
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Coroutine
@@ -18,6 +19,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from devgrid.machine import deadline
+from devgrid.tls import Certificates
 
 CHUNK = 65_536
 PATIENCE_S = 10.0
@@ -55,8 +57,9 @@ class _PlannedFault:
 class Proxy:
     """One address in front of one server. Threads may share it."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, certificates: Certificates | None = None) -> None:
         self.target = target
+        self._certificates = certificates
         self.address = ""
         self.passed = dict.fromkeys(Direction, 0)  # bytes so far, over all connections
         self.connections = 0  # so far
@@ -73,9 +76,13 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy of {target}", daemon=True)
 
     @classmethod
-    def start(cls, target: str, port: int = 0, host: str = "127.0.0.1") -> Self:
-        """In front of `host:port` or the path of a Unix socket; on a free port of this host's address, or on this one."""
-        proxy = cls(target)
+    def start(
+        cls, target: str, port: int = 0, host: str = "127.0.0.1", certificates: Certificates | None = None
+    ) -> Self:
+        """In front of `host:port` or the path of a Unix socket; on a free port of this host's address, or on this one. With
+        certificates it speaks TLS with its clients.
+        """
+        proxy = cls(target, certificates)
         proxy._thread.start()
         proxy._wait(proxy._listen(host, port))
         return proxy
@@ -118,8 +125,15 @@ class Proxy:
 
     async def _listen(self, host: str, port: int) -> None:
         self._flows.set()
-        self._server = await asyncio.start_server(self._serve, host, port)
+        self._server = await asyncio.start_server(self._serve, host, port, ssl=self._tls())
         self.address = f"{host}:{self._server.sockets[0].getsockname()[1]}"
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if self._certificates is None:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self._certificates.cert, self._certificates.key)
+        return context
 
     async def _close(self) -> None:
         if self._server is not None:

@@ -7,10 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import structlog
-
-log = structlog.get_logger()
-
 EVERY_S = 2.0
 OUTDATED_S = 10.0  # a check without a result for so long hangs: its service does not answer
 
@@ -18,13 +14,15 @@ OUTDATED_S = 10.0  # a check without a result for so long hangs: its service doe
 @dataclass(frozen=True, slots=True)
 class Dependency:
     """A service. `check` raises when it does not answer. The process is ready without a service that is not `required`.
-    While a service with `holds_loop` does not answer, the main loop of the process stands still.
+    While a service with `holds_loop` does not answer, the main loop of the process stands still. It is asked every
+    `every_s`.
     """
 
     name: str
     check: Callable[[], object]
     required: bool = True
     holds_loop: bool = False
+    every_s: float = EVERY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +34,18 @@ class Answer:
 
 
 class Dependencies:
-    """The services of a process and their last results."""
+    """The services of a process and their last results. `log_failure` is called with a service's name and the error when
+    the service stops answering.
+    """
 
-    def __init__(self, *dependencies: Dependency, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *dependencies: Dependency,
+        log_failure: Callable[[str, Exception], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._dependencies = dependencies
+        self._log_failure = log_failure
         self._clock = clock
         self._answers: dict[str, Answer] = {}
         self._stopping = threading.Event()
@@ -63,7 +69,7 @@ class Dependencies:
         except Exception as failure:  # noqa: BLE001  after any error of a check the service cannot be used
             error = type(failure).__name__
             if self._error(dependency) is None:
-                log.warning("dependency_not_answering", dependency=dependency.name, error=str(failure))
+                self._log_failure(dependency.name, failure)
         self._answers[dependency.name] = Answer(error, self._clock())
 
     @property
@@ -98,4 +104,4 @@ class Dependencies:
     def _go_on(self, dependency: Dependency) -> None:
         while not self._stopping.is_set():
             self.ask(dependency)
-            self._stopping.wait(EVERY_S)
+            self._stopping.wait(dependency.every_s)

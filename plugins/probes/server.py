@@ -16,10 +16,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import BaseServer
 from typing import Any
 
-import structlog
-
-log = structlog.get_logger()
-
 CONNECTIONS = 16
 REQUEST_BYTES = 4096
 REQUEST_S = 2.0
@@ -41,18 +37,20 @@ Pages = Mapping[str, Callable[[], Page]]
 
 class ProbeServer(ThreadingHTTPServer):
     """Answers GET and HEAD at host:port, on threads that end with the process. Port 0 takes any free one
-    (`server_port`). Raises OSError if the address is not available.
+    (`server_port`). `log_failure` is called with the caller's address inside the handler of an error of a page. Raises
+    OSError if the address is not available, and ValueError if it is none.
     """
 
     daemon_threads = True
     request_queue_size = 64
     allow_reuse_address = True
 
-    def __init__(self, address: str, pages: Pages) -> None:
+    def __init__(self, address: str, pages: Pages, log_failure: Callable[[str], object]) -> None:
         host, _, port = address.rpartition(":")
         host = host.strip("[]") or "0.0.0.0"  # noqa: S104  `:port` means all addresses
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.pages = pages
+        self._log_failure = log_failure
         self._free = threading.BoundedSemaphore(CONNECTIONS)
         super().__init__((host, int(port)), _Handler)
 
@@ -93,7 +91,7 @@ class ProbeServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log an error of a page. A caller that goes away is no error."""
         del request
-        log.exception("probe_not_answered", peer=client_address[0])
+        self._log_failure(client_address[0])
 
 
 class _Handler(BaseHTTPRequestHandler):

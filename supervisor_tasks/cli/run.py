@@ -41,7 +41,7 @@ PROCESSES = {
         "brings the ledger's tables up to date and ends",
         ("supervisor_tasks.cli", "db", "upgrade", "--embedded", "--yes", "--reason", "supervisor run migrate"),
     ),
-    "reporter": FleetProcess("delivers SLURM's events, on slurmctld's host", ("plugins.reporter",)),
+    "reporter": FleetProcess("delivers SLURM's events, on slurmctld's host", ("plugins.reporter",), 9470),
 }
 
 

@@ -15,11 +15,11 @@ from kombu.connection import Connection
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
+from plugins.probes.progress import LOOP
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.messaging.backpressure import Limit, queue_length
 from supervisor_tasks.messaging.consumer import OutageLog, connected
 from supervisor_tasks.messaging.queues import TASKS
-from plugins.probes.progress import LOOP
 
 log = structlog.get_logger()
 

@@ -21,8 +21,8 @@ from celery.worker.state import maybe_shutdown
 from kombu.connection import Connection
 from kombu.transport.redis import Channel as RedisChannel
 
-from supervisor_tasks.messaging.backpressure import queue_lengths
 from plugins.probes.progress import LOOP
+from supervisor_tasks.messaging.backpressure import queue_lengths
 
 log = structlog.get_logger()
 

@@ -2,7 +2,10 @@
 
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from supervisor_tasks.slurm.rest_client import RestClient
 
 TIMEOUT_S = 3.0
 NAME = "supervisor probe"  # of the connection in Postgres
@@ -82,6 +85,17 @@ class LoginNodeAnswers:
         with socket.create_connection((self._host.strip("[]"), int(self._port)), TIMEOUT_S) as connection:
             if not connection.recv(len(BANNER)).startswith(BANNER):
                 raise NoAnswerError("no SSH server")
+
+
+class RestAnswers:
+    """Sends slurmrestd a question without a token. Any answer of HTTP is one. `ca` is the authority of its certificate."""
+
+    def __init__(self, url: str, ca: Path | None) -> None:
+        self._client = RestClient(url, ca, connect_timeout_s=TIMEOUT_S)
+
+    def __call__(self) -> None:
+        """Run the check. Raises RestUnavailableError or RestCutError."""
+        self._client.request("GET", "ping", "", "", timeout_s=TIMEOUT_S)
 
 
 def _ask_chain(url: str) -> None:

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from math import inf
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -23,7 +21,7 @@ from supervisor_tasks.ledger.counters import Total
 from supervisor_tasks.ledger.figures import Figures
 from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary
-from supervisor_tasks.monitoring.instruments import BuildInfo, ClusterLabel
+from supervisor_tasks.monitoring.instruments import ClusterLabel
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
 EFFECT_STATES = ("due", "waiting", "leased", "parked", "failing")
@@ -105,16 +103,6 @@ def exposed(reading: LedgerReading) -> Iterator[Metric]:
     yield from _provider(summary)
     yield from _sweep(summary.last_sweep, figures.moments.sweep_s)
     yield from _totals(figures.totals)
-
-
-def serve(metrics: LedgerMetrics, cluster: str, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
-    """Answer scrapes at an address, on a thread of its own. Port 0 takes any free one (see `server_port`)."""
-    registry, process = CollectorRegistry(), CollectorRegistry()
-    ProcessCollector(registry=process)
-    GCCollector(registry=process)
-    registry.register(ClusterLabel(cluster, BuildInfo("metrics"), process))
-    registry.register(metrics)
-    return start_http_server(port, host, registry)
 
 
 def _work(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:

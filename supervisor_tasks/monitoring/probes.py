@@ -2,14 +2,12 @@
 
 /livez: its main loop completes rounds; if not, the process must be restarted. /readyz: the services that it needs
 answer; each one's state as JSON. /metrics: the same and the process's own figures, for Prometheus. `supervisor metrics`
-has the ledger's metrics.
+has the ledger's metrics there, too, and answers at METRICS_ADDRESS.
 """
 
 import asyncio
-import json
 import time
-from collections.abc import Collection, Iterator, Mapping
-from http import HTTPStatus
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import structlog
@@ -18,14 +16,21 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from plugins.probes.dependencies import Dependencies, Dependency
+from plugins.probes.pages import livez, readyz
+from plugins.probes.progress import LOOP, Progress
+from plugins.probes.server import Page, Pages, ProbeServer
 from supervisor_tasks.config.embedded_servers import broker_tls, broker_url, database_url
 from supervisor_tasks.config.settings import Settings, SettingsError, load_or_exit, or_exit
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.monitoring import instruments
-from supervisor_tasks.monitoring.checks import BrokerAnswers, ChainAnswers, DatabaseAnswers, LoginNodeAnswers
-from plugins.probes.dependencies import Dependencies, Dependency
-from plugins.probes.server import JSON, Page, Pages, ProbeServer
-from plugins.probes.progress import LOOP, STANDS_AFTER_S, Progress
+from supervisor_tasks.monitoring.checks import (
+    BrokerAnswers,
+    ChainAnswers,
+    DatabaseAnswers,
+    LoginNodeAnswers,
+    RestAnswers,
+)
 
 log = structlog.get_logger()
 
@@ -38,7 +43,7 @@ def serve(settings: Settings, process: str, dependencies: Dependencies) -> Probe
         return None
     registry = CollectorRegistry()
     try:
-        server = ProbeServer(settings.health_address, pages(LOOP, dependencies, registry))
+        server = ProbeServer(settings.health_address, pages(LOOP, dependencies, registry), log_failed_page)
     except OSError as error:
         found = f"HEALTH_ADDRESS: found {settings.health_address!r}"
         raise SettingsError([f"{found}; expected a free one of this machine ({error})"]) from error
@@ -49,11 +54,26 @@ def serve(settings: Settings, process: str, dependencies: Dependencies) -> Probe
     return server
 
 
+def serve_metrics(
+    address: str, cluster: str, ledger: Collector, dependencies: Dependencies, loop: Progress = LOOP
+) -> ProbeServer:
+    """Answer at host:port, with the ledger's metrics beside those of the process. Raises OSError if the address is not
+    available, and ValueError if it is none.
+    """
+    registry = CollectorRegistry()
+    server = ProbeServer(address, pages(loop, dependencies, registry), log_failed_page)
+    register_process(registry, cluster, "metrics", loop, dependencies)
+    registry.register(ledger)
+    dependencies.start()
+    server.start()
+    return server
+
+
 def pages(loop: Progress, dependencies: Dependencies, registry: CollectorRegistry) -> Pages:
     """Return the three pages."""
     return {
-        "/livez": lambda: _livez(loop, dependencies),
-        "/readyz": lambda: _readyz(loop, dependencies),
+        "/livez": lambda: livez(loop, dependencies),
+        "/readyz": lambda: readyz(loop, dependencies),
         "/metrics": lambda: Page(generate_latest(registry), content_type=CONTENT_TYPE_LATEST),
     }
 
@@ -100,24 +120,33 @@ def serve_worker(sender: Any, **_: object) -> None:
     settings = load_or_exit()
     served = {queue for queue in Queue if queue.of(settings.cluster_name) in sender.app.amqp.queues.consume_from}
     with or_exit():
-        serve(settings, "worker", Dependencies(*needs_of_worker(settings, served)))
+        serve(settings, "worker", services(*needs_of_worker(settings, served)))
 
 
 def needs_of_worker(settings: Settings, served: Collection[Queue]) -> list[Dependency]:
     """Return the services without which a worker of these queues cannot work."""
-    needs = [_database(settings), _broker(settings)]
+    needs = [database(settings), _broker(settings)]
     if Queue.CHAIN in served:
         needs.append(Dependency("chain", ChainAnswers(settings.rpc_urls)))
-    if {Queue.SLURM, Queue.BENCHMARK} & set(served) and settings.slurm_ssh_address is not None:
-        needs.append(Dependency("login node", LoginNodeAnswers(settings.slurm_ssh_address)))
+    if {Queue.SLURM, Queue.BENCHMARK} & set(served):
+        needs += _slurm(settings)
     return needs
+
+
+def _slurm(settings: Settings) -> list[Dependency]:
+    """Return the way to SLURM. A worker without one ends at its start."""
+    if settings.slurm_transport == "rest" and settings.slurmrestd_url is not None:
+        return [Dependency("slurmrestd", RestAnswers(settings.slurmrestd_url, settings.slurmrestd_ca))]
+    if settings.slurm_ssh_address is not None:
+        return [Dependency("login node", LoginNodeAnswers(settings.slurm_ssh_address))]
+    return []
 
 
 def serve_beat(**_: object) -> None:
     """Serve the probes when beat starts."""
     settings = load_or_exit()
     with or_exit():
-        serve(settings, "beat", Dependencies(_database(settings, holds_loop=True), _broker(settings)))
+        serve(settings, "beat", services(database(settings, holds_loop=True), _broker(settings)))
 
 
 def serve_flower(settings: Settings) -> None:
@@ -127,14 +156,14 @@ def serve_flower(settings: Settings) -> None:
     from tornado.ioloop import PeriodicCallback
 
     PeriodicCallback(LOOP.mark, MARK_EVERY_S * 1000).start()
-    serve(settings, "flower", Dependencies(_broker(settings)))
+    serve(settings, "flower", services(_broker(settings)))
 
 
 def serve_callbacks(settings: Settings) -> ProbeServer | None:
     """Serve the probes of the gRPC process, which acknowledges what the database has stored. It does not require the
     broker: without it the fleet only learns of the callbacks later.
     """
-    return serve(settings, "callbacks", Dependencies(_database(settings), _broker(settings, required=False)))
+    return serve(settings, "callbacks", services(database(settings), _broker(settings, required=False)))
 
 
 async def mark_loop() -> None:
@@ -149,7 +178,8 @@ def end_in_peace(**_: object) -> None:
     LOOP.end()
 
 
-def _database(settings: Settings, *, holds_loop: bool = False) -> Dependency:
+def database(settings: Settings, *, holds_loop: bool = False) -> Dependency:
+    """Return the ledger's database as a service that a process needs."""
     return Dependency("database", DatabaseAnswers(database_url(settings)), holds_loop=holds_loop)
 
 
@@ -160,21 +190,15 @@ def _broker(settings: Settings, *, required: bool = True) -> Dependency:
     )
 
 
-# --- the pages ----------------------------------------------------------------------------------------------------------
+def services(*needed: Dependency) -> Dependencies:
+    """Return the services that a process needs. One that stops answering is logged."""
+    return Dependencies(*needed, log_failure=_log_failure)
 
 
-def _livez(loop: Progress, dependencies: Dependencies) -> Page:
-    if dependencies.hold_loop:
-        loop.mark()
-    about = {"alive": not loop.stands, "loop_age_s": round(loop.age_s, 1), "expected_within_s": STANDS_AFTER_S}
-    return _document(about, well=not loop.stands)
+def _log_failure(dependency: str, error: Exception) -> None:
+    log.warning("dependency_not_answering", dependency=dependency, error=str(error))
 
 
-def _readyz(loop: Progress, dependencies: Dependencies) -> Page:
-    ready = dependencies.ready and not loop.ending
-    return _document({"ready": ready, "ending": loop.ending, "dependencies": dict(dependencies.states())}, well=ready)
-
-
-def _document(about: Mapping[str, object], *, well: bool) -> Page:
-    status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
-    return Page(json.dumps(about).encode() + b"\n", status, JSON)
+def log_failed_page(peer: str) -> None:
+    """Log the error of a page, which is handled at the moment."""
+    log.exception("probe_not_answered", peer=peer)

@@ -24,13 +24,14 @@ from devgrid.fleet import Fleet
 from devgrid.grid import Grid
 from devgrid.machine import deadline, slowness
 from devgrid.options import GridOptions
-from devgrid.processes import Running, free_port, wait_until
+from devgrid.processes import free_port, wait_until
 from plugins.probes.dependencies import EVERY_S
 from plugins.probes.progress import STANDS_AFTER_S
 from tests.support.grids import BLOCK_TIME_S
+from tests.support.holding import main_thread_held
 from tests.support.watching import wait_for_end
 
-PROCESSES = ("worker", "beat", "callbacks", "flower")
+PROCESSES = ("worker", "beat", "callbacks", "flower", "metrics")
 SERVICE = {"redis": "broker", "postgres": "database", "anvil": "chain", "sshd": "login node"}
 ANSWER_S = 0.02
 REQUESTS = 40
@@ -81,6 +82,9 @@ def probes() -> Iterator[Probes]:
         flower = probes.fleet("flower")
         flower.start_flower()
         probes.flower_url = flower.flower_url
+        listen = ["--listen", f"127.0.0.1:{probes.ports['metrics']}"]
+        argv = [sys.executable, "-m", "supervisor_tasks.cli", "metrics", *listen]
+        grid.processes.start("metrics", argv, cwd=REPOSITORY, env=grid.environment)
         probes.wait_until_ready()
         yield probes
     finally:
@@ -104,36 +108,6 @@ def stopped(grid: Grid, name: str) -> Iterator[None]:
                 each.resume()
 
 
-@contextmanager
-def main_thread_held(probes: Probes, name: str) -> Iterator[None]:
-    """strace holds the main thread in its next system call, and the other threads go on. A call that is made under Python's
-    lock would hold them all: the main thread is let go then, and held in another call.
-    """
-    processes = probes.grid.processes
-    main_thread = processes.find(name).pid
-    hold = ["strace", "-qq", "-o", "/dev/null", "-e", "inject=all:delay_enter=600000000", "-p", str(main_thread)]
-    status = Path(f"/proc/{main_thread}/status")
-    holding: list[Running] = []
-
-    def is_traced() -> bool:
-        return "\nState:\tt " in status.read_text()
-
-    def held() -> bool:
-        holding.append(processes.start(f"holding-{name}", hold))
-        wait_until(is_traced, f"strace to hold {name}", 30.0)
-        if probes.ask(name, "livez")[0] != 0 and is_traced():  # it also stops for a moment when strace comes
-            return True
-        processes.kill(holding.pop())
-        return False
-
-    try:
-        wait_until(held, f"the main thread of {name} alone to be held", 60.0)
-        yield
-    finally:
-        for each in holding:
-            processes.kill(each)
-
-
 @pytest.mark.parametrize(
     ("name", "services"),
     [
@@ -141,6 +115,7 @@ def main_thread_held(probes: Probes, name: str) -> Iterator[None]:
         ("beat", {"database", "broker"}),
         ("callbacks", {"database", "broker"}),
         ("flower", {"broker"}),
+        ("metrics", {"database"}),
     ],
 )
 def test_process__at_work__is_alive_and_tells_its_services(probes: Probes, name: str, services: set[str]) -> None:
@@ -243,7 +218,8 @@ def test_broker_that_hangs__processes__are_alive_and_not_ready_until_it_is_back(
 
 
 @pytest.mark.parametrize(
-    ("service", "waiting"), [("postgres", {"worker", "beat", "callbacks"}), ("anvil", {"worker"}), ("sshd", {"worker"})]
+    ("service", "waiting"),
+    [("postgres", {"worker", "beat", "callbacks", "metrics"}), ("anvil", {"worker"}), ("sshd", {"worker"})],
 )
 def test_health__a_service_hangs__processes_that_need_it_are_not_ready(
     probes: Probes, service: str, waiting: set[str]
@@ -258,10 +234,10 @@ def test_health__a_service_hangs__processes_that_need_it_are_not_ready(
     probes.wait_until_ready()
 
 
-@pytest.mark.parametrize("name", ["worker", "beat", "flower"])
+@pytest.mark.parametrize("name", ["worker", "beat", "flower", "metrics"])
 def test_process_whose_loop_stands_still__is_not_alive_until_it_goes_on(probes: Probes, name: str) -> None:
     """The gRPC process has ended by then: it asks itself (grpc_callbacks/self_check.py)."""
-    with main_thread_held(probes, name):
+    with main_thread_held(probes.grid.processes, name, lambda: probes.ask(name, "livez")[0] != 0):
         wait_until(lambda: probes.ask(name, "livez")[0] == 503, "livez to fail", STANDS_AFTER_S + 10)
         others = [other for other in PROCESSES if other != name]
         assert all(probes.ask(other, "livez")[0] == 200 for other in others)

@@ -2,15 +2,22 @@
 
 import json
 import signal
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from devgrid.chain.model import Account
 from devgrid.cluster.slurmrestd import NAME
+from devgrid.faults.network_proxy import Fault, Proxy
+from devgrid.fleet import Fleet
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from devgrid.options import GridOptions
-from devgrid.processes import wait_until
+from devgrid.processes import free_port, wait_until
+from devgrid.tls import make_certificates
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.commands import supervisor
 from tests.support.grids import BLOCK_TIME_S
@@ -87,3 +94,48 @@ def test_slurmrestd_killed__jobs_wait__and_run_once_when_it_is_back(grid: Grid, 
     assert len(slurm_ids(grid, job_id)) == 1
     assert journal(grid, job_id).count("Submitted") == 1
     wait_until(lambda: "slurm_not_answering" not in alarms(grid), "the alarm to be over", 90.0, 0.5)
+
+
+@pytest.fixture
+def over_tls(grid: Grid) -> Iterator[tuple[Proxy, Fleet, int]]:
+    """A proxy with TLS before slurmrestd's socket, a fleet whose only worker uses it, and the port of that worker's pages."""
+    socket, port = grid.environment["SLURMRESTD_URL"].removeprefix("unix://"), free_port()
+    certificates = make_certificates(grid.folder / "slurmrestd-tls")
+    grid.processes.kill(grid.processes.find("worker"), signal.SIGTERM)
+    with Proxy.start(socket, certificates=certificates) as proxy:
+        url = {"SLURMRESTD_URL": f"https://localhost:{proxy.address.rpartition(':')[2]}"}
+        given = {**url, "SLURMRESTD_CA": str(certificates.ca), "HEALTH_ADDRESS": f"127.0.0.1:{port}"}
+        fleet = Fleet(grid.processes, grid.environment | given)
+        fleet.start_worker()
+        yield proxy, fleet, port
+        grid.processes.kill(grid.processes.find("worker"), signal.SIGTERM)
+    grid.fleet.start_worker()
+
+
+def test_whole_job__over_tls__is_submitted_cancelled_and_asked_for(
+    grid: Grid, customer: Account, over_tls: tuple[Proxy, Fleet, int]
+) -> None:
+    proxy, _, port = over_tls
+    wait_until(lambda: readiness(port).get("slurmrestd", {}).get("ok"), "the worker to reach slurmrestd", 60.0)
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 1\n")
+    assert wait_for_end(grid, job_id).status is ChainStatus.FINISHED
+    runs = grid.submit_script(customer, "#!/bin/bash\nsleep 900\n")
+    wait_until(lambda: grid.chain.job(runs).status is ChainStatus.RUNNING, "the job to run", 120.0, 0.2)
+    grid.chain.customers.cancel_job(customer, runs)
+    assert wait_for_end(grid, runs).status is ChainStatus.CANCELLED
+    assert proxy.connections > 0
+    proxy.fault(Fault.REFUSE)
+    wait_until(lambda: not readiness(port)["slurmrestd"]["ok"], "the worker to miss slurmrestd", 60.0)
+
+
+def readiness(port: int) -> dict[str, Any]:
+    """The services of a worker, as its page tells them; none before it answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=deadline(5)) as answer:
+            found = json.load(answer)
+    except urllib.error.HTTPError as error:
+        found = json.load(error)
+    except OSError:
+        return {}
+    services: dict[str, Any] = found["dependencies"]
+    return services

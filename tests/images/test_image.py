@@ -165,7 +165,7 @@ def test_fleet__in_containers__takes_a_job_to_its_end_and_ends_in_order(
     site = WorkerContext(containers, grid, image)
     site.start_servers()
     started = site.start_all()
-    for name in set(started) - {"metrics"}:
+    for name in started:
         site.wait_for(name, started[name])
     customer = grid.new_customer()
     job_id = grid.submit(customer, HELLO.read_text())
@@ -192,10 +192,11 @@ def test_reporter__in_a_container__watches_its_spool_and_ends_in_order(
     spool.chmod(0o777)
     containers.secret("ca", (grid.folder / "tls" / "ca.pem").read_bytes())
     options = ["--spool", "/spool", "--supervisor", grid.environment["PUBLIC_ADDRESS"], "--ca", f"{IN_CONTAINER}/ca"]
-    reporter = containers.start(
-        "reporter", image, "reporter", *options, environment={}, options=["--volume", f"{spool}:/spool"]
-    )
+    health = {"HEALTH_ADDRESS": f"127.0.0.1:{free_port()}"}
+    volume = ["--volume", f"{spool}:/spool"]
+    reporter = containers.start("reporter", image, "reporter", *options, environment=health, options=volume)
     wait_until(
         lambda: '"event": "reporter_figures", "waiting": 0' in containers.logs(reporter), "the reporter to look", 60.0
     )
+    wait_until(lambda: containers.execute(reporter, "probe", "livez")[0] == 0, "the reporter to be alive", 60.0)
     assert containers.end(reporter, ENDS_WITHIN_S) != KILLED

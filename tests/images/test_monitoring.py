@@ -17,6 +17,9 @@ from prometheus_client import CollectorRegistry
 
 from devgrid import REPOSITORY
 from devgrid.processes import free_port, wait_until
+from plugins.probes.dependencies import Dependency
+from plugins.probes.progress import Progress
+from plugins.probes.server import ProbeServer
 from supervisor_tasks.jobs.events import ChainStatusObserved, SlurmCompleted, SlurmRunningObserved
 from supervisor_tasks.jobs.model import ChainStatus, Outcome
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -25,10 +28,7 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.transactions import TransactionStore
 from supervisor_tasks.monitoring import instruments
-from plugins.probes.dependencies import Dependencies, Dependency
-from plugins.probes.server import ProbeServer
-from supervisor_tasks.monitoring.probes import pages, register_process
-from plugins.probes.progress import Progress
+from supervisor_tasks.monitoring.probes import log_failed_page, pages, register_process, services
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.support.ledger import bring_to_queued, migrated
 
@@ -118,10 +118,10 @@ def ledger_exporter() -> Iterator[str]:
 def worker_exporter() -> Iterator[str]:
     """The address of a process's own page, with the instruments that all processes have."""
     loop, registry = Progress(), CollectorRegistry()
-    dependencies = Dependencies(Dependency("database", lambda: None))
+    dependencies = services(Dependency("database", lambda: None))
     dependencies.start()
     register_process(registry, "here", "worker", loop, dependencies)
-    server = ProbeServer("127.0.0.1:0", pages(loop, dependencies, registry))
+    server = ProbeServer("127.0.0.1:0", pages(loop, dependencies, registry), log_failed_page)
     server.start()
     measure()
     yield f"127.0.0.1:{server.server_port}"

@@ -1,6 +1,7 @@
 """The small HTTP server, over real sockets: what it answers, and what a caller cannot do to it."""
 
 import socket
+import sys
 import threading
 import time
 import urllib.error
@@ -20,8 +21,15 @@ def fails() -> Page:
 
 
 @pytest.fixture
-def server() -> Iterator[ProbeServer]:
-    running = ProbeServer("127.0.0.1:0", {"/livez": lambda: Page(b"well\n"), "/fails": fails})
+def failures() -> list[BaseException | None]:
+    """The errors of pages, as they are handed to the log."""
+    return []
+
+
+@pytest.fixture
+def server(failures: list[BaseException | None]) -> Iterator[ProbeServer]:
+    pages = {"/livez": lambda: Page(b"well\n"), "/fails": fails}
+    running = ProbeServer("127.0.0.1:0", pages, lambda _: failures.append(sys.exception()))
     running.start()
     yield running
     running.stop()
@@ -104,6 +112,9 @@ def test_connections__as_many_as_may_be__are_freed_by_themselves(server: ProbeSe
         wait_until(lambda: said(server, b"GET /livez HTTP/1.1\r\n\r\n") != b"", "a free connection", 10)
 
 
-def test_page__that_fails__is_no_answer_and_the_next_one_is(server: ProbeServer) -> None:
+def test_page__that_fails__is_no_answer_and_the_next_one_is(
+    server: ProbeServer, failures: list[BaseException | None]
+) -> None:
     assert said(server, b"GET /fails HTTP/1.1\r\n\r\n") == b""
+    assert [repr(error) for error in failures] == ["RuntimeError('a page that fails')"]
     assert status_of(server, "/livez") == 200

@@ -4,16 +4,16 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from plugins import reporter_health
+from plugins.probes.progress import Progress
 from supervisor_tasks.ledger.facts import Balance
 from supervisor_tasks.ledger.figures import Figures
 from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, Writer
 from supervisor_tasks.monitoring import instruments
-from plugins.probes.dependencies import Dependencies
 from supervisor_tasks.monitoring.instruments import BuildInfo
 from supervisor_tasks.monitoring.metrics import LedgerReading, exposed
-from supervisor_tasks.monitoring.probes import ProcessMetrics
-from plugins.probes.progress import Progress
+from supervisor_tasks.monitoring.probes import ProcessMetrics, services
 from tests.support.reference.markdown import head, item, paragraph
 from tests.support.reference.markdown import page as text_of
 
@@ -29,6 +29,8 @@ SUFFIXES = {"counter": "_total", "info": "_info"}
 PROCESS = """Each process serves these at `HEALTH_ADDRESS` under `/metrics`, with the usual `process_` and `python_gc_`
 metrics of the Prometheus client."""
 
+REPORTER = "The reporter serves these at its `HEALTH_ADDRESS`, without the label `cluster`."
+
 
 def page() -> str:
     """The page's text."""
@@ -38,9 +40,12 @@ def page() -> str:
     lines += list(item(f"`supervisor_ledger_up` (gauge): {up}"))
     lines += _items(exposed(LedgerReading(_snapshot(), _figures(), True)))
     lines += ["", "## Of each process", "", *paragraph(PROCESS), ""]
-    lines += _items(ProcessMetrics(Progress(), Dependencies()).collect())
+    lines += _items(ProcessMetrics(Progress(), services()).collect())
     lines += _items(BuildInfo("worker").collect())
     lines += _items(INSTRUMENTS)
+    lines += ["", "## Of the reporter", "", *paragraph(REPORTER), ""]
+    for name, (kind, about) in reporter_health.METRICS.items():
+        lines += list(item(f"`{name}` ({kind}): {about}"))
     return text_of(lines)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from plugins.probes.dependencies import OUTDATED_S, Dependencies, Dependency
+from plugins.probes.progress import STANDS_AFTER_S, Progress
 from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.messaging.queues import Queue
-from plugins.probes.dependencies import OUTDATED_S, Dependencies, Dependency
 from supervisor_tasks.monitoring.probes import needs_of_worker, pages, register_process
-from plugins.probes.progress import STANDS_AFTER_S, Progress
 
 KEY_IN_URL = "https://rpc.example.org/v3/0123456789abcdef"
 
@@ -30,8 +30,12 @@ def away() -> None:
     raise ConnectionRefusedError(f"found nothing at {KEY_IN_URL}")
 
 
+def ignored(*_: object) -> None:
+    """Nothing is logged."""
+
+
 def asked(*dependencies: Dependency, clock: Callable[[], float] | None = None) -> Dependencies:
-    asking = Dependencies(*dependencies, clock=clock or Clock())
+    asking = Dependencies(*dependencies, log_failure=ignored, clock=clock or Clock())
     for dependency in dependencies:
         asking.ask(dependency)
     return asking
@@ -103,7 +107,7 @@ def test_livez__loop_that_waits_for_a_service__is_alive(holds_loop: bool, status
 
 
 def test_readyz__before_the_first_answer__is_not_ready() -> None:
-    assert not Dependencies(Dependency("database", lambda: None)).ready
+    assert not Dependencies(Dependency("database", lambda: None), log_failure=ignored).ready
 
 
 def test_metrics__of_every_process__tell_its_loop_and_its_services() -> None:
@@ -138,3 +142,10 @@ def test_worker__needs__what_its_queues_work_with(served: set[Queue], needed: se
         }
     )
     assert {dependency.name for dependency in needs_of_worker(settings, served)} == needed
+
+
+def test_worker__over_slurmrestd__needs_that_and_no_login_node() -> None:
+    given = {"database_url": "postgresql://db.example.org/ledger", "broker_url": "redis://broker.example.org"}
+    given |= {"slurm_transport": "rest", "slurmrestd_url": "https://slurm.example.org:6820"}
+    needed = needs_of_worker(Settings.model_validate(given), {Queue.SLURM})
+    assert {dependency.name for dependency in needed} == {"database", "broker", "slurmrestd"}

@@ -47,7 +47,7 @@ capabilities: {drop: [ALL]}
 
 {{/*
 The pod of a process. `.process` is its word after `supervisor run`, `.args` its options, `.secrets` a list of (secret, key, variable):
-each is a file that the variable with _FILE names. `.port` is the probes' port; 0: none. `.serviceAccount` is for a pod that comes before ours.
+each is a file that the variable with _FILE names. `.port` is the probes' port; 0: none, or that of the metrics (`.answers`). `.serviceAccount` is for a pod that comes before ours.
 */}}
 {{- define "supervisor.pod" -}}
 {{- $values := .root.Values -}}
@@ -104,10 +104,10 @@ containers:
       {{- range .secrets }}
       - {name: {{ .variable }}, value: /run/secrets/supervisor/{{ .key }}}
       {{- end }}
-    {{- if .port }}
-    startupProbe: {httpGet: {path: /livez, port: {{ .port }}}, periodSeconds: 5, failureThreshold: 60}
-    livenessProbe: {httpGet: {path: /livez, port: {{ .port }}}, periodSeconds: 10, failureThreshold: 3}
-    readinessProbe: {httpGet: {path: /readyz, port: {{ .port }}}, periodSeconds: 5, failureThreshold: 2}
+    {{- with .port | default .answers }}
+    startupProbe: {httpGet: {path: /livez, port: {{ . }}}, periodSeconds: 5, failureThreshold: 60}
+    livenessProbe: {httpGet: {path: /livez, port: {{ . }}}, periodSeconds: 10, failureThreshold: 3}
+    readinessProbe: {httpGet: {path: /readyz, port: {{ . }}}, periodSeconds: 5, failureThreshold: 2}
     {{- end }}
     volumeMounts:
       - {name: secrets, mountPath: /run/secrets/supervisor, readOnly: true}

@@ -1,0 +1,150 @@
+"""What the reporter tells an orchestrator: /livez, /readyz and /metrics."""
+
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from devgrid import REPOSITORY
+from devgrid.machine import deadline, slowness
+from devgrid.processes import Processes, free_port, wait_until
+from devgrid.state_folder import private_processes
+from plugins.probes.progress import STANDS_AFTER_S
+from tests.support.holding import main_thread_held
+from tests.support.spooling import events, new_spool, serving, start_reporter, write
+
+ANSWER_S = 0.02
+REQUESTS = 40
+TAKEN = 2  # the status of a process whose settings are wrong
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    with private_processes() as mine:
+        yield mine
+
+
+@pytest.fixture
+def spool(processes: Processes) -> Path:
+    return new_spool(processes)
+
+
+@pytest.fixture
+def health() -> int:
+    """The port of the reporter's pages."""
+    return free_port()
+
+
+def ask(port: int, page: str) -> tuple[int, str]:
+    """Status and body; status 0 where no process listens."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=deadline(5)) as answer:
+            return int(answer.status), answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError as error:
+        return 0, repr(error)
+
+
+def start(processes: Processes, spool: Path, port: int, health: int) -> None:
+    start_reporter(processes, spool, port, HEALTH_ADDRESS=f"127.0.0.1:{health}")
+
+
+def state(health: int) -> Any:
+    return json.loads(ask(health, "readyz")[1])["dependencies"]
+
+
+def test_reporter__at_work__is_alive_and_ready_and_counts(processes: Processes, spool: Path, health: int) -> None:
+    with serving() as (supervisor, port):
+        supervisor.always[2] = grpc.StatusCode.NOT_FOUND
+        start(processes, spool, port, health)
+        wait_until(lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0)
+        assert ask(health, "livez")[0] == 200
+        assert {name for name, found in state(health).items() if found["ok"]} == {"spool", "supervisor"}
+        for job in (1, 2):
+            write(spool, job, "end")
+        wait_until(lambda: not events(spool), "the events to be delivered", 60.0)
+        lines = ask(health, "metrics")[1].splitlines()
+        assert 'supervisor_reporter_events_total{outcome="delivered"} 1' in lines
+        assert 'supervisor_reporter_events_total{outcome="rejected"} 1' in lines
+        assert 'supervisor_dependency_up{dependency="supervisor"} 1' in lines
+        assert "plugins.reporter" not in list(supervisor.health_asked)[:1]  # its question is no heartbeat
+
+
+def test_reporter__supervisor_is_away__is_alive_and_not_ready(processes: Processes, spool: Path, health: int) -> None:
+    port = free_port()
+    write(spool, 1, "end")
+    start(processes, spool, port, health)
+    wait_until(lambda: state(health)["supervisor"]["error"] not in (None, "not asked yet"), "the first answer", 60.0)
+    assert ask(health, "readyz")[0] == 503
+    assert ask(health, "livez")[0] == 200
+    wait_until(lambda: "supervisor_reporter_waiting_events 1" in ask(health, "metrics")[1], "the event", 60.0)
+    with serving(port):
+        wait_until(lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0)
+
+
+def test_reporter__spool_is_away__is_alive_and_not_ready(processes: Processes, spool: Path, health: int) -> None:
+    with serving() as (_, port):
+        start(processes, spool, port, health)
+        wait_until(lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0)
+        aside = spool.rename(spool.with_name("aside"))
+        wait_until(lambda: not state(health)["spool"]["ok"], "the reporter to miss its spool", 60.0)
+        assert ask(health, "livez")[0] == 200
+        aside.rename(spool)
+        wait_until(lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0)
+
+
+def test_reporter__loop_stands_still__is_not_alive_until_it_goes_on(
+    processes: Processes, spool: Path, health: int
+) -> None:
+    with serving() as (_, port):
+        start(processes, spool, port, health)
+        wait_until(lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0)
+        with main_thread_held(processes, "reporter", lambda: ask(health, "livez")[0] != 0):
+            wait_until(lambda: ask(health, "livez")[0] == 503, "livez to fail", STANDS_AFTER_S + 10)
+        wait_until(lambda: ask(health, "livez")[0] == 200, "the loop to go on", 30.0)
+
+
+def test_reporter__asked_to_end__stops_to_answer(processes: Processes, spool: Path, health: int) -> None:
+    with serving() as (_, port):
+        start(processes, spool, port, health)
+        wait_until(lambda: ask(health, "livez")[0] == 200, "the reporter to answer", 60.0)
+        reporter = processes.find("reporter")
+        processes.kill(reporter, signal.SIGTERM)
+        assert reporter.process() is None
+        assert ask(health, "livez")[0] == 0
+
+
+def test_reporter__address_is_taken__ends_with_a_line(spool: Path) -> None:
+    with serving() as (_, port):
+        options = ["--spool", str(spool), "--supervisor", f"127.0.0.1:{port}", "--health", f"127.0.0.1:{port}"]
+        argv = [sys.executable, "-m", "plugins.reporter", *options]
+        ended = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(60))
+    assert ended.returncode == TAKEN
+    assert ended.stderr.splitlines()[-1].startswith(f"reporter: --health: found '127.0.0.1:{port}'; expected a free")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.chaos
+@pytest.mark.quiet_machine
+@pytest.mark.parametrize("page", ["livez", "readyz", "metrics"])
+def test_answer__of_each_page__comes_at_once(processes: Processes, spool: Path, health: int, page: str) -> None:
+    with serving() as (_, port):
+        start(processes, spool, port, health)
+        wait_until(lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0)
+        taken_s = []
+        for _ in range(REQUESTS):
+            begun_s = time.monotonic()
+            assert ask(health, page)[0] == 200
+            taken_s.append(time.monotonic() - begun_s)
+    assert statistics.median(taken_s) < ANSWER_S * slowness()

@@ -1,0 +1,78 @@
+"""The way to slurmrestd over TLS: whose certificate is accepted. The server is this test's own."""
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from devgrid.tls import Certificates, make_certificates
+from supervisor_tasks.slurm.rest_client import RestClient, RestUnavailableError
+
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return make_certificates(tmp_path / "tls")
+
+
+@contextmanager
+def answering(certificates: Certificates, host: str = "127.0.0.1") -> Iterator[tuple[list[str], int]]:
+    """A server with TLS: the tokens that it has got, and its port."""
+    tokens: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            tokens.append(self.headers["X-SLURM-USER-TOKEN"])
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates.cert, certificates.key)
+    with ThreadingHTTPServer((host, 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield tokens, server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def asked(url: str, ca: Path | None) -> int:
+    client = RestClient(url, ca)
+    try:
+        return client.request("GET", "ping", "slurm", "a token", timeout_s=TIMEOUT_S).status
+    finally:
+        client.close()
+
+
+def test_request__over_tls__is_answered(certificates: Certificates) -> None:
+    with answering(certificates) as (tokens, port):
+        assert asked(f"https://localhost:{port}", certificates.ca) == 200
+    assert tokens == ["a token"]
+
+
+@pytest.mark.parametrize("case", ["of another authority", "of no known authority", "of another host"])
+def test_request__certificate_is_not_to_be_trusted__nothing_is_sent(
+    certificates: Certificates, tmp_path: Path, case: str
+) -> None:
+    authority, listens, host = {
+        "of another authority": (make_certificates(tmp_path / "other").ca, "127.0.0.1", "localhost"),
+        "of no known authority": (None, "127.0.0.1", "localhost"),
+        "of another host": (certificates.ca, "127.0.0.2", "127.0.0.2"),
+    }[case]
+    refused = pytest.raises(RestUnavailableError, match="takes no connection")
+    with answering(certificates, listens) as (tokens, port), refused:
+        asked(f"https://{host}:{port}", authority)
+    assert tokens == []
