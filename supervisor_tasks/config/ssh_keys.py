@@ -1,4 +1,4 @@
-"""SSH keys in the form of the settings: base64 of a private key's file, or the line of a public key's file."""
+"""SSH keys in the form of the settings: a private key's file or its base64, or the line of a public key's file."""
 
 import base64
 from typing import Any
@@ -7,12 +7,13 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization.ssh import SSHPrivateKeyTypes
 
-PRIVATE_KEY = "base64 of an SSH private key file without a passphrase, on one line"
+PRIVATE_KEY = "an SSH private key file without a passphrase, or its base64"
+_PEM = "-----BEGIN "
 PUBLIC_KEY = "the line of an OpenSSH public key file"
 
 
 def private_key(encoded: str) -> str:
-    """Return the key file from its base64, in OpenSSH's format. Raises ValueError."""
+    """Return the key file, in OpenSSH's format. Raises ValueError."""
     return _read(encoded)[0].decode()
 
 
@@ -33,9 +34,9 @@ def public_key(text: str) -> str:
 
 
 def _read(encoded: str) -> tuple[bytes, SSHPrivateKeyTypes]:
-    """Return the file and the key from their base64. Raises ValueError."""
+    """Return the file and the key, from the file's text or its base64. Raises ValueError."""
     try:
-        file = base64.b64decode("".join(encoded.split()), validate=True)
+        file = _file(encoded)
         if b"-----BEGIN OPENSSH" in file:
             return file, serialization.load_ssh_private_key(file, None)
         key: Any = serialization.load_pem_private_key(file, None)  # ssh-keygen's format until 2018
@@ -43,3 +44,10 @@ def _read(encoded: str) -> tuple[bytes, SSHPrivateKeyTypes]:
         return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()), key
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ValueError(PRIVATE_KEY) from error
+
+
+def _file(encoded: str) -> bytes:
+    """Return the file, which ends with a newline. Raises ValueError."""
+    if encoded.lstrip().startswith(_PEM):
+        return encoded.strip().encode() + b"\n"
+    return base64.b64decode("".join(encoded.split()), validate=True)

@@ -185,7 +185,7 @@ CERTIFICATES = {"SLURM_SSH_CERTIFICATES": "true", "SLURM_SSH_ADDRESS": "h:22", "
 
 def test_load__certificates__want_the_authoritys_key_and_no_other() -> None:
     (line,) = lines(Need.SLURM, **CERTIFICATES)
-    assert line.startswith("SLURM_SSH_CA_KEY: found nothing; expected base64 of an SSH private key file")
+    assert line.startswith("SLURM_SSH_CA_KEY: found nothing; expected an SSH private key file without a")
     ca = base64.b64encode(KEY_FILE).decode()
     settings = load(Need.SLURM, environment={**CERTIFICATES, "SLURM_SSH_CA_KEY": ca, "SLURM_SSH_PRIVATE_KEY": ca})
     assert settings.slurm_ssh_ca_key is not None
@@ -296,6 +296,7 @@ def test_load__many_malformed__one_line_each_all_at_once() -> None:
         ("ETH_PRIVATE_KEY", "f" * 64),
         ("SLURM_SSH_PRIVATE_KEY", "bm90IGEga2V5IHNlY3JldA=="),
         ("SLURM_SSH_PRIVATE_KEY", base64.b64encode(LOCKED_KEY_FILE).decode()),
+        ("SLURM_SSH_PRIVATE_KEY", LOCKED_KEY_FILE.decode()),
         ("DATABASE_URL", "mysql://u:secret@h/d"),
         ("BROKER_URL", "amqp://u:secret@h"),
         ("DATABASE_URL", "postgresql://u:secret@h:port/d"),
@@ -385,6 +386,20 @@ def test_load__ssh_needed__is_the_key_file_itself() -> None:
     settings = load(Need.SLURM, environment=SSH)
     assert settings.slurm_ssh_private_key is not None
     assert settings.slurm_ssh_private_key.get_secret_value() == KEY_FILE.decode()
+
+
+@pytest.mark.parametrize("text", [KEY_FILE.decode(), KEY_FILE.decode().strip(), base64.b64encode(KEY_FILE).decode()])
+def test_load__ssh_key__is_the_file_as_ssh_keygen_wrote_it_or_its_base64(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "id_ed25519"
+    file.write_text(text)
+    for given in (
+        {"SLURM_SSH_PRIVATE_KEY": text},
+        {"SLURM_SSH_PRIVATE_KEY": "", "SLURM_SSH_PRIVATE_KEY_FILE": str(file)},
+    ):
+        settings = load(Need.SLURM, environment={**SSH, **given})
+        assert settings.slurm_ssh_private_key is not None
+        assert settings.slurm_ssh_private_key.get_secret_value() == KEY_FILE.decode()
+        assert KEY_FILE.decode().splitlines()[1] in settings.secret_values()
 
 
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa"])
