@@ -21,15 +21,15 @@ packages: ## install the Debian packages that are missing, without starting any 
 	@devgrid/install-packages.sh packages.txt $(if $(shell command -v npm),,nodejs npm)
 
 $(VENV)/.ready: requirements-dev.txt pyproject.toml setup.py | packages
-	@echo "setup: Python packages into $(VENV)"
-	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@test -x $(BIN)/pip || devgrid/timed.sh "an environment of Python in $(VENV)" $(PYTHON) -m venv $(VENV)
+	@devgrid/install-python.sh $(VENV) requirements-dev.txt
+	@devgrid/timed.sh "this clone into $(VENV)" \
+		$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 node_modules/.ready: package-lock.json
-	@echo "setup: npm packages"
-	@npm ci --ignore-scripts --no-update-notifier --no-audit --no-fund --no-progress --loglevel=error
+	@devgrid/timed.sh "npm packages" \
+		npm ci --ignore-scripts --no-update-notifier --no-audit --no-fund --no-progress --loglevel=error
 	@touch $@
 
 protos: $(PROTOS:.proto=_pb2.py) ## build the Python code of the .proto files
@@ -57,10 +57,11 @@ lock: $(VENV)/.ready ## write requirements*.txt from pyproject.toml, for Python 
 lock-test: $(VENV)/.ready ## try the locks with each Python that is here, and for those that are not
 	@.ci/lock-test
 
-wheel: setup ## build the wheel into build/wheel
+wheel: setup ## build the wheel into build/wheel, beside the lock of its dependencies
 	@rm -rf build/lib build/bdist.* build/wheel
 	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
-	@ls build/wheel/*.whl
+	@cp requirements.txt build/wheel
+	@ls build/wheel/*
 
 hooks: $(VENV)/.ready ## have git check commit messages and style
 	@git config core.hooksPath .githooks
