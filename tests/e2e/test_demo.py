@@ -199,6 +199,17 @@ def test_demo__interrupted__stops_quietly(tmp_path: Path) -> None:
     assert errors == "devgrid: interrupted\n"
 
 
+def test_demo__two_clusters__each_runs_the_file_and_one_flower_shows_both(tmp_path: Path) -> None:
+    ended = devgrid(tmp_path / "none", "demo", WORKFLOWS / "hello-world.yaml", "--clusters", "2")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    steps, _, workers = ended.stdout.partition("One Flower shows the workers of all clusters")
+    assert len(re.findall(r" s  .*settled +.*FINISHED in block", steps)) == 2
+    for name in ("devgrid", "devgrid-2"):
+        assert f"The job's own output ({name})" in steps
+        assert f"{name}-worker@" in workers
+    assert len(set(re.findall(r"meta-scheduled +.*to (0x[0-9a-f]{40})", steps))) == 2
+
+
 def test_devgrid__bad_workflow__is_refused_with_the_field(link: Path, tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("resources: {tasks: none}\nsteps: [{run: {command: true-ish}}]\n")
