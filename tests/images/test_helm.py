@@ -115,6 +115,86 @@ def test_keys__are_in_the_pods_that_work_with_them_and_in_no_others() -> None:
     assert holders["slurm_ssh_private_key"] == holders["slurm_submit_key"] == {"grid-main-worker-slurm"}
     assert holders["callback_key"] == holders["tls.key"] == {"grid-main-callbacks"}
     assert holders["flower_basic_auth"] == {"grid-flower"}
+    workers = {"grid-main-worker-chain", "grid-main-worker-slurm"}
+    assert holders["ldap_bind_password"] == {"grid-main-worker-chain"}
+    assert holders["metascheduler_endpoint_rpc"] == holders["sbatch_ca"] == holders["notify_slack_url"] == workers
+
+
+def test_secrets__each_of_the_settings__can_be_one_of_kubernetes() -> None:
+    given = {each["name"] for values in VALUES for _, pod in pods(values) for each in pod["containers"][0]["env"]}
+    schema = (CHART / "values.schema.json").read_text()
+    possible = {name for name in IN_FILES if f"{name.upper()}_FILE" in given or f'"{name}"' in schema}
+    assert set(IN_FILES) == possible
+
+
+def test_cluster__over_slurmrestd__has_its_key_in_the_slurm_worker_and_no_ssh_key() -> None:
+    found = dict(pods("three-clusters"))
+    keys = {name: set(_paths(pod)) for name, pod in found.items() if name.startswith("grid-test-")}
+    assert {name for name, held in keys.items() if "slurm_jwt_key" in held} == {"grid-test-worker-slurm"}
+    assert not [name for name, held in keys.items() if "slurm_ssh_private_key" in held]
+    variables = {each["name"]: each["value"] for each in found["grid-test-worker-slurm"]["containers"][0]["env"]}
+    assert variables["SLURMRESTD_CA"] == "/run/secrets/supervisor/slurmrestd_ca"
+    assert "slurm_ssh_ca_key" in _paths(found["grid-south-worker-slurm"])
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_pod__each_that_stays__is_asked_whether_it_lives(values: str) -> None:
+    for name, pod in pods(values):
+        (container,) = pod["containers"]
+        if container["args"][0] != "migrate":
+            asked = {
+                kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")
+            }
+            assert asked == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}, name
+
+
+def test_servers__of_the_chart__are_reached_from_our_pods_only() -> None:
+    policies = named("everything-on", "NetworkPolicy")
+    for server, port in (("postgres", 5432), ("redis", 6379)):
+        (rule,) = policies[f"grid-{server}"]["spec"]["ingress"]
+        (source,) = rule["from"]
+        assert source["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "grid-supervisor"
+        assert rule["ports"] == [{"port": port}]
+
+
+FLAGS = {
+    "ServiceMonitor": "serviceMonitor",
+    "PodMonitor": "serviceMonitor",
+    "PrometheusRule": "prometheusRule",
+    "ScaledObject": "keda",
+    "TriggerAuthentication": "keda",
+    "NetworkPolicy": "networkPolicies",
+    "PodDisruptionBudget": "podDisruptionBudgets",
+    "ServiceAccount": "serviceAccount",
+}
+
+
+@pytest.mark.parametrize(("kind", "flag"), FLAGS.items())
+def test_flag__of_each_optional_kind__decides_whether_it_is_there(kind: str, flag: str, tmp_path: Path) -> None:
+    assert named("everything-on", kind)
+    values = yaml.safe_load((HERE / "values" / "everything-on.yaml").read_text())
+    switch = "create" if flag == "serviceAccount" else "enabled"
+    values[flag] = {**values.get(flag, {}), switch: False}
+    without = tmp_path / "values.yaml"
+    without.write_text(yaml.safe_dump(values))
+    kinds = {each["kind"] for each in yaml.safe_load_all(helm("template", str(without)).stdout) if each}
+    assert kind not in kinds
+    assert "Deployment" in kinds
+
+
+def test_dashboard__by_its_flag__is_a_config_map() -> None:
+    name = "grid-supervisor-dashboard"
+    found = named("everything-on", "ConfigMap")[name]
+    assert found["data"]["grid-supervisor.json"] == (CHART / "files" / "dashboard.json").read_text()
+    assert name not in named("one-cluster", "ConfigMap")
+
+
+def test_scaled_object__counts_the_queue_of_the_slurm_workers() -> None:
+    (scaled,) = named("everything-on", "ScaledObject").values()
+    (trigger,) = scaled["spec"]["triggers"]
+    assert trigger["metadata"]["listName"] == "main.slurm"
+    worker = named("everything-on", "Deployment")[scaled["spec"]["scaleTargetRef"]["name"]]
+    assert "replicas" not in worker["spec"]  # KEDA's
 
 
 @pytest.mark.parametrize(("values", "secret"), [("everything-on", "flower-reads"), ("three-clusters", None)])
@@ -123,6 +203,11 @@ def test_flower__its_database__is_that_of_a_role_of_its_own_if_it_has_one(values
     named_by = {name: _secret_with(pod, "database_url") for name, pod in found.items()}
     of_others = {secret for name, secret in named_by.items() if name != "grid-flower" and secret}
     assert named_by["grid-flower"] == (secret or of_others.pop())
+
+
+def _paths(pod: Any) -> list[str]:
+    """The files of secrets that a pod has."""
+    return [item["path"] for source in pod["volumes"][0]["projected"]["sources"] for item in source["secret"]["items"]]
 
 
 def _secret_with(pod: Any, key: str) -> str | None:
