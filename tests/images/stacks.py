@@ -1,5 +1,6 @@
 """A stack of docker/compose.yaml in a folder of its own, set up as docs/how-to/deploy.md says, run by podman-compose."""
 
+import base64
 import json
 import os
 import re
@@ -12,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from devgrid import REPOSITORY
+from devgrid.cluster.cluster import GridCluster
 from devgrid.faults.network_proxy import Proxy
-from devgrid.grid import Grid
 from devgrid.processes import free_port, wait_until
-from devgrid.tls import HOST_OF_CONTAINERS
+from devgrid.tls import HOST_OF_CONTAINERS, Certificates
 from supervisor_tasks.config import ssh_keys
 from tests.images.containers import IMAGE, POSTGRES, REDIS, engine
 
@@ -24,7 +25,8 @@ IN_CONTAINER = "/etc/grid-supervisor"
 UP_TIMEOUT_S = 300.0
 # podman adds folders that can be written to, which Docker does not.
 AS_DOCKER = ("--podman-run-args=--read-only-tmpfs=false",)
-KEYS = ("eth_private_key", "slurm_ssh_private_key", "slurm_submit_key", "callback_key")
+KEYS = ("eth_private_key", "slurm_submit_key", "callback_key")
+REST = ("SLURM_TRANSPORT", "SLURM_JWT_ADMIN_USER", "SLURM_JOB_HOME", "SLURM_JOB_ENVIRONMENT")
 # Of a grid's settings those that a site writes into .env as they are.
 PLAIN = (
     "PUBLIC_ADDRESS",
@@ -33,7 +35,6 @@ PLAIN = (
     "CHAIN_ID",
     "METASCHEDULER_LABELS",
     "BENCHMARK_DISABLE",
-    "SLURM_SSH_ADMIN_USER",
     "SLURM_ACCOUNTING",
 )
 
@@ -92,35 +93,57 @@ class Stack:
         }
         self._write_env(".env", published)
 
-    def serve(self, grid: Grid, env_file: str = ".env", cluster: str = "") -> None:
-        """Write the settings and keys of a grid. Its servers listen on 127.0.0.1 only, which containers reach by proxies."""
-        given = grid.environment
-        files, secrets = self.folder / "files" / cluster, self.folder / "secrets" / cluster
-        login, sbatch = self._reached(given["SLURM_SSH_ADDRESS"]), self._reached(given["SBATCH_ENDPOINT"])
-        rpc = given["METASCHEDULER_ENDPOINT_RPC"]
-        for name in KEYS:
+    def serve(self, cluster: GridCluster, env_file: str = ".env", second: str = "") -> None:
+        """Write the settings and keys of a cluster; `second` is the folder of the further cluster's. Its servers listen on
+        127.0.0.1 only, which containers reach by proxies.
+        """
+        given = cluster.environment
+        files, secrets = self.folder / "files" / second, self.folder / "secrets" / second
+        for name in filter(lambda key: key.upper() in given, KEYS):
             (secrets / name).write_text(given[name.upper()])
         (secrets / "tls_key").write_text(Path(given["TLS_KEY"]).read_text())
         shutil.copy(given["TLS_CERT"], files / "tls_cert.pem")
         shutil.copy(given["SBATCH_CA"], files / "sbatch_ca.pem")
-        _, kind, key = Path(given["SLURM_SSH_KNOWN_HOSTS"]).read_text().splitlines()[0].split()
-        host, _, port = login.partition(":")
-        (files / "known_hosts").write_text(f"[{host}]:{port} {kind} {key}\n")
-        chain = self._reached(rpc.removeprefix("http://").rstrip("/"))
-        callbacks = "SECOND_CALLBACKS_PUBLISHED" if cluster else "CALLBACKS_PUBLISHED"
+        chain = self._reached(given["METASCHEDULER_ENDPOINT_RPC"].removeprefix("http://").rstrip("/"))
+        access = self._rest if given.get("SLURM_TRANSPORT") == "rest" else self._login_node
         self._write_env(
             env_file,
             {name: given[name] for name in PLAIN}
+            | access(cluster, files, secrets)
             | {
-                "SLURM_SSH_ADDRESS": login,
-                "SBATCH_ENDPOINT": sbatch,
+                "SBATCH_ENDPOINT": self._reached(given["SBATCH_ENDPOINT"]),
                 "SBATCH_CA": f"{IN_CONTAINER}/sbatch_ca.pem",
                 "METASCHEDULER_ENDPOINT_RPC": f"http://{chain}",
                 "METASCHEDULER_ENDPOINT_WS": f"ws://{chain}",
-                "SLURM_SSH_PUBLIC_KEY": ssh_keys.public_half(given["SLURM_SSH_PRIVATE_KEY"]),
             },
         )
+        callbacks = "SECOND_CALLBACKS_PUBLISHED" if second else "CALLBACKS_PUBLISHED"
         self._write_env(".env", {callbacks: given["PUBLIC_ADDRESS"]})
+
+    def _login_node(self, cluster: GridCluster, files: Path, secrets: Path) -> dict[str, str]:
+        """The settings of a cluster that is reached over SSH."""
+        given = cluster.environment
+        (secrets / "slurm_ssh_private_key").write_bytes(base64.b64decode(given["SLURM_SSH_PRIVATE_KEY"]))
+        login = self._reached(given["SLURM_SSH_ADDRESS"])
+        _, kind, key = Path(given["SLURM_SSH_KNOWN_HOSTS"]).read_text().splitlines()[0].split()
+        host, _, port = login.partition(":")
+        (files / "known_hosts").write_text(f"[{host}]:{port} {kind} {key}\n")
+        return {
+            "SLURM_SSH_ADDRESS": login,
+            "SLURM_SSH_ADMIN_USER": given["SLURM_SSH_ADMIN_USER"],
+            "SLURM_SSH_PUBLIC_KEY": ssh_keys.public_half(given["SLURM_SSH_PRIVATE_KEY"]),
+        }
+
+    def _rest(self, cluster: GridCluster, files: Path, secrets: Path) -> dict[str, str]:
+        """The settings of a cluster that is reached over slurmrestd, behind a proxy with TLS."""
+        given, certificates = cluster.environment, cluster.certificates
+        (secrets / "slurm_jwt_key").write_bytes(base64.b64decode(given["SLURM_JWT_KEY"]))  # as slurmctld has it
+        shutil.copy(certificates.ca, files / "slurmrestd_ca.pem")
+        address = self._reached(given["SLURMRESTD_URL"].removeprefix("unix://"), certificates)
+        return {name: given[name] for name in REST} | {
+            "SLURMRESTD_URL": f"https://{address}",
+            "SLURMRESTD_CA": f"{IN_CONTAINER}/slurmrestd_ca.pem",
+        }
 
     def compose(self, *words: str, timeout_s: float = UP_TIMEOUT_S) -> str:
         """Run podman-compose for this stack."""
@@ -165,10 +188,10 @@ class Stack:
         text = (file if file.exists() else self.folder / ".env.example").read_text()
         file.write_text(with_values(text, values))
 
-    def _reached(self, address: str) -> str:
-        """An address of this machine, as containers of the stack reach it."""
+    def _reached(self, address: str, certificates: Certificates | None = None) -> str:
+        """A server of this machine, as containers of the stack reach it; with certificates over TLS."""
         network = json.loads(engine("podman", "network", "inspect", self._network))[0]
-        proxy = Proxy.start(address, host=network["subnets"][0]["gateway"])
+        proxy = Proxy.start(address, host=network["subnets"][0]["gateway"], certificates=certificates)
         self._after.callback(proxy.stop)
         return f"{HOST_OF_CONTAINERS}:{proxy.address.rpartition(':')[2]}"
 

@@ -1,6 +1,9 @@
 """docker/compose.yaml, run by podman-compose against devgrid: a job, a rolling restart under load, two clusters."""
 
+import re
+import shutil
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ import yaml
 
 from devgrid import REPOSITORY
 from devgrid.grid import Grid
-from devgrid.options import GridOptions
+from devgrid.options import ClusterOptions, GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.cli.run import PROCESSES
 from supervisor_tasks.config.settings import IN_FILES, Settings
@@ -25,6 +28,9 @@ HELLO = REPOSITORY / "devgrid" / "workflows" / "hello-world.yaml"
 FLEET = ("worker-chain", "worker-slurm", "beat", "callbacks", "flower", "metrics")
 RESTARTED = ("worker-slurm", "worker-chain", "beat", "callbacks")
 JOBS_A_RESTART = 15
+PAGE = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
+LOOKS = re.findall(r"^docker compose exec beat supervisor ([^#\n]+?) *(?:#.*)?$", PAGE, re.MULTILINE)
+SECOND = ClusterOptions(name="second", nodes=1, transport="rest")
 ONE, TWO = ("compose.yaml",), ("compose.yaml", "compose.clusters.yaml")
 
 
@@ -39,7 +45,8 @@ def stack(image: str, servers: None, tmp_path: Path) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(GridOptions(block_time_s=0.25))
+    """Two clusters: the second has no login node."""
+    running = Grid.start(GridOptions(block_time_s=0.25, others=(SECOND,)))
     yield running
     running.stop()
 
@@ -123,7 +130,7 @@ def test_new_secrets__makes_passwords_once__in_a_folder_of_roots(tmp_path: Path)
 
 @pytest.mark.timeout(1500)  # eleven containers, on a machine that may be busy
 def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(stack: Stack, grid: Grid) -> None:
-    stack.serve(grid)
+    stack.serve(grid.cluster)
     stack.compose("up", "--detach")
     stack.wait_for_health(*FLEET)
     customer = grid.new_customer()
@@ -131,8 +138,9 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(stack: St
     wait_until(lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0)
     assert (grid.chain.job(job_id).status, grid.chain.job(job_id).exit_code) == (ChainStatus.FINISHED, 0)
     assert f"hello world, from {customer.address}" in grid.output(customer.address, job_id)
-    for words in (["health"], ["provider"], ["jobs"], ["job", job_id], ["status"]):  # as docs/how-to/deploy.md says
-        stack.compose("exec", "-T", "beat", "supervisor", *words)
+    assert len(LOOKS) == 5
+    for words in LOOKS:
+        stack.compose("exec", "-T", "beat", "supervisor", *words.replace("0x7903", job_id[:10]).split())
     for service in FLEET:
         about = stack.inspected(service)
         assert about["HostConfig"]["ReadonlyRootfs"], service
@@ -155,3 +163,27 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(stack: St
 
     stack.compose("down", timeout_s=600)
     assert stack.containers("worker-chain") == []
+
+
+@pytest.mark.timeout(1500)
+def test_two_clusters__one_over_slurmrestd__each_takes_a_job_of_its_own(stack: Stack, grid: Grid) -> None:
+    stack.files = list(TWO)
+    shutil.copy(stack.folder / ".env.example", stack.folder / "second.env")
+    subprocess.run([stack.folder / "new-secrets.sh", "second"], check=True)
+    first, second = grid.clusters
+    stack.serve(first)
+    stack.serve(second, "second.env", "second")
+    stack.compose("up", "--detach")
+    stack.wait_for_health(*FLEET, *(f"second-{name}" for name in FLEET if name != "flower"))
+    customer = grid.new_customer()
+    asked = {grid.submit(customer, HELLO.read_text(), on=cluster): cluster for cluster in grid.clusters}
+    for job_id, cluster in asked.items():
+        wait_until(lambda job_id=job_id: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0)  # type: ignore[misc]
+        job = grid.chain.job(job_id)
+        assert (job.status, job.exit_code, job.provider) == (ChainStatus.FINISHED, 0, cluster.provider.address)
+        assert f"hello world, from {customer.address}" in cluster.output(customer.address, job_id)
+    listed = stack.compose("exec", "-T", "beat", "supervisor", "cluster", "list")
+    assert all(re.search(rf"^{name}\b", listed, re.MULTILINE) for name in ("main", "second"))
+    for service in ours(TWO):
+        assert "Traceback" not in stack.logs(service), service
+    stack.compose("down", timeout_s=600)

@@ -173,7 +173,7 @@ def test_fleet__in_containers__takes_a_job_to_its_end_and_ends_in_order(
     job = grid.chain.job(job_id)
     assert (job.status, job.exit_code) == (ChainStatus.FINISHED, 0)
     assert f"hello world, from {customer.address}" in grid.output(customer.address, job_id)
-    assert containers.execute(started["beat"], "supervisor", "job", job_id)[0] == 0
+    assert containers.execute(started["beat"], "supervisor", "job", "show", job_id)[0] == 0
     wait_until(lambda: status_of(site.ports["metrics"], "metrics") == 200, "the metrics", 60.0)
     for name, container in started.items():
         written = engine("podman", "diff", container).splitlines()
