@@ -57,11 +57,14 @@ lock: $(VENV)/.ready ## write requirements*.txt from pyproject.toml, for Python 
 lock-test: $(VENV)/.ready ## try the locks with each Python that is here, and for those that are not
 	@.ci/lock-test
 
-wheel: setup ## build the wheel into build/wheel, beside the lock of its dependencies
+# Python and its venv are all that this needs: a release is built where no grid runs.
+wheel: ## build a release into build/wheel: the wheel, the lock of its dependencies, and the units of systemd
 	@rm -rf build/lib build/bdist.* build/wheel
-	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
-	@cp requirements.txt build/wheel
-	@ls build/wheel/*
+	@test -x build/wheel-tools/bin/pip || $(PYTHON) -m venv build/wheel-tools
+	@build/wheel-tools/bin/pip install --quiet --disable-pip-version-check --require-hashes -r docker/requirements-build.txt
+	@build/wheel-tools/bin/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
+	@cp -r requirements.txt docker/systemd build/wheel
+	@ls build/wheel/*.whl
 
 hooks: $(VENV)/.ready ## have git check commit messages and style
 	@git config core.hooksPath .githooks

@@ -80,13 +80,13 @@ def provide_base() -> None:
         for name in NOT_SLIM:
             shutil.rmtree(root / name)
             (root / name).mkdir()
-        (root / "etc/apt/apt.conf.d/99machine").write_text(_apt_checks())
+        (root / "etc/apt/apt.conf.d/99machine").write_text(apt_checks())
         archive = Path(folder) / "base.tar"
         subprocess.run(["tar", "-C", root, "-cf", archive, "."], check=True)
         engine("podman", "import", archive, BASE, timeout_s=600)
 
 
-def _apt_checks() -> str:
+def apt_checks() -> str:
     """What this machine's apt checks of a mirror, as the image's apt must use the same one."""
     dumped = subprocess.run(["apt-config", "dump"], check=True, capture_output=True, text=True).stdout
     return "".join(line + "\n" for line in dumped.splitlines() if line.startswith("Acquire::Check"))

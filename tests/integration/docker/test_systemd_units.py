@@ -15,7 +15,12 @@ UNITS = REPOSITORY / "docker" / "systemd"
 COMMON = "grid-supervisor-.service.d/10-common.conf"
 SERVICES = sorted(file.relative_to(UNITS) for file in UNITS.rglob("*.service"))
 FLEET = [name for name in SERVICES if name.name.startswith("grid-supervisor-")]
+OPTIONAL = sorted(file.relative_to(UNITS / "optional") for file in (UNITS / "optional").rglob("*.conf"))
+FILES_OF_SETTINGS = {"tls_key": "TLS_KEY"}  # a secret whose setting is the path of its file
 EXPOSURE = 20  # tenths; systemd calls what is below 2.0 OK
+NEWER = re.compile(
+    "Unknown key '(RestartSteps|RestartMaxDelaySec)' in section"
+)  # to systemd before 254, as the units say
 OF_NO_SETTING = {"HOME", "PYTHONUNBUFFERED"}
 
 
@@ -37,12 +42,16 @@ def assignments(unit: Path, name: str) -> list[str]:
     return re.findall(rf"^{name}=(.*)$", text, re.MULTILINE)
 
 
+def faults(stderr: str, *words: str) -> list[str]:
+    """The lines of systemd that are about us."""
+    return [line for line in stderr.splitlines() if any(word in line for word in words) and not NEWER.search(line)]
+
+
 def test_units__verified_by_systemd__have_no_fault(installed: Path) -> None:
     units = [str(file) for pattern in ("*.service", "*.target") for file in sorted(installed.glob(pattern))]
     assert len(units) == len(SERVICES) + 1
     done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True)
-    ours = [line for line in done.stderr.splitlines() if str(installed) in line or "supervisor" in line]
-    assert (done.returncode, ours) == (0, [])
+    assert (done.returncode, faults(done.stderr, str(installed), "supervisor")) == (0, [])
 
 
 def test_units__with_the_drop_in_of_the_how_to__have_no_fault_and_a_file_of_a_secret(installed: Path) -> None:
@@ -57,10 +66,36 @@ def test_units__with_the_drop_in_of_the_how_to__have_no_fault_and_a_file_of_a_se
     done = subprocess.run(
         ["systemd-analyze", "verify", *(str(installed / unit) for unit in units)], capture_output=True, text=True
     )
-    assert [line for line in done.stderr.splitlines() if "override" in line or "supervisor" in line] == []
+    assert faults(done.stderr, "override", "supervisor") == []
     (credential,) = re.findall(r"^LoadCredential=(\w+):/etc/grid-supervisor/credentials/\1$", drop_in[1], re.MULTILINE)
     assert credential in IN_FILES
     assert f"Environment={credential.upper()}_FILE=%d/{credential}\n" in drop_in[1]
+
+
+@pytest.mark.parametrize("drop_in", OPTIONAL, ids=str)
+def test_drop_in__for_a_secret__has_no_fault_and_names_its_file(installed: Path, drop_in: Path, tmp_path: Path) -> None:
+    shutil.copytree(installed, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "optional")
+    source = UNITS / "optional" / drop_in
+    (tmp_path / drop_in).parent.mkdir(exist_ok=True)
+    shutil.copy(source, tmp_path / drop_in)
+    unit = drop_in.parent.name.removesuffix(".d")
+    done = subprocess.run(["systemd-analyze", "verify", str(tmp_path / unit)], capture_output=True, text=True)
+    assert (done.returncode, faults(done.stderr, str(tmp_path), "supervisor")) == (0, [])
+    text = source.read_text()
+    given = [pair for line in re.findall(r"^Environment=(.*)$", text, re.MULTILINE) for pair in line.split()]
+    for name, file in re.findall(r"^LoadCredential=(\w+):(\S+)$", text, re.MULTILINE):
+        assert file == f"/etc/grid-supervisor/credentials/{name}"
+        assert name in (*IN_FILES, *FILES_OF_SETTINGS)
+        if name not in ("database_url", "broker_url"):
+            assert f"{FILES_OF_SETTINGS.get(name, f'{name.upper()}_FILE')}=%d/{name}" in given
+
+
+def test_drop_in__for_slurmrestd__takes_the_ssh_key_away() -> None:
+    text = (UNITS / "optional/grid-supervisor-worker-slurm.service.d/slurmrestd.conf").read_text()
+    assert "\nLoadCredential=\n" in text  # the list begins again
+    assert "slurm_ssh_private_key" not in text
+    assert "SLURM_SSH_PRIVATE_KEY_FILE=\n" in text
 
 
 @pytest.mark.parametrize("unit", SERVICES, ids=str)
@@ -92,6 +127,16 @@ def test_unit__its_variables__are_settings_and_its_credentials_files_of_secrets(
     assert {name.lower() for name in names - files} <= set(Settings.model_fields)
     assert {name.removesuffix("_FILE").lower() for name in files} == credentials <= set(IN_FILES)
     assert all(f"{name.upper()}_FILE=%d/{name}" in given for name in credentials)
+
+
+@pytest.mark.parametrize("unit", SERVICES, ids=str)
+def test_unit__that_ends__is_started_again_later_each_time(unit: Path) -> None:
+    (begins,), (steps,), (longest,) = (
+        assignments(unit, name) for name in ("RestartSec", "RestartSteps", "RestartMaxDelaySec")
+    )
+    assert int(begins) < int(longest)
+    assert int(steps) > 0
+    assert assignments(unit, "Restart")[0] in ("always", "on-failure")
 
 
 def test_units__on_one_machine__answer_probes_at_ports_of_their_own() -> None:

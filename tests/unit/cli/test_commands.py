@@ -150,7 +150,7 @@ def test_run__process__is_a_module_of_python_with_its_options(process: str) -> N
 
 def test_run__health_address__is_of_this_machine_unless_one_is_given() -> None:
     ports = [process.health_port for process in run.PROCESSES.values() if process.health_port is not None]
-    assert len(set(ports)) == len(ports) == 4
+    assert len(set(ports)) == len(ports) == 5
     assert run.environment("beat", {"A": "b"}) == {"A": "b", "HEALTH_ADDRESS": "127.0.0.1:9466"}
     assert run.environment("beat", {"HEALTH_ADDRESS": ":1"}) == {"HEALTH_ADDRESS": ":1"}
     assert run.environment("migrate", {}) == {}

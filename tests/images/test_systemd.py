@@ -1,0 +1,219 @@
+"""The part of docs/how-to/deploy.md about systemd, followed to the letter on a Debian whose first process is systemd."""
+
+import base64
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from devgrid import REPOSITORY
+from devgrid.faults.network_proxy import Proxy
+from devgrid.grid import Grid
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from devgrid.tls import HOST_OF_CONTAINERS
+from supervisor_tasks.config import ssh_keys
+from supervisor_tasks.jobs.model import ChainStatus
+from tests.chaos import jobs
+from tests.images.machines import RELEASE, Machine
+from tests.images.stacks import PLAIN
+
+pytestmark = pytest.mark.timeout(1800)  # it installs a release, on a machine that may be busy
+
+PAGE = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
+INSTALL, SERVERS, UNITS, KEYS, TLS, UP, LOOK = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+HELLO = REPOSITORY / "devgrid" / "workflows" / "hello-world.yaml"
+ETC = "/etc/grid-supervisor"
+SETTINGS = f"{ETC}/settings.env"
+UNIT_OF = {9465: "worker-chain", 9469: "worker-slurm", 9466: "beat", 9467: "callbacks", 9468: "flower", 9464: "metrics"}
+OPTIONAL = {"callbacks": ("callback-key", "callback_key"), "worker-slurm": ("submit-key", "slurm_submit_key")}
+JOBS = 20
+SHELL = "\n".join(UP.splitlines()[:2])  # which the page has in each shell
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    running = Grid.start(GridOptions(block_time_s=0.25))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def machine(grid: Grid) -> Iterator[Machine]:
+    """A machine on which the page was followed up to its last step."""
+    with ExitStack() as after:
+        made = Machine()
+        after.callback(made.stop)
+        release(made)
+        made.install(INSTALL)
+        made.start()
+        made.run(SERVERS)
+        made.run(UNITS)
+        serve(grid, made, after)
+        made.run(UP)
+        yield made
+
+
+def release(machine: Machine) -> None:
+    """As the page copies it."""
+    subprocess.run(["make", "wheel"], cwd=REPOSITORY, check=True, capture_output=True)
+    shutil.copytree(REPOSITORY / "build" / "wheel", machine.root / RELEASE.relative_to("/"))
+
+
+def serve(grid: Grid, machine: Machine, after: ExitStack) -> None:
+    """Do what the page has the operator do with keys and settings. The grid's servers are reached by proxies."""
+    given = grid.environment
+
+    def reached(address: str) -> str:
+        proxy = Proxy.start(address, host=machine.outside)
+        after.callback(proxy.stop)
+        return f"{HOST_OF_CONTAINERS}:{proxy.address.rpartition(':')[2]}"
+
+    machine.run(f"echo '{machine.outside} {HOST_OF_CONTAINERS}' >>/etc/hosts")
+    chain = reached(given["METASCHEDULER_ENDPOINT_RPC"].removeprefix("http://").rstrip("/"))
+    login = reached(given["SLURM_SSH_ADDRESS"])
+    public = Proxy.start(f"{machine.inside}:3000", port=int(given["PUBLIC_ADDRESS"].rpartition(":")[2]))
+    after.callback(public.stop)
+    files = {
+        "wallet.key": given["ETH_PRIVATE_KEY"],
+        "id_ed25519": base64.b64decode(given["SLURM_SSH_PRIVATE_KEY"]).decode(),
+        "id_ed25519.pub": ssh_keys.public_half(given["SLURM_SSH_PRIVATE_KEY"]),
+        "tls.crt": Path(given["TLS_CERT"]).read_text(),
+        "tls.key": Path(given["TLS_KEY"]).read_text(),
+    }
+    for name, text in files.items():
+        machine.put(RELEASE / name, text)
+    machine.put(f"{ETC}/sbatch_ca.pem", Path(given["SBATCH_CA"]).read_bytes())
+    host, _, port = login.partition(":")
+    machine.run(KEYS.replace("-p 22 login.example.com", f"-p {port} {host}"))
+    machine.run(TLS)
+    for process, (drop_in, secret) in OPTIONAL.items():
+        folder = f"grid-supervisor-{process}.service.d"
+        machine.put(f"{ETC}/credentials/{secret}", given[secret.upper()])
+        machine.run(f"install -D -m 644 -t /etc/systemd/system/{folder} systemd/optional/{folder}/{drop_in}.conf")
+    settings = {name: given[name] for name in PLAIN} | {
+        "CLUSTER_NAME": given["CLUSTER_NAME"],
+        "SLURM_SSH_ADDRESS": login,
+        "SLURM_SSH_ADMIN_USER": given["SLURM_SSH_ADMIN_USER"],
+        "SBATCH_ENDPOINT": reached(given["SBATCH_ENDPOINT"]),
+        "SBATCH_CA": f"{ETC}/sbatch_ca.pem",
+        "METASCHEDULER_ENDPOINT_RPC": f"http://{chain}",
+        "METASCHEDULER_ENDPOINT_WS": f"ws://{chain}",
+    }
+    edited = machine.root / SETTINGS.lstrip("/")
+    kept = [line for line in edited.read_text().splitlines() if line.partition("=")[0] not in settings]
+    edited.write_text("\n".join([*kept, *(f'{name}="{value}"' for name, value in settings.items()), ""]))
+
+
+def ready(machine: Machine, port: int) -> bool:
+    return machine.succeeds(f"curl --silent --fail http://127.0.0.1:{port}/readyz")
+
+
+def wait_until_ready(machine: Machine) -> None:
+    for port, unit in UNIT_OF.items():
+        wait_until(partial(ready, machine, port), f"{unit} to be ready", 180.0, 0.5)
+
+
+def shown(machine: Machine, unit: str, name: str) -> str:
+    return machine.run(f"systemctl show --property={name} --value {unit}").strip()
+
+
+def restarted(machine: Machine, process: str, before: str) -> bool:
+    return shown(machine, unit(process), "MainPID") not in ("0", before)
+
+
+def has_ended(machine: Machine, process: str) -> bool:
+    return shown(machine, unit(process), "ActiveState") not in ("active", "deactivating")
+
+
+def unit(process: str) -> str:
+    return f"grid-supervisor-{process}.service"
+
+
+def test_page__followed_word_by_word__takes_a_job_to_its_end(machine: Machine, grid: Grid) -> None:
+    wait_until_ready(machine)
+    customer = grid.new_customer()
+    job_id = grid.submit(customer, HELLO.read_text())
+    wait_until(lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0)
+    assert (grid.chain.job(job_id).status, grid.chain.job(job_id).exit_code) == (ChainStatus.FINISHED, 0)
+    assert f"hello world, from {customer.address}" in grid.output(customer.address, job_id)
+    wait_until(lambda: machine.succeeds(f"{SHELL}\n{LOOK}"), "the last look of the page to be well", 120.0, 1.0)
+    assert job_id[:10] in machine.run(f"{SHELL}\nsupervisor job show {job_id[:10]}")
+    assert "Traceback" not in machine.run("journalctl --no-pager -u 'grid-supervisor-*'")
+
+
+def test_units__at_work__are_enabled_and_their_processes_confined(machine: Machine) -> None:
+    wait_until_ready(machine)
+    assert machine.run("systemctl is-enabled grid-supervisor.target").strip() == "enabled"
+    for process in UNIT_OF.values():
+        pid = shown(machine, unit(process), "MainPID")
+        status = machine.run(f"cat /proc/{pid}/status")
+        about = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        assert about["Uid"].split()[0] != "0", process
+        assert int(about["CapEff"], 16) == 0, process
+        assert about["NoNewPrivs"] == "1", process
+        assert about["Seccomp"] == "2", process
+        environment = machine.run(f"tr '\\0' '\\n' </proc/{pid}/environ")
+        assert "postgresql://" not in environment, process
+        assert not machine.succeeds(f"nsenter --target {pid} --mount touch /etc/written"), process
+
+
+def test_units__killed_and_restarted_with_jobs_under_way__lose_none(machine: Machine, grid: Grid) -> None:
+    wait_until_ready(machine)
+    customer = grid.new_customer()
+    asked = grid.submit_scripts(customer, jobs.marking(grid, "sleep 1"), JOBS)
+    for process in ("worker-slurm", "worker-chain", "beat", "callbacks"):
+        killed = shown(machine, unit(process), "MainPID")
+        machine.run(f"kill -KILL {killed}")
+        again = partial(restarted, machine, process, killed)
+        wait_until(again, f"{process} to be started again", 60.0)
+    wait_until_ready(machine)
+    asked += grid.submit_scripts(customer, jobs.marking(grid, "sleep 1"), JOBS)
+    before = {process: shown(machine, unit(process), "MainPID") for process in UNIT_OF.values()}
+    machine.run("systemctl restart grid-supervisor.target")
+    for process in UNIT_OF.values():
+        again = partial(restarted, machine, process, before[process])
+        wait_until(again, f"{process} to be restarted", 180.0, 0.5)
+    wait_until_ready(machine)
+    wait_until(lambda: all(grid.chain.job(job).status.cold for job in asked), "all jobs to be settled", 300.0)
+    ended = {(grid.chain.job(job).status, grid.chain.job(job).exit_code) for job in asked}
+    assert ended == {(ChainStatus.FINISHED, 0)}
+    ran = [file.name.rpartition("-")[0] for file in jobs.marks(grid).iterdir()]
+    assert sorted(ran) == sorted(asked)  # each once
+
+
+def test_reporter__as_the_unit_of_slurmctlds_host__delivers_its_spool(machine: Machine, grid: Grid) -> None:
+    wait_until_ready(machine)
+    machine.put("/etc/slurm/callback.key", grid.environment["CALLBACK_KEY"])
+    machine.put("/etc/slurm/supervisor-ca.pem", (grid.folder / "tls" / "ca.pem").read_bytes())
+    machine.put("/etc/supervisor-reporter.env", "SUPERVISOR_ADDRESS=localhost:3000\n")
+    machine.run(
+        "chmod 600 /etc/slurm/callback.key\n"
+        "useradd --system slurm && install -d -m 700 -o slurm /var/spool/supervisor\n"
+        "cp systemd/reporter/supervisor-reporter.service /etc/systemd/system/\n"
+        "systemctl daemon-reload && systemctl enable --now supervisor-reporter"
+    )
+    wait_until(lambda: ready(machine, 9470), "the reporter to be ready", 60.0, 0.5)
+    event = f"event=ended\njob_id=0x{7:064x}\nslurm_id=7\nstate=FAILED\nexit=3:0\nstart_s=5\nend_s=9\ncomplete=1\n"
+    name = f"{1:019d}-7-end"
+    machine.put(f"/var/spool/supervisor/{name}", event)
+    machine.run(f"chown slurm: /var/spool/supervisor/{name}")
+    gone = f"test ! -e /var/spool/supervisor/{name}"
+    wait_until(lambda: machine.succeeds(gone), "the event to be delivered", 60.0, 0.5)
+    figures = machine.run("curl --silent --fail http://127.0.0.1:9470/metrics")
+    assert 'supervisor_reporter_events_total{outcome="rejected"} 1' in figures  # the supervisor knows no such job
+    assert 'supervisor_reporter_events_total{outcome="failed"} 0' in figures
+
+
+def test_target__stopped__ends_each_process_in_order(machine: Machine) -> None:
+    wait_until_ready(machine)
+    machine.run("systemctl stop grid-supervisor.target")  # it does not wait for the units
+    for process in UNIT_OF.values():
+        wait_until(partial(has_ended, machine, process), f"{process} to end", 150.0, 0.5)
+        found = (shown(machine, unit(process), "ActiveState"), shown(machine, unit(process), "Result"))
+        assert found == ("inactive", "success"), process
