@@ -10,6 +10,7 @@ from plugins.probes.progress import LOOP
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import cli_context
 from supervisor_tasks.cli.exit_codes import UnusableError
+from supervisor_tasks.config.embedded_servers import running_database_url
 from supervisor_tasks.config.process_guard import guard_process
 from supervisor_tasks.ledger.figures import read_figures
 from supervisor_tasks.ledger.status_queries import Overview
@@ -41,7 +42,7 @@ def metrics(
 
     collected = LedgerMetrics(cluster, CachedReading(read))
     try:
-        server = serve_metrics(address, cluster, collected, services(database(cli.settings)))
+        server = serve_metrics(address, cluster, collected, services(database(running_database_url(cli.settings))))
     except (OSError, ValueError) as error:
         raise UnusableError(f"found {address!r}; expected host:port ({error})") from error
     ended = threading.Event()

@@ -125,7 +125,7 @@ def serve_worker(sender: Any, **_: object) -> None:
 
 def needs_of_worker(settings: Settings, served: Collection[Queue]) -> list[Dependency]:
     """Return the services without which a worker of these queues cannot work."""
-    needs = [database(settings), _broker(settings)]
+    needs = [database(database_url(settings)), _broker(settings)]
     if Queue.CHAIN in served:
         needs.append(Dependency("chain", ChainAnswers(settings.rpc_urls)))
     if {Queue.SLURM, Queue.BENCHMARK} & set(served):
@@ -146,7 +146,7 @@ def serve_beat(**_: object) -> None:
     """Serve the probes when beat starts."""
     settings = load_or_exit()
     with or_exit():
-        serve(settings, "beat", services(database(settings, holds_loop=True), _broker(settings)))
+        serve(settings, "beat", services(database(database_url(settings), holds_loop=True), _broker(settings)))
 
 
 def serve_flower(settings: Settings) -> None:
@@ -163,7 +163,7 @@ def serve_callbacks(settings: Settings) -> ProbeServer | None:
     """Serve the probes of the gRPC process, which acknowledges what the database has stored. It does not require the
     broker: without it the fleet only learns of the callbacks later.
     """
-    return serve(settings, "callbacks", services(database(settings), _broker(settings, required=False)))
+    return serve(settings, "callbacks", services(database(database_url(settings)), _broker(settings, required=False)))
 
 
 async def mark_loop() -> None:
@@ -178,9 +178,9 @@ def end_in_peace(**_: object) -> None:
     LOOP.end()
 
 
-def database(settings: Settings, *, holds_loop: bool = False) -> Dependency:
-    """Return the ledger's database as a service that a process needs."""
-    return Dependency("database", DatabaseAnswers(database_url(settings)), holds_loop=holds_loop)
+def database(url: str, *, holds_loop: bool = False) -> Dependency:
+    """Return the ledger's database as a service that a process needs. `url` has SQLAlchemy's form."""
+    return Dependency("database", DatabaseAnswers(url), holds_loop=holds_loop)
 
 
 def _broker(settings: Settings, *, required: bool = True) -> Dependency:
