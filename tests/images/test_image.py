@@ -21,7 +21,7 @@ from tests.images.containers import POSTGRES, REDIS, Containers, engine, inspect
 MOST_MB = 350
 ENDS_WITHIN_S = 60
 KILLED = 137
-HELLO = REPOSITORY / "devgrid" / "workflows" / "hello-world.yaml"
+DEMO = REPOSITORY / "devgrid" / "workflows" / "one-minute.yaml"  # which `make demo` runs
 USERS = {"worker-chain": "1000:1000", "worker-slurm": "4242:4242", "beat": "100001:0", "flower": "65534:65534"}
 IN_CONTAINER = "/run/secrets/supervisor"
 # Settings of the grid that name this machine's files, and those that a container gets from the image.
@@ -168,10 +168,11 @@ def test_fleet__in_containers__takes_a_job_to_its_end_and_ends_in_order(
     for name in started:
         site.wait_for(name, started[name])
     customer = grid.new_customer()
-    job_id = grid.submit(customer, HELLO.read_text())
+    job_id = grid.submit(customer, DEMO.read_text())
     wait_until(lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0)
     job = grid.chain.job(job_id)
     assert (job.status, job.exit_code) == (ChainStatus.FINISHED, 0)
+    assert job.final_cost_wei > 0
     assert f"hello world, from {customer.address}" in grid.output(customer.address, job_id)
     assert containers.execute(started["beat"], "supervisor", "job", "show", job_id)[0] == 0
     wait_until(lambda: status_of(site.ports["metrics"], "metrics") == 200, "the metrics", 60.0)
