@@ -5,9 +5,9 @@
 set -euo pipefail
 list=$1
 shift
-policy=/usr/sbin/policy-rc.d
+policy=${SETUP_POLICY:-/usr/sbin/policy-rc.d} lock=${SETUP_LOCK:-/run/lock/grid-supervisor-setup}  # a test names others
 log=$(mktemp)
-prepared= made_policy=
+prepared='' made_policy=''
 trap 'rm -f "$log"; [ -z "$made_policy" ] || rm -f "$policy"' EXIT
 export DEBIAN_FRONTEND=noninteractive
 
@@ -17,7 +17,7 @@ apt_get() { apt-get -q -o DPkg::Lock::Timeout=600 "$@" >"$log" 2>&1 || { echo; c
 prepare() {
     [ -z "$prepared" ] || return 0
     prepared=yes
-    exec 9>/run/lock/grid-supervisor-setup
+    exec 9>"$lock"
     flock 9
     if [ ! -e "$policy" ]; then
         printf '#!/bin/sh\nexit 101\n' >"$policy"

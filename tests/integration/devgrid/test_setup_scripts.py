@@ -84,7 +84,8 @@ def apt(tmp_path: Path) -> Path:
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, text in {
-        "apt-get": f'echo "$*" >>{tmp_path}/asked\ncase $* in *refused*) echo "E: no such package"; exit 100;; esac\n',
+        "apt-get": f'echo "$*" >>{tmp_path}/asked\ncase $* in *refused*) echo "E: no such package"; exit 100;; esac\n'
+        f'case $* in *install*) "$SETUP_POLICY"; echo $? >>{tmp_path}/policies;; esac\n',
         "dpkg-query": "case $* in *here) echo installed;; *) exit 1;; esac\n",
     }.items():
         (programs / name).write_text(f"#!/bin/sh\n{text}")
@@ -95,7 +96,12 @@ def apt(tmp_path: Path) -> Path:
 def packages(apt: Path, text: str, *more: str) -> subprocess.CompletedProcess[str]:
     listed = apt.parent / "packages.txt"
     listed.write_text(text)
-    return run("install-packages.sh", listed, *more, environment={"PATH": f"{apt}:{os.environ['PATH']}"})
+    given = {
+        "PATH": f"{apt}:{os.environ['PATH']}",
+        "SETUP_POLICY": str(apt / "policy"),
+        "SETUP_LOCK": str(apt / "lock"),
+    }
+    return run("install-packages.sh", listed, *more, environment=given)
 
 
 def test_debian_packages__of_each_group__have_a_line_with_their_time(apt: Path) -> None:
@@ -108,6 +114,8 @@ def test_debian_packages__of_each_group__have_a_line_with_their_time(apt: Path) 
     asked = (apt.parent / "asked").read_text().splitlines()
     assert [line.rpartition("recommends ")[2] for line in asked if " install " in line] == ["a b", "c", "d"]
     assert sum(line.endswith("update") for line in asked) == 1
+    assert (apt.parent / "policies").read_text().splitlines() == ["101"] * 3  # no service was started meanwhile
+    assert not (apt / "policy").exists()
 
 
 def test_debian_packages__all_here__say_nothing_and_ask_nothing(apt: Path) -> None:
