@@ -91,7 +91,7 @@ def abandon(
     _refuse_what_is_needed(kind, job)
     will = f"{kind} of {job.job_id} ({job.state}) will be given up, after {found['attempts']} tries"
     with cli.change("effect abandon", f"effect {effect} of {job.job_id}", will, yes=yes, reason=reason):
-        operator_actions.forget(cli.ledger, effect, JobId(found["subject"]), OperatorAbandonedEffect(kind, reason))
+        operator_actions.abandon(cli.ledger, effect, JobId(found["subject"]), OperatorAbandonedEffect(kind, reason))
     typer.echo("abandoned")
 
 

@@ -8,6 +8,6 @@ def dispatch_due_effects(context: WorkerContext) -> None:
     """Wake the workers for due effects whose message was lost, whose worker died, or whose time has come."""
     ledger = context.ledger
     with record_run(ledger, "dispatch_due_effects"):
-        forgotten = ledger.effects.due_without_message()
-        if forgotten:
-            ledger.effects.wake(forgotten)
+        due = ledger.effects.due_without_message()
+        if due:
+            ledger.effects.wake(due)

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.incidents import clear_incident, open_incident
 from supervisor_tasks.ledger.mapping import sanitize_json
-from supervisor_tasks.ledger.read_once import forget, kept
+from supervisor_tasks.ledger.read_once import discard, kept
 from supervisor_tasks.ledger.tables import AlarmRow, SwitchRow
 
 log = structlog.get_logger()
@@ -109,7 +109,7 @@ class Alarms:
             fresh = connection.scalar(upsert.returning(ALARMS.c.raised_at == func.now()))
             if fresh:
                 open_incident(connection, self._cluster, name.value, json.dumps(kept))
-        forget(self._key)
+        discard(self._key)
         if fresh:
             log.error("alarm_on", alarm=name.value, **details)
 
@@ -131,7 +131,7 @@ class Alarms:
                 clear_incident(connection, self._cluster, name.value)
         if ended:
             log.info("alarm_off", alarm=name.value)
-        forget(self._key)
+        discard(self._key)
 
     def all(self) -> list[Alarm]:
         """The alarms that are on, oldest first."""

@@ -15,7 +15,7 @@ from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.errors import TransientError
 
 # A thread holds at most two connections, a guard and a transaction. It holds three if it also has the lock of the
-# wallet or of the scan; only one thread of each drain can have that. Together: 16 threads, 6 more connections, and the
+# wallet or of the scan; only one thread of each exclusive run can have that. Together: 16 threads, 6 more connections, and the
 # holder's.
 CONNECTIONS = 40
 PROCESS = "supervisor"  # all connections of one process have one name, which begins with this word

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.read_once import forget, kept
+from supervisor_tasks.ledger.read_once import discard, kept
 from supervisor_tasks.ledger.tables import FactRow
 
 FACTS = FactRow.metadata.tables["facts"]
@@ -131,7 +131,7 @@ class Facts:
         ).returning(FACTS.c.name)
         with self._engine.begin() as connection:
             is_new = connection.scalar(changed) is not None
-        forget(self._key)
+        discard(self._key)
         return is_new
 
     def read(self, fact: Fact[Value]) -> Stored[Value] | None:
@@ -160,14 +160,14 @@ class Facts:
         """Delete the value of the fact."""
         with self._engine.begin() as connection:
             connection.execute(delete(FACTS).where(*self._this(fact)))
-        forget(self._key)
+        discard(self._key)
 
     def clear_if(self, fact: Fact[Value], value: Value, connection: Connection | None = None) -> None:
         """Delete the value of the fact if it is still `value`. With a connection, this is part of its transaction."""
         this = *self._this(fact), FACTS.c.value == fact.codec.encode(value)
         with self._engine.begin() if connection is None else nullcontext(connection) as mine:
             mine.execute(delete(FACTS).where(*this))
-        forget(self._key)
+        discard(self._key)
 
     def _this(self, fact: Fact[Any]) -> tuple[Any, ...]:
         return FACTS.c.cluster == self._cluster, FACTS.c.name == fact.name

@@ -67,7 +67,7 @@ class ForeignClaims:
         with read_connection(self._engine) as connection:
             return Counter(tag for row in connection.scalars(query) if (tag := bytes(row)) not in taken)
 
-    def forget(self, job_ids: Sequence[JobId]) -> None:
+    def delete(self, job_ids: Sequence[JobId]) -> None:
         """Delete the claims of these jobs: they are over."""
         any_of = CLAIMS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
         with self._engine.begin() as connection:

@@ -14,10 +14,10 @@ ACCEPTED = "the operator accepted SLURM as it is"
 CONFIRMED_LOST = "SLURM has lost the job, as the operator confirmed"
 
 
-def forget(ledger: Ledger, effect_id: int, job_id: JobId, event: OperatorAbandonedEffect) -> None:
+def abandon(ledger: Ledger, effect_id: int, job_id: JobId, event: OperatorAbandonedEffect) -> None:
     """End a parked effect, and record this in the journal of its job."""
     parameters = {"cluster": ledger.cluster, "id": effect_id}
-    ledger.record(JobChange(job_id, event), also=lambda connection: connection.execute(outbox_sql.FORGET, parameters))
+    ledger.record(JobChange(job_id, event), also=lambda connection: connection.execute(outbox_sql.ABANDON, parameters))
 
 
 def held_back(ledger: Ledger) -> dict[JobId, int | None]:

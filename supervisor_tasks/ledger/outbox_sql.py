@@ -289,7 +289,7 @@ RETRY = _returning(
 )
 
 # Ends a parked effect that was not carried out.
-FORGET = text("UPDATE effects SET done_at = now() WHERE cluster = :cluster AND id = :id AND parked_at IS NOT NULL")
+ABANDON = text("UPDATE effects SET done_at = now() WHERE cluster = :cluster AND id = :id AND parked_at IS NOT NULL")
 
 # Makes all open effects of these kinds due, and tries parked ones once more: settings, or what is wanted, have changed.
 BRING_FORWARD = text(

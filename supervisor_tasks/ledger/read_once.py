@@ -39,7 +39,7 @@ def kept(key: Hashable, read: Callable[[], Read]) -> Read | None:
     return found
 
 
-def forget(key: Hashable) -> None:
+def discard(key: Hashable) -> None:
     """Drop what was read under this key, because this thread has written there."""
     known = _kept.get()
     if known is not None:

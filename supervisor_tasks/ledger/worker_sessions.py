@@ -1,4 +1,4 @@
-"""Which process may carry out an effect, and which process may do a drain.
+"""Which process may carry out an effect, and which process may do work that one process does at a time.
 
 A holder is a process that works on effects. It has a random number, and keeps a Postgres advisory lock on this number
 for as long as it lives. The lock ends with the process's connection, so the leases of a killed worker are free at once.
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 GONE = (DBAPIError, LedgerUnavailableError)
 HOLDERS = 0x5EED  # class of the advisory locks that holders keep
-SINGLE_FLIGHT = 0x10C4  # class of the advisory locks that guard drains and wallets
+SINGLE_FLIGHT = 0x10C4  # class of the advisory locks that guard such work, and wallets
 TURNS = 0x7042  # class of the advisory locks under which one customer's submissions are taken
 
 HEARTBEAT_EVERY_S = 1.0

@@ -189,7 +189,7 @@ def _remember(ledger: Ledger, others: Mapping[JobId, OthersClaim], snapshot: Sna
     """Keep other ledgers' claims as long as the contract has them hot and ours."""
     hot = {job_id: entry for job_id, entry in others.items() if claimed(job_id, snapshot)}
     ledger.others.keep(hot.values())
-    ledger.others.forget(
+    ledger.others.delete(
         [job_id for job_id in others.keys() - hot.keys() if others[job_id].claim.at[0] <= snapshot.block]
     )
 

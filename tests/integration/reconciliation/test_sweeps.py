@@ -223,7 +223,7 @@ def test_others__claims_of_another_ledger__are_kept_as_they_were_until_they_are_
     others.take_over(b"first---")
     others.take_over(b"first---")
     assert (others.taken(), dict(others.count())) == ({b"first---"}, {b"second--": 1})
-    others.forget([job_id(1)])
+    others.delete([job_id(1)])
     assert set(others.all()) == {job_id(2)}
     assert Ledger(ledger.engine, "there", wake=lambda _: None).others.all() == {}
 
@@ -364,5 +364,5 @@ def give_up(ledger: Ledger, kind: EffectKind) -> None:
     """It is refused, parked, and forgotten by the operator."""
     (effect,) = ledger.effects.lease([kind])
     ledger.effects.park(effect, "refused", {})
-    operator_actions.forget(ledger, effect.id, effect.job_id, OperatorAbandonedEffect(kind, "SLURM will not"))
+    operator_actions.abandon(ledger, effect.id, effect.job_id, OperatorAbandonedEffect(kind, "SLURM will not"))
     assert kind not in ledger.sweeps.hot()[effect.job_id].open
