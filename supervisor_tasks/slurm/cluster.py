@@ -13,7 +13,7 @@ from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm import commands, guarded_command
 from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
 from supervisor_tasks.slurm.guarded_command import LoginClock, Order
-from supervisor_tasks.slurm.homes import Homes, home_seen, look
+from supervisor_tasks.slurm.homes import Home, Homes, home_seen, look
 from supervisor_tasks.slurm.interface import (
     CLOCKS_DIFFER_S,
     Answered,
@@ -156,12 +156,18 @@ class Cluster:
         another customer may decide what the session runs, and other TransientErrors when the login node gives no
         answer.
         """
-        delimiter = new_delimiter()
-        self.homes.require_own(
-            user,
-            see=lambda: home_seen(self._ask(look(delimiter, user)), delimiter, user),
-            log_in=lambda: self.ssh.clock(user),
-        )
+        self.homes.require_own(user, self._homes, log_in=lambda: self.ssh.clock(user))
+
+    def _homes(self, users: Sequence[str]) -> dict[str, Home | Exception]:
+        """Return each user's home, or why it is not known."""
+        delimiter, found = new_delimiter(), dict[str, Home | Exception]()
+        answer = self._ask(look(delimiter, users))
+        for user in users:
+            try:
+                found[user] = home_seen(answer, delimiter, user)
+            except TransientError as error:
+                found[user] = error
+        return found
 
     def submit_batch(
         self,

@@ -11,7 +11,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from supervisor_tasks.errors import TransientError
@@ -20,13 +20,19 @@ from supervisor_tasks.slurm.parsers import CommandAnswer
 UNSAFE = "unsafe home: "  # the error of a submission that was refused for this begins so
 SAFE_FOR_S = 60.0
 UNSAFE_FOR_S = 10.0  # the operator may have repaired it
+USERS_OF_A_LOOK = 20
 LOOKS_AT_ONCE = 2  # a look waits while a home's server is gone, and the admin's other commands need sessions too
 TURN_WITHIN_S = 10.0
 LOOK_TIMEOUT_S = 5  # on the login node
-TIMED_OUT = (124, 137)  # the status of `timeout`, the second one after SIGKILL
+TIMED_OUT = ("124", "137")  # the status of `timeout`, the second one after SIGKILL
 CUSTOMER = re.compile("0x[0-9a-fA-F]{40}")
 ROOT = 0
 
+# Looks at one user after the other, each within LOOK_TIMEOUT_S, and ends after the first one that takes longer.
+_LOOKS = (
+    f'm=$1; shift; for u do timeout -k 1 {LOOK_TIMEOUT_S} /bin/sh -c "$0" home "$m$u" "$u"; s=$?; '
+    'echo "$m$u status $s"; case $s in 124|137) break;; esac; done'
+)
 # One line for any login shell. It prints the account, the home's real path, and each folder on both paths to it.
 _LOOK = (
     'm=$1 u=$2; PATH=/usr/bin:/bin; e=$(getent passwd "$u") || { echo "$m unknown"; echo "$m whole"; exit 0; }; '
@@ -37,6 +43,10 @@ _LOOK = (
     'else d=${p%/*}; if [ -x "${d:-/}" ] || [ ! -e "${d:-/}" ]; then echo "$m missing $p"; else echo "$m unseen $p"; fi; fi; '
     'case $p in /*) p=${p%/*};; *) p=;; esac; done; done; stat -c "$m at %u %U %g %f %n" -- "$@" /; echo "$m whole"'
 )
+
+
+class SlowHomeError(TransientError):
+    """The login node does not tell the user's home in time. A retry helps when the home's server answers again."""
 
 
 class UnsafeHomeError(TransientError):
@@ -81,18 +91,21 @@ class Home:
         return self.real_path in self.missing
 
 
-def look(delimiter: str, user: str) -> list[str]:
-    """Build the command that the admin user runs to see a user's home."""
-    return ["timeout", "-k", "1", str(LOOK_TIMEOUT_S), "/bin/sh", "-c", _LOOK, "home", delimiter, user]
+def look(delimiter: str, users: Sequence[str]) -> list[str]:
+    """Build the command that the admin user runs to see the homes of users."""
+    return ["/bin/sh", "-c", _LOOKS, _LOOK, delimiter, *users]
 
 
 def home_seen(answer: CommandAnswer, delimiter: str, user: str) -> Home:
-    """Read a user's home from the answer. Raises TransientError for an incomplete answer or an unknown user."""
-    if answer.status in TIMED_OUT:
-        raise TransientError(f"the login node does not tell the home of {user} within {LOOK_TIMEOUT_S} s")
-    said = [
-        line.removeprefix(f"{delimiter} ") for line in answer.stdout.splitlines() if line.startswith(f"{delimiter} ")
-    ]
+    """Read a user's home from the answer. Raises TransientError for an incomplete answer or an unknown user, and
+    SlowHomeError when this user's home took too long.
+    """
+    ours = f"{delimiter}{user} "
+    said = [line.removeprefix(ours) for line in answer.stdout.splitlines() if line.startswith(ours)]
+    status = next((line.removeprefix("status ") for line in said if line.startswith("status ")), "")
+    said = [line for line in said if not line.startswith("status ")]
+    if status in TIMED_OUT:
+        raise SlowHomeError(f"the login node does not tell the home of {user} within {LOOK_TIMEOUT_S} s")
     if "unknown" in said:
         raise TransientError(f"the login node knows no user {user}")
     account = next(filter(None, (re.fullmatch(r"account (\d+) (\S*) (.*)", line) for line in said)), None)
@@ -166,8 +179,15 @@ class _Verdict:
     until_s: float
 
 
+See = Callable[[Sequence[str]], dict[str, Home | Exception]]
+
+
 class Homes:
-    """A worker's knowledge of the customers' homes. Threads may share it. With `shared_allowed` it checks no home."""
+    """A worker's knowledge of the customers' homes. Threads may share it. With `shared_allowed` it checks no home.
+
+    Threads that want to see homes at the same time share a look: the login node begins one session for all of them. A
+    user whose home took too long is seen alone, until it answers.
+    """
 
     def __init__(
         self, *, shared_allowed: bool = False, safe_for_s: float = SAFE_FOR_S, unsafe_for_s: float = UNSAFE_FOR_S
@@ -175,13 +195,15 @@ class Homes:
         self._shared_allowed = shared_allowed
         self._safe_for_s, self._unsafe_for_s = safe_for_s, unsafe_for_s
         self._verdicts: dict[str, _Verdict] = {}
-        self._lock = threading.Lock()
-        self._looks = threading.BoundedSemaphore(LOOKS_AT_ONCE)
+        self._changed = threading.Condition()
+        self._wanted: list[tuple[str, Future[Home]]] = []  # that no look has taken yet
+        self._looks = 0  # under way
+        self._slow = set[str]()
 
-    def require_own(self, user: str, see: Callable[[], Home], log_in: Callable[[], object]) -> None:
-        """Raise UnsafeHomeError unless the user's home is his own. If the home does not exist, `log_in` runs, because a
-        login may make it and finds nothing to read there; then the home is checked again. Raises TransientError when
-        the login node gives no answer.
+    def require_own(self, user: str, see: See, log_in: Callable[[], object]) -> None:
+        """Raise UnsafeHomeError unless the user's home is his own. `see` asks the login node for the homes of users. If
+        the home does not exist, `log_in` runs, because a login may make it and finds nothing to read there; then the
+        home is checked again. Raises TransientError when the login node gives no answer.
         """
         if self._shared_allowed:
             return
@@ -191,32 +213,67 @@ class Homes:
         if verdict.why is not None:
             raise UnsafeHomeError(f"{UNSAFE}{user}: {verdict.why}")
 
-    def _judge(self, user: str, see: Callable[[], Home], log_in: Callable[[], object]) -> _Verdict:
-        with self._turn():
-            home = see()
+    def _judge(self, user: str, see: See, log_in: Callable[[], object]) -> _Verdict:
+        home = self._seen(user, see)
         why = fault(user, home)
         if home.is_missing and why == _fault_of_home(home):
             log_in()
-            with self._turn():
-                why = fault(user, see())
+            why = fault(user, self._seen(user, see))
         for_s = self._safe_for_s if why is None else self._unsafe_for_s
         verdict = _Verdict(why, time.monotonic() + for_s)
-        with self._lock:
+        with self._changed:
             self._verdicts[user] = verdict
         return verdict
 
     def _known(self, user: str) -> _Verdict | None:
         """Return a recent verdict, and forget the older verdicts of all users."""
         now_s = time.monotonic()
-        with self._lock:
+        with self._changed:
             self._verdicts = {name: one for name, one in self._verdicts.items() if one.until_s > now_s}
             return self._verdicts.get(user)
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        if not self._looks.acquire(timeout=TURN_WITHIN_S):
-            raise TransientError("other threads wait for the login node to tell of customers' homes")
+    def _seen(self, user: str, see: See) -> Home:
+        """Return the user's home, as this thread's look shows it, or another thread's that begins from now on."""
+        home, until_s = Future[Home](), time.monotonic() + TURN_WITHIN_S
+        with self._changed:
+            self._wanted.append((user, home))
+            while not home.done():
+                if self._wanted and self._looks < LOOKS_AT_ONCE:
+                    self._look(see)
+                elif not self._changed.wait(max(until_s - time.monotonic(), 0.0)):
+                    self._wanted = [entry for entry in self._wanted if entry[1] is not home]
+                    raise TransientError("other threads wait for the login node to tell of customers' homes")
+        return home.result()
+
+    def _look(self, see: See) -> None:
+        """Look at homes that are wanted. The lock is free meanwhile."""
+        chosen = self._chosen()
+        self._looks += 1
+        self._changed.release()
         try:
-            yield
+            found = see(list(dict.fromkeys(user for user, _ in chosen)))
+        except Exception as error:  # noqa: BLE001  the result for each of them
+            found = {user: error for user, _ in chosen}
         finally:
-            self._looks.release()
+            self._changed.acquire()
+            self._looks -= 1
+        for user, home in chosen:
+            self._tell(user, home, found[user])
+        self._changed.notify_all()
+
+    def _chosen(self) -> list[tuple[str, Future[Home]]]:
+        """Take the first home that is wanted, with others unless it is slow."""
+        first, *others = self._wanted
+        quick = [entry for entry in others if entry[0] not in self._slow][: USERS_OF_A_LOOK - 1]
+        chosen = [first] if first[0] in self._slow else [first, *quick]
+        self._wanted = [entry for entry in self._wanted if entry not in chosen]
+        return chosen
+
+    def _tell(self, user: str, home: "Future[Home]", found: Home | Exception) -> None:
+        if isinstance(found, Home):
+            self._slow.discard(user)
+            home.set_result(found)
+            return
+        if isinstance(found, SlowHomeError):
+            self._slow.add(user)
+        home.set_exception(found)
