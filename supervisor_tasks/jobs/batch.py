@@ -44,7 +44,7 @@ from supervisor_tasks.slurm.ssh import SshSilentError
 
 log = structlog.get_logger()
 
-RECORD_EVERY_S = 0.15  # after a commit, answers wait this long for others
+RECORD_EVERY_S = 0.25  # after a commit, answers wait this long for others
 RECORD_AT_MOST = 100  # answers in one transaction
 OF_ONE_CUSTOMER = 20  # submissions in one command: they share the time in which sbatch may begin
 # Events that are true only for the moment. They count only if this worker still holds the effect. Permanent facts, such

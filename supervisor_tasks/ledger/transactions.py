@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Engine, bindparam, func, select, text, update
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from supervisor_tasks.chain.rpc.node_errors import NodeErrorKind, classify
+from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.counters import Amounts, Counters, Total
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
@@ -39,6 +40,41 @@ TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef" 
 
 # Refusals after which the node still has the transaction, or one that took its place.
 NODE_HAS_IT = (NodeErrorKind.ALREADY_KNOWN, NodeErrorKind.NONCE_TOO_LOW)
+
+PRESENT = ("raw", "max_fee_wei", "priority_fee_wei")  # columns of the present signature, beside the hash
+
+# A new transaction replaces a foreign one at the same nonce.
+_WRITTEN = ("cluster", "chain_id", "address", "nonce", "purpose", "job_id", "intent", "gas", "hash", "state", *PRESENT)
+_VOID = ("done_at", "contested_at", "sent_at", "error")
+_ADD = insert_rows(
+    "transactions",
+    _WRITTEN,
+    "ON CONFLICT ON CONSTRAINT transactions_nonce DO UPDATE SET "
+    + ", ".join([*(f"{name} = excluded.{name}" for name in _WRITTEN), *(f"{name} = NULL" for name in _VOID)])
+    + " WHERE transactions.state = 'FOREIGN' RETURNING nonce, id",
+)
+_ADD_SIGNATURES = insert_rows("signatures", ("transaction_id", "head", "hash", *PRESENT))
+# By the signature's hash: there is no index of the present hashes.
+_BROADCAST = text(
+    """
+    UPDATE transactions SET state = said.state, error = said.error, sent_at = now()
+    FROM unnest(CAST(:hashes AS text[]), CAST(:states AS text[]), CAST(:errors AS text[])) AS said(hash, state, error)
+    JOIN signatures ON signatures.hash = said.hash
+    WHERE transactions.id = signatures.transaction_id AND transactions.hash = said.hash AND transactions.done_at IS NULL
+    """
+)
+_CLOSE = text(
+    """
+    UPDATE transactions SET state = mined.state, block_number = mined.block_number, block_hash = mined.block_hash,
+        hash = mined.hash, error = mined.error, gas_used = mined.gas_used, gas_price_wei = mined.gas_price_wei,
+        earned = mined.earned, contested_at = NULL, done_at = now(),
+        raw = signatures.raw, max_fee_wei = signatures.max_fee_wei, priority_fee_wei = signatures.priority_fee_wei
+    FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS mined(id bigint, state text, block_number bigint, block_hash text,
+        hash text, error text, gas_used bigint, gas_price_wei numeric, earned numeric)
+    LEFT JOIN signatures ON signatures.hash = mined.hash
+    WHERE transactions.id = mined.id
+    """
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +244,12 @@ class TransactionStore:
             return {row.nonce: (row.state, row.hash, row.raw) for row in connection.execute(query)}
 
     def add(self, rows: Sequence[dict[str, Any]], head: int) -> None:
-        """Commit new transactions with their first signatures. A new one replaces a foreign one at the same nonce."""
+        """Commit new transactions with their first signatures."""
         whole = [row | {"cluster": self._cluster, "chain_id": self._chain_id, "state": "SIGNED"} for row in rows]
-        new = upsert(TRANSACTIONS).values(whole)
-        again = {name: new.excluded[name] for name in whole[0]} | dict.fromkeys(
-            ("done_at", "contested_at", "sent_at", "error")
-        )
-        placed = new.on_conflict_do_update(
-            constraint="transactions_nonce", set_=again, where=TRANSACTIONS.c.state == "FOREIGN"
-        ).returning(TRANSACTIONS.c.nonce, TRANSACTIONS.c.id)
         with self._engine.begin() as connection:
-            ids = {row.nonce: row.id for row in connection.execute(placed)}
-            connection.execute(insert(SIGNATURES), [_signature(ids[row["nonce"]], row, head) for row in rows])
+            ids = {row.nonce: row.id for row in connection.execute(_ADD, as_rows(whole))}
+            signed = [_signature(ids[row["nonce"]], row, head) for row in rows]
+            connection.execute(_ADD_SIGNATURES, as_rows(signed))
 
     def replace(self, signed: Sequence[tuple[int, dict[str, Any]]], head: int) -> None:
         """Commit new signatures of open transactions."""
@@ -261,26 +291,14 @@ class TransactionStore:
         """Store the node's answer for each signature (by hash): None when the node accepted it. A signature that was
         replaced meanwhile is left alone.
         """
-        old_rows = [
-            {
-                "b_hash": tx_hash,
-                "b_state": _state_after(words),
-                "b_error": None if words is None else sanitize_and_truncate(words)[:MAX_ERROR_CHARS],
-            }
-            for tx_hash, words in answers
-        ]
-        signed = SIGNATURES.c.hash == bindparam("b_hash")
-        its_id = (
-            select(SIGNATURES.c.transaction_id).where(signed).scalar_subquery()
-        )  # by id: there is no index of the present hashes
-        present = TRANSACTIONS.c.hash == bindparam("b_hash"), TRANSACTIONS.c.done_at.is_(None)
+        said = list(answers)
+        marks = {
+            "hashes": [tx_hash for tx_hash, _ in said],
+            "states": [_state_after(words) for _, words in said],
+            "errors": [None if words is None else sanitize_and_truncate(words)[:MAX_ERROR_CHARS] for _, words in said],
+        }
         with self._engine.begin() as connection:
-            connection.execute(
-                update(TRANSACTIONS)
-                .where(TRANSACTIONS.c.id == its_id, *present)
-                .values(state=bindparam("b_state"), error=bindparam("b_error"), sent_at=func.now()),
-                old_rows,
-            )
+            connection.execute(_BROADCAST, marks)
 
     def close(self, connection: Connection, mined: Sequence[Mined], errors: dict[int, str]) -> None:
         """Store where transactions were mined, and why they reverted (`errors`, by id), in the given transaction.
@@ -288,40 +306,21 @@ class TransactionStore:
         A transaction that was mined before, in a block that was lost, is not counted again.
         """
         self._counters.add(connection, counted(self._first_mined(connection, mined)))
-        old_rows = [
+        marks = [
             {
-                "b_id": result.sent.id,
-                "b_state": "MINED" if result.success else "REVERTED",
-                "b_block": result.block_number,
-                "b_block_hash": result.block_hash,
-                "b_hash": result.hash,
-                "b_error": sanitize_and_truncate(errors[result.sent.id]) if result.sent.id in errors else None,
-                "b_gas_used": result.gas_used,
-                "b_gas_price_wei": result.gas_price_wei,
-                "b_earned": result.earned,
+                "id": result.sent.id,
+                "state": "MINED" if result.success else "REVERTED",
+                "block_number": result.block_number,
+                "block_hash": result.block_hash,
+                "hash": result.hash,
+                "error": sanitize_and_truncate(errors[result.sent.id]) if result.sent.id in errors else None,
+                "gas_used": result.gas_used,
+                "gas_price_wei": result.gas_price_wei,
+                "earned": result.earned,
             }
             for result in mined
         ]
-        signature = SIGNATURES.c.hash == bindparam("b_hash")
-        present = {name: select(SIGNATURES.c[name]).where(signature).scalar_subquery() for name in PRESENT}
-        connection.execute(
-            update(TRANSACTIONS)
-            .where(TRANSACTIONS.c.id == bindparam("b_id"))
-            .values(
-                state=bindparam("b_state"),
-                block_number=bindparam("b_block"),
-                block_hash=bindparam("b_block_hash"),
-                hash=bindparam("b_hash"),
-                error=bindparam("b_error"),
-                gas_used=bindparam("b_gas_used"),
-                gas_price_wei=bindparam("b_gas_price_wei"),
-                earned=bindparam("b_earned"),
-                contested_at=None,
-                done_at=func.now(),
-                **present,
-            ),
-            old_rows,
-        )
+        connection.execute(_CLOSE, as_rows(marks))
 
     def contest(self, ids: Sequence[int]) -> None:
         """Store that the nonces of these are mined, but it is not known with which transaction."""
@@ -395,9 +394,6 @@ def _is_transfer(entry: Mapping[str, Any], payer: str, payee: str) -> bool:
     topics = [topic.lower() for topic in entry["topics"]]
     addresses = [f"0x{topic[-ADDRESS_DIGITS:]}" for topic in topics[1:]]
     return topics[:1] == [TRANSFER] and addresses == [payer, payee] and len(entry["data"]) == INT64_HEX_DIGITS
-
-
-PRESENT = ("raw", "max_fee_wei", "priority_fee_wei")  # columns of the present signature, beside the hash
 
 
 def _signature(row_id: int, row: dict[str, Any], head: int) -> dict[str, Any]:
