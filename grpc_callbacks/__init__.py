@@ -2,8 +2,6 @@
 
 import os
 
-import supervisor_tasks.config.lean_structlog  # noqa: F401  before any other module imports structlog
-
 # gRPC's library in C writes text of its own about connections between the lines of the log; callers get these as errors. It
 # reads this when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

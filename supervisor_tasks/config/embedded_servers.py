@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-import psycopg
 import structlog
 from pydantic import SecretStr
 
@@ -201,6 +200,8 @@ def answers(server: EmbeddedServer) -> bool:
         if probe.connect_ex(str(server.socket)) != 0:
             return False
     if server.argv[0].endswith("postgres"):
+        import psycopg  # Flower needs none
+
         try:
             psycopg.connect(server.url.replace("+psycopg", ""), connect_timeout=2).close()
         except psycopg.OperationalError as error:

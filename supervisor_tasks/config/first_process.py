@@ -1,16 +1,22 @@
-"""SIGTERM for the first process of a container.
+"""What a process of the fleet needs before its first import: handlers of SIGTERM, and less to import.
 
 The kernel drops a signal for which process 1 has no handler. So, without a handler, a container that still imports its
 program does not end, and the container runtime kills it after the grace period.
 
 `python -m supervisor_tasks.config.first_process MODULE ...` installs the handlers and then runs MODULE, which replaces
 them by its own. It imports the standard library only.
+
+Celery's command line imports the commands of all packages that have one, Flower with its web server among them, and a
+shell with completion; structlog imports rich for tracebacks with local variables, which our logs must not show; redis
+imports OpenTelemetry where it is installed. A process gets only what it uses of these: a worker is 14 MB smaller.
 """
 
 import os
 import runpy
 import signal
 import sys
+from collections.abc import Sequence
+from types import ModuleType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 OF_A_SIGNAL = 128  # the exit status is this plus the signal's number, as in shells
@@ -37,6 +43,18 @@ def hold_signals() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
+def leave_out_unused(module: str, arguments: Sequence[str]) -> None:
+    """Let later imports not find what the process never uses. The operator's command uses rich itself."""
+    if module not in ("celery", "grpc_callbacks"):
+        return
+    traced = any(name.startswith("OTEL_EXPORTER_OTLP_ENDPOINT") for name in os.environ)
+    missing = {"rich": True, "opentelemetry": not traced, "flower": "flower" not in arguments}
+    sys.modules.update(dict.fromkeys(name for name, is_missing in missing.items() if is_missing))  # type: ignore[arg-type]
+    no_shell = ModuleType("click_repl")
+    no_shell.register_repl = lambda *_, **__: None  # type: ignore[attr-defined]  # Celery calls it for `celery amqp`
+    sys.modules["click_repl"] = no_shell
+
+
 def _end(number: int, _: object) -> None:
     os._exit(OF_A_SIGNAL + number)
 
@@ -45,6 +63,7 @@ def main() -> None:
     """Run the module that the first argument names, with the other arguments."""
     end_when_asked()
     del sys.argv[0]
+    leave_out_unused(sys.argv[0], sys.argv[1:])
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 

@@ -1,11 +1,13 @@
-"""SSH keys in the form of the settings: a private key's file or its base64, or the line of a public key's file."""
+"""SSH keys in the form of the settings: a private key's file or its base64, or the line of a public key's file.
+
+`cryptography` is imported where a key is read: it takes 8 MB, and most processes have no key.
+"""
 
 import base64
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.serialization.ssh import SSHPrivateKeyTypes
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.serialization.ssh import SSHPrivateKeyTypes
 
 PRIVATE_KEY = "an SSH private key file without a passphrase, or its base64"
 _PEM = "-----BEGIN "
@@ -19,12 +21,17 @@ def private_key(encoded: str) -> str:
 
 def public_half(encoded: str) -> str:
     """Return the line of a private key's public key. Raises ValueError."""
+    from cryptography.hazmat.primitives import serialization
+
     key = _read(encoded)[1].public_key()
     return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
 
 
 def public_key(text: str) -> str:
     """Return the line of a public key. Raises ValueError, also for several lines: they would let more keys in."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+
     try:
         (line,) = text.strip().splitlines()
         serialization.load_ssh_public_key(line.encode())
@@ -33,8 +40,11 @@ def public_key(text: str) -> str:
     return line
 
 
-def _read(encoded: str) -> tuple[bytes, SSHPrivateKeyTypes]:
+def _read(encoded: str) -> "tuple[bytes, SSHPrivateKeyTypes]":
     """Return the file and the key, from the file's text or its base64. Raises ValueError."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+
     try:
         file = _file(encoded)
         if b"-----BEGIN OPENSSH" in file:
