@@ -17,7 +17,7 @@ _FILL = (
     SELECT :cluster, {_JOB_ID}, '0x' || lpad(to_hex(n % 1000), 40, '0'), '0x' || repeat('3', 40), 'claim:' || n,
         '{{"gpus": 0, "ntasks": 1, "cpus_per_task": 1, "mem_per_cpu_mb": 100, "batch_location_hash": "hash"}}', 60,
         CASE WHEN n <= :settled THEN 'SETTLED' ELSE 'RUNNING' END, CASE WHEN n <= :settled THEN 5 ELSE 3 END,
-        n, 0, n, '', n, '[]', false, 0, CASE WHEN n <= :settled THEN 5 END,
+        n - :behind, 0, n - :behind, '', n, '[]', false, 0, CASE WHEN n <= :settled THEN 5 END,
         CASE WHEN n <= :settled THEN 61 END, CASE WHEN n <= :settled THEN 0 END, CASE WHEN n <= :settled THEN '' END, ''
     {_NUMBERS}""",
     f"""
@@ -31,7 +31,7 @@ _FILL = (
         priority_fee_wei, raw, hash, state, block_number, block_hash, done_at)
     SELECT :cluster, 179188, '0x' || repeat('3', 40), n, 'report', {_JOB_ID}, 'claim:' || n, 21000, 1,
         1, '\\x00', {_JOB_ID}, CASE WHEN n <= :settled THEN 'MINED' ELSE 'SENT' END,
-        CASE WHEN n <= :settled THEN n END, '0x00', CASE WHEN n <= :settled THEN now() END {_NUMBERS}""",
+        CASE WHEN n <= :settled THEN n - :behind END, '0x00', CASE WHEN n <= :settled THEN now() END {_NUMBERS}""",
     """
     INSERT INTO signatures (hash, transaction_id, raw, max_fee_wei, priority_fee_wei, head)
     SELECT hash, id, raw, 1, 1, 0 FROM transactions WHERE cluster = :cluster""",
@@ -52,8 +52,12 @@ _INDEXES = """
     AND NOT EXISTS (SELECT 1 FROM pg_constraint WHERE conname = indexname)"""
 
 
-def fill(engine: Engine, cluster: str, settled: int = SETTLED, hot: int = HOT) -> None:
-    """Make the rows, and let the planner know of them. Indexes are built behind them, which is much faster."""
+def fill(engine: Engine, cluster: str, settled: int = SETTLED, hot: int = HOT, behind: int = 0) -> None:
+    """Make the rows, and let the planner know of them. Indexes are built behind them, which is much faster.
+
+    Each job has a block of its own. With `behind`, the number of the last one is so many less: a chain that has just begun
+    must not take the blocks for its own.
+    """
     with engine.begin() as connection:
         # The rows refer to each other as they should; Postgres need not look each one up.
         connection.execute(text("SET LOCAL session_replication_role = replica"))
@@ -62,7 +66,7 @@ def fill(engine: Engine, cluster: str, settled: int = SETTLED, hot: int = HOT) -
         for index in indexes:
             connection.exec_driver_sql(f'DROP INDEX "{index.indexname}"')
         for statement in _FILL:
-            connection.execute(text(statement), {"cluster": cluster, "settled": settled, "hot": hot})
+            connection.execute(text(statement), {"cluster": cluster, "settled": settled, "hot": hot, "behind": behind})
         for index in indexes:
             connection.exec_driver_sql(index.indexdef)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:

@@ -22,8 +22,10 @@ def recorded() -> list[Figure]:
     return [Figure(**entry) for entry in json.loads(FIGURES.read_text())["figures"]]
 
 
-def write(machine: dict[str, Any], figures: Sequence[Figure]) -> None:
-    """Record again, in both files."""
+def write(machine: dict[str, Any], figures: Sequence[Figure], *, whole: bool) -> None:
+    """Record again, in both files. If `whole` is False, what was not measured now stays as it was recorded."""
+    if not whole:
+        figures = list((by_name(recorded()) | by_name(figures)).values())
     result = {"machine": machine, "figures": [asdict(figure) for figure in figures]}
     FIGURES.write_text(json.dumps(result, indent=1) + "\n")
     DOCUMENT.write_text(with_tables(DOCUMENT.read_text(), figures))

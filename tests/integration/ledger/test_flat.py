@@ -44,11 +44,7 @@ COMMANDS = (
     "cluster list",
 )
 
-# What happened before the chain of the grid began: none of it is near a reorganisation.
 _OLD = (
-    "UPDATE jobs SET chain_block = -chain_block, last_event_block = -last_event_block",
-    "UPDATE transactions SET block_number = -block_number",
-    "DELETE FROM blocks",
     """
     INSERT INTO benchmark_runs (cluster, why, state, token, ended_at, hardware_digest, pricing_digest)
     SELECT :cluster, 'a measurement', 'DONE', n, now(), 'machines', 'terms' FROM generate_series(1, 5000) AS n
@@ -80,7 +76,7 @@ def grid() -> Iterator[Grid]:
 
 
 def fill_with_years(engine: Engine, cluster: str) -> None:
-    fill(engine, cluster, settled=SETTLED, hot=0)
+    fill(engine, cluster, settled=SETTLED, hot=0, behind=2 * SETTLED)  # before the chain of the grid began
     with engine.begin() as connection:
         for statement in _OLD:
             connection.execute(text(statement), {"cluster": cluster})

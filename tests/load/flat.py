@@ -1,0 +1,92 @@
+"""What a million settled jobs in the ledger cost: the same few jobs, with an empty ledger and with a full one.
+
+The times are the database's own: of the events in the journal, and of the callbacks in the inbox.
+"""
+
+import statistics
+import subprocess
+import sys
+import time
+
+from devgrid import REPOSITORY
+from devgrid.chain.model import Account
+from devgrid.grid import Grid
+from devgrid.processes import wait_until
+from tests.load import million
+from tests.load.figures import Figure, tell
+from tests.load.latency import is_settled, schedule
+from tests.support.watching import ledger, rows, wait_for_end
+
+JOBS = 40
+WARM_UP = 8  # jobs before those that count: connections and caches of the database are cold after it was filled
+COMMANDS = 9
+BOUND = 1.10
+PARTS = {
+    "claim to submit": ("Claimed", "SubmitStarted"),
+    "look at the end": ("callback", "SlurmCompleted"),
+    "supervisor status": None,
+}
+FLEET = ("worker", "beat", "callbacks")
+_EVENTS = """
+    SELECT EXTRACT(EPOCH FROM max(at) FILTER (WHERE name = :until)
+        - COALESCE(min(at) FILTER (WHERE name = :since), (
+            SELECT min(received_at) FROM callbacks WHERE callbacks.job_id = :job_id AND status = 7)))::float8 AS s
+    FROM events WHERE job_id = :job_id"""
+
+
+def flat(grid: Grid) -> list[Figure]:
+    """How many times as long the parts of a job's way take with a million settled jobs as with none."""
+    customer = grid.new_customer()
+    empty = medians_s(grid, customer)
+    fill(grid)
+    full = medians_s(grid, customer)
+    for part, before_s in empty.items():
+        tell(f"    {part}: {1000 * before_s:.1f} ms with an empty ledger, {1000 * full[part]:.1f} ms with a full one")
+    return [
+        Figure(f"{part} with {million.SETTLED:,} settled jobs beside none", full[part] / empty[part], "times", BOUND)
+        for part in empty
+    ]
+
+
+def medians_s(grid: Grid, customer: Account) -> dict[str, float]:
+    """The median of each part."""
+    for _ in range(WARM_UP):
+        one_job(grid, customer)
+    job_ids = [one_job(grid, customer) for _ in range(JOBS)]
+    found = dict[str, float]()
+    for part, events in PARTS.items():
+        if events is None:
+            found[part] = statistics.median(status_s(grid) for _ in range(COMMANDS))
+            continue
+        since, until = events
+        times_s = [rows(grid, _EVENTS, job_id=job_id, since=since, until=until)[0].s for job_id in job_ids]
+        found[part] = statistics.median(times_s)
+    return found
+
+
+def one_job(grid: Grid, customer: Account) -> str:
+    """Carry a short job to its end."""
+    job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
+    schedule(grid, job_id)
+    wait_for_end(grid, job_id)
+    wait_until(lambda: is_settled(grid, job_id), "the ledger to know", 10.0, 0.05)
+    return job_id
+
+
+def status_s(grid: Grid) -> float:
+    """One run of `supervisor status`, from its start to its end."""
+    begun_s = time.perf_counter()
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "status"]
+    subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, check=True)
+    return time.perf_counter() - begun_s
+
+
+def fill(grid: Grid) -> None:
+    """Put settled jobs into the ledger, from before the chain of the grid began, while the fleet is away."""
+    for name in FLEET:
+        grid.processes.stop(grid.processes.find(name))
+    with ledger(grid) as engine:
+        million.fill(engine, grid.environment["CLUSTER_NAME"], hot=0, behind=2 * million.SETTLED)
+    grid.fleet.start_callbacks()
+    grid.fleet.start_worker()
+    grid.fleet.start_beat()
