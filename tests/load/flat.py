@@ -12,7 +12,7 @@ from devgrid import REPOSITORY
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
-from tests.load import million
+from tests.load import large_ledger
 from tests.load.figures import Figure, tell
 from tests.load.latency import is_settled, schedule
 from tests.support.watching import ledger, rows, wait_for_end
@@ -43,7 +43,9 @@ def flat(grid: Grid) -> list[Figure]:
     for part, before_s in empty.items():
         tell(f"    {part}: {1000 * before_s:.1f} ms with an empty ledger, {1000 * full[part]:.1f} ms with a full one")
     return [
-        Figure(f"{part} with {million.SETTLED:,} settled jobs beside none", full[part] / empty[part], "times", BOUND)
+        Figure(
+            f"{part} with {large_ledger.SETTLED:,} settled jobs beside none", full[part] / empty[part], "times", BOUND
+        )
         for part in empty
     ]
 
@@ -86,7 +88,7 @@ def fill(grid: Grid) -> None:
     for name in FLEET:
         grid.processes.stop(grid.processes.find(name))
     with ledger(grid) as engine:
-        million.fill(engine, grid.environment["CLUSTER_NAME"], hot=0, behind=2 * million.SETTLED)
+        large_ledger.fill(engine, grid.environment["CLUSTER_NAME"], hot=0, behind=2 * large_ledger.SETTLED)
     grid.fleet.start_callbacks()
     grid.fleet.start_worker()
     grid.fleet.start_beat()
