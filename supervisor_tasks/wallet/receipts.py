@@ -16,6 +16,7 @@ from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import EffectKind, JobId
 from supervisor_tasks.ledger.ledger import JobChange
+from supervisor_tasks.ledger.read_once import reading_once
 from supervisor_tasks.ledger.transactions import Mined, Sent
 from supervisor_tasks.wallet.gas import RevertedError
 from supervisor_tasks.wallet.resubmit import resubmit_pending
@@ -39,7 +40,9 @@ def _follow(context: WorkerContext) -> bool:
         block = context.chain.contract.rpc.call("eth_blockNumber")
         if block != seen_block or time.monotonic() - tended_s > TEND_EVERY_S:
             seen_block, tended_s = block, time.monotonic()
-            if not follow_once(context):
+            with reading_once():
+                goes_on = follow_once(context)
+            if not goes_on:
                 return False
         else:
             heads.wait(announced, TEND_EVERY_S if heads.live else POLL_S)
