@@ -19,7 +19,8 @@ INSERT = f"""{_INSERT}
     VALUES (%(cluster)s, %(job_id)s, %(slurm_id)s, %(status)s, %(duration_s)s, %(exit_code)s,
         %(peer)s, %(proof)s, %(unknown_job)s) {_REPEAT}"""
 # Stores callbacks about jobs of ours under their SLURM ids, as far as there is room for each, and returns the places of
-# these in the arrays. No two may have the same content.
+# these in the arrays. No two may have the same content. `+ 0` keeps the planner from the index of SLURM ids, where it
+# would read all jobs that ever had that id.
 INSERT_OURS = f"""
     WITH said AS (
         SELECT *, row_number() OVER (PARTITION BY job_id, slurm_id, proof = 'proven' ORDER BY place) AS number
@@ -29,7 +30,7 @@ INSERT_OURS = f"""
             WITH ORDINALITY AS given(job_id, slurm_id, status, duration_s, exit_code, peer, proof, place)
     ), ours AS MATERIALIZED (
         SELECT said.* FROM said
-        JOIN jobs ON jobs.cluster = %(cluster)s AND jobs.job_id = said.job_id AND jobs.slurm_id = said.slurm_id
+        JOIN jobs ON jobs.cluster = %(cluster)s AND jobs.job_id = said.job_id AND jobs.slurm_id + 0 = said.slurm_id
         WHERE number + (
             SELECT count(*) FROM (
                 SELECT FROM callbacks AS kept WHERE kept.cluster = %(cluster)s AND kept.job_id = said.job_id
