@@ -6,17 +6,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from devgrid import REPOSITORY
-from devgrid.processes import wait_until
+from devgrid.cleanup import end_and_remove
+from devgrid.processes import Processes, wait_until
 from tests.support.marks import in_chaos
 
 GONE_WITHIN_S = 60.0
+MAKEFILE = REPOSITORY / "Makefile"
 
 # Starts a process that ignores SIGTERM, and a daemon that has lost the mark of the grid and only names its folder.
 STARTER = """
@@ -33,6 +35,17 @@ with private_processes() as processes:
     wait_until(lambda: sleeps() == 3, "all to begin", 30.0)
     print(folder, flush=True)
     time.sleep(600)
+"""
+# Keeps the first of two folders.
+KEEPER = """
+import time
+from devgrid.processes import Processes
+from devgrid.state_folder import keep, new_state_folder
+kept, other = new_state_folder(), new_state_folder()
+Processes(kept).start("sleeper", ["sleep", "600"])
+keep(kept)
+print(kept, other, flush=True)
+time.sleep(600)
 """
 TEST_FILE = """
 import time
@@ -157,6 +170,59 @@ def test_pytest_is_killed__its_workers_grids_are_gone(tmp_path: Path) -> None:
         finally:
             master.kill()
     wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("victim", "sig"),
+    [
+        ("make", signal.SIGKILL),
+        in_chaos("make", signal.SIGTERM),
+        in_chaos("bash", signal.SIGKILL),
+        in_chaos("bash", signal.SIGTERM),
+    ],
+)
+def test_make_test__a_process_of_it_is_ended__its_grids_are_gone(
+    victim: str, sig: signal.Signals, tmp_path: Path
+) -> None:
+    """The target's own line of the Makefile, with a pytest that runs one test, which hangs."""
+    told, pytest_there = tmp_path / "told", tmp_path / "pytest"
+    (tmp_path / "test_hangs.py").write_text(TEST_FILE.format(told=str(told)))
+    options = f"-c {os.devnull} -p no:cacheprovider -n 1 {tmp_path}/test_hangs.py"
+    pytest_there.write_text(f"#!/bin/sh\nexec {sys.executable} -m pytest {options}\n")
+    pytest_there.chmod(0o755)
+    line = next(line for line in MAKEFILE.read_text().splitlines() if "tests/run_all.sh" in line)
+    (tmp_path / "Makefile").write_text(f"test:\n{line.replace('$(BIN)/pytest', str(pytest_there))}\n")
+    argv = ["make", "--file", str(tmp_path / "Makefile"), "test", "WORKERS=1"]
+    with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, start_new_session=True) as make:
+        family = [psutil.Process(make.pid)]
+        try:
+            wait_until(lambda: told.exists() and bool(told.read_text()), "the test to begin", GONE_WITHIN_S, 0.1)
+            folder = Path(told.read_text())
+            family += family[0].children(recursive=True)
+            assert len(left_of(folder)) > 1
+            next(process for process in family if process.name() == victim).send_signal(sig)
+            wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
+            wait_until(lambda: not any(map(is_alive, family)), "all processes of it to end", GONE_WITHIN_S, 0.1)
+        finally:
+            for process in family:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+
+def test_kept_folder__its_program_is_killed__goes_on() -> None:
+    argv = [sys.executable, "-c", KEEPER]
+    with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
+        try:
+            assert child.stdout is not None
+            kept, other = map(Path, child.stdout.readline().split())
+        finally:
+            child.kill()
+    try:
+        wait_until(lambda: not other.exists(), f"{other} to be removed", GONE_WITHIN_S, 0.1)  # the cleaner's last work
+        assert kept.exists()
+        assert [entry.name for entry in Processes(kept).running()] == ["sleeper"]
+    finally:
+        end_and_remove(kept)
 
 
 @pytest.mark.chaos  # a whole demo
