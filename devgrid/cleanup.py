@@ -73,6 +73,7 @@ class Cleaner:
         """The program has ended when its grids have."""
         self._to.close()
         self._from.read()  # until the cleaner has ended
+        self._from.close()
 
 
 _cleaners: list[Cleaner] = []
