@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sqlalchemy import Engine, text
@@ -60,11 +60,17 @@ class SubmissionEnv:
     engine: Engine
     environment: dict[str, str]
     slurmrestd: Slurmrestd | None = None
+    _read: dict[str, str] = field(default_factory=dict)  # scripts of SLURM's jobs, by id and time of submission
 
     @classmethod
     @contextmanager
     def running(
-        cls, *slurm_conf: str, accounting: bool = False, min_job_age_s: int = 300, rest: bool = False
+        cls,
+        *slurm_conf: str,
+        accounting: bool = False,
+        min_job_age_s: int = 300,
+        threads_per_core: int = 1,
+        rest: bool = False,
     ) -> Iterator["SubmissionEnv"]:
         with migrated() as (engine, environment), private_processes() as processes:
             users, spool = Users(processes.folder), processes.folder / "spool"
@@ -79,6 +85,7 @@ class SubmissionEnv:
                 cpus_per_node=64,
                 accounting=accounting,
                 min_job_age_s=min_job_age_s,
+                threads_per_core=threads_per_core,
                 also=(*(jwt_conf(jwt_key) if rest else ()), *slurm_conf),
             )
             key = new_key(processes.folder / "key")
@@ -196,8 +203,18 @@ class SubmissionEnv:
 
     def in_slurm(self, job: JobId) -> list[int]:
         """All SLURM jobs whose batch script is that job's, with any name."""
-        ids = self.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout.split()
-        return [int(number) for number in ids if f"# supervisor job {job}\n" in self.script(int(number))]
+        return [slurm_id for slurm_id, script in self.scripts().items() if f"# supervisor job {job}\n" in script]
+
+    def scripts(self) -> dict[int, str]:
+        """The batch script of each job that SLURM has. A script cannot be changed, so each is read once."""
+        listed = self.slurm.run("squeue", "--noheader", "--states=all", "--format=%A %V").stdout.splitlines()
+        found = dict[int, str]()
+        for job in listed:
+            number = int(job.split()[0])
+            if not self._read.get(job):
+                self._read[job] = self.script(number)
+            found[number] = self._read[job]
+        return found
 
     def script(self, slurm_id: int) -> str:
         """As SLURM has it."""

@@ -158,8 +158,9 @@ def slurm_ids(world: SubmissionEnv) -> set[int]:
 def by_script(world: SubmissionEnv, jobs: Sequence[JobId], slurm_ids: set[int]) -> dict[JobId, list[int]]:
     """Which of these SLURM jobs are each job's, by their scripts."""
     found = {job: list[int]() for job in jobs}
+    scripts = world.scripts()
     for slurm_id in sorted(slurm_ids):
-        script = world.script(slurm_id)
+        script = scripts[slurm_id]
         for job in jobs:
             if f"# supervisor job {job}\n" in script:
                 found[job].append(slurm_id)
