@@ -225,7 +225,7 @@ class Settings(BaseSettings):
     slurm_squeue_path: str = "/usr/bin/squeue"
     """The path of squeue on the login node."""
     slurm_sacct_path: str = "/usr/bin/sacct"
-    """The path of sacct on the login node, used with SLURM_ACCOUNTING."""
+    """The path of sacct on the login node, used with SLURM_ACCOUNTING. sacctmgr lies in the same folder."""
     slurm_accounting: bool = False
     """Whether the site has slurmdbd, so that sacct knows ended jobs."""
     slurm_message_timeout_s: float = Field(10.0, gt=0, le=100)

@@ -35,6 +35,7 @@ from supervisor_tasks.jobs.oversize import call_operator, oversized
 from supervisor_tasks.jobs.run_callbacks import runs_from_callbacks
 from supervisor_tasks.jobs.runs import is_exact
 from supervisor_tasks.jobs.runs import seen as runs_after
+from supervisor_tasks.jobs.site_choices import with_site_choices
 from supervisor_tasks.jobs.stalled import NOT_LISTED, PATIENCE_S, is_unexpected_state, stall_reason
 from supervisor_tasks.ledger.callbacks import CallbackSeen
 from supervisor_tasks.ledger.counters import Total
@@ -117,6 +118,7 @@ def _look(context: WorkerContext) -> bool:
 def _see(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
     jobs = context.ledger.jobs({effect.job_id for effect in effects})
     sights = look_at(context, jobs.values())
+    sights |= with_site_choices(context, jobs, sights)
     denied = deny(context, jobs, sights)
     said = _believed(context, [job for job_id, job in jobs.items() if sights[job_id].unknown and job_id not in denied])
     puzzles = _puzzles(context, sights)

@@ -50,7 +50,7 @@ def oversized(context: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId
     live = [
         (job, seen, seen.size) for job in jobs if (seen := sights[job.job_id].seen) and seen.size and _has_a_size(seen)
     ]
-    found = [(one, excesses(one[2], _paid(context, one[0]))) for one in live if one[0].stop is None]
+    found = [(one, excesses(one[2], _paid(context, *one[:2]))) for one in live if one[0].stop is None]
     doubted = [one for one, some in found if may_be_rounded(some)]
     closely = _looked_at_closely(context, doubted) if doubted else {}
     sure = [(job, seen, closely.get(job.job_id, some)) for (job, seen, _), some in found]
@@ -84,9 +84,12 @@ def _has_a_size(seen: JobRecord) -> bool:
     return seen.phase in (Phase.WAITING, Phase.RUNNING) or (seen.phase is Phase.ENDED and seen.elapsed_s > 0)
 
 
-def _paid(context: WorkerContext, job: Job) -> Paid:
+def _paid(context: WorkerContext, job: Job, seen: JobRecord) -> Paid:
     cluster = context.slurm.cluster
-    return paid_for(job, cluster.partition, compares_sizes=cluster.compares_sizes)
+    paid = paid_for(job, cluster.partition, compares_sizes=cluster.compares_sizes)
+    if job.runs or seen.site is None:
+        return paid
+    return replace(paid, account=seen.site.account, qos=seen.site.qos, threads=seen.site.threads)
 
 
 def _looked_at_closely(context: WorkerContext, doubted: Sequence[Live]) -> dict[JobId, list[Excess]]:
@@ -106,9 +109,9 @@ def _looked_at_closely(context: WorkerContext, doubted: Sequence[Live]) -> dict[
     for job, seen, size in doubted:
         request = size if seen.is_pending else requests.get(seen.slurm_id)
         if limit is None or request is None:
-            found[job.job_id] = _never_rounded(excesses(size, _paid(context, job)))
+            found[job.job_id] = _never_rounded(excesses(size, _paid(context, job, seen)))
         else:
-            paid = replace(_paid(context, job), most_memory_per_cpu_mb=limit[0])
+            paid = replace(_paid(context, job, seen), most_memory_per_cpu_mb=limit[0])
             found[job.job_id] = excesses(as_asked(size, request, paid), paid)
     return found
 

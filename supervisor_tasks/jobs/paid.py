@@ -13,7 +13,7 @@ class Paid:
     `limit_min` is for the present run. `most_memory_per_cpu_mb` is the site's limit (MaxMemPerCPU): SLURM gives more
     CPUs to a job that asks for more memory per CPU. An empty partition is not compared. CPUs, memory, nodes, account
     and QOS are compared only if the site's SLURM adds none itself (`compares_sizes`). `account`, `qos` and `threads`
-    are what the job had at the first look, by the site's choice; empty ones are not compared.
+    are what the site gave the job (jobs/site_choices.py); empty ones are not compared.
     """
 
     definition: Definition
@@ -42,9 +42,9 @@ class Paid:
 def paid_for(job: Job, partition: str, *, compares_sizes: bool) -> Paid:
     """What was paid for a job, as its present run may have it."""
     paid = Paid(job.definition, job.run_limit_min, partition, compares_sizes=compares_sizes)
-    return as_first_seen(paid, job.runs)
+    return as_given(paid, job.runs)
 
 
-def as_first_seen(paid: Paid, runs: Runs) -> Paid:
-    """`paid` with the account, QOS and threads that the first look showed: the site chose them."""
+def as_given(paid: Paid, runs: Runs) -> Paid:
+    """`paid` with the account, QOS and threads that the site gave the job."""
     return replace(paid, account=runs[0].account, qos=runs[0].qos, threads=runs[0].threads) if runs else paid

@@ -17,7 +17,7 @@ from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 class Sighting:
     """What a look shows of the present run. All times are Unix times of SLURM's clock. `start_s` is None before the run
     has started. `seen_s` is the time of the look. `restarts` counts the requeues before this run. `account`, `qos` and
-    `threads` are empty if SLURM shows none.
+    `threads` are what the site gave the job, as far as this look knows; empty if SLURM shows none.
     """
 
     submit_s: int
@@ -35,7 +35,7 @@ class Sighting:
 class JobRun:
     """One run. `elapsed_s` is what the last look showed; once the next run is known, it is the whole run. `exact` is
     False if the looks did not see the run from its start to its end: `elapsed_s` is then the most that it can have
-    been. `account`, `qos` and `threads` (of each core) are what the first look at the job showed.
+    been. `account`, `qos` and `threads` (of each core) are what the site gave the job, as the first look knew it.
     """
 
     submit_s: int

@@ -3,8 +3,8 @@
 The owner can change a job until it runs: he can ask for more CPUs, GPUs, memory and time than were paid for. The
 supervisor puts back what is more than paid, as long as SLURM allows that. Less than paid is the owner's choice. So is
 all that has no price: JobName, Comment, Nice, StartTime, Requeue, Dependency, WorkDir and the paths of the output. The
-site chooses the account and the QOS of a job, by a default or its own plugin. The job must keep those that the first
-look showed.
+site chooses the account and the QOS of a job, by a default or its own plugin. The job must keep those
+(jobs/site_choices.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -84,8 +84,8 @@ def excesses(size: Size, paid: Paid) -> list[Excess]:
         found.append(Excess("Partition", size.partition, paid.partition, (f"Partition={paid.partition}",)))
     if paid.compares_sizes:
         found += _whole_memory(size, paid)
-        found += _other_than_first("Account", size.account, paid.account)
-        found += _other_than_first("QOS", size.qos, paid.qos)
+        found += _other_than_given("Account", size.account, paid.account)
+        found += _other_than_given("QOS", size.qos, paid.qos)
     if size.reservation:
         found.append(Excess(RESERVATION, size.reservation, "none", ("ReservationName=",)))
     if size.array:
@@ -98,8 +98,8 @@ def _whole_memory(size: Size, paid: Paid) -> list[Excess]:
     return [Excess("MinMemoryCPU", "all of a node", f"{paid.memory_mb} MB", (undo,))] if size.whole_memory else []
 
 
-def _other_than_first(of: str, shown: str, first: str) -> list[Excess]:
-    return [Excess(of, shown or "none", first, (f"{of}={first}",))] if first and shown != first else []
+def _other_than_given(of: str, shown: str, given: str) -> list[Excess]:
+    return [Excess(of, shown or "none", given, (f"{of}={given}",))] if given and shown != given else []
 
 
 def to_take_back(found: Sequence[Excess], *, waits: bool) -> list[Excess]:

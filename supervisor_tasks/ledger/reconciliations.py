@@ -18,7 +18,7 @@ from supervisor_tasks.jobs.model import (
     SlurmId,
     State,
 )
-from supervisor_tasks.jobs.paid import Paid, as_first_seen
+from supervisor_tasks.jobs.paid import Paid, as_given
 from supervisor_tasks.jobs.runs import JobRun, Runs, left_min
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.facts import FACTS, TEXT, Fact
@@ -201,7 +201,7 @@ def _runs(row: Any) -> Runs:
 def _paid(row: Any, runs: Runs, partition: str, compares_sizes: bool) -> Paid:
     limit_min = min(row.time_limit_min + sum(minutes for _, minutes, _ in row.top_ups), MAX_LIMIT_MIN)
     paid = Paid(Definition(**row.definition), left_min(limit_min, runs), partition, compares_sizes=compares_sizes)
-    return as_first_seen(paid, runs)
+    return as_given(paid, runs)
 
 
 def _known(rows: Iterable[Any], partition: str = "", compares_sizes: bool = False) -> dict[JobId, JobSummary]:

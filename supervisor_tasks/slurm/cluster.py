@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 
 import structlog
 
@@ -63,7 +64,8 @@ from supervisor_tasks.slurm.script_matching import (
     script_heads,
     written_at,
 )
-from supervisor_tasks.slurm.size import Size, memory_per_cpu_limit
+from supervisor_tasks.slurm.site_choice import plugins_may_choose, show_users, site_choices
+from supervisor_tasks.slurm.size import SiteChoice, Size, memory_per_cpu_limit
 from supervisor_tasks.slurm.splitting import ask_in_parts
 from supervisor_tasks.slurm.squeue import (
     SqueueRow,
@@ -80,6 +82,7 @@ from supervisor_tasks.slurm.submit_token import expires_s, with_token
 log = structlog.get_logger()
 
 SCRIPTS_A_LOOK = 100  # in one command, so that a slow slurmctld answers within COMMAND_TIMEOUT_S
+CHOICES_ASKED_AGAIN_S = 60.0  # a slurmdbd that hangs must not delay each look
 CONTROLLER_TIMEOUT_S = 15.0  # with a longer wait, the worker learns late that slurmctld is back
 
 
@@ -95,10 +98,13 @@ class Paths:
 
 
 @dataclass(slots=True)
-class IdBounds:
-    """The last values that slurmctld reported to this process."""
+class LastReported:
+    """The last values that SLURM reported to this process."""
 
     max_id: int = MAX_SLURM_ID
+    controller: Controller | None = None
+    site_choices: dict[str, SiteChoice] = field(default_factory=dict)  # of users
+    choices_asked_from_s: float = 0.0  # by `our_clock_s`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +121,7 @@ class Cluster:
     message_timeout_s: float = 10.0
     compares_sizes: bool = True
     homes: Homes = field(default_factory=Homes)
-    bounds: IdBounds = field(default_factory=IdBounds)
+    reported: LastReported = field(default_factory=LastReported)
     environment_file: str = ""  # the site's file on the login node; jobs inherit what it exports
     submit_key: str = field(default="", repr=False)  # empty at a site without job_submit.lua
 
@@ -261,7 +267,7 @@ class Cluster:
 
     def _outcome(self, answer: CommandAnswer) -> SlurmId | Exception:
         try:
-            return submitted_id(answer, self.bounds.max_id)
+            return submitted_id(answer, self.reported.max_id)
         except SupervisorError as error:
             return error
 
@@ -486,6 +492,28 @@ class Cluster:
         ids = ",".join(map(str, sorted(slurm_ids)))
         return requests(self._ask(squeue_json(self.paths.squeue, ids)), slurm_ids)
 
+    def site_choices(self, shown: Collection[tuple[str, Size]]) -> Mapping[str, SiteChoice] | None:
+        """Return what the site gives the jobs of these users, who have jobs of these sizes; users of whom SLURM does not
+        know it are left out. None where a plugin of the site may choose.
+
+        It asks the accounting database, in one command, about users whose jobs have another account or QOS than it
+        reported last. While that gives no answer, its last one counts, and it is asked once a minute.
+        """
+        controller = self.reported.controller or self.controller()
+        if controller.plugins_choose:
+            return None
+        known, cluster = self.reported.site_choices, controller.identity.name
+        asked = {user for user, size in shown if not _is_choice(known.get(user), size)}
+        if asked and self.paths.sacct and our_clock_s() >= self.reported.choices_asked_from_s:
+            sacctmgr = str(PurePosixPath(self.paths.sacct).with_name("sacctmgr"))
+            try:
+                answer = self._ask(show_users(sacctmgr, asked, cluster), timeout_s=CONTROLLER_TIMEOUT_S)
+                known |= site_choices(answer, self.partition)
+            except TransientError as error:  # the look goes on: slurmctld alone knows what runs
+                self.reported.choices_asked_from_s = our_clock_s() + CHOICES_ASKED_AGAIN_S
+                log.warning("site_choices_unknown", users=len(asked), error=str(error))
+        return known
+
     def memory_per_cpu_limit(self) -> int | None:
         """Return the site's MaxMemPerCPU (MB), None where it has none. Raises SlurmUnavailableError."""
         answers = [
@@ -508,8 +536,9 @@ class Cluster:
             next_id(answer),
             min_job_age_s(answer),
             max_job_id(answer),
+            plugins_may_choose(answer.stdout),
         )
-        self.bounds.max_id = told.max_id
+        self.reported.max_id, self.reported.controller = told.max_id, told
         return told
 
     def _ask(self, argv: Sequence[str], stdin: bytes = b"", *, timeout_s: float = COMMAND_TIMEOUT_S) -> CommandAnswer:
@@ -527,6 +556,10 @@ def over_ssh(cluster: SlurmCluster) -> Cluster:
     if not isinstance(cluster, Cluster):
         raise LookupError("SLURM_TRANSPORT=rest: there is no login node")
     return cluster
+
+
+def _is_choice(choice: SiteChoice | None, size: Size) -> bool:
+    return choice is not None and (choice.account, choice.qos) == (size.account, size.qos)
 
 
 def _minutes(begun_s_ago: float) -> int:

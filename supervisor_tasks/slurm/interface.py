@@ -14,7 +14,7 @@ from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.job_matching import MatchRequest, MatchResult
 from supervisor_tasks.slurm.parsers import MAX_SLURM_ID, MIN_JOB_AGE_S, JobRecord
 from supervisor_tasks.slurm.script_matching import ScriptSearch
-from supervisor_tasks.slurm.size import Size
+from supervisor_tasks.slurm.size import SiteChoice, Size
 from supervisor_tasks.slurm.squeue import SqueueRow
 from supervisor_tasks.slurm.submit_token import Submission
 
@@ -52,7 +52,8 @@ class Controller:
     """A slurmctld that answers. `booted` is its start time in its own words (seconds since the epoch where it can print
     them); each restart changes it. `accounting_unused`: slurmctld keeps an accounting database that the supervisor does
     not ask. `identity` is its cluster. `next_id` is the id of the next job, 0 where slurmctld does not show it.
-    `min_job_age_s` is how long it remembers a job that has ended, 0 for ever. `max_id` is MaxJobId.
+    `min_job_age_s` is how long it remembers a job that has ended, 0 for ever. `max_id` is MaxJobId. `plugins_choose`: a
+    plugin of the site may choose a job's account, QOS or threads.
     """
 
     booted: str
@@ -61,6 +62,7 @@ class Controller:
     next_id: int = 0
     min_job_age_s: int = MIN_JOB_AGE_S
     max_id: int = MAX_SLURM_ID
+    plugins_choose: bool = True
 
     def runs_for_s(self, now_s: int) -> int:
         """For how many seconds slurmctld has run, by its own clock; 0 if its start is not shown as a time."""
@@ -202,6 +204,11 @@ class SlurmCluster(Protocol):
     def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
         """Return the sizes that running jobs were submitted for, with their owners' later changes. Jobs that SLURM does
         not know are left out.
+        """
+
+    def site_choices(self, shown: Collection[tuple[str, Size]]) -> Mapping[str, SiteChoice] | None:
+        """Return what the site gives the jobs of these users, who have jobs of these sizes; users of whom SLURM does not
+        know it are left out. None where a plugin of the site may choose.
         """
 
     def memory_per_cpu_limit(self) -> int | None:

@@ -8,7 +8,7 @@ from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, Supervi
 from supervisor_tasks.jobs.model import Outcome, SlurmId
 from supervisor_tasks.jobs.runs import Sighting
 from supervisor_tasks.slurm.job_states import Phase, end, never_begins, phase
-from supervisor_tasks.slurm.size import Size
+from supervisor_tasks.slurm.size import SiteChoice, Size
 
 MAX_SLURM_ID = 0x03FF_FFFF  # SLURM's own bound for MaxJobId; a look finds a federation's ids, which are above it
 MIN_JOB_AGE_S = 300  # SLURM's default
@@ -176,7 +176,8 @@ class JobRecord:
     """A job as SLURM shows it. `user` is empty where the login node cannot resolve it. `submit_s`, `start_s` (for a
     waiting job, when it may begin) and `ended_s` are Unix times of slurmctld's clock. Only squeue shows `restarts`,
     `size` and `may_requeue`: whether its owner can make SLURM run it once more, even after its end. Only sacct shows
-    `ended_s`, and `earlier_s`, the seconds of the `earlier_runs` before the last requeue.
+    `ended_s`, and `earlier_s`, the seconds of the `earlier_runs` before the last requeue. `site` is what the site gave
+    the job when it was submitted; where it is None, the first look's size counts as that.
     """
 
     slurm_id: SlurmId
@@ -193,6 +194,7 @@ class JobRecord:
     earlier_runs: int = 0
     size: Size | None = None
     may_requeue: bool = False
+    site: SiteChoice | None = None
 
     @property
     def phase(self) -> Phase:
@@ -223,6 +225,7 @@ class JobRecord:
     def sighting(self, now_s: int) -> Sighting:
         """Return what a look at this time shows of the present run."""
         has_begun = self.phase is not Phase.WAITING and self.elapsed_s + (self.phase is Phase.RUNNING) > 0
+        given = self.site or self.size
         return Sighting(
             submit_s=self.submit_s,
             restarts=self.restarts,
@@ -230,9 +233,9 @@ class JobRecord:
             elapsed_s=self.elapsed_s,
             seen_s=max(now_s, (self.start_s or 0) + self.elapsed_s if has_begun else 0),
             suspended=self.state == "SUSPENDED",
-            account="" if self.size is None else self.size.account,
-            qos="" if self.size is None else self.size.qos,
-            threads="" if self.size is None else self.size.threads,
+            account="" if given is None else given.account,
+            qos="" if given is None else given.qos,
+            threads="" if given is None else given.threads,
         )
 
     def outcome(self) -> Outcome:

@@ -37,7 +37,7 @@ from supervisor_tasks.slurm.rest_answers import RestAnswer
 from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.rest_tokens import TokenMint
 from supervisor_tasks.slurm.script_matching import ScriptSearch, has_job_name
-from supervisor_tasks.slurm.size import Size
+from supervisor_tasks.slurm.size import SiteChoice, Size
 from supervisor_tasks.slurm.squeue import SqueueRow
 from supervisor_tasks.slurm.ssh import our_clock_s
 from supervisor_tasks.slurm.submit_token import expires_s, with_token
@@ -343,6 +343,10 @@ class RestCluster:
     def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
         """Return what running jobs were submitted for."""
         return rest_answers.requests_listed(self.access.ask("jobs"), list(slurm_ids))
+
+    def site_choices(self, shown: Collection[tuple[str, Size]]) -> Mapping[str, SiteChoice] | None:  # noqa: ARG002
+        """Return None: slurmrestd shows neither plugins nor associations."""
+        return None
 
     def memory_per_cpu_limit(self) -> int | None:
         """Return the partition's MaxMemPerCPU (MB), or else that of the settings."""

@@ -12,6 +12,7 @@ _COUNT = re.compile(r"(?:gres[:/])?gpu(?::[^:=,()]+)??(?:[:=](?P<number>\d+))?(?
 _TRES = re.compile(r"(?P<name>[\w/:.-]+)=(?P<amount>[\d.]+)(?P<unit>[KMGTP]?)")
 _MB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _NONE = ("", "N/A", "(null)", "NULL", "None")
+ANY_THREADS = "*"  # squeue's word for a job that asks for no number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,17 @@ class Size:
     array: bool = False
     threads: str = ""
     whole_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SiteChoice:
+    """What the site gives a job that asks for no account, no QOS and any number of threads of a core. Account and QOS are
+    empty where the site gives none.
+    """
+
+    account: str
+    qos: str
+    threads: str = ANY_THREADS
 
 
 def size_of(

@@ -1,0 +1,66 @@
+"""What the site gives a job that asks for no account, no QOS and any number of threads of a core, as our submissions do.
+
+Without plugins of the site, slurmctld takes the account and the QOS from the accounting database: the user's default
+account, and the default QOS of his association. With a plugin, the site may choose anything. Pure.
+
+Samples: tests/data/slurm/sacctmgr-users-slurm-22.05.8.txt.
+"""
+
+import re
+from collections.abc import Collection
+
+from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
+from supervisor_tasks.slurm.size import SiteChoice
+
+_FIELDS = ("User", "DefaultAccount", "Account", "Partition", "DefaultQOS", "QOS")
+_NORMAL = "normal"  # slurmctld gives this QOS where an association has several and no default
+_PLUGINS = ("JobSubmitPlugins", "CliFilterPlugins")
+_NO_PLUGIN = ("", "(null)", "cli_filter/user_defaults")  # the last one reads a file of the customer's
+
+
+def plugins_may_choose(config: str) -> bool:
+    """Whether a plugin of the site may choose a job's account, QOS or threads, from `scontrol show config`."""
+    shown = (re.search(rf"^{name}\s*=\s*(\S*)", config, re.MULTILINE) for name in _PLUGINS)
+    return any(found is None or found[1] not in _NO_PLUGIN for found in shown)
+
+
+def show_users(path: str, users: Collection[str], cluster: str) -> list[str]:
+    """Ask the accounting database for the associations of these users with this cluster."""
+    names = f"name={','.join(sorted(users))}"
+    fields = f"format={','.join(_FIELDS)}"
+    return [
+        path,
+        "--noheader",
+        "--parsable2",
+        "--readonly",
+        "show",
+        "user",
+        "withassoc",
+        names,
+        f"cluster={cluster}",
+        fields,
+    ]
+
+
+def site_choices(answer: CommandAnswer, partition: str) -> dict[str, SiteChoice]:
+    """Return what each user's jobs get in this partition. Users without a default account are left out. Raises
+    SlurmUnavailableError when the accounting database did not answer.
+    """
+    rows = [line.split("|") for line in answer.stdout.splitlines()]
+    if answer.status != 0 or any(len(row) != len(_FIELDS) for row in rows):
+        said = (answer.stderr or answer.stdout).strip()[:200]
+        raise SlurmUnavailableError(f"sacctmgr ended with status {answer.status}: {said!r}")
+    found = dict[str, SiteChoice]()
+    for of_partition in ("", partition):  # the partition's own association comes before the general one
+        for user, default, account, where, default_qos, qos in rows:
+            if where == of_partition and account and account == default:
+                found[user] = SiteChoice(account, _qos(default_qos, qos.split(",")))
+    return found
+
+
+def _qos(default: str, allowed: Collection[str]) -> str:
+    """slurmctld's own rule: the default one, the only one, or `normal`."""
+    if default:
+        return default
+    only = next(iter(allowed)) if len(allowed) == 1 else _NORMAL
+    return only if only in allowed else ""
