@@ -53,7 +53,7 @@ def crowd(port: Port) -> Iterator[Crowd]:
 def watch(channel: grpc.Channel, service: str) -> grpc.StatusCode:
     """What the first answer of a Watch stream is; the stream is broken off then."""
     health: Any = health_pb2_grpc.HealthStub(channel)
-    stream = health.Watch(health_pb2.HealthCheckRequest(service=service), timeout=5)
+    stream = health.Watch(health_pb2.HealthCheckRequest(service=service), timeout=deadline(5))
     try:
         next(stream)
         stream.cancel()
@@ -72,7 +72,7 @@ def test_400_watch_streams_broken_off__are_refused_and_the_process_answers(port:
             stream.cancel()
     # A connection of its own: by itself, gRPC takes the one whose streams are being broken off.
     with grpc.insecure_channel(port.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-        report(channel, any_name(), timeout_s=5.0)
+        report(channel, any_name(), timeout_s=deadline(5.0))
         assert watch(channel, "") is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -84,9 +84,9 @@ def test_long_service_names__are_refused_and_take_no_memory(port: Port) -> None:
         for number in range(40):
             request = health_pb2.HealthCheckRequest(service=f"{number}" + "x" * 1_000_000)
             with pytest.raises(grpc.RpcError) as caught:
-                health.Check(request, timeout=10)
+                health.Check(request, timeout=deadline(10))
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        report(channel, any_name(), timeout_s=5.0)
+        report(channel, any_name(), timeout_s=deadline(5.0))
     assert port.memory_mb() - before_mb < 30
 
 
@@ -108,7 +108,7 @@ def test_callback_port__25600_half_calls_of_one_peer__serves_a_good_caller_of_it
     crowd.connect(256, PREFACE + b"".join(half_a_call(stream) for stream in range(1, 201, 2)))
     with grpc.insecure_channel(port.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         assert usual_wait_s(channel) - alone_s < MOST_DELAY_S
-        report(channel, any_name(), timeout_s=5.0)
+        report(channel, any_name(), timeout_s=deadline(5.0))
     assert port.memory_mb() - before_mb < 100
 
 
@@ -146,7 +146,7 @@ def test_1000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(po
 def test_10000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(port: Port, crowd: Crowd) -> None:
     assert flood(port, crowd, 10_000) < MOST_DELAY_S
     with grpc.insecure_channel(port.address) as channel:
-        report(channel, any_name(), timeout_s=5.0)
+        report(channel, any_name(), timeout_s=deadline(5.0))
 
 
 def test_connections_of_one_peer__are_bounded__a_new_caller_of_it_is_served(port: Port, crowd: Crowd) -> None:
@@ -154,7 +154,7 @@ def test_connections_of_one_peer__are_bounded__a_new_caller_of_it_is_served(port
     crowd.connect(500, PREFACE)
     wait_until(lambda: crowd.still_open() <= 256, "the connections above the bound to be closed", 20.0)
     with grpc.insecure_channel(port.address) as channel:
-        report(channel, any_name(), timeout_s=5.0)
+        report(channel, any_name(), timeout_s=deadline(5.0))
 
 
 def test_connections_that_say_nothing__are_closed(port: Port, crowd: Crowd) -> None:

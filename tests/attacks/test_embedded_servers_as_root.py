@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from devgrid import REPOSITORY
+from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from devgrid.state_folder import new_state_folder
 from supervisor_tasks.config.private_files import open_private
@@ -50,7 +51,7 @@ class User:
 
     def end(self) -> str:
         """What it said on standard error."""
-        return self.child.communicate(timeout=90)[1]
+        return self.child.communicate(timeout=deadline(90))[1]
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from redis.exceptions import AuthenticationError
 
 from devgrid import REPOSITORY
 from devgrid.fleet import CELERY, Fleet
+from devgrid.machine import deadline
 from devgrid.processes import Processes, answers, free_port, wait_until
 from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
@@ -153,7 +154,7 @@ class Bomb:
 
 
 def asked(port: int, method: str, path: str, password: str = "") -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=deadline(10))
     headers = {"Authorization": f"Basic {base64.b64encode(password.encode()).decode()}"} if password else {}
     try:
         connection.request(method, path, headers=headers)

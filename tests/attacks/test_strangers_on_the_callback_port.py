@@ -17,6 +17,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from devgrid import REPOSITORY
+from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from devgrid.tls import make_certificates
 from grpc_callbacks.server import REPORTER_ASKS
@@ -78,7 +79,7 @@ def proving(port: Port, key_file: Path) -> Iterator[grpc.Channel]:
 def check(channel: grpc.Channel, service: str = "") -> grpc.StatusCode:
     health: Any = health_pb2_grpc.HealthStub(channel)
     try:
-        health.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+        health.Check(health_pb2.HealthCheckRequest(service=service), timeout=deadline(10))
     except grpc.RpcError as error:
         code: grpc.StatusCode = error.code()
         return code
@@ -105,7 +106,9 @@ def test_stranger__proof_is_required__leaves_no_row_no_heartbeat_and_few_log_lin
         answers = {answer_to(channel, any_name()) for _ in range(STRANGERS_CALLS)}
         assert answers | {check(channel), check(channel, REPORTER_ASKS)} == {UNPROVEN}
         with pytest.raises(grpc.RpcError) as caught:
-            services.SshAPIStub(channel).FetchAuthorizedKeys(messages.FetchAuthorizedKeysRequest(), timeout=10)
+            services.SshAPIStub(channel).FetchAuthorizedKeys(
+                messages.FetchAuthorizedKeysRequest(), timeout=deadline(10)
+            )
         assert caught.value.code() is UNPROVEN
     after_the_next_sign_of_its_own(site, "strict")
     assert (site.rows(), signs(site, REPORTER)) == (0, 0)
@@ -124,7 +127,7 @@ def test_our_own_programs__where_a_proof_is_required__are_heard(
     alone = shutil.copy(REPOSITORY / "plugins" / "authorized_keys.py", tmp_path)
     program = [sys.executable, "-I", "-S", str(alone), "--supervisor", strict.address, "--plain-text"]
     argv = [*program, "--key", str(key_file), CUSTOMER]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=deadline(60))
     assert done.stdout.startswith("ssh-ed25519 "), done.stderr
 
 
@@ -132,7 +135,7 @@ def said_with(channel: grpc.Channel, raw: bytes, entries: tuple[tuple[str, str],
     """What a callback with these entries of metadata is answered."""
     call: Any = channel.unary_unary(SET_STATUS)
     try:
-        call(raw, metadata=entries, timeout=10)
+        call(raw, metadata=entries, timeout=deadline(10))
     except grpc.RpcError as error:
         code: grpc.StatusCode = error.code()
         return code
@@ -186,10 +189,10 @@ def test_a_repeat_within_five_minutes__changes_nothing(site: WorkerContext, stri
         assert [said_with(channel, raw, again) for _ in range(3)] == [OK] * 3
         assert site.rows() == 1
         ask: Any = channel.unary_unary(method)
-        ask(question, metadata=entries, timeout=10)
+        ask(question, metadata=entries, timeout=deadline(10))
         wait_until(lambda: signs(site, REPORTER) == 1, "the reporter's sign of life", 60.0, 0.1)
         site.do("DELETE FROM periodic_runs")
-        ask(question, metadata=entries, timeout=10)
+        ask(question, metadata=entries, timeout=deadline(10))
     after_the_next_sign_of_its_own(site, "strict")
     assert signs(site, REPORTER) == 0
 
@@ -237,7 +240,7 @@ def test_plain_text_for_all_to_read__is_a_warning_at_the_start(site: WorkerConte
 def test_plain_text_to_another_machine__is_refused_by_our_own_programs(tmp_path: Path) -> None:
     for program, more in (("reporter", ["--spool", str(tmp_path)]), ("authorized_keys", ["--plain-text", CUSTOMER])):
         argv = [sys.executable, "-m", f"plugins.{program}", "--supervisor", "192.0.2.1:3000", *more]
-        done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(60))
         assert done.returncode != 0
         assert "--plain-text-beyond-loopback" in done.stderr
         assert done.stdout == ""

@@ -106,7 +106,7 @@ def test_devgrid_env__gives_no_key_away(kept: str, link: Path) -> None:
     environment = Grid.load(link.resolve()).environment
     assert f"export CLUSTER_NAME={environment['CLUSTER_NAME']}\n" in exported
     (flower,) = re.findall(r"^export FLOWER_URL=(.*)$", exported, re.MULTILINE)
-    assert requests.get(f"{flower}/healthcheck", timeout=10).ok
+    assert requests.get(f"{flower}/healthcheck", timeout=deadline(10)).ok
     for key in ("ETH_PRIVATE_KEY", "SLURM_SSH_PRIVATE_KEY", "SLURM_SUBMIT_KEY", "CALLBACK_KEY"):
         assert environment[key] not in exported
 

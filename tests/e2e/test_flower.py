@@ -17,6 +17,7 @@ from devgrid import REPOSITORY
 from devgrid.chain.model import Account
 from devgrid.fleet import Fleet
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 from supervisor_tasks.messaging.task_events import HELD_S
@@ -62,7 +63,7 @@ def _state(grid: Grid, job_id: str) -> str:
 
 
 def tasks(flower: Fleet, search: str = "") -> list[dict[str, Any]]:
-    answer = requests.get(f"{flower.flower_url}/api/tasks", params={"search": search}, timeout=10)
+    answer = requests.get(f"{flower.flower_url}/api/tasks", params={"search": search}, timeout=deadline(10))
     return list(answer.json().values())
 
 
@@ -95,7 +96,7 @@ def test_tasks__one_search__finds_id_customer_and_slurm_id(
 ) -> None:
     slurm_id = rows(grid, "SELECT slurm_id FROM jobs WHERE job_id = :id", id=jobs["failed"])[0].slurm_id
     for words in (jobs["failed"], f"slurm:{slurm_id}", f"customer:{customer.address}"):
-        page = requests.get(f"{flower.flower_url}/jobs", params={"q": words}, timeout=10)
+        page = requests.get(f"{flower.flower_url}/jobs", params={"q": words}, timeout=deadline(10))
         assert jobs["failed"] in page.text, words
     for words in (jobs["failed"], customer.address):
         assert any(jobs["failed"] in str(task["result"]) + str(task["args"]) for task in tasks(flower, words)), words
