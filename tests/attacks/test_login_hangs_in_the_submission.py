@@ -8,6 +8,7 @@ import pytest
 
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from tests.support.watching import rows, wait_for_end
 
@@ -60,6 +61,11 @@ def number(grid: Grid, query: str, customer: Account, **parameters: str) -> int:
     return int(row.number)
 
 
+def assert_as_fast(beside: Times, alone: Times) -> None:
+    """The machine may have become slower since the job was alone."""
+    assert beside.submitted_s <= deadline(max(WITHIN_S, ALONE_TIMES * alone.submitted_s)), (alone, beside)
+
+
 @pytest.mark.parametrize("jobs", [40, pytest.param(200, marks=pytest.mark.chaos)])
 def test_submission__many_logins_hang__another_customers_job_is_as_fast_as_alone(
     grid: Grid, customer: Account, jobs: int
@@ -76,13 +82,13 @@ def test_submission__many_logins_hang__another_customers_job_is_as_fast_as_alone
     for _ in range(PROBES):
         beside = times_of(grid, customer)
         under_way.append(number(grid, UNDER_WAY, liar))
-        assert beside.submitted_s <= max(WITHIN_S, ALONE_TIMES * alone.submitted_s), (alone, beside)
-        assert beside.settled_s <= ALONE_TIMES * alone.settled_s, (alone, beside)
+        assert_as_fast(beside, alone)
+        assert beside.settled_s <= deadline(ALONE_TIMES * alone.settled_s), (alone, beside)
     assert max(under_way) <= 2, under_way
     cut_off = lambda: number(grid, HAPPENED, liar, name="SubmitOutcomeUnknown") > 0  # noqa: E731
     wait_until(cut_off, "the first to be cut off", 60.0, 0.2)
     beside = times_of(grid, customer)
-    assert beside.submitted_s <= max(WITHIN_S, ALONE_TIMES * alone.submitted_s), (alone, beside)
+    assert_as_fast(beside, alone)
     print(alone, beside, under_way)
 
 
@@ -102,4 +108,4 @@ def test_submission__late_logins_fill_a_worker__another_job_is_as_fast_as_alone(
     for _ in range(PROBES):
         beside = times_of(grid, customer)
         print(alone, beside, [number(grid, UNDER_WAY, liar) for liar in liars])
-        assert beside.submitted_s <= max(WITHIN_S, ALONE_TIMES * alone.submitted_s), (alone, beside)
+        assert_as_fast(beside, alone)
