@@ -29,6 +29,7 @@ from plugins.probes.dependencies import EVERY_S
 from plugins.probes.progress import STANDS_AFTER_S
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.holding import main_thread_held
+from tests.support.marks import in_chaos
 from tests.support.watching import wait_for_end
 
 PROCESSES = ("worker", "beat", "callbacks", "flower", "metrics")
@@ -234,7 +235,7 @@ def test_health__a_service_hangs__processes_that_need_it_are_not_ready(
     probes.wait_until_ready()
 
 
-@pytest.mark.parametrize("name", ["worker", "beat", "flower", "metrics"])
+@pytest.mark.parametrize("name", ["worker", in_chaos("beat"), in_chaos("flower"), "metrics"])
 def test_process_whose_loop_stands_still__is_not_alive_until_it_goes_on(probes: Probes, name: str) -> None:
     """The gRPC process has ended by then: it asks itself (grpc_callbacks/self_check.py)."""
     with main_thread_held(probes.grid.processes, name, lambda: probes.ask(name, "livez")[0] != 0):

@@ -84,7 +84,7 @@ def serving(node: Picky) -> Iterator[Picky]:
             """Nothing on the terminal."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
             node.url = f"http://127.0.0.1:{server.server_port}"

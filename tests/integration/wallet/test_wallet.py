@@ -162,7 +162,7 @@ def proxy_that_cuts(chain: Chain, word: bytes) -> Iterator[str]:
             """Nothing on the terminal."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()

@@ -106,7 +106,7 @@ def dripping(headers: bytes) -> Iterator[str]:
                 return
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Drip) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -518,7 +518,7 @@ def test_key_in_the_url__is_in_no_error_and_no_traceback_however_short(
 ) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler or _Unauthorized)
     url = f"http://u5r:p4w@127.0.0.1:{server.server_address[1]}{keyed}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     if handler is None:
         server.shutdown()
         server.server_close()
