@@ -111,6 +111,12 @@ def test_devgrid_env__gives_no_key_away(kept: str, link: Path) -> None:
         assert environment[key] not in exported
 
 
+@pytest.fixture(scope="module")
+def first_job(kept: str, link: Path) -> str:
+    """The job of the demo itself."""
+    return devgrid(link, "jobs").stdout.split()[0]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -128,12 +134,11 @@ def test_devgrid_env__gives_no_key_away(kept: str, link: Path) -> None:
     ],
 )
 def test_devgrid__bad_hand_in__is_refused_in_one_line(
-    kept: str, link: Path, tmp_path: Path, words: tuple[str, ...], says: str
+    link: Path, tmp_path: Path, first_job: str, words: tuple[str, ...], says: str
 ) -> None:
     large = tmp_path / "large.yaml"
     large.write_text("resources: {cpusPerTask: 1000}\nsteps: [{run: {command: 'true'}}]\n")
-    first = devgrid(link, "jobs").stdout.split()[0]
-    known = {"WORKFLOW": str(WORKFLOWS / "hello-world.yaml"), "LARGE": str(large), "FIRST": first}
+    known = {"WORKFLOW": str(WORKFLOWS / "hello-world.yaml"), "LARGE": str(large), "FIRST": first_job}
     ended = devgrid(link, *(known.get(word, word) for word in words))
     assert ended.returncode == 1
     assert says in ended.stderr
