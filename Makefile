@@ -103,8 +103,8 @@ complexity: setup ## branches of the product, by package and by function (radon:
 chaos: setup ## kill processes where the world changes, then what takes long (RUNS=200 SEED= POINT=: crash runs only; LONG=words: long tests only)
 	@$(BIN)/python -m tests.chaos $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT)) $(if $(LONG),--long '$(LONG)')
 
-attacks: setup ## every attack of docs/security.md on the real parts, also those that take long (ONLY=words)
-	@$(BIN)/pytest tests/attacks --chaos $(if $(ONLY),-k '$(ONLY)')
+attacks: setup ## every attack of docs/security.md on the real parts, also those that take long (WORKERS=4 files side by side, ONLY=words)
+	@tests/run_all.sh $(BIN)/pytest $(WORKERS) tests/attacks --chaos $(if $(ONLY),-k '$(ONLY)')
 
 debian-test: ## setup, demo and SLURM's tests in a Debian 13 root, which is made in ~/.cache (TESTS=files, WORKERS=2)
 	@devgrid/in-debian.sh $(TESTS)
