@@ -202,9 +202,12 @@ def test_reporter__as_the_unit_of_slurmctlds_host__delivers_its_spool(machine: M
     wait_until(lambda: ready(machine, 9470), "the reporter to be ready", 60.0, 0.5)
     event = f"event=ended\njob_id=0x{7:064x}\nslurm_id=7\nstate=FAILED\nexit=3:0\nstart_s=5\nend_s=9\ncomplete=1\n"
     name = f"{1:019d}-7-end"
-    machine.put(f"/var/spool/supervisor/{name}", event)
-    machine.run(f"chown slurm: /var/spool/supervisor/{name}")
-    gone = f"test ! -e /var/spool/supervisor/{name}"
+    machine.put(RELEASE / "event", event)
+    spool = "/var/spool/supervisor"
+    machine.run(
+        f"install -o slurm -m 600 event {spool}/.{name} && mv {spool}/.{name} {spool}/{name}"
+    )  # as the hooks do
+    gone = f"test ! -e {spool}/{name}"
     wait_until(lambda: machine.succeeds(gone), "the event to be delivered", 60.0, 0.5)
     figures = machine.run("curl --silent --fail http://127.0.0.1:9470/metrics")
     assert 'supervisor_reporter_events_total{outcome="rejected"} 1' in figures  # the supervisor knows no such job
