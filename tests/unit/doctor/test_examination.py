@@ -95,3 +95,8 @@ def test_said__is_one_line() -> None:
     assert said(OSError("a\nb")) == "a"
     assert said(KeyError()) == "KeyError"
     assert said(Refusal()) == "connection refused"
+    refused = ConnectionRefusedError(111, "Connection refused")
+    assert said(refused) == "Connection refused"
+    assert said(OSError(f"HTTPConnection(host='node', port=1): Failed to establish a new connection: {refused}")) == (
+        "Connection refused"
+    )
