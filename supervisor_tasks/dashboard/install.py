@@ -4,7 +4,7 @@ from flower import urls
 from tornado.web import url
 
 from supervisor_tasks.dashboard.ledger_reader import LedgerReader
-from supervisor_tasks.dashboard.pages import JobPage, JobsPage, StylePage, WithOurTemplates
+from supervisor_tasks.dashboard.pages import FilePage, JobPage, JobsPage, WithOurTemplates
 
 
 def install() -> None:
@@ -13,6 +13,11 @@ def install() -> None:
     urls.handlers[:0] = [
         url(r"/jobs", JobsPage, reader, name="supervisor_jobs"),
         url(r"/jobs/([A-Za-z0-9_.-]+)/(0x[0-9a-f]{64})", JobPage, reader, name="supervisor_job"),
-        url(r"/supervisor.css", StylePage, name="supervisor_style"),
+        url(r"/supervisor.css", FilePage, _file("css", "text/css"), name="supervisor_style"),
+        url(r"/supervisor.js", FilePage, _file("js", "text/javascript"), name="supervisor_script"),
     ]
     urls.settings["template_loader"] = WithOurTemplates(urls.settings["template_path"])
+
+
+def _file(ending: str, content_type: str) -> dict[str, str]:
+    return {"name": f"supervisor.{ending}", "content_type": content_type}

@@ -11,15 +11,18 @@ from functools import cached_property
 
 from sqlalchemy import Engine
 
+from supervisor_tasks.cli.bill import Bill, assigned_prices
 from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
 from supervisor_tasks.cli.views import Cell
 from supervisor_tasks.config.embedded_servers import running_database_url
 from supervisor_tasks.config.settings import Settings, load
 from supervisor_tasks.errors import PermanentError
-from supervisor_tasks.jobs.model import JobId, State
+from supervisor_tasks.jobs.model import Job, JobId, State
 from supervisor_tasks.ledger.clusters import known_clusters
 from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
 from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.status_queries import JobFilter, Overview, Row
 
 QUERY_TIMEOUT_S = 5
@@ -102,10 +105,17 @@ class LedgerReader:
         overview = Overview(self.engine, cluster)
         row, story, now = overview.job(job_id), overview.timeline(job_id), overview.now()
         return JobStory(
-            {"cluster": Cell(cluster), **facts_of(job, row, now, story)},
+            {"cluster": Cell(cluster), **facts_of(job, row, now, story), **_bill(ledger, job, row).facts()},
             lines_of(story, details=False, transaction_url=self.settings.explorer_url),
             next_of(job, story, now),
         )
+
+
+def _bill(ledger: Ledger, job: Job, row: Row) -> Bill:
+    """The bill of a job, as `supervisor job show` has it."""
+    paid = Earnings(ledger.engine, ledger.cluster).total(EarningsFilter(job.job_id))
+    prices = assigned_prices(job, row["created_at"], Registrations(ledger.facts).registered_prices(), paid.earned_wei)
+    return Bill(job, prices, paid.earned_wei, paid.fees_wei)
 
 
 @dataclass(frozen=True, slots=True)

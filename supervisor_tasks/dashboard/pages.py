@@ -132,13 +132,17 @@ class JobPage(SupervisorPage):
         )
 
 
-class StylePage(web.RequestHandler):
-    """The style of our pages, and what of Flower's has to change so that its tables fit a screen."""
+class FilePage(web.RequestHandler):
+    """The style of our pages, or the script that shows failed jobs in red in Flower's own table."""
+
+    def initialize(self, name: str, content_type: str) -> None:
+        """Tornado gives the arguments of the route."""
+        self.name, self.content_type = name, content_type
 
     def get(self) -> None:
         """Send it."""
-        self.set_header("Content-Type", "text/css; charset=utf-8")
-        self.write((TEMPLATES / "supervisor.css").read_text())
+        self.set_header("Content-Type", f"{self.content_type}; charset=utf-8")
+        self.write((TEMPLATES / self.name).read_text())
 
 
 class WithOurTemplates(template.Loader):
@@ -166,8 +170,17 @@ ADDED = {
     },
     "base.html": {
         "</head>": """  <link href="{{ reverse_url('supervisor_style') }}" rel="stylesheet">
-  </head>"""
+  </head>""",
+        "</body>": """  <script src="{{ reverse_url('supervisor_script') }}"></script>
+  </body>""",
     },
+    "tasks.html": {
+        '<button class="task-state-filter" type="button" data-task-state="RETRY"': (
+            '<button class="task-state-filter" type="button" data-task-state="JOB-FAILED" aria-pressed="false">Job failed'
+            '</button>\n    <button class="task-state-filter" type="button" data-task-state="RETRY"'
+        )
+    },
+    "task.html": {'{% elif task.state == "FAILURE" %}': '{% elif task.state in ("FAILURE", "JOB-FAILED") %}'},
 }
 
 

@@ -98,7 +98,7 @@ def test_tasks__one_search__finds_id_customer_and_slurm_id(
     for words in (jobs["failed"], f"slurm:{slurm_id}", f"customer:{customer.address}"):
         page = requests.get(f"{flower.flower_url}/jobs", params={"q": words}, timeout=deadline(10))
         assert jobs["failed"] in page.text, words
-    for words in (jobs["failed"], customer.address):
+    for words in (jobs["failed"], f"slurm:{slurm_id}", customer.address):
         assert any(jobs["failed"] in str(task["result"]) + str(task["args"]) for task in tasks(flower, words)), words
 
 
@@ -118,7 +118,9 @@ def test_page__at_1280_pixels__fits_and_has_a_picture(
     )
     assert [width for width in widths if width[1] > WIDTH or width[2] > WIDTH] == []
     if page == "tasks":
-        assert len(driver.find_elements(By.CSS_SELECTOR, ".text-bg-secondary")) >= 1
+        red = driver.find_elements(By.CSS_SELECTOR, "td .badge.text-bg-danger")
+        assert {badge.text for badge in red} == {"JOB-FAILED"}
+        assert driver.find_elements(By.CSS_SELECTOR, "button[data-task-state='JOB-FAILED']")
     folder = IMAGES if os.environ.get("SCREENSHOTS") == "write" else tmp_path
     picture = folder / f"flower-{page}.png"
     assert driver.save_screenshot(str(picture))
