@@ -87,7 +87,7 @@ def show(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show an alarm with all that is known of its cause, and what to do.
+    """Show an alarm with all that is known of its cause, and what to do; of one that is off, what it means.
 
     Example: supervisor alarm show wallet_empty
     """
@@ -98,8 +98,10 @@ def show(
 
 def _show_alarm(cli: CliContext, name: str, output: Format) -> None:
     found = {alarm.name.value: asdict(alarm) for alarm in cli.ledger.alarms.all()}
-    if name not in found:
-        raise CommandError(f"found no alarm {name!r} that is on; those that are: {', '.join(found) or 'none'}")
+    if name not in list(AlarmName):
+        resembled = "".join(f" {one}?" for one in get_close_matches(name, list(AlarmName)))
+        raise CommandError(f"found no alarm {name!r}; expected one of docs/reference/alarms.md{resembled}")
+    found.setdefault(name, {"name": name, "details": {}, "raised_at": None})
     meaning, silence = MEANINGS[AlarmName(name)], cli.ledger.incidents.silences().get(name)
     found[name] |= {"cause": meaning.cause, "do": meaning.advice} | _silenced(silence)
     if output in (Format.JSON, Format.YAML):
@@ -111,11 +113,11 @@ def _show_alarm(cli: CliContext, name: str, output: Format) -> None:
 
 
 def facts_of(alarm: Mapping[str, Any], silence: Silence | None, now: datetime, runbook_url: str) -> dict[str, str]:
-    """Return what is told of an alarm that is on: what it means, what to do, and what was seen."""
-    name = AlarmName(alarm["name"])
+    """Return what is told of an alarm: since when it is on, what it means, what to do, and what was seen."""
+    name, since = AlarmName(alarm["name"]), alarm["raised_at"]
     told = {
         "alarm": name.value,
-        "on for": span((now - alarm["raised_at"]).total_seconds()),
+        "on for": "it is off" if since is None else span((now - since).total_seconds()),
         "means": MEANINGS[name].cause,
         "do": MEANINGS[name].advice,
         "page": page_of(runbook_url, name.value),

@@ -62,10 +62,20 @@ class Nouns(CommandGroup):
                 return command
         return None
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the noun that is meant. For a word that is none, typer suggests those that it resembles."""
+        self.commands: Any = dict.fromkeys(self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command, and end it with a status and a line on an error that the operator can do something about."""
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix(
+                "Value error, "
+            )  # pydantic's words, for a value that is not listed
+            raise
         except SupervisorError as error:
             end(str(error), error)
         except Exception as error:

@@ -21,6 +21,7 @@ from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.ledger.status_queries import OpenEffectFilter
 
 NO_RUN = "0" * 16  # instead of the number of a real run
 RunNumber = Annotated[int | None, typer.Option("--run", min=1, help="Instead of the last one.")]
@@ -325,7 +326,7 @@ def _run_number(cli: CliContext, run_id: int | None) -> int:
 
 def _last_error(cli: CliContext, number: int) -> str:
     """Return why the run makes no progress now; empty if it does."""
-    effects = cli.overview.effects(kind=EffectKind.BENCHMARK)
+    effects = cli.overview.effects(OpenEffectFilter(kind=EffectKind.BENCHMARK))
     return next((str(row["last_error"] or "") for row in effects if row["subject"] == str(number)), "")
 
 

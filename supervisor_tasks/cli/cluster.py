@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import cli_context
+from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Cell, Column, View, span
@@ -56,13 +56,22 @@ def list_(
 
 
 @app.command()
-def show(context: typer.Context, output: options.Output = Format.TABLE, no_color: options.NoColor = False) -> None:
+def show(
+    context: typer.Context,
+    output: options.Output = Format.TABLE,
+    watch: options.Watch = None,
+    no_color: options.NoColor = False,
+) -> None:
     """Show which SLURM has the cluster's jobs, which one was seen in its place, and what is paused.
 
     Example: supervisor cluster show
     """
     cli = cli_context(context)
     cli.shown.color = not no_color
+    cli.shown.repeated(lambda: _show(cli, output), watch)
+
+
+def _show(cli: CliContext, output: Format) -> None:
     facts, switches = cli.ledger.facts, cli.ledger.switches
     wallet = cli.ledger.wallets.held()
     found = {

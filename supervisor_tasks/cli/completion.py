@@ -22,7 +22,7 @@ app = options.single()
 
 
 @app.command()
-def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> None:
+def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="The shell.")]) -> None:
     """Print what lets a shell complete the words of `supervisor`.
 
     Example: supervisor completion bash > /etc/bash_completion.d/supervisor

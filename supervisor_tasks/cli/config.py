@@ -73,7 +73,10 @@ def check(
     context: typer.Context,
     process: Annotated[
         ConfiguredProcess,
-        typer.Argument(help="The process whose settings are checked; chain and slurm are workers of that queue."),
+        typer.Argument(
+            metavar="PROCESS",
+            help="The process whose settings are checked; chain and slurm are workers of that queue.",
+        ),
     ] = ConfiguredProcess.WORKER,
     form_only: Annotated[
         bool, typer.Option("--form-only", help="Only whether they are complete and well-formed; ask no server.")

@@ -11,7 +11,6 @@ import typer
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import ExitCode
-from supervisor_tasks.cli.job import hex_beginning
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import STYLES, Cell, Column, View
@@ -57,7 +56,7 @@ def doctor(
     cli = cli_context(context)
     cli.shown = Output(secrets_of(os.environ))
     cli.shown.color = not no_color
-    address = hex_beginning(customer)
+    address = options.hex_beginning(customer)
     show_findings(cli, check_up(dict(os.environ), address, within_s), Format.JSON if as_json else output)
 
 

@@ -13,7 +13,7 @@ import typer
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
-from supervisor_tasks.cli.job import bill_of, hex_beginning
+from supervisor_tasks.cli.job import bill_of
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import LEAST_ID, Bar, Column, View
 from supervisor_tasks.cli.wording import counted
@@ -81,7 +81,7 @@ def earnings(
     cli.shown.color = not no_color
     one = None if job is None else cli.job(job)
     per = per if one is None else Per.JOB
-    wanted = EarningsFilter(None if one is None else one.job_id, hex_beginning(customer), options.age(since))
+    wanted = EarningsFilter(None if one is None else one.job_id, options.hex_beginning(customer), options.age(since))
     drawn = plot or svg is not None
     is_table = output in (Format.TABLE, Format.WIDE) and not as_csv
     most = limit or (MOST_SHOWN if is_table else None)
@@ -130,7 +130,7 @@ def _show_total(cli: CliContext, total: Earned, job: Job | None) -> None:
     sums = asdict(total)
     told = (
         f"{counted(sums['jobs'], 'job')}, {counted(sums['minutes'], 'minute')},"
-        f" {format_credits(sums['earned_wei'])} credits earned, {format_credits(sums['fees_wei'])} paid for gas"
+        f" {format_credits(sums['earned_wei'])} credits earned, {format_credits(sums['fees_wei'])} coins paid for gas"
     )
     cli.shown.facts({"total": told})
 

@@ -13,6 +13,7 @@ from supervisor_tasks.cli.views import Column, View
 from supervisor_tasks.jobs.events import OperatorAbandonedEffect
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId
 from supervisor_tasks.ledger import operator_actions
+from supervisor_tasks.ledger.status_queries import OpenEffectFilter
 from supervisor_tasks.reconciliation.snapshot import IN_SLURM
 
 EFFECTS = View(
@@ -47,6 +48,16 @@ class EffectFilter(StrEnum):
     PARKED = "parked"
 
 
+class EffectSort(StrEnum):
+    """The orders of a list of effects."""
+
+    DUE = "due"
+    AGE = "age"
+    KIND = "kind"
+    STATE = "state"
+    TRIES = "tries"
+
+
 app = options.noun("See what is left to do, and give up what cannot be done.", example="effect list --state parked")
 
 
@@ -54,7 +65,12 @@ app = options.noun("See what is left to do, and give up what cannot be done.", e
 def list_(
     context: typer.Context,
     state: Annotated[EffectFilter | None, typer.Option(help="Only what is so; parked effects wait for you.")] = None,
-    kind: Annotated[EffectKind | None, typer.Option(help="Only of this kind.")] = None,
+    kind: Annotated[
+        EffectKind | None, typer.Option(metavar="KIND", help=f"Only of this kind: {', '.join(EffectKind)}.")
+    ] = None,
+    customer: Annotated[str | None, typer.Option(help="Only of the customer whose address begins so.")] = None,
+    since: options.Since = None,
+    sort: Annotated[EffectSort, typer.Option(help="The order.")] = EffectSort.DUE,
     limit: options.Limit = 100,
     output: options.Output = Format.TABLE,
     watch: options.Watch = None,
@@ -65,8 +81,15 @@ def list_(
     Example: supervisor effect list --state parked -o wide
     """
     cli = cli_context(context)
-    place, of_kind = state and state.value, kind and kind.value
-    cli.present(EFFECTS, lambda: cli.overview.effects(place, of_kind, limit), output, watch, no_color)
+    wanted = OpenEffectFilter(
+        state and state.value,
+        kind and kind.value,
+        options.age(since),
+        options.hex_beginning(customer),
+        sort.value,
+        limit,
+    )
+    cli.present(EFFECTS, lambda: cli.overview.effects(wanted), output, watch, no_color)
 
 
 @app.command()

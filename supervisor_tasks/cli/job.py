@@ -1,14 +1,15 @@
 """`supervisor job`: what became of the customers' jobs, and the decisions about them that only an operator can make."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from supervisor_tasks.cli import job_actions, options
 from supervisor_tasks.cli.bill import Bill, assigned_prices
 from supervisor_tasks.cli.context import CliContext, cli_context
-from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
 from supervisor_tasks.cli.views import Column, View
@@ -30,12 +31,12 @@ JOBS = View(
         Column("CHANGED", "updated_at", "age"),
         Column("LIMIT_MIN", "time_limit_min", "number", wide=True),
         Column("RAN", "elapsed_s", "span", wide=True),
-        Column("REASON", "reason", flexible=True),
+        Column("OUTCOME", "outcome", "outcome", flexible=True),
     ),
 )
 
 
-class Sort(StrEnum):
+class JobSort(StrEnum):
     """The orders of a list of jobs."""
 
     AGE = "age"
@@ -56,11 +57,15 @@ def list_(
     context: typer.Context,
     state: Annotated[
         list[State] | None,
-        typer.Option(case_sensitive=False, metavar="STATE", help="Only in this state; may be given several times."),
+        typer.Option(
+            case_sensitive=False,
+            metavar="STATE",
+            help=f"Only in this state: {', '.join(State).lower()}; may be given several times.",
+        ),
     ] = None,
     customer: Annotated[str | None, typer.Option(help="Only of the customer whose address begins so.")] = None,
     since: options.Since = None,
-    sort: Annotated[Sort, typer.Option(help="The order.")] = Sort.AGE,
+    sort: Annotated[JobSort, typer.Option(help="The order.")] = JobSort.AGE,
     limit: options.Limit = 100,
     output: options.Output = Format.TABLE,
     watch: options.Watch = None,
@@ -72,8 +77,15 @@ def list_(
     """
     cli = cli_context(context)
     states = tuple(one.value for one in state or ())
-    wanted = JobFilter(states, hex_beginning(customer), options.age(since), sort.value, limit)
-    cli.present(JOBS, lambda: cli.overview.jobs(wanted), output, watch, no_color)
+    wanted = JobFilter(states, options.hex_beginning(customer), options.age(since), sort.value, limit)
+    told = with_outcome if output in (Format.TABLE, Format.WIDE) else dict
+    view = JOBS if states else replace(JOBS, title="jobs that are not settled")
+    cli.present(view, lambda: [told(row) for row in cli.overview.jobs(wanted)], output, watch, no_color)
+
+
+def with_outcome(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job's row with its outcome in words: how it has ended, and why; before that, what is told of it."""
+    return {**row, "outcome": ": ".join(filter(None, (row["outcome_status"], row["reason"])))}
 
 
 @app.command()
@@ -119,16 +131,6 @@ def bill_of(cli: CliContext, job: Job) -> Bill:
     registered = Registrations(cli.ledger.facts).registered_prices()
     prices = assigned_prices(job, claimed_at, registered, paid.earned_wei)
     return Bill(job, prices, paid.earned_wei, paid.fees_wei)
-
-
-def hex_beginning(customer: str | None) -> str | None:
-    """Return the address, or its beginning, that an operator has written. Raises UnusableError."""
-    if customer is None:
-        return None
-    address = customer.lower()
-    if not address.startswith("0x") or len(address) > 42 or not set(address[2:]) <= set("0123456789abcdef"):
-        raise UnusableError(f"--customer: found {customer!r}; expected an address or its beginning, such as 0x506a")
-    return address
 
 
 app.command("retry")(job_actions.retry)

@@ -114,7 +114,7 @@ def _refuse_absurd(cli: CliContext, job: Job, outcome: Outcome, force: bool) -> 
         raise CommandError(
             f"found {job.state}, {job.chain_status.name} on chain; expected a job that is not decided: it cannot be settled"
         )
-    under_way = [row for row in cli.overview.transactions(only_open=True) if row["job_id"] == job.job_id]
+    under_way = [row for row in cli.overview.open_transactions() if row["job_id"] == job.job_id]
     if under_way:
         raise CommandError(
             f"found the open transaction {under_way[0]['hash']} ({under_way[0]['purpose']}) of the job; expected none: wait"

@@ -1,11 +1,15 @@
 """`supervisor log`: what operators have changed."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import typer
 
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import cli_context
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
+from supervisor_tasks.cli.wording import cut_ids
 
 LOG = View(
     "changes",
@@ -40,9 +44,15 @@ def log(
     younger = options.age(since)
 
     def rows() -> list[dict[str, object]]:
-        return cli.log.last(limit, since=None if younger is None else cli.now() - younger)
+        found = cli.log.last(limit, since=None if younger is None else cli.now() - younger)
+        return list(map(with_short_ids, found)) if output is Format.TABLE else found
 
     cli.present(LOG, rows, output, watch, no_color)
+
+
+def with_short_ids(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry whose change names jobs by the beginnings of their ids, so that the rest of it is in sight."""
+    return {**row, "change": cut_ids(str(row["change"]))}
 
 
 COMMANDS = {"log": app}

@@ -78,3 +78,13 @@ def age(text: str | None, option: str = "--since") -> timedelta | None:
     if not number.isascii() or not number.isdigit() or unit not in UNITS_S or len(number) > 6:
         raise UnusableError(f"{option}: found {text!r}; expected an age such as 90s, 15m, 2h, 3d or 1w")
     return timedelta(seconds=int(number) * UNITS_S[unit])
+
+
+def hex_beginning(customer: str | None) -> str | None:
+    """Return the address, or its beginning, that an operator has written. Raises UnusableError."""
+    if customer is None:
+        return None
+    address = customer.lower()
+    if not address.startswith("0x") or len(address) > 42 or not set(address[2:]) <= set("0123456789abcdef"):
+        raise UnusableError(f"--customer: found {customer!r}; expected an address or its beginning, such as 0x506a")
+    return address

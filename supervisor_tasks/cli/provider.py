@@ -37,13 +37,22 @@ app = options.noun(
 
 
 @app.command()
-def show(context: typer.Context, output: options.Output = Format.TABLE, no_color: options.NoColor = False) -> None:
+def show(
+    context: typer.Context,
+    output: options.Output = Format.TABLE,
+    watch: options.Watch = None,
+    no_color: options.NoColor = False,
+) -> None:
     """Show how the provider stands with the grid, what is registered, what waits for approval, and what is offered.
 
     Example: supervisor provider show
     """
     cli = cli_context(context)
     cli.shown.color = not no_color
+    cli.shown.repeated(lambda: _show(cli, output), watch)
+
+
+def _show(cli: CliContext, output: Format) -> None:
     registrations = Registrations(cli.ledger.facts)
     known, decision = registrations.standing(), registrations.last_decision()
     if known is None or decision is None:

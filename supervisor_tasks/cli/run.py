@@ -45,9 +45,13 @@ PROCESSES = {
 }
 
 
-ABOUT = "Run one process of the fleet, with OPTIONS of its own. It takes the place of this one and gets signals itself."
-WHOLE = """Without PROCESS: worker, beat, callbacks, flower and metrics of one cluster as child processes, their logs merged.
-Each setting can be a flag: --slurm.partition main is SLURM_PARTITION=main. --embedded: Postgres and Redis run inside."""
+ABOUT = """Run one process of the fleet, with OPTIONS of its own.
+
+It takes the place of this one, and gets signals itself."""
+WHOLE = """Without PROCESS: worker, beat, callbacks, flower and metrics of one cluster as
+child processes, their logs merged. Each setting can be a flag:
+--slurm.partition main is SLURM_PARTITION=main. --embedded: Postgres and Redis
+run inside."""
 EXAMPLE = "Example: supervisor run worker -Q main.chain"
 HELP = ("-h", "--help")
 

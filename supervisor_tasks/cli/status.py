@@ -13,6 +13,7 @@ from supervisor_tasks.cli.claim_stops import slurm_answers
 from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
+from supervisor_tasks.cli.sweep import found_by
 from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.cli.wording import coins, counted
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -105,6 +106,7 @@ def _document(snapshot: StatusSummary, findings: Findings) -> dict[str, Any]:
         "balance_wei": None if purse.balance_wei is None else str(purse.balance_wei),
         "earned_today_wei": str(purse.earned_wei),
         "claims": not findings.claim_stops,
+        "claimable_jobs": None if snapshot.claimable is None else snapshot.claimable.number,
         "why_no_claims": list(findings.claim_stops),
         "lag_blocks": lag_blocks(snapshot),
         "complaints": list(findings.complaints),
@@ -142,7 +144,7 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
         "earned today": f"{format_credits(purse.earned_wei)} credits from {counted(purse.jobs, 'paid job')} (UTC's day)",
         "RPC endpoints": ", ".join(f"{name} {health}" for name, health in snapshot.endpoints.items())
         or "none was asked",
-        "last sweep": "none" if snapshot.last_sweep is None else f"ended {span(snapshot.since_sweep_s)} ago",
+        "last sweep": _sweep(snapshot),
         "chain head": _head(snapshot.head, snapshot.cursors.get(LOGS, 0)),
         "chain read up to": _read_up_to(snapshot),
         "queues": _queues(snapshot.queues),
@@ -151,6 +153,16 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
     health = Cell("; ".join(complaints), "red") if complaints else Cell("everything periodic comes to an end", "green")
     shown = {name: value if isinstance(value, Cell) else Cell(value) for name, value in texts.items()}
     return {"cluster": Cell(snapshot.cluster), "health": health} | shown
+
+
+def _sweep(snapshot: StatusSummary) -> Cell:
+    """Return when the last sweep ended, and what it has found."""
+    if snapshot.last_sweep is None:
+        return Cell("none")
+    ended = f"ended {span(snapshot.since_sweep_s)} ago"
+    if not snapshot.last_sweep.report.get("found"):
+        return Cell(ended)
+    return Cell(f"{ended}, found {found_by(snapshot.last_sweep.report)}: `supervisor sweep show`", "yellow")
 
 
 def _head(head: TickReading | None, read_up_to: int) -> Cell:
@@ -198,10 +210,22 @@ def _dated(text: str, reading: TickReading) -> Cell:
 
 
 def _claims(snapshot: StatusSummary, stops: Sequence[str]) -> Cell:
+    waiting = _claimable(snapshot.claimable)
     if not stops:
-        return _slow_claims(snapshot)
+        claims = _slow_claims(snapshot)
+        return Cell(f"{claims.text}{waiting}", claims.style)
     by_hand = len(stops) == 1 and snapshot.claiming_paused
-    return Cell(stops[0], "yellow") if by_hand else Cell(f"stopped: {'; '.join(stops)}", "red")
+    if by_hand:
+        return Cell(f"{stops[0]}{waiting}", "yellow")
+    return Cell(f"stopped: {'; '.join(stops)}{waiting}", "red")
+
+
+def _claimable(reading: TickReading | None) -> str:
+    """Return how many jobs wait on the contract; empty if none does, or no worker has looked yet."""
+    if reading is None or not reading.number:
+        return ""
+    jobs = counted(reading.number, "job waits on the contract", "jobs wait on the contract")
+    return f"; {_dated(jobs, reading).text}"
 
 
 def _slow_claims(snapshot: StatusSummary) -> Cell:

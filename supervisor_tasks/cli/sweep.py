@@ -105,6 +105,7 @@ def run(
 @app.command("list")
 def list_(
     context: typer.Context,
+    since: options.Since = None,
     limit: options.Limit = 20,
     output: options.Output = Format.TABLE,
     watch: options.Watch = None,
@@ -116,13 +117,19 @@ def list_(
     """
     cli = cli_context(context)
     form = _listed_row if output in (Format.TABLE, Format.WIDE) else _row
-    cli.present(SWEEPS, lambda: [form(one) for one in cli.sweeps.last(limit)], output, watch, no_color)
+    younger = options.age(since)
+
+    def rows() -> list[dict[str, Any]]:
+        least = None if younger is None else cli.now() - younger
+        return [form(one) for one in cli.sweeps.last(limit) if least is None or one.begun_at >= least]
+
+    cli.present(SWEEPS, rows, output, watch, no_color)
 
 
 @app.command()
 def show(
     context: typer.Context,
-    sweep: Annotated[int | None, typer.Argument(metavar="[SWEEP]", help="Its number; else the last one.")] = None,
+    sweep: Annotated[int | None, typer.Argument(metavar="SWEEP", help="Its number; else the last one.")] = None,
     output: options.Output = Format.TABLE,
     watch: options.Watch = None,
     no_color: options.NoColor = False,

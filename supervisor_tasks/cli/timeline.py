@@ -5,6 +5,7 @@ same again become one.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,6 +20,8 @@ from supervisor_tasks.jobs.stalled import NOT_LISTED
 Entry = Mapping[str, Any]
 Told = tuple[str, Callable[[Mapping[str, Any]], str]]
 
+TOLD_BESIDE = ("CallbackReceived",)  # the callback itself has a line
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*[+-]\d\d:\d\d")
 SEEN = ("SlurmPendingObserved", "SlurmRunningObserved")  # the events that have SLURM's own word
 MISSING = (
     "SLURM does not list the job: after SWEEP_GRACE_S it ends as PANICKED at no cost, or the alarm sweep_contradiction"
@@ -159,7 +162,9 @@ def _folded(lines: Iterable[Line]) -> Iterator[Line]:
 def _line(entry: Entry, with_details: bool, transaction_url: str) -> Line | None:
     """Return the line of an entry. An effect has one only if it was parked or fails: its events tell the rest."""
     details = entry["details"]
-    shown = plain(details) if with_details else ""
+    shown = plain(_readable(details)) if with_details else ""
+    if entry["what"] in TOLD_BESIDE and not with_details:
+        return None
     if entry["source"] == "journal":
         who, teller = TELLERS.get(entry["what"], ("ledger", _fixed(entry["what"])))
         return Line(entry["at"], who, teller(details), STYLES.get(str(details.get("state")), ""), shown)
@@ -172,6 +177,15 @@ def _line(entry: Entry, with_details: bool, transaction_url: str) -> Line | None
             entry["at"], "worker", _effect(entry["what"], details), "red" if "parked_at" in details else "", shown
         )
     return None
+
+
+def _readable(value: Any) -> Any:
+    """Return details without what is empty, and with moments as the other lines have them."""
+    if isinstance(value, Mapping):
+        return {name: _readable(entry) for name, entry in value.items() if entry not in (None, "", [], {})}
+    if isinstance(value, str) and MOMENT.fullmatch(value):
+        return f"{datetime.fromisoformat(value).astimezone():%m-%d %H:%M:%S}"
+    return value
 
 
 def _callback(what: str, details: Mapping[str, Any]) -> str:
@@ -192,9 +206,11 @@ def _transaction(purpose: str, details: Mapping[str, Any], url: str) -> str:
 
 def _effect(kind: str, details: Mapping[str, Any]) -> str:
     error = f": {details['last_error']}" if details.get("last_error") else ""
+    failed = int(details.get("attempts") or 0)
+    tries = f" after {counted(failed, 'failed try', 'failed tries')}" if failed else ""
     if "parked_at" in details:
-        return f"{kind} is parked after {details.get('attempts')} tries{error}"
-    return f"{kind} {'was done' if 'done_at' in details else 'is open'} after {details.get('attempts')} tries{error}"
+        return f"{kind} is parked{tries}{error}"
+    return f"{kind} {'was done' if 'done_at' in details else 'is open'}{tries}{error}"
 
 
 # --- what comes next --------------------------------------------------------------------------------------------------

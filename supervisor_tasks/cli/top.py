@@ -16,7 +16,7 @@ import typer
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import UnusableError
-from supervisor_tasks.cli.job import JOBS, show_job
+from supervisor_tasks.cli.job import JOBS, show_job, with_outcome
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.status import EFFECTS, facts_of, findings_of
@@ -142,13 +142,27 @@ def following(only: State | None) -> State | None:
     return states[0] if only is None else states[states.index(only) + 1]
 
 
+def what_follows(*, paused: bool, under_way: int) -> str:
+    """Return what a switch of the claims brings, in numbers."""
+    jobs = f"{counted(under_way, 'job')} under way"
+    return (
+        f"jobs will be claimed again, beside {jobs}" if paused else f"no more jobs will be claimed; {jobs} will go on"
+    )
+
+
+def _claims(cli: CliContext) -> tuple[bool, str]:
+    """Return whether claims are paused, and what a switch of them brings."""
+    paused = cli.ledger.switches.is_set(Switch.CLAIMING_PAUSED)
+    return paused, what_follows(paused=paused, under_way=sum(cli.overview.snapshot().jobs.values()))
+
+
 def _switch_claims(cli: CliContext) -> None:
-    switches = cli.ledger.switches
-    if switches.is_set(Switch.CLAIMING_PAUSED):
-        with cli.change("claims resume", "claims", "jobs will be claimed again", yes=True, reason="top", quiet=True):
+    switches, (paused, will) = cli.ledger.switches, _claims(cli)
+    verb = "resume" if paused else "pause"
+    with cli.change(f"claims {verb}", "claims", will, yes=True, reason="top", quiet=True):
+        if paused:
             switches.unset(Switch.CLAIMING_PAUSED)
-    else:
-        with cli.change("claims pause", "claims", "no more jobs will be claimed", yes=True, reason="top", quiet=True):
+        else:
             switches.set(Switch.CLAIMING_PAUSED, "supervisor top")
 
 
@@ -157,7 +171,7 @@ def _draw(cli: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) ->
     columns, rows = os.get_terminal_size()
     room = rows - 2
     lines = _overview_and_jobs(cli, screen, jobs, room) if screen.opened is None else _story(cli, screen, room)
-    question = "Pause or resume claims? y/n" if screen.asks else KEYS
+    question = f"{_claims(cli)[1]}: go on? y/n" if screen.asks else KEYS
     shown = [*lines[:room], "", question[: columns - 1]]
     sys.stdout.write(HOME + f"{CLEAR_LINE}\r\n".join(shown) + CLEAR_BELOW)
     sys.stdout.flush()
@@ -179,7 +193,7 @@ def _overview_and_jobs(cli: CliContext, screen: Screen, jobs: Sequence[Mapping[s
         cli.shown.title(f"jobs: {title}")
     first = max(screen.marked + 1 - max(room - len(above) - 1, 1), 0)  # the marked job is the last line at most
     with cli.shown.captured() as list_:
-        cli.shown.table(JOBS, jobs[first:], cli.now(), marked=screen.marked - first)
+        cli.shown.table(JOBS, list(map(with_outcome, jobs[first:])), cli.now(), marked=screen.marked - first)
     return above + list_
 
 

@@ -15,6 +15,7 @@ from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import STYLES, Cell, Column, View, span
 from supervisor_tasks.cli.wording import coins, gas_price
 from supervisor_tasks.ledger import operator_actions
+from supervisor_tasks.ledger.status_queries import TransactionFilter
 from supervisor_tasks.ledger.transactions import OPEN
 from supervisor_tasks.wallet.pending_policy import TransactionRequest
 
@@ -64,6 +65,16 @@ class TransactionState(StrEnum):
     FOREIGN = "FOREIGN"  # another program's, at a nonce of ours
 
 
+class TransactionSort(StrEnum):
+    """The orders of a list of transactions."""
+
+    AGE = "age"
+    NONCE = "nonce"
+    STATE = "state"
+    PURPOSE = "purpose"
+    FEE = "fee"
+
+
 Name = Annotated[str, typer.Argument(metavar="TX", help="Its number, or the beginning of a hash.")]
 app = options.noun("See the wallet's transactions, and have those that wait bumped or cancelled.", example="tx list")
 
@@ -73,7 +84,12 @@ def list_(
     context: typer.Context,
     only_open: Annotated[bool, typer.Option("--open", help="Only those that are not known to be mined.")] = False,
     state: Annotated[TransactionState | None, typer.Option(case_sensitive=False, help="Only in this state.")] = None,
+    customer: Annotated[
+        str | None,
+        typer.Option(help="Only for jobs of the customer whose address begins so; without claims."),
+    ] = None,
     since: options.Since = None,
+    sort: Annotated[TransactionSort | None, typer.Option(help="The order.")] = None,
     limit: options.Limit = 50,
     output: options.Output = Format.TABLE,
     watch: options.Watch = None,
@@ -84,12 +100,15 @@ def list_(
     Example: supervisor tx list --open
     """
     cli = cli_context(context)
-    of_state, younger = state and state.value, options.age(since)
-
-    def rows() -> list[dict[str, Any]]:
-        return cli.overview.transactions(only_open, limit, state=of_state, since=younger)
-
-    cli.present(TRANSACTIONS, rows, output, watch, no_color)
+    wanted = TransactionFilter(
+        only_open,
+        state and state.value,
+        options.age(since),
+        options.hex_beginning(customer),
+        sort.value if sort else "",
+        limit,
+    )
+    cli.present(TRANSACTIONS, lambda: cli.overview.transactions(wanted), output, watch, no_color)
 
 
 @app.command()
@@ -149,13 +168,21 @@ def facts_of(row: Mapping[str, Any], now: datetime) -> dict[str, str | Cell]:
         "highest fee": gas_price(int(row["max_fee_wei"])),
         "tip": gas_price(int(row["priority_fee_wei"])),
         "gas limit": f"{row['gas']}, so at most {coins(int(row['gas']) * int(row['max_fee_wei']))}",
+        "cost": _cost(row),
         "block": "" if row["block_number"] is None else str(row["block_number"]),
         "signed": ago("created_at"),
         "sent": ago("sent_at") or ("not yet" if state in OPEN else ""),
-        "over": ago("done_at"),
+        "done": ago("done_at"),
         "doubted": f"{ago('contested_at')}: its nonce was mined without it" if row["contested_at"] else "",
         "error": Cell(row["error"] or "", "red"),
     }
+
+
+def _cost(row: Mapping[str, Any]) -> str:
+    """Return what a mined transaction has cost; empty before that."""
+    if row["gas_used"] is None or row["gas_price_wei"] is None:
+        return ""
+    return f"{coins(row['gas_used'] * int(row['gas_price_wei']))} for {row['gas_used']} gas"
 
 
 @app.command()
@@ -178,7 +205,7 @@ def cancel(context: typer.Context, transaction: Name, reason: options.Reason = "
     """
     cli = cli_context(context)
     row = _open(cli, transaction)
-    later = sum(other["nonce"] > row["nonce"] for other in cli.overview.transactions(only_open=True))
+    later = sum(other["nonce"] > row["nonce"] for other in cli.overview.open_transactions())
     will = (
         f"{_named(row)} will be replaced by one that does nothing, for a higher fee; {later} later ones wait behind it"
     )

@@ -45,7 +45,8 @@ STYLES = {
 class Column:
     """A column: its title, the key of its values, and how they are shown.
 
-    `kind`: text, id (cut), age (of a moment), span (seconds), state (in colour) or number (to the right). `wide`: only
+    `kind`: text, id (cut), age (of a moment), span (seconds), state (in colour), outcome (in the colour of the words
+    before its colon) or number (to the right). `wide`: only
     the wide form has it. `flexible`: it is cut where the terminal is too narrow.
     """
 
@@ -125,8 +126,8 @@ def _cell(column: Column, value: Any, now: datetime, cut: Callable[[str], str]) 
         return Cell(span((now - value).total_seconds()))
     if column.kind == "span":
         return Cell(span(float(value)))
-    if column.kind == "state":
-        return Cell(str(value), STYLES.get(str(value), ""))
+    if column.kind in ("state", "outcome"):
+        return Cell(str(value), STYLES.get(str(value).partition(":")[0], ""))
     return Cell(value if isinstance(value, str) else plain(value))
 
 

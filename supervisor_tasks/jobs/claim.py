@@ -16,7 +16,7 @@ from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.read_once import reading_once
 from supervisor_tasks.ledger.registrations import Registrations
-from supervisor_tasks.ledger.tick_names import CHAIN_HEAD
+from supervisor_tasks.ledger.tick_names import CHAIN_HEAD, CLAIMABLE
 from supervisor_tasks.monitoring.chain_alarms import chain_watched, wallet_watched
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.monitoring.slurm_tries import LAST_ANSWER_KEY
@@ -31,13 +31,14 @@ MORE_GAS = 20_000  # more than the next claim needs: the claims behind it may ha
 
 
 def look(context: WorkerContext, head: int | None = None) -> bool:
-    """Whether the contract has anything for us. Stores our permissions and the chain's head, if it is known, and calls
-    the operator when the chain or the wallet has a problem. Raises RpcUnavailableError or LedgerUnavailableError (a
-    retry helps), or WrongChainError.
+    """Whether the contract has anything for us. Stores our permissions, how many jobs wait to be claimed, and the chain's
+    head if it is known; calls the operator when the chain or the wallet has a problem. Raises RpcUnavailableError or
+    LedgerUnavailableError (a retry helps), or WrongChainError.
     """
     readings = {} if head is None else {CHAIN_HEAD: head}
     with reading_once(), record_run(context.ledger, "claim", lambda: readings), chain_watched(context):
         demand = context.chain.contract.demand()
+        readings[CLAIMABLE] = demand.claimable
         wallet_watched(context, demand)
         _record_registration(context, demand.permission)
         for purpose, number in _numbers(demand).items():

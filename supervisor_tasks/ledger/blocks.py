@@ -48,14 +48,15 @@ class Blocks:
             return {row.number: row.hash for row in connection.execute(query)}
 
     def why_not_back_to(self, block: int) -> str | None:
-        """Why the ledger cannot go back to that block, or None if it can. It cannot go below the blocks that are kept:
-        there it has no hashes to compare with the node's.
+        """Why the ledger cannot go back to that block, or None if it can. It cannot go beyond the blocks that are kept:
+        below them it has no hashes to compare with the node's, and above them it has read nothing.
         """
+        ends = select(func.min(BLOCKS.c.number), func.max(BLOCKS.c.number)).where(BLOCKS.c.cluster == self._cluster)
         with read_connection(self._engine) as connection:
-            lowest = connection.scalar(select(func.min(BLOCKS.c.number)).where(BLOCKS.c.cluster == self._cluster))
-        if lowest is not None and block >= lowest:
+            lowest, highest = connection.execute(ends).one()
+        if lowest is not None and lowest <= block <= highest:
             return None
-        kept = "none is kept yet" if lowest is None else f"{lowest} is the first that is kept"
+        kept = "none is kept yet" if lowest is None else f"{lowest} is the first that is kept, {highest} the last"
         return f"found block {block}; expected one whose hash the ledger knows: {kept}"
 
     def remember(self, connection: Connection, hashes: Mapping[int, str]) -> None:

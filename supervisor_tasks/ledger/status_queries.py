@@ -14,7 +14,7 @@ from supervisor_tasks.ledger.alarms import Alarm, Alarms, Switch, Switches
 from supervisor_tasks.ledger.facts import ENDPOINTS, Facts
 from supervisor_tasks.ledger.reconciliations import Sweeps, Swept
 from supervisor_tasks.ledger.registrations import REGISTRATION_STATUS
-from supervisor_tasks.ledger.tick_names import CHAIN_HEAD, QUEUE
+from supervisor_tasks.ledger.tick_names import CHAIN_HEAD, CLAIMABLE, QUEUE
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
 Row = dict[str, Any]
@@ -76,6 +76,42 @@ class JobFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionFilter:
+    """Which transactions are wanted: those that are not known to be mined, in a state, signed at most `since` ago, or for
+    jobs of the customer whose address begins so. `sort` is a key of TRANSACTIONS_BY; empty: the latest first, or with
+    `only_open` in the order in which they were written.
+    """
+
+    only_open: bool = False
+    state: str | None = None
+    since: timedelta | None = None
+    customer: str | None = None
+    sort: str = ""
+    limit: int = MAX_ROWS
+
+    @property
+    def query(self) -> str:
+        """The query with its order."""
+        some, order = (_ONLY_OPEN, "ORDER BY id") if self.only_open else ("", TRANSACTIONS_BY["age"])
+        of_customer = _OF_CUSTOMER if self.customer else ""
+        return f"{_TRANSACTIONS_WANTED} {some} {of_customer} {TRANSACTIONS_BY.get(self.sort, order)} LIMIT :most"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEffectFilter:
+    """Which open effects are wanted: `place` is due, waiting, leased or parked; of this kind, opened at most `since` ago,
+    of jobs, or of the account, of the customer whose address begins so. `sort` is a key of EFFECTS_BY.
+    """
+
+    place: str | None = None
+    kind: str | None = None
+    since: timedelta | None = None
+    customer: str | None = None
+    sort: str = "due"
+    limit: int = MAX_ROWS
+
+
+@dataclass(frozen=True, slots=True)
 class StatusSummary:
     """The state of a cluster. Settled jobs are not counted: there may be millions of them."""
 
@@ -97,6 +133,7 @@ class StatusSummary:
     standing: RegistrationStatus | None = None
     endpoints: dict[str, str] = field(default_factory=dict)  # their health, by name
     head: TickReading | None = None  # the node's last block, as the worker of the chain queue read it
+    claimable: TickReading | None = None  # the jobs that wait on the contract, as a worker of the chain queue read them
     queues: dict[str, TickReading] = field(
         default_factory=dict
     )  # the messages that wait at the broker, as beat read it
@@ -130,6 +167,7 @@ class Overview:
                 cursors=_by(self._rows(connection, _CURSORS), "stream", "block_number"),
                 ticks_s=_by((row for row in ticks if row["number"] is None), "name", "age_s"),
                 head=readings.get(CHAIN_HEAD),
+                claimable=readings.get(CLAIMABLE),
                 queues={
                     name.removeprefix(QUEUE): reading for name, reading in readings.items() if name.startswith(QUEUE)
                 },
@@ -151,17 +189,9 @@ class Overview:
     def jobs(self, wanted: "JobFilter | None" = None) -> list[Row]:
         """The jobs that are wanted, or all that are not settled, the latest first; at most MAX_ROWS."""
         wanted = wanted or JobFilter()
-        since_s = None if wanted.since is None else wanted.since.total_seconds()
         query = f"{wanted.source} {SORTED_BY[wanted.sort]} LIMIT :most"
         with self._engine.connect() as connection:
-            return self._rows(
-                connection,
-                query,
-                states=list(wanted.states),
-                customer=f"{wanted.customer.lower()}%" if wanted.customer else None,
-                since_s=since_s,
-                most=min(wanted.limit, MAX_ROWS),
-            )
+            return self._rows(connection, query, states=list(wanted.states), **_wanted(wanted))
 
     def jobs_of_ids(self, job_ids: Sequence[str]) -> list[Row]:
         """These jobs, in any state, the latest first."""
@@ -174,7 +204,7 @@ class Overview:
             return self._rows(connection, _LATELY_SETTLED, most=min(limit, MAX_ROWS), customer=None, since_s=None)
 
     def by_state(self) -> list[Row]:
-        """How many jobs that are not settled are in each state, and since when the one that is there longest."""
+        """How many jobs that are not settled are in each state, and when the one that is there longest first was."""
         with self._engine.connect() as connection:
             return self._rows(connection, _BY_STATE)
 
@@ -207,10 +237,11 @@ class Overview:
         with self._engine.connect() as connection:
             return self._rows(connection, _STORY, job_id=job_id)
 
-    def effects(self, place: str | None = None, kind: str | None = None, most: int = MAX_ROWS) -> list[Row]:
-        """The open effects, the one that is due first at the beginning; `place` is due, waiting, leased or parked."""
+    def effects(self, wanted: OpenEffectFilter) -> list[Row]:
+        """The open effects that are wanted; at most MAX_ROWS."""
+        query = f"{_OPEN_EFFECTS} {EFFECTS_BY[wanted.sort]} LIMIT :most"
         with self._engine.connect() as connection:
-            return self._rows(connection, _OPEN_EFFECTS, place=place, kind=kind, most=min(most, MAX_ROWS))
+            return self._rows(connection, query, place=wanted.place, kind=wanted.kind, **_wanted(wanted))
 
     def retryable(self, effect_id: int | None = None, job_id: str | None = None) -> list[Row]:
         """The effects that `Effects.retry` would start over: this one, those of this job, or all; at most MAX_ROWS."""
@@ -222,14 +253,14 @@ class Overview:
         with self._engine.connect() as connection:
             return self._rows(connection, _PARKED, most=MAX_ROWS)
 
-    def transactions(
-        self, only_open: bool, most: int = MAX_ROWS, *, state: str | None = None, since: timedelta | None = None
-    ) -> list[Row]:
-        """The latest transactions, or only those that are not known to be mined; at most MAX_ROWS. `since`: younger ones."""
-        query = _OPEN_TRANSACTIONS if only_open else _LATEST_TRANSACTIONS
-        since_s = None if since is None else since.total_seconds()
+    def transactions(self, wanted: TransactionFilter) -> list[Row]:
+        """The transactions that are wanted; at most MAX_ROWS."""
         with self._engine.connect() as connection:
-            return self._rows(connection, query, most=min(most, MAX_ROWS), state=state, since_s=since_s)
+            return self._rows(connection, wanted.query, state=wanted.state, **_wanted(wanted))
+
+    def open_transactions(self) -> list[Row]:
+        """The transactions that are not known to be mined, in the order in which they were written."""
+        return self.transactions(TransactionFilter(only_open=True))
 
     def transaction(self, name: str) -> list[Row]:
         """The transactions with this id, or with a signature whose hash has this beginning; at most two."""
@@ -262,6 +293,15 @@ def _readings(ticks: Iterable[Row]) -> dict[str, TickReading]:
     return {row["name"]: TickReading(row["number"], row["age_s"]) for row in ticks if row["number"] is not None}
 
 
+def _wanted(wanted: JobFilter | OpenEffectFilter | TransactionFilter) -> dict[str, object]:
+    """Return the parameters that all lists have."""
+    return {
+        "customer": f"{wanted.customer.lower()}%" if wanted.customer else None,
+        "since_s": None if wanted.since is None else wanted.since.total_seconds(),
+        "most": min(wanted.limit, MAX_ROWS),
+    }
+
+
 def _named_statuses(row: Mapping[Any, Any]) -> Row:
     return {
         str(name): ChainStatus(value).name
@@ -276,9 +316,14 @@ def _age_s(connection: Connection, moment: datetime) -> float:
     return float(connection.scalar(text("SELECT EXTRACT(EPOCH FROM now() - :moment)::float8"), {"moment": moment}) or 0)
 
 
+# Each look changes a job's row, so its last change does not tell since when it is in its state; its first event in it does.
 _BY_STATE = """
-    SELECT state, count(*) AS jobs, min(updated_at) AS oldest_at FROM jobs
-    WHERE cluster = :cluster AND state <> 'SETTLED' GROUP BY state ORDER BY state"""
+    SELECT state, count(*) AS jobs, min(COALESCE(entered.at, created_at)) AS oldest_at FROM jobs
+    LEFT JOIN LATERAL (
+        SELECT at FROM events WHERE events.cluster = jobs.cluster AND events.job_id = jobs.job_id
+            AND events.state = jobs.state ORDER BY events.id LIMIT 1
+    ) AS entered ON true
+    WHERE jobs.cluster = :cluster AND state <> 'SETTLED' GROUP BY state ORDER BY state"""
 
 _JOBS = "SELECT state, count(*) AS n FROM jobs WHERE cluster = :cluster AND state <> 'SETTLED' GROUP BY state ORDER BY state"
 
@@ -313,8 +358,8 @@ _TICKS = """
     FROM periodic_runs WHERE cluster = :cluster ORDER BY name"""
 
 _JOB_COLUMNS = """
-    SELECT job_id, state, chain_status, slurm_id, customer, time_limit_min, elapsed_s, created_at, updated_at,
-        COALESCE(reason, status_message) AS reason
+    SELECT job_id, state, chain_status, slurm_id, customer, time_limit_min, outcome_status, elapsed_s, created_at,
+        updated_at, COALESCE(reason, status_message) AS reason
     FROM jobs WHERE cluster = :cluster
         AND (CAST(:customer AS text) IS NULL OR customer LIKE :customer)
         AND (CAST(:since_s AS float8) IS NULL OR created_at >= now() - :since_s * interval '1 second')"""
@@ -363,7 +408,15 @@ _JOB = """
         settled_by_operator, grid_logger_url, octet_length(script) AS script_bytes, claim_key, created_at, updated_at
     FROM jobs WHERE cluster = :cluster AND job_id = :job_id"""
 
-_STORY = """
+_TOLD_TRANSACTION = """
+    SELECT created_at, 'transaction', purpose, jsonb_strip_nulls(jsonb_build_object('hash', hash, 'nonce', nonce,
+        'state', state, 'block', block_number, 'error', error, 'sent_at', sent_at, 'done_at', done_at)), id
+    FROM transactions WHERE cluster = :cluster"""
+# A claim is sent before its job is known, so its transaction names no job; the job has its hash.
+_CLAIM_OF_JOB = """
+    SELECT transaction_id FROM jobs JOIN signatures ON hash = split_part(claim_key, ':', 1)
+    WHERE jobs.cluster = :cluster AND jobs.job_id = :job_id"""
+_STORY = f"""
     SELECT at, source, what, details FROM (
         SELECT at, 'journal' AS source, name AS what, details || jsonb_build_object('state', state) AS details, id
         FROM events WHERE cluster = :cluster AND job_id = :job_id
@@ -377,10 +430,10 @@ _STORY = """
             'duration_s', duration_s, 'exit_code', exit_code, 'peer', peer, 'read_at', read_at), id
         FROM callbacks WHERE cluster = :cluster AND job_id = :job_id
         UNION ALL
-        SELECT created_at, 'transaction', purpose, jsonb_strip_nulls(jsonb_build_object('hash', hash, 'nonce', nonce,
-            'state', state, 'block', block_number, 'error', error, 'sent_at', sent_at, 'done_at', done_at)), id
-        FROM transactions WHERE cluster = :cluster AND job_id = :job_id
-    ) AS told ORDER BY at, source, id"""
+        {_TOLD_TRANSACTION} AND job_id = :job_id
+        UNION ALL
+        {_TOLD_TRANSACTION} AND job_id IS NULL AND id = ({_CLAIM_OF_JOB})
+    ) AS told ORDER BY at, source, id"""  # noqa: S608  our own words
 
 _OPEN_EFFECTS = """
     SELECT * FROM (
@@ -389,8 +442,16 @@ _OPEN_EFFECTS = """
             jobs.state, due_at, attempts, failing_since, parked_at, last_error, evidence
         FROM effects LEFT JOIN jobs USING (cluster, job_id)
         WHERE cluster = :cluster AND done_at IS NULL AND (CAST(:kind AS text) IS NULL OR kind = :kind)
-    ) AS open WHERE CAST(:place AS text) IS NULL OR place = :place
-    ORDER BY due_at, effect LIMIT :most"""
+            AND (CAST(:customer AS text) IS NULL OR COALESCE(jobs.customer, subject) LIKE :customer)
+            AND (CAST(:since_s AS float8) IS NULL OR effects.created_at >= now() - :since_s * interval '1 second')
+    ) AS open WHERE CAST(:place AS text) IS NULL OR place = :place"""
+EFFECTS_BY = {
+    "due": "ORDER BY due_at, effect",
+    "age": "ORDER BY effect",
+    "kind": "ORDER BY kind, due_at, effect",
+    "state": "ORDER BY place, due_at, effect",
+    "tries": "ORDER BY attempts DESC, due_at, effect",
+}
 
 _RETRYABLE = """
     SELECT id AS effect, COALESCE(job_id, subject) AS subject, kind FROM effects
@@ -410,19 +471,22 @@ _TRANSACTION_COLUMNS = (
     "id, nonce, purpose, job_id, state, hash, max_fee_wei::text AS max_fee_wei, block_number, error, created_at, sent_at,"
     " done_at"
 )
-_WANTED = """
-    AND (CAST(:state AS text) IS NULL OR state = :state)
-    AND (CAST(:since_s AS float8) IS NULL OR created_at >= now() - :since_s * interval '1 second')"""
-_OPEN_TRANSACTIONS = (
-    f"SELECT {_TRANSACTION_COLUMNS} FROM transactions WHERE cluster = :cluster AND state IN ('SIGNED', 'SENT')"  # noqa: S608
-    f" {_WANTED} ORDER BY id LIMIT :most"
-)
-_LATEST_TRANSACTIONS = (
-    f"SELECT {_TRANSACTION_COLUMNS} FROM transactions WHERE cluster = :cluster {_WANTED} ORDER BY id DESC LIMIT :most"  # noqa: S608
-)
+_TRANSACTIONS_WANTED = f"""
+    SELECT {_TRANSACTION_COLUMNS} FROM transactions WHERE cluster = :cluster
+        AND (CAST(:state AS text) IS NULL OR state = :state)
+        AND (CAST(:since_s AS float8) IS NULL OR created_at >= now() - :since_s * interval '1 second')"""  # noqa: S608
+_OF_CUSTOMER = "AND job_id IN (SELECT job_id FROM jobs WHERE cluster = :cluster AND customer LIKE :customer)"
+_ONLY_OPEN = "AND state IN ('SIGNED', 'SENT')"
+TRANSACTIONS_BY = {
+    "age": "ORDER BY id DESC",
+    "nonce": "ORDER BY nonce DESC, id DESC",
+    "state": "ORDER BY state, id DESC",
+    "purpose": "ORDER BY purpose, id DESC",
+    "fee": "ORDER BY transactions.max_fee_wei DESC, id DESC",
+}
 _TRANSACTION = f"""
     SELECT {_TRANSACTION_COLUMNS}, chain_id, address, intent, gas, priority_fee_wei::text AS priority_fee_wei, block_hash,
-        contested_at
+        contested_at, gas_used, gas_price_wei::text AS gas_price_wei
     FROM transactions WHERE cluster = :cluster AND (id = CAST(:number AS bigint) OR id IN (
         SELECT transaction_id FROM signatures WHERE hash LIKE CAST(:beginning AS text)
     )) ORDER BY id LIMIT 2"""  # noqa: S608

@@ -8,6 +8,7 @@ CLOCK_TICK_EVERY_S = 5.0
 CALLBACKS = "callbacks"  # the heartbeat of the gRPC process
 SCANNED = "scan"  # the chain was read to its head
 CHAIN_HEAD = "chain head"  # a reading: the number of the node's last block
+CLAIMABLE = "claimable jobs"  # a reading: the jobs that wait on the contract to be claimed
 QUEUE = "queue "  # begins the names of readings: the messages that wait in each queue of the broker
 OLD_ROWS_DELETED = "old rows deleted"  # no old row was left
 # The clock starts this work at least once in so many seconds, even if nothing asks for it. Its end shows that its

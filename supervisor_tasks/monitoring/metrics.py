@@ -96,6 +96,11 @@ def exposed(reading: LedgerReading) -> Iterator[Metric]:
         "claims_paused", "Whether the operator has stopped the claiming of jobs.", int(summary.claiming_paused)
     )
     yield _gauge("submissions_paused", "Whether the operator has stopped submissions to SLURM.", int(summary.held))
+    yield _gauge(
+        "jobs_claimable",
+        "Jobs that wait on the contract, as a worker last read them; NaN before the first look.",
+        float("nan") if summary.claimable is None else summary.claimable.number,
+    )
     yield from _work(summary, figures)
     yield from _trouble(summary, figures)
     yield from _chain(summary, figures)

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from supervisor_tasks.cli.alarm import ALARMS, summary_of
+from supervisor_tasks.cli.alarm import ALARMS, SILENCES, summary_of
 from supervisor_tasks.cli.alarm import facts_of as alarm_facts
-from supervisor_tasks.cli.benchmark import BENCHMARKS, RUNS, show_run
+from supervisor_tasks.cli.benchmark import BENCHMARKS, NODES, RUNS, VALUES, show_run
 from supervisor_tasks.cli.bill import Bill
 from supervisor_tasks.cli.claim_stops import why_no_claims
 from supervisor_tasks.cli.cluster import CLUSTERS
@@ -22,11 +22,12 @@ from supervisor_tasks.cli.config import SETTINGS
 from supervisor_tasks.cli.doctor import show_lines
 from supervisor_tasks.cli.earnings import EARNINGS, bars_of, shown_row
 from supervisor_tasks.cli.effect import EFFECTS
-from supervisor_tasks.cli.job import JOBS
-from supervisor_tasks.cli.log import LOG
+from supervisor_tasks.cli.job import JOBS, with_outcome
+from supervisor_tasks.cli.job_actions import RETRIED
+from supervisor_tasks.cli.log import LOG, with_short_ids
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.provider import ProviderStanding, show_provider
-from supervisor_tasks.cli.status import Findings, Purse, show_status
+from supervisor_tasks.cli.status import TICKS, Findings, Purse, show_status
 from supervisor_tasks.cli.status import facts_of as status_facts
 from supervisor_tasks.cli.sweep import SWEEPS, show_sweep
 from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
@@ -74,6 +75,7 @@ def job_row(job_id: str, state: str, slurm_id: int | None, reason: str | None, *
         "elapsed_s": 3725 if state == "ENDED" else None,
         "created_at": ago(**units),
         "updated_at": ago(seconds=42),
+        "outcome_status": "FAILED" if state == "ENDED" else None,
         "reason": reason,
     }
 
@@ -88,11 +90,19 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
     "job-list": (
         JOBS,
         [
-            job_row(FIRST, "RUNNING", 104217, None, hours=3, minutes=12),
-            job_row(SECOND, "SUBMITTING", None, None, minutes=4, seconds=5),
-            job_row(
-                THIRD, "ENDED", 104190, "the node failed: NODE_FAIL on node-a-17.cluster.example.com", days=2, hours=7
-            ),
+            with_outcome(row)
+            for row in (
+                job_row(FIRST, "RUNNING", 104217, None, hours=3, minutes=12),
+                job_row(SECOND, "SUBMITTING", None, None, minutes=4, seconds=5),
+                job_row(
+                    THIRD,
+                    "ENDED",
+                    104190,
+                    "the node failed: NODE_FAIL on node-a-17.cluster.example.com",
+                    days=2,
+                    hours=7,
+                ),
+            )
         ],
     ),
     "effect-list": (
@@ -213,26 +223,29 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
     "log": (
         LOG,
         [
-            {
-                "id": 3,
-                "at": ago(minutes=5),
-                "operator": "alice@login1",
-                "command": "job settle",
-                "subject": FIRST,
-                "change": f"{FIRST} (RUNNING) will end as FAILED; the customer pays 7 minutes",
-                "reason": "node lost",
-                "outcome": "done",
-            },
-            {
-                "id": 2,
-                "at": ago(hours=26),
-                "operator": "bob@login1",
-                "command": "claims pause",
-                "subject": "claims",
-                "change": "no more jobs will be claimed for geneva; 3 jobs under way will go on",
-                "reason": "",
-                "outcome": None,
-            },
+            with_short_ids(row)
+            for row in (
+                {
+                    "id": 3,
+                    "at": ago(minutes=5),
+                    "operator": "alice@login1",
+                    "command": "job settle",
+                    "subject": FIRST,
+                    "change": f"{FIRST} (RUNNING) will end as FAILED; the customer pays 7 minutes",
+                    "reason": "node lost",
+                    "outcome": "done",
+                },
+                {
+                    "id": 2,
+                    "at": ago(hours=26),
+                    "operator": "bob@login1",
+                    "command": "claims pause",
+                    "subject": "claims",
+                    "change": "no more jobs will be claimed for geneva; 3 jobs under way will go on",
+                    "reason": "",
+                    "outcome": None,
+                },
+            )
         ],
     ),
     "earnings": (EARNINGS[Per.DAY], [shown_row(Per.DAY, earned, rounded=True) for earned in EARNED]),
@@ -247,6 +260,56 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
                 rounded=True,
             ),
             shown_row(Per.JOB, Earned("", 0, 0, 0, 9_300_000_000_000), rounded=True),
+        ],
+    ),
+    "earnings-month": (
+        EARNINGS[Per.MONTH],
+        [
+            shown_row(Per.MONTH, Earned("2026-11", 36, 8249, EARNED[2].earned_wei, EARNED[2].fees_wei), rounded=True),
+            shown_row(Per.MONTH, Earned("2026-10", 0, 0, 0, 9_300_000_000_000), rounded=True),
+        ],
+    ),
+    "earnings-customer": (
+        EARNINGS[Per.CUSTOMER],
+        [
+            shown_row(
+                Per.CUSTOMER, Earned(CUSTOMERS[0], 35, 8249, EARNED[2].earned_wei, EARNED[2].fees_wei), rounded=True
+            ),
+            shown_row(Per.CUSTOMER, Earned(CUSTOMERS[1], 1, 0, 0, EARNED[0].fees_wei), rounded=True),
+        ],
+    ),
+    "job-retry": (
+        RETRIED,
+        [{"id": 17, "kind": "submit", "job_id": SECOND}, {"id": 1018, "kind": "poll_slurm", "job_id": FIRST}],
+    ),
+    "silences": (
+        SILENCES,
+        [
+            {
+                "name": "slurm_not_answering",
+                "begun_at": ago(hours=1),
+                "ends_at": NOW + timedelta(hours=2),
+                "reason": "slurmctld is upgraded, and the login node gets new memory, by the night shift",
+            }
+        ],
+    ),
+    "periodic-work": (
+        TICKS,
+        [
+            {"name": "scan", "age_s": 2.4},
+            {"name": "ldap_accounts", "age_s": 301.0},
+            {"name": "look_at_nodes", "age_s": 41.0},
+        ],
+    ),
+    "benchmark-plan": (
+        NODES,
+        [{"name": f"node-a-{n}.cluster.example.com", "cpus": 64, "gpus": 4, "mem_mb": 512_000} for n in (17, 18)],
+    ),
+    "benchmark-values": (
+        VALUES,
+        [
+            {"at": ago(days=3), "run": 3, "benchmark": "hpl", "value": 41210.5},
+            {"at": ago(days=90), "run": 1, "benchmark": "hpl", "value": 39871.0},
         ],
     ),
     "benchmark-history": (
@@ -405,12 +468,13 @@ def a_summary() -> StatusSummary:
         wallet=Writer(CUSTOMERS[1], 179188, 142),
         cursors={"contract": 120042, "history": 118000},
         head=TickReading(120045, 2.0),
+        claimable=TickReading(3, 2.0),
         queues={name: TickReading(number, 95.0) for name, number in QUEUED.items()},
         ticks_s={"claim": 0.5, finished_key("claim"): 0.5, "scan": 2.5, "slurm": 1.0, "sweep": 840.0},
         alarms=alarms,
         claiming_paused=True,
         held=False,
-        last_sweep=Swept(ago(minutes=14, seconds=2), ago(minutes=14), {}, 12),
+        last_sweep=Swept(ago(minutes=14, seconds=2), ago(minutes=14), {"found": {"missing": 1}}, 12),
         since_sweep_s=840.0,
         standing=RegistrationStatus.APPROVED,
         endpoints={"https://node.example.org#1": "ok"},
@@ -477,7 +541,7 @@ def a_sweep(shown: Output) -> None:
     show_sweep(shown, Swept(ago(minutes=14, seconds=2), ago(minutes=14), report, 12), NOW)
 
 
-def a_transaction(shown: Output) -> None:
+def a_transaction(shown: Output, *, mined: bool = False) -> None:
     hashes = "0x4be1" + "ab" * 30, "0x77aa" + "cd" * 30
     fees = {"max_fee_wei": "33000000000", "priority_fee_wei": "1500000000"}
     times = {"created_at": ago(minutes=7), "sent_at": ago(minutes=7), "done_at": None, "contested_at": None}
@@ -489,7 +553,17 @@ def a_transaction(shown: Output) -> None:
             fees | {"hash": one, "head": 120040 + n, "signed_at": ago(minutes=7 - n)} for n, one in enumerate(hashes)
         ],
     }
-    show_transaction(shown, row | fees | times, NOW, "https://explorer.example.org/tx/{hash}", wide=False)
+    paid: dict[str, Any] = {"gas_used": None, "gas_price_wei": None}
+    if mined:
+        paid = {
+            "gas_used": 135_830,
+            "gas_price_wei": "31500000000",
+            "block_number": 120044,
+            "state": "MINED",
+            "error": "",
+        }
+        paid["done_at"] = ago(minutes=5)
+    show_transaction(shown, row | fees | times | paid, NOW, "https://explorer.example.org/tx/{hash}", wide=False)
 
 
 def a_provider(shown: Output) -> None:
@@ -557,6 +631,7 @@ SHOWN: Mapping[str, Callable[[Output], None]] = {
     "cluster-show": a_cluster,
     "sweep-show": a_sweep,
     "tx-show": a_transaction,
+    "tx-show-mined": lambda shown: a_transaction(shown, mined=True),
     "provider-show": a_provider,
     "benchmark-show": a_benchmark_run,
     "status": a_status,

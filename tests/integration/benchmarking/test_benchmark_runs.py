@@ -25,7 +25,7 @@ from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.outbox import PARKED_AFTER
-from supervisor_tasks.ledger.status_queries import Overview
+from supervisor_tasks.ledger.status_queries import OpenEffectFilter, Overview
 from supervisor_tasks.slurm.cluster import over_ssh
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from tests.support.benchmark_env import (
@@ -156,7 +156,7 @@ def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(worl
     site.ledger.switches.set(Switch.SUBMISSIONS_PAUSED)
     assert "held" in tick(site)
     assert site.ledger.alarms.all() == []
-    (shown,) = Overview(world.engine, "here").effects(kind=EffectKind.BENCHMARK)
+    (shown,) = Overview(world.engine, "here").effects(OpenEffectFilter(kind=EffectKind.BENCHMARK))
     assert shown["subject"] == str(number)
     assert "held" in shown["last_error"]
     site.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED)

@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.ledger.reconciliations import SWEEP_REQUESTED, Sweeps
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.retention import HELD
+from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.tick_names import CALLBACKS, CHAIN_HEAD, QUEUE, SCANNED
 from supervisor_tasks.monitoring.health import periodic_work
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
@@ -643,6 +645,7 @@ def test_rewind__is_a_fact_of_the_ledger_and_goes_no_deeper_than_what_is_kept(ru
     with ledger.engine.begin() as connection:
         Blocks(ledger.engine, ledger.cluster, 0).remember(connection, {70: "0x70", 71: "0x71"})
     assert "70 is the first that is kept" in run("chain", "rewind", "--to-block", "69", "--yes", status=1).stderr
+    assert "71 the last" in run("chain", "rewind", "--to-block", "72", "--yes", status=1).stderr
     assert ledger.facts.read(REWIND) is None
     run("chain", "rewind", "--to-block", "70", "--yes")
     asked = ledger.facts.read(REWIND)
@@ -768,6 +771,8 @@ def test_job_list__filters_and_sorts(run: Run, ledger: Ledger) -> None:
     assert listed("--customer", "0x55") == [job_id(3)]
     assert listed("--state", "CLAIMED", "--state", "settled") == [job_id(4)]
     assert len(listed("--limit", "2")) == 2
+    assert run("job", "list", "--customer", "0x99").stdout == "jobs that are not settled: none\n"
+    assert run("job", "list", "--customer", "0x99", "--state", "settled").stdout == "jobs: none\n"
     assert "expected an address" in run("job", "list", "--customer", "0x%", status=2).stderr
 
 
@@ -811,20 +816,50 @@ def test_tx_show__by_number_or_hash__has_all_signatures(
     assert "https://explorer.example.org/tx/0xbeef" in run("tx", "show", "0xbe").stdout
 
 
+def test_effect_list__filters_and_sorts(run: Run, ledger: Ledger) -> None:
+    for number in (1, 2):
+        bring_to_queued(ledger, number)
+    ledger.record(JobChange(job_id(3), claim(3)))
+    with ledger.engine.begin() as connection:
+        connection.execute(text("UPDATE jobs SET customer = '0x55' WHERE slurm_id = 102"))
+        connection.execute(text("UPDATE effects SET attempts = 7 WHERE job_id = :job"), {"job": job_id(1)})
+        connection.execute(
+            text("UPDATE effects SET created_at = now() - interval '3 h' WHERE job_id = :job"), {"job": job_id(1)}
+        )
+
+    def listed(*words: str) -> list[str]:
+        return [row["subject"] for row in said(run("effect", "list", "-o", "json", *words))]
+
+    assert set(listed()) == {job_id(1), job_id(2), job_id(3)}
+    assert listed("--customer", "0x55") == [job_id(2)]
+    assert set(listed("--since", "1h")) == {job_id(2), job_id(3)}
+    assert listed("--sort", "tries")[0] == job_id(1)
+    assert listed("--kind", "fetch", "--sort", "age") == [job_id(3)]
+    assert len(listed("--limit", "2")) == 2
+
+
 def test_tx_list__by_state_and_age__only_those(run: Run, ledger: Ledger) -> None:
     query = """
         INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, intent, gas, max_fee_wei, priority_fee_wei,
             raw, hash, state, created_at)
-        VALUES ('here', 1, '0x1', :n, 'claim', :intent, 1, 1, 1, '', :intent, :state, now() - CAST(:age AS interval))"""
+        VALUES ('here', 1, '0x1', :n, 'claim', :intent, 1, :fee, 1, '', :intent, :state, now() - CAST(:age AS interval))"""
     rows = [(1, "MINED", "3 hours"), (2, "MINED", "1 minute"), (3, "SENT", "1 minute")]
     with ledger.engine.begin() as connection:
         for n, state, age in rows:
-            connection.execute(text(query), {"n": n, "intent": f"claim:{n}", "state": state, "age": age})
+            values = {"n": n, "intent": f"claim:{n}", "state": state, "age": age, "fee": 30 - n if n != 2 else 1}
+            connection.execute(text(query), values)
+        bring_to_queued(ledger, 1)
+        connection.execute(text("UPDATE jobs SET customer = '0x55'"))
+        connection.execute(text("UPDATE transactions SET job_id = :job WHERE nonce = 2"), {"job": job_id(1)})
     for words, nonces in (
         ((), [3, 2, 1]),
         (("--state", "mined"), [2, 1]),
         (("--since", "1h"), [3, 2]),
         (("--open", "--since", "1h"), [3]),
+        (("--sort", "state"), [2, 1, 3]),
+        (("--sort", "fee"), [1, 3, 2]),
+        (("--customer", "0x55"), [2]),
+        (("--limit", "1", "--sort", "nonce"), [3]),
     ):
         assert [row["nonce"] for row in said(run("tx", "list", *words, "-o", "json"))] == nonces, words
 
@@ -873,6 +908,18 @@ def test_list__watched__shows_what_has_changed_until_it_is_interrupted(
         assert process.wait(deadline(30)) == 130
 
 
+def test_by_state__job_that_is_looked_at__is_as_old_as_its_first_event_there(ledger: Ledger) -> None:
+    job = bring_to_queued(ledger, 1)
+    ledger.record(JobChange(job, SlurmRunningObserved("RUNNING")))
+    with ledger.engine.begin() as connection:
+        connection.execute(text("UPDATE events SET at = at - interval '2 h' WHERE state = 'RUNNING'"))
+    ledger.record(JobChange(job, SlurmRunningObserved("RUNNING")))
+    overview = Overview(ledger.engine, "here")
+    (row,) = overview.by_state()
+    assert (row["state"], row["jobs"]) == ("RUNNING", 1)
+    assert overview.now() - row["oldest_at"] >= timedelta(hours=2)
+
+
 def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
     ledger: Ledger, servers: tuple[Engine, dict[str, str]]
 ) -> None:
@@ -895,7 +942,7 @@ def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
             screen.press("\r", "what happened", "submitted as 101", "what comes next")
             screen.press("b", "jobs: all that are not settled")
             screen.press("f", "jobs: CLAIMED", "jobs: none")
-            screen.press("p", "Pause or resume claims? y/n")
+            screen.press("p", "no more jobs will be claimed; 1 job under way will go on: go on? y/n")
             screen.press("y", "paused by an operator")
             os.write(ours, b"q")
             assert process.wait(deadline(30)) == 0

@@ -24,6 +24,7 @@ from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter, Per
 from supervisor_tasks.ledger.facts import BALANCE, Balance, Facts
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.registrations import Registrations
+from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.transactions import TRANSFER
 from supervisor_tasks.wallet.wallet import Write
 from tests.support.commands import Result, supervisor
@@ -165,6 +166,8 @@ def test_job__its_claim__is_among_what_its_gas_cost(
         ]
         assert rows[job_id].fees_wei == claim + sum(reports)
         assert found.total(EarningsFilter(job_id)).fees_wei == rows[job_id].fees_wei
+        timeline = Overview(engine, "here").timeline(job_id)
+        assert [entry["details"]["hash"] for entry in timeline if entry["what"] == "claim"] == [key]
 
 
 def test_status__tells_what_the_day_has_brought_and_what_the_wallet_holds(

@@ -26,7 +26,7 @@ from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
 from supervisor_tasks.ledger.examination_queries import last_callback_age_s, last_customer
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.ledger.status_queries import Overview
+from supervisor_tasks.ledger.status_queries import Overview, TransactionFilter
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
 from supervisor_tasks.wallet.wallet import Wallet
 from tests.load.large_ledger import HOT, SETTLED, fill
@@ -210,10 +210,11 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "snapshot": lambda ledger, _: Overview(ledger.engine, CLUSTER).snapshot(),
     "parked": lambda ledger, _: Overview(ledger.engine, CLUSTER).parked(),
     "jobs that are hot": lambda ledger, _: Overview(ledger.engine, CLUSTER).jobs(),
+    "jobs by state": lambda ledger, _: Overview(ledger.engine, CLUSTER).by_state(),
     "job by its id": lambda ledger, _: Overview(ledger.engine, CLUSTER).named(RUNNING),
     "story": lambda ledger, _: Overview(ledger.engine, CLUSTER).timeline(RUNNING),
-    "latest transactions": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(only_open=False),
-    "transactions that are open": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(only_open=True),
+    "latest transactions": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(TransactionFilter()),
+    "transactions that are open": lambda ledger, _: Overview(ledger.engine, CLUSTER).open_transactions(),
     "owners": lambda ledger, _: ledger.owners({SlurmId(n): 0 for n in range(1, 9)}),
     "seconds_since_event": lambda ledger, _: ledger.journal.seconds_since(RUNNING, SubmitStarted),
     "first_claim": lambda ledger, _: ledger.journal.first_claim([f"0x{n:064x}" for n in range(1, BATCH)]),

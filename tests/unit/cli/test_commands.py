@@ -83,6 +83,17 @@ def test_help__of_a_group__has_a_whole_sentence_for_each_command(noun: str) -> N
 
 
 @pytest.mark.parametrize("words", ALL)
+def test_help__of_each_command__fits_80_columns(words: str) -> None:
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", *words.split(), "--help"]
+    told = supervisor(*words.split(), "--help", env={}).output if words not in ("run", "health") else None
+    if told is None:  # they start without typer
+        environment = os.environ | {"COLUMNS": "80"}
+        told = subprocess.run(argv, env=environment, cwd=PACKAGE.parent.parent, capture_output=True, text=True).stdout
+    assert "Example: supervisor" in told
+    assert [line for line in told.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("words", ALL)
 def test_help__of_each_command__is_a_whole_sentence_with_an_example(words: str) -> None:
     sentence, *_, example = ALL[words].help.strip().split("\n\n")
     assert re.fullmatch(r"[A-Z][^\n]*( [^\n]+)*\.", " ".join(sentence.split())), sentence
@@ -98,7 +109,7 @@ def test_list_and_show__have_all_forms(words: str) -> None:
     assert "output" in {parameter.name for parameter in ALL[words].params}
 
 
-CHANGES_SELDOM = ("config show", "cluster show", "provider show")  # by an operator's hand
+CHANGES_SELDOM = ("config show",)  # it is this shell's environment
 
 
 @pytest.mark.parametrize(
@@ -140,6 +151,17 @@ def test_change__can_be_given_a_reason(words: str) -> None:
 def test_unknown_command__is_wrong_usage() -> None:
     assert supervisor("nonsense", env={}).exit_code == ExitCode.USAGE
     assert supervisor("job", "nonsense", env={}).exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(("words", "nearest"), [("jobs", "job"), ("stauts", "status"), ("job lsit", "list")])
+def test_unknown_command__that_resembles_one__is_told_with_it(words: str, nearest: str) -> None:
+    assert f"Did you mean '{nearest}'" in supervisor(*words.split(), env={}).stderr
+
+
+def test_value__that_is_not_listed__is_told_with_those_that_are() -> None:
+    told = " ".join(supervisor("status", "-o", "csv", env={}).stderr.split())
+    assert "'csv' is not one of 'table', 'wide', 'json', 'yaml', 'name'." in told
+    assert "Value error" not in told
 
 
 @pytest.mark.parametrize("process", run.PROCESSES)

@@ -8,6 +8,7 @@ import pytest
 from supervisor_tasks.cli.claim_stops import why_no_claims
 from supervisor_tasks.cli.status import Findings, Purse, facts_of
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
+from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.ledger.status_queries import StatusSummary, TickReading
 from supervisor_tasks.ledger.tick_names import SCANNED, finished_key
 from supervisor_tasks.monitoring.slurm_tries import LAST_ANSWER_KEY
@@ -16,7 +17,7 @@ from tests.support.golden_cases import NOW, a_summary
 
 EMPTY = Purse(0, 0, 0)
 TICKS = {"claim": 0.5, finished_key("claim"): 0.5, LAST_ANSWER_KEY: 1.0}
-CLAIMS = replace(a_summary(), claiming_paused=False, alarms=[], ticks_s=TICKS)
+CLAIMS = replace(a_summary(), claiming_paused=False, alarms=[], ticks_s=TICKS, claimable=TickReading(0, 1.0))
 
 
 def alarm(name: AlarmName) -> list[Alarm]:
@@ -33,6 +34,16 @@ def shown(snapshot: StatusSummary, name: str) -> str:
         ({}, "on"),
         ({"claiming_paused": True}, "paused by an operator"),
         ({"held": True}, "stopped: submissions are paused"),
+        ({"claimable": TickReading(2, 1.0)}, "on; 2 jobs wait on the contract"),
+        ({"claimable": None}, "on"),
+        (
+            {"alarms": alarm(AlarmName.WALLET_EMPTY), "claimable": TickReading(1, 1.0)},
+            "stopped: alarm wallet_empty; 1 job waits on the contract",
+        ),
+        (
+            {"claiming_paused": True, "claimable": TickReading(7, 95.0)},
+            "paused by an operator; 7 jobs wait on the contract; seen 1m35s ago",
+        ),
         ({"alarms": alarm(AlarmName.WALLET_EMPTY)}, "stopped: alarm wallet_empty"),
         ({"alarms": alarm(AlarmName.CLAIMS_FULL)}, "stopped: as many jobs wait as may (CLAIM_MAX_WAITING)"),
         ({"alarms": alarm(AlarmName.CLAIMS_REVERTING)}, "one is tried a minute: alarm claims_reverting"),
@@ -86,6 +97,18 @@ def test_claims__each_state_that_stops_them__is_told(changes: dict[str, Any], to
 def test_chain__head_and_lag__are_in_blocks(changes: dict[str, Any], head: str, read_up_to: str) -> None:
     snapshot = replace(a_summary(), **{"ticks_s": {SCANNED: 4.0}} | changes)
     assert (shown(snapshot, "chain head"), shown(snapshot, "chain read up to")) == (head, read_up_to)
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        ({}, "ended 14m00s ago"),
+        ({"found": {}}, "ended 14m00s ago"),
+        ({"found": {"missing": 2}}, "ended 14m00s ago, found 2 missing in SLURM: `supervisor sweep show`"),
+    ],
+)
+def test_last_sweep__what_it_has_found__is_told(report: dict[str, Any], told: str) -> None:
+    assert shown(replace(a_summary(), last_sweep=Swept(NOW, NOW, report, 1)), "last sweep") == told
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,16 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import get_args
 
-from supervisor_tasks.cli.timeline import EFFECTS, MISSING, TELLERS, exit_text, lines_of, next_of, outcome_text
+from supervisor_tasks.cli.timeline import (
+    EFFECTS,
+    MISSING,
+    TELLERS,
+    TOLD_BESIDE,
+    exit_text,
+    lines_of,
+    next_of,
+    outcome_text,
+)
 from supervisor_tasks.jobs.events import Event
 from supervisor_tasks.jobs.model import JOB_EFFECTS, State
 from supervisor_tasks.jobs.stalled import NOT_LISTED
@@ -24,7 +33,7 @@ def test_next_of__each_kind_of_effect_of_a_job__has_words() -> None:
 
 
 def test_line__of_an_event_without_details__is_told_all_the_same() -> None:
-    for name in TELLERS:
+    for name in TELLERS.keys() - set(TOLD_BESIDE):
         (text,) = texts(entry(NOW, "journal", name))
         assert text
 
@@ -40,7 +49,21 @@ def test_lines__of_the_same_words__are_folded_and_others_are_not() -> None:
 def test_effect__is_told_only_if_it_is_parked() -> None:
     done = entry(NOW, "effect", "submit", effect=1, attempts=1, done_at=NOW.isoformat())
     parked = entry(NOW, "effect", "submit", effect=2, attempts=9, parked_at=NOW.isoformat(), last_error="no")
-    assert texts(done, parked) == ["submit is parked after 9 tries: no"]
+    assert texts(done, parked) == ["submit is parked after 9 failed tries: no"]
+
+
+def test_details__of_the_wide_form__leave_out_what_is_empty_and_have_short_moments() -> None:
+    run = {"qos": "", "since_s": None, "start_s": 7}
+    seen = entry(NOW, "journal", "SlurmRunningObserved", seen="RUNNING", run=run, read_at="2026-11-23T02:59:58.5+00:00")
+    (told,) = (line[-1].text for line in lines_of([seen], details=True)[1:])
+    assert told.startswith("seen RUNNING, run start_s 7, read_at 11-2")
+    assert "qos" not in told
+
+
+def test_callback__its_event__is_told_in_the_wide_form_only() -> None:
+    called = entry(NOW, "journal", "CallbackReceived", state="RUNNING")
+    assert texts(called) == []
+    assert lines_of([called], details=True) != []
 
 
 def test_transaction__with_an_explorer__has_a_link() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor_tasks.cli.top import Screen, following, pressed
+from supervisor_tasks.cli.top import Screen, following, pressed, what_follows
 from supervisor_tasks.jobs.model import State
 
 JOBS = ["0x1", "0x2"]
@@ -42,3 +42,15 @@ def test_filter__goes_through_all_states_and_back_to_all() -> None:
         only = following(only)
         seen.append(only)
     assert seen == [*State, None]
+
+
+@pytest.mark.parametrize(
+    ("paused", "under_way", "told"),
+    [
+        (True, 2, "jobs will be claimed again, beside 2 jobs under way"),
+        (False, 1, "no more jobs will be claimed; 1 job under way will go on"),
+    ],
+)
+def test_what_follows__of_a_switch__is_told_in_numbers(paused: bool, under_way: int, told: str) -> None:
+    assert what_follows(paused=paused, under_way=under_way) == told
+    assert len(f"{told}: go on? y/n") < 80

@@ -12,7 +12,7 @@ from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.facts import Balance
 from supervisor_tasks.ledger.figures import Figures, Moments
 from supervisor_tasks.ledger.reconciliations import Swept
-from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, Writer
+from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, TickReading, Writer
 from supervisor_tasks.monitoring.metrics import EFFECT_STATES, KEPT_S, CachedReading, LedgerMetrics, LedgerReading
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
@@ -52,6 +52,7 @@ FULL = StatusSummary(
     since_sweep_s=0.0,
     standing=RegistrationStatus.WAITING,
     endpoints={"https://rpc.example.org#1": "alive", "https://rpc.example.org#2": "behind"},
+    claimable=TickReading(5, 1.0),
 )
 TOTALS = {
     ("jobs_claimed", ""): Decimal(9),
@@ -85,6 +86,7 @@ def exposition(summary: StatusSummary, figures: Figures, *, healthy: bool = True
         'supervisor_healthy{cluster="main"} 1.0',
         'supervisor_claims_paused{cluster="main"} 1.0',
         'supervisor_submissions_paused{cluster="main"} 0.0',
+        'supervisor_jobs_claimable{cluster="main"} 5.0',
         'supervisor_jobs{cluster="main",state="QUEUED"} 2.0',
         'supervisor_jobs{cluster="main",state="RUNNING"} 0.0',
         'supervisor_effects{cluster="main",kind="submit",state="due"} 3.0',
