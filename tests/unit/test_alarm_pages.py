@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from devgrid import REPOSITORY
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -130,6 +133,26 @@ def test_dashboard__its_form__is_grafanas() -> None:
         assert panel["fieldConfig"]["defaults"]["unit"]
         references = [target["refId"] for target in panel["targets"]]
         assert len(set(references)) == len(references) > 0
+
+
+def test_dashboard__read_and_written_by_grafanas_own_models__keeps_each_field() -> None:
+    """The models are generated from Grafana's schema: a field that it does not have, also of a panel's type, is lost."""
+    register_default_plugins()
+    written = json.loads(JSONEncoder(sort_keys=True, indent=1).encode(Dashboard.from_json(DASHBOARD)))
+    assert list(changed(DASHBOARD, written, "")) == [
+        ".annotations.list.0.titleFormat"
+    ]  # the Prometheus data source's own
+
+
+def changed(given: Any, written: Any, place: str) -> Iterator[str]:
+    """The places at which what was given is not in what was written."""
+    if isinstance(given, dict | list) and type(given) is type(written):
+        entries = given.items() if isinstance(given, dict) else enumerate(given)
+        for key, value in entries:
+            there = key in written if isinstance(written, dict) else key < len(written)
+            yield from changed(value, written[key], f"{place}.{key}") if there else [f"{place}.{key}"]
+    elif given != written:
+        yield place
 
 
 def test_dashboard__its_panels__do_not_overlap() -> None:
