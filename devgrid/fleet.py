@@ -90,6 +90,11 @@ class Fleet:
         options = [f"--port={self.flower_port}", "--logging=warning"]
         return self._start("flower", [*CELERY, "flower", *options], self._without(CHAIN))
 
+    def start_metrics(self, port: int) -> Running:
+        """The ledger's metrics for Prometheus, at that port."""
+        argv = [sys.executable, "-m", "supervisor_tasks.cli", "metrics", "--listen", f"127.0.0.1:{port}"]
+        return self._start("metrics", argv, self._without(CHAIN | FLOWER))
+
     @property
     def flower_url(self) -> str:
         """Where Flower is."""

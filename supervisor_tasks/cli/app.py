@@ -72,9 +72,8 @@ class Nouns(CommandGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            error.message = error.message.removeprefix(
-                "Value error, "
-            )  # pydantic's words, for a value that is not listed
+            # pydantic's words, for a value that is not listed
+            error.message = error.message.removeprefix("Value error, ")
             raise
         except SupervisorError as error:
             end(str(error), error)

@@ -145,9 +145,9 @@ def following(only: State | None) -> State | None:
 def what_follows(*, paused: bool, under_way: int) -> str:
     """Return what a switch of the claims brings, in numbers."""
     jobs = f"{counted(under_way, 'job')} under way"
-    return (
-        f"jobs will be claimed again, beside {jobs}" if paused else f"no more jobs will be claimed; {jobs} will go on"
-    )
+    if paused:
+        return f"jobs will be claimed again, beside {jobs}"
+    return f"no more jobs will be claimed; {jobs} will go on"
 
 
 def _claims(cli: CliContext) -> tuple[bool, str]:

@@ -210,3 +210,4 @@ def test_state__at_a_terminal__is_in_colour_unless_it_must_not(
     told = printed("job-list", 80, color=color)
     assert shown in told
     assert ("\x1b" in told) is color
+    assert ("\x1b[31mFAILED: the" in told) is color
