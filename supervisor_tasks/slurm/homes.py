@@ -30,7 +30,7 @@ ROOT = 0
 
 # Looks at one user after the other, each within LOOK_TIMEOUT_S, and ends after the first one that takes longer.
 _LOOKS = (
-    f'm=$1; shift; for u do timeout -k 1 {LOOK_TIMEOUT_S} /bin/sh -c "$0" home "$m$u" "$u"; s=$?; '
+    f'l=$1 m=$2; shift 2; for u do timeout -k 1 {LOOK_TIMEOUT_S} /bin/sh -c "$l" home "$m$u" "$u"; s=$?; '
     'echo "$m$u status $s"; case $s in 124|137) break;; esac; done'
 )
 # One line for any login shell. It prints the account, the home's real path, and each folder on both paths to it.
@@ -93,7 +93,7 @@ class Home:
 
 def look(delimiter: str, users: Sequence[str]) -> list[str]:
     """Build the command that the admin user runs to see the homes of users."""
-    return ["/bin/sh", "-c", _LOOKS, _LOOK, delimiter, *users]
+    return ["/bin/sh", "-c", _LOOKS, "homes", _LOOK, delimiter, *users]
 
 
 def home_seen(answer: CommandAnswer, delimiter: str, user: str) -> Home:

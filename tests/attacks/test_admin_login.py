@@ -27,8 +27,9 @@ exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"
 # docs/security.md says of each why it is not the customer's.
 OF_THE_ADMIN = {
     "clock",
-    "home",
+    "homes",
     "sacct",
+    "sacctmgr",
     "scancel",
     "scontrol requeuehold",
     "scontrol show",
@@ -99,4 +100,4 @@ def test_admin_login__jobs_of_each_end__customers_run_only_their_own_submissions
     wait_for_end(grid, longer, PATIENCE_S)
     assert shown(grid, slurm_id, "State") == "CANCELLED"
     assert {"guard", "clock"} <= ran(grid, customer.address.lower()) <= OF_A_CUSTOMER
-    assert {"squeue", "scancel", "scontrol update", "home"} <= ran(grid, admin()) <= OF_THE_ADMIN
+    assert {"squeue", "scancel", "scontrol update", "homes"} <= ran(grid, admin()) <= OF_THE_ADMIN
