@@ -7,6 +7,7 @@ HOT = 1_000
 
 # A settled job has an effect done, a callback read, a transaction mined and an event; of a hot one all is still open.
 _NUMBERS = "FROM generate_series(1, :settled + :hot) AS n"
+_ADDRESS = "'0x' || repeat('3', 40)"  # no wallet of the grid has it: what its own jobs wrote stays as it is
 _JOB_ID = "'0x' || lpad(to_hex(n), 64, '0')"
 _FILL = (
     f"""
@@ -14,7 +15,7 @@ _FILL = (
         chain_block, chain_log_index, last_event_block, grid_logger_url, slurm_id, top_ups, cancel_requested, poll_count,
         outcome_status,
         elapsed_s, exit_status, reason, status_message)
-    SELECT :cluster, {_JOB_ID}, '0x' || lpad(to_hex(n % 1000), 40, '0'), '0x' || repeat('3', 40), 'claim:' || n,
+    SELECT :cluster, {_JOB_ID}, '0x' || lpad(to_hex(n % 1000), 40, '0'), {_ADDRESS}, 'claim:' || n,
         '{{"gpus": 0, "ntasks": 1, "cpus_per_task": 1, "mem_per_cpu_mb": 100, "batch_location_hash": "hash"}}', 60,
         CASE WHEN n <= :settled THEN 'SETTLED' ELSE 'RUNNING' END, CASE WHEN n <= :settled THEN 5 ELSE 3 END,
         n - :behind, 0, n - :behind, '', n, '[]', false, 0, CASE WHEN n <= :settled THEN 5 END,
@@ -29,12 +30,12 @@ _FILL = (
     f"""
     INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, intent, gas, max_fee_wei,
         priority_fee_wei, raw, hash, state, block_number, block_hash, done_at)
-    SELECT :cluster, 179188, '0x' || repeat('3', 40), n, 'report', {_JOB_ID}, 'claim:' || n, 21000, 1,
+    SELECT :cluster, 179188, {_ADDRESS}, n, 'report', {_JOB_ID}, 'claim:' || n, 21000, 1,
         1, '\\x00', {_JOB_ID}, CASE WHEN n <= :settled THEN 'MINED' ELSE 'SENT' END,
         CASE WHEN n <= :settled THEN n - :behind END, '0x00', CASE WHEN n <= :settled THEN now() END {_NUMBERS}""",
-    """
+    f"""
     INSERT INTO signatures (hash, transaction_id, raw, max_fee_wei, priority_fee_wei, head)
-    SELECT hash, id, raw, 1, 1, 0 FROM transactions WHERE cluster = :cluster""",
+    SELECT hash, id, raw, 1, 1, 0 FROM transactions WHERE cluster = :cluster AND address = {_ADDRESS}""",
     """
     INSERT INTO effects (cluster, kind, subject, due_at, done_at)
     SELECT :cluster, 'account', '0x' || lpad(to_hex(n), 40, '0'), now(),
