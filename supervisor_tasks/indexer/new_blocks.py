@@ -196,13 +196,17 @@ class NewBlocks:
         self._told_polling = bool(why_not)
 
     def _look_at_logs(self) -> None:
-        """Wake the scan when an announced log concerns a job of ours."""
+        """Wake the scan when an announced log concerns a job of ours, and no transaction of ours wrote it: what these
+        wrote, their receipts show.
+        """
         entries = [self._logs.popleft() for _ in range(len(self._logs))]
         if not entries:
             return
         happened, _ = self._context.chain.contract.decode_events(entries)
-        ours = [entry for entry in happened if not isinstance(entry.event, ChainStatusObserved)]
-        if ours or self._context.ledger.jobs({entry.job_id for entry in happened}):
+        own = self._context.chain.wallet.book.ours({entry.tx_hash for entry in happened}) if happened else set()
+        others = [entry for entry in happened if entry.tx_hash not in own]
+        certain = [entry for entry in others if not isinstance(entry.event, ChainStatusObserved)]
+        if certain or (others and self._context.ledger.jobs({entry.job_id for entry in others})):
             self.wake("scan")
 
     def _look_for_customers(self, head: int) -> None:

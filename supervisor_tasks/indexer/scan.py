@@ -23,6 +23,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.ledger import JobChange
+from supervisor_tasks.ledger.read_once import reading_once
 from supervisor_tasks.monitoring.instruments import CHAIN_HEAD, CHAIN_LAG, CLAIM_WAITS
 
 log = structlog.get_logger()
@@ -40,6 +41,12 @@ def scan(context: WorkerContext) -> None:
 
 
 def _scan(context: WorkerContext) -> bool:
+    """Do one step, with one question for all alarms and one for all facts."""
+    with reading_once():
+        return _step(context)
+
+
+def _step(context: WorkerContext) -> bool:
     """Do one step; returns whether there is more to do. A node that is behind is not read."""
     chain, ledger = context.chain, context.ledger
     head, known, cursor = blocks.head(chain.contract.rpc), chain.blocks.known(), ledger.cursors.of(CONTRACT_STREAM)

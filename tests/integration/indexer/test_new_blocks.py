@@ -16,13 +16,16 @@ from devgrid.chain.model import Account, ChainNode, ChainPrices
 from devgrid.faults.network_proxy import Fault, Proxy
 from devgrid.processes import Processes, answers, free_port, wait_until
 from devgrid.state_folder import private_processes
+from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.indexer.new_blocks import NewBlocks
 from supervisor_tasks.jobs.claim import look
+from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.tick_names import finished_key
-from tests.support.wallet_harness import ChainHarness, databases, empty, scheduled_jobs
+from supervisor_tasks.wallet.wallet import Write
+from tests.support.wallet_harness import GAS, ChainHarness, databases, empty, scheduled_jobs
 
 PATIENCE_S = 10.0
 NEVER_S = 600.0  # between two looks: only what was announced can have been the cause
@@ -183,6 +186,21 @@ def test_subscription__a_log_of_a_job_of_ours_wakes_the_scan(
         assert "scan" not in woken.tasks  # another provider's
         scheduled_jobs(chain, provider, 1)
         chain.send(provider, "MetaScheduler", "claimNextJob")
+        until(lambda: "scan" in woken.tasks, "the scan to be woken")
+
+
+def test_subscription__a_log_of_our_own_transaction__leaves_it_to_the_receipt(
+    fleet: ChainHarness, chain: Chain, provider: Account, proxy: Proxy
+) -> None:
+    with watching(fleet, NEVER_S, f"ws://{proxy.address}") as (_, woken):
+        relied_on(fleet, chain)
+        scheduled_jobs(chain, provider, 2)
+        fleet.wallet.send([Write("claim:one", "claim", CLAIM.encode(), gas=GAS)])
+        relied_on(fleet, chain)
+        assert "scan" not in woken.tasks
+        fleet.follow()
+        assert fleet.site.ledger.count_in_states([State.CLAIMED]) == 1
+        chain.send(provider, "MetaScheduler", "claimNextJob")  # with our key, and by none of our transactions
         until(lambda: "scan" in woken.tasks, "the scan to be woken")
 
 
