@@ -18,7 +18,7 @@ from sqlalchemy import Engine, NullPool, create_engine, text
 from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
 from supervisor_tasks.config import embedded_servers
-from supervisor_tasks.ledger.migrations import upgrade
+from supervisor_tasks.ledger.migrations import pending, upgrade
 from tests.load.figures import Figure, tell
 
 JOBS = 200_000
@@ -132,7 +132,9 @@ def upgraded(jobs: int) -> tuple[float, list[Statement]]:
             thread.start()
         begun_s = time.monotonic()
         try:
-            upgrade(url)
+            for revision in pending(FIRST):
+                tell(f"    {time.monotonic() - begun_s:.1f} s: migration {revision}")
+                upgrade(url, revision)
             took_s = time.monotonic() - begun_s
         finally:
             over.set()
