@@ -153,7 +153,7 @@ class NewBlocks:
     def _poll(self) -> None:
         try:
             self.poll()
-            self._look_at_logs()
+            self.look_at_logs()
         except SupervisorError as error:
             self._failures.failed(error)
         except Exception:  # the edge of a thread: if the thread ended, no job would be claimed
@@ -195,9 +195,9 @@ class NewBlocks:
             log.info("new_blocks_announced", head=head)
         self._told_polling = bool(why_not)
 
-    def _look_at_logs(self) -> None:
+    def look_at_logs(self) -> None:
         """Wake the scan when an announced log concerns a job of ours, and no transaction of ours wrote it: what these
-        wrote, their receipts show.
+        wrote, their receipts show. Raises LedgerUnavailableError; a retry helps.
         """
         entries = [self._logs.popleft() for _ in range(len(self._logs))]
         if not entries:

@@ -189,19 +189,32 @@ def test_subscription__a_log_of_a_job_of_ours_wakes_the_scan(
         until(lambda: "scan" in woken.tasks, "the scan to be woken")
 
 
-def test_subscription__a_log_of_our_own_transaction__leaves_it_to_the_receipt(
-    fleet: ChainHarness, chain: Chain, provider: Account, proxy: Proxy
+def test_look_at_logs__of_our_own_transaction__leaves_it_to_the_receipt(
+    fleet: ChainHarness, chain: Chain, provider: Account
 ) -> None:
-    with watching(fleet, NEVER_S, f"ws://{proxy.address}") as (_, woken):
-        relied_on(fleet, chain)
-        scheduled_jobs(chain, provider, 2)
-        fleet.wallet.send([Write("claim:one", "claim", CLAIM.encode(), gas=GAS)])
-        relied_on(fleet, chain)
-        assert "scan" not in woken.tasks
-        fleet.follow()
-        assert fleet.site.ledger.count_in_states([State.CLAIMED]) == 1
-        chain.send(provider, "MetaScheduler", "claimNextJob")  # with our key, and by none of our transactions
-        until(lambda: "scan" in woken.tasks, "the scan to be woken")
+    woken = Woken()
+    new_blocks = NewBlocks(fleet.site, NEVER_S, woken)
+    scheduled_jobs(chain, provider, 2)
+    fleet.wallet.send([Write("claim:one", "claim", CLAIM.encode(), gas=GAS)])
+    announce_logs(new_blocks, fleet)
+    assert woken.tasks == []
+    fleet.follow()
+    assert fleet.site.ledger.count_in_states([State.CLAIMED]) == 1
+    chain.send(provider, "MetaScheduler", "claimNextJob")  # with our key, and by none of our transactions
+    announce_logs(new_blocks, fleet)
+    assert woken.tasks == ["scan"]
+
+
+def announce_logs(new_blocks: NewBlocks, fleet: ChainHarness) -> None:
+    """As a subscription does with the logs of the last block."""
+    contract = fleet.site.chain.contract
+    head = int(contract.rpc.call("eth_blockNumber"), 16)
+    method, params = contract.logs_call(head, head)
+    entries = contract.rpc.call(method, *params)
+    assert entries
+    for entry in entries:
+        new_blocks.log(entry)
+    new_blocks.look_at_logs()
 
 
 @pytest.mark.parametrize("fault", [Fault.HANG, Fault.REFUSE, Fault.LOSE_TO_CLIENT])
