@@ -9,6 +9,7 @@ Bytes are counted before they are decoded. So the client asks for no compression
 import io
 import socket
 import time
+from collections.abc import Mapping
 from http.client import HTTPResponse
 from typing import Any
 
@@ -25,12 +26,48 @@ def session(deadline_s: float, most_bytes: int = MOST_BYTES) -> requests.Session
     """A session whose answers are bounded in time and size. The deadline runs from the end of the request until the
     last byte has come.
     """
-    bounded = requests.Session()
+    return _bounded(requests.Session(), deadline_s, most_bytes)
+
+
+def prepared_session(deadline_s: float) -> requests.Session:
+    """As `session`, for many requests to few addresses: see _PreparedSession."""
+    return _bounded(_PreparedSession(), deadline_s, MOST_BYTES)
+
+
+def _bounded(bounded: requests.Session, deadline_s: float, most_bytes: int) -> requests.Session:
     bounded.headers["Accept-Encoding"] = "identity"
     adapter = _Adapter(deadline_s, most_bytes)
     bounded.mount("http://", adapter)
     bounded.mount("https://", adapter)
     return bounded
+
+
+class _PreparedSession(requests.Session):
+    """Prepares the request to an address once: its headers, credentials, proxy and certificates stay the same, and only
+    the body is new. `requests` itself reads them from the environment for each request, which is a third of its CPU.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._prepared: dict[str, tuple[requests.PreparedRequest, dict[str, Any]]] = {}
+
+    def post(  # type: ignore[override]  # the caller sends bytes, and none of the other kinds of content
+        self,
+        url: str,
+        data: bytes,
+        *,
+        headers: Mapping[str, str],
+        timeout: float,
+        stream: bool = False,
+    ) -> requests.Response:
+        """Send these bytes. The first call for an address decides on its headers."""
+        if url not in self._prepared:
+            first = self.prepare_request(requests.Request("POST", url, headers=dict(headers)))
+            self._prepared[url] = first, dict(self.merge_environment_settings(url, {}, stream, None, None))
+        prepared, settings = self._prepared[url]
+        request = prepared.copy()
+        request.prepare_body(data, None)
+        return self.send(request, timeout=timeout, allow_redirects=False, **settings)
 
 
 class _Bounded(io.RawIOBase):
