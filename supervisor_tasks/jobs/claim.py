@@ -36,7 +36,8 @@ def look(context: WorkerContext, head: int | None = None) -> bool:
     LedgerUnavailableError (a retry helps), or WrongChainError.
     """
     readings = {} if head is None else {CHAIN_HEAD: head}
-    with reading_once(), record_run(context.ledger, "claim", lambda: readings), chain_watched(context):
+    together = context.ledger.ticks.together()
+    with reading_once(), together, record_run(context.ledger, "claim", lambda: readings), chain_watched(context):
         demand = context.chain.contract.demand()
         readings[CLAIMABLE] = demand.claimable
         wallet_watched(context, demand)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import Engine, delete, exists, func, select
+from sqlalchemy import Engine, bindparam, delete, exists, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.ledger.database import read_connection
@@ -20,6 +20,7 @@ log = structlog.get_logger()
 
 ALARMS = AlarmRow.metadata.tables["alarms"]
 SWITCHES = SwitchRow.metadata.tables["switches"]
+_ALL = select(ALARMS).where(ALARMS.c.cluster == bindparam("cluster")).order_by(ALARMS.c.raised_at)
 
 
 class AlarmName(StrEnum):
@@ -139,9 +140,9 @@ class Alarms:
         return self._all() if known is None else known
 
     def _all(self) -> list[Alarm]:
-        query = select(ALARMS).where(ALARMS.c.cluster == self._cluster).order_by(ALARMS.c.raised_at)
         with read_connection(self._engine) as connection:
-            return [Alarm(AlarmName(row.name), row.details, row.raised_at) for row in connection.execute(query)]
+            rows = connection.execute(_ALL, {"cluster": self._cluster})
+            return [Alarm(AlarmName(row.name), row.details, row.raised_at) for row in rows]
 
 
 class Switches:

@@ -10,16 +10,24 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, Engine, delete, func, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Connection, Engine, bindparam, delete, func, select, text
 
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.read_once import discard, kept
 from supervisor_tasks.ledger.tables import FactRow
 
 FACTS = FactRow.metadata.tables["facts"]
-KEY = ("cluster", "name")
 AGE_S = func.extract("epoch", func.now() - FACTS.c.since).label("age_s")
+_ALL = select(FACTS.c.name, FACTS.c.value, AGE_S).where(FACTS.c.cluster == bindparam("cluster"))
+_ONE = _ALL.where(FACTS.c.name == bindparam("name"))
+# One statement, so it needs no BEGIN and no COMMIT of its own.
+_SET = text(
+    """
+    INSERT INTO facts (cluster, name, value) VALUES (:cluster, :name, :value)
+    ON CONFLICT (cluster, name) DO UPDATE SET value = excluded.value, since = now() WHERE facts.value <> excluded.value
+    RETURNING name
+    """
+)
 
 Value = TypeVar("Value")
 
@@ -123,14 +131,9 @@ class Facts:
     def set(self, fact: Fact[Value], value: Value) -> bool:
         """Write a fact down. True when it had another value before, or none: only then its age restarts at 0."""
         stored = fact.codec.encode(value)
-        row = insert(FACTS).values(cluster=self._cluster, name=fact.name, value=stored)
-        changed = row.on_conflict_do_update(
-            index_elements=KEY,
-            set_={"value": stored, "since": func.now()},
-            where=FACTS.c.value != stored,
-        ).returning(FACTS.c.name)
-        with self._engine.begin() as connection:
-            is_new = connection.scalar(changed) is not None
+        given = {"cluster": self._cluster, "name": fact.name, "value": stored}
+        with read_connection(self._engine) as connection:
+            is_new = connection.scalar(_SET, given) is not None
         discard(self._key)
         return is_new
 
@@ -141,15 +144,14 @@ class Facts:
         return None if stored is None else Stored(fact.codec.decode(stored.value), stored.age_s)
 
     def _one(self, name: str) -> Stored[str] | None:
-        this = FACTS.c.cluster == self._cluster, FACTS.c.name == name
         with read_connection(self._engine) as connection:
-            row = connection.execute(select(FACTS.c.value, AGE_S).where(*this)).first()
+            row = connection.execute(_ONE, {"cluster": self._cluster, "name": name}).first()
         return None if row is None else Stored(row.value, float(row.age_s))
 
     def _all(self) -> dict[str, Stored[str]]:
-        query = select(FACTS.c.name, FACTS.c.value, AGE_S).where(FACTS.c.cluster == self._cluster)
         with read_connection(self._engine) as connection:
-            return {row.name: Stored(row.value, float(row.age_s)) for row in connection.execute(query)}
+            rows = connection.execute(_ALL, {"cluster": self._cluster})
+            return {row.name: Stored(row.value, float(row.age_s)) for row in rows}
 
     def get(self, fact: Fact[Value]) -> Value | None:
         """The value of the fact; None when it is not set."""

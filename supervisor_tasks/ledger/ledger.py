@@ -8,7 +8,7 @@ the work itself is stored in the ledger.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, bindparam, func, select, text
+from sqlalchemy import ARRAY, Connection, Engine, Text, bindparam, func, select, text
 
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.jobs.events import Claimed, Event, OperatorAbandonedEffect, ScriptFetched, SubmitOutcomeUnknown
@@ -53,6 +53,11 @@ STORE = insert_rows(
     + ", ".join((*(f"{name} = excluded.{name}" for name in COLUMNS), "updated_at = now()")),
 )
 A_JOB = *(column for column in JOBS.c if column is not JOBS.c.script), HAS_SCRIPT  # scripts may be long, and jobs many
+# Each transaction and each batch asks these: SQLAlchemy would take longer to build them than to run them.
+_THESE_JOBS = select(*A_JOB).where(
+    JOBS.c.cluster == bindparam("cluster"), JOBS.c.job_id == func.any(bindparam("job_ids", type_=ARRAY(Text)))
+)
+_LOCK_JOBS = _THESE_JOBS.order_by(JOBS.c.job_id).with_for_update()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +150,8 @@ class Ledger:
         if any(isinstance(change.event, Claimed) for change in changes):
             # There is no row to lock yet, and a receipt and the log scan may record the same claim at once.
             connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(cluster_lock(self.cluster, "claims")))))
-        job_ids = sorted({change.job_id for change in changes})
-        mine = JOBS.c.cluster == self.cluster, JOBS.c.job_id == func.any(bindparam("job_ids", job_ids))
-        query = select(*A_JOB).where(*mine).order_by(JOBS.c.job_id).with_for_update()
-        return {JobId(row["job_id"]): job_from_row(row) for row in connection.execute(query).mappings()}
+        given = {"cluster": self.cluster, "job_ids": sorted({change.job_id for change in changes})}
+        return {JobId(row["job_id"]): job_from_row(row) for row in connection.execute(_LOCK_JOBS, given).mappings()}
 
     def _store(self, connection: Connection, changed: Sequence[Job]) -> None:
         if changed:
@@ -169,9 +172,9 @@ class Ledger:
 
     def jobs(self, job_ids: Iterable[str]) -> dict[JobId, Job]:
         """Those of these jobs that the ledger knows."""
-        wanted = JOBS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        given = {"cluster": self.cluster, "job_ids": list(job_ids)}
         with read_connection(self.engine) as connection:
-            rows = connection.execute(select(*A_JOB).where(JOBS.c.cluster == self.cluster, wanted)).mappings()
+            rows = connection.execute(_THESE_JOBS, given).mappings()
             return {JobId(row["job_id"]): job_from_row(row) for row in rows}
 
     def scripts(self, job_ids: Iterable[str]) -> dict[JobId, str]:

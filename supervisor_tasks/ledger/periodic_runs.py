@@ -4,11 +4,12 @@ A tick with a number is a reading: what a process last read elsewhere, such as t
 that is due in any case, so it costs no transaction of its own.
 """
 
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
-from sqlalchemy import Engine, delete, func, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Engine, delete, func, select, text
 
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.tables import PeriodicRunRow
@@ -16,6 +17,15 @@ from supervisor_tasks.ledger.tables import PeriodicRunRow
 TICKS = PeriodicRunRow.metadata.tables["periodic_runs"]
 
 TICK_S = 1.0  # within this time, only the first tick of a name is written
+
+# One statement, so it needs no BEGIN and no COMMIT of its own.
+_RECORD = text(
+    """
+    INSERT INTO periodic_runs (cluster, name, succeeded_at, number) SELECT :cluster, read.name, now(), read.number
+    FROM unnest(CAST(:names AS text[]), CAST(:numbers AS bigint[])) AS read(name, number)
+    ON CONFLICT (cluster, name) DO UPDATE SET succeeded_at = now(), number = excluded.number
+    """
+)
 
 
 class PeriodicRuns:
@@ -26,6 +36,19 @@ class PeriodicRuns:
         self._cluster = cluster
         self._every_s = every_s
         self._left_s: dict[str, float] = {}
+        self._held = threading.local()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Inside this context, the ticks that this thread records are written by one statement, at its end."""
+        self._held.numbers = {}
+        try:
+            yield
+        finally:
+            numbers = self._held.numbers
+            del self._held.numbers
+            if numbers:
+                self._write(numbers)
 
     def record(self, *names: str, readings: Callable[[], Mapping[str, int]] = dict) -> None:
         """Store that this periodic work has just succeeded, and what it read. Each tick is written at most once in
@@ -36,16 +59,17 @@ class PeriodicRuns:
         if not new:
             return
         numbers: dict[str, int | None] = {**dict.fromkeys(new), **readings()}
-        row = insert(TICKS).values(
-            [
-                {"cluster": self._cluster, "name": name, "succeeded_at": func.now(), "number": number}
-                for name, number in numbers.items()
-            ]
-        )
-        now = {"succeeded_at": func.now(), "number": row.excluded.number}
-        with self._engine.begin() as connection:
-            connection.execute(row.on_conflict_do_update(index_elements=["cluster", "name"], set_=now))
+        held = getattr(self._held, "numbers", None)
+        if held is None:
+            self._write(numbers)
+        else:
+            held |= numbers
         self._left_s |= dict.fromkeys(new, now_s)
+
+    def _write(self, numbers: Mapping[str, int | None]) -> None:
+        given = {"cluster": self._cluster, "names": list(numbers), "numbers": list(numbers.values())}
+        with read_connection(self._engine) as connection:
+            connection.execute(_RECORD, given)
 
     def remove(self, name: str) -> None:
         """Delete a tick: this periodic work is not done any more."""

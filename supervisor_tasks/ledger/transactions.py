@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, func, select, text, update
+from sqlalchemy import Connection, Engine, Select, bindparam, func, select, text, update
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.dialects.postgresql import insert as upsert
 
@@ -74,6 +74,41 @@ _CLOSE = text(
     LEFT JOIN signatures ON signatures.hash = mined.hash
     WHERE transactions.id = mined.id
     """
+)
+
+
+def _age(column: Any) -> Any:
+    return func.extract("epoch", func.now() - column)
+
+
+def _open_transactions() -> Select[Any]:
+    """The open transactions of a cluster and a chain, with all their signatures."""
+    columns, signed = TRANSACTIONS.c, SIGNATURES.c
+    each = SIGNATURES.alias()
+    by_age = func.array_agg(aggregate_order_by(each.c.hash, each.c.signed_at, each.c.hash))
+    hashes = select(by_age).where(each.c.transaction_id == columns.id).correlate(TRANSACTIONS).scalar_subquery()
+    here = columns.cluster == bindparam("cluster"), columns.chain_id == bindparam("chain_id")
+    return (
+        select(
+            TRANSACTIONS,
+            hashes.label("hashes"),
+            func.coalesce(signed.head, 0).label("head"),
+            _age(func.coalesce(columns.sent_at, columns.created_at)).label("sent_age_s"),
+            _age(func.coalesce(signed.signed_at, columns.created_at)).label("signed_age_s"),
+            _age(columns.contested_at).label("nonce_conflict_age_s"),
+        )
+        .outerjoin(SIGNATURES, signed.hash == columns.hash)
+        .where(*here, columns.state.in_(OPEN))
+        .order_by(columns.nonce)
+    )
+
+
+# These are asked at each block: SQLAlchemy would take longer to build them than to run them.
+_OPEN_TRANSACTIONS = _open_transactions()
+_OUTSTANDING = (
+    select(*(TRANSACTIONS.c[name] for name in ("id", "nonce", "purpose", "address", "chain_id")), COST_WEI)
+    .where(TRANSACTIONS.c.cluster == bindparam("cluster"), TRANSACTIONS.c.state.in_(OPEN))
+    .order_by(TRANSACTIONS.c.id)
 )
 
 
@@ -216,14 +251,8 @@ class TransactionStore:
 
     def outstanding(self, address: str) -> Outstanding:
         """The open transactions, in one cheap query: a look at the chain asks it at each block."""
-        columns = TRANSACTIONS.c
-        query = (
-            select(columns.id, columns.nonce, columns.purpose, columns.address, columns.chain_id, COST_WEI)
-            .where(columns.cluster == self._cluster, columns.state.in_(OPEN))
-            .order_by(columns.id)
-        )
         with read_connection(self._engine) as connection:
-            rows = connection.execute(query).all()
+            rows = connection.execute(_OUTSTANDING, {"cluster": self._cluster}).all()
         oldest = OldestOpen(rows[0].id, rows[0].nonce, rows[0].purpose, rows[0].address) if rows else None
         ours = (row for row in rows if row.chain_id == self._chain_id and row.address == address)
         return Outstanding(oldest, sum(int(row.cost_wei) for row in ours))
@@ -265,27 +294,9 @@ class TransactionStore:
 
     def open_transactions(self) -> list[Sent]:
         """Signed transactions that are not known to be mined, also those of a former key, ordered by nonce."""
-        columns, signed = TRANSACTIONS.c, SIGNATURES.c
-        each = SIGNATURES.alias()
-        of_it = each.c.transaction_id == columns.id
-        by_age = func.array_agg(aggregate_order_by(each.c.hash, each.c.signed_at, each.c.hash))
-        hashes = select(by_age).where(of_it).correlate(TRANSACTIONS).scalar_subquery()
-        present = signed.hash == columns.hash
-        query = (
-            select(
-                TRANSACTIONS,
-                hashes.label("hashes"),
-                func.coalesce(signed.head, 0).label("head"),
-                _age(func.coalesce(columns.sent_at, columns.created_at)).label("sent_age_s"),
-                _age(func.coalesce(signed.signed_at, columns.created_at)).label("signed_age_s"),
-                _age(columns.contested_at).label("nonce_conflict_age_s"),
-            )
-            .outerjoin(SIGNATURES, present)
-            .where(columns.cluster == self._cluster, columns.chain_id == self._chain_id, columns.state.in_(OPEN))
-            .order_by(columns.nonce)
-        )
+        given = {"cluster": self._cluster, "chain_id": self._chain_id}
         with read_connection(self._engine) as connection:
-            return [_sent(row) for row in connection.execute(query)]
+            return [_sent(row) for row in connection.execute(_OPEN_TRANSACTIONS, given)]
 
     def broadcast(self, answers: Iterable[tuple[str, str | None]]) -> None:
         """Store the node's answer for each signature (by hash): None when the node accepted it. A signature that was
@@ -398,10 +409,6 @@ def _is_transfer(entry: Mapping[str, Any], payer: str, payee: str) -> bool:
 
 def _signature(row_id: int, row: dict[str, Any], head: int) -> dict[str, Any]:
     return {"transaction_id": row_id, "head": head, **{name: row[name] for name in ("hash", *PRESENT)}}
-
-
-def _age(column: Any) -> Any:
-    return func.extract("epoch", func.now() - column)
 
 
 def _state_after(words: str | None) -> str:

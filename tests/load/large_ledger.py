@@ -35,7 +35,7 @@ _FILL = (
         CASE WHEN n <= :settled THEN n - :behind END, '0x00', CASE WHEN n <= :settled THEN now() END {_NUMBERS}""",
     f"""
     INSERT INTO signatures (hash, transaction_id, raw, max_fee_wei, priority_fee_wei, head)
-    SELECT hash, id, raw, 1, 1, 0 FROM transactions WHERE cluster = :cluster AND address = {_ADDRESS}""",
+    SELECT hash, id, raw, 1, 1, 0 FROM transactions WHERE cluster = :cluster AND address = {_ADDRESS}""",  # noqa: S608  our own words
     """
     INSERT INTO effects (cluster, kind, subject, due_at, done_at)
     SELECT :cluster, 'account', '0x' || lpad(to_hex(n), 40, '0'), now(),

@@ -1,0 +1,42 @@
+"""Ticks on a real database: written one by one, or together by one statement."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, event
+
+from devgrid.state_folder import private_processes
+from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
+from tests.support.wallet_harness import databases
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with private_processes() as processes, databases(processes, "one") as (engine,):
+        yield engine
+
+
+def test_together__ticks_of_several_parts__are_written_by_one_statement(engine: Engine) -> None:
+    ticks, statements = PeriodicRuns(engine, "one"), list[str]()
+    event.listen(engine, "before_cursor_execute", lambda *about: statements.append(about[2]))
+    with ticks.together():
+        ticks.record("chain")
+        ticks.record("claim finished", "claim", readings=lambda: {"chain head": 7})
+        assert ticks.ages_s() == {}
+    assert sum("INTO periodic_runs" in statement for statement in statements) == 1
+    assert ticks.ages_s().keys() == {"chain", "claim finished", "claim", "chain head"}
+
+
+def test_together__work_fails__its_ticks_are_written_all_the_same(engine: Engine) -> None:
+    ticks = PeriodicRuns(engine, "two")
+
+    def work() -> None:
+        with ticks.together():
+            ticks.record("claim finished")
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        work()
+    assert ticks.ages_s().keys() == {"claim finished"}
+    ticks.record("chain")  # outside, a tick is written at once
+    assert ticks.ages_s().keys() == {"claim finished", "chain"}
