@@ -1,6 +1,6 @@
 """The rows that the sweep reads and writes: many jobs at once without their scripts, its reports, and its doubts."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -189,17 +189,12 @@ class Sweeps:
         return {name: int(number) for name, number in row.items()}
 
 
-def _earlier_limits_min(row: Any) -> frozenset[int]:
-    added = [minutes for _, minutes, _ in row.top_ups]
-    return earlier_limits(row.time_limit_min, added, row.applied_limit_min, _runs(row))
-
-
 def _runs(row: Any) -> Runs:
     return tuple(JobRun(**entry) for entry in row.runs)
 
 
-def _paid(row: Any, runs: Runs, partition: str, compares_sizes: bool) -> Paid:
-    limit_min = min(row.time_limit_min + sum(minutes for _, minutes, _ in row.top_ups), MAX_LIMIT_MIN)
+def _paid(row: Any, added_min: Sequence[int], runs: Runs, partition: str, compares_sizes: bool) -> Paid:
+    limit_min = min(row.time_limit_min + sum(added_min), MAX_LIMIT_MIN)
     paid = Paid(Definition(**row.definition), left_min(limit_min, runs), partition, compares_sizes=compares_sizes)
     return as_given(paid, runs)
 
@@ -213,8 +208,9 @@ def _known(rows: Iterable[Any], partition: str = "", compares_sizes: bool = Fals
             sets[key] = frozenset(map(EffectKind, key))
         return sets[key]
 
-    return {
-        JobId(row.job_id): JobSummary(
+    def summary(row: Any) -> JobSummary:
+        runs, added_min = _runs(row), [minutes for _, minutes, _ in row.top_ups]
+        return JobSummary(
             job_id=JobId(row.job_id),
             customer=Address(row.customer),
             provider=Address(row.provider),
@@ -227,9 +223,9 @@ def _known(rows: Iterable[Any], partition: str = "", compares_sizes: bool = Fals
             open=kinds(row.open),
             parked=kinds(row.parked),
             heard=row.heard,
-            earlier_limits_min=_earlier_limits_min(row),
+            earlier_limits_min=earlier_limits(row.time_limit_min, added_min, row.applied_limit_min, runs),
             stopped=row.stop_status is not None,
-            paid=_paid(row, _runs(row), partition, compares_sizes),
+            paid=_paid(row, added_min, runs, partition, compares_sizes),
         )
-        for row in rows
-    }
+
+    return {JobId(row.job_id): summary(row) for row in rows}

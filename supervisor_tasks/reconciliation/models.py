@@ -44,9 +44,11 @@ def earlier_limits(
     claimed_min: int, added_min: Iterable[int], applied_min: int | None, runs: Runs = ()
 ) -> frozenset[int]:
     """Return the limits that a job had from top-up to top-up, below the limit that SLURM has been given."""
-    limits = accumulate(added_min, initial=claimed_min)
-    left = (left_min(each, runs) for each in limits if each * SECONDS_PER_MINUTE > earlier_s(runs))
-    return frozenset(each for each in left if each < (applied_min or 0))
+    if not applied_min:
+        return frozenset()
+    limits, spent_s = accumulate(added_min, initial=claimed_min), earlier_s(runs)
+    left = (left_min(each, runs) for each in limits if each * SECONDS_PER_MINUTE > spent_s)
+    return frozenset(each for each in left if each < applied_min)
 
 
 @dataclass(frozen=True, slots=True)

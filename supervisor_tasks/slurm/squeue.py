@@ -9,6 +9,7 @@ tests/data/slurm/squeue-listing-slurm-22.05.8.txt.
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.parsers import (
@@ -22,6 +23,8 @@ from supervisor_tasks.slurm.parsers import (
     wait_status,
 )
 from supervisor_tasks.slurm.size import Size, is_whole_memory, request_of, size_of
+
+SIZES = 4096  # that are remembered
 
 FIELDS = (
     *("JobID", "UserName", "State", "TimeUsed", "exit_code", "Reason", "SubmitTime", "RestartCnt", "BatchFlag"),
@@ -111,6 +114,12 @@ def _records(printed: str, delimiter: str) -> Iterator[list[str]]:
         yield fields[first : first + len(FIELDS)]
 
 
+@lru_cache(SIZES)
+def _size(limit: str, threads: str, memory: str, *shown: str) -> Size:
+    """Read the size. Most jobs of a site have one of few sizes, and reading it takes as long as all other fields."""
+    return replace(size_of(limit_min(limit), *shown), threads=threads, whole_memory=is_whole_memory(memory))
+
+
 def _listed(record: list[str]) -> SqueueRow:
     slurm_id, user, state, used, exit_code, reason, submitted, restarts, batch, *rest = record
     limit, name, comment, stdout, start, *size, requeue, threads, memory = rest
@@ -129,7 +138,7 @@ def _listed(record: list[str]) -> SqueueRow:
             submit_s=int(submitted),
             restarts=int(restarts),
             start_s=int(start) if start.isdigit() else None,
-            size=replace(size_of(limit_min(limit), *size), threads=threads, whole_memory=is_whole_memory(memory)),
+            size=_size(limit, threads, memory, *size),
             may_requeue=requeue == "1",
         )
         # BatchFlag increases when slurmctld launches a job again.
