@@ -30,9 +30,7 @@ ALARMS_OF_ERRORS = (
 )
 
 
-def run_exclusive(
-    ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False, apart_s: float = 0.0
-) -> None:
+def run_exclusive(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:
     """Do `work` until it returns False, unless another worker holds the lock.
 
     If another thread of this process does the work, that thread does it once more, and the database is not asked. In a
@@ -40,8 +38,7 @@ def run_exclusive(
 
     A wake-up can arrive just before another worker releases the lock. It is not lost: the effects are stored, and
     `dispatch_due_effects` or beat dispatches them again. A worker that did the work leaves a tick. With `takes_long`, a
-    worker that finds the lock taken leaves one, too, and the work is not done once more. In one process, at least
-    `apart_s` lie between the beginnings of two runs: what becomes due meanwhile is done together.
+    worker that finds the lock taken leaves one, too, and the work is not done once more.
     """
     if takes_long:
         _run_with_lock(ledger, name, work, takes_long=True)
@@ -49,21 +46,19 @@ def run_exclusive(
     if not ledger.local_runs.begin(name):
         return
     try:
-        _run_with_lock(ledger, name, work, apart_s=apart_s)
+        _run_with_lock(ledger, name, work)
         while ledger.local_runs.again(name):
-            _run_with_lock(ledger, name, work, apart_s=apart_s)
+            _run_with_lock(ledger, name, work)
     except BaseException:
         ledger.local_runs.end(name)
         raise
 
 
-def _run_with_lock(
-    ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False, apart_s: float = 0.0
-) -> None:
+def _run_with_lock(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:
     left = True
     while left:
         if not takes_long:
-            ledger.local_runs.pace(name, apart_s)
+            ledger.local_runs.pace(name)
         ledger.holder.number()  # makes this process a holder: if it stands still with the lock, other holders end it
         with try_advisory_lock(ledger.engine, cluster_lock(ledger.cluster, name)) as mine:
             if not mine:

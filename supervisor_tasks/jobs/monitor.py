@@ -47,7 +47,10 @@ from supervisor_tasks.slurm.parsers import JobRecord
 
 log = structlog.get_logger()
 
-LOOKS_APART_S = 0.3  # a look at many jobs costs hardly more than one at a single job
+LOOKS_APART_S = (
+    0.3  # between two looks, the first at many jobs: the second costs hardly more for all that are due by then
+)
+MANY_JOBS = 3
 ASKED_FOR_RUNS = 5  # looks at which accounting is asked for a job's runs; after these, what the looks saw counts
 LOOKED_BACK_S = 2 * PATIENCE_S
 LOG_SAMPLE_SIZE = 3  # callbacks about other jobs than ours in one log line
@@ -55,7 +58,7 @@ LOG_SAMPLE_SIZE = 3  # callbacks about other jobs than ours in one log line
 
 def poll_jobs(context: WorkerContext) -> None:
     """Read the inbox, then look at all jobs that are due, with one question to SLURM."""
-    run_exclusive(context.ledger, "poll_jobs", lambda: _poll(context), apart_s=LOOKS_APART_S)
+    run_exclusive(context.ledger, "poll_jobs", lambda: _poll(context))
 
 
 def _poll(context: WorkerContext) -> bool:
@@ -110,6 +113,8 @@ def _look(context: WorkerContext) -> bool:
     effects = context.ledger.effects.lease([EffectKind.POLL_SLURM])
     if not effects:
         return False
+    if len(effects) >= MANY_JOBS:
+        context.ledger.local_runs.rest("poll_jobs", LOOKS_APART_S)
     with given_back_on_failure(context.ledger, effects):
         _see(context, effects)
     return True

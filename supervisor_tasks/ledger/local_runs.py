@@ -10,7 +10,8 @@ class LocalRuns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked_again: dict[str, bool] = {}
-        self._paced_s: dict[str, float] = {}
+        self._begun_s: dict[str, float] = {}
+        self._apart_s: dict[str, float] = {}
 
     def begin(self, name: str) -> bool:
         """Begin the work. Returns False if another thread does it; that thread then does it once more."""
@@ -29,13 +30,20 @@ class LocalRuns:
                 del self._asked_again[name]
             return asked
 
-    def pace(self, name: str, apart_s: float) -> None:
-        """Wait until `apart_s` seconds have passed since this function last returned for this work. The run that begins
-        then serves all that was asked for before.
-        """
-        time.sleep(max(self._paced_s.get(name, float("-inf")) + apart_s - time.monotonic(), 0.0))
+    def rest(self, name: str, apart_s: float) -> None:
+        """Let the next run of this work begin at least `apart_s` seconds after the beginning of the present one."""
         with self._lock:
-            self._paced_s[name] = time.monotonic()
+            self._apart_s[name] = apart_s
+
+    def pace(self, name: str) -> None:
+        """Wait as long as the last run of this work asked for. The run that begins then serves all that was asked for
+        before.
+        """
+        with self._lock:
+            begins_s = self._begun_s.get(name, float("-inf")) + self._apart_s.pop(name, 0.0)
+        time.sleep(max(begins_s - time.monotonic(), 0.0))
+        with self._lock:
+            self._begun_s[name] = time.monotonic()
             if name in self._asked_again:
                 self._asked_again[name] = False
 

@@ -29,20 +29,31 @@ def test_end__after_an_error__the_work_can_begin_again() -> None:
 
 
 APART_S = 0.1
+PATIENCE_S = 60.0
 
 
-def test_pace__called_twice__the_second_waits() -> None:
+def test_pace__run_asked_for_a_rest__the_next_one_waits() -> None:
     runs = LocalRuns()
-    runs.pace("report", APART_S)
+    runs.pace("report")
     begun_s = time.monotonic()
-    runs.pace("claim", APART_S)
-    runs.pace("report", APART_S)
+    runs.rest("report", APART_S)
+    runs.pace("claim")
+    runs.pace("report")
     assert time.monotonic() - begun_s >= APART_S / 2
+
+
+def test_pace__no_rest_asked_for_since_the_last_run__does_not_wait() -> None:
+    runs = LocalRuns()
+    runs.rest("report", PATIENCE_S)
+    runs.pace("report")  # no run before it
+    begun_s = time.monotonic()
+    runs.pace("report")
+    assert time.monotonic() - begun_s < PATIENCE_S / 2
 
 
 def test_pace__asked_again_before__is_done_by_the_run_that_begins() -> None:
     runs = LocalRuns()
     runs.begin("report")
     runs.begin("report")
-    runs.pace("report", APART_S)
+    runs.pace("report")
     assert not runs.again("report")
