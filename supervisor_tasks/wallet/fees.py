@@ -29,12 +29,6 @@ class Fees:
     priority_fee_wei: int
     legacy: bool
 
-    def fields(self) -> dict[str, int]:
-        """The fields of a transaction."""
-        if self.legacy:
-            return {"gasPrice": self.max_fee_wei}
-        return {"maxFeePerGas": self.max_fee_wei, "maxPriorityFeePerGas": self.priority_fee_wei, "type": 2}
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:

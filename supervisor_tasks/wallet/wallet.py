@@ -8,15 +8,15 @@ sees them, so that the same bytes can be sent again after any process dies.
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 import structlog
+from coincurve import PrivateKey
 from eth_account import Account
 from eth_account.messages import encode_defunct
 from eth_account.signers.local import LocalAccount
-from eth_utils.address import to_checksum_address
 from sqlalchemy import Connection, Engine
 
 from supervisor_tasks.chain.abi_codec import Revert, decode_revert
@@ -31,7 +31,7 @@ from supervisor_tasks.ledger.transactions import NONCE_FILLER, Mined, Outstandin
 from supervisor_tasks.ledger.worker_sessions import advisory_lock
 from supervisor_tasks.wallet.fees import DEFAULT_TIP_WEI, Bounds, Fees, Market, fees, replacement
 from supervisor_tasks.wallet.gas import Estimate, GivenUpError, RevertedError, estimated
-from supervisor_tasks.wallet.raw_transaction import append_tag, decode
+from supervisor_tasks.wallet.raw_transaction import TransactionFields, append_tag, decode, hash_of, sign
 
 log = structlog.get_logger()
 
@@ -101,6 +101,7 @@ class Wallet:
         self._chain_id = chain_id
         self._contract = contract
         self._account: LocalAccount = Account.from_key(key)
+        self._key = PrivateKey(bytes(self._account.key))
         self.bounds = bounds
         self.alarms = Alarms(engine, cluster)
         self.address = Address(self._account.address.lower())
@@ -277,7 +278,9 @@ class Wallet:
 
     def replace(self, transactions: Sequence[tuple[Sent, Fees]], head: int) -> None:
         """Sign the same transactions again with other prices, commit them, and broadcast them."""
-        self._commit_again([(entry.id, self._signed(_again(entry.raw), price)) for entry, price in transactions], head)
+        self._commit_again(
+            [(entry.id, self._signed(replace(decode(entry.raw), fees=price))) for entry, price in transactions], head
+        )
 
     def cancel_with_replacement(self, transactions: Sequence[Sent], market: Market, head: int) -> None:
         """Replace transactions that no node takes by ones that do nothing, so that later nonces can be mined. The
@@ -285,9 +288,9 @@ class Wallet:
         """
         signed = []
         for entry in transactions:
-            nothing = {"nonce": entry.nonce, "gas": FILLER_GAS, "to": to_checksum_address(self.address), "value": 0}
             price = replacement(entry.fees, market, self.bounds.of(FILLER_GAS)) or entry.fees
-            signed.append((entry.id, {"gas": FILLER_GAS, **self._signed({**nothing, "data": "0x"}, price)}))
+            nothing = TransactionFields(entry.nonce, FILLER_GAS, self.address, 0, b"", price)
+            signed.append((entry.id, {"gas": FILLER_GAS, **self._signed(nothing)}))
         self._commit_again(signed, head)
 
     def _commit_again(self, signed: Sequence[tuple[int, dict[str, Any]]], head: int) -> None:
@@ -330,25 +333,21 @@ class Wallet:
     def _row(self, write: Write, nonce: int, price: Fees) -> dict[str, Any]:
         if write.gas is None:
             raise ValueError(f"{write.purpose}: gas is not known; estimate it first")
-        fields: dict[str, Any] = {
-            "nonce": nonce,
-            "gas": write.gas,
-            "to": to_checksum_address(write.to or self._contract),
-            "value": 0,
-            "data": self._tagged(write),
-        }
+        data = bytes.fromhex(self._tagged(write).removeprefix("0x"))
+        fields = TransactionFields(nonce, write.gas, write.to or self._contract, 0, data, price)
         about = {"address": self.address, "nonce": nonce, "gas": write.gas}
         intent = {"purpose": write.purpose, "job_id": write.job_id, "intent": write.intent}
-        return {**about, **intent, **self._signed(fields, price)}
+        return {**about, **intent, **self._signed(fields)}
 
-    def _signed(self, fields: dict[str, Any], price: Fees) -> dict[str, Any]:
+    def _signed(self, fields: TransactionFields) -> dict[str, Any]:
         with crash_point(CrashPoint.SIGN):
-            signed = self._account.sign_transaction(fields | price.fields() | {"chainId": self._chain_id})
+            raw = sign(fields, self._chain_id, self._key)
+        fees = fields.fees
         return {
-            "max_fee_wei": price.max_fee_wei,
-            "priority_fee_wei": price.priority_fee_wei,
-            "raw": bytes(signed.raw_transaction),
-            "hash": "0x" + signed.hash.hex().removeprefix("0x"),
+            "max_fee_wei": fees.max_fee_wei,
+            "priority_fee_wei": fees.priority_fee_wei,
+            "raw": raw,
+            "hash": hash_of(raw),
         }
 
     def _try_to_broadcast(self, transactions: Sequence[tuple[str, bytes]]) -> None:
@@ -367,13 +366,6 @@ class Wallet:
 
 def _raw_call(raw: bytes) -> Call:
     return "eth_sendRawTransaction", ("0x" + raw.hex(),)
-
-
-def _again(raw: bytes) -> dict[str, Any]:
-    """The fields of a signed transaction, for a new signature with other prices."""
-    fields = decode(raw)
-    to = to_checksum_address(fields.to)
-    return {"nonce": fields.nonce, "gas": fields.gas, "to": to, "value": fields.value_wei, "data": fields.data}
 
 
 def _seen(block: Any) -> dict[str, Any]:

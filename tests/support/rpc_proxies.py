@@ -11,7 +11,7 @@ import requests
 
 from devgrid.chain.chain import Chain
 from devgrid.machine import deadline
-from supervisor_tasks.wallet.raw_transaction import DecodedTransaction, decode
+from supervisor_tasks.wallet.raw_transaction import TransactionFields, decode
 
 Call = dict[str, Any]
 
@@ -56,7 +56,7 @@ def really(chain: Chain, calls: list[Call]) -> list[Any]:
 
 @contextmanager
 def particular(
-    chain: Chain, objection: Callable[[DecodedTransaction], str | None], said: Mapping[str, Any] | None = None
+    chain: Chain, objection: Callable[[TransactionFields], str | None], said: Mapping[str, Any] | None = None
 ) -> Iterator[str]:
     """A node of the chain that refuses signed transactions in the words of an objection, and says that to those methods."""
 

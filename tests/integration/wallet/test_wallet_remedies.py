@@ -20,7 +20,7 @@ from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import ChainStatus, JobId, StatusUpdate
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.wallet.pending_policy import GIVEN_UP_AFTER_S
-from supervisor_tasks.wallet.raw_transaction import DecodedTransaction
+from supervisor_tasks.wallet.raw_transaction import TransactionFields
 from supervisor_tasks.wallet.wallet import WalletEmptyError, Write
 from tests.support.rpc_proxies import particular
 from tests.support.wallet_harness import (
@@ -206,7 +206,7 @@ def test_market_above_the_cap__alarm__and_goes_on_when_it_falls(
     assert AlarmName.TRANSACTION_STUCK not in fleet.alarms()
 
 
-def wants_a_tip(signed: DecodedTransaction) -> str | None:
+def wants_a_tip(signed: TransactionFields) -> str | None:
     """A node that suggests no tip and takes nothing without one, in geth's words."""
     tip_wei = signed.fees.priority_fee_wei
     return f"transaction underpriced: gas tip cap {tip_wei}, minimum needed {GWEI}" if tip_wei < GWEI else None
@@ -279,7 +279,7 @@ def test_fee_above_the_nodes_cap__is_signed_again_when_it_costs_less(
     base_fee(chain, 250 * GWEI)
     cap_wei = GAS * 300 * GWEI
 
-    def fee_cap(signed: DecodedTransaction) -> str | None:
+    def fee_cap(signed: TransactionFields) -> str | None:
         dear = signed.gas * signed.fees.max_fee_wei > cap_wei
         return "tx fee (1.08 ether) exceeds the configured cap (1.00 ether)" if dear else None
 

@@ -53,7 +53,7 @@ def test_fees__with_base_fee__outlive_its_doubling_and_tip() -> None:
 
 
 def test_fees__without_base_fee__are_legacy() -> None:
-    assert fees(Market(None, 0, 7 * GWEI), CAP).fields() == {"gasPrice": 7 * GWEI}
+    assert fees(Market(None, 0, 7 * GWEI), CAP) == Fees(7 * GWEI, 7 * GWEI, legacy=True)
 
 
 @given(markets, st.integers(1, 10**13))
