@@ -19,8 +19,9 @@ log = structlog.get_logger()
 
 MIGRATIONS_LOCK = 0xA1E3
 ASK_AGAIN_S = 0.2
-# An index of a large table takes minutes, and blocks no writer.
-OPTIONS = "-c statement_timeout=60min -c lock_timeout=1s -c maintenance_work_mem=256MB"
+# An index of a large table takes minutes, and blocks no writer. After deadlock_timeout, by default 1 s, Postgres cancels an
+# autovacuum that a lock waits for: a wait of no more than that would end before, each time.
+OPTIONS = "-c statement_timeout=60min -c lock_timeout=1500ms -c maintenance_work_mem=256MB"
 
 # What processes of the release before still use, and a later release drops: no model has it.
 LEFT = {("table", "accounts"), ("column", "benchmark_results.due_at")}

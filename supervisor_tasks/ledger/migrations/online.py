@@ -17,6 +17,13 @@ _INVALID = sa.text(
 )  # what is left of an interrupted build
 
 
+def end_autovacuum(*tables: str) -> None:
+    """End each autovacuum of the tables, and let none begin before the transaction ends. Unlike the locks of later
+    changes, this one blocks no process of a fleet while it waits.
+    """
+    op.execute(f"LOCK TABLE {', '.join(tables)} IN SHARE UPDATE EXCLUSIVE MODE")
+
+
 def add_columns(table: str, *columns: sa.Column[Any]) -> None:
     """Add columns that have no default, or a constant one: no row is written."""
     for column in columns:

@@ -1,4 +1,4 @@
-"""The migrations that rename what is stored, on rows as the version before wrote them."""
+"""The migrations that rename what is stored, on rows as the version before wrote them, and beside autovacuums."""
 
 import json
 from collections.abc import Iterator
@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, NullPool, create_engine, text
 
+from devgrid.processes import wait_until
+from devgrid.services.start import start_server
+from devgrid.state_folder import private_processes
+from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.jobs.events import (
     CallbackReceived,
     Claimed,
@@ -257,3 +261,45 @@ def test_subjects__accounts_of_the_version_before__are_effects_and_back(tables: 
     ledger.holder.close()
     with tables.engine.begin() as connection:
         connection.execute(text("DELETE FROM accounts"))
+
+
+# An autovacuum begins within a second, and needs as long for a page as for a thousand otherwise.
+AUTOVACUUM = ("-c", "autovacuum_naptime=1s")
+SLOW = "autovacuum_vacuum_threshold=1, autovacuum_vacuum_cost_delay=100, autovacuum_vacuum_cost_limit=1"
+TICKS = "INSERT INTO ticks SELECT 'here', n::text, now() FROM generate_series(1, 20000) AS n"
+CALLBACKS = (
+    "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
+    " SELECT 'here', 'job', n, 7, 61, 0, 'peer' FROM generate_series(1, 20000) AS n"
+)
+VACUUMED = "SELECT DISTINCT relid::regclass::text FROM pg_stat_progress_vacuum ORDER BY 1"
+
+
+@pytest.fixture
+def vacuumed() -> Iterator[Engine]:
+    """Tables of the revision 0021, on two of which autovacuums work for minutes."""
+    with private_processes() as processes:
+        folder = processes.folder / "postgres"
+        folder.mkdir()
+        server = embedded_servers.postgres(folder)
+        server.argv.extend(AUTOVACUUM)
+        start_server(processes, "postgres", server)
+        migrations.upgrade(server.url, "0021")
+        engine = create_engine(server.url, poolclass=NullPool)
+        with engine.begin() as connection:
+            for table, rows, column in (("ticks", TICKS, "succeeded_at"), ("callbacks", CALLBACKS, "received_at")):
+                connection.execute(text(f"ALTER TABLE {table} SET ({SLOW})"))
+                connection.execute(text(rows))
+                connection.execute(text(f"UPDATE {table} SET {column} = now()"))  # noqa: S608
+        wait_until(lambda: _vacuumed(engine) == ["callbacks", "ticks"], "two autovacuums", 60.0)
+        yield engine
+
+
+def _vacuumed(engine: Engine) -> list[str]:
+    with engine.connect() as connection:
+        return list(connection.scalars(text(VACUUMED)))
+
+
+def test_upgrade__beside_autovacuums_that_take_minutes__ends_them(vacuumed: Engine) -> None:
+    migrations.upgrade(vacuumed.url.render_as_string(hide_password=False), "0022")
+    with vacuumed.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM periodic_runs WHERE cluster = 'here'")) == 20_000

@@ -1,10 +1,12 @@
 """Tables and columns have the names of what they hold. Only names change: no row is rewritten.
 
 The whole fleet must be stopped, but for the reporter: no process of the version before finds the new columns. Each table is
-locked for a moment; the migration fails after five seconds when another transaction holds one.
+locked for a moment; the migration fails when another transaction holds one for longer.
 """
 
 from alembic import op
+
+from supervisor_tasks.ledger.migrations.online import end_autovacuum
 
 revision = "0022"
 down_revision = "0021"
@@ -50,6 +52,7 @@ def _rename_index(old: str, new: str) -> None:
 
 
 def upgrade() -> None:
+    end_autovacuum(*TABLES, *sorted(COLUMNS.keys() - TABLES.values()))
     for old, new in TABLES.items():
         op.rename_table(old, new)
     for table, columns in COLUMNS.items():
