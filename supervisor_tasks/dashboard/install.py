@@ -1,15 +1,20 @@
 """Adds our pages to Flower. flowerconfig.py calls it, which Flower reads before it makes its own."""
 
+from functools import cache
+from typing import TYPE_CHECKING
+
 from flower import urls
 from tornado.web import url
 
-from supervisor_tasks.dashboard.ledger_reader import LedgerReader
 from supervisor_tasks.dashboard.pages import FilePage, JobPage, JobsPage, WithOurTemplates
+
+if TYPE_CHECKING:
+    from supervisor_tasks.dashboard.ledger_reader import LedgerReader
 
 
 def install() -> None:
     """Add the routes, the templates and the link in the navigation."""
-    reader = {"reader": LedgerReader()}
+    reader = {"reader": _reader}
     urls.handlers[:0] = [
         url(r"/jobs", JobsPage, reader, name="supervisor_jobs"),
         url(r"/jobs/([A-Za-z0-9_.-]+)/(0x[0-9a-f]{64})", JobPage, reader, name="supervisor_job"),
@@ -17,6 +22,14 @@ def install() -> None:
         url(r"/supervisor.js", FilePage, _file("js", "text/javascript"), name="supervisor_script"),
     ]
     urls.settings["template_loader"] = WithOurTemplates(urls.settings["template_path"])
+
+
+@cache
+def _reader() -> "LedgerReader":
+    """Import what reads the ledger when the first page is opened: it takes 28 MB, and Flower's own pages do not need it."""
+    from supervisor_tasks.dashboard.ledger_reader import LedgerReader
+
+    return LedgerReader()
 
 
 def _file(ending: str, content_type: str) -> dict[str, str]:

@@ -3,20 +3,21 @@
 The connection is read-only, and a query has QUERY_TIMEOUT_S: no page can change a job, or keep the database busy.
 """
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
 from supervisor_tasks.cli.bill import Bill, assigned_prices
 from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
 from supervisor_tasks.cli.views import Cell
 from supervisor_tasks.config.embedded_servers import running_database_url
 from supervisor_tasks.config.settings import Settings, load
-from supervisor_tasks.errors import PermanentError
+from supervisor_tasks.dashboard.questions import QueryRefusedError, Question, UnknownJobError, parsed
 from supervisor_tasks.jobs.model import Job, JobId, State
 from supervisor_tasks.ledger.clusters import known_clusters
 from supervisor_tasks.ledger.database import open_engine
@@ -31,17 +32,8 @@ CONNECTIONS = 3
 MOST_OPEN = 200
 MOST_SETTLED = 50
 MOST_FOUND = 100
-LONGEST_QUESTION = 80  # characters; an id has 66
 ADDRESS_CHARACTERS = 42
 ALL_STATES = tuple(state.value for state in State)
-
-
-class UnknownJobError(PermanentError):
-    """The ledger has no such job."""
-
-
-class QuestionError(PermanentError):
-    """The words of a search are no id, SLURM id or customer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +74,12 @@ class LedgerReader:
     def jobs(self, question: str = "") -> JobList:
         """The jobs that the question names; without one, all that are not settled, and those that were settled last.
 
-        Raises QuestionError.
+        Raises QuestionError, or QueryRefusedError.
         """
+        with _refusals():
+            return self._jobs(question)
+
+    def _jobs(self, question: str) -> JobList:
         words = question.strip()
         wanted = parsed(words) if words else None
         clusters = known_clusters(self.engine)
@@ -97,7 +93,11 @@ class LedgerReader:
         return JobList(rows, clusters, Overview(self.engine, "").now())
 
     def story(self, cluster: str, job_id: str) -> JobStory:
-        """What is known of a job. Raises UnknownJobError."""
+        """What is known of a job. Raises UnknownJobError, or QueryRefusedError."""
+        with _refusals():
+            return self._story(cluster, job_id)
+
+    def _story(self, cluster: str, job_id: str) -> JobStory:
         ledger = Ledger(self.engine, cluster, wake=_wake_nothing)
         job = ledger.jobs([job_id]).get(JobId(job_id))
         if job is None:
@@ -111,32 +111,19 @@ class LedgerReader:
         )
 
 
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        raise QueryRefusedError("the ledger's database refused the question; see `supervisor db status`") from error
+
+
 def _bill(ledger: Ledger, job: Job, row: Row) -> Bill:
     """The bill of a job, as `supervisor job show` has it."""
     paid = Earnings(ledger.engine, ledger.cluster).total(EarningsFilter(job.job_id))
     prices = assigned_prices(job, row["created_at"], Registrations(ledger.facts).registered_prices(), paid.earned_wei)
     return Bill(job, prices, paid.earned_wei, paid.fees_wei)
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a search is for: a SLURM id, or the beginning of a job's id or of a customer's address."""
-
-    slurm_id: str = ""
-    beginning: str = ""
-
-
-def parsed(words: str) -> Question:
-    """Read the words of a search. Raises QuestionError."""
-    kind, _, value = words.lower().rpartition(":")
-    if kind in ("", "slurm") and re.fullmatch("[0-9]{1,18}", value):
-        return Question(slurm_id=value)
-    if kind in ("", "customer", "job") and len(value) < LONGEST_QUESTION and re.fullmatch("0x[0-9a-f]+", value):
-        return Question(beginning=value)
-    raise QuestionError(
-        "found words that name no job; expected a SLURM id (123), or the beginning of a job's id or of a customer's"
-        " address (0x12ab)"
-    )
 
 
 def _named(overview: Overview, wanted: Question) -> list[Row]:

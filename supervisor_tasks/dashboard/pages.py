@@ -3,18 +3,20 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flower.views import BaseHandler
-from sqlalchemy.exc import DBAPIError
 from tornado import template, web
 from tornado.ioloop import IOLoop
 
 from supervisor_tasks.cli.views import Cell, Column, View, cells
 from supervisor_tasks.config.logging import cleaned
 from supervisor_tasks.config.redaction import hiding
-from supervisor_tasks.dashboard.ledger_reader import LedgerReader, QuestionError, UnknownJobError
+from supervisor_tasks.dashboard.questions import QuestionError, UnknownJobError
 from supervisor_tasks.errors import SupervisorError
+
+if TYPE_CHECKING:
+    from supervisor_tasks.dashboard.ledger_reader import LedgerReader
 
 Answer = TypeVar("Answer")
 
@@ -44,9 +46,9 @@ FAILED = ("FAILED", "PANICKED")
 
 
 class SupervisorPage(BaseHandler):  # type: ignore[misc]  # Flower has no types
-    """A page of ours. `reader` reads the ledger."""
+    """A page of ours. `reader` gives what reads the ledger; its first call takes as long as an import of SQLAlchemy."""
 
-    def initialize(self, reader: LedgerReader) -> None:
+    def initialize(self, reader: "Callable[[], LedgerReader]") -> None:
         """Tornado gives the arguments of the route."""
         self.reader = reader
 
@@ -63,7 +65,7 @@ class SupervisorPage(BaseHandler):  # type: ignore[misc]  # Flower has no types
 
     def clean(self, text: object) -> str:
         """Return a text for a page, without secrets and control characters; the template escapes it."""
-        return str(cleaned(str(text), hiding(self.reader.settings.secret_values())))
+        return str(cleaned(str(text), hiding(self.reader().settings.secret_values())))
 
     def cell(self, cell: Cell) -> Cell:
         """Return a cell for a page."""
@@ -73,13 +75,11 @@ class SupervisorPage(BaseHandler):  # type: ignore[misc]  # Flower has no types
         """Return the cells of a line for a page."""
         return [self.cell(cell) for cell in line]
 
-    def failure(self, error: Exception) -> str:
+    def failure(self, error: SupervisorError) -> str:
         """Return what a page says of an error, and set its status."""
         statuses = {QuestionError: 400, UnknownJobError: 404}
         self.set_status(next((status for kind, status in statuses.items() if isinstance(error, kind)), 503))
-        if isinstance(error, SupervisorError):
-            return self.clean(error)
-        return "the ledger's database refused the question; see `supervisor db status`"
+        return self.clean(error)
 
 
 class JobsPage(SupervisorPage):
@@ -90,8 +90,8 @@ class JobsPage(SupervisorPage):
         """Show the jobs that are not settled, those that were settled last, or those that the search finds."""
         question = self.get_argument("q", "", escape=False)
         try:
-            found = await self.read(lambda: self.reader.jobs(question))
-        except (SupervisorError, DBAPIError) as error:
+            found = await self.read(lambda: self.reader().jobs(question))
+        except SupervisorError as error:
             self.render("supervisor_jobs.html", question=question, error=self.failure(error), columns=[], rows=[])
             return
         columns, rows = cells(JOBS, found.rows, found.now, wide=False)
@@ -119,8 +119,8 @@ class JobPage(SupervisorPage):
     async def get(self, cluster: str, job_id: str) -> None:
         """Show one job."""
         try:
-            story = await self.read(lambda: self.reader.story(cluster, job_id))
-        except (SupervisorError, DBAPIError) as error:
+            story = await self.read(lambda: self.reader().story(cluster, job_id))
+        except SupervisorError as error:
             self.render("supervisor_jobs.html", question="", error=self.failure(error), columns=[], rows=[])
             return
         self.render(

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
+from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 
@@ -65,3 +67,21 @@ def test_other_process__keeps_the_default(tmp_path: Path) -> None:
         running.terminate()
         wait_until(lambda: running.poll() is not None, "the process to end", 10.0)
         assert running.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module"),
+    [
+        (("celery", "-A", "supervisor_tasks", "beat"), "supervisor_tasks.messaging.ledger_beat"),
+        (("celery", "-A", "supervisor_tasks", "flower"), "supervisor_tasks.dashboard.install"),
+    ],
+)
+def test_process__needs_no_sqlalchemy__does_not_import_it(arguments: tuple[str, ...], module: str) -> None:
+    """It would take such a process about 25 MB."""
+    asked = (
+        "import importlib, sys; from supervisor_tasks.config.first_process import leave_out_unused;"
+        f"leave_out_unused({arguments[0]!r}, {arguments[1:]!r}); importlib.import_module({module!r});"
+        "print(sorted({'sqlalchemy', 'web3', 'yaml', 'rich'} & {name for name, it in sys.modules.items() if it}))"
+    )
+    run = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert run.stdout == "[]\n"

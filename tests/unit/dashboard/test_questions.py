@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor_tasks.dashboard.ledger_reader import Question, QuestionError, parsed
+from supervisor_tasks.dashboard.questions import Question, QuestionError, parsed
 
 
 @pytest.mark.parametrize(
