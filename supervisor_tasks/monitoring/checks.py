@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor_tasks.slurm.rest_client import RestClient
-
 TIMEOUT_S = 3.0
 NAME = "supervisor probe"  # of the connection in Postgres
 BANNER = b"SSH-"
@@ -91,6 +89,8 @@ class RestAnswers:
     """Sends slurmrestd a question without a token. Any answer of HTTP is one. `ca` is the authority of its certificate."""
 
     def __init__(self, url: str, ca: Path | None) -> None:
+        from supervisor_tasks.slurm.rest_client import RestClient  # of the processes, a worker alone needs it
+
         self._client = RestClient(url, ca, connect_timeout_s=TIMEOUT_S)
 
     def __call__(self) -> None:
