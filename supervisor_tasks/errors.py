@@ -34,3 +34,7 @@ class DirectoryRefusedError(PermanentError):
 
     A retry is useless: the operator must change the directory's settings or the supervisor's.
     """
+
+
+class LedgerUnavailableError(TransientError):
+    """The ledger's database does not answer, or cannot write now. Retry later: open work is still stored."""

@@ -95,7 +95,7 @@ def _hold_wallet(worker: "Worker") -> None:
     """
     from sqlalchemy.exc import DBAPIError
 
-    from supervisor_tasks.ledger.database import LedgerUnavailableError
+    from supervisor_tasks.errors import LedgerUnavailableError
 
     try:
         worker.hold_wallet()

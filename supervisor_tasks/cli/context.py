@@ -20,15 +20,16 @@ from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import View
 from supervisor_tasks.config.embedded_servers import running_database_url
 from supervisor_tasks.config.settings import Settings, load
+from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.jobs.model import Job, JobId
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.clusters import known_clusters
-from supervisor_tasks.ledger.database import LedgerUnavailableError, open_engine
-from supervisor_tasks.ledger.due import not_dispatched
+from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
 from supervisor_tasks.ledger.reconciliations import Sweeps
 from supervisor_tasks.ledger.status_queries import Overview, StatusSummary
+from supervisor_tasks.ledger.undispatched import not_dispatched
 from supervisor_tasks.monitoring.health import complaints, periodic_work
 from supervisor_tasks.monitoring.metrics import oldest_due_s
 

@@ -6,6 +6,8 @@ FIRST_LOOK_S = 0.5
 LONGEST_LOOK_S = 900.0
 LEAST_LOOK_S = 30.0  # between looks at a job whose paid time is nearly or wholly used
 
+WAKE_AGAIN_S = 5.0  # a message without a consequence for so long counts as lost
+
 SUBMIT_TIMEOUT_S = 10.0  # from the moment a submission begins until sbatch must have ended
 KILL_GRACE_S = 1  # from SIGTERM to SIGKILL for an sbatch that does not end
 CLOCK_SKEW_S = 2.0  # for clocks that count whole seconds, and for the kill itself

@@ -9,7 +9,8 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.facts import FACTS, INT, Fact
+from supervisor_tasks.ledger.fact_store import FACTS
+from supervisor_tasks.ledger.facts import INT, Fact
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.tables import Callback
 

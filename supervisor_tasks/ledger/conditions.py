@@ -1,18 +1,22 @@
 """Conditions: states that are wrong only when they last, and the alarms that follow."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from supervisor_tasks.ledger.alarms import AlarmName, Alarms
-from supervisor_tasks.ledger.facts import TEXT, Fact, Facts
-from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
+from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.facts import TEXT, Fact
+
+if TYPE_CHECKING:
+    from supervisor_tasks.ledger.alarm_store import Alarms
+    from supervisor_tasks.ledger.fact_store import Facts
+    from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 
 
 class Watched(Protocol):
     """The parts of the ledger that a condition needs."""
 
-    facts: Facts
-    alarms: Alarms
-    ticks: PeriodicRuns
+    facts: "Facts"
+    alarms: "Alarms"
+    ticks: "PeriodicRuns"
 
 
 class Duration:
@@ -20,7 +24,7 @@ class Duration:
     all other workers continue it.
     """
 
-    def __init__(self, facts: Facts, name: str) -> None:
+    def __init__(self, facts: "Facts", name: str) -> None:
         self._facts = facts
         self._fact = Fact(f"condition.{name}", TEXT)
 

@@ -1,6 +1,5 @@
-"""The ledger's database: how a process connects to it, and the error when it does not answer."""
+"""The ledger's database: the connections of a process."""
 
-import secrets
 import time
 from typing import Any
 
@@ -12,24 +11,14 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import Settings
-from supervisor_tasks.errors import TransientError
+from supervisor_tasks.errors import LedgerUnavailableError
+from supervisor_tasks.ledger.driver import CONNECTING, process_name, unavailable
 
 # A thread holds at most two connections, a guard and a transaction. It holds three if it also has the lock of the
 # wallet or of the scan; only one thread of each exclusive run can have that. Together: 16 threads, 6 more connections, and the
 # holder's.
 CONNECTIONS = 40
-PROCESS = "supervisor"  # all connections of one process have one name, which begins with this word
-CONNECTING = {
-    "connect_timeout": 5,
-    # The client notices within 20 s that a server is gone, even if it has not closed the connection.
-    **{"keepalives_idle": 5, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 15_000},
-}
 RESTED_S = 1.0  # a connection that was used more recently is not pinged
-READ_ONLY = "25006"  # SQLSTATE of a standby that is about to take over
-
-
-class LedgerUnavailableError(TransientError):
-    """The database does not answer, or cannot write now. Retry later: open work is still stored."""
 
 
 def open_engine(
@@ -47,7 +36,7 @@ def open_engine(
         max_overflow=0,
         pool_use_lifo=True,  # few connections do most of the work, and have prepared their statements
         hide_parameters=True,
-        connect_args=CONNECTING | {"application_name": f"{PROCESS} {secrets.token_hex(8)}"} | given,
+        connect_args=CONNECTING | {"application_name": process_name()} | given,
     )
     event.listen(engine, "handle_error", _translate)
     _ping_what_rested(engine)
@@ -83,12 +72,4 @@ def _ping_what_rested(engine: Engine) -> None:
 
 def _translate(context: ExceptionContext) -> LedgerUnavailableError | None:
     """Turn the errors of a database that is away into a LedgerUnavailableError of one line. Other errors stay."""
-    original = context.original_exception
-    away = isinstance(original, psycopg.OperationalError | psycopg.InterfaceError)
-    if context.is_pre_ping or not (away or getattr(original, "sqlstate", None) == READ_ONLY):
-        return None
-    return LedgerUnavailableError(f"the ledger's database: {_first_line(original)}")
-
-
-def _first_line(error: BaseException | None) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return None if context.is_pre_ping else unavailable(context.original_exception)

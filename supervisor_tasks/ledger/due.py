@@ -1,66 +1,66 @@
-"""What work is due, in one query over all parts of the ledger. The clock asks it once a second."""
+"""What work is due, in one query over all parts of the ledger. The clock asks it once a second, without SQLAlchemy."""
 
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine, text
-
+from supervisor_tasks.jobs.effect_timing import WAKE_AGAIN_S
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.facts import Fact, Stored
-from supervisor_tasks.ledger.incidents import SOMETHING_IS_DUE
-from supervisor_tasks.ledger.outbox import WAKE_AGAIN_S, OpenEffect
-from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
-from supervisor_tasks.ledger.reconciliations import SWEEP_REQUESTED
+from supervisor_tasks.ledger.facts import SWEEP_REQUESTED, Fact, Stored
+from supervisor_tasks.ledger.incidents_sql import SOMETHING_IS_DUE
+from supervisor_tasks.ledger.lock_names import HOLDERS, SINGLE_FLIGHT
 from supervisor_tasks.ledger.tick_names import CLOCK, CLOCK_TICK_EVERY_S
-from supervisor_tasks.ledger.worker_sessions import HOLDERS, SINGLE_FLIGHT
 
 Value = TypeVar("Value")
+Execute = Callable[
+    [str, Mapping[str, Any]], Sequence[Mapping[str, Any]]
+]  # runs one statement in the form of the driver
 
 LATELY_S = 300.0  # as long as the scan looks often whether the chain has lost a block
 
 # Each part reads a partial index of open rows, or one of the small tables (locks, ticks, facts, alarms).
-_LOOK = text(
-    f"""
+_LOOK = f"""
     WITH locks AS MATERIALIZED (
         SELECT classid::bigint AS class, objid::bigint AS number FROM pg_locks
-        WHERE locktype = 'advisory' AND granted AND classid IN (:holders, :guards)
+        WHERE locktype = 'advisory' AND granted AND classid IN (%(holders)s, %(guards)s)
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     )
     SELECT
-        EXISTS (SELECT FROM effects WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL
+        EXISTS (SELECT FROM effects WHERE cluster = %(cluster)s AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL
             AND due_at <= now()
-            AND (notified_at IS NULL OR notified_at < GREATEST(due_at, now() - :again_s * interval '1 second'))
+            AND (notified_at IS NULL OR notified_at < GREATEST(due_at, now() - %(again_s)s * interval '1 second'))
         ) AS undispatched,
-        EXISTS (SELECT FROM effects WHERE cluster = :cluster AND done_at IS NULL AND parked_at IS NULL
+        EXISTS (SELECT FROM effects WHERE cluster = %(cluster)s AND done_at IS NULL AND parked_at IS NULL
             AND lease IS NOT NULL AND (lease_until < now()
-                OR NOT EXISTS (SELECT FROM locks WHERE class = :holders AND number = effects.lease))) AS abandoned,
-        EXISTS (SELECT FROM effects WHERE cluster = :cluster AND done_at IS NULL AND failing_since IS NOT NULL) AS failing,
-        EXISTS (SELECT FROM callbacks WHERE cluster = :cluster AND read_at IS NULL) AS unread,
-        EXISTS (SELECT FROM transactions WHERE cluster = :cluster AND state IN ('SIGNED', 'SENT')) AS unmined,
-        EXISTS (SELECT FROM jobs WHERE cluster = :cluster AND state <> 'SETTLED' AND state <> 'REFUSED') AS under_way,
-        COALESCE((SELECT updated_at FROM jobs WHERE cluster = :cluster AND state IN ('SETTLED', 'REFUSED')
-            ORDER BY updated_at DESC LIMIT 1) > now() - :lately_s * interval '1 second', false) AS ended_lately,
-        EXISTS (SELECT FROM benchmark_runs WHERE cluster = :cluster AND state IN ('ASKED', 'RUNNING')) AS measuring,
-        EXISTS (SELECT FROM facts WHERE cluster = :cluster AND name = :wanted) OR COALESCE((
+                OR NOT EXISTS (SELECT FROM locks WHERE class = %(holders)s AND number = effects.lease))) AS abandoned,
+        EXISTS (SELECT FROM effects WHERE cluster = %(cluster)s AND done_at IS NULL AND failing_since IS NOT NULL) AS failing,
+        EXISTS (SELECT FROM callbacks WHERE cluster = %(cluster)s AND read_at IS NULL) AS unread,
+        EXISTS (SELECT FROM transactions WHERE cluster = %(cluster)s AND state IN ('SIGNED', 'SENT')) AS unmined,
+        EXISTS (SELECT FROM jobs WHERE cluster = %(cluster)s AND state <> 'SETTLED' AND state <> 'REFUSED') AS under_way,
+        COALESCE((SELECT updated_at FROM jobs WHERE cluster = %(cluster)s AND state IN ('SETTLED', 'REFUSED')
+            ORDER BY updated_at DESC LIMIT 1) > now() - %(lately_s)s * interval '1 second', false) AS ended_lately,
+        EXISTS (SELECT FROM benchmark_runs WHERE cluster = %(cluster)s AND state IN ('ASKED', 'RUNNING')) AS measuring,
+        EXISTS (SELECT FROM facts WHERE cluster = %(cluster)s AND name = %(wanted)s) OR COALESCE((
             SELECT begun_at + (report ->> 'again_s')::float8 * interval '1 second' < now()
-            FROM sweeps WHERE cluster = :cluster ORDER BY id DESC LIMIT 1
+            FROM sweeps WHERE cluster = %(cluster)s ORDER BY id DESC LIMIT 1
         ), true) AS sweep,
         ({SOMETHING_IS_DUE}) AS untold,
-        (SELECT block_number FROM cursors WHERE cluster = :cluster AND stream = 'history') AS claims_known_since,
-        ARRAY(SELECT number FROM locks WHERE class = :guards) AS guards,
-        ARRAY(SELECT name FROM alarms WHERE cluster = :cluster) AS alarms,
+        (SELECT block_number FROM cursors WHERE cluster = %(cluster)s AND stream = 'history') AS claims_known_since,
+        ARRAY(SELECT number FROM locks WHERE class = %(guards)s) AS guards,
+        ARRAY(SELECT name FROM alarms WHERE cluster = %(cluster)s) AS alarms,
         (SELECT COALESCE(jsonb_object_agg(name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8), '{{}}')
-            FROM periodic_runs WHERE cluster = :cluster) AS ticks_s,
+            FROM periodic_runs WHERE cluster = %(cluster)s) AS ticks_s,
         EXTRACT(HOUR FROM now() AT TIME ZONE 'UTC')::int AS hour,
         (SELECT COALESCE(jsonb_object_agg(name, jsonb_build_array(value, EXTRACT(EPOCH FROM now() - since)::float8)), '{{}}')
-            FROM facts WHERE cluster = :cluster AND name = ANY(:facts)) AS facts
+            FROM facts WHERE cluster = %(cluster)s AND name = ANY(%(facts)s)) AS facts
     """  # noqa: S608  no part comes from outside
-)
-
-_NOT_WOKEN = text("UPDATE effects SET notified_at = NULL WHERE id = ANY(:ids) AND done_at IS NULL AND lease IS NULL")
+_TICK = """
+    INSERT INTO periodic_runs (cluster, name, succeeded_at, number) SELECT %(cluster)s, read.name, now(), read.number
+    FROM unnest(%(names)s::text[], %(numbers)s::bigint[]) AS read(name, number)
+    ON CONFLICT (cluster, name) DO UPDATE SET succeeded_at = now(), number = excluded.number
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +105,9 @@ class Look:
 class Due:
     """The query of one cluster. It looks at the guards of the work named in `guarded`, and reads these `facts`."""
 
-    def __init__(self, engine: Engine, cluster: str, guarded: Sequence[str], facts: Sequence[Fact[Any]]) -> None:
-        self._engine = engine
-        self._ticks = PeriodicRuns(engine, cluster, CLOCK_TICK_EVERY_S)
+    def __init__(self, execute: Execute, cluster: str, guarded: Sequence[str], facts: Sequence[Fact[Any]]) -> None:
+        self._execute = execute
+        self._ticked_s = float("-inf")
         self._guards = {_guard_number(f"{cluster} {name}"): name for name in guarded}
         self._parameters: dict[str, Any] = {
             "cluster": cluster,
@@ -123,9 +123,9 @@ class Due:
         """Ask what is due now, and leave the clock's tick. `readings` returns what is stored with each tick, by the name
         of the reading. Raises LedgerUnavailableError; a retry helps.
         """
-        with read_connection(self._engine) as connection:
-            row = connection.execute(_LOOK, self._parameters).mappings().one()
-        self._ticks.record(CLOCK, readings=readings)
+        (row,) = self._execute(_LOOK, self._parameters)
+        if time.monotonic() - self._ticked_s >= CLOCK_TICK_EVERY_S:
+            self._tick(readings())
         found = dict(row)
         busy = frozenset(self._guards[number] for number in found.pop("guards") if number in self._guards)
         alarms = frozenset(map(AlarmName, found.pop("alarms")))
@@ -133,12 +133,10 @@ class Due:
         facts = {name: Stored(value, age_s) for name, (value, age_s) in stored}
         return Look(**found, busy=busy, alarms=alarms, facts=facts)
 
-
-def not_dispatched(engine: Engine, effects: Sequence[OpenEffect]) -> None:
-    """Store that no message could be sent for these effects: the clock wakes them at its next query, without delay."""
-    if effects:
-        with engine.begin() as connection:
-            connection.execute(_NOT_WOKEN, {"ids": [effect.id for effect in effects]})
+    def _tick(self, readings: Mapping[str, int]) -> None:
+        names, numbers = [CLOCK, *readings], [None, *readings.values()]
+        self._execute(_TICK, {"cluster": self._parameters["cluster"], "names": names, "numbers": numbers})
+        self._ticked_s = time.monotonic()
 
 
 def _guard_number(name: str) -> int:

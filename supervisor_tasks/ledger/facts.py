@@ -1,33 +1,13 @@
 """Facts: single typed values that one process writes down for another one, each with the time when it became so.
 
 A fact is declared once, as a `Fact` with its name and codec. The name is the key in the table `facts`; a new name needs
-a migration. A value that SQL selects by gets a column of its own instead.
+a migration. A value that SQL selects by gets a column of its own instead. ledger/fact_store.py reads and writes them. Pure.
 """
 
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
-
-from sqlalchemy import Connection, Engine, bindparam, delete, func, select, text
-
-from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.read_once import discard, kept
-from supervisor_tasks.ledger.tables import FactRow
-
-FACTS = FactRow.metadata.tables["facts"]
-AGE_S = func.extract("epoch", func.now() - FACTS.c.since).label("age_s")
-_ALL = select(FACTS.c.name, FACTS.c.value, AGE_S).where(FACTS.c.cluster == bindparam("cluster"))
-_ONE = _ALL.where(FACTS.c.name == bindparam("name"))
-# One statement, so it needs no BEGIN and no COMMIT of its own.
-_SET = text(
-    """
-    INSERT INTO facts (cluster, name, value) VALUES (:cluster, :name, :value)
-    ON CONFLICT (cluster, name) DO UPDATE SET value = excluded.value, since = now() WHERE facts.value <> excluded.value
-    RETURNING name
-    """
-)
 
 Value = TypeVar("Value")
 
@@ -118,58 +98,4 @@ SLURM_MIN_JOB_AGE = Fact("slurm.min_job_age_s", INT)  # how long slurmctld remem
 SLURM_ACCEPTED = Fact(
     "slurm.accepted", TEXT
 )  # a random value: jobs that SLURM had forgotten when the operator set it are lost
-
-
-class Facts:
-    """The facts of one cluster."""
-
-    def __init__(self, engine: Engine, cluster: str) -> None:
-        self._engine = engine
-        self._cluster = cluster
-        self._key = ("facts", id(engine), cluster)
-
-    def set(self, fact: Fact[Value], value: Value) -> bool:
-        """Write a fact down. True when it had another value before, or none: only then its age restarts at 0."""
-        stored = fact.codec.encode(value)
-        given = {"cluster": self._cluster, "name": fact.name, "value": stored}
-        with read_connection(self._engine) as connection:
-            is_new = connection.scalar(_SET, given) is not None
-        discard(self._key)
-        return is_new
-
-    def read(self, fact: Fact[Value]) -> Stored[Value] | None:
-        """The fact with its age; None when it is not set."""
-        known = kept(self._key, self._all)
-        stored = self._one(fact.name) if known is None else known.get(fact.name)
-        return None if stored is None else Stored(fact.codec.decode(stored.value), stored.age_s)
-
-    def _one(self, name: str) -> Stored[str] | None:
-        with read_connection(self._engine) as connection:
-            row = connection.execute(_ONE, {"cluster": self._cluster, "name": name}).first()
-        return None if row is None else Stored(row.value, float(row.age_s))
-
-    def _all(self) -> dict[str, Stored[str]]:
-        with read_connection(self._engine) as connection:
-            rows = connection.execute(_ALL, {"cluster": self._cluster})
-            return {row.name: Stored(row.value, float(row.age_s)) for row in rows}
-
-    def get(self, fact: Fact[Value]) -> Value | None:
-        """The value of the fact; None when it is not set."""
-        stored = self.read(fact)
-        return None if stored is None else stored.value
-
-    def clear(self, fact: Fact[Any]) -> None:
-        """Delete the value of the fact."""
-        with self._engine.begin() as connection:
-            connection.execute(delete(FACTS).where(*self._this(fact)))
-        discard(self._key)
-
-    def clear_if(self, fact: Fact[Value], value: Value, connection: Connection | None = None) -> None:
-        """Delete the value of the fact if it is still `value`. With a connection, this is part of its transaction."""
-        this = *self._this(fact), FACTS.c.value == fact.codec.encode(value)
-        with self._engine.begin() if connection is None else nullcontext(connection) as mine:
-            mine.execute(delete(FACTS).where(*this))
-        discard(self._key)
-
-    def _this(self, fact: Fact[Any]) -> tuple[Any, ...]:
-        return FACTS.c.cluster == self._cluster, FACTS.c.name == fact.name
+SWEEP_REQUESTED = Fact("sweep.requested", TEXT)  # the reasons why a sweep was asked for

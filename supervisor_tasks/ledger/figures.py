@@ -11,7 +11,8 @@ from sqlalchemy import Engine, text
 
 from supervisor_tasks.ledger.counters import Counters
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.facts import BALANCE, Balance, Facts
+from supervisor_tasks.ledger.fact_store import Facts
+from supervisor_tasks.ledger.facts import BALANCE, Balance
 
 NEVER = 0.0  # of a moment that was not, or of a first one of none
 

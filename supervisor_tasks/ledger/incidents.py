@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 
 from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.incidents_sql import MAY_BE_SENT
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.notifications.model import TEST, Incident, MessageKind, Silence
 from supervisor_tasks.notifications.rules import NoticePlan
@@ -37,20 +38,6 @@ CLEAR = text(
     WHERE cluster = :cluster AND alarm = :alarm AND closed_at IS NULL AND cleared_at IS NULL
     """
 )
-
-# A resolution follows a raise that the channel has taken.
-MAY_BE_SENT = """
-    message.done_at IS NULL AND message.parked_at IS NULL AND message.due_at <= now()
-    AND NOT EXISTS (SELECT FROM alarm_silences AS silence JOIN alarm_incidents AS of_it ON of_it.alarm = silence.alarm
-        WHERE of_it.id = message.incident_id AND silence.cluster = message.cluster AND silence.ends_at > now())
-    AND (message.kind <> 'resolved' OR EXISTS (SELECT FROM alarm_messages AS raised
-        WHERE raised.incident_id = message.incident_id AND raised.channel = message.channel
-            AND raised.kind = 'raised' AND raised.sent_at IS NOT NULL))
-"""
-SOMETHING_IS_DUE = f"""
-    EXISTS (SELECT FROM alarm_incidents WHERE cluster = :cluster AND due_at <= now())
-    OR EXISTS (SELECT FROM alarm_messages AS message WHERE cluster = :cluster AND {MAY_BE_SENT})
-"""  # noqa: S608  no part comes from outside
 
 _LOOK_AGAIN = text("UPDATE alarm_incidents SET due_at = now() WHERE cluster = :cluster AND closed_at IS NULL")
 _SILENCE = text(

@@ -16,14 +16,14 @@ from supervisor_tasks.jobs.model import Effect, EffectKind, Job, JobId, SlurmId,
 from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.jobs.task_summary import with_news
 from supervisor_tasks.ledger import changed_jobs
-from supervisor_tasks.ledger.alarms import Alarms, Switches
+from supervisor_tasks.ledger.alarm_store import Alarms, Switches
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.blocks import Cursors
 from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.callbacks import CallbackReader
 from supervisor_tasks.ledger.counters import Counters
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.facts import Facts
+from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.foreign_claims import ForeignClaims
 from supervisor_tasks.ledger.incidents import Incidents
 from supervisor_tasks.ledger.journal import Journal

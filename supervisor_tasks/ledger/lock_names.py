@@ -1,8 +1,14 @@
-"""The names of the advisory locks. Clusters share a database, so each name says whether clusters exclude each other. Pure."""
+"""The names and classes of the advisory locks. Pure.
+
+Clusters share a database, so each name says whether clusters exclude each other.
+"""
 
 from typing import NewType
 
 LockName = NewType("LockName", str)
+
+HOLDERS = 0x5EED  # class of the advisory locks that holders keep
+SINGLE_FLIGHT = 0x10C4  # class of the advisory locks that guard work of one worker at a time, and wallets
 
 
 def cluster_lock(cluster: str, work: str) -> LockName:

@@ -2,9 +2,7 @@
 
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any
-
-from sqlalchemy import RowMapping
+from typing import TYPE_CHECKING, Any
 
 from supervisor_tasks.jobs.events import Event, ScriptFetched
 from supervisor_tasks.jobs.model import (
@@ -20,6 +18,9 @@ from supervisor_tasks.jobs.model import (
     TopUp,
 )
 from supervisor_tasks.jobs.runs import JobRun
+
+if TYPE_CHECKING:
+    from sqlalchemy import RowMapping
 
 COLUMNS = (
     "job_id",
@@ -77,7 +78,7 @@ def sanitize_json(value: Any) -> Any:
     return sanitize_and_truncate(str(value))
 
 
-def job_from_row(row: RowMapping) -> Job:
+def job_from_row(row: "RowMapping") -> Job:
     """The job of a row of `jobs`. The row has `has_script` instead of the script."""
     return Job(
         job_id=JobId(row["job_id"]),
@@ -151,7 +152,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
     return {entry.name: to_json_value(getattr(event, entry.name)) for entry in fields(event)}
 
 
-def _outcome(row: RowMapping) -> Outcome | None:
+def _outcome(row: "RowMapping") -> Outcome | None:
     if row["outcome_status"] is None:
         return None
     return Outcome(

@@ -2,7 +2,8 @@
 
 from sqlalchemy import Engine, func, select, text
 
-from supervisor_tasks.ledger.database import PROCESS, read_connection
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.driver import PROCESS
 from supervisor_tasks.ledger.tables import InstanceTagRow, PeriodicRunRow
 
 INSTANCE_TAGS = InstanceTagRow.metadata.tables["instance_tags"]

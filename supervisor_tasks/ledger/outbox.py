@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, TextClause
 
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import SupervisorError
+from supervisor_tasks.jobs.effect_timing import WAKE_AGAIN_S
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId, obsolete_effects
 from supervisor_tasks.ledger import outbox_sql
 from supervisor_tasks.ledger.database import read_connection
@@ -25,7 +26,6 @@ log = structlog.get_logger()
 # Longer than any effect takes, even the longest search for a job in a SLURM that needs the whole time-out of each
 # command: an effect that is only slow must not be parked. The lease of a dead holder is free at once.
 LEASE_S = 420.0
-WAKE_AGAIN_S = 5.0  # a message without a consequence for so long counts as lost
 LATE_AFTER_S = 300.0  # an effect that fails for longer, or more often, raises an alarm
 LATE_AFTER_TRIES = 50
 SUSPECT_AFTER = 2  # unexpected failures in a row; from then on an effect is leased alone, to protect the others

@@ -21,7 +21,8 @@ from supervisor_tasks.jobs.model import (
 from supervisor_tasks.jobs.paid import Paid, as_given
 from supervisor_tasks.jobs.runs import JobRun, Runs, left_min
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.facts import FACTS, TEXT, Fact
+from supervisor_tasks.ledger.fact_store import FACTS
+from supervisor_tasks.ledger.facts import SWEEP_REQUESTED
 from supervisor_tasks.ledger.mapping import sanitize_json
 from supervisor_tasks.ledger.tables import SweepRow
 from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
@@ -30,7 +31,6 @@ SWEEPS = SweepRow.metadata.tables["sweeps"]
 
 KEPT = 500  # reports: those of five days, or of hours without accounting and with a slurmctld that forgets jobs soon
 STALE_S = 60.0  # work that was not touched for so long is overdue
-SWEEP_REQUESTED = Fact("sweep.requested", TEXT)  # the reasons why a sweep was asked for
 
 _JOBS = """
     SELECT job_id, customer, provider, state, chain_status, chain_block, slurm_id, slurm_submit_s,

@@ -3,16 +3,19 @@
 import json
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING, Any
 
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Duration
-from supervisor_tasks.ledger.facts import DOCUMENT, TEXT, Codec, Fact, Facts, dataclass_codec
+from supervisor_tasks.ledger.facts import DOCUMENT, TEXT, Codec, Fact, dataclass_codec
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.provider.offer import Machine, Prices, RegisteredPrices
 from supervisor_tasks.provider.registration_rules import RegistrationRecord, RegistrationStatus
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from supervisor_tasks.ledger.fact_store import Facts
 
 Machines = tuple[Machine, ...]
 
@@ -67,7 +70,7 @@ MEASUREMENT_REQUESTED = Fact("provider.measurement_requested", TEXT)
 class Registrations:
     """The registration of one cluster. One worker at a time writes the memory."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: "Facts") -> None:
         self._facts = facts
         self._not_seen = Duration(facts, AlarmName.NO_USABLE_NODES.value)
 
@@ -150,7 +153,7 @@ class Registrations:
         """The reason why the operator asks for this work; empty when it is not asked for."""
         return self._facts.get(what) or ""
 
-    def served(self, what: Fact[str], why: str, connection: Connection | None = None) -> None:
+    def served(self, what: Fact[str], why: str, connection: "Connection | None" = None) -> None:
         """Delete a request that was carried out. A request with another reason, made meanwhile, stays. With a
         connection, this is part of its transaction.
         """

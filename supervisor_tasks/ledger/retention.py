@@ -14,7 +14,8 @@ from sqlalchemy import Connection, Engine, TextClause, text
 
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.benchmarks import MOST_ENDED, MOST_MEASURED
-from supervisor_tasks.ledger.facts import TEXT, Fact, Facts
+from supervisor_tasks.ledger.fact_store import Facts
+from supervisor_tasks.ledger.facts import TEXT, Fact
 from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
 
 HELD = Fact("retention.held", TEXT)  # why the operator has nothing deleted: an audit is under way

@@ -10,8 +10,10 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 
 from supervisor_tasks.jobs.model import ChainStatus
-from supervisor_tasks.ledger.alarms import Alarm, Alarms, Switch, Switches
-from supervisor_tasks.ledger.facts import ENDPOINTS, Facts
+from supervisor_tasks.ledger.alarm_store import Alarms, Switches
+from supervisor_tasks.ledger.alarms import Alarm, Switch
+from supervisor_tasks.ledger.fact_store import Facts
+from supervisor_tasks.ledger.facts import ENDPOINTS
 from supervisor_tasks.ledger.reconciliations import Sweeps, Swept
 from supervisor_tasks.ledger.registrations import REGISTRATION_STATUS
 from supervisor_tasks.ledger.tick_names import CHAIN_HEAD, CLAIMABLE, QUEUE

@@ -22,14 +22,14 @@ import structlog
 from sqlalchemy import Connection, Engine, TextClause, bindparam, func, select, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from supervisor_tasks.ledger.database import PROCESS, LedgerUnavailableError, read_connection
-from supervisor_tasks.ledger.lock_names import LockName
+from supervisor_tasks.errors import LedgerUnavailableError
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.driver import PROCESS
+from supervisor_tasks.ledger.lock_names import HOLDERS, SINGLE_FLIGHT, LockName
 
 log = structlog.get_logger()
 
 GONE = (DBAPIError, LedgerUnavailableError)
-HOLDERS = 0x5EED  # class of the advisory locks that holders keep
-SINGLE_FLIGHT = 0x10C4  # class of the advisory locks that guard such work, and wallets
 TURNS = 0x7042  # class of the advisory locks under which one customer's submissions are taken
 
 HEARTBEAT_EVERY_S = 1.0

@@ -2,14 +2,13 @@
 
 from functools import cache, partial
 
+from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load_or_exit, or_exit
-from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.driver import DriverConnection
 from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.tick_names import QUEUE
 from supervisor_tasks.messaging.beat_scheduler import BeatScheduler, Question, Waiting
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED, RULES, RuleSettings, due
-
-CONNECTIONS = 1
 
 
 @cache
@@ -17,8 +16,8 @@ def _question() -> Question:
     """Build the query once for this process: Celery makes a second scheduler only to show its schedule."""
     settings = load_or_exit()
     with or_exit():
-        engine = open_engine(settings, CONNECTIONS)
-    asked = Due(engine, settings.cluster_name, GUARDED, FACTS)
+        connection = DriverConnection(database_url(settings))
+    asked = Due(connection.execute, settings.cluster_name, GUARDED, FACTS)
     rules = RuleSettings(
         slurm_retry_interval_s=settings.slurm_retry_interval_s,
         hardware_stable_s=settings.hardware_stable_s,

@@ -25,7 +25,8 @@ from supervisor_tasks.chain.rpc.response_schema import MAX_NUMBER
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.model import Address
-from supervisor_tasks.ledger.alarms import AlarmName, Alarms
+from supervisor_tasks.ledger.alarm_store import Alarms
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.lock_names import wallet_lock
 from supervisor_tasks.ledger.transactions import NONCE_FILLER, Mined, Outstanding, Sent, TransactionStore
 from supervisor_tasks.ledger.worker_sessions import advisory_lock

@@ -5,10 +5,11 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import URL, Engine, NullPool, create_engine, text
 
@@ -20,7 +21,8 @@ from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.jobs.events import Claimed, ScriptFetched, SubmitStarted, Submitted
 from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
-from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.database import open_engine, read_connection
+from supervisor_tasks.ledger.due import Execute
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 
 TABLES = (
@@ -83,6 +85,17 @@ def _do(admin: Engine, statement: str) -> None:
 def emptied(engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text(f"TRUNCATE {TABLES} CASCADE"))
+
+
+def through(engine: Engine) -> Execute:
+    """What runs a statement in the form of the driver, as beat does, over this engine, which tests count."""
+
+    def execute(statement: str, parameters: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        with read_connection(engine) as connection:
+            result = connection.exec_driver_sql(statement, dict(parameters))
+            return [dict(row) for row in result.mappings()] if result.returns_rows else []
+
+    return execute
 
 
 def job_id(number: int) -> JobId:

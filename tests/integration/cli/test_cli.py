@@ -42,14 +42,15 @@ from supervisor_tasks.jobs.exclusive_run import park
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, Outcome, SlurmId, State
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.blocks import Blocks
-from supervisor_tasks.ledger.facts import REWIND, TRANSACTION_REQUESTS, Facts
+from supervisor_tasks.ledger.fact_store import Facts
+from supervisor_tasks.ledger.facts import REWIND, SWEEP_REQUESTED, TRANSACTION_REQUESTS
 from supervisor_tasks.ledger.foreign_claims import OthersClaim
 from supervisor_tasks.ledger.heartbeats import REPORTER, missing_sources, record_heartbeats
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.migrations import newest_revision, revision, upgrade
 from supervisor_tasks.ledger.operator_log import OperatorLog
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.ledger.reconciliations import SWEEP_REQUESTED, Sweeps
+from supervisor_tasks.ledger.reconciliations import Sweeps
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.retention import HELD
 from supervisor_tasks.ledger.status_queries import Overview

@@ -21,7 +21,8 @@ from supervisor_tasks.jobs.events import OperatorClosedJob
 from supervisor_tasks.jobs.model import ChainStatus, JobId, Outcome
 from supervisor_tasks.jobs.report import report
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter, Per
-from supervisor_tasks.ledger.facts import BALANCE, Balance, Facts
+from supervisor_tasks.ledger.fact_store import Facts
+from supervisor_tasks.ledger.facts import BALANCE, Balance
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.status_queries import Overview

@@ -23,9 +23,9 @@ from devgrid.services.start import start_server
 from devgrid.state_folder import new_state_folder, private_processes
 from supervisor_tasks.benchmarking.cleanup import BENCHMARK_CLEANUP_REQUESTED
 from supervisor_tasks.config import embedded_servers
-from supervisor_tasks.ledger.facts import Facts
+from supervisor_tasks.ledger.fact_store import Facts
+from supervisor_tasks.ledger.facts import SWEEP_REQUESTED
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
-from supervisor_tasks.ledger.reconciliations import SWEEP_REQUESTED
 from supervisor_tasks.ledger.wallet_holders import WalletHolders
 from supervisor_tasks.lifecycle import AT_START
 from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, SEEN

@@ -17,9 +17,9 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.dashboard.ledger_reader import LedgerReader
+from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.jobs.events import SlurmCompleted
 from supervisor_tasks.jobs.model import ChainStatus, JobId, Outcome
-from supervisor_tasks.ledger.database import LedgerUnavailableError
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from tests.support.browser import browser
 from tests.support.ledger import bring_to_queued, migrated

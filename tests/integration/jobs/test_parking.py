@@ -15,7 +15,7 @@ from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.errors import TransientError
+from supervisor_tasks.errors import LedgerUnavailableError, TransientError
 from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.jobs.callback_fallback import HINTS_AT_ONCE, poll_delay_s
@@ -24,7 +24,6 @@ from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, wat
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
 from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.database import LedgerUnavailableError
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.outbox import LATE_AFTER_TRIES, PARKED_AFTER, SUSPECT_AFTER, OpenEffect
 from tests.support.carrying import carry_out, carry_out_leased, lease

@@ -10,7 +10,8 @@ from supervisor_tasks.benchmarking.model import BenchmarkState, MeasurementUpdat
 from supervisor_tasks.jobs.model import EffectKind, SlurmId
 from supervisor_tasks.ledger import benchmarks as of_benchmarks
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore, Verdict
-from supervisor_tasks.ledger.facts import TEXT, Fact, Facts
+from supervisor_tasks.ledger.fact_store import Facts
+from supervisor_tasks.ledger.facts import TEXT, Fact
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.provider.offer import Machine as GridMachine
 from supervisor_tasks.provider.offer import machines_digest

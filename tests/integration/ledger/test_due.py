@@ -8,16 +8,17 @@ from sqlalchemy import Engine, event, text
 
 from devgrid.machine import deadline
 from supervisor_tasks.jobs.model import EffectKind
-from supervisor_tasks.ledger.due import Due, Look, not_dispatched
+from supervisor_tasks.ledger.due import Due, Look
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.tick_names import CLOCK, QUEUE
+from supervisor_tasks.ledger.undispatched import not_dispatched
 from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
 from tests.support.commands import supervisor
-from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
+from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated, through
 
 JOB = job_id(1)
 
@@ -42,7 +43,7 @@ def ledger(engine: Engine) -> Iterator[Ledger]:
 
 
 def look(engine: Engine, cluster: str = "here") -> Look:
-    return Due(engine, cluster, GUARDED, FACTS).look()
+    return Due(through(engine), cluster, GUARDED, FACTS).look()
 
 
 def test_look__empty_ledger__a_sweep_alone_and_the_clocks_tick(engine: Engine) -> None:
@@ -52,7 +53,7 @@ def test_look__empty_ledger__a_sweep_alone_and_the_clocks_tick(engine: Engine) -
 
 
 def test_look__is_one_statement(engine: Engine) -> None:
-    due, statements = Due(engine, "here", GUARDED, FACTS), list[str]()
+    due, statements = Due(through(engine), "here", GUARDED, FACTS), list[str]()
     due.look()
     event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     for _ in range(3):
@@ -61,7 +62,7 @@ def test_look__is_one_statement(engine: Engine) -> None:
 
 
 def test_look__with_readings__are_stored_by_the_statement_of_the_clocks_tick(engine: Engine) -> None:
-    due, statements = Due(engine, "here", GUARDED, FACTS), list[str]()
+    due, statements = Due(through(engine), "here", GUARDED, FACTS), list[str]()
     event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     for length in (3, 4):  # the second is within the clock's interval, so it is not stored
         due.look(partial(dict, {f"{QUEUE}chain": length}))

@@ -18,6 +18,7 @@ from supervisor_tasks.benchmarking.cleanup import BENCHMARK_CLEANUP_REQUESTED
 from supervisor_tasks.jobs.claim_backoff import REVERTED
 from supervisor_tasks.ledger import facts as module
 from supervisor_tasks.ledger import migrations
+from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import (
     DOCUMENT,
     FLAG,
@@ -29,7 +30,6 @@ from supervisor_tasks.ledger.facts import (
     SLURM_START,
     TEXT,
     Fact,
-    Facts,
     SlurmStart,
     Stored,
     dataclass_codec,

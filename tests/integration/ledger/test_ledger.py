@@ -42,7 +42,7 @@ from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, Effect
 from supervisor_tasks.ledger import worker_sessions
 from supervisor_tasks.ledger.journal import CutOff
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.ledger.lock_names import LockName
+from supervisor_tasks.ledger.lock_names import HOLDERS, LockName
 from supervisor_tasks.ledger.outbox import WORKER_ENDED, LeaseLostError, OpenEffect
 from supervisor_tasks.ledger.worker_sessions import ALIVE_HOLDERS, WorkerSession, try_advisory_lock
 
@@ -563,7 +563,7 @@ def test_watcher__that_may_not_end_another_roles_process__keeps_its_own_connecti
         connection.execute(text("CREATE ROLE watcher LOGIN IN ROLE pg_read_all_stats"))
     # A session of the tests' role that says nothing, as that of a holder would.
     with engine.connect() as silent:
-        silent.execute(text(f"SELECT pg_advisory_lock({worker_sessions.HOLDERS}, 7)"))
+        silent.execute(text(f"SELECT pg_advisory_lock({HOLDERS}, 7)"))
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as watcher:
             watcher.execute(text("SET ROLE watcher"))
             holder = WorkerSession(engine)

@@ -27,10 +27,9 @@ from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger import migrations
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.callbacks import UNKNOWN_CALLBACKS_PURGED
-from supervisor_tasks.ledger.facts import SLURM_CLUSTER
+from supervisor_tasks.ledger.facts import SLURM_CLUSTER, SWEEP_REQUESTED
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import request
-from supervisor_tasks.ledger.reconciliations import SWEEP_REQUESTED
 from supervisor_tasks.ledger.registrations import HARDWARE
 from tests.support.ledger import claim, emptied, job_id, migrated
 

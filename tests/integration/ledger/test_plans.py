@@ -30,6 +30,7 @@ from supervisor_tasks.ledger.status_queries import Overview, TransactionFilter
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
 from supervisor_tasks.wallet.wallet import Wallet
 from tests.load.large_ledger import HOT, SETTLED, fill
+from tests.support.ledger import through
 
 CLUSTER = "old"
 BIG = {"jobs", "events", "effects", "callbacks", "transactions", "signatures"}
@@ -205,7 +206,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "has_unread_callbacks": lambda ledger, _: ledger.inbox.has_unread(),
     "callbacks_of": lambda ledger, _: ledger.inbox.about({JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}),
     "submissions": lambda ledger, _: ledger.journal.submissions([SlurmId(n) for n in range(1, BATCH)]),
-    "what is due": lambda ledger, _: Due(ledger.engine, CLUSTER, GUARDED, FACTS).look(),
+    "what is due": lambda ledger, _: Due(through(ledger.engine), CLUSTER, GUARDED, FACTS).look(),
     "trouble": lambda ledger, _: ledger.effects.trouble(),
     "snapshot": lambda ledger, _: Overview(ledger.engine, CLUSTER).snapshot(),
     "parked": lambda ledger, _: Overview(ledger.engine, CLUSTER).parked(),

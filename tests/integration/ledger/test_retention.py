@@ -13,12 +13,12 @@ import zstandard
 from sqlalchemy import Connection, Engine, event, text
 
 from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.ledger import retention
 from supervisor_tasks.ledger.archive import ArchiveError, archive
-from supervisor_tasks.ledger.database import LedgerUnavailableError
-from supervisor_tasks.ledger.facts import Facts
+from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
 from supervisor_tasks.ledger.retention import HELD, RUNS_KEPT, Retention

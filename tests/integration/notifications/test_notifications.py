@@ -39,7 +39,7 @@ from supervisor_tasks.notifications.forms import json_form
 from supervisor_tasks.notifications.from_settings import notifier_of
 from supervisor_tasks.notifications.rules import Policy
 from tests.support.commands import Result, supervisor
-from tests.support.ledger import emptied, migrated
+from tests.support.ledger import emptied, migrated, through
 from tests.support.receivers import HANGS, MailReceiver, WebhookReceiver, mail_receiver, webhook_receiver
 
 ALARM = AlarmName.WALLET_EMPTY
@@ -101,7 +101,7 @@ def pass_time(ledger: Ledger, seconds: float) -> None:
 
 def is_due(ledger: Ledger) -> bool:
     """Whether beat would send the task."""
-    return "notify" in due(Due(ledger.engine, "here", GUARDED, FACTS).look(), RuleSettings())
+    return "notify" in due(Due(through(ledger.engine), "here", GUARDED, FACTS).look(), RuleSettings())
 
 
 # --- what happens to an alarm, and what is told ---------------------------------------------------------------------

@@ -22,7 +22,8 @@ from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId,
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger import reconciliations as module
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
-from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, Fact, Facts
+from supervisor_tasks.ledger.fact_store import Facts
+from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, Fact
 from supervisor_tasks.ledger.foreign_claims import OthersClaim
 from supervisor_tasks.ledger.heartbeats import AWAY_S, REPORTER, continuous_uptime_s, record_heartbeats
 from supervisor_tasks.ledger.ledger import JobChange, Ledger

@@ -1,0 +1,112 @@
+"""Alarms that are on, for the operator, and switches that the operator has set."""
+
+import json
+from typing import Any
+
+import structlog
+from sqlalchemy import Engine, bindparam, delete, exists, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
+from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.incidents import clear_incident, open_incident
+from supervisor_tasks.ledger.mapping import sanitize_json
+from supervisor_tasks.ledger.read_once import discard, kept
+from supervisor_tasks.ledger.tables import AlarmRow, SwitchRow
+
+log = structlog.get_logger()
+
+ALARMS = AlarmRow.metadata.tables["alarms"]
+SWITCHES = SwitchRow.metadata.tables["switches"]
+_ALL = select(ALARMS).where(ALARMS.c.cluster == bindparam("cluster")).order_by(ALARMS.c.raised_at)
+
+
+class Alarms:
+    """The alarms of one cluster. Raising an alarm that is on, or ending one that is off, writes nothing to the log.
+
+    The transaction that raises or ends an alarm also changes its incident, from which the messages to people follow.
+    """
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._key = ("alarms", id(engine), cluster)
+
+    def on(self, name: AlarmName, **details: Any) -> None:
+        """Raise an alarm. It is logged once, however often it is raised. Its details are the last ones."""
+        kept = sanitize_json(details)
+        row = insert(ALARMS).values(cluster=self._cluster, name=name.value, details=kept)
+        seen = {"details": kept, "seen_at": func.now()}
+        upsert = row.on_conflict_do_update(index_elements=["cluster", "name"], set_=seen)
+        with self._engine.begin() as connection:
+            # now() is the start of the transaction: only a row of this transaction has this time
+            fresh = connection.scalar(upsert.returning(ALARMS.c.raised_at == func.now()))
+            if fresh:
+                open_incident(connection, self._cluster, name.value, json.dumps(kept))
+        discard(self._key)
+        if fresh:
+            log.error("alarm_on", alarm=name.value, **details)
+
+    def off(self, name: AlarmName, *, quiet_s: float | None = None) -> None:
+        """End an alarm. With `quiet_s`, end it only if it was not raised again for so long."""
+        known = kept(self._key, self._all)
+        if known is not None and all(alarm.name is not name for alarm in known):
+            return
+        this = [ALARMS.c.cluster == self._cluster, ALARMS.c.name == name.value]
+        if quiet_s is not None:
+            this.append(ALARMS.c.seen_at <= func.now() - func.make_interval(0, 0, 0, 0, 0, 0, quiet_s))
+        with read_connection(self._engine) as connection:  # one round trip; mostly the alarm is off
+            if not connection.scalar(select(exists().where(*this))):
+                return
+        gone = delete(ALARMS).where(*this)
+        with self._engine.begin() as connection:
+            ended = connection.execute(gone).rowcount
+            if ended:
+                clear_incident(connection, self._cluster, name.value)
+        if ended:
+            log.info("alarm_off", alarm=name.value)
+        discard(self._key)
+
+    def all(self) -> list[Alarm]:
+        """The alarms that are on, oldest first."""
+        known = kept(self._key, self._all)
+        return self._all() if known is None else known
+
+    def _all(self) -> list[Alarm]:
+        with read_connection(self._engine) as connection:
+            rows = connection.execute(_ALL, {"cluster": self._cluster})
+            return [Alarm(AlarmName(row.name), row.details, row.raised_at) for row in rows]
+
+
+class Switches:
+    """The operator's switches of one cluster."""
+
+    def __init__(self, engine: Engine, cluster: str) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    def set(self, switch: Switch, reason: str = "") -> None:
+        """Turn a switch on. The reason is shown to operators."""
+        row = insert(SWITCHES).values(cluster=self._cluster, name=switch.value, reason=reason)
+        upsert = row.on_conflict_do_update(index_elements=["cluster", "name"], set_={"reason": reason})
+        with self._engine.begin() as connection:
+            connection.execute(upsert)
+
+    def unset(self, switch: Switch, reason: str | None = None) -> None:
+        """Turn a switch off. With a reason, only if it is on for this reason."""
+        because = () if reason is None else (SWITCHES.c.reason == reason,)
+        with self._engine.begin() as connection:
+            connection.execute(delete(SWITCHES).where(*self._here(switch), *because))
+
+    def is_set(self, switch: Switch) -> bool:
+        """Whether the switch is on."""
+        return self.reason(switch) is not None
+
+    def reason(self, switch: Switch) -> str | None:
+        """The reason why the switch is on; None when it is off."""
+        with read_connection(self._engine) as connection:
+            found: str | None = connection.scalar(select(SWITCHES.c.reason).where(*self._here(switch)))
+        return found
+
+    def _here(self, switch: Switch) -> tuple[Any, ...]:
+        return SWITCHES.c.cluster == self._cluster, SWITCHES.c.name == switch.value

@@ -1,0 +1,16 @@
+"""What decides whether a message about an alarm is due, as SQL. Pure."""
+
+# A resolution follows a raise that the channel has taken.
+MAY_BE_SENT = """
+    message.done_at IS NULL AND message.parked_at IS NULL AND message.due_at <= now()
+    AND NOT EXISTS (SELECT FROM alarm_silences AS silence JOIN alarm_incidents AS of_it ON of_it.alarm = silence.alarm
+        WHERE of_it.id = message.incident_id AND silence.cluster = message.cluster AND silence.ends_at > now())
+    AND (message.kind <> 'resolved' OR EXISTS (SELECT FROM alarm_messages AS raised
+        WHERE raised.incident_id = message.incident_id AND raised.channel = message.channel
+            AND raised.kind = 'raised' AND raised.sent_at IS NOT NULL))
+"""
+# In the form of the driver: beat does without SQLAlchemy.
+SOMETHING_IS_DUE = f"""
+    EXISTS (SELECT FROM alarm_incidents WHERE cluster = %(cluster)s AND due_at <= now())
+    OR EXISTS (SELECT FROM alarm_messages AS message WHERE cluster = %(cluster)s AND {MAY_BE_SENT})
+"""  # noqa: S608  no part comes from outside
