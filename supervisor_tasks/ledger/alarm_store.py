@@ -12,12 +12,12 @@ from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.incidents import clear_incident, open_incident
 from supervisor_tasks.ledger.mapping import sanitize_json
 from supervisor_tasks.ledger.read_once import discard, kept
-from supervisor_tasks.ledger.tables import AlarmRow, SwitchRow
+from supervisor_tasks.ledger.tables import METADATA
 
 log = structlog.get_logger()
 
-ALARMS = AlarmRow.metadata.tables["alarms"]
-SWITCHES = SwitchRow.metadata.tables["switches"]
+ALARMS = METADATA.tables["alarms"]
+SWITCHES = METADATA.tables["switches"]
 _ALL = select(ALARMS).where(ALARMS.c.cluster == bindparam("cluster")).order_by(ALARMS.c.raised_at)
 
 

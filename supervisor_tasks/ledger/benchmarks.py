@@ -22,12 +22,12 @@ from supervisor_tasks.benchmarking.model import (
 from supervisor_tasks.jobs.model import EffectKind, SlurmId
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate, sanitize_json
 from supervisor_tasks.ledger.outbox import bring_forward, request
-from supervisor_tasks.ledger.tables import BenchmarkResultRow, BenchmarkRunRow
+from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.provider.offer import Machine, machines_digest
 from supervisor_tasks.provider.registration_rules import CompletedRun
 
-RUNS = BenchmarkRunRow.metadata.tables["benchmark_runs"]
-RESULTS = BenchmarkResultRow.metadata.tables["benchmark_results"]
+RUNS = METADATA.tables["benchmark_runs"]
+RESULTS = METADATA.tables["benchmark_results"]
 # Literals, as in the partial index: the plan of a prepared statement cannot match parameters with the index.
 OPEN = RUNS.c.state.in_([literal_column(f"'{state.value}'") for state in RunState if state.open])
 TOKEN_BYTES = 8
@@ -158,7 +158,7 @@ class BenchmarkStore:
         """Ask for a benchmark run. Returns its number, or None when a run is already asked for or under way.
 
         `also` is part of the same transaction, and is called only if there is a new run. The other arguments are
-        columns of the table: see BenchmarkRunRow.
+        columns of the table: see tables.py.
         """
         about = {
             "why": sanitize_and_truncate(why),

@@ -7,13 +7,13 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.jobs.model import JobId
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.tables import BlockRow, Cursor, JobRow, TransactionRow
+from supervisor_tasks.ledger.tables import METADATA
 
-BLOCKS = BlockRow.metadata.tables["blocks"]
-CURSORS = Cursor.metadata.tables["cursors"]
+BLOCKS = METADATA.tables["blocks"]
+CURSORS = METADATA.tables["cursors"]
 CONTRACT_STREAM = "contract"  # the scan for the events of our jobs
-JOBS = JobRow.metadata.tables["jobs"]
-TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
+JOBS = METADATA.tables["jobs"]
+TRANSACTIONS = METADATA.tables["transactions"]
 
 MARGIN = 64  # extra blocks that are kept: receipts may be committed when the scan has long passed their blocks
 

@@ -12,9 +12,9 @@ from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.fact_store import FACTS
 from supervisor_tasks.ledger.facts import INT, Fact
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
-from supervisor_tasks.ledger.tables import Callback
+from supervisor_tasks.ledger.tables import METADATA
 
-CALLBACKS = Callback.metadata.tables["callbacks"]
+CALLBACKS = METADATA.tables["callbacks"]
 
 UNKNOWN_CALLBACKS_PURGED = "unknown callbacks purged"  # the tick
 UNKNOWN_CHECKED_TO = Fact("callbacks.unknown_checked_to", INT)  # the last id that was checked

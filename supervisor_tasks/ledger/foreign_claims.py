@@ -15,10 +15,10 @@ from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.jobs.model import Definition, JobId
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import event_to_json
-from supervisor_tasks.ledger.tables import AdoptedTagRow, ForeignClaimRow
+from supervisor_tasks.ledger.tables import METADATA
 
-CLAIMS = ForeignClaimRow.metadata.tables["foreign_claims"]
-TAKEN = AdoptedTagRow.metadata.tables["adopted_tags"]
+CLAIMS = METADATA.tables["foreign_claims"]
+TAKEN = METADATA.tables["adopted_tags"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ from supervisor_tasks.jobs.trace import Recorded
 from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import event_to_json
-from supervisor_tasks.ledger.tables import EffectRow, EventRow, SignatureRow, TransactionRow
+from supervisor_tasks.ledger.tables import METADATA
 
-EVENTS = EventRow.metadata.tables["events"]
-EFFECTS = EffectRow.metadata.tables["effects"]
-SIGNATURES = SignatureRow.metadata.tables["signatures"]
-TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
+EVENTS = METADATA.tables["events"]
+EFFECTS = METADATA.tables["effects"]
+SIGNATURES = METADATA.tables["signatures"]
+TRANSACTIONS = METADATA.tables["transactions"]
 
 _WRITE = insert_rows("events", ("cluster", "job_id", "name", "details", "state"))
 

@@ -33,11 +33,11 @@ from supervisor_tasks.ledger.mapping import COLUMNS, job_from_row, row_from_job
 from supervisor_tasks.ledger.outbox import COUNTDOWN_S, EffectRequests, Effects, OpenEffect, WakeUp
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.reconciliations import Sweeps
-from supervisor_tasks.ledger.tables import JobRow
+from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.ledger.wallet_holders import WalletHolders
 from supervisor_tasks.ledger.worker_sessions import WorkerSession
 
-JOBS = JobRow.metadata.tables["jobs"]
+JOBS = METADATA.tables["jobs"]
 STORE_SCRIPTS = text(
     """
     UPDATE jobs SET script = given.script

@@ -7,9 +7,9 @@ from sqlalchemy import Engine, func, insert, select, update
 
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
-from supervisor_tasks.ledger.tables import OperatorLogRow
+from supervisor_tasks.ledger.tables import METADATA
 
-LOG = OperatorLogRow.metadata.tables["operator_log"]
+LOG = METADATA.tables["operator_log"]
 DONE = "done"
 
 

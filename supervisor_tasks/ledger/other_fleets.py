@@ -4,10 +4,10 @@ from sqlalchemy import Engine, func, select, text
 
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.driver import PROCESS
-from supervisor_tasks.ledger.tables import InstanceTagRow, PeriodicRunRow
+from supervisor_tasks.ledger.tables import METADATA
 
-INSTANCE_TAGS = InstanceTagRow.metadata.tables["instance_tags"]
-TICKS = PeriodicRunRow.metadata.tables["periodic_runs"]
+INSTANCE_TAGS = METADATA.tables["instance_tags"]
+TICKS = METADATA.tables["periodic_runs"]
 
 _CONNECTED = text(
     "SELECT datname, count(*) AS connections FROM pg_stat_activity"

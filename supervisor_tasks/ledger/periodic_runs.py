@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from sqlalchemy import Engine, delete, func, select, text
 
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.tables import PeriodicRunRow
+from supervisor_tasks.ledger.tables import METADATA
 
-TICKS = PeriodicRunRow.metadata.tables["periodic_runs"]
+TICKS = METADATA.tables["periodic_runs"]
 
 TICK_S = 1.0  # within this time, only the first tick of a name is written
 

@@ -24,10 +24,10 @@ from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.fact_store import FACTS
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED
 from supervisor_tasks.ledger.mapping import sanitize_json
-from supervisor_tasks.ledger.tables import SweepRow
+from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
 
-SWEEPS = SweepRow.metadata.tables["sweeps"]
+SWEEPS = METADATA.tables["sweeps"]
 
 KEPT = 500  # reports: those of five days, or of hours without accounting and with a slurmctld that forgets jobs soon
 STALE_S = 60.0  # work that was not touched for so long is overdue

@@ -20,14 +20,14 @@ from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.counters import Amounts, Counters, Total
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
-from supervisor_tasks.ledger.tables import InstanceTagRow, SignatureRow, TransactionRow
+from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.provider.registration_rules import TransactionStatus
 from supervisor_tasks.wallet.fees import Fees
 from supervisor_tasks.wallet.raw_transaction import TAG_BYTES
 
-TRANSACTIONS = TransactionRow.metadata.tables["transactions"]
-SIGNATURES = SignatureRow.metadata.tables["signatures"]
-INSTANCE_TAGS = InstanceTagRow.metadata.tables["instance_tags"]
+TRANSACTIONS = METADATA.tables["transactions"]
+SIGNATURES = METADATA.tables["signatures"]
+INSTANCE_TAGS = METADATA.tables["instance_tags"]
 
 NONCE_FILLER = "fill"  # the purpose of a transaction that only uses up a nonce
 OPEN = ("SIGNED", "SENT")

@@ -13,9 +13,9 @@ from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.tables import WalletHolderRow
+from supervisor_tasks.ledger.tables import METADATA
 
-HOLDERS = WalletHolderRow.metadata.tables["wallet_holders"]
+HOLDERS = METADATA.tables["wallet_holders"]
 _ONE_AT_A_TIME = text("LOCK TABLE wallet_holders IN SHARE ROW EXCLUSIVE MODE")  # two clusters may start at once
 
 

@@ -5,7 +5,7 @@ from sqlalchemy import Engine, create_engine
 from devgrid.processes import Processes
 from devgrid.services.start import start_server
 from supervisor_tasks.config import embedded_servers
-from supervisor_tasks.ledger.tables import Base
+from supervisor_tasks.ledger.tables import METADATA
 
 PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
 
@@ -20,7 +20,7 @@ def start_servers(processes: Processes) -> tuple[Engine, dict[str, str]]:
         start_server(processes, name, server)
         urls[name] = server.url
     engine = create_engine(urls["postgres"])
-    Base.metadata.create_all(engine)
+    METADATA.create_all(engine)
     environment = {
         "PATH": "/usr/bin:/bin",
         "CLUSTER_NAME": "here",

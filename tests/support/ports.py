@@ -21,7 +21,7 @@ from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
-from supervisor_tasks.ledger.tables import JobRow
+from supervisor_tasks.ledger.tables import METADATA
 from tests.support.callback_servers import start_servers
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
@@ -117,7 +117,7 @@ class WorkerContext:
             "status_message": "",
         }
         with self.engine.begin() as connection:
-            connection.execute(insert(JobRow), row)
+            connection.execute(insert(METADATA.tables["jobs"]), row)
 
 
 @contextmanager

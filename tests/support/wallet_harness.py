@@ -22,7 +22,7 @@ from supervisor_tasks.jobs.model import JobId
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.blocks import Blocks
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.ledger.tables import Base
+from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.wallet.fees import Bounds
 from supervisor_tasks.wallet.receipts import follow_once
 from supervisor_tasks.wallet.wallet import Wallet, Write
@@ -45,7 +45,7 @@ def databases(processes: Processes, *names: str) -> Iterator[list[Engine]]:
         for name in names:
             connection.execute(text(f"CREATE DATABASE {name}"))
             engines.append(create_engine(admin.url.set(database=name)))
-            Base.metadata.create_all(engines[-1])
+            METADATA.create_all(engines[-1])
     yield engines
     for engine in (admin, *engines):
         engine.dispose()
@@ -66,7 +66,7 @@ def empty(engine: Engine) -> None:
     while LEDGERS:
         LEDGERS.pop().holder.close()
     with engine.begin() as connection:
-        tables = ", ".join(Base.metadata.tables)
+        tables = ", ".join(METADATA.tables)
         connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, NullPool, create_engine, text
 
 from supervisor_tasks.config.embedded_servers import database_url
 from supervisor_tasks.config.settings import load_or_exit, or_exit
-from supervisor_tasks.ledger.tables import Base
+from supervisor_tasks.ledger.tables import METADATA
 
 log = structlog.get_logger()
 
@@ -55,7 +55,7 @@ with engine.connect() as connection:
     take_turn(connection)
     context.configure(
         connection=connection,
-        target_metadata=Base.metadata,
+        target_metadata=METADATA,
         transaction_per_migration=True,
         include_object=is_compared,
     )

@@ -37,7 +37,7 @@ from grpc_callbacks.validation import CallbackPayload
 from plugins.reporter import HEARD_AS
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.heartbeats import REPORTER, continuous_since_key
-from supervisor_tasks.ledger.tables import Base
+from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.ledger.tick_names import CALLBACKS
 
 NAME = "0x" + "ab" * 32
@@ -87,7 +87,7 @@ def site() -> Iterator[WorkerContext]:
             servers[name] = describe(folder / name)
             start_server(processes, name, servers[name])
         engine = create_engine(servers["postgres"].url, pool_pre_ping=True)
-        Base.metadata.create_all(engine)
+        METADATA.create_all(engine)
         certificates = make_certificates(folder / "tls")
         environment = {
             "PATH": "/usr/bin:/bin",
@@ -309,7 +309,7 @@ def know(site: WorkerContext, job_id: str, slurm_id: int) -> None:
     job |= dict.fromkeys(("customer", "provider", "claim_key", "grid_logger_url", "status_message"), "")
     job |= dict.fromkeys(("time_limit_min", "chain_status", "chain_block", "chain_log_index", "poll_count"), 0)
     with site.engine.begin() as connection:
-        connection.execute(insert(Base.metadata.tables["jobs"]).values(**job))
+        connection.execute(insert(METADATA.tables["jobs"]).values(**job))
 
 
 def ticks(site: WorkerContext) -> dict[str, float]:

@@ -22,7 +22,7 @@ from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
 from supervisor_tasks.jobs.model import Address, ChainStatus, JobId, StatusUpdate
-from supervisor_tasks.ledger.tables import Base
+from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.ledger.transactions import Mined
 from supervisor_tasks.wallet.gas import RevertedError
 from supervisor_tasks.wallet.wallet import Wallet, Write
@@ -43,7 +43,7 @@ def database(processes: Processes) -> Iterator[Engine]:
     server = embedded_servers.postgres(folder)
     start_server(processes, "postgres", server)
     engine = create_engine(server.url)
-    Base.metadata.create_all(engine)
+    METADATA.create_all(engine)
     yield engine
     engine.dispose()
 
