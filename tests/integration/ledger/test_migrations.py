@@ -275,7 +275,7 @@ VACUUMED = "SELECT DISTINCT relid::regclass::text FROM pg_stat_progress_vacuum O
 
 @pytest.fixture
 def vacuumed() -> Iterator[Engine]:
-    """Tables of the revision 0021, on two of which autovacuums work for minutes."""
+    """Tables of the revision 0021; autovacuums work on two of them for minutes."""
     with private_processes() as processes:
         folder = processes.folder / "postgres"
         folder.mkdir()
