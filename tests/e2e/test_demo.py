@@ -215,6 +215,26 @@ def test_demo__two_clusters__each_runs_the_file_and_one_flower_shows_both(tmp_pa
     assert len(set(re.findall(r"meta-scheduled +.*to (0x[0-9a-f]{40})", steps))) == 2
 
 
+def test_devgrid_up__an_empty_grid__is_told_pointed_at_and_taken_down(tmp_path: Path) -> None:
+    link = tmp_path / "current"
+    up = devgrid(link, "up")
+    assert up.returncode == 0, up.stdout + up.stderr
+    folder = link.resolve()
+    cleanup.clean_up(folder)
+    try:
+        assert "slurmctld" in devgrid(link, "status").stdout
+        pointed = f'eval "$({sys.executable} -m devgrid env)"; {sys.executable} -m supervisor_tasks.cli job list'
+        environment = {**os.environ, "DEVGRID_LINK": str(link)}
+        jobs = subprocess.run(["sh", "-c", pointed], cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+        assert jobs.returncode == 0, jobs.stderr
+    finally:
+        down = devgrid(link, "down")
+        cleanup.leave(folder)
+    assert down.returncode == 0, down.stderr
+    assert not folder.exists()
+    assert devgrid(link, "status").returncode != 0
+
+
 def test_devgrid__bad_workflow__is_refused_with_the_field(link: Path, tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("resources: {tasks: none}\nsteps: [{run: {command: true-ish}}]\n")

@@ -193,11 +193,20 @@ def test_completion__of_each_shell__is_a_script_for_our_command(shell: str) -> N
     assert "supervisor" in script
 
 
-def test_completion__of_a_word_that_is_begun__is_asked_of_the_command() -> None:
-    asked = {"_SUPERVISOR_COMPLETE": "complete_bash", "COMP_WORDS": "supervisor job l", "COMP_CWORD": "2"}
-    argv = [sys.executable, "-m", "supervisor_tasks.cli"]
-    done = subprocess.run(argv, env=os.environ | asked, cwd=PACKAGE.parent.parent, capture_output=True, text=True)
-    assert done.stdout.split() == ["list"], done.stderr
+BASH = """
+source <(supervisor completion bash)
+COMP_WORDS=(supervisor job l) COMP_CWORD=2
+_supervisor_completion supervisor
+echo "${COMPREPLY[@]}"
+"""
+FISH = "supervisor completion fish | source; complete --do-complete 'supervisor job l'"
+
+
+@pytest.mark.parametrize(("shell", "asks"), [("bash", BASH), ("fish", FISH)])
+def test_completion__in_a_shell__completes_a_word_that_is_begun(shell: str, asks: str) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where `supervisor` is
+    done = subprocess.run([shell, "-c", asks], env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["list"], done.stderr
 
 
 @pytest.mark.parametrize(("color", "shown"), [(True, "\x1b[32mRUNNING"), (False, "RUNNING")])
