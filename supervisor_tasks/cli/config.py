@@ -104,8 +104,9 @@ def check(
     from supervisor_tasks.cli.doctor import show_findings  # imports what only doctor needs
     from supervisor_tasks.doctor.check_up import try_settings
 
-    typer.echo(told, err=True)
     cli = cli_context(context)
+    cli.tell_target()
+    typer.echo(told, err=True)
     cli.shown.color = not no_color
     show_findings(cli, try_settings(settings, process.value), output)
 

@@ -5,21 +5,23 @@ import pwd
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cached_property, partial
 from typing import Any
 
 import typer
-from sqlalchemy import Engine, make_url
+from psycopg import ProgrammingError
+from sqlalchemy import Engine
 
 from supervisor_tasks.cli.claim_stops import why_no_claims
 from supervisor_tasks.cli.exit_codes import CommandError, NotConfirmedError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
+from supervisor_tasks.cli.target import target
 from supervisor_tasks.cli.views import View
-from supervisor_tasks.config.embedded_servers import running_database_url
-from supervisor_tasks.config.settings import Settings, load
+from supervisor_tasks.config.embedded_servers import NoDatabaseError, running_database_url
+from supervisor_tasks.config.settings import Settings, SettingsError, load
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.jobs.model import Job, JobId
 from supervisor_tasks.ledger.blocks import Blocks
@@ -51,6 +53,11 @@ class CliContext:
         engine = open_engine(self.settings, connections=3, url=url)
         typer.echo(target(self.settings.cluster_name, url), err=True)
         return engine
+
+    def tell_target(self) -> None:
+        """Tell which ledger the settings name, if they name one: for commands that also try settings that are wrong."""
+        with suppress(SettingsError, NoDatabaseError, ProgrammingError):  # which they report in their own way
+            typer.echo(target(self.settings.cluster_name, running_database_url(self.settings)), err=True)
 
     @cached_property
     def _engine(self) -> Engine:
@@ -174,15 +181,6 @@ def cli_context(context: typer.Context) -> CliContext:
     assert isinstance(cli, CliContext)  # noqa: S101  the root command makes it
     context.call_on_close(cli.close)
     return cli
-
-
-def target(cluster: str, url: str) -> str:
-    """Return where a command works, without the password: cluster@host/database."""
-    parsed = make_url(url)
-    host = parsed.host or parsed.query.get("host") or "localhost"
-    host = host if isinstance(host, str) else ",".join(host)
-    port = f":{parsed.port}" if parsed.port is not None else ""
-    return f"{cluster}@{host}{port}/{parsed.database or ''}"
 
 
 def operator() -> str:

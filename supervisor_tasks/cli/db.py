@@ -7,9 +7,10 @@ import psycopg
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import CliContext, cli_context, operator, target
+from supervisor_tasks.cli.context import CliContext, cli_context, operator
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
+from supervisor_tasks.cli.target import target
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.config.embedded_servers import database_url, running_database_url
 from supervisor_tasks.config.private_files import StateFolderError

@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 from psycopg.errors import UndefinedColumn, UndefinedTable
 
+from supervisor_tasks.cli.target import target
 from supervisor_tasks.config.running_postgres import default_state_folder, no_database, running_postgres
 from supervisor_tasks.ledger.vital_signs import VitalSigns, vital_signs
 from supervisor_tasks.monitoring.health import complaints, periodic_work
@@ -44,7 +45,12 @@ def main(words: Sequence[str]) -> int:
 def health(as_json: bool) -> int:
     """Print whether the fleet is healthy; returns 1 if it is not."""
     cluster = _given("CLUSTER_NAME") or CLUSTER_NAME
-    signs = _signs(_database_url(), cluster)
+    url = _database_url()
+    print(target(cluster, url), file=sys.stderr)
+    signs = _signs(url, cluster)
+    if signs.clusters and cluster not in signs.clusters:
+        known = ", ".join(signs.clusters)
+        raise HealthError(f"CLUSTER_NAME: found {cluster!r}; expected a cluster that this ledger knows ({known})")
     periodic = periodic_work(_chain_poll_s(), accounts=bool(_given("LDAP_URL")))
     found = complaints(periodic, signs.ticks_s, signs.oldest_due_s)
     if as_json:

@@ -4,19 +4,24 @@ import signal
 import threading
 from typing import Annotated
 
+import structlog
 import typer
 
 from plugins.probes.progress import LOOP
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import cli_context
 from supervisor_tasks.cli.exit_codes import UnusableError
+from supervisor_tasks.cli.target import target
+from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.embedded_servers import running_database_url
 from supervisor_tasks.config.process_guard import guard_process
+from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.figures import read_figures
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.monitoring.metrics import CachedReading, LedgerMetrics, LedgerReading
 from supervisor_tasks.monitoring.probes import MARK_EVERY_S, database, serve_metrics, services
 
+log = structlog.get_logger()
 app = options.single()
 
 
@@ -32,8 +37,11 @@ def metrics(
     Example: supervisor metrics --listen 127.0.0.1:9464
     """
     cli = cli_context(context)
-    address = listen or cli.settings.metrics_address
-    cluster, engine = cli.settings.cluster_name, cli.database
+    settings, cluster = cli.settings, cli.settings.cluster_name
+    logs.configure(settings.effective_log_level, settings.secret_values(), cluster)
+    logs.log_crashes()
+    address, url = listen or settings.metrics_address, running_database_url(settings)
+    engine = open_engine(settings, connections=3, url=url)
     overview = Overview(engine, cluster)  # also before the fleet has begun to work
 
     def read() -> LedgerReading:
@@ -42,7 +50,7 @@ def metrics(
 
     collected = LedgerMetrics(cluster, CachedReading(read))
     try:
-        server = serve_metrics(address, cluster, collected, services(database(running_database_url(cli.settings))))
+        server = serve_metrics(address, cluster, collected, services(database(url)))
     except (OSError, ValueError) as error:
         raise UnusableError(f"found {address!r}; expected host:port ({error})") from error
     ended = threading.Event()
@@ -52,11 +60,13 @@ def metrics(
     ):  # the kernel drops signals without a handler for the first process of a container
         signal.signal(number, lambda *_: ended.set())
     guard_process()
-    host = address.rpartition(":")[0]
-    typer.echo(f"metrics at http://{host or '0.0.0.0'}:{server.server_port}/metrics")  # noqa: S104
+    host = address.rpartition(":")[0] or "0.0.0.0"  # noqa: S104
+    log.info("metrics_served", url=f"http://{host}:{server.server_port}/metrics", ledger=target(cluster, url))
     while not ended.wait(MARK_EVERY_S):
         LOOP.mark()
     server.stop()
+    engine.dispose()
+    log.info("ended")
 
 
 COMMANDS = {"metrics": app}

@@ -17,11 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+import structlog
+
 from supervisor_tasks.cli.fleet_flags import Flags
 from supervisor_tasks.cli.run import command, environment
+from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access
 from supervisor_tasks.config.process_guard import guard_process
 from supervisor_tasks.config.ssh_keys import public_half
+
+log = structlog.get_logger()
 
 FLEET: Mapping[str, tuple[Need, ...]] = {
     "worker": (Need.WALLET, Need.SLURM, Need.NOTIFY),
@@ -196,20 +201,15 @@ class FleetRunner:
                 continue
             status = child.process.returncode
             child.ended(now_s)
+            ended = {"process": child.name, "status": status}
             if status == WRONG_SETTINGS:
-                self._tell(f"{child.name} ended with status {status}: its settings do not let it work; the fleet ends")
+                log.error("fleet_ends", reason="its settings do not let it work", **ended)
                 return WRONG_SETTINGS
             if child.restarts > MOST_RESTARTS:
-                self._tell(
-                    f"{child.name} ended {child.restarts} times in a row, now with status {status}; the fleet ends"
-                )
+                log.error("fleet_ends", reason=f"it ended {child.restarts} times in a row", **ended)
                 return 1
-            self._tell(f"{child.name} ended with status {status}; it starts again in {child.start_at_s - now_s:.0f} s")
+            log.warning("process_ended", starts_again_in_s=round(child.start_at_s - now_s), **ended)
         return 0
-
-    def _tell(self, line: str) -> None:
-        self._out.write(f"supervisor run: {line}\n".encode())
-        self._out.flush()
 
     def _stop(self) -> None:
         """End the children. A worker ends what it has begun; what still runs after STOP_AFTER_S is killed."""
@@ -247,4 +247,5 @@ def run_fleet(flags: Flags) -> int:
             file=sys.stderr,
         )
     guard_process()
+    logs.configure(cluster=given.get("CLUSTER_NAME", ""))
     return FleetRunner(given, sys.stdout.buffer).run()

@@ -6,23 +6,8 @@ from datetime import datetime
 from sqlalchemy import Engine, text
 
 from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.vital_signs import KNOWN_CLUSTERS
 
-# A fleet leaves ticks, cursors and an instance tag. `jobs` finds the clusters of a ledger whose fleet never ran again
-# (it is read by jumps over its primary key, not as a whole). What operators write (switches, facts, benchmark runs)
-# does not count: a mistyped name must not make a cluster.
-_KNOWN = text(
-    """
-    WITH RECURSIVE of_jobs AS (
-        (SELECT cluster FROM jobs ORDER BY cluster LIMIT 1)
-        UNION ALL
-        SELECT (SELECT jobs.cluster FROM jobs WHERE jobs.cluster > of_jobs.cluster ORDER BY jobs.cluster LIMIT 1)
-        FROM of_jobs WHERE of_jobs.cluster IS NOT NULL
-    )
-    SELECT cluster FROM of_jobs WHERE cluster IS NOT NULL
-    UNION SELECT cluster FROM periodic_runs UNION SELECT cluster FROM cursors UNION SELECT cluster FROM instance_tags
-    ORDER BY cluster
-    """
-)
 _SUMMARY = text(
     """
     SELECT
@@ -48,7 +33,7 @@ class ClusterSummary:
 def known_clusters(engine: Engine) -> list[str]:
     """The names of the clusters that the ledger knows."""
     with read_connection(engine) as connection:
-        return list(connection.scalars(_KNOWN))
+        return list(connection.scalars(text(KNOWN_CLUSTERS)))
 
 
 def summary(engine: Engine, cluster: str) -> ClusterSummary:

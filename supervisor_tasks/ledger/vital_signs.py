@@ -10,13 +10,30 @@ _OLDEST_DUE = """
     SELECT COALESCE(max(EXTRACT(EPOCH FROM now() - due_at)), 0)::float8 FROM effects
     WHERE cluster = %s AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()"""
 
+# A fleet leaves ticks, cursors and an instance tag. `jobs` finds the clusters of a ledger whose fleet never ran again
+# (it is read by jumps over its primary key, not as a whole). What operators write (switches, facts, benchmark runs)
+# does not count: a mistyped name must not make a cluster.
+KNOWN_CLUSTERS = """
+    WITH RECURSIVE of_jobs AS (
+        (SELECT cluster FROM jobs ORDER BY cluster LIMIT 1)
+        UNION ALL
+        SELECT (SELECT jobs.cluster FROM jobs WHERE jobs.cluster > of_jobs.cluster ORDER BY jobs.cluster LIMIT 1)
+        FROM of_jobs WHERE of_jobs.cluster IS NOT NULL
+    )
+    SELECT cluster FROM of_jobs WHERE cluster IS NOT NULL
+    UNION SELECT cluster FROM periodic_runs UNION SELECT cluster FROM cursors UNION SELECT cluster FROM instance_tags
+    ORDER BY cluster"""
+
 
 @dataclass(frozen=True, slots=True)
 class VitalSigns:
-    """The ages of a cluster's ticks by name, and for how long its oldest due effect has been due, in seconds."""
+    """The ages of a cluster's ticks by name, for how long its oldest due effect has been due, in seconds, and the clusters
+    of which a fleet has worked with this ledger.
+    """
 
     ticks_s: dict[str, float]
     oldest_due_s: float
+    clusters: list[str]
 
 
 def vital_signs(url: str, cluster: str) -> VitalSigns:
@@ -24,4 +41,5 @@ def vital_signs(url: str, cluster: str) -> VitalSigns:
     with psycopg.connect(url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S) as connection:
         ticks = connection.execute(_TICKS, (cluster,)).fetchall()
         (oldest_due_s,) = connection.execute(_OLDEST_DUE, (cluster,)).fetchall()[0]
-    return VitalSigns(dict(ticks), oldest_due_s)
+        clusters = [name for (name,) in connection.execute(KNOWN_CLUSTERS).fetchall()]
+    return VitalSigns(dict(ticks), oldest_due_s, clusters)

@@ -8,11 +8,11 @@ import pytest
 
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.processes import wait_until
+from devgrid.processes import free_port, wait_until
 from tests.support.watching import rows, wait_for_end
 
-PROCESSES = ("worker", "beat", "callbacks", "flower", "reporter")
-OF_ONE_CLUSTER = ("worker", "beat", "callbacks")
+PROCESSES = ("worker", "beat", "callbacks", "flower", "reporter", "metrics")
+OF_ONE_CLUSTER = ("worker", "beat", "callbacks", "metrics")
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +21,12 @@ def job_id(grid: Grid, customer: Account) -> str:
     fleet = grid.fleet
     fleet.start_flower()
     fleet.wait_for_flower()
+    fleet.start_metrics(free_port())
     wait_until(lambda: bool(fleet.shown_workers()), "Flower to see the worker", 30.0, every_s=0.2)
     submitted = grid.submit_script(customer, "#!/bin/bash\nsleep 1\n")
     wait_for_end(grid, submitted)
     wait_until(lambda: _mined(grid, submitted) == 2, "both reports to be mined", 30.0, every_s=0.2)
-    for name in ("flower", "reporter"):
+    for name in ("flower", "reporter", "metrics"):
         grid.processes.stop(grid.processes.find(name))
     return submitted
 

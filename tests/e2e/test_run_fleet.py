@@ -1,9 +1,11 @@
 """`supervisor run --flag value ...`: a whole fleet of child processes, as a small site starts it."""
 
+import json
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import psutil
 import pytest
@@ -57,8 +59,10 @@ def child(fleet: Running, name: str) -> psutil.Process | None:
     return None
 
 
-def log(grid: Grid) -> str:
-    return (grid.processes.logs / "fleet.log").read_text()
+def told(grid: Grid) -> list[dict[str, Any]]:
+    """The lines of JSON in the merged log."""
+    lines = (grid.processes.logs / "fleet.log").read_text().splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
 
 def settles(grid: Grid) -> ChainStatus:
@@ -74,7 +78,8 @@ def test_run_fleet__flags_and_variables__a_job_ends_and_a_killed_worker_starts_a
     worker = child(fleet, "worker")
     assert worker is not None
     worker.kill()
-    wait_until(lambda: "worker ended with status -9; it starts again in 1 s" in log(grid), "the line", PATIENCE_S, 0.1)
+    ended = {"event": "process_ended", "process": "worker", "status": -9, "starts_again_in_s": 1}
+    wait_until(lambda: any(ended.items() <= line.items() for line in told(grid)), "the line", PATIENCE_S, 0.1)
     assert settles(grid) is ChainStatus.FINISHED
     process = fleet.process()
     assert process is not None

@@ -27,7 +27,8 @@ from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.cli import health
-from supervisor_tasks.cli.context import CliContext, operator, target
+from supervisor_tasks.cli.context import CliContext, operator
+from supervisor_tasks.cli.target import target
 from supervisor_tasks.config.settings import Settings, load
 from supervisor_tasks.jobs.events import (
     ChainStatusObserved,
@@ -521,7 +522,7 @@ def test_db_upgrade__waits_for_a_database__and_not_for_ever(servers: tuple[Engin
 def test_no_database__is_told_in_a_line() -> None:
     gone = {"DATABASE_URL": "postgresql://user:sesame-open@127.0.0.1:1/none", "CLUSTER_NAME": "here"}
     where = "here@127.0.0.1:1/none\n"
-    cases = {("status",): (3, where), ("effect", "list", "-o", "json"): (3, where), ("health",): (1, "")}
+    cases = {("status",): (3, where), ("effect", "list", "-o", "json"): (3, where), ("health",): (1, where)}
     for words, (status, told_first) in cases.items():
         result = supervisor(*words, env=gone)
         assert result.exit_code == status
@@ -565,10 +566,10 @@ def test_metrics__as_a_process__answer_a_scrape(
     ledger.sweeps.keep(begun, {"blind_since_s": {"slurm": begun.at.timestamp() - 90}}, {})
     _, environment = servers
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "metrics", "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
-            url = process.stdout.readline().split()[-1]
+            assert process.stderr is not None
+            url = next(said["url"] for said in map(json.loads, process.stderr) if said["event"] == "metrics_served")
             with urllib.request.urlopen(url, timeout=deadline(30)) as answer:  # noqa: S310
                 lines = answer.read().decode().splitlines()
         finally:
@@ -671,12 +672,35 @@ def test_adopt__known_tag__its_jobs_become_ours_and_a_sweep_is_requested(run: Ru
 # --- which ledger, and who changed it ----------------------------------------------------------------------------------
 
 
+TELL_THE_LEDGER = (
+    ["status"],
+    ["health"],
+    ["doctor", "--within-s", "1"],
+    ["log"],
+    ["earnings"],
+    ["config", "check", "beat"],
+    ["db", "status"],
+    ["job", "list", "-o", "json"],
+    ["tx", "list"],
+    ["effect", "list"],
+    ["alarm", "list"],
+    ["sweep", "list"],
+    ["cluster", "list"],
+    ["provider", "show"],
+    ["benchmark", "history"],
+    ["claims", "pause", "--yes"],
+    ["submissions", "pause", "--yes"],
+    ["sweep", "run", "--yes"],
+)
+
+
 def test_every_command__says_first_which_ledger_it_speaks_to(
     run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]]
 ) -> None:
     url = make_url(servers[1]["DATABASE_URL"])
-    for words in (["status"], ["job", "list", "-o", "json"], ["claims", "pause", "--yes"], ["db", "status"]):
-        assert run(*words).stderr.splitlines()[0] == f"here@{url.query['host']}/{url.database}"
+    for words in TELL_THE_LEDGER:
+        done = supervisor(*words, env=servers[1])
+        assert done.stderr.splitlines()[0] == f"here@{url.query['host']}/{url.database}", words
 
 
 def test_unknown_cluster__is_refused_with_those_that_are_known(
@@ -689,6 +713,9 @@ def test_unknown_cluster__is_refused_with_those_that_are_known(
         assert refused.exit_code == 1
         assert "found 'her'; expected a cluster that this ledger knows (here, there)" in refused.stderr
     assert not Ledger(ledger.engine, "her", lambda _: None).switches.is_set(Switch.CLAIMING_PAUSED)
+    asked = supervisor("health", env=mistyped)
+    assert (asked.exit_code, asked.stdout) == (1, "")
+    assert "found 'her'; expected a cluster that this ledger knows (here, there)" in asked.stderr
     listed = supervisor("cluster", "list", "-o", "name", env=mistyped)
     assert (listed.exit_code, listed.stdout.split()) == (0, ["here", "there"])
 
