@@ -35,21 +35,25 @@ def cluster_folders(folder: Path) -> list[Path]:
 
 
 def end_jobs(folder: Path, users: Users) -> None:
-    """Cancel all jobs of the SLURM in a state folder and wait until none is left, so that no process of a job stays."""
+    """Cancel all jobs of the SLURM in a state folder and wait until none is left, so that no process of a job stays. A
+    fleet that still works may submit others meanwhile, which are cancelled too.
+    """
     environment = {**os.environ, "SLURM_CONF": str(folder / "slurm" / "slurm.conf"), **users.environment()}
+    cancelled: set[str] = set()
 
-    def jobs() -> list[str]:
-        squeue = ["squeue", "--noheader", "--format=%A"]
-        return subprocess.run(
-            squeue, env=environment, capture_output=True, text=True, timeout=deadline(60)
-        ).stdout.split()
+    def run(*argv: str) -> str:
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=deadline(60))
+        return done.stdout
 
-    if left := jobs():
-        subprocess.run(
-            ["scancel", "--signal=KILL", "--full", *left], env=environment, capture_output=True, timeout=deadline(60)
-        )
-        subprocess.run(["scancel", *left], env=environment, capture_output=True, timeout=deadline(60))
-        wait_until(lambda: not jobs(), "all jobs to end", 20.0, every_s=0.1)
+    def none_is_left() -> bool:
+        jobs = run("squeue", "--noheader", "--format=%A").split()
+        if new := [job for job in jobs if job not in cancelled]:
+            run("scancel", "--signal=KILL", "--full", *new)
+            run("scancel", *new)
+            cancelled.update(new)
+        return not jobs
+
+    wait_until(none_is_left, "all jobs to end", 20.0, every_s=0.1)
 
 
 @dataclass(frozen=True, slots=True)
