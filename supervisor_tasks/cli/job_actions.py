@@ -1,5 +1,6 @@
 """The operator's decisions about jobs that do not go on by themselves."""
 
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Annotated
 
@@ -56,7 +57,8 @@ def retry(
         raise CommandError("found nothing parked or failing there; see `supervisor effect list --state parked`")
     kinds = some_of(sorted({row["kind"] for row in found}), 8)
     will = f"{counted(len(found), 'effect')} ({kinds or 'none'}) will be tried again at once"
-    with cli.change("job retry", about or (f"effect {effect}" if effect else "all"), will, yes=yes, reason=reason):
+    subject = f"effect {effect} of {found[0]['subject']}" if effect and found else "all"
+    with cli.change("job retry", about or subject, will, yes=yes, reason=reason):
         again = cli.ledger.effects.retry(effect_id=effect, job_id=about)
     cli.shown.rows(RETRIED, [asdict(one) for one in again], output, cli.overview.now())
 
@@ -171,7 +173,10 @@ def mark_lost(
     will = (
         f"{counted(len(chosen), 'job')} ({some_of(chosen)}) will end as PANICKED on the contract, and will not be paid"
     )
-    with cli.change("job mark-lost", some_of(chosen), will, yes=yes, reason=reason):
+    with ExitStack() as changes:
+        for number, job_id in enumerate(chosen):
+            one = cli.change("job mark-lost", job_id, will, yes=yes, reason=reason, quiet=number > 0)
+            changes.enter_context(one)
         lost = operator_actions.confirm_lost(cli.ledger, chosen)
     if not lost:
         raise CommandError("found that these jobs have changed meanwhile; expected some that are held: look again")

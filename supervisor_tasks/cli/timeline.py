@@ -27,6 +27,8 @@ MISSING = (
     "SLURM does not list the job: after SWEEP_GRACE_S it ends as PANICKED at no cost, or the alarm sweep_contradiction"
     " asks you; `supervisor job settle` ends it now"
 )
+JOURNALLED = ("job cancel", "job settle", "job resubmit", "effect abandon")  # an event tells what follows, and why
+DONE = "done"  # as ledger/operator_log.py stores it
 OPEN = ("SIGNED", "SENT")  # the states of a transaction that is not known to be mined
 CALLBACK_STATUS = (
     "UNSPECIFIED",
@@ -170,6 +172,8 @@ def _line(entry: Entry, with_details: bool, transaction_url: str) -> Line | None
         return Line(entry["at"], who, teller(details), STYLES.get(str(details.get("state")), ""), shown)
     if entry["source"] == "callback":
         return Line(entry["at"], "plugin", _callback(entry["what"], details), "", shown)
+    if entry["source"] == "command":
+        return Line(entry["at"], "operator", _command(entry["what"], details), "", shown)
     if entry["source"] == "transaction":
         return Line(entry["at"], "wallet", _transaction(entry["what"], details, transaction_url), "", shown)
     if with_details or "parked_at" in details:
@@ -193,6 +197,14 @@ def _callback(what: str, details: Mapping[str, Any]) -> str:
     known = number.isdigit() and int(number) < len(CALLBACK_STATUS)
     status = CALLBACK_STATUS[int(number)] if known else what
     return f"says {status} of {details.get('slurm_id')} after {span(details.get('duration_s') or 0)}"
+
+
+def _command(command: str, details: Mapping[str, Any]) -> str:
+    reason = f": {details['reason']}" if details.get("reason") and command not in JOURNALLED else ""
+    outcome = details.get("outcome") or "how it ended is not known"
+    return f"{details.get('operator')} gives the command {command}{reason}" + (
+        f" ({outcome})" if outcome != DONE else ""
+    )
 
 
 def _transaction(purpose: str, details: Mapping[str, Any], url: str) -> str:

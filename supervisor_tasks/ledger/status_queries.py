@@ -435,6 +435,9 @@ _STORY = f"""
         {_TOLD_TRANSACTION} AND job_id = :job_id
         UNION ALL
         {_TOLD_TRANSACTION} AND job_id IS NULL AND id = ({_CLAIM_OF_JOB})
+        UNION ALL
+        SELECT at, 'command', command, jsonb_build_object('operator', operator, 'reason', reason, 'outcome', outcome), id
+        FROM operator_log WHERE cluster = :cluster AND (subject = :job_id OR subject LIKE '% of ' || :job_id)
     ) AS told ORDER BY at, source, id"""  # noqa: S608  our own words
 
 _OPEN_EFFECTS = """

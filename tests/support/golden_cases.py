@@ -396,6 +396,7 @@ def story() -> list[dict[str, Any]]:
         entry(after(2), "journal", "SlurmPendingObserved", seen="PENDING", state="QUEUED"),
         entry(after(12), "callback", "status 4", slurm_id=104217, duration_s=0, exit_code=0, peer="10.0.0.7"),
         *running,
+        entry(after(690), "command", "job retry", operator="ann@login1", reason="the login node is back", outcome="done"),
         entry(after(700), "journal", "ToppedUp", minutes=30, state="RUNNING"),
         entry(after(701), "journal", "LimitApplied", limit_min=90, state="RUNNING"),
         entry(after(900), "callback", "status 8", slurm_id=104217, duration_s=885, exit_code=1280, peer="10.0.0.1"),

@@ -315,6 +315,7 @@ def test_retry__of_a_job_or_all(run: Run, ledger: Ledger) -> None:
         effect = ledger.effects.lease([EffectKind.POLL_SLURM], most=1)[0]
         park(ledger, effect, "no")
     assert [row["subject"] for row in said(run("job", "retry", job_id(2), "--yes", "-o", "json"))] == [job_id(2)]
+    assert f"{operator()} gives the command job retry" in run("job", "show", job_id(2)).stdout
     assert len(said(run("job", "retry", "--all", "--yes", "-o", "json"))) == 2
     assert "found nothing parked" in run("job", "retry", job_id(2), "--yes", status=1).stderr
     assert "expected one of" in run("job", "retry", status=2).stderr
@@ -331,7 +332,9 @@ def test_cancel__in_slurm__slurm_ends_it_and_its_word_is_billed(run: Run, ledger
     assert (job_of(ledger, 1).state, job_of(ledger, 1).outcome) == (State.ENDED, outcome)
     assert {"report", "notify_customer"} <= open_kinds(ledger, 1)
     assert "expected CLAIMED" in run("job", "cancel", job_id(1), "--reason", "x", "--yes", status=1).stderr
-    assert "cancels the job: the node is taken out" in run("job", "show", job_id(1)).stdout
+    told = run("job", "show", job_id(1)).stdout
+    assert f"{operator()} gives the command job cancel" in told
+    assert "cancels the job: the node is taken out" in told
 
 
 def test_cancel__before_its_submission__ends_and_costs_nothing(run: Run, ledger: Ledger) -> None:
@@ -638,6 +641,7 @@ def test_confirm_lost__a_job_that_is_held__is_panicked_and_no_other(run: Run, le
     run("job", "mark-lost", held, status=4)
     assert job_of(ledger, 1).state is State.QUEUED
     assert held in run("job", "mark-lost", held, "--yes").stdout
+    assert f"{operator()} gives the command job mark-lost" in run("job", "show", held).stdout
     assert (job_of(ledger, 1).outcome.status, job_of(ledger, 2).state) == (ChainStatus.PANICKED, State.QUEUED)
     run("job", "mark-lost", held, "--yes", status=1)
 

@@ -39,6 +39,7 @@ WITHOUT_COMMANDS = {
         "run",
     ),
     *("timeline", "views", "wording"),
+    "target",
 }
 
 

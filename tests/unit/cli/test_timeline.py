@@ -4,6 +4,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import get_args
 
+import pytest
+
 from supervisor_tasks.cli.timeline import (
     EFFECTS,
     MISSING,
@@ -72,6 +74,19 @@ def test_transaction__with_an_explorer__has_a_link() -> None:
     assert texts(sent, transaction_url="https://x.example/tx/{hash}") == [
         "claim: SENT, nonce 4, https://x.example/tx/0xabc"
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome", "told"),
+    [
+        ("job cancel", "done", "ann@login1 gives the command job cancel"),
+        ("job retry", "done", "ann@login1 gives the command job retry: why"),
+        ("job retry", "CommandError: no", "ann@login1 gives the command job retry: why (CommandError: no)"),
+        ("job retry", None, "ann@login1 gives the command job retry: why (how it ended is not known)"),
+    ],
+)
+def test_command__tells_who_gave_it_and_what_came_of_it(command: str, outcome: str | None, told: str) -> None:
+    assert texts(entry(NOW, "command", command, operator="ann@login1", reason="why", outcome=outcome)) == [told]
 
 
 def test_callback__of_an_unknown_status__is_told_as_it_came() -> None:
