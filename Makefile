@@ -106,7 +106,7 @@ chaos: setup ## kill processes where the world changes, then what takes long (RU
 attacks: setup ## every attack of docs/security.md on the real parts, also those that take long (WORKERS=4 files side by side, ONLY=words)
 	@tests/run_all.sh $(BIN)/pytest $(WORKERS) tests/attacks --chaos $(if $(ONLY),-k '$(ONLY)')
 
-debian-test: ## setup, demo and SLURM's tests in a Debian 13 root, which is made in ~/.cache (TESTS=files, WORKERS=2)
+debian-test: ## setup, demo and tests in a Debian root in ~/.cache (DEBIAN_RELEASE=trixie, STEPS=tests, TESTS=files, WORKERS=2)
 	@devgrid/in-debian.sh $(TESTS)
 
 golden: setup ## write the golden files of the benchmarks' scripts and of the command's lists

@@ -3,6 +3,7 @@
 #
 # Root makes the release in $DEBIAN_ROOT from this machine's own mirror, once; not in the checkout, where setuptools would look
 # for packages in it and follow its links for ever. What is committed is cloned into it. `make setup` has this machine's network there; `make demo` and the tests have one of their own.
+# STEPS (`setup demo tests`) names what is run: `STEPS=tests` in a root that is set up already.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 release=${DEBIAN_RELEASE:-trixie}
@@ -45,10 +46,10 @@ clone() {
     git -C "$root/root/supervisor" reset --quiet --hard "$(git -C "$here" rev-parse HEAD)"
 }
 
-# The words of the shell inside. Its root is exchanged: a program in a chroot cannot make a namespace of users.
+# The words of the shell inside. slurmd 22.05 does not start without a file system of control groups. Its root is exchanged: a program in a chroot cannot make a namespace of users.
 # shellcheck disable=SC2016
 mounts='mount --make-rprivate / && mount --bind "$0" "$0" && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" &&
-    mount -t sysfs sysfs "$0/sys" &&'
+    mount -t sysfs sysfs "$0/sys" && { [ ! -d /sys/fs/cgroup ] || mount --rbind /sys/fs/cgroup "$0/sys/fs/cgroup"; } &&'
 # The name service of C answers nothing for a host with a loopback address only, so it has one more (RFC 5737).
 alone='ip link set lo up && ip addr add 192.0.2.1/32 dev lo &&'
 # shellcheck disable=SC2016
@@ -78,6 +79,11 @@ run() {
 [ -d "$root" ] || make_root
 copy_configuration
 clone
-run shared make setup
-run own make demo
-run own .venv/bin/pytest "${tests[@]}" -n "${WORKERS:-2}" --dist loadfile
+for step in ${STEPS:-setup demo tests}; do
+    case $step in
+        setup) run shared make setup ;;
+        demo) run own make demo ;;
+        tests) run own .venv/bin/pytest "${tests[@]}" -n "${WORKERS:-2}" --dist loadfile ;;
+        *) echo "in-debian: STEPS has $step, expected setup, demo or tests" >&2; exit 1 ;;
+    esac
+done

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devgrid.cluster.linux_users import Users, admin
+from devgrid.cluster.slurm import slurm_version
 from devgrid.processes import Processes, Running, unix_socket_answers
 
 USER = "slurmrestd"  # neither root nor SlurmUser: slurmrestd refuses to run as one of them
@@ -29,6 +30,13 @@ def jwt_conf(key: Path) -> tuple[str, str]:
     return ("AuthAltTypes=auth/jwt", f"AuthAltParameters=jwt_key={key}")
 
 
+def _api() -> tuple[str, ...]:
+    """The words that choose the API: from 23.02 on, its version is an option of its own."""
+    if slurm_version().startswith("22.05"):
+        return ("-s", "openapi/v0.0.38")
+    return ("-s", "openapi/slurmctld", "-d", "v0.0.42")
+
+
 @dataclass(frozen=True, slots=True)
 class Slurmrestd:
     """A running slurmrestd on a Unix socket, and on `address` (host:port) if that is not empty."""
@@ -47,7 +55,7 @@ class Slurmrestd:
         folder.mkdir(mode=0o755)
         os.chown(folder, uid, uid)
         socket = folder / "socket"
-        argv = ["/usr/sbin/slurmrestd", "-u", str(uid), "-g", str(uid), "-s", "openapi/v0.0.38", "-a", "rest_auth/jwt"]
+        argv = ["/usr/sbin/slurmrestd", "-u", str(uid), "-g", str(uid), *_api(), "-a", "rest_auth/jwt"]
         env = {"PATH": os.environ["PATH"], **environment, "SLURM_JWT": "daemon"}
         listens = [f"unix:{socket}", *([address] if address else [])]
         processes.start(NAME, [*argv, *listens], env=env, ready=lambda: unix_socket_answers(socket))

@@ -1,4 +1,4 @@
-"""Read slurmrestd's answers (OpenAPI v0.0.38). Pure; the samples in tests/data/slurm/rest name the version that gave them.
+"""Read slurmrestd's answers, which rest_versions.py has brought into the form of v0.0.38. Pure; samples: tests/data/slurm/rest.
 
 slurmrestd answers a request that slurmctld refuses with status 500 and a list of errors: each has slurmctld's text, and
 its number as `error_number` or, for a submission, as `error_code`.
@@ -30,6 +30,7 @@ OK = 200
 ACCESS_DENIED = 2002
 UNKNOWN_JOB = (2017, 2021, 2084)  # Invalid job id; already completing or completed; has already finished
 _NOT_READ = (400, 401, 403, 404, 405, 413, 415)  # slurmrestd itself refuses the request, and asks slurmctld nothing
+_SLURMS_NUMBERS_FROM = 1000
 _SHOWN = 500
 
 
@@ -63,6 +64,17 @@ class RestAnswer:
         return self.status != OK or bool(self._errors)
 
     @property
+    def was_not_read(self) -> bool:
+        """Whether slurmrestd itself refused the request. 24.11 answers 404 also for a job that slurmctld does not know."""
+        return self.status in _NOT_READ and not self.is_unknown_job
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether slurmctld gave no answer. slurmrestd 24.11 then names a number of the system for an order."""
+        system = any(0 < number < _SLURMS_NUMBERS_FROM for number in self.numbers)
+        return system or self.was_not_read or is_missing_answer(self.verdict)
+
+    @property
     def is_unknown_job(self) -> bool:
         """Whether SLURM has no such job, or the job has ended."""
         return any(number in UNKNOWN_JOB for number in self.numbers)
@@ -84,7 +96,7 @@ def submitted(answer: RestAnswer, *, has_submit_key: bool, max_id: int = MAX_SLU
     if isinstance(number, int) and can_be_given(number, max_id):
         return SlurmId(number)
     shown = f"slurmrestd answered a submission with status {answer.status} and no job id: {answer.said}"
-    if answer.status in _NOT_READ:
+    if answer.was_not_read:
         raise SlurmUnavailableError(shown)
     if has_submit_key and ACCESS_DENIED in answer.numbers:
         raise OutcomeUnknownError(
@@ -98,8 +110,7 @@ def require_answer(answer: RestAnswer, what: str) -> Mapping[str, Any]:
     """Return the answer to a question. Raises SlurmUnavailableError, or QuestionRefusedError where SLURM refused."""
     if not answer.failed:
         return answer.body
-    missing = is_missing_answer(answer.verdict) or answer.status in _NOT_READ
-    kind = SlurmUnavailableError if missing else QuestionRefusedError
+    kind = SlurmUnavailableError if answer.is_missing else QuestionRefusedError
     raise kind(f"{what}: slurmrestd answered with status {answer.status}: {answer.said}")
 
 
@@ -111,8 +122,7 @@ def require_success(answer: RestAnswer, what: str) -> bool:
         return True
     if answer.is_unknown_job:
         return False
-    missing = is_missing_answer(answer.verdict) or answer.status in _NOT_READ
-    kind: type[SupervisorError] = SlurmUnavailableError if missing else SlurmRejectedError
+    kind: type[SupervisorError] = SlurmUnavailableError if answer.is_missing else SlurmRejectedError
     raise kind(f"{what}: slurmrestd answered with status {answer.status}: {answer.said}")
 
 

@@ -22,18 +22,19 @@ from urllib3.util import Timeout
 
 from supervisor_tasks.errors import OutcomeUnknownError
 from supervisor_tasks.monitoring.instruments import REST_REQUESTS, timed
+from supervisor_tasks.slurm import rest_versions
 from supervisor_tasks.slurm.parsers import SlurmUnavailableError
 from supervisor_tasks.slurm.rest_answers import RestAnswer
 
-API = "/slurm/v0.0.38"
 CONNECT_TIMEOUT_S = 10.0
 MOST_BYTES = 2**30  # of one answer; a job has 4 kB
 CONNECTIONS = 16  # kept at once; more are made where more threads ask
 _PIECE = 2**20
+_NO_SUCH_PATH = 404
 
 
 class RestUnavailableError(SlurmUnavailableError):
-    """slurmrestd takes no connection. Nothing was sent; retry later."""
+    """slurmrestd takes no connection, or has no version of its API that the worker knows. Nothing was done; retry later."""
 
 
 class RestCutError(OutcomeUnknownError):
@@ -49,6 +50,7 @@ class RestClient:
         self.url = url
         self._connect_timeout_s = connect_timeout_s
         self._pool = _pool(url, ca)
+        self._version = rest_versions.OLD  # the one that slurmrestd offered last
 
     def request(
         self,
@@ -60,18 +62,17 @@ class RestClient:
         timeout_s: float,
         body: Mapping[str, Any] | None = None,
     ) -> RestAnswer:
-        """Send one request as this user. Raises RestUnavailableError when it was certainly not sent, and RestCutError when
-        its whole answer did not come within `timeout_s`.
+        """Send one request as this user. It and its answer have the form of v0.0.38, also where slurmrestd has another
+        version's. Raises RestUnavailableError when it was certainly not carried out, and RestCutError when its whole answer
+        did not come within `timeout_s`.
         """
         headers = {"X-SLURM-USER-NAME": user, "X-SLURM-USER-TOKEN": token}
-        text = None
         if body is not None:
             headers["Content-Type"] = "application/json"
-            text = json.dumps(body).encode()
         until_s = time.monotonic() + timeout_s
         with timed(REST_REQUESTS, f"{method} {_kind(path)}"):
             try:
-                return self._exchange(method, f"{API}/{path}", headers, text, until_s)
+                return self._answered(method, path, headers, body, until_s)
             except (HTTPError, OSError, ValueError) as error:
                 if _is_before_the_request(error):
                     raise RestUnavailableError(f"slurmrestd at {self.url} takes no connection: {error}") from error
@@ -80,6 +81,22 @@ class RestClient:
     def close(self) -> None:
         """Close the connections."""
         self._pool.close()
+
+    def _answered(
+        self, method: str, path: str, headers: Mapping[str, str], body: Mapping[str, Any] | None, until_s: float
+    ) -> RestAnswer:
+        """Ask by the version that slurmrestd offered last, and by the others where it has no such path: then it has asked
+        slurmctld nothing.
+        """
+        others = (version for version in rest_versions.VERSIONS if version != self._version)
+        for version in (self._version, *others):
+            text = None if body is None else json.dumps(rest_versions.written(version, body)).encode()
+            answer = self._exchange(method, f"/slurm/{version}/{path}", headers, text, until_s)
+            if answer.status != _NO_SUCH_PATH or answer.is_unknown_job:
+                self._version = version
+                return RestAnswer(answer.status, rest_versions.read(version, answer.body))
+        wanted = " or ".join(rest_versions.VERSIONS)
+        raise RestUnavailableError(f"slurmrestd at {self.url} has no API of {wanted}; it says {answer.said!r}")
 
     def _exchange(
         self, method: str, path: str, headers: Mapping[str, str], text: bytes | None, until_s: float

@@ -1,4 +1,4 @@
-"""Build the bodies of requests to slurmrestd (OpenAPI v0.0.38). Pure.
+"""Build the bodies of requests to slurmrestd in the form of v0.0.38 (rest_versions.py has the other). Pure.
 
 slurmrestd 22.05 ends at a request with `argv`, and it takes each `requeue`, also false, for true: `no_requeue` is the key
 that works. The batch script is that of the SSH way (slurm/commands.py).

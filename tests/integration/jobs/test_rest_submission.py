@@ -190,6 +190,13 @@ def test_time_limit_and_cancel__over_slurmrestd(world: SubmissionEnv, site: Work
         site.slurm.cluster.hold_again(queued.slurm_id)
 
 
+def test_cancel__another_users_job__runs_on(world: SubmissionEnv, site: WorkerContext) -> None:
+    queued = world.until_queued(site, world.new_job(site))
+    assert queued.slurm_id is not None
+    site.slurm.cluster.cancel(queued.slurm_id, STRANGER)
+    assert world.field(queued.slurm_id, "State") in ("PENDING", "RUNNING")
+
+
 def test_another_slurms_key__no_answer_counts(world: SubmissionEnv, site: WorkerContext) -> None:
     cluster = rest(site)
     mint = replace(cluster.access.mint, key=b"another" * 8)

@@ -76,3 +76,46 @@ def test_request__certificate_is_not_to_be_trusted__nothing_is_sent(
     with answering(certificates, listens) as (tokens, port), refused:
         asked(f"https://{host}:{port}", authority)
     assert tokens == []
+
+
+@contextmanager
+def offering(*versions: str) -> Iterator[tuple[list[str], str]]:
+    """A server that has these versions of the API: the paths that it was asked, and its URL."""
+    paths: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            known = self.path.split("/")[2] in versions
+            body = b'{"pings": [{"hostname": "h", "pinged": "UP"}]}' if known else b"not here"
+            self.send_response(200 if known else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield paths, f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_request__slurmrestd_has_the_newer_api__is_asked_by_it() -> None:
+    with offering("v0.0.42") as (paths, url):
+        client = RestClient(url)
+        answers = [client.request("GET", "ping", "slurm", "a token", timeout_s=TIMEOUT_S) for _ in range(2)]
+        client.close()
+    assert paths == ["/slurm/v0.0.38/ping", "/slurm/v0.0.42/ping", "/slurm/v0.0.42/ping"]
+    assert [answer.body["pings"][0]["ping"] for answer in answers] == ["UP", "UP"]
+
+
+def test_request__slurmrestd_has_no_known_api__says_which_are_known() -> None:
+    known = pytest.raises(RestUnavailableError, match=r"has no API of v0\.0\.38 or v0\.0\.42.*not here")
+    with offering("v0.0.99") as (_, url), known:
+        asked(url, None)

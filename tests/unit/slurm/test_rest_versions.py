@@ -1,0 +1,190 @@
+"""What slurmrestd 24.11.5 (API v0.0.42) answered is read as the worker reads 22.05; its requests are written for it."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
+from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
+from supervisor_tasks.slurm.hardware import SlurmNode
+from supervisor_tasks.slurm.parsers import QuestionRefusedError, SlurmRejectedError, SlurmUnavailableError
+from supervisor_tasks.slurm.rest_answers import (
+    RestAnswer,
+    clock_s,
+    counting_since_s,
+    identity,
+    jobs_listed,
+    partition_hardware,
+    partition_memory_per_cpu,
+    requests_listed,
+    require_answer,
+    require_success,
+    submitted,
+)
+from supervisor_tasks.slurm.rest_versions import NEW, OLD, read, written
+from supervisor_tasks.slurm.script_matching import was_rejected
+from supervisor_tasks.slurm.squeue import SqueueRow
+from tests.support.slurm_samples import DATA
+
+CUSTOMER = "0x" + "a" * 40
+
+
+def answer(name: str) -> RestAnswer:
+    recorded = json.loads((DATA / "rest" / f"{name}-slurm-24.11.5.json").read_text())
+    return RestAnswer(recorded["status"], read(NEW, recorded["body"]))
+
+
+def jobs(name: str, now_s: int = 2**31) -> dict[str, SqueueRow]:
+    return {row.name: row for row in jobs_listed(answer(name).body, now_s).values()}
+
+
+def test_submitted__taken__is_the_id() -> None:
+    assert submitted(answer("submitted"), has_submit_key=False) == 1
+
+
+def test_submitted__waits_for_a_node__is_the_id() -> None:
+    assert submitted(answer("waits-for-node"), has_submit_key=True) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("rejected-memory", SlurmRejectedError),
+        ("rejected-partition", SlurmRejectedError),
+        ("partition-inactive", SlurmUnavailableError),
+        ("late-token", OutcomeUnknownError),
+    ],
+)
+def test_submitted__no_id__says_what_became_of_the_job(name: str, kind: type[SupervisorError]) -> None:
+    with pytest.raises(kind):
+        submitted(answer(name), has_submit_key=False)
+
+
+def test_require_success__of_changes__tells_an_unknown_job_from_a_refusal() -> None:
+    assert require_success(answer("cancelled"), "cancel")
+    assert require_success(answer("limit"), "update")
+    assert not require_success(answer("cancel-unknown"), "cancel")
+    assert not require_success(answer("cancel-ended"), "cancel")
+    assert not require_success(answer("limit-unknown"), "update")
+
+
+def test_require_success__slurmctld_gave_no_answer__is_no_refusal() -> None:
+    with pytest.raises(SlurmUnavailableError, match="Operation not permitted"):
+        require_success(answer("cancel-no-answer"), "cancel")
+
+
+def test_require_success__a_jobs_own_error__is_a_refusal() -> None:
+    denied = read(NEW, {"status": [{"error": {"string": "Access/permission denied", "code": 2002}}], "errors": []})
+    with pytest.raises(SlurmRejectedError, match="permission denied"):
+        require_success(RestAnswer(200, denied), "cancel")
+
+
+def test_require_answer__refused__is_not_a_missing_answer() -> None:
+    assert answer("job-unknown").is_unknown_job
+    with pytest.raises(QuestionRefusedError):
+        require_answer(answer("job-unknown"), "GET job/999")
+    with pytest.raises(SlurmUnavailableError) as missing:
+        require_answer(answer("late-token"), "GET jobs")
+    assert type(missing.value) is SlurmUnavailableError
+
+
+def test_jobs_listed__running_job__has_what_squeue_shows() -> None:
+    row = jobs("jobs")["running"]
+    assert (row.slurm_id, row.user, row.comment, row.limit_min) == (1, CUSTOMER, "supervisor x", 9)
+    assert row.stdout.endswith("running.log")
+    assert (row.batch, row.seen.may_requeue, row.seen.state) == (True, False, "RUNNING")
+    assert row.seen.size is not None
+    assert (row.seen.size.cpus, row.seen.size.memory_mb, row.seen.size.nodes) == (2, 200, 1)
+    assert (row.seen.size.threads, row.seen.size.whole_memory, row.seen.size.partition) == ("*", False, "main")
+
+
+def test_jobs_listed__unusual_sizes__are_seen() -> None:
+    sizes = {name: row.seen.size for name, row in jobs("jobs").items() if row.seen.size is not None}
+    assert {name for name, size in sizes.items() if size.array} == {"array"}
+    assert {name for name, size in sizes.items() if size.gpus} == {"gpu"}
+    assert {name for name, size in sizes.items() if size.threads != "*"} == {"threads"}
+    assert {name for name, size in sizes.items() if size.limit_min is None} == {"nolimit"}
+
+
+def test_jobs_listed__ends__have_the_states_and_statuses_of_squeue() -> None:
+    shown = {name: (row.seen.state, row.seen.exit_status) for name, row in jobs("jobs-ended").items()}
+    assert shown["nonzero"] == ("FAILED", 768)
+    assert shown["gpu"] == ("CANCELLED", 15)
+    assert shown["suspended"] == ("SUSPENDED", 0)
+    assert shown["running"] == ("RUNNING", 0)
+
+
+def test_jobs_listed__rejected_job__is_recognised() -> None:
+    assert [name for name, row in jobs("jobs").items() if was_rejected(row.seen)] == ["rej"]
+
+
+def test_requests_listed__running_job__is_its_request() -> None:
+    assert [size.cpus for size in requests_listed(answer("jobs").body, [1]).values()] == [2]  # type: ignore[list-item]
+
+
+def test_partition_hardware__nodes__are_those_of_the_partition() -> None:
+    partitions = answer("partitions").body
+    found = partition_hardware(partitions, answer("nodes").body, "main")
+    assert found.nodes == (SlurmNode("node1", 8, 2, 16_000),)
+    assert (found.left_out, found.hidden_nodes, found.max_time_min) == ((), 0, None)
+    drained = partition_hardware(partitions, answer("nodes-drained").body, "main")
+    assert (drained.nodes, [node.name for node in drained.left_out]) == ((), ["node1"])
+    assert partition_memory_per_cpu(partitions, "main") is None
+
+
+def test_identity_and_clock__controller_is_up__are_read() -> None:
+    found = identity(answer("ping").body)
+    assert found == ClusterIdentity("", "", ("login1",))
+    assert not found.is_the_same_as(replace(found, hosts=("other",)))
+    assert counting_since_s(answer("diag").body) <= clock_s(answer("diag").body)
+
+
+@pytest.mark.parametrize(
+    ("shown", "status"),
+    [
+        ({"return_code": {"set": True, "number": 3}, "signal": {"id": {"set": False, "number": 0}}}, 768),
+        ({"return_code": {"set": True, "number": 0}, "signal": {"id": {"set": True, "number": 9}}}, 9),
+        ({"return_code": {"set": False, "number": 0}, "signal": {"id": {"set": False, "number": 0}}}, None),
+    ],
+)
+def test_read__exit_code__is_the_raw_wait_status(shown: dict[str, Any], status: int | None) -> None:
+    assert read(NEW, {"jobs": [{"exit_code": shown}]}) == {"jobs": [{"exit_code": status}]}
+
+
+@pytest.mark.parametrize(
+    ("words", "state"),
+    [(["RUNNING"], "RUNNING"), (["FAILED", "COMPLETING"], "COMPLETING"), (["PENDING", "REQUEUED"], "REQUEUED")],
+)
+def test_read__words_of_a_state__is_the_one_that_squeue_shows(words: list[str], state: str) -> None:
+    assert read(NEW, {"jobs": [{"job_state": words}]}) == {"jobs": [{"job_state": state}]}
+
+
+@pytest.mark.parametrize("broken", [None, "text", [None], [{"exit_code": 3}], [{"job_state": []}]])
+def test_read__unexpected_jobs__count_as_no_answer(broken: object) -> None:
+    with pytest.raises(SlurmUnavailableError):
+        jobs_listed(read(NEW, {"jobs": broken}), 0)
+
+
+def test_written__submission__has_the_words_of_the_newer_api() -> None:
+    job = {"gpus": "2", "memory_per_cpu": 5, "time_limit": 7, "no_requeue": True, "environment": {"A": "b"}, "tasks": 1}
+    assert written(NEW, {"script": "s", "job": job}) == {
+        "script": "s",
+        "job": {
+            "tasks": 1,
+            "memory_per_cpu": {"set": True, "number": 5},
+            "time_limit": {"set": True, "number": 7},
+            "tres_per_job": "gres/gpu:2",
+            "requeue": False,
+            "environment": ["A=b"],
+        },
+    }
+    assert written(OLD, {"script": "s", "job": job}) == {"script": "s", "job": job}
+
+
+def test_written__change__has_no_job_around_it() -> None:
+    assert written(NEW, {"time_limit": 7, "partition": "main"}) == {
+        "time_limit": {"set": True, "number": 7},
+        "partition": "main",
+    }
