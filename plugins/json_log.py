@@ -35,22 +35,23 @@ class EventLog:
 class LineFormatter(logging.Formatter):
     """Makes one line of a record. Control characters are escaped: a stranger's text must not begin a line."""
 
-    def __init__(self, *, readable: bool) -> None:
+    def __init__(self, *, readable: bool, cluster: str) -> None:
         super().__init__()
+        self._cluster = cluster
         self._line = _text if readable else _json
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        values: dict[str, Any] = dict(getattr(record, VALUES, {}))
+        values: dict[str, Any] = {"cluster": self._cluster} | dict(getattr(record, VALUES, {}))
         if record.exc_info:
             values["exception"] = self.formatException(record.exc_info)
         return self._line(record, values)
 
 
-def configure(stream: TextIO = sys.stderr) -> None:
-    """Have all loggers of this process write to the stream."""
+def configure(cluster: str, stream: TextIO = sys.stderr) -> None:
+    """Have all loggers of this process, which serves a cluster, write to the stream."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(LineFormatter(readable=stream.isatty()))
+    handler.setFormatter(LineFormatter(readable=stream.isatty(), cluster=cluster))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)

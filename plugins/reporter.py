@@ -39,6 +39,7 @@ from plugins.reporter_health import serve_health
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 
+CLUSTER_NAME = "main"  # as the supervisor's settings have it
 log = EventLog("reporter")
 
 NEVER_TAKEN = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)  # malformed; about an unknown job
@@ -325,9 +326,12 @@ def main() -> None:
     parser.add_argument(
         "--health", default=os.environ.get("HEALTH_ADDRESS"), help="host:port where it answers probes; none: nowhere"
     )
+    parser.add_argument(
+        "--cluster", default=os.environ.get("CLUSTER_NAME") or CLUSTER_NAME, help="its name, for logs and metrics"
+    )
     add_options(parser)
     options = parser.parse_args()
-    configure()
+    configure(options.cluster)
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
     try:
         channel = open_channel(supervisor_of(options))
@@ -353,7 +357,7 @@ def _served(options: argparse.Namespace, reporter: Reporter, health: HealthStub)
         yield
         return
     try:
-        server = serve_health(options.health, options.spool, reporter.figures, health)
+        server = serve_health(options.health, options.cluster, options.spool, reporter.figures, health)
     except (OSError, ValueError) as error:
         print(f"reporter: --health: found {options.health!r}; expected a free host:port ({error})", file=sys.stderr)
         sys.exit(2)

@@ -1,8 +1,10 @@
 """What the reporter serves to an orchestrator: /livez, /readyz and /metrics."""
 
+import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from plugins.probes.pages import livez, readyz
 from plugins.probes.progress import LOOP
 from plugins.probes.server import Page, ProbeServer
 
+Labels = Mapping[str, str]
 log = EventLog("reporter")
 
 CHECK_TIMEOUT_S = 3.0
@@ -25,7 +28,9 @@ LOOP_MOMENT = "supervisor_loop_timestamp_seconds"
 ANSWERS = "supervisor_dependency_up"
 WAITING = "supervisor_reporter_waiting_events"
 EVENTS = "supervisor_reporter_events_total"
+BUILD = "supervisor_build_info"
 METRICS = {
+    BUILD: ("gauge", "The version of the supervisor and of Python."),
     LOOP_MOMENT: ("gauge", "When the main loop last came round."),
     ANSWERS: ("gauge", "Whether a service that the process needs answers: the spool, the supervisor."),
     WAITING: ("gauge", "The events that wait in the spool."),
@@ -63,7 +68,9 @@ class SupervisorAnswers:
             raise SupervisorNotServingError("its database does not answer")
 
 
-def serve_health(address: str, folder: Path, figures: Mapping[str, int], health: HealthStub) -> ProbeServer:
+def serve_health(
+    address: str, cluster: str, folder: Path, figures: Mapping[str, int], health: HealthStub
+) -> ProbeServer:
     """Answer probes at host:port. Raises OSError if the address is not available, and ValueError if it is none."""
     readable = SpoolReadable(folder)
     needs = Dependencies(
@@ -74,7 +81,7 @@ def serve_health(address: str, folder: Path, figures: Mapping[str, int], health:
     pages = {
         "/livez": lambda: livez(LOOP, needs),
         "/readyz": lambda: readyz(LOOP, needs),
-        "/metrics": lambda: Page(_metrics(figures, readable.waiting, needs).encode(), content_type=PROMETHEUS),
+        "/metrics": lambda: Page(_metrics(cluster, figures, readable.waiting, needs).encode(), content_type=PROMETHEUS),
     }
     server = ProbeServer(address, pages, _log_failed_page)
     needs.start()
@@ -87,18 +94,26 @@ def _log_failed_page(peer: str) -> None:
     log.error("probe_not_answered", peer=peer, error=repr(sys.exception()))
 
 
-def _metrics(figures: Mapping[str, int], waiting: int, needs: Dependencies) -> str:
+def _metrics(cluster: str, figures: Mapping[str, int], waiting: int, needs: Dependencies) -> str:
     """Return the metrics in Prometheus's text format."""
-    values: dict[str, Mapping[str, float]] = {
-        LOOP_MOMENT: {"": time.time() - LOOP.age_s},
-        ANSWERS: {f'{{dependency="{name}"}}': int(bool(state["ok"])) for name, state in needs.states().items()},
-        WAITING: {"": waiting},
-        EVENTS: {f'{{outcome="{name}"}}': number for name, number in figures.items()},
+    about = {"process": "reporter", "version": version("grid-supervisor"), "python": platform.python_version()}
+    values: dict[str, list[tuple[Labels, float]]] = {
+        BUILD: [(about, 1)],
+        LOOP_MOMENT: [({}, time.time() - LOOP.age_s)],
+        ANSWERS: [({"dependency": name}, int(bool(state["ok"]))) for name, state in needs.states().items()],
+        WAITING: [({}, waiting)],
+        EVENTS: [({"outcome": name}, number) for name, number in figures.items()],
     }
-    return "".join(_exposed(name, *METRICS[name], values[name]) for name in METRICS)
+    return "".join(_exposed(name, *METRICS[name], cluster, values[name]) for name in METRICS)
 
 
-def _exposed(name: str, kind: str, about: str, values: Mapping[str, float]) -> str:
+def _exposed(name: str, kind: str, about: str, cluster: str, values: Iterable[tuple[Labels, float]]) -> str:
     lines = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
-    lines += [f"{name}{labels} {value}" for labels, value in values.items()]
+    for labels, value in values:
+        named = ",".join(f'{label}="{_escaped(text)}"' for label, text in {"cluster": cluster, **labels}.items())
+        lines.append(f"{name}{{{named}}} {value}")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

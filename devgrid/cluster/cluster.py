@@ -69,7 +69,14 @@ class GridCluster:
 
     def start_reporter(self) -> Running:
         """Start the process that delivers the spool."""
-        options = ["--supervisor", self.environment["PUBLIC_ADDRESS"], "--ca", str(self.certificates.ca)]
+        options = [
+            "--cluster",
+            self.name,
+            "--supervisor",
+            self.environment["PUBLIC_ADDRESS"],
+            "--ca",
+            str(self.certificates.ca),
+        ]
         if "CALLBACK_KEY" in self.environment:
             options += ["--key", str(self.folder / CALLBACK_KEY)]
         return self._start_reporting("reporter", "plugins.reporter", "--spool", self.folder / "spool", *options)

@@ -12,7 +12,7 @@ from devgrid.processes import free_port, wait_until
 from tests.support.watching import rows, wait_for_end
 
 PROCESSES = ("worker", "beat", "callbacks", "flower", "reporter", "metrics")
-OF_ONE_CLUSTER = ("worker", "beat", "callbacks", "metrics")
+OF_ONE_CLUSTER = ("worker", "beat", "callbacks", "metrics", "reporter")
 
 
 @pytest.fixture(scope="module")

@@ -192,7 +192,7 @@ def test_reporter__as_the_unit_of_slurmctlds_host__delivers_its_spool(machine: M
     wait_until_ready(machine)
     machine.put("/etc/slurm/callback.key", grid.environment["CALLBACK_KEY"])
     machine.put("/etc/slurm/supervisor-ca.pem", (grid.folder / "tls" / "ca.pem").read_bytes())
-    machine.put("/etc/supervisor-reporter.env", "SUPERVISOR_ADDRESS=localhost:3000\n")
+    machine.put("/etc/supervisor-reporter.env", "SUPERVISOR_ADDRESS=localhost:3000\nCLUSTER_NAME=main\n")
     machine.run(
         "chmod 600 /etc/slurm/callback.key\n"
         "useradd --system slurm && install -d -m 700 -o slurm /var/spool/supervisor\n"
@@ -211,8 +211,8 @@ def test_reporter__as_the_unit_of_slurmctlds_host__delivers_its_spool(machine: M
     wait_until(lambda: machine.succeeds(gone), "the event to be delivered", 60.0, 0.5)
     figures = machine.run("curl --silent --fail http://127.0.0.1:9470/metrics")
     # The supervisor knows no such job, and keeps its callback for a while.
-    assert 'supervisor_reporter_events_total{outcome="delivered"} 1' in figures
-    assert 'supervisor_reporter_events_total{outcome="rejected"} 0' in figures
+    assert 'supervisor_reporter_events_total{cluster="main",outcome="delivered"} 1' in figures
+    assert 'supervisor_reporter_events_total{cluster="main",outcome="rejected"} 0' in figures
 
 
 def test_target__stopped__ends_each_process_in_order(machine: Machine) -> None:

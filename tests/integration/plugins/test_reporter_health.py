@@ -57,7 +57,7 @@ def ask(port: int, page: str) -> tuple[int, str]:
 
 
 def start(processes: Processes, spool: Path, port: int, health: int) -> None:
-    start_reporter(processes, spool, port, HEALTH_ADDRESS=f"127.0.0.1:{health}")
+    start_reporter(processes, spool, port, HEALTH_ADDRESS=f"127.0.0.1:{health}", CLUSTER_NAME="here")
 
 
 def state(health: int) -> Any:
@@ -75,9 +75,15 @@ def test_reporter__at_work__is_alive_and_ready_and_counts(processes: Processes, 
             write(spool, job, "end")
         wait_until(lambda: not events(spool), "the events to be delivered", 60.0)
         lines = ask(health, "metrics")[1].splitlines()
-        assert 'supervisor_reporter_events_total{outcome="delivered"} 1' in lines
-        assert 'supervisor_reporter_events_total{outcome="rejected"} 1' in lines
-        assert 'supervisor_dependency_up{dependency="supervisor"} 1' in lines
+        assert 'supervisor_reporter_events_total{cluster="here",outcome="delivered"} 1' in lines
+        assert 'supervisor_reporter_events_total{cluster="here",outcome="rejected"} 1' in lines
+        assert 'supervisor_dependency_up{cluster="here",dependency="supervisor"} 1' in lines
+        assert any(
+            line.startswith('supervisor_build_info{cluster="here",process="reporter",version=') for line in lines
+        )
+        page = ask(health, "metrics")[1]
+        checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, text=True)
+        assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
         assert "plugins.reporter" not in list(supervisor.health_asked)[:1]  # its question is no heartbeat
 
 
@@ -88,7 +94,9 @@ def test_reporter__supervisor_is_away__is_alive_and_not_ready(processes: Process
     wait_until(lambda: state(health)["supervisor"]["error"] not in (None, "not asked yet"), "the first answer", 60.0)
     assert ask(health, "readyz")[0] == 503
     assert ask(health, "livez")[0] == 200
-    wait_until(lambda: "supervisor_reporter_waiting_events 1" in ask(health, "metrics")[1], "the event", 60.0)
+    wait_until(
+        lambda: 'supervisor_reporter_waiting_events{cluster="here"} 1' in ask(health, "metrics")[1], "the event", 60.0
+    )
     with serving(port):
         wait_until(lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0)
 

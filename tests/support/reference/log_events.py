@@ -11,12 +11,13 @@ from tests.support.reference.markdown import head, item
 from tests.support.reference.markdown import page as text_of
 from tests.support.reference.source import modules
 
-ABOUT = """Each line of the logs has a fixed event name, a level, and values by name: JSON in production, readable on a
-terminal. The names of values that only some lines have are listed too; `...` stands for values that the code adds as a
-mapping. `exception` is the level error with a traceback, and `once` a warning that is left out when it repeats. Each line
-of a process that serves one cluster has `cluster`, and one about a job has `job_id`, `slurm_id` and `tx_hash` where they
-are known. The lines of libraries have the library's own words as the event; `logger` names it. The authorized-keys
-command and the SPANK plugin write text into the logs of sshd and slurmd."""
+ABOUT = """Each line of the logs has a fixed event name, a level, and values by name: JSON in production, readable on
+a terminal. The names of values that only some lines have are listed too; `...` stands for values that the code adds
+as a mapping. `exception` is the level error with a traceback, and `once` a warning that is left out when it repeats.
+Each line of a process that serves one cluster has `cluster`, and one about a job has `job_id`, `slurm_id` and
+`tx_hash` where they are known. SLURM's hooks write into slurmctld's own log, which is one cluster's, so their lines
+do not name it. The lines of libraries have the library's own words as the event; `logger` names it. The
+authorized-keys command and the SPANK plugin write text into the logs of sshd and slurmd."""
 LEVELS = ("debug", "info", "once", "warning", "error", "exception", "critical")
 EVENT = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 HOOK_EVENT = re.compile(r'complain\("([a-z_]+)"')

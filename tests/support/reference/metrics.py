@@ -29,7 +29,7 @@ SUFFIXES = {"counter": "_total", "info": "_info"}
 PROCESS = """Each process serves these at `HEALTH_ADDRESS` under `/metrics`, with the usual `process_` and `python_gc_`
 metrics of the Prometheus client."""
 
-REPORTER = "The reporter serves these at its `HEALTH_ADDRESS`, without the label `cluster`."
+REPORTER = "The reporter serves these at its `HEALTH_ADDRESS`; `--cluster` or `CLUSTER_NAME` names the cluster."
 
 
 def page() -> str:

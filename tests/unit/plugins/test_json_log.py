@@ -27,13 +27,14 @@ def _logging_as_it_was() -> Iterator[None]:
 
 def test_log__event_with_values__is_one_object() -> None:
     stream = io.StringIO()
-    configure(stream)
+    configure("here", stream)
     EventLog("reporter").error("event_rejected", slurm_id=7, reason='no"\n\x1b[31mERROR forged')
     (line,) = stream.getvalue().splitlines()
     told = json.loads(line)
     assert datetime.fromisoformat(told.pop("timestamp")).tzinfo is not None
     assert told == {
         "event": "event_rejected",
+        "cluster": "here",
         "slurm_id": 7,
         "reason": 'no"\n\x1b[31mERROR forged',
         "level": "error",
@@ -44,7 +45,7 @@ def test_log__event_with_values__is_one_object() -> None:
 
 def test_log__of_a_library_with_a_traceback__is_one_object() -> None:
     stream = io.StringIO()
-    configure(stream)
+    configure("here", stream)
     try:
         raise ValueError("no")
     except ValueError:
@@ -56,7 +57,7 @@ def test_log__of_a_library_with_a_traceback__is_one_object() -> None:
 
 def test_log__on_a_terminal__is_readable_and_moves_no_cursor() -> None:
     stream = Terminal()
-    configure(stream)
+    configure("here", stream)
     EventLog("reporter").warning("delivery_postponed", events=2, error="\x1b[2Jx")
     (line,) = stream.getvalue().splitlines()
     assert "[warning ] delivery_postponed" in line
