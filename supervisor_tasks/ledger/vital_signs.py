@@ -28,7 +28,7 @@ KNOWN_CLUSTERS = """
 @dataclass(frozen=True, slots=True)
 class VitalSigns:
     """The ages of a cluster's ticks by name, for how long its oldest due effect has been due, in seconds, and the clusters
-    of which a fleet has worked with this ledger.
+    whose fleet has worked with this ledger.
     """
 
     ticks_s: dict[str, float]
