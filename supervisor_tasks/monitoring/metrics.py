@@ -159,17 +159,15 @@ def _wallet(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
     if summary.wallet is not None:
         nonces = {summary.wallet.address: summary.wallet.next_nonce}
         yield _family("wallet_next_nonce", "The nonce that the next transaction gets.", "address", nonces)
-    if figures.balance is None:
-        return
-    address = figures.balance.address
+    unread = ("", float("nan"))
+    address, wei = unread if figures.balance is None else (figures.balance.address, figures.balance.wei)
+    about = "The balance that a worker last read; NaN before the first reading."
+    yield _family("wallet_balance_wei", about, "address", {address: wei})
     about = "How many jobs the balance pays for, at the mean cost of the last transactions; NaN before the first one."
-    yield _family(
-        "wallet_balance_wei", "The balance that a worker last read.", "address", {address: figures.balance.wei}
-    )
-    yield _family("wallet_jobs", about, "address", {address: _jobs_paid(figures.balance.wei, figures.cost_wei)})
+    yield _family("wallet_jobs", about, "address", {address: _jobs_paid(wei, figures.cost_wei)})
 
 
-def _jobs_paid(balance_wei: int, cost_wei: float | None) -> float:
+def _jobs_paid(balance_wei: float, cost_wei: float | None) -> float:
     return balance_wei / (cost_wei * TRANSACTIONS_OF_A_JOB) if cost_wei else float("nan")
 
 

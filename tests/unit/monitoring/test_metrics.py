@@ -13,7 +13,14 @@ from supervisor_tasks.ledger.facts import Balance
 from supervisor_tasks.ledger.figures import Figures, Moments
 from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, TickReading, Writer
-from supervisor_tasks.monitoring.metrics import EFFECT_STATES, KEPT_S, CachedReading, LedgerMetrics, LedgerReading
+from supervisor_tasks.monitoring.metrics import (
+    EFFECT_STATES,
+    KEPT_S,
+    OPEN_STATES,
+    CachedReading,
+    LedgerMetrics,
+    LedgerReading,
+)
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -150,7 +157,9 @@ def test_exposition__of_an_empty_ledger__has_a_zero_for_each_kind_state_and_alar
     ]
     zeros += [f'supervisor_alarm{{alarm="{name}",cluster="main"}}' for name in AlarmName]
     zeros += ['supervisor_healthy{cluster="main"}', 'supervisor_callbacks_unread{cluster="main"}']
-    assert {f"{zero} 0.0" for zero in zeros} <= set(lines)
+    zeros += [f'supervisor_transactions_open{{cluster="main",state="{state.lower()}"}}' for state in OPEN_STATES]
+    unread = {f'supervisor_wallet_{name}{{address="",cluster="main"}} NaN' for name in ("balance_wei", "jobs")}
+    assert {f"{zero} 0.0" for zero in zeros} | unread <= set(lines)
 
 
 def test_exposition__every_sample__has_the_cluster() -> None:
