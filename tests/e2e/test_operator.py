@@ -19,6 +19,7 @@ from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.commands import Result
 from tests.support.commands import supervisor as command
 from tests.support.grids import BLOCK_TIME_S
+from tests.support.receivers import WebhookReceiver, webhook_receiver
 from tests.support.watching import rows, slurm_of, wait_for, wait_for_end
 
 SCANCEL = """#!/bin/sh
@@ -39,11 +40,20 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def grid(broken: Path) -> Iterator[Grid]:
+def webhook() -> Iterator[WebhookReceiver]:
+    """What gets the messages about alarms. It refuses the first one once."""
+    with webhook_receiver() as receiver:
+        receiver.statuses = [503]
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def grid(broken: Path, webhook: WebhookReceiver) -> Iterator[Grid]:
     scancel = broken.with_name("scancel")
     scancel.write_text(SCANCEL.format(broken=broken))
     scancel.chmod(0o755)
     overrides = {"SLURM_SCANCEL_PATH": str(scancel), "SLURM_ACCOUNTING": "false", "SLURM_RETRY_INTERVAL_S": "0.5"}
+    overrides |= {"NOTIFY_WEBHOOK_URL": webhook.url, "NOTIFY_SETTLE_S": "0"}
     running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, accounting=True, slurm_conf=FAST, overrides=overrides))
     try:
         yield running
@@ -76,7 +86,12 @@ def alarms(grid: Grid) -> set[str]:
     return {alarm["name"] for alarm in ask(grid, "alarm", "list")}
 
 
-def test_slurm_away__alarm_until_it_answers_and_one_for_unused_accounting(grid: Grid) -> None:
+def messages(webhook: WebhookReceiver, alarm: str) -> list[str]:
+    """What the webhook was told of an alarm, without repeated messages."""
+    return list({message["id"]: message["status"] for message in webhook.got if message["alarm"] == alarm}.values())
+
+
+def test_slurm_away__alarm_and_messages_until_it_answers(grid: Grid, webhook: WebhookReceiver) -> None:
     grid.processes.kill(grid.processes.find("slurmctld"))
     grid.fleet.start(flower=False)
     wait_until(lambda: "slurm_not_answering" in alarms(grid), "the alarm", 180.0, 0.5)
@@ -84,6 +99,9 @@ def test_slurm_away__alarm_until_it_answers_and_one_for_unused_accounting(grid: 
     wait_until(lambda: _healthy(grid), "health, although SLURM is away", 90.0, 0.5)
     grid.processes.start_again("slurmctld")
     wait_until(lambda: alarms(grid) == {"slurm_accounting_unused"}, "the alarm to be over", 90.0, 0.5)
+    told = ["firing", "resolved"]  # by beat and the worker
+    wait_until(lambda: messages(webhook, "slurm_not_answering") == told, "the messages", 60.0, 0.2)
+    assert len({message["id"] for message in webhook.got}) < len(webhook.got), "the refused one came again"
 
 
 def _healthy(grid: Grid) -> bool:

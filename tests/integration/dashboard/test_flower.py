@@ -25,6 +25,11 @@ from tests.support.browser import browser
 from tests.support.ledger import bring_to_queued, migrated
 
 PASSWORD = "operator:correct-horse-battery"
+EXPLORER = "https://explorer.example.org/tx/{hash}"
+TRANSACTION = """
+    INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, intent, gas, max_fee_wei, priority_fee_wei,
+        raw, hash, state)
+    VALUES ('here', 1, '0xab', 4, 'report FINISHED', :job_id, 'intent', 21000, 1, 1, '', '0x77', 'SENT')"""
 HOSTILE = "</td><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> {{ 7*7 }}"
 
 
@@ -43,11 +48,13 @@ class Pages:
 @pytest.fixture(scope="module")
 def pages() -> Iterator[Pages]:
     with migrated() as (engine, environment), private_processes() as processes:
-        environment |= {"BROKER_URL": redis(processes), "FLOWER_BASIC_AUTH": PASSWORD}
+        environment |= {"BROKER_URL": redis(processes), "FLOWER_BASIC_AUTH": PASSWORD, "EXPLORER_URL": EXPLORER}
         ledger = Ledger(engine, "here", wake=lambda _: None)
         job_id = bring_to_queued(ledger, 7)
         outcome = Outcome(status=ChainStatus.FAILED, elapsed_s=70, exit_status=256, reason=HOSTILE)
         ledger.record(JobChange(job_id, SlurmCompleted(outcome)))
+        with engine.begin() as connection:
+            connection.execute(text(TRANSACTION), {"job_id": job_id})
         bring_to_queued(ledger, 8)
         fleet = Fleet(processes, environment)
         fleet.start_flower()
@@ -102,6 +109,11 @@ def test_job__its_page__tells_the_story(pages: Pages) -> None:
         "FAILED after 1m10s, 1 min paid",
     ):
         assert words in page
+
+
+def test_job__its_transactions__link_to_the_explorer(pages: Pages) -> None:
+    page = pages.get(f"/jobs/here/{pages.job_id}").text
+    assert '<a href="https://explorer.example.org/tx/0x77"' in page
 
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/here/JOB"])
