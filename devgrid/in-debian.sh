@@ -9,7 +9,8 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 release=${DEBIAN_RELEASE:-trixie}
 root=${DEBIAN_ROOT:-${XDG_CACHE_HOME:-$HOME/.cache}/grid-supervisor/debian-$release}
 tests=("$@")
-[ ${#tests[@]} -gt 0 ] || tests=(tests/integration/slurm tests/integration/plugins tests/e2e/test_journey.py tests/e2e/test_ends.py)
+[ ${#tests[@]} -gt 0 ] || tests=(tests/integration/slurm tests/integration/plugins tests/integration/jobs/test_rest_submission.py
+    tests/e2e/test_journey.py tests/e2e/test_ends.py tests/e2e/test_without_login.py)
 [ "$(id -u)" = 0 ] || { echo "in-debian: only root can make and enter another Debian" >&2; exit 1; }
 
 make_root() {

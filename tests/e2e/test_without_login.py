@@ -61,7 +61,7 @@ def test_whole_job__no_sshd_anywhere__finishes_as_the_customers_user(grid: Grid,
     seen = shown(grid, slurm_id)
     assert f"Comment=supervisor {grid.environment['PUBLIC_ADDRESS']}" in seen
     assert "Requeue=0" in seen
-    assert "TresPerJob=gres:gpu:1" in seen
+    assert "TresPerJob=gres:gpu:1" in seen or "TresPerJob=gres/gpu:1" in seen  # 22.05; 24.11
 
 
 def test_failed_job__over_slurmrestd__has_the_raw_wait_status(grid: Grid, customer: Account) -> None:

@@ -13,6 +13,8 @@ from devgrid.tls import Certificates, make_certificates
 from supervisor_tasks.slurm.rest_client import RestClient, RestUnavailableError
 
 TIMEOUT_S = 60.0
+PING = b'{"pings": [{"hostname": "h", "pinged": "UP"}]}'
+NO_JOB = b'{"errors": [{"error": "Invalid job id specified", "error_number": 2017}]}'  # as of 24.11, with status 404
 
 
 @pytest.fixture
@@ -87,8 +89,9 @@ def offering(*versions: str) -> Iterator[tuple[list[str], str]]:
         def do_GET(self) -> None:
             paths.append(self.path)
             known = self.path.split("/")[2] in versions
-            body = b'{"pings": [{"hostname": "h", "pinged": "UP"}]}' if known else b"not here"
-            self.send_response(200 if known else 404)
+            is_ping = self.path.endswith("ping")
+            body = (PING if is_ping else NO_JOB) if known else b"not here"
+            self.send_response(200 if known and is_ping else 404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -119,3 +122,13 @@ def test_request__slurmrestd_has_no_known_api__says_which_are_known() -> None:
     known = pytest.raises(RestUnavailableError, match=r"has no API of v0\.0\.38 or v0\.0\.42.*not here")
     with offering("v0.0.99") as (_, url), known:
         asked(url, None)
+
+
+def test_request__slurm_knows_no_such_job__is_an_answer_of_that_api() -> None:
+    with offering("v0.0.42") as (paths, url):
+        client = RestClient(url)
+        client.request("GET", "ping", "slurm", "a token", timeout_s=TIMEOUT_S)
+        answer = client.request("GET", "job/9", "slurm", "a token", timeout_s=TIMEOUT_S)
+        client.close()
+    assert (answer.is_unknown_job, answer.was_not_read) == (True, False)
+    assert paths[2:] == ["/slurm/v0.0.42/job/9"]
