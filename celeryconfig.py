@@ -44,7 +44,7 @@ broker_use_ssl = _broker_tls(_settings)
 broker_connection_retry_on_startup = True
 broker_transport_options = {
     "ack_emulation": False,  # the ledger has the work that a worker received and did not do; Redis needs no copy
-    "socket_timeout": 10,
+    "socket_timeout": 7,
     "socket_connect_timeout": 3,
     "socket_keepalive": True,
     "health_check_interval": 5,  # Celery drops a dead connection after twice that

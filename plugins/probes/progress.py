@@ -5,7 +5,7 @@ show that: a process can hold it open and do nothing.
 import time
 from collections.abc import Callable
 
-STANDS_AFTER_S = 20.0  # a loop without a round for so long stands still; a broker that hangs takes 13 s at most
+STANDS_AFTER_S = 15.0  # a loop without a round for so long stands still; a broker that hangs takes 10 s at most
 
 
 class Progress:
