@@ -15,6 +15,8 @@ log = structlog.get_logger()
 # How similar two names must be, of 1. SLURM_PARTITON and SLURM_PARTITION have 0.97, systemd's STATE_DIRECTORY and
 # STATE_DIR 0.75.
 ALIKE = 0.8
+# No other program that could run beside us reads variables that begin so: each is meant for us.
+OURS = ("METASCHEDULER_", "BENCHMARK_", "LDAP_", "NOTIFY_", "SBATCH_TLS", "SLURM_SSH_", "TLS_", "WALLET_")
 
 
 def variables() -> set[str]:
@@ -29,7 +31,8 @@ def switches() -> set[str]:
 
 
 def mistyped(environment: Collection[str]) -> Mapping[str, str]:
-    """Return the variables that begin like a setting and are none, each with the nearest setting's name.
+    """Return the variables that begin like a setting and are none, each with the nearest setting's name. Those that other
+    programs may read are left out unless they resemble a setting.
 
     It takes only names, because a value can be a secret.
     """
@@ -37,7 +40,8 @@ def mistyped(environment: Collection[str]) -> Mapping[str, str]:
     beginnings = {name.partition("_")[0] for name in known}
     found = {}
     for name in sorted(set(environment) - known):
-        if name.partition("_")[0] in beginnings and (nearest := get_close_matches(name, sorted(known), 1, ALIKE)):
+        alike = 0.0 if name.startswith(OURS) else ALIKE
+        if name.partition("_")[0] in beginnings and (nearest := get_close_matches(name, sorted(known), 1, alike)):
             found[name] = nearest[0]
     return found
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from devgrid import REPOSITORY
+from devgrid.machine import deadline
 from devgrid.processes import wait_until
 
 BUILD = REPOSITORY / "build" / "images"
@@ -166,8 +167,9 @@ class Containers:
         return int(self.state(container)["ExitCode"])
 
     def end(self, container: str, timeout_s: int) -> int:
-        """Ask it to end, as orchestrators do; its exit status (137: it was killed after `timeout_s`)."""
-        engine("podman", "stop", "--time", str(timeout_s), container, timeout_s=timeout_s + 120)
+        """Ask it to end, as orchestrators do; its exit status (137: killed after `timeout_s`, on a slow machine later)."""
+        patience_s = round(deadline(timeout_s))
+        engine("podman", "stop", "--time", str(patience_s), container, timeout_s=patience_s + 120)
         return int(self.state(container)["ExitCode"])
 
     def remove(self) -> None:

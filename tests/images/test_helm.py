@@ -22,6 +22,8 @@ HERE = Path(__file__).parent / "helm"
 VALUES = sorted(file.stem for file in (HERE / "values").glob("*.yaml"))
 HELM = os.environ.get("HELM", str(REPOSITORY / "build" / "bin" / "helm"))
 KUBERNETES = "1.31"
+PEM_FILES = {name for name, field in Settings.model_fields.items() if name.endswith(("_ca", "_ca_path")) or name in (
+    "broker_cert", "broker_key")}  # fmt: skip
 # Custom resources, whose schemas are those of the operators that bring them.
 WITHOUT_SCHEMA = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject", "TriggerAuthentication"}
 
@@ -125,6 +127,25 @@ def test_secrets__each_of_the_settings__can_be_one_of_kubernetes() -> None:
     schema = (CHART / "values.schema.json").read_text()
     possible = {name for name in IN_FILES if f"{name.upper()}_FILE" in given or f'"{name}"' in schema}
     assert set(IN_FILES) == possible
+    assert [name for name in PEM_FILES if f'"{name}"' not in schema] == []
+
+
+def test_broker__with_an_authority_of_its_own__is_trusted_by_each_process_that_uses_it() -> None:
+    for name, pod in pods("external-servers"):
+        variables = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
+        if "BROKER_URL_FILE" in variables:
+            held = _paths(pod)
+            for file in ("broker_ca", "broker_cert", "broker_key"):
+                assert variables[file.upper()] == f"/run/secrets/supervisor/{file}", name
+                assert file in held, name
+
+
+def test_redis__its_password__is_on_no_command_line() -> None:
+    server = named("everything-on", "StatefulSet")["grid-redis"]
+    shell = server["spec"]["template"]["spec"]["containers"][0]["command"][-1]
+    program, _, told = shell.partition("<<END\n")
+    assert program == "exec redis-server - "
+    assert told.startswith("requirepass $(cat /run/secrets/server/password)\n")
 
 
 def test_cluster__over_slurmrestd__has_its_key_in_the_slurm_worker_and_no_ssh_key() -> None:

@@ -3,9 +3,10 @@
 import json
 
 import pytest
+from structlog.testing import capture_logs
 
 from supervisor_tasks.config.settings import SECRETS, Settings
-from supervisor_tasks.config.variables import mistyped
+from supervisor_tasks.config.variables import mistyped, warn_of_mistyped
 from tests.support.commands import Result, supervisor
 
 RPC = "https://node.example.org/v1/ABCDEFGH12345678"
@@ -23,6 +24,23 @@ RPC = "https://node.example.org/v1/ABCDEFGH12345678"
 )
 def test_mistyped__name__is_told_with_the_nearest(written: str, meant: str) -> None:
     assert mistyped([written, "SLURM_PARTITION"]) == {written: meant}
+
+
+@pytest.mark.parametrize(
+    "written", ["SLURM_SSH_PORT", "SBATCH_TLS", "TLS_CERTIFICATE", "LDAP_BASE_DN", "METASCHEDULER_PROVIDER"]
+)
+def test_mistyped__name_that_only_we_could_read__is_told_although_it_resembles_none(written: str) -> None:
+    assert list(mistyped([written])) == [written]
+
+
+def test_warn_of_mistyped__logs_each_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_SSH_PORT", "22")
+    warn_of_mistyped.cache_clear()
+    with capture_logs() as told:
+        warn_of_mistyped()
+        warn_of_mistyped()
+    warned = [line["variable"] for line in told if line["event"] == "variable_not_known"]
+    assert warned.count("SLURM_SSH_PORT") == 1
 
 
 @pytest.mark.parametrize(

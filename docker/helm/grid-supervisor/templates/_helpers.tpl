@@ -23,6 +23,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ if .Values.redis.enabled }}{{ required "redis.existingSecret" .Values.redis.existingSecret }}{{ else }}{{ required "broker.existingSecret, or redis.enabled" .Values.broker.existingSecret }}{{ end }}
 {{- end }}
 
+{{/* The broker's URL, and the files of its TLS: a JSON list of (secret, key, variable). */}}
+{{- define "supervisor.broker" -}}
+{{- $files := list (dict "secret" (include "supervisor.brokerSecret" .) "key" "broker_url" "variable" "BROKER_URL_FILE") }}
+{{- range .Values.broker.tlsKeys }}
+{{- $files = append $files (dict "secret" $.Values.broker.existingSecret "key" . "variable" (upper .)) }}
+{{- end }}
+{{- toJson $files }}
+{{- end }}
+
 {{- define "supervisor.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 1000
