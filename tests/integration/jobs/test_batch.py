@@ -2,10 +2,12 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import grpc
 import pytest
@@ -25,6 +27,7 @@ from tests.support.ledger import claim, emptied, job_id, migrated
 
 POISON = "poison:1"
 MANY = 50
+WITHIN_S = 0.5  # the longest that an answer waits to be recorded
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,11 @@ def done(engine: Engine, kind: EffectKind = EffectKind.NOTIFY_CUSTOMER) -> set[s
     with engine.connect() as connection:
         query = text("SELECT job_id FROM effects WHERE kind = :kind AND done_at IS NOT NULL")
         return set(connection.scalars(query, {"kind": kind.value}))
+
+
+def leased(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.scalar(text("SELECT count(*) FROM effects WHERE lease IS NOT NULL")) or 0)
 
 
 @contextmanager
@@ -123,6 +131,27 @@ def test_batch__one_hangs__others_are_recorded_and_new_ones_taken_meanwhile(
         with engine.connect() as connection:
             held = text("SELECT job_id FROM effects WHERE lease IS NOT NULL")
             assert list(connection.scalars(held)) == [hangs]
+
+
+def test_batch__several_hang__an_answer_is_recorded_within_half_a_second(
+    ledger: Ledger, engine: Engine, silent: str
+) -> None:
+    to_be_told(ledger, *range(1, 5), logger=silent)  # most of the groups under way: none of them makes a commit urgent
+    took_s = []
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
+    with at_work(batch):
+        wait_until(lambda: leased(engine) == 4, "the silent ones to be under way", deadline(10.0), 0.01)
+        for number in range(5, 8):
+            (answered,) = to_be_told(ledger, number)
+            begun_s = time.monotonic()
+            batch.run(lambda: True)  # as a message: returns at once
+            wait_until(partial(_is_done, engine, answered), "the answer to be recorded", deadline(10.0), 0.01)
+            took_s.append(time.monotonic() - begun_s)
+    assert min(took_s[1:]) < deadline(WITHIN_S), "the first is recorded at once, the others wait for a commit's turn"
+
+
+def _is_done(engine: Engine, job: JobId) -> bool:
+    return job in done(engine)
 
 
 def test_batch__one_fails_unexpectedly__others_are_done_and_it_is_parked_after_three(
