@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from difflib import get_close_matches
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -50,28 +51,43 @@ SILENCES = View(
         Column("REASON", "reason", flexible=True),
     ),
 )
+
+
+class AlarmSort(StrEnum):
+    """The orders of the list of alarms."""
+
+    AGE = "age"
+    NAME = "name"
+
+
 app = options.noun("See what needs an operator, silence alarms, and test how they are told.", example="alarm list")
 
 
 @app.command("list")
 def list_(
     context: typer.Context,
+    since: options.Since = None,
+    sort: Annotated[AlarmSort, typer.Option(help="The order.")] = AlarmSort.AGE,
+    limit: options.Limit = 100,
     output: options.Output = Format.TABLE,
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
     """List the alarms that are on, the oldest first; a table also has those that are silenced.
 
-    Example: supervisor alarm list
+    Example: supervisor alarm list --since 1h
     """
     cli = cli_context(context)
     cli.shown.color = not no_color
-    cli.shown.repeated(lambda: _show_list(cli, output), watch)
+    younger = options.age(since)
+    cli.shown.repeated(lambda: _show_list(cli, output, younger, sort, limit), watch)
 
 
-def _show_list(cli: CliContext, output: Format) -> None:
+def _show_list(cli: CliContext, output: Format, younger: timedelta | None, sort: AlarmSort, limit: int) -> None:
     silences, now = cli.ledger.incidents.silences(), cli.now()
-    rows = [_row(asdict(alarm), silences.get(alarm.name.value)) for alarm in cli.ledger.alarms.all()]
+    found = [alarm for alarm in cli.ledger.alarms.all() if younger is None or alarm.raised_at >= now - younger]
+    found.sort(key=lambda alarm: (alarm.raised_at if sort is AlarmSort.AGE else now, alarm.name))
+    rows = [_row(asdict(alarm), silences.get(alarm.name.value)) for alarm in found[:limit]]
     cli.shown.rows(ALARMS, rows, output, now)
     if silences and output in (Format.TABLE, Format.WIDE):
         cli.shown.blank()

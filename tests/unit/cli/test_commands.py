@@ -110,6 +110,26 @@ def test_list_and_show__have_all_forms(words: str) -> None:
     assert "output" in {parameter.name for parameter in ALL[words].params}
 
 
+# What narrows and orders each list. Sweeps and the operators' log are told in the order of time alone; a site has few
+# clusters.
+NARROWED_BY = {
+    "job list": {"state", "customer", "since", "sort", "limit"},
+    "tx list": {"state", "customer", "since", "sort", "limit"},
+    "effect list": {"state", "customer", "since", "sort", "limit"},
+    "alarm list": {"since", "sort", "limit"},
+    "sweep list": {"since", "limit"},
+    "log": {"since", "limit"},
+    "benchmark history": {"limit"},
+    "cluster list": set(),
+}
+
+
+@pytest.mark.parametrize("words", [words for words in ALL if words.endswith(" list") or words in NARROWED_BY])
+def test_list__its_options__are_those_of_the_table(words: str) -> None:
+    known = set().union(*NARROWED_BY.values())
+    assert {parameter.name for parameter in ALL[words].params} & known == NARROWED_BY[words]
+
+
 CHANGES_SELDOM = ("config show",)  # it is this shell's environment
 
 
