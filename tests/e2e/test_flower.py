@@ -26,7 +26,15 @@ from tests.support.watching import rows, wait_for_end
 
 WIDTH = 1280  # pixels
 IMAGES = REPOSITORY / "docs" / "images"
-NAVIGATION = {"jobs": "Jobs", "job": "Jobs", "tasks": "Tasks", "workers": "Workers", "broker": "Broker"}  # by page
+NAVIGATION = {  # by page
+    "jobs": "jobs",
+    "job": "jobs",
+    "tasks": "tasks",
+    "task": "tasks",
+    "workers": "workers",
+    "worker": "workers",
+    "broker": "broker",
+}
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +114,11 @@ def test_tasks__one_search__finds_id_customer_and_slurm_id(
 def test_page__at_1280_pixels__fits_and_has_a_picture(
     grid: Grid, flower: Fleet, jobs: dict[str, str], driver: WebDriver, tmp_path: Path, page: str
 ) -> None:
-    driver.get(f"{flower.flower_url}/{_path(grid, jobs, page)}")
+    driver.get(f"{flower.flower_url}/{_path(grid, flower, jobs, page)}")
     wait_until(lambda: bool(driver.find_elements(By.CSS_SELECTOR, "tbody tr td")), "the table", 20.0, every_s=0.2)
-    assert (
-        driver.find_element(By.CSS_SELECTOR, ".app-nav .active").text.lower() == page.rstrip("s").lower() + "s"
-        or page == "broker"
-    )
+    assert NAVIGATION[page] in [
+        active.text.lower() for active in driver.find_elements(By.CSS_SELECTOR, ".app-nav .active")
+    ]
     widths = driver.execute_script(
         "return [...document.querySelectorAll('html, table, .dataTables_scrollBody')]"
         ".map(part => [part.tagName, part.scrollWidth, part.getBoundingClientRect().right])"
@@ -127,8 +134,12 @@ def test_page__at_1280_pixels__fits_and_has_a_picture(
     assert picture.stat().st_size > 10_000
 
 
-def _path(grid: Grid, jobs: dict[str, str], page: str) -> str:
-    return f"jobs/{grid.cluster.name}/{jobs['failed']}" if page == "job" else page
+def _path(grid: Grid, flower: Fleet, jobs: dict[str, str], page: str) -> str:
+    if page == "job":
+        return f"jobs/{grid.cluster.name}/{jobs['failed']}"
+    if page == "task":
+        return f"task/{next(task['uuid'] for task in tasks(flower, jobs['failed']) if task['state'] == 'JOB-FAILED')}"
+    return f"worker/{flower.shown_workers()[0]}" if page == "worker" else page
 
 
 def test_pictures__of_each_page__are_in_the_documentation() -> None:
