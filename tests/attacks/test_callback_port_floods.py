@@ -143,6 +143,7 @@ def test_1000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(po
 
 
 @pytest.mark.chaos
+@pytest.mark.quiet_machine
 def test_10000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(port: Port, crowd: Crowd) -> None:
     assert flood(port, crowd, 10_000) < MOST_DELAY_S
     with grpc.insecure_channel(port.address) as channel:

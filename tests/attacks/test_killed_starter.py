@@ -226,7 +226,10 @@ def test_kept_folder__its_program_is_killed__goes_on() -> None:
 
 
 @pytest.mark.chaos  # a whole demo
-def test_make_demo__killed_while_a_job_runs__no_process_of_grid_or_job_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_make_demo__killed_while_a_job_runs__no_process_of_grid_or_job_is_left(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     argv = ["make", "demo", "WORKFLOW=devgrid/workflows/sleeper.yaml"]
     log = tmp_path / "log"
     with log.open("w") as out, subprocess.Popen(argv, cwd=REPOSITORY, stdout=out, start_new_session=True) as make:
@@ -242,6 +245,6 @@ def test_make_demo__killed_while_a_job_runs__no_process_of_grid_or_job_is_left(t
                 0.1,
             )
         finally:
-            make.kill()
+            make.send_signal(number)
     wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
     assert not [process for process in family if is_alive(process)]

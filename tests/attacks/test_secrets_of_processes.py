@@ -21,13 +21,21 @@ from tests.support.watching import wait_for_end
 
 TOKEN = "token-of-the-node-4711"
 FLOWERS_PASSWORD = "operator:correct-horse-battery"
+BEARER = "bearer-of-bad-news-4712"
 WORKFLOW = Path("devgrid/workflows/hello-world.yaml")
 BLOCK_TIME_S = 0.25
 
 # What each process of the fleet works with. All others of the grid get no secret at all.
 WORKS_WITH = {
-    "worker": {"ETH_PRIVATE_KEY", "SLURM_SSH_PRIVATE_KEY", "SLURM_SUBMIT_KEY", "METASCHEDULER_ENDPOINT_RPC"},
-    "chain-worker": {"ETH_PRIVATE_KEY", "METASCHEDULER_ENDPOINT_RPC"},
+    "worker": {
+        "ETH_PRIVATE_KEY",
+        "SLURM_SSH_PRIVATE_KEY",
+        "SLURM_SUBMIT_KEY",
+        "METASCHEDULER_ENDPOINT_RPC",
+        "NOTIFY_WEBHOOK_TOKEN",
+    },
+    "chain-worker": {"ETH_PRIVATE_KEY", "METASCHEDULER_ENDPOINT_RPC", "NOTIFY_WEBHOOK_TOKEN"},
+    "callbacks": {"CALLBACK_KEY"},
     "flower": {"FLOWER_BASIC_AUTH"},
 }
 
@@ -35,7 +43,9 @@ WORKS_WITH = {
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     """A grid whose endpoint wants a token, with every kind of process that a site runs."""
-    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides={"FLOWER_BASIC_AUTH": FLOWERS_PASSWORD}))
+    overrides = {"FLOWER_BASIC_AUTH": FLOWERS_PASSWORD, "NOTIFY_WEBHOOK_TOKEN": BEARER}
+    overrides["NOTIFY_WEBHOOK_URL"] = "http://127.0.0.1:9/"  # where nothing listens
+    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides=overrides))
     try:
         url = running.environment["METASCHEDULER_ENDPOINT_RPC"]
         running.environment["METASCHEDULER_ENDPOINT_RPC"] = url.replace("://", f"://user:{TOKEN}@")
@@ -69,6 +79,8 @@ def secrets_of(grid: Grid) -> dict[str, list[str]]:
         "SLURM_SSH_PRIVATE_KEY": [key, *lines],
         "SLURM_SUBMIT_KEY": [grid.environment["SLURM_SUBMIT_KEY"]],
         "METASCHEDULER_ENDPOINT_RPC": [TOKEN],
+        "CALLBACK_KEY": [grid.environment["CALLBACK_KEY"]],
+        "NOTIFY_WEBHOOK_TOKEN": [BEARER],
         "FLOWER_BASIC_AUTH": [FLOWERS_PASSWORD.partition(":")[2]],
     }
 
