@@ -3,8 +3,9 @@
 import json
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -34,13 +35,20 @@ def grid() -> Iterator[Grid]:
 
 @pytest.fixture
 def fleet(grid: Grid) -> Iterator[Running]:
-    given = {name: value for name, value in grid.environment.items() if name not in AS_FLAGS}
+    with started(grid) as running:
+        yield running
+
+
+@contextmanager
+def started(grid: Grid, *words: str, without: Collection[str] = (), **more: str) -> Iterator[Running]:
+    """A fleet that serves the grid."""
+    given = {name: value for name, value in grid.environment.items() if name not in (*AS_FLAGS, *without)} | more
     given |= {"FLOWER_PORT": str(free_port()), "METRICS_ADDRESS": f"127.0.0.1:{free_port()}"}
     given["HEALTH_ADDRESS"] = f"127.0.0.1:{free_port()}"
     flags = [
         f"--{name.lower().replace('_', '.')}={grid.environment[name]}" for name in AS_FLAGS if name in grid.environment
     ]
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", *flags]
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", *words, *flags]
     running = grid.processes.start("fleet", argv, env=given, cwd=REPOSITORY)
     try:
         yield running
@@ -97,6 +105,29 @@ def test_fleet__killed__its_children_end(grid: Grid, fleet: Running) -> None:
     process.kill()
     gone, alive = psutil.wait_procs(children, PATIENCE_S)
     assert (len(gone), alive) == (len(children), [])
+
+
+def test_run_fleet__embedded__needs_no_servers_of_the_site() -> None:
+    other = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S))  # whose wallet no other ledger has used
+    state = other.folder / "embedded"
+    try:
+        with started(other, "--embedded", without=("DATABASE_URL", "BROKER_URL"), STATE_DIR=str(state)) as running:
+            wait_until(lambda: all(child(running, name) for name in FLEET), "the whole fleet", PATIENCE_S, 0.1)
+            assert settles(other) is ChainStatus.FINISHED
+            assert (state / "postgres").is_dir()
+        wait_until(lambda: not below(state), "the embedded servers to end with the fleet", PATIENCE_S, 0.2)
+    finally:
+        other.stop()
+
+
+def below(folder: Path) -> list[str]:
+    """The processes whose command line names the folder."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if str(folder) in " ".join(process.cmdline()):
+                found.append(process.name())
+    return found
 
 
 def test_fleet__wrong_setting__ends_with_2_and_says_which(grid: Grid) -> None:
