@@ -121,7 +121,7 @@ def test_doctor__everything_is_away__names_each_within_10_s(environment: Mapping
 def test_doctor__as_a_table__prints_the_ledger_and_nothing_else_beside_it(environment: Mapping[str, str]) -> None:
     _, done = doctor(environment)
     assert done.returncode == 1
-    assert done.stderr.startswith("main@")
+    assert done.stderr.startswith("here@")
     assert done.stderr.count("\n") == 1
     lines = done.stdout.splitlines()
     assert lines[0].startswith("red ")
