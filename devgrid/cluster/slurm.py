@@ -4,6 +4,7 @@ import os
 import re
 import secrets
 import shutil
+import socket as sockets
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,12 @@ exit $status
 def cluster_folders(folder: Path) -> list[Path]:
     """The folders of a grid's clusters. The files of the first one lie in the grid's own folder."""
     return [folder, *sorted((folder / OTHER_CLUSTERS).glob("*"))]
+
+
+def _takes_connections(socket: Path) -> bool:
+    """Whether a server listens at a Unix socket; the file is there a moment before."""
+    with sockets.socket(sockets.AF_UNIX) as connection:
+        return connection.connect_ex(str(socket)) == 0
 
 
 def end_jobs(folder: Path, users: Users) -> None:
@@ -204,7 +211,7 @@ class Slurm:
             f"--pid-file={folder / 'mariadbd.pid'}",
             _own_tmpdir(folder),
         ]
-        self.processes.start("mariadbd", argv, ready=socket.exists)
+        self.processes.start("mariadbd", argv, ready=lambda: _takes_connections(socket))
         grant = "CREATE USER slurm@'127.0.0.1'; CREATE USER slurm@localhost; GRANT ALL ON *.* TO slurm@'127.0.0.1';"
         grant += "GRANT ALL ON *.* TO slurm@localhost;"
         subprocess.run(["mariadb", "--no-defaults", f"--socket={socket}", "-e", grant], check=True)

@@ -709,7 +709,7 @@ TELL_THE_LEDGER = (
     ["benchmark", "history"],
     ["claims", "pause", "--yes"],
     ["submissions", "pause", "--yes"],
-    ["sweep", "run", "--yes"],
+    ["sweep", "run", "--yes", "--wait-s", "0"],
 )
 
 

@@ -265,8 +265,8 @@ def test_subjects__accounts_of_the_version_before__are_effects_and_back(tables: 
 # An autovacuum begins within a second, and needs as long for a page as for a thousand otherwise.
 AUTOVACUUM = ("-c", "autovacuum_naptime=1s")
 SLOW = "autovacuum_vacuum_threshold=1, autovacuum_vacuum_cost_delay=100, autovacuum_vacuum_cost_limit=1"
-TICKS = "INSERT INTO ticks SELECT 'here', n::text, now() FROM generate_series(1, 20000) AS n"
-CALLBACKS = (
+MANY_TICKS = "INSERT INTO ticks SELECT 'here', n::text, now() FROM generate_series(1, 20000) AS n"
+MANY_CALLBACKS = (
     "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
     " SELECT 'here', 'job', n, 7, 61, 0, 'peer' FROM generate_series(1, 20000) AS n"
 )
@@ -285,7 +285,10 @@ def vacuumed() -> Iterator[Engine]:
         migrations.upgrade(server.url, "0021")
         engine = create_engine(server.url, poolclass=NullPool)
         with engine.begin() as connection:
-            for table, rows, column in (("ticks", TICKS, "succeeded_at"), ("callbacks", CALLBACKS, "received_at")):
+            for table, rows, column in (
+                ("ticks", MANY_TICKS, "succeeded_at"),
+                ("callbacks", MANY_CALLBACKS, "received_at"),
+            ):
                 connection.execute(text(f"ALTER TABLE {table} SET ({SLOW})"))
                 connection.execute(text(rows))
                 connection.execute(text(f"UPDATE {table} SET {column} = now()"))  # noqa: S608
