@@ -115,7 +115,9 @@ def test_page__at_1280_pixels__fits_and_has_a_picture(
     grid: Grid, flower: Fleet, jobs: dict[str, str], driver: WebDriver, tmp_path: Path, page: str
 ) -> None:
     driver.get(f"{flower.flower_url}/{_path(grid, flower, jobs, page)}")
-    wait_until(lambda: bool(driver.find_elements(By.CSS_SELECTOR, "tbody tr td")), "the table", 20.0, every_s=0.2)
+    wait_until(
+        lambda: bool(driver.find_elements(By.CSS_SELECTOR, "tbody tr td, dl dd")), "the table", 20.0, every_s=0.2
+    )
     assert NAVIGATION[page] in [
         active.text.lower() for active in driver.find_elements(By.CSS_SELECTOR, ".app-nav .active")
     ]
