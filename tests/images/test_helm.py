@@ -130,7 +130,7 @@ def test_secrets__each_of_the_settings__can_be_one_of_kubernetes() -> None:
     assert [name for name in PEM_FILES if f'"{name}"' not in schema] == []
 
 
-def test_broker__with_an_authority_of_its_own__is_trusted_by_each_process_that_uses_it() -> None:
+def test_broker__with_its_own_authority__is_trusted_by_each_process() -> None:
     for name, pod in pods("external-servers"):
         variables = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
         if "BROKER_URL_FILE" in variables:

@@ -118,7 +118,7 @@ def test_doctor__everything_is_away__names_each_within_10_s(environment: Mapping
     assert PASSWORD not in done.stdout + done.stderr
 
 
-def test_doctor__as_a_table__prints_the_ledger_and_nothing_else_beside_it(environment: Mapping[str, str]) -> None:
+def test_doctor__as_a_table__prints_only_the_ledger_beside_it(environment: Mapping[str, str]) -> None:
     _, done = doctor(environment)
     assert done.returncode == 1
     assert done.stderr.startswith("here@")

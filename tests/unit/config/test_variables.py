@@ -29,7 +29,7 @@ def test_mistyped__name__is_told_with_the_nearest(written: str, meant: str) -> N
 @pytest.mark.parametrize(
     "written", ["SLURM_SSH_PORT", "SBATCH_TLS", "TLS_CERTIFICATE", "LDAP_BASE_DN", "METASCHEDULER_PROVIDER"]
 )
-def test_mistyped__name_that_only_we_could_read__is_told_although_it_resembles_none(written: str) -> None:
+def test_mistyped__name_that_only_we_could_read__is_told_if_it_resembles_none(written: str) -> None:
     assert list(mistyped([written])) == [written]
 
 
