@@ -120,7 +120,7 @@ def _kept_for(age_s: int) -> str:
 def _paused(reason: str | None, what: str) -> str | Cell:
     """Return whether this is paused, and why; `supervisor status` tells what else stops claims."""
     if reason is None:
-        return "not paused"
+        return "not paused by an operator"
     return Cell(f"paused: {reason or 'no reason given'} (`supervisor {what} resume`)", "yellow")
 
 

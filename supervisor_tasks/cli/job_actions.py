@@ -178,8 +178,8 @@ def mark_lost(
             one = cli.change("job mark-lost", job_id, will, yes=yes, reason=reason, quiet=number > 0)
             changes.enter_context(one)
         lost = operator_actions.confirm_lost(cli.ledger, chosen)
-    if not lost:
-        raise CommandError("found that these jobs have changed meanwhile; expected some that are held: look again")
+        if not lost:
+            raise CommandError("found that these jobs have changed meanwhile; expected some that are held: look again")
     typer.echo("\n".join(lost))
 
 

@@ -24,8 +24,8 @@ TOLD_BESIDE = ("CallbackReceived",)  # the callback itself has a line
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*[+-]\d\d:\d\d")
 SEEN = ("SlurmPendingObserved", "SlurmRunningObserved")  # the events that have SLURM's own word
 MISSING = (
-    "SLURM does not list the job: after SWEEP_GRACE_S it ends as PANICKED at no cost, or the alarm sweep_contradiction"
-    " asks you; `supervisor job settle` ends it now"
+    "SLURM does not list the job: after SWEEP_GRACE_S it ends as PANICKED at no cost. If the alarm sweep_contradiction"
+    " is on, `supervisor job mark-lost` confirms that; `supervisor job settle` ends it in another way"
 )
 JOURNALLED = ("job cancel", "job settle", "job resubmit", "effect abandon")  # an event tells what follows, and why
 DONE = "done"  # as ledger/operator_log.py stores it
