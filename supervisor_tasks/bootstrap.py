@@ -37,6 +37,7 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.dispatcher import TaskDispatcher
 from supervisor_tasks.messaging.queues import Queue
+from supervisor_tasks.monitoring.instruments import chain_not_read_yet
 from supervisor_tasks.monitoring.traces import tracer_of
 from supervisor_tasks.notifications.from_settings import notifier_of
 from supervisor_tasks.provider.offer import price_warnings
@@ -107,6 +108,7 @@ def _chain_side(settings: Settings, ledger: Ledger, rpc: Rpc, wake_ups: TaskDisp
     contract_address = settings.metascheduler_smart_contract
     key = settings.eth_private_key.get_secret_value()
     bounds = Bounds(settings.wallet_max_wei_per_gas, settings.wallet_max_wei_per_tx)
+    chain_not_read_yet(settings.chain_id)
     wallet = Wallet(ledger.engine, ledger.cluster, rpc, settings.chain_id, contract_address, key, bounds)
     return ChainServices(
         contract=Contract(rpc, settings.chain_id, contract_address, wallet.address),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
+from math import nan
 from pathlib import PurePosixPath
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -87,6 +88,12 @@ def zero(process: str) -> None:
     if process == "callbacks":
         for verdict in VERDICTS:
             CALLBACKS.labels(verdict)
+
+
+def chain_not_read_yet(chain_id: int) -> None:
+    """Create the series of a chain before its first reading: its head and lag are not numbers."""
+    for gauge in (CHAIN_HEAD, CHAIN_LAG):
+        gauge.labels(chain_id).set(nan)
 
 
 @contextmanager

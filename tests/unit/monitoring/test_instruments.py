@@ -50,3 +50,10 @@ def test_zero__callbacks_process__has_each_verdict_before_the_first_callback() -
     lines = lines_of(instruments.REGISTRY)
     for verdict in instruments.VERDICTS:
         assert any(line.startswith(f'supervisor_callbacks_received_total{{verdict="{verdict}"}}') for line in lines)
+
+
+def test_chain_not_read_yet__head_and_lag__are_there_and_not_numbers() -> None:
+    instruments.chain_not_read_yet(4711)
+    lines = generate_latest(instruments.REGISTRY).decode().splitlines()
+    for name in ("head_block", "head_lag_blocks"):
+        assert f'supervisor_chain_{name}{{chain_id="4711"}} NaN' in lines
