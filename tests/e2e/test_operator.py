@@ -94,6 +94,7 @@ def messages(webhook: WebhookReceiver, alarm: str) -> list[str]:
 def test_slurm_away__alarm_and_messages_until_it_answers(grid: Grid, webhook: WebhookReceiver) -> None:
     grid.processes.kill(grid.processes.find("slurmctld"))
     grid.fleet.start(flower=False)
+    wait_until(lambda: run(grid, "alarm", "list").exit_code == 0, "the ledger to know the cluster", 60.0, 0.5)
     wait_until(lambda: "slurm_not_answering" in alarms(grid), "the alarm", 180.0, 0.5)
     assert ask(grid, "alarm", "list")[0]["details"]["tries"] >= 10
     wait_until(lambda: _healthy(grid), "health, although SLURM is away", 90.0, 0.5)
