@@ -4,7 +4,6 @@ import os
 import re
 import secrets
 import shutil
-import socket as sockets
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from devgrid.cluster import slurm_hooks
 from devgrid.cluster.linux_users import Users
 from devgrid.cluster.slurm_conf import SlurmLayout, cgroup_conf, gres_conf, plugstack_conf, slurm_conf, slurmdbd_conf
 from devgrid.machine import deadline
-from devgrid.processes import Processes, StartError, answers, free_port, wait_until
+from devgrid.processes import Processes, StartError, answers, free_port, unix_socket_answers, wait_until
 
 OTHER_CLUSTERS = "clusters"  # the folder of a grid's clusters but the first
 
@@ -33,12 +32,6 @@ exit $status
 def cluster_folders(folder: Path) -> list[Path]:
     """The folders of a grid's clusters. The files of the first one lie in the grid's own folder."""
     return [folder, *sorted((folder / OTHER_CLUSTERS).glob("*"))]
-
-
-def _takes_connections(socket: Path) -> bool:
-    """Whether a server listens at a Unix socket; the file is there a moment before."""
-    with sockets.socket(sockets.AF_UNIX) as connection:
-        return connection.connect_ex(str(socket)) == 0
 
 
 def end_jobs(folder: Path, users: Users) -> None:
@@ -211,7 +204,7 @@ class Slurm:
             f"--pid-file={folder / 'mariadbd.pid'}",
             _own_tmpdir(folder),
         ]
-        self.processes.start("mariadbd", argv, ready=lambda: _takes_connections(socket))
+        self.processes.start("mariadbd", argv, ready=lambda: unix_socket_answers(socket))
         grant = "CREATE USER slurm@'127.0.0.1'; CREATE USER slurm@localhost; GRANT ALL ON *.* TO slurm@'127.0.0.1';"
         grant += "GRANT ALL ON *.* TO slurm@localhost;"
         subprocess.run(["mariadb", "--no-defaults", f"--socket={socket}", "-e", grant], check=True)
