@@ -11,6 +11,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import SWEEP_REQUESTED, Fact, Stored
 from supervisor_tasks.ledger.incidents_sql import SOMETHING_IS_DUE
 from supervisor_tasks.ledger.lock_names import HOLDERS, SINGLE_FLIGHT
+from supervisor_tasks.ledger.periodic_runs_sql import RECORD_TICKS
 from supervisor_tasks.ledger.tick_names import CLOCK, CLOCK_TICK_EVERY_S
 
 Value = TypeVar("Value")
@@ -56,11 +57,6 @@ _LOOK = f"""
         (SELECT COALESCE(jsonb_object_agg(name, jsonb_build_array(value, EXTRACT(EPOCH FROM now() - since)::float8)), '{{}}')
             FROM facts WHERE cluster = %(cluster)s AND name = ANY(%(facts)s)) AS facts
     """  # noqa: S608  no part comes from outside
-_TICK = """
-    INSERT INTO periodic_runs (cluster, name, succeeded_at, number) SELECT %(cluster)s, read.name, now(), read.number
-    FROM unnest(%(names)s::text[], %(numbers)s::bigint[]) AS read(name, number)
-    ON CONFLICT (cluster, name) DO UPDATE SET succeeded_at = now(), number = excluded.number
-    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +131,7 @@ class Due:
 
     def _tick(self, readings: Mapping[str, int]) -> None:
         names, numbers = [CLOCK, *readings], [None, *readings.values()]
-        self._execute(_TICK, {"cluster": self._parameters["cluster"], "names": names, "numbers": numbers})
+        self._execute(RECORD_TICKS, {"cluster": self._parameters["cluster"], "names": names, "numbers": numbers})
         self._ticked_s = time.monotonic()
 
 

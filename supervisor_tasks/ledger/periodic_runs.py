@@ -9,23 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from sqlalchemy import Engine, delete, func, select, text
+from sqlalchemy import Engine, delete, func, select
 
 from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.periodic_runs_sql import RECORD_TICKS
 from supervisor_tasks.ledger.tables import METADATA
 
 TICKS = METADATA.tables["periodic_runs"]
 
 TICK_S = 1.0  # within this time, only the first tick of a name is written
-
-# One statement, so it needs no BEGIN and no COMMIT of its own.
-_RECORD = text(
-    """
-    INSERT INTO periodic_runs (cluster, name, succeeded_at, number) SELECT :cluster, read.name, now(), read.number
-    FROM unnest(CAST(:names AS text[]), CAST(:numbers AS bigint[])) AS read(name, number)
-    ON CONFLICT (cluster, name) DO UPDATE SET succeeded_at = now(), number = excluded.number
-    """
-)
 
 
 class PeriodicRuns:
@@ -69,7 +61,7 @@ class PeriodicRuns:
     def _write(self, numbers: Mapping[str, int | None]) -> None:
         given = {"cluster": self._cluster, "names": list(numbers), "numbers": list(numbers.values())}
         with read_connection(self._engine) as connection:
-            connection.execute(_RECORD, given)
+            connection.exec_driver_sql(RECORD_TICKS, given)
 
     def remove(self, name: str) -> None:
         """Delete a tick: this periodic work is not done any more."""

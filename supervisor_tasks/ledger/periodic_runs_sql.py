@@ -1,0 +1,8 @@
+"""How ticks are stored, as SQL in the form of the driver: beat does without SQLAlchemy. Pure."""
+
+# One statement, so it needs no BEGIN and no COMMIT of its own.
+RECORD_TICKS = """
+    INSERT INTO periodic_runs (cluster, name, succeeded_at, number) SELECT %(cluster)s, read.name, now(), read.number
+    FROM unnest(%(names)s::text[], %(numbers)s::bigint[]) AS read(name, number)
+    ON CONFLICT (cluster, name) DO UPDATE SET succeeded_at = now(), number = excluded.number
+    """
