@@ -86,7 +86,8 @@ def list_(
 def _show_list(cli: CliContext, output: Format, younger: timedelta | None, sort: AlarmSort, limit: int) -> None:
     silences, now = cli.ledger.incidents.silences(), cli.now()
     found = [alarm for alarm in cli.ledger.alarms.all() if younger is None or alarm.raised_at >= now - younger]
-    found.sort(key=lambda alarm: (alarm.raised_at if sort is AlarmSort.AGE else now, alarm.name))
+    if sort is AlarmSort.NAME:  # else they are in the order of their age
+        found.sort(key=lambda alarm: alarm.name)
     rows = [_row(asdict(alarm), silences.get(alarm.name.value)) for alarm in found[:limit]]
     cli.shown.rows(ALARMS, rows, output, now)
     if silences and output in (Format.TABLE, Format.WIDE):

@@ -145,24 +145,26 @@ class CliContext:
 
     @contextmanager
     def change(
-        self, command: str, subject: str, will: str, *, yes: bool, reason: str = "", quiet: bool = False
+        self, command: str, subject: str | Sequence[str], will: str, *, yes: bool, reason: str = "", quiet: bool = False
     ) -> Iterator[None]:
         """Make a change: say what will happen, ask, and store who does it, why, and what came of it.
 
-        `subject` names what is changed, such as a job. `quiet`: the caller has said and asked. Raises NotConfirmedError.
+        `subject` names what is changed, such as a job, or several jobs. `quiet`: the caller has said and asked.
+        Raises NotConfirmedError.
         """
         log = self.log  # first: it says which ledger this is, and refuses a cluster that the ledger does not know
         if not quiet:
             self.confirm(will, yes=yes)
-        entry = log.begin(operator=operator(), command=command, subject=subject, change=will, reason=reason)
+        subjects = [subject] if isinstance(subject, str) else subject
+        entries = log.begin(*subjects, operator=operator(), command=command, change=will, reason=reason)
         try:
             yield
         except LedgerUnavailableError:
             raise  # nor can the log be written: the outcome stays unknown
         except BaseException as error:
-            log.end(entry, f"{type(error).__name__}: {error}")
+            log.end(entries, f"{type(error).__name__}: {error}")
             raise
-        log.end(entry, DONE)
+        log.end(entries, DONE)
 
     def confirm(self, will: str, *, yes: bool) -> None:
         """Say what will happen, and ask; `yes` answers. Raises NotConfirmedError."""

@@ -111,7 +111,7 @@ def _store(cli: CliContext, url: str, will: str, reason: str) -> None:
     """Store the upgrade in the operators' log, which it may just have made."""
     engine = open_engine(cli.settings, connections=1, url=url)
     log = OperatorLog(engine, cli.settings.cluster_name)
-    log.end(log.begin(operator=operator(), command="db upgrade", subject="tables", change=will, reason=reason), DONE)
+    log.end(log.begin("tables", operator=operator(), command="db upgrade", change=will, reason=reason), DONE)
     engine.dispose()
 
 

@@ -1,6 +1,5 @@
 """The operator's decisions about jobs that do not go on by themselves."""
 
-from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Annotated
 
@@ -173,10 +172,7 @@ def mark_lost(
     will = (
         f"{counted(len(chosen), 'job')} ({some_of(chosen)}) will end as PANICKED on the contract, and will not be paid"
     )
-    with ExitStack() as changes:
-        for number, job_id in enumerate(chosen):
-            one = cli.change("job mark-lost", job_id, will, yes=yes, reason=reason, quiet=number > 0)
-            changes.enter_context(one)
+    with cli.change("job mark-lost", chosen, will, yes=yes, reason=reason):
         lost = operator_actions.confirm_lost(cli.ledger, chosen)
         if not lost:
             raise CommandError("found that these jobs have changed meanwhile; expected some that are held: look again")

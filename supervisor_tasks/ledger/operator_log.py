@@ -1,5 +1,6 @@
 """What operators changed by a command: who, when, what and why."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,17 +21,18 @@ class OperatorLog:
         self._engine = engine
         self._cluster = cluster
 
-    def begin(self, *, operator: str, command: str, subject: str, change: str, reason: str) -> int:
-        """Store what is about to be changed; returns the id. The outcome is not known yet."""
-        texts = {"operator": operator, "command": command, "subject": subject, "change": change, "reason": reason}
+    def begin(self, *subjects: str, operator: str, command: str, change: str, reason: str) -> list[int]:
+        """Store what is about to be changed, an entry for each subject; returns their ids. The outcome is not known yet."""
+        texts = {"operator": operator, "command": command, "change": change, "reason": reason}
         row = {"cluster": self._cluster} | {name: sanitize_and_truncate(text) for name, text in texts.items()}
+        rows = [{**row, "subject": sanitize_and_truncate(subject)} for subject in subjects]
         with self._engine.begin() as connection:
-            return int(connection.execute(insert(LOG).values(row).returning(LOG.c.id)).scalar_one())
+            return list(connection.scalars(insert(LOG).values(rows).returning(LOG.c.id)))
 
-    def end(self, entry: int, outcome: str) -> None:
+    def end(self, entries: Sequence[int], outcome: str) -> None:
         """Store what came of the change: DONE, or the error."""
         with self._engine.begin() as connection:
-            connection.execute(update(LOG).where(LOG.c.id == entry).values(outcome=sanitize_and_truncate(outcome)))
+            connection.execute(update(LOG).where(LOG.c.id.in_(entries)).values(outcome=sanitize_and_truncate(outcome)))
 
     def last(self, most: int, *, since: datetime | None = None) -> list[dict[str, Any]]:
         """The last changes, the latest first. An outcome of None: the command ended before it could store one."""

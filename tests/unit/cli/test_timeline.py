@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from supervisor_tasks.cli import timeline
 from supervisor_tasks.cli.timeline import (
     EFFECTS,
     MISSING,
@@ -19,6 +20,7 @@ from supervisor_tasks.cli.timeline import (
 from supervisor_tasks.jobs.events import Event
 from supervisor_tasks.jobs.model import JOB_EFFECTS, State
 from supervisor_tasks.jobs.stalled import NOT_LISTED
+from supervisor_tasks.ledger import operator_log
 from tests.support.golden_cases import JOB, NOW, entry, story
 
 
@@ -87,6 +89,10 @@ def test_transaction__with_an_explorer__has_a_link() -> None:
 )
 def test_command__tells_who_gave_it_and_what_came_of_it(command: str, outcome: str | None, told: str) -> None:
     assert texts(entry(NOW, "command", command, operator="ann@login1", reason="why", outcome=outcome)) == [told]
+
+
+def test_command__that_is_done__is_stored_by_the_word_that_the_story_expects() -> None:
+    assert operator_log.DONE == timeline.DONE
 
 
 def test_callback__of_an_unknown_status__is_told_as_it_came() -> None:
