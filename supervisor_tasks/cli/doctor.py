@@ -14,7 +14,8 @@ from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import STYLES, Cell, Column, View
-from supervisor_tasks.config.settings import SECRETS, SettingsError
+from supervisor_tasks.config.settings import SettingsError
+from supervisor_tasks.config.variables import given_secrets
 from supervisor_tasks.doctor.model import Finding, Level, worst
 
 WITHIN_S = 5.0  # as doctor/examination.py; with the command's start, the answer is there within 10 s
@@ -65,7 +66,7 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
     """Return the texts that must not be shown, also if settings are malformed."""
     from supervisor_tasks.doctor.shared import readable_settings
 
-    given = [value for name in SECRETS if (value := environment.get(name.upper()))]
+    given = given_secrets(environment)
     try:
         return given + readable_settings(environment)[0].secret_values()
     except SettingsError:

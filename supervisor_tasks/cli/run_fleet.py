@@ -24,8 +24,8 @@ from supervisor_tasks.cli.run import command, environment
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access
 from supervisor_tasks.config.process_guard import guard_process
-from supervisor_tasks.config.settings import SECRETS
 from supervisor_tasks.config.ssh_keys import public_half
+from supervisor_tasks.config.variables import given_secrets
 
 log = structlog.get_logger()
 
@@ -248,7 +248,6 @@ def run_fleet(flags: Flags) -> int:
             file=sys.stderr,
         )
     guard_process()
-    secrets = [value for name, value in given.items() if name.lower() in SECRETS and value]
-    logs.configure(secrets=secrets, cluster=given.get("CLUSTER_NAME", ""))
+    logs.configure(secrets=given_secrets(given), cluster=given.get("CLUSTER_NAME", ""))
     logs.log_crashes()
     return FleetRunner(given, sys.stdout.buffer).run()

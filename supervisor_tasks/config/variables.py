@@ -1,4 +1,4 @@
-"""Finds variables of the environment that are probably misspelled settings."""
+"""What the variables of an environment are: settings, their secrets, or names that are probably misspelled settings."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -8,7 +8,7 @@ from functools import cache
 import structlog
 
 from supervisor_tasks.config.other_forms import OTHER_FORMS
-from supervisor_tasks.config.settings import IN_FILES, Settings
+from supervisor_tasks.config.settings import IN_FILES, SECRETS, Settings
 
 log = structlog.get_logger()
 
@@ -28,6 +28,11 @@ def variables() -> set[str]:
 def switches() -> set[str]:
     """Return the variables that are true or false."""
     return {name.upper() for name, field in Settings.model_fields.items() if field.annotation is bool}
+
+
+def given_secrets(environment: Mapping[str, str]) -> list[str]:
+    """Return the texts of an environment that must not be shown, also if other settings are malformed."""
+    return [value for name in SECRETS if (value := environment.get(name.upper()))]
 
 
 def mistyped(environment: Collection[str]) -> Mapping[str, str]:
