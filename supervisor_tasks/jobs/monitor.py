@@ -47,9 +47,8 @@ from supervisor_tasks.slurm.parsers import JobRecord
 
 log = structlog.get_logger()
 
-LOOKS_APART_S = (
-    0.3  # between two looks, the first at many jobs: the second costs hardly more for all that are due by then
-)
+# A look at MANY_JOBS rests so long: the next one costs hardly more for all jobs that are due by then.
+LOOKS_APART_S = 0.3
 MANY_JOBS = 3
 ASKED_FOR_RUNS = 5  # looks at which accounting is asked for a job's runs; after these, what the looks saw counts
 LOOKED_BACK_S = 2 * PATIENCE_S

@@ -50,7 +50,9 @@ def oversized(context: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId
     live = [
         (job, seen, seen.size) for job in jobs if (seen := sights[job.job_id].seen) and seen.size and _has_a_size(seen)
     ]
-    found = [(one, excesses(one[2], _paid(context, *one[:2]))) for one in live if one[0].stop is None]
+    found = [
+        ((job, seen, size), excesses(size, _paid(context, job, seen))) for job, seen, size in live if job.stop is None
+    ]
     doubted = [one for one, some in found if may_be_rounded(some)]
     closely = _looked_at_closely(context, doubted) if doubted else {}
     sure = [(job, seen, closely.get(job.job_id, some)) for (job, seen, _), some in found]

@@ -15,9 +15,8 @@ from supervisor_tasks.ledger.periodic_runs_sql import RECORD_TICKS
 from supervisor_tasks.ledger.tick_names import CLOCK, CLOCK_TICK_EVERY_S
 
 Value = TypeVar("Value")
-Execute = Callable[
-    [str, Mapping[str, Any]], Sequence[Mapping[str, Any]]
-]  # runs one statement in the form of the driver
+# Runs one statement in the form of the driver.
+Execute = Callable[[str, Mapping[str, Any]], Sequence[Mapping[str, Any]]]
 
 LATELY_S = 300.0  # as long as the scan looks often whether the chain has lost a block
 

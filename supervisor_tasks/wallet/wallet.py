@@ -343,10 +343,9 @@ class Wallet:
     def _signed(self, fields: TransactionFields) -> dict[str, Any]:
         with crash_point(CrashPoint.SIGN):
             raw = sign(fields, self._chain_id, self._key)
-        fees = fields.fees
         return {
-            "max_fee_wei": fees.max_fee_wei,
-            "priority_fee_wei": fees.priority_fee_wei,
+            "max_fee_wei": fields.fees.max_fee_wei,
+            "priority_fee_wei": fields.fees.priority_fee_wei,
             "raw": raw,
             "hash": hash_of(raw),
         }

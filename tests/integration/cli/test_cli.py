@@ -26,6 +26,7 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
+from plugins import reporter
 from supervisor_tasks.cli import health
 from supervisor_tasks.cli.context import CliContext, operator
 from supervisor_tasks.cli.target import target
@@ -499,9 +500,10 @@ def test_health__asks_without_what_takes_long_to_import(servers: tuple[Engine, d
     assert not {"sqlalchemy", "pydantic", "celery", "structlog", "web3", "typer", "rich"} & set(done.stderr.split())
 
 
-def test_health__defaults__are_those_of_the_settings() -> None:
+def test_health_and_reporter__their_defaults__are_those_of_the_settings() -> None:
     defaults = (Settings.model_fields["cluster_name"].default, Settings.model_fields["chain_poll_s"].default)
     assert defaults == (health.CLUSTER_NAME, health.CHAIN_POLL_S)
+    assert reporter.CLUSTER_NAME == health.CLUSTER_NAME
 
 
 def test_health__url_in_a_file__is_read(servers: tuple[Engine, dict[str, str]], ledger: Ledger, tmp_path: Path) -> None:
