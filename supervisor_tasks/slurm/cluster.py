@@ -12,6 +12,7 @@ from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, Transi
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, submission_window_s
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm import commands, guarded_command
+from supervisor_tasks.slurm.account_defaults import plugins_may_choose, show_users, site_choices
 from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
 from supervisor_tasks.slurm.guarded_command import LoginClock, Order
 from supervisor_tasks.slurm.homes import Home, Homes, home_seen, look
@@ -64,7 +65,6 @@ from supervisor_tasks.slurm.script_matching import (
     script_heads,
     written_at,
 )
-from supervisor_tasks.slurm.site_choice import plugins_may_choose, show_users, site_choices
 from supervisor_tasks.slurm.size import SiteChoice, Size, memory_per_cpu_limit
 from supervisor_tasks.slurm.splitting import ask_in_parts
 from supervisor_tasks.slurm.squeue import (

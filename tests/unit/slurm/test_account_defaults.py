@@ -2,8 +2,8 @@
 
 import pytest
 
+from supervisor_tasks.slurm.account_defaults import plugins_may_choose, show_users, site_choices
 from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
-from supervisor_tasks.slurm.site_choice import plugins_may_choose, show_users, site_choices
 from supervisor_tasks.slurm.size import SiteChoice
 from tests.support.slurm_samples import DATA
 
