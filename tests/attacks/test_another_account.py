@@ -103,26 +103,19 @@ def test_changed_before_the_first_look__is_put_back(
     assert has(world, slurm_id) == GIVEN
 
 
-def test_changed_and_begun_before_the_first_look__is_cancelled(world: SubmissionEnv, site: WorkerContext) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "reason"), [("QOS", "high", "QOS: high instead of normal"), ("ReqThreads", "1", "CPUs: ")]
+)
+def test_changed_and_begun_before_the_first_look__is_cancelled(
+    world: SubmissionEnv, site: WorkerContext, name: str, value: str, reason: str
+) -> None:
     job_id, slurm_id = submitted(world, site)
-    world.set(slurm_id, QOS="high")
+    world.set(slurm_id, **{name: value})
     begin(world)
     wait_until(lambda: world.field(slurm_id, "State") == "RUNNING", "the job to begin", PATIENCE_S)
     job = world.look(site, job_id)
     assert job.stop is not None
-    assert "QOS: high instead of normal" in job.stop.reason
-    carry_out(site, world.effect_id(job_id, EffectKind.CANCEL))
-    wait_until(lambda: world.field(slurm_id, "State") == "CANCELLED", "the job to be cancelled", PATIENCE_S)
-
-
-def test_whole_cores_before_the_first_look__begun__is_cancelled(world: SubmissionEnv, site: WorkerContext) -> None:
-    job_id, slurm_id = submitted(world, site)
-    world.set(slurm_id, ReqThreads="1")
-    begin(world)
-    wait_until(lambda: world.field(slurm_id, "State") == "RUNNING", "the job to begin", PATIENCE_S)
-    job = world.look(site, job_id)
-    assert job.stop is not None
-    assert "CPUs: " in job.stop.reason
+    assert reason in job.stop.reason
     carry_out(site, world.effect_id(job_id, EffectKind.CANCEL))
     wait_until(lambda: world.field(slurm_id, "State") == "CANCELLED", "the job to be cancelled", PATIENCE_S)
 

@@ -1,7 +1,10 @@
 """What SLURM printed (tests/data/slurm), in the form that is asked for today."""
 
+import json
 from pathlib import Path
 
+from supervisor_tasks.slurm.rest_answers import RestAnswer
+from supervisor_tasks.slurm.rest_versions import read
 from supervisor_tasks.slurm.squeue import FIELDS
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
@@ -19,3 +22,9 @@ def squeue_sample(name: str) -> str:
     records = [fields[first : first + asked] for first in range(0, len(fields), asked)]
     missing = [""] * (len(FIELDS) - asked)
     return "".join(f"{field}|{DELIMITER}" for record in records for field in [*record, *missing]) + rest
+
+
+def rest_answer(name: str, slurm: str, api: str) -> RestAnswer:
+    """The recorded answer of slurmrestd of that SLURM, as the worker reads it from that version of the API."""
+    recorded = json.loads((DATA / "rest" / f"{name}-slurm-{slurm}.json").read_text())
+    return RestAnswer(recorded["status"], read(api, recorded["body"]))

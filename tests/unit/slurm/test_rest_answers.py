@@ -1,7 +1,7 @@
 """What slurmrestd 22.05.8 answered (tests/data/slurm/rest), read as the worker reads it."""
 
-import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -21,16 +21,15 @@ from supervisor_tasks.slurm.rest_answers import (
     require_success,
     submitted,
 )
+from supervisor_tasks.slurm.rest_versions import OLD
 from supervisor_tasks.slurm.script_matching import was_rejected
 from supervisor_tasks.slurm.squeue import SqueueRow
-from tests.support.slurm_samples import DATA
+from tests.support.slurm_samples import rest_answer
 
 CUSTOMER = "0x" + "a" * 40
 
 
-def answer(name: str) -> RestAnswer:
-    recorded = json.loads((DATA / "rest" / f"{name}-slurm-22.05.8.json").read_text())
-    return RestAnswer(recorded["status"], recorded["body"])
+answer = partial(rest_answer, slurm="22.05.8", api=OLD)
 
 
 def jobs(name: str, now_s: int = 2**31) -> dict[str, SqueueRow]:

@@ -1,7 +1,7 @@
 """What slurmrestd 24.11.5 (API v0.0.42) answered is read as the worker reads 22.05; its requests are written for it."""
 
-import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,14 +26,12 @@ from supervisor_tasks.slurm.rest_answers import (
 from supervisor_tasks.slurm.rest_versions import NEW, OLD, read, written
 from supervisor_tasks.slurm.script_matching import was_rejected
 from supervisor_tasks.slurm.squeue import SqueueRow
-from tests.support.slurm_samples import DATA
+from tests.support.slurm_samples import rest_answer
 
 CUSTOMER = "0x" + "a" * 40
 
 
-def answer(name: str) -> RestAnswer:
-    recorded = json.loads((DATA / "rest" / f"{name}-slurm-24.11.5.json").read_text())
-    return RestAnswer(recorded["status"], read(NEW, recorded["body"]))
+answer = partial(rest_answer, slurm="24.11.5", api=NEW)
 
 
 def jobs(name: str, now_s: int = 2**31) -> dict[str, SqueueRow]:
