@@ -26,12 +26,15 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.lock_names import cluster_lock
+from supervisor_tasks.ledger.worker_sessions import advisory_lock
 from tests.support.end_states import as_customer, id_of, row_of, scontrol
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
 
 GRACE_S = 1.0
 LONG = "#!/bin/bash\nsleep 600\n"
+READ_ON = "UPDATE cursors SET block_number = :head WHERE stream = 'contract'"
 ENDS_AT = "#!/bin/bash\nuntil [ -e ~/{gate} ]; do sleep 0.1; done\nexit 5\n"
 
 
@@ -178,7 +181,7 @@ def drop_effects(grid: Grid, job_id: str) -> None:
 
 def skip_logs(grid: Grid) -> None:
     """As if the node had given no logs of the blocks up to now."""
-    execute(grid, "UPDATE cursors SET block_number = :head WHERE stream = 'contract'", head=grid.chain.block_number())
+    execute(grid, READ_ON, head=grid.chain.block_number())
 
 
 @contextmanager
@@ -434,9 +437,14 @@ def test_sweep__older_claims__are_read_without_a_sweep_until_one_is_unknown(grid
         "SELECT 1 FROM jobs WHERE job_id = :id FOR UPDATE"  # as the ledger does: no deadlock with a look under way
     )
 
+    def forget_the_job() -> None:
+        """The sweep that takes a job in sets the scan back to its claim: the next scan must not meet the claim first."""
+        with ledger(grid) as engine, advisory_lock(engine, cluster_lock("devgrid", "scan")):
+            execute(grid, first_the_job, AGAIN, READ_ON, *unknown, head=grid.chain.block_number(), id=job_id)
+
     def taken_in_for_an_older_claim() -> bool:
         before = last_sweep(grid)
-        execute(grid, first_the_job, AGAIN, *unknown, head=grid.chain.block_number(), id=job_id)
+        forget_the_job()
         wait_until(lambda: state(grid, job_id) == "RUNNING", "the job to be taken in", 90.0, 0.5)
 
         def takers() -> list[dict[str, Any]]:
