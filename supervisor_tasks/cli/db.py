@@ -4,14 +4,16 @@ import time
 from typing import Annotated
 
 import psycopg
+import structlog
 import typer
 
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import CliContext, cli_context, operator
-from supervisor_tasks.cli.exit_codes import CommandError
+from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.target import target
 from supervisor_tasks.cli.wording import counted
+from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.embedded_servers import database_url, running_database_url
 from supervisor_tasks.config.private_files import StateFolderError
 from supervisor_tasks.config.settings import SettingsError
@@ -22,6 +24,7 @@ from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
 
 LOOK_EVERY_S = 0.5
 CONNECT_TIMEOUT_S = 3
+log = structlog.get_logger()
 app = options.noun("See whether the ledger's tables are up to date, and bring them up to date.", example="db status")
 
 
@@ -35,6 +38,9 @@ def upgrade(
         bool,
         typer.Option("--embedded", help="Start the embedded Postgres if DATABASE_URL is not set, as a fleet does."),
     ] = False,
+    as_log: Annotated[
+        bool, typer.Option("--log", help="Tell it in lines of the log, as a fleet's processes do; --yes must be there.")
+    ] = False,
     reason: options.Reason = "",
     yes: options.Yes = False,
 ) -> None:
@@ -46,17 +52,27 @@ def upgrade(
     Example: supervisor db upgrade --wait-s 60 --yes
     """
     cli = cli_context(context)
+    if as_log and not yes:
+        raise UnusableError("--log: found no --yes; expected both, as a log has no terminal to ask at")
+    if as_log:
+        logs.configure(cli.settings.effective_log_level, cli.settings.secret_values(), cli.settings.cluster_name)
     url = _started(cli) if embedded else running_database_url(cli.settings)
-    typer.echo(target(cli.settings.cluster_name, url), err=True)
+    if not as_log:
+        typer.echo(target(cli.settings.cluster_name, url), err=True)
     _wait_for(url, wait_s)
-    found = revision(url)
-    will = _will(url, found)
-    if will:
+    will = _will(url, revision(url))
+    if will and as_log:
+        log.info("tables_upgrade_begins", ledger=target(cli.settings.cluster_name, url), change=will)
+    elif will:
         cli.confirm(will, yes=yes)
     before, after = upgrade_tables(url)
     if before != after:
         _store(cli, url, will, reason)
-    typer.echo(f"the ledger's tables are at {after}" + ("" if before == after else f", and were at {before or 'none'}"))
+    if as_log:
+        log.info("tables_upgraded", before=before, after=after)
+    else:
+        was = "" if before == after else f", and were at {before or 'none'}"
+        typer.echo(f"the ledger's tables are at {after}{was}")
 
 
 @app.command()

@@ -55,9 +55,10 @@ def retry(
     if not found and not everything:
         raise CommandError("found nothing parked or failing there; see `supervisor effect list --state parked`")
     kinds = some_of(sorted({row["kind"] for row in found}), 8)
-    will = f"{counted(len(found), 'effect')} ({kinds or 'none'}) will be tried again at once"
-    subject = f"effect {effect} of {found[0]['subject']}" if effect and found else "all"
-    with cli.change("job retry", about or subject, will, yes=yes, reason=reason):
+    number = counted(len(found), "effect") if effect is None else f"effect {effect}"
+    will = f"{number} ({kinds or 'none'}) will be tried again at once"
+    subject = "all" if everything else found[0]["subject"]  # of one effect its subject's: the job's story has the line
+    with cli.change("job retry", subject, will, yes=yes, reason=reason):
         again = cli.ledger.effects.retry(effect_id=effect, job_id=about)
     cli.shown.rows(RETRIED, [asdict(one) for one in again], output, cli.overview.now())
 

@@ -39,7 +39,10 @@ PROCESSES = {
     "metrics": FleetProcess("the ledger's metrics for Prometheus", ("supervisor_tasks.cli", "metrics")),
     "migrate": FleetProcess(
         "brings the ledger's tables up to date and ends",
-        ("supervisor_tasks.cli", "db", "upgrade", "--embedded", "--yes", "--reason", "supervisor run migrate"),
+        (
+            "supervisor_tasks.cli",
+            *("db", "upgrade", "--embedded", "--log", "--yes", "--reason", "supervisor run migrate"),
+        ),
     ),
     "reporter": FleetProcess("delivers SLURM's events, on slurmctld's host", ("plugins.reporter",), 9470),
 }

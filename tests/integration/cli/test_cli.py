@@ -220,25 +220,31 @@ def test_archive__jobs_that_ended__are_in_the_file_and_no_file_is_overwritten(
     assert "expected a day such as" in run("archive", "--before", "soon", "--to", "x", status=2).stderr
 
 
-def test_db_upgrade__over_a_revision_that_stops_old_processes__says_so(servers: tuple[Engine, dict[str, str]]) -> None:
-    url = make_url(servers[1]["DATABASE_URL"]).set(database=f"old_{os.getpid()}")
+@pytest.fixture
+def other_database(servers: tuple[Engine, dict[str, str]]) -> Iterator[str]:
+    """The URL of an empty database beside the ledger's."""
+    url = make_url(servers[1]["DATABASE_URL"]).set(database=f"other_{os.getpid()}")
     with servers[0].connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text(f"CREATE DATABASE {url.database}"))
-    old = url.render_as_string(hide_password=False)
-    environment = servers[1] | {"DATABASE_URL": old}
-    upgrade(old, "0014")
+        yield url.render_as_string(hide_password=False)
+        connection.execute(text(f"DROP DATABASE {url.database} WITH (FORCE)"))
+
+
+def test_db_upgrade__over_a_revision_that_stops_old_processes__says_so(
+    servers: tuple[Engine, dict[str, str]], other_database: str
+) -> None:
+    environment = servers[1] | {"DATABASE_URL": other_database}
+    upgrade(other_database, "0014")
     unasked = supervisor("db", "upgrade", env=environment)
-    still = revision(old)
+    still = revision(other_database)
     first = supervisor("db", "upgrade", "--yes", "--reason", "a new release", env=environment)
     second = supervisor("db", "upgrade", env=environment)
-    engine = create_engine(old)
+    engine = create_engine(other_database)
     (entry,) = OperatorLog(engine, "here").last(10)
     engine.dispose()
-    refused = upgraded_from("9999", old, environment)
-    with servers[0].connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text(f"DROP DATABASE {url.database} WITH (FORCE)"))
+    refused = upgraded_from("9999", other_database, environment)
     assert (unasked.exit_code, still) == (4, "0014")
-    assert unasked.stderr.startswith(f"{target('here', old)}\n")
+    assert unasked.stderr.startswith(f"{target('here', other_database)}\n")
     steps = int(newest_revision() or 0) - 14
     assert f"from 0014 to {newest_revision()} by {steps} migrations, for all clusters; its 2" in unasked.stderr
     assert (first.exit_code, second.exit_code) == (0, 0), (first.output, second.output)
@@ -248,6 +254,19 @@ def test_db_upgrade__over_a_revision_that_stops_old_processes__says_so(servers: 
     assert (refused.exit_code, "of a newer release" in refused.stderr) == (1, True)
     assert "after 0015, 0019, 0020, 0021, 0022, processes of the release before do not work" in first.stderr
     assert "stop them" not in second.stderr
+
+
+def test_db_upgrade__as_a_process_of_the_fleet__tells_it_in_lines_of_the_log(
+    servers: tuple[Engine, dict[str, str]], other_database: str
+) -> None:
+    environment = servers[1] | {"DATABASE_URL": other_database}
+    migrate = [sys.executable, "-m", "supervisor_tasks.cli", "run", "migrate"]
+    ended = subprocess.run(migrate, env=environment, capture_output=True, text=True, timeout=90, check=True)
+    begins, done = map(json.loads, ended.stderr.splitlines())
+    assert (ended.stdout, begins["event"], done["event"]) == ("", "tables_upgrade_begins", "tables_upgraded")
+    assert (begins["ledger"], begins["cluster"]) == (target("here", other_database), "here")
+    assert (done["before"], done["after"]) == (None, newest_revision())
+    assert supervisor("db", "upgrade", "--log", env=environment).exit_code == 2
 
 
 def upgraded_from(revision: str, url: str, environment: dict[str, str]) -> Result:
@@ -305,6 +324,7 @@ def test_retry__one_effect__starts_again_from_its_first_attempt(run: Run, ledger
     ]
     assert [again.attempts for again in ledger.effects.lease([EffectKind.POLL_SLURM])] == [1]
     assert said(run("effect", "list", "--state", "parked", "-o", "json")) == []
+    assert f"{operator()} gives the command job retry" in run("job", "show", job_id(1)).stdout
 
 
 def test_retry__of_a_job_or_all(run: Run, ledger: Ledger) -> None:
