@@ -173,7 +173,12 @@ class CliContext:
             return
         if not sys.stdin.isatty():
             raise NotConfirmedError("found no terminal to ask at; expected one, or --yes: nothing was changed")
-        if not typer.confirm("Go on?", err=True):
+        try:
+            confirmed = typer.confirm("Go on?", err=True)
+        except typer.Abort as error:  # Ctrl-C, or Ctrl-D
+            typer.echo(err=True)  # the question's line ends
+            raise NotConfirmedError("nothing was changed") from error
+        if not confirmed:
             raise NotConfirmedError("nothing was changed")
 
 

@@ -13,6 +13,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     UNREACHABLE = 3
     NOT_CONFIRMED = 4
+    INTERRUPTED = 130  # as a shell says of a program that SIGINT ended
 
 
 MEANINGS = {
@@ -22,6 +23,7 @@ MEANINGS = {
     ExitCode.USAGE: "wrong usage, or settings that cannot be worked with",
     ExitCode.UNREACHABLE: "the ledger's database does not answer: try again",
     ExitCode.NOT_CONFIRMED: "not confirmed: nothing was changed",
+    ExitCode.INTERRUPTED: "ended by Ctrl-C",
 }
 
 

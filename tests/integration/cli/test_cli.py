@@ -29,6 +29,7 @@ from devgrid.processes import wait_until
 from plugins import reporter
 from supervisor_tasks.cli import health
 from supervisor_tasks.cli.context import CliContext, operator
+from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.cli.target import target
 from supervisor_tasks.config.settings import Settings, load
 from supervisor_tasks.jobs.events import (
@@ -63,6 +64,7 @@ from tests.support.commands import Result, supervisor
 from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated
 
 HOSTILE = "no\x1b[2J\x07\nforged line [red]not markup[/red]"
+END_OF_INPUT = "\x04"  # Ctrl-D at a terminal
 Run = Callable[..., Result]
 
 
@@ -796,7 +798,7 @@ def test_change__that_fails__is_in_the_log_with_the_error(
     assert entry["outcome"] == "RuntimeError: a reason"
 
 
-@pytest.mark.parametrize(("typed", "status", "paused"), [("n\n", 4, False), ("y\n", 0, True)])
+@pytest.mark.parametrize(("typed", "status", "paused"), [("n\n", 4, False), (END_OF_INPUT, 4, False), ("y\n", 0, True)])
 def test_change__at_a_terminal__is_asked_about(
     ledger: Ledger, servers: tuple[Engine, dict[str, str]], typed: str, status: int, paused: bool
 ) -> None:
@@ -974,7 +976,7 @@ def test_list__watched__shows_what_has_changed_until_it_is_interrupted(
         assert process.stdout.readline() == f"{job_id(1)}\n"
         assert process.stdout.readline() == f"{job_id(1)}\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(deadline(30)) == 130
+        assert process.wait(deadline(30)) == ExitCode.INTERRUPTED
 
 
 def test_by_state__job_that_is_looked_at__is_as_old_as_its_first_event_there(ledger: Ledger) -> None:

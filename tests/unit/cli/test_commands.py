@@ -72,7 +72,16 @@ def test_help__lists_every_noun_and_every_exit_status() -> None:
     shown = supervisor("--help", env={}).output
     assert all(f"\n  {name} " in shown for names in MODULES.values() for name in names)
     assert set(MEANINGS) == set(ExitCode)
-    assert all(f"\n  {code.value}  " in shown for code in ExitCode)
+    assert all(f"\n  {code.value}  {meaning[:40]}" in shown for code, meaning in MEANINGS.items())
+    assert "\n  130  ended by Ctrl-C\n" in shown
+
+
+def test_exit_statuses__of_the_page__are_those_of_help() -> None:
+    _, _, listed = (
+        (PACKAGE.parent.parent / "docs" / "how-to" / "operate.md").read_text().partition("## Exit statuses\n")
+    )
+    rows = re.findall(r"^\| (\d+) \|", listed.partition("\n## ")[0], re.MULTILINE)
+    assert rows == [str(code.value) for code in ExitCode]
 
 
 @pytest.mark.parametrize("noun", ["", *sorted({words.split()[0] for words in ALL if " " in words})])
