@@ -18,11 +18,14 @@ from supervisor_tasks.doctor.verdicts import (
     host_key_verdict,
     job_submit_verdict,
     nodes_verdict,
+    off_within_s,
     version_verdict,
 )
 from supervisor_tasks.ledger.facts import SLURM_CLUSTER
+from supervisor_tasks.slurm import commands
 from supervisor_tasks.slurm.cluster import over_ssh
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
+from supervisor_tasks.slurm.parsers import controller_time_s
 
 COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct")
 COMMAND_S = 4.0
@@ -142,6 +145,18 @@ def login_clock(shared: Examined) -> Iterator[Finding]:
     yield clock_verdict("the login node", theirs_s - int(time.time()))
 
 
+def controller_clock(shared: Examined) -> Iterator[Finding]:
+    """How far slurmctld's clock is from ours, by its answer to `scontrol show config`."""
+    login_node = over_ssh(shared.slurm.needed().cluster)
+    shared.controller.needed()
+    asked_s = time.time()
+    argv = commands.show_config(login_node.paths.scontrol)
+    theirs_s = controller_time_s(login_node.ssh.run(login_node.admin, argv, timeout_s=COMMAND_S))
+    if theirs_s is None:
+        raise NotTriedError("`scontrol show config` does not tell slurmctld's time")
+    yield clock_verdict("slurmctld", off_within_s(theirs_s, asked_s, time.time()))
+
+
 def slurmrestd(shared: Examined) -> Iterator[Finding]:
     """Whether slurmrestd answers the admin, and how far slurmctld's clock is from ours."""
     cluster = shared.slurm.get().cluster
@@ -171,6 +186,7 @@ SETTINGS = (
     Probe("accounting", accounting, SLURM),
     Probe("nodes", nodes, SLURM),
     Probe("clock of the login node", login_clock, LOGIN),
+    Probe("clock of slurmctld", controller_clock, SLURM),
 )
 FLEET = (
     Probe("SSH login of a customer", customer_login, CUSTOMER),

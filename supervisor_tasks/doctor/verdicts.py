@@ -117,9 +117,11 @@ def _endpoint_verdict(one: EndpointSeen, chain_id: int, best: int, *, alone: boo
     if one.chain_id != chain_id:
         found = f"serves chain {one.chain_id}; expected {chain_id}"
         return red(name, found, "correct METASCHEDULER_ENDPOINT_RPC or CHAIN_ID")
-    about = f"chain {one.chain_id}, block {one.head}, {one.took_s * 1000:.0f} ms"
-    if one.head < best - BEHIND_BLOCKS:
-        return yellow(name, f"{about}; {best - one.head} blocks behind the best one", mend)
+    behind = best - one.head
+    lag = f"{behind} block{'' if behind == 1 else 's'} behind the best"
+    about = f"chain {one.chain_id}, block {one.head}, {lag}, {one.took_s * 1000:.0f} ms"
+    if behind > BEHIND_BLOCKS:
+        return yellow(name, f"{about}; expected at most {BEHIND_BLOCKS} blocks behind", mend)
     if one.took_s > SLOW_S:
         return yellow(name, f"{about}; expected an answer within {SLOW_S:g} s", mend)
     return green(name, about)
@@ -276,6 +278,13 @@ def job_submit_verdict(status: int, stderr: str) -> Finding:
 
 
 # --- clocks and certificates ------------------------------------------------------------------------------------------
+
+
+def off_within_s(theirs_s: int, asked_s: float, answered_s: float) -> float:
+    """Return how many seconds a clock is ahead of ours, at least. It was read, in whole seconds, at a moment between
+    these two of ours; 0 if it agrees with one of the moments between.
+    """
+    return min(theirs_s - int(asked_s), 0) or max(theirs_s - answered_s, 0)
 
 
 def clock_verdict(name: str, off_s: float) -> Finding:

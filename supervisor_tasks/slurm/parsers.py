@@ -347,6 +347,14 @@ def boot_time(answer: CommandAnswer) -> str:
     return found[1]
 
 
+def controller_time_s(answer: CommandAnswer) -> int | None:
+    """Return the time (Unix time) on slurmctld's own clock at which it answered `scontrol show config`; None when the
+    time is not shown so.
+    """
+    found = re.search(r"^Configuration data as of (\d{1,18})$", answer.stdout, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
 def next_id(answer: CommandAnswer) -> int:
     """Return the id of slurmctld's next job, from `scontrol show config`; 0 when it is not shown."""
     found = re.search(r"^NEXT_JOB_ID\s*=\s*(\d+)", answer.stdout, re.MULTILINE)

@@ -77,6 +77,9 @@ def test_doctor__a_whole_grid__is_green(grid: Grid) -> None:
     assert len(seen[-1]) - len(left_out(seen[-1])) >= 25
     assert "refuses a customer's job" in seen[-1]["job_submit.lua"]["found"]
     assert "as its jobs have cost" in seen[-1]["wallet"]["found"]
+    (endpoint,) = (row for name, row in seen[-1].items() if name.startswith("RPC endpoint "))
+    assert re.fullmatch(r"chain \d+, block \d+, 0 blocks behind the best, \d+ ms", endpoint["found"])
+    assert seen[-1]["clock of slurmctld"]["level"] == "green"
     table = supervisor("doctor", "--within-s", WITHIN_S, env=whole(grid))
     assert re.match(r"\d+ green, ", table.stdout.splitlines()[-1])
     key = grid.environment["ETH_PRIVATE_KEY"].removeprefix("0x")
@@ -117,6 +120,19 @@ def test_doctor__wrong_chain_partition_and_flower__are_named(grid: Grid) -> None
     assert found["Flower"]["level"] == "yellow"
     assert "FLOWER_URL" in found["Flower"]["mend"]
     assert found["squeue"]["level"] == "green"
+
+
+def test_doctor__slurmctld_is_a_minute_behind__is_named(grid: Grid, tmp_path: Path) -> None:
+    """Its answer is shifted: grid and tests share one clock."""
+    shifted = tmp_path / "scontrol"
+    head = "Configuration data as of"
+    shifted.write_text(f'#!/bin/bash\nscontrol "$@" | sed "s/^{head} .*/{head} $(($(date +%s) - 70))/"\n')
+    shifted.chmod(0o755)
+    found = examined(grid, {"SLURM_SCONTROL_PATH": str(shifted)})
+    assert found["clock of slurmctld"]["level"] == "red"
+    assert re.match(r"-(69|70) s to ours", found["clock of slurmctld"]["found"])
+    assert "on slurmctld" in found["clock of slurmctld"]["mend"]
+    assert found["clock of the login node"]["level"] == "green"
 
 
 def test_doctor__the_wallet_is_empty__tells_where_to_send_coins(grid: Grid) -> None:

@@ -39,6 +39,31 @@ def test_endpoints__beside_each_other(seen: Sequence[EndpointSeen], levels: list
     assert all(one.mend for one in found if one.level is not GREEN)
 
 
+def test_endpoints__that_answer__tell_chain_head_lag_and_time() -> None:
+    seen = [
+        look("a", head=100, took_s=0.0042),
+        look("b", head=99, took_s=1.25),
+        look("c", head=97),
+        look("d", head=90),
+        look("e", error="refused"),
+    ]
+    assert [one.found for one in verdicts.endpoint_verdicts(seen, CHAIN)] == [
+        "chain 179188, block 100, 0 blocks behind the best, 4 ms",
+        "chain 179188, block 99, 1 block behind the best, 1250 ms; expected an answer within 1 s",
+        "chain 179188, block 97, 3 blocks behind the best, 100 ms",
+        "chain 179188, block 90, 10 blocks behind the best, 100 ms; expected at most 5 blocks behind",
+        "refused",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("theirs_s", "off_s"),
+    [(99, -1), (100, 0), (101, 0), (103, 0), (104, 0.5), (40, -60), (164, 60.5)],
+)
+def test_off_within__answer_took_its_time__is_what_is_off_for_certain(theirs_s: int, off_s: float) -> None:
+    assert verdicts.off_within_s(theirs_s, 100.9, 103.5) == off_s
+
+
 @pytest.mark.parametrize(
     ("balance", "job_wei", "level", "told"),
     [

@@ -18,6 +18,7 @@ from supervisor_tasks.slurm.parsers import (
     SlurmRejectedError,
     SlurmUnavailableError,
     boot_time,
+    controller_time_s,
     elapsed_s,
     has_accounting,
     max_job_id,
@@ -417,6 +418,15 @@ def test_has_accounting__slurmctld_does_not_answer__is_unavailable() -> None:
         has_accounting(
             CommandAnswer(1, "", "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)")
         )
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [("1795482694", 1_795_482_694), ("2026-01-01T00:00:00", None), ("9" * 5000, None), ("", None)],
+)
+def test_controller_time__head_of_the_configuration__is_unix_time_or_none(shown: str, expected: int | None) -> None:
+    config = f"Configuration data as of {shown}\nBOOT_TIME               = 1795482690\n"
+    assert controller_time_s(CommandAnswer(0, config, "")) == expected
 
 
 @pytest.mark.parametrize("what", ["missing", "unloadable", "init-fails", "post-opt-fails"])

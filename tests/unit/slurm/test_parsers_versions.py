@@ -7,7 +7,15 @@ import pytest
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
 from supervisor_tasks.slurm.job_states import Phase
-from supervisor_tasks.slurm.parsers import CommandAnswer, boot_time, has_accounting, max_job_id, min_job_age_s, next_id
+from supervisor_tasks.slurm.parsers import (
+    CommandAnswer,
+    boot_time,
+    controller_time_s,
+    has_accounting,
+    max_job_id,
+    min_job_age_s,
+    next_id,
+)
 from supervisor_tasks.slurm.size import Size, memory_per_cpu_limit
 from supervisor_tasks.slurm.squeue import SqueueRow, listed_jobs, requests
 
@@ -73,6 +81,7 @@ def test_requests__of_each_version__are_what_was_asked_for(version: str) -> None
 def test_configuration__of_each_version__is_read(version: str) -> None:
     config = printed(version, "scontrol-show-config")
     assert int(boot_time(config)) > 1_700_000_000
+    assert 0 <= (controller_time_s(config) or 0) - int(boot_time(config)) < 60
     assert not has_accounting(config)
     assert (next_id(config), max_job_id(config), min_job_age_s(config)) == (6, 67_043_328, 300)
     assert parse_cluster_identity(config).name == "devgrid"
