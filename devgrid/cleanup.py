@@ -25,6 +25,7 @@ from devgrid.ancestors import end_with_command
 from devgrid.cluster.linux_users import Users
 from devgrid.cluster.slurm import cluster_folders, end_jobs
 from devgrid.processes import Processes, wait_until
+from devgrid.state_files import StateFileError
 
 GONE_WITHIN_S = 30.0
 TRIES = 3
@@ -145,8 +146,9 @@ def end_and_remove(folder: Path) -> None:
     if not folder.exists():
         return
     for own in reversed(cluster_folders(folder)):
-        _end_jobs(own)
-        Processes(own).stop_all()
+        with suppress(StateFileError):  # its processes are found by their marks
+            _end_jobs(own)
+            Processes(own).stop_all()
     processes = Processes(folder)
 
     def gone() -> bool:

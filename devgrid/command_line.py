@@ -34,6 +34,7 @@ from devgrid.processes import StartError
 from devgrid.services.workflow import WorkflowError
 from supervisor_tasks.errors import SupervisorError
 
+DEBUG = "DEVGRID_DEBUG"  # a variable: a bug's traceback is shown
 INTERRUPTED = 130  # as a shell says of a program that SIGINT ended
 CUSTOMER = "customer"
 LINES = "40"
@@ -68,7 +69,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Carry out one command; what goes wrong is said in one line, with status 1. Ctrl-C ends it with status 130."""
+    """Carry out one command; what goes wrong is said in one line, with status 1. Ctrl-C ends it with status 130.
+    DEVGRID_DEBUG=1 shows the traceback of a bug.
+    """
     options = _parser().parse_args(argv)
     try:
         options.run(options)
@@ -77,6 +80,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `devgrid logs worker | head`
     except TOLD as error:
         sys.exit(f"devgrid: {error}")
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            raise
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        sys.exit(f"devgrid: a bug of devgrid: found {said}; {DEBUG}=1 shows where")
     except KeyboardInterrupt:
         print("devgrid: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)

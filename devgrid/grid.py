@@ -78,7 +78,7 @@ class Grid:
 
     @classmethod
     def load(cls, folder: Path) -> "Grid":
-        """A grid that another program started."""
+        """A grid that another program started. Raises StateFileError."""
         chain, certificates = Chain.load(folder), make_certificates(folder / "tls")
         first = load_cluster(folder, chain, certificates, FIRST_PROVIDER)
         _, *folders = cluster_folders(folder)

@@ -17,6 +17,7 @@ from devgrid.cluster.cluster import GridCluster
 from devgrid.cluster.slurm import cluster_folders
 from devgrid.grid import Grid
 from devgrid.processes import Processes, Running
+from devgrid.state_files import StateFileError
 from supervisor_tasks.config import needs
 
 
@@ -45,7 +46,7 @@ def kept_folder() -> Path:
 
 
 def kept_grid() -> Grid:
-    """The grid, whose chain runs. Raises NoGridError."""
+    """The grid, whose chain runs. Raises NoGridError or StateFileError."""
     folder = kept_folder()
     if not _lives(folder):
         raise NoGridError(
@@ -56,13 +57,22 @@ def kept_grid() -> Grid:
 
 
 def remove_kept_grid() -> None:
-    """Stop the grid, dead or alive, and remove its files. Raises NoGridError."""
+    """Stop the grid, dead, damaged or alive, and remove its files. Raises NoGridError."""
     folder = kept_folder()
-    if _lives(folder):
-        Grid.load(folder).stop()
-    else:
+    grid = _whole_grid(folder)
+    if grid is None:
         end_and_remove(folder)
+    else:
+        grid.stop()
     CURRENT.unlink()
+
+
+def _whole_grid(folder: Path) -> Grid | None:
+    """The grid in a folder; None when it is dead or damaged."""
+    try:
+        return Grid.load(folder) if _lives(folder) else None
+    except StateFileError:
+        return None
 
 
 def _lives(folder: Path) -> bool:

@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from devgrid.machine import Deadline
+from devgrid.state_files import state_in
 
 PATIENCE_S = 5.0
 LONGEST_PAUSE_S = 1.0  # between two looks at a condition, however long a look takes
@@ -134,10 +135,11 @@ class Processes:
         return [entry for entry in self.started() if entry.process() is not None]
 
     def started(self) -> list[Running]:
-        """What was started here, oldest first, also what has ended since the last start."""
+        """What was started here, oldest first, also what has ended since the last start. Raises StateFileError."""
         if not self._register.exists():
             return []
-        return [Running(**entry) for entry in json.loads(self._register.read_text())]
+        with state_in(self._register) as entries:
+            return [Running(**entry) for entry in entries]
 
     def find(self, name: str) -> Running:
         """The live process of that name; KeyError when there is none."""

@@ -11,6 +11,7 @@ from eth_account import Account as Signer
 from devgrid.chain.actors import Administrators, Customers, Providers
 from devgrid.chain.client import ChainClient
 from devgrid.chain.model import Account, ChainAddresses, ChainNode, ChainPrices
+from devgrid.state_files import StateFileError, state_in
 
 CHAIN_FILE = "chain.json"
 
@@ -26,9 +27,9 @@ class Chain(ChainClient):
 
     @classmethod
     def load(cls, folder: Path) -> "Chain":
-        """The chain that was started in that folder. Raises FileNotFoundError when there was none."""
-        known = json.loads((folder / CHAIN_FILE).read_text())
-        return cls(folder, known["rpc_url"], known["chain_id"], ChainAddresses(**known["addresses"]))
+        """The chain that was started in that folder. Raises StateFileError when there was none."""
+        with state_in(folder / CHAIN_FILE) as known:
+            return cls(folder, known["rpc_url"], known["chain_id"], ChainAddresses(**known["addresses"]))
 
     def new_account(self, ether: int = 100, role: str | None = None) -> Account:
         """A new account with ether for gas; one with a role is remembered in chain.json (see `account`)."""
@@ -39,10 +40,11 @@ class Chain(ChainClient):
         return account
 
     def account(self, role: str) -> Account:
-        """An account by its role. Raises KeyError when no account has it."""
+        """An account by its role. Raises StateFileError when no account has it."""
         accounts = self._accounts()
         if role not in accounts:
-            raise KeyError(f"no account has the role {role!r}; known roles: {sorted(accounts)}")
+            known = ", ".join(sorted(accounts)) or "none"
+            raise StateFileError(self.folder / CHAIN_FILE, f"no account with the role {role!r} (known: {known})")
         return accounts[role]
 
     def register_provider(
@@ -71,8 +73,8 @@ class Chain(ChainClient):
         new.replace(self.folder / CHAIN_FILE)
 
     def _accounts(self) -> dict[str, Account]:
-        known = json.loads((self.folder / CHAIN_FILE).read_text())["accounts"]
-        return {role: Account(**account) for role, account in known.items()}
+        with state_in(self.folder / CHAIN_FILE) as known:
+            return {role: Account(**account) for role, account in known["accounts"].items()}
 
 
 def random_account() -> Account:

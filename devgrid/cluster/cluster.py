@@ -21,11 +21,13 @@ from devgrid.faults.limited_disk import start_spool_disk
 from devgrid.fleet import Fleet
 from devgrid.options import ClusterOptions
 from devgrid.processes import Processes, Running, free_port
+from devgrid.state_files import state_in
 from devgrid.tls import Certificates
 
 CALLBACK_KEY = "callback.key"
 ENVIRONMENT_FILE = "environment.json"
 PRICES = tuple(f"METASCHEDULER_{what}_PRICE_PER_MIN" for what in ("GPU", "CPU", "MEM"))
+NEEDED = ("CLUSTER_NAME", "DATABASE_URL", *PRICES)  # of a cluster's settings, by devgrid itself
 FIRST_PROVIDER = "provider"  # the role of the first cluster's account; the others' begin with it
 
 
@@ -208,8 +210,9 @@ def join_grid(
 
 
 def load_cluster(folder: Path, chain: Chain, certificates: Certificates, role: str) -> GridCluster:
-    """A cluster that another program started in that folder."""
-    environment = json.loads((folder / ENVIRONMENT_FILE).read_text())
+    """A cluster that another program started in that folder. Raises StateFileError."""
+    with state_in(folder / ENVIRONMENT_FILE) as found:
+        environment = {name: str(found[name]) for name in (*NEEDED, *found)}
     return GridCluster(Processes(folder), chain, Users(folder), certificates, role, environment)
 
 

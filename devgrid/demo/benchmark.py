@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import create_engine
-
 from devgrid.chain.model import ChainError, Provider
+from devgrid.demo.story import ledger_of
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
@@ -19,14 +18,11 @@ Tell = Callable[[str, str], None]
 
 
 def measure_and_approve(grid: Grid, tell: Tell) -> None:
-    """Until the grid has approved the cluster with its labels. Raises TimeoutError."""
+    """Until the grid has approved the cluster with its labels. Raises DemoError or TimeoutError."""
     address = grid.chain.account("provider").address
     tell("unknown", f"the contract does not know {address}")
-    engine = create_engine(grid.environment["DATABASE_URL"])
-    try:
+    with ledger_of(grid) as engine:
         _tell_run(BenchmarkStore(engine, grid.environment["CLUSTER_NAME"]), tell)
-    finally:
-        engine.dispose()
     wait_until(lambda: _waiting(grid, address) is not None, "the registration", TO_REGISTER_S, LOOK_EVERY_S)
     waiting = grid.chain.providers.waiting(address)
     tell("registered", f"{len(waiting.nodes)} nodes and {len(waiting.labels)} labels wait for approval")

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine
 
 from devgrid.chain.model import ChainPrices
 from devgrid.demo.benchmark import measure_and_approve
 from devgrid.demo.benchmark_site import GPUS_PER_NODE, NODES, prepare
-from devgrid.demo.story import DemoReporter, JobStory
+from devgrid.demo.story import DemoReporter, JobStory, ledger_of
 from devgrid.fleet import Fleet
 from devgrid.grid import Grid
 from devgrid.hand_in import check_script_size
@@ -37,7 +37,7 @@ def run_demo(workflow_text: str, keep_as: Path | None, benchmark: bool = False, 
         flower = _start_fleets(grid, reporter)
         if benchmark:
             measure_and_approve(grid, reporter.step)
-        with _ledger(grid) as engine:
+        with ledger_of(grid) as engine:
             _tell_jobs(grid, workflow_text, engine, reporter)
         if clusters > 1:
             _tell_workers(grid, flower, reporter)
@@ -144,15 +144,6 @@ def _tell_workers(grid: Grid, flower: Fleet, reporter: DemoReporter) -> None:
 
     wait_until(all_shown, "Flower to show a worker of each cluster", TO_BE_SHOWN_S, every_s=0.5)
     reporter.section("One Flower shows the workers of all clusters", "\n".join(sorted(flower.shown_workers())))
-
-
-@contextmanager
-def _ledger(grid: Grid) -> Iterator[Engine]:
-    engine = create_engine(grid.environment["DATABASE_URL"])
-    try:
-        yield engine
-    finally:
-        engine.dispose()
 
 
 def _how_to_go_on(grid: Grid) -> str:

@@ -1,9 +1,12 @@
 """What a demo prints: one job's steps as they happen, its output and its bill."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from devgrid.chain.model import Account, ChainJob
 from devgrid.cluster.cluster import GridCluster
@@ -28,7 +31,22 @@ NOTHING_EARNED = "The contract pays for whole minutes of SLURM's elapsed time, a
 
 
 class DemoError(Exception):
-    """The job did not end as it should."""
+    """The job, or the grid under it, did not end as it should."""
+
+
+@contextmanager
+def ledger_of(grid: Grid) -> Iterator[Engine]:
+    """The ledger of a grid's first cluster, for questions. Raises DemoError when its Postgres does not answer them."""
+    engine = create_engine(grid.environment["DATABASE_URL"])
+    try:
+        yield engine
+    except SQLAlchemyError as error:
+        said = str(getattr(error, "orig", None) or error).partition("\n")[0]
+        raise DemoError(
+            f"the ledger's Postgres: {said}; expected it to answer until the end: run the demo again"
+        ) from error
+    finally:
+        engine.dispose()
 
 
 class DemoReporter:

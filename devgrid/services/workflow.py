@@ -14,7 +14,7 @@ FOUND_CHARACTERS = 80  # of a wrong value, shown to its author
 
 
 class WorkflowError(ValueError):
-    """A workflow file that cannot be used; one line for each field that is wrong."""
+    """A workflow file that cannot be used: one line that names each field that is wrong."""
 
 
 class _Strict(BaseModel):
@@ -160,7 +160,7 @@ def load(text: str) -> Workflow:
     try:
         return Workflow.model_validate(_parsed(text))
     except ValidationError as error:
-        raise WorkflowError("\n".join(_lines(error))) from error
+        raise WorkflowError(" ".join("; ".join(_faults(error)).split())) from error
 
 
 def _parsed(text: str) -> Any:
@@ -267,7 +267,7 @@ def _export(variable: Variable) -> str:
     return f"export {variable.key}={shlex.quote(variable.value)}"
 
 
-def _lines(error: ValidationError) -> Iterator[str]:
+def _faults(error: ValidationError) -> Iterator[str]:
     for entry in error.errors(include_url=False):
         path = ".".join(str(part) for part in entry["loc"]) or "the file"
         found = "nothing" if entry["type"] == "missing" else _found(entry["input"])

@@ -204,6 +204,24 @@ def test_demo__interrupted__stops_quietly(tmp_path: Path) -> None:
     assert errors == "devgrid: interrupted\n"
 
 
+def test_demo__postgres_ends__is_told_in_one_line_and_everything_stops(tmp_path: Path) -> None:
+    environment = {**os.environ, "DEVGRID_LINK": str(tmp_path / "none"), "PYTHONUNBUFFERED": "1"}
+    argv = [sys.executable, "-m", "devgrid", "demo", str(WORKFLOWS / "sleeper.yaml")]
+    with subprocess.Popen(
+        argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        assert demo.stdout is not None
+        told = next(line for line in demo.stdout if "claimed" in line)
+        begun = psutil.Process(demo.pid).children(recursive=True)
+        (postgres,) = (one for one in begun if Path(*command_line(one)[:1]).name == "postgres")  # others write a title
+        postgres.kill()
+        rest, errors = demo.communicate(timeout=deadline(120))
+    assert demo.returncode == 1, told + rest + errors
+    assert re.fullmatch(r"devgrid: the ledger's Postgres: .*: run the demo again\n", errors), errors
+    assert "stopping everything" in rest
+    assert not [process for process in begun if process.is_running() and command_line(process)]  # a zombie has none
+
+
 def test_demo__two_clusters__each_runs_the_file_and_one_flower_shows_both(tmp_path: Path) -> None:
     ended = devgrid(tmp_path / "none", "demo", WORKFLOWS / "hello-world.yaml", "--clusters", "2")
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -12,6 +12,7 @@ from devgrid import REPOSITORY
 from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import BLOCK_GAS, BUILD, CHAIN_ID, start_chain
 from devgrid.chain.model import Account, ChainError, ChainNode, ChainPrices, JobDefinition
+from devgrid.state_files import StateFileError
 from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.abi_codec import Revert, event
 from supervisor_tasks.jobs.model import ChainStatus
@@ -77,7 +78,7 @@ def test_chain__its_file__is_private_and_loads(chain: Chain) -> None:
     assert (loaded.addresses, loaded.chain_id, loaded.ws_url) == (chain.addresses, CHAIN_ID, chain.ws_url)
     assert loaded.account("someone") == known
     assert known.private_key not in repr(known)
-    with pytest.raises(KeyError, match="no account has the role 'unknown'; known roles"):
+    with pytest.raises(StateFileError, match=r"no account with the role 'unknown' \(known: .*someone"):
         loaded.account("unknown")
 
 

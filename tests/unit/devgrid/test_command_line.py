@@ -1,11 +1,18 @@
-"""The command `devgrid` without a grid, with a dead one, and with words that it does not take."""
+"""The command `devgrid` without a grid, with a dead or damaged one, and with words that it does not take."""
 
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
 
+import psutil
 import pytest
 
 from devgrid import command_line, kept_grid
-from devgrid.processes import Processes
+from devgrid.chain.model import ChainAddresses
+from devgrid.cluster.cluster import NEEDED
+from devgrid.processes import Processes, Running
 
 WORKFLOW = "steps: [{run: {command: 'true'}}]\n"
 
@@ -62,6 +69,86 @@ def test_main__dead_grid__is_said_to_be_dead(link: Path, tmp_path: Path, words: 
     message = refused(*words)
     assert f"the grid in {folder} is dead" in message
     assert "\n" not in message
+
+
+@pytest.fixture
+def living(link: Path, tmp_path: Path) -> Iterator[Path]:
+    """The folder of a grid whose chain seems to run: a process of that name does."""
+    folder = tmp_path / "grid"
+    folder.mkdir()
+    with subprocess.Popen(["sleep", "600"]) as chain:
+        anvil = Running("anvil", chain.pid, psutil.Process(chain.pid).create_time())
+        (folder / "processes.json").write_text(json.dumps([asdict(anvil)]))
+        addresses = dict.fromkeys((field.name for field in fields(ChainAddresses)), "0x1")
+        known = {"rpc_url": "http://127.0.0.1:1", "chain_id": 1, "addresses": addresses, "accounts": {}}
+        (folder / "chain.json").write_text(json.dumps(known))
+        (folder / "environment.json").write_text(json.dumps(dict.fromkeys(NEEDED, "1")))
+        link.symlink_to(folder)
+        yield folder
+        chain.kill()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "found"),
+    [
+        ("processes.json", "[{", "text that is not JSON"),
+        ("processes.json", '[{"pid": 1}]', "values that do not fit (Running.__init__() missing"),
+        ("chain.json", "", "text that is not JSON"),
+        ("chain.json", "\udcff", "text that is not JSON"),
+        ("chain.json", "{}", "no 'rpc_url'"),
+        ("chain.json", "[]", "values that do not fit (list indices must be integers"),
+        (
+            "chain.json",
+            '{"rpc_url": 1, "chain_id": 1, "addresses": {"a": 1}}',
+            "values that do not fit (ChainAddresses",
+        ),
+        ("environment.json", "{}", "no 'CLUSTER_NAME'"),
+        ("environment.json", None, "no such file"),
+        ("", "", "no account with the role 'customer' (known: none)"),
+    ],
+)
+def test_main__damaged_file_of_the_grid__is_told_with_what_to_do(
+    living: Path, file: str, content: str | None, found: str
+) -> None:
+    if content is None:
+        (living / file).unlink()
+    elif file:
+        (living / file).write_text(content, errors="surrogateescape")
+    message = refused("jobs")
+    assert message.startswith(f"devgrid: {living / (file or 'chain.json')}: found {found}")
+    assert message.endswith(
+        "expected what devgrid wrote there: remove the grid with `devgrid down`, then start another"
+    )
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("file", ["chain.json", "environment.json"])
+def test_down__damaged_grid__ends_its_processes_and_is_removed(living: Path, link: Path, file: str) -> None:
+    (anvil,) = Processes(living).running()
+    (living / file).write_text("[{")
+    command_line.main(["down"])
+    assert anvil.process() is None
+    assert not living.exists()
+    assert not link.is_symlink()
+
+
+def test_down__list_of_processes_is_damaged__is_removed(living: Path, link: Path) -> None:
+    (living / "processes.json").write_text("[{")
+    command_line.main(["down"])
+    assert not living.exists()
+    assert not link.is_symlink()
+
+
+def test_main__bug__is_one_line_and_a_traceback_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_grid, "CURRENT", None)
+    message = refused("status")
+    assert message == (
+        "devgrid: a bug of devgrid: found AttributeError: 'NoneType' object has no attribute 'exists'; DEVGRID_DEBUG=1"
+        " shows where"
+    )
+    monkeypatch.setenv("DEVGRID_DEBUG", "1")
+    with pytest.raises(AttributeError):
+        command_line.main(["status"])
 
 
 def test_down__dead_grid__is_removed(link: Path, tmp_path: Path) -> None:

@@ -130,8 +130,11 @@ YAML = st.text(alphabet="steprunfoc: {}[]&*!|>-#'\"\n0129_\\", max_size=60)
 def test_load__any_text__is_a_workflow_or_an_error_of_ours(text: str) -> None:
     try:
         render(load(text)).encode()
-    except WorkflowError:
+    except WorkflowError as error:
+        said = str(error)
+    else:
         return
+    assert len(said.splitlines()) == 1
 
 
 def test_render__long_range__is_a_short_script(tmp_path: Path) -> None:
@@ -162,7 +165,15 @@ steps: [{run: {command: "echo 'a' $B\\nc", resources: {tasks: 4, cpusPerTask: 2}
 def test_load__several_fields_wrong__says_all_at_once() -> None:
     with pytest.raises(WorkflowError) as caught:
         load("resources: {tasks: none, gpus: -1}\nsteps: [{run: {command: x}}]")
-    assert len(str(caught.value).splitlines()) == 2
+    said = str(caught.value)
+    assert said.startswith("resources.tasks: found 'none'; ")
+    assert "; resources.gpus: found -1; " in said
+    assert "\n" not in said
+
+
+def test_load__line_feed_in_the_name_of_a_field__is_told_in_one_line() -> None:
+    with pytest.raises(WorkflowError, match=r"^a b: no such field; allowed: [^\n]*; found 1$"):
+        load('"a\\n b": 1\nsteps: [{run: {command: x}}]')
 
 
 @pytest.mark.parametrize(
