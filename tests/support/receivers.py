@@ -28,6 +28,7 @@ class WebhookReceiver(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.statuses: list[int] = []
         self.headers: dict[str, str] = {}  # of its next answers
+        self.texts: dict[int, str] = {}  # of its answers, by their status
         self.on_message: Callable[[], None] = lambda: None  # before it answers
         self.got: list[dict[str, Any]] = []
         self.requests: list[tuple[str, dict[str, str]]] = []  # path and headers
@@ -61,7 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in server.headers.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(f"status {status} of {self.path}".encode())
+        self.wfile.write(server.texts.get(status, f"status {status} of {self.path}").encode())
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""

@@ -4,6 +4,7 @@ worker die.
 
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -512,6 +513,51 @@ def test_mail__server_is_away_then_hangs_then_takes_it__is_one_mail(ledger: Ledg
     assert len(handler.mails) == 1
 
 
+@pytest.fixture
+def slack(webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]) -> Notifier:
+    """What a worker makes of NOTIFY_SLACK_URL; the server answers with Slack's words."""
+    webhook.texts = {200: "ok", 400: "invalid_payload"}
+    slack = {"NOTIFY_SLACK_URL": f"{webhook.url}/services/T01/B02/{TOKEN}", "NOTIFY_SETTLE_S": "0"}
+    return notifier_of(load(Need.NOTIFY, environment=postgres[1] | slack))
+
+
+def test_slack__answers_200__has_the_raise_and_its_end_once_each(
+    ledger: Ledger, webhook: WebhookReceiver, slack: Notifier
+) -> None:
+    ledger.alarms.on(ALARM, balance_wei=12, error="<!channel> & more")
+    notify(ledger, slack)
+    notify(ledger, slack)
+    ledger.alarms.off(ALARM)
+    notify(ledger, slack)
+    notify(ledger, slack)
+    assert [path for path, _ in webhook.requests] == [f"/services/T01/B02/{TOKEN}"] * 2
+    assert {headers["Content-Type"] for _, headers in webhook.requests} == {"application/json"}
+    assert [list(body) for body in webhook.got] == [["text"], ["text"]]
+    raised, resolved = (body["text"].splitlines() for body in webhook.got)
+    assert raised[0] == "*[here] CRITICAL: wallet_empty*"
+    assert {"balance_wei: 12", "error: &lt;!channel&gt; &amp; more"} <= set(raised)
+    assert resolved[0] == "*[here] RESOLVED: wallet_empty*"
+    assert [message.sent_at is not None for message in messages(ledger)] == [True, True]
+    assert not is_due(ledger)
+
+
+def test_slack__answers_400_invalid_payload__is_told_and_tried_again(
+    ledger: Ledger, webhook: WebhookReceiver, slack: Notifier
+) -> None:
+    webhook.statuses = [400]
+    ledger.alarms.on(ALARM)
+    notify(ledger, slack)
+    (message,) = messages(ledger)
+    assert (message.channel, message.attempts, message.sent_at) == ("slack", 1, None)
+    assert message.last_error == "HTTP status 400: invalid_payload"
+    pass_time(ledger, 10)
+    notify(ledger, slack)
+    first, second = (body["text"].splitlines() for body in webhook.got)
+    assert first[-1] == second[-1]
+    assert re.fullmatch(r"_[0-9a-f-]{36}-raised_", first[-1])
+    assert messages(ledger)[0].sent_at is not None
+
+
 def test_alertmanager__raise__is_repeated_until_the_alarm_is_over(
     ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
 ) -> None:
@@ -708,6 +754,67 @@ def test_command_drop__parked_messages__are_given_up_and_recorded(
     notify(ledger, notifier(webhook))
     assert [alarm.name for alarm in ledger.alarms.all()] == [ALARM]
     assert "gone" in supervisor("log", env=postgres[1]).stdout
+
+
+# --- quiet hours ---
+
+
+def with_quiet_hours(webhook: WebhookReceiver, environment: dict[str, str], over_for: timedelta) -> Notifier:
+    """What a worker makes of NOTIFY_QUIET_HOURS: two hours, which have been over for so long; below 0, they last."""
+    end = datetime.now(UTC) - over_for
+    hours = f"{end - timedelta(hours=2):%H:%M}-{end:%H:%M} UTC"
+    wanted = {"NOTIFY_WEBHOOK_URL": webhook.url, "NOTIFY_QUIET_HOURS": hours, "NOTIFY_SETTLE_S": "0"}
+    return notifier_of(load(Need.NOTIFY, environment=environment | wanted))
+
+
+def test_quiet_hours__alarm_begins_in_them__is_held_and_told_at_their_end(
+    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+) -> None:
+    quiet = with_quiet_hours(webhook, postgres[1], timedelta(hours=-1))
+    ledger.alarms.on(AlarmName.CLAIMS_FULL)
+    ledger.alarms.on(ALARM)
+    notify(ledger, quiet)
+    assert kinds(webhook) == ["firing wallet_empty"]  # it is critical
+    assert not is_due(ledger)
+    pass_time(ledger, 7_200)  # the hours move with the rows: their end was an hour ago
+    assert is_due(ledger)
+    loud = with_quiet_hours(webhook, postgres[1], timedelta(hours=1))
+    notify(ledger, loud)
+    notify(ledger, loud)
+    assert kinds(webhook) == ["firing wallet_empty", "firing claims_full"]
+    ledger.alarms.off(AlarmName.CLAIMS_FULL)
+    notify(ledger, loud)
+    assert kinds(webhook)[2:] == ["resolved claims_full"]
+
+
+def test_quiet_hours__alarm_ends_in_them__its_end_is_told_after_them(
+    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+) -> None:
+    ledger.alarms.on(AlarmName.CLAIMS_FULL)
+    notify(ledger, with_quiet_hours(webhook, postgres[1], timedelta(hours=1)))
+    pass_time(ledger, 79_200)  # 22 hours later
+    quiet = with_quiet_hours(webhook, postgres[1], timedelta(hours=-1))
+    ledger.alarms.off(AlarmName.CLAIMS_FULL)
+    notify(ledger, quiet)
+    assert kinds(webhook) == ["firing claims_full"]
+    assert not is_due(ledger)
+    pass_time(ledger, 7_200)
+    notify(ledger, with_quiet_hours(webhook, postgres[1], timedelta(hours=1)))
+    assert kinds(webhook) == ["firing claims_full", "resolved claims_full"]
+
+
+def test_quiet_hours__alarm_begins_and_ends_in_them__is_never_told(
+    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+) -> None:
+    quiet = with_quiet_hours(webhook, postgres[1], timedelta(hours=-1))
+    ledger.alarms.on(AlarmName.CLAIMS_FULL)
+    notify(ledger, quiet)
+    ledger.alarms.off(AlarmName.CLAIMS_FULL)
+    notify(ledger, quiet)
+    pass_time(ledger, 7_200)
+    notify(ledger, with_quiet_hours(webhook, postgres[1], timedelta(hours=1)))
+    assert webhook.got == []
+    assert not is_due(ledger)
 
 
 # --- silence ---
