@@ -80,6 +80,7 @@ CHAIN_LAG = Gauge(
     "supervisor_chain_head_lag_blocks", "Blocks of the node that are not read yet.", ["chain_id"], registry=REGISTRY
 )
 
+RESULTS = ("ok", "error")  # of what is timed
 VERDICTS = ("stored", "ignored", "malformed", "unknown_job", "too_many", "not_stored")
 
 
@@ -88,6 +89,9 @@ def zero(process: str) -> None:
     if process == "callbacks":
         for verdict in VERDICTS:
             CALLBACKS.labels(verdict)
+    if process == "worker":
+        for result in RESULTS:  # increase() does not count a first failure that creates its series
+            SSH_LOGINS.labels(result)
 
 
 def chain_not_read_yet(chain_id: int) -> None:

@@ -52,6 +52,15 @@ def test_zero__callbacks_process__has_each_verdict_before_the_first_callback() -
         assert any(line.startswith(f'supervisor_callbacks_received_total{{verdict="{verdict}"}}') for line in lines)
 
 
+def test_zero__worker__has_each_result_of_a_login_before_the_first_login() -> None:
+    instruments.zero("worker")
+    lines = lines_of(instruments.REGISTRY)
+    for result in ("ok", "error"):
+        assert any(
+            line.startswith(f'supervisor_ssh_login_duration_seconds_count{{result="{result}"}} ') for line in lines
+        )
+
+
 def test_chain_not_read_yet__head_and_lag__are_there_and_not_numbers() -> None:
     instruments.chain_not_read_yet(4711)
     lines = generate_latest(instruments.REGISTRY).decode().splitlines()
