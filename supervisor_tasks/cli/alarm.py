@@ -51,6 +51,20 @@ SILENCES = View(
         Column("REASON", "reason", flexible=True),
     ),
 )
+MESSAGES = View(
+    "messages",
+    "channel",
+    (
+        Column("CHANNEL", "channel"),
+        Column("KIND", "kind"),
+        Column("STATE", "state", "state"),
+        Column("PLANNED", "created_at", "age", wide=True),
+        Column("SENT", "sent_at", "age"),
+        Column("NEXT", "next_at", "age"),
+        Column("FAILED", "failed_tries", "number"),
+        Column("LAST ERROR", "last_error", flexible=True),
+    ),
+)
 
 
 class AlarmSort(StrEnum):
@@ -104,7 +118,7 @@ def show(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show an alarm with all that is known of its cause, and what to do; of one that is off, what it means.
+    """Show an alarm: what is known of its cause, what to do, and the messages of its last incident by channel.
 
     Example: supervisor alarm show wallet_empty
     """
@@ -121,12 +135,17 @@ def _show_alarm(cli: CliContext, name: str, output: Format) -> None:
     found.setdefault(name, {"name": name, "details": {}, "raised_at": None})
     meaning, silence = MEANINGS[AlarmName(name)], cli.ledger.incidents.silences().get(name)
     found[name] |= {"cause": meaning.cause, "do": meaning.advice} | _silenced(silence)
+    messages = [asdict(message) for message in cli.ledger.incidents.messages_of_last(name)]
+    found[name]["messages"] = messages
     if output in (Format.JSON, Format.YAML):
         cli.shown.document(found[name], output)
     elif output is Format.NAME:
         typer.echo(name)
     else:
-        cli.shown.facts(facts_of(found[name], silence, cli.now(), cli.settings.runbook_url))
+        now = cli.now()
+        cli.shown.facts(facts_of(found[name], silence, now, cli.settings.runbook_url))
+        cli.shown.blank()
+        cli.shown.table(MESSAGES, messages, now, wide=output is Format.WIDE)
 
 
 def facts_of(alarm: Mapping[str, Any], silence: Silence | None, now: datetime, runbook_url: str) -> dict[str, str]:

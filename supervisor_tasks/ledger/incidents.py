@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.incidents_sql import MAY_BE_SENT
+from supervisor_tasks.ledger.incidents_sql import MAY_BE_SENT, MESSAGE_STATE
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.notifications.model import TEST, Incident, MessageKind, Silence
 from supervisor_tasks.notifications.rules import NoticePlan
@@ -99,6 +99,17 @@ _DUE = text(
     ORDER BY message.attempts, message.id LIMIT :most
     """  # noqa: S608
 )
+_OF_LAST_INCIDENT = text(
+    f"""
+    SELECT message.channel, message.kind, {MESSAGE_STATE} AS state, message.created_at, message.sent_at,
+        CASE WHEN message.done_at IS NULL AND message.parked_at IS NULL AND message.due_at > now()
+            THEN message.due_at END AS next_at,
+        message.attempts, message.failing_since, message.last_error
+    FROM alarm_messages AS message WHERE message.incident_id = (
+        SELECT max(id) FROM alarm_incidents WHERE cluster = :cluster AND alarm = :alarm)
+    ORDER BY message.id
+    """  # noqa: S608
+)
 _SENT = text(
     """
     UPDATE alarm_messages AS message SET sent_at = COALESCE(sent_at, now()), attempts = 0, failing_since = NULL,
@@ -174,6 +185,25 @@ class OpenMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class IncidentMessage:
+    """A message of an incident and what became of it.
+
+    `state` is due, waiting, sent, failing, parked or dropped. `sent_at` is when the channel first took it, `next_at` when
+    it is sent or tried again. `failed_tries` and the two after it tell of the failures since the channel last took it.
+    """
+
+    channel: str
+    kind: MessageKind
+    state: str
+    created_at: datetime
+    sent_at: datetime | None
+    next_at: datetime | None
+    failed_tries: int
+    failing_since: datetime | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class UndeliveredMessages:
     """The messages that could not be sent for long. `parked` of them are not tried any more."""
 
@@ -244,6 +274,12 @@ class Incidents:
             OpenMessage(row.id, row.channel, MessageKind(row.kind), row.attempts, _incident(row, row.incident_id))
             for row in rows
         ]
+
+    def messages_of_last(self, alarm: str) -> list[IncidentMessage]:
+        """The messages of the alarm's last incident, open or closed, in the order in which they were planned."""
+        with read_connection(self._engine) as connection:
+            rows = list(connection.execute(_OF_LAST_INCIDENT, {"cluster": self._cluster, "alarm": alarm}))
+        return [IncidentMessage(row.channel, MessageKind(row.kind), *row[2:]) for row in rows]
 
     def silence(self, alarm: str, ends_at: datetime, reason: str) -> None:
         """Send no message of an alarm until then. What is still to tell is told after that."""

@@ -1,4 +1,4 @@
-"""What decides whether a message about an alarm is due, as SQL. Pure."""
+"""What decides whether a message about an alarm is due, and its state, as SQL. Pure."""
 
 # A resolution follows a raise that the channel has taken.
 MAY_BE_SENT = """
@@ -8,6 +8,16 @@ MAY_BE_SENT = """
     AND (message.kind <> 'resolved' OR EXISTS (SELECT FROM alarm_messages AS raised
         WHERE raised.incident_id = message.incident_id AND raised.channel = message.channel
             AND raised.kind = 'raised' AND raised.sent_at IS NOT NULL))
+"""
+# `sent` stays so while a channel that wants repeats waits for the next one. `waiting`: for the end of a silence, or for its
+# raise to be taken.
+MESSAGE_STATE = f"""
+    CASE WHEN message.done_at IS NULL AND message.parked_at IS NOT NULL THEN 'parked'
+        WHEN message.done_at IS NULL AND message.failing_since IS NOT NULL THEN 'failing'
+        WHEN {MAY_BE_SENT} THEN 'due'
+        WHEN message.sent_at IS NOT NULL THEN 'sent'
+        WHEN message.done_at IS NOT NULL THEN 'dropped'
+        ELSE 'waiting' END
 """
 # In the form of the driver: beat does without SQLAlchemy.
 SOMETHING_IS_DUE = f"""

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from supervisor_tasks.cli.alarm import ALARMS, SILENCES, summary_of
+from supervisor_tasks.cli.alarm import ALARMS, MESSAGES, SILENCES, summary_of
 from supervisor_tasks.cli.alarm import facts_of as alarm_facts
 from supervisor_tasks.cli.benchmark import BENCHMARKS, NODES, RUNS, VALUES, show_run
 from supervisor_tasks.cli.bill import Bill
@@ -150,6 +150,29 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
                 "wallet_empty": {"balance_wei": 12000, "needed_wei": 340000000000000, "address": CUSTOMERS[1]},
                 "effect_parked": {"effects": 1, "advice": "supervisor effect list --state parked"},
             }.items()
+        ],
+    ),
+    "alarm-messages": (
+        MESSAGES,
+        [
+            {
+                "channel": channel,
+                "kind": kind,
+                "state": state,
+                "created_at": ago(minutes=60),
+                "sent_at": sent_at,
+                "next_at": next_at,
+                "failed_tries": failed_tries,
+                "failing_since": None if error is None else ago(minutes=60),
+                "last_error": error,
+            }
+            for channel, kind, state, sent_at, next_at, failed_tries, error in [
+                ("alertmanager", "raised", "sent", ago(minutes=60), NOW + timedelta(seconds=48), 0, None),
+                ("mail", "raised", "sent", ago(minutes=59), None, 0, None),
+                ("slack", "raised", "failing", None, NOW + timedelta(minutes=4), 9, "HTTP status 500: it is away"),
+                ("command", "raised", "parked", None, None, 97, "exit status 127: notify-the-pager: not found"),
+                ("mail", "resolved", "due", None, None, 0, None),
+            ]
         ],
     ),
     "tx-list": (
@@ -493,6 +516,8 @@ def an_alarm(shown: Output) -> None:
     alarm = {"name": "slurm_not_answering", "raised_at": ago(minutes=61), "details": details}
     silence = Silence(ago(minutes=10), NOW + timedelta(hours=2), "slurmctld is upgraded")
     shown.facts(alarm_facts(alarm, silence, NOW, "docs/how-to/alarms"))
+    shown.blank()
+    shown.table(MESSAGES, LISTS["alarm-messages"][1], NOW)
 
 
 def a_cluster(shown: Output) -> None:

@@ -911,6 +911,48 @@ def test_command_silence__is_listed_recorded_and_ended(ledger: Ledger, postgres:
     assert "not silenced" in run("alarm", "unsilence", "wallet_empty", "--yes", status=1).stderr
 
 
+# --- what is seen of the messages -----------------------------------------------------------------------------------
+
+
+def test_command_show__one_channel_fails__has_sent_tries_and_error_of_each(
+    ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+) -> None:
+    webhook.statuses = [500]
+    ledger.alarms.on(ALARM)
+    with webhook_receiver() as other:
+        notify(ledger, notifier(webhook, other))
+    failing, sent = json.loads(supervisor("alarm", "show", ALARM, "-o", "json", env=postgres[1]).stdout)["messages"]
+    assert (failing["channel"], failing["kind"], failing["state"]) == ("webhook 0", "raised", "failing")
+    assert (failing["sent_at"], failing["failed_tries"]) == (None, 1)
+    assert "HTTP status 500" in failing["last_error"]
+    assert datetime.fromisoformat(failing["next_at"]) > datetime.fromisoformat(failing["failing_since"])
+    assert (sent["channel"], sent["kind"], sent["state"]) == ("webhook 1", "raised", "sent")
+    assert datetime.fromisoformat(sent["sent_at"]) >= datetime.fromisoformat(sent["created_at"])
+    assert (sent["next_at"], sent["failed_tries"], sent["last_error"]) == (None, 0, None)
+    lines = supervisor("alarm", "show", ALARM, env=postgres[1]).stdout.splitlines()
+    table = lines[lines.index("") + 1 :]
+    assert table[0].split() == ["CHANNEL", "KIND", "STATE", "SENT", "NEXT", "FAILED", "LAST", "ERROR"]
+    assert [line.split()[:4] for line in table[1:]] == [
+        ["webhook", "0", "raised", "failing"],
+        ["webhook", "1", "raised", "sent"],
+    ]
+
+
+def test_messages_of_last__a_second_incident__has_none_of_the_first(ledger: Ledger, webhook: WebhookReceiver) -> None:
+    def kinds_and_states() -> list[tuple[str, str]]:
+        return [(message.kind.value, message.state) for message in ledger.incidents.messages_of_last(ALARM)]
+
+    assert kinds_and_states() == []
+    ledger.alarms.on(ALARM)
+    notify(ledger, notifier(webhook))
+    ledger.alarms.off(ALARM)
+    notify(ledger, notifier(webhook))
+    assert kinds_and_states() == [("raised", "sent"), ("resolved", "sent")]
+    ledger.alarms.on(ALARM)
+    notify(ledger, notifier(webhook))
+    assert kinds_and_states() == [("raised", "sent")]
+
+
 # --- what is left behind --------------------------------------------------------------------------------------------
 
 
