@@ -13,6 +13,7 @@ from supervisor_tasks.ledger.counters import Counters
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import BALANCE, Balance
+from supervisor_tasks.ledger.incidents_sql import MESSAGE_STATE
 
 NEVER = 0.0  # of a moment that was not, or of a first one of none
 
@@ -32,6 +33,12 @@ _MOMENTS = text(
 _TICKS = text(
     "SELECT name, EXTRACT(EPOCH FROM succeeded_at)::float8 AS at_s FROM periodic_runs"
     " WHERE cluster = :cluster AND number IS NULL"
+)
+_MESSAGES = text(
+    f"""
+    SELECT {MESSAGE_STATE} AS state, count(*) AS messages FROM alarm_messages AS message
+    WHERE message.cluster = :cluster AND message.done_at IS NULL GROUP BY 1
+    """  # noqa: S608
 )
 _COST = text(
     """
@@ -64,6 +71,7 @@ class Figures:
     balance: Balance | None = None
     cost_wei: float | None = None
     totals: Mapping[tuple[str, str], Decimal] = field(default_factory=dict)  # by name and label; see counters.py
+    messages: Mapping[str, int] = field(default_factory=dict)  # about alarms, that are left to send, by their state
 
 
 def read_figures(engine: Engine, cluster: str) -> Figures:
@@ -72,6 +80,7 @@ def read_figures(engine: Engine, cluster: str) -> Figures:
     with read_connection(engine) as connection:
         moments = Moments(*connection.execute(_MOMENTS, here).one())
         ticks = {row.name: row.at_s for row in connection.execute(_TICKS, here)}
+        messages = {row.state: row.messages for row in connection.execute(_MESSAGES, here)}
         cost_wei = connection.scalar(_COST, here)
     balance = Facts(engine, cluster).get(BALANCE)
-    return Figures(moments, ticks, balance, cost_wei, Counters(engine, cluster).read())
+    return Figures(moments, ticks, balance, cost_wei, Counters(engine, cluster).read(), messages)

@@ -25,6 +25,7 @@ from supervisor_tasks.monitoring.instruments import ClusterLabel
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
 EFFECT_STATES = ("due", "waiting", "leased", "parked", "failing")
+MESSAGE_STATES = ("due", "failing", "parked")
 OPEN_STATES = ("SIGNED", "SENT")
 CREDIT = 10**18  # of the contract's smallest unit
 TRANSACTIONS_OF_A_JOB = 3  # its claim, RUNNING and its end
@@ -139,6 +140,8 @@ def _trouble(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
         "alarm",
         _with_zeros(names, raised),
     )
+    messages = _with_zeros(MESSAGE_STATES, figures.messages)
+    yield _family("alarm_messages", "Messages about alarms that are left to send.", "state", messages)
     yield _family(
         "periodic_work_timestamp_seconds", "When periodic work last succeeded, or ended.", "work", figures.ticks
     )

@@ -33,13 +33,14 @@ from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.due import Due
+from supervisor_tasks.ledger.figures import read_figures
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED, RuleSettings, due
 from supervisor_tasks.notifications.channels import Command, Mail, Notifier, Tls, Webhook
 from supervisor_tasks.notifications.deliver import notify
 from supervisor_tasks.notifications.forms import json_form
 from supervisor_tasks.notifications.from_settings import notifier_of
-from supervisor_tasks.notifications.rules import Policy
+from supervisor_tasks.notifications.rules import Policy, plan
 from tests.support.commands import Result, supervisor
 from tests.support.ledger import emptied, migrated, through
 from tests.support.receivers import HANGS, MailReceiver, WebhookReceiver, mail_receiver, webhook_receiver
@@ -951,6 +952,31 @@ def test_messages_of_last__a_second_incident__has_none_of_the_first(ledger: Ledg
     ledger.alarms.on(ALARM)
     notify(ledger, notifier(webhook))
     assert kinds_and_states() == [("raised", "sent")]
+
+
+def test_figures__a_message_on_its_way__is_counted_by_its_state(ledger: Ledger, webhook: WebhookReceiver) -> None:
+    def counted() -> dict[str, int]:
+        assert read_figures(ledger.engine, "there").messages == {}
+        return dict(read_figures(ledger.engine, "here").messages)
+
+    webhook.statuses = [404, 404]
+    ledger.alarms.on(ALARM)
+    with ledger.engine.begin() as connection:
+        for incident, now in ledger.incidents.to_plan(connection):
+            ledger.incidents.carry_out(connection, incident, plan(incident, ["webhook 0"], True, AT_ONCE, now))
+    assert counted() == {"due": 1}
+    ledger.incidents.silence(ALARM, in_a_while(days=1), "known")
+    assert counted() == {"waiting": 1}
+    ledger.incidents.unsilence(ALARM)
+    notify(ledger, notifier(webhook))
+    assert counted() == {"failing": 1}
+    pass_time(ledger, 86_401)
+    assert counted() == {"failing": 1}  # though it is due again
+    notify(ledger, notifier(webhook))
+    assert counted() == {"parked": 1}
+    ledger.incidents.drop_parked()
+    assert counted() == {}
+    assert [message.state for message in ledger.incidents.messages_of_last(ALARM)] == ["dropped"]
 
 
 # --- what is left behind --------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, T
 from supervisor_tasks.monitoring.metrics import (
     EFFECT_STATES,
     KEPT_S,
+    MESSAGE_STATES,
     OPEN_STATES,
     CachedReading,
     LedgerMetrics,
@@ -77,7 +78,9 @@ TOTALS = {
     ("claim_to_submit", "+Inf"): Decimal(1),
     ("claim_to_submit", "sum"): Decimal(4000 * 10**6),
 }
-FIGURES = Figures(Moments(100.0, 200.0, 300.0, 400.0), {"scan": 500.0}, Balance("0xab", 6000), 200.0, TOTALS)
+FIGURES = Figures(
+    Moments(100.0, 200.0, 300.0, 400.0), {"scan": 500.0}, Balance("0xab", 6000), 200.0, TOTALS, {"failing": 2}
+)
 
 
 def exposition(summary: StatusSummary, figures: Figures, *, healthy: bool = True) -> list[str]:
@@ -105,6 +108,8 @@ def exposition(summary: StatusSummary, figures: Figures, *, healthy: bool = True
         'supervisor_alarm{alarm="wallet_empty",cluster="main"} 1.0',
         'supervisor_alarm{alarm="slurm_state_lost",cluster="main"} 0.0',
         'supervisor_alarm_raised_timestamp_seconds{alarm="wallet_empty",cluster="main"} 1.7954352e+09',
+        'supervisor_alarm_messages{cluster="main",state="failing"} 2.0',
+        'supervisor_alarm_messages{cluster="main",state="parked"} 0.0',
         'supervisor_periodic_work_timestamp_seconds{cluster="main",work="scan"} 500.0',
         'supervisor_transactions_open{cluster="main",state="sent"} 3.0',
         'supervisor_transactions_open{cluster="main",state="signed"} 0.0',
@@ -156,6 +161,7 @@ def test_exposition__of_an_empty_ledger__has_a_zero_for_each_kind_state_and_alar
         for state in EFFECT_STATES
     ]
     zeros += [f'supervisor_alarm{{alarm="{name}",cluster="main"}}' for name in AlarmName]
+    zeros += [f'supervisor_alarm_messages{{cluster="main",state="{state}"}}' for state in MESSAGE_STATES]
     zeros += ['supervisor_healthy{cluster="main"}', 'supervisor_callbacks_unread{cluster="main"}']
     zeros += [f'supervisor_transactions_open{{cluster="main",state="{state.lower()}"}}' for state in OPEN_STATES]
     unread = {f'supervisor_wallet_{name}{{address="",cluster="main"}} NaN' for name in ("balance_wei", "jobs")}
