@@ -51,7 +51,8 @@ class CliContext:
         """The database, which is told first. Use it for what is not about one cluster."""
         url = running_database_url(self.settings)
         engine = open_engine(self.settings, connections=3, url=url)
-        typer.echo(target(self.settings.cluster_name, url), err=True)
+        self.shown.target = target(self.settings.cluster_name, url)
+        typer.echo(self.shown.target, err=True)
         return engine
 
     def tell_target(self) -> None:

@@ -34,6 +34,7 @@ class Output:
     def __init__(self, secrets: Sequence[str]) -> None:
         self._hide = hiding(secrets)
         self.color = True
+        self.target = ""  # the ledger that the command speaks to, once it has told it
         self._into: io.StringIO | None = None
 
     def line(self, text: str) -> str:
@@ -136,10 +137,10 @@ class Output:
         print(text, file=self._into or sys.stdout)
 
     def repeated(self, show: Callable[[], None], every_s: float | None) -> None:
-        """Show something once; with `every_s` again and again, on a cleared screen, until Ctrl-C."""
+        """Show something once; with `every_s` again and again, on a cleared screen below the target, until Ctrl-C."""
         while True:
             if every_s is not None and sys.stdout.isatty():
-                typer.echo(CLEAR, nl=False)
+                typer.echo(CLEAR + f"{self.target}\n" * bool(self.target), nl=False)
             show()
             if every_s is None:
                 return

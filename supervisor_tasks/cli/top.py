@@ -22,6 +22,7 @@ from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.status import EFFECTS, facts_of, findings_of
 from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.cli.wording import counted
+from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.status_queries import JobFilter, StatusSummary
@@ -32,7 +33,6 @@ STATES = View(
     (Column("STATE", "state", "state"), Column("JOBS", "jobs", "number"), Column("OLDEST", "oldest_at", "age")),
 )
 FACTS = (
-    "cluster",
     "health",
     "claims",
     "submissions",
@@ -49,7 +49,6 @@ FACTS = (
     "RPC endpoints",
 )
 FEW_FACTS = (
-    "cluster",
     "health",
     "claims",
     "submissions",
@@ -106,16 +105,26 @@ def top(
     cli = cli_context(context)
     cli.shown.color = not no_color
     screen = Screen()
+    cli.overview.now()  # tells which ledger this is, and refuses another one, before the screen is taken
     with _own_screen():
         while True:
-            jobs = cli.overview.jobs(JobFilter(() if screen.only is None else (screen.only.value,)))
-            _draw(cli, screen, jobs)
-            key = _key(every_s)
+            try:
+                key, screen = _one_look(cli, screen, every_s)
+            except LedgerUnavailableError as error:
+                _tell_below(f"{error}; the screen is an older one, and is read again every {span(every_s)}")
+                key = _key(every_s)
             if key == "q":
                 return
-            if screen.asks and key == "y":
-                _switch_claims(cli)
-            screen = pressed(screen, key, [str(row["job_id"]) for row in jobs])
+
+
+def _one_look(cli: CliContext, screen: Screen, every_s: float) -> tuple[str, Screen]:
+    """Draw the screen, and do what a key asks for. Returns the key and the next screen. Raises LedgerUnavailableError."""
+    jobs = cli.overview.jobs(JobFilter(() if screen.only is None else (screen.only.value,)))
+    _draw(cli, screen, jobs)
+    key = _key(every_s)
+    if screen.asks and key == "y":
+        _switch_claims(cli)
+    return key, pressed(screen, key, [str(row["job_id"]) for row in jobs])
 
 
 def pressed(screen: Screen, key: str, job_ids: Sequence[str]) -> Screen:
@@ -169,11 +178,18 @@ def _switch_claims(cli: CliContext) -> None:
 def _draw(cli: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) -> None:
     """Draw the screen in one write, so that it does not flicker; what does not fit is left out."""
     columns, rows = os.get_terminal_size()
-    room = rows - 2
+    room = rows - 3
     lines = _overview_and_jobs(cli, screen, jobs, room) if screen.opened is None else _story(cli, screen, room)
     question = f"{_claims(cli)[1]}: go on? y/n" if screen.asks else KEYS
-    shown = [*lines[:room], "", question[: columns - 1]]
+    shown = [cli.shown.target[:columns], *lines[:room], "", question[: columns - 1]]
     sys.stdout.write(HOME + f"{CLEAR_LINE}\r\n".join(shown) + CLEAR_BELOW)
+    sys.stdout.flush()
+
+
+def _tell_below(text: str) -> None:
+    """Write a line in the place of the keys."""
+    columns, rows = os.get_terminal_size()
+    sys.stdout.write(f"\x1b[{rows};1H{text[: columns - 1]}{CLEAR_LINE}")
     sys.stdout.flush()
 
 
@@ -188,7 +204,7 @@ def _overview_and_jobs(cli: CliContext, screen: Screen, jobs: Sequence[Mapping[s
     facts = facts_of(snapshot, findings_of(cli, snapshot))
     facts["throughput"] = throughput(cli.overview.settled_within(THROUGHPUT_S))
     with cli.shown.captured() as above:
-        overview(cli.shown, snapshot, facts, cli.overview.by_state(), cli.now(), brief=room < FEW_LINES - 2)
+        overview(cli.shown, snapshot, facts, cli.overview.by_state(), cli.now(), brief=room < FEW_LINES - 3)
         title = "all that are not settled" if screen.only is None else screen.only.value
         cli.shown.title(f"jobs: {title}")
     first = max(screen.marked + 1 - max(room - len(above) - 1, 1), 0)  # the marked job is the last line at most

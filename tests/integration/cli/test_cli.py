@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -991,6 +992,77 @@ def test_by_state__job_that_is_looked_at__is_as_old_as_its_first_event_there(led
     assert overview.now() - row["oldest_at"] >= timedelta(hours=2)
 
 
+def target_of(environment: dict[str, str]) -> str:
+    return target(environment["CLUSTER_NAME"], environment["DATABASE_URL"])
+
+
+@contextmanager
+def in_terminal(words: Sequence[str], environment: dict[str, str], lines: int = 40) -> Iterator["Screen"]:
+    """The command in a terminal of 80 columns; in the end it is killed, if the test has not ended it."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 80, 0, 0))
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", *words]
+    with subprocess.Popen(
+        argv,
+        cwd=REPOSITORY,
+        env=environment | {"TERM": "xterm"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C in the terminal reaches the command
+    ) as process:
+        os.close(theirs)
+        try:
+            yield Screen(ours, process)
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+@contextmanager
+def database_away(environment: dict[str, str]) -> Iterator[None]:
+    """The database ends its connections and takes no new ones."""
+    url = make_url(environment["DATABASE_URL"])
+    engine = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
+    with engine.connect() as connection:
+        connection.execute(text(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS false"))
+        try:
+            connection.execute(text(end), {"name": url.database})
+            yield
+        finally:
+            connection.execute(text(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS true"))
+    engine.dispose()
+
+
+def test_watched__in_a_terminal__tells_the_ledger_each_time(
+    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+) -> None:
+    bring_to_queued(ledger, 1)
+    with in_terminal(("job", "list", "--watch", "0.2"), servers[1]) as screen:
+        screen.wait_for(target_of(servers[1]), "QUEUED")
+        for _ in range(2):
+            screen.shown = ""
+            screen.wait_for("\x1b[2J", f"{target_of(servers[1])}\r\n", "QUEUED")
+        os.write(screen.terminal, b"\x03")
+        assert screen.process.wait(deadline(30)) == 130
+
+
+def test_top__ledger_away__keeps_the_screen_and_goes_on(ledger: Ledger, servers: tuple[Engine, dict[str, str]]) -> None:
+    bring_to_queued(ledger, 1)
+    with in_terminal(("top", "--every", "0.3"), servers[1]) as screen:
+        screen.wait_for("QUEUED", "q quit")
+        with database_away(servers[1]):
+            screen.shown = ""
+            screen.wait_for("the ledger's database:")
+        screen.shown = ""
+        screen.wait_for("QUEUED", "q quit")
+        os.write(screen.terminal, b"\x03")
+        assert screen.process.wait(deadline(30)) == 130
+        screen.wait_for("\x1b[?1049l")
+
+
 def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
     ledger: Ledger, servers: tuple[Engine, dict[str, str]]
 ) -> None:
@@ -999,27 +1071,18 @@ def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
     ledger.ticks.record(SCANNED, readings=lambda: {CHAIN_HEAD: 120045, f"{QUEUE}chain": 2, f"{QUEUE}slurm": 310})
     with ledger.engine.begin() as connection:
         ledger.cursors.set(connection, "contract", 120042, "0x1")
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "top", "--every", "0.3"]
-    environment = servers[1] | {"TERM": "xterm"}
-    with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process:
-        os.close(theirs)
-        screen = Screen(ours)
-        try:
-            wanted = ["1 job settled in the last 10m00s", "at the head", "SLURM", "does not answer", "unread callbacks"]
-            wanted += ("block 120045", "block 120042, 3 blocks behind the head", "messages: chain 2, slurm 310")
-            screen.wait_for("jobs: all that are not settled", "0x00000000", "QUEUED", "q quit", *wanted)
-            screen.press("\r", "what happened", "submitted as 101", "what comes next")
-            screen.press("b", "jobs: all that are not settled")
-            screen.press("f", "jobs: CLAIMED", "jobs: none")
-            screen.press("p", "no more jobs will be claimed; 1 job under way will go on: go on? y/n")
-            screen.press("y", "paused by an operator")
-            os.write(ours, b"q")
-            assert process.wait(deadline(30)) == 0
-        finally:
-            process.kill()
-            os.close(ours)
+    with in_terminal(("top", "--every", "0.3"), servers[1]) as screen:
+        wanted = ["1 job settled in the last 10m00s", "at the head", "SLURM", "does not answer", "unread callbacks"]
+        wanted += (target_of(servers[1]), "block 120045", "block 120042, 3 blocks behind the head")
+        wanted += ("messages: chain 2, slurm 310", "0x00000000", "QUEUED", "q quit")
+        screen.wait_for("jobs: all that are not settled", *wanted)
+        screen.press("\r", target_of(servers[1]), "what happened", "submitted as 101", "what comes next")
+        screen.press("b", "jobs: all that are not settled")
+        screen.press("f", "jobs: CLAIMED", "jobs: none")
+        screen.press("p", "no more jobs will be claimed; 1 job under way will go on: go on? y/n")
+        screen.press("y", "paused by an operator")
+        os.write(screen.terminal, b"q")
+        assert screen.process.wait(deadline(30)) == 0
     assert ledger.switches.is_set(Switch.CLAIMING_PAUSED)
     assert [entry["command"] for entry in OperatorLog(ledger.engine, "here").last(5)] == ["claims pause"]
 
@@ -1034,27 +1097,17 @@ def test_top__in_a_terminal_of_24_lines__shows_the_marked_job_and_the_end_of_a_s
         ledger.record(JobChange(job, Submitted(SlurmId(100 + number))))
     oldest = ids[0][:10]
     ledger.record(*(JobChange(ids[0], ToppedUp(f"claim-top-up:{minutes}", minutes)) for minutes in range(1, 9)))
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "top", "--every", "0.3"]
-    environment = servers[1] | {"TERM": "xterm"}
-    with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process:
-        os.close(theirs)
-        screen = Screen(ours)
-        try:
-            screen.wait_for("12 QUEUED", "jobs: all that are not settled", ids[-1][:10], "q quit")
-            assert oldest not in screen.shown
-            for _ in ids[:-1]:
-                screen.press("j", "q quit")
-            screen.wait_for(oldest)
-            screen.press("\r", ids[0], "what happened")
-            assert "what comes next" not in screen.shown
-            screen.press("j", "what comes next")
-            os.write(ours, b"q")
-            assert process.wait(deadline(30)) == 0
-        finally:
-            process.kill()
-            os.close(ours)
+    with in_terminal(("top", "--every", "0.3"), servers[1], lines=24) as screen:
+        screen.wait_for("12 QUEUED", "jobs: all that are not settled", ids[-1][:10], "q quit")
+        assert oldest not in screen.shown
+        for _ in ids[:-1]:
+            screen.press("j", "q quit")
+        screen.wait_for(oldest)
+        screen.press("\r", ids[0], "what happened")
+        assert "what comes next" not in screen.shown
+        screen.press("j", "what comes next")
+        os.write(screen.terminal, b"q")
+        assert screen.process.wait(deadline(30)) == 0
 
 
 def settled(ledger: Ledger, number: int) -> None:
@@ -1071,21 +1124,22 @@ def test_top__without_a_terminal__is_refused(run: Run) -> None:
 class Screen:
     """What a program has written to its terminal since the last key."""
 
-    def __init__(self, terminal: int) -> None:
-        self._terminal = terminal
+    def __init__(self, terminal: int, process: "subprocess.Popen[bytes]") -> None:
+        self.terminal = terminal
+        self.process = process
         self.shown = ""
 
     def press(self, key: str, *expected: str) -> None:
         self.shown = ""
-        os.write(self._terminal, key.encode())
+        os.write(self.terminal, key.encode())
         self.wait_for(*expected)
 
     def wait_for(self, *expected: str) -> None:
         until_s = time.monotonic() + deadline(30)
         while not all(words in self.shown for words in expected):
             assert time.monotonic() < until_s, self.shown[-3000:]
-            if select.select([self._terminal], [], [], 0.5)[0]:
-                self.shown += os.read(self._terminal, 65536).decode(errors="replace")
+            if select.select([self.terminal], [], [], 0.5)[0]:
+                self.shown += os.read(self.terminal, 65536).decode(errors="replace")
 
 
 WALLET = "0x" + "a" * 40
