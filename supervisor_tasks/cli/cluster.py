@@ -156,13 +156,20 @@ def release_wallet(context: typer.Context, reason: options.Reason = "", yes: opt
     cluster, wallet = cli.settings.cluster_name, cli.ledger.wallets.held()
     if wallet is None:
         raise CommandError(f"found no wallet of the cluster {cluster!r}; there is nothing to release")
-    heard_at = summary(cli.database, cluster).heard_at
-    if heard_at is not None and cli.now() - heard_at < AT_WORK:
+    now, left = cli.now(), summary(cli.database, cluster)
+    heard_at = left.heard_at
+    if heard_at is not None and now - heard_at < AT_WORK:
         raise CommandError(
-            f"found the fleet of {cluster!r} at work {(cli.now() - heard_at).seconds} s ago; expected none for"
+            f"found the fleet of {cluster!r} at work {(now - heard_at).seconds} s ago; expected none for"
             f" {AT_WORK.seconds} s: stop its workers and beat first"
         )
-    will = f"other clusters may work with {wallet.address}, until the fleet of {cluster!r} starts again"
+    jobs = f"{counted(left.open_jobs, 'job')} of {cluster!r} not settled"
+    seen = (
+        "whose fleet was never heard"
+        if heard_at is None
+        else f"whose fleet was heard {span((now - heard_at).total_seconds())} ago"
+    )
+    will = f"other clusters may work with {wallet.address}, until the fleet starts again: {jobs}, {seen}"
     with cli.change("cluster release-wallet", cluster, will, yes=yes, reason=reason):
         cli.ledger.wallets.release()
     typer.echo("released")

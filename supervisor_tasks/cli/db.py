@@ -1,11 +1,14 @@
 """The commands for the ledger's tables."""
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Annotated
 
 import psycopg
 import structlog
 import typer
+from sqlalchemy import Engine, inspect
 
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import CliContext, cli_context, operator
@@ -17,6 +20,8 @@ from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.embedded_servers import database_url, running_database_url
 from supervisor_tasks.config.private_files import StateFolderError
 from supervisor_tasks.config.settings import SettingsError
+from supervisor_tasks.errors import LedgerUnavailableError
+from supervisor_tasks.ledger.clusters import known_clusters
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.migrations import newest_revision, pending, revision, stops_old_processes, tables
 from supervisor_tasks.ledger.migrations import upgrade as upgrade_tables
@@ -65,9 +70,8 @@ def upgrade(
         log.info("tables_upgrade_begins", ledger=target(cli.settings.cluster_name, url), change=will)
     elif will:
         cli.confirm(will, yes=yes)
-    before, after = upgrade_tables(url)
-    if before != after:
-        _store(cli, url, will, reason)
+    with _recorded(cli, url, will, reason):
+        before, after = upgrade_tables(url)
     if as_log:
         log.info("tables_upgraded", before=before, after=after)
     else:
@@ -123,12 +127,42 @@ def _will(url: str, found: str | None) -> str:
     )
 
 
-def _store(cli: CliContext, url: str, will: str, reason: str) -> None:
-    """Store the upgrade in the operators' log, which it may just have made."""
+@contextmanager
+def _recorded(cli: CliContext, url: str, will: str, reason: str) -> Iterator[None]:
+    """Store the upgrade, and what came of it, in the operators' log of each cluster. Older tables may have no log yet: then
+    it is stored after the upgrade.
+    """
+    if not will:
+        yield
+        return
     engine = open_engine(cli.settings, connections=1, url=url)
-    log = OperatorLog(engine, cli.settings.cluster_name)
-    log.end(log.begin("tables", operator=operator(), command="db upgrade", change=will, reason=reason), DONE)
-    engine.dispose()
+    texts = {"operator": operator(), "command": "db upgrade", "change": will, "reason": reason}
+    try:
+        begun = _begun(cli, engine, texts)
+        try:
+            yield
+        except BaseException as error:
+            with suppress(LedgerUnavailableError):  # then the outcome stays unknown
+                _end(begun, f"{type(error).__name__}: {error}")
+            raise
+        _end(begun or _begun(cli, engine, texts), DONE)
+    finally:
+        engine.dispose()
+
+
+def _begun(cli: CliContext, engine: Engine, texts: Mapping[str, str]) -> list[tuple[OperatorLog, list[int]]]:
+    """Store that the upgrade begins; returns the entries by log. Without the tables that this takes, none."""
+    has = inspect(engine).get_table_names()
+    if not {"operator_log", "periodic_runs", "cursors", "instance_tags"} <= set(has):
+        return []
+    clusters = sorted({cli.settings.cluster_name, *known_clusters(engine)})
+    logs = [OperatorLog(engine, cluster) for cluster in clusters]
+    return [(log, log.begin("tables", **texts)) for log in logs]
+
+
+def _end(begun: Sequence[tuple[OperatorLog, list[int]]], outcome: str) -> None:
+    for log, entries in begun:
+        log.end(entries, outcome)
 
 
 def _wait_for(url: str, wait_s: float) -> None:

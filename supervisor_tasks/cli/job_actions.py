@@ -77,7 +77,8 @@ def cancel(context: typer.Context, job: JobName, reason: options.RequiredReason,
         )
     if found.wants_cancel:
         raise CommandError("found a job that is being cancelled already; `supervisor job show` tells how far it is")
-    will = f"{found.job_id} ({found.state}) will be cancelled; the customer pays for the minutes that it has run"
+    most = counted(found.limit_min, "minute")
+    will = f"{found.job_id} ({found.state}) will be cancelled; the customer pays for what it has run, {most} at most"
     with cli.change("job cancel", found.job_id, will, yes=yes, reason=reason):
         after = cli.ledger.record(JobChange(found.job_id, OperatorCancelled(reason)))[found.job_id]
     typer.echo(f"{after.job_id} is {after.state}; `supervisor job show {after.job_id[:12]}` shows how it goes on")
@@ -145,7 +146,8 @@ def resubmit(context: typer.Context, job: JobName, reason: options.RequiredReaso
             f"found {found.state}, and {len(parked_here)} parked submissions; expected SUBMITTING and one: what is not parked"
             " is looked for still, see `supervisor effect list --state parked`"
         )
-    will = f"{found.job_id} will be submitted again; if SLURM has or had it, the customer's script runs twice"
+    tries = counted(parked_here[0]["attempts"], "try", "tries")
+    will = f"{found.job_id} will be submitted again after {tries}; if SLURM has or had it, the customer's script runs twice"
     with cli.change("job resubmit", found.job_id, will, yes=yes, reason=reason):
         after = cli.ledger.record(JobChange(found.job_id, OperatorConfirmedNotSubmitted(reason)))[found.job_id]
     typer.echo(f"{after.job_id} is {after.state}")

@@ -11,7 +11,7 @@ from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.ledger.archive import archive as write_archive
-from supervisor_tasks.ledger.retention import HELD, SCRIPTS_KEPT_DAYS
+from supervisor_tasks.ledger.retention import HELD, SCRIPTS_KEPT_DAYS, Retention
 
 retention = options.noun("Pause and resume the deletion of old rows.", example="retention pause")
 archive = options.single()
@@ -47,9 +47,15 @@ def resume(context: typer.Context, reason: options.Reason = "", yes: options.Yes
 
 
 def _old_rows(cli: CliContext) -> str:
+    """Return what the deletion is about, with how much of it there is now."""
     days = cli.settings.retention_days
-    scripts = f"scripts of jobs that ended more than {counted(SCRIPTS_KEPT_DAYS, 'day')} ago"
-    return scripts if days == 0 else f"{scripts}, and jobs that ended more than {counted(days, 'day')} ago,"
+    old = Retention(cli.ledger.engine, cli.ledger.cluster, days).old()
+    scripts = f"scripts of jobs that ended more than {counted(SCRIPTS_KEPT_DAYS, 'day')} ago (now {old.scripts})"
+    return (
+        scripts
+        if days == 0
+        else f"{scripts}, and jobs that ended more than {counted(days, 'day')} ago (now {old.jobs}),"
+    )
 
 
 @archive.command()

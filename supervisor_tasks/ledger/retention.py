@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, TextClause, text
 
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.benchmarks import MOST_ENDED, MOST_MEASURED
+from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import TEXT, Fact
 from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
@@ -83,6 +84,15 @@ _OLD_JOBS = text(
     ORDER BY updated_at LIMIT :most FOR UPDATE OF jobs SKIP LOCKED
     """  # noqa: S608  only constants
 )
+_OLD = text(
+    """
+    SELECT
+        (SELECT count(*) FROM jobs WHERE cluster = :cluster AND state = 'SETTLED' AND script IS NOT NULL
+            AND updated_at < now() - make_interval(days => :script_days)) AS scripts,
+        (SELECT count(*) FROM jobs WHERE cluster = :cluster AND state IN ('SETTLED', 'REFUSED') AND :days > 0
+            AND updated_at < now() - make_interval(days => :days)) AS jobs
+    """
+)
 _OF_JOBS = ("effects", "events", "callbacks", "transactions", "jobs")  # jobs last: effects refer to them
 _LOOSE_TRANSACTIONS = text(
     f"""
@@ -132,6 +142,14 @@ class Deleted:
     left: bool
 
 
+@dataclass(frozen=True, slots=True)
+class OldRows:
+    """How many scripts and jobs are old enough to be deleted. Some of them may still be needed, and stay."""
+
+    scripts: int
+    jobs: int
+
+
 class Retention:
     """The old rows of one cluster. `days` is how long rows are kept after their end; 0: for ever."""
 
@@ -144,6 +162,12 @@ class Retention:
     def held(self) -> str | None:
         """Why the operator has nothing deleted; None when it is not so."""
         return self._facts.get(HELD)
+
+    def old(self) -> OldRows:
+        """Count what is old enough to be deleted. Raises LedgerUnavailableError; a retry helps."""
+        where = {"cluster": self._cluster, "script_days": SCRIPTS_KEPT_DAYS, "days": self._days}
+        with read_connection(self._engine) as connection:
+            return OldRows(*connection.execute(_OLD, where).one())
 
     def delete(self, goes_on: Callable[[], bool]) -> Deleted:
         """Delete old rows in small transactions, until none is left, PASS_S or PASS_JOBS is reached, or `goes_on`

@@ -206,8 +206,12 @@ def test_retention__paused_and_resumed__sets_the_fact(run: Run, ledger: Ledger) 
     run("retention", "pause", "--yes", status=2)  # without a reason
     run("retention", "pause", "--reason", "audit of 2025", "--yes")
     assert ledger.facts.get(HELD) == "audit of 2025"
+    settled(ledger, 1)
+    with ledger.engine.begin() as connection:
+        connection.execute(text("UPDATE jobs SET updated_at = now() - interval '401 days'"))
     said_then = run("retention", "resume", "--yes").stderr
-    assert "more than 400 days ago, will be deleted" in said_then
+    assert "more than 7 days ago (now 1)" in said_then
+    assert "more than 400 days ago (now 1), will be deleted" in said_then
     assert "audit of 2025" in said_then
     assert ledger.facts.get(HELD) is None
 
@@ -257,6 +261,27 @@ def test_db_upgrade__over_a_revision_that_stops_old_processes__says_so(
     assert (refused.exit_code, "of a newer release" in refused.stderr) == (1, True)
     assert "after 0015, 0019, 0020, 0021, 0022, processes of the release before do not work" in first.stderr
     assert "stop them" not in second.stderr
+
+
+def test_db_upgrade__fails_and_is_repeated__is_in_the_log_of_each_cluster(
+    servers: tuple[Engine, dict[str, str]], other_database: str
+) -> None:
+    environment = servers[1] | {"DATABASE_URL": other_database}
+    upgrade(other_database, "0028")
+    engine = create_engine(other_database)
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO instance_tags (cluster, tag) VALUES ('there', '\\x01')"))
+        connection.execute(text("CREATE FUNCTION account_effect() RETURNS int LANGUAGE sql AS 'SELECT 1'"))
+    failed = supervisor("db", "upgrade", "--yes", env=environment)
+    with engine.begin() as connection:
+        connection.execute(text("DROP FUNCTION account_effect()"))
+    supervisor("db", "upgrade", "--yes", env=environment)
+    logs = [OperatorLog(engine, cluster).last(10) for cluster in ("here", "there")]
+    engine.dispose()
+    assert failed.exit_code == 1, failed.output
+    for done, before in logs:
+        assert (done["command"], done["outcome"]) == ("db upgrade", "done")
+        assert "account_effect" in before["outcome"]
 
 
 def test_db_upgrade__as_a_process_of_the_fleet__tells_it_in_lines_of_the_log(
