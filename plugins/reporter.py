@@ -336,7 +336,7 @@ def main() -> None:
     try:
         channel = open_channel(supervisor_of(options))
     except (ValueError, OSError) as error:
-        print(f"reporter: {error}", file=sys.stderr)
+        log.error("process_refuses_to_start", reason=str(error))
         sys.exit(2)
     with channel:
         health = HealthStub(channel)
@@ -347,7 +347,8 @@ def main() -> None:
             try:
                 reporter.run()
             except OSError as error:
-                sys.exit(f"reporter: {error}")
+                log.error("reporter_ends", reason=str(error))
+                sys.exit(1)
 
 
 @contextmanager
@@ -359,7 +360,8 @@ def _served(options: argparse.Namespace, reporter: Reporter, health: HealthStub)
     try:
         server = serve_health(options.health, options.cluster, options.spool, reporter.figures, health)
     except (OSError, ValueError) as error:
-        print(f"reporter: --health: found {options.health!r}; expected a free host:port ({error})", file=sys.stderr)
+        reason = f"--health: found {options.health!r}; expected a free host:port ({error})"
+        log.error("process_refuses_to_start", reason=reason)
         sys.exit(2)
     try:
         yield

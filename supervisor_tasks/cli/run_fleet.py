@@ -185,13 +185,14 @@ class FleetRunner:
                 key.fileobj.close()  # type: ignore[union-attr]
 
     def _write(self, child: Child, read: bytes) -> None:
-        """Write whole lines. A line of JSON stays as it is, for programs; other lines begin with the child's name."""
+        """Write whole lines, each with the child's name: JSON has it as `process`, other lines begin with it."""
         *lines, child.rest = (child.rest + read).split(b"\n")
         if not read and child.rest:
             lines, child.rest = [child.rest], b""
         for line in lines:
-            name = b"" if line.startswith(b"{") else f"{child.name}: ".encode()
-            self._out.write(name + line + b"\n")
+            is_json = line.startswith(b'{"')
+            name = f'{{"process": "{child.name}", ' if is_json else f"{child.name}: "
+            self._out.write(name.encode() + line.removeprefix(b"{" if is_json else b"") + b"\n")
         self._out.flush()
 
     def _reap(self) -> int:
@@ -238,16 +239,13 @@ def run_fleet(flags: Flags) -> int:
     given = {**os.environ, **flags.settings}
     lines = missing_servers(flags, given)
     if lines:
-        print(*lines, sep="\n", file=sys.stderr)
+        logs.tell_refusal("\n".join(lines), given.get("CLUSTER_NAME", ""))
         return WRONG_SETTINGS
-    seen = sorted(name for name in flags.settings if name.lower() in KEYS)
-    if seen:
-        print(
-            f"supervisor run: found {', '.join(seen)} on the command line, which every user of this host can read;"
-            f" expected the variable, or {seen[0]}_FILE",
-            file=sys.stderr,
-        )
     guard_process()
     logs.configure(secrets=given_secrets(given), cluster=given.get("CLUSTER_NAME", ""))
     logs.log_crashes()
+    seen = sorted(name for name in flags.settings if name.lower() in KEYS)
+    if seen:
+        expected = f"the variable, or {seen[0]}_FILE: every user of this host can read the command line"
+        log.warning("secret_on_the_command_line", found=", ".join(seen), expected=expected)
     return FleetRunner(given, sys.stdout.buffer).run()

@@ -77,6 +77,18 @@ def configure(level: str = "info", secrets: Sequence[str] = (), cluster: str = "
     )
 
 
+def tell_refusal(reasons: str, cluster: str) -> None:
+    """Tell why the process cannot start, a line for each reason: as plain text on a terminal, otherwise as a line of the log.
+    It is for the time before the log is configured, or for settings that do not allow that.
+    """
+    if sys.stderr.isatty():
+        print(reasons, file=sys.stderr)
+        return
+    configure(cluster=cluster)
+    for reason in reasons.splitlines():
+        structlog.get_logger().error("process_refuses_to_start", reason=reason)
+
+
 def log_crashes() -> None:
     """Have this process log an exception that ends it, or one of its threads, as a line like all others."""
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config import ssh_keys
 from supervisor_tasks.config.needs import (
     KEYS,
@@ -595,21 +596,21 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
 
 
 def load_or_exit(*needs: Need) -> Settings:
-    """Return the settings; without valid ones, print why and end the process with status 2."""
+    """Return the settings; without valid ones, tell why and end the process with status 2."""
     with or_exit():
         return load(*needs)
 
 
 @contextmanager
 def or_exit() -> Iterator[None]:
-    """On a SupervisorError, print it and end the process with status 2: for what the process cannot work without.
+    """On a SupervisorError, tell it and end the process with status 2: for what the process cannot work without.
 
     Celery continues after other errors in the handlers of its signals.
     """
     try:
         yield
     except SupervisorError as error:
-        print(error, file=sys.stderr)
+        logs.tell_refusal(str(error), os.environ.get("CLUSTER_NAME", ""))
         sys.exit(2)
 
 

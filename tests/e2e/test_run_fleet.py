@@ -68,9 +68,9 @@ def child(fleet: Running, name: str) -> psutil.Process | None:
 
 
 def told(grid: Grid) -> list[dict[str, Any]]:
-    """The lines of JSON in the merged log."""
-    lines = (grid.processes.logs / "fleet.log").read_text().splitlines()
-    return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+    """The lines of the merged log; a last one that has not ended is left out. Each is an object of JSON."""
+    *lines, _ = (grid.processes.logs / "fleet.log").read_text().split("\n")
+    return [json.loads(line) for line in lines]
 
 
 def settles(grid: Grid) -> ChainStatus:
@@ -89,6 +89,7 @@ def test_run_fleet__flags_and_variables__a_job_ends_and_a_killed_worker_starts_a
     ended = {"event": "process_ended", "process": "worker", "status": -9, "starts_again_in_s": 1}
     wait_until(lambda: any(ended.items() <= line.items() for line in told(grid)), "the line", PATIENCE_S, 0.1)
     assert settles(grid) is ChainStatus.FINISHED
+    assert {str(line.get("process")) for line in told(grid)} >= {"migrate", "worker", "beat", "callbacks", "metrics"}
     process = fleet.process()
     assert process is not None
     children = process.children()

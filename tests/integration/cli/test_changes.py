@@ -227,8 +227,8 @@ def test_change__of_each_command__asks_and_is_recorded(
     first, *will, refusal = unasked.stderr.splitlines()
     assert first == f"here@{url.query['host']}/{url.database}"
     assert will[-1].endswith(".")
-    told = re.sub(r"0x[0-9a-f]+", "", " ".join(will))  # an id is no number
-    assert re.search(r"(?<![\w.])\d+", told), f"no number in {will}"
+    without_ids = re.sub(r"0x[0-9a-f]+", "", " ".join(will))
+    assert re.search(r"(?<![\w.])\d+", without_ids), f"no number in {will}"
     assert "nothing was changed" in refusal
     assert log.last(10) == []
     confirmed = supervisor(*words, "--yes", env=environment)

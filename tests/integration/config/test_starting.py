@@ -77,6 +77,15 @@ def ended(argv: Sequence[str | Path], state: Path, **environment: str) -> subpro
     return subprocess.run(argv, cwd=REPOSITORY, env=given, capture_output=True, text=True, timeout=deadline(PATIENCE_S))
 
 
+def reason(line: str) -> str:
+    """Why a process of the fleet did not start, of a line of its log; an operator's command tells it in plain text."""
+    if not line.startswith("{"):
+        return line
+    told: dict[str, str] = json.loads(line)
+    assert (told["event"], told["level"]) == ("process_refuses_to_start", "error")
+    return told["reason"]
+
+
 def test_worker__no_site_can_be_built__says_why_in_a_line_and_ends_with_2() -> None:
     """Redis runs there, so Celery has begun; Postgres does not."""
     outer = new_state_folder()
@@ -85,7 +94,7 @@ def test_worker__no_site_can_be_built__says_why_in_a_line_and_ends_with_2() -> N
         done = ended([*CELERY, "worker", "-Q", "main.default"], outer)
     finally:
         subprocess.run(["rm", "-rf", str(outer)], check=True)
-    last = done.stderr.splitlines()[-1]
+    last = reason(done.stderr.splitlines()[-1])
     assert done.returncode == 2, done.stderr
     assert f"STATE_DIR: the postgres of {outer} does not answer; see {outer}/postgres/server.log" in last
     assert "Traceback" not in done.stderr
@@ -106,7 +115,10 @@ def test_state_folder__cannot_be__is_told_in_a_line_with_status_2(argv: Sequence
     done = ended(argv, tmp_path / "file" / "state", SLURM_SSH_PUBLIC_KEY=PUBLIC_LINE, LISTEN_ADDRESS="127.0.0.1:0")
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"STATE_DIR: found '{tmp_path}/file/state'; expected a folder where servers can run (")
+    assert line.startswith("{") == ("upgrade" not in argv)
+    assert reason(line).startswith(
+        f"STATE_DIR: found '{tmp_path}/file/state'; expected a folder where servers can run ("
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a program as another user")

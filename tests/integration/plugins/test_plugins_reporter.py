@@ -470,4 +470,6 @@ def test_reporter__no_spool__says_so_in_one_line(processes: Processes, spool: Pa
     argv = [sys.executable, "-m", "plugins.reporter", "--spool", str(spool), "--supervisor", "127.0.0.1:1"]
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(60))
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("reporter: [Errno 2] No such file or directory")
+    told = json.loads(done.stderr.splitlines()[-1])
+    assert (told["event"], told["level"]) == ("reporter_ends", "error")
+    assert told["reason"].startswith("[Errno 2] No such file or directory")

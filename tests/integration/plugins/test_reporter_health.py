@@ -139,7 +139,9 @@ def test_reporter__address_is_taken__ends_with_a_line(spool: Path) -> None:
         argv = [sys.executable, "-m", "plugins.reporter", *options]
         ended = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(60))
     assert ended.returncode == TAKEN
-    assert ended.stderr.splitlines()[-1].startswith(f"reporter: --health: found '127.0.0.1:{port}'; expected a free")
+    told = json.loads(ended.stderr.splitlines()[-1])
+    assert told["event"] == "process_refuses_to_start"
+    assert told["reason"].startswith(f"--health: found '127.0.0.1:{port}'; expected a free")
     assert "Traceback" not in ended.stderr
 
 

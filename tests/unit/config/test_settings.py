@@ -1,6 +1,7 @@
 """The settings: every variable that operators already have, and what is said about those that cannot be used."""
 
 import base64
+import json
 import os
 import subprocess
 import sys
@@ -584,4 +585,5 @@ def test_load_or_exit__malformed__every_line_on_stderr_and_status_2() -> None:
     )
     assert ended.returncode == 2
     assert ended.stdout == ""
-    assert [line.partition(":")[0] for line in ended.stderr.splitlines()] == ["CHAIN_ID", "ETH_PRIVATE_KEY"]
+    told = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert [line["reason"].partition(":")[0] for line in told] == ["CHAIN_ID", "ETH_PRIVATE_KEY"]
