@@ -312,19 +312,24 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, every
         time.sleep(max(every_s, min(2 * took_s, LONGEST_PAUSE_S)))
 
 
-def free_port() -> int:
+def free_port(in_a_row: int = 1) -> int:
     """A TCP port of 127.0.0.1 that no process has, chosen at random below those that the kernel gives to connections: another
-    process would soon get one of these.
+    process would soon get one of these. With `in_a_row` the first of so many, none of which any process has.
     """
     below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
-        port = FIRST_PORT + secrets.randbelow(below - FIRST_PORT)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
+        port = FIRST_PORT + secrets.randbelow(below - FIRST_PORT - in_a_row)
+        if all(_is_free(port + more) for more in range(in_a_row)):
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def answers(port: int) -> bool:

@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
@@ -233,6 +233,7 @@ def cancel(context: typer.Context, reason: options.Reason = "", yes: options.Yes
 def history(
     context: typer.Context,
     label: Annotated[str | None, typer.Option(help="All values of this label, instead of the runs.")] = None,
+    since: options.Since = None,
     limit: options.Limit = 20,
     output: options.Output = Format.TABLE,
     watch: options.Watch = None,
@@ -243,21 +244,24 @@ def history(
     Example: supervisor benchmark history --label compute.gflops
     """
     cli = cli_context(context)
+    younger = options.age(since)
     if label is None:
-        cli.present(RUNS, lambda: _runs(cli, limit, output), output, watch, no_color)
+        cli.present(RUNS, lambda: _runs(cli, limit, younger, output), output, watch, no_color)
     else:
-        cli.present(VALUES, lambda: _values(cli, label, limit), output, watch, no_color)
+        cli.present(VALUES, lambda: _values(cli, label, limit, younger), output, watch, no_color)
 
 
-def _runs(cli: CliContext, limit: int, output: Format) -> list[dict[str, Any]]:
-    runs = cli.ledger.benchmarks.runs(limit)
+def _runs(cli: CliContext, limit: int, younger: timedelta | None, output: Format) -> list[dict[str, Any]]:
+    runs = cli.ledger.benchmarks.runs(limit, None if younger is None else cli.now() - younger)
     if output in (Format.TABLE, Format.WIDE):
         return [run | {"hardware": _hardware(run["hardware"])} for run in runs]
     return runs
 
 
-def _values(cli: CliContext, label: str, limit: int) -> list[dict[str, Any]]:
-    points = cli.ledger.benchmarks.history(label)[-limit:]
+def _values(cli: CliContext, label: str, limit: int, younger: timedelta | None) -> list[dict[str, Any]]:
+    now = cli.now()
+    found = [one for one in cli.ledger.benchmarks.history(label) if younger is None or one.at >= now - younger]
+    points = found[-limit:]
     rows = [{"at": one.at, "run": one.run_id, "benchmark": one.benchmark, "value": one.value} for one in points]
     return rows[::-1]
 

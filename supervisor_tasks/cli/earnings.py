@@ -18,7 +18,7 @@ from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import LEAST_ID, Bar, Column, View
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.jobs.model import Job
-from supervisor_tasks.ledger.earnings import Earned, Earnings, EarningsFilter, Per
+from supervisor_tasks.ledger.earnings import Earned, Earnings, EarningsFilter, EarningsSort, Per
 from supervisor_tasks.provider.offer import format_credits, rounded_credits
 
 MOST_SHOWN = 100  # rows of a table; programs get all
@@ -58,6 +58,10 @@ def earnings(
     ] = None,
     customer: Annotated[str | None, typer.Option(help="Only of the customer whose address begins so.")] = None,
     since: options.Since = None,
+    sort: Annotated[
+        EarningsSort | None,
+        typer.Option(help="The order: the largest sum first; without it the latest first, of customers the best."),
+    ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -68,6 +72,7 @@ def earnings(
     plot: Annotated[bool, typer.Option("--plot", help="Draw the credits as bars in the terminal.")] = False,
     svg: Annotated[Path | None, typer.Option(dir_okay=False, help="Draw the credits into this SVG file.")] = None,
     output: options.Output = Format.TABLE,
+    watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
     """Show what was earned per day, month, customer or job: jobs, minutes, credits, and what the gas has cost.
@@ -82,20 +87,24 @@ def earnings(
     one = None if job is None else cli.job(job)
     per = per if one is None else Per.JOB
     wanted = EarningsFilter(None if one is None else one.job_id, options.hex_beginning(customer), options.age(since))
-    drawn = plot or svg is not None
     is_table = output in (Format.TABLE, Format.WIDE) and not as_csv
     most = limit or (MOST_SHOWN if is_table else None)
     earned = Earnings(cli.ledger.engine, cli.ledger.cluster)
-    rows = earned.rows(per, wanted, most)
-    if drawn:
-        _draw(cli, per, rows, plot, svg)
-    elif as_csv:
-        _print_csv(per, rows)
-    else:
-        view = EARNINGS[per]
-        cli.shown.rows(view, [shown_row(per, row, rounded=output is Format.TABLE) for row in rows], output, cli.now())
-    if is_table and not drawn:
-        _show_total(cli, earned.total(wanted), one)
+
+    def show() -> None:
+        rows = earned.rows(per, wanted, most, sort)
+        if plot or svg is not None:
+            _draw(cli, per, rows, plot, svg)
+            return
+        if as_csv:
+            _print_csv(per, rows)
+            return
+        shown = [shown_row(per, row, rounded=output is Format.TABLE) for row in rows]
+        cli.shown.rows(EARNINGS[per], shown, output, cli.now())
+        if is_table:
+            _show_total(cli, earned.total(wanted), one)
+
+    cli.shown.repeated(show, watch)
 
 
 def shown_row(per: Per, row: Earned, *, rounded: bool) -> dict[str, Any]:

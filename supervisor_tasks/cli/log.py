@@ -1,7 +1,7 @@
 """`supervisor log`: what operators have changed."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -30,6 +30,9 @@ app = options.single()
 @app.command()
 def log(
     context: typer.Context,
+    who: Annotated[str, typer.Option("--operator", help="Only of operators whose user@host begins so.")] = "",
+    command: Annotated[str, typer.Option("--command", help="Only of commands that begin so, such as claims.")] = "",
+    subject: Annotated[str, typer.Option("--subject", help="Only of what begins so, such as a job's id.")] = "",
     since: options.Since = None,
     limit: options.Limit = 50,
     output: options.Output = Format.TABLE,
@@ -38,13 +41,14 @@ def log(
 ) -> None:
     """Show who changed what, when and why, the latest first; an empty outcome: the command was cut off.
 
-    Example: supervisor log --since 1d
+    Example: supervisor log --since 1d --command claims
     """
     cli = cli_context(context)
     younger = options.age(since)
 
     def rows() -> list[dict[str, object]]:
-        found = cli.log.last(limit, since=None if younger is None else cli.now() - younger)
+        least = None if younger is None else cli.now() - younger
+        found = cli.log.last(limit, since=least, operator=who, command=command, subject=subject)
         return list(map(with_short_ids, found)) if output is Format.TABLE else found
 
     cli.present(LOG, rows, output, watch, no_color)

@@ -396,9 +396,11 @@ class BenchmarkStore:
         with self._engine.connect() as connection:
             return sorted(connection.scalars(query.distinct()))
 
-    def runs(self, most: int) -> list[dict[str, Any]]:
-        """The last runs, the newest first."""
+    def runs(self, most: int, since: datetime | None = None) -> list[dict[str, Any]]:
+        """The last runs, the newest first; with `since` those that were asked for then or later."""
         query = select(*SHOWN_OF_RUN).where(RUNS.c.cluster == self._cluster).order_by(RUNS.c.id.desc()).limit(most)
+        if since is not None:
+            query = query.where(RUNS.c.asked_at >= since)
         with self._engine.connect() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 

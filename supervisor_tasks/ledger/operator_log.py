@@ -34,10 +34,16 @@ class OperatorLog:
         with self._engine.begin() as connection:
             connection.execute(update(LOG).where(LOG.c.id.in_(entries)).values(outcome=sanitize_and_truncate(outcome)))
 
-    def last(self, most: int, *, since: datetime | None = None) -> list[dict[str, Any]]:
-        """The last changes, the latest first. An outcome of None: the command ended before it could store one."""
+    def last(
+        self, most: int, *, since: datetime | None = None, operator: str = "", command: str = "", subject: str = ""
+    ) -> list[dict[str, Any]]:
+        """The last changes, the latest first: those of operators, commands and subjects that begin so. An outcome of None: the
+        command ended before it could store one.
+        """
         columns = [column for column in LOG.c if column.name != "cluster"]
         query = select(*columns).where(LOG.c.cluster == self._cluster).order_by(LOG.c.id.desc()).limit(most)
+        for column, beginning in ((LOG.c.operator, operator), (LOG.c.command, command), (LOG.c.subject, subject)):
+            query = query.where(column.startswith(beginning, autoescape=True)) if beginning else query
         if since is not None:
             query = query.where(LOG.c.at >= since)
         with read_connection(self._engine) as connection:

@@ -44,7 +44,7 @@ def started(grid: Grid, *words: str, without: Collection[str] = (), **more: str)
     """A fleet that serves the grid."""
     given = {name: value for name, value in grid.environment.items() if name not in (*AS_FLAGS, *without)} | more
     given |= {"FLOWER_PORT": str(free_port()), "METRICS_ADDRESS": f"127.0.0.1:{free_port()}"}
-    given["HEALTH_ADDRESS"] = f"127.0.0.1:{free_port()}"
+    given["HEALTH_ADDRESS"] = f"127.0.0.1:{free_port(in_a_row=len(FLEET))}"  # each process has the next one
     flags = [
         f"--{name.lower().replace('_', '.')}={grid.environment[name]}" for name in AS_FLAGS if name in grid.environment
     ]

@@ -32,7 +32,8 @@ def wait_for(grid: Grid, job_id: str, statuses: set[ChainStatus], timeout_s: flo
     try:
         wait_until(lambda: grid.chain.job(job_id).status in statuses, f"{job_id} to be {statuses}", timeout_s, 0.05)
     except TimeoutError as error:
-        log = tail(grid.folder / "log" / "worker.log", 30)
+        written = [grid.folder / "log" / name for name in ("worker.log", "fleet.log")]  # fleet: `supervisor run`
+        log = "\n".join(tail(file, 30) for file in written if file.exists())
         raise AssertionError(f"{error}; is {grid.chain.job(job_id)}\nevents: {journal(grid, job_id)}\n{log}") from error
     return grid.chain.job(job_id)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from supervisor_tasks.benchmarking.model import BenchmarkState, PlannedBenchmark
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore, Verdict
@@ -80,15 +80,25 @@ def test_show_and_history__tell_results_reasons_and_notes(
     servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore
 ) -> None:
     first, second = measured(benchmarks, 10.5), measured(benchmarks, 12.25)
-    text = call(servers, "show").stdout
+    table = call(servers, "show").stdout
     for word in ("2 nodes, 16 CPUs, 4 GPUs, 32000 MB", "MEASURED", "exit code 1", "12.25", "on one node"):
-        assert word in text
+        assert word in table
     shown = json.loads(call(servers, "show", "--run", str(first), "-o", "json").stdout)
     assert shown["benchmarks"][0]["labels"][LABEL] == 10.5
     runs = json.loads(call(servers, "history", "-o", "json").stdout)
     assert [run["id"] for run in runs] == [second, first]
     values = json.loads(call(servers, "history", "--label", LABEL, "-o", "json").stdout)
     assert [(row["run"], row["value"]) for row in values] == [(second, 12.25), (first, 10.5)]
+    older = "UPDATE {table} SET {column} = {column} - interval '2 days' WHERE {of} = :first"
+    with servers[0].begin() as connection:
+        connection.execute(text(older.format(table="benchmark_runs", column="asked_at", of="id")), {"first": first})
+        connection.execute(
+            text(older.format(table="benchmark_results", column="ended_at", of="run_id")), {"first": first}
+        )
+    younger = json.loads(call(servers, "history", "--since", "1d", "-o", "json").stdout)
+    assert [run["id"] for run in younger] == [second]
+    younger = json.loads(call(servers, "history", "--label", LABEL, "--since", "1d", "-o", "json").stdout)
+    assert [row["run"] for row in younger] == [second]
 
 
 def test_output__is_what_was_printed(servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore) -> None:

@@ -208,6 +208,22 @@ def test_table__filters_and_total__are_of_the_same_jobs(engine: Engine, earned: 
     assert "expected an address" in command(engine, "earnings", "--customer", "alice", status=2).stderr
 
 
+@pytest.mark.parametrize(
+    ("sort", "column"), [("credits", "credits_wei"), ("minutes", "minutes"), ("gas", "gas_paid_wei")]
+)
+def test_sort__rows_have_the_largest_sum_first(
+    engine: Engine, earned: dict[str, JobId], sort: str, column: str
+) -> None:
+    shown = json.loads(command(engine, "earnings", "--per", "job", "--sort", sort, "-o", "json").stdout)
+    sums = [int(row[column]) for row in shown]
+    assert sums == sorted(sums, reverse=True)
+    assert len(set(sums)) > 1
+    (first,) = json.loads(
+        command(engine, "earnings", "--per", "job", "--sort", sort, "--limit", "1", "-o", "json").stdout
+    )
+    assert int(first[column]) == sums[0]
+
+
 def test_plot__in_the_terminal_and_as_svg(engine: Engine, earned: dict[str, JobId], tmp_path: Path) -> None:
     file = tmp_path / "earnings.svg"
     shown = command(engine, "earnings", "--per", "month", "--plot", "--svg", str(file)).stdout

@@ -119,17 +119,18 @@ def test_list_and_show__have_all_forms(words: str) -> None:
     assert "output" in {parameter.name for parameter in ALL[words].params}
 
 
-# What narrows and orders each list. Sweeps and the operators' log are told in the order of time alone; a site has few
-# clusters.
+# What narrows and orders each list. Sweeps, runs and the operators' log are told in the order of time alone; a site has
+# few clusters.
 NARROWED_BY = {
     "job list": {"state", "customer", "since", "sort", "limit"},
     "tx list": {"state", "customer", "since", "sort", "limit"},
     "effect list": {"state", "customer", "since", "sort", "limit"},
     "alarm list": {"since", "sort", "limit"},
     "sweep list": {"since", "limit"},
-    "log": {"since", "limit"},
-    "benchmark history": {"limit"},
+    "log": {"who", "command", "subject", "since", "limit"},
+    "benchmark history": {"since", "limit"},
     "cluster list": set(),
+    "earnings": {"customer", "since", "sort", "limit"},
 }
 
 
@@ -147,7 +148,7 @@ CHANGES_SELDOM = ("config show",)  # it is this shell's environment
     [
         words
         for words in ALL
-        if (words.endswith((" list", " show")) or words in ("log", "status", "benchmark history"))
+        if (words.endswith((" list", " show")) or words in ("log", "status", "benchmark history", "earnings"))
         and words not in CHANGES_SELDOM
     ],
 )
