@@ -8,7 +8,7 @@ from typing import Annotated
 import psycopg
 import structlog
 import typer
-from sqlalchemy import Engine, inspect
+from sqlalchemy import Engine
 
 from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import CliContext, cli_context, operator
@@ -21,11 +21,10 @@ from supervisor_tasks.config.embedded_servers import database_url, running_datab
 from supervisor_tasks.config.private_files import StateFolderError
 from supervisor_tasks.config.settings import SettingsError
 from supervisor_tasks.errors import LedgerUnavailableError
-from supervisor_tasks.ledger.clusters import known_clusters
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.migrations import newest_revision, pending, revision, stops_old_processes, tables
 from supervisor_tasks.ledger.migrations import upgrade as upgrade_tables
-from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
+from supervisor_tasks.ledger.operator_log import DONE, OperatorLog, logs_of_all
 
 LOOK_EVERY_S = 0.5
 CONNECT_TIMEOUT_S = 3
@@ -152,12 +151,7 @@ def _recorded(cli: CliContext, url: str, will: str, reason: str) -> Iterator[Non
 
 def _begun(cli: CliContext, engine: Engine, texts: Mapping[str, str]) -> list[tuple[OperatorLog, list[int]]]:
     """Store that the upgrade begins; returns the entries by log. Without the tables that this takes, none."""
-    has = inspect(engine).get_table_names()
-    if not {"operator_log", "periodic_runs", "cursors", "instance_tags"} <= set(has):
-        return []
-    clusters = sorted({cli.settings.cluster_name, *known_clusters(engine)})
-    logs = [OperatorLog(engine, cluster) for cluster in clusters]
-    return [(log, log.begin("tables", **texts)) for log in logs]
+    return [(log, log.begin("tables", **texts)) for log in logs_of_all(engine, cli.settings.cluster_name)]
 
 
 def _end(begun: Sequence[tuple[OperatorLog, list[int]]], outcome: str) -> None:

@@ -14,6 +14,7 @@ import typer
 import yaml
 from rich.bar import Bar as DrawnBar
 from rich.console import Console
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -88,7 +89,7 @@ class Output:
         for name, value in facts.items():
             cell = _as_cell(value)
             if cell.text:
-                table.add_row(name, Text(self.line(cell.text), style=cell.style))
+                table.add_row(name, self._linked(cell))
         self._print(table)
 
     def lines(self, lines: Iterable[Sequence[Cell]]) -> None:
@@ -97,7 +98,7 @@ class Output:
         for row in lines:
             while len(table.columns) < len(row):
                 table.add_column(no_wrap=True)
-            table.add_row(*(Text(self.line(cell.text), style=cell.style) for cell in row))
+            table.add_row(*map(self._linked, row))
         if table.columns:
             table.columns[-1].no_wrap, table.columns[-1].overflow = False, "fold"
         self._print(table)
@@ -146,6 +147,14 @@ class Output:
                 return
             sys.stdout.flush()
             time.sleep(every_s)  # the operator said how long
+
+    def _linked(self, cell: Cell) -> Text:
+        """Return the cell as Text. A terminal that knows links makes the text one (OSC 8), so a long URL takes no room and is
+        not broken; elsewhere the URL is behind the text.
+        """
+        if not cell.link or self._into is not None or console_of(self.color).color_system is None:
+            return Text(self.line(cell.with_link), style=cell.style)
+        return Text(self.line(cell.text), style=Style.parse(cell.style) + Style(link=self.line(cell.link)))
 
     def _text(self, cell: Cell) -> Text:
         """Return the cell as Text, so that rich reads no markup in it. It never takes a second line."""

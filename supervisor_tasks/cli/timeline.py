@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from supervisor_tasks.cli.views import STYLES, Cell, plain, span
+from supervisor_tasks.cli.views import LEAST_ID, STYLES, Cell, plain, span
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 from supervisor_tasks.jobs.model import ChainStatus, Definition, EffectKind, Job, State
@@ -116,6 +116,7 @@ class Line:
     what: str
     style: str = ""
     details: str = ""
+    link: str = ""
     times: int = 1
     until: datetime | None = None
 
@@ -123,7 +124,7 @@ class Line:
 def lines_of(story: Iterable[Entry], *, details: bool, transaction_url: str = "") -> list[list[Cell]]:
     """Return the cells of each line: the time, how long after the line before, who, what.
 
-    `transaction_url` has the place of a hash as {hash}; it is the explorer's address of a transaction.
+    `transaction_url` has the place of a hash as {hash}; it is the explorer's address of a transaction, to which its line links.
     """
     told = [line for entry in story if (line := _line(entry, details, transaction_url)) is not None]
     folded = list(_folded(told))
@@ -132,7 +133,7 @@ def lines_of(story: Iterable[Entry], *, details: bool, transaction_url: str = ""
         after = "" if before is None else f"+{_fine((line.at - before).total_seconds())}"
         moment = f"{line.at.astimezone():%m-%d %H:%M:%S}"
         what = line.what if line.times == 1 else f"{line.what}, {line.times} times in {_took(line)}"
-        shown.append([Cell(moment, "dim"), Cell(after, "dim"), Cell(line.who), Cell(what, line.style)])
+        shown.append([Cell(moment, "dim"), Cell(after, "dim"), Cell(line.who), Cell(what, line.style, line.link)])
         before = line.until or line.at
         if line.details:
             shown.append([Cell(""), Cell(""), Cell(""), Cell(line.details, "dim")])
@@ -175,7 +176,8 @@ def _line(entry: Entry, with_details: bool, transaction_url: str) -> Line | None
     if entry["source"] == "command":
         return Line(entry["at"], "operator", _command(entry["what"], details), "", shown)
     if entry["source"] == "transaction":
-        return Line(entry["at"], "wallet", _transaction(entry["what"], details, transaction_url), "", shown)
+        link = transaction_url.replace("{hash}", str(details.get("hash", "")))
+        return Line(entry["at"], "wallet", _transaction(entry["what"], details), "", shown, link)
     if with_details or "parked_at" in details:
         return Line(
             entry["at"], "worker", _effect(entry["what"], details), "red" if "parked_at" in details else "", shown
@@ -207,13 +209,12 @@ def _command(command: str, details: Mapping[str, Any]) -> str:
     )
 
 
-def _transaction(purpose: str, details: Mapping[str, Any], url: str) -> str:
+def _transaction(purpose: str, details: Mapping[str, Any]) -> str:
     tx_hash, place = str(details.get("hash", "")), details.get("block")
-    link = url.replace("{hash}", tx_hash) if url else f"{tx_hash[:10]}"
     state = details.get("state", "")
     mined = f" in block {place}" if place is not None else ""
     error = f": {details['error']}" if details.get("error") else ""
-    return f"{purpose}: {state}{mined}, nonce {details.get('nonce')}, {link}{error}"
+    return f"{purpose}: {state}{mined}, nonce {details.get('nonce')}, {tx_hash[:LEAST_ID]}{error}"
 
 
 def _effect(kind: str, details: Mapping[str, Any]) -> str:

@@ -141,7 +141,8 @@ def _show(cli: CliContext, transaction: str, output: Format) -> None:
 
 def show_transaction(shown: Output, row: Mapping[str, Any], now: datetime, explorer_url: str, *, wide: bool) -> None:
     """Print a transaction and its signatures."""
-    shown.facts(facts_of(row, now) | {"explorer": explorer_url.replace("{hash}", row["hash"])})
+    url = explorer_url.replace("{hash}", row["hash"])
+    shown.facts(facts_of(row, now) | {"explorer": Cell(url, link=url)})
     shown.title("signatures")
     signatures = [
         one | {"fee": gas_price(int(one["max_fee_wei"])), "tip": gas_price(int(one["priority_fee_wei"]))}

@@ -71,10 +71,16 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A text and its style; the style is empty for the terminal's own."""
+    """A text and its style; the style is empty for the terminal's own. `link` is a URL of what the text names."""
 
     text: str
     style: str = ""
+    link: str = ""
+
+    @property
+    def with_link(self) -> str:
+        """The text, and the link behind it unless the text has it: for a form that cannot make a text a link."""
+        return self.text if self.link in self.text else f"{self.text} {self.link}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class SupervisorPage(BaseHandler):  # type: ignore[misc]  # Flower has no types
 
     def cell(self, cell: Cell) -> Cell:
         """Return a cell for a page."""
-        return Cell(self.clean(cell.text), _style(cell.style))
+        return Cell(self.clean(cell.with_link), _style(cell.style))
 
     def cells(self, line: Iterable[Cell]) -> list[Cell]:
         """Return the cells of a line for a page."""

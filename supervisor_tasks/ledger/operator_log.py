@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy import Engine, func, insert, inspect, select, update
 
+from supervisor_tasks.ledger.clusters import known_clusters
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.ledger.tables import METADATA
@@ -54,3 +55,13 @@ class OperatorLog:
         with read_connection(self._engine) as connection:
             moment: datetime = connection.execute(select(func.now())).scalar_one()
         return moment
+
+
+def logs_of_all(engine: Engine, cluster: str) -> list[OperatorLog]:
+    """The operators' logs of the cluster and of all others that the ledger knows; none while tables of an older release have
+    no such log, or do not tell the clusters.
+    """
+    needed = {"operator_log", "jobs", "periodic_runs", "cursors", "instance_tags"}
+    if not needed <= set(inspect(engine).get_table_names()):
+        return []
+    return [OperatorLog(engine, name) for name in sorted({cluster, *known_clusters(engine)})]

@@ -467,11 +467,14 @@ FOUND = [
 PRICES = Prices(8_500_000_000_000_000_000, 950_000_000_000_000_000, 80_000_000_000_000)
 
 
-def show_job(shown: Output, *, details: bool = False) -> None:
+EXPLORER = "https://explorer.example.org/tx/{hash}"
+
+
+def show_job(shown: Output, *, details: bool = False, transaction_url: str = "") -> None:
     told = story()
     shown.facts(facts_of(JOB, {"created_at": ago(hours=1), "updated_at": ago(minutes=45)}, NOW, told))
     shown.title("what happened")
-    shown.lines(lines_of(told, details=details))
+    shown.lines(lines_of(told, details=details, transaction_url=transaction_url))
     shown.title("what comes next")
     shown.lines(next_of(JOB, told, NOW))
 
@@ -589,7 +592,7 @@ def a_transaction(shown: Output, *, mined: bool = False) -> None:
             "error": "",
         }
         paid["done_at"] = ago(minutes=5)
-    show_transaction(shown, row | fees | times | paid, NOW, "https://explorer.example.org/tx/{hash}", wide=False)
+    show_transaction(shown, row | fees | times | paid, NOW, EXPLORER, wide=False)
 
 
 def a_provider(shown: Output) -> None:
@@ -652,6 +655,7 @@ SHOWN: Mapping[str, Callable[[Output], None]] = {
     **{name: table_of(name) for name in LISTS},
     "job-list-wide": table_of("job-list", wide=True),
     "job-show": show_job,
+    "job-show-explorer": lambda shown: show_job(shown, transaction_url=EXPLORER),
     "job-show-wide": lambda shown: show_job(shown, details=True),
     "alarm-show": an_alarm,
     "cluster-show": a_cluster,

@@ -32,7 +32,7 @@ def test_worker__everything_wrong__says_all_at_once_and_ends_with_2(tmp_path: Pa
     argv = [sys.executable, "-m", "celery", "-A", "supervisor_tasks", "worker"]
     environment = {"PATH": "/usr/bin:/bin", "STATE_DIR": str(tmp_path), "CHAIN_ID": "x", "TLS_ENABLE": "maybe"}
     ended = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
-    names = [line.partition(":")[0] for line in ended.stderr.splitlines()]
+    names = [json.loads(line)["reason"].partition(":")[0] for line in ended.stderr.splitlines()]
     assert ended.returncode == 2
     assert names == [
         "CHAIN_ID",

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -447,17 +448,22 @@ def test_settle__absurd__is_refused(run: Run, ledger: Ledger) -> None:
     assert "cannot be settled" in run(*settle, "FAILED", "--minutes", "0", "--force", status=1).stderr
 
 
+def open_report(ledger: Ledger, job: JobId) -> None:
+    """A transaction that reports the job's end, and is not mined."""
+    insert = (
+        "INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, intent, gas, max_fee_wei,"
+        " priority_fee_wei, raw, hash, state)"
+        " VALUES ('here', 1, '0x1', 4, 'report FINISHED', :job, 'i', 1, 1, 1, '\\x00', '0xabc', 'SENT')"
+    )
+    with ledger.engine.begin() as connection:
+        connection.execute(text(insert), {"job": job})
+
+
 def test_settle__report_under_way__is_refused(run: Run, ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
     ended = Outcome(status=ChainStatus.FINISHED, elapsed_s=60)
     ledger.record(JobChange(job_id(1), SlurmRunningObserved()), JobChange(job_id(1), SlurmCompleted(ended)))
-    with ledger.engine.begin() as connection:
-        insert = (
-            "INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, job_id, intent, gas, max_fee_wei,"
-            " priority_fee_wei, raw, hash, state)"
-            " VALUES ('here', 1, '0x1', 4, 'report FINISHED', :job, 'i', 1, 1, 1, '\\x00', '0xabc', 'SENT')"
-        )
-        connection.execute(text(insert), {"job": job_id(1)})
+    open_report(ledger, job_id(1))
     refused = run(
         "job", "settle", job_id(1), "--status", "FAILED", "--minutes", "0", "--reason", "x", "--yes", status=1
     )
@@ -1076,6 +1082,19 @@ def test_watched__in_a_terminal__tells_the_ledger_each_time(
             screen.wait_for("\x1b[2J", f"{target_of(servers[1])}\r\n", "QUEUED")
         os.write(screen.terminal, b"\x03")
         assert screen.process.wait(deadline(30)) == 130
+
+
+def test_job_show__in_a_terminal__its_transactions_are_links(
+    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+) -> None:
+    open_report(ledger, bring_to_queued(ledger, 1))
+    environment = servers[1] | {"EXPLORER_URL": "https://x.example/tx/{hash}"}
+    with in_terminal(("job", "show", job_id(1)), environment) as screen:
+        screen.wait_for("what comes next", "report FINISHED")
+        assert screen.process.wait(deadline(30)) == 0
+    assert re.search(r"\x1b\]8;[^;]*;https://x\.example/tx/0xabc\x1b\\[^\r]*nonce 4, 0xabc\x1b\]8;;\x1b", screen.shown)
+    shown = supervisor("job", "show", job_id(1), env=environment).stdout
+    assert "nonce 4, 0xabc https://x.example/tx/0xabc" in shown
 
 
 def test_top__ledger_away__keeps_the_screen_and_goes_on(ledger: Ledger, servers: tuple[Engine, dict[str, str]]) -> None:

@@ -73,9 +73,9 @@ def test_callback__its_event__is_told_in_the_wide_form_only() -> None:
 def test_transaction__with_an_explorer__has_a_link() -> None:
     sent = entry(NOW, "transaction", "claim", hash="0xabc", nonce=4, state="SENT")
     assert texts(sent) == ["claim: SENT, nonce 4, 0xabc"]
-    assert texts(sent, transaction_url="https://x.example/tx/{hash}") == [
-        "claim: SENT, nonce 4, https://x.example/tx/0xabc"
-    ]
+    (line,) = lines_of([sent], details=False, transaction_url="https://x.example/tx/{hash}")
+    assert line[-1].link == "https://x.example/tx/0xabc"
+    assert line[-1].with_link == "claim: SENT, nonce 4, 0xabc https://x.example/tx/0xabc"
 
 
 @pytest.mark.parametrize(
