@@ -314,7 +314,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, every
 
 def free_port(in_a_row: int = 1) -> int:
     """A TCP port of 127.0.0.1 that no process has, chosen at random below those that the kernel gives to connections: another
-    process would soon get one of these. With `in_a_row` the first of so many, none of which any process has.
+    process would soon get one of them. With `in_a_row` it is the first of so many free ports.
     """
     below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
