@@ -22,6 +22,7 @@ HERE = Path(__file__).parent / "helm"
 VALUES = sorted(file.stem for file in (HERE / "values").glob("*.yaml"))
 HELM = os.environ.get("HELM", str(REPOSITORY / "build" / "bin" / "helm"))
 KUBERNETES = "1.31"
+OURS = {"app.kubernetes.io/name": "grid-supervisor", "app.kubernetes.io/instance": "grid"}
 PEM_FILES = {name for name, field in Settings.model_fields.items() if name.endswith(("_ca", "_ca_path")) or name in (
     "broker_cert", "broker_key")}  # fmt: skip
 # Custom resources, whose schemas are those of the operators that bring them.
@@ -170,12 +171,47 @@ def test_pod__each_that_stays__is_asked_whether_it_lives(values: str) -> None:
 
 
 def test_servers__of_the_chart__are_reached_from_our_pods_only() -> None:
-    policies = named("everything-on", "NetworkPolicy")
+    policies = named("one-cluster", "NetworkPolicy")
     for server, port in (("postgres", 5432), ("redis", 6379)):
         (rule,) = policies[f"grid-{server}"]["spec"]["ingress"]
-        (source,) = rule["from"]
-        assert source["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "grid-supervisor"
+        assert rule["from"] == [{"podSelector": {"matchLabels": OURS}}]
         assert rule["ports"] == [{"port": port}]
+
+
+def test_redis__of_the_chart__is_reached_by_keda_from_its_namespace() -> None:
+    policies = named("everything-on", "NetworkPolicy")
+    (rule,) = policies["grid-redis"]["spec"]["ingress"]
+    keda = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda-system"}}}
+    assert rule["from"] == [{"podSelector": {"matchLabels": OURS}}, keda]
+    (rule,) = policies["grid-postgres"]["spec"]["ingress"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": OURS}}]
+    (scaled,) = named("everything-on", "ScaledObject").values()
+    (trigger,) = scaled["spec"]["triggers"]
+    assert trigger["metadata"]["address"] == "grid-redis.default.svc:6379"  # a bare name would be one of KEDA's namespace
+    assert "enableTLS" not in trigger["metadata"]
+    (access,) = named("everything-on", "TriggerAuthentication").values()
+    assert access["spec"]["secretTargetRef"] == [{"parameter": "password", "name": "redis", "key": "password"}]
+
+
+def test_keda__of_a_broker_with_tls__has_its_authority_and_certificate() -> None:
+    (scaled,) = named("external-servers", "ScaledObject").values()
+    (trigger,) = scaled["spec"]["triggers"]
+    assert trigger["metadata"]["address"] == "redis.example.com:6380"
+    assert trigger["metadata"]["enableTLS"] == "true"
+    (access,) = named("external-servers", "TriggerAuthentication").values()
+    read = {each["parameter"]: (each["name"], each["key"]) for each in access["spec"]["secretTargetRef"]}
+    files = {name: ("broker", f"broker_{name}") for name in ("ca", "cert", "key")}
+    assert read == files | {"password": ("broker-password", "password")}
+
+
+def test_keda__of_a_broker_with_a_public_authority__uses_tls_if_told(tmp_path: Path) -> None:
+    values = yaml.safe_load((HERE / "values" / "external-servers.yaml").read_text())
+    values["broker"]["tlsKeys"], values["keda"]["tls"] = [], True
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    found = {each["kind"]: each for each in yaml.safe_load_all(helm("template", str(file)).stdout)}
+    assert found["ScaledObject"]["spec"]["triggers"][0]["metadata"]["enableTLS"] == "true"
+    assert len(found["TriggerAuthentication"]["spec"]["secretTargetRef"]) == 1
 
 
 FLAGS = {
@@ -286,6 +322,7 @@ def test_everything_off__leaves_nothing() -> None:
         ("clusters: [{name: Main}]", "name"),
         ("settings: {ETH_PRIVATE_KEY: abc}", "ETH_PRIVATE_KEY"),
         ("flower: {enabled: true}", "existingSecret"),
+        ("keda: {enabled: true, redisAddress: redis}", "redisAddress"),
         ("replicaCount: 2", "replicaCount"),
         (
             "clusters: [{name: main, wallet: {existingSecret: ''}, ssh: {existingSecret: a}, sshPublicKey: ssh-x}]",

@@ -32,6 +32,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- toJson $files }}
 {{- end }}
 
+{{/* Where KEDA, which has a namespace of its own, finds the broker, and the Secret with the password. */}}
+{{- define "supervisor.kedaAddress" -}}
+{{ if .Values.keda.redisAddress }}{{ .Values.keda.redisAddress }}{{ else if .Values.redis.enabled }}{{ printf "%s-redis.%s.svc:6379" .Release.Name .Release.Namespace }}{{ else }}{{ fail "keda.redisAddress, or redis.enabled" }}{{ end }}
+{{- end }}
+
+{{- define "supervisor.kedaPassword" -}}
+{{ if .Values.keda.passwordSecret }}{{ .Values.keda.passwordSecret }}{{ else if .Values.redis.enabled }}{{ .Values.redis.existingSecret }}{{ else }}{{ fail "keda.passwordSecret, or redis.enabled" }}{{ end }}
+{{- end }}
+
 {{- define "supervisor.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 1000
