@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ VALUES = sorted(file.stem for file in (HERE / "values").glob("*.yaml"))
 HELM = os.environ.get("HELM", str(REPOSITORY / "build" / "bin" / "helm"))
 KUBERNETES = "1.31"
 OURS = {"app.kubernetes.io/name": "grid-supervisor", "app.kubernetes.io/instance": "grid"}
+DOCKERFILE = (REPOSITORY / "docker" / "Dockerfile").read_text()
+IMAGE_VARIABLES = dict(re.findall(r"^(?:ENV| ) *([A-Z_]+)=(\S+)", DOCKERFILE, re.MULTILINE))
 PEM_FILES = {name for name, field in Settings.model_fields.items() if name.endswith(("_ca", "_ca_path")) or name in (
     "broker_cert", "broker_key")}  # fmt: skip
 # Custom resources, whose schemas are those of the operators that bring them.
@@ -94,6 +97,17 @@ def test_pod__each__is_confined(values: str) -> None:
         }
         assert "memory" in container["resources"]["limits"], name
         assert container["args"][0] in PROCESSES, name
+        # It writes to one volume: the folder that the image says, with STATE_DIR, HOME and TMPDIR in it.
+        (written,) = [each for each in container["volumeMounts"] if not each.get("readOnly")]
+        assert written == {"name": "state", "mountPath": IMAGE_VARIABLES["HOME"]}, name
+        assert {"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}} in pod["volumes"], name
+        assert "STATE_DIR" not in {each["name"] for each in container.get("env", ())}, name
+
+
+def test_image__its_state_folder_home_and_temporary_files__are_in_its_volume() -> None:
+    volume = IMAGE_VARIABLES["HOME"]
+    assert f"VOLUME {volume}\n" in DOCKERFILE
+    assert (IMAGE_VARIABLES["TMPDIR"], Path(IMAGE_VARIABLES["STATE_DIR"]).parent) == (volume, Path(volume))
 
 
 @pytest.mark.parametrize("values", VALUES)
@@ -187,7 +201,9 @@ def test_redis__of_the_chart__is_reached_by_keda_from_its_namespace() -> None:
     assert rule["from"] == [{"podSelector": {"matchLabels": OURS}}]
     (scaled,) = named("everything-on", "ScaledObject").values()
     (trigger,) = scaled["spec"]["triggers"]
-    assert trigger["metadata"]["address"] == "grid-redis.default.svc:6379"  # a bare name would be one of KEDA's namespace
+    assert (
+        trigger["metadata"]["address"] == "grid-redis.default.svc:6379"
+    )  # a bare name would be one of KEDA's namespace
     assert "enableTLS" not in trigger["metadata"]
     (access,) = named("everything-on", "TriggerAuthentication").values()
     assert access["spec"]["secretTargetRef"] == [{"parameter": "password", "name": "redis", "key": "password"}]

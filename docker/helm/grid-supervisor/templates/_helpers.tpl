@@ -112,7 +112,6 @@ containers:
       - configMapRef: {name: {{ .config }}}
     {{- end }}
     env:
-      - {name: STATE_DIR, value: /dev/shm/supervisor}  # a memory file system that every container has; nothing else is written to
       {{- if .port }}
       - {name: HEALTH_ADDRESS, value: ":{{ .port }}"}
       {{- end }}
@@ -129,6 +128,7 @@ containers:
     {{- end }}
     volumeMounts:
       - {name: secrets, mountPath: /run/secrets/supervisor, readOnly: true}
+      - {name: state, mountPath: /var/lib/supervisor}
 volumes:
   - name: secrets
     projected:
@@ -137,4 +137,6 @@ volumes:
         {{- range .secrets }}
         - secret: {name: {{ .secret }}, items: [{key: {{ .source | default .key }}, path: {{ .key }}}]}
         {{- end }}
+  # STATE_DIR, HOME and TMPDIR of the image. In memory, it has the sticky bit, which a state folder's parent needs.
+  - {name: state, emptyDir: {medium: Memory, sizeLimit: 64Mi}}
 {{- end }}
