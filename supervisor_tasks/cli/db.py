@@ -22,7 +22,15 @@ from supervisor_tasks.config.private_files import StateFolderError
 from supervisor_tasks.config.settings import SettingsError
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.ledger.database import open_engine
-from supervisor_tasks.ledger.migrations import newest_revision, pending, revision, stops_old_processes, tables
+from supervisor_tasks.ledger.migrations import (
+    MigrationError,
+    UnknownRevisionError,
+    newest_revision,
+    pending,
+    revision,
+    stops_old_processes,
+    tables,
+)
 from supervisor_tasks.ledger.migrations import upgrade as upgrade_tables
 from supervisor_tasks.ledger.operator_log import DONE, OperatorLog, logs_of_all
 
@@ -99,6 +107,62 @@ def status(context: typer.Context, output: options.Output = Format.TABLE, no_col
         )
     if output in (Format.TABLE, Format.WIDE):
         typer.echo(f"the ledger's tables are at {found}, as this version expects")
+
+
+@app.command()
+def wait(
+    context: typer.Context,
+    wait_s: Annotated[float, typer.Option(min=0, help="Wait so long.")] = 600.0,
+    as_log: Annotated[
+        bool, typer.Option("--log", help="Tell it in lines of the log, as a fleet's processes do.")
+    ] = False,
+) -> None:
+    """Wait until the ledger's tables are those of this version, or of a newer release; status 1 if they are not in time.
+
+    Processes that start beside `supervisor db upgrade`, as the chart's pods do, wait so for their tables.
+
+    Example: supervisor db wait --wait-s 600
+    """
+    cli = cli_context(context)
+    if as_log:
+        logs.configure(cli.settings.effective_log_level, cli.settings.secret_values(), cli.settings.cluster_name)
+    url = running_database_url(cli.settings)
+    if not as_log:
+        typer.echo(target(cli.settings.cluster_name, url), err=True)
+    missing = _missing_after(url, wait_s, as_log=as_log)
+    if missing:
+        raise CommandError(missing)
+    if as_log:
+        log.info("tables_found")
+    else:
+        typer.echo("the ledger's tables are as this version needs them")
+
+
+def _missing_after(url: str, wait_s: float, *, as_log: bool) -> str:
+    """Wait until the tables lack nothing, `wait_s` at most; returns what they lack then. Each change of it is told."""
+    until_s, told = time.monotonic() + wait_s, ""
+    while (missing := _missing(url)) and time.monotonic() < until_s:
+        if missing != told and as_log:
+            log.info("tables_awaited", missing=missing)
+        elif missing != told:
+            typer.echo(f"waiting: {missing}", err=True)
+        told = missing
+        time.sleep(LOOK_EVERY_S)  # no event reports the end of an upgrade
+    return missing
+
+
+def _missing(url: str) -> str:
+    """Return what the tables lack for this version; empty if nothing, as where a newer release has upgraded them."""
+    try:
+        found = revision(url)
+        left = pending(found)
+    except UnknownRevisionError:
+        return ""
+    except MigrationError as error:
+        return str(error)
+    return (
+        f"found the ledger's tables at {found or 'none'}; expected {left[-1]}: `supervisor db upgrade`" if left else ""
+    )
 
 
 def _started(cli: CliContext) -> str:

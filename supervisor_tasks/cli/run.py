@@ -44,6 +44,9 @@ PROCESSES = {
             *("db", "upgrade", "--embedded", "--log", "--yes", "--reason", "supervisor run migrate"),
         ),
     ),
+    "wait": FleetProcess(
+        "waits until the ledger's tables are up to date and ends", ("supervisor_tasks.cli", "db", "wait", "--log")
+    ),
     "reporter": FleetProcess("delivers SLURM's events, on slurmctld's host", ("plugins.reporter",), 9470),
 }
 

@@ -318,6 +318,31 @@ def test_service__of_the_callbacks__speaks_h2c_where_an_ingress_ends_tls() -> No
     assert "appProtocol" not in services["grid-north-callbacks"]["spec"]["ports"][0]
 
 
+@pytest.mark.parametrize("values", VALUES)
+def test_pod__that_needs_tables__waits_for_them_before_it_starts(values: str) -> None:
+    """So an installation that waits for its pods does not wait for a migration that waits for them."""
+    for name, pod in pods(values):
+        waiting = pod.get("initContainers", [])
+        if name.endswith(("-migrate", "-migrate-install", "-flower")):
+            assert waiting == [], name
+            continue
+        (first,), (container,) = waiting, pod["containers"]
+        assert (first["name"], first["args"]) == ("wait", ["wait"])
+        alike = ("image", "imagePullPolicy", "securityContext", "volumeMounts")
+        assert [first[each] for each in alike] == [container[each] for each in alike], name
+        assert {each["name"] for each in first["env"]} == {"CLUSTER_NAME", "DATABASE_URL_FILE"}, name
+
+
+def test_migration__with_the_charts_postgres__is_no_hook_of_the_installation() -> None:
+    job = named("one-cluster", "Job")["grid-migrate-install"]
+    assert "annotations" not in job["metadata"]
+    upgraded = helm("template", str(HERE / "values" / "one-cluster.yaml"), "--is-upgrade").stdout
+    assert "migrate-install" not in upgraded  # an upgrade cannot change a Job, and removes this one
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["migrate", "--wait-s=600"]  # its Postgres starts at the same time
+    assert "grid-migrate-install" not in named("external-servers", "Job")
+
+
 def test_migrations__run_before_an_upgrade() -> None:
     job = named("external-servers", "Job")["grid-migrate"]
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
@@ -325,7 +350,7 @@ def test_migrations__run_before_an_upgrade() -> None:
         job["spec"]["template"]["spec"]["serviceAccountName"] == "default"
     )  # ours is not there before an installation
     with_postgres = named("everything-on", "Job")["grid-migrate"]
-    assert with_postgres["metadata"]["annotations"]["helm.sh/hook"] == "post-install,pre-upgrade"
+    assert with_postgres["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
 
 
 def test_everything_off__leaves_nothing() -> None:

@@ -184,7 +184,18 @@ ELSEWHERE = {"db upgrade"}  # test_cli.py: it needs tables of an earlier release
 READS = {
     *("alarm list", "alarm show", "archive", "benchmark plan", "benchmark show", "benchmark history"),
     *("benchmark output", "benchmark plot", "cluster list", "cluster show", "completion", "config show"),
-    *("config check", "db status", "doctor", "earnings", "effect list", "health", "job list", "job show", "log"),
+    *(
+        "config check",
+        "db status",
+        "db wait",
+        "doctor",
+        "earnings",
+        "effect list",
+        "health",
+        "job list",
+        "job show",
+        "log",
+    ),
     *("metrics", "provider show", "run", "status", "sweep list", "sweep show", "tx list", "tx show"),
     "top",  # its key p asks and is in the log: test_cli.py
 }

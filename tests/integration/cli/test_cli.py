@@ -1002,6 +1002,47 @@ def test_db_status__tells_the_revisions(run: Run, ledger: Ledger, servers: tuple
             connection.execute(text("UPDATE alembic_version SET version_num = :newest"), {"newest": newest_revision()})
 
 
+def test_db_wait__before_the_upgrade__ends_after_it(
+    servers: tuple[Engine, dict[str, str]], other_database: str, tmp_path: Path
+) -> None:
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "wait", "--wait-s", "60", "--log"]
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(argv, env=servers[1] | {"DATABASE_URL": other_database}, stderr=log, stdout=log) as process,
+    ):
+        wait_until(
+            lambda: "tables at none" in (tmp_path / "log").read_text(), "the command to tell what it waits for", 30.0
+        )
+        assert process.poll() is None
+        upgrade(other_database)
+        assert process.wait(30) == 0
+    events = [json.loads(line)["event"] for line in (tmp_path / "log").read_text().splitlines()]
+    assert (events[0], events[-1]) == ("tables_awaited", "tables_found")
+
+
+@pytest.mark.parametrize(("found", "status"), [(None, 1), ("0016", 1), ("9999", 0)])
+def test_db_wait__by_the_revision__is_content_with_newer_tables_only(
+    found: str | None, status: int, servers: tuple[Engine, dict[str, str]], other_database: str
+) -> None:
+    engine = create_engine(other_database)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE alembic_version (version_num text)"))
+        if found is not None:
+            connection.execute(text("INSERT INTO alembic_version VALUES (:found)"), {"found": found})
+    engine.dispose()
+    result = supervisor("db", "wait", "--wait-s", "0.1", env=servers[1] | {"DATABASE_URL": other_database})
+    assert result.exit_code == status, result.output
+    expected = f"found the ledger's tables at {found or 'none'}; expected {newest_revision()}"
+    assert (expected in result.stderr) == bool(status)
+
+
+def test_db_wait__for_a_database_that_is_away__tells_it(servers: tuple[Engine, dict[str, str]]) -> None:
+    away = {"DATABASE_URL": "postgresql://127.0.0.1:1/none"}
+    result = supervisor("db", "wait", "--wait-s", "0.1", env=servers[1] | away)
+    assert result.exit_code == 1
+    assert "the ledger's database: " in result.stderr
+
+
 def test_list__watched__shows_what_has_changed_until_it_is_interrupted(
     ledger: Ledger, servers: tuple[Engine, dict[str, str]]
 ) -> None:

@@ -55,6 +55,17 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{- define "supervisor.image" -}}
+image: "{{ .root.Values.image.repository }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}"
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+{{- end }}
+
+{{- define "supervisor.mounts" -}}
+volumeMounts:
+  - {name: secrets, mountPath: /run/secrets/supervisor, readOnly: true}
+  - {name: state, mountPath: /var/lib/supervisor}
+{{- end }}
+
 {{/* The settings of a cluster as environment variables. */}}
 {{- define "supervisor.settings" -}}
 {{- $ours := ternary (dict "FLOWER_URL" (printf "http://%s-flower:5555" .root.Release.Name)) dict .root.Values.flower.enabled }}
@@ -65,7 +76,8 @@ capabilities: {drop: [ALL]}
 
 {{/*
 The pod of a process. `.process` is its word after `supervisor run`, `.args` its options, `.secrets` a list of (secret, key, variable):
-each is a file that the variable with _FILE names. `.port` is the probes' port; 0: none, or that of the metrics (`.answers`). `.serviceAccount` is for a pod that comes before ours.
+each is a file that the variable with _FILE names. `.port` is the probes' port; 0: none, or that of the metrics (`.answers`). With `.waits` it starts when the
+ledger's tables are there. `.serviceAccount` is for a pod that comes before ours.
 */}}
 {{- define "supervisor.pod" -}}
 {{- $values := .root.Values -}}
@@ -91,10 +103,21 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- if .restart }}
 restartPolicy: {{ .restart }}
 {{- end }}
+{{- if .waits }}
+initContainers:
+  - name: wait  # for the tables that this version works with: its log tells which are missing
+    {{- include "supervisor.image" . | nindent 4 }}
+    args: [wait]
+    securityContext: {{- include "supervisor.containerSecurity" . | nindent 6 }}
+    resources: {{- toYaml .resources | nindent 6 }}
+    env:
+      - {name: CLUSTER_NAME, valueFrom: {configMapKeyRef: {name: {{ .config }}, key: CLUSTER_NAME}}}
+      - {name: DATABASE_URL_FILE, value: /run/secrets/supervisor/database_url}
+    {{- include "supervisor.mounts" . | nindent 4 }}
+{{- end }}
 containers:
   - name: {{ .process }}
-    image: "{{ $values.image.repository }}:{{ $values.image.tag | default .root.Chart.AppVersion }}"
-    imagePullPolicy: {{ $values.image.pullPolicy }}
+    {{- include "supervisor.image" . | nindent 4 }}
     args: {{- prepend .args .process | toYaml | nindent 6 }}
     securityContext: {{- include "supervisor.containerSecurity" . | nindent 6 }}
     resources: {{- toYaml .resources | nindent 6 }}
@@ -126,9 +149,7 @@ containers:
     livenessProbe: {httpGet: {path: /livez, port: {{ . }}}, periodSeconds: 10, failureThreshold: 3}
     readinessProbe: {httpGet: {path: /readyz, port: {{ . }}}, periodSeconds: 5, failureThreshold: 2}
     {{- end }}
-    volumeMounts:
-      - {name: secrets, mountPath: /run/secrets/supervisor, readOnly: true}
-      - {name: state, mountPath: /var/lib/supervisor}
+    {{- include "supervisor.mounts" . | nindent 4 }}
 volumes:
   - name: secrets
     projected:
