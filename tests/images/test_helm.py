@@ -312,6 +312,31 @@ def test_callbacks__are_reached_from_the_clusters_networks_only() -> None:
     assert policy["podSelector"]["matchLabels"]["supervisor/cluster"] == "north"
 
 
+def test_callbacks__behind_an_ingress__are_reached_from_its_namespace_only() -> None:
+    policy = named("three-clusters", "NetworkPolicy")["grid-south-callbacks"]["spec"]
+    (rule,) = policy["ingress"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_callbacks__each_policy__names_those_that_may_call(values: str) -> None:
+    for name, policy in named(values, "NetworkPolicy").items():
+        if name.endswith("-callbacks"):
+            assert all(rule["from"] for rule in policy["spec"]["ingress"]), name
+
+
+def test_service__of_the_callbacks__keeps_the_callers_address() -> None:
+    """Behind the source NAT of a Service, the policy sees a node's address in place of the caller's."""
+    services = {name: each["spec"] for name, each in named("three-clusters", "Service").items()}
+    balanced, inside, by_port = (services[f"grid-{name}-callbacks"] for name in ("north", "south", "test"))
+    assert (balanced["type"], balanced["externalTrafficPolicy"]) == ("LoadBalancer", "Local")
+    assert balanced["loadBalancerSourceRanges"] == ["10.1.0.0/16", "fd00:1::/64"]
+    assert (by_port["type"], by_port["externalTrafficPolicy"]) == ("NodePort", "Local")
+    assert inside["type"] == "ClusterIP"
+    assert {"externalTrafficPolicy", "loadBalancerSourceRanges"}.isdisjoint(inside)
+    assert "loadBalancerSourceRanges" not in by_port
+
+
 def test_service__of_the_callbacks__speaks_h2c_where_an_ingress_ends_tls() -> None:
     services = named("three-clusters", "Service")
     assert services["grid-south-callbacks"]["spec"]["ports"][0]["appProtocol"] == "kubernetes.io/h2c"
@@ -357,6 +382,16 @@ def test_everything_off__leaves_nothing() -> None:
     assert manifests("everything-off") == []
 
 
+CLUSTER = "name: main, wallet: {existingSecret: a}, ssh: {existingSecret: a}, sshPublicKey: ssh-x"
+
+
+def test_callbacks__without_network_policies__need_no_networks(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    others = "database: {existingSecret: a}\nbroker: {existingSecret: b}\nnetworkPolicies: {enabled: false}\n"
+    file.write_text(f"clusters: [{{{CLUSTER}}}]\n{others}")
+    assert "NetworkPolicy" not in helm("template", str(file)).stdout
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -365,6 +400,9 @@ def test_everything_off__leaves_nothing() -> None:
         ("flower: {enabled: true}", "existingSecret"),
         ("keda: {enabled: true, redisAddress: redis}", "redisAddress"),
         ("replicaCount: 2", "replicaCount"),
+        (f"clusters: [{{{CLUSTER}}}]", "callbacks"),
+        (f"clusters: [{{{CLUSTER}, callbacks: {{replicas: 2}}}}]", "networks"),
+        (f"clusters: [{{{CLUSTER}, callbacks: {{networks: []}}}}]", "networks"),
         (
             "clusters: [{name: main, wallet: {existingSecret: ''}, ssh: {existingSecret: a}, sshPublicKey: ssh-x}]",
             "wallet",
