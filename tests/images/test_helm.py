@@ -1,4 +1,4 @@
-"""The chart: linted, rendered with five values files, each manifest judged by the API's schemas and compared with golden files.
+"""The chart: linted, rendered with six values files, each manifest judged by the API's schemas and compared with golden files.
 
 `GOLDEN=write make images-test` writes the golden files again.
 """
@@ -6,6 +6,7 @@
 import os
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -378,8 +379,21 @@ def test_migrations__run_before_an_upgrade() -> None:
     assert with_postgres["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
 
 
-def test_everything_off__leaves_nothing() -> None:
-    assert manifests("everything-off") == []
+def test_no_cluster__leaves_nothing() -> None:
+    assert manifests("nothing") == []
+
+
+def test_everything_off__leaves_a_fleet_and_nothing_else() -> None:
+    """Every flag of the chart is false in the values file, and the fleet is that of the cluster."""
+    given = yaml.safe_load((HERE / "values" / "everything-off.yaml").read_text())
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    flags = {name: set(each) & {"enabled", "create"} for name, each in defaults.items() if isinstance(each, dict)}
+    switches = [(name, flag) for name, found in flags.items() for flag in found]
+    assert len(switches) == 11
+    assert not any(given[name][flag] for name, flag in switches)
+    kinds = Counter(each["kind"] for each in manifests("everything-off"))
+    assert kinds == {"ConfigMap": 1, "Deployment": 5, "Service": 2}
+    assert {pod["serviceAccountName"] for _, pod in pods("everything-off")} == {"default"}
 
 
 CLUSTER = "name: main, wallet: {existingSecret: a}, ssh: {existingSecret: a}, sshPublicKey: ssh-x"
