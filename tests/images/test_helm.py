@@ -3,6 +3,7 @@
 `GOLDEN=write make images-test` writes the golden files again.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -21,6 +23,7 @@ from supervisor_tasks.config.settings import IN_FILES, Settings
 
 CHART = REPOSITORY / "docker" / "helm" / "grid-supervisor"
 HERE = Path(__file__).parent / "helm"
+DATA = REPOSITORY / "tests" / "data" / "crds"
 VALUES = sorted(file.stem for file in (HERE / "values").glob("*.yaml"))
 HELM = os.environ.get("HELM", str(REPOSITORY / "build" / "bin" / "helm"))
 KUBERNETES = "1.31"
@@ -29,8 +32,8 @@ DOCKERFILE = (REPOSITORY / "docker" / "Dockerfile").read_text()
 IMAGE_VARIABLES = dict(re.findall(r"^(?:ENV| ) *([A-Z_]+)=(\S+)", DOCKERFILE, re.MULTILINE))
 PEM_FILES = {name for name, field in Settings.model_fields.items() if name.endswith(("_ca", "_ca_path")) or name in (
     "broker_cert", "broker_key")}  # fmt: skip
-# Custom resources, whose schemas are those of the operators that bring them.
-WITHOUT_SCHEMA = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject", "TriggerAuthentication"}
+# Of custom resources, by kind; the operator's version is in the file's name.
+SCHEMAS = {file.name.partition("-")[0]: json.loads(file.read_text()) for file in DATA.glob("*.json")}
 
 
 def helm(command: str, values: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -67,8 +70,28 @@ def test_lint__finds_nothing(values: str) -> None:
 @pytest.mark.parametrize("values", VALUES)
 def test_manifest__each__is_one_that_the_api_takes(values: str) -> None:
     for manifest in manifests(values):
-        if manifest["kind"] not in WITHOUT_SCHEMA:
-            kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+        if manifest["kind"] in SCHEMAS:
+            jsonschema.validate(manifest, SCHEMAS[manifest["kind"]])
+            manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": manifest["metadata"]}
+        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+
+
+CUSTOM = [
+    each for each in yaml.safe_load_all((HERE / "golden" / "everything-on.yaml").read_text()) if each["kind"] in SCHEMAS
+]
+
+
+@pytest.mark.parametrize("manifest", CUSTOM, ids=lambda manifest: manifest["kind"])
+def test_schema__of_each_custom_resource__refuses_what_it_does_not_know(manifest: Any) -> None:
+    assert {each["kind"] for each in CUSTOM} == set(SCHEMAS)
+    jsonschema.validate(manifest, SCHEMAS[manifest["kind"]])
+    for wrong in (
+        {**manifest, "spec": {**manifest["spec"], "unknown": 1}},
+        {**manifest, "apiVersion": "example.com/v1"},
+        {**manifest, "spec": None},
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, SCHEMAS[manifest["kind"]])
 
 
 @pytest.mark.parametrize("values", VALUES)
