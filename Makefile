@@ -145,9 +145,12 @@ bench: setup ## measure what the project promises (RECORD=1 writes docs/performa
 	@$(BIN)/python -m tests.load $(if $(RECORD),--record) $(if $(ONLY),--only "$(ONLY)")
 
 HELM_VERSION = v3.19.0
+GO_FOUND = $$(go env GOVERSION 2>/dev/null || echo NONE)
 
+# Helm 3.19 wants Go 1.24. Go 1.21 and newer fetch it by themselves, unless GOTOOLCHAIN=local; Debian 12's Go 1.19 cannot.
 build/bin/helm:
-	@command -v go >/dev/null || { echo "images-test: Helm is built by Go, which is not here: install it, or name a helm (HELM=/path)" >&2; exit 1; }
+	@printf '%s\n' go1.21 "$(GO_FOUND)" | LC_ALL=C sort -VC || { \
+		echo "images-test: found $(GO_FOUND); expected Go 1.21 or newer, which builds Helm $(HELM_VERSION): install it, or name a helm (HELM=/path)" >&2; exit 1; }
 	@echo "images-test: Helm $(HELM_VERSION) into build/bin"
 	@GOBIN=$(abspath build/bin) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
 
