@@ -24,8 +24,9 @@ JOBS = 100
 OUTAGE_S = 60.0
 SETTLED_WITHIN_S = 300.0
 # The figures of one run are compared with each other: the machine is the same, its other load is not.
-AS_FAST = 1.5
-MARGIN_S = 10.0
+ALONE_RUNS = 3
+AS_FAST = 1.3  # times the slowest of the runs in which no cluster is down
+MARGIN_S = 2.0
 RECORD = REPOSITORY / "build" / "cluster-outages.json"
 
 
@@ -79,7 +80,8 @@ def site() -> Iterator[Site]:
             site = Site(grid, rpc, grid.new_customer())
             for cluster in grid.clusters:
                 site.wait_for_end(site.submit(cluster, 1))  # both are warm: connections are open, code is loaded
-            site.settle("alone")
+            for number in range(ALONE_RUNS):
+                site.settle(f"alone {number + 1}")
             yield site
     finally:
         grid.stop()
@@ -134,6 +136,6 @@ def test_outage_of_one_cluster__the_other_is_as_fast_as_alone(site: Site, name: 
     with outage(site, OUTAGES[name]):
         took_s = site.settle(name)
         stuck = site.submit(site.broken, 5)
-    alone_s = site.seconds["alone"]
+    alone_s = max(seconds for run, seconds in site.seconds.items() if run.startswith("alone"))
     assert took_s <= AS_FAST * alone_s + MARGIN_S, site.seconds
     site.wait_for_end(waiting + stuck)
