@@ -40,6 +40,8 @@ KEEP_THE_LOG, EACH_NIGHT, RESTORE, START_AGAIN, RESTORE_THE_DUMP = re.findall(
 )
 LONG = "#!/bin/bash\nsleep 900\n"
 SHORT = "#!/bin/bash\nsleep 2\n"
+UNTIL_TOLD = "#!/bin/bash\nuntil [ -e ~/may-end ]; do sleep 0.1; done\n"
+MIN_JOB_AGE_S = 20  # SLURM forgets the jobs that ended so long ago, as it does after five minutes at a site
 FLEET = ("worker", "beat", "callbacks")
 # What was written after the moment to which the ledger is restored is not in the ledger: transactions and callbacks.
 NOT_IN_THE_BACKUP = ("signed_bytes", "nonces", "fates", "acknowledged", "hooks_heard")
@@ -131,7 +133,10 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    grid = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides={"SWEEP_GRACE_S": "2"}, job_submit=False))
+    options = GridOptions(
+        block_time_s=BLOCK_TIME_S, overrides={"SWEEP_GRACE_S": "2"}, job_submit=False, min_job_age_s=MIN_JOB_AGE_S
+    )
+    grid = Grid.start(options)
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o755)
     with (grid.folder / "postgres" / "pg_hba.conf").open("a") as file:
@@ -155,19 +160,23 @@ def test_page__followed_word_by_word__the_fleet_finds_everything_again(site: Sit
     wait_for_end(grid, grid.submit_script(customer, SHORT), PATIENCE_S)  # so the ledger has an instance tag
     site.follow(KEEP_THE_LOG)
     site.follow(EACH_NIGHT)
-    before = grid.submit_script(customer, LONG)
+    before, forgotten = grid.submit_script(customer, LONG), grid.submit_script(customer, UNTIL_TOLD)
     running(grid, before)
+    running(grid, forgotten)
     until = str(rows(grid, "SELECT clock_timestamp() AS now")[0].now)
     after = _jobs_after(grid, customer)
     known = {name: id_of(grid, job_id) for name, job_id in after.items() if name != "ended"} | {
         "before": id_of(grid, before)
     }
     in_slurm = set(all_in_slurm(slurm_of(grid)))
+    _ends_and_is_forgotten(grid, customer, forgotten)
 
     site.follow(RESTORE, UNTIL=until)
     site.follow(START_AGAIN, UNTIL=until)
     _found_again(grid, {**after, "before": before}, known)
-    assert set(all_in_slurm(slurm_of(grid))) <= in_slurm  # it forgets jobs that ended 5 minutes ago
+    wait_until(lambda: forgotten not in _open_jobs(grid), "the forgotten job to be settled", PATIENCE_S, 0.2)
+    assert grid.chain.job(forgotten).status is ChainStatus.FINISHED
+    assert set(all_in_slurm(slurm_of(grid))) <= in_slurm  # none is submitted again
     scontrol(grid, "update", "nodename=node[1-4]", "state=resume")
     assert wait_for_end(grid, after["waits"], PATIENCE_S).status is ChainStatus.FINISHED
     grid.chain.customers.cancel_job(customer, after["runs"])
@@ -180,7 +189,7 @@ def test_page__followed_word_by_word__the_fleet_finds_everything_again(site: Sit
     _found_again(grid, {"before": before}, {"before": known["before"]})
     grid.chain.customers.cancel_job(customer, before)
     assert wait_for_end(grid, before, PATIENCE_S).status is ChainStatus.CANCELLED
-    assert set(all_in_slurm(slurm_of(grid))) <= in_slurm  # it forgets jobs that ended 5 minutes ago
+    assert set(all_in_slurm(slurm_of(grid))) <= in_slurm
     wait_until(lambda: not _open_jobs(grid), "all jobs to be settled", PATIENCE_S, 0.2)
     assert parked(grid) == []
     found = audit(gather(grid.folder))
@@ -197,6 +206,15 @@ def _jobs_after(grid: Grid, customer: Account) -> dict[str, str]:
     waits = grid.submit_script(customer, SHORT)
     id_of(grid, waits)
     return {"ended": ended, "runs": runs, "waits": waits}
+
+
+def _ends_and_is_forgotten(grid: Grid, customer: Account, job_id: str) -> None:
+    """A job that the restored ledger knows as running ends, is settled, and SLURM forgets it."""
+    slurm_id = id_of(grid, job_id)
+    (grid.users.home(customer.address) / "may-end").touch()
+    assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
+    slurm = slurm_of(grid)
+    wait_until(lambda: slurm_id not in all_in_slurm(slurm), "SLURM to forget the job", 5 * PATIENCE_S, 0.5)
 
 
 def _found_again(grid: Grid, jobs: dict[str, str], known: dict[str, int]) -> None:

@@ -57,6 +57,8 @@ def world() -> Iterator[SubmissionEnv]:
         yield world
 
 
+# The other tests are about what only a login node has: its sbatch, its clock, start-up files, sshd. test_rest_submission.py
+# has what only slurmrestd has.
 both_ways = pytest.mark.parametrize("transport", ["ssh", "rest"], indirect=True)
 
 
