@@ -26,6 +26,7 @@ from devgrid.tls import Certificates, make_certificates
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.monitoring.remote_control import PERIOD_S
+from tests.support.refusals import reasons
 
 PATIENCE_S = 60.0
 TASK = "supervisor_tasks.tasks.dispatch_due_effects"
@@ -217,7 +218,8 @@ def test_flower__elsewhere_without_a_password__does_not_start(fleet: Fleet, addr
         argv, cwd=REPOSITORY, env=fleet.environment, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 2, done.stderr
-    assert done.stderr.splitlines()[-1].startswith(f"--address: found '{address}' and no password; expected 127.0.0.1")
+    (reason,) = reasons(done.stderr)
+    assert reason.startswith(f"--address: found '{address}' and no password; expected 127.0.0.1")
 
 
 def test_flower__elsewhere_with_a_password__asks_for_it(fleet: Fleet, tmp_path: Path) -> None:

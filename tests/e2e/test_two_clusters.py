@@ -18,6 +18,7 @@ from devgrid.options import ClusterOptions, GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.grids import BLOCK_TIME_S
+from tests.support.refusals import reasons
 from tests.support.watching import rows, wait_for_end
 
 CHEAP = ChainPrices(gpu_wei_per_min=10**18, cpu_wei_per_min=10**17, mem_wei_per_min=10**13)
@@ -111,8 +112,8 @@ def test_third_cluster__with_the_wallet_of_another__is_refused_by_name(site: Sit
     wallet = first.provider.address
     with worker_with(first, CLUSTER_NAME="third") as third:
         _, told = third.communicate(timeout=deadline(60))
-    last = told.splitlines()[-1]
     assert third.returncode == 2, told
+    (last,) = reasons(told)
     assert last.startswith(
         f"ETH_PRIVATE_KEY: found the wallet {wallet} of chain {site.grid.chain.chain_id}, with which the"
     )

@@ -9,6 +9,7 @@ import pytest
 
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.worker import needs_of_command
+from tests.support.refusals import reasons
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -32,7 +33,7 @@ def test_worker__everything_wrong__says_all_at_once_and_ends_with_2(tmp_path: Pa
     argv = [sys.executable, "-m", "celery", "-A", "supervisor_tasks", "worker"]
     environment = {"PATH": "/usr/bin:/bin", "STATE_DIR": str(tmp_path), "CHAIN_ID": "x", "TLS_ENABLE": "maybe"}
     ended = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60)
-    names = [json.loads(line)["reason"].partition(":")[0] for line in ended.stderr.splitlines()]
+    names = [reason.partition(":")[0] for reason in reasons(ended.stderr)]
     assert ended.returncode == 2
     assert names == [
         "CHAIN_ID",

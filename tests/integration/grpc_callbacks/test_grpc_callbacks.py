@@ -39,6 +39,7 @@ from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.heartbeats import REPORTER, continuous_since_key
 from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.ledger.tick_names import CALLBACKS
+from tests.support.refusals import reasons
 
 NAME = "0x" + "ab" * 32
 PUBLIC_LINE = (
@@ -369,7 +370,8 @@ def test_settings_missing__status_2_and_a_line_that_names_the_variable(tmp_path:
     argv = [sys.executable, "-m", "grpc_callbacks"]
     ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(30))
     assert ended.returncode == 2
-    assert ended.stderr.startswith("SLURM_SSH_PUBLIC_KEY: found nothing; expected")
+    (reason,) = reasons(ended.stderr)
+    assert reason.startswith("SLURM_SSH_PUBLIC_KEY: found nothing; expected")
 
 
 def test_inbox__too_many_callbacks_about_one_job__are_refused_until_it_is_settled(

@@ -33,6 +33,7 @@ from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks.config import embedded_servers
 from tests.support.callback_servers import PUBLIC_LINE, start_servers
+from tests.support.refusals import reasons
 
 pytestmark = pytest.mark.slow  # outages that last
 
@@ -171,7 +172,7 @@ def test_tls_files_missing__a_line_each_and_status_2(site: WorkerContext, tmp_pa
     argv = [sys.executable, "-m", "grpc_callbacks"]
     ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(30))
     assert ended.returncode == 2
-    key, certificate = ended.stderr.splitlines()
+    key, certificate = reasons(ended.stderr)
     assert key == "TLS_KEY: found nothing; expected a PEM file, because TLS_ENABLE is true"
     assert certificate.startswith(f"TLS_CERT: found {missing!r}; expected a file that can be read")
 
@@ -220,7 +221,7 @@ def test_tls_files_that_do_not_fit__a_line_each_and_status_2(
     argv = [sys.executable, "-m", "grpc_callbacks"]
     ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(30))
     assert ended.returncode == 2
-    assert ended.stderr.splitlines() == [line % tmp_path for line in expected]
+    assert reasons(ended.stderr) == [line % tmp_path for line in expected]
 
 
 def test_listen_address_taken__a_line_and_status_2(site: WorkerContext) -> None:

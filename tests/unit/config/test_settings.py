@@ -1,7 +1,6 @@
 """The settings: every variable that operators already have, and what is said about those that cannot be used."""
 
 import base64
-import json
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from supervisor_tasks.config import settings as module
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import SettingsError, hide_secrets, load
 from supervisor_tasks.slurm.ssh import load_key
+from tests.support.refusals import reasons
 
 KEY = ed25519.Ed25519PrivateKey.generate()
 KEY_FILE = KEY.private_bytes(
@@ -585,5 +585,4 @@ def test_load_or_exit__malformed__every_line_on_stderr_and_status_2() -> None:
     )
     assert ended.returncode == 2
     assert ended.stdout == ""
-    told = [json.loads(line) for line in ended.stderr.splitlines()]
-    assert [line["reason"].partition(":")[0] for line in told] == ["CHAIN_ID", "ETH_PRIVATE_KEY"]
+    assert [reason.partition(":")[0] for reason in reasons(ended.stderr)] == ["CHAIN_ID", "ETH_PRIVATE_KEY"]
