@@ -6,7 +6,7 @@ Without a process, or with flags in its place, it runs the whole fleet of one cl
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import NoReturn
@@ -15,18 +15,23 @@ from supervisor_tasks.config.first_process import hold_signals
 
 START = ("-m", "supervisor_tasks.config.first_process")  # reacts to SIGTERM from its start
 CELERY = ("celery", "--quiet", "-A", "supervisor_tasks")  # --quiet: no banner between the lines of the log
+SERVERS = {"DATABASE_URL": "postgresql+psycopg://...", "BROKER_URL": "redis://..."}
+EMBEDDED = "--embedded"
+WRONG_SETTINGS = 2  # the status of a process whose settings do not let it work: starting it again does not help
 
 
 @dataclass(frozen=True, slots=True)
 class FleetProcess:
     """How to start a process: `arguments` are a module and its arguments.
 
-    At `health_port` the process answers probes from this machine, unless HEALTH_ADDRESS is set.
+    At `health_port` the process answers probes from this machine, unless HEALTH_ADDRESS is set. `servers` are the
+    variables of the servers that it works with.
     """
 
     about: str
     arguments: tuple[str, ...]
     health_port: int | None = None
+    servers: tuple[str, ...] = tuple(SERVERS)
 
 
 PROCESSES = {
@@ -35,25 +40,37 @@ PROCESSES = {
         "asks for the periodic work, one a cluster", (*CELERY, "beat", "--pidfile=", "--loglevel", "INFO"), 9466
     ),
     "callbacks": FleetProcess("the gRPC process that SLURM's plugins call", ("grpc_callbacks",), 9467),
-    "flower": FleetProcess("the dashboard; --address and --port", (*CELERY, "flower", "--logging=warning"), 9468),
-    "metrics": FleetProcess("the ledger's metrics for Prometheus", ("supervisor_tasks.cli", "metrics")),
+    "flower": FleetProcess(  # without a database its pages of jobs say so, and its other pages work
+        "the dashboard; --address and --port",
+        (*CELERY, "flower", "--logging=warning"),
+        9468,
+        servers=("BROKER_URL",),
+    ),
+    "metrics": FleetProcess(
+        "the ledger's metrics for Prometheus", ("supervisor_tasks.cli", "metrics"), servers=("DATABASE_URL",)
+    ),
     "migrate": FleetProcess(
         "brings the ledger's tables up to date and ends",
         (
             "supervisor_tasks.cli",
             *("db", "upgrade", "--embedded", "--log", "--yes", "--reason", "supervisor run migrate"),
         ),
+        servers=("DATABASE_URL",),
     ),
     "wait": FleetProcess(
-        "waits until the ledger's tables are up to date and ends", ("supervisor_tasks.cli", "db", "wait", "--log")
+        "waits until the ledger's tables are up to date and ends",
+        ("supervisor_tasks.cli", "db", "wait", "--log"),
+        servers=("DATABASE_URL",),
     ),
-    "reporter": FleetProcess("delivers SLURM's events, on slurmctld's host", ("plugins.reporter",), 9470),
+    "reporter": FleetProcess("delivers SLURM's events, on slurmctld's host", ("plugins.reporter",), 9470, servers=()),
 }
 
 
 ABOUT = """Run one process of the fleet, with OPTIONS of its own.
 
-It takes the place of this one, and gets signals itself."""
+It takes the place of this one, and gets signals itself. It ends with status 2
+if a variable of its servers (DATABASE_URL, BROKER_URL) is not set, unless
+--embedded is among the OPTIONS: then it starts, or joins, those in STATE_DIR."""
 WHOLE = """Without PROCESS: worker, beat, callbacks, flower and metrics of one cluster as
 child processes, their logs merged. Each setting can be a flag:
 --slurm.partition main is SLURM_PARTITION=main. --embedded: Postgres and Redis
@@ -89,16 +106,36 @@ def _fleet(words: Sequence[str]) -> int:
         flags = read_flags(words, variables(), switches())
     except FlagError as error:
         print(error, file=sys.stderr)
-        return 2
+        return WRONG_SETTINGS
     return run_fleet(flags)
 
 
 def become(process: str, options: Sequence[str]) -> NoReturn:
-    """Replace this process by the one that is named."""
+    """Replace this process by the one that is named, or end it with status 2 if a server is neither named nor embedded."""
+    options, embedded = without_embedded(PROCESSES[process], options)
+    missing = missing_servers(PROCESSES[process].servers, os.environ)
+    if missing and not embedded and not set(HELP) & set(options):
+        from supervisor_tasks.config.logging import tell_refusal
+
+        tell_refusal("\n".join(missing), os.environ.get("CLUSTER_NAME", ""))
+        sys.exit(WRONG_SETTINGS)
     sys.stdout.flush()
     argv = command(process, options)
     hold_signals()
     os.execve(argv[0], argv, environment(process, os.environ))  # noqa: S606  our own program
+
+
+def without_embedded(process: FleetProcess, options: Sequence[str]) -> tuple[list[str], bool]:
+    """Return the options without --embedded, and whether it was there. A process without servers has its options as given."""
+    if not process.servers:
+        return list(options), False
+    return [option for option in options if option != EMBEDDED], EMBEDDED in options
+
+
+def missing_servers(servers: Iterable[str], given: Mapping[str, str]) -> list[str]:
+    """Return a line for each server that is not configured."""
+    missing = [name for name in servers if not (given.get(name) or given.get(f"{name}_FILE"))]
+    return [f"{name}: found nothing; expected {SERVERS[name]}, or the flag {EMBEDDED}" for name in missing]
 
 
 def command(process: str, options: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from typing import IO
 import structlog
 
 from supervisor_tasks.cli.fleet_flags import Flags
-from supervisor_tasks.cli.run import command, environment
+from supervisor_tasks.cli.run import SERVERS, WRONG_SETTINGS, command, environment, missing_servers
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access
 from supervisor_tasks.config.process_guard import guard_process
@@ -37,9 +37,7 @@ FLEET: Mapping[str, tuple[Need, ...]] = {
     "metrics": (),
 }
 """The processes, with what each works with."""
-SERVERS = {"DATABASE_URL": "postgresql+psycopg://...", "BROKER_URL": "redis://..."}
 PR_SET_PDEATHSIG = 1  # prctl(2)
-WRONG_SETTINGS = 2  # a child's status when its settings do not let it work: starting it again does not help
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 LASTED_S = 60.0  # a child that ran for so long was started well
@@ -74,14 +72,6 @@ def _health_address(process: str, given: Mapping[str, str]) -> dict[str, str]:
     if not colon or not port.isdecimal() or process not in FLEET:
         return {}
     return {"HEALTH_ADDRESS": f"{host}:{int(port) + list(FLEET).index(process)}"}
-
-
-def missing_servers(flags: Flags, given: Mapping[str, str]) -> list[str]:
-    """Return a line for each server that is neither configured nor allowed to run inside the fleet."""
-    if flags.embedded:
-        return []
-    missing = [name for name in SERVERS if not (given.get(name) or given.get(f"{name}_FILE"))]
-    return [f"{name}: found nothing; expected {SERVERS[name]}, or the flag --embedded" for name in missing]
 
 
 @dataclass(slots=True)
@@ -237,8 +227,8 @@ def _end_with(parent: int) -> None:
 def run_fleet(flags: Flags) -> int:
     """Run the fleet with these flags over the environment. Returns this process's status."""
     given = {**os.environ, **flags.settings}
-    lines = missing_servers(flags, given)
-    if lines:
+    lines = missing_servers(SERVERS, given)
+    if lines and not flags.embedded:
         logs.tell_refusal("\n".join(lines), given.get("CLUSTER_NAME", ""))
         return WRONG_SETTINGS
     guard_process()

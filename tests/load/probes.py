@@ -24,7 +24,7 @@ def figures() -> list[Figure]:
     with migrated() as (_, environment):
         port = free_port()
         asked = environment | {"HEALTH_ADDRESS": f"127.0.0.1:{port}"}
-        argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", "beat"]
+        argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", "beat", "--embedded"]
         with subprocess.Popen(
             argv, cwd=REPOSITORY, env=asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as beat:

@@ -1,8 +1,15 @@
 """`supervisor run`: which program becomes of it, without running it."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from supervisor_tasks.cli.run import command
+from devgrid import REPOSITORY
+from supervisor_tasks.cli.run import PROCESSES, command, missing_servers, without_embedded
 
 
 @pytest.mark.parametrize(
@@ -35,3 +42,55 @@ def test_command__no_cluster_name__is_main(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("process", ["beat", "callbacks", "flower"])
 def test_command__other_processes__have_no_node_name(process: str) -> None:
     assert "--hostname" not in command(process, [])
+
+
+DATABASE, BROKER = "DATABASE_URL", "BROKER_URL"
+EXPECTED = {
+    DATABASE: "DATABASE_URL: found nothing; expected postgresql+psycopg://..., or the flag --embedded",
+    BROKER: "BROKER_URL: found nothing; expected redis://..., or the flag --embedded",
+}
+
+
+@pytest.mark.parametrize(
+    ("process", "servers"),
+    [
+        ("worker", [DATABASE, BROKER]),
+        ("beat", [DATABASE, BROKER]),
+        ("callbacks", [DATABASE, BROKER]),
+        ("flower", [BROKER]),
+        ("metrics", [DATABASE]),
+        ("migrate", [DATABASE]),
+        ("reporter", []),
+    ],
+)
+def test_missing_servers__of_a_process__is_a_line_for_each_that_it_needs(process: str, servers: list[str]) -> None:
+    expected = [EXPECTED[name] for name in servers]
+    assert missing_servers(PROCESSES[process].servers, {"PATH": "/bin"}) == expected
+    assert missing_servers(PROCESSES[process].servers, {"DATABASE_URL_FILE": "/f", BROKER: "redis://r"}) == []
+
+
+@pytest.mark.parametrize("process", ["worker", "beat", "callbacks", "flower", "metrics", "migrate", ""])
+def test_run__no_server_and_no_flag__starts_none_and_ends_with_2(process: str, tmp_path: Path) -> None:
+    """Without a name it is the whole fleet."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith((DATABASE, BROKER))}
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", *process.split()]
+    environment = given | {"STATE_DIR": str(tmp_path)}
+    ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    reasons = [json.loads(line)["reason"] for line in ended.stderr.splitlines()]
+    servers = PROCESSES[process].servers if process else EXPECTED
+    assert (ended.returncode, reasons) == (2, [EXPECTED[name] for name in servers])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_embedded__of_a_process_with_servers__takes_the_flag_away() -> None:
+    assert without_embedded(PROCESSES["worker"], ["--embedded", "-Q", "main.chain"]) == (["-Q", "main.chain"], True)
+    assert without_embedded(PROCESSES["worker"], ["-Q", "main.chain"]) == (["-Q", "main.chain"], False)
+    assert without_embedded(PROCESSES["reporter"], ["--embedded"]) == (["--embedded"], False)
+
+
+def test_run__help_of_a_process__needs_no_server() -> None:
+    given = {name: value for name, value in os.environ.items() if not name.startswith((DATABASE, BROKER))}
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", "metrics", "--help"]
+    ended = subprocess.run(argv, env=given, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "METRICS_ADDRESS" in ended.stdout

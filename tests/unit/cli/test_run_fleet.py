@@ -2,8 +2,7 @@
 
 import pytest
 
-from supervisor_tasks.cli.fleet_flags import Flags
-from supervisor_tasks.cli.run_fleet import FLEET, LASTED_S, LONGEST_PAUSE_S, Child, environment_of, missing_servers
+from supervisor_tasks.cli.run_fleet import FLEET, LASTED_S, LONGEST_PAUSE_S, Child, environment_of
 
 GIVEN = {
     "ETH_PRIVATE_KEY": "k",
@@ -35,21 +34,6 @@ def test_environment_of__health_address__counts_from_the_one_that_is_given() -> 
     given = {"HEALTH_ADDRESS": "127.0.0.1:7000"}
     found = [environment_of(process, given)["HEALTH_ADDRESS"] for process in FLEET]
     assert found == [f"127.0.0.1:{7000 + place}" for place in range(len(FLEET))]
-
-
-@pytest.mark.parametrize(
-    ("given", "embedded", "missing"),
-    [
-        ({}, False, ["DATABASE_URL", "BROKER_URL"]),
-        ({}, True, []),
-        ({"DATABASE_URL_FILE": "/f", "BROKER_URL": "redis://r"}, False, []),
-        ({"BROKER_URL": "redis://r"}, False, ["DATABASE_URL"]),
-    ],
-)
-def test_missing_servers__neither_configured_nor_embedded__is_a_line_each(
-    given: dict[str, str], embedded: bool, missing: list[str]
-) -> None:
-    assert [line.partition(":")[0] for line in missing_servers(Flags(embedded=embedded), given)] == missing
 
 
 def test_child__ends_again_and_again__waits_longer_up_to_a_bound() -> None:
