@@ -14,6 +14,7 @@ from supervisor_tasks.config.embedded_servers import broker_url as _broker_url
 from supervisor_tasks.config.process_guard import guard_process as _guard_process
 from supervisor_tasks.config.settings import load_or_exit as _load_or_exit
 from supervisor_tasks.config.settings import or_exit as _or_exit
+from supervisor_tasks.config.variables import warn_of_mistyped as _warn_of_mistyped
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK, TASKS, Queue
 from supervisor_tasks.monitoring.flower_guard import guard as _guard_flower
 from supervisor_tasks.monitoring.flower_guard import log_start as _log_flower
@@ -32,6 +33,7 @@ if "flower" in sys.argv:
     # Flower serves all clusters of the broker, so its lines name none.
     _logs.configure(_settings.effective_log_level, _settings.secret_values())
     _logs.log_crashes()
+    _warn_of_mistyped()
     with _or_exit():
         _guard_flower(_options, _settings.flower_basic_auth)
         _serve_flower(_settings)

@@ -15,6 +15,7 @@ from supervisor_tasks.cli.target import target
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.embedded_servers import running_database_url
 from supervisor_tasks.config.process_guard import guard_process
+from supervisor_tasks.config.variables import warn_of_mistyped
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.figures import read_figures
 from supervisor_tasks.ledger.status_queries import Overview
@@ -40,6 +41,7 @@ def metrics(
     settings, cluster = cli.settings, cli.settings.cluster_name
     logs.configure(settings.effective_log_level, settings.secret_values(), cluster)
     logs.log_crashes()
+    warn_of_mistyped()
     address, url = listen or settings.metrics_address, running_database_url(settings)
     engine = open_engine(settings, connections=3, url=url)
     overview = Overview(engine, cluster)  # also before the fleet has begun to work

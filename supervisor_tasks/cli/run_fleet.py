@@ -25,7 +25,7 @@ from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access
 from supervisor_tasks.config.process_guard import guard_process
 from supervisor_tasks.config.ssh_keys import public_half
-from supervisor_tasks.config.variables import given_secrets
+from supervisor_tasks.config.variables import given_secrets, warn_of_mistyped
 
 log = structlog.get_logger()
 
@@ -234,6 +234,7 @@ def run_fleet(flags: Flags) -> int:
     guard_process()
     logs.configure(secrets=given_secrets(given), cluster=given.get("CLUSTER_NAME", ""))
     logs.log_crashes()
+    warn_of_mistyped()
     seen = sorted(name for name in flags.settings if name.lower() in KEYS)
     if seen:
         expected = f"the variable, or {seen[0]}_FILE: every user of this host can read the command line"

@@ -13,10 +13,20 @@ from supervisor_tasks.config.settings import IN_FILES, SECRETS, Settings
 log = structlog.get_logger()
 
 # How similar two names must be, of 1. SLURM_PARTITON and SLURM_PARTITION have 0.97, systemd's STATE_DIRECTORY and
-# STATE_DIR 0.75.
+# STATE_DIR 0.75. SLURM's own names come nearer to ours: SLURM_ACCOUNT and SLURM_ACCOUNTING have 0.897.
 ALIKE = 0.8
-# No other program that could run beside us reads variables that begin so: each is meant for us.
-OURS = ("METASCHEDULER_", "BENCHMARK_", "LDAP_", "NOTIFY_", "SBATCH_TLS", "SLURM_SSH_", "TLS_", "WALLET_")
+ALIKE_IN_SLURM = 0.9
+SLURMS = frozenset({"SBATCH", "SLURM"})
+# Other programs read variables with these first words too. All other first words of settings are only ours.
+SHARED = SLURMS | {
+    *("CLUSTER", "DATABASE", "ETH", "FLOWER", "LISTEN", "LOG", "NVIDIA", "OTEL", "PUBLIC", "STATE", "TRACE"),
+    "WORKER",  # of compose's .env
+}
+SLURMS_SECOND = frozenset({"JOB", "SUBMIT"})  # SLURM_JOB_ID, SLURM_SUBMIT_DIR
+# Names of other programs that begin as only ours do: of systemd, and of SLURM.
+OF_OTHERS = frozenset({"NOTIFY_SOCKET", "SLURM_JWT"}) | {
+    f"SLURMRESTD_{name}" for name in ("AUTH_TYPES", "DEBUG", "LISTEN", "OPENAPI_PLUGINS", "SECURITY")
+}
 
 
 def variables() -> set[str]:
@@ -42,13 +52,30 @@ def mistyped(environment: Collection[str]) -> Mapping[str, str]:
     It takes only names, because a value can be a secret.
     """
     known = variables()
-    beginnings = {name.partition("_")[0] for name in known}
-    found = {}
-    for name in sorted(set(environment) - known):
-        alike = 0.0 if name.startswith(OURS) else ALIKE
-        if name.partition("_")[0] in beginnings and (nearest := get_close_matches(name, sorted(known), 1, alike)):
+    beginnings, found = {name.partition("_")[0] for name in known}, {}
+    for name in sorted(set(environment) - known - OF_OTHERS):
+        alike, first = _alike(name, known), name.partition("_")[0]
+        near = known if alike else {setting for setting in known if setting.startswith(f"{first}_")}
+        nearest = get_close_matches(name, sorted(near), 1, alike)
+        if first in beginnings and nearest:
             found[name] = nearest[0]
     return found
+
+
+def _alike(name: str, known: Collection[str]) -> float:
+    """Return how similar a name must be to a setting's to be meant for us: not at all if it begins as only ours do."""
+    first, second = _first_two(name)
+    if first not in SHARED:
+        return 0.0
+    if first not in SLURMS:
+        return ALIKE
+    ours = {_first_two(setting) for setting in known}
+    return 0.0 if (first, second) in ours and second not in SLURMS_SECOND else ALIKE_IN_SLURM
+
+
+def _first_two(name: str) -> tuple[str, str]:
+    first, second, *_ = [*name.split("_"), ""]
+    return first, second
 
 
 @cache

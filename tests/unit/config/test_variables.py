@@ -1,10 +1,14 @@
 """Variables that were probably meant to be a setting, and what `supervisor config show` tells."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from structlog.testing import capture_logs
 
+from devgrid import REPOSITORY
 from supervisor_tasks.config.settings import SECRETS, Settings
 from supervisor_tasks.config.variables import mistyped, warn_of_mistyped
 from tests.support.commands import Result, supervisor
@@ -20,6 +24,7 @@ RPC = "https://node.example.org/v1/ABCDEFGH12345678"
         ("ETH_PRIVATE_KEY_FIEL", "ETH_PRIVATE_KEY_FILE"),
         ("BENCHMARK_AFFINITY", "BENCHMARK_UCX_AFFINITY"),  # of the Go program's chart
         ("METASCHEDULER_ENDPOINT_RCP", "METASCHEDULER_ENDPOINT_RPC"),
+        ("CLAIM_LIMIT", "CLAIM_MAX_WAITING"),  # and not BENCHMARK_TIME_LIMIT
     ],
 )
 def test_mistyped__name__is_told_with_the_nearest(written: str, meant: str) -> None:
@@ -27,7 +32,19 @@ def test_mistyped__name__is_told_with_the_nearest(written: str, meant: str) -> N
 
 
 @pytest.mark.parametrize(
-    "written", ["SLURM_SSH_PORT", "SBATCH_TLS", "TLS_CERTIFICATE", "LDAP_BASE_DN", "METASCHEDULER_PROVIDER"]
+    "written",
+    [
+        *("SLURM_SSH_PORT", "SBATCH_TLS", "TLS_CERTIFICATE", "LDAP_BASE_DN", "METASCHEDULER_PROVIDER"),
+        *(
+            "CLAIM_LIMIT",
+            "CHAIN_BLOCK_TIME",
+            "CALLBACK_PORT",
+            "RETENTION_MONTHS",
+            "SLURMRESTD_TOKEN",
+            "SLURM_JWT_TOKEN",
+        ),
+        *("SWEEP_PAUSE", "SLURM_RETRY_COUNT", "SLURM_SINFO_COMMAND", "EXPLORER_LINK", "WALLET_KEY", "NOTIFY_EMAIL"),
+    ],
 )
 def test_mistyped__name_that_only_we_could_read__is_told_if_it_resembles_none(written: str) -> None:
     assert list(mistyped([written])) == [written]
@@ -44,10 +61,45 @@ def test_warn_of_mistyped__logs_each_once_in_a_process(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "others", ["SLURM_CONF", "SLURM_NODELIST", "SBATCH_PARTITION", "LOGNAME", "STATE_DIRECTORY", "PATH", "LOG_LEVEL"]
+    "others",
+    [
+        *("SLURM_CONF", "SLURM_NODELIST", "SBATCH_PARTITION", "LOGNAME", "STATE_DIRECTORY", "PATH", "LOG_LEVEL"),
+        *("LISTEN_FDS", "NOTIFY_SOCKET", "NVIDIA_VISIBLE_DEVICES", "FLOWER_PORT", "OTEL_SERVICE_NAME", "ETH_RPC_URL"),
+    ],
 )
 def test_mistyped__names_of_other_programs__are_not_told(others: str) -> None:
     assert mistyped([others]) == {}
+
+
+def test_mistyped__names_that_slurms_programs_read_or_set__are_not_told() -> None:
+    names = (REPOSITORY / "tests/data/slurm/variables-slurm-22.05.8.txt").read_text().split()
+    assert {"SLURM_JOB_ID", "SLURM_JWT", "SLURM_SUBMIT_DIR", "SLURMRESTD_LISTEN", "SBATCH_WAIT"} <= set(names)
+    assert mistyped(names) == {}
+
+
+def test_mistyped__names_that_compose_reads__are_not_told() -> None:
+    lines = (REPOSITORY / "docker" / ".env.example").read_text().splitlines()
+    assert mistyped([line.lstrip("# ").partition("=")[0] for line in lines if "=" in line]) == {}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--chain-poll-s=often"],
+        ["run", "metrics", "--listen", "nowhere"],
+        ["run", "flower", "--address=0.0.0.0"],
+    ],
+)
+def test_run__unknown_variable__is_a_warning_of_each_process(words: list[str]) -> None:
+    """Each of these processes ends with status 2 afterwards, as a setting or an option is wrong."""
+    servers = {"DATABASE_URL": "postgresql://127.0.0.1:1/none", "BROKER_URL": "redis://127.0.0.1:1"}
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", *words]
+    given = {name: value for name, value in os.environ.items() if name != "FLOWER_BASIC_AUTH"}
+    environment = given | servers | {"CLAIM_LIMIT": "5"}
+    ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    lines = [json.loads(line) for line in (ended.stdout + ended.stderr).splitlines() if line.startswith("{")]
+    told = [line["variable"] for line in lines if line["event"] == "variable_not_known" and "process" not in line]
+    assert (ended.returncode, told) == (2, ["CLAIM_LIMIT"])
 
 
 def shown(**environment: str) -> Result:
