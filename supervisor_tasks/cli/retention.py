@@ -62,11 +62,12 @@ def _old_rows(cli: CliContext) -> str:
 def write(
     context: typer.Context,
     before: Annotated[
-        str, typer.Option("--before", metavar="DATE", help="Jobs that ended before that day (UTC), such as 2026-01-01.")
+        str, typer.Option("--before", metavar="DATE", help="What ended before that day (UTC), such as 2026-01-01.")
     ],
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help="A new file, such as 2025.jsonl.zst.")],
 ) -> None:
-    """Write jobs that have ended into a file, one line of JSON a job with all its rows, compressed by zstandard.
+    """Write what has ended into a file of JSON lines, compressed by zstandard: jobs with all their rows, transactions
+    of no job, sweeps, and benchmark runs with their results. Each line has its `kind`.
 
     Nothing is deleted. A file that exists is not overwritten.
 
@@ -75,7 +76,8 @@ def write(
     cli = cli_context(context)
     day = _day(before)
     written = write_archive(cli.ledger.engine, cli.settings.cluster_name, day, to)
-    typer.echo(f"{counted(written, 'job')} in {to}")
+    told = [counted(number, kind.replace("_", " ")) for kind, number in written.items() if number or kind == "job"]
+    typer.echo(f"{', '.join(told)} in {to}")
 
 
 def _day(text: str) -> datetime:

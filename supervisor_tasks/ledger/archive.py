@@ -1,28 +1,35 @@
-"""The archive: old jobs as lines of JSON in a file that zstandard compresses, one line a job, for the time after their
-rows are deleted.
+"""The archive: what has ended as lines of JSON in a file that zstandard compresses, for the time after the rows are
+deleted.
+
+The `kind` of a line is job, transaction (of no job), sweep or benchmark_run; a line has all rows that go with it.
 """
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
 import zstandard
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, TextClause, text
 
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.database import read_connection
 
-AT_ONCE = 500  # jobs in one query
+AT_ONCE = 500  # lines of one query
 LEVEL = 10  # of the compression
 
+_TRANSACTION = """to_jsonb(transactions) || jsonb_build_object('signatures', (
+    SELECT COALESCE(jsonb_agg(to_jsonb(signatures) - 'transaction_id' ORDER BY signed_at), '[]') FROM signatures
+    WHERE transaction_id = transactions.id))"""
 # One line holds all that the ledger has of a job: its row (runs and script are columns of it), and its rows in the
-# other tables, oldest first. The claim's transaction has no job, and is found by its hash in claim_key.
+# other tables, oldest first. The claim's transaction has no job, and is found by its hash in claim_key; it has a line
+# of its own, too, because its age does not depend on the job's.
 _JOBS = text(
     f"""
-    SELECT updated_at, job_id, (to_jsonb(jobs) || jsonb_build_object(
+    SELECT updated_at AS at, job_id AS id, (to_jsonb(jobs) || jsonb_build_object(
+        'kind', 'job',
         'events', (
             SELECT COALESCE(jsonb_agg(to_jsonb(events) - 'cluster' - 'job_id' ORDER BY id), '[]') FROM events
             WHERE events.cluster = jobs.cluster AND events.job_id = jobs.job_id),
@@ -33,25 +40,64 @@ _JOBS = text(
             SELECT COALESCE(jsonb_agg(to_jsonb(callbacks) - 'cluster' - 'job_id' ORDER BY id), '[]') FROM callbacks
             WHERE callbacks.cluster = jobs.cluster AND callbacks.job_id = jobs.job_id),
         'transactions', (
-            SELECT COALESCE(jsonb_agg(to_jsonb(transactions) - 'cluster' ORDER BY id), '[]') FROM transactions
+            SELECT COALESCE(jsonb_agg(({_TRANSACTION}) - 'cluster' ORDER BY id), '[]') FROM transactions
             WHERE transactions.cluster = jobs.cluster AND (transactions.job_id = jobs.job_id OR transactions.id IN (
                 SELECT transaction_id FROM signatures WHERE hash = split_part(jobs.claim_key, ':', 1))))
     ))::text AS line
     FROM jobs
-    WHERE cluster = :cluster AND updated_at < :before AND (updated_at, job_id) > (:after, :after_job)
+    WHERE cluster = :cluster AND updated_at < :before AND (updated_at, job_id) > (:after, :after_id)
         AND state IN ('SETTLED', 'REFUSED') AND (state = 'SETTLED' OR chain_status < {ChainStatus.SCHEDULED:d})
     ORDER BY updated_at, job_id LIMIT :most
     """  # noqa: S608  only constants
 )
+_TRANSACTIONS = text(
+    f"""
+    SELECT done_at AS at, id, ({_TRANSACTION} || jsonb_build_object('kind', 'transaction'))::text AS line
+    FROM transactions
+    WHERE cluster = :cluster AND job_id IS NULL AND done_at < :before AND (done_at, id) > (:after, :after_id)
+    ORDER BY done_at, id LIMIT :most
+    """  # noqa: S608  only constants
+)
+_SWEEPS = text(
+    """
+    SELECT finished_at AS at, id, (to_jsonb(sweeps) || jsonb_build_object('kind', 'sweep'))::text AS line FROM sweeps
+    WHERE cluster = :cluster AND finished_at < :before AND (finished_at, id) > (:after, :after_id)
+    ORDER BY finished_at, id LIMIT :most
+    """
+)
+_BENCHMARK_RUNS = text(
+    """
+    SELECT ended_at AS at, id, (to_jsonb(benchmark_runs) || jsonb_build_object(
+        'kind', 'benchmark_run',
+        'results', (
+            SELECT COALESCE(jsonb_agg(to_jsonb(benchmark_results) - 'cluster' - 'run_id' ORDER BY id), '[]')
+            FROM benchmark_results WHERE run_id = benchmark_runs.id),
+        'effects', (
+            SELECT COALESCE(jsonb_agg(to_jsonb(effects) - 'cluster' ORDER BY id), '[]') FROM effects
+            WHERE effects.cluster = benchmark_runs.cluster AND effects.kind = 'benchmark'
+                AND effects.subject = benchmark_runs.id::text)
+    ))::text AS line
+    FROM benchmark_runs
+    WHERE cluster = :cluster AND ended_at < :before AND (ended_at, id) > (:after, :after_id)
+    ORDER BY ended_at, id LIMIT 1
+    """
+)  # one at a time: the outputs of a run can have 10 MB each
 _BEGINNING = datetime.fromisoformat("0001-01-01T00:00:00+00:00")
+_QUERIES: Mapping[str, tuple[TextClause, str | int]] = {
+    "job": (_JOBS, ""),
+    "transaction": (_TRANSACTIONS, 0),
+    "sweep": (_SWEEPS, 0),
+    "benchmark_run": (_BENCHMARK_RUNS, 0),
+}
+"""For each kind of line its query, and an id that is before all others."""
 
 
 class ArchiveError(PermanentError):
     """The archive cannot be written; the message says why. Nothing is left of it."""
 
 
-def archive(engine: Engine, cluster: str, before: datetime, target: Path) -> int:
-    """Write all jobs of the cluster that ended before that time into a new file; returns how many.
+def archive(engine: Engine, cluster: str, before: datetime, target: Path) -> Mapping[str, int]:
+    """Write what ended before that time in the cluster into a new file; returns how many lines of each kind.
 
     The file appears under its name when all of it is on the disk. Raises ArchiveError when a file of that name exists.
     """
@@ -72,20 +118,20 @@ def archive(engine: Engine, cluster: str, before: datetime, target: Path) -> int
         draft.unlink()
 
 
-def _written(descriptor: int, draft: Path, target: Path, lines: Iterator[str]) -> int:
-    number = 0
+def _written(descriptor: int, draft: Path, target: Path, lines: Iterator[tuple[str, str]]) -> Mapping[str, int]:
+    written = dict.fromkeys(_QUERIES, 0)
     with os.fdopen(descriptor, "wb") as file:
         with zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).stream_writer(
             file, closefd=False
         ) as compressed:
-            for line in lines:
+            for kind, line in lines:
                 compressed.write(line.encode() + b"\n")
-                number += 1
+                written[kind] += 1
         file.flush()
         os.fsync(file.fileno())
     os.link(draft, target)  # unlike a rename, it fails where a file has that name
     _sync_folder(target.parent)
-    return number
+    return written
 
 
 def _sync_folder(folder: Path) -> None:
@@ -96,9 +142,12 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _lines(engine: Engine, cluster: str, before: datetime) -> Iterator[str]:
-    place = {"after": _BEGINNING, "after_job": ""}
+def _lines(engine: Engine, cluster: str, before: datetime) -> Iterator[tuple[str, str]]:
+    """Return the lines, each with its kind."""
+    where = {"cluster": cluster, "before": before, "most": AT_ONCE}
     with read_connection(engine) as connection:
-        while rows := connection.execute(_JOBS, {"cluster": cluster, "before": before, "most": AT_ONCE, **place}).all():
-            yield from (row.line for row in rows)
-            place = {"after": rows[-1].updated_at, "after_job": rows[-1].job_id}
+        for kind, (query, first) in _QUERIES.items():
+            at, last = _BEGINNING, first
+            while rows := connection.execute(query, {**where, "after": at, "after_id": last}).all():
+                yield from ((kind, row.line) for row in rows)
+                at, last = rows[-1].at, rows[-1].id

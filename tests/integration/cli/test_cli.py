@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 import yaml
+import zstandard
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from devgrid import REPOSITORY
@@ -217,13 +218,18 @@ def test_retention__paused_and_resumed__sets_the_fact(run: Run, ledger: Ledger) 
     assert ledger.facts.get(HELD) is None
 
 
-def test_archive__jobs_that_ended__are_in_the_file_and_no_file_is_overwritten(
+def test_archive__what_has_ended__is_in_the_file_and_no_file_is_overwritten(
     run: Run, ledger: Ledger, tmp_path: Path
 ) -> None:
     bring_to_queued(ledger, 1)
     ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.CANCELLED, (9, 0))))
     words = ("archive", "--before", "2100-01-01", "--to", str(tmp_path / "all.jsonl.zst"))
-    assert run(*words).stdout == f"1 job in {tmp_path / 'all.jsonl.zst'}\n"
+    ledger.sweeps.keep(ledger.sweeps.begin("asked"), {}, {})
+    assert run(*words).stdout == f"1 job, 1 sweep in {tmp_path / 'all.jsonl.zst'}\n"
+    with zstandard.open(tmp_path / "all.jsonl.zst", "rt") as file:
+        assert [json.loads(line)["kind"] for line in file] == ["job", "sweep"]
+    earlier = str(tmp_path / "none.jsonl.zst")
+    assert run("archive", "--before", "2001-01-01", "--to", earlier).stdout == f"0 jobs in {earlier}\n"
     assert "never overwritten" in run(*words, status=1).stderr
     assert "expected a day such as" in run("archive", "--before", "soon", "--to", "x", status=2).stderr
 

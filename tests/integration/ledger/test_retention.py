@@ -16,10 +16,12 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_log import GridLogger
+from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger import retention
 from supervisor_tasks.ledger.archive import ArchiveError, archive
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.ledger import Ledger
+from supervisor_tasks.ledger.outbox import request
 from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
 from supervisor_tasks.ledger.retention import HELD, RUNS_KEPT, Retention
 from supervisor_tasks.ledger.tick_names import OLD_ROWS_DELETED
@@ -197,6 +199,11 @@ OLD_RUNS = """
     INSERT INTO benchmark_runs (cluster, why, state, token, ended_at)
     SELECT 'here', '', 'ENDED', '', now() - interval '401 days' FROM generate_series(1, :runs)
 """
+OLD_ACCOUNT = """
+    INSERT INTO effects (cluster, kind, subject, due_at, done_at)
+    SELECT 'here', 'account', '0xcustomer', now() - interval '401 days', now() - interval '401 days'
+"""
+OF_RUNS = ("benchmark_runs", "benchmark_results")
 OLD_RESULTS = """
     INSERT INTO benchmark_results (run_id, cluster, benchmark, stage, job_name, options, script)
     SELECT id, 'here', 'hpl', 'MEASURED', '', '[]', '' FROM benchmark_runs;
@@ -215,6 +222,16 @@ def test_delete__sweeps_and_benchmark_runs__those_that_count_stay(engine: Engine
         assert connection.scalar(text("SELECT count(*) FROM benchmark_results")) == RUNS_KEPT
         assert connection.scalar(text("SELECT count(*) FROM effects WHERE kind = 'benchmark'")) == RUNS_KEPT
     assert not delete(engine).rows
+
+
+def test_delete__done_account_of_any_age__stays(engine: Engine) -> None:
+    """It keeps an account that the site has closed meanwhile from being made again."""
+    execute(engine, OLD_ACCOUNT)
+    delete(engine)
+    with engine.begin() as connection:
+        request(connection, CLUSTER, EffectKind.ACCOUNT, ["0xcustomer"])
+        query = text("SELECT done_at IS NOT NULL FROM effects WHERE kind = 'account'")
+        assert list(connection.scalars(query)) == [True]
 
 
 def many_jobs(engine: Engine, number: int) -> None:
@@ -293,6 +310,7 @@ ANOTHER = """
     INSERT INTO jobs SELECT (jsonb_populate_record(jobs, '{"job_id"\\: "0xhot", "state"\\: "RUNNING"}')).*
     FROM jobs WHERE job_id = :job
 """
+NONE = {"job": 0, "transaction": 0, "sweep": 0, "benchmark_run": 0}
 NAME = {"events": "name", "effects": "kind", "callbacks": "status", "transactions": "purpose"}
 
 
@@ -303,8 +321,8 @@ def test_archive__job__is_a_line_with_all_its_rows(engine: Engine, tmp_path: Pat
     many_jobs(engine, 3)
     execute(engine, ANOTHER)
     target = tmp_path / "2025.jsonl.zst"
-    assert archive(engine, CLUSTER, NOW, target) == 4
-    found = {line["job_id"]: line for line in lines(target)}
+    assert archive(engine, CLUSTER, NOW, target) == NONE | {"job": 4, "transaction": 1}
+    found = {line["job_id"]: line for line in lines(target) if line["kind"] == "job"}
     assert found.keys() == {JOB, "0x1", "0x2", "0x3"}
     job = found[JOB]
     assert (job["script"], job["runs"], job["slurm_id"]) == ("echo", [{"run": 1}], 7)
@@ -318,18 +336,84 @@ def test_archive__job__is_a_line_with_all_its_rows(engine: Engine, tmp_path: Pat
     assert target.stat().st_mode & 0o077 == 0
 
 
+def with_rows_of_no_job(engine: Engine) -> None:
+    """Old ones of each kind; of some of them the ledger still needs the last."""
+    with engine.begin() as connection:
+        for nonce in (2, 3, 4, 5):
+            transaction(connection, nonce, "claim")
+        later_transaction(connection)
+    execute(engine, OLD_SWEEPS)
+    execute(engine, OLD_RUNS, runs=RUNS_KEPT + 2)
+    execute(engine, OLD_RESULTS)
+
+
+def test_archive__rows_of_no_job__are_lines_with_their_kind(engine: Engine, tmp_path: Path) -> None:
+    with_rows_of_no_job(engine)
+    execute(engine, "UPDATE sweeps SET report = '{\"found\"\\: []}'")
+    execute(engine, "UPDATE benchmark_results SET labels = '{\"compute.gflops\"\\: \"9\"}', output = '\\x6f6b'")
+    archive(engine, CLUSTER, NOW, tmp_path / "all")
+    found = lines(tmp_path / "all")
+    claim = next(line for line in found if line["kind"] == "transaction")
+    assert (claim["purpose"], claim["nonce"], [each["hash"] for each in claim["signatures"]]) == (
+        "claim",
+        2,
+        ["0xclaim2"],
+    )
+    sweep = next(line for line in found if line["kind"] == "sweep")
+    assert (sweep["report"], sweep["suspects"]) == ({"found": []}, {})
+    run = next(line for line in found if line["kind"] == "benchmark_run")
+    assert (run["state"], [effect["kind"] for effect in run["effects"]]) == ("ENDED", ["benchmark"])
+    (result,) = run["results"]
+    assert (result["benchmark"], result["labels"], result["output"]) == ("hpl", {"compute.gflops": "9"}, "\\x6f6b")
+
+
+ROWS = ("jobs", "events", "effects", "callbacks", "transactions", "signatures", "sweeps", *OF_RUNS)
+KEY = {"jobs": "job_id", "signatures": "hash"}
+
+
+def rows(engine: Engine) -> set[tuple[str, str]]:
+    """Each row of the ledger that retention can delete, by its table and key."""
+    with engine.connect() as connection:
+        queries = ((table, text(f"SELECT {KEY.get(table, 'id')} FROM {table}")) for table in ROWS)  # noqa: S608
+        return {(table, str(key)) for table, query in queries for key in connection.scalars(query)}
+
+
+def rows_of(table: str, found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """A row of the archive and each row within it."""
+    yield table, str(found[KEY.get(table, "id")])
+    for name, value in found.items():
+        within = {"results": "benchmark_results"}.get(name, name)
+        for row in value if within in ROWS else ():
+            yield from rows_of(within, row)
+
+
+def test_archive__all_that_retention_deletes__is_in_the_file(engine: Engine, tmp_path: Path) -> None:
+    many_jobs(engine, 3)
+    with_rows_of_no_job(engine)
+    before = rows(engine)
+    archive(engine, CLUSTER, NOW, tmp_path / "all")
+    written = {row for line in lines(tmp_path / "all") for row in rows_of(f"{line['kind']}s", line)}
+    delete(engine)
+    deleted = before - rows(engine)
+    assert {table for table, _ in deleted} == set(ROWS)
+    assert deleted - written == set()
+
+
 def test_archive__before_a_time__has_no_younger_job(engine: Engine, tmp_path: Path) -> None:
-    assert archive(engine, CLUSTER, datetime(2001, 1, 1, tzinfo=UTC), tmp_path / "none.jsonl.zst") == 0
+    assert archive(engine, CLUSTER, datetime(2001, 1, 1, tzinfo=UTC), tmp_path / "none.jsonl.zst") == NONE
     assert lines(tmp_path / "none.jsonl.zst") == []
 
 
-def test_archive__several_queries__has_each_job_once(
+def test_archive__several_queries__has_each_line_once(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many_jobs(engine, 7)
+    with_rows_of_no_job(engine)
     monkeypatch.setattr("supervisor_tasks.ledger.archive.AT_ONCE", 3)
-    assert archive(engine, CLUSTER, NOW, tmp_path / "all") == 8
-    assert len({line["job_id"] for line in lines(tmp_path / "all")}) == 8
+    written = archive(engine, CLUSTER, NOW, tmp_path / "all")
+    assert written == {"job": 8, "transaction": 4, "sweep": 3, "benchmark_run": RUNS_KEPT + 2}
+    found = [(line["kind"], line.get("job_id") or line["id"]) for line in lines(tmp_path / "all")]
+    assert len(found) == len(set(found)) == sum(written.values())
 
 
 def test_archive__file_exists__is_refused_and_untouched(engine: Engine, tmp_path: Path) -> None:
