@@ -9,7 +9,8 @@ import pytest
 
 from devgrid import REPOSITORY
 from supervisor_tasks.cli.run import PROCESSES
-from supervisor_tasks.config.settings import IN_FILES, Settings
+from supervisor_tasks.config.needs import NOTIFY_KEYS, Need, SlurmAccess, kept
+from supervisor_tasks.config.settings import IN_FILES, SECRETS, Settings
 
 UNITS = REPOSITORY / "docker" / "systemd"
 COMMON = "grid-supervisor-.service.d/10-common.conf"
@@ -91,11 +92,40 @@ def test_drop_in__for_a_secret__has_no_fault_and_names_its_file(installed: Path,
             assert f"{FILES_OF_SETTINGS.get(name, f'{name.upper()}_FILE')}=%d/{name}" in given
 
 
-def test_drop_in__for_slurmrestd__takes_the_ssh_key_away() -> None:
-    text = (UNITS / "optional/grid-supervisor-worker-slurm.service.d/slurmrestd.conf").read_text()
+def test_drop_ins__each_secret_of_one_process__has_one_for_that_process() -> None:
+    of_all = {"database_url", "broker_url", *NOTIFY_KEYS}
+    in_units = {line.partition(":")[0] for unit in FLEET for line in assignments(unit, "LoadCredential")}
+    found = {
+        (name, drop_in.parent.name.removesuffix(".service.d").removeprefix("grid-supervisor-"))
+        for drop_in in OPTIONAL
+        for name in re.findall(r"^LoadCredential=(\w+):", (UNITS / "optional" / drop_in).read_text(), re.MULTILINE)
+        if name in IN_FILES and name not in of_all
+    }
+    assert found == {(name, process_of(name)) for name in {*SECRETS} - of_all - in_units}
+
+
+def process_of(secret: str) -> str:
+    """The process that alone keeps the secret."""
+    needs = {Need.WALLET: "worker-chain", Need.SLURM: "worker-slurm", Need.SSH_PUBLIC: "callbacks"}
+    keeping = {name for need, name in needs.items() for access in SlurmAccess if secret in kept([need], access)}
+    (process,) = keeping or {"flower"}
+    return process
+
+
+@pytest.mark.parametrize("name", ["20-slurmrestd.conf", "20-certificates.conf"])
+def test_drop_in__for_another_way_to_slurm__takes_the_ssh_key_away(name: str) -> None:
+    text = (UNITS / "optional/grid-supervisor-worker-slurm.service.d" / name).read_text()
     assert "\nLoadCredential=\n" in text  # the list begins again
     assert "slurm_ssh_private_key" not in text
     assert "SLURM_SSH_PRIVATE_KEY_FILE=\n" in text
+
+
+@pytest.mark.parametrize("drop_in", OPTIONAL, ids=str)
+def test_drop_in__that_begins_the_credentials_again__is_read_before_others(drop_in: Path) -> None:
+    """systemd reads drop-ins in the order of their names; `systemctl edit` writes override.conf."""
+    begins_again = "\nLoadCredential=\n" in (UNITS / "optional" / drop_in).read_text()
+    others = {other.name for other in OPTIONAL if other.parent == drop_in.parent and not other.name.startswith("20-")}
+    assert not begins_again or Path(COMMON).name < drop_in.name < min(others | {"override.conf"})
 
 
 @pytest.mark.parametrize("unit", SERVICES, ids=str)
