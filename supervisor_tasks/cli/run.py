@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import NoReturn
 
+from supervisor_tasks.cli.restarts import wait_before_start
 from supervisor_tasks.config.first_process import hold_signals
 
 START = ("-m", "supervisor_tasks.config.first_process")  # reacts to SIGTERM from its start
@@ -112,6 +113,7 @@ def _fleet(words: Sequence[str]) -> int:
 
 def become(process: str, options: Sequence[str]) -> NoReturn:
     """Replace this process by the one that is named, or end it with status 2 if a server is neither named nor embedded."""
+    wait_before_start(process, os.environ)
     options, embedded = without_embedded(PROCESSES[process], options)
     missing = missing_servers(PROCESSES[process].servers, os.environ)
     if missing and not embedded and not set(HELP) & set(options):

@@ -1,6 +1,7 @@
 """The part of docs/how-to/deploy.md about systemd, followed to the letter on a Debian whose first process is systemd."""
 
 import base64
+import json
 import re
 import shutil
 import subprocess
@@ -186,6 +187,23 @@ def test_units__killed_and_restarted_with_jobs_under_way__lose_none(machine: Mac
     assert ended == {(ChainStatus.FINISHED, 0)}
     ran = [file.name.rpartition("-")[0] for file in jobs.marks(grid).iterdir()]
     assert sorted(ran) == sorted(asked)  # each once
+
+
+def test_unit__ends_again_and_again__waits_longer_before_each_start(machine: Machine) -> None:
+    """Debian 12's systemd by itself starts it each 2 s."""
+    wrong = f"/etc/systemd/system/{unit('flower')}.d/wrong.conf"
+    machine.run(f"systemctl stop {unit('flower')}")  # it counts from 0 then
+    machine.put(wrong, "[Service]\nEnvironment=CHAIN_POLL_S=often\n")
+    machine.run(f"systemctl daemon-reload && systemctl start {unit('flower')}")
+
+    def waits_s() -> list[float]:
+        lines = machine.run(f"journalctl --no-pager --output cat -u {unit('flower')}").splitlines()
+        return [json.loads(line)["wait_s"] for line in lines if '"start_delayed"' in line]
+
+    wait_until(lambda: len(waits_s()) > 2, "the third wait", 180.0, 1.0)
+    assert waits_s()[:3] == [2.0, 6.0, 14.0]
+    machine.run(f"rm {wrong} && systemctl daemon-reload && systemctl restart {unit('flower')}")
+    wait_until_ready(machine)
 
 
 def test_reporter__as_the_unit_of_slurmctlds_host__delivers_its_spool(machine: Machine, grid: Grid) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from devgrid import REPOSITORY
+from supervisor_tasks.cli.restarts import RESTART_S
 from supervisor_tasks.cli.run import PROCESSES
 from supervisor_tasks.config.needs import NOTIFY_KEYS, Need, SlurmAccess, kept
 from supervisor_tasks.config.settings import IN_FILES, SECRETS, Settings
@@ -19,9 +20,6 @@ FLEET = [name for name in SERVICES if name.name.startswith("grid-supervisor-")]
 OPTIONAL = sorted(file.relative_to(UNITS / "optional") for file in (UNITS / "optional").rglob("*.conf"))
 FILES_OF_SETTINGS = {"tls_key": "TLS_KEY"}  # a secret whose setting is the path of its file
 EXPOSURE = 20  # tenths; systemd calls what is below 2.0 OK
-NEWER = re.compile(
-    "Unknown key '(RestartSteps|RestartMaxDelaySec)' in section"
-)  # to systemd before 254, as the units say
 OF_NO_SETTING = {"HOME", "PYTHONUNBUFFERED"}
 
 
@@ -45,7 +43,7 @@ def assignments(unit: Path, name: str) -> list[str]:
 
 def faults(stderr: str, *words: str) -> list[str]:
     """The lines of systemd that are about us."""
-    return [line for line in stderr.splitlines() if any(word in line for word in words) and not NEWER.search(line)]
+    return [line for line in stderr.splitlines() if any(word in line for word in words)]
 
 
 def test_units__verified_by_systemd__have_no_fault(installed: Path) -> None:
@@ -160,13 +158,12 @@ def test_unit__its_variables__are_settings_and_its_credentials_files_of_secrets(
 
 
 @pytest.mark.parametrize("unit", SERVICES, ids=str)
-def test_unit__that_ends__is_started_again_later_each_time(unit: Path) -> None:
-    (begins,), (steps,), (longest,) = (
-        assignments(unit, name) for name in ("RestartSec", "RestartSteps", "RestartMaxDelaySec")
-    )
-    assert int(begins) < int(longest)
-    assert int(steps) > 0
+def test_unit__that_ends__is_started_again_and_counts_its_starts(unit: Path) -> None:
     assert assignments(unit, "Restart")[0] in ("always", "on-failure")
+    assert assignments(unit, "StartLimitIntervalSec") == ["0"]  # for as long as it takes
+    assert [float(pause) for pause in assignments(unit, "RestartSec")] == [RESTART_S]
+    assert assignments(unit, "RuntimeDirectory") == ["%N"]  # each unit has its own
+    assert assignments(unit, "RuntimeDirectoryPreserve") == ["restart"]
 
 
 def test_units__on_one_machine__answer_probes_at_ports_of_their_own() -> None:

@@ -36,6 +36,7 @@ WITHOUT_COMMANDS = {
         "options",
         "output",
         "plot",
+        "restarts",
         "run",
     ),
     *("timeline", "views", "wording"),

@@ -1,0 +1,62 @@
+"""Longer waits before a process that ends again and again soon after its start.
+
+systemd before 254 (Debian 12) starts a unit again after RestartSec, the same each time. So a process of a unit waits itself,
+before it begins: with RestartSec=2 a start follows an end after 2, 4, 8, 16, 32 and then 60 s. A file in RUNTIME_DIRECTORY
+has the count; systemd keeps that folder over restarts and removes it with `systemctl stop`. Where the folder is not named,
+such as in containers, which have a backoff of their own, no process waits.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+LASTED_S = 60.0  # a process that ran for so long was started well
+RESTART_S = 2.0  # RestartSec of the units
+LONGEST_S = 60.0  # from an end to the next start
+FILE = "starts.json"
+
+
+def pause_s(soon_ended: int) -> float:
+    """Return how long a start waits after so many runs in a row that ended soon."""
+    return min(RESTART_S * 2.0 ** (min(soon_ended, 10) - 1), LONGEST_S) - RESTART_S if soon_ended else 0.0
+
+
+def wait_before_start(
+    process: str,
+    environment: Mapping[str, str],
+    clock_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait if the last runs of this unit ended soon, and store that the process begins. A folder that cannot be written is
+    no reason not to start.
+    """
+    folder = environment.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    if not folder:
+        return
+    file = Path(folder) / FILE
+    soon_ended = _soon_ended(file, clock_s())
+    if wait_s := pause_s(soon_ended):
+        _tell(process, environment, soon_ended, wait_s)
+        sleep(wait_s)
+    with suppress(OSError):
+        file.write_text(json.dumps({"soon_ended": soon_ended, "begun_s": clock_s()}))
+
+
+def _soon_ended(file: Path, now_s: float) -> int:
+    """Return how many runs in a row have ended soon; 0 if there was none, or the file is damaged."""
+    try:
+        last = json.loads(file.read_text())
+        return int(last["soon_ended"]) + 1 if now_s - float(last["begun_s"]) < LASTED_S else 0
+    except (OSError, ValueError, TypeError, KeyError):
+        return 0
+
+
+def _tell(process: str, environment: Mapping[str, str], soon_ended: int, wait_s: float) -> None:
+    import structlog  # only here: most starts do not wait
+
+    from supervisor_tasks.config.logging import configure
+
+    configure(cluster=environment.get("CLUSTER_NAME", ""))
+    structlog.get_logger().warning("start_delayed", process=process, soon_ended=soon_ended, wait_s=wait_s)
