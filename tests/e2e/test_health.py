@@ -245,7 +245,6 @@ def test_process_whose_loop_stands_still__is_not_alive_until_it_goes_on(probes: 
     wait_until(lambda: probes.ask(name, "livez")[0] == 200, "the loop to go on", 30.0)
 
 
-@pytest.mark.chaos
 @pytest.mark.quiet_machine
 @pytest.mark.parametrize("page", ["livez", "readyz", "metrics"])
 @pytest.mark.parametrize("name", PROCESSES)

@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import signal
+import statistics
 import struct
 import subprocess
 import sys
@@ -27,7 +28,7 @@ import zstandard
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from devgrid import REPOSITORY
-from devgrid.machine import deadline
+from devgrid.machine import deadline, slowness
 from devgrid.processes import wait_until
 from plugins import reporter
 from supervisor_tasks.cli import health
@@ -68,6 +69,8 @@ from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrat
 
 HOSTILE = "no\x1b[2J\x07\nforged line [red]not markup[/red]"
 END_OF_INPUT = "\x04"  # Ctrl-D at a terminal
+HEALTH_S = 0.5  # what orchestrators may count on
+HEALTHS = 11
 Run = Callable[..., Result]
 
 
@@ -558,6 +561,21 @@ def test_health__asks_without_what_takes_long_to_import(servers: tuple[Engine, d
     done = subprocess.run([sys.executable, "-c", code], env=servers[1], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "healthy\n")
     assert not {"sqlalchemy", "pydantic", "celery", "structlog", "web3", "typer", "rich"} & set(done.stderr.split())
+
+
+@pytest.mark.quiet_machine
+def test_health__from_its_start_to_its_end__takes_half_a_second(
+    servers: tuple[Engine, dict[str, str]], ledger: Ledger
+) -> None:
+    tick_all(ledger)
+    taken_s = []
+    for _ in range(HEALTHS):
+        begun_s = time.monotonic()
+        argv = [sys.executable, "-m", "supervisor_tasks.cli", "health"]
+        done = subprocess.run(argv, cwd=REPOSITORY, env=os.environ | servers[1], capture_output=True, text=True)
+        taken_s.append(time.monotonic() - begun_s)
+        assert (done.returncode, done.stdout) == (0, "healthy\n")
+    assert statistics.median(taken_s) < HEALTH_S * slowness()
 
 
 def test_health_and_reporter__their_defaults__are_those_of_the_settings() -> None:
