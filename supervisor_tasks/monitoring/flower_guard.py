@@ -25,6 +25,8 @@ def guard(options: Any, basic_auth: SecretStr | None) -> None:
     """Correct the options of a Flower that starts (tornado's options). Raises FlowerOpenError."""
     options.read_only = True
     options.address = options.address or HERE
+    # Flower makes a login without a name and a password of an empty FLOWER_BASIC_AUTH.
+    options.basic_auth = [login for login in options.basic_auth or () if login]
     if basic_auth is not None and not options.basic_auth:
         options.basic_auth = basic_auth.get_secret_value().split(",")
     from flower.views.monitor import Metrics  # here: workers load this module too, and have no Flower

@@ -211,11 +211,15 @@ def running_process(fleet: Fleet) -> Any:
     return process
 
 
+@pytest.mark.parametrize("given", [{}, {"FLOWER_BASIC_AUTH": ""}], ids=["none", "empty"])
 @pytest.mark.parametrize("address", ["0.0.0.0", "::"])  # noqa: S104
-def test_flower__elsewhere_without_a_password__does_not_start(fleet: Fleet, address: str) -> None:
+def test_flower__elsewhere_without_a_password__does_not_start(
+    fleet: Fleet, address: str, given: dict[str, str]
+) -> None:
+    """Flower itself takes an empty variable for a login without a name and a password, which each caller can give."""
     argv = [*CELERY, "flower", f"--address={address}", f"--port={free_port()}"]
     done = subprocess.run(
-        argv, cwd=REPOSITORY, env=fleet.environment, capture_output=True, text=True, timeout=PATIENCE_S
+        argv, cwd=REPOSITORY, env=fleet.environment | given, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 2, done.stderr
     (reason,) = reasons(done.stderr)
