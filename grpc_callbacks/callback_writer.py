@@ -77,8 +77,8 @@ class CallbackWriter:
         """Commit a callback.
 
         A repeat makes no second row. After HINT_AGAIN_S a repeat marks the row unread, so that a worker looks at the
-        job again. A repeat with a proof makes the row proven. Raises InboxClosedError or InboxFullError (a retry helps)
-        or NoSuchJobError (a retry is useless).
+        job again. A repeat with a proof makes the row proven. Raises CallbackWriterClosedError or InboxFullError (a
+        retry helps) or NoSuchJobError (a retry is useless).
         """
         row = {
             "cluster": self._cluster,

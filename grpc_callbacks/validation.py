@@ -35,7 +35,7 @@ class CallbackPayload:
 
 
 def validate(name: str, slurm_id: int, duration_s: int, status: int, exit_code: int) -> CallbackPayload:
-    """Check the fields of a callback and return them as a StatusReport. Raises MalformedCallbackError."""
+    """Check the fields of a callback and return them as a CallbackPayload. Raises MalformedCallbackError."""
     if not NAME.fullmatch(name):
         raise MalformedCallbackError(f"name: found {name[:80]!r}; expected 0x and 64 lowercase hex digits")
     if not 1 <= slurm_id <= GREATEST_SLURM_ID:

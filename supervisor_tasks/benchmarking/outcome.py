@@ -19,7 +19,7 @@ SUBMISSIONS = 5  # submissions that SLURM, when asked, does not know; then the b
 OUTPUT_LATE_S = 60.0  # a network file system may show the login node an older file for so long
 COMPLETED = "COMPLETED"
 NODES_COUNTED_AFTER_S = 15 * 60.0  # in SLURM's queue: a job that needs all planned nodes waits for one that went down
-LONG_WAIT_S = 3600.0  # in SLURM's queue; then the operator is called
+LONG_WAIT_S = 3600.0  # in SLURM's queue; then an alarm is raised
 LONGEST_WAIT_S = 48 * 3600.0  # in SLURM's queue; all that waits for the run, such as the registration, waits as long
 
 
@@ -87,7 +87,7 @@ def counts_nodes(one: Measurement, record: JobRecord | None) -> bool:
 
 
 def waits_long(one: Measurement, record: JobRecord | None) -> bool:
-    """Whether the operator is called: the partition is busy, or something is wrong that only he can see."""
+    """Whether an alarm is raised: the partition is busy, or something is wrong that only he can see."""
     return _waited_s(one, record) > LONG_WAIT_S
 
 

@@ -1,4 +1,4 @@
-"""`supervisor alarm`: what the operator is called for, and whether the messages about it arrive."""
+"""`supervisor alarm`: which alarms are on, and whether the messages about it arrive."""
 
 import time
 from collections.abc import Mapping, Sequence

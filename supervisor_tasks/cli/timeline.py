@@ -1,6 +1,6 @@
 """A job's story as a timeline: what happened, when, which side did it, how long after, and what comes next. Pure.
 
-The ledger stores events, callbacks, effects and transactions (Overview.story). Each becomes one line, and lines that say the
+The ledger stores events, callbacks, effects and transactions (Overview.timeline). Each becomes one line, and lines that say the
 same again become one.
 """
 

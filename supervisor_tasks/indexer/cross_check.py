@@ -3,8 +3,8 @@ receipt.
 
 A lying node can invent a log at no cost. With a claim that never happened, or another provider's claim, this provider
 would run a job that is not paid. An endpoint that answers and does not show the event holds the job back without a time
-limit, and the operator is called. An endpoint that does not answer holds it back for PATIENCE_S; then one endpoint
-alone is believed, and the operator is called.
+limit, and an alarm is raised. An endpoint that does not answer holds it back for PATIENCE_S; then one endpoint
+alone is believed, and an alarm is raised.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -16,7 +16,7 @@ ADVICE = "an event of ours may be missing: compare the contract's ABI, and `supe
 
 
 def decode_logs(ledger: Ledger, contract: Contract, logs: Iterable[dict[str, Any]]) -> list[ChainEvent]:
-    """The events in the logs, in the chain's order. The operator is called for logs that cannot be read."""
+    """The events in the logs, in the chain's order. An alarm is raised for logs that cannot be read."""
     happened, unreadable = contract.decode_events(logs)
     for entry in unreadable:
         log.error("chain_log_unreadable", **asdict(entry))

@@ -363,7 +363,7 @@ def _change(outcome: EffectOutcome, event: Event) -> JobChange:
 
 def _failure_reason(event: Event) -> str | None:
     """Why the effect was carried out in vain, or None. A submission can be cut off, searched for and made again without
-    an end. So it counts as a failure, and the operator is called when it lasts.
+    an end. So it counts as a failure, and an alarm is raised when it lasts.
     """
     if isinstance(event, SubmitOutcomeUnknown):
         return event.reason

@@ -1,10 +1,10 @@
 """Claims that the contract refuses, although its queue shows work for us.
 
 Some claims pass the estimate and revert when they are mined: they cost gas. The tracker counts its looks at which
-claims of a kind were mined and none succeeded. From the third such look in a row, the operator is called. Then only one
+claims of a kind were mined and none succeeded. From the third such look in a row, an alarm is raised. Then only one
 claim is sent at a time, and the wait between two grows until one succeeds.
 
-Other claims fail at the estimate. They cost nothing, but the jobs wait: the operator is called after a minute.
+Other claims fail at the estimate. They cost nothing, but the jobs wait: an alarm is raised after a minute.
 """
 
 from collections.abc import Mapping, Sequence

@@ -124,7 +124,7 @@ def _is_sent(plan: Sequence[Write], missing: set[str]) -> bool:
 
 def _wait(context: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]) -> None:
     """Postpone the effects until their receipts can be there. Effects whose transaction was sent before, or has
-    reverted, make no progress: the ledger keeps since when, and the operator is called when that lasts.
+    reverted, make no progress: the ledger keeps since when, and an alarm is raised when that lasts.
     """
     again, waiting, fresh = list[OpenEffect](), list[OpenEffect](), list[OpenEffect]()
     for effect, plan in plans.items():

@@ -53,7 +53,7 @@ _MEASURED = text(
     WHERE cluster = :cluster AND stage = 'MEASURED' AND run_id = ANY(:runs) ORDER BY id
     """
 )
-_LAST_WORDS = text(
+_LAST_RESULTS = text(
     """
     SELECT DISTINCT ON (benchmark) benchmark, stage, reason FROM benchmark_results
     WHERE cluster = :cluster AND stage IN ('MEASURED', 'LEFT_OUT', 'FAILED')
@@ -378,7 +378,7 @@ class BenchmarkStore:
     def failing(self, run: BenchmarkRun) -> dict[str, str]:
         """Those benchmarks of a run whose latest verdict is a failure, and why."""
         with self._engine.connect() as connection:
-            last = connection.execute(_LAST_WORDS, {"cluster": self._cluster, "run": run.id}).all()
+            last = connection.execute(_LAST_RESULTS, {"cluster": self._cluster, "run": run.id}).all()
         return {row.benchmark: row.reason or "" for row in last if row.stage == BenchmarkState.FAILED.value}
 
     def history(self, label: str) -> list[HistorySample]:

@@ -63,7 +63,7 @@ def sanitize_text(text: str) -> str:
 
 
 def sanitize_and_truncate(text: str) -> str:
-    """A text that Postgres can store, cut to LONGEST_TEXT characters."""
+    """A text that Postgres can store, cut to MAX_TEXT_CHARACTERS characters."""
     return sanitize_text(text)[:MAX_TEXT_CHARACTERS]
 
 

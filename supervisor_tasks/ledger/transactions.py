@@ -141,8 +141,8 @@ class Sent:
 @dataclass(frozen=True, slots=True)
 class Mined:
     """A transaction with its receipt. `hash` is of the signature that was mined. `given_up`: this signature does
-    nothing (see Wallet.give_up), so the intent is not done. `earned` is what the called contract paid to the sender, in
-    the smallest unit of credits. `gas_price_wei` is 0 if the node does not show it.
+    nothing (see Wallet.cancel_with_replacement), so the intent is not done. `earned` is what the called contract paid to
+    the sender, in the smallest unit of credits. `gas_price_wei` is 0 if the node does not show it.
     """
 
     sent: Sent

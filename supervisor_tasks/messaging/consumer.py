@@ -1,7 +1,7 @@
 """How worker and beat survive a broker that is away, hangs or loses its data: they retry for ever, and log it once.
 
 Celery itself waits longer after each try, and gives up after a hundred. A worker that answers pings but receives no
-messages (it is deaf) ends, so that its supervisor (systemd, compose, Kubernetes) starts it again.
+messages ends, so that its supervisor (systemd, compose, Kubernetes) starts it again.
 """
 
 import os
@@ -29,8 +29,8 @@ log = structlog.get_logger()
 RETRY_S = 1.0  # between two tries to connect, without limit
 EVENTS_EVERY_S = 0.25
 MARK_EVERY_S = 1.0
-SAMPLES = 10  # checks of the queues with the same result before the worker counts as deaf
-SHUTDOWN_GRACE_S = 15.0  # for a deaf worker to end its work
+SAMPLES = 10  # checks of the queues with the same result before the worker counts as receiving none
+SHUTDOWN_GRACE_S = 15.0  # for a worker to end its work
 
 # Celery warns at each reconnection. The results of running tasks are in the ledger; a second delivery changes nothing.
 warnings.filterwarnings("ignore", message=r"\s*In Celery 5\.1", category=CPendingDeprecationWarning)
@@ -97,41 +97,41 @@ class ConsumerWatchdog:
 
     def __init__(self) -> None:
         self._received = -1
-        self._deaf = 0
+        self._stalled_samples = 0
 
-    def hears(self, *, received: int, waiting: int, idle: bool) -> bool:
+    def is_receiving(self, *, received: int, waiting: int, idle: bool) -> bool:
         """Return False after SAMPLES checks in a row in which messages waited and the idle worker received none."""
         missed = waiting > 0 and idle and received == self._received
-        self._deaf = self._deaf + 1 if missed else 0
+        self._stalled_samples = self._stalled_samples + 1 if missed else 0
         self._received = received
-        return self._deaf < SAMPLES
+        return self._stalled_samples < SAMPLES
 
 
 def start_consumer_watchdog(consumer: Any, watchdog_timeout_s: float) -> None:
     """Start the thread that ends a worker which receives no messages for `watchdog_timeout_s`."""
     queues = [queue.name for queue in consumer.app.amqp.queues.consume_from.values()]
     work = threading.Thread(
-        target=_watch_ear,
+        target=_watch_consumer,
         args=(consumer.app, queues, consumer.pool.limit, watchdog_timeout_s / SAMPLES),
-        name="ear",
+        name="consumer-watchdog",
         daemon=True,
     )
     work.start()
 
 
-def _watch_ear(app: Celery, queues: Sequence[str], threads: int, every_s: float) -> None:
-    ear = ConsumerWatchdog()
+def _watch_consumer(app: Celery, queues: Sequence[str], threads: int, every_s: float) -> None:
+    watchdog = ConsumerWatchdog()
     while True:
         time.sleep(every_s)  # the checks must lie apart
         waiting = queue_lengths(app.connection_for_read, queues)
         received = sum(state.total_count.values())
-        if not ear.hears(received=received, waiting=waiting, idle=len(state.active_requests) < threads):
+        if not watchdog.is_receiving(received=received, waiting=waiting, idle=len(state.active_requests) < threads):
             log.critical("worker_not_receiving", waiting=waiting, advice="the worker ends; start it again")
             _end()
 
 
 def _end() -> None:
-    """End the process, at the latest after LAST_WORDS_S; its leases end with it."""
+    """End the process, at the latest after SHUTDOWN_GRACE_S; its leases end with it."""
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(SHUTDOWN_GRACE_S)  # a loop that is stuck does not react to SIGTERM either
     os._exit(1)

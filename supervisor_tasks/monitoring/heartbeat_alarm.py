@@ -1,4 +1,4 @@
-"""Watch the sources of ends. The operator is called when the process that plugins call, or the reporter, has been
+"""Watch the sources of ends. An alarm is raised when the process that plugins call, or the reporter, has been
 missing for a while. After an outage of the fleet they have the time to come back too.
 """
 

@@ -1,5 +1,5 @@
 """Check SLURM. Does it answer? While it does not, nothing is claimed, registered or measured, and the checks go on;
-after a while the operator is called. Is it the SLURM that has the ledger's jobs (cluster_guard.py)? And is it set up as
+after a while an alarm is raised. Is it the SLURM that has the ledger's jobs (cluster_guard.py)? And is it set up as
 our settings require?
 """
 
@@ -27,7 +27,7 @@ from supervisor_tasks.monitoring.slurm_tries import (
 
 log = structlog.get_logger()
 
-SILENT_S = 60.0  # a restart of slurmctld is shorter; the operator is called after that
+SILENT_S = 60.0  # a restart of slurmctld is shorter; an alarm is raised after that
 SENSIBLE_AGE_S = 90  # a slurmctld that forgets ended jobs sooner may do so between two sweeps
 
 
@@ -57,7 +57,7 @@ def check_slurm(context: WorkerContext) -> None:
 
 
 def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
-    """Whether the operator is called after so many tries. SLURM's last answer was `silent_s` ago."""
+    """Whether an alarm is raised after so many tries. SLURM's last answer was `silent_s` ago."""
     return (silent_s is None or silent_s > SILENT_S) if seen else tries >= TRIES
 
 

@@ -9,7 +9,7 @@ FAILED_TRIES = Fact("slurm.failed_tries", INT)  # in a row since the last answer
 SEEN = Fact("slurm.answered_since_start", FLAG)
 CHECK_EVERY_S = 40.0  # while it answers; two checks come before an answer is too old (KNOWN_FOR_S)
 KNOWN_FOR_S = 90.0  # an answer shows for so long that SLURM works
-TRIES = 10  # at a start, SLURM_RETRY_INTERVAL_S apart; then the operator is called
+TRIES = 10  # at a start, SLURM_RETRY_INTERVAL_S apart; then an alarm is raised
 SLOWLY = 3  # from then on the intervals are so many times longer
 
 

@@ -1,4 +1,4 @@
-"""Look at the nodes: store the partition's hardware for the registration. The operator is called when these looks find
+"""Look at the nodes: store the partition's hardware for the registration. An alarm is raised when these looks find
 no working node for a while, though SLURM works.
 """
 

@@ -28,10 +28,10 @@ class PendingAction(StrEnum):
     WAIT = "wait"
     SEND = "send again"  # the same bytes
     REPLACE = "replace"  # the same nonce, a higher fee
-    CAPPED = "capped"  # needs a higher fee, but the bound or a former key prevents it: the same bytes
-    PAUSE = "pause"  # the balance is too low for it, or for the higher fee that it needs
-    CONTEST = "contest"  # the nonce is mined, and no receipt of ours is known: look once more
-    FOREIGN = "foreign"  # another writer used the nonce
+    FEE_CAP_REACHED = "fee cap reached"  # needs a higher fee, but the bound or a former key prevents it: the same bytes
+    INSUFFICIENT_FUNDS = "insufficient funds"  # the balance is too low for it, or for the higher fee that it needs
+    VERIFY_NONCE = "verify nonce"  # the nonce is mined, and no receipt of ours is known: look once more
+    NONCE_USED_ELSEWHERE = "nonce used elsewhere"  # another writer used the nonce
     GIVE_UP = "give up"  # no node will take it: a transaction that does nothing gets its nonce
 
 
@@ -104,7 +104,7 @@ def decide(pending: Pending, mined_nonces: int, market: Market, rules: Rules, le
     if pending.nonce < mined_nonces:
         return _mined_by_another(pending)
     if _is_hopeless(pending, mined_nonces):
-        return PendingDecision(PendingAction.GIVE_UP if pending.mine else PendingAction.CAPPED, pending.fees)
+        return PendingDecision(PendingAction.GIVE_UP if pending.mine else PendingAction.FEE_CAP_REACHED, pending.fees)
     if pending.refusal is NodeErrorKind.INSUFFICIENT_FUNDS and not _pays(pending, pending.fees, left_wei):
         return _cheaper(pending, market, rules, left_wei)
     if pending.refusal is NodeErrorKind.FEE_CAP and not pending.accepted:
@@ -117,7 +117,7 @@ def decide(pending: Pending, mined_nonces: int, market: Market, rules: Rules, le
 def _mined_by_another(pending: Pending) -> PendingDecision:
     """Another transaction has this nonce; one answer of a node is not enough to know that for certain."""
     certain = pending.nonce_conflict_age_s is not None and pending.nonce_conflict_age_s >= CERTAIN_S
-    return PendingDecision(PendingAction.FOREIGN if certain else PendingAction.CONTEST, pending.fees)
+    return PendingDecision(PendingAction.NONCE_USED_ELSEWHERE if certain else PendingAction.VERIFY_NONCE, pending.fees)
 
 
 def _as_it_is(pending: Pending) -> PendingDecision:
@@ -139,8 +139,10 @@ def _dearer(pending: Pending, market: Market, rules: Rules, left_wei: int) -> Pe
     underpriced = pending.refusal is NodeErrorKind.UNDERPRICED
     more = replacement(pending.fees, market, rules.bounds.of(pending.gas), underpriced=underpriced)
     if not pending.mine or more is None:
-        return PendingDecision(PendingAction.CAPPED, pending.fees)
-    return PendingDecision(PendingAction.REPLACE if _pays(pending, more, left_wei) else PendingAction.PAUSE, more)
+        return PendingDecision(PendingAction.FEE_CAP_REACHED, pending.fees)
+    return PendingDecision(
+        PendingAction.REPLACE if _pays(pending, more, left_wei) else PendingAction.INSUFFICIENT_FUNDS, more
+    )
 
 
 def as_requested(
@@ -149,13 +151,13 @@ def as_requested(
     """What to do about a transaction that an operator wants changed. A nonce that is mined, and one of a former key,
     cannot be signed again: then the decision stays.
     """
-    if not pending.mine or decision.remedy in (PendingAction.CONTEST, PendingAction.FOREIGN):
+    if not pending.mine or decision.remedy in (PendingAction.VERIFY_NONCE, PendingAction.NONCE_USED_ELSEWHERE):
         return decision
     if request is TransactionRequest.CANCEL:
         return PendingDecision(PendingAction.GIVE_UP, pending.fees)
     more = replacement(pending.fees, market, rules.bounds.of(pending.gas))
     if more is None:
-        return PendingDecision(PendingAction.CAPPED, pending.fees)
+        return PendingDecision(PendingAction.FEE_CAP_REACHED, pending.fees)
     return PendingDecision(PendingAction.REPLACE, more)
 
 
@@ -172,7 +174,7 @@ def _cheaper(pending: Pending, market: Market, rules: Rules, left_wei: int) -> P
     return (
         PendingDecision(PendingAction.REPLACE, now)
         if _pays(pending, now, left_wei)
-        else PendingDecision(PendingAction.PAUSE, pending.fees)
+        else PendingDecision(PendingAction.INSUFFICIENT_FUNDS, pending.fees)
     )
 
 

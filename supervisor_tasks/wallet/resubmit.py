@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 MOST_CERTAIN = 20  # nonces that one pass confirms as another writer's, or fills; each costs a request
 LOG_SAMPLE_SIZE = 5
-CONFLICTS = (PendingAction.CONTEST, PendingAction.FOREIGN)
+CONFLICTS = (PendingAction.VERIFY_NONCE, PendingAction.NONCE_USED_ELSEWHERE)
 NOT_SENT_AGAIN = (PendingAction.REPLACE, PendingAction.GIVE_UP, *CONFLICTS)
 UNCLASSIFIED_ERROR = (
     "first_transaction_unclassified_error"  # the duration's name; all others wait behind this transaction
@@ -56,8 +56,8 @@ def resubmit_pending(context: WorkerContext, waiting: Sequence[Sent], state: Acc
         context.ledger.facts.clear_if(
             TRANSACTION_REQUESTS, requests
         )  # after the commit: twice is harmless, never is not
-    _alarm(context, plan[PendingAction.CAPPED], state)
-    if plan[PendingAction.PAUSE]:
+    _alarm(context, plan[PendingAction.FEE_CAP_REACHED], state)
+    if plan[PendingAction.INSUFFICIENT_FUNDS]:
         mine = [entry for entry in waiting if entry.address == wallet.address]
         needed_wei = sum(entry.gas * prescribed[entry.id].fees.max_fee_wei for entry in mine)
         wallet.alarm_of_empty(state.balance_wei, needed_wei)
@@ -136,7 +136,11 @@ def _send_again(context: WorkerContext, waiting: Sequence[Sent], plan: Resubmiss
     """Send the same bytes, the lowest nonce first. When a node misses an earlier nonce, send all earlier ones too."""
     wallet = context.chain.wallet
     chosen = {entry.id for entry in plan[PendingAction.SEND]}
-    chosen |= {e.id for e in plan[PendingAction.CAPPED] + plan[PendingAction.PAUSE] if stale(e.accepted, e.sent_age_s)}
+    chosen |= {
+        e.id
+        for e in plan[PendingAction.FEE_CAP_REACHED] + plan[PendingAction.INSUFFICIENT_FUNDS]
+        if stale(e.accepted, e.sent_age_s)
+    }
     done = set[int]()
     for kind in NOT_SENT_AGAIN:
         done |= {entry.id for entry in plan[kind]}
@@ -153,7 +157,11 @@ def _give_nonces_up(context: WorkerContext, plan: ResubmissionPlan, state: Accou
     """Free the intents whose nonce another writer's transaction used; they are written again with another nonce."""
     wallet, ledger = context.chain.wallet, context.ledger
     _store_conflicts(wallet.book, plan)
-    lost = [entry for entry in plan[PendingAction.FOREIGN][:MOST_CERTAIN] if wallet.is_confirmed_unmined(entry, state)]
+    lost = [
+        entry
+        for entry in plan[PendingAction.NONCE_USED_ELSEWHERE][:MOST_CERTAIN]
+        if wallet.is_confirmed_unmined(entry, state)
+    ]
     if not lost:
         return
     wallet.book.foreign([entry.id for entry in lost])
@@ -167,7 +175,7 @@ def _give_nonces_up(context: WorkerContext, plan: ResubmissionPlan, state: Accou
 
 def _store_conflicts(book: TransactionStore, plan: ResubmissionPlan) -> None:
     """Store since when a transaction's nonce is mined and no signature of it has a receipt."""
-    in_conflict = plan[PendingAction.CONTEST] + plan[PendingAction.FOREIGN]
+    in_conflict = plan[PendingAction.VERIFY_NONCE] + plan[PendingAction.NONCE_USED_ELSEWHERE]
     rest = chain.from_iterable(entries for kind, entries in plan.items() if kind not in CONFLICTS)
     book.contest([entry.id for entry in in_conflict if entry.nonce_conflict_age_s is None])
     book.uncontest([entry.id for entry in rest if entry.nonce_conflict_age_s is not None])

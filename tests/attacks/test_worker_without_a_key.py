@@ -31,7 +31,7 @@ def state_of(grid: Grid, job_id: str) -> str:
 
 
 def fails_for_long(grid: Grid, job_id: str) -> None:
-    """As after the five minutes after which the operator is called."""
+    """As after the five minutes after which an alarm is raised."""
     change = "UPDATE effects SET failing_since = failing_since - interval '6 min' WHERE job_id = :id"
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(change), {"id": job_id})

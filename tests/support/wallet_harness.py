@@ -140,7 +140,7 @@ class ChainHarness:
             return int(connection.scalar(text("SELECT count(*) FROM signatures")) or 0)
 
     def alarms(self) -> set[AlarmName]:
-        """What the operator is called for."""
+        """The alarms that are on."""
         return {alarm.name for alarm in self.site.ledger.alarms.all()}
 
 

@@ -374,7 +374,7 @@ def test_fleet__one_fails_unexpectedly_each_time__is_parked_and_others_are_made(
 
 @pytest.mark.chaos
 def test_fleet__directory_refuses__alarm_until_it_does_not(grid: Grid) -> None:
-    """The group is gone: an operator is called. Once it is back and the time has come, the alarm is off."""
+    """The group is gone: an alarm is raised. Once it is back and the time has come, the alarm is off."""
     server = Server(grid.environment["LDAP_URL"], tls=Tls(ca_certs_file=grid.environment["LDAP_CA_PATH"]))
     with Connection(server, ADMIN, grid.environment["LDAP_BIND_PASSWORD"]) as connection:
         connection.delete(GROUP)  # type: ignore[no-untyped-call]

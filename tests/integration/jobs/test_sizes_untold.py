@@ -1,4 +1,4 @@
-"""squeue does not tell what jobs have asked for: the operator is called after five minutes, until it does."""
+"""squeue does not tell what jobs have asked for: an alarm is raised after five minutes, until it does."""
 
 from collections.abc import Iterator
 from dataclasses import replace

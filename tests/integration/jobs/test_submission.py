@@ -259,7 +259,7 @@ def test_spank_plugin_that_cannot_be_loaded__job_waits_until_it_can(world: Submi
         trouble = site.ledger.effects.trouble()
     finally:
         plugstack.unlink()
-    assert trouble.late == 1  # the operator is called
+    assert trouble.late == 1  # an alarm is raised
     assert "Failed to initialize plugin stack" in str(trouble.last_error)
     assert "SubmitOutcomeUnknown" not in world.journal(job)
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")

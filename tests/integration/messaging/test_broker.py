@@ -21,7 +21,7 @@ from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.messaging.dispatcher import TaskDispatcher
 from supervisor_tasks.messaging.queues import TASKS, Queue
-from tests.support import deaf
+from tests.support import not_receiving
 from tests.support.ledger import claim, job_id
 
 STOPPED_S = 20.0  # longer than any patience of kombu's that was seen
@@ -182,10 +182,10 @@ def test_worker_that_answers_pings_and_receives_nothing__ends(
     fleet: Fleet, engine: Engine, processes: Processes
 ) -> None:
     processes.kill(fleet.find("worker"))
-    worker = fleet.start_worker("worker", "-Q", deaf.QUEUE, "-I", deaf.__name__)
+    worker = fleet.start_worker("worker", "-Q", not_receiving.QUEUE, "-I", not_receiving.__name__)
     wait_for_dispatch(engine)
-    (processes.folder / deaf.FILE).touch()
-    wait_until(lambda: worker.process() is None, "the deaf worker to end", 60.0, 0.1)
+    (processes.folder / not_receiving.FILE).touch()
+    wait_until(lambda: worker.process() is None, "the worker to end", 60.0, 0.1)
     processes.kill(worker)  # which reaps it
     assert "worker_not_receiving" in loud(processes, "worker")
     fleet.start_worker("worker", "-Q", "main.default")

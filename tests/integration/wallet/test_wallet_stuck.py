@@ -1,4 +1,4 @@
-"""Transactions that come to nothing: they delay no other, the operator is called, and nothing is paid for without end."""
+"""Transactions that come to nothing: they delay no other, an alarm is raised, and nothing is paid for without end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

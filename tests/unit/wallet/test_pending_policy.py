@@ -29,13 +29,15 @@ from supervisor_tasks.wallet.pending_policy import (
     SEND_AGAIN_S,
     STUCK_BLOCKS,
     Pending,
-    PendingAction,
     PendingDecision,
     Rules,
     TransactionRequest,
     as_requested,
     decide,
     decide_all,
+)
+from supervisor_tasks.wallet.pending_policy import (
+    PendingAction as Action,
 )
 from supervisor_tasks.wallet.raw_transaction import append_tag, decode, extract_tag
 
@@ -193,54 +195,54 @@ NEVER = replace(PENDING, refusal=Error.GAS, accepted=False, signed_age_s=CERTAIN
 ODD = replace(OLD, refusal=Error.OTHER, accepted=False, blocks=99, odd_age_s=GIVEN_UP_AFTER_S)
 
 REMEDIES = [
-    ("it was just sent", PENDING, 7, True, PendingAction.WAIT),
-    ("no node has seen it for long", replace(OLD, signed_age_s=20.0), 7, True, PendingAction.SEND),
-    ("no node took it", replace(PENDING, accepted=False), 7, True, PendingAction.SEND),
-    ("no node took it a moment ago", replace(PENDING, accepted=False, sent_age_s=0.5), 7, True, PendingAction.WAIT),
-    ("it is its turn, and blocks pass", replace(OLD, blocks=STUCK_BLOCKS), 7, True, PendingAction.REPLACE),
-    ("it is its turn, and no block passes", OLD, 7, True, PendingAction.SEND),
-    ("it waits behind another", replace(OLD, blocks=99), 6, True, PendingAction.SEND),
-    ("it pays less than the base fee", replace(PENDING, fees=POOR), 7, True, PendingAction.REPLACE),
-    ("it pays less, behind another", replace(PENDING, fees=POOR), 5, True, PendingAction.REPLACE),
-    ("it pays less since a moment", replace(PENDING, fees=POOR, signed_age_s=0.1), 7, True, PendingAction.WAIT),
-    ("a node calls it underpriced", replace(PENDING, refusal=Error.UNDERPRICED), 7, True, PendingAction.REPLACE),
-    ("another waits", replace(PENDING, refusal=Error.REPLACEMENT_UNDERPRICED), 7, True, PendingAction.REPLACE),
-    ("it pays less and may not pay more", replace(PENDING, fees=Fees(CAP, 1, False)), 7, True, PendingAction.CAPPED),
-    ("it has no tip to speak of, at the cap", replace(NOT_PAID, fees=Fees(CAP, 95, False)), 7, True, PendingAction.REPLACE),
-    ("it pays less and the key is gone", replace(PENDING, fees=POOR, mine=False), 7, True, PendingAction.CAPPED),
-    ("it is unpayable", replace(PENDING, refusal=Error.INSUFFICIENT_FUNDS, accepted=False), 7, False, PendingAction.PAUSE),
-    ("it is payable again", replace(PENDING, refusal=Error.INSUFFICIENT_FUNDS, accepted=False), 7, True, PendingAction.SEND),
-    ("it pays less, and no more is payable", replace(PENDING, fees=POOR), 7, False, PendingAction.PAUSE),
-    ("it is its turn, blocks pass, and it is unpayable", replace(OLD, blocks=STUCK_BLOCKS), 7, False, PendingAction.PAUSE),
-    ("it is unpayable and in no hurry", OLD, 7, False, PendingAction.SEND),
-    ("a block does not hold it", NEVER, 7, True, PendingAction.GIVE_UP),
-    ("a block does not hold it, and it is unpayable", NEVER, 7, False, PendingAction.GIVE_UP),
-    ("a block does not hold it, and the key is gone", replace(NEVER, mine=False), 7, True, PendingAction.CAPPED),
-    ("a node has said so just now", replace(NEVER, signed_age_s=1.0), 7, True, PendingAction.SEND),
-    ("another node has taken it", replace(NEVER, accepted=True), 7, True, PendingAction.WAIT),
-    ("what does nothing was refused", replace(NEVER, nothing=True), 7, True, PendingAction.SEND),
-    ("it is refused in unknown words for minutes", ODD, 7, True, PendingAction.GIVE_UP),
-    ("for minutes, and it is unpayable", ODD, 7, False, PendingAction.GIVE_UP),
-    ("for minutes, and the key is gone", replace(ODD, mine=False), 7, True, PendingAction.CAPPED),
-    ("for a while", replace(ODD, odd_age_s=GIVEN_UP_AFTER_S - 1), 7, True, PendingAction.SEND),
-    ("for minutes, behind another", ODD, 6, True, PendingAction.SEND),
-    ("for minutes, and then it was taken", replace(ODD, accepted=True, blocks=0), 7, True, PendingAction.SEND),
-    ("what does nothing is refused in unknown words", replace(ODD, nothing=True), 7, True, PendingAction.REPLACE),
-    ("unknown words, and it pays less", replace(ODD, fees=POOR, odd_age_s=0.0), 7, True, PendingAction.REPLACE),
-    ("it may cost more than a node allows", replace(ODD, refusal=Error.FEE_CAP, odd_age_s=0.0), 7, True, PendingAction.SEND),
-    ("more than a node allows, for minutes", replace(ODD, refusal=Error.FEE_CAP), 7, True, PendingAction.GIVE_UP),
-    ("a node says that the nonce is used", replace(PENDING, refusal=Error.NONCE_TOO_LOW), 7, True, PendingAction.WAIT),
-    ("the nonce is mined", PENDING, 8, True, PendingAction.CONTEST),
-    ("the nonce was mined a moment ago", replace(PENDING, nonce_conflict_age_s=0.5), 8, True, PendingAction.CONTEST),
-    ("the nonce was mined a while ago", replace(PENDING, nonce_conflict_age_s=CERTAIN_S), 8, True, PendingAction.FOREIGN),
-    ("it was contested and is not any more", replace(PENDING, nonce_conflict_age_s=99.0), 7, True, PendingAction.WAIT),
+    ("it was just sent", PENDING, 7, True, Action.WAIT),
+    ("no node has seen it for long", replace(OLD, signed_age_s=20.0), 7, True, Action.SEND),
+    ("no node took it", replace(PENDING, accepted=False), 7, True, Action.SEND),
+    ("no node took it a moment ago", replace(PENDING, accepted=False, sent_age_s=0.5), 7, True, Action.WAIT),
+    ("it is its turn, and blocks pass", replace(OLD, blocks=STUCK_BLOCKS), 7, True, Action.REPLACE),
+    ("it is its turn, and no block passes", OLD, 7, True, Action.SEND),
+    ("it waits behind another", replace(OLD, blocks=99), 6, True, Action.SEND),
+    ("it pays less than the base fee", replace(PENDING, fees=POOR), 7, True, Action.REPLACE),
+    ("it pays less, behind another", replace(PENDING, fees=POOR), 5, True, Action.REPLACE),
+    ("it pays less since a moment", replace(PENDING, fees=POOR, signed_age_s=0.1), 7, True, Action.WAIT),
+    ("a node calls it underpriced", replace(PENDING, refusal=Error.UNDERPRICED), 7, True, Action.REPLACE),
+    ("another waits", replace(PENDING, refusal=Error.REPLACEMENT_UNDERPRICED), 7, True, Action.REPLACE),
+    ("it pays less and may not pay more", replace(PENDING, fees=Fees(CAP, 1, False)), 7, True, Action.FEE_CAP_REACHED),
+    ("it has no tip to speak of, at the cap", replace(NOT_PAID, fees=Fees(CAP, 95, False)), 7, True, Action.REPLACE),
+    ("it pays less and the key is gone", replace(PENDING, fees=POOR, mine=False), 7, True, Action.FEE_CAP_REACHED),
+    ("unpayable", replace(PENDING, refusal=Error.INSUFFICIENT_FUNDS, accepted=False), 7, False, Action.INSUFFICIENT_FUNDS),
+    ("it is payable again", replace(PENDING, refusal=Error.INSUFFICIENT_FUNDS, accepted=False), 7, True, Action.SEND),
+    ("it pays less, and no more is payable", replace(PENDING, fees=POOR), 7, False, Action.INSUFFICIENT_FUNDS),
+    ("its turn, blocks pass, and it is unpayable", replace(OLD, blocks=STUCK_BLOCKS), 7, False, Action.INSUFFICIENT_FUNDS),
+    ("it is unpayable and in no hurry", OLD, 7, False, Action.SEND),
+    ("a block does not hold it", NEVER, 7, True, Action.GIVE_UP),
+    ("a block does not hold it, and it is unpayable", NEVER, 7, False, Action.GIVE_UP),
+    ("a block does not hold it, and the key is gone", replace(NEVER, mine=False), 7, True, Action.FEE_CAP_REACHED),
+    ("a node has said so just now", replace(NEVER, signed_age_s=1.0), 7, True, Action.SEND),
+    ("another node has taken it", replace(NEVER, accepted=True), 7, True, Action.WAIT),
+    ("what does nothing was refused", replace(NEVER, nothing=True), 7, True, Action.SEND),
+    ("it is refused in unknown words for minutes", ODD, 7, True, Action.GIVE_UP),
+    ("for minutes, and it is unpayable", ODD, 7, False, Action.GIVE_UP),
+    ("for minutes, and the key is gone", replace(ODD, mine=False), 7, True, Action.FEE_CAP_REACHED),
+    ("for a while", replace(ODD, odd_age_s=GIVEN_UP_AFTER_S - 1), 7, True, Action.SEND),
+    ("for minutes, behind another", ODD, 6, True, Action.SEND),
+    ("for minutes, and then it was taken", replace(ODD, accepted=True, blocks=0), 7, True, Action.SEND),
+    ("what does nothing is refused in unknown words", replace(ODD, nothing=True), 7, True, Action.REPLACE),
+    ("unknown words, and it pays less", replace(ODD, fees=POOR, odd_age_s=0.0), 7, True, Action.REPLACE),
+    ("it may cost more than a node allows", replace(ODD, refusal=Error.FEE_CAP, odd_age_s=0.0), 7, True, Action.SEND),
+    ("more than a node allows, for minutes", replace(ODD, refusal=Error.FEE_CAP), 7, True, Action.GIVE_UP),
+    ("a node says that the nonce is used", replace(PENDING, refusal=Error.NONCE_TOO_LOW), 7, True, Action.WAIT),
+    ("the nonce is mined", PENDING, 8, True, Action.VERIFY_NONCE),
+    ("the nonce was mined a moment ago", replace(PENDING, nonce_conflict_age_s=0.5), 8, True, Action.VERIFY_NONCE),
+    ("the nonce was mined a while ago", replace(PENDING, nonce_conflict_age_s=CERTAIN_S), 8, True, Action.NONCE_USED_ELSEWHERE),
+    ("it was contested and is not any more", replace(PENDING, nonce_conflict_age_s=99.0), 7, True, Action.WAIT),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("pending", "mined", "can_pay", "wanted"), [case[1:] for case in REMEDIES], ids=[c[0] for c in REMEDIES]
 )
-def test_cured(pending: Pending, mined: int, can_pay: bool, wanted: PendingAction) -> None:
+def test_cured(pending: Pending, mined: int, can_pay: bool, wanted: Action) -> None:
     market = replace(MARKET, base_fee_wei=2 * CAP) if pending.fees.max_fee_wei == CAP else MARKET
     assert decide(pending, mined, market, RULES, 10**18 if can_pay else 0).remedy is wanted
 
@@ -254,27 +256,27 @@ UNPAID = replace(PENDING, fees=DEAR, accepted=False, refusal=Error.INSUFFICIENT_
 
 def test_cured__a_higher_fee_that_cannot_be_paid__is_not_signed() -> None:
     dearer = replace(DEAR, priority_fee_wei=GWEI * 9 // 8)
-    assert decide(NOT_TAKEN, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(PendingAction.PAUSE, dearer)
-    assert decide(NOT_TAKEN, 7, SPIKE, RULES, 10**18) == PendingDecision(PendingAction.REPLACE, dearer)
+    assert decide(NOT_TAKEN, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(Action.INSUFFICIENT_FUNDS, dearer)
+    assert decide(NOT_TAKEN, 7, SPIKE, RULES, 10**18) == PendingDecision(Action.REPLACE, dearer)
     taken = replace(PENDING, fees=USUAL)
-    assert decide(taken, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(PendingAction.PAUSE, dearer)
-    assert decide(taken, 7, CALM, RULES, SMALL_WEI) == PendingDecision(PendingAction.WAIT, USUAL)
+    assert decide(taken, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(Action.INSUFFICIENT_FUNDS, dearer)
+    assert decide(taken, 7, CALM, RULES, SMALL_WEI) == PendingDecision(Action.WAIT, USUAL)
 
 
 def test_decide__unpayable_bytes__are_signed_again_when_the_present_price_is_payable() -> None:
-    assert decide(UNPAID, 7, CALM, RULES, SMALL_WEI) == PendingDecision(PendingAction.REPLACE, USUAL)
-    assert decide(UNPAID, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(PendingAction.PAUSE, DEAR)
-    assert decide(UNPAID, 7, CALM, RULES, 10**16).remedy is PendingAction.PAUSE
-    assert decide(UNPAID, 7, CALM, RULES, 10**18).remedy is PendingAction.SEND
-    assert decide(replace(UNPAID, mine=False), 7, CALM, RULES, 0).remedy is PendingAction.SEND
+    assert decide(UNPAID, 7, CALM, RULES, SMALL_WEI) == PendingDecision(Action.REPLACE, USUAL)
+    assert decide(UNPAID, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(Action.INSUFFICIENT_FUNDS, DEAR)
+    assert decide(UNPAID, 7, CALM, RULES, 10**16).remedy is Action.INSUFFICIENT_FUNDS
+    assert decide(UNPAID, 7, CALM, RULES, 10**18).remedy is Action.SEND
+    assert decide(replace(UNPAID, mine=False), 7, CALM, RULES, 0).remedy is Action.SEND
 
 
 def test_decide__above_the_nodes_fee_cap__is_signed_again_only_when_cheaper() -> None:
     refused = replace(PENDING, fees=DEAR, accepted=False, refusal=Error.FEE_CAP, blocks=99, signed_age_s=99.0)
-    assert decide(refused, 7, CALM, RULES, 10**18) == PendingDecision(PendingAction.REPLACE, USUAL)
-    assert decide(refused, 7, SPIKE, RULES, 10**18) == PendingDecision(PendingAction.SEND, DEAR)
-    assert decide(refused, 7, Market(600 * GWEI, GWEI, 0), RULES, 10**18) == PendingDecision(PendingAction.SEND, DEAR)
-    assert decide(replace(refused, mine=False), 7, CALM, RULES, 10**18) == PendingDecision(PendingAction.SEND, DEAR)
+    assert decide(refused, 7, CALM, RULES, 10**18) == PendingDecision(Action.REPLACE, USUAL)
+    assert decide(refused, 7, SPIKE, RULES, 10**18) == PendingDecision(Action.SEND, DEAR)
+    assert decide(refused, 7, Market(600 * GWEI, GWEI, 0), RULES, 10**18) == PendingDecision(Action.SEND, DEAR)
+    assert decide(replace(refused, mine=False), 7, CALM, RULES, 10**18) == PendingDecision(Action.SEND, DEAR)
 
 
 def test_decide__underpriced_again_and_again__reaches_the_wanted_tip_before_the_cap() -> None:
@@ -285,7 +287,7 @@ def test_decide__underpriced_again_and_again__reaches_the_wanted_tip_before_the_
     )
     while entry.fees.priority_fee_wei < least_tip_wei:
         cure = decide(entry, 7, TIPLESS, RULES, 10**18)
-        assert cure.remedy is PendingAction.REPLACE
+        assert cure.remedy is Action.REPLACE
         entry, steps = replace(entry, fees=cure.fees), steps + 1
     assert steps <= 30
     assert entry.fees.max_fee_wei < 60 * GWEI
@@ -294,9 +296,9 @@ def test_decide__underpriced_again_and_again__reaches_the_wanted_tip_before_the_
 def test_decide_all__balance_is_short__each_has_what_those_before_it_leave() -> None:
     three = [replace(NOT_TAKEN, nonce=nonce) for nonce in (7, 8, 9)]
     two_dear_wei = 2 * 250_000 * DEAR.max_fee_wei
-    wanted = [PendingAction.REPLACE, PendingAction.REPLACE, PendingAction.PAUSE]
+    wanted = [Action.REPLACE, Action.REPLACE, Action.INSUFFICIENT_FUNDS]
     assert [cure.remedy for cure in decide_all(three, 7, SPIKE, RULES, two_dear_wei)] == wanted
-    assert [cure.remedy for cure in decide_all(three, 8, SPIKE, RULES, two_dear_wei)][1:] == [PendingAction.REPLACE] * 2
+    assert [cure.remedy for cure in decide_all(three, 8, SPIKE, RULES, two_dear_wei)][1:] == [Action.REPLACE] * 2
     assert decide_all([], 7, SPIKE, RULES, 0) == []
 
 
@@ -412,16 +414,16 @@ def test_claims_in_vain__ever_longer_waits(in_a_row: int, wait_s: float) -> None
 @pytest.mark.parametrize(
     ("request_", "pending", "mined", "wanted"),
     [
-        (TransactionRequest.BUMP, PENDING, 7, PendingAction.REPLACE),
-        (TransactionRequest.CANCEL, PENDING, 7, PendingAction.GIVE_UP),
-        (TransactionRequest.BUMP, replace(PENDING, fees=Fees(CAP, CAP, False)), 7, PendingAction.CAPPED),
-        (TransactionRequest.BUMP, PENDING, 8, PendingAction.CONTEST),
-        (TransactionRequest.CANCEL, PENDING, 8, PendingAction.CONTEST),
-        (TransactionRequest.CANCEL, replace(PENDING, mine=False), 7, PendingAction.WAIT),
+        (TransactionRequest.BUMP, PENDING, 7, Action.REPLACE),
+        (TransactionRequest.CANCEL, PENDING, 7, Action.GIVE_UP),
+        (TransactionRequest.BUMP, replace(PENDING, fees=Fees(CAP, CAP, False)), 7, Action.FEE_CAP_REACHED),
+        (TransactionRequest.BUMP, PENDING, 8, Action.VERIFY_NONCE),
+        (TransactionRequest.CANCEL, PENDING, 8, Action.VERIFY_NONCE),
+        (TransactionRequest.CANCEL, replace(PENDING, mine=False), 7, Action.WAIT),
     ],
 )
 def test_as_requested__is_done_unless_the_nonce_is_mined_or_the_key_is_gone(
-    request_: TransactionRequest, pending: Pending, mined: int, wanted: PendingAction
+    request_: TransactionRequest, pending: Pending, mined: int, wanted: Action
 ) -> None:
     decision = decide(pending, mined, MARKET, RULES, 10**18)
     assert as_requested(pending, decision, request_, MARKET, RULES).remedy is wanted

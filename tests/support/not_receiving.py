@@ -1,4 +1,4 @@
-"""For `celery worker -I tests.support.deaf`: a worker that takes nothing more from its queue, once the file is in its HOME.
+"""For `celery worker -I tests.support.not_receiving`: a worker that takes no more messages once the file is in its HOME.
 
 It still answers pings. Workers refuse the broadcast that once did this.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from celery.signals import worker_ready
 
-FILE = "be-deaf"
+FILE = "stop-receiving"
 QUEUE = "main.default"
 
 
