@@ -23,6 +23,8 @@ ENDS_WITHIN_S = 60
 KILLED = 137
 DEMO = REPOSITORY / "devgrid" / "workflows" / "one-minute.yaml"  # which `make demo` runs
 USERS = {"worker-chain": "1000:1000", "worker-slurm": "4242:4242", "beat": "100001:0", "flower": "65534:65534"}
+# A volume as Kubernetes makes one for an emptyDir in memory, in a pod with an fsGroup. The others have one of podman's.
+VOLUMES = {"callbacks": ("--tmpfs", "/var/lib/supervisor:size=64m,mode=3777")}
 IN_CONTAINER = "/run/secrets/supervisor"
 # Settings of the grid that name this machine's files, and those that a container gets from the image.
 OF_THE_MACHINE = {"PATH", "HOME", "STATE_DIR", "LC_ALL", "DATABASE_URL", "BROKER_URL"}
@@ -85,7 +87,10 @@ class WorkerContext:
             private = self.grid.environment["SLURM_SSH_PRIVATE_KEY"]
             environment["SLURM_SSH_PUBLIC_KEY"] = ssh_keys.public_half(private)
         user = USERS.get(name, "1000:1000")
-        return self.containers.start(name, self.image, process, *options, environment=environment, user=user)
+        volume = VOLUMES.get(name, ())
+        return self.containers.start(
+            name, self.image, process, *options, environment=environment, user=user, options=volume
+        )
 
     def wait_for(self, name: str, container: str) -> None:
         """Until a process is ready, and its container's health check says that it is alive."""
@@ -94,7 +99,10 @@ class WorkerContext:
 
     def start_all(self) -> Mapping[str, str]:
         """The fleet: worker of the chain, worker of SLURM, beat, gRPC process, Flower and metrics."""
+        waiting = self.start("wait", "wait")
+        wait_until(lambda: "tables_awaited" in self.containers.logs(waiting), "the wait for tables to begin", 60.0)
         assert self.containers.wait_for_end(self.start("migrate", "migrate")) == 0
+        assert self.containers.wait_for_end(waiting) == 0
         chain, slurm = f"{self.cluster}.chain", f"{self.cluster}.slurm,{self.cluster}.benchmark"
         return {
             "worker-chain": self.start("worker-chain", "worker", "-Q", chain, secrets=("eth_private_key",)),
@@ -185,6 +193,12 @@ def test_fleet__in_containers__takes_a_job_to_its_end_and_ends_in_order(
         assert containers.end(container, ENDS_WITHIN_S) != KILLED, f"{name} did not end by itself"
 
 
+def waiting_reports(log: str) -> list[int]:
+    """How many reports waited in the spool, each time that the reporter has told its figures."""
+    lines = [json.loads(line) for line in log.splitlines()]
+    return [line["waiting"] for line in lines if line["event"] == "reporter_figures"]
+
+
 def test_reporter__in_a_container__watches_its_spool_and_ends_in_order(
     image: str, grid: Grid, containers: Containers, tmp_path: Path
 ) -> None:
@@ -196,8 +210,6 @@ def test_reporter__in_a_container__watches_its_spool_and_ends_in_order(
     health = {"HEALTH_ADDRESS": f"127.0.0.1:{free_port()}"}
     volume = ["--volume", f"{spool}:/spool"]
     reporter = containers.start("reporter", image, "reporter", *options, environment=health, options=volume)
-    wait_until(
-        lambda: '"event": "reporter_figures", "waiting": 0' in containers.logs(reporter), "the reporter to look", 60.0
-    )
+    wait_until(lambda: 0 in waiting_reports(containers.logs(reporter)), "the reporter to look", 60.0)
     wait_until(lambda: containers.execute(reporter, "probe", "livez")[0] == 0, "the reporter to be alive", 60.0)
     assert containers.end(reporter, ENDS_WITHIN_S) != KILLED
