@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.images.containers import IMAGE, POSTGRES, REDIS, SERVERS, Containers, build, provide_base
+from tests.images.containers import IMAGE, POSTGRES, PROMETHEUS, REDIS, SERVERS, Containers, build, provide_base
 
 HERE = "tests/images"
 collect_ignore_glob = [] if any(HERE in word for word in sys.argv) else ["test_*.py"]
@@ -22,10 +22,11 @@ def image() -> str:
 
 @pytest.fixture(scope="session")
 def servers() -> None:
-    """The images of Postgres and Redis."""
+    """The images of Postgres, Redis and Prometheus."""
     provide_base()
     build(f"{SERVERS}/Dockerfile.postgres", POSTGRES, SERVERS)
     build(f"{SERVERS}/Dockerfile.redis", REDIS, SERVERS)
+    build(f"{SERVERS}/Dockerfile.prometheus", PROMETHEUS, SERVERS)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ BUILD = REPOSITORY / "build" / "images"
 BASE = "docker.io/library/debian:bookworm-slim"  # as the Dockerfile names it
 IMAGE = "localhost/grid-supervisor:test"
 POSTGRES, REDIS = "localhost/postgres:test", "localhost/redis:test"
+PROMETHEUS = "localhost/prometheus:test"
 SERVERS = "tests/images/servers"
 MIRROR = "http://deb.debian.org/debian"
 AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +19,7 @@ from devgrid.faults.network_proxy import Proxy
 from devgrid.processes import free_port, wait_until
 from devgrid.tls import HOST_OF_CONTAINERS, Certificates
 from supervisor_tasks.config import ssh_keys
-from tests.images.containers import IMAGE, POSTGRES, REDIS, engine
+from tests.images.containers import IMAGE, POSTGRES, PROMETHEUS, REDIS, engine
 
 PODMAN_COMPOSE = Path(sys.executable).with_name("podman-compose")
 IN_CONTAINER = "/etc/grid-supervisor"
@@ -83,12 +84,15 @@ class Stack:
         words = ["--name", holder, "--network", self._network, REDIS, "sleep", "infinity"]
         engine("podman", "run", "--detach", *words)
         self._after.callback(engine, "podman", "rm", "--force", "--volumes", "--time", "0", holder, check=False)
+        self.prometheus = f"127.0.0.1:{free_port()}"
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         subprocess.run([self.folder / "new-secrets.sh"], check=True)
         published = {
             "POSTGRES_IMAGE": POSTGRES,
             "REDIS_IMAGE": REDIS,
             "IMAGE": IMAGE,
+            "PROMETHEUS_IMAGE": PROMETHEUS,
+            "PROMETHEUS_PUBLISHED": self.prometheus,
             "FLOWER_PUBLISHED": f"127.0.0.1:{free_port()}",
         }
         self._write_env(".env", published)
@@ -175,6 +179,12 @@ class Stack:
     def logs(self, service: str) -> str:
         """What a service has printed."""
         return "".join(_logs(container) for container in self.containers(service))
+
+    def scraped(self) -> dict[tuple[str, str], str]:
+        """How Prometheus reads each process, by job and service: up or down."""
+        with urllib.request.urlopen(f"http://{self.prometheus}/api/v1/targets", timeout=10) as answer:
+            targets = json.load(answer)["data"]["activeTargets"]
+        return {(each["labels"]["job"], each["labels"]["service"]): each["health"] for each in targets}
 
     def remove(self) -> None:
         """Remove containers, volumes and network."""

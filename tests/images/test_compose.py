@@ -30,6 +30,15 @@ RESTARTED = ("worker-slurm", "worker-chain", "beat", "callbacks")
 JOBS_A_RESTART = 15
 PAGE = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
 LOOKS = re.findall(r"^docker compose exec beat supervisor ([^#\n]+?) *(?:#.*)?$", PAGE, re.MULTILINE)
+PROFILE = ("--profile", "monitoring")
+SCRAPED = {
+    ("ledger", "metrics"): "up",
+    ("workers", "worker-chain"): "up",
+    ("workers", "worker-slurm"): "up",
+    ("beat", "beat"): "up",
+    ("callbacks", "callbacks"): "up",
+    ("flower", "flower"): "up",
+}
 SECOND = ClusterOptions(name="second", nodes=1, transport="rest")
 ONE, TWO = ("compose.yaml",), ("compose.yaml", "compose.clusters.yaml")
 
@@ -128,7 +137,13 @@ def test_new_secrets__makes_passwords_once__in_a_folder_of_roots(tmp_path: Path)
     assert all((folder / each["file"]).is_file() for each in named.values())
 
 
-@pytest.mark.timeout(1500)  # eleven containers, on a machine that may be busy
+def asked_redis(stack: Stack, setting: str) -> list[str]:
+    """The words that the stack's Redis answers about a setting, given its password."""
+    command = f'REDISCLI_AUTH="$(cat /run/secrets/redis_password)" redis-cli config get {setting}'
+    return stack.compose("exec", "-T", "redis", "sh", "-c", command).split()
+
+
+@pytest.mark.timeout(1500)  # twelve containers, on a machine that may be busy
 def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(stack: Stack, grid: Grid) -> None:
     stack.serve(grid.cluster)
     stack.compose("up", "--detach")
@@ -138,13 +153,19 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(stack: St
     wait_until(lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0)
     assert (grid.chain.job(job_id).status, grid.chain.job(job_id).exit_code) == (ChainStatus.FINISHED, 0)
     assert f"hello world, from {customer.address}" in grid.output(customer.address, job_id)
-    assert len(LOOKS) == 5
+    assert len(LOOKS) == 6
     for words in LOOKS:
         stack.compose("exec", "-T", "beat", "supervisor", *words.replace("0x7903", job_id[:10]).split())
     for service in FLEET:
         about = stack.inspected(service)
         assert about["HostConfig"]["ReadonlyRootfs"], service
         assert about["HostConfig"]["Memory"] > 0, service
+    assert "NOAUTH" in stack.compose("exec", "-T", "redis", "redis-cli", "config", "get", "appendonly")
+    assert asked_redis(stack, "appendonly") == ["appendonly", "no"]
+    assert asked_redis(stack, "save") == ["save"]  # no snapshots either
+    stack.compose(*PROFILE, "up", "--detach", "--no-deps", "prometheus")
+    stack.wait_for_health("prometheus")
+    wait_until(lambda: stack.scraped() == SCRAPED, "Prometheus to read each process", 120.0)
 
     asked: list[str] = []
     before = {service: stack.containers(service) for service in RESTARTED}
@@ -161,7 +182,7 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(stack: St
     for service in FLEET:
         assert "Traceback" not in stack.logs(service), service
 
-    stack.compose("down", timeout_s=600)
+    stack.compose(*PROFILE, "down", timeout_s=600)
     assert stack.containers("worker-chain") == []
 
 
