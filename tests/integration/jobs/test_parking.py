@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -171,6 +172,18 @@ def test_batch__one_has_an_unexpected_error__is_parked_alone_and_the_others_go_o
         pass
     seen_fine = rows(engine, "SELECT job_id FROM jobs WHERE poll_count >= 1")
     assert len(seen_fine) == 19
+
+
+def test_failure__over_a_file_that_is_missing__names_the_file(ledger: Ledger, engine: Engine) -> None:
+    queued_and_due(ledger, engine, 1)
+
+    def open_missing(_: Sequence[OpenEffect]) -> None:
+        Path("/missing/ca.pem").read_bytes()
+
+    with pytest.raises(FileNotFoundError):
+        look(ledger, open_missing)
+    (row,) = rows(engine, "SELECT last_error FROM effects WHERE failing_since IS NOT NULL")
+    assert row.last_error == "FileNotFoundError: [Errno 2] No such file or directory: '/missing/ca.pem'"
 
 
 def test_outage__of_any_length__is_never_parked_but_late(ledger: Ledger, engine: Engine) -> None:
