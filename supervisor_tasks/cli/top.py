@@ -52,6 +52,7 @@ FEW_FACTS = (
     "health",
     "claims",
     "submissions",
+    "throughput",
     "chain head",
     "chain read up to",
     "queues",

@@ -1211,7 +1211,9 @@ def test_top__in_a_terminal_of_24_lines__shows_the_marked_job_and_the_end_of_a_s
     oldest = ids[0][:10]
     ledger.record(*(JobChange(ids[0], ToppedUp(f"claim-top-up:{minutes}", minutes)) for minutes in range(1, 9)))
     with in_terminal(("top", "--every", "0.3"), servers[1], lines=24) as screen:
-        screen.wait_for("12 QUEUED", "jobs: all that are not settled", ids[-1][:10], "q quit")
+        screen.wait_for(
+            "12 QUEUED", "0 jobs settled in the last 10m00s", "jobs: all that are not settled", ids[-1][:10], "q quit"
+        )
         assert oldest not in screen.shown
         for _ in ids[:-1]:
             screen.press("j", "q quit")
