@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
@@ -245,23 +245,23 @@ def history(
     """
     cli = cli_context(context)
     younger = options.age(since)
-    if label is None:
-        cli.present(RUNS, lambda: _runs(cli, limit, younger, output), output, watch, no_color)
-    else:
-        cli.present(VALUES, lambda: _values(cli, label, limit, younger), output, watch, no_color)
+
+    def rows() -> list[dict[str, Any]]:
+        least = None if younger is None else cli.now() - younger
+        return _runs(cli, limit, least, output) if label is None else _values(cli, label, limit, least)
+
+    cli.present(RUNS if label is None else VALUES, rows, output, watch, no_color)
 
 
-def _runs(cli: CliContext, limit: int, younger: timedelta | None, output: Format) -> list[dict[str, Any]]:
-    runs = cli.ledger.benchmarks.runs(limit, None if younger is None else cli.now() - younger)
+def _runs(cli: CliContext, limit: int, since: datetime | None, output: Format) -> list[dict[str, Any]]:
+    runs = cli.ledger.benchmarks.runs(limit, since)
     if output in (Format.TABLE, Format.WIDE):
         return [run | {"hardware": _hardware(run["hardware"])} for run in runs]
     return runs
 
 
-def _values(cli: CliContext, label: str, limit: int, younger: timedelta | None) -> list[dict[str, Any]]:
-    now = cli.now()
-    found = [one for one in cli.ledger.benchmarks.history(label) if younger is None or one.at >= now - younger]
-    points = found[-limit:]
+def _values(cli: CliContext, label: str, limit: int, since: datetime | None) -> list[dict[str, Any]]:
+    points = cli.ledger.benchmarks.history(label, since)[-limit:]
     rows = [{"at": one.at, "run": one.run_id, "benchmark": one.benchmark, "value": one.value} for one in points]
     return rows[::-1]
 

@@ -66,15 +66,12 @@ def upgrade(
     cli = cli_context(context)
     if as_log and not yes:
         raise UnusableError("--log: found no --yes; expected both, as a log has no terminal to ask at")
-    if as_log:
-        logs.configure(cli.settings.effective_log_level, cli.settings.secret_values(), cli.settings.cluster_name)
     url = _started(cli) if embedded else running_database_url(cli.settings)
-    if not as_log:
-        typer.echo(target(cli.settings.cluster_name, url), err=True)
+    _tell_target(cli, url, as_log=as_log)
     _wait_for(url, wait_s)
     will = _will(url, revision(url))
     if will and as_log:
-        log.info("tables_upgrade_begins", ledger=target(cli.settings.cluster_name, url), change=will)
+        log.info("tables_upgrade_begins", change=will)
     elif will:
         cli.confirm(will, yes=yes)
     with _recorded(cli, url, will, reason):
@@ -124,11 +121,8 @@ def wait(
     Example: supervisor db wait --wait-s 600
     """
     cli = cli_context(context)
-    if as_log:
-        logs.configure(cli.settings.effective_log_level, cli.settings.secret_values(), cli.settings.cluster_name)
     url = running_database_url(cli.settings)
-    if not as_log:
-        typer.echo(target(cli.settings.cluster_name, url), err=True)
+    _tell_target(cli, url, as_log=as_log)
     missing = _missing_after(url, wait_s, as_log=as_log)
     if missing:
         raise CommandError(missing)
@@ -136,6 +130,16 @@ def wait(
         log.info("tables_found")
     else:
         typer.echo("the ledger's tables are as this version needs them")
+
+
+def _tell_target(cli: CliContext, url: str, *, as_log: bool) -> None:
+    """Tell which ledger this is. With `as_log` it is a line of the log, which is configured here, as are all lines after it."""
+    ledger = target(cli.settings.cluster_name, url)
+    if not as_log:
+        typer.echo(ledger, err=True)
+        return
+    logs.configure(cli.settings.effective_log_level, cli.settings.secret_values(), cli.settings.cluster_name)
+    log.info("tables_looked_at", ledger=ledger)
 
 
 def _missing_after(url: str, wait_s: float, *, as_log: bool) -> str:

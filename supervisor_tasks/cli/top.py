@@ -112,7 +112,8 @@ def top(
             try:
                 key, screen = _one_look(cli, screen, every_s)
             except LedgerUnavailableError as error:
-                _tell_below(f"{error}; the screen is an older one, and is read again every {span(every_s)}")
+                told = f"{error}; the screen is an older one, and is read again every {span(every_s)}"
+                _tell_below(cli.shown.line(told))
                 key = _key(every_s)
             if key == "q":
                 return

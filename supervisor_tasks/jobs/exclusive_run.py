@@ -105,13 +105,13 @@ def given_back_on_failure(ledger: Ledger, effects: Sequence[OpenEffect]) -> Iter
 def give_back_unforeseen(ledger: Ledger, effects: Sequence[OpenEffect], error: Exception, **seen: object) -> None:
     """Make effects due again soon after an unexpected error. One that was taken alone is parked at its third error."""
     if len(effects) == 1 and effects[0].unexpected_failures + 1 >= PARKED_AFTER:
-        park(ledger, effects[0], told(error), error=type(error).__name__, **seen)
+        park(ledger, effects[0], error_text(error), error=type(error).__name__, **seen)
     else:
         again_s = retry_delay_s(max(effect.attempts for effect in effects))
-        ledger.effects.postpone(effects, again_s, told(error), unexpected=True)
+        ledger.effects.postpone(effects, again_s, error_text(error), unexpected=True)
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return an unexpected error for the operator. The repr of an OSError does not name its file."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{type(error).__name__}: {error}"

@@ -65,7 +65,9 @@ _HISTORY = text(
     """
     SELECT results.ended_at AS at, run_id, benchmark, labels -> CAST(:label AS text) AS value
     FROM benchmark_results AS results
-    WHERE cluster = :cluster AND stage = 'MEASURED' AND labels ? CAST(:label AS text) ORDER BY results.id
+    WHERE cluster = :cluster AND stage = 'MEASURED' AND labels ? CAST(:label AS text)
+        AND (CAST(:since AS timestamptz) IS NULL OR results.ended_at >= :since)
+    ORDER BY results.id
     """
 )
 
@@ -381,10 +383,10 @@ class BenchmarkStore:
             last = connection.execute(_LAST_RESULTS, {"cluster": self._cluster, "run": run.id}).all()
         return {row.benchmark: row.reason or "" for row in last if row.stage == BenchmarkState.FAILED.value}
 
-    def history(self, label: str) -> list[HistorySample]:
-        """All values that a label ever had, oldest first."""
+    def history(self, label: str, since: datetime | None = None) -> list[HistorySample]:
+        """All values that a label had, oldest first; with `since` those that were measured then or later."""
         with self._engine.connect() as connection:
-            rows = connection.execute(_HISTORY, {"cluster": self._cluster, "label": label}).mappings()
+            rows = connection.execute(_HISTORY, {"cluster": self._cluster, "label": label, "since": since}).mappings()
             return [HistorySample(**row) for row in rows]
 
     def known_labels(self) -> list[str]:

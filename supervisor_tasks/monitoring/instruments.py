@@ -80,7 +80,7 @@ CHAIN_LAG = Gauge(
     "supervisor_chain_head_lag_blocks", "Blocks of the node that are not read yet.", ["chain_id"], registry=REGISTRY
 )
 
-RESULTS = ("ok", "error")  # of what is timed
+OK, ERROR = RESULTS = ("ok", "error")  # of what is timed
 VERDICTS = ("stored", "ignored", "malformed", "unknown_job", "too_many", "not_stored")
 
 
@@ -103,10 +103,10 @@ def chain_not_read_yet(chain_id: int) -> None:
 @contextmanager
 def timed(histogram: Histogram, *labels: str) -> Iterator[None]:
     """Observe how long the block takes, with the result `ok`, or `error` if it raises."""
-    begun_s, result = time.monotonic(), "error"
+    begun_s, result = time.monotonic(), ERROR
     try:
         yield
-        result = "ok"
+        result = OK
     finally:
         histogram.labels(*labels, result).observe(time.monotonic() - begun_s)
 

@@ -300,9 +300,12 @@ def test_db_upgrade__as_a_process_of_the_fleet__tells_it_in_lines_of_the_log(
     environment = servers[1] | {"DATABASE_URL": other_database}
     migrate = [sys.executable, "-m", "supervisor_tasks.cli", "run", "migrate"]
     ended = subprocess.run(migrate, env=environment, capture_output=True, text=True, timeout=90, check=True)
-    begins, done = map(json.loads, ended.stderr.splitlines())
-    assert (ended.stdout, begins["event"], done["event"]) == ("", "tables_upgrade_begins", "tables_upgraded")
-    assert (begins["ledger"], begins["cluster"]) == (target("here", other_database), "here")
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    events = ["tables_looked_at", "tables_upgrade_begins", "tables_upgraded"]
+    assert (ended.stdout, [line["event"] for line in lines]) == ("", events)
+    first, begins, done = lines
+    assert (first["ledger"], first["cluster"]) == (target("here", other_database), "here")
+    assert f"up to {newest_revision()}" in begins["change"]
     assert (done["before"], done["after"]) == (None, newest_revision())
     assert supervisor("db", "upgrade", "--log", env=environment).exit_code == 2
 
@@ -1041,7 +1044,7 @@ def test_db_wait__before_the_upgrade__ends_after_it(
         upgrade(other_database)
         assert process.wait(30) == 0
     events = [json.loads(line)["event"] for line in (tmp_path / "log").read_text().splitlines()]
-    assert (events[0], events[-1]) == ("tables_awaited", "tables_found")
+    assert (*events[:2], events[-1]) == ("tables_looked_at", "tables_awaited", "tables_found")
 
 
 @pytest.mark.parametrize(("found", "status"), [(None, 1), ("0016", 1), ("9999", 0)])
