@@ -51,7 +51,7 @@ OF_ONE_CUSTOMER = 20  # submissions in one command: they share the time in which
 # as an id, always count.
 REQUIRES_LEASE = (SubmissionNotFound, SubmitNotExecuted, SubmitRejected, SubmitOutcomeUnknown)
 
-Take = Callable[[Ledger, int, bool], list[OpenEffect]]  # the most groups to take, and whether a suspect may be taken
+Take = Callable[[Ledger, int], list[OpenEffect]]  # with the most groups to take
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ class BatchPolicy:
 
 
 def _due(kind: EffectKind) -> Take:
-    return lambda ledger, most, suspects: ledger.effects.lease([kind], most, suspects=suspects)
+    return lambda ledger, most: ledger.effects.lease([kind], most)
 
 
-def _due_of_customers(ledger: Ledger, most: int, suspects: bool) -> list[OpenEffect]:
-    return ledger.effects.lease_groups(most, OF_ONE_CUSTOMER, suspects=suspects)
+def _due_of_customers(ledger: Ledger, most: int) -> list[OpenEffect]:
+    return ledger.effects.lease_groups(most, OF_ONE_CUSTOMER)
 
 
 BATCH_POLICIES = {
@@ -134,7 +134,6 @@ class Batch:
         self._jobs: dict[OpenEffect, Job] = {}  # of effects without a recorded answer
         self._groups = 0
         self._polls = 0
-        self._is_alone = False
         self._recorded_s = float("-inf")
 
     def run(self, goes_on: Callable[[], bool]) -> None:
@@ -174,14 +173,14 @@ class Batch:
     # --- what is due ------------------------------------------------------------------------------------------------
 
     def _may_take(self) -> bool:
-        return self._asked and not self._is_alone and self._groups < self._way.room
+        return self._asked and self._groups < self._way.room
 
     def _take(self) -> None:
         with self._lock:
             self._asked = False
         self._polls += 1
         room = self._way.room - self._groups
-        taken = self._take_due(self._context.ledger, room, not self._groups)
+        taken = self._take_due(self._context.ledger, room)
         if not taken:
             return
         try:
@@ -190,9 +189,9 @@ class Batch:
             self._give_back([EffectOutcome(effect, error=error) for effect in taken])
             raise
         groups = self._grouped([(jobs[effect.job_id], effect) for effect in taken])
-        if len(groups) >= room or any(len(group) >= self._way.of_one > 1 for group in groups):
+        is_full = len(groups) >= room or any(len(group) >= self._way.of_one > 1 for group in groups)
+        if is_full or taken[0].is_alone:
             self._asked = True
-        self._is_alone = taken[0].is_suspect
         for members in groups:
             self._begin(members)
 
@@ -268,8 +267,6 @@ class Batch:
         self._groups -= 1
         if group.effects >= self._way.of_one > 1 or self._polls > group.polls:
             self._asked = True  # effects that became due meanwhile may wait for the end of this group
-        if not self._groups:
-            self._is_alone = False
 
     def _commit(self, outcomes: Sequence[EffectOutcome], starts: Sequence[_Start]) -> None:
         """Record all answers in one transaction. Effects that another worker holds by now are left out. If the

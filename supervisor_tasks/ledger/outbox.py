@@ -28,8 +28,8 @@ log = structlog.get_logger()
 LEASE_S = 420.0
 LATE_AFTER_S = 300.0  # an effect that fails for longer, or more often, raises an alarm
 LATE_AFTER_TRIES = 50
-SUSPECT_AFTER = 2  # unexpected failures in a row; from then on an effect is leased alone, to protect the others
-PARKED_AFTER = 3
+# Unexpected failures in a row after which an effect is leased alone, and after which it is parked.
+ALONE_AFTER, PARKED_AFTER = 2, 3
 WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
 SHOWN_JOBS = 5  # in a log line
 MAX_EFFECTS = 1000  # effects that are taken at a time
@@ -80,9 +80,9 @@ class OpenEffect:
         return _named(self.kind, self.subject)
 
     @property
-    def is_suspect(self) -> bool:
-        """Whether a worker carries it out alone: it may be the cause of the unexpected failures before."""
-        return self.unexpected_failures >= SUSPECT_AFTER
+    def is_alone(self) -> bool:
+        """Whether it is leased alone: it may be the cause of the unexpected failures before."""
+        return self.unexpected_failures >= ALONE_AFTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,50 +117,41 @@ class Effects:
         self._holder = holder
         self.wake = wake
 
-    def lease(self, kinds: Iterable[EffectKind], most: int = MAX_EFFECTS, *, suspects: bool = True) -> list[OpenEffect]:
-        """Take due effects of these kinds that no worker works on, or else one suspect, if `suspects` is set.
+    def lease(self, kinds: Iterable[EffectKind], most: int = MAX_EFFECTS) -> list[OpenEffect]:
+        """Take due effects of these kinds that no worker works on. If there are none, take one effect alone whose
+        worker ended, or that failed unexpectedly, ALONE_AFTER times in a row.
 
         This process holds them until it records them as done, postpones or parks them, or ends.
         """
-        return self._lease(outbox_sql.LEASE, kinds, {"most": most}, suspects)
+        with crash_point(CrashPoint.LEASE), read_connection(self._engine) as connection:
+            return self._lease(connection, outbox_sql.LEASE, kinds, {"most": most})
 
-    def lease_groups(self, most_groups: int, of_one: int, *, suspects: bool = True) -> list[OpenEffect]:
-        """Take submissions of at most `most_groups` customers, at most `of_one` of each, or one suspect as in `lease`.
+    def lease_groups(self, most_groups: int, of_one: int) -> list[OpenEffect]:
+        """Take submissions of at most `most_groups` customers, at most `of_one` of each; if there are none, one as in
+        `lease`.
 
         A customer may have GROUPS_OF_ONE_CUSTOMER groups under way at once. Customers with the fewest groups under way
         come first, then those that have waited longest.
         """
         groups = {"most_groups": most_groups, "of_one": of_one, "at_once": GROUPS_OF_ONE_CUSTOMER}
-        return self._lease(outbox_sql.LEASE_GROUPS, [EffectKind.SUBMIT], groups, suspects)
+        with crash_point(CrashPoint.LEASE), self._engine.begin() as connection:
+            connection.execute(outbox_sql.ONE_TAKER, {"turns": TURNS, "cluster": self._cluster})
+            return self._lease(connection, outbox_sql.LEASE_GROUPS, [EffectKind.SUBMIT], groups)
 
     def _lease(
-        self, statement: TextClause, kinds: Iterable[EffectKind], how_many: dict[str, int], suspects: bool
+        self, connection: Connection, statement: TextClause, kinds: Iterable[EffectKind], limits: dict[str, int]
     ) -> list[OpenEffect]:
         parameters = {
             "cluster": self._cluster,
             "holder": self._holder.number(),
             "lease_s": LEASE_S,
             "kinds": [kind.value for kind in kinds],
-            "suspect": SUSPECT_AFTER,
-            **how_many,
+            "alone_after": ALONE_AFTER,
+            **limits,
         }
-        with crash_point(CrashPoint.LEASE):
-            leased = self._take(statement, parameters)
-            if suspects and not leased and self._has_suspects(parameters):
-                leased = self._take(outbox_sql.LEASE_SUSPECT, parameters)
-        return leased
-
-    def _take(self, statement: TextClause, parameters: dict[str, Any]) -> list[OpenEffect]:
-        if statement is outbox_sql.LEASE:  # takers need not take turns
-            with read_connection(self._engine) as connection:
-                return taken(connection.execute(statement, parameters))
-        with self._engine.begin() as connection:
-            connection.execute(outbox_sql.ONE_TAKER, {"turns": TURNS, "cluster": self._cluster})
-            return taken(connection.execute(statement, parameters))
-
-    def _has_suspects(self, parameters: dict[str, Any]) -> bool:
-        with read_connection(self._engine) as connection:
-            return bool(connection.scalar(outbox_sql.HAS_SUSPECTS, parameters))
+        return taken(connection.execute(statement, parameters)) or taken(
+            connection.execute(outbox_sql.LEASE_ALONE, parameters)
+        )
 
     def any_due(self, kinds: Iterable[EffectKind]) -> bool:
         """Whether effects of these kinds are due that no worker works on; not each of them can be taken."""

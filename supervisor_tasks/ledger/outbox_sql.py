@@ -97,12 +97,12 @@ def leasing(chosen: str) -> TextClause:
     return _returning(_TAKE.format(chosen=chosen.format(due=_DUE)))
 
 
-# Takes effects that are due and that no worker works on. Two takers never get the same effect. It takes no suspects:
-# effects with unexpected failures, for example ended workers.
+# Takes effects that are due and that no worker works on, but for those that LEASE_ALONE takes. Two takers never get the
+# same effect.
 LEASE = leasing(
     """
     SELECT id FROM effects
-    WHERE {due} AND kind = ANY(:kinds) AND lease IS NULL AND unexpected_failures < :suspect
+    WHERE {due} AND kind = ANY(:kinds) AND lease IS NULL AND unexpected_failures < :alone_after
     ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
     """
 )
@@ -120,7 +120,7 @@ LEASE_GROUPS = leasing(
         SELECT effects.id, customer, due_at, lease, lease_until
         FROM jobs JOIN effects USING (cluster, job_id)
         WHERE {due} AND kind = 'submit' AND state IN ('READY', 'SUBMITTING')
-            AND (lease IS NOT NULL OR unexpected_failures < :suspect)
+            AND (lease IS NOT NULL OR unexpected_failures < :alone_after)
     ), busy AS (
         SELECT customer, count(DISTINCT (lease, lease_until)) AS groups FROM due WHERE lease IS NOT NULL GROUP BY customer
     ), waiting AS (
@@ -137,28 +137,20 @@ LEASE_GROUPS = leasing(
     """
 )
 
-# Workers take groups, or a suspect, one after the other: each worker must count what the one before it has taken.
+# Workers take groups one after the other: each worker must count what the one before it has taken.
 ONE_TAKER = text("SELECT pg_advisory_xact_lock(:turns, hashtext(CAST(:cluster AS text)))")
 
-HAS_SUSPECTS = text(
-    """
-    SELECT EXISTS (
-        SELECT FROM effects
-        WHERE cluster = :cluster AND kind = ANY(:kinds) AND done_at IS NULL AND parked_at IS NULL
-            AND failing_since IS NOT NULL AND unexpected_failures >= :suspect
-    )
-    """
-)
-
-# Takes one suspect, while no other suspect is carried out in the whole cluster. If the worker dies, the cause is known.
-LEASE_SUSPECT = leasing(
+# Takes one effect whose worker died, or that failed unexpectedly, `alone_after` times in a row, while no other such
+# effect is carried out in the whole cluster. If the worker dies again, the cause is known.
+LEASE_ALONE = leasing(
     """
     SELECT id FROM effects
-    WHERE {due} AND kind = ANY(:kinds) AND lease IS NULL AND failing_since IS NOT NULL AND unexpected_failures >= :suspect
+    WHERE {due} AND kind = ANY(:kinds) AND lease IS NULL AND failing_since IS NOT NULL
+        AND unexpected_failures >= :alone_after
         AND NOT EXISTS (
             SELECT FROM effects AS other
             WHERE other.cluster = :cluster AND other.done_at IS NULL AND other.failing_since IS NOT NULL
-                AND other.lease IS NOT NULL AND other.unexpected_failures >= :suspect
+                AND other.lease IS NOT NULL AND other.unexpected_failures >= :alone_after
         )
     ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED
     """

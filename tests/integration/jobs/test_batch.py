@@ -22,7 +22,7 @@ from supervisor_tasks.jobs.batch import RECORD_EVERY_S, Batch
 from supervisor_tasks.jobs.events import ScriptFetched, SubmitRejected, SubmitStarted
 from supervisor_tasks.jobs.model import Address, EffectKind, JobId
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.ledger.outbox import GROUPS_OF_ONE_CUSTOMER, LEASE_S, SUSPECT_AFTER
+from supervisor_tasks.ledger.outbox import ALONE_AFTER, GROUPS_OF_ONE_CUSTOMER, LEASE_S, OpenEffect
 from tests.support.ledger import claim, emptied, job_id, migrated
 
 POISON = "poison:1"
@@ -245,28 +245,23 @@ def test_batch__a_failed_one_cannot_be_released__is_tried_when_its_lease_has_exp
     assert unexpected_failures == attempts - 1 + counts  # each failure but the one that could not be recorded
 
 
-def test_batch__a_suspect_is_due__it_is_carried_out_alone(ledger: Ledger, engine: Engine) -> None:
-    to_be_told(ledger, *range(1, 4))
+def test_batch__all_failed_twice__are_carried_out_one_after_the_other(ledger: Ledger, engine: Engine) -> None:
+    to_be_told(ledger, *range(1, 6))
     with engine.begin() as connection:
-        connection.execute(
-            text("UPDATE effects SET unexpected_failures = :n, failing_since = now()"), {"n": SUSPECT_AFTER}
-        )
-    sizes = []
-    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
-    lease = ledger.effects.lease
+        failed = text("UPDATE effects SET unexpected_failures = :n, failing_since = now()")
+        connection.execute(failed, {"n": ALONE_AFTER})
+    under_way = []
 
-    def take(ledger: Ledger, most: int, suspects: bool) -> list[object]:
-        taken = lease([EffectKind.NOTIFY_CUSTOMER], most, suspects=suspects)
-        sizes.append(len(taken))
-        return list(taken)
+    def take(ledger: Ledger, most: int) -> list[OpenEffect]:
+        taken = ledger.effects.lease([EffectKind.NOTIFY_CUSTOMER], most)
+        under_way.extend([leased(engine)] * bool(taken))
+        return taken
 
+    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER, take)
+    batch.run(lambda: True)
     batch.close()
-    batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER, take)  # type: ignore[arg-type]
-    for _ in range(3):
-        batch.run(lambda: True)
-    batch.close()
-    assert [size for size in sizes if size] == [1, 1, 1]
-    assert len(done(engine)) == 3
+    assert under_way == [1] * 5
+    assert len(done(engine)) == 5
 
 
 # --- submissions, by customers ----------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
 from supervisor_tasks.ledger import outbox
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.ledger.outbox import LATE_AFTER_TRIES, PARKED_AFTER, SUSPECT_AFTER, OpenEffect
+from supervisor_tasks.ledger.outbox import ALONE_AFTER, LATE_AFTER_TRIES, PARKED_AFTER, OpenEffect
 from tests.support.carrying import carry_out, carry_out_leased, lease
 from tests.support.ledger import bring_to_queued, emptied, job_id, migrated
 
@@ -167,7 +167,7 @@ def test_batch__one_has_an_unexpected_error__is_parked_alone_and_the_others_go_o
     parked = rows(engine, "SELECT job_id, last_error, evidence FROM effects WHERE parked_at IS NOT NULL")
     assert [row.job_id for row in parked] == [poison]
     assert parked[0].evidence["error"] == "ZeroDivisionError"
-    assert failed_sizes == [20] * SUSPECT_AFTER + [1] * (PARKED_AFTER - SUSPECT_AFTER)
+    assert failed_sizes == [20] * ALONE_AFTER + [1] * (PARKED_AFTER - ALONE_AFTER)
     while look(ledger, see):
         pass
     seen_fine = rows(engine, "SELECT job_id FROM jobs WHERE poll_count >= 1")
@@ -355,7 +355,7 @@ def test_effect_that_kills_its_worker__is_soon_taken_alone_and_then_parked(ledge
         free(ledger, engine)
         with engine.begin() as connection:  # its time has come again
             connection.execute(text("UPDATE effects SET due_at = now() WHERE failing_since IS NOT NULL"))
-    assert deaths == [20] * SUSPECT_AFTER + [1] * (PARKED_AFTER - SUSPECT_AFTER)
+    assert deaths == [20] * ALONE_AFTER + [1] * (PARKED_AFTER - ALONE_AFTER)
     parked = rows(engine, "SELECT job_id, last_error, evidence FROM effects WHERE parked_at IS NOT NULL")
     assert [row.job_id for row in parked] == [poison]
     assert "its worker ended" in parked[0].last_error
@@ -366,21 +366,21 @@ def test_effect_that_kills_its_worker__is_soon_taken_alone_and_then_parked(ledge
 
 def test_worker_killed_twice_with_much_in_flight__all_go_on_one_by_one(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, *range(1, 101))
-    assert [len(die_with(engine, ledger)) for _ in range(SUSPECT_AFTER)] == [100] * SUSPECT_AFTER
+    assert [len(die_with(engine, ledger)) for _ in range(ALONE_AFTER)] == [100] * ALONE_AFTER
     make_due(engine)
     sizes = list[int]()
     while unexpected_failures(engine):
         taken = ledger.effects.lease([EffectKind.POLL_SLURM])
-        sizes += [len(taken)] if any(effect.is_suspect for effect in taken) else []
+        sizes += [len(taken)] if any(effect.is_alone for effect in taken) else []
         finish(ledger, taken)
     assert sizes == [1] * 100
     assert rows(engine, "SELECT 1 FROM effects WHERE parked_at IS NOT NULL") == []
     assert len(rows(engine, "SELECT 1 FROM jobs WHERE poll_count >= 1")) == 100
 
 
-def test_suspects__one_at_a_time_in_the_whole_cluster__after_all_others(ledger: Ledger, engine: Engine) -> None:
+def test_lease__failed_twice__one_at_a_time_in_the_whole_cluster_after_all_others(ledger: Ledger, engine: Engine) -> None:
     queued_and_due(ledger, engine, 1, 2, 3)
-    for _ in range(SUSPECT_AFTER):
+    for _ in range(ALONE_AFTER):
         die_with(engine, ledger)
     bring_to_queued(ledger, 4)
     with engine.begin() as connection:
@@ -389,18 +389,17 @@ def test_suspects__one_at_a_time_in_the_whole_cluster__after_all_others(ledger: 
     fresh = other.effects.lease([EffectKind.POLL_SLURM])
     assert [effect.job_id for effect in fresh] == [job_id(4)]
     finish(other, fresh)
-    assert other.effects.lease([EffectKind.POLL_SLURM], suspects=False) == []
-    suspect = other.effects.lease([EffectKind.POLL_SLURM])
-    assert [effect.is_suspect for effect in suspect] == [True]
+    alone = other.effects.lease([EffectKind.POLL_SLURM])
+    assert [effect.is_alone for effect in alone] == [True]
     assert ledger.effects.lease([EffectKind.POLL_SLURM]) == []
     bring_to_queued(ledger, 5)
     make_due_alone(engine, job_id(5))
     assert [effect.job_id for effect in ledger.effects.lease([EffectKind.POLL_SLURM])] == [job_id(5)]
-    finish(other, suspect)
+    finish(other, alone)
     with engine.begin() as connection:
         connection.execute(text("UPDATE effects SET due_at = now() + interval '1 h' WHERE unexpected_failures = 0"))
         connection.execute(text("UPDATE effects SET due_at = now() WHERE unexpected_failures > 0"))
-    assert [effect.is_suspect for effect in ledger.effects.lease([EffectKind.POLL_SLURM])] == [True]
+    assert [effect.is_alone for effect in ledger.effects.lease([EffectKind.POLL_SLURM])] == [True]
     other.holder.close()
 
 
@@ -512,4 +511,4 @@ def test_effect_that_kills_a_busy_worker__is_parked_and_the_others_flow(ledger: 
         worker.wait()
     assert [row.job_id for row in parked] == [poison]
     assert deaths >= PARKED_AFTER - 1  # of the last one the leases may be free before the process is seen to end
-    assert seen[-1] > seen[SUSPECT_AFTER - 1], "others went on between the deaths"
+    assert seen[-1] > seen[ALONE_AFTER - 1], "others went on between the deaths"

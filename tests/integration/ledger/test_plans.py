@@ -174,10 +174,10 @@ def free_leases(ledger: Ledger) -> None:
     execute(ledger, left, "ANALYZE effects")
 
 
-def lease_suspect(ledger: Ledger) -> None:
+def lease_alone(ledger: Ledger) -> None:
     """Where nothing else is due."""
-    suspects = "UPDATE effects SET unexpected_failures = 2, failing_since = now() WHERE done_at IS NULL"
-    execute(ledger, suspects, "ANALYZE effects")
+    failed = "UPDATE effects SET unexpected_failures = 2, failing_since = now() WHERE done_at IS NULL"
+    execute(ledger, failed, "ANALYZE effects")
     ledger.effects.lease([EffectKind.POLL_SLURM])
     left = (
         "UPDATE effects SET unexpected_failures = 0, failing_since = NULL, lease = NULL, lease_until = NULL"
@@ -230,7 +230,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "callbacks_since": lambda ledger, _: ledger.inbox.of_last(RUNNING, 3600.0),
     "inbox of the callbacks: full": lambda ledger, _: callbacks_said(ledger),
     "leases of the dead": lambda ledger, _: free_leases(ledger),
-    "lease of a suspect": lambda ledger, _: lease_suspect(ledger),
+    "lease of an effect alone": lambda ledger, _: lease_alone(ledger),
     "lease of submissions": lambda ledger, _: ledger.effects.lease_groups(16, 20),
     "before_submission": lambda ledger, _: ledger.journal.before_submission([f"0x{n:064x}" for n in range(1, BATCH)]),
     "scripts": lambda ledger, _: ledger.scripts([f"0x{n:064x}" for n in range(1, BATCH)]),
