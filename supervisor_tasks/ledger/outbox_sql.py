@@ -74,17 +74,24 @@ END = _returning(
     "done_at",
 )
 
-# Closes the open effects of these (job, kind) pairs, even while a worker works on them.
+# Closes the open effects of these (job, kind) pairs, even while a worker works on them. A pair is one step down an index,
+# by the LATERAL: the planner, whose figures of a ledger that fills up are old, reads all open effects for each pair
+# otherwise (25 ms instead of 1 ms in a burst of 1,000 jobs).
 CLOSE = text(
     """
     UPDATE effects SET done_at = now(), lease = NULL, lease_until = NULL
     FROM unnest(CAST(:job_ids AS text[]), CAST(:kinds AS text[])) AS pointless(job_id, kind)
-    WHERE effects.cluster = :cluster AND effects.job_id = pointless.job_id AND effects.kind = pointless.kind
-        AND effects.done_at IS NULL
+    CROSS JOIN LATERAL (
+        SELECT id FROM effects
+        WHERE cluster = :cluster AND effects.job_id = pointless.job_id AND effects.kind = pointless.kind AND done_at IS NULL
+        LIMIT 1
+    ) AS opened
+    WHERE effects.id = opened.id
     """
 )
 
-_DUE = "cluster = :cluster AND done_at IS NULL AND parked_at IS NULL AND due_at <= now() + interval '20 milliseconds'"
+_DUE_OF_OPENED = "parked_at IS NULL AND due_at <= now() + interval '20 milliseconds'"
+_DUE = f"cluster = :cluster AND done_at IS NULL AND {_DUE_OF_OPENED}"
 _TAKE = """
     UPDATE effects SET lease = :holder, lease_until = now() + :lease_s * interval '1 second', attempts = attempts + 1,
         lease_token = lease_token + 1
@@ -93,8 +100,10 @@ _TAKE = """
 
 
 def leasing(chosen: str) -> TextClause:
-    """A statement that takes the effects whose ids `chosen` selects. `{due}` in it becomes the due condition."""
-    return _returning(_TAKE.format(chosen=chosen.format(due=_DUE)))
+    """A statement that takes the effects whose ids `chosen` selects. `{due}` in it becomes the due condition,
+    `{due_of_opened}` that of a row which is known to be an open effect of the cluster.
+    """
+    return _returning(_TAKE.format(chosen=chosen.format(due=_DUE, due_of_opened=_DUE_OF_OPENED)))
 
 
 # Takes effects that are due and that no worker works on, but for those that LEASE_ALONE takes. Two takers never get the
@@ -113,13 +122,16 @@ ANY_DUE = text(f"SELECT EXISTS (SELECT FROM effects WHERE {_DUE} AND kind = ANY(
 # Takes submissions of several customers: one group of each customer that has fewer than `at_once` groups under way. A
 # group has at most `of_one` jobs, those that have waited longest. Customers with the fewest groups under way come
 # first, then those that have waited longest. Effects of one customer that were taken at the same time are one group.
-# Only jobs in these two states have an effect of that kind.
+# Only jobs in these two states have an effect of that kind. LATERAL, as in CLOSE.
 LEASE_GROUPS = leasing(
     """
     WITH due AS MATERIALIZED (
-        SELECT effects.id, customer, due_at, lease, lease_until
-        FROM jobs JOIN effects USING (cluster, job_id)
-        WHERE {due} AND kind = 'submit' AND state IN ('READY', 'SUBMITTING')
+        SELECT opened.id, customer, due_at, lease, lease_until
+        FROM jobs CROSS JOIN LATERAL (
+            SELECT * FROM effects
+            WHERE cluster = :cluster AND effects.job_id = jobs.job_id AND kind = 'submit' AND done_at IS NULL LIMIT 1
+        ) AS opened
+        WHERE jobs.cluster = :cluster AND state IN ('READY', 'SUBMITTING') AND {due_of_opened}
             AND (lease IS NOT NULL OR unexpected_failures < :alone_after)
     ), busy AS (
         SELECT customer, count(DISTINCT (lease, lease_until)) AS groups FROM due WHERE lease IS NOT NULL GROUP BY customer
