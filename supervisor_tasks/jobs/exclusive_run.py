@@ -33,25 +33,44 @@ ALARMS_OF_ERRORS = (
 def run_exclusive(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:
     """Do `work` until it returns False, unless another worker holds the lock.
 
-    If another thread of this process does the work, that thread does it once more, and the database is not asked. In a
-    burst most wake-ups are of that kind.
-
     A wake-up can arrive just before another worker releases the lock. It is not lost: the effects are stored, and
     `dispatch_due_effects` or beat dispatches them again. A worker that did the work leaves a tick. With `takes_long`, a
     worker that finds the lock taken leaves one, too, and the work is not done once more.
     """
     if takes_long:
         _run_with_lock(ledger, name, work, takes_long=True)
-        return
+    else:
+        _run_in_one_thread(ledger, name, lambda: _run_with_lock(ledger, name, work))
+
+
+def run_side_by_side(ledger: Ledger, name: str, work: Callable[[], bool]) -> None:
+    """Do `work` until it returns False, in one thread of this process. Other workers may do it at the same time, so
+    `work` takes what it works on by leases.
+    """
+    _run_in_one_thread(ledger, name, lambda: _run(ledger, name, work))
+
+
+def _run_in_one_thread(ledger: Ledger, name: str, run: Callable[[], None]) -> None:
+    """If another thread of this process does the work, that thread does it once more, and the database is not asked. In
+    a burst most wake-ups are of that kind.
+    """
     if not ledger.local_runs.begin(name):
         return
     try:
-        _run_with_lock(ledger, name, work)
+        run()
         while ledger.local_runs.again(name):
-            _run_with_lock(ledger, name, work)
+            run()
     except BaseException:
         ledger.local_runs.end(name)
         raise
+
+
+def _run(ledger: Ledger, name: str, work: Callable[[], bool]) -> None:
+    left = True
+    while left:
+        ledger.local_runs.pace(name)
+        with record_run(ledger, name):
+            left = work()
 
 
 def _run_with_lock(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:

@@ -28,7 +28,7 @@ from supervisor_tasks.jobs.events import (
     SlurmRunningObserved,
     stored_name,
 )
-from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, run_exclusive
+from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, run_side_by_side
 from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId, Outcome
 from supervisor_tasks.jobs.oversize import call_operator, oversized
@@ -56,8 +56,10 @@ LOG_SAMPLE_SIZE = 3  # callbacks about other jobs than ours in one log line
 
 
 def poll_jobs(context: WorkerContext) -> None:
-    """Read the inbox, then look at all jobs that are due, with one question to SLURM."""
-    run_exclusive(context.ledger, "poll_jobs", lambda: _poll(context))
+    """Read the inbox, then look at all jobs that are due, with one question to SLURM. While it waits for the answer,
+    another worker may look at other jobs.
+    """
+    run_side_by_side(context.ledger, "poll_jobs", lambda: _poll(context))
 
 
 def _poll(context: WorkerContext) -> bool:
@@ -68,30 +70,32 @@ def _poll(context: WorkerContext) -> bool:
 
 
 def _read_inbox(context: WorkerContext) -> bool:
+    """Read the callbacks. A callback that two workers read at the same time is counted once, and asks for two looks."""
     callbacks = context.ledger.inbox.unread()
     if not callbacks:
         return False
     jobs = context.ledger.jobs({callback.job_id for callback in callbacks})
     heard = context.ledger.inbox.counts({(callback.job_id, callback.slurm_id) for callback in callbacks})
-    hinted, strange, early = dict[JobId, CallbackReceived](), list[CallbackSeen](), 0
+    hinted, strange, verdicts = dict[JobId, CallbackReceived](), list[CallbackSeen](), dict[int, str]()
     for callback in callbacks:
         job = jobs.get(callback.job_id)
         if job is not None and job.slurm_id == callback.slurm_id:
+            verdicts[callback.id] = "matched"
             hinted[job.job_id] = _hint(hinted.get(job.job_id), callback, heard[job.job_id, callback.slurm_id])
         elif job is None or job.slurm_id is not None:
+            verdicts[callback.id] = "strange"
             strange.append(callback)
         else:
             # The callback came before sbatch's answer. The first look follows that answer in a moment, and the
             # callback stays in the inbox.
-            early += 1
+            verdicts[callback.id] = "early"
     if strange:
         shown = [f"{callback.job_id} as {callback.slurm_id}" for callback in islice(strange, LOG_SAMPLE_SIZE)]
         log.warning("callbacks_unknown_job", callbacks=len(strange), first=shown)
-    verdicts = {"matched": len(callbacks) - len(strange) - early, "early": early, "strange": len(strange)}
 
     def read(connection: Connection) -> None:
-        context.ledger.inbox.mark_read(connection, callbacks)
-        counted = Counter({(Total.CALLBACKS, verdict): number for verdict, number in verdicts.items()})
+        marked = context.ledger.inbox.mark_read(connection, callbacks)
+        counted = Counter((Total.CALLBACKS, verdicts[number]) for number in marked)
         context.ledger.counters.add(connection, counted)
 
     context.ledger.record(*(JobChange(job_id, event) for job_id, event in hinted.items()), also=read)

@@ -183,10 +183,13 @@ class CallbackReader:
             rows = connection.execute(select(CALLBACKS).where(*about, young).order_by(CALLBACKS.c.id))
             return [_callback(row) for row in rows]
 
-    def mark_read(self, connection: Connection, seen: Sequence[CallbackSeen]) -> None:
-        """Mark callbacks as read, in the transaction that applies them to their jobs."""
-        ids = func.any(bindparam("ids", [row.id for row in seen]))
-        connection.execute(update(CALLBACKS).where(CALLBACKS.c.id == ids).values(read_at=func.now()))
+    def mark_read(self, connection: Connection, seen: Sequence[CallbackSeen]) -> list[int]:
+        """Mark callbacks as read, in the transaction that applies them to their jobs. Returns the ids of those that no
+        other worker has marked before.
+        """
+        unread = CALLBACKS.c.id == func.any(bindparam("ids", [row.id for row in seen])), CALLBACKS.c.read_at.is_(None)
+        marked = update(CALLBACKS).where(*unread).values(read_at=func.now()).returning(CALLBACKS.c.id)
+        return list(connection.scalars(marked))
 
 
 def _callback(row: Any) -> CallbackSeen:

@@ -146,7 +146,6 @@ RULES = {
     "notify": Rule(lambda look, _: look.untold, 1.0),
 }
 GUARDED = (
-    "poll_jobs",
     "collect_receipts",
     "scan",
     "register",

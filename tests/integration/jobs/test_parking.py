@@ -378,7 +378,9 @@ def test_worker_killed_twice_with_much_in_flight__all_go_on_one_by_one(ledger: L
     assert len(rows(engine, "SELECT 1 FROM jobs WHERE poll_count >= 1")) == 100
 
 
-def test_lease__failed_twice__one_at_a_time_in_the_whole_cluster_after_all_others(ledger: Ledger, engine: Engine) -> None:
+def test_lease__failed_twice__one_at_a_time_in_the_whole_cluster_after_all_others(
+    ledger: Ledger, engine: Engine
+) -> None:
     queued_and_due(ledger, engine, 1, 2, 3)
     for _ in range(ALONE_AFTER):
         die_with(engine, ledger)

@@ -94,8 +94,7 @@ def test_due__slurm_does_not_answer__is_asked_as_the_tries_say() -> None:
 
 
 def test_due__a_worker_is_at_it__not_once_more() -> None:
-    everything = idle(unread=True, unmined=True, busy=frozenset(GUARDED))
-    assert due(everything, SETTINGS) == {}
+    assert due(idle(unmined=True, busy=frozenset(GUARDED)), SETTINGS) == {}
 
 
 def test_due__customers_not_read_for_long__only_where_there_is_a_directory() -> None:
