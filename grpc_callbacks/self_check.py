@@ -16,7 +16,8 @@ from grpc_callbacks.front import PREFACE
 
 log = structlog.get_logger()
 
-TRY_S = 2.0
+TRY_S = 2.0  # the time for an answer, and between two tries after one that failed
+CALM_S = 5.0  # between two tries after one that was answered
 TRIES = 5  # failures in a row: a process that was stopped for a while and continues must not end
 TELL_S = 1.0
 EXIT_STATUS = 70  # EX_SOFTWARE
@@ -24,12 +25,21 @@ SETTINGS_FRAME = bytes.fromhex("000000040000000000")
 
 
 class SelfCheck:
-    """Calls `ask` every `try_s` seconds in its own thread. `ask` raises when there is no answer."""
+    """Calls `ask` every `calm_s` seconds in its own thread, and every `try_s` after a failure. `ask` raises when there is
+    no answer.
+    """
 
-    def __init__(self, ask: Callable[[], None], end: Callable[[], None] | None = None, try_s: float = TRY_S) -> None:
+    def __init__(
+        self,
+        ask: Callable[[], None],
+        end: Callable[[], None] | None = None,
+        try_s: float = TRY_S,
+        calm_s: float = CALM_S,
+    ) -> None:
         self._ask = ask
         self._end = end or _end
         self._try_s = try_s
+        self._calm_s = calm_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="self-check", daemon=True)
 
@@ -51,7 +61,7 @@ class SelfCheck:
                 self._tell(f"the process does not answer itself for {TRIES * self._try_s:g} s and ends ({why})")
                 self._end()
                 return
-            self._stopping.wait(max(0.0, began_s + self._try_s - time.monotonic()))
+            self._stopping.wait(max(0.0, began_s + (self._try_s if failed else self._calm_s) - time.monotonic()))
 
     def _tell(self, error: str) -> None:
         """Log in another thread, for TELL_S at most: the process may be stuck because its log takes no more lines."""
@@ -80,14 +90,14 @@ class OwnPort:
 
     def __init__(self, host: str, port: int, inner: str, *, tls: bool) -> None:
         self._where = host, port
-        self._tls = tls
+        self._context = _unverified() if tls else None
         self._health: Any = health_pb2_grpc.HealthStub(grpc.insecure_channel(f"unix:{inner}"))
 
     def ask(self) -> None:
         """Ask both questions. Raises OSError or RpcError when one has no answer within TRY_S."""
         with socket.create_connection(self._where, TRY_S) as connection:
-            if self._tls:
-                with _unverified().wrap_socket(connection) as encrypted:
+            if self._context is not None:
+                with self._context.wrap_socket(connection) as encrypted:
                     _await_first_word(encrypted)
             else:
                 _await_first_word(connection)

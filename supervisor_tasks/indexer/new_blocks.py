@@ -25,6 +25,7 @@ from supervisor_tasks.jobs.events import ChainStatusObserved
 log = structlog.get_logger()
 
 HEARTBEAT_S = 15.0  # the most between two looks at the contract, also without a new head
+QUIET_S = 3.0  # the same with new heads, while the subscription announces no log of the contracts for them
 PAUSE_S = 0.1  # the least between two looks, and between two messages for one task
 LAG_S = 2.0  # how long after an announcement the RPC endpoint may not show its block yet
 AGAIN_S = 0.2  # between two looks during that time
@@ -71,7 +72,9 @@ class NewBlocks:
         self._wake = wake
         self._heads = context.chain.heads
         self._failures = Failures()
-        self._head = -1
+        self._head = -1  # the last that the endpoint showed
+        self._looked_at = -1  # the head at the last look
+        self._log_block = -1  # the highest block of an announced log
         self._customers_read_to = -1
         self._looked_s = float("-inf")
         self._found = False
@@ -118,6 +121,7 @@ class NewBlocks:
 
     def log(self, entry: dict[str, Any]) -> None:
         """The node announced a log of the contracts."""
+        self._log_block = max(self._log_block, int(entry["blockNumber"], 16))
         self._logs.append(entry)
         self._heads.announce()
 
@@ -147,8 +151,11 @@ class NewBlocks:
             silent_in_s = self._announcements.silent_in_s(now_s)
         if lags and not self._failures.number:
             return AGAIN_S  # the endpoint does not show the announced block yet
-        quiet = self._heads.live and not self._found and silent_in_s > 0
-        return self._failures.wait_s(min(HEARTBEAT_S, max(silent_in_s, self._poll_s)) if quiet else self._poll_s)
+        if not self._heads.live or self._found or silent_in_s <= 0:
+            return self._failures.wait_s(self._poll_s)
+        every_s = HEARTBEAT_S if self._head == self._looked_at else QUIET_S
+        next_look_s = max(self._looked_s + every_s - now_s, PAUSE_S)
+        return self._failures.wait_s(min(next_look_s, max(silent_in_s, self._poll_s)))
 
     def _poll(self) -> None:
         try:
@@ -162,23 +169,33 @@ class NewBlocks:
             self._failures.succeeded()
 
     def poll(self) -> None:
-        """Look at the contract if there may be something new: another head, a find at the last look, or no look for
-        HEARTBEAT_S. Raises RpcUnavailableError or LedgerUnavailableError (a retry helps), or WrongChainError (a retry
-        does not help here).
+        """Look at the contract if there may be something new. Raises RpcUnavailableError or LedgerUnavailableError (a
+        retry helps), or WrongChainError (a retry does not help here).
         """
         head = -1 if self._failures.number else blocks.head(self._context.chain.contract.rpc)
         if head >= 0:
             self._compare(head)
-        new = head != self._head
-        if not (new or self._found or time.monotonic() - self._looked_s >= HEARTBEAT_S):
+            self._head = head
+        if not self._may_be_new(head):
             return
         self._found = look(self._context, head if head >= 0 else None)
         self._looked_s = time.monotonic()
         if self._found:
             self.wake("claim")
-        if new and head >= 0:
+        if head not in (-1, self._looked_at):
             self._look_for_customers(head)
-            self._head = head
+            self._looked_at = head
+
+    def _may_be_new(self, head: int) -> bool:
+        """Whether a look may find something that the last one did not. Nearly all that concerns a provider is in a log;
+        what is in none (a deposit, a top-up) waits for QUIET_S at most.
+        """
+        if head < 0:
+            return True  # the last look failed: this one shows whether the endpoint answers again
+        since_s = time.monotonic() - self._looked_s
+        if head == self._looked_at:
+            return since_s >= (self._poll_s - PAUSE_S if self._found else HEARTBEAT_S)
+        return self._found or not self._heads.live or self._log_block > self._looked_at or since_s >= QUIET_S
 
     def _compare(self, head: int) -> None:
         """Rely on the announcements, or poll; each change between the two is logged."""

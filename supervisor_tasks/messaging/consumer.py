@@ -27,7 +27,7 @@ from supervisor_tasks.messaging.backpressure import queue_lengths
 log = structlog.get_logger()
 
 RETRY_S = 1.0  # between two tries to connect, without limit
-EVENTS_EVERY_S = 0.25
+EVENTS_EVERY_S = 0.5
 MARK_EVERY_S = 1.0
 SAMPLES = 10  # checks of the queues with the same result before the worker counts as receiving none
 SHUTDOWN_GRACE_S = 15.0  # for a worker to end its work

@@ -214,7 +214,7 @@ def test_flood_of_blocks__wakes_a_task_ten_times_a_second_at_most() -> None:
         scheduled_jobs(chain, provider, 1)  # so each look finds something
         fleet = ChainHarness.of(chain, provider, engine)
         with node(forever(head("0x1"), head("0xffff")), chain.chain_id) as url:
-            watch = NewBlocks(fleet.site, 600.0, lambda _: woken.append(time.monotonic()), url)
+            watch = NewBlocks(fleet.site, PAUSE_S, lambda _: woken.append(time.monotonic()), url)
             watch.start()
             until(lambda: len(woken) > 20, "wake-ups")
             watch.close()
