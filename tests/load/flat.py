@@ -67,8 +67,8 @@ def medians_s(grid: Grid, customer: Account) -> dict[str, float]:
 
 
 def one_job(grid: Grid, customer: Account) -> str:
-    """Carry a short job to its end."""
-    job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
+    """Carry a short job to its end. It runs for long enough that no look at its start already sees its end."""
+    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 0.3\n")
     schedule(grid, job_id)
     wait_for_end(grid, job_id)
     wait_until(lambda: is_settled(grid, job_id), "the ledger to know", 10.0, 0.05)
