@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ TOPPED_UP = event("MetaScheduler", "ClaimNextTopUpJobEvent")
 TRANSITION = event("JobRepository", "JobTransitionEvent")
 TOPICS = [CLAIMED.topic, CANCELLING.topic, TOPPED_UP.topic, TRANSITION.topic]
 
+REQUESTS_AT_ONCE = 2  # about jobs: the node works on one while the answer to the other is read
 JOBS_AT_ONCE = 1000  # jobs in one HTTP request: 2 MB of answer; geth allows no more calls, others fewer (rpc/client.py)
 ABI_WORD_DIGITS = 64  # hex digits
 MAX_ERROR_CHARS = 200  # characters of an error that are kept
@@ -177,6 +179,12 @@ class Contract:
 
     def on_chain(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChainJob]:
         """The state of jobs at a block, a thousand in one request. A job that the contract lacks is left out."""
+        parts = [job_ids[start : start + JOBS_AT_ONCE] for start in range(0, len(job_ids), JOBS_AT_ONCE)]
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="jobs on chain") as pool:
+            found = pool.map(lambda part: self._jobs_at(part, block), parts)
+            return dict(item for part in found for item in part.items())
+
+    def _jobs_at(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChainJob]:
         to, at = self.addresses.jobs, hex(block)
         data = (_get_job(job_id) for job_id in job_ids)
         answers = self.rpc.batch([("eth_call", ({"to": to, "data": call}, at)) for call in data], JOBS_AT_ONCE)

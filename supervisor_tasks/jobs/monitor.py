@@ -48,7 +48,7 @@ from supervisor_tasks.slurm.parsers import JobRecord
 log = structlog.get_logger()
 
 # A look at MANY_JOBS rests so long: the next one costs hardly more for all jobs that are due by then.
-LOOKS_APART_S = 0.3
+LOOKS_APART_S = 0.5
 MANY_JOBS = 3
 ASKED_FOR_RUNS = 5  # looks at which accounting is asked for a job's runs; after these, what the looks saw counts
 LOOKED_BACK_S = 2 * PATIENCE_S

@@ -1,8 +1,10 @@
 """The rows that the sweep reads and writes: many jobs at once without their scripts, its reports, and its doubts."""
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Engine, bindparam, case, delete, func, select, text
@@ -30,11 +32,13 @@ from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
 SWEEPS = METADATA.tables["sweeps"]
 
 KEPT = 500  # reports: those of five days, or of hours without accounting and with a slurmctld that forgets jobs soon
+KEPT_READINGS = 4096  # of definitions, top-ups and runs
 STALE_S = 60.0  # work that was not touched for so long is overdue
 
 _JOBS = """
     SELECT job_id, customer, provider, state, chain_status, chain_block, slurm_id, slurm_submit_s,
-        cancel_requested, time_limit_min, top_ups, applied_limit_min, definition, runs, stop_status,
+        cancel_requested, time_limit_min, applied_limit_min, stop_status,
+        definition::text AS definition, top_ups::text AS top_ups, runs::text AS runs,
         COALESCE(effects.open, '{}') AS open, COALESCE(effects.parked, '{}') AS parked, heard.job_id IS NOT NULL AS heard
     FROM jobs
     LEFT JOIN (
@@ -189,14 +193,26 @@ class Sweeps:
         return {name: int(number) for name, number in row.items()}
 
 
-def _runs(row: Any) -> Runs:
-    return tuple(JobRun(**entry) for entry in row.runs)
+# Many jobs have the same definition, top-ups and runs, so each is read once. They come as text for that.
 
 
-def _paid(row: Any, added_min: Sequence[int], runs: Runs, partition: str, compares_sizes: bool) -> Paid:
-    limit_min = min(row.time_limit_min + sum(added_min), MAX_LIMIT_MIN)
-    paid = Paid(Definition(**row.definition), left_min(limit_min, runs), partition, compares_sizes=compares_sizes)
-    return as_given(paid, runs)
+@lru_cache(maxsize=KEPT_READINGS)
+def _runs(stored: str) -> Runs:
+    return tuple(JobRun(**entry) for entry in json.loads(stored))
+
+
+@lru_cache(maxsize=KEPT_READINGS)
+def _added_min(top_ups: str) -> tuple[int, ...]:
+    return tuple(minutes for _, minutes, _ in json.loads(top_ups))
+
+
+@lru_cache(maxsize=KEPT_READINGS)
+def _paid(
+    definition: str, time_limit_min: int, added_min: Sequence[int], runs: Runs, partition: str, compares_sizes: bool
+) -> Paid:
+    limit_min = min(time_limit_min + sum(added_min), MAX_LIMIT_MIN)
+    wanted = Definition(**json.loads(definition))
+    return as_given(Paid(wanted, left_min(limit_min, runs), partition, compares_sizes=compares_sizes), runs)
 
 
 def _known(rows: Iterable[Any], partition: str = "", compares_sizes: bool = False) -> dict[JobId, JobSummary]:
@@ -209,7 +225,7 @@ def _known(rows: Iterable[Any], partition: str = "", compares_sizes: bool = Fals
         return sets[key]
 
     def summary(row: Any) -> JobSummary:
-        runs, added_min = _runs(row), [minutes for _, minutes, _ in row.top_ups]
+        runs, added_min = _runs(row.runs), _added_min(row.top_ups)
         return JobSummary(
             job_id=JobId(row.job_id),
             customer=Address(row.customer),
@@ -225,7 +241,7 @@ def _known(rows: Iterable[Any], partition: str = "", compares_sizes: bool = Fals
             heard=row.heard,
             earlier_limits_min=earlier_limits(row.time_limit_min, added_min, row.applied_limit_min, runs),
             stopped=row.stop_status is not None,
-            paid=_paid(row, added_min, runs, partition, compares_sizes),
+            paid=_paid(row.definition, row.time_limit_min, added_min, runs, partition, compares_sizes),
         )
 
     return {JobId(row.job_id): summary(row) for row in rows}

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, SupervisorError, TransientError
 from supervisor_tasks.jobs.model import Outcome, SlurmId
@@ -400,6 +401,7 @@ def not_cancelled(answer: CommandAnswer, slurm_ids: Collection[SlurmId]) -> dict
     return {slurm_id: f"scancel said: {why}" for slurm_id, why in said.items() if not is_unknown_job(why)}
 
 
+@lru_cache(maxsize=4096)  # a list of 10,000 jobs has few different ones
 def elapsed_s(shown: str) -> int:
     """Return the seconds of `[days-]hh:mm:ss`, `mm:ss` or `0:00`. Raises SlurmUnavailableError for any other text:
     squeue prints INVALID while clocks disagree.

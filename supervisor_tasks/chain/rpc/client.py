@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -117,8 +118,8 @@ class Rpc:
 
     def _request(self, calls: Sequence[Call]) -> list[Any]:
         """Send one HTTP request, and measure it."""
-        for method, _ in calls:
-            RPC_CALLS.labels(self._name, method).inc()
+        for method, number in Counter(method for method, _ in calls).items():
+            RPC_CALLS.labels(self._name, method).inc(number)
         with timed(RPC_REQUESTS, self._name):
             return self._send(calls)
 

@@ -51,7 +51,7 @@ def leased(world: SubmissionEnv) -> list[JobId]:
         return list(connection.scalars(query))
 
 
-def test_poll_jobs__a_callback_that_another_worker_has_read_meanwhile__is_counted_once(world: SubmissionEnv) -> None:
+def test_poll_jobs__another_worker_has_read_a_callback__is_counted_once(world: SubmissionEnv) -> None:
     site, other = world.site(world.cluster()), world.site(world.cluster())
     job = world.new_job(site)
     slurm_id = world.until_queued(site, job).slurm_id
