@@ -122,13 +122,15 @@ def _of_workers(grid: Grid, workers: Sequence[str], apart: bool) -> tuple[float,
     for core, name in enumerate(workers if apart else ()):
         process_of(grid, name).cpu_affinity([core])
     customers = new_customers(grid, LARGE_BURST_CUSTOMERS)
-    rate, used = submissions(grid, customers, BURST // LARGE_BURST_CUSTOMERS, workers)
+    rate, used = submissions(grid, customers, LARGE_BURST // LARGE_BURST_CUSTOMERS, workers)
     return rate, sum(used.cpu_s.values())
 
 
 def start_second_worker(grid: Grid) -> None:
-    """Beside the one that is there; returns when it works: its start is no part of a measurement."""
-    grid.fleet.start_worker(SECOND_WORKER)
+    """Beside the one that is there, for the queue of which a site runs several; returns when it works: its start is no
+    part of a measurement.
+    """
+    grid.fleet.start_worker(SECOND_WORKER, "--queues", f"{grid.environment['CLUSTER_NAME']}.slurm")
     log = grid.folder / "log" / f"{SECOND_WORKER}.log"
     wait_until(lambda: READY in log.read_text(), "the second worker to be ready", 60.0, 0.1)
 

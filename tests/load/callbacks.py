@@ -3,6 +3,7 @@
 from sqlalchemy import text
 
 from devgrid.grid import Grid
+from devgrid.processes import wait_until
 from tests.load.figures import Figure, tell
 from tests.load.light_caller import Calls, Outcome, in_a_process
 from tests.load.usage import cpu_s_of
@@ -18,7 +19,8 @@ FIRST = 1 << 64  # job ids from here on are of no other measure
 _KNOW = """
 INSERT INTO jobs (cluster, job_id, slurm_id, state, customer, provider, claim_key, definition, time_limit_min, chain_status,
     chain_block, chain_log_index, grid_logger_url, top_ups, cancel_requested, poll_count, status_message)
-SELECT :cluster, '0x' || lpad('1' || lpad(to_hex(number), 16, '0'), 64, '0'), 1, 'SETTLED', '', '', number, '{}', 1, 5,
+SELECT :cluster, '0x' || lpad('1' || lpad(to_hex(number), 16, '0'), 64, '0'), 1, 'SETTLED', '', '', number,
+    '{"gpus": 0, "mem_per_cpu_mb": 100, "cpus_per_task": 1, "ntasks": 1, "batch_location_hash": ""}', 1, 5,
     1, 1, '', '[]', false, 0, ''
 FROM generate_series(0, :calls - 1) AS number
 """
@@ -34,6 +36,7 @@ def callbacks(grid: Grid) -> list[Figure]:
     know(grid)
     try:
         most = call(grid, Calls(FIRST, CALLS, CALLERS))
+        wait_until(lambda: unread(grid) == 0, "the workers to have read these callbacks", 120.0, 0.5)
         offered = call(grid, Calls(FIRST + CALLS, OFFERED, CALLERS, OFFERED_A_SECOND))
     finally:
         forget(grid)
@@ -72,6 +75,11 @@ def forget(grid: Grid) -> None:
     with ledger(grid) as engine, engine.begin() as connection:
         for statement in _FORGET:
             connection.execute(text(statement), {"made_up": _MADE_UP})
+
+
+def unread(grid: Grid) -> int:
+    """How many callbacks no worker has read."""
+    return int(rows(grid, "SELECT count(*) AS n FROM callbacks WHERE read_at IS NULL")[0].n)
 
 
 def stored(grid: Grid) -> int:
