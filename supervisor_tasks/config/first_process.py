@@ -6,9 +6,10 @@ program does not end, and the container runtime kills it after the grace period.
 `python -m supervisor_tasks.config.first_process MODULE ...` installs the handlers and then runs MODULE, which replaces
 them by its own. It imports the standard library only.
 
-Celery's command line imports the commands of all packages that have one, Flower with its web server among them, a shell
-with completion, and what colours its output; structlog imports rich for tracebacks with local variables, which our logs must not show; redis
-imports OpenTelemetry where it is installed. A process gets only what it uses of these: a worker is 16 MB smaller.
+Celery's command line imports the commands of all packages that have one, Flower with its web server among them, a
+shell with completion, and what colours its output; structlog imports rich for tracebacks with local variables, which
+our logs must not show; redis imports OpenTelemetry where it is installed. A process gets only what it uses of these:
+a worker is 16 MB smaller.
 """
 
 import ctypes
