@@ -13,6 +13,7 @@ from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode, hardware_of, node_of
+from supervisor_tasks.slurm.job_states import Phase, phase
 from supervisor_tasks.slurm.parsers import (
     MAX_SLURM_ID,
     JobRecord,
@@ -247,12 +248,16 @@ def _limit_min(shown: object) -> int | None:
 
 
 def _elapsed_s(job: Mapping[str, Any], now_s: int) -> int:
-    """Return the seconds that the job's present run has used, without those in which it was suspended."""
+    """Return the seconds that the job's present run has used, without those in which it was suspended. `now_s` may be a
+    moment early, so the end of a run that has ended may be later.
+    """
     state = str(job["job_state"])
     start_s, end_s, suspended_s = (int(job[key] or 0) for key in ("start_time", "end_time", "suspend_time"))
     before_s = int(job["pre_sus_time"] or 0)
     if state == "SUSPENDED":
         return before_s
+    if phase(state) is Phase.ENDED:
+        now_s = max(now_s, end_s)
     if state == "PENDING" or not start_s or start_s > now_s:
         return 0
     until_s = min(end_s or now_s, now_s)  # of a job that runs, end_time is the end of its time limit

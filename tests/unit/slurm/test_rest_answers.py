@@ -126,6 +126,13 @@ def test_jobs_listed__ends__have_the_seconds_and_statuses_of_squeue() -> None:
     assert shown["running"] == ("RUNNING", 37, 0)
 
 
+@pytest.mark.parametrize("early_s", [1, 2, 29])
+def test_jobs_listed__ended_after_the_time_of_the_worker__has_all_its_seconds(early_s: int) -> None:
+    (job,) = (job for job in answer("jobs-ended").body["jobs"] if job["name"] == "gpu")
+    assert job["end_time"] - job["start_time"] == 28
+    assert jobs("jobs-ended", now_s=job["end_time"] - early_s)["gpu"].seen.elapsed_s == 28
+
+
 def test_jobs_listed__field_is_missing__counts_as_no_answer() -> None:
     body = answer("jobs").body
     cut = {"jobs": [{key: value for key, value in job.items() if key != "submit_time"} for job in body["jobs"]]}
