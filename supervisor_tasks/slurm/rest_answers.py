@@ -151,8 +151,11 @@ def clock_s(body: Mapping[str, Any]) -> int:
 
 def counting_since_s(body: Mapping[str, Any]) -> int:
     """Return since when slurmctld has counted its statistics: its start, or a later midnight of UTC or `sdiag --reset`.
-    Raises SlurmUnavailableError.
+    Raises SlurmUnavailableError, also in the first second of a slurmctld, which shows 0 then; retry later.
     """
+    statistics = body.get("statistics")
+    if isinstance(statistics, Mapping) and statistics.get("req_time_start") == 0:
+        raise SlurmUnavailableError("slurmctld has just started; it does not count its statistics yet")
     return _statistic(body, "req_time_start")
 
 

@@ -178,3 +178,9 @@ def test_clock__statistics__have_it() -> None:
     assert counting_since_s(body) < clock_s(body)
     with pytest.raises(SlurmUnavailableError):
         clock_s({"statistics": {}})
+
+
+def test_counting_since__first_second_of_a_slurmctld__is_not_known_yet() -> None:
+    body = {"statistics": {**answer("diag").body["statistics"], "req_time_start": 0}}
+    with pytest.raises(SlurmUnavailableError, match="just started"):
+        counting_since_s(body)
