@@ -1,5 +1,5 @@
 """What pytest learns of this project: how slow the machine is, which tests come first, which need SLURM or a quiet machine,
-what has failed so far, what took longest.
+which run over both ways to SLURM, what has failed so far, what took longest.
 
 Registered by tests/conftest.py; works with and without pytest-xdist.
 """
@@ -16,6 +16,8 @@ import pytest
 import pytest_timeout
 
 from devgrid.machine import deadline, slowness
+from devgrid.options import Transport
+from tests.support import transports
 
 STARTS_SLURM = {
     ("devgrid.grid", "Grid"),
@@ -60,6 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "quiet_machine: has a bound that holds where nothing else runs; `make test` runs it after the others, alone",
     )
+    config.addinivalue_line("markers", f"{transports.MARKER}: the ways to SLURM that it runs over (transports.py)")
 
 
 def pytest_report_header() -> str:
@@ -75,11 +78,27 @@ def _rank(item: pytest.Item) -> int:
     return next(places, len(LONGEST_FIRST))
 
 
+# --- which tests run over both ways to SLURM ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def transport(request: pytest.FixtureRequest) -> Transport:
+    """SLURM_TRANSPORT. A folder whose fixtures live longer than a test has its own fixture of this name."""
+    way: Transport = request.param
+    return way
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if transports.TRANSPORT in metafunc.fixturenames:
+        metafunc.parametrize(transports.TRANSPORT, transports.WAYS, indirect=True)
+
+
 # --- which tests need SLURM ---------------------------------------------------------------------------------------------
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if transports.runs(item)]
     items.sort(key=_rank)
     for item in items:
         if isinstance(item, pytest.Function) and any(_starts_slurm(module) for module in _modules_of(item)):

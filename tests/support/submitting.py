@@ -4,6 +4,7 @@ As a program it is a worker that carries out one effect: python -m tests.support
 """
 
 import json
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,12 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
 from sqlalchemy import Engine, text
 
 from devgrid.cluster.linux_users import Users, admin
 from devgrid.cluster.slurm import Slurm
 from devgrid.cluster.slurmrestd import Slurmrestd, jwt_conf, new_jwt_key
 from devgrid.cluster.sshd import Sshd
+from devgrid.faults.network_proxy import Direction, Proxy
 from devgrid.processes import Processes, free_port, wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.config.settings import load
@@ -27,8 +30,9 @@ from supervisor_tasks.jobs.model import Address, EffectKind, Job, JobId, State
 from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.slurm.cluster import Cluster, Paths
+from supervisor_tasks.slurm.cluster import Cluster, Paths, over_ssh
 from supervisor_tasks.slurm.homes import Homes
+from supervisor_tasks.slurm.interface import SlurmCluster
 from supervisor_tasks.slurm.node_query import Nodes
 from supervisor_tasks.slurm.rest import RestAccess, RestCluster, RestNodes
 from supervisor_tasks.slurm.rest_client import RestClient
@@ -36,6 +40,7 @@ from supervisor_tasks.slurm.rest_tokens import TokenMint
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.support.carrying import carry_out
 from tests.support.ledger import claim, job_id, migrated
+from tests.support.transports import REST, SSH
 
 CUSTOMER = Address("0x" + "2" * 40)
 PATIENCE_S = 60.0
@@ -113,15 +118,44 @@ class SubmissionEnv:
             homes=homes or Homes(),
         )
 
-    def rest_cluster(self, address: str | None = None) -> RestCluster:
-        """SLURM over slurmrestd, at its Unix socket or at a proxy's address."""
+    def rest_cluster(self, address: str | None = None, ca: Path | None = None) -> RestCluster:
+        """SLURM over slurmrestd, at its Unix socket or at a proxy's address. With `ca` the proxy speaks TLS."""
         assert self.slurmrestd is not None
-        url = self.slurmrestd.url if address is None else f"http://{address}"
-        return rest_cluster_at(url, self.slurmrestd.key, self.slurm.users.homes)
+        scheme = "http" if ca is None else "https"
+        url = self.slurmrestd.url if address is None else f"{scheme}://{address}"
+        return rest_cluster_at(url, self.slurmrestd.key, self.slurm.users.homes, ca)
+
+    def cluster_over(self, transport: str, address: str | None = None) -> Cluster | RestCluster:
+        """SLURM over that way, directly or at a proxy's address."""
+        return self.rest_cluster(address) if transport == REST else self.cluster(address)
+
+    def server(self, transport: str) -> str:
+        """The address that a proxy in that way leads to: sshd's or slurmrestd's."""
+        if transport == SSH:
+            return self.sshd.address
+        assert self.slurmrestd is not None
+        return self.slurmrestd.address
+
+    def before_a_submission(self, cluster: SlurmCluster, proxy: Proxy, direction: Direction) -> int:
+        """How many bytes pass the proxy before those of a submission: over slurmrestd, those of the question for the clock."""
+        if isinstance(cluster, Cluster):
+            return 0
+        passed = proxy.passed[direction]
+        cluster.clock(CUSTOMER)
+        wait_until(lambda: proxy.passed[direction] > passed, "the bytes to be counted", PATIENCE_S)
+        return proxy.passed[direction] - passed
 
     def site(self, cluster: Cluster | RestCluster) -> WorkerContext:
         """A worker of the slurm queue."""
         return site_of(self.engine, cluster)
+
+    def new_customer(self) -> Address:
+        """A customer of whom SLURM has no job. Over slurmrestd, a renamed job of another test would leave it undecided whether
+        SLURM has a job of this one.
+        """
+        customer = Address("0x" + secrets.token_hex(20))
+        self.slurm.users.add(customer)
+        return customer
 
     # --- a job ------------------------------------------------------------------------------------------------------
 
@@ -241,9 +275,15 @@ class SubmissionEnv:
         )
         assert done.returncode == 0, done.stderr
 
+    def slurmctld_is_asked(self) -> bool:
+        """Whether a program has a connection to slurmctld."""
+        port = self.slurm.layout.controller_port
+        ours = (one for one in psutil.net_connections("tcp") if one.raddr and one.raddr.port == port)
+        return any(one.status == psutil.CONN_ESTABLISHED for one in ours)
+
     # --- another process --------------------------------------------------------------------------------------------
 
-    def start_worker(self, name: str, address: str, job: JobId, transport: str = "ssh") -> "subprocess.Popen[bytes]":
+    def start_worker(self, name: str, address: str, job: JobId, transport: str = SSH) -> "subprocess.Popen[bytes]":
         """A worker of its own process that carries the job's submission out, behind the proxy at that address."""
         self.sshd.also_at(address)
         jwt_key = "" if self.slurmrestd is None else str(self.slurmrestd.key)
@@ -291,8 +331,8 @@ def start_slurmrestd(processes: Processes, users: Users, slurm: Slurm, key: Path
     return Slurmrestd.start(processes, users, slurm.env(), key, f"127.0.0.1:{free_port()}")
 
 
-def rest_cluster_at(url: str, key: Path, homes: Path) -> RestCluster:
-    client = RestClient(url, connect_timeout_s=5.0)
+def rest_cluster_at(url: str, key: Path, homes: Path, ca: Path | None = None) -> RestCluster:
+    client = RestClient(url, ca, connect_timeout_s=5.0)
     return RestCluster(
         access=RestAccess(client=client, mint=TokenMint(key.read_bytes()), admin=admin()),
         partition="main",
@@ -312,11 +352,13 @@ def site_of(engine: Engine, cluster: Cluster | RestCluster) -> WorkerContext:
     return WorkerContext(ledger, GridLogger(nobody), None, slurm)  # type: ignore[arg-type]
 
 
-def nodes_of(cluster: Cluster | RestCluster) -> Nodes | RestNodes:
+def nodes_of(cluster: SlurmCluster) -> Nodes | RestNodes:
     if isinstance(cluster, RestCluster):
         return RestNodes(access=cluster.access, partition=cluster.partition)
-    scontrol, partition = cluster.paths.scontrol, cluster.partition
-    return Nodes(ssh=cluster.ssh, admin=cluster.admin, scontrol=scontrol, sinfo="/usr/bin/sinfo", partition=partition)
+    own = over_ssh(cluster)
+    return Nodes(
+        ssh=own.ssh, admin=own.admin, scontrol=own.paths.scontrol, sinfo="/usr/bin/sinfo", partition=own.partition
+    )
 
 
 def new_key(file: Path) -> Path:
@@ -336,7 +378,7 @@ def main(world: Path, effect_id: int) -> None:
     cluster: Cluster | RestCluster = Cluster(
         ssh=ssh, paths=PATHS, admin=admin(), partition="main", public_address=public
     )
-    if about["transport"] == "rest":
+    if about["transport"] == REST:
         cluster = rest_cluster_at(f"http://{about['address']}", Path(about["jwt_key"]), Path(about["homes"]))
     engine = open_engine(load(environment=about["environment"]))
     site = site_of(engine, cluster)
