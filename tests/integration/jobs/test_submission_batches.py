@@ -1,5 +1,5 @@
-"""Many jobs of one customer in one SSH command: each has its own answer, none is in SLURM twice, and none is there that is said
-not to be; with a real sshd and SLURM behind a network that is cut at chosen bytes.
+"""Many jobs of one customer at once, in one SSH command or in a request each: each has its own answer, none is in SLURM twice,
+and none is there that is said not to be; with a real sshd, slurmrestd and SLURM behind a network that is cut at chosen bytes.
 """
 
 import random
@@ -8,23 +8,27 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from socket import AF_INET
 
 import psutil
 import pytest
 
 from devgrid.faults.network_proxy import Direction, Fault, Proxy
+from devgrid.options import Transport
 from devgrid.processes import wait_until
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
 from supervisor_tasks.jobs.effect_timing import CLOCK_SKEW_S, KILL_GRACE_S, SUBMIT_TIMEOUT_S
 from supervisor_tasks.jobs.model import Definition, JobId, SlurmId
-from supervisor_tasks.slurm.cluster import Cluster
-from supervisor_tasks.slurm.guarded_command import TooLateError
+from supervisor_tasks.slurm.cluster import Cluster, over_ssh
+from supervisor_tasks.slurm.guarded_command import LoginClock, TooLateError
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.parsers import SlurmRejectedError
+from supervisor_tasks.slurm.rest import RestCluster
 from supervisor_tasks.slurm.ssh import our_clock_s
 from tests.support.ledger import job_id
 from tests.support.marks import in_chaos
 from tests.support.submitting import CUSTOMER, PATHS, PATIENCE_S, SubmissionEnv
+from tests.support.transports import REST, SSH, OnlySsh, only_ssh
 
 DEFINITION = Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
 BATCHES = [1, 2, 50]
@@ -34,25 +38,15 @@ NUMBERS = iter(range(1, 1_000_000))
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running() as world:
+    with SubmissionEnv.running(rest=True) as world:
         world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")  # jobs are taken and do not begin
         yield world
 
 
 @pytest.fixture
-def proxy(world: SubmissionEnv) -> Iterator[Proxy]:
-    with Proxy.start(world.sshd.address) as proxy:
+def proxy(world: SubmissionEnv, transport: Transport) -> Iterator[Proxy]:
+    with Proxy.start(world.server(transport)) as proxy:
         yield proxy
-
-
-@pytest.fixture
-def cluster(world: SubmissionEnv, proxy: Proxy) -> Iterator[Cluster]:
-    """A worker's, behind the proxy, with connections that stand already."""
-    cluster = world.cluster(proxy.address)
-    cluster.clock(CUSTOMER)
-    yield cluster
-    cluster.ssh.close()
-    world.slurm.run("scancel", f"--user={CUSTOMER}")
 
 
 Outcome = SlurmId | Exception
@@ -72,16 +66,31 @@ class Told:
         self.at_s.append(time.monotonic())
 
 
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker behind the proxy, with connections that stand already, and the site's clock as it has read it."""
+
+    cluster: Cluster | RestCluster
+    clock: LoginClock
+
+    def submit(self, batch: list[tuple[JobId, Request]], begun_ago_s: float = 0.0) -> Told:
+        told = Told()
+        self.cluster.submit_batch(CUSTOMER, batch, self.clock, our_clock_s() - begun_ago_s, told.answered)
+        assert told.times == Counter(job for job, _ in batch)
+        return told
+
+
+@pytest.fixture
+def worker(world: SubmissionEnv, transport: Transport, proxy: Proxy) -> Iterator[Worker]:
+    cluster = world.cluster_over(transport, proxy.address)
+    yield Worker(cluster, cluster.clock(CUSTOMER))
+    cluster.close()
+    world.slurm.run("scancel", f"--user={CUSTOMER}")
+
+
 def requests(number: int, script: str = "#!/bin/bash\nsleep 600\n") -> list[tuple[JobId, Request]]:
     jobs = [job_id(next(NUMBERS)) for _ in range(number)]
     return [(job, Request(definition=DEFINITION, limit_min=10, script=script, number=1)) for job in jobs]
-
-
-def submit(cluster: Cluster, batch: list[tuple[JobId, Request]]) -> Told:
-    told, clock = Told(), cluster.clock(CUSTOMER)
-    cluster.submit_batch(CUSTOMER, batch, clock, our_clock_s(), told.answered)
-    assert told.times == Counter(job for job, _ in batch)
-    return told
 
 
 def in_slurm(world: SubmissionEnv) -> dict[JobId, list[int]]:
@@ -100,10 +109,30 @@ def guard_runs(world: SubmissionEnv) -> bool:
     return any("guard" in (process.info["cmdline"] or []) and process.info["cwd"] == home for process in found)
 
 
+def slurmrestd_works(world: SubmissionEnv) -> bool:
+    """Whether it is asking slurmctld, or has a connection whose other end is gone: what it has read, it may submit yet."""
+    assert world.slurmrestd is not None
+    process = world.slurmrestd.running.process()
+    assert process is not None
+    connections = process.net_connections("all")
+    asked = {connection.raddr.port for connection in connections if connection.family == AF_INET and connection.raddr}
+    sockets = [descriptor for descriptor in Path(f"/proc/{process.pid}/fd").iterdir() if is_socket(descriptor)]
+    return world.slurm.layout.controller_port in asked or len(sockets) > len(connections)
+
+
+def is_socket(descriptor: Path) -> bool:
+    try:
+        return descriptor.readlink().name.startswith("socket:")
+    except FileNotFoundError:  # closed meanwhile
+        return False
+
+
 def assert_each_outcome_is_true(world: SubmissionEnv, batch: list[tuple[JobId, Request]], told: Told) -> None:
     """Once nothing can come any more."""
     wait_until(
-        lambda: not guard_runs(world), "the guard to end", SUBMIT_TIMEOUT_S + KILL_GRACE_S + CLOCK_SKEW_S + PATIENCE_S
+        lambda: not guard_runs(world) and not slurmrestd_works(world),
+        "all submissions to be over",
+        SUBMIT_TIMEOUT_S + KILL_GRACE_S + CLOCK_SKEW_S + PATIENCE_S,
     )
     there = in_slurm(world)
     for job, _ in batch:
@@ -119,11 +148,11 @@ def assert_each_outcome_is_true(world: SubmissionEnv, batch: list[tuple[JobId, R
 
 @pytest.mark.parametrize("number", BATCHES)
 def test_submit__no_fault__each_job_has_its_script_in_slurm_and_reports_at_once(
-    world: SubmissionEnv, cluster: Cluster, number: int
+    world: SubmissionEnv, worker: Worker, number: int
 ) -> None:
     batch = requests(number)
     batch = [(job, replace(request, script=f"#!/bin/bash\necho {job} é\n")) for job, request in batch]
-    told = submit(cluster, batch)
+    told = worker.submit(batch)
     assert all(isinstance(outcome, int) for outcome in told.outcomes.values()), told.outcomes
     assert_each_outcome_is_true(world, batch, told)
     for job, slurm_id in list(told.outcomes.items())[:3]:
@@ -136,10 +165,10 @@ def test_submit__no_fault__each_job_has_its_script_in_slurm_and_reports_at_once(
         )  # one after the other, not all at the end
 
 
-def test_one_that_slurm_refuses__the_others_are_taken(world: SubmissionEnv, cluster: Cluster) -> None:
+def test_one_that_slurm_refuses__the_others_are_taken(world: SubmissionEnv, worker: Worker) -> None:
     batch = requests(3)
     batch[1] = (batch[1][0], replace(batch[1][1], definition=replace(DEFINITION, cpus_per_task=5000)))
-    told = submit(cluster, batch)
+    told = worker.submit(batch)
     refused = told.outcomes[batch[1][0]]
     assert isinstance(refused, SlurmRejectedError)
     assert "CPU" in str(refused) or "node" in str(refused)
@@ -149,49 +178,58 @@ def test_one_that_slurm_refuses__the_others_are_taken(world: SubmissionEnv, clus
 
 # --- the connection is cut ----------------------------------------------------------------------------------------------------
 
-BYTES = {1: 1200, 2: 1800, 50: 40_000}  # about what goes there
-BACK = {1: 500, 2: 700, 50: 12_000}
+BYTES = {  # about what passes, by the number of jobs
+    (SSH, Direction.TO_SERVER): {1: 1200, 2: 1800, 50: 40_000},
+    (SSH, Direction.TO_CLIENT): {1: 500, 2: 700, 50: 12_000},
+    (REST, Direction.TO_SERVER): {1: 1600, 2: 2900, 50: 64_000},
+    (REST, Direction.TO_CLIENT): {1: 4200, 2: 4600, 50: 24_000},
+}
 CUTS = [
-    (number, direction, at)
+    (number, direction, share)
     for number in BATCHES
-    for direction, most in ((Direction.TO_SERVER, BYTES[number]), (Direction.TO_CLIENT, BACK[number]))
-    for at in (0, *sorted(SEEDED.sample(range(most), 4)))
+    for direction in (Direction.TO_SERVER, Direction.TO_CLIENT)
+    for share in (0, *sorted(SEEDED.sample(range(100), 4)))
 ]
 
 
-@pytest.mark.parametrize(("number", "direction", "at"), [cut if cut[0] > 1 else in_chaos(*cut) for cut in CUTS])
+@pytest.mark.parametrize(("number", "direction", "share"), [cut if cut[0] > 1 else in_chaos(*cut) for cut in CUTS])
 def test_connection_cut_at_a_byte__no_outcome_is_false(
-    world: SubmissionEnv, cluster: Cluster, proxy: Proxy, number: int, direction: Direction, at: int
+    world: SubmissionEnv,
+    worker: Worker,
+    proxy: Proxy,
+    transport: Transport,
+    number: int,
+    direction: Direction,
+    share: int,
 ) -> None:
     batch = requests(number)
-    proxy.inject(direction, at, Fault.CUT)
-    assert_each_outcome_is_true(world, batch, submit(cluster, batch))
+    proxy.inject(direction, BYTES[transport, direction][number] * share // 100, Fault.CUT)
+    assert_each_outcome_is_true(world, batch, worker.submit(batch))
 
 
 @pytest.mark.parametrize("number", BATCHES)
 def test_cut_off_and_submitted_again__one_job_each(
-    world: SubmissionEnv, cluster: Cluster, proxy: Proxy, number: int
+    world: SubmissionEnv, worker: Worker, proxy: Proxy, transport: Transport, number: int
 ) -> None:
     """As a worker does: what is not known is looked for, what was not run is submitted again."""
     batch = requests(number)
-    proxy.inject(Direction.TO_CLIENT, BACK[number] // 2, Fault.CUT)
+    proxy.inject(Direction.TO_CLIENT, BYTES[transport, Direction.TO_CLIENT][number] // 2, Fault.CUT)
     left = dict(batch)
-    told = submit(cluster, batch)
+    told = worker.submit(batch)
     while left:
         assert_each_outcome_is_true(world, list(left.items()), told)
         left = {job: left[job] for job in left.keys() - in_slurm(world).keys()}
         if left:
-            told = submit(cluster, list(left.items()))
+            told = worker.submit(list(left.items()))
     assert all(len(ids) == 1 for ids in in_slurm(world).values())
 
 
 def test_output_is_lost__the_jobs_are_unknown_when_time_is_over(
-    world: SubmissionEnv, cluster: Cluster, proxy: Proxy
+    world: SubmissionEnv, worker: Worker, proxy: Proxy
 ) -> None:
-    batch, clock = requests(2), cluster.clock(CUSTOMER)
+    batch = requests(2)
     proxy.fault(Fault.LOSE_TO_CLIENT)
-    told = Told()
-    cluster.submit_batch(CUSTOMER, batch, clock, our_clock_s(), told.answered)
+    told = worker.submit(batch)
     proxy.fault(None)
     assert all(isinstance(outcome, TransientError | OutcomeUnknownError) for outcome in told.outcomes.values())
     assert_each_outcome_is_true(world, batch, told)
@@ -200,25 +238,26 @@ def test_output_is_lost__the_jobs_are_unknown_when_time_is_over(
 # --- sbatch -------------------------------------------------------------------------------------------------------------------
 
 
-def with_sbatch(world: SubmissionEnv, cluster: Cluster, text: str) -> Cluster:
+def with_sbatch(world: SubmissionEnv, worker: Worker, text: str) -> Worker:
     file = world.processes.folder / "sbatch"
     file.write_text(f"#!/bin/sh\n{text}\n")
     file.chmod(0o755)
-    return replace(cluster, paths=replace(PATHS, sbatch=str(file)))
+    return replace(worker, cluster=replace(over_ssh(worker.cluster), paths=replace(PATHS, sbatch=str(file))))
 
 
+@only_ssh(OnlySsh.LOGIN_NODE)
 def test_submit__one_hangs__those_before_it_report_and_those_behind_it_do_not_run(
-    world: SubmissionEnv, cluster: Cluster, tmp_path: Path
+    world: SubmissionEnv, worker: Worker
 ) -> None:
     batch = requests(4)
     hangs = batch[2][0]
     wrapped = with_sbatch(
         world,
-        cluster,
+        worker,
         f'case "$*" in *{hangs}*) trap "" TERM; while :; do sleep 0.1; done;; esac; exec /usr/bin/sbatch "$@"',
     )
     begun_s = time.monotonic()
-    told = submit(wrapped, batch)
+    told = wrapped.submit(batch)
     outcomes = [told.outcomes[job] for job, _ in batch]
     assert [type(outcome) for outcome in outcomes] == [int, int, OutcomeUnknownError, TooLateError]
     assert told.at_s[1] - begun_s < SUBMIT_TIMEOUT_S / 2
@@ -226,14 +265,14 @@ def test_submit__one_hangs__those_before_it_report_and_those_behind_it_do_not_ru
     assert_each_outcome_is_true(world, batch, told)
 
 
-def test_worker_that_stood_still__nothing_is_sent(world: SubmissionEnv, cluster: Cluster) -> None:
-    batch, told, clock = requests(2), Told(), cluster.clock(CUSTOMER)
-    cluster.submit_batch(CUSTOMER, batch, clock, our_clock_s() - SUBMIT_TIMEOUT_S, told.answered)
+def test_worker_that_stood_still__nothing_is_sent(world: SubmissionEnv, worker: Worker) -> None:
+    batch = requests(2)
+    told = worker.submit(batch, begun_ago_s=SUBMIT_TIMEOUT_S)
     assert [type(outcome) for outcome in told.outcomes.values()] == [TooLateError] * 2
     assert_each_outcome_is_true(world, batch, told)
 
 
-def test_what_answered_raises__is_raised_and_the_connection_can_be_used(world: SubmissionEnv, cluster: Cluster) -> None:
+def test_what_answered_raises__is_raised_and_the_connection_can_be_used(world: SubmissionEnv, worker: Worker) -> None:
     class ForgottenError(Exception):
         pass
 
@@ -241,6 +280,6 @@ def test_what_answered_raises__is_raised_and_the_connection_can_be_used(world: S
         raise ForgottenError
 
     with pytest.raises(ForgottenError):
-        cluster.submit_batch(CUSTOMER, requests(2), cluster.clock(CUSTOMER), our_clock_s(), answered)
+        worker.cluster.submit_batch(CUSTOMER, requests(2), worker.clock, our_clock_s(), answered)
     batch = requests(1)
-    assert_each_outcome_is_true(world, batch, submit(cluster, batch))
+    assert_each_outcome_is_true(world, batch, worker.submit(batch))

@@ -5,10 +5,12 @@ from hashlib import sha256
 
 import pytest
 
+from devgrid.options import Transport
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import JobId, State
 from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
+from tests.support.transports import WAYS
 
 ASKS = "#SBATCH --ntasks=7\n#SBATCH --array=1-3\n#SBATCH --time=99\n#SBATCH --hold\n#SBATCH --nice=5\n"
 ASKS_AS_ELSEWHERE = "#PBS -t 1-3\n#PBS -h\n#PBS -p 5\n#PBS -A another\n"  # sbatch would obey these
@@ -56,34 +58,59 @@ SCRIPTS = {
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running() as running:
+    with SubmissionEnv.running(rest=True) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def site(world: SubmissionEnv) -> WorkerContext:
-    return world.site(world.cluster())
+def sites(world: SubmissionEnv) -> Iterator[dict[Transport, WorkerContext]]:
+    """A worker for each way to SLURM."""
+    sites = {way: world.site(world.cluster_over(way)) for way in WAYS}
+    yield sites
+    for site in sites.values():
+        site.slurm.cluster.close()
+        site.ledger.holder.close()
 
 
-def run(world: SubmissionEnv, site: WorkerContext, script: str) -> int:
+@pytest.fixture
+def site(sites: dict[Transport, WorkerContext], transport: Transport) -> WorkerContext:
+    return sites[transport]
+
+
+@pytest.fixture(scope="module")
+def begun(world: SubmissionEnv, sites: dict[Transport, WorkerContext]) -> dict[tuple[Transport, str], JobId]:
+    """A job of each script over each way. They run side by side, as each takes a second."""
+    return {(way, name): submitted(world, sites[way], script_of(name)) for name in SCRIPTS for way in WAYS}
+
+
+def script_of(name: str) -> str:
+    first, body, _, _ = SCRIPTS[name]
+    return first + ASKS + ASKS_AS_ELSEWHERE + body
+
+
+def submitted(world: SubmissionEnv, site: WorkerContext, script: str) -> JobId:
     job = world.new_job(site, script)
-    return ended(world, site, job)
+    assert world.carry_out(site, job).state is State.QUEUED
+    return job
 
 
 def ended(world: SubmissionEnv, site: WorkerContext, job: JobId) -> int:
-    assert world.carry_out(site, job).state is State.QUEUED
     slurm_id = site.ledger.jobs([job])[job].slurm_id
     assert slurm_id is not None
     wait_until(lambda: world.field(slurm_id, "State") in ("COMPLETED", "FAILED"), "the job to end", PATIENCE_S, 0.1)
     return slurm_id
 
 
-@pytest.mark.parametrize(("first", "body", "printed", "status"), SCRIPTS.values(), ids=SCRIPTS)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_script__runs_as_it_is_and_asks_for_nothing(
-    world: SubmissionEnv, site: WorkerContext, first: str, body: str, printed: str, status: str
+    world: SubmissionEnv,
+    site: WorkerContext,
+    begun: dict[tuple[Transport, str], JobId],
+    transport: Transport,
+    name: str,
 ) -> None:
-    script = first + ASKS + ASKS_AS_ELSEWHERE + body
-    job = world.new_job(site, script)
+    job, script = begun[transport, name], script_of(name)
+    _, _, printed, status = SCRIPTS[name]
     slurm_id = ended(world, site, job)
     home = world.slurm.users.home(CUSTOMER)
     log = (home / f"{job}.log").read_text()
@@ -105,8 +132,7 @@ time.sleep(600)
 
 
 def test_signal__reaches_the_script_itself(world: SubmissionEnv, site: WorkerContext) -> None:
-    job = world.new_job(site, WAITS)
-    assert world.carry_out(site, job).state is State.QUEUED
+    job = submitted(world, site, WAITS)
     log, slurm_id = world.slurm.users.home(CUSTOMER) / f"{job}.log", site.ledger.jobs([job])[job].slurm_id
     assert slurm_id is not None
     wait_until(lambda: log.exists() and "waits" in log.read_text(), "the script", PATIENCE_S, 0.1)
@@ -118,7 +144,7 @@ def test_signal__reaches_the_script_itself(world: SubmissionEnv, site: WorkerCon
 def test_long_script__arrives_whole(world: SubmissionEnv, site: WorkerContext) -> None:
     filler = "# \u00e4\u00f6\u00fc supervisor EOF ' \" $(exit 1) `exit 1`\n" * 60_000
     script = f"#!/usr/bin/python3\n{PYTHON}{filler}print('the end')\n"
-    job = world.new_job(site, script)
+    job = submitted(world, site, script)
     slurm_id = ended(world, site, job)
     assert world.field(slurm_id, "State") == "COMPLETED"
     log = (world.slurm.users.home(CUSTOMER) / f"{job}.log").read_text()

@@ -14,10 +14,13 @@ from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.model import JobId, SlurmId, State
 from supervisor_tasks.ledger.ledger import JobChange
+from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.job_matching import UNREAD
+from supervisor_tasks.slurm.rest import RestCluster
 from supervisor_tasks.slurm.ssh import our_clock_s
 from tests.support.submitting import CUSTOMER, LIVE, PATHS, SubmissionEnv
+from tests.support.transports import OnlySsh, only_ssh
 
 LONG = "#!/bin/bash\nsleep 600\n"
 SHORT = "#!/bin/bash\nexit 7\n"
@@ -26,26 +29,26 @@ GATED = "#!/bin/bash\nuntil [ -e ~/go ]; do sleep 0.1; done\nexit 5\n"
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[SubmissionEnv]:
-    with SubmissionEnv.running(accounting=True) as world:
+    with SubmissionEnv.running(accounting=True, rest=True) as world:
         yield world
 
 
 @pytest.fixture
-def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
+def site(world: SubmissionEnv, transport: str) -> Iterator[WorkerContext]:
     """A worker of a site that asks slurmctld alone."""
-    yield from worker(world, None)
+    yield from worker(world, world.cluster_over(transport))
     world.slurm.run("scancel", f"--user={CUSTOMER}")
 
 
 @pytest.fixture
 def accounting(world: SubmissionEnv) -> Iterator[WorkerContext]:
     """A worker of a site that asks accounting too."""
-    yield from worker(world, "/usr/bin/sacct")
+    yield from worker(world, world.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct")))
     world.slurm.run("scancel", f"--user={CUSTOMER}")
 
 
-def worker(world: SubmissionEnv, sacct: str | None) -> Iterator[WorkerContext]:
-    site = world.site(world.cluster(paths=replace(PATHS, sacct=sacct)))
+def worker(world: SubmissionEnv, cluster: Cluster | RestCluster) -> Iterator[WorkerContext]:
+    site = world.site(cluster)
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()
@@ -133,6 +136,7 @@ def test_submission_unclear__got_the_id_of_a_forgotten_job__is_found_and_runs_on
     assert world.in_slurm(later) == [number]
 
 
+@only_ssh(OnlySsh.SCRIPTS)
 def test_renamed__before_the_first_look__is_recognised_by_its_script(world: SubmissionEnv, site: WorkerContext) -> None:
     gate = world.slurm.users.home(CUSTOMER) / "go"
     gate.unlink(missing_ok=True)
@@ -146,6 +150,7 @@ def test_renamed__before_the_first_look__is_recognised_by_its_script(world: Subm
     assert seen_as(site, job) == ("FAILED", 5 * 256)
 
 
+@only_ssh(OnlySsh.SCRIPTS)
 @pytest.mark.parametrize("how", ["exit 1", "kill -9 $PPID"])
 def test_scripts_cannot_be_read__the_renamed_job_alone_waits_for_that(
     world: SubmissionEnv, site: WorkerContext, how: str
@@ -165,6 +170,7 @@ def test_scripts_cannot_be_read__the_renamed_job_alone_waits_for_that(
     assert sights[renamed].unclear == UNREAD
 
 
+@only_ssh(OnlySsh.SCRIPTS)
 def test_named_like_the_one_whose_id_it_got__is_known_by_its_script(world: SubmissionEnv, site: WorkerContext) -> None:
     save(world)
     later, lost = world.new_job(site), submitted(world, site)
