@@ -4,7 +4,9 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -13,13 +15,14 @@ from devgrid.cluster.slurmrestd import NAME
 from devgrid.faults.network_proxy import Direction, Fault, Proxy
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
+from devgrid.tls import make_certificates
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import UndecidedError
 from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.find_submission import required
-from supervisor_tasks.jobs.model import Address, JobId, State
+from supervisor_tasks.jobs.model import Address, State
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.parsers import SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.rest import RestCluster
@@ -55,14 +58,6 @@ def rest(site: WorkerContext) -> RestCluster:
     return site.slurm.cluster
 
 
-def stopped(world: SubmissionEnv, site: WorkerContext, job: JobId) -> threading.Thread:
-    """A submission that slurmrestd has taken and slurmctld, which stands still, has not."""
-    world.processes.kill(world.processes.find("slurmctld"), signal.SIGSTOP, wait=False)
-    submitting = threading.Thread(target=world.carry_out, args=(site, job))
-    submitting.start()
-    return submitting
-
-
 def test_slurmrestd_killed_before_its_answer__one_job(world: SubmissionEnv, site: WorkerContext) -> None:
     assert world.slurmrestd is not None
     job = world.new_job(site, LONG)
@@ -85,18 +80,26 @@ def test_slurmrestd_killed_before_its_answer__one_job(world: SubmissionEnv, site
 
 
 def test_slurmrestd_killed_before_slurmctld_answers__one_job(world: SubmissionEnv, site: WorkerContext) -> None:
-    job = world.new_job(site)
-    site.slurm.cluster.clock(CUSTOMER)
-    slurmctld = world.processes.find("slurmctld")
-    submitting = stopped(world, site, job)
-    try:
-        time_left = time.monotonic() + 1.0
-        wait_until(lambda: time.monotonic() > time_left, "the request to be with slurmrestd", PATIENCE_S)
-        world.processes.kill(world.processes.find(NAME))
-        world.processes.start_again(NAME)
-    finally:
-        world.processes.kill(slurmctld, signal.SIGCONT, wait=False)
-    submitting.join(deadline(PATIENCE_S))
+    assert world.slurmrestd is not None
+    job, slurmctld = world.new_job(site, LONG), world.processes.find("slurmctld")
+    with Proxy.start(world.slurmrestd.address) as proxy:
+        behind = world.site(world.rest_cluster(proxy.address))
+        proxy.inject(Direction.TO_SERVER, IN_THE_SCRIPT, Fault.HANG)
+        submitting = threading.Thread(target=world.carry_out, args=(behind, job))
+        submitting.start()
+        proxy.wait_for_fault(PATIENCE_S)
+        world.processes.kill(slurmctld, signal.SIGSTOP, wait=False)
+        try:
+            proxy.fault(None)
+            wait_until(lambda: world.slurmctld_is_asked(), "the submission to be with slurmctld", PATIENCE_S)
+            world.processes.kill(world.processes.find(NAME))
+            world.processes.start_again(NAME)
+        finally:
+            world.processes.kill(slurmctld, signal.SIGCONT, wait=False)
+        submitting.join(deadline(PATIENCE_S))
+        behind.slurm.cluster.close()
+        behind.ledger.holder.close()
+    assert "SubmitOutcomeUnknown" in world.journal(job)
     found = world.until_queued(site, job)
     assert world.in_slurm(job) == [found.slurm_id]
 
@@ -207,12 +210,49 @@ def test_another_slurms_key__no_answer_counts(world: SubmissionEnv, site: Worker
         foreign.clock(CUSTOMER)
 
 
-def test_list_all__hostile_names__over_slurmrestd_too(world: SubmissionEnv, site: WorkerContext) -> None:
-    names = ["a\n7|b", "n" * 1000, "é ü 日本 \x01\t'\";$(id)", '","job_id":7,"x":"']
-    ids = []
-    for name in names:
-        slurm_id = world.carry_out(site, world.new_job(site)).slurm_id
-        ids.append(slurm_id or 0)
-        world.set(slurm_id or 0, Name=name, Comment=name)
-    listed = site.slurm.cluster.list_all()
-    assert [(job.name, job.comment) for number, job in listed.items() if number in ids] == [(one, one) for one in names]
+# --- behind a proxy that speaks TLS ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def behind_tls(world: SubmissionEnv, ca: Path | None = None) -> Iterator[tuple[WorkerContext, Proxy]]:
+    """A worker of another host, which trusts this authority, or else that of the proxy before slurmrestd."""
+    assert world.slurmrestd is not None
+    certificates = make_certificates(world.processes.folder / "tls")
+    with Proxy.start(world.slurmrestd.address, certificates=certificates) as proxy:
+        behind = world.site(world.rest_cluster(proxy.address, ca or certificates.ca))
+        yield behind, proxy
+        behind.slurm.cluster.close()
+        behind.ledger.holder.close()
+
+
+@pytest.mark.parametrize(
+    ("direction", "at"),
+    [
+        (Direction.TO_SERVER, 1),
+        (Direction.TO_SERVER, IN_THE_SCRIPT),
+        (Direction.TO_CLIENT, 40),  # of the answer: that of the clock may have grown by some digits
+        (Direction.TO_CLIENT, 150),
+    ],
+)
+@pytest.mark.parametrize("fault", [Fault.CUT, Fault.END])
+def test_tls_connection_ends_at_a_byte__one_job_and_its_whole_script(
+    world: SubmissionEnv, direction: Direction, at: int, fault: Fault
+) -> None:
+    with behind_tls(world) as (behind, proxy):
+        job = world.new_job(behind, LONG, world.new_customer())
+        behind.slurm.cluster.clock(CUSTOMER)
+        proxy.inject(direction, at + world.before_a_submission(behind.slurm.cluster, proxy, direction), fault)
+        world.carry_out(behind, job)
+        assert "SubmitStarted" in world.journal(job)
+        found = world.until_queued(behind, job)
+        assert world.in_slurm(job) == [found.slurm_id]
+        assert world.script(found.slurm_id or 0).endswith(LONG.partition("\n")[2])
+        world.slurm.run("scancel", str(found.slurm_id))
+
+
+def test_tls_certificate_of_another_authority__no_byte_reaches_slurmrestd(world: SubmissionEnv, tmp_path: Path) -> None:
+    with behind_tls(world, make_certificates(tmp_path / "other").ca) as (behind, proxy):
+        job = world.new_job(behind)
+        assert world.carry_out(behind, job).state is State.READY
+        assert "SubmitStarted" not in world.journal(job)
+        assert proxy.passed[Direction.TO_SERVER] == 0
