@@ -144,6 +144,7 @@ def start_login_side(processes: Processes, options: ClusterOptions, certificates
         access = _start_sshd(processes, slurm, authorized_keys_command(public, certificates.ca, key_file))
     else:
         access = Slurmrestd.start(processes, users, slurm.env(), jwt_key).settings(users, slurm.env())
+        access["SLURM_MIN_JOB_AGE_S"] = str(options.min_job_age_s)  # slurmrestd does not show it
     environment = {
         "CLUSTER_NAME": options.name,
         "STATE_DIR": str(folder),

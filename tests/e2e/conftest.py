@@ -6,7 +6,15 @@ import pytest
 
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
+from devgrid.options import Transport
 from tests.support.grids import served_grid
+
+
+@pytest.fixture(scope="module")
+def transport(request: pytest.FixtureRequest) -> Transport:
+    """SLURM_TRANSPORT of a grid that is started once for each way."""
+    way: Transport = request.param
+    return way
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,6 @@
-"""Each way in which SLURM ends a job, at a site without accounting: the status, the seconds and the exit status that follow."""
+"""Each way in which SLURM ends a job, at a site without accounting: the status, the seconds and the exit status that follow,
+over both ways to SLURM.
+"""
 
 import random
 import shutil
@@ -10,7 +12,7 @@ import pytest
 
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.options import GridOptions
+from devgrid.options import GridOptions, Transport
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.end_states import (
@@ -26,6 +28,7 @@ from tests.support.end_states import (
     wait_for_state,
 )
 from tests.support.grids import BLOCK_TIME_S
+from tests.support.transports import OnlySsh, only_ssh
 from tests.support.watching import journal, parked, rows, slurm_of, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
@@ -41,9 +44,10 @@ SLEEPS = "#!/bin/bash\nsleep 300\n"
 
 
 @pytest.fixture(scope="module")
-def grid() -> Iterator[Grid]:
+def grid(transport: Transport) -> Iterator[Grid]:
     running_grid = Grid.start(
         GridOptions(
+            transport=transport,
             block_time_s=BLOCK_TIME_S,
             slurm_conf=(*URGENT, *(LIMITED_MEMORY if MEMORY_CGROUP.is_dir() else ())),
             job_submit=False,  # owners change and requeue their jobs here
@@ -148,6 +152,7 @@ def test_job__owner_changes_name_comment_and_limit__is_followed_to_its_end(grid:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 5\nexit 4\n")
     slurm_id = id_of(grid, job_id)
+    wait_until(lambda: "SlurmJobIdentified" in journal(grid, job_id), "the first look", PATIENCE_S, 0.1)
 
     def change(word: str) -> None:
         changed = (f"JobName={word}", f"Comment={word}", "TimeLimit=30")
@@ -160,6 +165,7 @@ def test_job__owner_changes_name_comment_and_limit__is_followed_to_its_end(grid:
     assert_ended(grid, job_id, "FAILED", ChainStatus.FAILED, 4 * 256)
 
 
+@only_ssh(OnlySsh.SCRIPTS)
 def test_renamed_before_the_first_look__is_recognised(grid: Grid, customer: Account) -> None:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, "#!/bin/bash\nexit 5\n")

@@ -12,7 +12,7 @@ import pytest
 
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.options import GridOptions
+from devgrid.options import GridOptions, Transport
 from devgrid.processes import wait_until
 from plugins.spool import CANCELLED, FAILED
 from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, SetJobStatusRequest
@@ -54,9 +54,15 @@ class Forgotten:
 
 
 @pytest.fixture(scope="module")
-def grid() -> Iterator[Grid]:
+def grid(transport: Transport) -> Iterator[Grid]:
     running = Grid.start(
-        GridOptions(block_time_s=BLOCK_TIME_S, min_job_age_s=MIN_JOB_AGE_S, job_submit=False, callback_key=False)
+        GridOptions(
+            transport=transport,
+            block_time_s=BLOCK_TIME_S,
+            min_job_age_s=MIN_JOB_AGE_S,
+            job_submit=False,
+            callback_key=False,
+        )
     )
     try:
         running.fleet.start(flower=False)

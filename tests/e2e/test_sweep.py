@@ -19,7 +19,7 @@ from sqlalchemy import text
 from devgrid import REPOSITORY
 from devgrid.chain.model import Account, ChainPrices
 from devgrid.grid import Grid, definition_of
-from devgrid.options import GridOptions
+from devgrid.options import GridOptions, Transport
 from devgrid.processes import wait_until
 from devgrid.services.workflow import Resources
 from devgrid.state_folder import private_processes
@@ -30,6 +30,7 @@ from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.worker_sessions import advisory_lock
 from tests.support.end_states import as_customer, id_of, row_of, scontrol
 from tests.support.grids import BLOCK_TIME_S
+from tests.support.transports import SSH, OnlySsh, only_ssh
 from tests.support.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
 
 GRACE_S = 1.0
@@ -63,8 +64,8 @@ def refused() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def grid(refused: Path) -> Iterator[Grid]:
-    """SLURM keeps an accounting database that the fleet does not ask before a test says so."""
+def grid(refused: Path, transport: Transport) -> Iterator[Grid]:
+    """SLURM keeps an accounting database that the fleet does not ask before a test says so; over slurmrestd none."""
     scancel = refused.with_name("scancel")
     scancel.write_text(PICKY_SCANCEL.format(refused=refused))
     scancel.chmod(0o755)
@@ -72,7 +73,12 @@ def grid(refused: Path) -> Iterator[Grid]:
     overrides["SLURM_SCANCEL_PATH"] = str(scancel)
     running = Grid.start(
         GridOptions(
-            block_time_s=BLOCK_TIME_S, accounting=True, min_job_age_s=86_400, overrides=overrides, job_submit=False
+            transport=transport,
+            block_time_s=BLOCK_TIME_S,
+            accounting=transport == SSH,
+            min_job_age_s=86_400,
+            overrides=overrides,
+            job_submit=False,
         )
     )
     try:
@@ -233,6 +239,7 @@ def test_sweep__end_without_a_callback__is_reported_with_true_figures(grid: Grid
     assert rows(grid, "SELECT elapsed_s FROM jobs WHERE job_id = :id", id=job_id)[0].elapsed_s == 60 * minutes + seconds
 
 
+@only_ssh(OnlySsh.NO_DIFFERENCE)
 def test_sweep__effects_are_gone__they_are_opened_again(grid: Grid, customer: Account) -> None:
     services = grid.processes.find("services")
     grid.processes.kill(services, signal.SIGSTOP, wait=False)  # it stays CLAIMED
@@ -313,6 +320,7 @@ def test_sweep__settled_and_still_in_slurm__is_cancelled_by_the_ledgers_id(grid:
     wait_until(lambda: not live(grid, job_id), "SLURM to be stopped", 60.0, 0.2)
 
 
+@only_ssh(OnlySsh.LOGIN_NODE)
 @pytest.mark.chaos
 def test_sweep__one_that_scancel_refuses__the_others_are_cancelled_all_the_same(
     grid: Grid, customer: Account, refused: Path
@@ -423,6 +431,7 @@ def read_older_claims(grid: Grid) -> list[str]:
     return [report["why"] for report in reports(grid, before)]
 
 
+@only_ssh(OnlySsh.NO_DIFFERENCE)
 def test_sweep__older_claims__are_read_without_a_sweep_until_one_is_unknown(grid: Grid, customer: Account) -> None:
     """Of known claims no sweep is made, ever. One for another reason (SLURM did not answer in time) reads them itself: then
     nothing is shown, and they are read once more.
@@ -504,6 +513,7 @@ def until_found(grid: Grid, job_id: str, kind: str) -> None:
     wait_until(lambda: bool(sweep(grid)) and kind in ever_found(grid, job_id), f"{job_id} to be {kind}", 120.0, GRACE_S)
 
 
+@only_ssh(OnlySsh.START)
 def test_sweep__slurmctld_killed_before_it_saved_a_job__job_runs_once(grid: Grid, customer: Account) -> None:
     slurm, nodes = slurm_of(grid), "nodename=node[1-4]"
     slurm.run("scontrol", "update", nodes, "state=drain", "reason=test")
@@ -570,6 +580,7 @@ def test_sweep__slurm_lost_its_state__jobs_are_held_until_slurm_knows_other_jobs
     end(grid, customer, other)
 
 
+@only_ssh(OnlySsh.ACCOUNTING)
 def test_sweep__slurm_lost_its_state__job_ends_with_accountings_figures(grid: Grid, customer: Account) -> None:
     """slurmctld tells slurmdbd, when it starts without a state, that all jobs have ended; then it gives the id again."""
     grid.environment["SLURM_ACCOUNTING"] = "true"
@@ -609,6 +620,7 @@ def ids_until(grid: Grid, customer: Account, last: int) -> list[int]:
     return given
 
 
+@only_ssh(OnlySsh.NO_DIFFERENCE)
 def test_sweep__unread_callback_and_unfollowed_transaction__wakes_their_tasks(grid: Grid, customer: Account) -> None:
     """The sweep is made by a process of its own: a worker also looks for what was forgotten, once a second."""
     gate = grid.users.home(customer.address) / "go"

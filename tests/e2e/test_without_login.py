@@ -20,6 +20,7 @@ from devgrid.processes import free_port, wait_until
 from devgrid.tls import make_certificates
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.commands import supervisor
+from tests.support.end_states import assert_overrun_is_billed
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import journal, slurm_ids, slurm_of, wait_for_end
 
@@ -37,6 +38,12 @@ def grid() -> Iterator[Grid]:
 @pytest.fixture(scope="module")
 def customer(grid: Grid) -> Account:
     return grid.new_customer()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def overrunning(grid: Grid, customer: Account) -> str:
+    """A job that runs into its limit of a minute: begun first, looked at when others have waited for longer."""
+    return grid.submit_script(customer, "#!/bin/bash\nsleep 300\n", minutes=1)
 
 
 def shown(grid: Grid, slurm_id: int) -> str:
@@ -62,11 +69,6 @@ def test_whole_job__no_sshd_anywhere__finishes_as_the_customers_user(grid: Grid,
     assert f"Comment=supervisor {grid.environment['PUBLIC_ADDRESS']}" in seen
     assert "Requeue=0" in seen
     assert "TresPerJob=gres:gpu:1" in seen or "TresPerJob=gres/gpu:1" in seen  # 22.05; 24.11
-
-
-def test_failed_job__over_slurmrestd__has_the_raw_wait_status(grid: Grid, customer: Account) -> None:
-    job = wait_for_end(grid, grid.submit_script(customer, "#!/bin/bash\nexit 3\n"))
-    assert (job.status, job.exit_code, job.last_error) == (ChainStatus.FAILED, 3 * 256, "exit code 3")
 
 
 def test_doctor__over_slurmrestd__names_no_ssh(grid: Grid) -> None:
@@ -126,6 +128,10 @@ def test_whole_job__over_tls__is_submitted_cancelled_and_asked_for(
     assert proxy.connections > 0
     proxy.fault(Fault.REFUSE)
     wait_until(lambda: not readiness(port)["slurmrestd"]["ok"], "the worker to miss slurmrestd", 60.0)
+
+
+def test_time_limit__over_slurmrestd__is_out_of_credits_and_billed_to_the_minute(grid: Grid, overrunning: str) -> None:
+    assert_overrun_is_billed(grid, overrunning)
 
 
 def readiness(port: int) -> dict[str, Any]:

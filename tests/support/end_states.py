@@ -98,6 +98,16 @@ def wait_for_state(grid: Grid, slurm_id: int, *states: str) -> Record:
     return record_of(grid, slurm_id)
 
 
+def assert_overrun_is_billed(grid: Grid, job_id: str) -> None:
+    """A job with a limit of a minute, which SLURM ends some 80 s after its start, is out of credits; the minute is billed."""
+    job = wait_for_end(grid, job_id, timeout_s=150)
+    assert job.status is ChainStatus.OUT_OF_CREDITS
+    row = row_of(grid, job_id)
+    assert row.elapsed_s == record_of(grid, row.slurm_id).elapsed_s
+    assert row.elapsed_s // 60 == 1
+    assert job.final_cost_wei == ChainPrices().of(job.definition)
+
+
 def assert_ended(grid: Grid, job_id: str, state: str, status: ChainStatus, exit_status: int | None = 0) -> Record:
     """The contract has the status, the minutes and the exit status that belong to SLURM's end state; without an
     `exit_status`, the one that squeue shows.
