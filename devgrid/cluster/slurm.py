@@ -205,7 +205,10 @@ class Slurm:
             _own_tmpdir(folder),
         ]
         self.processes.start("mariadbd", argv, ready=lambda: unix_socket_answers(socket))
-        grant = "CREATE USER slurm@'127.0.0.1'; CREATE USER slurm@localhost; GRANT ALL ON *.* TO slurm@'127.0.0.1';"
+        # slurmdbd also creates a database that is missing. With libmariadb3 11.8.9 it ends then (5027): that refuses every
+        # result on the connection whose first attempt failed.
+        grant = "CREATE DATABASE slurm_acct_db;"
+        grant += "CREATE USER slurm@'127.0.0.1'; CREATE USER slurm@localhost; GRANT ALL ON *.* TO slurm@'127.0.0.1';"
         grant += "GRANT ALL ON *.* TO slurm@localhost;"
         subprocess.run(["mariadb", "--no-defaults", f"--socket={socket}", "-e", grant], check=True)
         conf = self.layout.folder / "slurmdbd.conf"
