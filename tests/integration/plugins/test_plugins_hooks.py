@@ -14,6 +14,7 @@ from devgrid.cluster import slurm_hooks
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from plugins import spool as reading
+from tests.support.slurm_samples import DATA
 
 JOB_ID = "0x" + "ab" * 32
 HOOKS = ("supervisor-ended", "supervisor-started")
@@ -63,6 +64,24 @@ def test_hooks__job_of_the_grid__one_event_each(programs: Path, spool: Path) -> 
     ]
     assert {file.stat().st_mode & 0o777 for file in reading.pending(spool)} == {0o600}
     assert drafts(spool) == []
+
+
+@pytest.mark.parametrize("version", ["22.05.8", "24.11.5"])
+def test_hooks__environment_that_slurm_gave__is_read(version: str, programs: Path, spool: Path) -> None:
+    """Recorded by tests/support/record_slurm_answers.py."""
+    told = json.loads((DATA / version / "hooks.json").read_text())
+    for name in ("started-4", "ended-1", "ended-2", "ended-3"):
+        environment = {"PATH": "/usr/bin:/bin", **told[name]}
+        argv = [programs / f"supervisor-{name.partition('-')[0]}"]
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=deadline(60))
+        assert (done.returncode, done.stderr) == (0, "")
+    seen = [(event.job_id, event.slurm_id, event.status, event.exit_code) for event in events(spool)]
+    assert seen == [
+        (f"0x{4:064x}", 4, reading.RUNNING, 0),
+        (f"0x{1:064x}", 1, reading.FINISHED, 0),
+        (f"0x{2:064x}", 2, reading.FAILED, 3 * 256),
+        (f"0x{3:064x}", 3, reading.FAILED, 9),
+    ]
 
 
 HOSTILE = {
