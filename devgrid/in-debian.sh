@@ -10,7 +10,7 @@ release=${DEBIAN_RELEASE:-trixie}
 root=${DEBIAN_ROOT:-${XDG_CACHE_HOME:-$HOME/.cache}/grid-supervisor/debian-$release}
 tests=("$@")
 [ ${#tests[@]} -gt 0 ] || tests=(tests/integration/slurm tests/integration/plugins tests/integration/jobs/test_rest_submission.py
-    tests/e2e/test_journey.py tests/e2e/test_ends.py tests/e2e/test_without_login.py)
+    tests/integration/jobs/test_submission_batches.py tests/integration/devgrid tests/e2e)
 [ "$(id -u)" = 0 ] || { echo "in-debian: only root can make and enter another Debian" >&2; exit 1; }
 
 make_root() {
@@ -53,8 +53,9 @@ mounts='mount --make-rprivate / && mount --bind "$0" "$0" && mount -t proc proc 
     mount -t sysfs sysfs "$0/sys" && { [ ! -d /sys/fs/cgroup ] || mount --rbind /sys/fs/cgroup "$0/sys/fs/cgroup"; } &&'
 # The name service of C answers nothing for a host with a loopback address only, so it has one more (RFC 5737).
 alone='ip link set lo up && ip addr add 192.0.2.1/32 dev lo &&'
+# The shell stays, as it is the first process there: it takes note of the end of those that have lost their parent.
 # shellcheck disable=SC2016
-enter='cd "$0" && pivot_root . . && umount --lazy . && cd /root/supervisor && exec "$@"'
+enter='cd "$0" && pivot_root . . && umount --lazy . && cd /root/supervisor || exit; "$@"; exit $?'
 inside=''
 trap '[ -z "$inside" ] || kill -KILL "$inside" 2>/dev/null || true' EXIT
 trap 'exit 143' TERM
@@ -84,7 +85,7 @@ for step in ${STEPS:-setup demo tests}; do
     case $step in
         setup) run shared make setup ;;
         demo) run own make demo ;;
-        tests) run own .venv/bin/pytest "${tests[@]}" -n "${WORKERS:-2}" --dist loadfile ;;
+        tests) run own .venv/bin/pytest "${tests[@]}" -n "${WORKERS:-2}" --dist loadfile --no-loadscope-reorder ;;
         *) echo "in-debian: STEPS has $step, expected setup, demo or tests" >&2; exit 1 ;;
     esac
 done
