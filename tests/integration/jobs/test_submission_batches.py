@@ -39,7 +39,8 @@ NUMBERS = iter(range(1, 1_000_000))
 @pytest.fixture(scope="module")
 def world() -> Iterator[SubmissionEnv]:
     with SubmissionEnv.running(rest=True) as world:
-        world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")  # jobs are taken and do not begin
+        # Jobs are taken and do not begin. In a partition that is down, 24.11 also takes sizes that no node has.
+        world.slurm.run("scontrol", "update", "NodeName=ALL", "State=DRAIN", "Reason=test")
         yield world
 
 
@@ -171,7 +172,7 @@ def test_one_that_slurm_refuses__the_others_are_taken(world: SubmissionEnv, work
     told = worker.submit(batch)
     refused = told.outcomes[batch[1][0]]
     assert isinstance(refused, SlurmRejectedError)
-    assert "CPU" in str(refused) or "node" in str(refused)
+    assert "More processors requested than permitted" in str(refused)
     assert [isinstance(told.outcomes[job], int) for job, _ in batch] == [True, False, True]
     assert in_slurm(world).keys() >= {batch[0][0], batch[2][0]}
 
