@@ -10,7 +10,7 @@ release=${DEBIAN_RELEASE:-trixie}
 root=${DEBIAN_ROOT:-${XDG_CACHE_HOME:-$HOME/.cache}/grid-supervisor/debian-$release}
 tests=("$@")
 [ ${#tests[@]} -gt 0 ] || tests=(tests/integration/slurm tests/integration/plugins tests/integration/jobs/test_rest_submission.py
-    tests/integration/jobs/test_submission_batches.py tests/integration/devgrid tests/e2e)
+    tests/integration/jobs/test_submission_batches.py tests/integration/devgrid/test_devgrid_slurm.py tests/e2e)
 [ "$(id -u)" = 0 ] || { echo "in-debian: only root can make and enter another Debian" >&2; exit 1; }
 
 make_root() {
