@@ -234,15 +234,16 @@ class Processes:
         return running.process() is None
 
     def _is_marked(self, pid: int) -> bool:
-        """By its environment. psutil reads no further than the first entry of an environment that is none; slurmstepd's title
-        overwrites just that.
+        """By its environment. psutil reads no further than the first entry of an environment that is none; the title of 22.05's
+        slurmstepd overwrites just that.
         """
         pairs = (entry.partition("=") for entry in _words(pid, "environ"))
         return any(name in MARKS and self._is_ours(value) for name, _, value in pairs)
 
     def _is_daemon(self, process: psutil.Process) -> bool:
         """A program that lies in our folder, or a daemon with an argument that does (sshd and redis-server write a title over
-        theirs). What a terminal has started is none.
+        theirs), or a slurmstepd that has opened a file there: the title of 24.11's overwrites its whole environment. What a
+        terminal has started is none.
         """
         try:
             program, name, terminal = process.exe(), process.name(), process.terminal()
@@ -250,7 +251,9 @@ class Processes:
             return False
         if terminal is not None:
             return False
-        words = (part for word in _words(process.pid, "cmdline") for part in re.split(r"[\s=:]", word))
+        words = [part for word in _words(process.pid, "cmdline") for part in re.split(r"[\s=:]", word)]
+        if name == "slurmstepd":
+            words += open_files(process.pid)
         return self._is_ours(program) or (name in DAEMONS and any(map(self._is_ours, words)))
 
     def _is_ours(self, path: str) -> bool:
@@ -293,6 +296,16 @@ def _words(pid: int, file: str) -> list[str]:
         return [os.fsdecode(word) for word in Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")]
     except OSError:
         return []
+
+
+def open_files(pid: int) -> list[str]:
+    """What a process has opened, if it is still there."""
+    found = list[str]()
+    with suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # it closes just now
+                found.append(str(descriptor.readlink()))
+    return found
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, every_s: float = 0.02) -> None:

@@ -16,7 +16,7 @@ from devgrid.cluster.linux_users import FIRST_UID, Users
 from devgrid.cluster.slurm import Slurm
 from devgrid.cluster.sshd import Sshd, authorized_keys_command
 from devgrid.machine import deadline
-from devgrid.processes import Processes, wait_until
+from devgrid.processes import Processes, open_files, wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
 from protos.supervisor.v1alpha1.supervisor_pb2 import FetchAuthorizedKeysRequest, FetchAuthorizedKeysResponse
@@ -111,6 +111,21 @@ def test_stop__job_that_hides_and_ignores_sigterm__nothing_remains() -> None:
         slurm.stop()
         assert _state(slurm, job) == "CANCELLED"
     assert _commands(folder) == set()
+
+
+def test_strays__slurmstepd_whose_slurmd_was_killed__ends_too() -> None:
+    with private_processes() as processes:
+        users, spool = Users(processes.folder), processes.folder / "spool"
+        users.add(CUSTOMER)
+        spool.mkdir(mode=0o755)
+        slurm = Slurm.start(processes, users, spool=spool, nodes=1)
+        job = _submit(slurm, CUSTOMER, "sleep 614", "--time=30")
+        title = f"slurmstepd: [{job}.batch]"
+        wait_until(lambda: {"sleep 614", title} <= _commands(processes.folder), "the job's processes", 20.0)
+        processes.kill(processes.find("slurmd-node1"))
+        assert title in _commands(processes.folder)
+        processes.kill_strays()
+        wait_until(lambda: _commands(processes.folder) == set(), "all to end", 20.0)
 
 
 def test_spool__cannot_be_written_by_a_customers_job(slurm: Slurm) -> None:
@@ -267,12 +282,18 @@ def _output(slurm: Slurm, user: str, job: str) -> str:
 
 
 def _commands(folder: Path) -> set[str]:
-    """The command lines of all processes that belong to the cluster in a state folder. (psutil does not see the
-    environment of a slurmstepd, which writes its title over its beginning.)
+    """The command lines of all processes that belong to the cluster in a state folder. (slurmstepd writes its title over
+    its environment: 22.05's over the beginning, 24.11's over all. psutil then shows none.)
     """
     found, mark = set(), f"DEVGRID_STATE={folder}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if mark in (process / "environ").read_bytes().split(b"\0"):
-                found.add((process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip())
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            ours = mark in (process / "environ").read_bytes().split(b"\0")
+            if ours or (command.startswith("slurmstepd") and _opens(int(process.name), folder)):
+                found.add(command)
     return found
+
+
+def _opens(pid: int, folder: Path) -> bool:
+    return any(file.startswith(f"{folder}/") for file in open_files(pid))
