@@ -38,13 +38,12 @@ copy_configuration() {
     done
 }
 
+# Files that stay the same keep their time, so that make installs again only what has changed.
 clone() {
-    rm -rf "$root/root/supervisor/.git"
-    mkdir -p "$root/root/supervisor"
-    git clone --quiet --no-checkout --no-hardlinks "$here" "$root/root/clone"
-    mv "$root/root/clone/.git" "$root/root/supervisor/.git"
-    rmdir "$root/root/clone"
-    git -C "$root/root/supervisor" reset --quiet --hard "$(git -C "$here" rev-parse HEAD)"
+    local there=$root/root/supervisor
+    [ -e "$there/.git" ] || git init --quiet --initial-branch=main "$there"
+    git -C "$there" fetch --quiet --tags "$here" HEAD
+    git -C "$there" reset --quiet --hard FETCH_HEAD
 }
 
 # The words of the shell inside. slurmd 22.05 does not start without a file system of control groups. Its root is exchanged: a program in a chroot cannot make a namespace of users.
