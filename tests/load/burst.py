@@ -127,7 +127,7 @@ def _of_workers(grid: Grid, workers: Sequence[str], apart: bool) -> tuple[float,
 
 
 def start_second_worker(grid: Grid) -> None:
-    """Beside the one that is there, for the queue of which a site runs several; returns when it works: its start is no
+    """Beside the one that is there, for the slurm queue, as a site adds workers; returns when it works: its start is no
     part of a measurement.
     """
     grid.fleet.start_worker(SECOND_WORKER, "--queues", f"{grid.environment['CLUSTER_NAME']}.slurm")
