@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from benchmarks.result import UnreadableOutputError
 
-MOST_BYTES = 10_000_000
+MAX_BYTES = 10_000_000
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)|[()][0-9A-Za-z]|[=>78cM])")
 _SHOWN = 200
 _LONGEST_NUMBER = 40
@@ -89,7 +89,7 @@ def plain(output: bytes) -> str:
     """Return text without colours and other escapes, with a line feed at each line's end; of more than 10 MB the last
     10.
     """
-    last = output[-MOST_BYTES:]
+    last = output[-MAX_BYTES:]
     if b"\x1b" in last:
         last = _ESCAPES.sub(b"", last)
     return last.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")

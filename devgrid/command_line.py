@@ -15,10 +15,10 @@ from devgrid.demo.run import run_demo, start_grid
 from devgrid.demo.story import DemoError
 from devgrid.grid import Grid
 from devgrid.hand_in import (
-    MOST_CLUSTERS,
-    MOST_FILE_BYTES,
-    MOST_LINES,
-    MOST_MINUTES,
+    MAX_CLUSTERS,
+    MAX_FILE_BYTES,
+    MAX_LINES,
+    MAX_MINUTES,
     HandInError,
     check_balance,
     check_file_size,
@@ -143,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _demo(options: argparse.Namespace) -> None:
-    clusters = whole_number("--clusters", options.clusters, MOST_CLUSTERS)
+    clusters = whole_number("--clusters", options.clusters, MAX_CLUSTERS)
     if options.benchmark and clusters > 1:
         raise UsageError(f"--clusters: found {clusters}; expected 1 with --benchmark")
     text = _read(options.workflow)
@@ -153,7 +153,7 @@ def _demo(options: argparse.Namespace) -> None:
 
 
 def _up(options: argparse.Namespace) -> None:
-    clusters = whole_number("--clusters", options.clusters, MOST_CLUSTERS)
+    clusters = whole_number("--clusters", options.clusters, MAX_CLUSTERS)
     _refuse_a_second()
     start_grid(CURRENT, clusters)
 
@@ -181,7 +181,7 @@ def _env(options: argparse.Namespace) -> None:
 
 def _logs(options: argparse.Namespace) -> None:
     """`tail` shows it, and ends quietly by Ctrl-C."""
-    lines = whole_number("--lines", options.lines, MOST_LINES)
+    lines = whole_number("--lines", options.lines, MAX_LINES)
     known = kept_grid.logs(kept_grid.kept_folder())
     if options.name is None:
         print("\n".join(known))
@@ -200,7 +200,7 @@ def _down(_: argparse.Namespace) -> None:
 
 
 def _submit(options: argparse.Namespace) -> None:
-    minutes = whole_number("--minutes", options.minutes, MOST_MINUTES)
+    minutes = whole_number("--minutes", options.minutes, MAX_MINUTES)
     text, grid = _read(options.workflow), kept_grid.kept_grid()
     on = None if options.cluster is None else _cluster(grid, options.cluster)
     customer = grid.chain.account(CUSTOMER)
@@ -250,7 +250,7 @@ def _job(grid: Grid, name: str) -> str:
 def _read(file: Path) -> str:
     try:
         with file.open("rb") as opened:
-            content = opened.read(MOST_FILE_BYTES + 1)
+            content = opened.read(MAX_FILE_BYTES + 1)
         check_file_size(str(file), len(content))
         return content.decode()
     except (OSError, UnicodeDecodeError) as error:

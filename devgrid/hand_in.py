@@ -13,14 +13,14 @@ from devgrid.services.metascheduler import fits
 
 CREDIT_DIGITS = 18  # a credit has 10**18 wei
 CREDIT = 10**CREDIT_DIGITS
-MOST_CREDITS = 10**12  # more than a grid of devgrid has
-MOST_MINUTES = 525_600  # a year
-MOST_CLUSTERS = 8  # each has a SLURM and a fleet of its own on this machine
-MOST_LINES = 1_000_000
-MOST_FILE_BYTES = 1_000_000
-MOST_SCRIPT_BYTES = 4_000_000  # SLURM and gRPC take 4 MiB with what stands around the script
+MAX_CREDITS = 10**12  # more than a grid of devgrid has
+MAX_MINUTES = 525_600  # a year
+MAX_CLUSTERS = 8  # each has a SLURM and a fleet of its own on this machine
+MAX_LINES = 1_000_000
+MAX_FILE_BYTES = 1_000_000
+MAX_SCRIPT_BYTES = 4_000_000  # SLURM and gRPC take 4 MiB with what stands around the script
 LEAST_PREFIX = 3  # 0x and a digit
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
 class HandInError(ValueError):
@@ -36,12 +36,12 @@ def whole_number(name: str, text: str, most: int) -> int:
 
 def wei_of(text: str) -> int:
     """An amount of credits in wei, exactly. Raises HandInError."""
-    expected = f"expected a number of credits above 0 and at most {MOST_CREDITS:,}, such as 2.5"
+    expected = f"expected a number of credits above 0 and at most {MAX_CREDITS:,}, such as 2.5"
     try:
         credits_ = Decimal(text)
     except InvalidOperation:
         credits_ = Decimal("NaN")
-    if not credits_.is_finite() or not 0 < credits_ <= MOST_CREDITS:
+    if not credits_.is_finite() or not 0 < credits_ <= MAX_CREDITS:
         raise HandInError(f"credits: found {_short(text)}; {expected}")
     with localcontext(prec=60):
         wei = credits_ * CREDIT
@@ -62,7 +62,7 @@ def job_named(name: str, known: Sequence[str]) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        some = ", ".join(job_id[:12] for job_id in found[:MOST_NAMED])
+        some = ", ".join(job_id[:12] for job_id in found[:MAX_NAMED])
         raise HandInError(f"job: found {len(found)} jobs whose ids begin with {_short(name)} ({some}); expected one")
     raise HandInError(
         f"job: found {_short(name)}, the id of no job of this customer; expected the beginning of one of"
@@ -100,7 +100,7 @@ def check_job(
         raise HandInError(f"resources: found {_size(definition)}; expected a job that fits into a cluster: {there}")
     locked_wei = wei_per_min * minutes
     if locked_wei > balance_wei:
-        affordable = balance_wei // wei_per_min if wei_per_min else MOST_MINUTES
+        affordable = balance_wei // wei_per_min if wei_per_min else MAX_MINUTES
         raise HandInError(
             f"minutes: {minutes:,} minutes of this job take {credits_text(locked_wei)} ({credits_text(wei_per_min)} each),"
             f" and the customer has {credits_text(balance_wei)}; expected {affordable:,} minutes at most"
@@ -109,15 +109,15 @@ def check_job(
 
 def check_file_size(name: str, size_bytes: int) -> None:
     """Raises HandInError when a workflow file is too large."""
-    if size_bytes > MOST_FILE_BYTES:
-        raise HandInError(f"{name}: found more than {MOST_FILE_BYTES:,} bytes; expected a workflow file of no more")
+    if size_bytes > MAX_FILE_BYTES:
+        raise HandInError(f"{name}: found more than {MAX_FILE_BYTES:,} bytes; expected a workflow file of no more")
 
 
 def check_script_size(size_bytes: int) -> None:
     """Raises HandInError when the batch script of a workflow file is too large for SLURM."""
-    if size_bytes > MOST_SCRIPT_BYTES:
+    if size_bytes > MAX_SCRIPT_BYTES:
         raise HandInError(
-            f"the file: its batch script would have {size_bytes:,} bytes; expected {MOST_SCRIPT_BYTES:,} at most: quotation"
+            f"the file: its batch script would have {size_bytes:,} bytes; expected {MAX_SCRIPT_BYTES:,} at most: quotation"
             " marks take five bytes each"
         )
 

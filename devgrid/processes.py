@@ -22,7 +22,7 @@ from devgrid.machine import Deadline
 from devgrid.state_files import state_in
 
 PATIENCE_S = 5.0
-LONGEST_PAUSE_S = 1.0  # between two looks at a condition, however long a look takes
+MAX_PAUSE_S = 1.0  # between two looks at a condition, however long a look takes
 FIRST_PORT = 10_000
 MARKS = ("DEVGRID_STATE", "HOME", "STATE_DIR")  # by these a process belongs to a folder; a job has its home there
 SLURM = ("munged", "slurmctld", "slurmd", "slurmdbd", "slurmstepd")
@@ -322,7 +322,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, every
             raise TimeoutError(
                 f"waited {deadline.waited_s:.0f} s for {what}; on a quiet machine {timeout_s:g} s are enough"
             )
-        time.sleep(max(every_s, min(2 * took_s, LONGEST_PAUSE_S)))
+        time.sleep(max(every_s, min(2 * took_s, MAX_PAUSE_S)))
 
 
 def free_port(in_a_row: int = 1) -> int:

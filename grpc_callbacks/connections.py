@@ -8,7 +8,7 @@ from itertools import count
 
 Address = IPv4Address | IPv6Address
 
-MOST_OF_A_PEER = 256  # the field's plugins open a connection for each event
+MAX_OF_A_PEER = 256  # the field's plugins open a connection for each event
 MAX_CONNECTIONS = 4096
 CALLS_OF_A_PEER = 256  # at the same time
 IPV6_NETWORK_BITS = 64  # a machine can use any address of its network
@@ -49,7 +49,7 @@ class CallerConnection:
 class Connections:
     """The connections that are held."""
 
-    def __init__(self, most: int = MAX_CONNECTIONS, most_of_a_peer: int = MOST_OF_A_PEER) -> None:
+    def __init__(self, most: int = MAX_CONNECTIONS, most_of_a_peer: int = MAX_OF_A_PEER) -> None:
         self._most = most
         self._most_of_a_peer = most_of_a_peer
         self._held: defaultdict[int | Address, set[CallerConnection]] = defaultdict(set)

@@ -28,7 +28,7 @@ BACKLOG = 1024
 DEAD_AFTER_S = 60  # without an answer from the other side's kernel
 FILES_OF_A_CONNECTION = 3  # the caller's, and both ends of the Unix socket
 OTHER_FILES = 128  # database, broker, logs, gRPC's own
-GREATEST_HELLO_BYTES = 16_384 + 5
+MAX_HELLO_BYTES = 16_384 + 5
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 TLS_HANDSHAKE = b"\x16\x03"
 
@@ -280,8 +280,8 @@ class _Caller(_Piped):
 
         Waits until the ClientHello is complete, because the log names the host in it.
         """
-        ends = 5 + int.from_bytes(self._first[3:5]) if len(self._first) >= 5 else GREATEST_HELLO_BYTES
-        if len(self._first) < min(ends, GREATEST_HELLO_BYTES):
+        ends = 5 + int.from_bytes(self._first[3:5]) if len(self._first) >= 5 else MAX_HELLO_BYTES
+        if len(self._first) < min(ends, MAX_HELLO_BYTES):
             return
         if log.is_first("tls_at_a_plain_port"):  # reading the name costs more than the refusal
             log.warning(

@@ -17,7 +17,7 @@ from supervisor_tasks.messaging.queues import QUEUE_OF_TASK, TASKS
 log = structlog.get_logger()
 
 PATIENCE_S = 2.0
-MOST_WAITING = (
+MAX_WAITING = (
     100  # messages in the queue of poll_jobs; with more of them, no worker serves it, or one more changes nothing
 )
 PAUSE_S = 0.4  # completions come in bursts, and for each message a worker reads the inbox and asks SLURM
@@ -42,7 +42,7 @@ class PollNotifier:
     """
 
     def __init__(
-        self, broker_url: str, cluster: str, most_waiting: int = MOST_WAITING, tls: dict[str, Any] | None = None
+        self, broker_url: str, cluster: str, most_waiting: int = MAX_WAITING, tls: dict[str, Any] | None = None
     ) -> None:
         timeouts = {"socket_timeout": PATIENCE_S, "socket_connect_timeout": PATIENCE_S}
         made: Any = Connection  # Kombu has no types

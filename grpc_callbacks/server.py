@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2
 
 from grpc_callbacks.callback_writer import CallbackWriter, CallbackWriterClosedError, InboxFullError, NoSuchJobError
 from grpc_callbacks.callers import Caller, Callers, Proof, StrangerError
-from grpc_callbacks.connections import CALLS_OF_A_PEER, MOST_OF_A_PEER, CallerConnection, UnreadCalls
+from grpc_callbacks.connections import CALLS_OF_A_PEER, MAX_OF_A_PEER, CallerConnection, UnreadCalls
 from grpc_callbacks.front import Front, allow_open_files
 from grpc_callbacks.notifier import PollNotifier
 from grpc_callbacks.private_sockets import SocketFolder
@@ -45,8 +45,8 @@ OPTIONS = (
     # Calls that have begun and have no handler yet. Above the first number (gRPC's default: 1,000) gRPC cancels calls
     # at random, also those of good callers. So the number is more than one peer can begin (its connections x streams);
     # UnreadCalls limits the calls that have a handler.
-    ("grpc.server.max_pending_requests", 2 * MOST_OF_A_PEER * STREAMS),
-    ("grpc.server.max_pending_requests_hard_limit", 4 * MOST_OF_A_PEER * STREAMS),
+    ("grpc.server.max_pending_requests", 2 * MAX_OF_A_PEER * STREAMS),
+    ("grpc.server.max_pending_requests_hard_limit", 4 * MAX_OF_A_PEER * STREAMS),
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 600_000),
     ("grpc.max_connection_age_ms", 3_600_000),  # a call that never finishes ends with its connection
@@ -57,7 +57,7 @@ OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
 )
 MESSAGE_S = 15.0  # within this time a call's message must arrive
-MOST_WITHOUT_MESSAGE = 1024  # calls; at one more, the connection with most of them is closed
+MAX_WITHOUT_MESSAGE = 1024  # calls; at one more, the connection with most of them is closed
 OURSELVES = "unix:"  # as gRPC writes the peer of a Unix socket without a name
 
 M = TypeVar("M", bound=Message)
@@ -92,7 +92,7 @@ class Services:
         self._keys = messages.FetchAuthorizedKeysResponse(authorized_keys=authorized_keys.rstrip("\n") + "\n")
         self.front: Front | None = None
         self._serving = False
-        self._unread = UnreadCalls(MOST_WITHOUT_MESSAGE)
+        self._unread = UnreadCalls(MAX_WITHOUT_MESSAGE)
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return the handlers for gRPC's server."""

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 
 NAME = re.compile(r"0x[0-9a-f]{64}")
-GREATEST_SLURM_ID = 2**32 - 1
-GREATEST_DURATION_S = 2**31 - 1
+MAX_SLURM_ID = 2**32 - 1
+MAX_DURATION_S = 2**31 - 1
 INT32 = range(-(2**31), 2**31)
 
 # JobStatus of supervisor.v1alpha1
@@ -38,10 +38,10 @@ def validate(name: str, slurm_id: int, duration_s: int, status: int, exit_code: 
     """Check the fields of a callback and return them as a CallbackPayload. Raises MalformedCallbackError."""
     if not NAME.fullmatch(name):
         raise MalformedCallbackError(f"name: found {name[:80]!r}; expected 0x and 64 lowercase hex digits")
-    if not 1 <= slurm_id <= GREATEST_SLURM_ID:
-        raise MalformedCallbackError(f"id: found {slurm_id}; expected a SLURM job id, 1 to {GREATEST_SLURM_ID}")
-    if duration_s > GREATEST_DURATION_S:
-        raise MalformedCallbackError(f"duration: found {duration_s}; expected seconds, {GREATEST_DURATION_S} at most")
+    if not 1 <= slurm_id <= MAX_SLURM_ID:
+        raise MalformedCallbackError(f"id: found {slurm_id}; expected a SLURM job id, 1 to {MAX_SLURM_ID}")
+    if duration_s > MAX_DURATION_S:
+        raise MalformedCallbackError(f"duration: found {duration_s}; expected seconds, {MAX_DURATION_S} at most")
     if exit_code not in INT32:
         raise MalformedCallbackError(f"exit_code: found {exit_code}; expected a wait(2) status, which has 32 bits")
     if status == UNSPECIFIED:

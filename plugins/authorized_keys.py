@@ -27,7 +27,7 @@ REQUEST = b""  # a FetchAuthorizedKeysRequest has no field
 CUSTOMER = re.compile("0x[0-9a-fA-F]{40}")
 ANSWERS_WITHIN_S = 0.9  # from the start of this process; sshd and its client wait for it
 LEAST_S = 0.5  # for the supervisor's answer, on a machine that took long to start this process
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 LEAST_KEY_CHARACTERS = 32
 LOOPBACK = re.compile(r"127(\.\d+){3}|\[?::1\]?|localhost")
 
@@ -69,7 +69,7 @@ class Http2Connection:
     def _answer(self) -> bytes:
         """Read the data of the stream until its end."""
         data = bytearray()
-        while len(data) <= MOST_BYTES:
+        while len(data) <= MAX_BYTES:
             kind, flags, stream, payload = self._next_frame()
             if kind in (_SETTINGS, _PING) and not flags & _ACK:
                 self._sock.sendall(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
@@ -83,7 +83,7 @@ class Http2Connection:
                 data += _without_padding(payload) if flags & _PADDED else payload
             if kind in (_DATA, _HEADERS) and flags & _END_STREAM:
                 return bytes(data)
-        raise CallError(f"the supervisor's answer is longer than {MOST_BYTES} bytes")
+        raise CallError(f"the supervisor's answer is longer than {MAX_BYTES} bytes")
 
     def _next_frame(self) -> tuple[int, int, int, bytes]:
         head = self._read(9)

@@ -45,7 +45,7 @@ log = EventLog("reporter")
 NEVER_TAKEN = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)  # malformed; about an unknown job
 CALLERS = 8
 TIMEOUT_S = 10.0
-LONGEST_WAIT_S = 2.0
+MAX_WAIT_S = 2.0
 LOOK_ANYWAY_MS = 500  # for events from before the inotify watch
 ROUND_JOBS = 500
 CARE_EVERY_S = 30.0
@@ -133,7 +133,7 @@ class Reporter:
             self._spool_failure = ""
 
     def _deliver_until_empty(self) -> None:
-        """Deliver all waiting events; between failed rounds wait longer each time, up to LONGEST_WAIT_S."""
+        """Deliver all waiting events; between failed rounds wait longer each time, up to MAX_WAIT_S."""
         wait_s = 0.1
         self._look_after()
         while not self._stopping.is_set() and (self._has_lost() or spool.pending(self._folder)):
@@ -143,7 +143,7 @@ class Reporter:
                 waiting = len(spool.pending(self._folder))
                 log.warning("delivery_postponed", events=waiting, again_s=wait_s, error=self._last_failure)
                 self._stopping.wait(wait_s)
-                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+                wait_s = min(2 * wait_s, MAX_WAIT_S)
             LOOP.mark()
             self._look_after()
             self._be_heard()

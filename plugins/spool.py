@@ -22,7 +22,7 @@ from plugins.crash_points import crash_point
 NAME = re.compile(r"(?P<sequence>\d{1,20})-(?P<slurm_id>\d{1,10})-(start|end)")
 DRAFT = re.compile(rf"\.(?P<name>{NAME.pattern})\.(?P<pid>\d+)")
 LOST_LINE = re.compile(r"\d+ (start|end) (?P<job_id>0x[0-9a-f]{64}) (?P<slurm_id>\d{1,10}) .*")
-GREATEST_FILE_BYTES = 4096
+MAX_FILE_BYTES = 4096
 KEPT_REJECTED = 1000
 RESERVE_BYTES = 64 * 1024  # of `lost`, as hook/spool.c takes it
 KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of fallocate(2)
@@ -116,9 +116,9 @@ def _read_regular(file: Path) -> bytes:
     if not stat.S_ISREG(file.lstat().st_mode):
         raise MalformedEventError(f"{file}: expected a file")
     with file.open("rb") as opened:
-        text = opened.read(GREATEST_FILE_BYTES + 1)
-    if len(text) > GREATEST_FILE_BYTES:
-        raise MalformedEventError(f"{file}: longer than {GREATEST_FILE_BYTES} bytes")
+        text = opened.read(MAX_FILE_BYTES + 1)
+    if len(text) > MAX_FILE_BYTES:
+        raise MalformedEventError(f"{file}: longer than {MAX_FILE_BYTES} bytes")
     return text
 
 

@@ -10,7 +10,7 @@
 local folder = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$")
 local sha256 = dofile(folder .. "/supervisor_sha256.lua")
 
-local MOST_AHEAD_S = 3600 -- a token that expires later was made by a clock that is wrong
+local MAX_AHEAD_S = 3600 -- a token that expires later was made by a clock that is wrong
 local REMEMBERED_FOR_S = 300 -- after a token's end, the number is kept for as long, as clocks differ
 local SPARE_LINES = 1000 -- of the file of used tokens, before the script rewrites it
 
@@ -227,7 +227,7 @@ local function refusal(job)
     end
     local now = os.time()
     number, expiry = tonumber(number), tonumber(expiry)
-    if expiry < now or expiry > now + MOST_AHEAD_S then
+    if expiry < now or expiry > now + MAX_AHEAD_S then
         return "token expired", ("it ends at %d, and it is %d"):format(expiry, now)
     end
     local other = not_covered(job)

@@ -13,7 +13,7 @@ from supervisor_tasks.jobs import claim as claiming
 from supervisor_tasks.jobs import dispatch, monitor
 from supervisor_tasks.jobs import report as reporting
 from supervisor_tasks.jobs.model import EffectKind
-from supervisor_tasks.jobs.task_summary import MOST_CHARACTERS, summary
+from supervisor_tasks.jobs.task_summary import MAX_CHARACTERS, summary
 from supervisor_tasks.ledger.changed_jobs import collecting
 from supervisor_tasks.lifecycle import goes_on
 from supervisor_tasks.monitoring import slurm_health, standing_work
@@ -35,7 +35,7 @@ class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
     """
 
     throws = (TransientError,)
-    resultrepr_maxsize = MOST_CHARACTERS
+    resultrepr_maxsize = MAX_CHARACTERS
 
     def __call__(self, *args: Any, **kwargs: Any) -> str | None:
         """Run the task with its name in the log's context."""

@@ -19,7 +19,7 @@ from devgrid.options import ClusterOptions, GridOptions
 from devgrid.processes import wait_until
 from devgrid.services.workflow import load, render
 
-LONGEST_S = 3600.0  # a job may take its time; each step before it runs may not
+MAX_WAIT_S = 3600.0  # a job may take its time; each step before it runs may not
 TO_CLAIM_S = 60.0
 TO_BE_SHOWN_S = 30.0
 BLOCK_TIME_S = 0.25
@@ -118,7 +118,7 @@ def _tell_jobs(grid: Grid, workflow_text: str, engine: Engine, reporter: DemoRep
         story.begin(workflow_text)
 
     wait_until(lambda: _all(stories, JobStory.claimed), "the job to be claimed", TO_CLAIM_S, every_s=0.05)
-    wait_until(lambda: _all(stories, JobStory.settled), "the job to be settled", LONGEST_S, every_s=0.05)
+    wait_until(lambda: _all(stories, JobStory.settled), "the job to be settled", MAX_WAIT_S, every_s=0.05)
     for story in stories:
         story.conclude()
 

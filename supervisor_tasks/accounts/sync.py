@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 STREAM = "customers"
-MOST = 200  # accounts that are made at a time
+MAX_ACCOUNTS = 200  # accounts that are made at a time
 REFUSED_AGAIN_S = 30.0  # the operator must change the settings of the worker or the directory
 NO_DIRECTORY_AGAIN_S = 86400.0
 
@@ -84,7 +84,7 @@ def _customers(contract: Contract, first: int, head: int, most_blocks: int) -> t
 
 def _make(ledger: Ledger, directory: "Directory") -> bool:
     """Make the accounts that are due. Returns whether there were any."""
-    effects = ledger.effects.lease([EffectKind.ACCOUNT], MOST)
+    effects = ledger.effects.lease([EffectKind.ACCOUNT], MAX_ACCOUNTS)
     if not effects:
         return False
     with given_back_on_failure(ledger, effects):

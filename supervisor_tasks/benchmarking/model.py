@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from supervisor_tasks.jobs.model import SlurmId
 
-MOST_OUTPUT = 10_000_000  # bytes that are read from the end of a job's output
+MAX_OUTPUT = 10_000_000  # bytes that are read from the end of a job's output
 NICE = 10_000  # below the jobs of customers
 REFUSED_S = 60.0  # without a login as the user; then an alarm is raised
 LOGIN_AGAIN_AT_LEAST_S, LOGIN_AGAIN_AT_MOST_S = 2.0, 60.0

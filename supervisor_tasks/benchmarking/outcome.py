@@ -13,14 +13,14 @@ from supervisor_tasks.slurm.script_matching import was_rejected
 from supervisor_tasks.slurm.submit_once import may_arrive
 
 FIRST_LOOK_S = 1.0
-LONGEST_LOOK_S = 60.0
+MAX_LOOK_S = 60.0
 MISSING_AGAIN_S = 5.0
 SUBMISSIONS = 5  # submissions that SLURM, when asked, does not know; then the benchmark has failed
 OUTPUT_LATE_S = 60.0  # a network file system may show the login node an older file for so long
 COMPLETED = "COMPLETED"
 NODES_COUNTED_AFTER_S = 15 * 60.0  # in SLURM's queue: a job that needs all planned nodes waits for one that went down
 LONG_WAIT_S = 3600.0  # in SLURM's queue; then an alarm is raised
-LONGEST_WAIT_S = 48 * 3600.0  # in SLURM's queue; all that waits for the run, such as the registration, waits as long
+MAX_WAIT_S = 48 * 3600.0  # in SLURM's queue; all that waits for the run, such as the registration, waits as long
 
 
 def after_look(
@@ -59,7 +59,7 @@ def _recorded(one: Measurement, record: JobRecord) -> MeasurementUpdate:
             slurm_state=record.state,
             exit_status=record.exit_status,
         )
-    poll_delay_s = min(max(one.called_s_ago / 2, FIRST_LOOK_S), LONGEST_LOOK_S)
+    poll_delay_s = min(max(one.called_s_ago / 2, FIRST_LOOK_S), MAX_LOOK_S)
     return MeasurementUpdate(
         stage=BenchmarkState.SUBMITTED, poll_delay_s=poll_delay_s, slurm_id=record.slurm_id, slurm_state=record.shown
     )
@@ -76,8 +76,8 @@ def blocked_reason(one: Measurement, record: JobRecord | None, specs: PartitionH
     too_few = "" if specs is None else too_few_nodes(one, specs)
     if too_few:
         return f"{too_few}; SLURM: {record.shown}"
-    if _waited_s(one, record) > LONGEST_WAIT_S:
-        return f"it waited for more than {LONGEST_WAIT_S / 3600:.0f} h: {record.shown}"
+    if _waited_s(one, record) > MAX_WAIT_S:
+        return f"it waited for more than {MAX_WAIT_S / 3600:.0f} h: {record.shown}"
     return ""
 
 
@@ -130,7 +130,7 @@ def after_cancel(
         )
     if refused and record is not None and record.phase is Phase.WAITING:
         return replace(change, stage=BenchmarkState.CANCELLED, poll_delay_s=0.0, reason=f"{cancel_reason}; {stays}")
-    return replace(change, poll_delay_s=LONGEST_LOOK_S if refused else FIRST_LOOK_S, reason=stays)
+    return replace(change, poll_delay_s=MAX_LOOK_S if refused else FIRST_LOOK_S, reason=stays)
 
 
 def _never_arrived(one: Measurement, submission_window_s: float) -> MeasurementUpdate:

@@ -7,7 +7,7 @@ from statistics import median
 GAPS = 9  # between the last heads; their median is the usual gap
 MANY_GAPS = 3.0  # this many usual gaps without a head are silence
 LEAST_SILENT_S = 2.0
-MOST_SILENT_S = 15.0
+MAX_SILENT_S = 15.0
 BEHIND_S = 1.0  # how long the endpoints may show a higher head than was announced
 AHEAD_BLOCKS = 5  # the endpoints show a block soon after it is announced; further ahead is another chain
 
@@ -19,7 +19,7 @@ def silent_after_s(gaps_s: Iterable[float]) -> float:
     """For how many seconds it is normal that no head comes; `gaps_s` are the seconds between the last heads."""
     known = list(gaps_s)
     usual_s = median(known) if known else LEAST_SILENT_S
-    return min(max(MANY_GAPS * usual_s, LEAST_SILENT_S), MOST_SILENT_S)
+    return min(max(MANY_GAPS * usual_s, LEAST_SILENT_S), MAX_SILENT_S)
 
 
 class Announcements:

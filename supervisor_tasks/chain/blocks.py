@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from supervisor_tasks.chain.rpc.client import Call, Rpc, RpcError, RpcUnavailableError, require
 
-MOST_BLOCKS = 1000  # at most, in one question for logs
+MAX_BLOCKS = 1000  # at most, in one question for logs
 
 Answer = TypeVar("Answer")
 
@@ -54,7 +54,7 @@ class AdaptiveRange:
     """
 
     def __init__(self) -> None:
-        self._blocks = MOST_BLOCKS
+        self._blocks = MAX_BLOCKS
 
     @property
     def blocks(self) -> int:
@@ -77,7 +77,7 @@ class AdaptiveRange:
                 if asked == 1 or not isinstance(error.__cause__, RpcError):
                     raise
             else:
-                self._blocks = min(MOST_BLOCKS, asked + asked // 8 + 1)
+                self._blocks = min(MAX_BLOCKS, asked + asked // 8 + 1)
                 return answer
 
 

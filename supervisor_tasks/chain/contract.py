@@ -40,7 +40,7 @@ REQUESTS_AT_ONCE = 2  # about jobs: the node works on one while the answer to th
 JOBS_AT_ONCE = 1000  # jobs in one HTTP request: 2 MB of answer; geth allows no more calls, others fewer (rpc/client.py)
 ABI_WORD_DIGITS = 64  # hex digits
 MAX_ERROR_CHARS = 200  # characters of an error that are kept
-GREATEST_BIGINT = 2**63 - 1  # the greatest number that the ledger stores
+MAX_BIGINT = 2**63 - 1  # the greatest number that the ledger stores
 
 
 class WrongChainError(PermanentError):
@@ -332,7 +332,7 @@ def _happened(log: dict[str, Any], key: str, provider: Address) -> list[ChainEve
             provider=Address(owner.lower()),
             claim_key=key,
             definition=_definition(definition),
-            time_limit_min=min(minutes, GREATEST_BIGINT),  # for a free job the contract has 2^64 - 1
+            time_limit_min=min(minutes, MAX_BIGINT),  # for a free job the contract has 2^64 - 1
             at=at,
         )
     elif topic == CANCELLING.topic:

@@ -29,15 +29,15 @@ from supervisor_tasks.errors import TransientError
 
 log = structlog.get_logger()
 
-MOST_BYTES = 256 * 2**10  # of a message, and of the pages of an answer; a head has 2 KB
-MOST_QUEUED = 16  # received messages that are not read yet
-MOST_A_SECOND = 1000  # messages that are read a second; the others wait in the node
+MAX_BYTES = 256 * 2**10  # of a message, and of the pages of an answer; a head has 2 KB
+MAX_QUEUED = 16  # received messages that are not read yet
+MAX_A_SECOND = 1000  # messages that are read a second; the others wait in the node
 HEADS, LOGS = "newHeads", "logs"  # their names in eth_subscribe
 SHORT = 100  # characters of an answer: a chain's number, a subscription's name
 PATIENCE_S = 10.0  # to connect, and for an answer
 PING_EVERY_S = 5.0  # a dead connection that looks alive is closed after twice that
 FIRST_AGAIN_S = 1.0
-MOST_AGAIN_S = 30.0
+MAX_AGAIN_S = 30.0
 LASTED_S = 60.0  # after a connection that lasted this long, the next one waits FIRST_AGAIN_S only
 
 
@@ -108,8 +108,8 @@ class _Provider(WebSocketProvider):
 
     def __init__(self, url: str, listener: Listener) -> None:
         options: dict[str, Any] = {
-            "max_size": MOST_BYTES,
-            "max_queue": MOST_QUEUED,
+            "max_size": MAX_BYTES,
+            "max_queue": MAX_QUEUED,
             "compression": None,
             "open_timeout": PATIENCE_S,
             "close_timeout": 1.0,
@@ -170,7 +170,7 @@ class _Provider(WebSocketProvider):
         if now_s - self._second_s >= 1.0:
             self._second_s, self._read = now_s, 0
         self._read += 1
-        if self._read >= MOST_A_SECOND:
+        if self._read >= MAX_A_SECOND:
             await asyncio.sleep(self._second_s + 1.0 - now_s)
 
 
@@ -208,7 +208,7 @@ class Subscription:
             begun_s = time.monotonic()
             why = self._once()
             lasted = time.monotonic() - begun_s >= LASTED_S
-            again_s = FIRST_AGAIN_S if lasted else min(2 * again_s, MOST_AGAIN_S)
+            again_s = FIRST_AGAIN_S if lasted else min(2 * again_s, MAX_AGAIN_S)
             log.debug("subscription_ended", endpoint=self._name, why=why)
             self._closed.wait(again_s)
 

@@ -22,7 +22,7 @@ from supervisor_tasks.ledger.incidents import ChannelOutcome, Incidents
 from supervisor_tasks.notifications.model import Silence, page_of
 
 POLL_S = 0.2
-LONGEST_SILENCE = timedelta(days=31)  # who wants no alarm for longer changes what causes it
+MAX_SILENCE = timedelta(days=31)  # who wants no alarm for longer changes what causes it
 AnyAlarm = Annotated[
     str,
     typer.Argument(
@@ -226,11 +226,11 @@ def _end_of(now: datetime, span_: str | None, until: datetime | None) -> datetim
     """Return when a silence ends. Raises UnusableError."""
     if (span_ is None) == (until is None):
         raise UnusableError("expected one of --for AGE and --until TIME")
-    for_ = min(options.age(span_, "--for") or timedelta(), 2 * LONGEST_SILENCE)
+    for_ = min(options.age(span_, "--for") or timedelta(), 2 * MAX_SILENCE)
     ends_at = now + for_ if until is None else until.astimezone()
-    if not now < ends_at <= now + LONGEST_SILENCE:
+    if not now < ends_at <= now + MAX_SILENCE:
         raise UnusableError(
-            f"found a silence until {_shown_moment(ends_at)}; expected a time from now on, in {LONGEST_SILENCE.days} days"
+            f"found a silence until {_shown_moment(ends_at)}; expected a time from now on, in {MAX_SILENCE.days} days"
             " at most"
         )
     return ends_at

@@ -35,7 +35,7 @@ from supervisor_tasks.ledger.undispatched import not_dispatched
 from supervisor_tasks.monitoring.health import complaints, periodic_work
 from supervisor_tasks.monitoring.metrics import oldest_due_s
 
-MOST_NAMED = 5  # candidates that an ambiguous name lists
+MAX_NAMED = 5  # candidates that an ambiguous name lists
 
 
 class CliContext:
@@ -128,7 +128,7 @@ class CliContext:
         found = self.overview.named(name)
         if len(found) != 1:
             number = "no job" if not found else "several jobs"
-            some = "".join(f"\n  {job_id}" for job_id in found[:MOST_NAMED])
+            some = "".join(f"\n  {job_id}" for job_id in found[:MAX_NAMED])
             raise CommandError(
                 f"found {number} of cluster {self.settings.cluster_name!r} that {name!r} names; expected one, by the"
                 f" beginning of its id, slurm:NUMBER or customer:ADDRESS: see `supervisor job list`{some}"

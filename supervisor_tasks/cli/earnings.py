@@ -21,8 +21,8 @@ from supervisor_tasks.jobs.model import Job
 from supervisor_tasks.ledger.earnings import Earned, Earnings, EarningsFilter, EarningsSort, Per
 from supervisor_tasks.provider.offer import format_credits, rounded_credits
 
-MOST_SHOWN = 100  # rows of a table; programs get all
-MOST_DAYS = 400  # of a plot, with the days on which nothing was earned
+MAX_SHOWN = 100  # rows of a table; programs get all
+MAX_DAYS = 400  # of a plot, with the days on which nothing was earned
 NO_JOB = "(no job)"  # transactions such as a registration
 SUMS = (
     Column("JOBS", "jobs", "number"),
@@ -64,9 +64,7 @@ def earnings(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            min=1, help=f"Show so many rows at most; without it, a table has {MOST_SHOWN} and a file has all."
-        ),
+        typer.Option(min=1, help=f"Show so many rows at most; without it, a table has {MAX_SHOWN} and a file has all."),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, to the wei.")] = False,
     plot: Annotated[bool, typer.Option("--plot", help="Draw the credits as bars in the terminal.")] = False,
@@ -88,7 +86,7 @@ def earnings(
     per = per if one is None else Per.JOB
     wanted = EarningsFilter(None if one is None else one.job_id, options.hex_beginning(customer), options.age(since))
     is_table = output in (Format.TABLE, Format.WIDE) and not as_csv
-    most = limit or (MOST_SHOWN if is_table else None)
+    most = limit or (MAX_SHOWN if is_table else None)
     earned = Earnings(cli.ledger.engine, cli.ledger.cluster)
 
     def show() -> None:
@@ -173,7 +171,7 @@ def _days(named: Mapping[str, int]) -> list[str]:
     if not named:
         return []
     last = date.fromisoformat(max(named))
-    first = max(date.fromisoformat(min(named)), last - timedelta(days=MOST_DAYS - 1))
+    first = max(date.fromisoformat(min(named)), last - timedelta(days=MAX_DAYS - 1))
     return [(first + timedelta(days=day)).isoformat() for day in range((last - first).days + 1)]
 
 

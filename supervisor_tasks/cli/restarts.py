@@ -14,13 +14,13 @@ from pathlib import Path
 
 LASTED_S = 60.0  # a process that ran for so long was started well
 RESTART_S = 2.0  # RestartSec of the units
-LONGEST_S = 60.0  # from an end to the next start
+MAX_WAIT_S = 60.0  # from an end to the next start
 FILE = "starts.json"
 
 
 def pause_s(soon_ended: int) -> float:
     """Return how long a start waits after so many runs in a row that ended soon."""
-    return min(RESTART_S * 2.0 ** (min(soon_ended, 10) - 1), LONGEST_S) - RESTART_S if soon_ended else 0.0
+    return min(RESTART_S * 2.0 ** (min(soon_ended, 10) - 1), MAX_WAIT_S) - RESTART_S if soon_ended else 0.0
 
 
 def wait_before_start(

@@ -39,9 +39,9 @@ FLEET: Mapping[str, tuple[Need, ...]] = {
 """The processes, with what each works with."""
 PR_SET_PDEATHSIG = 1  # prctl(2)
 FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 30.0
+MAX_PAUSE_S = 30.0
 LASTED_S = 60.0  # a child that ran for so long was started well
-MOST_RESTARTS = 10  # of one child in a row; then the fleet ends, and its own supervisor decides
+MAX_RESTARTS = 10  # of one child in a row; then the fleet ends, and its own supervisor decides
 STOP_AFTER_S = 90.0  # a worker ends what it has begun
 OF_A_SIGNAL = 128
 
@@ -89,7 +89,7 @@ class Child:
         """Decide when to start it again after it has ended."""
         self.process = None
         self.restarts = 1 if now_s - self.started_s >= LASTED_S else self.restarts + 1
-        self.start_at_s = now_s + min(FIRST_PAUSE_S * 2.0 ** (self.restarts - 1), LONGEST_PAUSE_S)
+        self.start_at_s = now_s + min(FIRST_PAUSE_S * 2.0 ** (self.restarts - 1), MAX_PAUSE_S)
 
 
 class FleetRunner:
@@ -197,7 +197,7 @@ class FleetRunner:
             if status == WRONG_SETTINGS:
                 log.error("fleet_ends", reason="its settings do not let it work", **ended)
                 return WRONG_SETTINGS
-            if child.restarts > MOST_RESTARTS:
+            if child.restarts > MAX_RESTARTS:
                 log.error("fleet_ends", reason=f"it ended {child.restarts} times in a row", **ended)
                 return 1
             log.warning("process_ended", starts_again_in_s=round(child.start_at_s - now_s), **ended)

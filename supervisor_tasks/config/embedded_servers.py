@@ -40,7 +40,7 @@ from supervisor_tasks.errors import PermanentError, TransientError
 
 log = structlog.get_logger()
 
-LONGEST_SOCKET_PATH = 107  # bytes, of a Unix socket (unix(7))
+MAX_SOCKET_PATH = 107  # bytes, of a Unix socket (unix(7))
 DATABASE_USER = "supervisor-db"  # Postgres refuses to run as root
 ADMIN_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"  # where useradd is
 RESTARTS = 4  # of a server that ends while it is started
@@ -418,10 +418,10 @@ def _give(folder: Path, user: str | None) -> None:
 
 
 def _require_short(path: Path) -> None:
-    if len(str(path).encode()) > LONGEST_SOCKET_PATH:
+    if len(str(path).encode()) > MAX_SOCKET_PATH:
         raise StateFolderError(
             f"STATE_DIR: the socket {path} would have {len(str(path).encode())} bytes; a Unix socket may have"
-            f" {LONGEST_SOCKET_PATH}: choose a shorter folder"
+            f" {MAX_SOCKET_PATH}: choose a shorter folder"
         )
 
 

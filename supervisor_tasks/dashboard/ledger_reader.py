@@ -29,9 +29,9 @@ from supervisor_tasks.ledger.status_queries import JobFilter, Overview, Row
 QUERY_TIMEOUT_S = 5
 READ_ONLY = f"-c default_transaction_read_only=on -c statement_timeout={QUERY_TIMEOUT_S * 1000}"
 CONNECTIONS = 3
-MOST_OPEN = 200
-MOST_SETTLED = 50
-MOST_FOUND = 100
+MAX_OPEN = 200
+MAX_SETTLED = 50
+MAX_FOUND = 100
 ADDRESS_CHARACTERS = 42
 ALL_STATES = tuple(state.value for state in State)
 
@@ -86,7 +86,7 @@ class LedgerReader:
         rows: list[Row] = []
         for cluster in clusters:
             overview = Overview(self.engine, cluster)
-            found = overview.jobs(JobFilter(limit=MOST_OPEN)) + overview.lately_settled(MOST_SETTLED)
+            found = overview.jobs(JobFilter(limit=MAX_OPEN)) + overview.lately_settled(MAX_SETTLED)
             if wanted is not None:
                 found = _named(overview, wanted)
             rows += [{**row, "cluster": cluster} for row in found]
@@ -131,7 +131,7 @@ def _named(overview: Overview, wanted: Question) -> list[Row]:
         return overview.jobs_of_ids(overview.named(f"slurm:{wanted.slurm_id}"))
     rows = {row["job_id"]: row for row in overview.jobs_of_ids(overview.named(wanted.beginning))}
     if len(wanted.beginning) <= ADDRESS_CHARACTERS:
-        of_customer = overview.jobs(JobFilter(ALL_STATES, wanted.beginning, limit=MOST_FOUND))
+        of_customer = overview.jobs(JobFilter(ALL_STATES, wanted.beginning, limit=MAX_FOUND))
         rows |= {row["job_id"]: row for row in of_customer}
     return list(rows.values())
 

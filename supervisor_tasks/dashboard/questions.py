@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from supervisor_tasks.errors import PermanentError, TransientError
 
-LONGEST_QUESTION = 80  # characters; an id has 66
+MAX_QUESTION = 80  # characters; an id has 66
 
 
 class QueryRefusedError(TransientError):
@@ -33,7 +33,7 @@ def parsed(words: str) -> Question:
     kind, _, value = words.lower().rpartition(":")
     if kind in ("", "slurm") and re.fullmatch("[0-9]{1,18}", value):
         return Question(slurm_id=value)
-    if kind in ("", "customer", "job") and len(value) < LONGEST_QUESTION and re.fullmatch("0x[0-9a-f]+", value):
+    if kind in ("", "customer", "job") and len(value) < MAX_QUESTION and re.fullmatch("0x[0-9a-f]+", value):
         return Question(beginning=value)
     raise QuestionError(
         "found words that name no job; expected a SLURM id (123), or the beginning of a job's id or of a customer's"

@@ -5,15 +5,15 @@ from typing import Any
 
 ID = re.compile(r"0x[0-9a-f]{38,64}")
 ID_CHARACTERS = 10
-MOST_ARGUMENTS = 44  # characters
-MOST_RESULT = 68
+MAX_ARGUMENTS = 44  # characters
+MAX_RESULT = 68
 COLUMNS = "name,args,result,state,received,runtime,uuid"
 
 
 def shown_task(task: Any) -> Any:
     """Return Flower's task with short arguments and a short result."""
-    task.args = _short(task.args, MOST_ARGUMENTS)
-    task.result = _short(task.result, MOST_RESULT)
+    task.args = _short(task.args, MAX_ARGUMENTS)
+    task.result = _short(task.result, MAX_RESULT)
     return task
 
 

@@ -32,7 +32,7 @@ from supervisor_tasks.monitoring.health import MISSED
 
 ENDPOINT = "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
 CONTRACT = "correct METASCHEDULER_SMART_CONTRACT and CHAIN_ID, or METASCHEDULER_ENDPOINT_RPC"
-MOST_BYTES = 10_000  # of a node's answer
+MAX_BYTES = 10_000  # of a node's answer
 MONTH = timedelta(days=30)
 GAS_OF_A_JOB = 3 * 250_000  # a claim and two reports, where the ledger has measured none
 
@@ -76,7 +76,7 @@ def _chain_over_websocket(url: str) -> int:
     port = place.port or (443 if place.scheme == "wss" else 80)
     connection = socket.create_connection((place.hostname or "", port), CONNECT_S)
     with connect(
-        url, sock=connection, open_timeout=CONNECT_S, close_timeout=0.5, proxy=None, max_size=MOST_BYTES
+        url, sock=connection, open_timeout=CONNECT_S, close_timeout=0.5, proxy=None, max_size=MAX_BYTES
     ) as node:
         node.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}))
         return int(json.loads(node.recv(timeout=CONNECT_S))["result"], 16)

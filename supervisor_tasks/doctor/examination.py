@@ -11,7 +11,7 @@ from supervisor_tasks.doctor.model import Finding, NotTriedError, red, skipped
 
 DEADLINE_S = 5.0  # for all probes; with the start of the command, the answer is there within 10 s
 MARGIN_S = 0.7  # what waits for something that another probe tries gives up so much earlier
-MOST_SAID = 300  # characters of an error
+MAX_SAID = 300  # characters of an error
 # urllib3 says which object of its own failed, and Python the number of the error: the words behind tell an operator as much.
 CLIENTS_WORDS = re.compile(r"\w+\(host='[^']*', port=\d+\): |Failed to establish a new connection: |\[Errno -?\d+\] ")
 
@@ -119,4 +119,4 @@ def said(error: Exception) -> str:
     details = getattr(error, "details", None)
     text = (details() if callable(details) else None) or str(error)
     lines = text.strip().splitlines()
-    return CLIENTS_WORDS.sub("", lines[0] if lines else type(error).__name__)[:MOST_SAID]
+    return CLIENTS_WORDS.sub("", lines[0] if lines else type(error).__name__)[:MAX_SAID]

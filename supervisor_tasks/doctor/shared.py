@@ -29,7 +29,7 @@ from supervisor_tasks.slurm.interface import Controller
 
 CONNECT_S = 3.0  # for a connection, so that what needs it still has time
 CONNECTIONS = 3  # to the database, which keeps most of its own for the fleet
-MOST_ROUNDS = 3  # of leaving out what is malformed: what is left may be incomplete then
+MAX_ROUNDS = 3  # of leaving out what is malformed: what is left may be incomplete then
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def readable_settings(environment: Mapping[str, str]) -> tuple[Settings, list[st
     """
     lines: list[str] = []
     rest = dict(environment)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         try:
             return load(*_met(rest), environment=rest), lines
         except SettingsError as error:

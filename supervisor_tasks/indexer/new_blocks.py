@@ -29,9 +29,9 @@ QUIET_S = 3.0  # the same with new heads, while the subscription announces no lo
 PAUSE_S = 0.1  # the least between two looks, and between two messages for one task
 LAG_S = 2.0  # how long after an announcement the RPC endpoint may not show its block yet
 AGAIN_S = 0.2  # between two looks during that time
-MOST_LOGS = 200  # announced logs that are kept for the next look; the periodic scan finds the others
+MAX_LOGS = 200  # announced logs that are kept for the next look; the periodic scan finds the others
 FIRST_BACKOFF_S = 1.0
-MOST_BACKOFF_S = 10.0
+MAX_BACKOFF_S = 10.0
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Failures:
         """Seconds until the next look after a failure; `poll_s` without one."""
         if not self.number:
             return poll_s
-        return max(poll_s, min(FIRST_BACKOFF_S * 2.0 ** min(self.number - 1, 10), MOST_BACKOFF_S))
+        return max(poll_s, min(FIRST_BACKOFF_S * 2.0 ** min(self.number - 1, 10), MAX_BACKOFF_S))
 
 
 class NewBlocks:
@@ -81,7 +81,7 @@ class NewBlocks:
         self._sent_s: dict[str, float] = {}
         self._lock = threading.Lock()
         self._announcements = Announcements()
-        self._logs: deque[dict[str, Any]] = deque(maxlen=MOST_LOGS)
+        self._logs: deque[dict[str, Any]] = deque(maxlen=MAX_LOGS)
         self._told_polling: bool | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="new blocks", daemon=True)
@@ -231,7 +231,7 @@ class NewBlocks:
         if self._context.directory is None:
             return
         first = self._customers_read_to + 1 if 0 <= self._customers_read_to < head else head
-        if self._context.chain.contract.customers(max(first, head - blocks.MOST_BLOCKS + 1), head):
+        if self._context.chain.contract.customers(max(first, head - blocks.MAX_BLOCKS + 1), head):
             self.wake("accounts")
         self._customers_read_to = head
 

@@ -32,14 +32,14 @@ SUSPENDED = (
 
 
 HINTS_AT_ONCE = 4  # different callbacks of one job under one SLURM id; the hook and the SPANK plugin report two things
-LONGEST_GAP_S = 30.0
+MAX_GAP_S = 30.0
 
 
 def poll_delay_s(heard: int) -> float:
     """Seconds until the look after a callback, when `heard` different callbacks came for the job. A caller that forges
     callbacks causes at most two looks a minute.
     """
-    return 0.0 if heard <= HINTS_AT_ONCE else min(2.0 ** min(heard - HINTS_AT_ONCE - 1, 10), LONGEST_GAP_S)
+    return 0.0 if heard <= HINTS_AT_ONCE else min(2.0 ** min(heard - HINTS_AT_ONCE - 1, 10), MAX_GAP_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from supervisor_tasks.wallet.gas import RevertedError
 
 PURPOSES = ("claim", "claim-cancelling", "claim-top-up")
 REVERTED = {purpose: Fact(f"claims.revert_streak.{purpose.replace('-', '_')}", INT) for purpose in PURPOSES}  # in a row
-MOST_REVERTED = 3  # in a row; a customer may cancel a job in the block of its claim
-LONGEST_WAIT_S = 60.0
+MAX_REVERTED = 3  # in a row; a customer may cancel a job in the block of its claim
+MAX_WAIT_S = 60.0
 ESTIMATED_S = 60.0  # a customer may cancel between the look at the queue and the estimate
 QUIET_S = 3600.0  # a count that has not changed for this long is void
 ADVICE = (
@@ -34,7 +34,7 @@ ESTIMATED_ADVICE = (
 
 def revert_delay_s(in_a_row: int) -> float:
     """Seconds for which no claim is sent after `in_a_row` reverts. Pure."""
-    return 0.0 if in_a_row < MOST_REVERTED else min(2.0 ** min(in_a_row - 1, 10), LONGEST_WAIT_S)
+    return 0.0 if in_a_row < MAX_REVERTED else min(2.0 ** min(in_a_row - 1, 10), MAX_WAIT_S)
 
 
 def allowed_in_flight(ledger: Ledger, purpose: str, wanted: int) -> int:
@@ -42,7 +42,7 @@ def allowed_in_flight(ledger: Ledger, purpose: str, wanted: int) -> int:
     if wanted <= 0:
         return 0
     in_a_row, ago_s = _reverted(ledger, purpose)
-    if in_a_row < MOST_REVERTED:
+    if in_a_row < MAX_REVERTED:
         return wanted
     return 0 if ago_s < revert_delay_s(in_a_row) else 1
 
@@ -78,7 +78,7 @@ def record_estimate_ok(ledger: Ledger, purpose: str) -> None:
 
 def _clear_alarm_if_recovered(ledger: Ledger) -> None:
     """End the alarm, unless claims of any kind still revert, or still fail at the estimate."""
-    in_vain = any(_reverted(ledger, purpose)[0] >= MOST_REVERTED for purpose in PURPOSES)
+    in_vain = any(_reverted(ledger, purpose)[0] >= MAX_REVERTED for purpose in PURPOSES)
     if not in_vain and all(_refused(ledger, purpose).seconds() < ESTIMATED_S for purpose in PURPOSES):
         ledger.alarms.off(AlarmName.CLAIMS_REVERTING)
 
@@ -93,7 +93,7 @@ def _succeeded(ledger: Ledger, purpose: str) -> None:
 def _record_failure(ledger: Ledger, purpose: str, error: str) -> None:
     in_a_row = _reverted(ledger, purpose)[0] + 1
     ledger.facts.set(REVERTED[purpose], in_a_row)
-    if in_a_row >= MOST_REVERTED:
+    if in_a_row >= MAX_REVERTED:
         about = {"in_a_row": in_a_row, "error": error, "next_in_s": revert_delay_s(in_a_row)}
         ledger.alarms.on(AlarmName.CLAIMS_REVERTING, purpose=purpose, **about, advice=ADVICE)
 

@@ -3,7 +3,7 @@
 from supervisor_tasks.jobs.model import Effect, EffectKind, Job, State
 
 FIRST_LOOK_S = 0.5
-LONGEST_LOOK_S = 900.0
+MAX_LOOK_S = 900.0
 LEAST_LOOK_S = 30.0  # between looks at a job whose paid time is nearly or wholly used
 
 WAKE_AGAIN_S = 5.0  # a message without a consequence for so long counts as lost
@@ -29,7 +29,7 @@ def next_poll(job: Job) -> Effect:
     job that is requeued right after this look, without a callback, has had no unpaid time at the next one.
     """
     used_up_in_s = max(float(job.left_s), LEAST_LOOK_S)
-    return Effect(EffectKind.POLL_SLURM, min(FIRST_LOOK_S * 2 ** min(job.poll_count, 16), LONGEST_LOOK_S, used_up_in_s))
+    return Effect(EffectKind.POLL_SLURM, min(FIRST_LOOK_S * 2 ** min(job.poll_count, 16), MAX_LOOK_S, used_up_in_s))
 
 
 def limit_to_apply(job: Job) -> tuple[Effect, ...]:

@@ -26,7 +26,7 @@ FORK_SHOWS_WITHIN_S = 5.0
 TRIES_BEFORE_A_FORK_SHOWS = 20
 REPORT_AGAIN_S = 30.0  # then a report is tried again if none of its transactions was mined
 UNEXPLAINED = 3  # refusals that the contract's status of the job does not explain; a node may be between two blocks
-MOST_REVERTED = 3  # transactions of one step that were mined and reverted; each one costs gas
+MAX_REVERTED = 3  # transactions of one step that were mined and reverted; each one costs gas
 # The node cannot estimate a step while the step before it is not mined.
 FOLLOWING_GAS = 250_000
 GAS_PER_BYTE = 1_000  # of the reason, which the contract stores
@@ -51,7 +51,7 @@ def _write(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
     plans = {effect: _path(jobs[effect.job_id], effect.kind) for effect in effects}
     missing = context.chain.wallet.missing([write.intent for write in chain.from_iterable(plans.values())])
     reverted = _reverted(context, plans, missing)
-    hopeless = {effect: times for effect, times in reverted.items() if times >= MOST_REVERTED}
+    hopeless = {effect: times for effect, times in reverted.items() if times >= MAX_REVERTED}
     rest = {effect: plan for effect, plan in plans.items() if effect not in hopeless}
     refused = _send(context, rest, missing, reverted.keys())
     changed_jobs.add(jobs[effect.job_id] for effect, plan in rest.items() if _first(plan, missing))

@@ -10,8 +10,8 @@ from supervisor_tasks.jobs.model import ChainStatus, Job, JobId
 
 JOB_FAILED = "job FAILED"
 FAILURES = (ChainStatus.FAILED, ChainStatus.PANICKED)
-MOST_JOBS = 20  # in a line; a task can take hundreds
-MOST_CHARACTERS = 6000  # of a line; one job takes less than 200
+MAX_JOBS = 20  # in a line; a task can take hundreds
+MAX_CHARACTERS = 6000  # of a line; one job takes less than 200
 
 
 def with_news(before: Mapping[JobId, Job], after: Mapping[JobId, Job]) -> list[Job]:
@@ -28,8 +28,8 @@ def summary(jobs: Iterable[Job]) -> str | None:
     found = sorted(jobs, key=lambda job: not has_failed(job))
     if not found:
         return None
-    line = "; ".join(map(_about, found[:MOST_JOBS]))
-    rest = len(found) - MOST_JOBS
+    line = "; ".join(map(_about, found[:MAX_JOBS]))
+    rest = len(found) - MAX_JOBS
     return line if rest <= 0 else f"{line}; and {rest} more"
 
 

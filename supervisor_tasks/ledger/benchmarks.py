@@ -44,8 +44,8 @@ SHOWN_OF_RUN = tuple(
     for column in RUNS.c
     if column.name not in ("cluster", "token", "hardware_digest", "pricing_digest", "forced")
 )
-MOST_ENDED = 100  # the last runs that `ended` reads
-MOST_MEASURED = 100  # the last runs whose labels count; a limit, because the registration asks every few seconds
+MAX_ENDED = 100  # the last runs that `ended` reads
+MAX_MEASURED = 100  # the last runs whose labels count; a limit, because the registration asks every few seconds
 
 _MEASURED = text(
     """
@@ -343,7 +343,7 @@ class BenchmarkStore:
     def _last_runs(self, connection: Connection) -> dict[int, str | None]:
         """The digests of the machines of the last runs, by the runs' numbers."""
         query = select(RUNS.c.id, RUNS.c.hardware_digest).where(RUNS.c.cluster == self._cluster)
-        rows = connection.execute(query.order_by(RUNS.c.id.desc()).limit(MOST_MEASURED))
+        rows = connection.execute(query.order_by(RUNS.c.id.desc()).limit(MAX_MEASURED))
         return {row.id: row.hardware_digest for row in rows}
 
     def latest(self) -> dict[str, StoredMeasurement]:
@@ -359,10 +359,7 @@ class BenchmarkStore:
         age = func.extract("epoch", func.now() - RUNS.c.ended_at).label("ended_s_ago")
         known = RUNS.c.cluster == self._cluster, RUNS.c.ended_at.is_not(None), RUNS.c.hardware_digest.is_not(None)
         query = (
-            select(RUNS.c.hardware_digest, age, RUNS.c.forced)
-            .where(*known)
-            .order_by(RUNS.c.id.desc())
-            .limit(MOST_ENDED)
+            select(RUNS.c.hardware_digest, age, RUNS.c.forced).where(*known).order_by(RUNS.c.id.desc()).limit(MAX_ENDED)
         )
         with self._engine.connect() as connection:
             return [

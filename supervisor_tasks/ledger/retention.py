@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, TextClause, text
 
 from supervisor_tasks.jobs.model import ChainStatus
-from supervisor_tasks.ledger.benchmarks import MOST_ENDED, MOST_MEASURED
+from supervisor_tasks.ledger.benchmarks import MAX_ENDED, MAX_MEASURED
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import TEXT, Fact
@@ -24,7 +24,7 @@ SCRIPTS_KEPT_DAYS = 7
 BATCH = 200  # jobs, or other rows, in one transaction
 PASS_S = 20.0  # for the batches of one call
 PASS_JOBS = 5000  # for the jobs of one call
-RUNS_KEPT = max(MOST_MEASURED, MOST_ENDED)  # benchmark runs that the registration reads, of any age
+RUNS_KEPT = max(MAX_MEASURED, MAX_ENDED)  # benchmark runs that the registration reads, of any age
 
 # A reorganisation goes no deeper than the first block whose hash is kept. Without one, nothing counts as final.
 _FINAL = "(SELECT min(number) FROM blocks WHERE cluster = :cluster)"

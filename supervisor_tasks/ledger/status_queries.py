@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 _HEX_OF_ID = 66  # characters of a complete job id, or of a hash
 _DIGITS_OF_BIGINT = 19
-MOST_NAMED = 5  # jobs that one name may have, before the rest is left out
+MAX_NAMED = 5  # jobs that one name may have, before the rest is left out
 MAX_ROWS = 1000  # rows of a list
 
 
@@ -217,7 +217,7 @@ class Overview:
             return int(row["n"])
 
     def named(self, name: str) -> list[str]:
-        """The ids of the jobs with this name, at most MOST_NAMED: slurm:NUMBER, customer:ADDRESS (those that are not
+        """The ids of the jobs with this name, at most MAX_NAMED: slurm:NUMBER, customer:ADDRESS (those that are not
         settled), or the beginning of an id. Of the last form, only a complete id is cheap.
         """
         kind, _, value = name.lower().rpartition(":")
@@ -225,7 +225,7 @@ class Overview:
         if not known:
             return []
         with self._engine.connect() as connection:
-            rows = self._rows(connection, _NAMED[kind], value=_PATTERN[kind](value), most=MOST_NAMED)
+            rows = self._rows(connection, _NAMED[kind], value=_PATTERN[kind](value), most=MAX_NAMED)
             return [row["job_id"] for row in rows]
 
     def job(self, job_id: str) -> Row:

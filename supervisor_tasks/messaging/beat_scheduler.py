@@ -29,7 +29,7 @@ Question = Callable[
 ]  # the tasks that are due, each with the least number of seconds between two messages
 
 ASKED_EVERY_S = 1.0
-MOST_WAITING = 500  # messages in a queue; a tick costs a worker milliseconds
+MAX_WAITING = 500  # messages in a queue; a tick costs a worker milliseconds
 
 
 class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
@@ -44,7 +44,7 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         self._outage = OutageLog()
         self._asked_s = float("-inf")
         self._sent_s: dict[str, float] = {}
-        self._limit = Limit(MOST_WAITING, "beat")
+        self._limit = Limit(MAX_WAITING, "beat")
         self._ledger_away_since_s: float | None = None
         super().__init__(app, *args, **kwargs)
         self._question = self.open_question()

@@ -19,14 +19,14 @@ from supervisor_tasks.messaging.queues import TASK_OF_KIND, TASKS
 log = structlog.get_logger()
 
 SHOWN_JOBS = 100  # in a message's arguments, which Flower shows
-MOST_WAITING = 10_000  # messages in a queue; a burst of jobs is smaller, and so many take some megabytes of Redis
+MAX_WAITING = 10_000  # messages in a queue; a burst of jobs is smaller, and so many take some megabytes of Redis
 TOGETHER_S = 0.5  # a task takes all effects that are due, so one message serves all that become due within this time
 
 
 class TaskDispatcher:
     """Sends wake-ups by Celery. If the broker does not answer, it logs a warning and raises nothing."""
 
-    def __init__(self, app: Celery, most_waiting: int = MOST_WAITING) -> None:
+    def __init__(self, app: Celery, most_waiting: int = MAX_WAITING) -> None:
         self._app = app
         self._backpressure = Backpressure(app.connection_or_acquire, most_waiting, "wake-ups")
         self._turns: dict[str, int] = {}

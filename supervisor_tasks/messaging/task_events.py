@@ -24,7 +24,7 @@ ENDS = (SUCCEEDED, "task-failed", "task-rejected", "task-revoked")
 FAILED_JOB = "task-job-failed"
 NO_RESULT = (None, "", "None")
 HELD_S = 5.0  # a task that runs longer is shown while it runs; the next heartbeat (every 2 s) sends what is held of it
-MOST_HELD = 1000  # tasks; a worker has 16 at once, and some in advance
+MAX_HELD = 1000  # tasks; a worker has 16 at once, and some in advance
 
 
 class HeldEvents:
@@ -48,7 +48,7 @@ class HeldEvents:
 
     def _hold(self, fields: Fields) -> None:
         self._held[fields["uuid"]] = [(RECEIVED, self._stamped(fields))]
-        while len(self._held) > MOST_HELD:  # their end was never told, as at a lost connection
+        while len(self._held) > MAX_HELD:  # their end was never told, as at a lost connection
             self._held.popitem(last=False)
 
     def _of_held(self, kind: str, fields: Fields) -> Events:

@@ -8,7 +8,7 @@ from typing import Any
 TIMEOUT_S = 3.0
 NAME = "supervisor probe"  # of the connection in Postgres
 BANNER = b"SSH-"
-MOST_BYTES = 10_000
+MAX_BYTES = 10_000
 
 
 class NoAnswerError(Exception):
@@ -104,5 +104,5 @@ def _ask_chain(url: str) -> None:
     question = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
     with urllib3.PoolManager(retries=False, timeout=TIMEOUT_S) as pool:
         answer = pool.request("POST", url, json=question, redirect=False, preload_content=False)
-        if answer.status != 200 or b'"result"' not in answer.read(MOST_BYTES):
+        if answer.status != 200 or b'"result"' not in answer.read(MAX_BYTES):
             raise NoAnswerError(f"HTTP status {answer.status}")

@@ -33,8 +33,8 @@ PATH = "/v1/traces"
 SEND_S = 3.0  # for one batch, with the tries
 SEND_EVERY_MS = 1000
 BATCH = 256
-MOST_SPANS = 4096
-MOST_ENDS = 1000  # jobs whose history is still to be read
+MAX_SPANS = 4096
+MAX_ENDS = 1000  # jobs whose history is still to be read
 CLOSE_S = 3.0
 SPAN_BITS = 64
 NS = 1_000_000_000
@@ -58,11 +58,11 @@ class OtlpTracer:
         exporter = OTLPSpanExporter(endpoint=endpoint.rstrip("/") + PATH, timeout=SEND_S)
         self._processor = BatchSpanProcessor(
             _Exporter(exporter),
-            max_queue_size=MOST_SPANS,
+            max_queue_size=MAX_SPANS,
             schedule_delay_millis=SEND_EVERY_MS,
             max_export_batch_size=BATCH,
         )
-        self._ends: Queue[Job | None] = Queue(MOST_ENDS)
+        self._ends: Queue[Job | None] = Queue(MAX_ENDS)
         self._reader = threading.Thread(target=self._read_on, name="traces", daemon=True)
         self._reader.start()
 

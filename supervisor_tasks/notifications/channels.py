@@ -35,9 +35,9 @@ from supervisor_tasks.notifications.rules import Policy
 
 TIMEOUT_S = 10.0  # of HTTP, and of each step of SMTP
 COMMAND_TIMEOUT_S = 30.0
-MOST_BYTES = 2**20  # of an answer
+MAX_BYTES = 2**20  # of an answer
 MAX_ANSWER_CHARS = 300  # characters of an answer or of a command's output
-MOST_RETRY_AFTER_S = 3600.0  # of a server that asks to be left alone
+MAX_RETRY_AFTER_S = 3600.0  # of a server that asks to be left alone
 LATE_AFTER_S = 300.0  # messages that fail for longer raise an alarm
 GIVE_UP_AFTER_S = 86_400.0  # messages that fail for longer are parked
 RUNBOOK_VARIABLE = "ALARM_RUNBOOK_URL"  # of a command
@@ -104,7 +104,7 @@ class Webhook:
         hide = hiding([*all_keys(self.url), self.token], "(not shown)")
         headers = {"Idempotency-Key": notice.key} | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
         try:
-            with session(self.timeout_s, MOST_BYTES) as http:
+            with session(self.timeout_s, MAX_BYTES) as http:
                 answer = http.post(
                     self.url,
                     json=self.form(notice),
@@ -216,4 +216,4 @@ def _end_of(said: IO[bytes]) -> str:
 
 def _retry_after_s(text: str) -> float:
     """Seconds that a server wants to be left alone; 0 if it does not say so in seconds."""
-    return min(float(text), MOST_RETRY_AFTER_S) if text.isascii() and text.isdigit() else 0.0
+    return min(float(text), MAX_RETRY_AFTER_S) if text.isascii() and text.isdigit() else 0.0

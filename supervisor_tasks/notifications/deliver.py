@@ -24,7 +24,7 @@ from supervisor_tasks.notifications.rules import plan
 log = structlog.get_logger()
 
 FIRST_WAIT_S = 5.0
-LONGEST_WAIT_S = 900.0
+MAX_WAIT_S = 900.0
 OF_A_TEST = Meaning("An operator tests whether alarms arrive here.", "Nothing.")
 OF_AN_UNKNOWN_ALARM = Meaning("Another version of the supervisor has raised this alarm.", "See its details.")
 
@@ -106,7 +106,7 @@ def _about(message: OpenMessage) -> dict[str, Any]:
 
 def retry_delay_s(attempts: int) -> float:
     """Seconds before the next try on a channel that has failed so often. They are random by a fifth."""
-    longer: float = min(FIRST_WAIT_S * 2 ** min(attempts, 20), LONGEST_WAIT_S)
+    longer: float = min(FIRST_WAIT_S * 2 ** min(attempts, 20), MAX_WAIT_S)
     return longer * random.uniform(0.8, 1.2)  # noqa: S311
 
 

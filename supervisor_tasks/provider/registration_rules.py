@@ -23,10 +23,10 @@ from supervisor_tasks.provider.offer import (
     sorted_labels,
 )
 
-MOST_REJECTED = 100  # remembered offers
+MAX_REJECTED = 100  # remembered offers
 LOOK_LASTS_S = 150.0  # a look at the nodes, one a minute, counts for so long
 MEASURED_LASTS_S = 7 * 24 * 3600.0  # machines that come back within this time need no new measurement
-MOST_TRIES = 3  # transactions with one content that were mined and reverted, or lost their nonce
+MAX_TRIES = 3  # transactions with one content that were mined and reverted, or lost their nonce
 VOLUME = "[a-z0-9][a-z0-9-]*"  # as benchmarks/plan.py has it
 BENCHMARK_KEY = re.compile(
     r"os|arch|cpu|cpu\.microarch|gpu|compute\.gflops"
@@ -264,7 +264,7 @@ def remembered(situation: RegistrationInput) -> RegistrationRecord:
         approved = ""
     tries = 0 if memory.sent in there else memory.tries
     accepted = _accepted(memory, chain)
-    return replace(memory, tries=tries, accepted=accepted, approved=approved, rejected=tuple(rejected[-MOST_REJECTED:]))
+    return replace(memory, tries=tries, accepted=accepted, approved=approved, rejected=tuple(rejected[-MAX_REJECTED:]))
 
 
 def _accepted(memory: RegistrationRecord, chain: OnChainOffers) -> bool:
@@ -363,7 +363,7 @@ def _turned_down(situation: RegistrationInput, offer: Offer) -> RegistrationDeci
     if offer.digest in memory.rejected:
         why = "the grid has turned this offer down: change it, or ask again by `supervisor provider register`"
         return RegistrationDecision(Action.WAIT, why, offer, turned_down=True)
-    if memory.sent == offer.digest and memory.tries >= MOST_TRIES:
+    if memory.sent == offer.digest and memory.tries >= MAX_TRIES:
         why = f"it was sent {memory.tries} times in vain: see `supervisor tx list`, then `supervisor provider register`"
         return RegistrationDecision(Action.WAIT, why, offer, given_up=True)
     return None

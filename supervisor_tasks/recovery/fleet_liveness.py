@@ -14,7 +14,7 @@ from supervisor_tasks.ledger.other_fleets import connected_fleets, last_ticks
 from supervisor_tasks.wallet.raw_transaction import extract_tag
 
 WROTE_WITHIN_S = 600  # by the chain's own clock
-MOST_BLOCKS = 2000  # for a chain that mines many blocks
+MAX_BLOCKS = 2000  # for a chain that mines many blocks
 BLOCKS_AT_ONCE = 50
 TICKED_WITHIN_S = 60.0
 
@@ -38,11 +38,11 @@ def _on_chain(rpc: Rpc, address: str, tag: bytes) -> Iterator[str]:
 
 def _last_written(rpc: Rpc, address: str, tag: bytes) -> int | None:
     """How many seconds before the chain's last block the ledger's last transaction was mined. None if the last
-    WROTE_WITHIN_S seconds, or the last MOST_BLOCKS blocks, have none.
+    WROTE_WITHIN_S seconds, or the last MAX_BLOCKS blocks, have none.
     """
     head = int(rpc.call("eth_blockNumber"), 16)
     newest_s = 0
-    for last in range(head, max(head - MOST_BLOCKS, -1), -BLOCKS_AT_ONCE):
+    for last in range(head, max(head - MAX_BLOCKS, -1), -BLOCKS_AT_ONCE):
         numbers = range(last, max(last - BLOCKS_AT_ONCE, -1), -1)
         for answer in rpc.batch([_whole(number) for number in numbers]):
             block = require(answer)

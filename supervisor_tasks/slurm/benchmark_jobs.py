@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from supervisor_tasks.benchmarking.model import MOST_OUTPUT, Measurement, batch_script, output_file, sbatch
+from supervisor_tasks.benchmarking.model import MAX_OUTPUT, Measurement, batch_script, output_file, sbatch
 from supervisor_tasks.errors import OutcomeUnknownError
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.cluster import Cluster, new_delimiter
@@ -19,7 +19,7 @@ from supervisor_tasks.slurm.sacct import accounted_jobs, sacct_named
 from supervisor_tasks.slurm.squeue import SqueueRow
 
 READ_TIMEOUT_S = 120.0  # for 10 MB
-LONGEST_BACK_S = 30 * 86400.0
+MAX_BACK_S = 30 * 86400.0
 _READ = (
     'IFS= read -r m; if [ -e "$1" ]; then echo "$m there"; tail -c "$2" -- "$1" | base64; echo "$m whole"; '
     'else echo "$m absent"; fi'
@@ -70,7 +70,7 @@ class BenchmarkJobs:
         SlurmUnavailableError.
         """
         delimiter = new_delimiter()
-        argv = ["/bin/sh", "-c", _READ, "output", output_file(one.job_name), str(MOST_OUTPUT)]
+        argv = ["/bin/sh", "-c", _READ, "output", output_file(one.job_name), str(MAX_OUTPUT)]
         return read_output(self._ask(one, argv, delimiter.encode() + b"\n", READ_TIMEOUT_S), delimiter)
 
     def remove_output(self, one: Measurement) -> None:
@@ -95,7 +95,7 @@ def minutes_back(called_s_ago: float) -> int:
     """Return how many minutes accounting must look back for a job. A restored ledger does not know when it submitted
     the job.
     """
-    return int(min(called_s_ago, LONGEST_BACK_S) + CLOCKS_DIFFER_S) // 60 + 1
+    return int(min(called_s_ago, MAX_BACK_S) + CLOCKS_DIFFER_S) // 60 + 1
 
 
 def read_output(answer: CommandAnswer, delimiter: str) -> bytes | None:

@@ -38,8 +38,8 @@ from supervisor_tasks.slurm.parsers import CommandAnswer
 ANSWERED_AFTER_S = 15.0  # the worker stops waiting for the answer after this time
 NOT_RUN = (126, 127)  # a shell's status for a command that it cannot run
 TO_REACH_SLURM = ("SLURM_JWT",)  # the user's own variable; sbatch reads no options from it
-MOST_DIGITS = 6  # of a command's number, and of a status
-MOST_ANSWER = 2**20  # bytes that one sbatch prints; an id and its warnings have less than 1 kB
+MAX_DIGITS = 6  # of a command's number, and of a status
+MAX_ANSWER = 2**20  # bytes that one sbatch prints; an id and its warnings have less than 1 kB
 
 _NO_FUNCTIONS = "unset -f [ command date echo head printf read test; "
 # The site's file runs in a function, so that its parameters are not the guard's. Its standard input is not the script.
@@ -206,7 +206,7 @@ class Answers:
                 self._end = end.decode()
             elif int(job) == self.answered + len(self._ended) < self.jobs:
                 self._ended.append((int(status), printed))
-        self._searched = max(len(self._stdout) - len(self.delimiter) - 2 * MOST_DIGITS, 0)
+        self._searched = max(len(self._stdout) - len(self.delimiter) - 2 * MAX_DIGITS, 0)
         self._require_short(self._stdout)
         self._pass_on()
 
@@ -243,7 +243,7 @@ class Answers:
             self._stdout = rest if begun else self._stdout
 
     def _answer_pattern(self) -> re.Pattern[bytes]:
-        digits = rf"\d{{1,{MOST_DIGITS}}}"
+        digits = rf"\d{{1,{MAX_DIGITS}}}"
         return re.compile(rf"{self.delimiter} (?:(?P<job>{digits}) (?P<status>{digits})|(?P<end>cut|late))\n".encode())
 
     def _pass_on(self) -> None:
@@ -259,8 +259,8 @@ class Answers:
         return _text(b"".join([*self._complaints[:1], self._stderr]))[:200]
 
     def _require_short(self, kept: bytearray) -> None:
-        if len(kept) > MOST_ANSWER:
-            raise AnswerTooLongError(f"more than {MOST_ANSWER} bytes came and no answer")
+        if len(kept) > MAX_ANSWER:
+            raise AnswerTooLongError(f"more than {MAX_ANSWER} bytes came and no answer")
 
 
 def _text(printed: bytes) -> str:

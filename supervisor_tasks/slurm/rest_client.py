@@ -27,7 +27,7 @@ from supervisor_tasks.slurm.parsers import SlurmUnavailableError
 from supervisor_tasks.slurm.rest_answers import RestAnswer
 
 CONNECT_TIMEOUT_S = 10.0
-MOST_BYTES = 2**30  # of one answer; a job has 4 kB
+MAX_BYTES = 2**30  # of one answer; a job has 4 kB
 CONNECTIONS = 16  # kept at once; more are made where more threads ask
 _PIECE = 2**20
 _NO_SUCH_PATH = 404
@@ -132,7 +132,7 @@ def _read(response: urllib3.BaseHTTPResponse, until_s: float) -> bytes:
     while piece := response.read(_PIECE):
         pieces.append(piece)
         size += len(piece)
-        if size > MOST_BYTES or time.monotonic() > until_s:
+        if size > MAX_BYTES or time.monotonic() > until_s:
             raise OSError(f"the answer is too long or takes too long ({size} bytes)")
     return b"".join(pieces)
 

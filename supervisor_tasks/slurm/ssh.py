@@ -47,7 +47,7 @@ CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 30.0
 ALIVE_EVERY_S = 5  # between two keep-alive probes on a silent connection
 DEAD_AFTER_MS = 15_000  # the connection ends if the other end acknowledges no bytes for so long
-MOST_CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 CLOCK_TRUSTED_S = 30.0  # after this the worker asks the login node's clock again
 CLOCK_TIMEOUT_S = SUBMIT_TIMEOUT_S  # a login that takes longer is too late for any submission
 QUICK_S = 2.0  # a second thread waits for a login until this long after the first thread asked it
@@ -396,7 +396,7 @@ class Ssh:
             self._lines[user] = line
             self._lines.move_to_end(user)
             idle = [name for name, old in self._lines.items() if not old.users and old is not line]
-            surplus = [self._lines.pop(name) for name in idle[: max(len(self._lines) - MOST_CONNECTIONS, 0)]]
+            surplus = [self._lines.pop(name) for name in idle[: max(len(self._lines) - MAX_CONNECTIONS, 0)]]
         for old in surplus:
             old.connection.close()
 

@@ -11,8 +11,8 @@ from typing import Protocol
 import paramiko
 
 CUT_LATER_S = 1.0  # later than the command's own time-out, whose error names what it waited for
-MOST_OUTPUT = 64 * 2**20  # bytes of a command's standard output; a list of 10,000 jobs has 3 MB, and names may be long
-MOST_COMPLAINTS = 64 * 2**10  # bytes of its standard error
+MAX_OUTPUT = 64 * 2**20  # bytes of a command's standard output; a list of 10,000 jobs has 3 MB, and names may be long
+MAX_COMPLAINTS = 64 * 2**10  # bytes of its standard error
 CHUNK = 2**18
 
 # Gives a command so many bytes, and reads the rest: the channel stays open until all bytes have arrived.
@@ -50,12 +50,12 @@ class CommandOutput:
     def stdout(self, piece: bytes) -> None:
         """Keep a piece. Raises TooMuchError."""
         self.out += piece
-        _require_at_most(MOST_OUTPUT, self.out)
+        _require_at_most(MAX_OUTPUT, self.out)
 
     def stderr(self, piece: bytes) -> None:
         """Keep a piece. Raises TooMuchError."""
         self.complaints += piece
-        _require_at_most(MOST_COMPLAINTS, self.complaints)
+        _require_at_most(MAX_COMPLAINTS, self.complaints)
 
 
 def _require_at_most(most: int, kept: bytearray) -> None:

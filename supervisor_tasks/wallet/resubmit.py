@@ -30,7 +30,7 @@ from supervisor_tasks.wallet.wallet import AccountState
 
 log = structlog.get_logger()
 
-MOST_CERTAIN = 20  # nonces that one pass confirms as another writer's, or fills; each costs a request
+MAX_CERTAIN = 20  # nonces that one pass confirms as another writer's, or fills; each costs a request
 LOG_SAMPLE_SIZE = 5
 CONFLICTS = (PendingAction.VERIFY_NONCE, PendingAction.NONCE_USED_ELSEWHERE)
 NOT_SENT_AGAIN = (PendingAction.REPLACE, PendingAction.GIVE_UP, *CONFLICTS)
@@ -159,7 +159,7 @@ def _give_nonces_up(context: WorkerContext, plan: ResubmissionPlan, state: Accou
     _store_conflicts(wallet.book, plan)
     lost = [
         entry
-        for entry in plan[PendingAction.NONCE_USED_ELSEWHERE][:MOST_CERTAIN]
+        for entry in plan[PendingAction.NONCE_USED_ELSEWHERE][:MAX_CERTAIN]
         if wallet.is_confirmed_unmined(entry, state)
     ]
     if not lost:
@@ -188,7 +188,7 @@ def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) 
     """
     wallet = context.chain.wallet
     mine = {entry.nonce: entry for entry in waiting if _is_open(entry, wallet.address, state)}
-    holes = _holes(mine.keys(), state)[:MOST_CERTAIN]
+    holes = _holes(mine.keys(), state)[:MAX_CERTAIN]
     if not holes or max(entry.signed_age_s for entry in mine.values()) < SEND_AGAIN_S:
         return
     known = wallet.book.at_nonces(wallet.address, holes)

@@ -37,7 +37,7 @@ from supervisor_tasks.wallet.raw_transaction import TransactionFields, append_ta
 log = structlog.get_logger()
 
 FILLER_GAS = 21_000  # of a transaction that does nothing
-MOST_HASHES = BATCH - 1  # receipts that are asked for in one request, together with a block
+MAX_HASHES = BATCH - 1  # receipts that are asked for in one request, together with a block
 DEFAULT_BOUNDS = Bounds(wei_per_gas=10**12, wei_per_tx=10**18)  # 1,000 gwei a gas, one coin a transaction
 
 
@@ -250,8 +250,8 @@ class Wallet:
         """Whether a node that has the block at which `state` was read knows no receipt of any signature. False when the
         node does not have that block yet, or refuses to answer.
         """
-        starts = range(0, len(sent.hashes), MOST_HASHES)
-        return all(self._not_mined(sent.hashes[start : start + MOST_HASHES], state) for start in starts)
+        starts = range(0, len(sent.hashes), MAX_HASHES)
+        return all(self._not_mined(sent.hashes[start : start + MAX_HASHES], state) for start in starts)
 
     def _not_mined(self, hashes: Sequence[str], state: AccountState) -> bool:
         calls: list[Call] = [("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in hashes]

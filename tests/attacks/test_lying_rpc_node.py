@@ -35,7 +35,7 @@ from tests.support.wallet_harness import ChainHarness, claims, databases, empty,
 
 MIB = 2**20
 GWEI = 10**9
-MOST_WEI = 2 * 10**16
+MAX_WEI = 2 * 10**16
 MADE_UP = "0x" + "de" * 32
 LYING_GAS = 30_000_000
 LYING_PRICE_WEI = 900 * GWEI
@@ -167,18 +167,18 @@ def test_prices__a_node_says_what_it_likes__no_transaction_costs_more_than_the_b
 ) -> None:
     scheduled_jobs(chain, provider, 1)
     with particular(chain, lambda _: None, dear(chain)) as url, held(chain):
-        fleet = ChainHarness.of(chain, provider, engine, Rpc.at(url), most_wei_per_tx=MOST_WEI)
+        fleet = ChainHarness.of(chain, provider, engine, Rpc.at(url), most_wei_per_tx=MAX_WEI)
         (gas,) = fleet.wallet.estimate([Write("", "claim", CLAIM.encode())])
         assert isinstance(gas, int)
         assert gas >= LYING_GAS
         fleet.wallet.send([Write("claim:1", "claim", CLAIM.encode(), gas=gas)])
-        assert 0 < max(costs_wei(fleet)) <= MOST_WEI
+        assert 0 < max(costs_wei(fleet)) <= MAX_WEI
         for _ in range(5):  # and so do its replacements
             state = fleet.wallet.fetch_account_state()
             (entry,) = fleet.wallet.open_transactions()
             more = fleet.wallet.dearer(entry, state.market)
             fleet.wallet.replace([(entry, more or entry.fees)], state.head)
-            assert max(costs_wei(fleet)) <= MOST_WEI
+            assert max(costs_wei(fleet)) <= MAX_WEI
 
 
 def test_send__one_costs_more_than_the_bound__is_not_signed_and_the_others_are_sent(
@@ -188,7 +188,7 @@ def test_send__one_costs_more_than_the_bound__is_not_signed_and_the_others_are_s
     block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
     said = {"eth_getBlockByNumber": {**block, "baseFeePerGas": hex(GWEI)}}
     with particular(chain, lambda _: None, said) as url, held(chain):
-        fleet = ChainHarness.of(chain, provider, engine, Rpc.at(url), most_wei_per_tx=MOST_WEI)
+        fleet = ChainHarness.of(chain, provider, engine, Rpc.at(url), most_wei_per_tx=MAX_WEI)
         large = Write("claim:large", "claim", CLAIM.encode(), gas=LYING_GAS)
         with pytest.raises(TooDearError, match="WALLET_MAX_WEI_PER_TX"):
             fleet.wallet.send([large, *claims(2)])

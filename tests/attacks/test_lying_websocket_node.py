@@ -19,14 +19,14 @@ from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import ChainNode, ChainPrices
 from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
-from supervisor_tasks.chain.subscription import MOST_A_SECOND, MOST_BYTES, Subscription
+from supervisor_tasks.chain.subscription import MAX_A_SECOND, MAX_BYTES, Subscription
 from supervisor_tasks.indexer.new_blocks import PAUSE_S, NewBlocks
 from tests.support.wallet_harness import ChainHarness, databases, empty, scheduled_jobs
 
 CHAIN_ID = 7
 KEY = "k3y-0123456789abcdef"
 PATIENCE_S = 15.0
-MOST_MORE_MB = 60.0  # of memory, for anything that is sent
+MAX_MORE_MB = 60.0  # of memory, for anything that is sent
 Script = Callable[[ServerConnection], None]
 
 
@@ -117,13 +117,13 @@ def test_blocks_without_end__are_read_in_measure_and_kept_in_no_memory() -> None
         until(lambda: len(heard.heads) > 10, "the first heads")
         before_mb, began, began_s = peak_mb(), len(heard.heads), time.monotonic()
         until(lambda: time.monotonic() - began_s > 3.0, "three seconds")
-        assert len(heard.heads) - began <= 5 * MOST_A_SECOND
-        assert peak_mb() - before_mb < MOST_MORE_MB
+        assert len(heard.heads) - began <= 5 * MAX_A_SECOND
+        assert peak_mb() - before_mb < MAX_MORE_MB
 
 
 def test_answers_to_what_was_never_asked__are_kept_nowhere() -> None:
     """web3 would keep 500 of them, of any size."""
-    large = json.dumps({"jsonrpc": "2.0", "id": 10**6, "result": [{}] * (MOST_BYTES // 5)})
+    large = json.dumps({"jsonrpc": "2.0", "id": 10**6, "result": [{}] * (MAX_BYTES // 5)})
     many = [large.replace("1000000", str(10**6 + number)) for number in range(600)]
 
     def script(connection: ServerConnection) -> None:
@@ -136,13 +136,13 @@ def test_answers_to_what_was_never_asked__are_kept_nowhere() -> None:
         until(lambda: heard.subscriptions == 1, "the subscription")
         before_mb = peak_mb()
         until(lambda: heard.heads == [2], "what comes behind them")
-        assert peak_mb() - before_mb < MOST_MORE_MB
+        assert peak_mb() - before_mb < MAX_MORE_MB
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        head("0x1") + " " * MOST_BYTES,
+        head("0x1") + " " * MAX_BYTES,
         "[" * 100_000,
         "no JSON",
         b"\xff\xfe\xfd",

@@ -10,7 +10,7 @@ from tests.chaos.artifacts import keep
 from tests.chaos.crashes import PLACES, CrashTestGrid, Outcome, Run
 
 BATCH = 25
-MOST_SHOWN = 300  # characters of what was waited for; the rest is in the logs
+MAX_SHOWN = 300  # characters of what was waited for; the rest is in the logs
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ def _batch(runs: Sequence[Run], found: DiscrepancyKind, logs: Path) -> int:
             found.wrong(about, battlefield.finish())
         except (TimeoutError, AssertionError) as error:  # both say what was waited for
             keep(battlefield.grid, logs / f"seed-{run.seed}")
-            what = str(error).partition("\n")[0][:MOST_SHOWN]
+            what = str(error).partition("\n")[0][:MAX_SHOWN]
             found.wrong(about, [f"{what}; logs and ledger are in {logs / f'seed-{run.seed}'}"])
             return runs.index(run) + 1
     return len(runs)

@@ -31,7 +31,7 @@ SLOW_STOPPED_S = 0.2
 SLOW_GOING_S = 0.05
 POSTGRES_DISK_MB = 256
 SPOOL_DISK_MB = 16
-LONGEST_SEGMENTS = 100
+MAX_SEGMENTS = 100
 SWEEPS = {"SWEEP_EVERY_S": "20", "SWEEP_GRACE_S": "15"}  # what only a sweep heals is healed within a test's time
 
 
@@ -181,7 +181,7 @@ def _use_up_segments(connection: psycopg.Connection) -> None:
     no room for makes it panic.
     """
     try:
-        for _ in range(LONGEST_SEGMENTS):
+        for _ in range(MAX_SEGMENTS):
             connection.execute("SELECT pg_logical_emit_message(false, 'fault', 'disk full'), pg_switch_wal()")
     except psycopg.OperationalError:
         return

@@ -18,7 +18,7 @@ from supervisor_tasks.config.settings import IN_FILES
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.images.containers import POSTGRES, REDIS, Containers, engine, inspected
 
-MOST_MB = 350
+MAX_MB = 350
 ENDS_WITHIN_S = 60
 KILLED = 137
 DEMO = REPOSITORY / "devgrid" / "workflows" / "one-minute.yaml"  # which `make demo` runs
@@ -133,7 +133,7 @@ def status_of(port: int, page: str) -> int:
 
 def test_image__is_small_labelled_and_not_roots(image: str) -> None:
     about = inspected(image)
-    assert about["Size"] < MOST_MB * 10**6
+    assert about["Size"] < MAX_MB * 10**6
     assert about["Labels"]["org.opencontainers.image.version"] == "1.2.3"
     assert about["Labels"]["org.opencontainers.image.revision"] == "0123456789abcdef"
     configuration = about["Config"]

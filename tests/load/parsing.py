@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.registry import SUITE
-from benchmarks.sections import MOST_BYTES
+from benchmarks.sections import MAX_BYTES
 from tests.load.figures import Figure
 from tests.support.benchmark_plans import DATA, NONCE, printed
 
@@ -29,7 +29,7 @@ def outputs() -> Iterator[tuple[str, str, bytes]]:
 
 def filled(section: str, filling: str, end: str) -> bytes:
     """A section of about 10 MB: the filling, many times over, and the end."""
-    room = MOST_BYTES - len(end) - 1000
+    room = MAX_BYTES - len(end) - 1000
     return printed((section, filling * (room // len(filling)) + end), notes=("fact volume.scratch planned",))
 
 

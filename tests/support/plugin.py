@@ -25,7 +25,7 @@ STARTS_SLURM = {
     ("tests.support.submitting", "SubmissionEnv"),
 }
 # Files that take long begin first, or the last worker would have one to itself. Unit tests fill the gaps at the end.
-LONGEST_FIRST = (
+MAX_FIRST = (
     "tests/chaos/test_crashes.py",
     "tests/e2e/test_sweep.py",
     "tests/integration/jobs/test_submission.py",
@@ -73,9 +73,9 @@ def pytest_report_header() -> str:
 
 
 def _rank(item: pytest.Item) -> int:
-    """Where the test's file stands in LONGEST_FIRST."""
-    places = (place for place, begin in enumerate(LONGEST_FIRST) if item.nodeid.startswith(begin))
-    return next(places, len(LONGEST_FIRST))
+    """Where the test's file stands in MAX_FIRST."""
+    places = (place for place, begin in enumerate(MAX_FIRST) if item.nodeid.startswith(begin))
+    return next(places, len(MAX_FIRST))
 
 
 # --- which tests run over both ways to SLURM ----------------------------------------------------------------------------

@@ -83,13 +83,15 @@ def test_pages__each__is_found_from_the_readme() -> None:
     assert [page for page in PAGES if (REPOSITORY / page) not in found] == []
 
 
-LONGEST = 120
+MAX_LINE_LENGTH = 120
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page__its_lines__have_120_characters_at_most(page: str) -> None:
     lines = CODE.sub("", text_of(page)).splitlines()
-    longer = [line for line in lines if len(line) > LONGEST and not line.startswith("|")]  # a table's row is one line
+    longer = [
+        line for line in lines if len(line) > MAX_LINE_LENGTH and not line.startswith("|")
+    ]  # a table's row is one line
     assert longer == []
 
 

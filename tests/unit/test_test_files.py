@@ -8,7 +8,7 @@ TESTS = REPOSITORY / "tests"
 MIRRORS = ("unit", "integration")
 OF_NO_PACKAGE = {"benchmarks", "devgrid", "docker", "grpc_callbacks", "plugins"}
 HELPERS_OF_THEIR_OWN = {"support", "chaos", "load", "images"}  # programs and stacks that no other folder uses
-MOST_CHARACTERS = 80  # of a test's name
+MAX_CHARACTERS = 80  # of a test's name
 TEST = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
 
 
@@ -40,6 +40,6 @@ def test_names__of_all_tests__have_at_most_80_characters() -> None:
         f"{path.relative_to(TESTS)}: {name}"
         for path in _python_files(TESTS)
         for name in TEST.findall(path.read_text())
-        if len(name) > MOST_CHARACTERS
+        if len(name) > MAX_CHARACTERS
     ]
-    assert not long, f"names of more than {MOST_CHARACTERS} characters: {long}"
+    assert not long, f"names of more than {MAX_CHARACTERS} characters: {long}"

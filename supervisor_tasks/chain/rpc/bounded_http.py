@@ -19,10 +19,10 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 CONNECTIONS = 16
-MOST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 
 
-def session(deadline_s: float, most_bytes: int = MOST_BYTES) -> requests.Session:
+def session(deadline_s: float, most_bytes: int = MAX_BYTES) -> requests.Session:
     """A session whose answers are bounded in time and size. The deadline runs from the end of the request until the
     last byte has come.
     """
@@ -31,7 +31,7 @@ def session(deadline_s: float, most_bytes: int = MOST_BYTES) -> requests.Session
 
 def prepared_session(deadline_s: float) -> requests.Session:
     """As `session`, for many requests to few addresses: see _PreparedSession."""
-    return _bounded(_PreparedSession(), deadline_s, MOST_BYTES)
+    return _bounded(_PreparedSession(), deadline_s, MAX_BYTES)
 
 
 def _bounded(bounded: requests.Session, deadline_s: float, most_bytes: int) -> requests.Session:

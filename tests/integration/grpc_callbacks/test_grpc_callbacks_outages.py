@@ -27,7 +27,7 @@ from devgrid.machine import deadline
 from devgrid.processes import Processes, Running, answers, free_port, wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
-from grpc_callbacks.notifier import MOST_WAITING, PAUSE_S, PollNotifier
+from grpc_callbacks.notifier import MAX_WAITING, PAUSE_S, PollNotifier
 from plugins.authorized_keys import ANSWERS_WITHIN_S
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
@@ -299,7 +299,7 @@ def test_storm_of_forged_callbacks__no_worker__redis_holds_a_few_messages(site: 
             lies = [messages.SetJobStatusRequest(name=f"0x{n:064x}", id=1 + n, status=ended) for n in numbers]
             for answer in [say.future(lie, timeout=deadline(120)) for lie in lies]:
                 answer.exception()  # most are told that there is no more room for them
-        assert 1 <= redis.llen(f"{site.environment['CLUSTER_NAME']}.slurm") <= MOST_WAITING
+        assert 1 <= redis.llen(f"{site.environment['CLUSTER_NAME']}.slurm") <= MAX_WAITING
         assert redis.info("memory")["used_memory"] - used_before < 5_000_000
     site.processes.kill(running, signal.SIGTERM)
 

@@ -20,7 +20,7 @@ from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.accounts.directory import AccountForm, Directory, Member
 from supervisor_tasks.accounts.sync import make_accounts
-from supervisor_tasks.chain.rpc.bounded_http import MOST_BYTES
+from supervisor_tasks.chain.rpc.bounded_http import MAX_BYTES
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.context import ReconciliationServices, WorkerContext
@@ -53,7 +53,7 @@ class Picky:
             entries: list[dict[str, Any]] = json.load(answer)
         refused = {call["id"] for call in json.loads(body) if self._is_too_much(call)}
         if refused and self.talkative:
-            return b"[" + b" " * MOST_BYTES + b"]"
+            return b"[" + b" " * MAX_BYTES + b"]"
         return json.dumps(
             [
                 {"jsonrpc": "2.0", "id": entry["id"], "error": TOO_MANY} if entry["id"] in refused else entry

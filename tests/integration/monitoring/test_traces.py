@@ -20,11 +20,11 @@ from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.model import Job
 from supervisor_tasks.jobs.trace import Recorded
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.monitoring.otlp import BATCH, CLOSE_S, MOST_SPANS, OtlpTracer
+from supervisor_tasks.monitoring.otlp import BATCH, CLOSE_S, MAX_SPANS, OtlpTracer
 from tests.support.ledger import bring_to_queued, job_id, migrated
 from tests.support.traces import TraceReceiver, trace_receiver
 
-MANY = 3 * MOST_SPANS
+MANY = 3 * MAX_SPANS
 # What a fleet's processes import, and what they get with and without the setting. The parts that redis imports by itself,
 # if they are there, are those of metrics.
 PROBE = """
@@ -148,9 +148,9 @@ def test_receiver_is_slow__the_queue_is_bounded(receiver: TraceReceiver) -> None
     assert receiver.asked.wait(deadline(30.0))
     tell(tracer, MANY)
     receiver.let_go.set()
-    wait_until(lambda: len(receiver.spans) >= MOST_SPANS - BATCH, "what waits to arrive", 60.0, 0.05)
+    wait_until(lambda: len(receiver.spans) >= MAX_SPANS - BATCH, "what waits to arrive", 60.0, 0.05)
     tracer.close()
-    assert len(receiver.spans) <= MOST_SPANS + 2 * BATCH
+    assert len(receiver.spans) <= MAX_SPANS + 2 * BATCH
 
 
 def test_close__spans_that_wait__are_sent(receiver: TraceReceiver) -> None:

@@ -29,7 +29,7 @@ from tests.support.spooling import events, name_of, new_spool, serving, start_re
 AT_ONCE_S = 0.3  # less than the reporter's own look round
 PROMPT_S = 1.0
 ENDS_WITHIN_S = 8.0  # Python and gRPC included; less than what a call may take
-LONGEST_WAIT_S = 2.0
+MAX_WAIT_S = 2.0
 START, END = (JOB_STATUS_RUNNING, 0), (JOB_STATUS_FAILED, 768)
 
 
@@ -191,7 +191,7 @@ def test_reporter__supervisor_back_after_an_outage__hears_within_the_longest_wai
         back_s = time.monotonic()
         wait_until(lambda: bool(supervisor.calls), "the call", 60.0)
         # the reporter's wait, and that of its channel, which restarts at most so much later
-        assert supervisor.calls[0][0] - back_s < 2 * LONGEST_WAIT_S + PROMPT_S
+        assert supervisor.calls[0][0] - back_s < 2 * MAX_WAIT_S + PROMPT_S
 
 
 @pytest.mark.quiet_machine
@@ -262,7 +262,7 @@ def errors(processes: Processes) -> list[dict[str, Any]]:
 
 
 def longest_waits(processes: Processes) -> list[dict[str, Any]]:
-    return [line for line in said(processes, "delivery_postponed") if line["again_s"] == LONGEST_WAIT_S]
+    return [line for line in said(processes, "delivery_postponed") if line["again_s"] == MAX_WAIT_S]
 
 
 @pytest.mark.parametrize("code", ["UNIMPLEMENTED", "DEADLINE_EXCEEDED", "UNKNOWN", "PERMISSION_DENIED"])

@@ -80,7 +80,7 @@ def test_silent_login_node__is_left_after_a_while__and_a_new_connection_is_tried
 
 @pytest.mark.parametrize("where", ["", " >&2"])
 def test_output_without_end__is_not_kept(login: Login, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_command, "MOST_OUTPUT", 2**20)
+    monkeypatch.setattr(ssh_command, "MAX_OUTPUT", 2**20)
     ssh = login.ssh(login.sshd)
     with pytest.raises(SshCutError):
         ssh.run(CUSTOMER, ["/bin/sh", "-c", f"yes{where}"], timeout_s=3.0)
@@ -89,7 +89,7 @@ def test_output_without_end__is_not_kept(login: Login, where: str, monkeypatch: 
 
 
 def test_connection_in_use__is_not_closed_to_make_room(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 1)
     ssh = login.ssh(login.sshd)
     begun = login.home / "begun"
     answers: list[int] = []

@@ -594,7 +594,7 @@ def _waited(fleet: ChainHarness, seconds: float) -> None:
 def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
-    for _ in range(claim_backoff.MOST_REVERTED):
+    for _ in range(claim_backoff.MAX_REVERTED):
         assert fleet.alarms() == set()
         _claim_in_vain(chain, provider, fleet)
     assert fleet.states() == ["REVERTED"] * 3
@@ -621,7 +621,7 @@ def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds
 
 def test_claims_that_revert_now_and_then__are_no_alarm(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
     for _ in range(2):
-        for _ in range(claim_backoff.MOST_REVERTED - 1):
+        for _ in range(claim_backoff.MAX_REVERTED - 1):
             _claim_in_vain(chain, provider, fleet)
         scheduled_jobs(chain, provider, 1)
         claim(fleet.site)

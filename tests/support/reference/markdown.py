@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-LONGEST = 120
+MAX_LINE_LENGTH = 120
 SHORT_CODE = re.compile(r"`[^`]{1,70}`")
 UNBROKEN = "\x01"  # stands for a space at which no line ends
 GENERATED = "Written by `make docs` from the code: change it there."
@@ -35,7 +35,7 @@ def wrapped(text: str, first: str, then: str) -> list[str]:
     kept = SHORT_CODE.sub(lambda code: code[0].replace(" ", UNBROKEN), " ".join(text.split()))
     lines = textwrap.wrap(
         kept,
-        LONGEST,
+        MAX_LINE_LENGTH,
         initial_indent=first,
         subsequent_indent=then,
         break_long_words=False,

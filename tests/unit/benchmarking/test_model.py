@@ -26,8 +26,8 @@ from supervisor_tasks.benchmarking.model import (
 )
 from supervisor_tasks.benchmarking.outcome import (
     LONG_WAIT_S,
-    LONGEST_LOOK_S,
-    LONGEST_WAIT_S,
+    MAX_LOOK_S,
+    MAX_WAIT_S,
     NODES_COUNTED_AFTER_S,
     OUTPUT_LATE_S,
     SUBMISSIONS,
@@ -156,7 +156,7 @@ def test_look__at_what_has_not_ended__looks_again(state: str) -> None:
     change = after_look(one(BenchmarkState.SUBMITTING, called_s_ago=10), record(state), SETTLED_S)
     assert (change.stage, change.slurm_id, change.poll_delay_s) == (BenchmarkState.SUBMITTED, 7, 5.0)
     change = after_look(one(BenchmarkState.SUBMITTED, called_s_ago=math.inf), record(state), SETTLED_S)
-    assert change.poll_delay_s == LONGEST_LOOK_S
+    assert change.poll_delay_s == MAX_LOOK_S
 
 
 def test_look__at_a_job_that_waits__says_for_what() -> None:
@@ -169,12 +169,12 @@ def test_look__at_a_job_that_waits__says_for_what() -> None:
     [
         ("PENDING", "PartitionTimeLimit", 5.0, r"without end: PartitionTimeLimit \(it asked for 7 min\)"),
         ("PENDING", "JobHeldAdmin", 5.0, "JobHeldAdmin"),
-        ("PENDING", "Priority", LONGEST_WAIT_S + 1, r"48 h: PENDING \(Priority\)"),
-        ("PENDING", "Priority", LONGEST_WAIT_S, "^$"),
+        ("PENDING", "Priority", MAX_WAIT_S + 1, r"48 h: PENDING \(Priority\)"),
+        ("PENDING", "Priority", MAX_WAIT_S, "^$"),
         ("PENDING", "Resources", math.inf, "^$"),
         ("PENDING", "ReqNodeNotAvail, UnavailableNodes:node1", 5.0, "^$"),
-        ("RUNNING", "None", LONGEST_WAIT_S + 1, "^$"),
-        ("COMPLETED", "PartitionTimeLimit", LONGEST_WAIT_S + 1, "^$"),
+        ("RUNNING", "None", MAX_WAIT_S + 1, "^$"),
+        ("COMPLETED", "PartitionTimeLimit", MAX_WAIT_S + 1, "^$"),
     ],
 )
 def test_job_that_waits__is_given_up_when_slurm_will_not_begin_it_or_not_in_time(

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.registry import SUITE
 from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
-from benchmarks.sections import MOST_BYTES, taken_apart
+from benchmarks.sections import MAX_BYTES, taken_apart
 from tests.support.benchmark_plans import DATA, NONCE, printed
 
 
@@ -274,9 +274,9 @@ def test_output__marks_of_another_run__are_noise() -> None:
 
 
 def test_output__more_than_ten_megabytes__reads_the_last_of_them() -> None:
-    noise = b"\x1b[32m Prog= 1.61% iGF= 1.0\x1b[0m\r\n" * (MOST_BYTES // 20)
+    noise = b"\x1b[32m Prog= 1.61% iGF= 1.0\x1b[0m\r\n" * (MAX_BYTES // 20)
     output = printed(("hpl", "THE BODY")).replace(b"THE BODY", noise + sample("hpcc-1.5.0.txt").encode())
-    assert len(output) > MOST_BYTES
+    assert len(output) > MAX_BYTES
     assert SUITE["hpl"].parse(output, NONCE).numbers["compute.gflops"].number == 1.153
     with pytest.raises(UnreadableOutputError):
         SUITE["hpl"].parse(printed(("hpl", sample("hpcc-1.5.0.txt"))) + noise, NONCE)

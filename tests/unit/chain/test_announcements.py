@@ -8,7 +8,7 @@ import pytest
 from supervisor_tasks.chain.announcements import (
     BEHIND_S,
     LEAST_SILENT_S,
-    MOST_SILENT_S,
+    MAX_SILENT_S,
     NO_BLOCK,
     NOT_CONNECTED,
     Announcements,
@@ -28,11 +28,11 @@ def announced(every_s: float, number: int = 10) -> Announcements:
 @pytest.mark.parametrize(
     ("gaps_s", "expected_s"),
     [
-        ([], MOST_SILENT_S if LEAST_SILENT_S * 3 > MOST_SILENT_S else 6.0),
+        ([], MAX_SILENT_S if LEAST_SILENT_S * 3 > MAX_SILENT_S else 6.0),
         ([0.01] * 9, LEAST_SILENT_S),
         ([1.0] * 9, 3.0),
         ([1.0] * 8 + [3600.0], 3.0),
-        ([12.0] * 9, MOST_SILENT_S),
+        ([12.0] * 9, MAX_SILENT_S),
     ],
 )
 def test_silent_after_s__three_usual_gaps_within_bounds(gaps_s: list[float], expected_s: float) -> None:

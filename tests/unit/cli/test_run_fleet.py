@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor_tasks.cli.run_fleet import FLEET, LASTED_S, LONGEST_PAUSE_S, Child, environment_of
+from supervisor_tasks.cli.run_fleet import FLEET, LASTED_S, MAX_PAUSE_S, Child, environment_of
 
 GIVEN = {
     "ETH_PRIVATE_KEY": "k",
@@ -41,7 +41,7 @@ def test_child__ends_again_and_again__waits_longer_up_to_a_bound() -> None:
     for _ in range(7):
         child.ended(1.0)
         waits.append(child.start_at_s - 1.0)
-    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, MAX_PAUSE_S, MAX_PAUSE_S]
     child.started_s = 1.0
     child.ended(1.0 + LASTED_S)
     assert (child.restarts, child.start_at_s) == (1, 2.0 + LASTED_S)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from supervisor_tasks.dashboard.task_columns import MOST_ARGUMENTS, MOST_RESULT, shown_task
+from supervisor_tasks.dashboard.task_columns import MAX_ARGUMENTS, MAX_RESULT, shown_task
 
 JOB = "0x" + "a" * 64
 
@@ -25,5 +25,5 @@ def test_shown_task__its_result__has_cut_ids(text: str | None, shown: str) -> No
 
 def test_shown_task__of_many_jobs__is_cut() -> None:
     task = shown_task(SimpleNamespace(args=f"({', '.join([JOB] * 90)})", result="; ".join([JOB] * 90)))
-    assert len(task.args) == MOST_ARGUMENTS
-    assert len(task.result) == MOST_RESULT
+    assert len(task.args) == MAX_ARGUMENTS
+    assert len(task.result) == MAX_RESULT

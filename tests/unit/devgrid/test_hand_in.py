@@ -5,8 +5,8 @@ import pytest
 from devgrid.chain.model import ChainNode, ChainPrices, JobDefinition, Provider
 from devgrid.hand_in import (
     CREDIT,
-    MOST_FILE_BYTES,
-    MOST_SCRIPT_BYTES,
+    MAX_FILE_BYTES,
+    MAX_SCRIPT_BYTES,
     HandInError,
     check_balance,
     check_file_size,
@@ -87,9 +87,9 @@ def test_check_balance__more_than_there_is__is_refused() -> None:
 
 
 def test_check_sizes__at_and_above_the_bound__are_told_apart() -> None:
-    check_file_size("f", MOST_FILE_BYTES)
-    check_script_size(MOST_SCRIPT_BYTES)
+    check_file_size("f", MAX_FILE_BYTES)
+    check_script_size(MAX_SCRIPT_BYTES)
     with pytest.raises(HandInError, match="f: found more than 1,000,000 bytes"):
-        check_file_size("f", MOST_FILE_BYTES + 1)
+        check_file_size("f", MAX_FILE_BYTES + 1)
     with pytest.raises(HandInError, match="4,000,001 bytes"):
-        check_script_size(MOST_SCRIPT_BYTES + 1)
+        check_script_size(MAX_SCRIPT_BYTES + 1)

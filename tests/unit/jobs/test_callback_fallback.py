@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor_tasks.jobs.callback_fallback import (
-    LONGEST_GAP_S,
+    MAX_GAP_S,
     SUSPENDED,
     CallbackRecord,
     ConflictingOutcomes,
@@ -116,7 +116,7 @@ def test_believed__ended_by_slurm__has_no_exit_status() -> None:
 
 def test_poll_delay_s__more_callbacks__is_zero_first_and_grows_to_the_longest_gap() -> None:
     assert [poll_delay_s(heard) for heard in range(1, 12)] == [0, 0, 0, 0, 1, 2, 4, 8, 16, 30, 30]
-    assert poll_delay_s(10**6) == LONGEST_GAP_S
+    assert poll_delay_s(10**6) == MAX_GAP_S
 
 
 def test_believed__of_a_job_that_was_suspended__is_for_the_operator() -> None:

@@ -12,7 +12,7 @@ from supervisor_tasks.jobs.model import (
     SlurmId,
     State,
 )
-from supervisor_tasks.jobs.task_summary import JOB_FAILED, MOST_CHARACTERS, MOST_JOBS, summary, with_news
+from supervisor_tasks.jobs.task_summary import JOB_FAILED, MAX_CHARACTERS, MAX_JOBS, summary, with_news
 
 JOB = Job(
     job_id=JobId("0x" + "a" * 64),
@@ -54,9 +54,9 @@ def test_summary__a_finished_job__is_no_failure() -> None:
 
 
 def test_summary__more_jobs_than_fit__are_counted() -> None:
-    line = summary(job(number) for number in range(MOST_JOBS + 5)) or ""
+    line = summary(job(number) for number in range(MAX_JOBS + 5)) or ""
     assert line.endswith("; and 5 more")
-    assert len(line) < MOST_CHARACTERS
+    assert len(line) < MAX_CHARACTERS
 
 
 def test_with_news__only_looked_at_again__is_no_news() -> None:

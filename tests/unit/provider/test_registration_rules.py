@@ -13,8 +13,8 @@ from supervisor_tasks.provider.measuring_rules import after_asking_for_a_run, ru
 from supervisor_tasks.provider.offer import Machine, Offer, Prices, machines_digest, sorted_labels
 from supervisor_tasks.provider.registration_rules import (
     LOOK_LASTS_S,
+    MAX_TRIES,
     MEASURED_LASTS_S,
-    MOST_TRIES,
     Action,
     CompletedRun,
     MeasuredState,
@@ -419,7 +419,7 @@ def test_rejected__approved_after_all__is_forgiven() -> None:
 
 def test_decide__reverted_again_and_again__gives_up_until_requested() -> None:
     found = replace(sent_and(chain()), fate=TransactionStatus(), memory=RegistrationRecord())
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         decision = decide(found)
         assert decision.action is Action.REGISTER
         assert decision.offer is not None

@@ -15,7 +15,7 @@ from devgrid.machine import deadline
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
 from supervisor_tasks.jobs.effect_timing import BEFORE_SECOND_SEARCH_S, submission_window_s
 from supervisor_tasks.slurm.guarded_command import (
-    MOST_ANSWER,
+    MAX_ANSWER,
     Answers,
     AnswerTooLongError,
     LoginClock,
@@ -278,9 +278,9 @@ def test_answers__longer_than_is_kept__are_unknown() -> None:
     answers = Answers(DELIMITER, 1, lambda *_: None, time.monotonic)
     answers.stdout(f"{DELIMITER}\n".encode())
     with pytest.raises(AnswerTooLongError):
-        answers.stdout(b"x" * (MOST_ANSWER + 1))
+        answers.stdout(b"x" * (MAX_ANSWER + 1))
     with pytest.raises(AnswerTooLongError):
-        answers.stderr(b"x" * (MOST_ANSWER + 1))
+        answers.stderr(b"x" * (MAX_ANSWER + 1))
 
 
 # --- time --------------------------------------------------------------------------------------------------------------------
