@@ -9,12 +9,12 @@ import requests
 
 from devgrid import REPOSITORY
 from devgrid.processes import Processes, Running, answers, free_port, wait_until
-from supervisor_tasks.cli import run
+from supervisor_tasks.cli import run_command
 from supervisor_tasks.config import settings, ssh_keys
 from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access
 from supervisor_tasks.worker import needs_of_command
 
-CELERY = (sys.executable, *run.START, *run.CELERY)
+CELERY = (sys.executable, *run_command.START, *run_command.CELERY)
 # A worker alone talks only to the broker; without these it is ready a second earlier. Flower knows it by its heartbeat.
 LONE_WORKER = ("--without-gossip", "--without-mingle")
 
@@ -74,7 +74,7 @@ class Fleet:
         environment = self._without(CHAIN | FLOWER, Need.SSH_PUBLIC)
         if "SLURM_SSH_PRIVATE_KEY" in self.environment and slurm_access(self.environment) is SlurmAccess.SSH_KEY:
             environment["SLURM_SSH_PUBLIC_KEY"] = ssh_keys.public_half(self.environment["SLURM_SSH_PRIVATE_KEY"])
-        running = self._start("callbacks", [sys.executable, *run.START, "grpc_callbacks"], environment)
+        running = self._start("callbacks", [sys.executable, *run_command.START, "grpc_callbacks"], environment)
         if wait:
             self.wait_for_callbacks()
         return running

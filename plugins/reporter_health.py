@@ -14,9 +14,9 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from plugins import spool
 from plugins.json_log import EventLog
 from plugins.probes.dependencies import Dependencies, Dependency
+from plugins.probes.http_server import Page, ProbeServer
 from plugins.probes.pages import livez, readyz
 from plugins.probes.progress import LOOP
-from plugins.probes.server import Page, ProbeServer
 
 Labels = Mapping[str, str]
 log = EventLog("reporter")

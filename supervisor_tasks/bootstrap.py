@@ -30,7 +30,7 @@ from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.indexer.new_blocks import NewBlocks
 from supervisor_tasks.jobs.batch import BATCH_POLICIES, Batch
 from supervisor_tasks.jobs.model import Address
-from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.journal import Journal
 from supervisor_tasks.ledger.ledger import Ledger

@@ -14,7 +14,7 @@ from supervisor_tasks.grid.job_definitions import JobDefinitions
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.jobs.trace import NoTraces, Tracer
-from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.notifications.channels import Notifier
 from supervisor_tasks.provider.offer import Prices

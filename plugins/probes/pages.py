@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from plugins.probes.dependencies import Dependencies
+from plugins.probes.http_server import JSON, Page
 from plugins.probes.progress import STANDS_AFTER_S, Progress
-from plugins.probes.server import JSON, Page
 
 
 def livez(loop: Progress, dependencies: Dependencies) -> Page:

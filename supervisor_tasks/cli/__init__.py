@@ -24,11 +24,11 @@ def main(words: Sequence[str] | None = None) -> None:
     """
     words = sys.argv[1:] if words is None else words
     if words[:1] == ["health"]:
-        from supervisor_tasks.cli.health import main as health
+        from supervisor_tasks.cli.health_command import main as health
 
         sys.exit(health(words[1:]))
     if words[:1] == ["run"]:
-        from supervisor_tasks.cli.run import main as run
+        from supervisor_tasks.cli.run_command import main as run
 
         run(words[1:])
     from supervisor_tasks.cli.app import app

@@ -19,7 +19,7 @@ from supervisor_tasks.cli.wording import counted, listed, worded
 from supervisor_tasks.ledger.alarm_meanings import MEANINGS
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.incidents import ChannelOutcome, Incidents
-from supervisor_tasks.notifications.model import Silence, page_of
+from supervisor_tasks.notifications.incident_messages import Silence, page_of
 
 POLL_S = 0.2
 MAX_SILENCE = timedelta(days=31)  # who wants no alarm for longer changes what causes it

@@ -24,7 +24,7 @@ from supervisor_tasks.config.embedded_servers import NoDatabaseError, running_da
 from supervisor_tasks.config.settings import Settings, SettingsError, load
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.jobs.model import Job, JobId
-from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.clusters import known_clusters
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.ledger import Ledger

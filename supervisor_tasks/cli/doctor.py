@@ -16,7 +16,7 @@ from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import STYLES, Cell, Column, View
 from supervisor_tasks.config.settings import SettingsError
 from supervisor_tasks.config.variables import given_secrets
-from supervisor_tasks.doctor.model import Finding, Level, worst
+from supervisor_tasks.doctor.check_results import Finding, Level, worst
 
 WITHIN_S = 5.0  # as doctor/examination.py; with the command's start, the answer is there within 10 s
 FINDINGS = View(

@@ -20,7 +20,7 @@ from typing import IO
 import structlog
 
 from supervisor_tasks.cli.fleet_flags import Flags
-from supervisor_tasks.cli.run import SERVERS, WRONG_SETTINGS, command, environment, missing_servers
+from supervisor_tasks.cli.run_command import SERVERS, WRONG_SETTINGS, command, environment, missing_servers
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access
 from supervisor_tasks.config.process_guard import guard_process

@@ -19,7 +19,7 @@ from pydantic_settings import NoDecode
 
 from benchmarks import plan
 from benchmarks.label_format import normalised
-from supervisor_tasks.notifications.rules import QuietHours
+from supervisor_tasks.notifications.delivery_rules import QuietHours
 from supervisor_tasks.provider.offer import normalised_labels
 
 LEAST_INTERVAL_S = 3600.0

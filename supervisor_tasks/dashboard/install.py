@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from flower import urls
 from tornado.web import url
 
-from supervisor_tasks.dashboard.pages import FilePage, JobPage, JobsPage, WithOurTemplates
+from supervisor_tasks.dashboard.flower_pages import FilePage, JobPage, JobsPage, WithOurTemplates
 
 if TYPE_CHECKING:
     from supervisor_tasks.dashboard.ledger_reader import LedgerReader

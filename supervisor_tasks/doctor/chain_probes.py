@@ -12,8 +12,8 @@ from websockets.sync.client import connect
 
 from supervisor_tasks.chain.rpc.client import Rpc, require
 from supervisor_tasks.config.url_secrets import shown
+from supervisor_tasks.doctor.check_results import Finding, NotTriedError
 from supervisor_tasks.doctor.examination import Probe, said
-from supervisor_tasks.doctor.model import Finding, NotTriedError
 from supervisor_tasks.doctor.shared import CONNECT_S, Examined
 from supervisor_tasks.doctor.verdicts import (
     EndpointSeen,
@@ -25,7 +25,7 @@ from supervisor_tasks.doctor.verdicts import (
     standing_verdict,
     wallet_verdict,
 )
-from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
+from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
 from supervisor_tasks.ledger.tick_names import IDLE_S, SCANNED
 from supervisor_tasks.monitoring.health import MISSED

@@ -7,8 +7,8 @@ from supervisor_tasks.config.needs import SlurmAccess
 from supervisor_tasks.config.settings import Settings, SettingsError
 from supervisor_tasks.config.variables import mistyped
 from supervisor_tasks.doctor import chain_probes, grid_probes, ledger_probes, slurm_probes
+from supervisor_tasks.doctor.check_results import Finding
 from supervisor_tasks.doctor.examination import DEADLINE_S, Probe, examine
-from supervisor_tasks.doctor.model import Finding
 from supervisor_tasks.doctor.shared import Examined, moment_s, readable_settings
 from supervisor_tasks.doctor.verdicts import mistyped_verdicts, settings_verdicts
 

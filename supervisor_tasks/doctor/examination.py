@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from supervisor_tasks.doctor.model import Finding, NotTriedError, red, skipped
+from supervisor_tasks.doctor.check_results import Finding, NotTriedError, red, skipped
 
 DEADLINE_S = 5.0  # for all probes; with the start of the command, the answer is there within 10 s
 MARGIN_S = 0.7  # what waits for something that another probe tries gives up so much earlier

@@ -18,8 +18,8 @@ from protos.sbatchapi.v1alpha1.sbatch_pb2 import ChallengeRequest
 from protos.sbatchapi.v1alpha1.sbatch_pb2_grpc import AuthAPIStub
 from supervisor_tasks.bootstrap import channels_of, directory_of
 from supervisor_tasks.config.settings import Settings
+from supervisor_tasks.doctor.check_results import Finding, NotTriedError, green, red, yellow
 from supervisor_tasks.doctor.examination import Probe, said
-from supervisor_tasks.doctor.model import Finding, NotTriedError, green, red, yellow
 from supervisor_tasks.doctor.shared import CONNECT_S, Examined
 from supervisor_tasks.doctor.verdicts import CertificateSeen, certificate_verdict
 from supervisor_tasks.grid.grpc_channels import Channels

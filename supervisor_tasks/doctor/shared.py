@@ -17,8 +17,8 @@ from supervisor_tasks.config.embedded_servers import running_database_url
 from supervisor_tasks.config.needs import Need, SlurmAccess, required_with, slurm_access
 from supervisor_tasks.config.settings import Settings, SettingsError, load
 from supervisor_tasks.context import SlurmServices
+from supervisor_tasks.doctor.check_results import NotTriedError
 from supervisor_tasks.doctor.examination import MARGIN_S, Shared
-from supervisor_tasks.doctor.model import NotTriedError
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.examination_queries import last_customer, server_version

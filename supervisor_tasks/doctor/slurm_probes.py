@@ -8,8 +8,8 @@ from pathlib import Path
 
 import paramiko
 
+from supervisor_tasks.doctor.check_results import Finding, NotTriedError, green
 from supervisor_tasks.doctor.examination import Probe
-from supervisor_tasks.doctor.model import Finding, NotTriedError, green
 from supervisor_tasks.doctor.shared import CONNECT_S, Examined
 from supervisor_tasks.doctor.verdicts import (
     accounting_verdict,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from supervisor_tasks.doctor.model import Finding, green, red, skipped, yellow
+from supervisor_tasks.doctor.check_results import Finding, green, red, skipped, yellow
 from supervisor_tasks.provider.offer import rounded_credits
 
 BEHIND_BLOCKS = 5  # as in chain/rpc/failover.py: looks are not taken at the same moment

@@ -20,7 +20,7 @@ from supervisor_tasks.indexer.reorg import end_doubts, look_for_fork, look_for_l
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
+from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.read_once import reading_once

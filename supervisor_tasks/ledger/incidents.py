@@ -19,8 +19,8 @@ from sqlalchemy import Connection, Engine, text
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.incidents_sql import MAY_BE_SENT, MESSAGE_STATE
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
-from supervisor_tasks.notifications.model import TEST, Incident, MessageKind, Silence
-from supervisor_tasks.notifications.rules import NoticePlan
+from supervisor_tasks.notifications.delivery_rules import NoticePlan
+from supervisor_tasks.notifications.incident_messages import TEST, Incident, MessageKind, Silence
 
 MAX_INCIDENTS = 100  # incidents or messages that are read at a time
 KEPT_DAYS = 90  # incidents that are closed

@@ -18,7 +18,7 @@ from supervisor_tasks.jobs.task_summary import with_news
 from supervisor_tasks.ledger import changed_jobs
 from supervisor_tasks.ledger.alarm_store import Alarms, Switches
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
-from supervisor_tasks.ledger.blocks import Cursors
+from supervisor_tasks.ledger.block_reads import Cursors
 from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.callbacks import CallbackReader
 from supervisor_tasks.ledger.counters import Counters

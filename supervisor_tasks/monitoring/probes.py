@@ -17,9 +17,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from plugins.probes.dependencies import Dependencies, Dependency
+from plugins.probes.http_server import Page, Pages, ProbeServer
 from plugins.probes.pages import livez, readyz
 from plugins.probes.progress import LOOP, Progress
-from plugins.probes.server import Page, Pages, ProbeServer
 from supervisor_tasks.config.embedded_servers import broker_tls, broker_url, database_url
 from supervisor_tasks.config.settings import Settings, SettingsError, load_or_exit, or_exit
 from supervisor_tasks.messaging.queues import Queue

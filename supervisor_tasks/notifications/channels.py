@@ -29,9 +29,9 @@ from supervisor_tasks.chain.rpc.bounded_http import session
 from supervisor_tasks.config.redaction import Hide, hiding
 from supervisor_tasks.config.url_secrets import all_keys
 from supervisor_tasks.errors import TransientError
+from supervisor_tasks.notifications.delivery_rules import Policy
 from supervisor_tasks.notifications.forms import json_form, mail_form
-from supervisor_tasks.notifications.model import TEST, Notice, page_of
-from supervisor_tasks.notifications.rules import Policy
+from supervisor_tasks.notifications.incident_messages import TEST, Notice, page_of
 
 TIMEOUT_S = 10.0  # of HTTP, and of each step of SMTP
 COMMAND_TIMEOUT_S = 30.0

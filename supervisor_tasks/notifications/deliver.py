@@ -18,8 +18,8 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.incidents import OpenMessage
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.notifications.channels import Channel, DeliveryError, Notifier
-from supervisor_tasks.notifications.model import TEST, Incident, MessageKind, Notice
-from supervisor_tasks.notifications.rules import plan
+from supervisor_tasks.notifications.delivery_rules import plan
+from supervisor_tasks.notifications.incident_messages import TEST, Incident, MessageKind, Notice
 
 log = structlog.get_logger()
 

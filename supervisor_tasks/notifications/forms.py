@@ -9,7 +9,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Any
 
-from supervisor_tasks.notifications.model import MessageKind, Notice
+from supervisor_tasks.notifications.incident_messages import MessageKind, Notice
 
 VERSION = 1
 STATUS = {MessageKind.RAISED: "firing", MessageKind.RESOLVED: "resolved", MessageKind.TEST: "test"}

@@ -14,7 +14,7 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import StoredMeasurement, labels_of, latest_of, staying_labels
-from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
+from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.registrations import MEASUREMENT_REQUESTED, NODES, REGISTRATION_REQUESTED, Registrations
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.provider.measuring_rules import after_asking_for_a_run, run_due

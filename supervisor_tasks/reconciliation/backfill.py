@@ -12,7 +12,7 @@ from supervisor_tasks.indexer.claim_ownership import classify_claims
 from supervisor_tasks.indexer.event_logs import decode_logs
 from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.jobs.model import Address, JobId
-from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
+from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.foreign_claims import OthersClaim
 from supervisor_tasks.ledger.ledger import Ledger

@@ -18,7 +18,7 @@ from supervisor_tasks.jobs.events import stored_name
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
-from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
+from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock

@@ -15,7 +15,7 @@ from devgrid import REPOSITORY
 from devgrid.grid import Grid
 from devgrid.options import ClusterOptions, GridOptions
 from devgrid.processes import wait_until
-from supervisor_tasks.cli.run import PROCESSES
+from supervisor_tasks.cli.run_command import PROCESSES
 from supervisor_tasks.config.settings import IN_FILES, Settings
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos import jobs

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from devgrid import REPOSITORY
-from supervisor_tasks.cli.run import PROCESSES
+from supervisor_tasks.cli.run_command import PROCESSES
 from supervisor_tasks.config.settings import IN_FILES, Settings
 
 CHART = REPOSITORY / "docker" / "helm" / "grid-supervisor"

@@ -11,7 +11,7 @@ from devgrid import REPOSITORY
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import answers, free_port, wait_until
-from supervisor_tasks.cli.run import PROCESSES
+from supervisor_tasks.cli.run_command import PROCESSES
 from supervisor_tasks.config import ssh_keys
 from supervisor_tasks.config.needs import KEYS
 from supervisor_tasks.config.settings import IN_FILES

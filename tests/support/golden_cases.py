@@ -16,11 +16,11 @@ from supervisor_tasks.cli.alarm import facts_of as alarm_facts
 from supervisor_tasks.cli.benchmark import BENCHMARKS, NODES, RUNS, VALUES, show_run
 from supervisor_tasks.cli.bill import Bill
 from supervisor_tasks.cli.claim_stops import why_no_claims
-from supervisor_tasks.cli.cluster import CLUSTERS
-from supervisor_tasks.cli.cluster import facts_of as cluster_facts
+from supervisor_tasks.cli.cluster_commands import CLUSTERS
+from supervisor_tasks.cli.cluster_commands import facts_of as cluster_facts
 from supervisor_tasks.cli.config import SETTINGS
 from supervisor_tasks.cli.doctor import show_lines
-from supervisor_tasks.cli.earnings import EARNINGS, bars_of, shown_row
+from supervisor_tasks.cli.earnings_commands import EARNINGS, bars_of, shown_row
 from supervisor_tasks.cli.effect import EFFECTS
 from supervisor_tasks.cli.job import JOBS, with_outcome
 from supervisor_tasks.cli.job_actions import RETRIED
@@ -34,7 +34,7 @@ from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
 from supervisor_tasks.cli.top import KEYS, overview, throughput
 from supervisor_tasks.cli.tx import SIGNATURES, TRANSACTIONS, show_transaction
 from supervisor_tasks.cli.views import View
-from supervisor_tasks.doctor.model import green, skipped
+from supervisor_tasks.doctor.check_results import green, skipped
 from supervisor_tasks.doctor.verdicts import WalletSeen, contract_verdict, host_key_verdict, wallet_verdict
 from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, Job, JobId, Outcome, SlurmId, State, TopUp
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
@@ -42,7 +42,7 @@ from supervisor_tasks.ledger.earnings import Earned, Per
 from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, TickReading, Writer
 from supervisor_tasks.ledger.tick_names import finished_key
-from supervisor_tasks.notifications.model import Silence
+from supervisor_tasks.notifications.incident_messages import Silence
 from supervisor_tasks.provider.offer import Prices
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 

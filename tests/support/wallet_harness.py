@@ -20,7 +20,7 @@ from supervisor_tasks.grid.job_definitions import JobDefinitions
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.jobs.model import JobId
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.wallet.fees import Bounds

@@ -5,6 +5,7 @@ Pure modules and errors may be imported everywhere. tests/unit/test_pure_modules
 """
 
 import tomllib
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import grimp
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOT = "supervisor_tasks"
+PRODUCT = (ROOT, "grpc_callbacks", "plugins", "benchmarks")
 PROCESS = {"tasks", "signals", "worker", "bootstrap", "lifecycle"}  # what a worker starts with; may import anything
 WORKFLOWS = {
     "accounts",
@@ -103,3 +105,15 @@ def test_shared_workflows__each__is_imported_by_another_package() -> None:
         other for module, others in imports().items() for other in others if package_of(module) != package_of(other)
     }
     assert [name for name in SHARED if not any(other == name or other.startswith(f"{name}.") for other in used)] == []
+
+
+# Two that the layout gives one name: plugins import nothing of the supervisor, and benchmarks act on nothing.
+NAMES_OF_TWO = {"context", "crash_points", "model", "plan"}
+
+
+def test_names__of_modules__are_used_once_in_the_product() -> None:
+    files = [file for package in PRODUCT for file in (REPOSITORY / package).rglob("[!_]*.py")]
+    names = Counter(
+        file.stem for file in files if "versions" not in file.parts and not file.stem.endswith(("_pb2", "_grpc"))
+    )
+    assert {name for name, number in names.items() if number > 1} == NAMES_OF_TWO

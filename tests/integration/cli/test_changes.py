@@ -13,7 +13,7 @@ from supervisor_tasks.jobs.events import ScriptFetched, SlurmCompleted, SubmitSt
 from supervisor_tasks.jobs.exclusive_run import park
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
-from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.facts import UNEXPECTED_CLUSTER
 from supervisor_tasks.ledger.foreign_claims import OthersClaim
 from supervisor_tasks.ledger.ledger import JobChange, Ledger

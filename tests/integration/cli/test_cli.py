@@ -31,7 +31,7 @@ from devgrid import REPOSITORY
 from devgrid.machine import deadline, slowness
 from devgrid.processes import wait_until
 from plugins import reporter
-from supervisor_tasks.cli import health
+from supervisor_tasks.cli import health_command
 from supervisor_tasks.cli.context import CliContext, operator
 from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.cli.target import target
@@ -48,7 +48,7 @@ from supervisor_tasks.jobs.events import (
 from supervisor_tasks.jobs.exclusive_run import park
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, Outcome, SlurmId, State
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
-from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import REWIND, SWEEP_REQUESTED, TRANSACTION_REQUESTS
 from supervisor_tasks.ledger.foreign_claims import OthersClaim
@@ -583,8 +583,8 @@ def test_health__from_its_start_to_its_end__takes_half_a_second(
 
 def test_health_and_reporter__their_defaults__are_those_of_the_settings() -> None:
     defaults = (Settings.model_fields["cluster_name"].default, Settings.model_fields["chain_poll_s"].default)
-    assert defaults == (health.CLUSTER_NAME, health.CHAIN_POLL_S)
-    assert reporter.CLUSTER_NAME == health.CLUSTER_NAME
+    assert defaults == (health_command.CLUSTER_NAME, health_command.CHAIN_POLL_S)
+    assert reporter.CLUSTER_NAME == health_command.CLUSTER_NAME
 
 
 def test_health__url_in_a_file__is_read(servers: tuple[Engine, dict[str, str]], ledger: Ledger, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from devgrid import REPOSITORY
 from supervisor_tasks.cli.restarts import RESTART_S
-from supervisor_tasks.cli.run import PROCESSES
+from supervisor_tasks.cli.run_command import PROCESSES
 from supervisor_tasks.config.needs import NOTIFY_KEYS, Need, SlurmAccess, kept
 from supervisor_tasks.config.settings import IN_FILES, SECRETS, Settings
 

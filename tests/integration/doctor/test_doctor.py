@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from devgrid import REPOSITORY
 from devgrid.machine import deadline
-from supervisor_tasks.doctor.model import Level
+from supervisor_tasks.doctor.check_results import Level
 from tests.support.commands import supervisor
 
 MAX_WAIT_S = 10.0

@@ -27,7 +27,7 @@ from supervisor_tasks.context import ReconciliationServices, WorkerContext
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.blocks import CONTRACT_STREAM
+from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.reconciliation import backfill
 from tests.support.wallet_harness import CUSTOMERS, ChainHarness, databases, empty, scheduled_jobs

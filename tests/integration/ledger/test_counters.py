@@ -21,7 +21,7 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
 )
 from supervisor_tasks.jobs.model import ChainStatus, JobId, Outcome
-from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.facts import BALANCE, Balance
 from supervisor_tasks.ledger.figures import read_figures
 from supervisor_tasks.ledger.ledger import JobChange, Ledger

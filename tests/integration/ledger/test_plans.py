@@ -20,7 +20,7 @@ from supervisor_tasks.jobs.claim import WAITING
 from supervisor_tasks.jobs.events import CallbackReceived, SlurmPendingObserved, SubmitStarted
 from supervisor_tasks.jobs.model import EffectKind, JobId, SlurmId
 from supervisor_tasks.ledger import callbacks_sql
-from supervisor_tasks.ledger.blocks import Blocks
+from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.callbacks import UNKNOWN_CHECKED_TO
 from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter

@@ -38,9 +38,9 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED, RuleSettings, due
 from supervisor_tasks.notifications.channels import Command, Mail, Notifier, Tls, Webhook
 from supervisor_tasks.notifications.deliver import notify
+from supervisor_tasks.notifications.delivery_rules import Policy, plan
 from supervisor_tasks.notifications.forms import json_form
 from supervisor_tasks.notifications.from_settings import notifier_of
-from supervisor_tasks.notifications.rules import Policy, plan
 from tests.support.commands import Result, supervisor
 from tests.support.ledger import emptied, migrated, through
 from tests.support.receivers import HANGS, MailReceiver, WebhookReceiver, mail_receiver, webhook_receiver

@@ -13,7 +13,7 @@ import pytest
 
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
-from plugins.probes.server import CONNECTIONS, REQUEST_BYTES, REQUEST_S, Page, ProbeServer
+from plugins.probes.http_server import CONNECTIONS, REQUEST_BYTES, REQUEST_S, Page, ProbeServer
 
 
 def fails() -> Page:

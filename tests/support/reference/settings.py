@@ -24,7 +24,7 @@ How to choose them: [configure a site](../how-to/configure.md). `supervisor conf
 # Which processes a module belongs to. bootstrap.py builds what a worker works with.
 PROCESSES = {
     "grpc_callbacks/": "callbacks",
-    "supervisor_tasks/cli/metrics.py": "metrics",
+    "supervisor_tasks/cli/metrics_command.py": "metrics",
     "supervisor_tasks/cli/": "the command",
     "supervisor_tasks/config/embedded_servers.py": "all",
     "supervisor_tasks/monitoring/probes.py": "worker, beat, callbacks, flower",

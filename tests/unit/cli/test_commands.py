@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from supervisor_tasks import cli
-from supervisor_tasks.cli import run
+from supervisor_tasks.cli import run_command
 from supervisor_tasks.cli.app import MODULES, app
 from supervisor_tasks.cli.exit_codes import MEANINGS, ExitCode
 from tests.support.commands import supervisor
@@ -31,13 +31,13 @@ WITHOUT_COMMANDS = {
         "fleet_flags",
         "run_fleet",
         "exit_codes",
-        "health",
+        "health_command",
         "job_actions",
         "options",
         "output",
         "plot",
         "restarts",
-        "run",
+        "run_command",
     ),
     *("timeline", "views", "wording"),
     "target",
@@ -196,18 +196,18 @@ def test_value__that_is_not_listed__is_told_with_those_that_are() -> None:
     assert "Value error" not in told
 
 
-@pytest.mark.parametrize("process", run.PROCESSES)
+@pytest.mark.parametrize("process", run_command.PROCESSES)
 def test_run__process__is_a_module_of_python_with_its_options(process: str) -> None:
-    argv = run.command(process, ["-Q", "main.chain"])
+    argv = run_command.command(process, ["-Q", "main.chain"])
     assert (argv[0], argv[1], argv[-2:]) == (sys.executable, "-m", ["-Q", "main.chain"])
 
 
 def test_run__health_address__is_of_this_machine_unless_one_is_given() -> None:
-    ports = [process.health_port for process in run.PROCESSES.values() if process.health_port is not None]
+    ports = [process.health_port for process in run_command.PROCESSES.values() if process.health_port is not None]
     assert len(set(ports)) == len(ports) == 5
-    assert run.environment("beat", {"A": "b"}) == {"A": "b", "HEALTH_ADDRESS": "127.0.0.1:9466"}
-    assert run.environment("beat", {"HEALTH_ADDRESS": ":1"}) == {"HEALTH_ADDRESS": ":1"}
-    assert run.environment("migrate", {}) == {}
+    assert run_command.environment("beat", {"A": "b"}) == {"A": "b", "HEALTH_ADDRESS": "127.0.0.1:9466"}
+    assert run_command.environment("beat", {"HEALTH_ADDRESS": ":1"}) == {"HEALTH_ADDRESS": ":1"}
+    assert run_command.environment("migrate", {}) == {}
 
 
 def test_run__unknown_process__is_wrong_usage_and_names_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +215,7 @@ def test_run__unknown_process__is_wrong_usage_and_names_them(capsys: pytest.Capt
         cli.main(["run", "nonsense"])
     assert ended.value.code == ExitCode.USAGE
     told = capsys.readouterr().err
-    assert all(name in told for name in run.PROCESSES)
+    assert all(name in told for name in run_command.PROCESSES)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -7,9 +7,9 @@ import pytest
 from supervisor_tasks.config.needs import NOTIFY_KEYS, Need
 from supervisor_tasks.config.settings import Settings, SettingsError, load
 from supervisor_tasks.notifications.channels import Command, Mail, Tls, Webhook
+from supervisor_tasks.notifications.delivery_rules import QuietHours
 from supervisor_tasks.notifications.from_settings import notifier_of
-from supervisor_tasks.notifications.model import TEST
-from supervisor_tasks.notifications.rules import QuietHours
+from supervisor_tasks.notifications.incident_messages import TEST
 
 MAIL = {
     "NOTIFY_MAIL_TO": "ops@example.org, boss@example.org",

@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from devgrid.machine import deadline
+from supervisor_tasks.doctor.check_results import Finding, Level, NotTriedError, green
 from supervisor_tasks.doctor.examination import Probe, Shared, examine, said
-from supervisor_tasks.doctor.model import Finding, Level, NotTriedError, green
 
 HANGS = threading.Event()  # never set
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from supervisor_tasks.doctor import verdicts
-from supervisor_tasks.doctor.model import Finding, Level, worst
+from supervisor_tasks.doctor.check_results import Finding, Level, worst
 from supervisor_tasks.doctor.verdicts import CertificateSeen, EndpointSeen, WalletSeen
 
 GREEN, YELLOW, RED, SKIPPED = Level.GREEN, Level.YELLOW, Level.RED, Level.SKIPPED

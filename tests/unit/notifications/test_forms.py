@@ -11,7 +11,7 @@ import pytest
 from supervisor_tasks.ledger.alarm_meanings import MEANINGS
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.notifications.forms import alertmanager_form, headline, json_form, mail_form, slack_form
-from supervisor_tasks.notifications.model import MessageKind, Notice
+from supervisor_tasks.notifications.incident_messages import MessageKind, Notice
 
 BEGAN = datetime(2026, 11, 22, 3, 0, tzinfo=UTC)
 ENDED = BEGAN + timedelta(minutes=20)

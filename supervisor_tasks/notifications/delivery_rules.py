@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
-from supervisor_tasks.notifications.model import TEST, Incident, MessageKind
+from supervisor_tasks.notifications.incident_messages import TEST, Incident, MessageKind
 
 DAY = timedelta(days=1)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from devgrid import REPOSITORY
-from supervisor_tasks.cli.run import PROCESSES, command, missing_servers, without_embedded
+from supervisor_tasks.cli.run_command import PROCESSES, command, missing_servers, without_embedded
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, time, timedelta
 
 import pytest
 
-from supervisor_tasks.notifications.model import TEST, Incident, MessageKind, Silence
-from supervisor_tasks.notifications.rules import MessageRequest, NoticePlan, Policy, QuietHours, plan
+from supervisor_tasks.notifications.delivery_rules import MessageRequest, NoticePlan, Policy, QuietHours, plan
+from supervisor_tasks.notifications.incident_messages import TEST, Incident, MessageKind, Silence
 
 SETTLE_S = 300.0
 NIGHT = QuietHours(time(22), time(7))
