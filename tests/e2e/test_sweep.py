@@ -30,7 +30,7 @@ from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.worker_sessions import advisory_lock
 from tests.support.end_states import as_customer, id_of, row_of, scontrol
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.transports import SSH, OnlySsh, only_ssh
+from tests.support.transports import SSH, OnlySsh, only_ssh, rest_in_chaos
 from tests.support.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
 
 GRACE_S = 1.0
@@ -473,6 +473,7 @@ def test_sweep__older_claims__are_read_without_a_sweep_until_one_is_unknown(grid
     end(grid, customer, job_id)
 
 
+@rest_in_chaos
 def test_sweep__slurmctld_hangs__nothing_is_concluded(grid: Grid, customer: Account) -> None:
     job_id = running_job(grid, customer)
     slurmctld = grid.processes.find("slurmctld")
@@ -488,6 +489,7 @@ def test_sweep__slurmctld_hangs__nothing_is_concluded(grid: Grid, customer: Acco
     end(grid, customer, job_id)
 
 
+@rest_in_chaos
 def test_sweep__slurmctld_was_started_again__one_is_made(grid: Grid) -> None:
     before = last_sweep(grid)
     grid.processes.kill(grid.processes.find("slurmctld"))
@@ -548,6 +550,7 @@ def alarms(grid: Grid) -> set[str]:
     return {row.name for row in rows(grid, "SELECT name FROM alarms")}
 
 
+@rest_in_chaos
 def test_sweep__slurm_lost_its_state__jobs_are_held_until_slurm_knows_other_jobs(grid: Grid, customer: Account) -> None:
     first, second = running_job(grid, customer), running_job(grid, customer)
     lose_state(grid)

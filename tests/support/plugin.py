@@ -63,6 +63,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "quiet_machine: has a bound that holds where nothing else runs; `make test` runs it after the others, alone",
     )
     config.addinivalue_line("markers", f"{transports.MARKER}: the ways to SLURM that it runs over (transports.py)")
+    config.addinivalue_line(
+        "markers", "rest_in_chaos: takes long; over slurmrestd it is left out unless --chaos is given"
+    )
 
 
 def pytest_report_header() -> str:
@@ -101,6 +104,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if transports.runs(item)]
     items.sort(key=_rank)
     for item in items:
+        if transports.is_for_chaos(item):
+            item.add_marker("chaos")
         if isinstance(item, pytest.Function) and any(_starts_slurm(module) for module in _modules_of(item)):
             item.add_marker("slurm")
 

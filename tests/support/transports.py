@@ -1,7 +1,8 @@
 """The ways to SLURM (SLURM_TRANSPORT) that a test runs over.
 
 A test that asks for the fixture `transport`, itself or through its other fixtures, runs over each way with the same
-assertions. `only_ssh` leaves the way over slurmrestd out, for one of the reasons below and for no other.
+assertions. `only_ssh` leaves the way over slurmrestd out, for one of the reasons below and for no other; `rest_in_chaos`
+leaves it to `make chaos`.
 """
 
 from enum import StrEnum
@@ -33,7 +34,21 @@ def only_ssh(why: OnlySsh) -> pytest.MarkDecorator:
     return pytest.mark.over(SSH, why=why)
 
 
+rest_in_chaos = pytest.mark.rest_in_chaos  # over slurmrestd `make chaos` alone runs it: it takes long
+
+
+def way_of(item: pytest.Item) -> str:
+    """The way that a test is parametrised with; empty for a test of no way."""
+    callspec = getattr(item, "callspec", None)
+    return "" if callspec is None else str(callspec.params.get(TRANSPORT, ""))
+
+
 def runs(item: pytest.Item) -> bool:
     """Whether a test runs over the way that it is parametrised with."""
-    marker, callspec = item.get_closest_marker(MARKER), getattr(item, "callspec", None)
-    return marker is None or callspec is None or callspec.params.get(TRANSPORT, marker.args[0]) in marker.args
+    marker = item.get_closest_marker(MARKER)
+    return marker is None or way_of(item) in ("", *marker.args)
+
+
+def is_for_chaos(item: pytest.Item) -> bool:
+    """Whether `make test` leaves a test out over the way that it is parametrised with."""
+    return way_of(item) == REST and item.get_closest_marker(rest_in_chaos.name) is not None

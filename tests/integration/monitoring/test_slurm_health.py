@@ -31,6 +31,7 @@ from supervisor_tasks.slurm.rest import RestNodes
 from tests.support.commands import supervisor
 from tests.support.ledger import emptied
 from tests.support.submitting import CUSTOMER, LIVE, PATIENCE_S, SubmissionEnv, nodes_of
+from tests.support.transports import rest_in_chaos
 
 SLURM_CONF = (
     "MessageTimeout=2",  # who finds no slurmctld tries for half of it
@@ -157,6 +158,7 @@ def specs_or_none(nodes: NodesOfEither) -> PartitionHardware | None:
 # --- health ---------------------------------------------------------------------------------------------------------
 
 
+@rest_in_chaos
 def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     world: SubmissionEnv, site: WorkerContext, woken: list[str]
 ) -> None:
