@@ -167,7 +167,8 @@ def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
         what: old_rows[job_id].slurm_id for what, job_id in hot.items() if what != "fresh"
     }
     assert jobs["over"] not in ids
-    wait_until(lambda: supervisor(grid, "sweep").returncode == 0 and not alarm(grid), "the alarm to be off", PATIENCE_S)
+    swept = ("sweep", "run", "--yes")
+    wait_until(lambda: supervisor(grid, *swept).returncode == 0 and not alarm(grid), "the alarm to be off", PATIENCE_S)
     wait_until(lambda: not rows(grid, "SELECT 1 FROM foreign_claims"), "the claims to be forgotten", PATIENCE_S)
     assert parked(grid) == []
     undone = "SELECT kind FROM effects WHERE done_at IS NULL"
