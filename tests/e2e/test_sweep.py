@@ -394,6 +394,7 @@ def sbatch(grid: Grid, customer: Account, *options: str) -> int:
     return int(done.stdout)
 
 
+@rest_in_chaos
 def test_sweep__ledger_that_has_never_heard_of_its_jobs__takes_them_in(grid: Grid, customer: Account) -> None:
     """One that runs, one that SLURM has ended meanwhile, one that was never submitted, one that is over."""
     over = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
