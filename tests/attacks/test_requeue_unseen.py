@@ -87,6 +87,7 @@ def test_node_fails__slurm_requeues_the_job_and_both_runs_are_billed(grid: Grid,
     as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1")
     wait_for_seconds(grid, slurm_id, 5)
     node = record_of(grid, slurm_id).node
+    scontrol(grid, "update", f"nodename={node}", "state=drain", "reason=test")  # else it is back with its next word
     scontrol(grid, "update", f"nodename={node}", "state=down", "reason=test")
     wait_until(lambda: len(row_of(grid, job_id).runs) == 2, "a look at the second run", PATIENCE_S, 0.1)
     begin_again(grid, slurm_id)

@@ -109,10 +109,10 @@ def down(grid: Grid, hooks: Hooks, job_ids: list[str], *, at_least_s: float) -> 
 
 
 def cancel_one(grid: Grid, state: str, job_ids: list[str]) -> None:
-    """As the site's admin does it, behind our back."""
-    slurm = slurm_of(grid)
-    found = slurm.run("squeue", "--noheader", f"--states={state}", f"--name={','.join(job_ids)}", "--format=%A").stdout
-    assert slurm.run("scancel", found.split()[0]).returncode == 0
+    """As the site's admin does it, behind our back. slurmctld begins the first job a moment after it has the last."""
+    slurm, about = slurm_of(grid), ("--noheader", f"--states={state}", f"--name={','.join(job_ids)}", "--format=%A")
+    wait_until(lambda: slurm.run("squeue", *about).stdout.split() != [], f"a job to be {state}", 60.0, 0.2)
+    assert slurm.run("scancel", slurm.run("squeue", *about).stdout.split()[0]).returncode == 0
 
 
 def spooled_ends(grid: Grid) -> int:
