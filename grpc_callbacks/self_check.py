@@ -25,21 +25,14 @@ SETTINGS_FRAME = bytes.fromhex("000000040000000000")
 
 
 class SelfCheck:
-    """Calls `ask` every `calm_s` seconds in its own thread, and every `try_s` after a failure. `ask` raises when there is
-    no answer.
+    """Calls `ask` every CALM_S in its own thread, and every `try_s` after a failure. `ask` raises when there is no
+    answer.
     """
 
-    def __init__(
-        self,
-        ask: Callable[[], None],
-        end: Callable[[], None] | None = None,
-        try_s: float = TRY_S,
-        calm_s: float = CALM_S,
-    ) -> None:
+    def __init__(self, ask: Callable[[], None], end: Callable[[], None] | None = None, try_s: float = TRY_S) -> None:
         self._ask = ask
         self._end = end or _end
         self._try_s = try_s
-        self._calm_s = calm_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="self-check", daemon=True)
 
@@ -61,7 +54,7 @@ class SelfCheck:
                 self._tell(f"the process does not answer itself for {TRIES * self._try_s:g} s and ends ({why})")
                 self._end()
                 return
-            self._stopping.wait(max(0.0, began_s + (self._try_s if failed else self._calm_s) - time.monotonic()))
+            self._stopping.wait(max(0.0, began_s + (self._try_s if failed else CALM_S) - time.monotonic()))
 
     def _tell(self, error: str) -> None:
         """Log in another thread, for TELL_S at most: the process may be stuck because its log takes no more lines."""

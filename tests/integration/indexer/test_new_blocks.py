@@ -2,8 +2,10 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from devgrid.processes import Processes, answers, free_port, wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc.client import Rpc
-from supervisor_tasks.indexer.new_blocks import NewBlocks
+from supervisor_tasks.indexer.new_blocks import PAUSE_S, QUIET_S, NewBlocks
 from supervisor_tasks.jobs.claim import look
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -171,6 +173,28 @@ def test_subscription__a_block_wakes_the_claim_although_nothing_is_polled(
         relied_on(fleet, chain)
         scheduled_jobs(chain, provider, 1)
         until(lambda: "claim" in woken.tasks, "the claim to be woken")
+
+
+def test_subscription__blocks_without_a_log__are_looked_at_every_few_seconds(
+    fleet: ChainHarness, chain: Chain, engine: Engine, proxy: Proxy
+) -> None:
+    looks_s = list[float]()
+
+    def note(*about: object) -> None:
+        if "INTO periodic_runs" in str(about[2]):  # one of each look
+            looks_s.append(time.monotonic())
+
+    with watching(fleet, NEVER_S, f"ws://{proxy.address}"):
+        relied_on(fleet, chain)
+        event.listen(engine, "before_cursor_execute", note)
+
+        def looked() -> bool:
+            chain.mine()
+            return len(looks_s) == 3
+
+        until(looked, "three looks")
+        event.remove(engine, "before_cursor_execute", note)
+    assert min(later - earlier for earlier, later in pairwise(looks_s)) >= QUIET_S - PAUSE_S
 
 
 def test_subscription__a_log_of_a_job_of_ours_wakes_the_scan(
