@@ -123,8 +123,10 @@ class Effects:
 
         This process holds them until it records them as done, postpones or parks them, or ends.
         """
+        parameters = self._lease_parameters(kinds) | {"most": most}
         with crash_point(CrashPoint.LEASE), read_connection(self._engine) as connection:
-            return self._lease(connection, outbox_sql.LEASE, kinds, {"most": most})
+            found = taken(connection.execute(outbox_sql.LEASE, parameters))
+        return found or self._lease_alone(parameters)
 
     def lease_groups(self, most_groups: int, of_one: int) -> list[OpenEffect]:
         """Take submissions of at most `most_groups` customers, at most `of_one` of each; if there are none, one as in
@@ -133,25 +135,33 @@ class Effects:
         A customer may have GROUPS_OF_ONE_CUSTOMER groups under way at once. Customers with the fewest groups under way
         come first, then those that have waited longest.
         """
-        groups = {"most_groups": most_groups, "of_one": of_one, "at_once": GROUPS_OF_ONE_CUSTOMER}
+        parameters = self._lease_parameters([EffectKind.SUBMIT]) | {
+            "most_groups": most_groups,
+            "of_one": of_one,
+            "at_once": GROUPS_OF_ONE_CUSTOMER,
+        }
         with crash_point(CrashPoint.LEASE), self._engine.begin() as connection:
             connection.execute(outbox_sql.ONE_TAKER, {"turns": TURNS, "cluster": self._cluster})
-            return self._lease(connection, outbox_sql.LEASE_GROUPS, [EffectKind.SUBMIT], groups)
+            found = taken(connection.execute(outbox_sql.LEASE_GROUPS, parameters))
+        return found or self._lease_alone(parameters)
 
-    def _lease(
-        self, connection: Connection, statement: TextClause, kinds: Iterable[EffectKind], limits: dict[str, int]
-    ) -> list[OpenEffect]:
-        parameters = {
+    def _lease_parameters(self, kinds: Iterable[EffectKind]) -> dict[str, Any]:
+        return {
             "cluster": self._cluster,
             "holder": self._holder.number(),
             "lease_s": LEASE_S,
             "kinds": [kind.value for kind in kinds],
             "alone_after": ALONE_AFTER,
-            **limits,
         }
-        return taken(connection.execute(statement, parameters)) or taken(
-            connection.execute(outbox_sql.LEASE_ALONE, parameters)
-        )
+
+    def _lease_alone(self, parameters: dict[str, Any]) -> list[OpenEffect]:
+        """Two workers must not take one each at the same time, as neither would see what the other takes."""
+        with read_connection(self._engine) as connection:
+            if not connection.scalar(outbox_sql.ANY_FOR_ALONE, parameters):
+                return []
+        with crash_point(CrashPoint.LEASE), self._engine.begin() as connection:
+            connection.execute(outbox_sql.ONE_TAKER, {"turns": TURNS, "cluster": self._cluster})
+            return taken(connection.execute(outbox_sql.LEASE_ALONE, parameters))
 
     def any_due(self, kinds: Iterable[EffectKind]) -> bool:
         """Whether effects of these kinds are due that no worker works on; not each of them can be taken."""

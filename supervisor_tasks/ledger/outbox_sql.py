@@ -149,8 +149,20 @@ LEASE_GROUPS = leasing(
     """
 )
 
-# Workers take groups one after the other: each worker must count what the one before it has taken.
+# Workers take groups, and effects that are carried out alone, one after the other: each worker must see what the one
+# before it has taken.
 ONE_TAKER = text("SELECT pg_advisory_xact_lock(:turns, hashtext(CAST(:cluster AS text)))")
+
+# Whether LEASE_ALONE may find something.
+ANY_FOR_ALONE = text(
+    f"""
+    SELECT EXISTS (
+        SELECT FROM effects
+        WHERE {_DUE} AND kind = ANY(:kinds) AND lease IS NULL AND failing_since IS NOT NULL
+            AND unexpected_failures >= :alone_after
+    )
+    """  # noqa: S608
+)
 
 # Takes one effect whose worker died, or that failed unexpectedly, `alone_after` times in a row, while no other such
 # effect is carried out in the whole cluster. If the worker dies again, the cause is known.

@@ -30,7 +30,7 @@ from supervisor_tasks.ledger.lock_names import HOLDERS, SINGLE_FLIGHT, LockName
 log = structlog.get_logger()
 
 GONE = (DBAPIError, LedgerUnavailableError)
-TURNS = 0x7042  # class of the advisory locks under which one customer's submissions are taken
+TURNS = 0x7042  # class of the advisory locks under which workers take groups, and effects alone, one after the other
 
 HEARTBEAT_EVERY_S = 1.0
 SESSION_TIMEOUT_S = 15.0  # a holder that is silent for so long loses its leases and locks

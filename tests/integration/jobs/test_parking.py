@@ -23,10 +23,11 @@ from supervisor_tasks.jobs.callback_fallback import HINTS_AT_ONCE, poll_delay_s
 from supervisor_tasks.jobs.events import CallbackReceived, SlurmCompleted, SlurmPendingObserved, SlurmRunningObserved
 from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, watch_effects
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
-from supervisor_tasks.ledger import outbox
+from supervisor_tasks.ledger import outbox, outbox_sql
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.outbox import ALONE_AFTER, LATE_AFTER_TRIES, PARKED_AFTER, OpenEffect
+from supervisor_tasks.ledger.worker_sessions import TURNS
 from tests.support.carrying import carry_out, carry_out_leased, lease
 from tests.support.ledger import bring_to_queued, emptied, job_id, migrated
 
@@ -403,6 +404,25 @@ def test_lease__failed_twice__one_at_a_time_in_the_whole_cluster_after_all_other
         connection.execute(text("UPDATE effects SET due_at = now() WHERE unexpected_failures > 0"))
     assert [effect.is_alone for effect in ledger.effects.lease([EffectKind.POLL_SLURM])] == [True]
     other.holder.close()
+
+
+def test_lease__failed_twice__waits_for_another_worker_that_takes_one_at_the_same_time(
+    ledger: Ledger, engine: Engine
+) -> None:
+    queued_and_due(ledger, engine, 1, 2)
+    for _ in range(ALONE_AFTER):
+        die_with(engine, ledger)
+    make_due(engine)
+    took_one = "UPDATE effects SET lease = 1, lease_until = now() + interval '1 min' WHERE job_id = :id"
+    here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    waiting = f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {here}"  # noqa: S608
+    with ThreadPoolExecutor(1) as pool, engine.connect() as other:
+        other.execute(outbox_sql.ONE_TAKER, {"turns": TURNS, "cluster": "here"})
+        other.execute(text(took_one), {"id": job_id(1)})
+        second = pool.submit(ledger.effects.lease, [EffectKind.POLL_SLURM])
+        wait_until(lambda: second.done() or bool(rows(engine, waiting)), "the second worker to wait", 60.0)
+        other.commit()
+        assert second.result(deadline(60.0)) == []
 
 
 def unexpected_failures(engine: Engine) -> dict[str, int]:
