@@ -145,15 +145,15 @@ def _in_slurm(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discrep
 
 
 def _listed(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
-    """SLURM lists the job. An end counts also if the job is parked: the operator waits for it, and SLURM soon forgets
-    it.
+    """SLURM lists the job. An end counts also if the job's looks are parked: the operator waits for it, and SLURM soon
+    forgets it. So does a job that has more than was paid for: its owner can hold it until the looks are parked.
     """
     if row.seen.phase is Phase.ENDED:
         events = (EffectMissing(EffectKind.POLL_SLURM),)
         yield Discrepancy(DiscrepancyKind.END_NOT_RECORDED, job.job_id, row.slurm_id, events)
     elif _lost_a_top_up(job, row):
         yield Discrepancy(DiscrepancyKind.LIMIT_LOST, job.job_id, row.slurm_id, (EffectMissing(EffectKind.TOP_UP),))
-    elif is_active(row) and not job.stopped and EffectKind.POLL_SLURM not in job.parked:
+    elif is_active(row) and not job.stopped:
         yield from _not_as_paid(job, row)
 
 

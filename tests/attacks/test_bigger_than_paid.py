@@ -12,7 +12,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.end_states import PATIENCE_S, as_customer, id_of, row_of, scontrol, wait_for_state
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import journal, ledger, rows, slurm_of, wait_for_end
+from tests.support.watching import journal, ledger, rows, slurm_of, sweep, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
 SLEEPS = "#!/bin/bash\nsleep 300\n"
@@ -51,6 +51,12 @@ HARMLESS = [
     "TimeLimit=30",
     "NumCPUs=1",
 ]
+
+
+PARKED = """
+    UPDATE effects SET parked_at = now(), lease = NULL, lease_until = NULL
+    WHERE job_id = :id AND kind = 'poll_slurm' AND done_at IS NULL
+"""
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +183,25 @@ def test_changed_and_begun_before_a_look__is_cancelled_with_a_reason_and_an_alar
     assert job.final_cost_wei == record.elapsed_s // 60 * ChainPrices().of(job.definition)
     alarms = rows(grid, "SELECT details FROM alarms WHERE name = 'more_than_paid'")
     assert customer.address in str(alarms[0].details)
+
+
+def test_changed_while_its_looks_are_parked__is_found_by_the_sweep_and_cancelled(grid: Grid, customer: Account) -> None:
+    """An owner who holds his job for an hour has its looks parked. A changed name and log keep the hooks silent."""
+    scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
+    job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
+    slurm_id = id_of(grid, job_id)
+    wait_until(lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
+    with ledger(grid) as engine, engine.begin() as connection:
+        connection.execute(text(PARKED), {"id": job_id})
+    bigger = ("TresPerNode=gpu:2", "TimeLimit=600", "JobName=other", "StdOut=/dev/null", "Comment=other")
+    change(grid, customer, slurm_id, *bigger)
+    scontrol(grid, "update", ALL_NODES, "state=resume")
+    wait_for_state(grid, slurm_id, "RUNNING")
+    assert "MoreThanPaid" not in journal(grid, job_id)
+    sweep(grid)
+    job = wait_for_end(grid, job_id, PATIENCE_S)
+    assert job.status is ChainStatus.CANCELLED
+    assert "GPUs: 2 instead of 1" in job.last_error
 
 
 def test_changed_and_ended_before_a_look__keeps_its_end_with_a_reason_and_an_alarm(

@@ -1,6 +1,7 @@
 """Floods of the callbacks' port: streams, connections, slow senders and garbage keep no good caller waiting."""
 
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -17,9 +18,9 @@ from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from tests.support.ports import (
     PREFACE,
+    CallbackSite,
     Crowd,
     Port,
-    WorkerContext,
     allow_open_files,
     any_name,
     half_a_call,
@@ -29,17 +30,18 @@ from tests.support.ports import (
 )
 
 MAX_DELAY_S = 0.1
+RANDOM = random.Random(11)
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[WorkerContext]:
+def site() -> Iterator[CallbackSite]:
     allow_open_files(20_000)
     with started_site() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def port(site: WorkerContext) -> Port:
+def port(site: CallbackSite) -> Port:
     return site.start("callbacks")
 
 
@@ -125,7 +127,7 @@ def test_call_whose_message_never_comes__is_given_up(port: Port) -> None:
 
 def flood(port: Port, crowd: Crowd, connections: int) -> float:
     """How much longer a good caller waits beside so many connections, on a connection of his own made after them."""
-    share = connections // 5
+    share = -(-connections // 7)
     with grpc.insecure_channel(port.address) as channel:
         alone_s = usual_wait_s(channel)
     crowd.connect(share, addresses=1)  # which say nothing
@@ -133,6 +135,8 @@ def flood(port: Port, crowd: Crowd, connections: int) -> float:
     crowd.connect(share, b"\x16\x03\x01\x02\x00\x01", addresses=50)  # the first bytes of TLS
     crowd.connect(share, PREFACE[:10], addresses=50)
     crowd.connect(share, PREFACE + half_a_call(), addresses=200)
+    crowd.connect(share, RANDOM.randbytes(200), addresses=50)
+    crowd.send_slowly(share, PREFACE, half_a_call(), addresses=200)
     with grpc.insecure_channel(port.address) as channel:
         return usual_wait_s(channel) - alone_s
 
@@ -190,9 +194,7 @@ program.main()
 """
 
 
-def test_a_process_that_cannot_answer_itself__ends_with_a_line_that_says_so(
-    site: WorkerContext, tmp_path: Path
-) -> None:
+def test_a_process_that_cannot_answer_itself__ends_with_a_line_that_says_so(site: CallbackSite, tmp_path: Path) -> None:
     """Also one that is stuck because its log is a pipe that is full, where no line can say so."""
     log = tmp_path / "log"
     environment = {**site.environment, "LISTEN_ADDRESS": "127.0.0.1:0"}

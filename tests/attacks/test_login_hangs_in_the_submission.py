@@ -19,6 +19,7 @@ JOBS_OF_A_LIAR = 4
 PROBES = 2
 CLAIMED_S = 180.0
 WITHIN_S = 2.0
+SETTLED_LATER_S = 1.0  # than alone; looks, blocks and receipts come at their own times
 ALONE_TIMES = 4  # on a machine that is busy, a job takes longer alone, too
 
 # Commands: what was taken at one time is one.
@@ -66,7 +67,7 @@ def assert_as_fast(beside: Times, alone: Times) -> None:
     assert beside.submitted_s <= deadline(max(WITHIN_S, ALONE_TIMES * alone.submitted_s)), (alone, beside)
 
 
-@pytest.mark.parametrize("jobs", [40, pytest.param(200, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("jobs", [40, pytest.param(200, marks=[pytest.mark.chaos, pytest.mark.quiet_machine])])
 def test_submission__many_logins_hang__another_customers_job_is_as_fast_as_alone(
     grid: Grid, customer: Account, jobs: int
 ) -> None:
@@ -84,6 +85,9 @@ def test_submission__many_logins_hang__another_customers_job_is_as_fast_as_alone
         under_way.append(number(grid, UNDER_WAY, liar))
         assert_as_fast(beside, alone)
         assert beside.settled_s <= deadline(ALONE_TIMES * alone.settled_s), (alone, beside)
+        if jobs == 200:  # on a quiet machine
+            assert beside.submitted_s <= deadline(WITHIN_S), (alone, beside)
+            assert beside.settled_s <= deadline(alone.settled_s + SETTLED_LATER_S), (alone, beside)
     assert max(under_way) <= 2, under_way
     cut_off = lambda: number(grid, HAPPENED, liar, name="SubmitOutcomeUnknown") > 0  # noqa: E731
     wait_until(cut_off, "the first to be cut off", 60.0, 0.2)

@@ -15,7 +15,7 @@ from supervisor_tasks.config.settings import load
 from supervisor_tasks.ledger.callbacks import FORGET_EVERY_S, STRANGE_KEPT_S, CallbackReader
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
-from tests.support.ports import Port, WorkerContext, answer_to, any_name, report, started_site
+from tests.support.ports import CallbackSite, Port, answer_to, any_name, report, started_site
 
 MADE_UP = 1_500
 CALLERS = 8
@@ -23,7 +23,7 @@ HOUR_S = 3600.0
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[WorkerContext]:
+def site() -> Iterator[CallbackSite]:
     with started_site() as started:
         yield started
 
@@ -37,12 +37,12 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def port(site: WorkerContext, key_file: Path) -> Port:
+def port(site: CallbackSite, key_file: Path) -> Port:
     return site.start("callbacks", CALLBACK_KEY_FILE=str(key_file))
 
 
 @pytest.fixture(autouse=True)
-def _nothing_said(site: WorkerContext) -> None:
+def _nothing_said(site: CallbackSite) -> None:
     site.do("DELETE FROM callbacks")
     site.do("DELETE FROM jobs")
 
@@ -54,7 +54,7 @@ def flood(port: Port, number: int, about: Callable[[int], tuple[str, int]]) -> s
 
 
 def test_callbacks__made_up_about_unknown_jobs__are_few_and_push_out_no_good_ones(
-    site: WorkerContext, port: Port, key_file: Path
+    site: CallbackSite, port: Port, key_file: Path
 ) -> None:
     ours = any_name()
     site.know(ours, slurm_id=7)
@@ -68,7 +68,7 @@ def test_callbacks__made_up_about_unknown_jobs__are_few_and_push_out_no_good_one
     assert site.rows() == MAX_CALLBACKS[CallbackOrigin.STRANGE] + 2
 
 
-def test_made_up_ids_of_a_known_job__are_strangers_too(site: WorkerContext, port: Port) -> None:
+def test_made_up_ids_of_a_known_job__are_strangers_too(site: CallbackSite, port: Port) -> None:
     ours = any_name()
     site.know(ours, slurm_id=7)
     answers = flood(port, MADE_UP, lambda turn: (ours, 1000 + turn))
@@ -79,7 +79,7 @@ def test_made_up_ids_of_a_known_job__are_strangers_too(site: WorkerContext, port
 
 
 def test_made_up_ids_of_a_job_without_one__push_out_nothing_that_is_proven(
-    site: WorkerContext, port: Port, key_file: Path
+    site: CallbackSite, port: Port, key_file: Path
 ) -> None:
     ours = any_name()
     site.know(ours, state="SUBMITTING")
@@ -91,7 +91,7 @@ def test_made_up_ids_of_a_job_without_one__push_out_nothing_that_is_proven(
 
 
 def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_again(
-    site: WorkerContext, port: Port
+    site: CallbackSite, port: Port
 ) -> None:
     assert FORGET_EVERY_S + STRANGE_KEPT_S < HOUR_S
     found_later = any_name()
@@ -112,7 +112,7 @@ def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_aga
 
 
 @pytest.mark.chaos
-def test_20000_made_up_callbacks__have_no_more_room(site: WorkerContext, port: Port) -> None:
+def test_20000_made_up_callbacks__have_no_more_room(site: CallbackSite, port: Port) -> None:
     ours = any_name()
     site.know(ours, slurm_id=7)
     names = itertools.cycle([any_name() for _ in range(20_000)])

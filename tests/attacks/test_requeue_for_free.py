@@ -1,6 +1,7 @@
 """A customer's job requeues itself: SLURM begins a new run with a new time limit, and tells of the last run alone.
 
-This site has no accounting and no job_submit.lua. Beside the owner, an administrator requeues jobs.
+This site has no job_submit.lua, and no accounting (in `make attacks` also with it). Beside the owner, an administrator
+requeues jobs.
 """
 
 import time
@@ -27,16 +28,17 @@ from tests.support.end_states import (
     wait_for_state,
 )
 from tests.support.grids import served_grid
+from tests.support.marks import in_chaos
 from tests.support.requeueing import SETTLED_AFTER_S, begin_again, requeue, seconds_of_runs, shown, wait_for_seconds
 from tests.support.watching import journal, ledger, slurm_of, wait_for_end
 
 PAID_MIN = 2
 
 
-@pytest.fixture(scope="module")
-def grid() -> Iterator[Grid]:
+@pytest.fixture(scope="module", params=[pytest.param(False, id="no accounting"), in_chaos(True, id="accounting")])
+def grid(request: pytest.FixtureRequest) -> Iterator[Grid]:
     # SLURM forgets nothing for a day: the next sweep is a quarter of an hour away, and what is found is found by looking.
-    with served_grid(GridOptions(min_job_age_s=86_400, job_submit=False)) as running_grid:
+    with served_grid(GridOptions(min_job_age_s=86_400, accounting=request.param, job_submit=False)) as running_grid:
         yield running_grid
 
 

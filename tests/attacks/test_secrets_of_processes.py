@@ -17,24 +17,50 @@ from devgrid import REPOSITORY
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
+from supervisor_tasks.config.settings import IN_FILES
 from tests.support.watching import wait_for_end
 
 TOKEN = "token-of-the-node-4711"
+TOKEN_OF_LOGS = "token-of-the-logs-4710"
 FLOWERS_PASSWORD = "operator:correct-horse-battery"
 BEARER = "bearer-of-bad-news-4712"
+NOWHERE = "127.0.0.1:9"  # nothing listens there
+MAIL_PASSWORD = "mail-password-4713"
+NOTIFIED = {
+    "NOTIFY_WEBHOOK_URL": "path-of-the-webhook-4714",
+    "NOTIFY_SLACK_URL": "path-of-slack-4715",
+    "NOTIFY_ALERTMANAGER_URL": "path-of-alertmanager-4716",
+}
+# Settings that may hold a secret, and that this grid has not, or without one.
+NOT_HERE = {
+    "DATABASE_URL": "a Unix socket, which asks who connects",
+    "BROKER_URL": "a Unix socket in a folder that one user enters",
+    "SLURM_SSH_CA_KEY": "tests/attacks/test_one_key_for_all.py has a site with certificates",
+    "SLURM_JWT_KEY": "a site with slurmrestd",
+    "LDAP_URL": "the password is LDAP_BIND_PASSWORD",
+    "LDAP_BIND_DN": "a name",
+}
 WORKFLOW = Path("devgrid/workflows/hello-world.yaml")
 BLOCK_TIME_S = 0.25
 
+CHAIN = {
+    "ETH_PRIVATE_KEY",
+    "METASCHEDULER_ENDPOINT_RPC",
+    "METASCHEDULER_ENDPOINT_WS",
+    "LDAP_BIND_PASSWORD",
+    "NOTIFY_WEBHOOK_TOKEN",
+    "NOTIFY_SMTP_PASSWORD",
+    *NOTIFIED,
+}
 # What each process of the fleet works with. All others of the grid get no secret at all.
 WORKS_WITH = {
     "worker": {
         "ETH_PRIVATE_KEY",
         "SLURM_SSH_PRIVATE_KEY",
         "SLURM_SUBMIT_KEY",
-        "METASCHEDULER_ENDPOINT_RPC",
-        "NOTIFY_WEBHOOK_TOKEN",
+        *CHAIN,
     },
-    "chain-worker": {"ETH_PRIVATE_KEY", "METASCHEDULER_ENDPOINT_RPC", "NOTIFY_WEBHOOK_TOKEN"},
+    "chain-worker": CHAIN,
     "callbacks": {"CALLBACK_KEY"},
     "flower": {"FLOWER_BASIC_AUTH"},
 }
@@ -43,12 +69,21 @@ WORKS_WITH = {
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     """A grid whose endpoint wants a token, with every kind of process that a site runs."""
-    overrides = {"FLOWER_BASIC_AUTH": FLOWERS_PASSWORD, "NOTIFY_WEBHOOK_TOKEN": BEARER}
-    overrides["NOTIFY_WEBHOOK_URL"] = "http://127.0.0.1:9/"  # where nothing listens
-    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides=overrides))
+    overrides = {
+        "FLOWER_BASIC_AUTH": FLOWERS_PASSWORD,
+        "NOTIFY_WEBHOOK_TOKEN": BEARER,
+        "NOTIFY_SMTP_ADDRESS": NOWHERE,
+        "NOTIFY_SMTP_TLS": "none",
+        "NOTIFY_SMTP_USER": "supervisor",
+        "NOTIFY_SMTP_PASSWORD": MAIL_PASSWORD,
+        "NOTIFY_MAIL_FROM": "supervisor@example.org",
+        "NOTIFY_MAIL_TO": "operator@example.org",
+        **{name: f"http://{NOWHERE}/{path}" for name, path in NOTIFIED.items()},
+    }
+    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, ldap=True, overrides=overrides))
     try:
-        url = running.environment["METASCHEDULER_ENDPOINT_RPC"]
-        running.environment["METASCHEDULER_ENDPOINT_RPC"] = url.replace("://", f"://user:{TOKEN}@")
+        for name, token in (("METASCHEDULER_ENDPOINT_RPC", TOKEN), ("METASCHEDULER_ENDPOINT_WS", TOKEN_OF_LOGS)):
+            running.environment[name] = running.environment[name].replace("://", f"://user:{token}@")
         fleet = running.fleet
         fleet.start(flower=False)
         fleet.start_flower()
@@ -79,10 +114,18 @@ def secrets_of(grid: Grid) -> dict[str, list[str]]:
         "SLURM_SSH_PRIVATE_KEY": [key, *lines],
         "SLURM_SUBMIT_KEY": [grid.environment["SLURM_SUBMIT_KEY"]],
         "METASCHEDULER_ENDPOINT_RPC": [TOKEN],
+        "METASCHEDULER_ENDPOINT_WS": [TOKEN_OF_LOGS],
+        "LDAP_BIND_PASSWORD": [grid.environment["LDAP_BIND_PASSWORD"]],
+        "NOTIFY_SMTP_PASSWORD": [MAIL_PASSWORD],
+        **{name: [path] for name, path in NOTIFIED.items()},
         "CALLBACK_KEY": [grid.environment["CALLBACK_KEY"]],
         "NOTIFY_WEBHOOK_TOKEN": [BEARER],
         "FLOWER_BASIC_AUTH": [FLOWERS_PASSWORD.partition(":")[2]],
     }
+
+
+def test_secrets_of__every_setting_that_may_hold_one__is_looked_for(grid: Grid) -> None:
+    assert secrets_of(grid).keys() | NOT_HERE.keys() == {name.upper() for name in IN_FILES}
 
 
 def found_in(text: str, grid: Grid) -> set[str]:

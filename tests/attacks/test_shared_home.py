@@ -143,6 +143,23 @@ def test_home_of_another_user__is_refused(world: SubmissionEnv, cluster: Cluster
     refused(cluster, str(home), "belongs to", ATTACKER)
 
 
+@pytest.mark.parametrize("spoiled", ["for all to write to", "of another user"])
+def test_home_of_his_own__that_others_can_change__gets_no_submission_and_an_alarm(
+    world: SubmissionEnv, site: WorkerContext, home: Path, spoiled: str
+) -> None:
+    if spoiled == "of another user":
+        uid = world.slurm.users.add(ATTACKER)
+        os.chown(home, uid, uid)
+    else:
+        home.chmod(0o757)
+    job = world.new_job(site, customer=VICTIM)
+    assert world.carry_out(site, job).state is State.READY
+    assert "SubmitStarted" not in world.journal(job)
+    watch_effects(site.ledger)
+    (alarm,) = [one for one in site.ledger.alarms.all() if one.name is AlarmName.HOME_UNSAFE]
+    assert str(home) in str(alarm.details["errors"])
+
+
 def test_home_in_a_folder_where_others_can_exchange_it__is_refused(cluster: Cluster, home: Path) -> None:
     home.parent.chmod(0o777)
     refused(cluster, str(home.parent))

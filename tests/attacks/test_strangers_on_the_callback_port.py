@@ -27,7 +27,7 @@ from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks.ledger.heartbeats import REPORTER
 from supervisor_tasks.ledger.tick_names import CALLBACKS
-from tests.support.ports import Port, WorkerContext, answer_to, any_name, report, started_site
+from tests.support.ports import CallbackSite, Port, answer_to, any_name, report, started_site
 
 OK, DENIED, UNPROVEN = grpc.StatusCode.OK, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
 SET_STATUS = "/supervisor.v1alpha1.JobAPI/SetJobStatus"
@@ -36,7 +36,7 @@ CUSTOMER = "0x" + "a" * 40
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[WorkerContext]:
+def site() -> Iterator[CallbackSite]:
     with started_site() as started:
         yield started
 
@@ -47,19 +47,19 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def strict(site: WorkerContext, key_file: Path) -> Port:
+def strict(site: CallbackSite, key_file: Path) -> Port:
     """A port that wants a proof."""
     return site.start("strict", CALLBACK_KEY_FILE=str(key_file), CALLBACK_PROOF="required", CLUSTER_NAME="strict")
 
 
 @pytest.fixture(scope="module")
-def lenient(site: WorkerContext, key_file: Path) -> Port:
+def lenient(site: CallbackSite, key_file: Path) -> Port:
     """A port of a site that has a key, and plugins of the field besides."""
     return site.start("lenient", CALLBACK_KEY_FILE=str(key_file), CLUSTER_NAME="lenient")
 
 
 @pytest.fixture(autouse=True)
-def _nothing_said(site: WorkerContext) -> None:
+def _nothing_said(site: CallbackSite) -> None:
     site.do("DELETE FROM callbacks")
     site.do("DELETE FROM periodic_runs")
 
@@ -86,11 +86,11 @@ def check(channel: grpc.Channel, service: str = "") -> grpc.StatusCode:
     return OK
 
 
-def signs(site: WorkerContext, name: str) -> int:
+def signs(site: CallbackSite, name: str) -> int:
     return site.number_of("SELECT count(*) FROM periodic_runs WHERE name = :name", name=name)
 
 
-def after_the_next_sign_of_its_own(site: WorkerContext, cluster: str) -> None:
+def after_the_next_sign_of_its_own(site: CallbackSite, cluster: str) -> None:
     """What the port of that cluster heard before is in the ledger now, if it belongs there. Other ports tell their own."""
     own = "FROM periodic_runs WHERE name = :name AND cluster = :cluster"
     about = {"name": CALLBACKS, "cluster": cluster}
@@ -100,7 +100,7 @@ def after_the_next_sign_of_its_own(site: WorkerContext, cluster: str) -> None:
 
 
 def test_stranger__proof_is_required__leaves_no_row_no_heartbeat_and_few_log_lines(
-    site: WorkerContext, strict: Port
+    site: CallbackSite, strict: Port
 ) -> None:
     with grpc.insecure_channel(strict.address) as channel:
         answers = {answer_to(channel, any_name()) for _ in range(STRANGERS_CALLS)}
@@ -116,7 +116,7 @@ def test_stranger__proof_is_required__leaves_no_row_no_heartbeat_and_few_log_lin
 
 
 def test_our_own_programs__where_a_proof_is_required__are_heard(
-    site: WorkerContext, strict: Port, key_file: Path, tmp_path: Path
+    site: CallbackSite, strict: Port, key_file: Path, tmp_path: Path
 ) -> None:
     """The authorized-keys command is a copy of its one file, as on a login node."""
     with proving(strict, key_file) as channel:
@@ -156,7 +156,7 @@ def sealed(key: bytes, raw: bytes, ago_s: float = 0.0, node: str = "node1") -> t
     )
 
 
-def test_proofs_that_are_none__are_refused(site: WorkerContext, lenient: Port, key_file: Path) -> None:
+def test_proofs_that_are_none__are_refused(site: CallbackSite, lenient: Port, key_file: Path) -> None:
     """Also where a proof is not required: a wrong key is told, and not taken for none."""
     key, raw = proof.read_key(key_file), a_callback()
     good = sealed(key, raw)
@@ -176,7 +176,7 @@ def test_proofs_that_are_none__are_refused(site: WorkerContext, lenient: Port, k
         assert said_with(channel, raw, good) is OK
 
 
-def test_a_repeat_within_five_minutes__changes_nothing(site: WorkerContext, strict: Port, key_file: Path) -> None:
+def test_a_repeat_within_five_minutes__changes_nothing(site: CallbackSite, strict: Port, key_file: Path) -> None:
     """A callback that comes again is one row; a reporter's sign of life that comes again is none."""
     key, raw = proof.read_key(key_file), a_callback()
     again = sealed(key, raw, ago_s=1)
@@ -198,7 +198,7 @@ def test_a_repeat_within_five_minutes__changes_nothing(site: WorkerContext, stri
 
 
 def test_stranger__site_with_a_key__is_no_reporter_and_its_callbacks_are_unproven(
-    site: WorkerContext, lenient: Port
+    site: CallbackSite, lenient: Port
 ) -> None:
     with grpc.insecure_channel(lenient.address) as channel:
         report(channel, any_name())
@@ -209,7 +209,7 @@ def test_stranger__site_with_a_key__is_no_reporter_and_its_callbacks_are_unprove
 
 
 def test_what_a_stranger_said_first__is_proven_when_our_own_program_says_it(
-    site: WorkerContext, lenient: Port, key_file: Path
+    site: CallbackSite, lenient: Port, key_file: Path
 ) -> None:
     name = any_name()
     with grpc.insecure_channel(lenient.address) as channel:
@@ -221,7 +221,7 @@ def test_what_a_stranger_said_first__is_proven_when_our_own_program_says_it(
     assert (site.rows(), site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'proven'")) == (1, 1)
 
 
-def test_callers_of_other_networks__are_denied_and_leave_no_trace(site: WorkerContext, key_file: Path) -> None:
+def test_callers_of_other_networks__are_denied_and_leave_no_trace(site: CallbackSite, key_file: Path) -> None:
     port = site.start("networks", CALLBACK_KEY_FILE=str(key_file), CALLBACK_NETWORKS="127.0.0.64/26, fd00::/8")
     with grpc.insecure_channel(port.address) as channel:
         assert answer_to(channel, any_name()) is DENIED
@@ -232,8 +232,10 @@ def test_callers_of_other_networks__are_denied_and_leave_no_trace(site: WorkerCo
     assert site.rows() == 1
 
 
-def test_plain_text_for_all_to_read__is_a_warning_at_the_start(site: WorkerContext) -> None:
-    assert "callbacks_in_plain_text" in site.start("everywhere", host="0.0.0.0").log  # noqa: S104
+def test_plain_text_for_all_to_read__is_a_warning_at_the_start(site: CallbackSite) -> None:
+    log = site.start("everywhere", host="0.0.0.0").log  # noqa: S104
+    assert "callbacks_in_plain_text" in log
+    assert "every machine between SLURM's and this one can read what plugins say" in log
     assert "callbacks_in_plain_text" not in site.start("loopback").log
 
 
@@ -246,7 +248,7 @@ def test_plain_text_to_another_machine__is_refused_by_our_own_programs(tmp_path:
         assert done.stdout == ""
 
 
-def test_tls_at_a_plain_port__is_a_warning_with_both_names(site: WorkerContext) -> None:
+def test_tls_at_a_plain_port__is_a_warning_with_both_names(site: CallbackSite) -> None:
     port = site.start("plain", PUBLIC_ADDRESS="supervisor.example.org:3000")
     context = ssl.create_default_context()
     with socket.create_connection(("127.0.0.1", port.number), 10) as connection, pytest.raises(OSError):  # noqa: PT011
@@ -257,7 +259,7 @@ def test_tls_at_a_plain_port__is_a_warning_with_both_names(site: WorkerContext) 
     assert "supervisor.example.org:3000" in line
 
 
-def test_a_certificate_of_another_host__is_a_warning_with_both_names(site: WorkerContext) -> None:
+def test_a_certificate_of_another_host__is_a_warning_with_both_names(site: CallbackSite) -> None:
     port = site.start("named", **site.tls, PUBLIC_ADDRESS="supervisor.example.org:3000")
     line = next(line for line in port.log.splitlines() if "certificate_of_another_host" in line)
     assert "supervisor.example.org:3000" in line
@@ -276,7 +278,7 @@ def shown(port: Port) -> bytes:
         return encrypted.getpeercert(binary_form=True) or b""
 
 
-def test_certificate_files_that_change__are_shown_without_a_restart(site: WorkerContext, tmp_path: Path) -> None:
+def test_certificate_files_that_change__are_shown_without_a_restart(site: CallbackSite, tmp_path: Path) -> None:
     before, after = make_certificates(tmp_path / "before"), make_certificates(tmp_path / "after")
     port = site.start("renewed", TLS_ENABLE="true", TLS_CERT=str(before.cert), TLS_KEY=str(before.key))
     first = shown(port)

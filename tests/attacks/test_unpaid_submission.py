@@ -125,6 +125,14 @@ def interceptor(grid: Grid, customer: Account, request: pytest.FixtureRequest) -
     return Interceptor(grid, customer, abs(hash(request.node.name)) % 10**9)
 
 
+def test_key__of_the_tokens__is_no_file_that_a_customer_reads(grid: Grid, customer: Account) -> None:
+    settings = (slurm_of(grid).layout.folder / "supervisor_submit.conf").read_text()
+    (key_file,) = re.findall(r"key_file = (.*)", settings)
+    assert Path(key_file).read_text().strip() == slurm_of(grid).submit_key
+    read = tried(grid, customer, "cat", key_file)
+    assert (read.stdout, "Permission denied" in read.stderr) == ("", True)
+
+
 # --- what the supervisor submits ------------------------------------------------------------------------------------------
 
 

@@ -33,10 +33,13 @@ def waiting(grid: Grid, customer: Account) -> int:
     return int(rows(grid, WAITING, customer=customer.address.lower())[0].number)
 
 
-def test_filled_with_jobs_that_their_owners_hold__others_are_claimed(grid: Grid, customer: Account) -> None:
+@pytest.mark.parametrize("owners", [1, PLACES])
+def test_filled_with_jobs_that_their_owners_hold__others_are_claimed(
+    grid: Grid, customer: Account, owners: int
+) -> None:
     scontrol(grid, "update", "PartitionName=main", "State=DOWN")  # nothing begins
-    holders = [grid.new_customer() for _ in range(PLACES)]
-    for holder in holders:
+    holders = [grid.new_customer() for _ in range(owners)]
+    for holder in holders * (PLACES // owners):
         held = id_of(grid, grid.submit_script(holder, "#!/bin/bash\nsleep 600\n"))
         as_customer(grid, holder, "scontrol", "hold", str(held))
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")

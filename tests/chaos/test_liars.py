@@ -1,7 +1,5 @@
 """Thousands of random lies: not one wrong minute, not one scancel."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import islice
 
@@ -9,13 +7,12 @@ import pytest
 
 from devgrid.chain.model import Account, ChainPrices
 from devgrid.grid import Grid
-from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos.forged_callbacks import ANSWERS, lies, tell
 from tests.support.marks import in_chaos
-from tests.support.watching import parked, rows, slurm_ids, slurm_of, wait_for_end
+from tests.support.watching import parked, rows, slurm_ids, slurm_of, sweep, wait_for_end
 
 LIES = 3_000
 MANY_LIES = 10_000
@@ -75,12 +72,6 @@ def has_begun(grid: Grid, job_id: str) -> bool:
     """Whether SLURM has given the job its node."""
     shown = slurm_of(grid).run("squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%T")
     return shown.stdout.split() not in ([], ["PENDING"])
-
-
-def sweep(grid: Grid) -> None:
-    """As the operator asks for it; it has ended when this returns."""
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "sweep", "run", "--yes"]
-    subprocess.run(argv, env=grid.environment, check=True, capture_output=True, timeout=deadline(120))
 
 
 def unread(grid: Grid) -> int:

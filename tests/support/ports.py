@@ -5,9 +5,10 @@ import secrets
 import socket
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks.ledger.tables import METADATA
 from tests.support.callback_servers import start_servers
 
+SLOWLY_S = 0.2
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 
 
@@ -56,7 +58,7 @@ class Port:
 
 
 @dataclass
-class WorkerContext:
+class CallbackSite:
     """A database, a broker, certificates; and processes that serve them."""
 
     processes: Processes
@@ -121,11 +123,11 @@ class WorkerContext:
 
 
 @contextmanager
-def started_site() -> Iterator[WorkerContext]:
+def started_site() -> Iterator[CallbackSite]:
     with private_processes() as processes:
         engine, environment = start_servers(processes)
         try:
-            yield WorkerContext(processes, engine, environment, make_certificates(processes.folder / "tls"))
+            yield CallbackSite(processes, engine, environment, make_certificates(processes.folder / "tls"))
         finally:
             engine.dispose()
 
@@ -175,6 +177,9 @@ class Crowd:
     def __init__(self, port: Port) -> None:
         self._port = port
         self._sockets: list[socket.socket] = []
+        self._slow: list[tuple[socket.socket, bytes]] = []
+        self._leaving = threading.Event()
+        self._sender: threading.Thread | None = None
 
     def connect(self, number: int, sends: bytes = b"", addresses: int = 1) -> None:
         """So many more connections. One that the port closes at once is opened and counts."""
@@ -190,11 +195,30 @@ class Crowd:
             except OSError:
                 continue  # it is closed already
 
+    def send_slowly(self, number: int, first: bytes, slowly: bytes, addresses: int = 1) -> None:
+        """So many more connections, which send `first` at once, and then of `slowly` one byte each SLOWLY_S."""
+        self.connect(number, first, addresses)
+        self._slow += [(connection, slowly) for connection in self._sockets[-number:]]
+        if self._sender is None:
+            self._sender = threading.Thread(target=self._send_on, daemon=True)
+            self._sender.start()
+
+    def _send_on(self) -> None:
+        place = 0
+        while not self._leaving.wait(SLOWLY_S):
+            for connection, slowly in list(self._slow):
+                with suppress(OSError):  # it is closed already
+                    connection.send(slowly[place : place + 1], socket.MSG_DONTWAIT)
+            place += 1
+
     def still_open(self) -> int:
         """How many of them the port has not closed."""
         return sum(1 for connection in self._sockets if not _is_closed(connection))
 
     def leave(self) -> None:
+        self._leaving.set()
+        if self._sender is not None:
+            self._sender.join()
         for connection in self._sockets:
             connection.close()
         self._sockets.clear()

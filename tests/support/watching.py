@@ -1,6 +1,8 @@
 """Looking at a grid from outside: the contract, SLURM's own records, the ledger."""
 
 import atexit
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -11,6 +13,7 @@ from sqlalchemy import Engine, create_engine, text
 from devgrid.chain.model import ChainJob
 from devgrid.cluster.slurm import Slurm
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from devgrid.processes import tail, wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 
@@ -36,6 +39,12 @@ def wait_for(grid: Grid, job_id: str, statuses: set[ChainStatus], timeout_s: flo
         log = "\n".join(tail(file, 30) for file in written if file.exists())
         raise AssertionError(f"{error}; is {grid.chain.job(job_id)}\nevents: {journal(grid, job_id)}\n{log}") from error
     return grid.chain.job(job_id)
+
+
+def sweep(grid: Grid) -> None:
+    """As the operator asks for it; it has ended when this returns."""
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "sweep", "run", "--yes"]
+    subprocess.run(argv, env=grid.environment, check=True, capture_output=True, timeout=deadline(120))
 
 
 @contextmanager

@@ -675,10 +675,17 @@ AS_PAID = Size(limit_min=10, cpus=1, memory_mb=100, nodes=1, gpus=0, partition="
             1000,
             [],
         ),
-        ({"parked": frozenset({EffectKind.POLL_SLURM})}, replace(AS_PAID, gpus=2), 1000, []),
+        ({"parked": frozenset({EffectKind.POLL_SLURM})}, AS_PAID, 1000, []),
+        (
+            {"parked": frozenset({EffectKind.POLL_SLURM})},
+            replace(AS_PAID, gpus=2),
+            1000,
+            [DiscrepancyKind.MORE_THAN_PAID],
+        ),
+        ({"parked": frozenset({EffectKind.POLL_SLURM})}, AS_PAID, 1075, [DiscrepancyKind.RUNS_AGAIN]),
     ],
 )
-def test_size_and_runs__not_as_the_ledger_has_them__the_witness_looks(
+def test_size_and_runs__not_as_the_ledger_has_them__slurm_is_polled(
     job: dict[str, Any], size: Size, submit_s: int, found: list[DiscrepancyKind]
 ) -> None:
     seen = JobRecord(SlurmId(1), "RUNNING", 60, 0, submit_s=submit_s, size=size)
