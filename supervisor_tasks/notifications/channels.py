@@ -80,7 +80,7 @@ class Notifier:
         return page_of(self.runbook_url, name)
 
 
-class Tls(StrEnum):
+class SmtpSecurity(StrEnum):
     """How SMTP is encrypted."""
 
     STARTTLS = "starttls"
@@ -125,7 +125,7 @@ class Mail:
     """Sends a message to one address by SMTP. The server must take it before it counts as sent."""
 
     server: str  # host:port
-    tls: Tls
+    tls: SmtpSecurity
     sender: str
     receiver: str
     user: str = ""
@@ -155,10 +155,10 @@ class Mail:
         host, _, port = self.server.rpartition(":")
         host, here = host.strip("[]"), socket.gethostname()
         context = ssl.create_default_context(cafile=self.ca)
-        if self.tls is Tls.TLS:
+        if self.tls is SmtpSecurity.TLS:
             return smtplib.SMTP_SSL(host, int(port), here, timeout=self.timeout_s, context=context)
         smtp = smtplib.SMTP(host, int(port), here, timeout=self.timeout_s)
-        if self.tls is Tls.STARTTLS:
+        if self.tls is SmtpSecurity.STARTTLS:
             try:
                 smtp.starttls(context=context)
             except BaseException:

@@ -6,7 +6,7 @@ from pydantic import SecretStr
 
 from supervisor_tasks.config.redaction import hiding
 from supervisor_tasks.config.settings import Settings
-from supervisor_tasks.notifications.channels import Channel, Command, Mail, Notifier, Tls, Webhook
+from supervisor_tasks.notifications.channels import Channel, Command, Mail, Notifier, SmtpSecurity, Webhook
 from supervisor_tasks.notifications.delivery_rules import Policy
 from supervisor_tasks.notifications.forms import ALERTMANAGER_REPEAT_S, alertmanager_form, json_form, slack_form
 
@@ -45,7 +45,7 @@ def _mails(settings: Settings) -> dict[str, Channel]:
     return {
         f"mail {receiver}": Mail(
             server=settings.notify_smtp_address or "",
-            tls=Tls(settings.notify_smtp_tls),
+            tls=SmtpSecurity(settings.notify_smtp_tls),
             sender=settings.notify_mail_from or "",
             receiver=receiver,
             user=settings.notify_smtp_user or "",

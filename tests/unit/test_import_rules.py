@@ -4,6 +4,7 @@ import-linter (`make check`) holds the directions between single modules; this t
 Pure modules and errors may be imported everywhere. tests/unit/test_pure_modules.py says which modules are pure.
 """
 
+import ast
 import tomllib
 from collections import Counter
 from functools import cache
@@ -107,7 +108,7 @@ def test_shared_workflows__each__is_imported_by_another_package() -> None:
     assert [name for name in SHARED if not any(other == name or other.startswith(f"{name}.") for other in used)] == []
 
 
-# Two that the layout gives one name: plugins import nothing of the supervisor, and benchmarks act on nothing.
+# Four that the layout gives to two modules each: plugins import nothing of the supervisor, and benchmarks act on nothing.
 NAMES_OF_TWO = {"context", "crash_points", "model", "plan"}
 
 
@@ -117,3 +118,11 @@ def test_names__of_modules__are_used_once_in_the_product() -> None:
         file.stem for file in files if "versions" not in file.parts and not file.stem.endswith(("_pb2", "_grpc"))
     )
     assert {name for name, number in names.items() if number > 1} == NAMES_OF_TWO
+
+
+def test_names__of_classes__are_used_once_in_the_product() -> None:
+    files = [file for package in PRODUCT for file in (REPOSITORY / package).rglob("*.py")]
+    trees = [ast.parse(file.read_text()) for file in files if not file.stem.endswith(("_pb2", "_grpc"))]
+    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert len(names) > 100
+    assert [name for name, number in names.items() if number > 1] == []

@@ -36,7 +36,7 @@ from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.figures import read_figures
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED, RuleSettings, due
-from supervisor_tasks.notifications.channels import Command, Mail, Notifier, Tls, Webhook
+from supervisor_tasks.notifications.channels import Command, Mail, Notifier, SmtpSecurity, Webhook
 from supervisor_tasks.notifications.deliver import notify
 from supervisor_tasks.notifications.delivery_rules import Policy, plan
 from supervisor_tasks.notifications.forms import json_form
@@ -447,7 +447,7 @@ def test_mail__server_with_tls_and_login__takes_it(ledger: Ledger, certificates:
     context.load_cert_chain(certificates.cert, certificates.key)
     ledger.alarms.on(ALARM, balance_wei=12)
     with mail_receiver(handler, tls=context, with_login=True) as address:
-        mail = Mail(address, Tls.STARTTLS, SENDER, OPS, "fleet", "correct-horse", certificates.ca, 5.0)
+        mail = Mail(address, SmtpSecurity.STARTTLS, SENDER, OPS, "fleet", "correct-horse", certificates.ca, 5.0)
         notify(ledger, Notifier({"mail": mail}, AT_ONCE))
     (got,) = handler.mails
     assert (got["Subject"], got["To"]) == ("[here] CRITICAL: wallet_empty", OPS)
@@ -460,7 +460,7 @@ def test_mail__server_with_tls_and_login__takes_it(ledger: Ledger, certificates:
     [
         ({"password": "wrong-password"}, "SMTPAuthenticationError"),
         ({"ca": None}, "SSLCertVerificationError"),
-        ({"tls": Tls.NONE}, "SMTP"),
+        ({"tls": SmtpSecurity.NONE}, "SMTP"),
     ],
 )
 def test_mail__wrong_password_or_authority_or_no_tls__error_omits_the_password(
@@ -471,7 +471,7 @@ def test_mail__wrong_password_or_authority_or_no_tls__error_omits_the_password(
     context.load_cert_chain(certificates.cert, certificates.key)
     ledger.alarms.on(ALARM)
     with mail_receiver(handler, tls=context, with_login=True) as address:
-        mail = Mail(address, Tls.STARTTLS, SENDER, OPS, "fleet", "correct-horse", certificates.ca, 5.0)
+        mail = Mail(address, SmtpSecurity.STARTTLS, SENDER, OPS, "fleet", "correct-horse", certificates.ca, 5.0)
         notify(ledger, Notifier({"mail": replace(mail, **changes)}, AT_ONCE))
     assert handler.mails == []
     (message,) = messages(ledger)
@@ -500,7 +500,7 @@ def test_mail__one_receiver_is_refused__the_other_gets_one_mail(
 def test_mail__server_is_away_then_hangs_then_takes_it__is_one_mail(ledger: Ledger) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        mail = Notifier({"mail": Mail(address, Tls.NONE, SENDER, OPS, timeout_s=0.5)}, AT_ONCE)
+        mail = Notifier({"mail": Mail(address, SmtpSecurity.NONE, SENDER, OPS, timeout_s=0.5)}, AT_ONCE)
         ledger.alarms.on(ALARM)
         notify(ledger, mail)
     assert "time" in messages(ledger)[0].last_error.lower()
