@@ -8,7 +8,8 @@ from pathlib import Path
 import requests
 
 from devgrid import REPOSITORY
-from devgrid.processes import Processes, Running, answers, free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import Processes, Running, answers, wait_until
 from supervisor_tasks.cli import run_command
 from supervisor_tasks.config import settings, ssh_keys
 from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access

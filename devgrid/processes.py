@@ -4,7 +4,6 @@ import json
 import os
 import pwd
 import re
-import secrets
 import signal
 import socket
 import subprocess
@@ -23,7 +22,6 @@ from devgrid.state_files import state_in
 
 PATIENCE_S = 5.0
 MAX_PAUSE_S = 1.0  # between two looks at a condition, however long a look takes
-FIRST_PORT = 10_000
 MARKS = ("DEVGRID_STATE", "HOME", "STATE_DIR")  # by these a process belongs to a folder; a job has its home there
 SLURM = ("munged", "slurmctld", "slurmd", "slurmdbd", "slurmstepd")
 DAEMONS = {*SLURM, "anvil", "iperf3", "mariadbd", "postgres", "redis-server", "slapd", "sshd"}  # some lose the mark
@@ -323,26 +321,6 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, every
                 f"waited {deadline.waited_s:.0f} s for {what}; on a quiet machine {timeout_s:g} s are enough"
             )
         time.sleep(max(every_s, min(2 * took_s, MAX_PAUSE_S)))
-
-
-def free_port(in_a_row: int = 1) -> int:
-    """A TCP port of 127.0.0.1 that no process has, chosen at random below those that the kernel gives to connections: another
-    process would soon get one of them. With `in_a_row` it is the first of so many free ports.
-    """
-    below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = FIRST_PORT + secrets.randbelow(below - FIRST_PORT - in_a_row)
-        if all(_is_free(port + more) for more in range(in_a_row)):
-            return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def answers(port: int) -> bool:

@@ -14,7 +14,8 @@ from devgrid import REPOSITORY
 from devgrid.chain.block_producer import MINING_LOCK
 from devgrid.chain.chain import Chain, random_account
 from devgrid.chain.model import Account, ChainAddresses, ChainError
-from devgrid.processes import Processes, free_port
+from devgrid.ports import free_port
+from devgrid.processes import Processes
 from supervisor_tasks.chain.abi_codec import CONTRACTS, function
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
 

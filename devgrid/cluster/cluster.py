@@ -20,7 +20,8 @@ from devgrid.cluster.sshd import Sshd, authorized_keys_command
 from devgrid.faults.limited_disk import start_spool_disk
 from devgrid.fleet import Fleet
 from devgrid.options import ClusterOptions
-from devgrid.processes import Processes, Running, free_port
+from devgrid.ports import free_port
+from devgrid.processes import Processes, Running
 from devgrid.state_files import state_in
 from devgrid.tls import Certificates
 

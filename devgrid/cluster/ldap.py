@@ -5,7 +5,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from devgrid.processes import Processes, StartError, answers, free_port
+from devgrid.ports import free_port
+from devgrid.processes import Processes, StartError, answers
 from devgrid.tls import Certificates
 
 SUFFIX = "dc=hpc,dc=deepsquare,dc=run"

@@ -13,7 +13,8 @@ from devgrid.cluster import slurm_hooks
 from devgrid.cluster.linux_users import Users
 from devgrid.cluster.slurm_conf import SlurmLayout, cgroup_conf, gres_conf, plugstack_conf, slurm_conf, slurmdbd_conf
 from devgrid.machine import deadline
-from devgrid.processes import Processes, StartError, answers, free_port, unix_socket_answers, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import Processes, StartError, answers, unix_socket_answers, wait_until
 
 OTHER_CLUSTERS = "clusters"  # the folder of a grid's clusters but the first
 

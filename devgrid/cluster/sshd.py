@@ -10,7 +10,8 @@ from pathlib import Path
 
 from devgrid import REPOSITORY
 from devgrid.cluster.linux_users import BENCHMARK_USER, admin
-from devgrid.processes import Processes, answers, free_port
+from devgrid.ports import free_port
+from devgrid.processes import Processes, answers
 
 
 @dataclass(frozen=True, slots=True)

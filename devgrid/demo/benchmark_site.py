@@ -8,7 +8,8 @@ from pathlib import Path
 
 from devgrid.cluster.linux_users import BENCHMARK_USER
 from devgrid.grid import Grid
-from devgrid.processes import answers, free_port
+from devgrid.ports import free_port
+from devgrid.processes import answers
 
 NODES = 2
 GPUS_PER_NODE = 1  # so HPL has one rank a node

@@ -6,7 +6,8 @@ import sys
 from devgrid import REPOSITORY
 from devgrid.chain.chain import Chain
 from devgrid.faults.limited_disk import start_disk
-from devgrid.processes import Processes, answers, free_port
+from devgrid.ports import free_port
+from devgrid.processes import Processes, answers
 from devgrid.tls import Certificates
 from supervisor_tasks.config import embedded_servers
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import structlog
@@ -26,6 +26,7 @@ from supervisor_tasks.jobs.events import (
     SlurmJobIdentified,
     SlurmPendingObserved,
     SlurmRunningObserved,
+    SubmissionDenied,
     stored_name,
 )
 from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, run_side_by_side
@@ -123,45 +124,85 @@ def _look(context: WorkerContext) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """What one look knows of its jobs, by their ids. `told` are changes to record before the job's state changes."""
+
+    jobs: Mapping[JobId, Job]
+    sights: Mapping[JobId, MatchResult]
+    denied: Mapping[JobId, SubmissionDenied]
+    stalled: Mapping[JobId, str]
+    heard: Mapping[JobId, Outcome | ConflictingOutcomes]
+    told: Mapping[JobId, Sequence[JobChange]]
+    now_s: int
+
+
 def _see(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
-    jobs = context.ledger.jobs({effect.job_id for effect in effects})
-    sights = look_at(context, jobs.values())
-    sights |= with_site_choices(context, jobs, sights)
-    denied = deny(context, jobs, sights)
-    said = _believed(context, [job for job_id, job in jobs.items() if sights[job_id].unknown and job_id not in denied])
-    puzzles = _puzzles(context, sights)
-    now_s = _now_s(context, sights.values())
-    recognised = _recognised(context, jobs.values(), sights, now_s)
-    attempts = {effect.job_id: effect.attempts for effect in effects}
-    sights |= _runs_asked(context, jobs, sights, attempts)
-    told, untold = runs_from_callbacks(context, jobs, sights, attempts)
-    sights |= untold
-    unclear = dict[str, list[OpenEffect]]()
-    bigger = oversized(context, jobs.values(), sights)
-    changes = [change for change in bigger if isinstance(change.event, MoreThanPaid) and change.event.ended]
-    bigger = [change for change in bigger if change not in changes]
+    observed = _observe(context, effects)
+    oversizes = oversized(context, observed.jobs.values(), observed.sights)
+    # Of a job that has ended this comes first: its end then has the reason.
+    changes = [change for change in oversizes if _has_ended(change)]
     for effect in effects:
-        job, sight = jobs[effect.job_id], sights[effect.job_id]
-        if sight.unclear:
-            unclear.setdefault(sight.unclear, []).append(effect)
-            continue
-        if job.job_id in denied:
-            changes.append(JobChange(job.job_id, denied[job.job_id], done=effect))
-            continue
-        changes += [known[job.job_id] for known in (recognised, told) if job.job_id in known]
-        if (why := puzzles.get(job.job_id)) is not None and sight.seen is not None:
-            park(context.ledger, effect, why, state=job.state, slurm_id=job.slurm_id, slurm_says=str(sight.seen))
-            continue
-        heard = said.get(job.job_id)
-        if isinstance(heard, ConflictingOutcomes):
-            park(context.ledger, effect, heard.why, state=job.state, slurm_id=job.slurm_id, ends=str(heard))
-            continue
-        changes.append(JobChange(job.job_id, _what(sight.seen, heard, now_s), done=effect))
-    changes += bigger
-    call_operator(context, changes, jobs, context.ledger.record(*changes))
+        changes += _conclude(context, observed, effect)
+    changes += [change for change in oversizes if not _has_ended(change)]
+    call_operator(context, changes, observed.jobs, context.ledger.record(*changes))
     for change in changes:
         if isinstance(change.event, SlurmCompleted | SlurmRunningObserved):
             log.info("slurm_state_changed", job_id=change.job_id, said=stored_name(change.event))
+    _postpone_unclear(context, effects, observed.sights)
+
+
+def _observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> _Observed:
+    """Ask SLURM, accounting and the stored callbacks about the jobs of these effects."""
+    jobs = context.ledger.jobs({effect.job_id for effect in effects})
+    attempts = {effect.job_id: effect.attempts for effect in effects}
+    sights = look_at(context, jobs.values())
+    sights |= with_site_choices(context, jobs, sights)
+    denied = deny(context, jobs, sights)
+    forgotten = [job for job_id, job in jobs.items() if sights[job_id].unknown and job_id not in denied]
+    heard = _believed(context, forgotten)
+    stalled = _stalled(context, sights)
+    now_s = _now_s(context, sights.values())
+    identified = _recognised(context, jobs.values(), sights, now_s)
+    sights |= _runs_asked(context, jobs, sights, attempts)
+    earlier_runs, waiting = runs_from_callbacks(context, jobs, sights, attempts)
+    sights |= waiting
+    told = {job_id: [known[job_id] for known in (identified, earlier_runs) if job_id in known] for job_id in jobs}
+    return _Observed(jobs, sights, denied, stalled, heard, told, now_s)
+
+
+def _has_ended(change: JobChange) -> bool:
+    return isinstance(change.event, MoreThanPaid) and change.event.ended
+
+
+def _conclude(context: WorkerContext, observed: _Observed, effect: OpenEffect) -> list[JobChange]:
+    """What to record of the effect's job. A job that needs the operator has its effect parked; a job of which SLURM's
+    answer is not clear is asked for again.
+    """
+    job = observed.jobs[effect.job_id]
+    sight, heard = observed.sights[job.job_id], observed.heard.get(job.job_id)
+    if sight.unclear:
+        return []
+    if job.job_id in observed.denied:
+        return [JobChange(job.job_id, observed.denied[job.job_id], done=effect)]
+    told = list(observed.told[job.job_id])
+    about = {"state": job.state, "slurm_id": job.slurm_id}
+    if job.job_id in observed.stalled:
+        park(context.ledger, effect, observed.stalled[job.job_id], **about, slurm_says=str(sight.seen))
+        return told
+    if isinstance(heard, ConflictingOutcomes):
+        park(context.ledger, effect, heard.why, **about, ends=str(heard))
+        return told
+    return [*told, JobChange(job.job_id, _what(sight.seen, heard, observed.now_s), done=effect)]
+
+
+def _postpone_unclear(
+    context: WorkerContext, effects: Sequence[OpenEffect], sights: Mapping[JobId, MatchResult]
+) -> None:
+    unclear = dict[str, list[OpenEffect]]()
+    for effect in effects:
+        if why := sights[effect.job_id].unclear:
+            unclear.setdefault(why, []).append(effect)
     for why, waiting in unclear.items():
         log.warning("slurm_poll_postponed", jobs=len(waiting), error=why)
         context.ledger.effects.postpone(waiting, retry_delay_s(max(effect.attempts for effect in waiting)), why)
@@ -238,7 +279,7 @@ def _what(seen: JobRecord | None, said: Outcome | None, now_s: int) -> Event:
     )
 
 
-def _puzzles(context: WorkerContext, sights: Mapping[JobId, MatchResult]) -> dict[JobId, str]:
+def _stalled(context: WorkerContext, sights: Mapping[JobId, MatchResult]) -> dict[JobId, str]:
     """The jobs that SLURM has shown for too long in a state that leads to no end, and why an operator must look."""
     odd = {job_id: sight.seen for job_id, sight in sights.items() if sight.seen and is_unexpected_state(sight.seen)}
     looks = context.ledger.journal.looks(odd, LOOKED_BACK_S) if odd else {}

@@ -18,7 +18,7 @@ from devgrid import REPOSITORY
 from devgrid.cluster.linux_users import Users, admin
 from devgrid.cluster.sshd import Sshd, authorized_keys_command
 from devgrid.machine import deadline
-from devgrid.processes import free_port
+from devgrid.ports import free_port
 from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
 from supervisor_tasks.slurm.ssh import Ssh, SshUnavailableError, load_key

@@ -18,7 +18,8 @@ from devgrid import REPOSITORY
 from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account
-from devgrid.processes import Processes, free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc import failover

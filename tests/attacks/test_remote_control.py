@@ -19,7 +19,8 @@ from redis.exceptions import AuthenticationError
 from devgrid import REPOSITORY
 from devgrid.fleet import CELERY, Fleet
 from devgrid.machine import deadline
-from devgrid.processes import Processes, answers, free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import Processes, answers, wait_until
 from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates

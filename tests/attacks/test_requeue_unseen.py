@@ -44,7 +44,8 @@ UNTIL_ENOUGH = "#!/bin/bash\nuntil [ -e ~/{gate} ]; do sleep 0.1; done\n"
     ],
 )
 def options(request: pytest.FixtureRequest) -> GridOptions:
-    return request.param
+    chosen: GridOptions = request.param
+    return chosen
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,8 @@ from devgrid.chain.model import Account
 from devgrid.fleet import Fleet
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
-from devgrid.processes import free_port, tail, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import tail, wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.alarms import AlarmName
 from tests.chaos import jobs

@@ -24,7 +24,8 @@ from devgrid.fleet import Fleet
 from devgrid.grid import Grid
 from devgrid.machine import deadline, slowness
 from devgrid.options import GridOptions
-from devgrid.processes import free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import wait_until
 from plugins.probes.dependencies import EVERY_S
 from plugins.probes.progress import STANDS_AFTER_S
 from tests.support.grids import BLOCK_TIME_S

@@ -8,7 +8,8 @@ import pytest
 
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.processes import free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import wait_until
 from tests.support.watching import rows, wait_for_end
 
 PROCESSES = ("worker", "beat", "callbacks", "flower", "reporter", "metrics")

@@ -17,7 +17,8 @@ from devgrid.chain.model import Account
 from devgrid.fleet import Fleet
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
-from devgrid.processes import free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import wait_until
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import rows, wait_for_end
 

@@ -14,7 +14,8 @@ import pytest
 from devgrid import REPOSITORY
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
-from devgrid.processes import Running, free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import Running, wait_until
 from supervisor_tasks.cli.run_fleet import FLEET
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.grids import BLOCK_TIME_S

@@ -16,7 +16,8 @@ from devgrid.fleet import Fleet
 from devgrid.grid import Grid
 from devgrid.machine import deadline
 from devgrid.options import GridOptions
-from devgrid.processes import free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import wait_until
 from devgrid.tls import make_certificates
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.commands import supervisor

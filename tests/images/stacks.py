@@ -16,7 +16,8 @@ from typing import Any
 from devgrid import REPOSITORY
 from devgrid.cluster.cluster import GridCluster
 from devgrid.faults.network_proxy import Proxy
-from devgrid.processes import free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import wait_until
 from devgrid.tls import HOST_OF_CONTAINERS, Certificates
 from supervisor_tasks.config import ssh_keys
 from tests.images.containers import IMAGE, POSTGRES, PROMETHEUS, REDIS, engine

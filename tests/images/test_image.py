@@ -10,7 +10,8 @@ import pytest
 from devgrid import REPOSITORY
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
-from devgrid.processes import answers, free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import answers, wait_until
 from supervisor_tasks.cli.run_command import PROCESSES
 from supervisor_tasks.config import ssh_keys
 from supervisor_tasks.config.needs import KEYS

@@ -9,7 +9,8 @@ import time
 from contextlib import closing
 
 from devgrid import REPOSITORY
-from devgrid.processes import answers, free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import answers, wait_until
 from tests.load.figures import Figure
 from tests.support.ledger import migrated
 

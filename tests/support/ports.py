@@ -17,7 +17,8 @@ import psutil
 from sqlalchemy import Engine, insert, text
 
 from devgrid import REPOSITORY
-from devgrid.processes import Processes, Running, answers, free_port
+from devgrid.ports import free_port
+from devgrid.processes import Processes, Running, answers
 from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages

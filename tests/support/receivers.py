@@ -13,7 +13,7 @@ from typing import Any
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
-from devgrid.processes import free_port
+from devgrid.ports import free_port
 
 HANGS = 0  # in the place of an HTTP status
 Fault = Callable[[], int]

@@ -16,7 +16,8 @@ import urllib3
 from devgrid.cluster.linux_users import Users, admin
 from devgrid.cluster.slurm import Slurm, slurm_version
 from devgrid.cluster.slurmrestd import Slurmrestd, jwt_conf, new_jwt_key
-from devgrid.processes import free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.jobs.model import Address, Definition, JobId
 from supervisor_tasks.slurm.rest_requests import submission

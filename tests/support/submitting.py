@@ -20,7 +20,8 @@ from devgrid.cluster.slurm import Slurm
 from devgrid.cluster.slurmrestd import Slurmrestd, jwt_conf, new_jwt_key
 from devgrid.cluster.sshd import Sshd
 from devgrid.faults.network_proxy import Direction, Proxy
-from devgrid.processes import Processes, free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.context import LastClusterCheck, SlurmServices, WorkerContext

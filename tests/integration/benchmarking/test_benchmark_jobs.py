@@ -13,7 +13,8 @@ from benchmarks.registry import SUITE
 from devgrid.cluster.linux_users import Users
 from devgrid.cluster.slurm import Slurm
 from devgrid.machine import deadline
-from devgrid.processes import answers, free_port, tail, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import answers, tail, wait_until
 from devgrid.state_folder import private_processes
 from tests.support.spooling import new_spool
 

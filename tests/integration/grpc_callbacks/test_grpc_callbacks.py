@@ -25,7 +25,8 @@ from sqlalchemy import Engine, create_engine, insert, text
 from devgrid import REPOSITORY
 from devgrid.faults.network_proxy import Direction, Proxy
 from devgrid.machine import deadline
-from devgrid.processes import Processes, answers, free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import Processes, answers, wait_until
 from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates

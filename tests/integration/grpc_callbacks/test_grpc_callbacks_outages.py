@@ -24,7 +24,8 @@ from sqlalchemy import Engine, text
 
 from devgrid import REPOSITORY
 from devgrid.machine import deadline
-from devgrid.processes import Processes, Running, answers, free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import Processes, Running, answers, wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
 from grpc_callbacks.notifier import MAX_WAITING, PAUSE_S, PollNotifier

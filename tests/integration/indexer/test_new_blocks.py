@@ -16,7 +16,8 @@ from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import ANVIL, start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices
 from devgrid.faults.network_proxy import Fault, Proxy
-from devgrid.processes import Processes, answers, free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import Processes, answers, wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc.client import Rpc

@@ -406,7 +406,7 @@ def test_lease__failed_twice__one_at_a_time_in_the_whole_cluster_after_all_other
     other.holder.close()
 
 
-def test_lease__failed_twice__waits_for_another_worker_that_takes_one_at_the_same_time(
+def test_lease__failed_twice__waits_for_a_worker_that_takes_one_at_the_same_time(
     ledger: Ledger, engine: Engine
 ) -> None:
     queued_and_due(ledger, engine, 1, 2)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, text
 
-from devgrid.processes import free_port
+from devgrid.ports import free_port
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.ledger.driver import PROCESS, DriverConnection
 from supervisor_tasks.ledger.due import Due

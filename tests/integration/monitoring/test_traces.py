@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 
 from devgrid import REPOSITORY
 from devgrid.machine import deadline
-from devgrid.processes import free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import wait_until
 from grpc_callbacks.callback_writer import CallbackWriter
 from grpc_callbacks.validation import CallbackPayload
 from supervisor_tasks.errors import TransientError

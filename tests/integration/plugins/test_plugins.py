@@ -11,7 +11,8 @@ import pytest
 
 from devgrid.cluster.linux_users import Users
 from devgrid.cluster.slurm import Slurm
-from devgrid.processes import free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from plugins.spool import SpooledEvent, read
 from protos.supervisor.v1alpha1.supervisor_pb2 import (

@@ -19,7 +19,8 @@ from devgrid import REPOSITORY
 from devgrid.cluster import slurm_hooks
 from devgrid.faults.network_proxy import Fault, Proxy
 from devgrid.machine import deadline
-from devgrid.processes import Processes, free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
 from plugins.reporter import HEARD_AS

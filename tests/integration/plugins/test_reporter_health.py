@@ -17,7 +17,8 @@ import pytest
 
 from devgrid import REPOSITORY
 from devgrid.machine import deadline, slowness
-from devgrid.processes import Processes, free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 from plugins.probes.progress import STANDS_AFTER_S
 from tests.support.holding import main_thread_held

@@ -8,7 +8,8 @@ from sqlalchemy import Engine, create_engine, text
 from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices
-from devgrid.processes import Processes, free_port
+from devgrid.ports import free_port
+from devgrid.processes import Processes
 from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.chain.rpc.client import Rpc

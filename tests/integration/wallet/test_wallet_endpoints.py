@@ -22,7 +22,8 @@ from devgrid.chain.deployment import ANVIL, CHAIN_ID, start_anvil, start_chain
 from devgrid.chain.model import Account
 from devgrid.faults.network_proxy import Direction, Fault, Proxy
 from devgrid.machine import deadline
-from devgrid.processes import Processes, free_port, wait_until
+from devgrid.ports import free_port
+from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc import bounded_http, failover

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor_tasks.config.needs import NOTIFY_KEYS, Need
 from supervisor_tasks.config.settings import Settings, SettingsError, load
-from supervisor_tasks.notifications.channels import Command, Mail, Tls, Webhook
+from supervisor_tasks.notifications.channels import Command, Mail, SmtpSecurity, Webhook
 from supervisor_tasks.notifications.delivery_rules import QuietHours
 from supervisor_tasks.notifications.from_settings import notifier_of
 from supervisor_tasks.notifications.incident_messages import TEST
@@ -50,7 +50,7 @@ def test_all__a_channel_each() -> None:
     assert wanted.channels["command"] == Command(("/usr/bin/page", "--to", "the team"))
     mail = wanted.channels["mail boss@example.org"]
     assert isinstance(mail, Mail)
-    assert (mail.server, mail.tls, mail.user) == ("mail.example.org:587", Tls.STARTTLS, "fleet")
+    assert (mail.server, mail.tls, mail.user) == ("mail.example.org:587", SmtpSecurity.STARTTLS, "fleet")
     assert wanted.policy.settle_s == 60.0
     assert wanted.hide("a correct-horse and abc123") == "a [redacted] and [redacted]"
 

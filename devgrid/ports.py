@@ -1,0 +1,88 @@
+"""TCP ports of this machine that are free, and that no other program of the project is given.
+
+A port that is free now can be another program's a moment later, before the server that gets it listens. So programs
+take blocks of ports. A program holds a block by a Unix socket with an abstract name, which the kernel gives up with the
+program. Such a name is seen in one network namespace, as ports are.
+"""
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+FIRST_PORT = 10_000
+BLOCK_PORTS = 50
+
+
+class PortAllocator:
+    """Gives each port once, as long as there are blocks left: a server that is being restarted has its port again. For
+    threads; a forked process begins with blocks of its own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._held: list[socket.socket] = []
+        self._left: list[int] = []
+
+    def take(self, in_a_row: int = 1) -> int:
+        """A free port, the first of `in_a_row` free ones. Raises OSError when all blocks are taken."""
+        with self._lock:
+            if self._process != os.getpid():
+                self.close()
+                self._process = os.getpid()
+            while True:
+                while len(self._left) >= in_a_row:
+                    ports, self._left = self._left[:in_a_row], self._left[in_a_row:]
+                    if all(map(_is_free, ports)):
+                        return ports[0]
+                first = self._hold_block()
+                self._left = list(range(first, first + BLOCK_PORTS))
+
+    def close(self) -> None:
+        """Let other programs have the ports. In a forked process the blocks stay with the first one."""
+        for holder in self._held:
+            holder.close()
+        self._held, self._left = [], []
+
+    def _hold_block(self) -> int:
+        for first in _blocks():
+            holder = socket.socket(socket.AF_UNIX)
+            try:
+                holder.bind(f"\0devgrid-ports-{first}")
+            except OSError:
+                holder.close()
+                continue
+            self._held.append(holder)
+            return first
+        raise OSError(f"found no block of {BLOCK_PORTS} ports that no other program holds; end some of them")
+
+
+def free_port(in_a_row: int = 1) -> int:
+    """A TCP port of 127.0.0.1 that no process has, and that this function gives to no other process. With `in_a_row` it
+    is the first of so many. Raises OSError when there is none.
+    """
+    return _ALLOCATOR.take(in_a_row)
+
+
+def _blocks() -> Iterator[int]:
+    """The blocks' first ports, from a random one on. They lie below the ports that the kernel gives to connections."""
+    below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    number = (below - FIRST_PORT) // BLOCK_PORTS
+    begin = secrets.randbelow(number)
+    for turn in range(number):
+        yield FIRST_PORT + (begin + turn) % number * BLOCK_PORTS
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+_ALLOCATOR = PortAllocator()
