@@ -167,8 +167,12 @@ def _observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> _Observed
     sights |= _runs_asked(context, jobs, sights, attempts)
     earlier_runs, waiting = runs_from_callbacks(context, jobs, sights, attempts)
     sights |= waiting
-    told = {job_id: [known[job_id] for known in (identified, earlier_runs) if job_id in known] for job_id in jobs}
+    told = {job_id: _present(job_id, identified, earlier_runs) for job_id in jobs}
     return _Observed(jobs, sights, denied, stalled, heard, told, now_s)
+
+
+def _present(job_id: JobId, *known: Mapping[JobId, JobChange]) -> list[JobChange]:
+    return [changes[job_id] for changes in known if job_id in changes]
 
 
 def _has_ended(change: JobChange) -> bool:
@@ -176,8 +180,8 @@ def _has_ended(change: JobChange) -> bool:
 
 
 def _conclude(context: WorkerContext, observed: _Observed, effect: OpenEffect) -> list[JobChange]:
-    """What to record of the effect's job. A job that needs the operator has its effect parked; a job of which SLURM's
-    answer is not clear is asked for again.
+    """What to record of the effect's job. If the job needs the operator, its effect is parked. If SLURM's answer is not
+    clear, nothing is recorded.
     """
     job = observed.jobs[effect.job_id]
     sight, heard = observed.sights[job.job_id], observed.heard.get(job.job_id)
