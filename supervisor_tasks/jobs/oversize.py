@@ -94,7 +94,7 @@ def _paid(context: WorkerContext, job: Job, seen: JobRecord) -> Paid:
     return replace(paid, account=seen.site.account, qos=seen.site.qos, threads=seen.site.threads)
 
 
-def _looked_at_closely(context: WorkerContext, doubted: Sequence[Live]) -> dict[JobId, list[Excess]]:
+def _looked_at_closely(context: WorkerContext, doubted: Sequence[Live]) -> dict[JobId, Sequence[Excess]]:
     """What is left of each excess after a comparison with what the job asked for, and with the site's MaxMemPerCPU.
 
     While SLURM does not answer these questions, only sizes that it never rounds count. The check of a waiting job does
@@ -107,7 +107,7 @@ def _looked_at_closely(context: WorkerContext, doubted: Sequence[Live]) -> dict[
     asked = _answer_or_none("what was asked for", lambda: cluster.requests(running), unanswered) if running else None
     requests = asked[0] if asked else {}
     _watch_unanswered(context.ledger, unanswered, len(doubted))
-    found = dict[JobId, list[Excess]]()
+    found = dict[JobId, Sequence[Excess]]()
     for job, seen, size in doubted:
         request = size if seen.is_pending else requests.get(seen.slurm_id)
         if limit is None or request is None:

@@ -9,6 +9,7 @@ site chooses the account and the QOS of a job, by a default or its own plugin. T
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from supervisor_tasks.jobs.model import Definition
 from supervisor_tasks.jobs.paid import Paid
@@ -16,6 +17,7 @@ from supervisor_tasks.slurm.size import Size
 
 TIME_LIMIT = "TimeLimit"
 RESERVATION = "Reservation"
+KEPT_COMPARISONS = 1024  # a site has few sizes of jobs, and a sweep compares thousands of jobs
 ROUNDED_UP = ("CPUs", "memory", "nodes", "GPUs")  # SLURM may allocate more of these than it was asked for
 
 
@@ -70,7 +72,8 @@ _RULES = (
 _GPUS_ALONE = tuple(rule for rule in _RULES if rule.of == "GPUs")
 
 
-def excesses(size: Size, paid: Paid) -> list[Excess]:
+@lru_cache(maxsize=KEPT_COMPARISONS)
+def excesses(size: Size, paid: Paid) -> tuple[Excess, ...]:
     """What the job has that was not paid for."""
     found = list[Excess]()
     if size.limit_min is None or size.limit_min > paid.limit_min:
@@ -90,7 +93,7 @@ def excesses(size: Size, paid: Paid) -> list[Excess]:
         found.append(Excess(RESERVATION, size.reservation, "none", ("ReservationName=",)))
     if size.array:
         found.append(Excess("ArrayString", "an array of jobs", "one job"))
-    return found
+    return tuple(found)
 
 
 def _whole_memory(size: Size, paid: Paid) -> list[Excess]:

@@ -176,7 +176,7 @@ class Sweeps:
     def hot(self, partition: str = "", *, compares_sizes: bool = False) -> dict[JobId, JobSummary]:
         """All jobs that still need a decision. `partition` and `compares_sizes` go into what was paid for each job."""
         with read_connection(self._engine) as connection:
-            return _known(connection.execute(_HOT, {"cluster": self._cluster}), partition, compares_sizes)
+            return _known(connection.execute(_HOT, {"cluster": self._cluster}).all(), partition, compares_sizes)
 
     def named(self, job_ids: Collection[JobId], slurm_ids: Collection[SlurmId]) -> dict[JobId, JobSummary]:
         """The jobs with these ids, or with these SLURM ids, in any state."""

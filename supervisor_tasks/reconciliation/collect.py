@@ -35,7 +35,6 @@ from supervisor_tasks.reconciliation.snapshot import (
     claimed,
     is_active,
     marked_names,
-    missing,
     pending_and_missing,
     unexplained,
     unlisted,
@@ -104,26 +103,26 @@ def collect_snapshot(context: WorkerContext, begun: Begun, report: Reconciliatio
         )
     with report.asking("slurm"):
         require_expected_cluster(context)
-        snapshot = replace(snapshot, slurm=cluster.list_all())
-    snapshot = replace(snapshot, jobs=dict(snapshot.jobs) | _pointed_to(ledger, snapshot))
+        snapshot = snapshot.changed(slurm=cluster.list_all())
+    snapshot = snapshot.changed(jobs=dict(snapshot.jobs) | _pointed_to(ledger, snapshot))
     read_since = None
     with report.asking("chain"):
         snapshot, read_since = _look_at_chain(context, snapshot, report)
     if snapshot.slurm is not None:
-        snapshot = replace(
-            snapshot, persisted_by_slurm=_saved(ledger, snapshot, begun), first_job_id=_start(ledger).first_id
+        snapshot = snapshot.changed(
+            persisted_by_slurm=_saved(ledger, snapshot, begun), first_job_id=_start(ledger).first_id
         )
     if snapshot.slurm is not None and unlisted(snapshot):
         report.more = True  # the next sweep asks for the missing jobs: each sweep runs few commands
-        snapshot = replace(snapshot, historical_matches=None)
+        snapshot = snapshot.changed(historical_matches=None)
         with report.asking("accounting"):
-            snapshot = replace(snapshot, historical_matches=_remembered(context, snapshot))
+            snapshot = snapshot.changed(historical_matches=_remembered(context, snapshot))
     elif snapshot.slurm is not None:
         with report.asking("lost jobs"):
-            snapshot = replace(snapshot, confirmed_lookups=_ask(context, snapshot))
+            snapshot = snapshot.changed(confirmed_lookups=_ask(context, snapshot))
         with report.asking("traces"):
-            snapshot = replace(snapshot, traces=_traces(context, snapshot, boot.value if boot else "", report))
-        snapshot = replace(snapshot, recently_reported=_recently_reported(ledger, snapshot))
+            snapshot = snapshot.changed(traces=_traces(context, snapshot, boot.value if boot else "", report))
+        snapshot = snapshot.changed(recently_reported=_recently_reported(ledger, snapshot))
     return snapshot, read_since
 
 
@@ -152,15 +151,14 @@ def _look_at_chain(
     strange = marked_names((snapshot.slurm or {}).values(), snapshot.comment) - snapshot.jobs.keys()
     block = int(contract.rpc.call("eth_blockNumber"), 16)
     chain = contract.on_chain([*snapshot.jobs, *((strange | unknown | others.keys()) - snapshot.jobs.keys())], block)
-    snapshot = replace(snapshot, block=block, chain=chain, scanned=_scanned(context.ledger))
+    snapshot = snapshot.changed(block=block, chain=chain, scanned=_scanned(context.ledger))
     _remember(context.ledger, others, snapshot)
     new = {job_id: claims[job_id] for job_id in unknown & claims.keys()}
     doubted = _doubted(context, contract, [job_id for job_id in new if claimed(job_id, snapshot)], new)
     if doubted:
         report.unseen["claims"] = f"no second endpoint shows the claims of {len(doubted)} jobs, such as {min(doubted)}"
         read_since = None  # these blocks are read again
-    return replace(
-        snapshot,
+    return snapshot.changed(
         claims={job_id: claim for job_id, claim in new.items() if job_id not in doubted},
         others={job_id: others[job_id].tag.hex() for job_id in unknown - claims.keys()},
     ), read_since
@@ -199,7 +197,7 @@ def _saved(ledger: Ledger, snapshot: Snapshot, begun: Begun) -> frozenset[JobId]
     well before the last answer of the slurmctld that ran then. Jobs from before the operator last accepted a loss do
     not count.
     """
-    ids = {job.slurm_id for job in missing(snapshot) if job.slurm_id is not None}
+    ids = {job.slurm_id for job in snapshot.missing if job.slurm_id is not None}
     if not ids:
         return frozenset()
     boot, start = ledger.facts.read(SLURM_BOOT_TIME), _start(ledger)
@@ -209,7 +207,7 @@ def _saved(ledger: Ledger, snapshot: Snapshot, begun: Begun) -> frozenset[JobId]
     accepted = ledger.facts.read(SLURM_ACCEPTED)
     since_s = float("-inf") if accepted is None else begun.at.timestamp() - accepted.age_s
     given = ledger.journal.submissions(ids)
-    absent = {job.job_id for job in missing(snapshot)} & given.keys()
+    absent = {job.job_id for job in snapshot.missing} & given.keys()
     return frozenset(job_id for job_id in absent if since_s < given[job_id].answered_s <= until_s)
 
 
@@ -219,7 +217,7 @@ def _start(ledger: Ledger) -> SlurmStart:
 
 def _ask(context: WorkerContext, snapshot: Snapshot) -> dict[JobId, JobRecord | None]:
     """Ask SLURM and accounting once more about jobs that SLURM does not list. None means that neither knows the job."""
-    absent = [job.job_id for job in missing(snapshot)[:ASKED_AT_ONCE]]
+    absent = [job.job_id for job in snapshot.missing[:ASKED_AT_ONCE]]
     sights = look_at(context, context.ledger.jobs(absent).values(), snapshot.slurm) if absent else {}
     return {job_id: sight.seen for job_id, sight in sights.items() if not sight.unclear}
 
@@ -230,7 +228,7 @@ def _recently_reported(ledger: Ledger, snapshot: Snapshot) -> frozenset[JobId]:
     """
     absent = {
         job.job_id: job.slurm_id
-        for job in missing(snapshot)
+        for job in snapshot.missing
         if job.slurm_id is not None and absence_confirmed(job, snapshot)
     }
     return frozenset(ledger.inbox.told_of(absent, ENDED, snapshot.grace_s)) if absent else frozenset()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.reconciliation.rules import Discrepancy
-from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot, doubt_key, missing
+from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot, doubt_key
 
 DOUBTED_AS = {  # a missing job is one doubt, under all the kinds that it can be found as
     DiscrepancyKind.MISSING: DiscrepancyKind.MISSING,
@@ -39,7 +39,7 @@ def _unchecked(snapshot: Snapshot) -> set[str]:
         kinds += (DiscrepancyKind.REASSIGNED_ON_CHAIN,)
     if snapshot.slurm is None:
         kinds += (DiscrepancyKind.MISSING, DiscrepancyKind.DUPLICATE)
-    unasked = [job.job_id for job in missing(snapshot) if job.job_id not in snapshot.confirmed_lookups]
+    unasked = [job.job_id for job in snapshot.missing if job.job_id not in snapshot.confirmed_lookups]
     keys = {key for key in snapshot.previous_doubts if key.startswith(kinds)}
     return keys | {doubt_key(DiscrepancyKind.MISSING, job_id) for job_id in unasked}
 

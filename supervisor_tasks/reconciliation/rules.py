@@ -35,7 +35,6 @@ from supervisor_tasks.reconciliation.snapshot import (
     is_claimed,
     is_row_of,
     listed_id,
-    missing,
     never_ran,
     never_seen,
     row_of,
@@ -138,7 +137,7 @@ def _in_slurm(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discrep
     yield from adopted
     here = {job.job_id for job in hot} - {finding.job_id for finding in adopted}
     yield from _escalate_mass_loss(
-        snapshot, [found for job in missing(snapshot) if job.job_id in here for found in _absent(job, snapshot)]
+        snapshot, [found for job in snapshot.missing if job.job_id in here for found in _absent(job, snapshot)]
     )
     yield from _first_seen(snapshot)
     yield from _unexpected_jobs(snapshot)
@@ -230,7 +229,7 @@ def _escalate_mass_loss(snapshot: Snapshot, found: Sequence[Discrepancy]) -> lis
     explained |= {
         job_id for job_id, seen in snapshot.confirmed_lookups.items() if seen is not None and _is_listed(seen, snapshot)
     }
-    absent = sum(job.job_id not in explained for job in missing(snapshot))
+    absent = sum(job.job_id not in explained for job in snapshot.missing)
     if not snapshot.too_many(absent):
         return list(found)
     return [

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.jobs.model import Address, ChainStatus, EffectKind, JobId, SlurmId, State
@@ -108,10 +109,30 @@ class Snapshot:
         expected = sum(job.state in IN_SLURM for job in self.jobs.values())
         return absent > max(MIN_LOST_JOBS, MAX_LOST_FRACTION * expected)
 
+    def changed(self, **changes: Any) -> "Snapshot":
+        """Return a copy with other values of these fields. `missing` is not looked for again, unless it depends on
+        them: a sweep of many jobs asks for it at each step.
+        """
+        copy = replace(self, **changes)
+        if not changes.keys() & {"jobs", "slurm"}:
+            copy.__dict__["missing"] = self.missing
+        return copy
+
+    @cached_property
+    def missing(self) -> list[JobSummary]:
+        """The jobs that SLURM should have and does not list, or lists without enough to identify them at once."""
+        if self.slurm is None:
+            return []
+        return [
+            job
+            for job in self.jobs.values()
+            if job.state in IN_SLURM and row_of(job, self.slurm) is None and EffectKind.POLL_SLURM not in job.parked
+        ]
+
     @cached_property
     def forgotten(self) -> list[JobId]:
         """The jobs that slurmctld had saved, and that neither SLURM nor accounting knows any more."""
-        absent = (job for job in missing(self) if job.job_id in (self.persisted_by_slurm or ()) and not job.heard)
+        absent = (job for job in self.missing if job.job_id in (self.persisted_by_slurm or ()) and not job.heard)
         return [job.job_id for job in absent if self.confirmed_lookups.get(job.job_id, _NOT_ASKED) is None]
 
     @cached_property
@@ -149,22 +170,11 @@ def doubt_key(kind: DiscrepancyKind, job_id: JobId, slurm_id: SlurmId | None = N
     return f"{kind} {job_id}" if slurm_id is None else f"{kind} {job_id} {slurm_id}"
 
 
-def missing(snapshot: Snapshot) -> list[JobSummary]:
-    """Return the jobs that SLURM should have and does not list, or lists without enough to identify them at once."""
-    if snapshot.slurm is None:
-        return []
-    return [
-        job
-        for job in snapshot.jobs.values()
-        if job.state in IN_SLURM and row_of(job, snapshot.slurm) is None and EffectKind.POLL_SLURM not in job.parked
-    ]
-
-
 def pending_and_missing(snapshot: Snapshot) -> list[JobSummary]:
     """Return the jobs that would be lost now, and that were never seen running. The sweep looks for what is left of
     them.
     """
-    absent = (job for job in missing(snapshot) if snapshot.confirmed_lookups.get(job.job_id, _NOT_ASKED) is None)
+    absent = (job for job in snapshot.missing if snapshot.confirmed_lookups.get(job.job_id, _NOT_ASKED) is None)
     return [job for job in absent if never_ran(job) and not job.heard and absence_confirmed(job, snapshot)]
 
 

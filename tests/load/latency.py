@@ -16,7 +16,8 @@ JOBS = 50
 BLOCK_POLL_S = 0.01
 P50_BOUND_S, P95_BOUND_S = 0.20, 0.40
 POLLED_P50_BOUND_S, POLLED_P95_BOUND_S = 0.70, 1.05
-AFTER_BLOCK_P95_BOUND_S = 0.2
+SEEN_WITHIN_S = 0.2  # a block's receipts are in the ledger so soon
+NEXT_BLOCK_BOUND_S = 1.0 + SEEN_WITHIN_S
 
 
 def claim_latency(grid: Grid) -> list[Figure]:
@@ -31,11 +32,13 @@ def polled_claim_latency(grid: Grid) -> list[Figure]:
 
 
 def completion(grid: Grid) -> list[Figure]:
-    """From the block behind a completion callback to its FINISHED seen mined, and from the callback itself."""
+    """From a completion callback to its FINISHED seen mined, and to the same moment from the callback's block, the first
+    one behind it. The callbacks come at all moments between two blocks.
+    """
     customer = grid.new_customer()
     with block_times(grid.chain) as blocks_s:
-        for _ in range(JOBS):
-            job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 0.5\n")
+        for number in range(JOBS):
+            job_id = grid.submit_script(customer, f"#!/bin/bash\nsleep {0.5 + 0.37 * number % 1:.2f}\n")
             schedule(grid, job_id)
             wait_for_end(grid, job_id)
             wait_until(lambda one=job_id: is_settled(grid, one), "the ledger to know", 10.0, 0.05)  # type: ignore[misc]
@@ -45,10 +48,12 @@ def completion(grid: Grid) -> list[Figure]:
         WHERE c.status = 7 AND t.purpose = 'report FINISHED' AND j.customer = :customer"""
     found = rows(grid, query, customer=customer.address)
     after_block_s = [row.mined_s - next_block_s(blocks_s, row.called_s) for row in found]
+    in_its_block = sum(waited_s <= SEEN_WITHIN_S for waited_s in after_block_s)
     name = "callback to FINISHED mined"
     return [
         *percentiles(name, [row.mined_s - row.called_s for row in found], 2.0, 3.0),
-        Figure(f"{name}, after the next block, p95 of {JOBS}", p95(after_block_s), "s", AFTER_BLOCK_P95_BOUND_S),
+        Figure(f"{name}, after the callback's block, p95 of {JOBS}", p95(after_block_s), "s", NEXT_BLOCK_BOUND_S),
+        Figure(f"{name}: in the callback's block", 100 * in_its_block / len(found), "%", 0, at_least=True),
     ]
 
 

@@ -32,7 +32,6 @@ from supervisor_tasks.reconciliation.snapshot import (
     Snapshot,
     Trace,
     foreign,
-    missing,
     never_seen,
     pending_and_missing,
     unexplained,
@@ -283,16 +282,16 @@ def test_compare__its_end_came_in_during_the_sweep__the_witness_looks() -> None:
 
 def test_compare__another_job_has_the_id__ours_is_missing() -> None:
     for other in (row(user=STRANGER), row(number=5, submit_s=2000)):
-        assert [job.job_id for job in missing(seeing(known(slurm_submit_s=1000), rows=[other]))] == [name(1)]
+        assert [job.job_id for job in seeing(known(slurm_submit_s=1000), rows=[other]).missing] == [name(1)]
     renamed = row(name="mine", submit_s=1000)
-    assert missing(seeing(known(slurm_submit_s=1000), rows=[renamed])) == []
+    assert seeing(known(slurm_submit_s=1000), rows=[renamed]).missing == []
     requeued = row(submit_s=2000)
-    assert missing(seeing(known(slurm_submit_s=1000), rows=[requeued])) == []
+    assert seeing(known(slurm_submit_s=1000), rows=[requeued]).missing == []
 
 
 def test_compare__unseen_job_whose_id_was_reused__is_missing() -> None:
     first = known(state=State.QUEUED, open=POLLED)
-    assert [job.job_id for job in missing(seeing(first, rows=[row(name=name(2))]))] == [name(1)]
+    assert [job.job_id for job in seeing(first, rows=[row(name=name(2))]).missing] == [name(1)]
 
 
 def test_compare__renamed_and_recognised_in_the_list__nothing_is_wrong() -> None:
@@ -484,7 +483,7 @@ def test_compare__slurm_lost_a_job_and_gave_its_id_again__the_new_one_is_in_orde
     for jobs in ((lost, new), (new, lost)):  # one of them is the last with that id
         view = seeing(*jobs, rows=[row(7, number=2)], previous_doubts={f"duplicate {name(2)} 7": GRACE_S})
         assert find_discrepancies(view) == []
-        assert [job.job_id for job in missing(view)] == [name(1)]
+        assert [job.job_id for job in view.missing] == [name(1)]
 
 
 CLAIM = Claimed(
@@ -653,7 +652,7 @@ def test_compare__submitted_again__only_what_waited_and_left_no_trace(view: Snap
             assert (job.state, job.chain_status, job.heard) == (State.QUEUED, ChainStatus.SCHEDULED, False)
             assert view.traces[job.job_id] is Trace.NONE
             assert view.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id)
-            assert job in missing(view)
+            assert job in view.missing
 
 
 PAID = Paid(Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash=""), 10, "main")
