@@ -157,3 +157,13 @@ def words_of_the_code() -> frozenset[str]:
 def test_page__constants_and_settings_that_it_names__are_in_the_code(page: str) -> None:
     named = set(CONSTANT.findall(CODE.sub("", text_of(page))))
     assert sorted(name for name in named if name not in words_of_the_code() and not FOREIGN.match(name)) == []
+
+
+SUPPORTED = re.compile(r"Debian (\d+) with Python (\d+\.\d+)")
+TRIED = re.compile(r"^\| Debian (\d+) \| Python (\d+\.\d+)[.,]", re.MULTILINE)
+
+
+def test_readme__the_systems_that_it_names__are_those_that_were_tried() -> None:
+    tried = TRIED.findall(text_of("docs/how-to/other-systems.md"))
+    assert len(tried) == 2
+    assert SUPPORTED.findall(text_of("README.md")) == tried
