@@ -6,9 +6,7 @@
 import json
 import os
 import re
-import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,9 @@ import yaml
 from devgrid import REPOSITORY
 from supervisor_tasks.cli.run_command import PROCESSES
 from supervisor_tasks.config.settings import IN_FILES, Settings
+from tests.images.charts import CHART, FILES, KUBERNETES, VALUES, helm, manifests, named, pods, rendered
 
-CHART = REPOSITORY / "docker" / "helm" / "grid-supervisor"
-HERE = Path(__file__).parent / "helm"
 DATA = REPOSITORY / "tests" / "data" / "crds"
-VALUES = sorted(file.stem for file in (HERE / "values").glob("*.yaml"))
-HELM = os.environ.get("HELM", str(REPOSITORY / "build" / "bin" / "helm"))
-KUBERNETES = "1.31"
-OURS = {"app.kubernetes.io/name": "grid-supervisor", "app.kubernetes.io/instance": "grid"}
 DOCKERFILE = (REPOSITORY / "docker" / "Dockerfile").read_text()
 IMAGE_VARIABLES = dict(re.findall(r"^(?:ENV| ) *([A-Z_]+)=(\S+)", DOCKERFILE, re.MULTILINE))
 PEM_FILES = {name for name, field in Settings.model_fields.items() if name.endswith(("_ca", "_ca_path")) or name in (
@@ -36,35 +29,9 @@ PEM_FILES = {name for name, field in Settings.model_fields.items() if name.endsw
 SCHEMAS = {file.name.partition("-")[0]: json.loads(file.read_text()) for file in DATA.glob("*.json")}
 
 
-def helm(command: str, values: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    name = ["grid"] if command == "template" else []
-    argv = [HELM, command, *name, str(CHART), "--kube-version", KUBERNETES, "--values", values, *words]
-    return subprocess.run(argv, check=check, capture_output=True, text=True)
-
-
-def rendered(values: str) -> str:
-    return helm("template", str(HERE / "values" / f"{values}.yaml")).stdout
-
-
-def manifests(values: str) -> list[Any]:
-    return [manifest for manifest in yaml.safe_load_all(rendered(values)) if manifest]
-
-
-def pods(values: str) -> Iterator[tuple[str, Any]]:
-    """The pods of the supervisor's own processes."""
-    for manifest in manifests(values):
-        pod = manifest.get("spec", {}).get("template", {}).get("spec")
-        if pod is not None and manifest["kind"] != "StatefulSet":
-            yield manifest["metadata"]["name"], pod
-
-
-def named(values: str, kind: str) -> dict[str, Any]:
-    return {each["metadata"]["name"]: each for each in manifests(values) if each["kind"] == kind}
-
-
 @pytest.mark.parametrize("values", VALUES)
 def test_lint__finds_nothing(values: str) -> None:
-    helm("lint", str(HERE / "values" / f"{values}.yaml"), "--strict", "--quiet")
+    helm("lint", str(FILES / "values" / f"{values}.yaml"), "--strict", "--quiet")
 
 
 @pytest.mark.parametrize("values", VALUES)
@@ -77,7 +44,9 @@ def test_manifest__each__is_one_that_the_api_takes(values: str) -> None:
 
 
 CUSTOM = [
-    each for each in yaml.safe_load_all((HERE / "golden" / "everything-on.yaml").read_text()) if each["kind"] in SCHEMAS
+    each
+    for each in yaml.safe_load_all((FILES / "golden" / "everything-on.yaml").read_text())
+    if each["kind"] in SCHEMAS
 ]
 
 
@@ -96,7 +65,7 @@ def test_schema__of_each_custom_resource__refuses_what_it_does_not_know(manifest
 
 @pytest.mark.parametrize("values", VALUES)
 def test_manifests__are_those_of_the_golden_file(values: str) -> None:
-    golden, found = HERE / "golden" / f"{values}.yaml", rendered(values)
+    golden, found = FILES / "golden" / f"{values}.yaml", rendered(values)
     if os.environ.get("GOLDEN") == "write":
         golden.write_text(found)
     assert found == golden.read_text()
@@ -208,31 +177,6 @@ def test_pod__each_that_stays__is_asked_whether_it_lives(values: str) -> None:
             assert asked == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}, name
 
 
-def test_servers__of_the_chart__are_reached_from_our_pods_only() -> None:
-    policies = named("one-cluster", "NetworkPolicy")
-    for server, port in (("postgres", 5432), ("redis", 6379)):
-        (rule,) = policies[f"grid-{server}"]["spec"]["ingress"]
-        assert rule["from"] == [{"podSelector": {"matchLabels": OURS}}]
-        assert rule["ports"] == [{"port": port}]
-
-
-def test_redis__of_the_chart__is_reached_by_keda_from_its_namespace() -> None:
-    policies = named("everything-on", "NetworkPolicy")
-    (rule,) = policies["grid-redis"]["spec"]["ingress"]
-    keda = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda-system"}}}
-    assert rule["from"] == [{"podSelector": {"matchLabels": OURS}}, keda]
-    (rule,) = policies["grid-postgres"]["spec"]["ingress"]
-    assert rule["from"] == [{"podSelector": {"matchLabels": OURS}}]
-    (scaled,) = named("everything-on", "ScaledObject").values()
-    (trigger,) = scaled["spec"]["triggers"]
-    assert (
-        trigger["metadata"]["address"] == "grid-redis.default.svc:6379"
-    )  # a bare name would be one of KEDA's namespace
-    assert "enableTLS" not in trigger["metadata"]
-    (access,) = named("everything-on", "TriggerAuthentication").values()
-    assert access["spec"]["secretTargetRef"] == [{"parameter": "password", "name": "redis", "key": "password"}]
-
-
 def test_keda__of_a_broker_with_tls__has_its_authority_and_certificate() -> None:
     (scaled,) = named("external-servers", "ScaledObject").values()
     (trigger,) = scaled["spec"]["triggers"]
@@ -245,7 +189,7 @@ def test_keda__of_a_broker_with_tls__has_its_authority_and_certificate() -> None
 
 
 def test_keda__of_a_broker_with_a_public_authority__uses_tls_if_told(tmp_path: Path) -> None:
-    values = yaml.safe_load((HERE / "values" / "external-servers.yaml").read_text())
+    values = yaml.safe_load((FILES / "values" / "external-servers.yaml").read_text())
     values["broker"]["tlsKeys"], values["keda"]["tls"] = [], True
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(values))
@@ -269,7 +213,7 @@ FLAGS = {
 @pytest.mark.parametrize(("kind", "flag"), FLAGS.items())
 def test_flag__of_each_optional_kind__decides_whether_it_is_there(kind: str, flag: str, tmp_path: Path) -> None:
     assert named("everything-on", kind)
-    values = yaml.safe_load((HERE / "values" / "everything-on.yaml").read_text())
+    values = yaml.safe_load((FILES / "values" / "everything-on.yaml").read_text())
     switch = "create" if flag == "serviceAccount" else "enabled"
     values[flag] = {**values.get(flag, {}), switch: False}
     without = tmp_path / "values.yaml"
@@ -328,39 +272,6 @@ def test_clusters__each__has_its_own_fleet_and_its_own_queues() -> None:
     assert levels == {"grid-north-settings": "debug", "grid-south-settings": "info", "grid-test-settings": "debug"}
 
 
-def test_callbacks__are_reached_from_the_clusters_networks_only() -> None:
-    policy = named("three-clusters", "NetworkPolicy")["grid-north-callbacks"]["spec"]
-    (rule,) = policy["ingress"]
-    assert [each["ipBlock"]["cidr"] for each in rule["from"]] == ["10.1.0.0/16", "fd00:1::/64"]
-    assert rule["ports"] == [{"port": 3000}]
-    assert policy["podSelector"]["matchLabels"]["supervisor/cluster"] == "north"
-
-
-def test_callbacks__behind_an_ingress__are_reached_from_its_namespace_only() -> None:
-    policy = named("three-clusters", "NetworkPolicy")["grid-south-callbacks"]["spec"]
-    (rule,) = policy["ingress"]
-    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
-
-
-@pytest.mark.parametrize("values", VALUES)
-def test_callbacks__each_policy__names_those_that_may_call(values: str) -> None:
-    for name, policy in named(values, "NetworkPolicy").items():
-        if name.endswith("-callbacks"):
-            assert all(rule["from"] for rule in policy["spec"]["ingress"]), name
-
-
-def test_service__of_the_callbacks__keeps_the_callers_address() -> None:
-    """Behind the source NAT of a Service, the policy sees a node's address in place of the caller's."""
-    services = {name: each["spec"] for name, each in named("three-clusters", "Service").items()}
-    balanced, inside, by_port = (services[f"grid-{name}-callbacks"] for name in ("north", "south", "test"))
-    assert (balanced["type"], balanced["externalTrafficPolicy"]) == ("LoadBalancer", "Local")
-    assert balanced["loadBalancerSourceRanges"] == ["10.1.0.0/16", "fd00:1::/64"]
-    assert (by_port["type"], by_port["externalTrafficPolicy"]) == ("NodePort", "Local")
-    assert inside["type"] == "ClusterIP"
-    assert {"externalTrafficPolicy", "loadBalancerSourceRanges"}.isdisjoint(inside)
-    assert "loadBalancerSourceRanges" not in by_port
-
-
 def test_service__of_the_callbacks__speaks_h2c_where_an_ingress_ends_tls() -> None:
     services = named("three-clusters", "Service")
     assert services["grid-south-callbacks"]["spec"]["ports"][0]["appProtocol"] == "kubernetes.io/h2c"
@@ -385,7 +296,7 @@ def test_pod__that_needs_tables__waits_for_them_before_it_starts(values: str) ->
 def test_migration__with_the_charts_postgres__is_no_hook_of_the_installation() -> None:
     job = named("one-cluster", "Job")["grid-migrate-install"]
     assert "annotations" not in job["metadata"]
-    upgraded = helm("template", str(HERE / "values" / "one-cluster.yaml"), "--is-upgrade").stdout
+    upgraded = helm("template", str(FILES / "values" / "one-cluster.yaml"), "--is-upgrade").stdout
     assert "migrate-install" not in upgraded  # an upgrade cannot change a Job, and removes this one
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["args"] == ["migrate", "--wait-s=600"]  # its Postgres starts at the same time
@@ -408,7 +319,7 @@ def test_no_cluster__leaves_nothing() -> None:
 
 def test_everything_off__leaves_a_fleet_and_nothing_else() -> None:
     """Every flag of the chart is false in the values file, and the fleet is that of the cluster."""
-    given = yaml.safe_load((HERE / "values" / "everything-off.yaml").read_text())
+    given = yaml.safe_load((FILES / "values" / "everything-off.yaml").read_text())
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     flags = {name: set(each) & {"enabled", "create"} for name, each in defaults.items() if isinstance(each, dict)}
     switches = [(name, flag) for name, found in flags.items() for flag in found]
