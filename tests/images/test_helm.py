@@ -313,6 +313,13 @@ def test_migrations__run_before_an_upgrade() -> None:
     assert with_postgres["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
 
 
+def test_clusters__of_names_of_their_own__are_taken(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    other = CLUSTER.replace("name: main", "name: other")
+    file.write_text(f"clusters: [{{{CLUSTER}, {NETWORKS}}}, {{{other}, {NETWORKS}}}]\n{OTHERS}")
+    helm("template", str(file))
+
+
 def test_no_cluster__leaves_nothing() -> None:
     assert manifests("nothing") == []
 
@@ -331,12 +338,13 @@ def test_everything_off__leaves_a_fleet_and_nothing_else() -> None:
 
 
 CLUSTER = "name: main, wallet: {existingSecret: a}, ssh: {existingSecret: a}, sshPublicKey: ssh-x"
+NETWORKS = "callbacks: {networks: [10.0.0.0/8]}"
+OTHERS = "database: {existingSecret: a}\nbroker: {existingSecret: b}\n"
 
 
 def test_callbacks__without_network_policies__need_no_networks(tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
-    others = "database: {existingSecret: a}\nbroker: {existingSecret: b}\nnetworkPolicies: {enabled: false}\n"
-    file.write_text(f"clusters: [{{{CLUSTER}}}]\n{others}")
+    file.write_text(f"clusters: [{{{CLUSTER}}}]\n{OTHERS}networkPolicies: {{enabled: false}}\n")
     assert "NetworkPolicy" not in helm("template", str(file)).stdout
 
 
@@ -351,13 +359,14 @@ def test_callbacks__without_network_policies__need_no_networks(tmp_path: Path) -
         (f"clusters: [{{{CLUSTER}}}]", "callbacks"),
         (f"clusters: [{{{CLUSTER}, callbacks: {{replicas: 2}}}}]", "networks"),
         (f"clusters: [{{{CLUSTER}, callbacks: {{networks: []}}}}]", "networks"),
+        (f"clusters: [{{{CLUSTER}, {NETWORKS}}}, {{{CLUSTER}, {NETWORKS}}}]\n{OTHERS}", "two entries of the name main"),
         (
             "clusters: [{name: main, wallet: {existingSecret: ''}, ssh: {existingSecret: a}, sshPublicKey: ssh-x}]",
             "wallet",
         ),
     ],
 )
-def test_values__that_cannot_be_meant__are_refused_by_the_schema(wrong: str, told: str, tmp_path: Path) -> None:
+def test_values__that_cannot_be_meant__are_refused(wrong: str, told: str, tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(wrong)
     done = helm("template", str(file), check=False)
