@@ -32,11 +32,23 @@ def manifests(values: str) -> list[Any]:
 
 
 def pods(values: str) -> Iterator[tuple[str, Any]]:
-    """The pods of the supervisor's own processes."""
+    """The pods: of the supervisor's processes, and of the chart's own Postgres and Redis."""
     for manifest in manifests(values):
         pod = manifest.get("spec", {}).get("template", {}).get("spec")
-        if pod is not None and manifest["kind"] != "StatefulSet":
+        if pod is not None:
             yield manifest["metadata"]["name"], pod
+
+
+def servers(values: str) -> dict[str, Any]:
+    """The pods of the chart's own Postgres and Redis."""
+    names = named(values, "StatefulSet")
+    return {name: pod for name, pod in pods(values) if name in names}
+
+
+def processes(values: str) -> list[tuple[str, Any]]:
+    """The pods of the supervisor's own processes."""
+    names = servers(values)
+    return [(name, pod) for name, pod in pods(values) if name not in names]
 
 
 def named(values: str, kind: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@
 import json
 import os
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,19 @@ import yaml
 from devgrid import REPOSITORY
 from supervisor_tasks.cli.run_command import PROCESSES
 from supervisor_tasks.config.settings import IN_FILES, Settings
-from tests.images.charts import CHART, FILES, KUBERNETES, VALUES, helm, manifests, named, pods, rendered
+from tests.images.charts import (
+    CHART,
+    FILES,
+    KUBERNETES,
+    VALUES,
+    helm,
+    manifests,
+    named,
+    pods,
+    processes,
+    rendered,
+    servers,
+)
 
 DATA = REPOSITORY / "tests" / "data" / "crds"
 DOCKERFILE = (REPOSITORY / "docker" / "Dockerfile").read_text()
@@ -82,19 +95,42 @@ def test_pod__each__is_confined(values: str) -> None:
     for name, pod in pods(values):
         (container,) = pod["containers"]
         assert pod["securityContext"]["runAsNonRoot"], name
+        assert pod["securityContext"]["runAsUser"] > 0, name
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
         assert pod["automountServiceAccountToken"] is False, name
+        assert pod["enableServiceLinks"] is False, name
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
         assert "memory" in container["resources"]["limits"], name
+
+
+def written(pod: Any) -> list[dict[str, Any]]:
+    """The mounts that a pod's container may write to."""
+    return [each for each in pod["containers"][0]["volumeMounts"] if not each.get("readOnly")]
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_process__each__writes_to_one_volume(values: str) -> None:
+    """It is the folder that the image says, with STATE_DIR, HOME and TMPDIR in it."""
+    for name, pod in processes(values):
+        (container,) = pod["containers"]
         assert container["args"][0] in PROCESSES, name
-        # It writes to one volume: the folder that the image says, with STATE_DIR, HOME and TMPDIR in it.
-        (written,) = [each for each in container["volumeMounts"] if not each.get("readOnly")]
-        assert written == {"name": "state", "mountPath": IMAGE_VARIABLES["HOME"]}, name
+        assert written(pod) == [{"name": "state", "mountPath": IMAGE_VARIABLES["HOME"]}], name
         assert {"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}} in pod["volumes"], name
         assert "STATE_DIR" not in {each["name"] for each in container.get("env", ())}, name
+
+
+@pytest.mark.parametrize("values", ["one-cluster", "everything-on"])
+def test_server__each__writes_to_its_data_and_to_memory(values: str) -> None:
+    found = servers(values)
+    assert set(found) == {"grid-postgres", "grid-redis"}
+    for name, pod in found.items():
+        mounted = [(each["name"], each["mountPath"]) for each in written(pod)]
+        assert mounted == [("data", "/data"), ("run", "/var/run/postgresql"), ("run", "/tmp")], name
+        assert {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}} in pod["volumes"], name
 
 
 def test_image__its_state_folder_home_and_temporary_files__are_in_its_volume() -> None:
@@ -105,7 +141,7 @@ def test_image__its_state_folder_home_and_temporary_files__are_in_its_volume() -
 
 @pytest.mark.parametrize("values", VALUES)
 def test_variables__are_settings__and_secrets_are_files(values: str) -> None:
-    for name, pod in pods(values):
+    for name, pod in processes(values):
         given = {each["name"] for each in pod["containers"][0]["env"]}
         files = {each.removesuffix("_FILE").lower() for each in given if each.endswith("_FILE")}
         assert files <= set(IN_FILES), name
@@ -117,7 +153,7 @@ def test_variables__are_settings__and_secrets_are_files(values: str) -> None:
 
 def test_keys__are_in_the_pods_that_work_with_them_and_in_no_others() -> None:
     holders: dict[str, set[str]] = {}
-    for name, pod in pods("everything-on"):
+    for name, pod in processes("everything-on"):
         for source in pod["volumes"][0]["projected"]["sources"]:
             for item in source["secret"]["items"]:
                 holders.setdefault(item["path"], set()).add(name)
@@ -131,7 +167,7 @@ def test_keys__are_in_the_pods_that_work_with_them_and_in_no_others() -> None:
 
 
 def test_secrets__each_of_the_settings__can_be_one_of_kubernetes() -> None:
-    given = {each["name"] for values in VALUES for _, pod in pods(values) for each in pod["containers"][0]["env"]}
+    given = {each["name"] for values in VALUES for _, pod in processes(values) for each in pod["containers"][0]["env"]}
     schema = (CHART / "values.schema.json").read_text()
     possible = {name for name in IN_FILES if f"{name.upper()}_FILE" in given or f'"{name}"' in schema}
     assert set(IN_FILES) == possible
@@ -139,7 +175,7 @@ def test_secrets__each_of_the_settings__can_be_one_of_kubernetes() -> None:
 
 
 def test_broker__with_its_own_authority__is_trusted_by_each_process() -> None:
-    for name, pod in pods("external-servers"):
+    for name, pod in processes("external-servers"):
         variables = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
         if "BROKER_URL_FILE" in variables:
             held = _paths(pod)
@@ -157,7 +193,7 @@ def test_redis__its_password__is_on_no_command_line() -> None:
 
 
 def test_cluster__over_slurmrestd__has_its_key_in_the_slurm_worker_and_no_ssh_key() -> None:
-    found = dict(pods("three-clusters"))
+    found = dict(processes("three-clusters"))
     keys = {name: set(_paths(pod)) for name, pod in found.items() if name.startswith("grid-test-")}
     assert {name for name, held in keys.items() if "slurm_jwt_key" in held} == {"grid-test-worker-slurm"}
     assert not [name for name, held in keys.items() if "slurm_ssh_private_key" in held]
@@ -168,13 +204,35 @@ def test_cluster__over_slurmrestd__has_its_key_in_the_slurm_worker_and_no_ssh_ke
 
 @pytest.mark.parametrize("values", VALUES)
 def test_pod__each_that_stays__is_asked_whether_it_lives(values: str) -> None:
-    for name, pod in pods(values):
+    for name, pod in processes(values):
         (container,) = pod["containers"]
         if container["args"][0] != "migrate":
             asked = {
                 kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")
             }
             assert asked == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}, name
+
+
+@pytest.mark.parametrize(("server", "program"), [("grid-postgres", "pg_isready"), ("grid-redis", "redis-cli ping")])
+def test_server__each__is_asked_whether_it_lives(server: str, program: str) -> None:
+    (container,) = servers("everything-on")[server]["containers"]
+    probes = {kind: container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")}
+    assert all(program in " ".join(probe["exec"]["command"]) for probe in probes.values())
+    assert probes["startup"]["exec"] == probes["liveness"]["exec"]
+    # One slow answer of a busy server is no reason for a restart.
+    assert probes["liveness"]["failureThreshold"] * probes["liveness"]["periodSeconds"] >= 60
+    assert probes["liveness"]["timeoutSeconds"] >= 5
+
+
+@pytest.mark.parametrize(("status", "alive"), [(0, True), (1, True), (2, False), (3, False)])
+def test_postgres__that_recovers_and_refuses_connections__lives(status: int, alive: bool, tmp_path: Path) -> None:
+    """`pg_isready` ends with 1 then, and with 2 if nothing answers."""
+    program = tmp_path / "pg_isready"
+    program.write_text(f"#!/bin/sh\nexit {status}\n")
+    program.chmod(0o755)
+    command = servers("one-cluster")["grid-postgres"]["containers"][0]["livenessProbe"]["exec"]["command"]
+    done = subprocess.run(command, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=False)
+    assert (done.returncode == 0) == alive
 
 
 def test_keda__of_a_broker_with_tls__has_its_authority_and_certificate() -> None:
@@ -240,7 +298,7 @@ def test_scaled_object__counts_the_queue_of_the_slurm_workers() -> None:
 
 @pytest.mark.parametrize(("values", "secret"), [("everything-on", "flower-reads"), ("three-clusters", None)])
 def test_flower__its_database__is_that_of_a_role_of_its_own_if_it_has_one(values: str, secret: str | None) -> None:
-    found = dict(pods(values))
+    found = dict(processes(values))
     named_by = {name: _secret_with(pod, "database_url") for name, pod in found.items()}
     of_others = {secret for name, secret in named_by.items() if name != "grid-flower" and secret}
     assert named_by["grid-flower"] == (secret or of_others.pop())
@@ -281,7 +339,7 @@ def test_service__of_the_callbacks__speaks_h2c_where_an_ingress_ends_tls() -> No
 @pytest.mark.parametrize("values", VALUES)
 def test_pod__that_needs_tables__waits_for_them_before_it_starts(values: str) -> None:
     """So an installation that waits for its pods does not wait for a migration that waits for them."""
-    for name, pod in pods(values):
+    for name, pod in processes(values):
         waiting = pod.get("initContainers", [])
         if name.endswith(("-migrate", "-migrate-install", "-flower")):
             assert waiting == [], name
@@ -334,7 +392,7 @@ def test_everything_off__leaves_a_fleet_and_nothing_else() -> None:
     assert not any(given[name][flag] for name, flag in switches)
     kinds = Counter(each["kind"] for each in manifests("everything-off"))
     assert kinds == {"ConfigMap": 1, "Deployment": 5, "Service": 2}
-    assert {pod["serviceAccountName"] for _, pod in pods("everything-off")} == {"default"}
+    assert {pod["serviceAccountName"] for _, pod in processes("everything-off")} == {"default"}
 
 
 CLUSTER = "name: main, wallet: {existingSecret: a}, ssh: {existingSecret: a}, sshPublicKey: ssh-x"
