@@ -1,5 +1,7 @@
 """The chart's NetworkPolicies: which pods and networks may reach which port."""
 
+from typing import Any
+
 import pytest
 
 from tests.images.charts import VALUES, named
@@ -63,3 +65,70 @@ def test_service__of_the_callbacks__keeps_the_callers_address() -> None:
     assert inside["type"] == "ClusterIP"
     assert {"externalTrafficPolicy", "loadBalancerSourceRanges"}.isdisjoint(inside)
     assert "loadBalancerSourceRanges" not in by_port
+
+
+EACH_NAMESPACE: list[Any] = [{"namespaceSelector": {}}]
+PROMETHEUS = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+CLUSTERS_NETWORKS = [{"ipBlock": {"cidr": "10.0.0.0/8"}}]
+ANYWHERE = [ANY := {"ipBlock": {"cidr": "anywhere"}}]  # a rule without `from`
+# What calls each process: Prometheus asks the probes' port for metrics, and a node asks its own pods in spite of a policy.
+CALLERS = {
+    "worker-chain": {9465: PROMETHEUS},
+    "worker-slurm": {9465: PROMETHEUS},
+    "beat": {9466: PROMETHEUS},
+    "callbacks": {9467: PROMETHEUS, 3000: CLUSTERS_NETWORKS},
+    "metrics": {9464: PROMETHEUS},
+    "flower": {9468: PROMETHEUS, 5555: ANYWHERE},
+    "migrate": {},
+    "migrate-install": {},
+}
+
+
+def selected(policy: Any, labels: dict[str, str]) -> bool:
+    wanted: dict[str, str] = policy["spec"]["podSelector"]["matchLabels"]
+    return "Ingress" in policy["spec"]["policyTypes"] and wanted.items() <= labels.items()
+
+
+def callers(values: str, workload: Any) -> dict[int, list[Any]]:
+    """What each port of a pod is open to: the policies that select the pod add up, and there must be one."""
+    template = workload["spec"]["template"]
+    found: dict[int, list[Any]] = {}
+    of_pod = [
+        each for each in named(values, "NetworkPolicy").values() if selected(each, template["metadata"]["labels"])
+    ]
+    assert of_pod, workload["metadata"]["name"]
+    for rule in (rule for policy in of_pod for rule in policy["spec"]["ingress"]):
+        for port in rule["ports"]:
+            found.setdefault(port["port"], []).extend(rule.get("from", [ANY]))
+    (container,) = template["spec"]["containers"]
+    listens = {each["containerPort"] for each in container.get("ports", ())}
+    return {port: sources for port, sources in found.items() if port in listens}
+
+
+def processes_of(values: str) -> dict[str, Any]:
+    """The workloads of the supervisor's processes, by their names without the release and the cluster."""
+    found = {**named(values, "Deployment"), **named(values, "Job")}
+    return {name.removeprefix("grid-").removeprefix("main-"): each for name, each in found.items()}
+
+
+def test_process__each__is_called_by_those_that_need_it_and_by_no_others() -> None:
+    found = {name: callers("everything-on", each) for name, each in processes_of("everything-on").items()}
+    assert found == CALLERS
+
+
+def test_probes__with_no_namespace_of_prometheus__are_open_to_each_namespace_but_not_outside() -> None:
+    for name, workload in processes_of("one-cluster").items():
+        for port, sources in callers("one-cluster", workload).items():
+            assert sources == (CLUSTERS_NETWORKS if port == 3000 else EACH_NAMESPACE), (name, port)
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_flower__where_there_is_none__has_no_open_port(values: str) -> None:
+    there = "grid-flower" in named(values, "Deployment")
+    ports = [
+        port["port"]
+        for policy in named(values, "NetworkPolicy").values()
+        for rule in policy["spec"]["ingress"]
+        for port in rule["ports"]
+    ]
+    assert (5555 in ports) == there
