@@ -12,6 +12,7 @@ from grpc_callbacks.notifier import PollNotifier
 from grpc_callbacks.private_sockets import SocketFolder
 from grpc_callbacks.server import CallbackServer, Services
 from grpc_callbacks.tls import credentials
+from plugins.probes.http_server import ProbeServer
 from plugins.probes.progress import LOOP
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.embedded_servers import broker_tls, broker_url, database_url
@@ -62,9 +63,9 @@ async def _serve(settings: Settings) -> None:
         logs.tell_refusal(f"{found}; expected a free one of this machine ({error})", settings.cluster_name)
         sys.exit(2)
     about = {"tls": settings.tls_enable, "proof": settings.callback_proof, "key": settings.callback_key is not None}
-    marking = asyncio.create_task(mark_loop())
     with or_exit():
-        probes = serve_callbacks(settings)
+        probes = await _probes(settings, server)
+    marking = asyncio.create_task(mark_loop())
     log.info("listening", address=settings.listen_address, port=server.port, **about)
     await server.run_until(asked_to_end)
     LOOP.end()
@@ -75,6 +76,15 @@ async def _serve(settings: Settings) -> None:
     bell.close()
     inbox.close()
     tracer.close()
+
+
+async def _probes(settings: Settings, server: CallbackServer) -> ProbeServer | None:
+    """Serve the probes. Stops the server and raises SettingsError where their address is not free."""
+    try:
+        return serve_callbacks(settings)
+    except SettingsError:
+        await server.stop()  # gRPC's threads can crash the process if it ends while they serve
+        raise
 
 
 def _callers(settings: Settings) -> Callers:
