@@ -167,3 +167,12 @@ def test_readme__the_systems_that_it_names__are_those_that_were_tried() -> None:
     tried = TRIED.findall(text_of("docs/how-to/other-systems.md"))
     assert len(tried) == 2
     assert SUPPORTED.findall(text_of("README.md")) == tried
+
+
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def test_slurmrestd__how_many_long_tests_it_names__are_marked() -> None:
+    tests = [text_of(name) for name in TRACKED if name.startswith("tests/") and name.endswith(".py")]
+    marked = sum(len(re.findall(r"^@rest_in_chaos$", text, re.MULTILINE)) for text in tests)
+    assert f"`make chaos` runs {NUMBERS[marked]} long ones over slurmrestd" in text_of("docs/how-to/slurmrestd.md")
