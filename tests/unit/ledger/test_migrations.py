@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from devgrid import REPOSITORY
 from supervisor_tasks.ledger import migrations
-from supervisor_tasks.ledger.migrations import stops_old_processes
+from supervisor_tasks.ledger.migrations import pending, stops_old_processes
 
 VERSIONS = sorted((Path(migrations.__file__).parent / "versions").glob("*.py"))
 HOT = {"jobs", "events", "effects", "callbacks", "transactions", "signatures"}
@@ -66,6 +67,16 @@ def test_migration__of_a_table_that_a_fleet_uses__is_made_online(file: Path) -> 
 @pytest.mark.parametrize("name", STOPPED)
 def test_migration__that_is_not_made_online__is_for_a_stopped_fleet(name: str) -> None:
     assert name.partition("_")[0] in stops_old_processes()
+
+
+def test_upgrade_page__names_the_tables_with_which_a_fleet_works_on() -> None:
+    page = (REPOSITORY / "docs" / "how-to" / "upgrade.md").read_text()
+    stopping = stops_old_processes()
+    assert f"| tables at {stopping[-1]} or later | works on |" in page
+    assert f"{stopping[-1]} is the\nlast one with `old_processes_work = False`" in page
+    assert all(revision in page for revision in stopping)
+    later = pending(stopping[-1])
+    assert f"No fleet of an older release was run beside {later[0]} to {later[-1]}." in page
 
 
 @pytest.mark.parametrize(
