@@ -8,6 +8,7 @@ import pytest
 from devgrid import REPOSITORY
 from supervisor_tasks.ledger import migrations
 from supervisor_tasks.ledger.migrations import pending, stops_old_processes
+from tests.load.upgrade import STATEMENTS
 
 VERSIONS = sorted((Path(migrations.__file__).parent / "versions").glob("*.py"))
 HOT = {"jobs", "events", "effects", "callbacks", "transactions", "signatures"}
@@ -67,6 +68,10 @@ def test_migration__of_a_table_that_a_fleet_uses__is_made_online(file: Path) -> 
 @pytest.mark.parametrize("name", STOPPED)
 def test_migration__that_is_not_made_online__is_for_a_stopped_fleet(name: str) -> None:
     assert name.partition("_")[0] in stops_old_processes()
+
+
+def test_load_beside_migrations__writes_to_each_table_that_a_fleet_uses() -> None:
+    assert set(STATEMENTS) == HOT
 
 
 def test_upgrade_page__names_the_tables_with_which_a_fleet_works_on() -> None:
