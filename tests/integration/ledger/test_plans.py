@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +20,7 @@ from supervisor_tasks.jobs.callback_fallback import ENDED
 from supervisor_tasks.jobs.claim import WAITING
 from supervisor_tasks.jobs.events import CallbackReceived, SlurmPendingObserved, SubmitStarted
 from supervisor_tasks.jobs.model import EffectKind, JobId, SlurmId
-from supervisor_tasks.ledger import callbacks_sql
+from supervisor_tasks.ledger import callbacks_sql, retention
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.callbacks import UNKNOWN_CHECKED_TO
 from supervisor_tasks.ledger.due import Due
@@ -257,6 +258,37 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "last callback": lambda ledger, _: last_callback_age_s(ledger.engine, CLUSTER),
     "ours": lambda _, wallet: wallet.book.ours([RUNNING]),
 }
+
+
+FIRST_OLD, OLD, LOOSE, SWEEPS = SETTLED // 2, 2000, 500, 600
+# Old jobs with their scripts, a claim's transactions without a job, and sweeps, amid a million jobs that are young.
+GROWN_OLD = (
+    """
+    UPDATE jobs SET updated_at = now() - interval '500 days', script = '#!/bin/sh'
+    WHERE cluster = :cluster AND slurm_id > :first AND slurm_id <= :first + :old""",
+    """
+    UPDATE transactions SET job_id = NULL, done_at = now() - interval '500 days'
+    WHERE cluster = :cluster AND nonce > :first - :loose AND nonce <= :first""",
+    """
+    INSERT INTO sweeps (cluster, begun_at, finished_at, report, suspects)
+    SELECT :cluster, now() - interval '500 days', now() - interval '500 days', '{}', '[]'
+    FROM generate_series(1, :sweeps)""",
+    "VACUUM ANALYZE",
+)
+
+
+def test_retention__old_rows_amid_a_million_others__are_found_by_an_index(engine: Engine, ledger: Ledger) -> None:
+    execute(ledger, *GROWN_OLD, cluster=CLUSTER, first=FIRST_OLD, old=OLD, loose=LOOSE, sweeps=SWEEPS)
+    rows = retention.Retention(engine, CLUSTER, 400)
+    with plans(engine) as found:
+        old = rows.old()
+        deleted = rows.delete(lambda: True)
+    assert costly(found) == []
+    assert (old.scripts, old.jobs, deleted.left) == (OLD, OLD, False)
+    assert (deleted.rows["scripts"], deleted.rows["jobs"], deleted.rows["effects"]) == (OLD, OLD, OLD)
+    assert deleted.rows["transactions"] == OLD + LOOSE
+    verbs = Counter(statement.split(maxsplit=1)[0] for statement, _ in found)
+    assert verbs["DELETE"] >= 5 * OLD // retention.BATCH
 
 
 @pytest.mark.parametrize("name", HOT_QUERIES)
