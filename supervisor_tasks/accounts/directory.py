@@ -32,7 +32,7 @@ TRIES = 10  # to get a number that no other process takes at the same moment
 NUMBERS_APART = 50
 ADDRESS = re.compile("0x[0-9a-f]{40}")
 ASSIGNED_BY_THE_SERVER = -1  # 389ds's DNA plugin replaces it with a free number
-BUSY = {3, 11, 51, 52, 80}  # time limit, administrative limit, busy, unavailable, other: a retry may help
+BUSY = {3, 51, 52, 80}  # time limit, busy, unavailable, other: a retry may help
 SURNAMED = {"person", "organizationalperson", "inetorgperson"}  # classes that require `sn`
 
 
@@ -288,9 +288,12 @@ class Session:
         return self._highest
 
     def _taken(self, attribute: str, where: str) -> list[int]:
+        """Return all numbers in use. A directory's limit may end the list early, and ldap3 does not raise for that."""
         search = self.connection.extend.standard.paged_search
         found = search(where, f"({attribute}=*)", SUBTREE, attributes=[attribute], paged_size=500, generator=True)
-        return [int(value) for entry in found for value in _values(entry, attribute)]
+        numbers = [int(value) for entry in found for value in _values(entry, attribute)]
+        self._require(f"every {attribute} below {where}", RESULT_NO_SUCH_OBJECT)
+        return numbers
 
     def _require(self, what: str, *also: int) -> None:
         if self.connection.result["result"] not in (RESULT_SUCCESS, *also):

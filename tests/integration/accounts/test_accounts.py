@@ -192,6 +192,15 @@ def test_ensure__more_accounts_than_the_server_lists_at_once__numbers_stay_uniqu
     assert len(numbers) == len(set(numbers)) > 120
 
 
+def test_ensure__server_keeps_numbers_back__is_refused_and_says_why(ldap: Ldap) -> None:
+    """slapd gives a user with a limit only 100 entries, in all pages. The highest number may be among the others."""
+    limited = customer()
+    ensure(directory_of(ldap, form=replace(FORM, attributes={"userPassword": ("words",)})), limited)
+    ensure(directory_of(ldap), *(customer() for _ in range(100)))
+    with pytest.raises(DirectoryRefusedError, match=r"uidNumber .*: sizeLimitExceeded \(4\)"):
+        ensure(directory_of(ldap, bind_dn=FORM.dn(limited), bind_password="words"), customer())
+
+
 def test_ensure__two_processes_assign_numbers_at_once__never_the_same(ldap: Ldap) -> None:
     """As two clusters of one site do, each with a ledger of its own."""
     first, second = directory_of(ldap), directory_of(ldap)
