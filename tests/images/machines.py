@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,21 +15,9 @@ from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from tests.images.containers import AUTHORITIES, BUILD, MIRROR, apt_checks
 
+SYSTEMD = ("systemd-sysv", "dbus", "libnss-systemd", "procps")  # of each machine
 # What the how-to has the operator install is there already, as the machine's network is its own once it runs.
-PACKAGES = [
-    "systemd-sysv",
-    "dbus",
-    "libnss-systemd",
-    "ca-certificates",
-    "curl",
-    "openssh-client",
-    "pipx",
-    "postgresql",
-    "python3-venv",
-    "redis-server",
-    "procps",
-]
-ROOT = BUILD / f"systemd-root-{hashlib.sha256(' '.join(PACKAGES).encode()).hexdigest()[:8]}.tar"
+OF_THE_PAGE = ("ca-certificates", "curl", "openssh-client", "pipx", "postgresql", "python3-venv", "redis-server")
 # What tells this machine's pip where packages are; the machine's own pip asks the same index.
 PIP_FILES = (Path("/etc/pip.conf"), Path.home() / ".config/pip/pip.conf", Path.home() / ".pip/pip.conf")
 PIP_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")
@@ -37,35 +25,38 @@ NSPAWN = ("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--consol
 RELEASE = Path("/root/release")
 
 
-def provide_root() -> None:
-    """Make the archive of a Debian 12 with systemd, where none was made before."""
-    if ROOT.exists():
-        return
+def provide_root(packages: Sequence[str]) -> Path:
+    """The archive of a Debian 12 with systemd and packages; it is made where none was made of these packages before."""
+    names = ",".join([*SYSTEMD, *packages])
+    archive = BUILD / f"systemd-root-{hashlib.sha256(names.encode()).hexdigest()[:8]}.tar"
+    if archive.exists():
+        return archive
     BUILD.mkdir(parents=True, exist_ok=True)
-    new = ROOT.with_suffix(".new.tar")
+    new = archive.with_suffix(".new.tar")
     options = [f"--aptopt={line}" for line in apt_checks().splitlines()]
-    argv = ["mmdebstrap", "--quiet", "--variant=minbase", *options, f"--include={','.join(PACKAGES)}", "bookworm"]
+    argv = ["mmdebstrap", "--quiet", "--variant=minbase", *options, f"--include={names}", "bookworm"]
     subprocess.run([*argv, str(new), MIRROR], check=True, capture_output=True)
-    new.rename(ROOT)
+    new.rename(archive)
+    return archive
 
 
 @contextmanager
-def extracted_root() -> Iterator[Path]:
+def extracted_root(packages: Sequence[str] = OF_THE_PAGE) -> Iterator[Path]:
     """A folder with that Debian, which is removed with what lies beside it."""
-    provide_root()
+    archive = provide_root(packages)
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="machine-") as folder:
         root = Path(folder) / "root"
         root.mkdir()
-        subprocess.run(["tar", "-C", root, "-xpf", ROOT, "--numeric-owner"], check=True)
+        subprocess.run(["tar", "-C", root, "-xpf", archive, "--numeric-owner"], check=True)
         yield root
 
 
 class Machine:
     """A machine that is removed with its root. `outside` is this machine's address in its network, `inside` its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, packages: Sequence[str] = OF_THE_PAGE) -> None:
         self._after = ExitStack()
-        self.root = self._after.enter_context(extracted_root())
+        self.root = self._after.enter_context(extracted_root(packages))
         self.name = f"gs{os.getpid()}"
         network = f"10.231.{os.getpid() % 250}"
         self.outside, self.inside = f"{network}.1", f"{network}.2"
