@@ -1,10 +1,12 @@
 """`supervisor run --flag value ...`: a whole fleet of child processes, as a small site starts it."""
 
 import json
+import re
 import signal
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,46 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.ports import free_port
 from devgrid.processes import Running, wait_until
+from supervisor_tasks.cli.fleet_flags import REPEATED
 from supervisor_tasks.cli.run_fleet import FLEET
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import wait_for_end
 
 PATIENCE_S = 90.0
+GUIDE = (REPOSITORY / "docs" / "how-to" / "migrate-from-go.md").read_text()
+# Each variable of the Go program, and the ways to write its flag.
+GO_FLAGS = {
+    variable: re.findall(r"`(-[-.\w]+)`", flags)
+    for flags, variable in re.findall(r"^\| (`-.*?) \| `(\w+)`.* \|$", GUIDE, re.MULTILINE)
+}
+# What the Go program takes where nothing is said, or a value that it would take, where the grid gives none.
+GO_VALUES = {
+    "SBATCH_TLS_ENABLE": "true",
+    "SBATCH_TLS_INSECURE": "false",
+    "SLURM_SBATCH_PATH": "/usr/bin/sbatch",
+    "SLURM_SCANCEL_PATH": "/usr/bin/scancel",
+    "SLURM_SQUEUE_PATH": "/usr/bin/squeue",
+    "SLURM_SCONTROL_PATH": "/usr/bin/scontrol",
+    "SLURM_SINFO_PATH": "/usr/bin/sinfo",
+    "SLURM_PARTITION": "main",
+    "NVIDIA_SMI_PATH": "nvidia-smi",
+    "BENCHMARK_RUN_AS": "root",
+    "BENCHMARK_TIME_LIMIT": "24h0m0s",
+    "BENCHMARK_TRACE": "false",
+    "BENCHMARK_UNRESPONSIVE": "false",
+    "BENCHMARK_HPL_IMAGE": "registry-1.deepsquare.run#library/hpc-benchmarks:23.5",
+    "BENCHMARK_HPL_SINGLE_NODE": "false",
+    "BENCHMARK_OSU_IMAGE": "registry-1.deepsquare.run#library/osu-benchmarks:latest",
+    "BENCHMARK_IOR_IMAGE": "registry-1.deepsquare.run#library/ior-benchmarks:latest",
+    "BENCHMARK_IOR_SINGLE_NODE": "false",
+    "BENCHMARK_SPEEDTEST_IMAGE": "registry-1.docker.io#gists/speedtest-cli:1.2.0",
+    "BENCHMARK_UCX": "false",
+    "BENCHMARK_UCX_AFFINITY": "mlx5_0:1",
+    "BENCHMARK_UCX_TRANSPORT": "sm,self,rc",
+    "BENCHMARK_ENV": "UCX_LOG_LEVEL=warn,OMP_NUM_THREADS=1",
+    "TRACE": "false",
+}
 AS_FLAGS = ("SLURM_PARTITION", "SLURM_SSH_ADDRESS", "SLURM_SSH_ADMIN_USER", "METASCHEDULER_ENDPOINT_RPC", "TLS_ENABLE")
 
 
@@ -34,6 +70,21 @@ def grid() -> Iterator[Grid]:
         grid.stop()
 
 
+def go_flags(environment: Mapping[str, str]) -> list[str]:
+    """Every flag of the Go program, written as its users write them, with the grid's values."""
+    words: list[str] = []
+    for variable, flags in GO_FLAGS.items():
+        value = environment.get(variable, GO_VALUES.get(variable))
+        assert value is not None, f"{variable}: found no value; expected one in GO_VALUES"
+        if variable in REPEATED:
+            words += [word for flag, entry in zip(cycle(flags), value.split(",")) for word in (flag, entry)]
+        elif value in ("true", "false"):
+            words += flags if value == "true" else [f"{flag}=false" for flag in flags]
+        else:
+            words += [flags[0], value]
+    return words
+
+
 @pytest.fixture
 def fleet(grid: Grid) -> Iterator[Running]:
     with started(grid) as running:
@@ -41,16 +92,23 @@ def fleet(grid: Grid) -> Iterator[Running]:
 
 
 @contextmanager
-def started(grid: Grid, *words: str, without: Collection[str] = (), **more: str) -> Iterator[Running]:
-    """A fleet that serves the grid."""
-    given = {name: value for name, value in grid.environment.items() if name not in (*AS_FLAGS, *without)} | more
+def started(
+    grid: Grid,
+    *words: str,
+    name: str = "fleet",
+    without: Collection[str] = (),
+    as_flags: Collection[str] = AS_FLAGS,
+    **more: str,
+) -> Iterator[Running]:
+    """A fleet that serves the grid. `name` is that of its log."""
+    given = {name: value for name, value in grid.environment.items() if name not in (*as_flags, *without)} | more
     given |= {"FLOWER_PORT": str(free_port()), "METRICS_ADDRESS": f"127.0.0.1:{free_port()}"}
     given["HEALTH_ADDRESS"] = f"127.0.0.1:{free_port(in_a_row=len(FLEET))}"  # each process has the next one
     flags = [
-        f"--{name.lower().replace('_', '.')}={grid.environment[name]}" for name in AS_FLAGS if name in grid.environment
+        f"--{name.lower().replace('_', '.')}={grid.environment[name]}" for name in as_flags if name in grid.environment
     ]
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", *words, *flags]
-    running = grid.processes.start("fleet", argv, env=given, cwd=REPOSITORY)
+    running = grid.processes.start(name, argv, env=given, cwd=REPOSITORY)
     try:
         yield running
     finally:
@@ -68,9 +126,9 @@ def child(fleet: Running, name: str) -> psutil.Process | None:
     return None
 
 
-def told(grid: Grid) -> list[dict[str, Any]]:
+def told(grid: Grid, name: str = "fleet") -> list[dict[str, Any]]:
     """The lines of the merged log; a last one that has not ended is left out. Each is an object of JSON."""
-    *lines, _ = (grid.processes.logs / "fleet.log").read_text().split("\n")
+    *lines, _ = (grid.processes.logs / f"{name}.log").read_text().split("\n")
     return [json.loads(line) for line in lines]
 
 
@@ -97,6 +155,25 @@ def test_run_fleet__flags_and_variables__a_job_ends_and_a_killed_worker_starts_a
     process.send_signal(signal.SIGTERM)
     wait_until(lambda: fleet.process() is None, "the fleet to end", PATIENCE_S, 0.1)
     assert [one for one in children if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_run_fleet__each_setting_as_the_go_programs_flag__a_job_ends(grid: Grid) -> None:
+    """The unit file of the Go program's site: its flags with the keys, and the variables that the guide names beside them."""
+    needed = {"DATABASE_URL", "BROKER_URL", "SLURM_SSH_KNOWN_HOSTS"}
+    assert needed <= set(grid.environment)
+    assert needed.isdisjoint(GO_FLAGS)
+    flags = go_flags(grid.environment)
+    assert grid.environment["ETH_PRIVATE_KEY"] in flags
+    assert grid.environment["SLURM_SSH_PRIVATE_KEY"] in flags
+    with started(grid, *flags, name="go", without=GO_FLAGS, as_flags=()) as running:
+        wait_until(lambda: all(child(running, name) for name in FLEET), "the whole fleet", PATIENCE_S, 0.1)
+        assert settles(grid) is ChainStatus.FINISHED
+        lines = told(grid, "go")
+    assert {str(line.get("process")) for line in lines} >= {"worker", "beat", "callbacks", "metrics"}
+    assert not [line for line in lines if line["event"] in ("process_ended", "variable_not_known", "fleet_ends")]
+    (warned,) = [line for line in lines if line["event"] == "secret_on_the_command_line"]
+    assert warned["found"] == "ETH_PRIVATE_KEY, SLURM_SSH_PRIVATE_KEY"
+    assert not any(grid.environment["ETH_PRIVATE_KEY"] in json.dumps(line) for line in lines)
 
 
 def test_fleet__killed__its_children_end(grid: Grid, fleet: Running) -> None:
