@@ -1,0 +1,68 @@
+"""`python -m tests.load.retention`: calls of the retention on a ledger with a million old jobs, each settled.
+
+One call deletes at most PASS_JOBS jobs and takes at most PASS_S.
+"""
+
+import argparse
+import os
+import time
+
+from sqlalchemy import Engine, create_engine, text
+
+from devgrid.services.start import start_server
+from devgrid.state_folder import private_processes
+from supervisor_tasks.config import embedded_servers
+from supervisor_tasks.ledger.migrations import upgrade
+from supervisor_tasks.ledger.retention import PASS_JOBS, PASS_S, Retention
+from tests.load.figures import Figure, tell
+from tests.load.large_ledger import SETTLED, fill
+
+CLUSTER = "old"
+DAYS = 400
+CALLS = 5
+GROW_OLD = "UPDATE jobs SET updated_at = now() - interval '500 days' WHERE cluster = :cluster AND state = 'SETTLED'"
+
+
+def calls(engine: Engine, count: int = CALLS) -> list[tuple[int, float]]:
+    """Of each call the jobs that it deleted, and its seconds."""
+    retention, found = Retention(engine, CLUSTER, DAYS), []
+    for _ in range(count):
+        begun_s = time.monotonic()
+        deleted = retention.delete(lambda: True)
+        found.append((deleted.rows["jobs"], time.monotonic() - begun_s))
+        tell(f"    {found[-1][0]} jobs in {found[-1][1]:.2f} s")
+    return found
+
+
+def figures(settled: int = SETTLED) -> list[Figure]:
+    """The slowest of the calls, on a ledger of so many old jobs."""
+    with private_processes() as processes:
+        folder = processes.folder / "postgres"
+        folder.mkdir()
+        server = embedded_servers.postgres(folder)
+        start_server(processes, "postgres", server)
+        upgrade(server.url)
+        engine = create_engine(server.url, isolation_level="AUTOCOMMIT")
+        fill(engine.execution_options(isolation_level="READ COMMITTED"), CLUSTER, settled=settled)
+        with engine.connect() as connection:
+            connection.execute(text(GROW_OLD), {"cluster": CLUSTER})
+            connection.execute(text("VACUUM ANALYZE"))
+        measured = calls(engine.execution_options(isolation_level="READ COMMITTED"))
+    jobs, slowest_s = min(jobs for jobs, _ in measured), max(took_s for _, took_s in measured)
+    if jobs < min(PASS_JOBS, settled // CALLS):
+        raise RuntimeError(f"a call deleted {jobs} jobs; expected {PASS_JOBS}")
+    return [Figure(f"a call of the retention, {jobs} of {settled} old jobs", slowest_s, "s", PASS_S)]
+
+
+def main() -> None:
+    """Print the figure."""
+    parser = argparse.ArgumentParser(prog="retention", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=SETTLED)
+    for figure in figures(parser.parse_args().jobs):
+        print(
+            f"{figure.name}: {figure.value:.2f} {figure.unit} (bound {figure.bound:g}; load {os.getloadavg()[0]:.1f})"
+        )
+
+
+if __name__ == "__main__":
+    main()
