@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,25 @@ IN_CONTAINER = "/etc/grid-supervisor"
 UP_TIMEOUT_S = 300.0
 # podman adds folders that can be written to, which Docker does not.
 AS_DOCKER = ("--podman-run-args=--read-only-tmpfs=false",)
+# In place of Docker. The project of the pages is `docker`, after their folder. podman before 4.6 does not wait for a health
+# check (`up --wait`), and `ps` has a project's containers of a service.
+DOCKER = """#!/bin/sh
+set -e
+for last; do :; done
+of_service="--filter label=com.docker.compose.project={project} --filter label=com.docker.compose.service=$last"
+case $1 in
+    ps) shift; podman ps $(echo "$@" | sed 's/compose.project=docker/compose.project={project}/') ;;
+    compose)
+        shift
+        {compose} "$@"
+        case "$*" in *--wait*)
+            for container in $(podman ps --quiet $of_service); do
+                until podman healthcheck run "$container"; do sleep 1; done
+            done
+        esac ;;
+    *) podman "$@" ;;
+esac
+"""
 KEYS = ("eth_private_key", "slurm_submit_key", "callback_key")
 REST = ("SLURM_TRANSPORT", "SLURM_JWT_ADMIN_USER", "SLURM_JOB_HOME", "SLURM_JOB_ENVIRONMENT")
 # Of a grid's settings those that a site writes into .env as they are.
@@ -152,9 +172,22 @@ class Stack:
 
     def compose(self, *words: str, timeout_s: float = UP_TIMEOUT_S) -> str:
         """Run podman-compose for this stack."""
+        argv = [*self._command(), *words]
+        return engine(*argv, folder=self.folder, environment=self._environment, timeout_s=timeout_s)
+
+    def follow(self, commands: str) -> str:
+        """Run commands of a page with podman and podman-compose in place of Docker."""
+        programs = self.folder / "programs"
+        programs.mkdir(exist_ok=True)
+        docker = programs / "docker"
+        docker.write_text(DOCKER.format(compose=shlex.join(self._command()), project=self.project))
+        docker.chmod(0o755)
+        environment = {**self._environment, "PATH": f"{programs}:{os.environ['PATH']}"}
+        return engine("sh", "-ec", commands, folder=self.folder, environment=environment, timeout_s=UP_TIMEOUT_S)
+
+    def _command(self) -> list[str]:
         files = [word for file in self.files for word in ("--file", file)]
-        argv = [*AS_DOCKER, "--project-name", self.project, *files, *words]
-        return engine(PODMAN_COMPOSE, *argv, folder=self.folder, environment=self._environment, timeout_s=timeout_s)
+        return [str(PODMAN_COMPOSE), *AS_DOCKER, "--project-name", self.project, *files]
 
     def containers(self, service: str) -> list[str]:
         """The ids of a service's containers, ended ones too."""

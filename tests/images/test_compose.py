@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from devgrid import REPOSITORY
+from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.options import ClusterOptions, GridOptions
 from devgrid.processes import wait_until
@@ -22,13 +23,14 @@ from tests.chaos import jobs
 from tests.images import stacks
 from tests.images.containers import engine
 from tests.images.stacks import Stack
+from tests.support.watching import wait_for
 
 DOCKER = REPOSITORY / "docker"
 HELLO = REPOSITORY / "devgrid" / "workflows" / "hello-world.yaml"
 FLEET = ("worker-chain", "worker-slurm", "beat", "callbacks", "flower", "metrics")
-RESTARTED = ("worker-slurm", "worker-chain", "beat", "callbacks")
 JOBS_A_RESTART = 15
 PAGE = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
+UPGRADE, ONE_BY_ONE = re.search(r"^\*\*An upgrade\*\*.*?^```\n(.*?)^```.*?^```\n(.*?)^```", PAGE, re.M | re.S).groups()  # type: ignore[union-attr]
 LOOKS = re.findall(r"^docker compose exec beat supervisor ([^#\n]+?) *(?:#.*)?$", PAGE, re.MULTILINE)
 PROFILE = ("--profile", "monitoring")
 SCRAPED = {
@@ -105,17 +107,58 @@ def test_variables__are_settings__and_secrets_are_files(name: str, service: dict
     assert {str(path).rpartition("/")[2] for path in given.values() if "/run/secrets/" in str(path)} <= mounted
 
 
+# The services that have each secret of a cluster, in both files: of the second cluster they are `second-...`.
+HOLDERS = {
+    "eth_private_key": {"worker-chain"},
+    "ldap_bind_password": {"worker-chain"},
+    "slurm_ssh_private_key": {"worker-slurm"},
+    "slurm_ssh_ca_key": {"worker-slurm"},
+    "slurm_submit_key": {"worker-slurm"},
+    "slurm_jwt_key": {"worker-slurm"},
+    "callback_key": {"callbacks"},
+    "tls_key": {"callbacks"},
+}
+OF_THE_SITE = {
+    "postgres_password": {"postgres"},
+    "redis_password": {"redis"},
+    "grafana_password": {"grafana"},
+    "flower_basic_auth": {"flower"},
+}
+WORKERS = {"worker-chain", "worker-slurm", "second-worker-chain", "second-worker-slurm"}
+
+
+def everything() -> dict[str, Any]:
+    """All services of both files."""
+    files = [yaml.safe_load((DOCKER / file).read_text()) for file in TWO]
+    return {name: service for file in files for name, service in file["services"].items()}
+
+
+@pytest.mark.parametrize(("name", "service"), everything().items())
+def test_service__each__has_a_limit_of_cpus_and_of_memory(name: str, service: dict[str, Any]) -> None:
+    limits = service["deploy"]["resources"]["limits"]
+    assert set(limits) == {"cpus", "memory"}, name
+    assert re.fullmatch(r"\d+(\.\d+)?", default_of(limits["cpus"])), name
+    assert re.fullmatch(r"\d+[mg]", default_of(limits["memory"])), name
+
+
+def default_of(value: str) -> str:
+    """What compose takes where a site says nothing: `${NAME:-default}`."""
+    return re.sub(r"\$\{\w+:-(.*)\}", r"\1", value)
+
+
 def test_keys__are_in_the_containers_that_work_with_them_and_in_no_others() -> None:
     holders: dict[str, set[str]] = {}
-    for name, service in ours(TWO).items():
-        for each in service["secrets"]:
+    for name, service in everything().items():
+        for each in service.get("secrets", ()):
             holders.setdefault(each if isinstance(each, str) else each["source"], set()).add(name)
-    assert holders["eth_private_key"] == {"worker-chain"}
-    assert holders["second_eth_private_key"] == {"second-worker-chain"}
-    assert holders["slurm_ssh_private_key"] == holders["slurm_submit_key"] == {"worker-slurm"}
-    assert holders["second_slurm_ssh_private_key"] == {"second-worker-slurm"}
-    assert holders["callback_key"] == holders["tls_key"] == {"callbacks"}
-    assert holders["flower_basic_auth"] == {"flower"}
+    supervisors = set(ours(TWO))
+    second = {f"second_{secret}": {f"second-{name}" for name in names} for secret, names in HOLDERS.items()}
+    known = HOLDERS | OF_THE_SITE | second
+    assert {secret: names for secret, names in holders.items() if secret in known} == known
+    others = {secret: names for secret, names in holders.items() if secret not in known}
+    assert others == {"database_url": supervisors, "broker_url": supervisors} | {
+        name: WORKERS for name in others if name.startswith("notify_")
+    }
 
 
 def test_new_secrets__makes_passwords_once__in_a_folder_of_roots(tmp_path: Path) -> None:
@@ -143,6 +186,56 @@ def asked_redis(stack: Stack, setting: str) -> list[str]:
     return stack.compose("exec", "-T", "redis", "sh", "-c", command).split()
 
 
+class Load:
+    """Jobs of a customer: short ones, and one that runs until the test lets it end."""
+
+    def __init__(self, stack: Stack, grid: Grid, customer: Account) -> None:
+        self.stack, self.grid, self.customer = stack, grid, customer
+        self.asked: list[str] = []
+
+    def through(self, commands: str, *services: str) -> None:
+        """Run commands that replace the containers of these services, while jobs are under way at their begin and their end."""
+        before = {service: self.stack.containers(service) for service in services}
+        go = jobs.marks(self.grid) / f"go-{len(self.asked)}"
+        body = f'until [ -e "{go}" ]; do sleep 0.1; done'
+        (held,) = self._submit(body, 1)
+        wait_for(self.grid, held, {ChainStatus.RUNNING}, 180.0)
+        short = self._submit("sleep 1", JOBS_A_RESTART - 1)
+        assert self._open(short), "all short jobs had ended before a container was replaced"
+        self.stack.follow(commands)
+        for service in services:
+            assert set(before[service]).isdisjoint(self.stack.containers(service)), service
+        assert self._open([held]) == [held]
+        self.stack.wait_for_health(*services)
+        assert self._open([held]) == [held]
+        go.touch()
+
+    def _submit(self, body: str, count: int) -> list[str]:
+        submitted = self.grid.submit_scripts(self.customer, jobs.marking(self.grid, body), count)
+        self.asked += submitted
+        return submitted
+
+    def _open(self, asked: list[str]) -> list[str]:
+        """The jobs among these that the chain has not settled."""
+        return [job_id for job_id in asked if not self.grid.chain.job(job_id).status.cold]
+
+
+def upgraded(stack: Stack, grid: Grid, customer: Account) -> list[str]:
+    """Follow the page's upgrade line by line under load, then replace two slurm workers one by one; the jobs of all this."""
+    load = Load(stack, grid, customer)
+    migrate, *lines = UPGRADE.splitlines()
+    stack.follow(migrate)
+    for line in lines:
+        _, _, services = line.partition("--force-recreate ")
+        load.through(line, *services.split())
+    stack.follow("docker compose up -d --no-deps --scale worker-slurm=2 worker-slurm")
+    stack.wait_for_health("worker-slurm")
+    assert len(stack.containers("worker-slurm")) == 2
+    load.through(ONE_BY_ONE, "worker-slurm")
+    assert len(stack.containers("worker-slurm")) == 2
+    return load.asked
+
+
 @pytest.mark.timeout(1500)  # twelve containers, on a machine that may be busy
 def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(stack: Stack, grid: Grid) -> None:
     stack.serve(grid.cluster)
@@ -160,6 +253,7 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(stack: St
         about = stack.inspected(service)
         assert about["HostConfig"]["ReadonlyRootfs"], service
         assert about["HostConfig"]["Memory"] > 0, service
+        assert about["HostConfig"]["NanoCpus"] > 0, service
     assert "NOAUTH" in stack.compose("exec", "-T", "redis", "redis-cli", "config", "get", "appendonly")
     assert asked_redis(stack, "appendonly") == ["appendonly", "no"]
     assert asked_redis(stack, "save") == ["save"]  # no snapshots either
@@ -167,17 +261,11 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(stack: St
     stack.wait_for_health("prometheus")
     wait_until(lambda: stack.scraped() == SCRAPED, "Prometheus to read each process", 120.0)
 
-    asked: list[str] = []
-    before = {service: stack.containers(service) for service in RESTARTED}
-    for service in RESTARTED:
-        asked += grid.submit_scripts(customer, jobs.marking(grid, "sleep 1"), JOBS_A_RESTART)
-        stack.compose("up", "--detach", "--no-deps", "--force-recreate", service)
-        stack.wait_for_health(service)
-    assert all(set(before[service]).isdisjoint(stack.containers(service)) for service in RESTARTED)
+    asked = upgraded(stack, grid, customer)
     wait_until(lambda: all(grid.chain.job(job).status.cold for job in asked), "all jobs to be settled", 300.0)
     ended = {(grid.chain.job(job).status, grid.chain.job(job).exit_code) for job in asked}
     assert ended == {(ChainStatus.FINISHED, 0)}
-    ran = [file.name.rpartition("-")[0] for file in jobs.marks(grid).iterdir()]
+    ran = [file.name.rpartition("-")[0] for file in jobs.marks(grid).iterdir() if not file.name.startswith("go-")]
     assert sorted(ran) == sorted(asked)  # each once
     for service in FLEET:
         assert "Traceback" not in stack.logs(service), service
