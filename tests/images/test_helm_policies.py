@@ -116,7 +116,7 @@ def test_process__each__is_called_by_those_that_need_it_and_by_no_others() -> No
     assert found == CALLERS
 
 
-def test_probes__with_no_namespace_of_prometheus__are_open_to_each_namespace_but_not_outside() -> None:
+def test_probes__without_a_namespace_of_prometheus__are_open_to_each_namespace() -> None:
     for name, workload in processes_of("one-cluster").items():
         for port, sources in callers("one-cluster", workload).items():
             assert sources == (CLUSTERS_NETWORKS if port == 3000 else EACH_NAMESPACE), (name, port)
