@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,9 @@ def test_run_fleet__each_setting_as_the_go_programs_flag__a_job_ends(grid: Grid)
     assert grid.environment["ETH_PRIVATE_KEY"] in flags
     assert grid.environment["SLURM_SSH_PRIVATE_KEY"] in flags
     with started(grid, *flags, name="go", without=GO_FLAGS, as_flags=()) as running:
-        wait_until(lambda: all(child(running, name) for name in FLEET), "the whole fleet", PATIENCE_S, 0.1)
+        there = partial(child, running)
+        wait_until(lambda: running.process() is None or all(map(there, FLEET)), "the whole fleet", PATIENCE_S, 0.1)
+        assert all(map(there, FLEET)), (grid.processes.logs / "go.log").read_text()
         assert settles(grid) is ChainStatus.FINISHED
         lines = told(grid, "go")
     assert {str(line.get("process")) for line in lines} >= {"worker", "beat", "callbacks", "metrics"}
