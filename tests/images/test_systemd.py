@@ -27,12 +27,12 @@ from tests.images.stacks import PLAIN
 pytestmark = pytest.mark.timeout(1800)  # it installs a release, on a machine that may be busy
 
 PAGE = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
-INSTALL, SERVERS, UNITS, KEYS, TLS, UP, LOOK = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+COMMANDS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+INSTALL, SERVERS, UNITS, KEYS, TLS, UP, LOOK, SLURMS_KEYS, REPORTER = COMMANDS
 HELLO = REPOSITORY / "devgrid" / "workflows" / "hello-world.yaml"
 ETC = "/etc/grid-supervisor"
 SETTINGS = f"{ETC}/settings.env"
 UNIT_OF = {9465: "worker-chain", 9469: "worker-slurm", 9466: "beat", 9467: "callbacks", 9468: "flower", 9464: "metrics"}
-OPTIONAL = {"callbacks": ("callback-key", "callback_key"), "worker-slurm": ("submit-key", "slurm_submit_key")}
 JOBS = 20
 SHELL = "\n".join(UP.splitlines()[:2])  # which the page has in each shell
 
@@ -57,6 +57,7 @@ def machine(grid: Grid) -> Iterator[Machine]:
         made.run(UNITS)
         serve(grid, made, after)
         made.run(UP)
+        made.run(SLURMS_KEYS)
         yield made
 
 
@@ -86,6 +87,9 @@ def serve(grid: Grid, machine: Machine, after: ExitStack) -> None:
         "id_ed25519.pub": ssh_keys.public_half(given["SLURM_SSH_PRIVATE_KEY"]),
         "tls.crt": Path(given["TLS_CERT"]).read_text(),
         "tls.key": Path(given["TLS_KEY"]).read_text(),
+        "ca.pem": (grid.folder / "tls" / "ca.pem").read_text(),
+        "supervisor.key": given["SLURM_SUBMIT_KEY"],
+        "callback.key": given["CALLBACK_KEY"],
     }
     for name, text in files.items():
         machine.put(RELEASE / name, text)
@@ -93,10 +97,6 @@ def serve(grid: Grid, machine: Machine, after: ExitStack) -> None:
     host, _, port = login.partition(":")
     machine.run(KEYS.replace("-p 22 login.example.com", f"-p {port} {host}"))
     machine.run(TLS)
-    for process, (drop_in, secret) in OPTIONAL.items():
-        folder = f"grid-supervisor-{process}.service.d"
-        machine.put(f"{ETC}/credentials/{secret}", given[secret.upper()])
-        machine.run(f"install -D -m 644 -t /etc/systemd/system/{folder} systemd/optional/{folder}/{drop_in}.conf")
     settings = {name: given[name] for name in PLAIN} | {
         "CLUSTER_NAME": given["CLUSTER_NAME"],
         "SLURM_SSH_ADDRESS": login,
@@ -152,6 +152,8 @@ def test_page__followed_word_by_word__takes_a_job_to_its_end(machine: Machine, g
 def test_units__at_work__are_enabled_and_their_processes_confined(machine: Machine) -> None:
     wait_until_ready(machine)
     assert machine.run("systemctl is-enabled grid-supervisor.target").strip() == "enabled"
+    waited_for = [shown(machine, unit("migrate"), name) for name in ("Type", "Restart", "ActiveState", "SubState")]
+    assert waited_for == ["oneshot", "on-failure", "active", "exited"]
     for process in UNIT_OF.values():
         pid = shown(machine, unit(process), "MainPID")
         status = machine.run(f"cat /proc/{pid}/status")
@@ -208,15 +210,8 @@ def test_unit__ends_again_and_again__waits_longer_before_each_start(machine: Mac
 
 def test_reporter__as_the_unit_of_slurmctlds_host__delivers_its_spool(machine: Machine, grid: Grid) -> None:
     wait_until_ready(machine)
-    machine.put("/etc/slurm/callback.key", grid.environment["CALLBACK_KEY"])
-    machine.put("/etc/slurm/supervisor-ca.pem", (grid.folder / "tls" / "ca.pem").read_bytes())
-    machine.put("/etc/supervisor-reporter.env", "SUPERVISOR_ADDRESS=localhost:3000\nCLUSTER_NAME=main\n")
-    machine.run(
-        "chmod 600 /etc/slurm/callback.key\n"
-        "useradd --system slurm && install -d -m 700 -o slurm /var/spool/supervisor\n"
-        "cp systemd/reporter/supervisor-reporter.service /etc/systemd/system/\n"
-        "systemctl daemon-reload && systemctl enable --now supervisor-reporter"
-    )
+    machine.run("useradd --system slurm")  # which slurmctld's host has
+    machine.run(REPORTER.replace("supervisor.example.com", "localhost"))
     wait_until(lambda: ready(machine, 9470), "the reporter to be ready", 60.0, 0.5)
     event = f"event=ended\njob_id=0x{7:064x}\nslurm_id=7\nstate=FAILED\nexit=3:0\nstart_s=5\nend_s=9\ncomplete=1\n"
     name = f"{1:019d}-7-end"
