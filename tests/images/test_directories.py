@@ -281,7 +281,7 @@ def test_ensure__389ds__makes_account_group_and_membership_once(site: Site, sett
     assert users["member"].count(f"uid={one},{PEOPLE}") == 1
 
 
-def test_ensure__more_accounts_than_389ds_looks_through__is_refused_unless_the_supervisor_has_no_limit(
+def test_ensure__more_accounts_than_389ds_lists__is_refused_unless_unlimited(
     site: Site,
 ) -> None:
     """389ds looks through 5,000 entries for a user, unless the user's own entry says otherwise."""
