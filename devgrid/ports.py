@@ -5,6 +5,7 @@ take blocks of ports. A program holds a block by a Unix socket with an abstract 
 program. Such a name is seen in one network namespace, as ports are.
 """
 
+import atexit
 import os
 import secrets
 import socket
@@ -86,3 +87,4 @@ def _is_free(port: int) -> bool:
 
 
 _ALLOCATOR = PortAllocator()
+atexit.register(_ALLOCATOR.close)
