@@ -1,5 +1,6 @@
 """Each part is killed, stopped and made slow in turn while jobs come in: all end right, and an outage settles nothing."""
 
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from tests.chaos import faults, jobs, operator
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.watching import wait_for_end
+from tests.support.watching import journal, rows, wait_for_end
 
 LASTS_S = 2.0
 LONG_S = 10.0
@@ -62,7 +63,17 @@ def assert_all_right(grid: Grid, job_ids: list[str], timeout_s: float) -> None:
     jobs.wait_for_rest(grid, timeout_s)
     found = [line for line in violations(audit(gather(grid.folder))) if line not in KNOWN]
     KNOWN.update(found)
-    assert found == [], tail(grid.folder / "log" / "worker.log", 60)
+    assert not found, "\n".join([*found, *what_is_known(grid, found), tail(grid.folder / "log" / "worker.log", 60)])
+
+
+def what_is_known(grid: Grid, found: list[str]) -> Iterator[str]:
+    """What the ledger, slurmctld and the nodes say of the jobs that these lines name."""
+    logs = [path.read_text(errors="replace") for path in sorted((grid.folder / "slurm").glob("slurm*.log"))]
+    for job_id in sorted(set(re.findall(r"0x[0-9a-f]{64}", "\n".join(found)))):
+        yield f"{job_id}: {' '.join(journal(grid, job_id))}"
+        for row in rows(grid, "SELECT DISTINCT slurm_id FROM callbacks WHERE job_id = :id", id=job_id):
+            about = re.compile(rf"\bjob(?:_?id)?[= ]{row.slurm_id}\b", re.IGNORECASE)
+            yield from (line for log in logs for line in log.splitlines() if about.search(line))
 
 
 @pytest.mark.timeout(600)

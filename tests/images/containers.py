@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -166,6 +168,17 @@ class Containers:
         """Its exit status."""
         wait_until(lambda: self.state(container)["Status"] == "exited", f"{container} to end", timeout_s)
         return int(self.state(container)["ExitCode"])
+
+    def can_be_asked_to_end(self, container: str) -> bool:
+        """Whether its first process handles SIGTERM or holds it back, or has ended. While Python itself starts, it does
+        neither, and the kernel drops the signal.
+        """
+        pid = self.state(container)["Pid"]
+        status = Path(f"/proc/{pid}/status")
+        if not (pid and status.exists()):
+            return True
+        masks = re.findall(r"^Sig(?:Blk|Cgt):\t(\w+)$", status.read_text(), re.MULTILINE)
+        return any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
 
     def end(self, container: str, timeout_s: int) -> int:
         """Ask it to end, as orchestrators do; its exit status (137: killed after `timeout_s`, on a slow machine later)."""

@@ -165,6 +165,7 @@ def test_process__asked_to_end_while_it_starts__ends(image: str, containers: Con
     urls = {"DATABASE_URL": "postgresql://127.0.0.1:1/none", "BROKER_URL": "redis://127.0.0.1:1"}
     options = ("--wait-s=600",) if process == "migrate" else ()
     container = containers.start(process, image, process, *options, environment=urls)
+    wait_until(lambda: containers.can_be_asked_to_end(container), "Python to have started", 60.0)
     assert containers.end(container, ENDS_WITHIN_S) != KILLED
 
 
