@@ -87,7 +87,7 @@ test: check ## every test, after the checks: WORKERS=4 files side by side, then 
 	@tests/run_all.sh $(BIN)/pytest $(WORKERS)
 
 test-fast: check ## what a contributor runs: the checks, unit tests, and integration tests without SLURM, outages and compilers
-	@$(BIN)/pytest tests/unit tests/integration --hypothesis-profile quick -n $(WORKERS) --dist loadfile --no-loadscope-reorder --slowest-files 10 \
+	@$(BIN)/pytest tests/unit tests/integration --hypothesis-profile quick -n $(shell expr 4 '*' $$(nproc)) --dist loadfile --no-loadscope-reorder --slowest-files 10 \
 		-m "not slurm and not slow and not quiet_machine"
 
 coverage: setup ## branch coverage of the product by unit and integration tests (TESTS=tests/unit: by these tests)

@@ -32,6 +32,8 @@ from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.reconciliation import backfill
 from tests.support.wallet_harness import CUSTOMERS, ChainHarness, databases, empty, scheduled_jobs
 
+pytestmark = pytest.mark.slow  # many blocks with many logs
+
 BLOCKS = 100  # more than such a node shows at once
 TOO_MANY = {"code": -32005, "message": "query returned more than 10000 results"}
 

@@ -39,6 +39,8 @@ from supervisor_tasks.wallet.receipts import collect_receipts
 from tests.support.ledger import emptied, migrated
 from tests.support.traces import TraceReceiver, trace_receiver
 
+pytestmark = pytest.mark.slow  # chains that mine and are taken back
+
 DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
 CONFIRMATIONS = 40  # ten seconds of this chain
 MINUTE_WEI = ChainPrices().of(DEFINITION)

@@ -27,6 +27,8 @@ from plugins.reporter import HEARD_AS
 from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, JOB_STATUS_RUNNING
 from tests.support.spooling import events, name_of, new_spool, serving, start_reporter, write
 
+pytestmark = pytest.mark.slow  # retries that last
+
 AT_ONCE_S = 0.3  # less than the reporter's own look round
 PROMPT_S = 1.0
 ENDS_WITHIN_S = 8.0  # Python and gRPC included; less than what a call may take

@@ -25,6 +25,8 @@ from tests.support.holding import main_thread_held
 from tests.support.refusals import reasons
 from tests.support.spooling import events, new_spool, serving, start_reporter, write
 
+pytestmark = pytest.mark.slow  # retries that last
+
 ANSWER_S = 0.02
 REQUESTS = 40
 TAKEN = 2  # the status of a process whose settings are wrong

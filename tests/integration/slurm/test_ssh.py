@@ -26,6 +26,8 @@ from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh import Ssh, SshBusyError, SshCutError, SshUnavailableError, our_clock_s
 from tests.support.submitting import CUSTOMER, PATIENCE_S, Login
 
+pytestmark = pytest.mark.slow  # logins that hang and time out
+
 THREADS = 16
 CONNECTIONS = 5
 QUICK = 200  # commands

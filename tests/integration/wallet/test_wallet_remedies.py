@@ -36,6 +36,8 @@ from tests.support.wallet_harness import (
     sign_again,
 )
 
+pytestmark = pytest.mark.slow  # transactions that stay pending
+
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Processes]:

@@ -38,6 +38,8 @@ from tests.support.wallet_harness import (
     scheduled_jobs,
 )
 
+pytestmark = pytest.mark.slow  # transactions that stay pending
+
 REVERTS_WHEN_PAID_FOR = "0x3a600557005b60006000fd"  # an estimate has no gas price
 STARTED = (ScriptFetched("echo", ""), SubmitStarted(10), Submitted(SlurmId(7)), SlurmRunningObserved())
 HOSTILE = "no\0 \ud800 at all"
