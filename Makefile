@@ -86,7 +86,7 @@ unit: setup ## the tests that need no server, with a fifth of the examples of ea
 test: check ## every test, after the checks: WORKERS=4 files side by side, then those that want a quiet machine, one at a time
 	@tests/run_all.sh $(BIN)/pytest $(WORKERS)
 
-test-fast: check ## what a contributor runs: the checks, unit tests, and integration tests without SLURM, outages and compilers
+test-fast: check ## what a contributor runs: the checks, unit tests, and integration tests without SLURM and without what waits for long
 	@$(BIN)/pytest tests/unit tests/integration --hypothesis-profile quick -n $(shell expr 4 '*' $$(nproc)) --dist loadfile --no-loadscope-reorder --slowest-files 10 \
 		-m "not slurm and not slow and not quiet_machine"
 

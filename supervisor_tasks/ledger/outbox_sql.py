@@ -153,31 +153,28 @@ LEASE_GROUPS = leasing(
 # before it has taken.
 ONE_TAKER = text("SELECT pg_advisory_xact_lock(:turns, hashtext(CAST(:cluster AS text)))")
 
-# Whether LEASE_ALONE may find something.
-ANY_FOR_ALONE = text(
-    f"""
-    SELECT EXISTS (
-        SELECT FROM effects
-        WHERE {_DUE} AND kind = ANY(:kinds) AND lease IS NULL AND failing_since IS NOT NULL
-            AND unexpected_failures >= :alone_after
-    )
-    """  # noqa: S608
+# An effect that is carried out alone.
+_FOR_ALONE = (
+    f"{_DUE} AND kind = ANY(:kinds) AND lease IS NULL"
+    " AND failing_since IS NOT NULL AND unexpected_failures >= :alone_after"
 )
+
+# Whether LEASE_ALONE may find something.
+ANY_FOR_ALONE = text(f"SELECT EXISTS (SELECT FROM effects WHERE {_FOR_ALONE})")  # noqa: S608
 
 # Takes one effect whose worker died, or that failed unexpectedly, `alone_after` times in a row, while no other such
 # effect is carried out in the whole cluster. If the worker dies again, the cause is known.
 LEASE_ALONE = leasing(
-    """
+    f"""
     SELECT id FROM effects
-    WHERE {due} AND kind = ANY(:kinds) AND lease IS NULL AND failing_since IS NOT NULL
-        AND unexpected_failures >= :alone_after
+    WHERE {_FOR_ALONE}
         AND NOT EXISTS (
             SELECT FROM effects AS other
             WHERE other.cluster = :cluster AND other.done_at IS NULL AND other.failing_since IS NOT NULL
                 AND other.lease IS NOT NULL AND other.unexpected_failures >= :alone_after
         )
     ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED
-    """
+    """  # noqa: S608
 )
 
 # Extends the leases of effects that are still held and not carried out yet.
