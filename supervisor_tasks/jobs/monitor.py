@@ -48,7 +48,8 @@ from supervisor_tasks.slurm.parsers import JobRecord
 
 log = structlog.get_logger()
 
-# A look at MANY_JOBS rests so long: the next one costs hardly more for all jobs that are due by then.
+# A look at MANY_JOBS, and a reading of as many callbacks, rests so long: the next one costs hardly more for all that
+# came by then.
 LOOKS_APART_S = 0.5
 MANY_JOBS = 3
 ASKED_FOR_RUNS = 5  # looks at which accounting is asked for a job's runs; after these, what the looks saw counts
@@ -75,6 +76,8 @@ def _read_inbox(context: WorkerContext) -> bool:
     callbacks = context.ledger.inbox.unread()
     if not callbacks:
         return False
+    if len(callbacks) >= MANY_JOBS:
+        context.ledger.local_runs.rest("poll_jobs", LOOKS_APART_S)
     jobs = context.ledger.jobs({callback.job_id for callback in callbacks})
     heard = context.ledger.inbox.counts({(callback.job_id, callback.slurm_id) for callback in callbacks})
     hinted, strange, verdicts = dict[JobId, CallbackReceived](), list[CallbackSeen](), dict[int, str]()

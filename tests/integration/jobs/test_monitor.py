@@ -1,5 +1,6 @@
 """Workers that look at jobs side by side: real sshd, SLURM and Postgres, and a network that stands still for one of them."""
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +12,7 @@ from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import JobId
-from supervisor_tasks.jobs.monitor import poll_jobs
+from supervisor_tasks.jobs.monitor import LOOKS_APART_S, MANY_JOBS, poll_jobs
 from supervisor_tasks.ledger.counters import Total
 from tests.support.submitting import SubmissionEnv
 
@@ -78,3 +79,19 @@ CALLBACK = """
 def matched(site: WorkerContext) -> int:
     """How many callbacks about our jobs were counted."""
     return int(site.ledger.counters.read().get((Total.CALLBACKS, "matched"), 0))
+
+
+def test_poll_jobs__has_read_many_callbacks__lets_the_next_ones_gather(world: SubmissionEnv) -> None:
+    site = world.site(world.cluster())
+    strangers = [{"job": f"0x{number:064x}", "slurm_id": 10**6} for number in range(MANY_JOBS + 1)]
+    with world.engine.begin() as connection:
+        connection.execute(text(CALLBACK), strangers[1:])
+    began_s = time.monotonic()
+    poll_jobs(site)
+    with world.engine.begin() as connection:
+        connection.execute(text(CALLBACK), strangers[0])
+    poll_jobs(site)
+    assert time.monotonic() - began_s >= LOOKS_APART_S
+    assert site.ledger.inbox.unread() == []
+    site.slurm.cluster.close()
+    site.ledger.holder.close()
