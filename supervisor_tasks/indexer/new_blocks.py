@@ -141,10 +141,10 @@ class NewBlocks:
             begun_s = time.monotonic()
             self._poll()
             self._closed.wait(max(PAUSE_S - (time.monotonic() - begun_s), 0.0))
-            self._heads.wait(announced, self._wait_s() - (time.monotonic() - begun_s))
+            self._heads.wait(announced, begun_s + self._wait_s(begun_s) - time.monotonic())
 
-    def _wait_s(self) -> float:
-        """Seconds until the next look, if nothing is announced before."""
+    def _wait_s(self, begun_s: float) -> float:
+        """Seconds from the beginning of a look until the next one, if nothing is announced before."""
         now_s = time.monotonic()
         with self._lock:
             lags = self._announcements.number > self._head and now_s - self._announcements.announced_s < LAG_S
@@ -154,7 +154,7 @@ class NewBlocks:
         if not self._heads.live or self._found or silent_in_s <= 0:
             return self._failures.wait_s(self._poll_s)
         every_s = HEARTBEAT_S if self._head == self._looked_at else QUIET_S
-        next_look_s = max(self._looked_s + every_s - now_s, PAUSE_S)
+        next_look_s = max(self._looked_s + every_s - begun_s, PAUSE_S)
         return self._failures.wait_s(min(next_look_s, max(silent_in_s, self._poll_s)))
 
     def _poll(self) -> None:
@@ -195,7 +195,7 @@ class NewBlocks:
         since_s = time.monotonic() - self._looked_s
         if head == self._looked_at:
             return since_s >= (self._poll_s - PAUSE_S if self._found else HEARTBEAT_S)
-        return self._found or not self._heads.live or self._log_block > self._looked_at or since_s >= QUIET_S
+        return self._found or not self._heads.live or self._log_block > self._looked_at or since_s >= QUIET_S - PAUSE_S
 
     def _compare(self, head: int) -> None:
         """Rely on the announcements, or poll; each change between the two is logged."""
