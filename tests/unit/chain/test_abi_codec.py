@@ -6,8 +6,11 @@ from importlib import resources
 from typing import Any
 
 import pytest
+from eth_abi.abi import encode
 from eth_utils.abi import abi_to_signature
 from eth_utils.crypto import keccak
+
+from supervisor_tasks.chain.abi_codec import KEPT_LOG_CHARACTERS, event
 
 LABEL = "(string,string)"
 AFFINITY = f"({LABEL},bytes2)"
@@ -266,3 +269,21 @@ def test_provider__fields__have_the_order_of_the_grid() -> None:
         "ProviderPrices": ["gpuPricePerMin", "cpuPricePerMin", "memPricePerMin"],
         "Label": ["key", "value"],
     }
+
+
+@pytest.mark.parametrize(("characters", "kept"), [(10, True), (KEPT_LOG_CHARACTERS, False)])
+def test_event_decode__same_log_again__is_decoded_once_unless_it_is_long(characters: int, *, kept: bool) -> None:
+    claimed = event("MetaScheduler", "ClaimJobEvent")
+    text = "x" * characters
+    definition = (0, 100, 1, 1, text, 0, (), ())
+    data = _encoded(claimed.types, definition)
+    first, second = claimed.decode(data), claimed.decode(data)
+    assert first == second
+    assert text in str(first)
+    assert (first is second) is kept
+
+
+def _encoded(types: tuple[str, ...], definition: tuple[Any, ...]) -> str:
+    """The data of a log whose definition is this, and whose other arguments are zeros."""
+    zeros = {"bytes32": bytes(32), "address": "0x" + "00" * 20, "uint64": 0, "uint256": 0, "bool": False}
+    return "0x" + encode(types, [zeros.get(kind, definition) for kind in types]).hex()
