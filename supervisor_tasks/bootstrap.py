@@ -120,7 +120,7 @@ def _chain_side(settings: Settings, ledger: Ledger, rpc: Rpc, wake_ups: TaskDisp
         claim_max_waiting=settings.claim_max_waiting,
         claim_customer_share=settings.claim_customer_share,
         wallet_min_wei=settings.wallet_min_wei,
-        wake_tracker=lambda: wake_ups.wake("collect_receipts"),
+        wake=wake_ups.wake,
         blocks=Blocks(ledger.engine, ledger.cluster, settings.chain_confirmations),
         confirmations=settings.chain_confirmations,
         stuck_after_s=settings.wallet_stuck_after_s,

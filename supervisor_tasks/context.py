@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChainServices:
-    """The services of workers of the chain queue only: they need the wallet's key."""
+    """The services of workers of the chain queue only: they need the wallet's key. `wake` sends a task's message."""
 
     contract: Contract
     wallet: Wallet
@@ -38,7 +38,7 @@ class ChainServices:
     claim_max_waiting: int
     claim_customer_share: float
     wallet_min_wei: int
-    wake_tracker: Callable[[], None]
+    wake: Callable[[str], None]
     blocks: Blocks
     confirmations: int
     stuck_after_s: float = 60.0

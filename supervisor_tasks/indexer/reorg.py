@@ -105,7 +105,7 @@ def undo(context: WorkerContext, fork: int, head: int) -> None:
     with chain.wallet.exclusive(), crash_point(CrashPoint.REORGANISED):
         context.ledger.record(*changes, also=lambda connection: chain.blocks.take_back(connection, fork))
     log.warning("reorganised", last_common_block=fork, head=head, jobs=job_ids[:20], number=len(job_ids))
-    chain.wake_tracker()
+    chain.wake("collect_receipts")
 
 
 def _take_back(context: WorkerContext, head: int, top: int, fork: int | None) -> None:

@@ -103,7 +103,7 @@ def _send(context: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> Non
     if writes:
         chain.wallet.send(writes)
         log.info("claims_sent", **{purpose: number for purpose, number in wanted.items() if number})
-        chain.wake_tracker()
+        chain.wake("collect_receipts")
     if failed is not None:
         raise failed
 

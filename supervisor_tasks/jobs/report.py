@@ -115,7 +115,7 @@ def _write_steps(context: WorkerContext, plans: Plans, missing: set[str], gas: d
     if writes and context.chain.wallet.send(writes):
         log.info("reports_sent", transactions=len(writes), jobs=[effect.job_id for effect in plans][:20])
     if plans:
-        context.chain.wake_tracker()
+        context.chain.wake("collect_receipts")
 
 
 def _is_sent(plan: Sequence[Write], missing: set[str]) -> bool:

@@ -176,7 +176,7 @@ def _send(
     context.chain.wallet.send([write])
     book.keep(memory)
     log.info("registration_sent", why=decision.why, digest=decision.offer.digest)
-    context.chain.wake_tracker()
+    context.chain.wake("collect_receipts")
 
 
 def _wanted_alarms(now: RegistrationStatus, decision: RegistrationDecision, refusal: Refused | None) -> set[AlarmName]:

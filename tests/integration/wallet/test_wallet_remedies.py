@@ -102,6 +102,20 @@ def test_mined__receipts_bring_jobs__once_however_often_they_are_read(
         assert connection.scalar(text("SELECT count(*) FROM events")) == before
 
 
+@pytest.mark.parametrize(("jobs", "woken"), [(2, ["claim"]), (1, [])])
+def test_mined__as_many_claims_as_a_batch__the_next_batch_follows_at_once(
+    chain: Chain, provider: Account, fleet: ChainHarness, jobs: int, woken: list[str]
+) -> None:
+    tasks = list[str]()
+    side = replace(fleet.site.chain, claim_batch=2, wake=tasks.append)
+    fleet.site = replace(fleet.site, chain_side=side)
+    scheduled_jobs(chain, provider, jobs)
+    claim(fleet.site)
+    tasks.clear()
+    settled(fleet)
+    assert tasks == woken
+
+
 def test_vanished__the_same_bytes_are_sent_again(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
     scheduled_jobs(chain, provider, 2)
     with held(chain):
