@@ -94,8 +94,7 @@ def _read_inbox(context: WorkerContext) -> bool:
             # callback stays in the inbox.
             verdicts[callback.id] = "early"
     if strange:
-        shown = [f"{callback.job_id} as {callback.slurm_id}" for callback in islice(strange, LOG_SAMPLE_SIZE)]
-        log.warning("callbacks_unknown_job", callbacks=len(strange), first=shown)
+        _log_strange(strange)
 
     def read(connection: Connection) -> None:
         marked = context.ledger.inbox.mark_read(connection, callbacks)
@@ -104,6 +103,11 @@ def _read_inbox(context: WorkerContext) -> bool:
 
     context.ledger.record(*(JobChange(job_id, event) for job_id, event in hinted.items()), also=read)
     return True
+
+
+def _log_strange(strange: Sequence[CallbackSeen]) -> None:
+    shown = [f"{callback.job_id} as {callback.slurm_id}" for callback in islice(strange, LOG_SAMPLE_SIZE)]
+    log.warning("callbacks_unknown_job", callbacks=len(strange), first=shown)
 
 
 def _hint(so_far: CallbackReceived | None, callback: CallbackSeen, heard: int) -> CallbackReceived:
