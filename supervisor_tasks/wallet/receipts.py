@@ -97,10 +97,7 @@ def _settle(context: WorkerContext, mined: list[Mined], receipts: list[dict[str,
         context, mined, {entry.tx_hash: entry.job_id for entry in happened if isinstance(entry.event, Claimed)}, read_s
     )
     claim_backoff.record_results(context.ledger, mined, reverted)
-    if sum(result.sent.purpose == "claim" for result in mined) >= context.chain.claim_batch:
-        context.chain.wake(
-            "claim"
-        )  # there may be more jobs than one batch; the next block's look would be a block later
+    _claim_more(context, mined)
     again = [result.sent.job_id for result in mined if not result.success and result.sent.job_id]
     if again:
         context.ledger.effects.reschedule_now(
