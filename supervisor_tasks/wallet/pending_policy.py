@@ -60,7 +60,7 @@ class Pending:
     blocks: int
     nonce_conflict_age_s: float | None
     nothing: bool = False  # its present bytes only use up the nonce
-    odd_age_s: float = 0.0  # for how long it was next to be mined and was refused for an ODD reason
+    unclassified_age_s: float = 0.0  # for how long it was next to be mined and was refused for an UNCLASSIFIED one
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,11 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class PendingDecision:
-    """What to do, and the prices that the transaction then pays; for PAUSE, the prices that it would have to pay."""
+    """What to do, and the prices that the transaction then pays. For FEE_CAP_REACHED and INSUFFICIENT_FUNDS these are
+    the prices that it would have to pay.
+    """
 
-    remedy: PendingAction
+    action: PendingAction
     fees: Fees
 
 
@@ -88,10 +90,10 @@ def decide_all(
     """
     found, left_wei = [], balance_wei
     for entry in pending:
-        cure = decide(entry, mined_nonces, market, rules, left_wei)
+        decision = decide(entry, mined_nonces, market, rules, left_wei)
         if entry.nonce >= mined_nonces:
-            left_wei -= entry.gas * cure.fees.max_fee_wei
-        found.append(cure)
+            left_wei -= entry.gas * decision.fees.max_fee_wei
+        found.append(decision)
     return found
 
 
@@ -151,7 +153,7 @@ def as_requested(
     """What to do about a transaction that an operator wants changed. A nonce that is mined, and one of a former key,
     cannot be signed again: then the decision stays.
     """
-    if not pending.mine or decision.remedy in (PendingAction.VERIFY_NONCE, PendingAction.NONCE_USED_ELSEWHERE):
+    if not pending.mine or decision.action in (PendingAction.VERIFY_NONCE, PendingAction.NONCE_USED_ELSEWHERE):
         return decision
     if request is TransactionRequest.CANCEL:
         return PendingDecision(PendingAction.GIVE_UP, pending.fees)
@@ -180,13 +182,15 @@ def _cheaper(pending: Pending, market: Market, rules: Rules, left_wei: int) -> P
 
 def _never_taken(pending: Pending, mined_nonces: int) -> bool:
     """Whether the transaction holds up all later ones for nothing. Too much gas for a block, or too little for the
-    data, is the same at every node; it still waits CERTAIN_S, because one node alone may refuse it. An ODD refusal may
-    be an outage in which the node answers other questions. So it waits GIVEN_UP_AFTER_S, and only the transaction with
-    the next nonce is given up. If the outage ends then, that costs the gas of a transaction that does nothing.
+    data, is the same at every node; it still waits CERTAIN_S, because one node alone may refuse it. An UNCLASSIFIED
+    refusal may be an outage in which the node answers other questions. So it waits GIVEN_UP_AFTER_S, and only the
+    transaction with the next nonce is given up. If the outage ends then, that costs the gas of a transaction that
+    does nothing.
     """
     if pending.refusal is NodeErrorKind.GAS:
         return pending.signed_age_s >= CERTAIN_S
-    return pending.refusal in UNCLASSIFIED and pending.nonce == mined_nonces and pending.odd_age_s >= GIVEN_UP_AFTER_S
+    is_next = pending.nonce == mined_nonces
+    return pending.refusal in UNCLASSIFIED and is_next and pending.unclassified_age_s >= GIVEN_UP_AFTER_S
 
 
 def stale(accepted: bool, sent_age_s: float) -> bool:
@@ -196,8 +200,8 @@ def stale(accepted: bool, sent_age_s: float) -> bool:
 
 def _needs_more(pending: Pending, mined_nonces: int, market: Market, rules: Rules) -> bool:
     """Whether only a higher fee helps: the transaction pays less than the base fee, a node reported so, or its nonce is
-    next and blocks are mined without it. While no blocks are mined, no fee helps. An ODD refusal is no reason to pay
-    more, except for a transaction that does nothing: that one must be mined in the end.
+    next and blocks are mined without it. While no blocks are mined, no fee helps. An UNCLASSIFIED refusal is no reason
+    to pay more, except for a transaction that does nothing: that one must be mined in the end.
     """
     priced_out = pending.fees.max_fee_wei < market.least_wei or pending.refusal in PRICE
     if priced_out and pending.signed_age_s >= PRICED_OUT_S:

@@ -44,12 +44,12 @@ ResubmissionPlan = dict[PendingAction, list[Sent]]
 def resubmit_pending(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> None:
     """Give each transaction without a receipt what it needs. Those of a former key are sent, but not signed again."""
     requests = context.ledger.facts.get(TRANSACTION_REQUESTS) or {}
-    prescribed = _cures(context, waiting, state, requests)
+    decisions = _decisions(context, waiting, state, requests)
     plan: ResubmissionPlan = {kind: [] for kind in PendingAction}
     for entry in waiting:
-        plan[prescribed[entry.id].remedy].append(entry)
+        plan[decisions[entry.id].action].append(entry)
     wallet = context.chain.wallet
-    _replace(context, plan[PendingAction.REPLACE], prescribed, state)
+    _replace(context, plan[PendingAction.REPLACE], decisions, state)
     _cancel_nonces(context, plan[PendingAction.GIVE_UP], state)
     if requests:
         log.info("transaction_requests_served", requests=requests)
@@ -59,14 +59,14 @@ def resubmit_pending(context: WorkerContext, waiting: Sequence[Sent], state: Acc
     _alarm(context, plan[PendingAction.FEE_CAP_REACHED], state)
     if plan[PendingAction.INSUFFICIENT_FUNDS]:
         mine = [entry for entry in waiting if entry.address == wallet.address]
-        needed_wei = sum(entry.gas * prescribed[entry.id].fees.max_fee_wei for entry in mine)
+        needed_wei = sum(entry.gas * decisions[entry.id].fees.max_fee_wei for entry in mine)
         wallet.alarm_of_empty(state.balance_wei, needed_wei)
     _send_again(context, waiting, plan)
     _give_nonces_up(context, plan, state)
     _fill(context, waiting, state)
 
 
-def _cures(
+def _decisions(
     context: WorkerContext, waiting: Sequence[Sent], state: AccountState, requests: Mapping[str, str]
 ) -> dict[int, PendingDecision]:
     """What each transaction needs, by its id. `requests` are the operator's, by the id as a text."""
@@ -112,16 +112,16 @@ def _pending(entry: Sent, address: str, state: AccountState, odd_s: float) -> Pe
         blocks=state.head - entry.head,
         nonce_conflict_age_s=entry.nonce_conflict_age_s,
         nothing=entry.refusal in (NodeErrorKind.GAS, *UNCLASSIFIED) and decode(entry.raw).to == entry.address,
-        odd_age_s=odd_s,
+        unclassified_age_s=odd_s,
     )
 
 
 def _replace(
-    context: WorkerContext, entries: Sequence[Sent], prescribed: Mapping[int, PendingDecision], state: AccountState
+    context: WorkerContext, entries: Sequence[Sent], decisions: Mapping[int, PendingDecision], state: AccountState
 ) -> None:
-    context.chain.wallet.replace([(entry, prescribed[entry.id].fees) for entry in entries], state.head)
+    context.chain.wallet.replace([(entry, decisions[entry.id].fees) for entry in entries], state.head)
     for entry in entries:
-        prices = {"was_wei_per_gas": entry.fees.max_fee_wei, "is_wei_per_gas": prescribed[entry.id].fees.max_fee_wei}
+        prices = {"was_wei_per_gas": entry.fees.max_fee_wei, "is_wei_per_gas": decisions[entry.id].fees.max_fee_wei}
         log.info("transaction_replaced", purpose=entry.purpose, nonce=entry.nonce, **prices)
 
 

@@ -192,7 +192,7 @@ POOR = Fees(9 * GWEI, GWEI, legacy=False)
 NOT_PAID = replace(PENDING, accepted=False, refusal=Error.UNDERPRICED)
 NEVER = replace(PENDING, refusal=Error.GAS, accepted=False, signed_age_s=CERTAIN_S)
 
-ODD = replace(OLD, refusal=Error.OTHER, accepted=False, blocks=99, odd_age_s=GIVEN_UP_AFTER_S)
+ODD = replace(OLD, refusal=Error.OTHER, accepted=False, blocks=99, unclassified_age_s=GIVEN_UP_AFTER_S)
 
 REMEDIES = [
     ("it was just sent", PENDING, 7, True, Action.WAIT),
@@ -224,12 +224,12 @@ REMEDIES = [
     ("it is refused in unknown words for minutes", ODD, 7, True, Action.GIVE_UP),
     ("for minutes, and it is unpayable", ODD, 7, False, Action.GIVE_UP),
     ("for minutes, and the key is gone", replace(ODD, mine=False), 7, True, Action.FEE_CAP_REACHED),
-    ("for a while", replace(ODD, odd_age_s=GIVEN_UP_AFTER_S - 1), 7, True, Action.SEND),
+    ("for a while", replace(ODD, unclassified_age_s=GIVEN_UP_AFTER_S - 1), 7, True, Action.SEND),
     ("for minutes, behind another", ODD, 6, True, Action.SEND),
     ("for minutes, and then it was taken", replace(ODD, accepted=True, blocks=0), 7, True, Action.SEND),
     ("what does nothing is refused in unknown words", replace(ODD, nothing=True), 7, True, Action.REPLACE),
-    ("unknown words, and it pays less", replace(ODD, fees=POOR, odd_age_s=0.0), 7, True, Action.REPLACE),
-    ("it may cost more than a node allows", replace(ODD, refusal=Error.FEE_CAP, odd_age_s=0.0), 7, True, Action.SEND),
+    ("unknown words, and it pays less", replace(ODD, fees=POOR, unclassified_age_s=0.0), 7, True, Action.REPLACE),
+    ("it may cost more than a node allows", replace(ODD, refusal=Error.FEE_CAP, unclassified_age_s=0.0), 7, True, Action.SEND),
     ("more than a node allows, for minutes", replace(ODD, refusal=Error.FEE_CAP), 7, True, Action.GIVE_UP),
     ("a node says that the nonce is used", replace(PENDING, refusal=Error.NONCE_TOO_LOW), 7, True, Action.WAIT),
     ("the nonce is mined", PENDING, 8, True, Action.VERIFY_NONCE),
@@ -244,7 +244,7 @@ REMEDIES = [
 )
 def test_cured(pending: Pending, mined: int, can_pay: bool, wanted: Action) -> None:
     market = replace(MARKET, base_fee_wei=2 * CAP) if pending.fees.max_fee_wei == CAP else MARKET
-    assert decide(pending, mined, market, RULES, 10**18 if can_pay else 0).remedy is wanted
+    assert decide(pending, mined, market, RULES, 10**18 if can_pay else 0).action is wanted
 
 
 SPIKE, CALM = Market(250 * GWEI, GWEI, 0), Market(25 * GWEI, GWEI, 0)
@@ -266,9 +266,9 @@ def test_cured__a_higher_fee_that_cannot_be_paid__is_not_signed() -> None:
 def test_decide__unpayable_bytes__are_signed_again_when_the_present_price_is_payable() -> None:
     assert decide(UNPAID, 7, CALM, RULES, SMALL_WEI) == PendingDecision(Action.REPLACE, USUAL)
     assert decide(UNPAID, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(Action.INSUFFICIENT_FUNDS, DEAR)
-    assert decide(UNPAID, 7, CALM, RULES, 10**16).remedy is Action.INSUFFICIENT_FUNDS
-    assert decide(UNPAID, 7, CALM, RULES, 10**18).remedy is Action.SEND
-    assert decide(replace(UNPAID, mine=False), 7, CALM, RULES, 0).remedy is Action.SEND
+    assert decide(UNPAID, 7, CALM, RULES, 10**16).action is Action.INSUFFICIENT_FUNDS
+    assert decide(UNPAID, 7, CALM, RULES, 10**18).action is Action.SEND
+    assert decide(replace(UNPAID, mine=False), 7, CALM, RULES, 0).action is Action.SEND
 
 
 def test_decide__above_the_nodes_fee_cap__is_signed_again_only_when_cheaper() -> None:
@@ -287,7 +287,7 @@ def test_decide__underpriced_again_and_again__reaches_the_wanted_tip_before_the_
     )
     while entry.fees.priority_fee_wei < least_tip_wei:
         cure = decide(entry, 7, TIPLESS, RULES, 10**18)
-        assert cure.remedy is Action.REPLACE
+        assert cure.action is Action.REPLACE
         entry, steps = replace(entry, fees=cure.fees), steps + 1
     assert steps <= 30
     assert entry.fees.max_fee_wei < 60 * GWEI
@@ -297,8 +297,8 @@ def test_decide_all__balance_is_short__each_has_what_those_before_it_leave() -> 
     three = [replace(NOT_TAKEN, nonce=nonce) for nonce in (7, 8, 9)]
     two_dear_wei = 2 * 250_000 * DEAR.max_fee_wei
     wanted = [Action.REPLACE, Action.REPLACE, Action.INSUFFICIENT_FUNDS]
-    assert [cure.remedy for cure in decide_all(three, 7, SPIKE, RULES, two_dear_wei)] == wanted
-    assert [cure.remedy for cure in decide_all(three, 8, SPIKE, RULES, two_dear_wei)][1:] == [Action.REPLACE] * 2
+    assert [cure.action for cure in decide_all(three, 7, SPIKE, RULES, two_dear_wei)] == wanted
+    assert [cure.action for cure in decide_all(three, 8, SPIKE, RULES, two_dear_wei)][1:] == [Action.REPLACE] * 2
     assert decide_all([], 7, SPIKE, RULES, 0) == []
 
 
@@ -426,4 +426,4 @@ def test_as_requested__is_done_unless_the_nonce_is_mined_or_the_key_is_gone(
     request_: TransactionRequest, pending: Pending, mined: int, wanted: Action
 ) -> None:
     decision = decide(pending, mined, MARKET, RULES, 10**18)
-    assert as_requested(pending, decision, request_, MARKET, RULES).remedy is wanted
+    assert as_requested(pending, decision, request_, MARKET, RULES).action is wanted
