@@ -1,5 +1,7 @@
 """Top up: set the time limit of a job in SLURM, and put a waiting job back to its paid size.
 
+Despite the effect's name this also lowers a limit: after a requeue, and where the owner has raised it.
+
 The limit is absolute, so doing it twice is the same as once. The size is put back if the owner asked for more than was
 paid for.
 """
