@@ -207,5 +207,5 @@ def _needs_more(pending: Pending, mined_nonces: int, market: Market, rules: Rule
     if priced_out and pending.signed_age_s >= PRICED_OUT_S:
         return True
     passed_over = pending.blocks >= STUCK_BLOCKS and pending.signed_age_s >= rules.stuck_after_s
-    odd = pending.refusal in UNCLASSIFIED and not pending.accepted and not pending.nothing
-    return pending.nonce == mined_nonces and passed_over and not odd
+    unclassified = pending.refusal in UNCLASSIFIED and not pending.accepted and not pending.nothing
+    return pending.nonce == mined_nonces and passed_over and not unclassified

@@ -73,11 +73,13 @@ def _decisions(
     wallet, rules = context.chain.wallet, Rules(context.chain.wallet.bounds, context.chain.stuck_after_s)
     others = sorted({entry.address for entry in waiting} - {wallet.address})
     mined = {wallet.address: state.mined_nonces, **dict(zip(others, wallet.mined_nonces(others), strict=True))}
-    odd_id, odd_s = _oddly_refused(context, waiting, state)
+    refused_id, refused_s = _unclassified_refusal(context, waiting, state)
     found = dict[int, PendingDecision]()
     for address, mined_nonces in mined.items():
         entries = [entry for entry in waiting if entry.address == address]
-        pending = [_pending(entry, wallet.address, state, odd_s if entry.id == odd_id else 0.0) for entry in entries]
+        pending = [
+            _pending(entry, wallet.address, state, refused_s if entry.id == refused_id else 0.0) for entry in entries
+        ]
         needed = decide_all(pending, mined_nonces, state.market, rules, state.balance_wei)
         for entry, one, decision in zip(entries, pending, needed, strict=True):
             request = requests.get(str(entry.id))
@@ -89,17 +91,23 @@ def _decisions(
     return found
 
 
-def _oddly_refused(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> tuple[int | None, float]:
-    """The transaction whose nonce is next, if a node refuses it for an ODD reason (else None); for how many seconds."""
+def _unclassified_refusal(
+    context: WorkerContext, waiting: Sequence[Sent], state: AccountState
+) -> tuple[int | None, float]:
+    """The transaction whose nonce is next, if a node refuses it for an UNCLASSIFIED reason, else None; and for how many
+    seconds it has done so.
+    """
     wallet = context.chain.wallet
     first = (entry for entry in waiting if entry.address == wallet.address and entry.nonce == state.mined_nonces)
     # Refused bytes are sent again each second. An older refusal does not count: no node answered or was asked since.
     just_now = (entry for entry in first if not entry.accepted and entry.sent_age_s < SEND_AGAIN_S)
-    odd_id = next((entry.id for entry in just_now if entry.refusal in UNCLASSIFIED), None)
-    return odd_id, Duration(context.ledger.facts, UNCLASSIFIED_ERROR).update(odd_id is not None, str(odd_id))
+    refused_id = next((entry.id for entry in just_now if entry.refusal in UNCLASSIFIED), None)
+    return refused_id, Duration(context.ledger.facts, UNCLASSIFIED_ERROR).update(
+        refused_id is not None, str(refused_id)
+    )
 
 
-def _pending(entry: Sent, address: str, state: AccountState, odd_s: float) -> Pending:
+def _pending(entry: Sent, address: str, state: AccountState, refused_s: float) -> Pending:
     return Pending(
         nonce=entry.nonce,
         gas=entry.gas,
@@ -112,7 +120,7 @@ def _pending(entry: Sent, address: str, state: AccountState, odd_s: float) -> Pe
         blocks=state.head - entry.head,
         nonce_conflict_age_s=entry.nonce_conflict_age_s,
         nothing=entry.refusal in (NodeErrorKind.GAS, *UNCLASSIFIED) and decode(entry.raw).to == entry.address,
-        unclassified_age_s=odd_s,
+        unclassified_age_s=refused_s,
     )
 
 
