@@ -8,7 +8,7 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.status_queries import StatusSummary
 from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.monitoring.health import LOOKED_EVERY_S, MISSED
-from supervisor_tasks.monitoring.slurm_tries import KNOWN_FOR_S, LAST_ANSWER_KEY
+from supervisor_tasks.monitoring.slurm_tries import KNOWN_FOR_S, SLURM_ANSWERED
 
 
 def why_no_claims(summary: StatusSummary, chain_poll_s: float) -> list[str]:
@@ -19,7 +19,7 @@ def why_no_claims(summary: StatusSummary, chain_poll_s: float) -> list[str]:
 
 def slurm_answers(summary: StatusSummary) -> bool:
     """Whether SLURM has answered lately, and no try has failed since."""
-    return summary.ticks_s.get(LAST_ANSWER_KEY, float("inf")) <= KNOWN_FOR_S
+    return summary.ticks_s.get(SLURM_ANSWERED, float("inf")) <= KNOWN_FOR_S
 
 
 def _of_operator(summary: StatusSummary) -> Iterator[str]:

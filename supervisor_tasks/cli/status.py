@@ -23,7 +23,7 @@ from supervisor_tasks.ledger.status_queries import StatusSummary, TickReading, W
 from supervisor_tasks.ledger.tick_names import IDLE_S, SCANNED
 from supervisor_tasks.monitoring.health import MISSED
 from supervisor_tasks.monitoring.metrics import oldest_due_s
-from supervisor_tasks.monitoring.slurm_tries import LAST_ANSWER_KEY
+from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
 from supervisor_tasks.provider.offer import format_credits
 
 JOBS = View("jobs", "state", (Column("JOBS", "state", "state"), Column("NUMBER", "jobs", "number")))
@@ -201,7 +201,7 @@ def _queues(queues: Mapping[str, TickReading]) -> Cell:
 def _slurm(snapshot: StatusSummary) -> Cell:
     if not slurm_answers(snapshot):
         return Cell("does not answer", "red")
-    return Cell(f"answered {span(snapshot.ticks_s[LAST_ANSWER_KEY])} ago")
+    return Cell(f"answered {span(snapshot.ticks_s[SLURM_ANSWERED])} ago")
 
 
 def _dated(text: str, reading: TickReading) -> Cell:

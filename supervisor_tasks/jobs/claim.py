@@ -19,7 +19,7 @@ from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.tick_names import CHAIN_HEAD, CLAIMABLE
 from supervisor_tasks.monitoring.chain_alarms import chain_watched, wallet_watched
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
-from supervisor_tasks.monitoring.slurm_tries import LAST_ANSWER_KEY
+from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
 from supervisor_tasks.wallet.gas import NoEstimateError
 from supervisor_tasks.wallet.wallet import Write
 
@@ -125,9 +125,7 @@ def _room(context: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> int
         )
         return 0
     if not slurm_is_healthy(ledger):
-        log.warning(
-            "slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.ticks.age_s(LAST_ANSWER_KEY)
-        )
+        log.warning("slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.ticks.age_s(SLURM_ANSWERED))
         return 0
     return _places(context, demand)
 

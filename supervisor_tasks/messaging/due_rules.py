@@ -22,7 +22,7 @@ from supervisor_tasks.ledger.registrations import (
     REGISTRATION_STATUS,
 )
 from supervisor_tasks.ledger.tick_names import IDLE_S, OLD_ROWS_DELETED, finished_key
-from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, LAST_ANSWER_KEY, SEEN, check_is_due
+from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, SEEN, SLURM_ANSWERED, check_is_due
 from supervisor_tasks.provider.registration_rules import Action, RegistrationStatus
 
 NIGHT_HOURS = 4
@@ -108,7 +108,7 @@ def _scan(look: Look, _: RuleSettings) -> bool:
 
 
 def _check_slurm(look: Look, settings: RuleSettings) -> bool:
-    answered_s, seen = look.ticks_s.get(LAST_ANSWER_KEY), look.get(SEEN) or False
+    answered_s, seen = look.ticks_s.get(SLURM_ANSWERED), look.get(SEEN) or False
     return check_is_due(answered_s, seen, look.read(FAILED_TRIES), settings.slurm_retry_interval_s)
 
 

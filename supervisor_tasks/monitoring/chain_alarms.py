@@ -16,7 +16,7 @@ from supervisor_tasks.ledger.facts import BALANCE, ENDPOINTS, Balance
 from supervisor_tasks.ledger.transactions import OldestOpen
 from supervisor_tasks.wallet.wallet import WalletEmptyError
 
-LAST_ANSWER_KEY = "chain"  # the tick that a worker leaves when the chain has answered
+CHAIN_ANSWERED = "chain"  # the tick that a worker leaves when the chain has answered
 SILENT_S = 60.0  # a restart of the node is no alarm
 STUCK_S = 300.0  # the chain answers, and the oldest open transaction has not been mined for so long
 ASKED_S = 15.0
@@ -56,13 +56,13 @@ def _record_failure(context: WorkerContext, error: str) -> None:
 
 
 def _record_success(context: WorkerContext) -> None:
-    context.ledger.ticks.record(LAST_ANSWER_KEY)
+    context.ledger.ticks.record(CHAIN_ANSWERED)
     _silence(context).update(False)
     _watch_endpoints(context)
 
 
 def _silence(context: WorkerContext) -> Condition:
-    return Condition(context.ledger, AlarmName.CHAIN_NOT_ANSWERING, SILENT_S, tick=LAST_ANSWER_KEY)
+    return Condition(context.ledger, AlarmName.CHAIN_NOT_ANSWERING, SILENT_S, tick=CHAIN_ANSWERED)
 
 
 def _oldest_open(context: WorkerContext) -> Duration:

@@ -13,7 +13,7 @@ from celery.worker.control import Panel
 
 # Questions of celery.worker.control that only read, and two commands that only have the worker send its events.
 # objgraph, memdump and memsample are left out: they cost memory and write files.
-LAST_ANSWER_KEY = (
+ANSWERED_COMMANDS = (
     *("active", "active_queues", "clock", "conf", "ping", "query_task", "registered", "report", "reserved", "revoked"),
     *("scheduled", "stats", "dump_active", "dump_reserved", "dump_revoked", "dump_schedule", "dump_tasks"),
     *("enable_events", "heartbeat"),
@@ -25,7 +25,7 @@ MAX_LINE_CHARS = 200  # characters of a line
 
 
 class OneLine(logging.Filter):
-    """Lets one line of a logger through in each period, without its traceback and cut to SHOWN characters. The next
+    """Lets one line of a logger through in each period, without its traceback and cut to MAX_LINE_CHARS characters. The next
     line shows how many were left out.
     """
 
@@ -51,7 +51,7 @@ class OneLine(logging.Filter):
 
 def keep_questions_only() -> None:
     """Have the workers of this process refuse every other command, with one bounded line of the log in each period."""
-    for name in [name for name in Panel.data if name not in LAST_ANSWER_KEY]:
+    for name in [name for name in Panel.data if name not in ANSWERED_COMMANDS]:
         del Panel.data[name]
     Panel.register(name="hello", type="inspect", visible=False)(_hello)
     one_line = OneLine()

@@ -19,8 +19,8 @@ from supervisor_tasks.monitoring.cluster_guard import AnotherSlurmError, recogni
 from supervisor_tasks.monitoring.slurm_tries import (
     FAILED_TRIES,
     KNOWN_FOR_S,
-    LAST_ANSWER_KEY,
     SEEN,
+    SLURM_ANSWERED,
     TRIES,
     check_is_due,
 )
@@ -35,7 +35,7 @@ def slurm_is_healthy(ledger: Ledger) -> bool:
     """Whether SLURM is known to work: it has answered since this ledger began, not long ago, and nothing has failed
     since. A worker checks this before it begins something new. Work that is under way goes on.
     """
-    answered_s = ledger.ticks.age_s(LAST_ANSWER_KEY)
+    answered_s = ledger.ticks.age_s(SLURM_ANSWERED)
     return answered_s is not None and answered_s <= KNOWN_FOR_S
 
 
@@ -63,7 +63,7 @@ def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
 
 def _due(context: WorkerContext) -> bool:
     ledger = context.ledger
-    answered_s, seen = ledger.ticks.age_s(LAST_ANSWER_KEY), ledger.facts.get(SEEN) or False
+    answered_s, seen = ledger.ticks.age_s(SLURM_ANSWERED), ledger.facts.get(SEEN) or False
     return check_is_due(answered_s, seen, ledger.facts.read(FAILED_TRIES), context.slurm.try_every_s)
 
 
@@ -79,10 +79,10 @@ def _check(context: WorkerContext) -> bool:
     try:
         recognise(context, controller)
     except AnotherSlurmError:
-        ledger.ticks.remove(LAST_ANSWER_KEY)  # nothing is claimed
+        ledger.ticks.remove(SLURM_ANSWERED)  # nothing is claimed
         ledger.ticks.remove(NODES)
         raise
-    ledger.ticks.record(LAST_ANSWER_KEY)
+    ledger.ticks.record(SLURM_ANSWERED)
     if ledger.ticks.age_s(NODES) is None:
         context.sweep.wake("refresh_inventory")  # it may have other nodes now
     ledger.facts.set(FAILED_TRIES, 0)
@@ -113,7 +113,7 @@ def _learn_memory(context: WorkerContext, min_job_age_s: int) -> None:
 
 
 def _missed(ledger: Ledger, error: TransientError) -> None:
-    ledger.ticks.remove(LAST_ANSWER_KEY)
+    ledger.ticks.remove(SLURM_ANSWERED)
     ledger.ticks.remove(NODES)
     tries = (ledger.facts.get(FAILED_TRIES) or 0) + 1
     ledger.facts.set(FAILED_TRIES, tries)

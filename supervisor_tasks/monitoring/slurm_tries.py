@@ -4,7 +4,7 @@ does not.
 
 from supervisor_tasks.ledger.facts import FLAG, INT, Fact, Stored
 
-LAST_ANSWER_KEY = "slurm"  # the tick that exists while SLURM answers
+SLURM_ANSWERED = "slurm"  # the tick that exists while SLURM answers
 FAILED_TRIES = Fact("slurm.failed_tries", INT)  # in a row since the last answer, or since a start
 SEEN = Fact("slurm.answered_since_start", FLAG)
 CHECK_EVERY_S = 40.0  # while it answers; two checks come before an answer is too old (KNOWN_FOR_S)

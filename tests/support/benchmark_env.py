@@ -28,7 +28,7 @@ from supervisor_tasks.config.settings import load
 from supervisor_tasks.context import BenchmarkServices, WorkerContext
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.facts import PROVIDER
-from supervisor_tasks.monitoring.slurm_tries import LAST_ANSWER_KEY
+from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
 from supervisor_tasks.slurm.benchmark_jobs import BenchmarkJobs
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.hardware import PartitionHardware
@@ -103,7 +103,7 @@ def measuring(site: WorkerContext, cluster: Cluster, names: Sequence[str], user:
 
 def tick(site: WorkerContext, *, at_once: bool = False) -> str:
     """As the clock has it done, or `at_once` before it is due; what did not answer."""
-    site.ledger.ticks.record(LAST_ANSWER_KEY)  # SLURM is asked elsewhere whether it works
+    site.ledger.ticks.record(SLURM_ANSWERED)  # SLURM is asked elsewhere whether it works
     if at_once:
         with site.ledger.engine.begin() as connection:
             connection.execute(text("UPDATE effects SET due_at = now() WHERE kind = 'benchmark' AND done_at IS NULL"))

@@ -21,7 +21,7 @@ from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.registrations import NODES, Registrations
 from supervisor_tasks.monitoring.slurm_health import check_slurm, reset_failure_count, slurm_is_healthy
-from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, LAST_ANSWER_KEY, TRIES
+from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, SLURM_ANSWERED, TRIES
 from supervisor_tasks.provider.inventory import refresh_inventory
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode
@@ -267,7 +267,7 @@ def test_look_at_nodes__none_works__the_operator_hears_of_their_states(
         refresh_inventory(site)
         assert calls_for_nodes(site)["error"] == "no node of the partition 'main' works: it has 2 IDLE+DRAIN"
         site.ledger.alarms.off(AlarmName.NO_USABLE_NODES)
-        site.ledger.ticks.remove(LAST_ANSWER_KEY)
+        site.ledger.ticks.remove(SLURM_ANSWERED)
         refresh_inventory(site)
         assert calls_for_nodes(site) is None, "while SLURM does not answer, that is what he is called for"
         check_slurm(site)

@@ -11,12 +11,12 @@ from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.ledger.status_queries import StatusSummary, TickReading
 from supervisor_tasks.ledger.tick_names import SCANNED, finished_key
-from supervisor_tasks.monitoring.slurm_tries import LAST_ANSWER_KEY
+from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.support.golden_cases import NOW, a_summary
 
 EMPTY = Purse(0, 0, 0)
-TICKS = {"claim": 0.5, finished_key("claim"): 0.5, LAST_ANSWER_KEY: 1.0}
+TICKS = {"claim": 0.5, finished_key("claim"): 0.5, SLURM_ANSWERED: 1.0}
 CLAIMS = replace(a_summary(), claiming_paused=False, alarms=[], ticks_s=TICKS, claimable=TickReading(0, 1.0))
 
 
@@ -48,7 +48,7 @@ def shown(snapshot: StatusSummary, name: str) -> str:
         ({"alarms": alarm(AlarmName.CLAIMS_FULL)}, "stopped: as many jobs wait as may (CLAIM_MAX_WAITING)"),
         ({"alarms": alarm(AlarmName.CLAIMS_REVERTING)}, "one is tried a minute: alarm claims_reverting"),
         ({"alarms": alarm(AlarmName.EFFECT_PARKED)}, "on"),
-        ({"ticks_s": TICKS | {LAST_ANSWER_KEY: 91.0}}, "stopped: SLURM does not answer"),
+        ({"ticks_s": TICKS | {SLURM_ANSWERED: 91.0}}, "stopped: SLURM does not answer"),
         (
             {"ticks_s": {"claim": 0.5, finished_key("claim"): 0.5}, "alarms": alarm(AlarmName.SLURM_NOT_ANSWERING)},
             "stopped: SLURM does not answer",
@@ -58,7 +58,7 @@ def shown(snapshot: StatusSummary, name: str) -> str:
             {"ticks_s": TICKS | {"claim": 61.0, finished_key("claim"): 61.0}},
             "stopped: no worker looks at the chain (last 1m01s ago)",
         ),
-        ({"ticks_s": {LAST_ANSWER_KEY: 1.0}}, "stopped: no worker looks at the chain"),
+        ({"ticks_s": {SLURM_ANSWERED: 1.0}}, "stopped: no worker looks at the chain"),
         ({"standing": RegistrationStatus.BANNED}, "stopped: the provider is banned"),
         ({"standing": None}, "stopped: how the provider stands is not known yet"),
         (

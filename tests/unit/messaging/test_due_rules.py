@@ -13,7 +13,7 @@ from supervisor_tasks.messaging.due_rules import GUARDED, RULES, RuleSettings, d
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 from supervisor_tasks.monitoring.health import MISSED as MISSED_TICKS
 from supervisor_tasks.monitoring.health import complaints, periodic_work
-from supervisor_tasks.monitoring.slurm_tries import CHECK_EVERY_S, KNOWN_FOR_S, LAST_ANSWER_KEY, SEEN
+from supervisor_tasks.monitoring.slurm_tries import CHECK_EVERY_S, KNOWN_FOR_S, SEEN, SLURM_ANSWERED
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from supervisor_tasks.reconciliation.collect import SCANNED_WITHIN_S
 
@@ -32,7 +32,7 @@ REGISTERED = {
     **stored(REGISTRATION, {"decision": "nothing"}),
     **stored(SEEN, True),
 }
-RECENT = {finished_key(name): 1.0 for name in RULES} | {LAST_ANSWER_KEY: 1.0, "callbacks": 1.0}
+RECENT = {finished_key(name): 1.0 for name in RULES} | {SLURM_ANSWERED: 1.0, "callbacks": 1.0}
 
 
 def idle(**changes: object) -> Look:
@@ -65,7 +65,7 @@ def test_due__nothing_happens__nothing() -> None:
         ({"sweep": True}, {"sweep"}),
         ({"claims_known_since": 1}, {"sweep"}),  # older claims must be read
         ({"claims_known_since": 0}, set()),
-        ({"ticks_s": aged(LAST_ANSWER_KEY, CHECK_EVERY_S)}, {"check_slurm"}),
+        ({"ticks_s": aged(SLURM_ANSWERED, CHECK_EVERY_S)}, {"check_slurm"}),
         ({"facts": REGISTERED | stored(SCAN_STALLED, "17")}, {"scan"}),
         ({"facts": REGISTERED | stored(SCAN_STALLED, "")}, set()),
         ({"facts": REGISTERED | stored(CALLBACK_HEARTBEAT_MISSED, "")}, {"check_alarms"}),
@@ -89,7 +89,7 @@ def test_due__something_is_to_be_done__its_task(changes: dict[str, object], expe
 
 
 def test_due__slurm_does_not_answer__is_asked_as_the_tries_say() -> None:
-    without = {name: age_s for name, age_s in RECENT.items() if name != LAST_ANSWER_KEY}
+    without = {name: age_s for name, age_s in RECENT.items() if name != SLURM_ANSWERED}
     assert due(idle(ticks_s=without), SETTINGS).keys() == {"check_slurm"}
 
 
@@ -120,7 +120,7 @@ def test_due__idle_hour__three_hundred_tasks_at_most(sweep_every_s: float, setti
         found = due(idle(ticks_s=ticks_s, sweep=since_sweep_s >= sweep_every_s), settings)
         sent += len(found)
         since_sweep_s = 0.0 if "sweep" in found else since_sweep_s + 1
-        ended = {finished_key(name): 0.0 for name in found} | ({LAST_ANSWER_KEY: 0.0} if "check_slurm" in found else {})
+        ended = {finished_key(name): 0.0 for name in found} | ({SLURM_ANSWERED: 0.0} if "check_slurm" in found else {})
         ticks_s = {name: age_s + 1 for name, age_s in ticks_s.items()} | ended | {"callbacks": 1.0}
     assert 200 < sent <= 300
 
