@@ -96,6 +96,7 @@ TELLERS: dict[str, Told] = {
     "ExistingSlurmJobAdopted": ("sweep", _adopted),
     "SlurmJobMissing": ("slurm", _because("does not know it any more")),
     "SubmissionLostBySlurm": ("slurm", lambda details: f"forgot {details.get('slurm_id')}, which had only waited"),
+    "LaunchFailed": ("slurm", lambda details: f"could not start {details.get('slurm_id')} on {details.get('node')}"),
     "SubmissionDenied": ("slurm", _because("never had it")),
     "Reorganised": ("chain", lambda details: f"blocks were replaced; the contract says {details.get('status')}"),
     "EffectCompleted": ("worker", lambda details: f"{details.get('kind')} is done"),

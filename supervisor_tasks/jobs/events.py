@@ -245,6 +245,14 @@ class SubmissionLostBySlurm:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchFailed:
+    """The node that SLURM gave the job could not start it: its script never ran, although SLURM shows it as completed."""
+
+    slurm_id: SlurmId
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class SubmissionDenied:
     """SLURM has no job of ours under the id in sbatch's answer, and cannot have forgotten it. It may have the job under
     another id.
@@ -316,6 +324,7 @@ Event = (
     | ExistingSlurmJobAdopted
     | SlurmJobMissing
     | SubmissionLostBySlurm
+    | LaunchFailed
     | SubmissionDenied
     | Reorganised
     | EffectCompleted
@@ -352,6 +361,7 @@ STORED_NAMES: Mapping[type[Event], str] = {
     ExistingSlurmJobAdopted: "ExistingSlurmJobAdopted",
     SlurmJobMissing: "SlurmJobMissing",
     SubmissionLostBySlurm: "SubmissionLostBySlurm",
+    LaunchFailed: "LaunchFailed",
     SubmissionDenied: "SubmissionDenied",
     Reorganised: "Reorganised",
     EffectCompleted: "EffectCompleted",

@@ -255,17 +255,23 @@ def _records(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobI
 
 def _listed(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, SlurmRecords | Exception]:
     found = context.slurm.cluster.find(customer, ages, context.ledger.owners) if ages else {}
-    return {job_id: _of(seen, listed=True) for job_id, seen in found.items()}
+    failed = context.ledger.journal.failed_launches(found)
+    return {job_id: _of(seen, failed.get(job_id, ()), listed=True) for job_id, seen in found.items()}
 
 
 def _accounted(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, SlurmRecords | Exception]:
     found = context.slurm.cluster.sacct_submissions_of(dict.fromkeys(ages, customer), ages)
-    return {job_id: _of(found.get(job_id, []), listed=False) for job_id in ages}
+    failed = context.ledger.journal.failed_launches(ages)
+    return {job_id: _of(found.get(job_id, []), failed.get(job_id, ()), listed=False) for job_id in ages}
 
 
-def _of(seen: Sequence[JobRecord] | Exception, *, listed: bool) -> SlurmRecords | Exception:
-    if isinstance(seen, Exception):
-        return seen
+def _of(
+    records: Sequence[JobRecord] | Exception, failed: Collection[SlurmId], *, listed: bool
+) -> SlurmRecords | Exception:
+    """What SLURM has of a job. `failed` are SLURM jobs that a node could not start: they are over, and count as nothing."""
+    if isinstance(records, Exception):
+        return records
+    seen = [record for record in records if record.slurm_id not in failed]
     return SlurmRecords(sorted(seen, key=lambda record: record.slurm_id), listed) if seen else NOTHING
 
 

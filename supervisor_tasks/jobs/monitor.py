@@ -21,6 +21,7 @@ from supervisor_tasks.jobs.denied_ids import deny
 from supervisor_tasks.jobs.events import (
     CallbackReceived,
     Event,
+    LaunchFailed,
     MoreThanPaid,
     SlurmCompleted,
     SlurmJobIdentified,
@@ -30,8 +31,9 @@ from supervisor_tasks.jobs.events import (
     stored_name,
 )
 from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, run_side_by_side
+from supervisor_tasks.jobs.launch_failures import call_operator_for_nodes, launch_failures
 from supervisor_tasks.jobs.lookup import look_at
-from supervisor_tasks.jobs.model import EffectKind, Job, JobId, Outcome
+from supervisor_tasks.jobs.model import EffectKind, Job, JobId, Outcome, State
 from supervisor_tasks.jobs.oversize import call_operator, oversized
 from supervisor_tasks.jobs.run_callbacks import runs_from_callbacks
 from supervisor_tasks.jobs.runs import is_exact
@@ -52,6 +54,7 @@ log = structlog.get_logger()
 # came by then.
 LOOKS_APART_S = 0.5
 MANY_JOBS = 3
+BEGUN_AGAIN_S = 1.0  # until the next look at a job that SLURM has just begun
 ASKED_FOR_RUNS = 5  # looks at which accounting is asked for a job's runs; after these, what the looks saw counts
 LOOKED_BACK_S = 2 * PATIENCE_S
 LOG_SAMPLE_SIZE = 3  # callbacks about other jobs than ours in one log line
@@ -138,6 +141,7 @@ class _Observed:
     jobs: Mapping[JobId, Job]
     sights: Mapping[JobId, MatchResult]
     denied: Mapping[JobId, SubmissionDenied]
+    failed: Mapping[JobId, LaunchFailed]
     stalled: Mapping[JobId, str]
     heard: Mapping[JobId, Outcome | ConflictingOutcomes]
     told: Mapping[JobId, Sequence[JobChange]]
@@ -153,10 +157,15 @@ def _see(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
         changes += _conclude(context, observed, effect)
     changes += [change for change in oversizes if not _has_ended(change)]
     call_operator(context, changes, observed.jobs, context.ledger.record(*changes))
+    call_operator_for_nodes(context, observed.failed)
     for change in changes:
         if isinstance(change.event, SlurmCompleted | SlurmRunningObserved):
             log.info("slurm_state_changed", job_id=change.job_id, said=stored_name(change.event))
     _postpone_unclear(context, effects, observed.sights)
+    just_begun = [
+        effect for effect in effects if _has_just_begun(observed.jobs[effect.job_id], observed.sights[effect.job_id])
+    ]
+    context.ledger.effects.postpone(just_begun, BEGUN_AGAIN_S)
 
 
 def _observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> _Observed:
@@ -166,6 +175,7 @@ def _observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> _Observed
     sights = look_at(context, jobs.values())
     sights |= with_site_choices(context, jobs, sights)
     denied = deny(context, jobs, sights)
+    failed = launch_failures(context, jobs, sights)
     forgotten = [job for job_id, job in jobs.items() if sights[job_id].unknown and job_id not in denied]
     heard = _believed(context, forgotten)
     stalled = _stalled(context, sights)
@@ -175,7 +185,15 @@ def _observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> _Observed
     earlier_runs, waiting = runs_from_callbacks(context, jobs, sights, attempts)
     sights |= waiting
     told = {job_id: _present(job_id, identified, earlier_runs) for job_id in jobs}
-    return _Observed(jobs, sights, denied, stalled, heard, told, now_s)
+    return _Observed(jobs, sights, denied, failed, stalled, heard, told, now_s)
+
+
+def _has_just_begun(job: Job, sight: MatchResult) -> bool:
+    """Whether SLURM runs the job since less than a second, and no look has seen it run. Its node may fail to start it;
+    the look a second later shows that, and it is then no run.
+    """
+    begun = sight.seen is not None and sight.seen.state == "RUNNING" and sight.seen.elapsed_s == 0
+    return begun and job.state is State.QUEUED
 
 
 def _present(job_id: JobId, *known: Mapping[JobId, JobChange]) -> list[JobChange]:
@@ -192,10 +210,12 @@ def _conclude(context: WorkerContext, observed: _Observed, effect: OpenEffect) -
     """
     job = observed.jobs[effect.job_id]
     sight, heard = observed.sights[job.job_id], observed.heard.get(job.job_id)
-    if sight.unclear:
+    if sight.unclear or _has_just_begun(job, sight):
         return []
     if job.job_id in observed.denied:
         return [JobChange(job.job_id, observed.denied[job.job_id], done=effect)]
+    if job.job_id in observed.failed:
+        return [JobChange(job.job_id, observed.failed[job.job_id], done=effect)]
     told = list(observed.told[job.job_id])
     about = {"state": job.state, "slurm_id": job.slurm_id}
     if job.job_id in observed.stalled:

@@ -30,7 +30,12 @@ from supervisor_tasks.slurm.size import Size
 
 log = structlog.get_logger()
 
-NOT_ASKED_AGAIN = (AlarmName.MORE_THAN_PAID, AlarmName.RUNS_AFTER_END, AlarmName.SIZES_NOT_COMPARED)
+NOT_ASKED_AGAIN = (
+    AlarmName.MORE_THAN_PAID,
+    AlarmName.RUNS_AFTER_END,
+    AlarmName.SIZES_NOT_COMPARED,
+    AlarmName.JOBS_NOT_STARTED,
+)
 QUIET_S = 86400.0  # the alarm ends when no new case was seen for this long
 MAX_JOBS_IN_ALARM = 20  # jobs in the alarm
 SHOWN_TEXT = 300

@@ -29,6 +29,7 @@ from supervisor_tasks.jobs.events import (
     EffectMissing,
     Event,
     ExistingSlurmJobAdopted,
+    LaunchFailed,
     LimitApplied,
     MoreThanPaid,
     OperatorAbandonedEffect,
@@ -76,6 +77,7 @@ REQUEUEABLE = "its owner could have had SLURM run it once more after its end (Re
 USED_UP = "all runs of the job together have used the {minutes} minutes that were paid for"
 PUT_BACK_AT_MOST = 3  # times that a waiting job is put back to its paid size; the next time, it is cancelled
 LOOK_AFTER_S = 2.0  # until the look that checks the first put-back; doubled each time
+LAUNCH_AGAIN_S = 30.0  # until a job is submitted again that a node could not start
 UNKNOWN_BLOCK = 2**62  # for a status without a place on chain: any reorganisation puts it in doubt
 
 Next = tuple[Job, tuple[Effect, ...]]
@@ -268,6 +270,10 @@ def _forgot_a_job_that_waited(job: Job, event: SubmissionLostBySlurm) -> bool:
     return _waits_as(job, event.slurm_id) and not job.claim_reverted_by_reorg
 
 
+def _failed_before_it_ran(job: Job, event: LaunchFailed) -> bool:
+    return _waits_as(job, event.slurm_id)
+
+
 def _denies_what_was_never_seen(job: Job, event: SubmissionDenied) -> bool:
     return _waits_as(job, event.slurm_id) and job.slurm_submit_s is None
 
@@ -278,13 +284,19 @@ def _waits_as(job: Job, slurm_id: SlurmId) -> bool:
 
 @on(SubmissionLostBySlurm, State.QUEUED, when=_forgot_a_job_that_waited)
 def _submission_forgotten(job: Job, _: SubmissionLostBySlurm) -> Next:
-    """Back from QUEUED to READY: one of the two ways back."""
-    return _submit_again_with_an_effect(replace(job, slurm_id=None, slurm_submit_s=None, runs=()))
+    """Back from QUEUED to READY."""
+    return _submit_without_id(job)
+
+
+@on(LaunchFailed, State.QUEUED, when=_failed_before_it_ran)
+def _launch_failed(job: Job, _: LaunchFailed) -> Next:
+    """Back from QUEUED to READY, as above; later, so that SLURM's records of the two submissions are told apart."""
+    return _submit_without_id(job, LAUNCH_AGAIN_S)
 
 
 @on(SubmissionDenied, State.QUEUED, when=_denies_what_was_never_seen)
 def _submission_denied(job: Job, _: SubmissionDenied) -> Next:
-    """Back from QUEUED to SUBMITTING, the other way back: the job is searched for as after a missing answer."""
+    """Back from QUEUED to SUBMITTING: the job is searched for as after a missing answer."""
     return replace(job, state=State.SUBMITTING, slurm_id=None, poll_count=0), (Effect(EffectKind.SUBMIT),)
 
 
@@ -295,9 +307,13 @@ def _submit_again(job: Job) -> Next:
     return replace(job, state=State.READY, poll_count=0), ()
 
 
-def _submit_again_with_an_effect(job: Job) -> Next:
+def _submit_again_with_an_effect(job: Job, due_in_s: float = 0.0) -> Next:
     again, effects = _submit_again(job)
-    return again, effects or (Effect(EffectKind.SUBMIT),)
+    return again, effects or (Effect(EffectKind.SUBMIT, due_in_s),)
+
+
+def _submit_without_id(job: Job, due_in_s: float = 0.0) -> Next:
+    return _submit_again_with_an_effect(replace(job, slurm_id=None, slurm_submit_s=None, runs=()), due_in_s)
 
 
 @on(ExistingSlurmJobAdopted, *NOT_IN_SLURM, when=_has_no_id)
@@ -668,6 +684,7 @@ ignore(
 )
 ignore(
     SubmissionLostBySlurm,
+    LaunchFailed,
     SubmissionDenied,
     states=_all_but(State.QUEUED),
     because="the job does not wait in SLURM under an id",

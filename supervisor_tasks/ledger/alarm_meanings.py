@@ -129,6 +129,10 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Owners changed their jobs in SLURM to more than was paid for. The jobs were cancelled, or had ended.",
         "Install plugins/job_submit.lua, which prevents it.",
     ),
+    AlarmName.JOBS_NOT_STARTED: Meaning(
+        "Nodes could not start jobs, and SLURM has drained these nodes. The jobs are submitted again.",
+        "Read slurmd's log on the nodes, mend what it names, and resume them.",
+    ),
     AlarmName.SIZES_NOT_COMPARED: Meaning(
         "SLURM does not show the sizes of jobs, so they are not compared with the paid sizes.",
         "Try `squeue --json` and `scontrol show config` on the login node as SLURM_SSH_ADMIN_USER.",

@@ -37,6 +37,7 @@ class AlarmName(StrEnum):
     LDAP_UNAVAILABLE = "ldap_unavailable"
     RUNS_AFTER_END = "runs_after_end"  # jobs that had ended were requeued, and are cancelled
     MORE_THAN_PAID = "more_than_paid"  # owners changed their jobs in SLURM, and these were cancelled
+    JOBS_NOT_STARTED = "jobs_not_started"  # a node could not start them; they are submitted again
     SIZES_NOT_COMPARED = "sizes_not_compared"  # the sizes of jobs with the paid sizes
     SWEEP_CONTRADICTION = "sweep_contradiction"
     RECONCILIATION_SOURCE_UNREACHABLE = "reconciliation_source_unreachable"

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, and_, bindparam, func, or_, select, t
 from supervisor_tasks.jobs.events import (
     Claimed,
     Event,
+    LaunchFailed,
     SlurmPendingObserved,
     SlurmRunningObserved,
     SubmissionDenied,
@@ -185,6 +186,17 @@ class Journal:
         with read_connection(self._engine) as connection:
             for row in connection.execute(query):
                 found.setdefault(JobId(row.job_id), []).append(float(row.age_s))
+        return found
+
+    def failed_launches(self, job_ids: Collection[str]) -> dict[JobId, set[SlurmId]]:
+        """The SLURM jobs that a node could not start, for each of these jobs. Jobs without one are left out."""
+        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        slurm_id = EVENTS.c.details["slurm_id"].as_integer().label("slurm_id")
+        query = select(EVENTS.c.job_id, slurm_id).where(*about, EVENTS.c.name == stored_name(LaunchFailed))
+        found = dict[JobId, set[SlurmId]]()
+        with read_connection(self._engine) as connection:
+            for row in connection.execute(query):
+                found.setdefault(JobId(row.job_id), set()).add(SlurmId(row.slurm_id))
         return found
 
     def unparsed_answers(self, job_id: JobId) -> list[str]:

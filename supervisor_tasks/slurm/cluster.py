@@ -32,6 +32,7 @@ from supervisor_tasks.slurm.job_matching import (
     listed_record,
     match_jobs,
 )
+from supervisor_tasks.slurm.not_started import drained_question, drained_s, ended_on, ended_on_question, not_started
 from supervisor_tasks.slurm.parsers import (
     MAX_SLURM_ID,
     CommandAnswer,
@@ -513,6 +514,12 @@ class Cluster:
                 self.reported.choices_asked_from_s = our_clock_s() + CHOICES_ASKED_AGAIN_S
                 log.warning("site_choices_unknown", users=len(asked), error=str(error))
         return known
+
+    def not_started(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
+        """Return those of these jobs that a node could not start, in at most two commands. See SlurmCluster."""
+        ended = ended_on(self._ask(ended_on_question(self.paths.squeue, slurm_ids)))
+        nodes = {one.node for one in ended.values() if one.node}
+        return not_started(ended, drained_s(self._ask(drained_question(self.paths.scontrol, nodes)))) if nodes else {}
 
     def memory_per_cpu_limit(self) -> int | None:
         """Return the site's MaxMemPerCPU (MB), None where it has none. Raises SlurmUnavailableError."""

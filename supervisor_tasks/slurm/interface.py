@@ -211,6 +211,9 @@ class SlurmCluster(Protocol):
         know it are left out. None where a plugin of the site may choose.
         """
 
+    def not_started(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
+        """Return those of these jobs, which SLURM shows as completed, that a node could not start; with the node."""
+
     def memory_per_cpu_limit(self) -> int | None:
         """Return the site's MaxMemPerCPU (MB), None where it has none."""
 

@@ -32,6 +32,7 @@ from supervisor_tasks.slurm.interface import (
     Request,
 )
 from supervisor_tasks.slurm.job_matching import MatchRequest, MatchResult, listed_record, match_jobs
+from supervisor_tasks.slurm.not_started import not_started
 from supervisor_tasks.slurm.parsers import MIN_JOB_AGE_S, JobRecord, SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.rest_answers import RestAnswer
 from supervisor_tasks.slurm.rest_client import RestClient
@@ -347,6 +348,11 @@ class RestCluster:
     def site_choices(self, shown: Collection[tuple[str, Size]]) -> Mapping[str, SiteChoice] | None:  # noqa: ARG002
         """Return None: slurmrestd shows neither plugins nor associations."""
         return None
+
+    def not_started(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
+        """Return those of these jobs that a node could not start, in two requests."""
+        ended = rest_answers.ended_on(self.access.ask("jobs"), slurm_ids)
+        return not_started(ended, rest_answers.drained_s(self.access.ask("nodes")))
 
     def memory_per_cpu_limit(self) -> int | None:
         """Return the partition's MaxMemPerCPU (MB), or else that of the settings."""

@@ -5,7 +5,7 @@ its number as `error_number` or, for a submission, as `error_code`.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode, hardware_of, node_of
 from supervisor_tasks.slurm.job_states import Phase, phase
+from supervisor_tasks.slurm.not_started import DRAIN_REASON, EndedOn
 from supervisor_tasks.slurm.parsers import (
     MAX_SLURM_ID,
     JobRecord,
@@ -192,6 +193,23 @@ def partition_memory_per_cpu(partitions: Mapping[str, Any], partition: str) -> i
     """Return the partition's own MaxMemPerCPU in MB; None where it has none. Raises SlurmUnavailableError."""
     limit = _partition(partitions, partition).get("maximum_memory_per_cpu")
     return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def ended_on(body: Mapping[str, Any], slurm_ids: Collection[SlurmId]) -> dict[SlurmId, EndedOn]:
+    """Return where and when these jobs ended. Raises SlurmUnavailableError."""
+    listed = [job for job in _objects(body, "jobs") if job.get("job_id") in slurm_ids]
+    return {
+        SlurmId(job["job_id"]): EndedOn(str(job.get("batch_host") or ""), int(job.get("end_time") or 0))
+        for job in listed
+    }
+
+
+def drained_s(body: Mapping[str, Any]) -> dict[str, int]:
+    """Return since when (Unix time) nodes are drained because they could not start a job. Raises
+    SlurmUnavailableError.
+    """
+    drained = [node for node in _objects(body, "nodes") if node.get("reason") == DRAIN_REASON]
+    return {str(node.get("name")): int(node.get("reason_changed_at") or 0) for node in drained}
 
 
 def _partition(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -37,6 +37,7 @@ STORED = {
     events.ExistingSlurmJobAdopted: "ExistingSlurmJobAdopted",
     events.SlurmJobMissing: "SlurmJobMissing",
     events.SubmissionLostBySlurm: "SubmissionLostBySlurm",
+    events.LaunchFailed: "LaunchFailed",
     events.SubmissionDenied: "SubmissionDenied",
     events.Reorganised: "Reorganised",
     events.EffectCompleted: "EffectCompleted",

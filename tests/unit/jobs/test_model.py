@@ -16,6 +16,7 @@ from supervisor_tasks.jobs.events import (
     EffectMissing,
     Event,
     ExistingSlurmJobAdopted,
+    LaunchFailed,
     LimitApplied,
     ScriptFetched,
     ScriptUnavailable,
@@ -52,7 +53,7 @@ from supervisor_tasks.jobs.model import (
     obsolete_effects,
     pending_reports,
 )
-from supervisor_tasks.jobs.state_machine import advance
+from supervisor_tasks.jobs.state_machine import LAUNCH_AGAIN_S, advance
 from tests.support.examples import examples
 
 DEFINITION = Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
@@ -314,6 +315,18 @@ def test_advance__slurmctld_forgot_what_waited__submitted_again_and_once() -> No
     assert lived(*TO_QUEUED, SubmissionLostBySlurm(SlurmId(8))) == (lived(*TO_QUEUED)[0], ())
 
 
+def test_advance__node_could_not_start_it__submitted_again_a_little_later_and_once() -> None:
+    again, effects = lived(*TO_QUEUED, LaunchFailed(SlurmId(7), "node1"))
+    assert (again.state, again.slurm_id, again.runs) == (State.READY, None, ())
+    assert effects == (Effect(EffectKind.SUBMIT, LAUNCH_AGAIN_S),)
+    assert then(then(again, SubmitStarted(10)), Submitted(SlurmId(9))).state is State.QUEUED
+    cancelled = lived(*TO_QUEUED, CancelRequested(), LaunchFailed(SlurmId(7), "node1"))[0]
+    assert cancelled.outcome == Outcome(status=ChainStatus.CANCELLED)
+    for others in ((*TO_RUNNING,), (*TO_QUEUED, ChainStatusObserved(ChainStatus.RUNNING)), (*TO_SUBMITTING,)):
+        assert lived(*others, LaunchFailed(SlurmId(7), "node1")) == (lived(*others)[0], ())
+    assert lived(*TO_QUEUED, LaunchFailed(SlurmId(8), "node1")) == (lived(*TO_QUEUED)[0], ())
+
+
 def test_advance__slurm_denies_the_submitted_id__searches_unless_job_was_recognised() -> None:
     denied = SubmissionDenied(SlurmId(7), "another's")
     sought, effects = lived(*TO_QUEUED, denied)
@@ -345,6 +358,7 @@ EVENTS = st.one_of(
     st.builds(EffectMissing, st.sampled_from(EffectKind)),
     st.builds(ExistingSlurmJobAdopted, st.sampled_from([None, SlurmId(7), SlurmId(9)])),
     st.builds(SubmissionLostBySlurm, st.sampled_from([SlurmId(7), SlurmId(8)])),
+    st.builds(LaunchFailed, st.sampled_from([SlurmId(7), SlurmId(8)]), st.just("node1")),
     st.builds(SubmissionDenied, st.sampled_from([SlurmId(7), SlurmId(8)]), st.just("another's")),
     st.builds(SlurmJobMissing, st.sampled_from([None, SlurmId(7), SlurmId(8)]), st.just("gone")),
     st.builds(
@@ -368,7 +382,10 @@ class AnyOrder(RuleBasedStateMachine):
         after, effects = advance(before, event)
         assert before is not None
         assert after is not None
-        if isinstance(event, SubmissionLostBySlurm | SubmissionDenied) and after.state is not before.state:
+        if (
+            isinstance(event, SubmissionLostBySlurm | LaunchFailed | SubmissionDenied)
+            and after.state is not before.state
+        ):
             assert before.state is State.QUEUED, "only what waits is submitted again"
             assert before.chain_status is ChainStatus.SCHEDULED
             assert after.slurm_id is None

@@ -1,0 +1,109 @@
+"""A node whose SPANK plugin cannot be initialised: SLURM shows its jobs as completed, and their scripts never ran."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from devgrid.cluster.slurm import Slurm
+from devgrid.grid import Grid
+from devgrid.options import GridOptions, Transport
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.model import ChainStatus, Job, JobId, State
+from supervisor_tasks.ledger.alarms import AlarmName
+from tests.support.submitting import PATIENCE_S, SubmissionEnv
+from tests.support.transports import OnlySsh, only_ssh
+from tests.support.watching import journal, rows, slurm_of, wait_for_end
+
+FAILING_ON_NODES = """
+#include <slurm/spank.h>
+SPANK_PLUGIN(failing, 1);
+int slurm_spank_init(spank_t spank, int count, char **settings)
+{
+    (void)count, (void)settings;
+    return spank_remote(spank) ? -1 : ESPANK_SUCCESS;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running(rest=True) as world:
+        yield world
+
+
+@pytest.fixture
+def site(world: SubmissionEnv, transport: Transport) -> Iterator[WorkerContext]:
+    cluster = world.cluster_over(transport)
+    site = world.site(cluster)
+    yield site
+    cluster.close()
+    site.ledger.holder.close()
+
+
+@contextmanager
+def nodes_that_start_nothing(slurm: Slurm, folder: Path) -> Iterator[None]:
+    """No node can start a job meanwhile."""
+    (folder / "failing.c").write_text(FAILING_ON_NODES)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "failing.so", folder / "failing.c"], check=True)
+    plugstack = slurm.layout.folder / "plugstack.conf"
+    usual = plugstack.read_text() if plugstack.exists() else ""
+    plugstack.write_text(f"{usual}required {folder}/failing.so\n")
+    try:
+        yield
+    finally:
+        plugstack.write_text(usual)
+        slurm.run("scontrol", "update", "NodeName=ALL", "State=RESUME")
+
+
+def test_node_cannot_start_a_job__job_is_submitted_again_and_the_operator_called(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job = world.new_job(site)
+    with nodes_that_start_nothing(world.slurm, world.processes.folder):
+        first = world.until_queued(site, job)
+        wait_until(lambda: world.look(site, job).state is not State.QUEUED, "the first end", PATIENCE_S, 0.2)
+        again = site.ledger.jobs([job])[job]
+    assert (again.state, again.slurm_id, again.outcome) == (State.READY, None, None)
+    assert world.journal(job)[-1] == "LaunchFailed"
+    (alarm,) = [alarm for alarm in site.ledger.alarms.all() if alarm.name is AlarmName.JOBS_NOT_STARTED]
+    assert alarm.details["jobs"][job].startswith("node")
+    site.ledger.alarms.off(AlarmName.JOBS_NOT_STARTED)
+    second = submitted_again(world, site, job)
+    assert second.slurm_id != first.slurm_id
+    world.slurm.run("scancel", str(second.slurm_id))
+
+
+def submitted_again(world: SubmissionEnv, site: WorkerContext, job: JobId) -> Job:
+    """The job once SLURM has it again, and runs it."""
+    world.a_minute_passes(job)
+    world.until_queued(site, job)
+    wait_until(lambda: world.look(site, job).state is State.RUNNING, "the job to run", PATIENCE_S, 0.2)
+    return site.ledger.jobs([job])[job]
+
+
+def test_script_that_does_nothing__has_ended_as_it_says(world: SubmissionEnv, site: WorkerContext) -> None:
+    job = world.new_job(site, "#!/bin/sh\nexit 0\n")
+    world.until_queued(site, job)
+    wait_until(lambda: world.look(site, job).state is State.ENDED, "its end", PATIENCE_S, 0.2)
+    assert "LaunchFailed" not in world.journal(job)
+
+
+@only_ssh(OnlySsh.NO_DIFFERENCE)
+def test_node_cannot_start_a_job__of_a_whole_grid__job_runs_in_the_end(transport: Transport) -> None:
+    grid = Grid.start(GridOptions(block_time_s=1.0, transport=transport))
+    try:
+        grid.fleet.start(flower=False)
+        with nodes_that_start_nothing(slurm_of(grid), grid.folder):
+            job_id = grid.submit_script(grid.new_customer(), "#!/bin/bash\nsleep 2\n")
+            wait_until(lambda: "LaunchFailed" in journal(grid, job_id), "the node to fail", PATIENCE_S, 0.2)
+        wait_for_end(grid, job_id)
+        assert grid.chain.job(job_id).status is ChainStatus.FINISHED
+        assert journal(grid, job_id).count("Submitted") == 2
+        (ended,) = rows(grid, "SELECT elapsed_s FROM jobs WHERE job_id = :id", id=job_id)
+        assert ended.elapsed_s >= 2
+    finally:
+        grid.stop()
