@@ -40,14 +40,6 @@ class Script:
     grid_logger_url: str
 
 
-class _Stubs:
-    """The two services on one channel. Stubs take longer to make than a call takes to send."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        self.auth = AuthAPIStub(channel)
-        self.scripts = SBatchAPIStub(channel)
-
-
 class JobDefinitions:
     """A client of the service. Threads may share it. `open_channel` connects to the service; `sign` makes an EIP-191
     signature of 65 bytes.
@@ -57,15 +49,15 @@ class JobDefinitions:
         self._open_channel = open_channel
         self._sign = sign
         self._lock = threading.Lock()
-        self._stubs: _Stubs | None = None
+        self._channel: grpc.Channel | None = None
 
     def fetch(self, job: Job) -> Script:
         """Fetch a job's script with a new challenge. Raises ScriptUnavailableError (final), JobDefinitionsDownError
         (retry) or ScriptRefusedError (retry, but not for ever).
         """
-        stubs = self._connected()
+        channel = self._connected()
         try:
-            challenge = stubs.auth.Challenge(ChallengeRequest(), timeout=TIMEOUT_S).challenge
+            challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=TIMEOUT_S).challenge
             request = GetSBatchRequest(
                 batch_location_hash=job.definition.batch_location_hash,
                 signed_challenge=self._sign(challenge),
@@ -74,29 +66,29 @@ class JobDefinitions:
                 customer_address=bytes.fromhex(job.customer[2:]),
                 job_id=job.job_id,
             )
-            answer = stubs.scripts.GetSBatch(request, timeout=TIMEOUT_S)
+            answer = SBatchAPIStub(channel).GetSBatch(request, timeout=TIMEOUT_S)
         except grpc.RpcError as error:
             if error.code() in FINAL or _too_long(error):
                 raise ScriptUnavailableError(_said(error)) from error
-            self._forget(stubs)
+            self._forget(channel)
             if error.code() in REFUSED:
                 raise ScriptRefusedError(_said(error)) from error
             raise JobDefinitionsDownError(_said(error)) from error
         return Script(answer.sbatch, answer.grid_logger_url)
 
-    def _connected(self) -> _Stubs:
+    def _connected(self) -> grpc.Channel:
         with self._lock:
-            if self._stubs is None:
-                self._stubs = _Stubs(self._open_channel())
-            return self._stubs
+            if self._channel is None:
+                self._channel = self._open_channel()
+            return self._channel
 
-    def _forget(self, stubs: _Stubs) -> None:
+    def _forget(self, channel: grpc.Channel) -> None:
         """Make the next call open a new channel, because the service may have another certificate by then. Calls of
         other threads on the old channel end by themselves.
         """
         with self._lock:
-            if self._stubs is stubs:
-                self._stubs = None
+            if self._channel is channel:
+                self._channel = None
 
 
 def _too_long(error: grpc.RpcError) -> bool:
