@@ -290,7 +290,9 @@ def _submission_forgotten(job: Job, _: SubmissionLostBySlurm) -> Next:
 
 @on(LaunchFailed, State.QUEUED, when=_failed_before_it_ran)
 def _launch_failed(job: Job, _: LaunchFailed) -> Next:
-    """Back from QUEUED to READY, as above; later, so that SLURM's records of the two submissions are told apart."""
+    """Back from QUEUED to READY, as above, but not at once: where more nodes have that trouble, a try each second would
+    only drain them faster.
+    """
     return _submit_without_id(job, LAUNCH_AGAIN_S)
 
 

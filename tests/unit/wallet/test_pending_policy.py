@@ -192,7 +192,7 @@ POOR = Fees(9 * GWEI, GWEI, legacy=False)
 NOT_PAID = replace(PENDING, accepted=False, refusal=Error.UNDERPRICED)
 NEVER = replace(PENDING, refusal=Error.GAS, accepted=False, signed_age_s=CERTAIN_S)
 
-ODD = replace(OLD, refusal=Error.OTHER, accepted=False, blocks=99, unclassified_age_s=GIVEN_UP_AFTER_S)
+UNKNOWN = replace(OLD, refusal=Error.OTHER, accepted=False, blocks=99, unclassified_age_s=GIVEN_UP_AFTER_S)
 
 REMEDIES = [
     ("it was just sent", PENDING, 7, True, Action.WAIT),
@@ -221,16 +221,16 @@ REMEDIES = [
     ("a node has said so just now", replace(NEVER, signed_age_s=1.0), 7, True, Action.SEND),
     ("another node has taken it", replace(NEVER, accepted=True), 7, True, Action.WAIT),
     ("what does nothing was refused", replace(NEVER, nothing=True), 7, True, Action.SEND),
-    ("it is refused in unknown words for minutes", ODD, 7, True, Action.GIVE_UP),
-    ("for minutes, and it is unpayable", ODD, 7, False, Action.GIVE_UP),
-    ("for minutes, and the key is gone", replace(ODD, mine=False), 7, True, Action.FEE_CAP_REACHED),
-    ("for a while", replace(ODD, unclassified_age_s=GIVEN_UP_AFTER_S - 1), 7, True, Action.SEND),
-    ("for minutes, behind another", ODD, 6, True, Action.SEND),
-    ("for minutes, and then it was taken", replace(ODD, accepted=True, blocks=0), 7, True, Action.SEND),
-    ("what does nothing is refused in unknown words", replace(ODD, nothing=True), 7, True, Action.REPLACE),
-    ("unknown words, and it pays less", replace(ODD, fees=POOR, unclassified_age_s=0.0), 7, True, Action.REPLACE),
-    ("it may cost more than a node allows", replace(ODD, refusal=Error.FEE_CAP, unclassified_age_s=0.0), 7, True, Action.SEND),
-    ("more than a node allows, for minutes", replace(ODD, refusal=Error.FEE_CAP), 7, True, Action.GIVE_UP),
+    ("it is refused in unknown words for minutes", UNKNOWN, 7, True, Action.GIVE_UP),
+    ("for minutes, and it is unpayable", UNKNOWN, 7, False, Action.GIVE_UP),
+    ("for minutes, and the key is gone", replace(UNKNOWN, mine=False), 7, True, Action.FEE_CAP_REACHED),
+    ("for a while", replace(UNKNOWN, unclassified_age_s=GIVEN_UP_AFTER_S - 1), 7, True, Action.SEND),
+    ("for minutes, behind another", UNKNOWN, 6, True, Action.SEND),
+    ("for minutes, and then it was taken", replace(UNKNOWN, accepted=True, blocks=0), 7, True, Action.SEND),
+    ("what does nothing is refused in unknown words", replace(UNKNOWN, nothing=True), 7, True, Action.REPLACE),
+    ("unknown words, and it pays less", replace(UNKNOWN, fees=POOR, unclassified_age_s=0.0), 7, True, Action.REPLACE),
+    ("it may cost more than a node allows", replace(UNKNOWN, refusal=Error.FEE_CAP, unclassified_age_s=0.0), 7, True, Action.SEND),
+    ("more than a node allows, for minutes", replace(UNKNOWN, refusal=Error.FEE_CAP), 7, True, Action.GIVE_UP),
     ("a node says that the nonce is used", replace(PENDING, refusal=Error.NONCE_TOO_LOW), 7, True, Action.WAIT),
     ("the nonce is mined", PENDING, 8, True, Action.VERIFY_NONCE),
     ("the nonce was mined a moment ago", replace(PENDING, nonce_conflict_age_s=0.5), 8, True, Action.VERIFY_NONCE),
@@ -242,7 +242,7 @@ REMEDIES = [
 @pytest.mark.parametrize(
     ("pending", "mined", "can_pay", "wanted"), [case[1:] for case in REMEDIES], ids=[c[0] for c in REMEDIES]
 )
-def test_cured(pending: Pending, mined: int, can_pay: bool, wanted: Action) -> None:
+def test_decide(pending: Pending, mined: int, can_pay: bool, wanted: Action) -> None:
     market = replace(MARKET, base_fee_wei=2 * CAP) if pending.fees.max_fee_wei == CAP else MARKET
     assert decide(pending, mined, market, RULES, 10**18 if can_pay else 0).action is wanted
 
@@ -254,7 +254,7 @@ NOT_TAKEN = replace(PENDING, fees=USUAL, accepted=False, refusal=Error.BELOW_BAS
 UNPAID = replace(PENDING, fees=DEAR, accepted=False, refusal=Error.INSUFFICIENT_FUNDS)
 
 
-def test_cured__a_higher_fee_that_cannot_be_paid__is_not_signed() -> None:
+def test_decide__a_higher_fee_that_cannot_be_paid__is_not_signed() -> None:
     dearer = replace(DEAR, priority_fee_wei=GWEI * 9 // 8)
     assert decide(NOT_TAKEN, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(Action.INSUFFICIENT_FUNDS, dearer)
     assert decide(NOT_TAKEN, 7, SPIKE, RULES, 10**18) == PendingDecision(Action.REPLACE, dearer)
@@ -286,9 +286,9 @@ def test_decide__underpriced_again_and_again__reaches_the_wanted_tip_before_the_
         0,
     )
     while entry.fees.priority_fee_wei < least_tip_wei:
-        cure = decide(entry, 7, TIPLESS, RULES, 10**18)
-        assert cure.action is Action.REPLACE
-        entry, steps = replace(entry, fees=cure.fees), steps + 1
+        decision = decide(entry, 7, TIPLESS, RULES, 10**18)
+        assert decision.action is Action.REPLACE
+        entry, steps = replace(entry, fees=decision.fees), steps + 1
     assert steps <= 30
     assert entry.fees.max_fee_wei < 60 * GWEI
 
@@ -297,8 +297,10 @@ def test_decide_all__balance_is_short__each_has_what_those_before_it_leave() -> 
     three = [replace(NOT_TAKEN, nonce=nonce) for nonce in (7, 8, 9)]
     two_dear_wei = 2 * 250_000 * DEAR.max_fee_wei
     wanted = [Action.REPLACE, Action.REPLACE, Action.INSUFFICIENT_FUNDS]
-    assert [cure.action for cure in decide_all(three, 7, SPIKE, RULES, two_dear_wei)] == wanted
-    assert [cure.action for cure in decide_all(three, 8, SPIKE, RULES, two_dear_wei)][1:] == [Action.REPLACE] * 2
+    assert [decision.action for decision in decide_all(three, 7, SPIKE, RULES, two_dear_wei)] == wanted
+    assert [decision.action for decision in decide_all(three, 8, SPIKE, RULES, two_dear_wei)][1:] == [
+        Action.REPLACE
+    ] * 2
     assert decide_all([], 7, SPIKE, RULES, 0) == []
 
 
