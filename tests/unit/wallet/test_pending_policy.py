@@ -229,7 +229,7 @@ REMEDIES = [
     ("for minutes, and then it was taken", replace(UNKNOWN, accepted=True, blocks=0), 7, True, Action.SEND),
     ("what does nothing is refused in unknown words", replace(UNKNOWN, nothing=True), 7, True, Action.REPLACE),
     ("unknown words, and it pays less", replace(UNKNOWN, fees=POOR, unclassified_age_s=0.0), 7, True, Action.REPLACE),
-    ("it may cost more than a node allows", replace(UNKNOWN, refusal=Error.FEE_CAP, unclassified_age_s=0.0), 7, True, Action.SEND),
+    ("may cost more than a node allows", replace(UNKNOWN, refusal=Error.FEE_CAP, unclassified_age_s=0.0), 7, True, Action.SEND),
     ("more than a node allows, for minutes", replace(UNKNOWN, refusal=Error.FEE_CAP), 7, True, Action.GIVE_UP),
     ("a node says that the nonce is used", replace(PENDING, refusal=Error.NONCE_TOO_LOW), 7, True, Action.WAIT),
     ("the nonce is mined", PENDING, 8, True, Action.VERIFY_NONCE),
