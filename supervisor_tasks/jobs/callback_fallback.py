@@ -24,10 +24,10 @@ ENDED_BY_SLURM = (ChainStatus.CANCELLED, ChainStatus.OUT_OF_CREDITS)  # the exit
 ENDED_BY_SLURM_ITSELF = "SLURM: NODE_FAIL, PREEMPTED, DEADLINE or BOOT_FAIL"
 CLOCKS_APART_S = 5.0  # between the database's seconds and SLURM's whole ones
 CONTRADICTED = (
-    "SLURM has forgotten how the job ended, and what was said of it contradicts itself: `supervisor job settle` it"
+    "SLURM has forgotten how the job ended, and the callbacks contradict each other: use `supervisor job settle`"
 )
 SUSPENDED = (
-    "SLURM has forgotten how the job ended, and a plugin's seconds contain its suspension: `supervisor job settle` it"
+    "SLURM has forgotten how the job ended, and a plugin's seconds include its suspension: use `supervisor job settle`"
 )
 
 
@@ -35,11 +35,13 @@ HINTS_AT_ONCE = 4  # different callbacks of one job under one SLURM id; the hook
 MAX_GAP_S = 30.0
 
 
-def poll_delay_s(heard: int) -> float:
-    """Seconds until the look after a callback, when `heard` different callbacks came for the job. A caller that forges
-    callbacks causes at most two looks a minute.
+def poll_delay_s(callbacks: int) -> float:
+    """Seconds until the look after a callback, when `callbacks` different callbacks came for the job. A caller that
+    forges callbacks causes at most two looks a minute.
     """
-    return 0.0 if heard <= HINTS_AT_ONCE else min(2.0 ** min(heard - HINTS_AT_ONCE - 1, 10), MAX_GAP_S)
+    if callbacks <= HINTS_AT_ONCE:
+        return 0.0
+    return min(2.0 ** min(callbacks - HINTS_AT_ONCE - 1, 10), MAX_GAP_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,70 +62,83 @@ class ConflictingOutcomes:
     why: str = CONTRADICTED
 
     def __str__(self) -> str:
-        told = (f"{end.status.name} after {end.elapsed_s} s, exit status {end.exit_status}" for end in self.ends)
-        return "; or ".join(told)
+        described = (f"{end.status.name} after {end.elapsed_s} s, exit status {end.exit_status}" for end in self.ends)
+        return "; or ".join(described)
 
 
 def outcome_from_callbacks(
-    job: Job, called_s: float, heard: Iterable[CallbackRecord], *, suspended: bool = False
+    job: Job, called_s: float, callbacks: Iterable[CallbackRecord], *, suspended: bool = False
 ) -> Outcome | ConflictingOutcomes | None:
     """How the job ended, if the callbacks with its name and id leave one possibility; None if they show no end.
 
     `called_s` is when sbatch was called (Unix time). If a look has seen the job `suspended`, no callback is believed: a
     plugin's seconds go from the start to the end, and the customer does not pay for a suspension. (A suspension between
-    two looks is not known.) For a requeued job, an end from before the first look at the last run is the end of an
+    two looks is not known.) For a requeued job, an end from before the last look at the last run is the end of an
     earlier run, and the ledger has the seconds of that run.
     """
-    outcomes = [
-        outcome
-        for said in _of_the_last_run(job, heard)
-        for outcome in [_outcome(job, called_s, said)]
-        if outcome is not None
-    ]
+    outcomes = list[Outcome]()
+    for callback in _of_the_last_run(job, callbacks):
+        outcome = _outcome(job, called_s, callback)
+        if outcome is not None:
+            outcomes.append(outcome)
+    if not outcomes:
+        return None
     different = {(outcome.status, outcome.minutes, outcome.exit_status): outcome for outcome in outcomes}
-    if suspended and different:
+    if suspended:
         return ConflictingOutcomes(tuple(different.values()), SUSPENDED)
-    return ConflictingOutcomes(tuple(different.values())) if len(different) > 1 else next(reversed(outcomes), None)
+    if len(different) > 1:
+        return ConflictingOutcomes(tuple(different.values()))
+    return outcomes[-1]
 
 
-def _of_the_last_run(job: Job, heard: Iterable[CallbackRecord]) -> list[CallbackRecord]:
-    since_s = job.runs[-1].seen_s - CLOCKS_APART_S if len(job.runs) > 1 else float("-inf")
-    return [said for said in heard if said.received_s >= since_s]
+def _of_the_last_run(job: Job, callbacks: Iterable[CallbackRecord]) -> list[CallbackRecord]:
+    if len(job.runs) <= 1:
+        return list(callbacks)
+    since_s = job.runs[-1].seen_s - CLOCKS_APART_S
+    return [callback for callback in callbacks if callback.received_s >= since_s]
 
 
-def _elapsed_s(job: Job, called_s: float, said: CallbackRecord, status: ChainStatus) -> int | None:
+def _elapsed_s(job: Job, called_s: float, callback: CallbackRecord, status: ChainStatus) -> int | None:
     """The seconds that the job ran, from a callback; None if the job would have begun before it was submitted.
 
     No more than the paid minutes count: SLURM may let a job overrun its limit for as long as the administrator sets
     (KillWait, OverTimeLimit). A job that was cancelled before it began has no start, and some plugins send a wrong
     number of seconds for it: such a job ran 0 s.
     """
-    if said.duration_s <= said.received_s - called_s + CLOCKS_APART_S:
-        paid_for = billed_minutes(job.earlier_s + said.duration_s) <= job.limit_min
-        left_s = max(job.limit_min * SECONDS_PER_MINUTE - job.earlier_s, 0)
-        return said.duration_s if paid_for else left_s
-    return 0 if status is ChainStatus.CANCELLED else None
+    begun_before_submission = callback.duration_s > callback.received_s - called_s + CLOCKS_APART_S
+    if begun_before_submission:
+        return 0 if status is ChainStatus.CANCELLED else None
+    if billed_minutes(job.earlier_s + callback.duration_s) <= job.limit_min:
+        return callback.duration_s
+    return max(job.limit_min * SECONDS_PER_MINUTE - job.earlier_s, 0)
 
 
-def _outcome(job: Job, called_s: float, said: CallbackRecord) -> Outcome | None:
-    status = ENDED.get(said.status)
-    elapsed_s = None if status is None else _elapsed_s(job, called_s, said, status)
-    if status is None or elapsed_s is None:
+def _outcome(job: Job, called_s: float, callback: CallbackRecord) -> Outcome | None:
+    status = ENDED.get(callback.status)
+    if status is None:
         return None
-    if status is ChainStatus.FINISHED and said.exit_code != 0:
-        status = ChainStatus.FAILED  # the field's plugin sends FINISHED also for node failures and similar ends
+    elapsed_s = _elapsed_s(job, called_s, callback, status)
+    if elapsed_s is None:
+        return None
+    if status in ENDED_BY_SLURM:
+        return Outcome(status=status, elapsed_s=elapsed_s)
+    if status is ChainStatus.FINISHED and callback.exit_code == 0:
+        return Outcome(status=status, elapsed_s=elapsed_s)
+    # The field's plugin sends FINISHED also for node failures and similar ends.
     return Outcome(
-        status=status,
+        status=ChainStatus.FAILED,
         elapsed_s=elapsed_s,
-        exit_status=0 if status in ENDED_BY_SLURM else said.exit_code,
-        reason=_why(said.exit_code) if status is ChainStatus.FAILED else "",
+        exit_status=callback.exit_code,
+        reason=_failure_reason(callback.exit_code),
     )
 
 
-def _why(exit_status: int) -> str:
+def _failure_reason(exit_status: int) -> str:
     """Why the job failed, from its exit status: a callback has no field for SLURM's state. A script that fails has an
     exit status above 0, and only SLURM sets that of OUT_OF_MEMORY.
     """
     if exit_status == OUT_OF_MEMORY_STATUS:
         return "SLURM: OUT_OF_MEMORY"
-    return describe_exit(exit_status) if exit_status else ENDED_BY_SLURM_ITSELF
+    if exit_status == 0:
+        return ENDED_BY_SLURM_ITSELF
+    return describe_exit(exit_status)

@@ -23,28 +23,32 @@ MAX_WAIT_S = 60.0
 ESTIMATED_S = 60.0  # a customer may cancel between the look at the queue and the estimate
 QUIET_S = 3600.0  # a count that has not changed for this long is void
 ADVICE = (
-    "each of these transactions is paid for: look at the error, and at `supervisor tx list`; `supervisor claims pause` stops"
-    " the claiming of new jobs. One is tried a minute, and this is over when one succeeds"
+    "each of these transactions costs gas: read the error, and `supervisor tx list`; `supervisor claims pause` stops the"
+    " claiming of new jobs. The worker sends one claim a minute, and the alarm ends when one succeeds"
 )
 ESTIMATED_ADVICE = (
-    "nothing is sent, and nothing paid for, as long as the contract would refuse it: look at the error. Each poll asks again,"
-    " and this is over when it would take one, or when none waits"
+    "the worker sends no claim, and pays nothing, as long as the contract would refuse it: read the error. Each poll"
+    " estimates again, and the alarm ends when the contract would accept a claim, or when no job waits"
 )
 
 
 def revert_delay_s(in_a_row: int) -> float:
     """Seconds for which no claim is sent after `in_a_row` reverts. Pure."""
-    return 0.0 if in_a_row < MAX_REVERTED else min(2.0 ** min(in_a_row - 1, 10), MAX_WAIT_S)
+    if in_a_row < MAX_REVERTED:
+        return 0.0
+    return min(2.0 ** min(in_a_row - 1, 10), MAX_WAIT_S)
 
 
 def allowed_in_flight(ledger: Ledger, purpose: str, wanted: int) -> int:
     """How many of the wanted claims may be under way now."""
     if wanted <= 0:
         return 0
-    in_a_row, ago_s = _reverted(ledger, purpose)
+    in_a_row, ago_s = _reverts_in_a_row(ledger, purpose)
     if in_a_row < MAX_REVERTED:
         return wanted
-    return 0 if ago_s < revert_delay_s(in_a_row) else 1
+    if ago_s < revert_delay_s(in_a_row):
+        return 0
+    return 1
 
 
 def record_results(ledger: Ledger, mined: Sequence[Mined], reverted: Mapping[int, RevertedError]) -> None:
@@ -52,58 +56,67 @@ def record_results(ledger: Ledger, mined: Sequence[Mined], reverted: Mapping[int
     for purpose in PURPOSES:
         results = [entry for entry in mined if entry.sent.purpose == purpose]
         if any(entry.success for entry in results):
-            _succeeded(ledger, purpose)
+            _record_success(ledger, purpose)
         elif results:
-            _record_failure(ledger, purpose, str(reverted[results[-1].sent.id]))
+            last = results[-1].sent
+            _record_failure(ledger, purpose, str(reverted[last.id]))
 
 
 def record_estimate_rejected(ledger: Ledger, purpose: str, error: str) -> bool:
     """Store that a claim failed at the estimate. True when it is the first such claim."""
-    refused = _refused(ledger, purpose)
-    first = refused.subject() is None
-    for_s = refused.update(True)
+    rejected = _estimate_rejected(ledger, purpose)
+    is_first = rejected.subject() is None
+    for_s = rejected.update(True)
     if for_s >= ESTIMATED_S:
         about = {"estimated": True, "for_s": round(for_s), "error": error}
         ledger.alarms.on(AlarmName.CLAIMS_REVERTING, purpose=purpose, **about, advice=ESTIMATED_ADVICE)
-    return first
+    return is_first
 
 
 def record_estimate_ok(ledger: Ledger, purpose: str) -> None:
     """Store that a claim passed the estimate, or that none waits."""
-    refused = _refused(ledger, purpose)
-    if refused.subject() is not None:
-        refused.update(False)
+    rejected = _estimate_rejected(ledger, purpose)
+    if rejected.subject() is not None:
+        rejected.update(False)
         _clear_alarm_if_recovered(ledger)
 
 
 def _clear_alarm_if_recovered(ledger: Ledger) -> None:
     """End the alarm, unless claims of any kind still revert, or still fail at the estimate."""
-    in_vain = any(_reverted(ledger, purpose)[0] >= MAX_REVERTED for purpose in PURPOSES)
-    if not in_vain and all(_refused(ledger, purpose).seconds() < ESTIMATED_S for purpose in PURPOSES):
-        ledger.alarms.off(AlarmName.CLAIMS_REVERTING)
+    for purpose in PURPOSES:
+        in_a_row, _ = _reverts_in_a_row(ledger, purpose)
+        if in_a_row >= MAX_REVERTED:
+            return
+    for purpose in PURPOSES:
+        if _estimate_rejected(ledger, purpose).seconds() >= ESTIMATED_S:
+            return
+    ledger.alarms.off(AlarmName.CLAIMS_REVERTING)
 
 
-def _succeeded(ledger: Ledger, purpose: str) -> None:
-    in_a_row, _ = _reverted(ledger, purpose)
+def _record_success(ledger: Ledger, purpose: str) -> None:
+    in_a_row, _ = _reverts_in_a_row(ledger, purpose)
     if in_a_row:
         ledger.facts.clear_if(REVERTED[purpose], in_a_row)
         _clear_alarm_if_recovered(ledger)
 
 
 def _record_failure(ledger: Ledger, purpose: str, error: str) -> None:
-    in_a_row = _reverted(ledger, purpose)[0] + 1
+    earlier, _ = _reverts_in_a_row(ledger, purpose)
+    in_a_row = earlier + 1
     ledger.facts.set(REVERTED[purpose], in_a_row)
     if in_a_row >= MAX_REVERTED:
         about = {"in_a_row": in_a_row, "error": error, "next_in_s": revert_delay_s(in_a_row)}
         ledger.alarms.on(AlarmName.CLAIMS_REVERTING, purpose=purpose, **about, advice=ADVICE)
 
 
-def _reverted(ledger: Ledger, purpose: str) -> tuple[int, float]:
+def _reverts_in_a_row(ledger: Ledger, purpose: str) -> tuple[int, float]:
     """The number of reverts in a row, and the age of the last one in seconds."""
-    known = ledger.facts.read(REVERTED[purpose])
-    return (0, 0.0) if known is None or known.age_s > QUIET_S else (known.value, known.age_s)
+    stored = ledger.facts.read(REVERTED[purpose])
+    if stored is None or stored.age_s > QUIET_S:
+        return 0, 0.0
+    return stored.value, stored.age_s
 
 
-def _refused(ledger: Ledger, purpose: str) -> Duration:
+def _estimate_rejected(ledger: Ledger, purpose: str) -> Duration:
     """How long claims of a kind have failed at the estimate. They share an alarm with claims that revert."""
     return Duration(ledger.facts, f"estimate_rejected.{purpose.replace('-', '_')}")

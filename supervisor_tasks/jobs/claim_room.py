@@ -31,11 +31,11 @@ class Room:
 
     def left(self, waiting: Mapping[str, Waits]) -> int:
         """How many more jobs may be claimed."""
-        of_one = max(int(self.places * self.share), 1)
-        taken = sum(min(waits.turn, of_one) for waits in waiting.values())
+        places_of_one = max(int(self.places * self.share), 1)
+        taken = sum(min(waits.turn, places_of_one) for waits in waiting.values())
         return max(self.places - taken, 0)
 
     def told(self, waiting: Mapping[str, Waits]) -> dict[str, str]:
         """The customers with the most waiting jobs, in words."""
-        first = sorted(waiting.items(), key=lambda one: -(one[1].turn + one[1].held))[:SHOWN_CUSTOMERS]
-        return {customer: f"{waits.turn} wait, {waits.held} are held" for customer, waits in first}
+        most = sorted(waiting.items(), key=lambda one: -(one[1].turn + one[1].held))[:SHOWN_CUSTOMERS]
+        return {customer: f"{waits.turn} wait, {waits.held} are held" for customer, waits in most}

@@ -24,8 +24,10 @@ def must_know(begun_ago_s: float, runs_for_s: float, remembers_s: float) -> bool
     """Whether slurmctld must know every job whose submission began `begun_ago_s` ago or later. It has run for
     `runs_for_s`, and remembers ended jobs for `remembers_s` (0: for ever). Pure.
     """
-    sure_s = begun_ago_s + CLOCKS_APART_S
-    return sure_s < runs_for_s and (remembers_s == 0 or sure_s < remembers_s)
+    begun_max_ago_s = begun_ago_s + CLOCKS_APART_S
+    if begun_max_ago_s >= runs_for_s:
+        return False
+    return remembers_s == 0 or begun_max_ago_s < remembers_s
 
 
 def _never_shown(job: Job) -> bool:
@@ -36,7 +38,7 @@ def _never_shown(job: Job) -> bool:
 def deny(
     context: WorkerContext, jobs: Mapping[JobId, Job], sights: dict[JobId, MatchResult]
 ) -> dict[JobId, SubmissionDenied]:
-    """The jobs that SLURM does not have under the ids in sbatch's answers. If slurmctld cannot be asked at the moment,
+    """The jobs that SLURM does not have under the ids in sbatch's answers. If slurmctld does not answer at the moment,
     the sights of these jobs become unclear.
     """
     unseen = {job_id: job for job_id, job in jobs.items() if _never_shown(job) and sights[job_id].unknown}
@@ -49,11 +51,13 @@ def deny(
         sights |= dict.fromkeys(begun_ago_s, MatchResult(unclear=str(error)))
         return {}
     runs_for_s = controller.runs_for_s(now_s)
-    known = {job_id for job_id, ago_s in begun_ago_s.items() if must_know(ago_s, runs_for_s, controller.min_job_age_s)}
-    for job_id in known:
-        job = unseen[job_id]
-        log.error("sbatch_named_another_job", job_id=job_id, customer=job.customer, slurm_id=job.slurm_id)
-    return {job_id: _denial(unseen[job_id]) for job_id in known}
+    denials = dict[JobId, SubmissionDenied]()
+    for job_id, ago_s in begun_ago_s.items():
+        if must_know(ago_s, runs_for_s, controller.min_job_age_s):
+            job = unseen[job_id]
+            log.error("sbatch_named_another_job", job_id=job_id, customer=job.customer, slurm_id=job.slurm_id)
+            denials[job_id] = _denial(job)
+    return denials
 
 
 def _denial(job: Job) -> SubmissionDenied:

@@ -1,4 +1,4 @@
-"""Sends messages for effects that are due and have none under way."""
+"""Send messages for effects that are due and have no message under way."""
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.exclusive_run import record_run

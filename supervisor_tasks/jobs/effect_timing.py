@@ -28,14 +28,17 @@ def next_poll(job: Job) -> Effect:
     """The next look at a job. The wait doubles each time, but the look comes no later than the paid time is used. So a
     job that is requeued right after this look, without a callback, has had no unpaid time at the next one.
     """
+    doubled_s = FIRST_LOOK_S * 2 ** min(job.poll_count, 16)
     used_up_in_s = max(float(job.left_s), LEAST_LOOK_S)
-    return Effect(EffectKind.POLL_SLURM, min(FIRST_LOOK_S * 2 ** min(job.poll_count, 16), MAX_LOOK_S, used_up_in_s))
+    return Effect(EffectKind.POLL_SLURM, min(doubled_s, MAX_LOOK_S, used_up_in_s))
 
 
 def limit_to_apply(job: Job) -> tuple[Effect, ...]:
     """The effect that gives SLURM the job's time limit, if SLURM has another one."""
-    given = job.state in (State.QUEUED, State.RUNNING)
-    return (Effect(EffectKind.TOP_UP),) if given and job.run_limit_min != job.applied_limit_min else ()
+    is_in_slurm = job.state in (State.QUEUED, State.RUNNING)
+    if not is_in_slurm or job.run_limit_min == job.applied_limit_min:
+        return ()
+    return (Effect(EffectKind.TOP_UP),)
 
 
 def stop_slurm(job: Job) -> tuple[Effect, ...]:
@@ -44,4 +47,6 @@ def stop_slurm(job: Job) -> tuple[Effect, ...]:
     """
     if job.state is State.SUBMITTING:
         return (Effect(EffectKind.CANCEL, BEFORE_SECOND_SEARCH_S),)
-    return (Effect(EffectKind.CANCEL),) if job.slurm_id is not None and job.outcome is None else ()
+    if job.slurm_id is None or job.outcome is not None:
+        return ()
+    return (Effect(EffectKind.CANCEL),)

@@ -83,7 +83,7 @@ class SubmissionNotFound:
 
 @dataclass(frozen=True, slots=True)
 class CallbackReceived:
-    """A callback about the job arrived: a hint to look, with any content.
+    """A callback about the job arrived: a reason to look at the job. What the callback states may be false.
 
     The look comes in `poll_delay_s` seconds: at once, or later when more callbacks came than a plugin sends. `running`:
     the callback reported that the job runs.
@@ -145,7 +145,7 @@ class MoreThanPaid:
 @dataclass(frozen=True, slots=True)
 class SlurmCompleted:
     """SLURM ended the job. `outcome` is that of the last run. `earlier_s` is the seconds of the `earlier_runs` before
-    it, as accounting knows them; if it is None, the runs that the looks saw count. `may_requeue`: the owner can requeue
+    it, as accounting shows them; if it is None, the runs that the looks saw count. `may_requeue`: the owner can requeue
     the job.
     """
 
@@ -222,7 +222,7 @@ class EffectMissing:
 
 @dataclass(frozen=True, slots=True)
 class ExistingSlurmJobAdopted:
-    """SLURM got the job before this ledger knew of it. Without an id, the contract knows that the job ran, and SLURM
+    """SLURM got the job before this ledger knew of it. Without an id, the contract shows that the job ran, and SLURM
     shows nothing of it.
     """
 
@@ -239,7 +239,9 @@ class SlurmJobMissing:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionLostBySlurm:
-    """slurmctld took the job and was killed before it saved that. The job waited, and no look ever saw anything of it."""
+    """slurmctld took the job and was killed before it saved that. No look, callback or log shows that
+    the job ever ran.
+    """
 
     slurm_id: SlurmId
 

@@ -2,8 +2,8 @@
 
 Despite the effect's name this also lowers a limit: after a requeue, and where the owner has raised it.
 
-The limit is absolute, so doing it twice is the same as once. The size is put back if the owner asked for more than was
-paid for.
+The limit is absolute, so setting it twice has the same result as once. The size is put back if the owner asked for
+more than was paid for.
 """
 
 import structlog
@@ -24,24 +24,29 @@ log = structlog.get_logger()
 def extend_time_limit(context: WorkerContext, job: Job) -> Event:
     """Set the limit to the claimed minutes and all top-ups, less what earlier runs have used.
 
-    The limit of another customer's job that has the id by now is not changed. A requeue lowers the limit; if the owner
-    has set an even lower one, that stays. Raises SlurmUnavailableError or SshUnavailableError; a retry helps.
+    If another customer's job has the id by now, its limit is not changed. A requeue lowers the limit; if the owner has
+    set an even lower one, that stays. Raises SlurmUnavailableError or SshUnavailableError; a retry helps.
     """
     if job.slurm_id is None:
         return EffectCompleted(EffectKind.TOP_UP)
     seen = record_of(context, job)
-    if seen is not None and not _is_lower_already(job, seen):
+    if seen is None:
+        return LimitApplied(job.run_limit_min)
+    if not _is_lower_already(job, seen):
         context.slurm.cluster.set_time_limit(job.slurm_id, job.run_limit_min)
-    waits = seen is not None and seen.phase is Phase.WAITING
-    size = seen.size if seen is not None and waits else None
-    put_back = size is not None and _put_back(context, job, job.slurm_id, size)
+    if seen.phase is not Phase.WAITING or seen.size is None:
+        return LimitApplied(job.run_limit_min)
+    put_back = _put_back(context, job, job.slurm_id, seen.size)
     return LimitApplied(job.run_limit_min, put_back)
 
 
 def _is_lower_already(job: Job, seen: JobRecord) -> bool:
-    lowered = job.applied_limit_min is not None and job.run_limit_min < job.applied_limit_min
-    shown_min = None if seen.size is None else seen.size.limit_min
-    return lowered and shown_min is not None and shown_min <= job.run_limit_min
+    """Whether the limit must be lowered, and SLURM already has this one or a lower one."""
+    if job.applied_limit_min is None or job.run_limit_min >= job.applied_limit_min:
+        return False
+    if seen.size is None or seen.size.limit_min is None:
+        return False
+    return seen.size.limit_min <= job.run_limit_min
 
 
 def _put_back(context: WorkerContext, job: Job, slurm_id: SlurmId, size: Size) -> bool:
@@ -49,11 +54,13 @@ def _put_back(context: WorkerContext, job: Job, slurm_id: SlurmId, size: Size) -
     cluster = context.slurm.cluster
     paid = paid_for(job, cluster.partition, compares_sizes=cluster.compares_sizes)
     found = [excess for excess in excesses(size, paid) if excess.of != TIME_LIMIT]
-    for words in dict.fromkeys(excess.undo for excess in found if excess.undo):
+    if not found:
+        return False
+    updates = dict.fromkeys(excess.undo for excess in found if excess.undo)  # CPUs and nodes have the same update
+    for words in updates:
         try:
             cluster.put_back(slurm_id, words)
         except SlurmRejectedError as error:
             log.warning("not_put_back", job_id=job.job_id, slurm_id=slurm_id, words=words, error=str(error))
-    if found:
-        log.warning("put_back", job_id=job.job_id, slurm_id=slurm_id, found=[str(excess) for excess in found])
-    return bool(found)
+    log.warning("put_back", job_id=job.job_id, slurm_id=slurm_id, found=[str(excess) for excess in found])
+    return True

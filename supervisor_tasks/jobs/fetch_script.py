@@ -14,19 +14,23 @@ def fetch(context: WorkerContext, job: Job, tries: int) -> Event:
     TransientError; a retry helps.
     """
     try:
-        script = _asked(context, job, tries)
-    except (ScriptUnavailableError, ScriptRefusedError) as error:
-        if isinstance(error, ScriptRefusedError) and not _is_final(context, job, tries):
+        script = _script(context, job, tries)
+    except ScriptUnavailableError as error:
+        return ScriptUnavailable(str(error))
+    except ScriptRefusedError as error:
+        if not _is_final(context, job, tries):
             raise
         return ScriptUnavailable(str(error))
     if "\0" in script.text:
-        return ScriptUnavailable("job definition service: the script holds a NUL byte, which no batch script may")
+        return ScriptUnavailable(
+            "job definition service: the script has a NUL byte, which a batch script must not have"
+        )
     return ScriptFetched(script.text, script.grid_logger_url)
 
 
-def _asked(context: WorkerContext, job: Job, tries: int) -> Script:
-    """The script. If a refusal would be final, the service is asked once more, with a new challenge: it may have been
-    down at all earlier tries, and just restarted at this one.
+def _script(context: WorkerContext, job: Job, tries: int) -> Script:
+    """The script. If a refusal would be final, the worker asks the service once more, with a new challenge: the service
+    may have been down at all earlier tries, and just restarted at this one.
     """
     try:
         return context.chain.job_definitions.fetch(job)
@@ -44,4 +48,6 @@ def refused_for_good(tries: int, claimed_ago_s: float | None) -> bool:
     """Whether a refusal is final: after REFUSED_TRIES tries, and REFUSED_FOR_S after the claim. If the time of the
     claim is not known, no refusal is final.
     """
-    return tries >= REFUSED_TRIES and claimed_ago_s is not None and claimed_ago_s >= REFUSED_FOR_S
+    if tries < REFUSED_TRIES or claimed_ago_s is None:
+        return False
+    return claimed_ago_s >= REFUSED_FOR_S

@@ -1,8 +1,8 @@
-"""Find out whether SLURM already has jobs that the ledger does not know to be there, and what follows.
+"""Find out whether SLURM has jobs for which the ledger has no SLURM id, and what follows from that.
 
 A submission can be cut off, so that sbatch's answer is not known. A job can have been submitted before we gave it back
-and claimed it again, or by another ledger. A search is for any number of jobs of one customer, in few commands. What
-cannot be known of a job is an exception in that job's place.
+and claimed it again, or by another ledger. One search covers any number of jobs of one customer, with few commands. If
+the result for a job cannot be known, an exception is in its place.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ from supervisor_tasks.slurm.submit_once import SlurmRecords, may_arrive
 
 log = structlog.get_logger()
 
-Known = TypeVar("Known")
+Result = TypeVar("Result")
 Ages = Mapping[JobId, float]  # how many seconds ago the submission of each job began
 
 # An answer of sbatch that the parser does not understand is no refusal: the job is searched for and submitted again.
@@ -48,33 +48,38 @@ NOTHING = SlurmRecords([], listed=False)
 
 
 def look_for(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> None:
-    """Search for the jobs of one customer whose submissions were cut off, and answer each. A job's second search decides:
-    it comes when nothing that was sent can arrive any more.
+    """Search for the jobs of one customer whose submissions were cut off, and answer the effect of each. A job's second
+    search decides: it comes when nothing that was sent can arrive any more.
     """
     context, customer = group.context, group.customer
-    settled = [member for member in members if _is_settled(group, member)]
-    ages = _ages(context, [job.job_id for job, _ in settled])
-    found = _each(ages, partial(_records, context, customer, ages))
-    lost = {job.job_id: ages[job.job_id] for job, _ in settled if job.poll_count > 0 and found[job.job_id] == NOTHING}
-    traces = _traces(context, customer, lost)
-    for job, effect in settled:
-        work = partial(_record_result, context, job, effect, found[job.job_id], traces.get(job.job_id, []))
+    searched = _searchable(group, members)
+    ages = _ages(context, [job.job_id for job, _ in searched])
+    found = _for_each(ages, partial(_records, context, customer, ages))
+    unknown = dict[JobId, float]()  # SLURM has nothing of these jobs at the second search
+    for job, _ in searched:
+        if job.poll_count > 0 and found[job.job_id] == NOTHING:
+            unknown[job.job_id] = ages[job.job_id]
+    traces = _traces(context, customer, unknown)
+    for job, effect in searched:
+        work = partial(_search_result, context, job, effect, found[job.job_id], traces.get(job.job_id, []))
         group.answered(outcome_of(effect, work))
 
 
-def _is_settled(group: Group, member: tuple[Job, OpenEffect]) -> bool:
-    """Whether the search for the job may begin. If not, the effect is answered with the error."""
-    job, effect = member
-    if job.poll_count > 0:
-        try:
-            require_settled(group.context, job)
-        except TransientError as error:
-            group.answered(EffectOutcome(effect, error=error))
-            return False
-    return True
+def _searchable(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> list[tuple[Job, OpenEffect]]:
+    """The members whose search may begin. The effects of the others are answered with the error."""
+    searchable = list[tuple[Job, OpenEffect]]()
+    for job, effect in members:
+        if job.poll_count > 0:
+            try:
+                require_settled(group.context, job)
+            except TransientError as error:
+                group.answered(EffectOutcome(effect, error=error))
+                continue
+        searchable.append((job, effect))
+    return searchable
 
 
-def _record_result(
+def _search_result(
     context: WorkerContext,
     job: Job,
     effect: OpenEffect,
@@ -84,7 +89,8 @@ def _record_result(
     """Return what follows from SLURM's records of the job, and from its traces outside SLURM."""
     found = required(records)
     if found.taken:
-        _cancel_extras(context, job, found.taken[1:] if found.listed else [])  # others only in accounting have no id
+        if found.listed:  # what only accounting has cannot be cancelled
+            _cancel_extras(context, job, found.taken[1:])
         return Submitted(found.taken[0].slurm_id)
     if found.seen:
         return SubmitRejected(f"SLURM rejected the job: {found.seen[0].reason}")
@@ -105,12 +111,13 @@ def _require_no_trace(context: WorkerContext, job: Job, traces: Sequence[str]) -
     SLURM may have forgotten a job that has ended, and a site without accounting then has no record of it. A trace is no
     proof, because any user can make one. But a job with a trace is submitted again only when the operator decides so.
     """
-    if traces:
-        ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted) or 0.0
-        raise PermanentError(
-            f"it is not known whether SLURM had the job: its submission was cut off {ago_s:.0f} s ago, SLURM lists it no more,"
-            f" and {' and '.join(traces)}"
-        )
+    if not traces:
+        return
+    ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted) or 0.0
+    raise PermanentError(
+        f"it is not known whether SLURM had the job: its submission was cut off {ago_s:.0f} s ago, SLURM does not list it any"
+        f" more, and {' and '.join(traces)}"
+    )
 
 
 def require_worth_trying(cut_off: CutOff) -> None:
@@ -143,13 +150,18 @@ def earlier_submissions(
     job's place is PermanentError when SLURM may have had the job and has forgotten it, and TransientError while the
     earlier submission may still arrive (a retry helps).
     """
-    begun = {job.job_id: outcome(partial(_earlier_age, context, job, past[job.job_id])) for job in jobs}
-    ages = {job_id: ago_s for job_id, ago_s in begun.items() if isinstance(ago_s, float)}
-    found = _each(ages, partial(_submitted_since, context, customer, ages))
-    return {job_id: found[job_id] if isinstance(ago_s, float) else ago_s for job_id, ago_s in begun.items()}
+    found, ages = dict[JobId, SlurmId | Exception | None](), dict[JobId, float]()
+    for job in jobs:
+        ago_s = outcome(partial(_earlier_age, context, job, past[job.job_id]))
+        if isinstance(ago_s, float):
+            ages[job.job_id] = ago_s
+        else:
+            found[job.job_id] = ago_s
+    return found | _for_each(ages, partial(_submitted_since, context, customer, ages))
 
 
 def _earlier_age(context: WorkerContext, job: Job, past: Past) -> float | None:
+    """How many seconds the search for an earlier submission must go back; None if there can be none."""
     require_never_ran(job)
     ago_s = past.earlier_s
     if ago_s is not None and may_arrive(ago_s, context.slurm.cluster.submission_window_s):
@@ -164,18 +176,17 @@ def _earlier_age(context: WorkerContext, job: Job, past: Past) -> float | None:
 
 def _submitted_since(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, SlurmId | Exception | None]:
     found = _records(context, customer, ages)
-    unseen = {
-        job_id: ages[job_id]
-        for job_id, records in found.items()
-        if isinstance(records, SlurmRecords) and not records.taken
-    }
-    logs = context.slurm.cluster.log_files(customer, unseen) if unseen else {}
+    unknown = dict[JobId, float]()  # SLURM shows none of these jobs as taken
+    for job_id, records in found.items():
+        if isinstance(records, SlurmRecords) and not records.taken:
+            unknown[job_id] = ages[job_id]
+    logs = context.slurm.cluster.log_files(customer, unknown) if unknown else {}
     return {
-        job_id: outcome(partial(_submitted_as, records, logs.get(job_id, False))) for job_id, records in found.items()
+        job_id: outcome(partial(_earlier_id, records, logs.get(job_id, False))) for job_id, records in found.items()
     }
 
 
-def _submitted_as(records: SlurmRecords | Exception, has_log: bool | Exception) -> SlurmId | None:
+def _earlier_id(records: SlurmRecords | Exception, has_log: bool | Exception) -> SlurmId | None:
     if required(has_log):
         raise PermanentError(
             "the job was claimed before, and its log was written: SLURM had it, and has forgotten it; how it ended is not known"
@@ -184,11 +195,13 @@ def _submitted_as(records: SlurmRecords | Exception, has_log: bool | Exception) 
 
 
 def require_never_ran(job: Job) -> None:
-    """Raises TransientError when the contract knows that the job ran. The ledger was then restored from a backup, and
+    """Raises TransientError when the contract shows that the job ran. The ledger was then restored from a backup, and
     the sweep searches for the job in SLURM. A retry helps after that sweep.
     """
     if job.chain_status is ChainStatus.RUNNING:
-        raise TransientError("the job ran, as the contract knows: it is not submitted before a sweep has looked for it")
+        raise TransientError(
+            "the contract shows that the job ran: it is not submitted before a sweep has searched for it"
+        )
 
 
 # --- after a submission that was not the first --------------------------------------------------------------------------
@@ -203,14 +216,14 @@ def only_submissions(
     the token of this one. The oldest SLURM job stays; the others are cancelled. If the search fails now, the sweep
     makes up for it.
     """
-    found = _each(submitted, lambda: _listed(context, customer, _ages(context, submitted)))
+    found = _for_each(submitted, lambda: _listed(context, customer, _ages(context, submitted)))
     return {
-        job_id: outcome(partial(_only, context, jobs[job_id], slurm_id, found[job_id]))
+        job_id: outcome(partial(_only_submission, context, jobs[job_id], slurm_id, found[job_id]))
         for job_id, slurm_id in submitted.items()
     }
 
 
-def _only(context: WorkerContext, job: Job, slurm_id: SlurmId, records: SlurmRecords | Exception) -> SlurmId:
+def _only_submission(context: WorkerContext, job: Job, slurm_id: SlurmId, records: SlurmRecords | Exception) -> SlurmId:
     try:
         taken = required(records).taken
         _cancel_extras(context, job, taken[1:])
@@ -241,7 +254,7 @@ def find(context: WorkerContext, job: Job) -> list[JobRecord]:
 
 
 def _ages(context: WorkerContext, job_ids: Collection[JobId]) -> dict[JobId, float]:
-    """How many seconds ago the last submission of each job began; 0 for a job that the journal has none of."""
+    """How many seconds ago the last submission of each job began; 0 if the journal has no submission of the job."""
     begun = context.ledger.journal.ages(job_ids, SubmitStarted)
     return {job_id: begun.get(job_id, [0.0])[0] for job_id in job_ids}
 
@@ -250,57 +263,58 @@ def _records(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobI
     """What slurmctld has of each job, or if it has nothing, what accounting has."""
     found = _listed(context, customer, ages)
     unlisted = {job_id: ages[job_id] for job_id, records in found.items() if records == NOTHING}
-    return found | _each(unlisted, partial(_accounted, context, customer, unlisted))
+    return found | _for_each(unlisted, partial(_accounted, context, customer, unlisted))
 
 
 def _listed(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, SlurmRecords | Exception]:
     found = context.slurm.cluster.find(customer, ages, context.ledger.owners) if ages else {}
     failed = context.ledger.journal.failed_launches(found)
-    return {job_id: _of(seen, failed.get(job_id, ()), listed=True) for job_id, seen in found.items()}
+    return {job_id: _in_slurm(seen, failed.get(job_id, ()), listed=True) for job_id, seen in found.items()}
 
 
 def _accounted(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, SlurmRecords | Exception]:
     found = context.slurm.cluster.sacct_submissions_of(dict.fromkeys(ages, customer), ages)
     failed = context.ledger.journal.failed_launches(ages)
-    return {job_id: _of(found.get(job_id, []), failed.get(job_id, ()), listed=False) for job_id in ages}
+    return {job_id: _in_slurm(found.get(job_id, []), failed.get(job_id, ()), listed=False) for job_id in ages}
 
 
-def _of(
+def _in_slurm(
     records: Sequence[JobRecord] | Exception, failed: Collection[SlurmId], *, listed: bool
 ) -> SlurmRecords | Exception:
     """What SLURM has of a job. `failed` are SLURM jobs that a node could not start: they are over, and count as nothing."""
     if isinstance(records, Exception):
         return records
     seen = [record for record in records if record.slurm_id not in failed]
-    return SlurmRecords(sorted(seen, key=lambda record: record.slurm_id), listed) if seen else NOTHING
+    if not seen:
+        return NOTHING
+    return SlurmRecords(sorted(seen, key=lambda record: record.slurm_id), listed)
 
 
 def _traces(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, list[str] | Exception]:
     """The traces that each job left outside SLURM since its submission began, in words: callbacks and its log."""
-    return _each(ages, partial(_traces_of, context, customer, ages))
+    return _for_each(ages, partial(_traces_of, context, customer, ages))
 
 
 def _traces_of(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, list[str] | Exception]:
-    named = {job_id: _ids_in_callbacks(context, job_id, ago_s) for job_id, ago_s in ages.items()}
-    called = plausible_ids(context, named, ages)
-    logged = context.slurm.cluster.log_files(customer, ages)
-    return {job_id: outcome(partial(_in_words, called.get(job_id, ()), logged[job_id])) for job_id in ages}
+    called_ids = dict[JobId, set[int]]()
+    for job_id, ago_s in ages.items():
+        called_ids[job_id] = {row.slurm_id for row in context.ledger.inbox.of_last(job_id, ago_s)}
+    plausible = plausible_ids(context, called_ids, ages)
+    logs = context.slurm.cluster.log_files(customer, ages)
+    return {job_id: outcome(partial(_in_words, plausible.get(job_id, ()), logs[job_id])) for job_id in ages}
 
 
-def _ids_in_callbacks(context: WorkerContext, job_id: JobId, ago_s: float) -> set[int]:
-    return {row.slurm_id for row in context.ledger.inbox.of_last(job_id, ago_s)}
-
-
-def _in_words(called: Collection[SlurmId], logged: bool | Exception) -> list[str]:
-    return [f"a plugin called with SLURM id {number}" for number in sorted(called)] + [
-        "its log was written"
-    ] * required(logged)
+def _in_words(called_ids: Collection[SlurmId], has_log: bool | Exception) -> list[str]:
+    traces = [f"a plugin called with SLURM id {slurm_id}" for slurm_id in sorted(called_ids)]
+    if required(has_log):
+        traces.append("its log was written")
+    return traces
 
 
 # --- results in which each job has its own error -----------------------------------------------------------------------
 
 
-def outcome(work: Callable[[], Known]) -> Known | Exception:
+def outcome(work: Callable[[], Result]) -> Result | Exception:
     """Return the result of the work, or its exception."""
     try:
         return work()
@@ -308,18 +322,22 @@ def outcome(work: Callable[[], Known]) -> Known | Exception:
         return error
 
 
-def required(known: Known | Exception) -> Known:
+def required(result: Result | Exception) -> Result:
     """Return the result. Raises the exception that is in its place."""
-    if isinstance(known, Exception):
-        raise known
-    return known
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
-def _each(
-    job_ids: Collection[JobId], work: Callable[[], Mapping[JobId, Known | Exception]]
-) -> dict[JobId, Known | Exception]:
-    """Return the result for each of these jobs: the exception of the work, if it fails. No work without jobs."""
+def _for_each(
+    job_ids: Collection[JobId], work: Callable[[], Mapping[JobId, Result | Exception]]
+) -> dict[JobId, Result | Exception]:
+    """Return the result for each of these jobs. If the work fails, its exception is the result of each job. Without jobs
+    the work is not done.
+    """
     if not job_ids:
         return {}
-    found = outcome(work)
-    return dict.fromkeys(job_ids, found) if isinstance(found, Exception) else {**found}
+    results = outcome(work)
+    if isinstance(results, Exception):
+        return dict.fromkeys(job_ids, results)
+    return {**results}

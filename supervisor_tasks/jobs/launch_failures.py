@@ -23,7 +23,7 @@ MAX_JOBS_IN_ALARM = 20
 def launch_failures(
     context: WorkerContext, jobs: Mapping[JobId, Job], sights: dict[JobId, MatchResult]
 ) -> dict[JobId, LaunchFailed]:
-    """The jobs that SLURM shows as completed, and that a node could not start. If SLURM cannot be asked at the moment,
+    """The jobs that SLURM shows as completed, and that a node could not start. If SLURM does not answer at the moment,
     the sights of the jobs in question become unclear.
     """
     suspects = dict[SlurmId, JobId]()
@@ -42,14 +42,15 @@ def launch_failures(
 
 
 def _only_waited(job: Job) -> bool:
-    """Whether no look has seen the job run, and the contract does not know of a run either."""
+    """Whether no look has seen the job run, and the contract does not show a run either."""
     return job.state is State.QUEUED and job.chain_status is ChainStatus.SCHEDULED
 
 
 def call_operator_for_nodes(context: WorkerContext, failed: Mapping[JobId, LaunchFailed]) -> None:
     """Call the operator for the nodes of these jobs."""
+    if not failed:
+        return
     for job_id, event in failed.items():
         log.error("job_not_started", job_id=job_id, slurm_id=event.slurm_id, node=event.node)
-    if failed:
-        jobs = {job_id: event.node for job_id, event in list(failed.items())[:MAX_JOBS_IN_ALARM]}
-        context.ledger.alarms.on(AlarmName.JOBS_NOT_STARTED, jobs=jobs, advice=ADVICE)
+    jobs = {job_id: event.node for job_id, event in list(failed.items())[:MAX_JOBS_IN_ALARM]}
+    context.ledger.alarms.on(AlarmName.JOBS_NOT_STARTED, jobs=jobs, advice=ADVICE)

@@ -181,11 +181,11 @@ class Job:
     `last_event_block` is the highest block with an event about the job: a reorganisation of that block puts the event
     in doubt. What it took away can come back until the block `reorg_deadline_block`.
 
-    In SLURM: `slurm_submit_s` is when SLURM got the job by its own clock (Unix time). Together with the id it tells the
-    job from a later one with the same id. `applied_limit_min` is the last limit that SLURM got (None: not known, or
-    given up by the operator). `poll_count` counts the looks since the last news. `runs` are those of the present SLURM
-    job. `put_back` counts how often the job was put back to its paid size. `stop` is set when the supervisor has SLURM
-    end the job. Only the ledger keeps the script: it may be long.
+    In SLURM: `slurm_submit_s` is when SLURM got the job by its own clock (Unix time). Together with the id it
+    distinguishes the job from a later one with the same id. `applied_limit_min` is the last limit that SLURM got (None:
+    not known, or given up by the operator). `poll_count` counts the looks since the last news. `runs` are those of the
+    present SLURM job. `put_back` counts how often the job was put back to its paid size. `stop` is set when the
+    supervisor has SLURM end the job. Only the ledger keeps the script: it may be long.
     """
 
     job_id: JobId
@@ -249,7 +249,11 @@ class Job:
 
 def _may_still_run(job: Job) -> bool:
     """Whether SLURM may still run the job, or could run it once more though it must not."""
-    return job.settled_by_operator or _was_lost(job) or (job.state is State.ENDED and job.stop is not None)
+    if job.settled_by_operator:
+        return True
+    if job.outcome is not None and job.outcome.status is ChainStatus.PANICKED:
+        return True
+    return job.state is State.ENDED and job.stop is not None
 
 
 def obsolete_effects(job: Job) -> frozenset[EffectKind]:
@@ -262,16 +266,12 @@ def obsolete_effects(job: Job) -> frozenset[EffectKind]:
     if is_final(job):
         pointless.add(EffectKind.RETURN_JOB)
     if job.claim_reverted_by_reorg:
-        pointless |= {EffectKind.FETCH, EffectKind.RETURN_JOB} | (
-            {EffectKind.SUBMIT} if job.state is State.READY else set()
-        )
+        pointless |= {EffectKind.FETCH, EffectKind.RETURN_JOB}
+        if job.state is State.READY:
+            pointless.add(EffectKind.SUBMIT)
     if job.state in (State.QUEUED, State.RUNNING) and not job.wants_cancel:
         pointless.add(EffectKind.CANCEL)
     return frozenset(pointless)
-
-
-def _was_lost(job: Job) -> bool:
-    return job.outcome is not None and job.outcome.status is ChainStatus.PANICKED
 
 
 def is_final(job: Job) -> bool:
@@ -303,21 +303,23 @@ def pending_reports(job: Job) -> tuple[StatusUpdate, ...]:
     """
     if job.chain_status < ChainStatus.SCHEDULED:
         return ()  # not ours, or the claim is in doubt
+    if job.chain_status.cold:
+        return ()
     running = (StatusUpdate(ChainStatus.RUNNING),) if job.chain_status is ChainStatus.SCHEDULED else ()
     outcome = job.outcome
     if outcome is None:
         return running if job.state is State.RUNNING else ()
-    if job.chain_status.cold:
-        return ()
-    last = StatusUpdate(outcome.status, outcome.minutes, outcome.reason, outcome.exit_status)
+    end = StatusUpdate(outcome.status, outcome.minutes, outcome.reason, outcome.exit_status)
     never_ran = outcome.status in (ChainStatus.CANCELLED, ChainStatus.PANICKED) and outcome.elapsed_s == 0
-    return (last,) if never_ran else (*running, last)
+    if never_ran:
+        return (end,)
+    return (*running, end)
 
 
 def validation_error(definition: Definition, time_limit_min: int) -> str | None:
     """Why the job cannot be submitted with this definition, or None. To SLURM, zero means "no limit" or "all of the
-    node". With a hash that is no text (chain/abi_codec.py shows its bytes), the script cannot be requested from any
-    service.
+    node". A hash with "\\x" stands for bytes that are no text (chain/abi_codec.py): no service can be asked for its
+    script.
     """
     for name, found, least in (
         ("time limit (minutes)", time_limit_min, 1),

@@ -30,7 +30,7 @@ from supervisor_tasks.slurm.size import Size
 
 log = structlog.get_logger()
 
-NOT_ASKED_AGAIN = (
+ENDED_WHEN_QUIET = (
     AlarmName.MORE_THAN_PAID,
     AlarmName.RUNS_AFTER_END,
     AlarmName.SIZES_NOT_COMPARED,
@@ -39,7 +39,7 @@ NOT_ASKED_AGAIN = (
 QUIET_S = 86400.0  # the alarm ends when no new case was seen for this long
 MAX_JOBS_IN_ALARM = 20  # jobs in the alarm
 SHOWN_TEXT = 300
-UNTOLD_FOR_S = 300.0
+UNANSWERED_FOR_S = 300.0
 UNANSWERED_ADVICE = "try `squeue --json` and `scontrol show config` on the login node as SLURM_SSH_ADMIN_USER"
 ADVICE = "their owners changed them in SLURM: they were cancelled, or had ended; plugins/job_submit.lua prevents that"
 
@@ -52,43 +52,59 @@ def oversized(context: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId
     """The changes to record for jobs that have more than was paid for. SLURM is asked a second time only if its own
     rounding may explain what it shows.
     """
-    live = [
-        (job, seen, seen.size) for job in jobs if (seen := sights[job.job_id].seen) and seen.size and _has_a_size(seen)
-    ]
-    found = [
-        ((job, seen, size), excesses(size, _paid(context, job, seen))) for job, seen, size in live if job.stop is None
-    ]
-    doubted = [one for one, some in found if may_be_rounded(some)]
-    closely = _looked_at_closely(context, doubted) if doubted else {}
-    sure = [(job, seen, closely.get(job.job_id, some)) for (job, seen, _), some in found]
-    taken = [(job, seen, _taken(seen, some)) for job, seen, some in sure]
-    return [_change(job, seen, some) for job, seen, some in taken if some]
+    live = _live(jobs, sights)
+    found = dict[JobId, Sequence[Excess]]()
+    for job, seen, size in live:
+        found[job.job_id] = excesses(size, _paid(context, job, seen))
+    doubted = [(job, seen, size) for job, seen, size in live if may_be_rounded(found[job.job_id])]
+    if doubted:
+        found |= _without_rounding(context, doubted)
+    changes = list[JobChange]()
+    for job, seen, _ in live:
+        excess = _with_consequences(seen, found[job.job_id])
+        if excess:
+            changes.append(_change(job, seen, excess))
+    return changes
 
 
 def call_operator(
     context: WorkerContext, changes: Iterable[JobChange], before: Mapping[JobId, Job], after: Mapping[JobId, Job]
 ) -> None:
     """Call the operator for the jobs that these changes stop."""
-    told = [change.job_id for change in changes if isinstance(change.event, MoreThanPaid)]
-    stopped = [after[job_id] for job_id in told if before[job_id].stop is None and after[job_id].stop is not None]
-    for job in stopped:
-        log.error("more_than_paid", job_id=job.job_id, slurm_id=job.slurm_id, customer=job.customer, stop=job.stop)
+    stopped = dict[JobId, str]()
+    for change in changes:
+        if not isinstance(change.event, MoreThanPaid) or before[change.job_id].stop is not None:
+            continue
+        job = after[change.job_id]
+        if job.stop is not None:
+            log.error("more_than_paid", job_id=job.job_id, slurm_id=job.slurm_id, customer=job.customer, stop=job.stop)
+            stopped[job.job_id] = f"{job.customer}: {job.stop.reason}"
     if stopped:
-        jobs = {
-            job.job_id: f"{job.customer}: {job.stop.reason if job.stop else ''}" for job in stopped[:MAX_JOBS_IN_ALARM]
-        }
+        jobs = dict(list(stopped.items())[:MAX_JOBS_IN_ALARM])
         context.ledger.alarms.on(AlarmName.MORE_THAN_PAID, jobs=jobs, advice=ADVICE)
 
 
 def forget_when_quiet(ledger: Ledger) -> None:
     """End the alarms whose cause was not seen for QUIET_S."""
-    for name in NOT_ASKED_AGAIN:
+    for name in ENDED_WHEN_QUIET:
         ledger.alarms.off(name, quiet_s=QUIET_S)
+
+
+def _live(jobs: Iterable[Job], sights: Mapping[JobId, MatchResult]) -> list[Live]:
+    """The jobs to compare: SLURM shows a size, and the supervisor does not stop them already."""
+    live = list[Live]()
+    for job in jobs:
+        seen = sights[job.job_id].seen
+        if job.stop is None and seen is not None and seen.size is not None and _has_a_size(seen):
+            live.append((job, seen, seen.size))
+    return live
 
 
 def _has_a_size(seen: JobRecord) -> bool:
     """Whether SLURM gives or gave the job anything. A job that ended before it began got nothing."""
-    return seen.phase in (Phase.WAITING, Phase.RUNNING) or (seen.phase is Phase.ENDED and seen.elapsed_s > 0)
+    if seen.phase is Phase.ENDED:
+        return seen.elapsed_s > 0
+    return seen.phase in (Phase.WAITING, Phase.RUNNING)
 
 
 def _paid(context: WorkerContext, job: Job, seen: JobRecord) -> Paid:
@@ -99,7 +115,7 @@ def _paid(context: WorkerContext, job: Job, seen: JobRecord) -> Paid:
     return replace(paid, account=seen.site.account, qos=seen.site.qos, threads=seen.site.threads)
 
 
-def _looked_at_closely(context: WorkerContext, doubted: Sequence[Live]) -> dict[JobId, Sequence[Excess]]:
+def _without_rounding(context: WorkerContext, doubted: Sequence[Live]) -> dict[JobId, Sequence[Excess]]:
     """What is left of each excess after a comparison with what the job asked for, and with the site's MaxMemPerCPU.
 
     While SLURM does not answer these questions, only sizes that it never rounds count. The check of a waiting job does
@@ -110,7 +126,7 @@ def _looked_at_closely(context: WorkerContext, doubted: Sequence[Live]) -> dict[
     unanswered = dict[str, str]()
     limit = _answer_or_none("the site's MaxMemPerCPU", cluster.memory_per_cpu_limit, unanswered)
     asked = _answer_or_none("what was asked for", lambda: cluster.requests(running), unanswered) if running else None
-    requests = asked[0] if asked else {}
+    requests = {} if asked is None else asked[0]
     _watch_unanswered(context.ledger, unanswered, len(doubted))
     found = dict[JobId, Sequence[Excess]]()
     for job, seen, size in doubted:
@@ -138,14 +154,16 @@ def _watch_unanswered(ledger: Ledger, unanswered: Mapping[str, str], jobs: int) 
     """Call the operator when SLURM gives no answer for minutes: meanwhile a job can have more than was paid for."""
     if unanswered:
         log.warning("sizes_not_compared", unknown=unanswered, jobs=jobs)
-    condition = Condition(ledger, AlarmName.SIZES_NOT_COMPARED, UNTOLD_FOR_S)
+    condition = Condition(ledger, AlarmName.SIZES_NOT_COMPARED, UNANSWERED_FOR_S)
     condition.update(bool(unanswered), unknown=unanswered, jobs=jobs, advice=UNANSWERED_ADVICE)
 
 
-def _taken(seen: JobRecord, found: Sequence[Excess]) -> list[Excess]:
+def _with_consequences(seen: JobRecord, found: Sequence[Excess]) -> list[Excess]:
     """The excesses that have consequences. For an ended job, the time limit has none: its time is billed as it is."""
-    excess = to_take_back(found, waits=seen.is_pending)
-    return [one for one in excess if one.of != TIME_LIMIT] if seen.phase is Phase.ENDED else excess
+    to_undo = to_take_back(found, waits=seen.is_pending)
+    if seen.phase is Phase.ENDED:
+        return [excess for excess in to_undo if excess.of != TIME_LIMIT]
+    return to_undo
 
 
 def _never_rounded(found: Sequence[Excess]) -> list[Excess]:

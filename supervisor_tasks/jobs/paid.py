@@ -28,15 +28,18 @@ class Paid:
     @property
     def cpus(self) -> int:
         """CPUs of the whole job, as SLURM counts them."""
-        most_mb = self.most_memory_per_cpu_mb
-        more = 1 if most_mb is None else max(-(-self.definition.mem_per_cpu_mb // most_mb), 1)
-        return self.definition.cpus * more
+        limit_mb = self.most_memory_per_cpu_mb
+        if limit_mb is None:
+            return self.definition.cpus
+        times = max(-(-self.definition.mem_per_cpu_mb // limit_mb), 1)
+        return self.definition.cpus * times
 
     @property
     def memory_mb(self) -> int:
         """Memory of the whole job. With MaxMemPerCPU, 1 MB more for each CPU is allowed for rounding."""
-        rounded = 0 if self.most_memory_per_cpu_mb is None else self.cpus
-        return self.definition.memory_mb + rounded
+        if self.most_memory_per_cpu_mb is None:
+            return self.definition.memory_mb
+        return self.definition.memory_mb + self.cpus
 
 
 def paid_for(job: Job, partition: str, *, compares_sizes: bool) -> Paid:
@@ -47,4 +50,7 @@ def paid_for(job: Job, partition: str, *, compares_sizes: bool) -> Paid:
 
 def as_given(paid: Paid, runs: Runs) -> Paid:
     """`paid` with the account, QOS and threads that the site gave the job."""
-    return replace(paid, account=runs[0].account, qos=runs[0].qos, threads=runs[0].threads) if runs else paid
+    if not runs:
+        return paid
+    first = runs[0]
+    return replace(paid, account=first.account, qos=first.qos, threads=first.threads)

@@ -16,15 +16,16 @@ GIVEN_AND_FORGOTTEN = 10_000  # ids that a killed slurmctld may have given after
 
 
 def plausible_ids(
-    context: WorkerContext, heard: Mapping[JobId, Collection[int]], ago_s: Mapping[JobId, float]
+    context: WorkerContext, called_ids: Mapping[JobId, Collection[int]], ago_s: Mapping[JobId, float]
 ) -> dict[JobId, set[SlurmId]]:
-    """The SLURM ids that these jobs may have had, out of those in the callbacks (`heard`).
+    """The SLURM ids that these jobs may have had, out of those in the callbacks (`called_ids`).
 
     `ago_s` is how many seconds ago each submission began. The caller has asked SLURM and accounting for the jobs, and
     they know none of them: so an id that they know belongs to another job. Raises SlurmUnavailableError or
     SshUnavailableError; a retry helps.
     """
-    named = {SlurmId(number) for numbers in heard.values() for number in numbers if can_be_given(number)}
+    numbers_called = set[int]().union(*called_ids.values())
+    named = {SlurmId(number) for number in numbers_called if can_be_given(number)}
     if not named:
         return {}
     cluster, ledger = context.slurm.cluster, context.ledger
@@ -34,7 +35,7 @@ def plausible_ids(
     last = Last(highest, controller.runs_for_s(now_s), ledger.recognised_as(named))
     free = named - cluster.known_ids(named)
     plausible = dict[JobId, set[SlurmId]]()
-    for job_id, numbers in heard.items():
+    for job_id, numbers in called_ids.items():
         plausible[job_id] = {number for number in free & {*numbers} if last.may_be(job_id, number, ago_s[job_id])}
     return plausible
 
@@ -53,4 +54,5 @@ class Last:
         """Whether SLURM may have given that id to a job whose submission began `begun_ago_s` ago."""
         if begun_ago_s + CLOCKS_APART_S >= self.runs_for_s:
             return slurm_id <= self.highest + GIVEN_AND_FORGOTTEN
-        return slurm_id <= self.highest and not {*self.owners.get(slurm_id, ())} - {job_id}
+        other_owners = {*self.owners.get(slurm_id, ())} - {job_id}
+        return slurm_id <= self.highest and not other_owners

@@ -28,13 +28,13 @@ Next = tuple[Job, tuple[Effect, ...]]
 def reorganised(job: Job, event: Reorganised) -> Next:
     """The job after a reorganisation: events above the fork are void, and what the contract answers now counts."""
     if event.until is None and event.seen < job.chain_position[0]:
-        return job, ()  # a newer event is known already; the contract is asked again
-    back = _without_lost_words(job, event)
+        return job, ()  # the ledger has a newer event already; the contract is asked again
+    rewound = _without_lost_events(job, event)
     if event.status.cold:
-        return _cold(back, event.status)
+        return _ended_on_chain(rewound, event.status)
     if event.ours and event.status >= ChainStatus.SCHEDULED:
-        return _ours(back, event)
-    return _not_ours(back, event)
+        return _continue(replace(rewound, chain_status=event.status))
+    return _not_ours(rewound, event)
 
 
 def claimed_again(job: Job, event: Claimed) -> Next:
@@ -43,53 +43,55 @@ def claimed_again(job: Job, event: Claimed) -> Next:
     The job goes on from its present state, under the new claim. If it never reached SLURM, it begins again. If the new
     claim has another definition or customer under the same id, the job is given back.
     """
+    top_ups = job.top_ups
+    if job.reorg_deadline_block is None:
+        top_ups = _certain_top_ups(job)  # the job had been given back, and what was in doubt then is lost
     again = replace(
         job,
         claim_key=event.claim_key,
         chain_position=event.at,
         chain_status=ChainStatus.SCHEDULED,
         time_limit_min=event.time_limit_min,
-        # For a job that had been given back, nothing is in doubt any more: doubtful top-ups are lost.
-        top_ups=job.top_ups if job.reorg_deadline_block is not None else _certain(job),
+        top_ups=top_ups,
     )
-    again = replace(again, reorg_deadline_block=job.reorg_deadline_block if _doubtful(again) else None)
+    if not _has_doubtful_top_ups(again):
+        again = replace(again, reorg_deadline_block=None)
     if (job.customer, job.definition) != (event.customer, event.definition):
         given_back = replace(again, state=State.REFUSED, reorg_deadline_block=None)
         return given_back, (Effect(EffectKind.RETURN_JOB), *stop_slurm(job))
-    return _go_on(_begun_anew(again) if _never_begun(again) else again)
+    if _never_begun(again):
+        again = replace(again, state=State.CLAIMED, outcome=None, status_message="", poll_count=0)
+    return _continue(again)
 
 
 def _never_begun(job: Job) -> bool:
     """Whether the job ended because its script was refused: the service gives scripts only to the claim's provider."""
-    unknown = not job.has_script and job.slurm_id is None and not job.cancel_requested
-    return unknown and validation_error(job.definition, job.time_limit_min) is None
+    if job.has_script or job.slurm_id is not None or job.cancel_requested:
+        return False
+    return validation_error(job.definition, job.time_limit_min) is None
 
 
-def _begun_anew(job: Job) -> Job:
-    return replace(job, state=State.CLAIMED, outcome=None, status_message="", poll_count=0)
-
-
-def _without_lost_words(job: Job, event: Reorganised) -> Job:
+def _without_lost_events(job: Job, event: Reorganised) -> Job:
     """The job without the events above the fork. Top-ups from these blocks are in doubt, or lost."""
-    top_ups = _certain(job) if event.until is None else tuple(_doubted(top_up, event.fork) for top_up in job.top_ups)
-    back = replace(
+    top_ups = _certain_top_ups(job)
+    if event.until is not None:
+        top_ups = tuple(_doubted(top_up, event.fork) for top_up in job.top_ups)
+    rewound = replace(
         job,
         chain_position=(event.seen, LAST_LOG),
         last_event_block=event.seen,
         top_ups=top_ups,
         cancel_requested=job.cancel_requested and event.cancel_requested,
     )
-    return replace(back, reorg_deadline_block=event.until if _doubtful(back) else None)
+    if _has_doubtful_top_ups(rewound):
+        return replace(rewound, reorg_deadline_block=event.until)
+    return replace(rewound, reorg_deadline_block=None)
 
 
-def _cold(job: Job, status: ChainStatus) -> Next:
+def _ended_on_chain(job: Job, status: ChainStatus) -> Next:
     if job.state is State.REFUSED and job.chain_status < ChainStatus.SCHEDULED:
         return job, ()  # the end of another provider's job
     return replace(job, state=State.SETTLED, chain_status=status, reorg_deadline_block=None), stop_slurm(job)
-
-
-def _ours(job: Job, event: Reorganised) -> Next:
-    return _go_on(replace(job, chain_status=event.status))
 
 
 def _not_ours(job: Job, event: Reorganised) -> Next:
@@ -101,13 +103,13 @@ def _not_ours(job: Job, event: Reorganised) -> Next:
     if event.until is None:
         lost = replace(job, state=State.REFUSED, chain_status=status, reorg_deadline_block=None)
         return lost, stop_slurm(job)
-    waiting = replace(_where_it_was(job), chain_status=status, reorg_deadline_block=event.until)
+    waiting = replace(_as_slurm_has_it(job), chain_status=status, reorg_deadline_block=event.until)
     return waiting, _work_in_slurm(waiting)
 
 
-def _go_on(job: Job) -> Next:
+def _continue(job: Job) -> Next:
     """The job is ours: open the effects that its state needs."""
-    job = _where_it_was(job)
+    job = _as_slurm_has_it(job)
     report = (Effect(EffectKind.REPORT),) if pending_reports(job) else ()
     wanted = {
         State.CLAIMED: (Effect(EffectKind.FETCH),),
@@ -120,10 +122,12 @@ def _go_on(job: Job) -> Next:
 def _work_in_slurm(job: Job) -> tuple[Effect, ...]:
     if job.state is State.SUBMITTING:
         return (Effect(EffectKind.SUBMIT),)
-    return (next_poll(job), *limit_to_apply(job)) if job.state in (State.QUEUED, State.RUNNING) else ()
+    if job.state in (State.QUEUED, State.RUNNING):
+        return (next_poll(job), *limit_to_apply(job))
+    return ()
 
 
-def _where_it_was(job: Job) -> Job:
+def _as_slurm_has_it(job: Job) -> Job:
     """The job in the state that SLURM has it in, after the contract had ended it or had taken it from us. A job without
     an id may still be in SLURM: it is searched for.
     """
@@ -142,12 +146,14 @@ def _rejected(job: Job) -> bool:
 
 
 def _doubted(top_up: TopUp, fork: int) -> TopUp:
-    return replace(top_up, block=None) if top_up.block is not None and top_up.block > fork else top_up
+    if top_up.block is not None and top_up.block > fork:
+        return replace(top_up, block=None)
+    return top_up
 
 
-def _certain(job: Job) -> tuple[TopUp, ...]:
+def _certain_top_ups(job: Job) -> tuple[TopUp, ...]:
     return tuple(top_up for top_up in job.top_ups if top_up.block is not None)
 
 
-def _doubtful(job: Job) -> bool:
+def _has_doubtful_top_ups(job: Job) -> bool:
     return any(top_up.block is None for top_up in job.top_ups)

@@ -32,15 +32,17 @@ def runs_from_callbacks(
     waits for a missing callback.
     """
     unsure = _unsure(jobs, sights)
-    heard = context.ledger.inbox.about({job_id: seen.slurm_id for job_id, seen in unsure.items()}) if unsure else {}
+    if not unsure:
+        return {}, {}
+    callbacks = context.ledger.inbox.about({job_id: seen.slurm_id for job_id, seen in unsure.items()})
     changes, waits = dict[JobId, JobChange](), dict[JobId, MatchResult]()
     for job_id, seen in unsure.items():
-        ends_s = [row.duration_s for row in heard[job_id] if row.proven and row.status in ENDED]
+        ends_s = [row.duration_s for row in callbacks[job_id] if row.proven and row.status in ENDED]
         earlier_s = ends_of_earlier_runs(seen, ends_s)
         if earlier_s is not None:
             changes[job_id] = JobChange(job_id, EarlierRunsTold(earlier_s))
         elif is_awaited(seen, ends_s) and attempts[job_id] < AWAITED_LOOKS:
-            waits[job_id] = MatchResult(unclear="the hooks have not told the ends of all runs of the job yet")
+            waits[job_id] = MatchResult(unclear="the hooks have not reported the ends of all runs of the job yet")
     return changes, waits
 
 
@@ -49,10 +51,15 @@ def ends_of_earlier_runs(seen: JobRecord, ends_s: list[int]) -> tuple[int, ...] 
     missing or too many came. For an ended job, the last end must be that of the run that SLURM shows.
     """
     if seen.phase is not Phase.ENDED:
-        return tuple(ends_s) if len(ends_s) == seen.restarts else None
-    if len(ends_s) != seen.restarts + 1 or abs(ends_s[-1] - seen.elapsed_s) > ROUNDED_S:
+        if len(ends_s) != seen.restarts:
+            return None
+        return tuple(ends_s)
+    if len(ends_s) != seen.restarts + 1:
         return None
-    return tuple(ends_s[:-1])
+    *earlier_s, last_s = ends_s
+    if abs(last_s - seen.elapsed_s) > ROUNDED_S:
+        return None
+    return tuple(earlier_s)
 
 
 def is_awaited(seen: JobRecord, ends_s: list[int]) -> bool:
@@ -62,10 +69,16 @@ def is_awaited(seen: JobRecord, ends_s: list[int]) -> bool:
 
 def _unsure(jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]) -> dict[JobId, JobRecord]:
     """SLURM's records of the jobs whose earlier runs are not known."""
-    seen = {job_id: record for job_id in jobs if (record := sights[job_id].seen)}
-    return {job_id: record for job_id, record in seen.items() if _is_unsure(jobs[job_id], record)}
+    unsure = dict[JobId, JobRecord]()
+    for job_id, job in jobs.items():
+        seen = sights[job_id].seen
+        if seen is not None and _is_unsure(job, seen):
+            unsure[job_id] = seen
+    return unsure
 
 
 def _is_unsure(job: Job, seen: JobRecord) -> bool:
     """Whether SLURM requeued the job, and neither looks nor accounting show all of its earlier runs."""
-    return seen.restarts > seen.earlier_runs and not is_exact(runs_after(job.runs, seen.sighting(0), 0))
+    if seen.restarts <= seen.earlier_runs:
+        return False
+    return not is_exact(runs_after(job.runs, seen.sighting(0), 0))

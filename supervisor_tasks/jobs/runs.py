@@ -65,18 +65,18 @@ def seen(runs: Runs, sighting: Sighting, since_s: int | None = None) -> Runs:
         return runs  # an old answer: a later one arrived first
     if sighting.submit_s == last.submit_s:
         return (*runs[:-1], _seen_again(last, sighting))
-    return (*runs[:-1], _over(last, sighting), _run(sighting))
+    return (*runs[:-1], _ended_by_requeue(last, sighting), _run(sighting))
 
 
 def with_ends(runs: Runs, ends_s: Sequence[int]) -> Runs:
     """The runs with the seconds that the hooks reported at the end of each earlier one (`ends_s`, in order). A run that
     the looks saw completely stays as it is. For another run, no more seconds count than there was time for.
     """
-    told = [
+    earlier = [
         _with_end(run, ends_s[run.restarts : following.restarts], following.restarts - run.restarts)
         for run, following in pairwise(runs)
     ]
-    return (*told, *runs[-1:])
+    return (*earlier, *runs[-1:])
 
 
 def _with_end(run: JobRun, ends_s: Sequence[int], requeues: int) -> JobRun:
@@ -136,24 +136,27 @@ def _run(sighting: Sighting) -> JobRun:
 
 def _seen_again(run: JobRun, sighting: Sighting) -> JobRun:
     later = replace(_run(sighting), suspended=run.suspended or sighting.suspended)
-    return later if sighting.start_s is not None else replace(later, start_s=run.start_s, elapsed_s=run.elapsed_s)
+    if sighting.start_s is None:
+        return replace(later, start_s=run.start_s, elapsed_s=run.elapsed_s)
+    return later
 
 
-def _over(run: JobRun, following: Sighting) -> JobRun:
+def _ended_by_requeue(run: JobRun, following: Sighting) -> JobRun:
     """A run that ended at the requeue. If no look saw it running, it can have begun right after the last look. If it
     was suspended, only the time since the last look is uncertain.
     """
-    if run.start_s is not None and not run.suspended:
-        elapsed_s = following.submit_s - run.start_s
-    else:
+    if run.start_s is None or run.suspended:
         elapsed_s = run.elapsed_s + following.submit_s - max(run.seen_s, run.submit_s)
-    known = run.start_s is not None and not run.suspended and following.restarts <= run.restarts + 1
-    return replace(run, elapsed_s=max(elapsed_s, run.elapsed_s, 0), exact=known)
+        exact = False
+    else:
+        elapsed_s = following.submit_s - run.start_s
+        exact = following.restarts <= run.restarts + 1
+    return replace(run, elapsed_s=max(elapsed_s, run.elapsed_s, 0), exact=exact)
 
 
 def _unseen(sighting: Sighting, since_s: int | None) -> Runs:
-    """The runs before the first look, as one run. It is known only that they lie between the submission and the
-    requeue.
+    """The runs before the first look, as one run. They lie between the submission and the requeue; nothing else is
+    known of them.
     """
     if sighting.restarts == 0 or since_s is None:
         return ()

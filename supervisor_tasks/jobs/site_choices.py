@@ -1,7 +1,7 @@
 """What the site gave the jobs that a look sees for the first time: account, QOS, threads of a core.
 
-Their owners may have changed that already. Where no plugin of the site's SLURM chooses, accounting knows it. Elsewhere
-the first look counts.
+Their owners may have changed that already. Where no plugin of the site's SLURM chooses, accounting has the site's
+choice. Elsewhere the first look counts.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,8 @@ from dataclasses import replace
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import Job, JobId
 from supervisor_tasks.slurm.job_matching import MatchResult
-from supervisor_tasks.slurm.size import SiteChoice
+from supervisor_tasks.slurm.parsers import JobRecord
+from supervisor_tasks.slurm.size import SiteChoice, Size
 
 
 def with_site_choices(
@@ -18,15 +19,26 @@ def with_site_choices(
 ) -> dict[JobId, MatchResult]:
     """The sights of the jobs that are new, with what the site gave them; none where the first look counts."""
     cluster = context.slurm.cluster
-    new = [
-        (job, seen, seen.size)
-        for job in jobs.values()
-        if not job.runs and (seen := sights[job.job_id].seen) is not None and seen.size is not None
-    ]
+    new = _seen_first(jobs, sights)
     if not new or not cluster.compares_sizes:
         return {}
     choices = cluster.site_choices([(job.customer, size) for job, _, size in new])
     if choices is None:
         return {}
-    given = {job.job_id: choices.get(job.customer) or SiteChoice(size.account, size.qos) for job, _, size in new}
-    return {job.job_id: MatchResult(replace(seen, site=given[job.job_id])) for job, seen, _ in new}
+    chosen = dict[JobId, MatchResult]()
+    for job, seen, size in new:
+        choice = choices.get(job.customer) or SiteChoice(size.account, size.qos)
+        chosen[job.job_id] = MatchResult(replace(seen, site=choice))
+    return chosen
+
+
+def _seen_first(jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]) -> list[tuple[Job, JobRecord, Size]]:
+    """The jobs that this look sees for the first time, with their sizes."""
+    new = list[tuple[Job, JobRecord, Size]]()
+    for job in jobs.values():
+        if job.runs:
+            continue
+        seen = sights[job.job_id].seen
+        if seen is not None and seen.size is not None:
+            new.append((job, seen, seen.size))
+    return new

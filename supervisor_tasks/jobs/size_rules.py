@@ -79,10 +79,7 @@ def excesses(size: Size, paid: Paid) -> tuple[Excess, ...]:
     if size.limit_min is None or size.limit_min > paid.limit_min:
         shown = "no limit" if size.limit_min is None else str(size.limit_min)
         found.append(Excess(TIME_LIMIT, shown, str(paid.limit_min), (f"TimeLimit={paid.limit_min}",)))
-    for rule in _RULES if paid.compares_sizes else _GPUS_ALONE:
-        given, limit = rule.given(size), rule.paid(paid)
-        if given is not None and given > limit:
-            found.append(Excess(rule.of, str(given), str(limit), rule.undo(paid.definition)))
+    found += _amounts(size, paid)
     if paid.partition and size.partition not in ("", paid.partition):
         found.append(Excess("Partition", size.partition, paid.partition, (f"Partition={paid.partition}",)))
     if paid.compares_sizes:
@@ -96,20 +93,35 @@ def excesses(size: Size, paid: Paid) -> tuple[Excess, ...]:
     return tuple(found)
 
 
+def _amounts(size: Size, paid: Paid) -> list[Excess]:
+    found = list[Excess]()
+    for rule in _RULES if paid.compares_sizes else _GPUS_ALONE:
+        given, limit = rule.given(size), rule.paid(paid)
+        if given is not None and given > limit:
+            found.append(Excess(rule.of, str(given), str(limit), rule.undo(paid.definition)))
+    return found
+
+
 def _whole_memory(size: Size, paid: Paid) -> list[Excess]:
+    if not size.whole_memory:
+        return []
     undo = f"MinMemoryCPU={paid.definition.mem_per_cpu_mb}"
-    return [Excess("MinMemoryCPU", "all of a node", f"{paid.memory_mb} MB", (undo,))] if size.whole_memory else []
+    return [Excess("MinMemoryCPU", "all of a node", f"{paid.memory_mb} MB", (undo,))]
 
 
 def _other_than_given(of: str, shown: str, given: str) -> list[Excess]:
-    return [Excess(of, shown or "none", given, (f"{of}={given}",))] if given and shown != given else []
+    if not given or shown == given:
+        return []
+    return [Excess(of, shown or "none", given, (f"{of}={given}",))]
 
 
 def to_take_back(found: Sequence[Excess], *, waits: bool) -> list[Excess]:
     """The excesses to put back, or for which a running job is cancelled. A reservation is none for a running job: it
     takes in only users that the site has named, and may have drawn in the job by itself (a MAGNETIC one).
     """
-    return [excess for excess in found if waits or excess.of != RESERVATION]
+    if waits:
+        return list(found)
+    return [excess for excess in found if excess.of != RESERVATION]
 
 
 def may_be_rounded(found: Sequence[Excess]) -> bool:

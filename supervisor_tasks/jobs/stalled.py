@@ -31,7 +31,7 @@ def stall_reason(seen: JobRecord, looks: Iterable[tuple[str, float]]) -> str | N
     state, _, shown = seen.state.partition(" for ")
     if shown == UNREADABLE and phase(state) is Phase.ENDED:
         return f"SLURM has ended the job as {state}, and shows no time that it can have taken: {AN_OPERATOR}"
-    since_s = max((ago_s for _, ago_s in takewhile(lambda look: _was_odd(look[0]), looks)), default=0.0)
+    since_s = max((ago_s for _, ago_s in takewhile(lambda look: _was_unexpected(look[0]), looks)), default=0.0)
     if since_s < PATIENCE_S:
         return None
     for_min = f"for {since_s / 60:.0f} min SLURM has"
@@ -48,7 +48,7 @@ def is_held(shown: str) -> bool:
     return phase(state) is Phase.WAITING and (never_begins(reason) or reason in CHOSEN_BY_THE_OWNER)
 
 
-def _was_odd(shown: str) -> bool:
+def _was_unexpected(shown: str) -> bool:
     """Whether a look showed (`Seen.shown`) a state that leads to no end."""
     state, _, reason = shown.removesuffix(")").partition(" (")
     return never_begins(reason) or (shown != NOT_LISTED and phase(state) is Phase.UNKNOWN)

@@ -122,7 +122,9 @@ def rule_for(job: Job, event: Event) -> Rule | None:
 
 
 def advance(job: Job | None, event: Event) -> tuple[Job | None, tuple[Effect, ...]]:
-    """The job after an event, and the effects that follow. A job that is not known yet begins only with its claim."""
+    """The job after an event, and the effects that follow. A job that the ledger does not have yet begins only with its
+    claim.
+    """
     if job is None:
         if not isinstance(event, Claimed):
             return None, ()
@@ -132,15 +134,19 @@ def advance(job: Job | None, event: Event) -> tuple[Job | None, tuple[Effect, ..
         if rule is None:
             return job, ()
         after, effects = rule(job, event)
-    return (after if after == job else _heard(after, event)), effects
+    if after == job:
+        return after, effects
+    return _with_block_of(event, after), effects
 
 
-def _heard(job: Job, event: Event) -> Job:
-    """Remember the block that contains an event: a reorganisation may replace that block."""
+def _with_block_of(event: Event, job: Job) -> Job:
+    """The job with the block that contains the event: a reorganisation may replace that block."""
     if isinstance(event, ChainStatusObserved) and event.at is None:
         return replace(job, last_event_block=UNKNOWN_BLOCK)
     at = getattr(event, "at", None)
-    return job if at is None or at[0] <= job.last_event_block else replace(job, last_event_block=at[0])
+    if at is None or at[0] <= job.last_event_block:
+        return job
+    return replace(job, last_event_block=at[0])
 
 
 # --- the claim --------------------------------------------------------------------------------------------------------
@@ -167,7 +173,9 @@ def _ends_the_doubt(job: Job, event: Claimed) -> bool:
 
 
 def _is_a_later_claim(job: Job, event: Claimed) -> bool:
-    return event.at > job.chain_position or (event.at == job.chain_position and event.claim_key != job.claim_key)
+    if event.at == job.chain_position:
+        return event.claim_key != job.claim_key
+    return event.at > job.chain_position
 
 
 @on(Claimed, when=_ends_the_doubt)
@@ -195,9 +203,8 @@ def _script_fetched(job: Job, event: ScriptFetched) -> Next:
     return ready, (Effect(EffectKind.SUBMIT),)
 
 
-@on(
-    ScriptUnavailable, State.CLAIMED, when=_claim_is_certain
-)  # the service does not know us while the claim is in doubt
+# The condition: while the claim is in doubt, the service does not accept our right to the script.
+@on(ScriptUnavailable, State.CLAIMED, when=_claim_is_certain)
 def _script_unavailable(job: Job, event: ScriptUnavailable) -> Next:
     return _end(job, Outcome(status=ChainStatus.FAILED, reason=event.reason))
 
@@ -210,8 +217,9 @@ def _has_no_id(job: Job, _: Event) -> bool:
 
 
 def _is_over_and_has_no_id(job: Job, _: Event) -> bool:
-    over = job.state in (State.SETTLED, State.REFUSED) or job.settled_by_operator
-    return over and job.slurm_id is None
+    if job.slurm_id is not None:
+        return False
+    return job.state in (State.SETTLED, State.REFUSED) or job.settled_by_operator
 
 
 def _with_id(job: Job, slurm_id: SlurmId | None) -> Job:
@@ -261,12 +269,12 @@ def _submit_not_found(job: Job, _: SubmissionNotFound) -> Next:
 
 
 @on(OperatorConfirmedNotSubmitted, State.SUBMITTING)
-def _operator_denied(job: Job, _: OperatorConfirmedNotSubmitted) -> Next:
+def _operator_confirmed_not_submitted(job: Job, _: OperatorConfirmedNotSubmitted) -> Next:
     return _submit_again_with_an_effect(job)
 
 
 def _forgot_a_job_that_waited(job: Job, event: SubmissionLostBySlurm) -> bool:
-    """Whether the job only waited. If it ran, also if only the contract knows that, SLURM has forgotten only its end."""
+    """Whether the job only waited. If it ran, also if only the contract shows that, SLURM has forgotten only its end."""
     return _waits_as(job, event.slurm_id) and not job.claim_reverted_by_reorg
 
 
@@ -290,7 +298,7 @@ def _submission_forgotten(job: Job, _: SubmissionLostBySlurm) -> Next:
 
 @on(LaunchFailed, State.QUEUED, when=_failed_before_it_ran)
 def _launch_failed(job: Job, _: LaunchFailed) -> Next:
-    """Back from QUEUED to READY, as above, but not at once: where more nodes have that trouble, a try each second would
+    """Back from QUEUED to READY, as above, but not at once: if more nodes have that trouble, a try each second would
     only drain them faster.
     """
     return _submit_without_id(job, LAUNCH_AGAIN_S)
@@ -333,7 +341,9 @@ def _adopted_while_it_is_looked_for(job: Job, event: ExistingSlurmJobAdopted) ->
 
 
 def _cancel_if_requested(job: Job) -> tuple[Effect, ...]:
-    return (Effect(EffectKind.CANCEL),) if job.cancel_requested else ()
+    if job.cancel_requested:
+        return (Effect(EffectKind.CANCEL),)
+    return ()
 
 
 # --- in SLURM ---------------------------------------------------------------------------------------------------------
@@ -361,10 +371,10 @@ def _called_back_after_the_end(job: Job, event: CallbackReceived) -> Next:
 
 @on(SlurmJobIdentified, *NOT_ENDED, when=_is_the_same_slurm_job)
 def _recognised(job: Job, event: SlurmJobIdentified) -> Next:
-    known = _with_run(replace(job, slurm_submit_s=event.submit_s), event.run, event.since_s)
-    if len(known.runs) == len(job.runs):
-        return known, ()
-    return known, limit_to_apply(known)
+    recognised = _with_run(replace(job, slurm_submit_s=event.submit_s), event.run, event.since_s)
+    if len(recognised.runs) == len(job.runs):
+        return recognised, ()
+    return recognised, limit_to_apply(recognised)
 
 
 @on(SlurmPendingObserved, *IN_SLURM)
@@ -387,12 +397,16 @@ def _slurm_still_runs_it(job: Job, event: SlurmRunningObserved) -> Next:
 
 @on(EarlierRunsTold, *IN_SLURM)
 def _earlier_runs_reported(job: Job, event: EarlierRunsTold) -> Next:
-    known = replace(job, runs=with_ends(job.runs, event.ends_s))
-    return known, limit_to_apply(known) if known != job else ()
+    corrected = replace(job, runs=with_ends(job.runs, event.ends_s))
+    if corrected == job:
+        return job, ()
+    return corrected, limit_to_apply(corrected)
 
 
 def _with_run(job: Job, sighting: Sighting | None, since_s: int | None = None) -> Job:
-    return job if sighting is None else replace(job, runs=seen(job.runs, sighting, since_s))
+    if sighting is None:
+        return job
+    return replace(job, runs=seen(job.runs, sighting, since_s))
 
 
 def _stopped_in_time(job: Job, *effects: Effect) -> Next:
@@ -434,11 +448,9 @@ def _more_time_than_paid(job: Job, _: MoreThanPaid) -> Next:
 
 @on(MoreThanPaid, *IN_SLURM, when=_can_be_put_back)
 def _put_back(job: Job, _: MoreThanPaid) -> Next:
-    """`LimitApplied` counts it: looks before the worker has done it prove nothing against the owner."""
-    return replace(job, poll_count=0), (
-        Effect(EffectKind.TOP_UP),
-        Effect(EffectKind.POLL_SLURM, LOOK_AFTER_S * 2**job.put_back),
-    )
+    """`LimitApplied` counts the put-back. A look before the worker has put the job back proves nothing against the owner."""
+    look_in_s = LOOK_AFTER_S * 2**job.put_back
+    return replace(job, poll_count=0), (Effect(EffectKind.TOP_UP), Effect(EffectKind.POLL_SLURM, look_in_s))
 
 
 @on(MoreThanPaid, *IN_SLURM, when=_is_not_stopped)
@@ -457,24 +469,28 @@ def _slurm_ended(job: Job, event: SlurmCompleted) -> Next:
     ended, effects = _end(job, outcome)
     if not event.may_requeue:
         return ended, effects
-    return replace(ended, stop=job.stop or Stop(outcome.status, REQUEUEABLE)), (*effects, Effect(EffectKind.CANCEL))
+    stopped = replace(ended, stop=job.stop or Stop(outcome.status, REQUEUEABLE))
+    return stopped, (*effects, Effect(EffectKind.CANCEL))
 
 
 def _billed(job: Job, event: SlurmCompleted) -> Outcome:
     """The outcome with the seconds of all runs, and with the supervisor's reason if the supervisor stopped the job."""
-    elapsed_s = billed_s(job.limit_min, _before_s(job, event), event.outcome.elapsed_s)
+    elapsed_s = billed_s(job.limit_min, _earlier_runs_s(job, event), event.outcome.elapsed_s)
     outcome = replace(event.outcome, elapsed_s=elapsed_s)
     if job.stop is None or job.cancel_requested:
         return outcome
-    status = job.stop.status if outcome.status is ChainStatus.CANCELLED else outcome.status
-    return replace(outcome, status=status, reason=job.stop.reason)
+    if outcome.status is ChainStatus.CANCELLED:
+        return replace(outcome, status=job.stop.status, reason=job.stop.reason)
+    return replace(outcome, reason=job.stop.reason)
 
 
-def _before_s(job: Job, event: SlurmCompleted) -> int:
+def _earlier_runs_s(job: Job, event: SlurmCompleted) -> int:
     """The seconds of the earlier runs. If accounting knows fewer runs than the looks saw, the higher number counts."""
     if event.earlier_s is None:
         return job.earlier_s
-    return event.earlier_s if event.earlier_runs >= len(job.runs) - 1 else max(event.earlier_s, job.earlier_s)
+    if event.earlier_runs < len(job.runs) - 1:
+        return max(event.earlier_s, job.earlier_s)
+    return event.earlier_s
 
 
 def _is_billed_and_the_same(job: Job, event: RunsAfterItsEnd) -> bool:
@@ -483,7 +499,7 @@ def _is_billed_and_the_same(job: Job, event: RunsAfterItsEnd) -> bool:
 
 @on(RunsAfterItsEnd, State.ENDED, State.SETTLED, when=_is_billed_and_the_same)
 def _runs_once_more(job: Job, _: RunsAfterItsEnd) -> Next:
-    """The bill stays as it is. SLURM is asked to end the later run."""
+    """The bill stays as it is. The effect CANCEL ends the later run."""
     assert job.outcome is not None  # noqa: S101  the rule's condition
     return replace(job, stop=job.stop or Stop(job.outcome.status, REQUEUEABLE)), (Effect(EffectKind.CANCEL),)
 
@@ -496,8 +512,9 @@ def _slurm_lost(job: Job, event: SlurmJobMissing) -> Next:
 
 def _end(job: Job, outcome: Outcome) -> Next:
     ended = replace(job, state=State.ENDED, outcome=outcome, status_message=outcome.reason)
-    tell = (Effect(EffectKind.NOTIFY_CUSTOMER),) if outcome.reason else ()
-    return ended, (Effect(EffectKind.REPORT), *tell)
+    if not outcome.reason:
+        return ended, (Effect(EffectKind.REPORT),)
+    return ended, (Effect(EffectKind.REPORT), Effect(EffectKind.NOTIFY_CUSTOMER))
 
 
 # --- what the customer wants ------------------------------------------------------------------------------------------
@@ -519,22 +536,25 @@ def _cancelled_in_slurm(job: Job, _: CancelRequested) -> Next:
 
 
 def _is_a_new_top_up(job: Job, event: ToppedUp) -> bool:
-    known = {top_up.key: top_up for top_up in job.top_ups}
-    counted = event.key in known and known[event.key].block is not None
-    return not counted and not is_final(job)
+    for top_up in job.top_ups:
+        if top_up.key == event.key and top_up.block is not None:
+            return False  # it counts already
+    return not is_final(job)
 
 
 @on(ToppedUp, when=_is_a_new_top_up)
 def _topped_up(job: Job, event: ToppedUp) -> Next:
-    known = {top_up.key: top_up for top_up in job.top_ups}
-    known[event.key] = TopUp(event.key, event.minutes, event.at[0] if event.at else 0)
-    longer = replace(job, top_ups=tuple(known.values()))
+    block = event.at[0] if event.at else 0
+    top_ups = {top_up.key: top_up for top_up in job.top_ups}
+    top_ups[event.key] = TopUp(event.key, event.minutes, block)
+    longer = replace(job, top_ups=tuple(top_ups.values()))
     return longer, limit_to_apply(longer)
 
 
 def _is_another_limit(job: Job, event: LimitApplied) -> bool:
-    longer = job.applied_limit_min is None or event.limit_min > job.applied_limit_min
-    return longer or event.limit_min == job.run_limit_min or event.put_back
+    if job.applied_limit_min is None or event.limit_min > job.applied_limit_min:
+        return True
+    return event.limit_min == job.run_limit_min or event.put_back
 
 
 @on(LimitApplied, when=_is_another_limit)
@@ -543,7 +563,7 @@ def _limit_applied(job: Job, event: LimitApplied) -> Next:
     return applied, limit_to_apply(applied)
 
 
-# --- what the contract says -------------------------------------------------------------------------------------------
+# --- what the contract shows ------------------------------------------------------------------------------------------
 
 
 def _is_later(job: Job, event: ChainStatusObserved) -> bool:
@@ -559,10 +579,11 @@ def _is_believed(job: Job, event: ChainStatusObserved) -> bool:
     if not _is_later(job, event) or is_final(job):
         return False
     if job.claim_reverted_by_reorg and not event.status.cold:
-        return False  # only a claim, or the question that ends the doubt, shows whose job it is
-    taken_away = event.at is None and event.status < ChainStatus.SCHEDULED
-    # The status has no place on chain, and we did not give the job back: a block may be lost. The scan finds that.
-    return not taken_away or job.state is State.REFUSED
+        return False  # only a new claim, or the contract's answer at the end of the doubt, shows whose job it is
+    if event.at is None and event.status < ChainStatus.SCHEDULED:
+        # The status has no place on chain. If we did not give the job back, a block may be lost: the scan finds that.
+        return job.state is State.REFUSED
+    return True
 
 
 def _is_over_on_chain(job: Job, event: ChainStatusObserved) -> bool:
@@ -594,9 +615,8 @@ def _lost(job: Job, event: ChainStatusObserved) -> Next:
 
 @on(ChainStatusObserved, when=_is_believed)
 def _chain_status_rises(job: Job, event: ChainStatusObserved) -> Next:
-    return replace(
-        job, chain_position=event.at or job.chain_position, chain_status=max(event.status, job.chain_status)
-    ), ()
+    status = max(event.status, job.chain_status)
+    return replace(job, chain_position=event.at or job.chain_position, chain_status=status), ()
 
 
 on(Reorganised)(reorganised)
@@ -623,7 +643,7 @@ def _overlooked(job: Job, event: EffectMissing) -> Next:
 
 
 @on(EffectCompleted)
-def _carried(job: Job, _: EffectCompleted) -> Next:
+def _effect_carried_out(job: Job, _: EffectCompleted) -> Next:
     return job, ()
 
 
@@ -638,7 +658,7 @@ def _cancelled_by_the_operator_before_submission(job: Job, event: OperatorCancel
 
 @on(OperatorCancelled, *IN_SLURM, when=_is_not_being_stopped)
 def _cancelled_by_the_operator(job: Job, event: OperatorCancelled) -> Next:
-    """SLURM's word on the end counts, so that the seconds that the job ran are billed."""
+    """The end that SLURM shows counts, so that the seconds that the job ran are billed."""
     return replace(job, stop=Stop(ChainStatus.CANCELLED, event.reason)), (Effect(EffectKind.CANCEL),)
 
 

@@ -16,21 +16,27 @@ MAX_CHARACTERS = 6000  # of a line; one job takes less than 200
 
 def with_news(before: Mapping[JobId, Job], after: Mapping[JobId, Job]) -> list[Job]:
     """Return the jobs about which something is new. That a job was looked at once more is no news."""
-    return [job for job_id, job in after.items() if job_id not in before or _new(before[job_id]) != _new(job)]
+    changed = list[Job]()
+    for job_id, job in after.items():
+        if job_id not in before or _without_looks(before[job_id]) != _without_looks(job):
+            changed.append(job)
+    return changed
 
 
-def _new(job: Job) -> Job:
+def _without_looks(job: Job) -> Job:
     return replace(job, poll_count=0, runs=(), applied_limit_min=None)
 
 
 def summary(jobs: Iterable[Job]) -> str | None:
     """Return the line, with the jobs that failed first; None if there is no job."""
-    found = sorted(jobs, key=lambda job: not has_failed(job))
-    if not found:
+    failed_first = sorted(jobs, key=lambda job: not has_failed(job))
+    if not failed_first:
         return None
-    line = "; ".join(map(_about, found[:MAX_JOBS]))
-    rest = len(found) - MAX_JOBS
-    return line if rest <= 0 else f"{line}; and {rest} more"
+    line = "; ".join(map(_about, failed_first[:MAX_JOBS]))
+    rest = len(failed_first) - MAX_JOBS
+    if rest <= 0:
+        return line
+    return f"{line}; and {rest} more"
 
 
 def has_failed(job: Job) -> bool:
@@ -39,9 +45,19 @@ def has_failed(job: Job) -> bool:
 
 
 def _about(job: Job) -> str:
-    outcome = job.outcome
-    words = [job.state.value] if outcome is None else [job.state.value, outcome.status.name]
-    if outcome is not None and has_failed(job):
-        words = [JOB_FAILED] if outcome.status is ChainStatus.FAILED else [JOB_FAILED, f"({outcome.status.name})"]
-    slurm = [] if job.slurm_id is None else [f"slurm:{job.slurm_id}"]
-    return " ".join([*words, job.job_id, *slurm, f"customer:{job.customer}"])
+    words = [*_state_words(job), job.job_id]
+    if job.slurm_id is not None:
+        words.append(f"slurm:{job.slurm_id}")
+    words.append(f"customer:{job.customer}")
+    return " ".join(words)
+
+
+def _state_words(job: Job) -> list[str]:
+    if job.outcome is None:
+        return [job.state.value]
+    status = job.outcome.status
+    if status is ChainStatus.FAILED:
+        return [JOB_FAILED]
+    if status in FAILURES:
+        return [JOB_FAILED, f"({status.name})"]
+    return [job.state.value, status.name]

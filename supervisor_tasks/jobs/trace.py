@@ -1,12 +1,13 @@
 """What a job's trace consists of. Pure.
 
 The ids follow from the cluster and the job's id. So each process derives them by itself, and no process passes anything
-on to another one. All spans of a job hang on one root, which the process sends that records the job's end on chain.
+on to another one. All spans of a job hang on one root. The process that records the job's end on chain sends the root.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 from supervisor_tasks.jobs.model import Job, JobId, State
@@ -52,10 +53,10 @@ class Tracer(Protocol):
     """Where spans go. No method waits for anything or raises."""
 
     def span(self, job_id: JobId, name: str, begun_s: float, ended_s: float, **attributes: Value) -> None:
-        """Tell of something that this process did or heard for a job, in Unix times."""
+        """Send a span of something that this process did or received for a job. Times are Unix times."""
 
     def ended(self, jobs: Sequence[Job]) -> None:
-        """Tell that this process has recorded the end of these jobs on chain."""
+        """Send the spans of these jobs: this process has recorded their end on chain."""
 
     def close(self) -> None:
         """Send what is left, within a few seconds."""
@@ -99,9 +100,15 @@ def spans_of(cluster: str, job: Job, history: Sequence[Recorded], signed_s: floa
     if not ended:
         return []
     life, is_first = ended[-1], ended[-1] is lives[0]
-    root = span_id(cluster, job.job_id)
-    whole = root if is_first else span_id(cluster, job.job_id, "again", life[0].place)
-    begun_s = min(life[0].at_s, signed_s) if is_first and signed_s is not None else life[0].at_s
+    begun_s = life[0].at_s
+    root_id = span_id(cluster, job.job_id)
+    if is_first:
+        life_id, parent_id, name = root_id, None, ROOT
+        if signed_s is not None:
+            begun_s = min(begun_s, signed_s)
+    else:
+        life_id = span_id(cluster, job.job_id, "again", life[0].place)
+        parent_id, name = root_id, AGAIN
     about = {"job_id": job.job_id, "cluster": cluster, "customer": job.customer}
 
     def made(number: int, parent: int | None, name: str, since_s: float, until_s: float, **more: Value) -> Span:
@@ -116,47 +123,44 @@ def spans_of(cluster: str, job: Job, history: Sequence[Recorded], signed_s: floa
         )
 
     result = _result(job)
-    spans = [
-        made(
-            whole,
-            None if is_first else root,
-            ROOT if is_first else AGAIN,
-            begun_s,
-            life[-1].at_s,
-            tx_hash=job.claim_key.rpartition(":")[0],
-            **result,
-        )
-    ]
+    tx_hash = job.claim_key.rpartition(":")[0]
+    spans = [made(life_id, parent_id, name, begun_s, life[-1].at_s, tx_hash=tx_hash, **result)]
     for first, after in _states(life):
         number = span_id(cluster, job.job_id, "state", first.place)
-        spans.append(made(number, whole, first.state.value, first.at_s, after.at_s))
+        spans.append(made(number, life_id, first.state.value, first.at_s, after.at_s))
     return spans
 
 
 def _result(job: Job) -> dict[str, Value]:
-    found: dict[str, Value] = {"state": job.state.value, "status": job.chain_status.name}
-    return found if job.slurm_id is None else found | {"slurm_id": int(job.slurm_id)}
+    result: dict[str, Value] = {"state": job.state.value, "status": job.chain_status.name}
+    if job.slurm_id is not None:
+        result["slurm_id"] = int(job.slurm_id)
+    return result
 
 
 def _lives(history: Sequence[Recorded]) -> list[list[Recorded]]:
     """Return the events of each life: from the beginning, or from the first event after an end, to the next end."""
     lives: list[list[Recorded]] = []
     for event in history:
-        over = not lives or lives[-1][-1].is_end
-        if lives and over and event.is_end:
-            continue  # it says the end again
-        if over:
-            lives.append([])
-        lives[-1].append(event)
+        if not lives:
+            lives.append([event])
+        elif not lives[-1][-1].is_end:
+            lives[-1].append(event)
+        elif not event.is_end:  # an end after an end only repeats it
+            lives.append([event])
     return lives
 
 
 def _states(life: Sequence[Recorded]) -> list[tuple[Recorded, Recorded]]:
-    """Return for each state of a life the event that began it, and the one that ended it."""
-    begun = [
-        event for before, event in zip((None, *life), life, strict=False) if not before or before.state != event.state
-    ]
-    following = [*begun[1:], life[-1]]
-    return [
-        (first, after) for first, after in zip(begun, following, strict=True) if first is not after or not first.is_end
-    ]
+    """Return for each state of a life the event that began it, and the one that ended it. If the last event is an end
+    that begins a state, that state has no pair.
+    """
+    begun = list[Recorded]()
+    for event in life:
+        if not begun or begun[-1].state != event.state:
+            begun.append(event)
+    last = life[-1]
+    states = list(pairwise(begun))
+    if begun[-1] is not last or not last.is_end:
+        states.append((begun[-1], last))
+    return states
