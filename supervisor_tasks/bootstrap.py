@@ -28,7 +28,8 @@ from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_definitions import JobDefinitions
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.indexer.new_blocks import NewBlocks
-from supervisor_tasks.jobs.batch import BATCH_POLICIES, Batch
+from supervisor_tasks.jobs.batch import Batch
+from supervisor_tasks.jobs.batch_policies import BATCH_POLICIES
 from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.database import open_engine

@@ -1,6 +1,9 @@
 """Claim: take the jobs, cancellations and top-ups that the contract has for this provider."""
 
 import secrets
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -42,15 +45,14 @@ def look(context: WorkerContext, head: int | None = None) -> bool:
         readings[CLAIMABLE] = demand.claimable
         wallet_watched(context, demand)
         _record_registration(context, demand.permission)
-        for purpose, number in _numbers(demand).items():
-            if not number:
-                claim_backoff.record_estimate_ok(context.ledger, purpose)  # no estimate, so no refusal
+        _end_refusals(context.ledger, _numbers(demand))
         if not demand.claimable:
             context.ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
     return any(_numbers(demand).values())
 
 
 def _numbers(demand: Demand) -> dict[str, int]:
+    """How many claims of each purpose the contract would accept."""
     return {
         "claim": demand.claimable,
         "claim-cancelling": demand.cancelling,
@@ -71,94 +73,55 @@ def _claim(context: WorkerContext) -> bool:
         demand = chain.contract.demand()
         alarms = wallet_watched(context, demand)
         _record_registration(context, demand.permission)
-        _send(context, demand, alarms)
+        wanted = _numbers(demand)
+        wanted["claim"] = min(demand.claimable, _room(context, demand, alarms))
+        _end_refusals(context.ledger, wanted)
+        writes, no_estimate = _new_claims(context, wanted)
+        if writes:
+            chain.wallet.send(writes)
+            log.info("claims_sent", **{purpose: number for purpose, number in wanted.items() if number})
+            chain.wake("collect_receipts")
+        if no_estimate is not None:
+            raise no_estimate
     return False
 
 
 def _record_registration(context: WorkerContext, permission: ClaimPermission) -> None:
     """Store our permission, and wake the registration at once when the grid has approved, removed or banned us."""
     facts = Registrations(context.ledger.facts)
-    if (
-        facts.learn_permission(permission.valid, permission.waiting, permission.banned)
-        and context.offer_side is not None
-    ):
+    is_news = facts.learn_permission(permission.valid, permission.waiting, permission.banned)
+    if is_news and context.offer_side is not None:
         context.offer_side.wake()
 
 
-def _send(context: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> None:
-    chain = context.chain
-    wanted = _numbers(demand) | {"claim": min(demand.claimable, _room(context, demand, alarms))}
-    for purpose in (purpose for purpose, number in wanted.items() if not number):
-        claim_backoff.record_estimate_ok(context.ledger, purpose)  # no estimate, so no refusal
-    if not any(wanted.values()):
-        return
-    under_way = [transaction.purpose for transaction in chain.wallet.open_transactions()]
-    writes, failed = list[Write](), None
+def _end_refusals(ledger: Ledger, wanted: Mapping[str, int]) -> None:
+    """Forget the refused estimates of purposes without anything to claim: no estimate is made, so none is refused."""
     for purpose, number in wanted.items():
+        if not number:
+            claim_backoff.record_estimate_ok(ledger, purpose)
+
+
+def _new_claims(context: WorkerContext, wanted: Mapping[str, int]) -> tuple[list[Write], NoEstimateError | None]:
+    """The claims to write, without those that are under way. If the node has no estimate for a purpose, its error is
+    returned beside the claims of the other purposes.
+    """
+    asked = {purpose: number for purpose, number in wanted.items() if number}
+    if not asked:
+        return [], None
+    chain = context.chain
+    under_way = Counter(transaction.purpose for transaction in chain.wallet.open_transactions())
+    writes, no_estimate = list[Write](), None
+    for purpose, number in asked.items():
+        allowed = claim_backoff.allowed_in_flight(context.ledger, purpose, min(number, chain.claim_batch))
         try:
-            most = claim_backoff.allowed_in_flight(context.ledger, purpose, min(number, chain.claim_batch))
-            writes += _writes(context, purpose, most - under_way.count(purpose))
+            writes += _writes(context, purpose, allowed - under_way[purpose])
         except NoEstimateError as error:
-            failed = error  # the other purposes go on
-    if writes:
-        chain.wallet.send(writes)
-        log.info("claims_sent", **{purpose: number for purpose, number in wanted.items() if number})
-        chain.wake("collect_receipts")
-    if failed is not None:
-        raise failed
-
-
-def _room(context: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> int:
-    """How many jobs may be claimed now. Claims that are under way go on in any case."""
-    ledger = context.ledger
-    if not demand.claimable:
-        ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
-        return 0
-    standing = sorted(alarms & STOPS_CLAIMS)
-    because = [*standing, *(switch for switch in Switch if ledger.switches.is_set(switch))]
-    if because:
-        log.info("not_claiming", claimable=demand.claimable, because=because)
-        return 0
-    if not demand.permission.valid:
-        log.info(
-            "not_claiming", claimable=demand.claimable, because="the grid has not approved this provider, or banned it"
-        )
-        return 0
-    if not slurm_is_healthy(ledger):
-        log.warning("slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.ticks.age_s(SLURM_ANSWERED))
-        return 0
-    return _places(context, demand)
-
-
-def _places(context: WorkerContext, demand: Demand) -> int:
-    """How many more jobs have room. The ledger is asked for each customer's share only when the room may be full."""
-    chain, ledger = context.chain, context.ledger
-    number = ledger.count_in_states(WAITING)
-    if number < chain.claim_max_waiting:
-        ledger.alarms.off(AlarmName.CLAIMS_FULL)
-        return chain.claim_max_waiting - number
-    waiting, room = _waiting(ledger), Room(chain.claim_max_waiting, chain.claim_customer_share)
-    left = room.left(waiting)
-    if left:
-        ledger.alarms.off(AlarmName.CLAIMS_FULL)
-        return left
-    full = f"{number} jobs wait, {chain.claim_max_waiting} at most may (CLAIM_MAX_WAITING)"
-    log.info("not_claiming", claimable=demand.claimable, because=full)
-    advice = "end jobs that are held (scancel), or raise CLAIM_MAX_WAITING"
-    ledger.alarms.on(AlarmName.CLAIMS_FULL, waiting=number, customers=room.told(waiting), advice=advice)
-    return 0
-
-
-def _waiting(ledger: Ledger) -> dict[str, Waits]:
-    found = dict[str, Waits]()
-    for customer, seen, number in ledger.journal.waiting(WAITING):
-        waits = found.get(customer, Waits())
-        held = seen is not None and is_held(seen)
-        found[customer] = Waits(waits.turn + number * (not held), waits.held + number * held)
-    return found
+            no_estimate = error
+    return writes, no_estimate
 
 
 def _writes(context: WorkerContext, purpose: str, number: int) -> list[Write]:
+    """So many claims of one purpose; none if the contract would refuse one now. Raises NoEstimateError."""
     if number <= 0:
         return []
     data = CALLS[purpose].encode()
@@ -172,3 +135,53 @@ def _writes(context: WorkerContext, purpose: str, number: int) -> list[Write]:
     claim_backoff.record_estimate_ok(context.ledger, purpose)
     # All claims are alike: a random intent distinguishes them.
     return [Write(f"{purpose}:{secrets.token_hex(8)}", purpose, data, gas=gas + MORE_GAS) for _ in range(number)]
+
+
+def _room(context: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> int:
+    """How many jobs may be claimed now. Claims that are under way go on in any case."""
+    ledger = context.ledger
+    if not demand.claimable:
+        ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
+        return 0
+    reasons = [*sorted(alarms & STOPS_CLAIMS), *(switch for switch in Switch if ledger.switches.is_set(switch))]
+    if reasons:
+        log.info("not_claiming", claimable=demand.claimable, because=reasons)
+        return 0
+    if not demand.permission.valid:
+        reason = "the grid has not approved this provider, or banned it"
+        log.info("not_claiming", claimable=demand.claimable, because=reason)
+        return 0
+    if not slurm_is_healthy(ledger):
+        log.warning("slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.ticks.age_s(SLURM_ANSWERED))
+        return 0
+    return _places(context, demand)
+
+
+def _places(context: WorkerContext, demand: Demand) -> int:
+    """How many more jobs have room. The ledger is asked for each customer's share only when the room may be full."""
+    chain, ledger = context.chain, context.ledger
+    jobs = ledger.count_in_states(WAITING)
+    if jobs < chain.claim_max_waiting:
+        ledger.alarms.off(AlarmName.CLAIMS_FULL)
+        return chain.claim_max_waiting - jobs
+    waiting, room = _waiting_by_customer(ledger), Room(chain.claim_max_waiting, chain.claim_customer_share)
+    places = room.left(waiting)
+    if places:
+        ledger.alarms.off(AlarmName.CLAIMS_FULL)
+        return places
+    reason = f"{jobs} jobs wait, {chain.claim_max_waiting} at most may (CLAIM_MAX_WAITING)"
+    log.info("not_claiming", claimable=demand.claimable, because=reason)
+    advice = "end jobs that are held (scancel), or raise CLAIM_MAX_WAITING"
+    ledger.alarms.on(AlarmName.CLAIMS_FULL, waiting=jobs, customers=room.told(waiting), advice=advice)
+    return 0
+
+
+def _waiting_by_customer(ledger: Ledger) -> dict[str, Waits]:
+    found = dict[str, Waits]()
+    for customer, seen, jobs in ledger.journal.waiting(WAITING):
+        waits = found.get(customer, Waits())
+        if seen is not None and is_held(seen):
+            found[customer] = replace(waits, held=waits.held + jobs)
+        else:
+            found[customer] = replace(waits, turn=waits.turn + jobs)
+    return found

@@ -31,13 +31,22 @@ def plausible_ids(
     cluster, ledger = context.slurm.cluster, context.ledger
     controller, now_s = cluster.controller(), cluster.now_s()
     named = {number for number in named if can_be_given(number, controller.max_id)}
-    highest = max(controller.next_id - 1, ledger.highest_recognised_id()) if controller.next_id else max(named)
+    highest = highest_given(controller.next_id, ledger.highest_recognised_id(), named)
     last = Last(highest, controller.runs_for_s(now_s), ledger.recognised_as(named))
     free = named - cluster.known_ids(named)
     plausible = dict[JobId, set[SlurmId]]()
     for job_id, numbers in called_ids.items():
         plausible[job_id] = {number for number in free & {*numbers} if last.may_be(job_id, number, ago_s[job_id])}
     return plausible
+
+
+def highest_given(next_id: int, recognised_id: int, named: Collection[SlurmId]) -> int:
+    """The highest id that SLURM can have given. If slurmctld does not show its next id (0), any id in a callback may
+    have been given. `recognised_id` is the highest id under which a look has recognised a job. Pure.
+    """
+    if next_id:
+        return max(next_id - 1, recognised_id)
+    return max(named, default=recognised_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Report: write the true status of each job to the contract, by the shortest path that the contract accepts."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import structlog
@@ -14,7 +15,7 @@ from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Job, JobId, pen
 from supervisor_tasks.ledger import changed_jobs
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.wallet.gas import RevertedError
+from supervisor_tasks.wallet.gas import Estimate, RevertedError
 from supervisor_tasks.wallet.wallet import Write
 
 log = structlog.get_logger()
@@ -47,112 +48,27 @@ def _report(context: WorkerContext) -> bool:
 
 
 def _write(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
+    """Send the transactions that the contract lacks. Effects whose transaction has reverted too often are parked."""
     jobs = context.ledger.jobs({effect.job_id for effect in effects})
-    plans = {effect: _path(jobs[effect.job_id], effect.kind) for effect in effects}
+    plans = {effect: _steps(jobs[effect.job_id], effect.kind) for effect in effects}
     missing = context.chain.wallet.missing([write.intent for write in chain.from_iterable(plans.values())])
     reverted = _reverted(context, plans, missing)
-    hopeless = {effect: times for effect, times in reverted.items() if times >= MAX_REVERTED}
-    rest = {effect: plan for effect, plan in plans.items() if effect not in hopeless}
-    refused = _send(context, rest, missing, reverted.keys())
-    changed_jobs.add(jobs[effect.job_id] for effect, plan in rest.items() if _first(plan, missing))
-    _reconcile(context, jobs, refused)
-    for effect, times in hopeless.items():
-        _park_hopeless(context, effect, plans[effect], times)
+    going_on = {effect: steps for effect, steps in plans.items() if reverted.get(effect, 0) < MAX_REVERTED}
+    refused = _send(context, going_on, missing, reverted.keys())
+    changed_jobs.add(jobs[effect.job_id] for effect, steps in going_on.items() if _next(steps, missing))
+    _explain_refusals(context, jobs, refused)
+    _park_hopeless(context, plans, reverted)
 
 
-def _park_hopeless(context: WorkerContext, effect: OpenEffect, plan: Sequence[Write], times: int) -> None:
-    wanted = [write.purpose for write in plan]
-    park(context.ledger, effect, f"its transaction was mined and reverted {times} times", wanted=wanted)
-
-
-def _reverted(context: WorkerContext, plans: Plans, missing: set[str]) -> dict[OpenEffect, int]:
-    """How often the next transaction of each effect was mined and reverted, at our cost. Effects that have not been
-    refused, or not since `supervisor job retry`, are left out: they are tried once more.
-    """
-    again = dict[OpenEffect, Write]()
-    for effect, plan in plans.items():
-        write = _first(plan, missing)
-        if write is not None and effect.contract_rejections:
-            again[effect] = write
-    intents = {write.intent: write.job_id or "" for write in again.values()}
-    times = context.chain.wallet.book.reverted(intents) if intents else {}
-    return {effect: times[write.intent] for effect, write in again.items() if times.get(write.intent)}
-
-
-def _first(plan: list[Write], missing: set[str]) -> Write | None:
-    """The next step, unless its transaction is under way."""
-    return plan[0] if plan and plan[0].intent in missing else None
-
-
-def _send(
-    context: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]
-) -> list[tuple[OpenEffect, RevertedError]]:
-    """Write the missing transactions. Returns the effects whose next step the contract would refuse, and why. If the
-    node has no estimate for a step, only that effect is postponed.
-    """
-    plans = dict(plans)
-    firsts = {effect: write for effect, plan in plans.items() if (write := _first(plan, missing))}
-    gas, refused = dict[str, int](), list[tuple[OpenEffect, RevertedError]]()
-    estimates = context.chain.wallet.estimate(list(firsts.values())) if firsts else []
-    for (effect, write), estimate in zip(firsts.items(), estimates, strict=True):
-        if isinstance(estimate, int):
-            gas[write.intent] = estimate
-            continue
-        del plans[effect]
-        if isinstance(estimate, RevertedError):
-            refused.append((effect, estimate))
-        else:
-            log.warning("report_not_estimated", job_id=effect.job_id, attempts=effect.attempts, error=str(estimate))
-            context.ledger.effects.postpone([effect], retry_delay_s(effect.attempts), str(estimate))
-    _write_steps(context, plans, missing, gas)
-    _wait(context, plans, missing, reverted)
-    return refused
-
-
-def _write_steps(context: WorkerContext, plans: Plans, missing: set[str], gas: dict[str, int]) -> None:
-    """Send the steps that are missing, and have their receipts collected."""
-    writes = [_with_gas(write, gas) for plan in plans.values() for write in plan if write.intent in missing]
-    if writes and context.chain.wallet.send(writes):
-        log.info("reports_sent", transactions=len(writes), jobs=[effect.job_id for effect in plans][:20])
-    if plans:
-        context.chain.wake("collect_receipts")
-
-
-def _is_sent(plan: Sequence[Write], missing: set[str]) -> bool:
-    return missing.isdisjoint(write.intent for write in plan)
-
-
-def _wait(context: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]) -> None:
-    """Postpone the effects until their receipts can be there. Effects whose transaction was sent before, or has
-    reverted, make no progress: the ledger keeps since when, and an alarm is raised when that lasts.
-    """
-    again, waiting, fresh = list[OpenEffect](), list[OpenEffect](), list[OpenEffect]()
-    for effect, plan in plans.items():
-        if effect in reverted:
-            again.append(effect)
-        elif plan and _is_sent(plan, missing):
-            waiting.append(effect)
-        else:
-            fresh.append(effect)
-    context.ledger.effects.postpone(fresh, REPORT_AGAIN_S)
-    context.ledger.effects.postpone(waiting, REPORT_AGAIN_S, "its transaction is not mined yet", waits=True)
-    context.ledger.effects.postpone(
-        again, REPORT_AGAIN_S, "its transaction has reverted and was sent again", waits=True
-    )
-
-
-def _path(job: Job, kind: EffectKind) -> list[Write]:
+def _steps(job: Job, kind: EffectKind) -> list[Write]:
+    """The transactions that lead to the status which the contract has to show, in order."""
     if kind is EffectKind.RETURN_JOB:
         return [Write(_intent(job, "REFUSE"), "refuse", refuse_call(job.job_id), job.job_id)]
-    return [
-        Write(
-            _intent(job, step.status.name),
-            f"report {step.status.name}",
-            report_call(job.job_id, step),
-            job.job_id,
-        )
-        for step in pending_reports(job)
-    ]
+    steps = list[Write]()
+    for update in pending_reports(job):
+        name = update.status.name
+        steps.append(Write(_intent(job, name), f"report {name}", report_call(job.job_id, update), job.job_id))
+    return steps
 
 
 def _intent(job: Job, name: str) -> str:
@@ -162,42 +78,133 @@ def _intent(job: Job, name: str) -> str:
     return f"{job.claim_key}:{job.job_id}:{name}"
 
 
-def _with_gas(write: Write, estimates: dict[str, int]) -> Write:
-    gas = estimates.get(write.intent, FOLLOWING_GAS + GAS_PER_BYTE * len(write.data) // 2)
-    return Write(write.intent, write.purpose, write.data, write.job_id, gas)
+def _next(steps: Sequence[Write], missing: set[str]) -> Write | None:
+    """The next step, unless its transaction is under way."""
+    return steps[0] if steps and steps[0].intent in missing else None
+
+
+def _reverted(context: WorkerContext, plans: Plans, missing: set[str]) -> dict[OpenEffect, int]:
+    """How often the next transaction of each effect was mined and reverted, at our cost. Effects that have not been
+    refused, or not since `supervisor job retry`, are left out: they are tried once more.
+    """
+    refused_before = dict[OpenEffect, Write]()
+    for effect, steps in plans.items():
+        write = _next(steps, missing)
+        if write is not None and effect.contract_rejections:
+            refused_before[effect] = write
+    if not refused_before:
+        return {}
+    job_ids = {write.intent: write.job_id or "" for write in refused_before.values()}
+    times = context.chain.wallet.book.reverted(job_ids)
+    return {effect: times[write.intent] for effect, write in refused_before.items() if times.get(write.intent)}
+
+
+def _park_hopeless(context: WorkerContext, plans: Plans, reverted: Mapping[OpenEffect, int]) -> None:
+    """Leave the effects to the operator whose transaction was mined and reverted MAX_REVERTED times."""
+    for effect, times in reverted.items():
+        if times >= MAX_REVERTED:
+            wanted = [write.purpose for write in plans[effect]]
+            park(context.ledger, effect, f"its transaction was mined and reverted {times} times", wanted=wanted)
+
+
+def _send(
+    context: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]
+) -> list[tuple[OpenEffect, RevertedError]]:
+    """Write the missing transactions. Returns the effects whose next step the contract would refuse, and why. If the
+    node has no estimate for a step, only that effect is postponed.
+    """
+    accepted, gas, refused = dict(plans), dict[str, int](), list[tuple[OpenEffect, RevertedError]]()
+    for effect, write, estimate in _estimates(context, plans, missing):
+        if isinstance(estimate, int):
+            gas[write.intent] = estimate
+            continue
+        del accepted[effect]
+        if isinstance(estimate, RevertedError):
+            refused.append((effect, estimate))
+        else:
+            log.warning("report_not_estimated", job_id=effect.job_id, attempts=effect.attempts, error=str(estimate))
+            context.ledger.effects.postpone([effect], retry_delay_s(effect.attempts), str(estimate))
+    if accepted:
+        _sign_and_send(context, accepted, missing, gas)
+        _await_receipts(context, accepted, missing, reverted)
+    return refused
+
+
+def _estimates(context: WorkerContext, plans: Plans, missing: set[str]) -> Iterator[tuple[OpenEffect, Write, Estimate]]:
+    """The node's estimate for the next step of each effect. The node cannot estimate a later step yet."""
+    steps = {effect: write for effect, steps in plans.items() if (write := _next(steps, missing))}
+    estimates = context.chain.wallet.estimate(list(steps.values())) if steps else []
+    return zip(steps, steps.values(), estimates, strict=True)
+
+
+def _sign_and_send(context: WorkerContext, plans: Plans, missing: set[str], gas: Mapping[str, int]) -> None:
+    """Send the steps that are missing, and have their receipts collected."""
+    writes = [_with_gas(write, gas) for steps in plans.values() for write in steps if write.intent in missing]
+    if writes and context.chain.wallet.send(writes):
+        log.info("reports_sent", transactions=len(writes), jobs=[effect.job_id for effect in plans][:20])
+    context.chain.wake("collect_receipts")
+
+
+def _with_gas(write: Write, estimates: Mapping[str, int]) -> Write:
+    following_gas = FOLLOWING_GAS + GAS_PER_BYTE * len(write.data) // 2
+    return replace(write, gas=estimates.get(write.intent, following_gas))
+
+
+def _await_receipts(context: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]) -> None:
+    """Postpone the effects until their receipts can be there. Effects whose transaction was sent before, or has
+    reverted, make no progress: the ledger keeps since when, and an alarm is raised when that lasts.
+    """
+    sent_again, waiting, sent = list[OpenEffect](), list[OpenEffect](), list[OpenEffect]()
+    for effect, steps in plans.items():
+        if effect in reverted:
+            sent_again.append(effect)
+        elif steps and missing.isdisjoint(write.intent for write in steps):
+            waiting.append(effect)
+        else:
+            sent.append(effect)
+    effects = context.ledger.effects
+    effects.postpone(sent, REPORT_AGAIN_S)
+    effects.postpone(waiting, REPORT_AGAIN_S, "its transaction is not mined yet", waits=True)
+    effects.postpone(sent_again, REPORT_AGAIN_S, "its transaction has reverted and was sent again", waits=True)
+
+
+def _explain_refusals(
+    context: WorkerContext, jobs: Mapping[JobId, Job], refused: Sequence[tuple[OpenEffect, RevertedError]]
+) -> None:
+    """Ask the contract for the status of jobs whose report it would refuse."""
+    if not refused:
+        return
+    seen_block = max(jobs[effect.job_id].chain_position[0] for effect, _ in refused)
+    statuses = context.chain.contract.statuses([effect.job_id for effect, _ in refused], seen_block)
+    for effect, error in refused:
+        status, _ = statuses.get(effect.job_id, (None, ""))  # None: the job's request was in a lost block
+        _explain_refusal(context, jobs[effect.job_id], effect, error, status)
+
+
+def _explain_refusal(
+    context: WorkerContext, job: Job, effect: OpenEffect, error: RevertedError, status: ChainStatus | None
+) -> None:
+    """Record the contract's status of a job whose report it would refuse. If the status explains the refusal, the
+    effect is due again. After UNEXPLAINED refusals that it does not explain, the effect is parked.
+    """
+    refusals, after = effect.contract_rejections + 1, job
+    on_chain = None if status is None else status.name
+    if status is not None:
+        after = context.ledger.record(JobChange(job.job_id, ChainStatusObserved(status)))[job.job_id]
+    log.warning("report_would_revert", job_id=job.job_id, error=str(error), on_chain=on_chain)
+    effects = context.ledger.effects
+    if _may_be_a_fork(context, job, status, refusals):
+        effects.postpone([effect], FORK_SHOWS_WITHIN_S, str(error), refused=True)
+    elif after != job:
+        effects.postpone([effect], 0.0)
+    elif refusals < UNEXPLAINED:
+        effects.postpone([effect], retry_delay_s(effect.attempts), str(error), refused=True)
+    else:
+        wanted = [step.status.name for step in pending_reports(job)]
+        park(context.ledger, effect, str(error), on_chain=on_chain, wanted=wanted)
 
 
 def _may_be_a_fork(context: WorkerContext, job: Job, status: ChainStatus | None, refusals: int) -> bool:
     """Whether the contract shows less than the ledger knows, as after a lost block. The scan finds that in time."""
     taken_back = status is None or status < job.chain_status
     return taken_back and context.chain.confirmations > 0 and refusals < TRIES_BEFORE_A_FORK_SHOWS
-
-
-def _reconcile(
-    context: WorkerContext, jobs: dict[JobId, Job], refused: Sequence[tuple[OpenEffect, RevertedError]]
-) -> None:
-    """Ask the contract for the status of jobs whose report it would refuse. If the status explains the refusal, the
-    ledger records it, and the effect is due again. After UNEXPLAINED refusals that it does not explain, the effect is
-    parked.
-    """
-    if not refused:
-        return
-    seen_block = max(jobs[effect.job_id].chain_position[0] for effect, _ in refused)
-    statuses = context.chain.contract.statuses([effect.job_id for effect, _ in refused], seen_block)
-    for effect, error in refused:
-        refusals = effect.contract_rejections + 1
-        before = after = jobs[effect.job_id]
-        status, _ = statuses.get(effect.job_id, (None, ""))  # None: the job's request was in a lost block
-        if status is not None:
-            after = context.ledger.record(JobChange(effect.job_id, ChainStatusObserved(status)))[effect.job_id]
-        on_chain = None if status is None else status.name
-        log.warning("report_would_revert", job_id=effect.job_id, error=str(error), on_chain=on_chain)
-        if _may_be_a_fork(context, before, status, refusals):
-            context.ledger.effects.postpone([effect], FORK_SHOWS_WITHIN_S, str(error), refused=True)
-        elif after != before:
-            context.ledger.effects.postpone([effect], 0.0)
-        elif refusals < UNEXPLAINED:
-            context.ledger.effects.postpone([effect], retry_delay_s(effect.attempts), str(error), refused=True)
-        else:
-            wanted = [step.status.name for step in pending_reports(before)]
-            park(context.ledger, effect, str(error), on_chain=on_chain, wanted=wanted)

@@ -1,11 +1,13 @@
 """Track: follow sent transactions until they are mined, and record what their receipts show about jobs."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import structlog
 
+from supervisor_tasks.chain.contract import ChainEvent
 from supervisor_tasks.chain.rpc.client import RpcError
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.crash_points import CrashPoint, crash_point
@@ -24,7 +26,7 @@ from supervisor_tasks.wallet.resubmit import resubmit_pending
 log = structlog.get_logger()
 
 POLL_S = 0.05  # between two questions for a new block while transactions are open and no subscription announces blocks
-TEND_EVERY_S = 1.0  # open transactions are looked at this often, also when no block comes
+LOOK_AGAIN_S = 1.0  # open transactions are looked at this often, also when no block comes
 MAX_PASS_S = 20.0  # of one pass; then the worker's thread is free again, and the tick is written
 
 
@@ -34,18 +36,19 @@ def collect_receipts(context: WorkerContext) -> None:
 
 
 def _follow(context: WorkerContext) -> bool:
-    deadline, tended_s, seen_block, heads = time.monotonic() + MAX_PASS_S, 0.0, "", context.chain.heads
-    while time.monotonic() < deadline:
+    heads = context.chain.heads
+    deadline_s, looked_s, seen_block = time.monotonic() + MAX_PASS_S, 0.0, ""
+    while time.monotonic() < deadline_s:
         announced = heads.count()
         block = context.chain.contract.rpc.call("eth_blockNumber")
-        if block != seen_block or time.monotonic() - tended_s > TEND_EVERY_S:
-            seen_block, tended_s = block, time.monotonic()
-            with reading_once():
-                goes_on = follow_once(context)
-            if not goes_on:
-                return False
-        else:
-            heads.wait(announced, TEND_EVERY_S if heads.live else POLL_S)
+        if block == seen_block and time.monotonic() - looked_s <= LOOK_AGAIN_S:
+            heads.wait(announced, LOOK_AGAIN_S if heads.live else POLL_S)
+            continue
+        seen_block, looked_s = block, time.monotonic()
+        with reading_once():
+            is_open = follow_once(context)
+        if not is_open:
+            return False
     return False
 
 
@@ -60,10 +63,10 @@ def follow_once(context: WorkerContext) -> bool:
         return False
     state = wallet.fetch_account_state()
     receipts = _receipts(context, transactions)
-    sure = _confirmed(context, receipts)
-    mined = [Mined.from_receipt(entry, sure[entry.id]) for entry in transactions if entry.id in sure]
+    confirmed = _confirmed(context, receipts)
+    mined = [Mined.from_receipt(entry, confirmed[entry.id]) for entry in transactions if entry.id in confirmed]
     if mined:
-        _settle(context, mined, list(sure.values()))
+        _settle(context, mined, list(confirmed.values()))
     resubmit_pending(context, [entry for entry in transactions if entry.id not in receipts], state)
     return len(mined) < len(transactions)
 
@@ -73,46 +76,76 @@ def _receipts(context: WorkerContext, transactions: Sequence[Sent]) -> dict[int,
     asked = [(entry.id, tx_hash) for entry in transactions for tx_hash in entry.hashes]
     with crash_point(CrashPoint.RECEIPT_READ):
         answers = context.chain.contract.rpc.batch([("eth_getTransactionReceipt", (tx_hash,)) for _, tx_hash in asked])
-    pairs = zip(asked, answers, strict=True)
-    return {row_id: answer for (row_id, _), answer in pairs if answer is not None and not isinstance(answer, RpcError)}
+    found = dict[int, dict[str, Any]]()
+    for (row_id, _), answer in zip(asked, answers, strict=True):
+        if answer is not None and not isinstance(answer, RpcError):
+            found[row_id] = answer
+    return found
 
 
 def _confirmed(context: WorkerContext, receipts: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
     """The receipts whose events a second endpoint shows too. The others are mined, and are read once it shows them."""
     contract = context.chain.contract
-    happened, _ = contract.decode_events(entry for receipt in receipts.values() for entry in receipt["logs"])
-    doubted = unconfirmed(context.ledger, contract, happened)
+    events, _ = contract.decode_events(_logs(receipts.values()))
+    doubted = unconfirmed(context.ledger, contract, events)
     return {row_id: receipt for row_id, receipt in receipts.items() if receipt["transactionHash"] not in doubted}
 
 
+def _logs(receipts: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    return chain.from_iterable(receipt["logs"] for receipt in receipts)
+
+
 def _settle(context: WorkerContext, mined: list[Mined], receipts: list[dict[str, Any]]) -> None:
+    """Commit the end of mined transactions with the events of jobs that their receipts show. Then wake what follows."""
     wallet, read_s = context.chain.wallet, time.time()
     reverted = wallet.why_reverted(mined)
-    happened = decode_logs(
-        context.ledger, context.chain.contract, (entry for receipt in receipts for entry in receipt["logs"])
-    )
-    changes = [JobChange(entry.job_id, entry.event) for entry in happened] + _true_statuses(context, mined, reverted)
+    _log_results(mined, reverted)
+    events = decode_logs(context.ledger, context.chain.contract, _logs(receipts))
+    changes = [JobChange(entry.job_id, entry.event) for entry in events]
+    failed = [result for result in mined if result.sent.job_id and not result.success]
+    changes += _statuses_on_chain(context, failed)
     context.ledger.record(*changes, also=lambda connection: wallet.close(connection, mined, reverted))
-    _trace(
-        context, mined, {entry.tx_hash: entry.job_id for entry in happened if isinstance(entry.event, Claimed)}, read_s
-    )
+    _trace(context, mined, events, read_s)
     claim_backoff.record_results(context.ledger, mined, reverted)
     _claim_more(context, mined)
-    again = [result.sent.job_id for result in mined if not result.success and result.sent.job_id]
+    again = [result.sent.job_id for result in failed if result.sent.job_id]
     if again:
         context.ledger.effects.reschedule_now(
             again, (EffectKind.REPORT, EffectKind.RETURN_JOB), "its transaction was mined and reverted"
         )
 
 
+def _log_results(mined: Sequence[Mined], reverted: Mapping[int, RevertedError]) -> None:
+    for result in mined:
+        log.info(
+            "transaction_mined" if result.success else "transaction_reverted",
+            purpose=result.sent.purpose,
+            job_id=result.sent.job_id,
+            tx_hash=result.hash,
+            block=result.block_number,
+            error=None if result.success else str(reverted[result.sent.id]),
+        )
+
+
+def _statuses_on_chain(context: WorkerContext, failed: Sequence[Mined]) -> list[JobChange]:
+    """The contract's status of the jobs whose transaction reverted, not older than that transaction."""
+    if not failed:
+        return []
+    job_ids = sorted({JobId(result.sent.job_id or "") for result in failed})
+    statuses = context.chain.contract.statuses(job_ids, not_before=max(result.block_number for result in failed))
+    return [JobChange(job_id, ChainStatusObserved(status)) for job_id, (status, _) in statuses.items()]
+
+
 def _claim_more(context: WorkerContext, mined: Sequence[Mined]) -> None:
     """Wake the claim if a full batch was mined: there may be more jobs. The next block's look comes a block later."""
-    if sum(result.sent.purpose == "claim" for result in mined) >= context.chain.claim_batch:
+    claims = sum(result.sent.purpose == "claim" for result in mined)
+    if claims >= context.chain.claim_batch:
         context.chain.wake("claim")
 
 
-def _trace(context: WorkerContext, mined: Sequence[Mined], claimed: Mapping[str, JobId], read_s: float) -> None:
-    """Tell of the transactions about jobs, from the last signature to the receipt. A claim is of the job that it got."""
+def _trace(context: WorkerContext, mined: Sequence[Mined], events: Sequence[ChainEvent], read_s: float) -> None:
+    """Trace the transactions about jobs, from the last signature to the receipt. A claim is about the job it got."""
+    claimed = {entry.tx_hash: entry.job_id for entry in events if isinstance(entry.event, Claimed)}
     for result in mined:
         job_id = result.sent.job_id or claimed.get(result.hash)
         if job_id is not None:
@@ -125,28 +158,3 @@ def _trace(context: WorkerContext, mined: Sequence[Mined], claimed: Mapping[str,
                 block=result.block_number,
                 success=result.success,
             )
-
-
-def _log_mined(result: Mined, reverted: Mapping[int, RevertedError]) -> None:
-    log.info(
-        "transaction_mined" if result.success else "transaction_reverted",
-        purpose=result.sent.purpose,
-        job_id=result.sent.job_id,
-        tx_hash=result.hash,
-        block=result.block_number,
-        error=None if result.success else str(reverted[result.sent.id]),
-    )
-
-
-def _true_statuses(context: WorkerContext, mined: list[Mined], reverted: dict[int, RevertedError]) -> list[JobChange]:
-    """The contract's present status of the jobs whose transactions it refused. A job that the contract does not have is
-    left out: its request was in a block that is lost, and the scan finds that.
-    """
-    for result in mined:
-        _log_mined(result, reverted)
-    failed = [entry for entry in mined if not entry.success and entry.sent.job_id]
-    if not failed:
-        return []
-    job_ids = sorted({JobId(entry.sent.job_id or "") for entry in failed})
-    statuses = context.chain.contract.statuses(job_ids, not_before=max(entry.block_number for entry in failed))
-    return [JobChange(job_id, ChainStatusObserved(status)) for job_id, (status, _) in statuses.items()]

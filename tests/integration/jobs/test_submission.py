@@ -22,7 +22,8 @@ from devgrid.machine import deadline
 from devgrid.options import Transport
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.batch import BATCH_POLICIES, Batch
+from supervisor_tasks.jobs.batch import Batch
+from supervisor_tasks.jobs.batch_policies import BATCH_POLICIES
 from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S
 from supervisor_tasks.jobs.events import (

@@ -1,7 +1,7 @@
 import pytest
 
 from supervisor_tasks.jobs.model import JobId, SlurmId
-from supervisor_tasks.jobs.plausible_callbacks import GIVEN_AND_FORGOTTEN, Last
+from supervisor_tasks.jobs.plausible_callbacks import GIVEN_AND_FORGOTTEN, Last, highest_given
 from supervisor_tasks.slurm.parsers import MAX_SLURM_ID, can_be_given
 
 OURS, ANOTHER = JobId("ours"), JobId("another")
@@ -28,3 +28,16 @@ def test_may_be(slurm_id: int, begun_ago_s: float, plausible: bool) -> None:
 @pytest.mark.parametrize(("number", "can"), [(0, False), (1, True), (MAX_SLURM_ID, True), (MAX_SLURM_ID + 1, False)])
 def test_can_be_given(number: int, can: bool) -> None:
     assert can_be_given(number) is can
+
+
+@pytest.mark.parametrize(
+    ("next_id", "recognised_id", "named", "highest"),
+    [
+        (101, 90, {SlurmId(500)}, 100),
+        (101, 120, {SlurmId(500)}, 120),  # a killed slurmctld gives ids again
+        (0, 90, {SlurmId(500), SlurmId(400)}, 500),
+        (0, 90, set(), 90),  # all ids in the callbacks are above MaxJobId
+    ],
+)
+def test_highest_given(next_id: int, recognised_id: int, named: set[SlurmId], highest: int) -> None:
+    assert highest_given(next_id, recognised_id, named) == highest

@@ -1,0 +1,76 @@
+"""Reads the stored callbacks. A callback is only a hint: it makes the monitor look at its job soon."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+
+import structlog
+from sqlalchemy import Connection
+
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.callback_fallback import RUNNING, poll_delay_s
+from supervisor_tasks.jobs.events import CallbackReceived
+from supervisor_tasks.jobs.model import Job, JobId
+from supervisor_tasks.ledger.callbacks import CallbackSeen
+from supervisor_tasks.ledger.counters import Total
+from supervisor_tasks.ledger.ledger import JobChange
+
+log = structlog.get_logger()
+
+LOG_SAMPLE_SIZE = 3  # callbacks about other jobs than ours in one log line
+
+MATCHED = "matched"
+UNKNOWN_JOB = "strange"
+BEFORE_ANSWER = "early"  # the callback came before sbatch's answer; the first look follows that answer in a moment
+
+
+def read_callbacks(context: WorkerContext) -> int:
+    """Make the jobs of all unread callbacks due for a look, and mark the callbacks as read; returns how many there were.
+    A callback that two workers read at the same time is counted once, and asks for two looks. Raises
+    LedgerUnavailableError; a retry helps.
+    """
+    callbacks = context.ledger.inbox.unread()
+    if not callbacks:
+        return 0
+    jobs = context.ledger.jobs({callback.job_id for callback in callbacks})
+    received = context.ledger.inbox.counts({(callback.job_id, callback.slurm_id) for callback in callbacks})
+    matches = {callback.id: _match(jobs.get(callback.job_id), callback) for callback in callbacks}
+    hints = dict[JobId, CallbackReceived]()
+    for callback in callbacks:
+        if matches[callback.id] == MATCHED:
+            hint = _hint(callback, received[callback.job_id, callback.slurm_id])
+            hints[callback.job_id] = _sooner(hints.get(callback.job_id, hint), hint)
+    _log_unknown([callback for callback in callbacks if matches[callback.id] == UNKNOWN_JOB])
+
+    def mark_read(connection: Connection) -> None:
+        marked = context.ledger.inbox.mark_read(connection, callbacks)
+        context.ledger.counters.add(connection, Counter((Total.CALLBACKS, matches[number]) for number in marked))
+
+    context.ledger.record(*(JobChange(job_id, hint) for job_id, hint in hints.items()), also=mark_read)
+    return len(callbacks)
+
+
+def _match(job: Job | None, callback: CallbackSeen) -> str:
+    if job is not None and job.slurm_id == callback.slurm_id:
+        return MATCHED
+    if job is not None and job.slurm_id is None:
+        return BEFORE_ANSWER
+    return UNKNOWN_JOB
+
+
+def _hint(callback: CallbackSeen, received: int) -> CallbackReceived:
+    """The event of one callback, when so many came about its job. Callbacks that a stranger forges cannot delay the look
+    that a proven callback asks for.
+    """
+    delay_s = 0.0 if callback.proven else poll_delay_s(received)
+    return CallbackReceived(delay_s, callback.status == RUNNING)
+
+
+def _sooner(one: CallbackReceived, other: CallbackReceived) -> CallbackReceived:
+    return CallbackReceived(min(one.poll_delay_s, other.poll_delay_s), one.running or other.running)
+
+
+def _log_unknown(callbacks: Sequence[CallbackSeen]) -> None:
+    if callbacks:
+        shown = [f"{callback.job_id} as {callback.slurm_id}" for callback in islice(callbacks, LOG_SAMPLE_SIZE)]
+        log.warning("callbacks_unknown_job", callbacks=len(callbacks), first=shown)
