@@ -1,4 +1,4 @@
-"""The callbacks that plugins sent. grpc_callbacks/callback_writer.py writes them, jobs/monitor.py reads them."""
+"""The callbacks that plugins sent. grpc_callbacks/callback_writer.py writes them, jobs/callback_hints.py reads them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
