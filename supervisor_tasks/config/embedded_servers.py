@@ -121,7 +121,7 @@ def broker_tls(settings: Settings) -> dict[str, Any] | None:
 
 
 def postgres(folder: Path) -> EmbeddedServer:
-    """Describe a Postgres in that folder; initialise its data if they do not exist.
+    """Describe a Postgres in that folder; initialise its data if the data do not exist.
 
     If this process is root, Postgres runs as its own system user and from a copy of its binaries, because the virtual
     environment can be in a folder that only root can enter. Raises StateFolderError and EmbeddedServerError.
@@ -160,14 +160,14 @@ def postgres(folder: Path) -> EmbeddedServer:
 
 
 def _own_name() -> str:
-    """Return this user's name. Raises StateFolderError without an entry in /etc/passwd: initdb and clients need one."""
+    """Return this user's name. Raises StateFolderError if /etc/passwd has no entry for it: initdb and clients need one."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError as error:
         raise StateFolderError(
-            f"DATABASE_URL: found nothing; expected a database, as the embedded Postgres runs for a user who has an entry in"
+            f"DATABASE_URL: found nothing; expected a database, as the embedded Postgres runs only for a user with an entry in"
             f" /etc/passwd, and the uid {os.geteuid()} has none: add one (useradd --uid {os.geteuid()} supervisor), run as a"
-            " user who has one, or name a database"
+            " user who has one, or set DATABASE_URL"
         ) from error
 
 
@@ -243,8 +243,8 @@ def _initialise(initdb: Path, data: Path, user: str | None) -> None:
     try:
         subprocess.run(argv, check=True, capture_output=True, env=ENVIRONMENT, cwd=data.parent, **_identity(user))
     except (OSError, subprocess.CalledProcessError) as error:
-        said = (getattr(error, "stderr", b"") or b"").decode(errors="replace")
-        raise EmbeddedServerError("; ".join([f"{initdb} failed: {error}", *said.strip().splitlines()])) from error
+        stderr = (getattr(error, "stderr", b"") or b"").decode(errors="replace")
+        raise EmbeddedServerError("; ".join([f"{initdb} failed: {error}", *stderr.strip().splitlines()])) from error
     new.rename(data)
 
 
@@ -377,14 +377,17 @@ def _copied_postgres(folder: Path) -> Path:
         shutil.copytree(package.parent / libraries, folder / libraries, dirs_exist_ok=True)
         shutil.rmtree(copy.with_suffix(".new"), ignore_errors=True)
         shutil.copytree(package / "pginstall", copy.with_suffix(".new"))
-        for each in (*folder.joinpath(package.name).rglob("*"), *folder.joinpath(libraries).rglob("*")):
-            each.chmod(each.stat().st_mode | stat.S_IROTH | (each.stat().st_mode & stat.S_IXUSR) >> 6)
+        for path in (*folder.joinpath(package.name).rglob("*"), *folder.joinpath(libraries).rglob("*")):
+            execute_by_others = (path.stat().st_mode & stat.S_IXUSR) >> 6  # if the owner may execute it
+            path.chmod(path.stat().st_mode | stat.S_IROTH | execute_by_others)
         copy.with_suffix(".new").rename(copy)
     return copy / "bin"
 
 
 def _database_user() -> str:
     """Return the system user for Postgres, made at the first use. initdb needs a user with an entry in /etc/passwd."""
+    with suppress(KeyError):
+        return pwd.getpwnam(DATABASE_USER).pw_name
     program = shutil.which("useradd", path=ADMIN_PATH) or "useradd"
     options = (
         "--system",
@@ -395,17 +398,15 @@ def _database_user() -> str:
         "--shell",
         "/usr/sbin/nologin",
     )
-    said = ""
-    with suppress(KeyError):
-        return pwd.getpwnam(DATABASE_USER).pw_name
+    stderr = ""
     try:
         done = subprocess.run([program, *options, DATABASE_USER], capture_output=True, text=True, env=ENVIRONMENT)
-        said = done.stderr.strip()
+        stderr = done.stderr.strip()
         return pwd.getpwnam(DATABASE_USER).pw_name  # another process may have made it at the same moment
     except (OSError, KeyError) as error:
         raise StateFolderError(
             f"DATABASE_URL: found nothing; as root an embedded Postgres runs as the system user"
-            f" {DATABASE_USER!r}, who cannot be made ({said or error}): make that user, or name a database"
+            f" {DATABASE_USER!r}, who cannot be made ({stderr or error}): make that user, or set DATABASE_URL"
         ) from error
 
 
@@ -437,6 +438,6 @@ def _require_open(folder: Path, user: str) -> None:
 def _psycopg(url: SecretStr) -> str:
     """Return the URL with SQLAlchemy's name for our driver."""
     scheme, separator, rest = url.get_secret_value().partition("://")
-    return (
-        f"postgresql+psycopg{separator}{rest}" if scheme in ("postgres", "postgresql") else f"{scheme}{separator}{rest}"
-    )
+    if scheme in ("postgres", "postgresql"):
+        scheme = "postgresql+psycopg"
+    return f"{scheme}{separator}{rest}"

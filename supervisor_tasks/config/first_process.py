@@ -1,15 +1,15 @@
 """What a process of the fleet needs before its first import: handlers of SIGTERM, and less to import.
 
-The kernel drops a signal for which process 1 has no handler. So, without a handler, a container that still imports its
+The kernel drops a signal for which process 1 has no handler. Without a handler, a container that still imports its
 program does not end, and the container runtime kills it after the grace period.
 
 `python -m supervisor_tasks.config.first_process MODULE ...` installs the handlers and then runs MODULE, which replaces
-them by its own. It imports the standard library only.
+them by its own. This module imports the standard library only.
 
 Celery's command line imports the commands of all packages that have one, Flower with its web server among them, a
-shell with completion, and what colours its output; structlog imports rich for tracebacks with local variables, which
-our logs must not show; redis imports OpenTelemetry where it is installed. A process gets only what it uses of these:
-a worker is 16 MB smaller.
+shell with completion, and packages that colour its output. structlog imports rich for tracebacks with local variables,
+which our logs must not show. redis imports OpenTelemetry where it is installed. A process imports of these only what it
+uses: a worker is 16 MB smaller.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ OF_A_SIGNAL = 128  # the exit status is this plus the signal's number, as in she
 
 
 def end_when_asked() -> None:
-    """Let these signals end this process at once, as they end any process that is not the first.
+    """Let SIGNALS end this process at once, as they end any process that is not the first.
 
     A signal that came after `hold_signals` ends the process now.
     """
@@ -51,20 +51,24 @@ def leave_out_unused(module: str, arguments: Sequence[str]) -> None:
     """Let later imports not find what the process never uses. The operator's command uses rich itself."""
     if module not in ("celery", "grpc_callbacks"):
         return
-    traced = any(name.startswith("OTEL_EXPORTER_OTLP_ENDPOINT") for name in os.environ)
-    missing = {"rich": True, "pygments": True, "opentelemetry": not traced, "yaml": True}
-    missing["flower"] = "flower" not in arguments
-    sys.modules.update(dict.fromkeys(name for name, is_missing in missing.items() if is_missing))  # type: ignore[arg-type]
+    unused = ["rich", "pygments", "yaml"]
+    if not any(name.startswith("OTEL_EXPORTER_OTLP_ENDPOINT") for name in os.environ):
+        unused.append("opentelemetry")
+    if "flower" not in arguments:
+        unused.append("flower")
+    sys.modules.update(dict.fromkeys(unused))  # type: ignore[arg-type]
     no_shell = ModuleType("click_repl")
     no_shell.register_repl = lambda *_, **__: None  # type: ignore[attr-defined]  # Celery calls it for `celery amqp`
     sys.modules["click_repl"] = no_shell
 
 
 def limit_arenas() -> None:
-    """Let the C library's malloc keep at most ARENAS heaps. By default each thread may get one of its own, up to eight for
-    each core, and what a thread frees there no other thread uses.
+    """Let the C library's malloc keep at most ARENAS heaps.
+
+    By default each thread may get a heap of its own, up to eight for each core, and no other thread uses the memory that
+    a thread frees in its heap.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc alone
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has it
     if mallopt is not None:
         mallopt(M_ARENA_MAX, ARENAS)
 

@@ -21,10 +21,11 @@ def configure(level: str = "info", secrets: Sequence[str] = (), cluster: str = "
     """
     hide = hiding(secrets)
     terminal = sys.stderr.isatty()
+    margin = "    " if terminal else ""
 
     def clean(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         return {
-            key: _traceback(value, hide, "    " * terminal) if key in MANY_LINES else cleaned(value, hide)
+            key: _traceback(value, hide, margin) if key in MANY_LINES else cleaned(value, hide)
             for key, value in event.items()
         }
 
@@ -66,8 +67,8 @@ def configure(level: str = "info", secrets: Sequence[str] = (), cluster: str = "
         "alembic",
     ):
         logging.getLogger(quiet).setLevel(logging.WARNING)
-    # The code that uses a connection raises the error that ends it. paramiko logs that error too, with one line of the
-    # log for each line of the traceback.
+    # The code that uses a connection raises the error that ends the connection. paramiko logs that error too, as one line
+    # of the log for each line of the traceback.
     logging.getLogger("paramiko.transport").setLevel(logging.CRITICAL)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -78,8 +79,9 @@ def configure(level: str = "info", secrets: Sequence[str] = (), cluster: str = "
 
 
 def tell_refusal(reasons: str, cluster: str) -> None:
-    """Tell why the process cannot start, a line for each reason: as plain text on a terminal, otherwise as a line of the log.
-    It is for the time before the log is configured, or for settings that do not allow that.
+    """Show why the process cannot start, a line for each reason: as plain text on a terminal, otherwise as a line of the log.
+
+    It is for the time before the log is configured: malformed settings do not allow that.
     """
     if sys.stderr.isatty():
         print(reasons, file=sys.stderr)

@@ -58,13 +58,13 @@ KEYS = (
 
 
 def slurm_access(environment: Mapping[str, str]) -> SlurmAccess:
-    """Return how this environment gets to SLURM; `load` reports malformed values of the settings that decide it."""
+    """Return how a process with this environment gets to SLURM. `load` reports malformed values of these two settings."""
     certificates = environment.get("SLURM_SSH_CERTIFICATES", "").lower() in ("1", "true", "t", "yes", "y", "on")
     return access_by(rest=environment.get("SLURM_TRANSPORT") == "rest", certificates=certificates)
 
 
 def access_by(*, rest: bool, certificates: bool) -> SlurmAccess:
-    """Return how these two settings get to SLURM."""
+    """Return how a process with SLURM_TRANSPORT=rest (or not) and SLURM_SSH_CERTIFICATES (or not) gets to SLURM."""
     if rest:
         return SlurmAccess.REST
     return SlurmAccess.SSH_CERTIFICATES if certificates else SlurmAccess.SSH_KEY
@@ -73,7 +73,10 @@ def access_by(*, rest: bool, certificates: bool) -> SlurmAccess:
 def kept(needs: Iterable[Need], access: SlurmAccess) -> set[str]:
     """Return the names of the keys and settings that processes with these needs keep."""
     required = required_with(access)
-    return {name for need in needs for name in (*required[need], *ALSO_KEPT.get(need, ()))}
+    names = set[str]()
+    for need in needs:
+        names.update(required[need], ALSO_KEPT.get(need, ()))
+    return names
 
 
 def required_with(access: SlurmAccess) -> dict[Need, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Variables of sites with the Go program that have one of our settings in another form. Pure."""
+"""Variables that the Go program reads, and that hold the value of one of our settings in another form. Pure."""
 
 import re
 import shlex
@@ -7,10 +7,15 @@ from collections.abc import Callable, Mapping
 
 def _words(text: str) -> str:
     """Turn NAME=value,NAME=value into words of a shell."""
-    pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
-    if any(not (name.strip() and equals) for name, equals, _ in pairs):
-        raise ValueError("NAME=value,NAME=value")
-    return " ".join(f"{name.strip()}={shlex.quote(value)}" for name, _, value in pairs)
+    words = list[str]()
+    for pair in text.split(","):
+        if not pair.strip():
+            continue
+        name, equals, value = pair.partition("=")
+        if not (name.strip() and equals):
+            raise ValueError("NAME=value,NAME=value")
+        words.append(f"{name.strip()}={shlex.quote(value)}")
+    return " ".join(words)
 
 
 def _share(text: str) -> str:
@@ -24,7 +29,7 @@ OTHER_FORMS: Mapping[str, tuple[str, Callable[[str], str]]] = {
     "benchmark_environment": ("BENCHMARK_ENV", _words),
     "benchmark_hpl_memory_share": ("BENCHMARK_HPL_MEMORY_PERCENT", _share),
 }
-"""Settings, each with its other variable and how that is read. Where both are given, ours counts."""
+"""Settings, each with the Go program's variable and the function that reads it. Where both are given, ours counts."""
 
 
 def in_our_form(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

@@ -2,7 +2,7 @@
 
 If a process of root follows a link that another user has made, it writes to a file that the other user chose. So the
 folder, and every folder above it, must belong to root or to this process's user, and other users must not be able to
-write there. The functions follow no links.
+write there. The functions that open files follow no links.
 """
 
 import os
@@ -23,10 +23,11 @@ class StateFolderError(PermanentError):
 
 def private_folder(folder: Path) -> None:
     """Make the folder, or check that an existing one is safe. Raises StateFolderError."""
-    there = next(each for each in (folder, *folder.parents) if each.exists())
-    _require_safe(there, is_parent=there != folder)
-    for each in (*reversed(folder.parents), folder):
-        each.mkdir(mode=OPEN_TO_POSTGRES if os.geteuid() == ROOT else OWN, exist_ok=True)
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    _require_safe(nearest, is_parent=nearest != folder)
+    mode = OPEN_TO_POSTGRES if os.geteuid() == ROOT else OWN
+    for path in (*reversed(folder.parents), folder):
+        path.mkdir(mode=mode, exist_ok=True)
     _require_safe(folder, is_parent=False)
 
 
@@ -36,10 +37,10 @@ def open_private(path: Path, flags: int, mode: int = 0o600) -> int:
     Raises OSError for a link and for a file of another user.
     """
     descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    found = os.fstat(descriptor)
-    if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode):
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise PermissionError(f"{path} belongs to {_name(found.st_uid)!r} or is no plain file")
+        raise PermissionError(f"{path} belongs to {_name(status.st_uid)!r} or is no plain file")
     return descriptor
 
 
@@ -52,27 +53,29 @@ def write_private(path: Path, text: str, mode: int = 0o600) -> None:
 
 def _require_safe(folder: Path, *, is_parent: bool) -> None:
     resolved = folder.resolve()
-    for each in (resolved, *resolved.parents):
-        found = each.stat()
-        if found.st_uid not in (ROOT, os.geteuid()):
+    for path in (resolved, *resolved.parents):
+        status = path.stat()
+        if status.st_uid not in (ROOT, os.geteuid()):
             raise StateFolderError(
-                f"STATE_DIR: {each} belongs to {_name(found.st_uid)!r}, who can replace what is in it; expected a folder of"
+                f"STATE_DIR: {path} belongs to {_name(status.st_uid)!r}, who can replace what is in it; expected a folder of"
                 f" {_name(os.geteuid())!r} or root: chown it, or choose another folder"
             )
         # In a sticky folder such as /tmp, a user can replace only the user's own files.
-        sticky = bool(found.st_mode & stat.S_ISVTX) and (is_parent or each != resolved)
-        if found.st_mode & _others_bits() and not sticky:
+        # The folder itself must be closed to others even so.
+        is_above = is_parent or path != resolved
+        is_sticky = bool(status.st_mode & stat.S_ISVTX)
+        if status.st_mode & _others_bits() and not (is_sticky and is_above):
             raise StateFolderError(
-                f"STATE_DIR: {each} can be written by others, who can replace what is in it; expected a folder that only"
-                f" {_name(os.geteuid())!r} writes: chmod go-w {each} (of a Kubernetes volume: in an initContainer), or"
-                f" choose a subfolder, not made yet, of one with the sticky bit (chmod +t {each}): this process makes it"
+                f"STATE_DIR: {path} can be written by others, who can replace what is in it; expected a folder that only"
+                f" {_name(os.geteuid())!r} writes: chmod go-w {path} (of a Kubernetes volume: in an initContainer), or"
+                f" choose a subfolder, not made yet, of one with the sticky bit (chmod +t {path}): this process makes it"
             )
 
 
 def _others_bits() -> int:
     """Return the mode bits that make a folder unsafe.
 
-    For a user the group may write, because a home can be open to the user's own group; root has no such group.
+    The group of a user's folder may write there, because a home can be open to the user's own group. Root has no such group.
     """
     return stat.S_IWOTH | (stat.S_IWGRP if os.geteuid() == ROOT else 0)
 

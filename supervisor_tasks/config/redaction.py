@@ -15,17 +15,19 @@ Hide = Callable[[str], str]
 
 def hiding(secrets: Iterable[str], instead: str = "[redacted]") -> Hide:
     """Return a function that hides these secrets in a text; the longest first, because one can be part of another."""
-    found = sorted({secret for secret in secrets if len(secret) >= LEAST}, key=lambda secret: (-len(secret), secret))
-    if not found:
+    hidden = {secret for secret in secrets if len(secret) >= LEAST}
+    if not hidden:
         return str
-    pattern = re.compile("|".join(_pattern(secret) for secret in found))
+    longest_first = sorted(hidden, key=lambda secret: (-len(secret), secret))
+    pattern = re.compile("|".join(map(_pattern, longest_first)))
     return lambda text: pattern.sub(instead, text)
 
 
 def _pattern(secret: str) -> str:
     """Return the secret's pattern. A short secret must be a whole word; a sign such as / at its end ends the word."""
-    written = re.escape(secret)
+    escaped = re.escape(secret)
     if len(secret) >= LONG:
-        return written
-    begins = r"(?<![^\W_])" if secret[0].isalnum() else ""
-    return begins + written + (r"(?![^\W_])" if secret[-1].isalnum() else "")
+        return escaped
+    before = r"(?<![^\W_])" if secret[0].isalnum() else ""
+    after = r"(?![^\W_])" if secret[-1].isalnum() else ""
+    return before + escaped + after

@@ -1,4 +1,4 @@
-"""The embedded Postgres as a command finds it: it uses one that runs, starts none, and makes no folder.
+"""The embedded Postgres for commands: a command uses one that runs, starts none, and makes no folder.
 
 It imports the standard library only, because `supervisor health` must start fast.
 """
@@ -33,6 +33,6 @@ def running_postgres(state_dir: Path) -> str | None:
 def no_database(state_dir: Path) -> str:
     """Return the message for a command that finds no database."""
     return (
-        f"DATABASE_URL: found nothing, and no embedded Postgres runs in STATE_DIR {str(state_dir)!r}; expected the ledger's"
-        " database, as the fleet has it: set DATABASE_URL (or DATABASE_URL_FILE), or start the fleet"
+        f"DATABASE_URL: found nothing, and no embedded Postgres runs in STATE_DIR {str(state_dir)!r}; expected the fleet's"
+        " database: set DATABASE_URL (or DATABASE_URL_FILE) as for the fleet, or start the fleet"
     )

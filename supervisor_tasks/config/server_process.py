@@ -34,7 +34,7 @@ class ServerProcess:
 
     def write_down(self, pid: int) -> None:
         """Record that this process is the server. Raises OSError."""
-        write_private(self.record, f"{pid} {_began(pid)}")
+        write_private(self.record, f"{pid} {_start(pid)}")
 
     def runs(self) -> bool:
         """Return whether the recorded process still runs and is the server."""
@@ -44,50 +44,62 @@ class ServerProcess:
     @contextmanager
     def handle(self) -> Iterator[int | None]:
         """Open a descriptor of the process; None when it has ended, or is not the server."""
-        pid, began = self._written_down()
+        pid, start = self._recorded()
+        handle = _descriptor(pid)
+        if handle is None:
+            yield None
+            return
         try:
-            handle = os.pidfd_open(pid) if pid else None
-        except ProcessLookupError:
-            handle = None
-        try:
-            yield handle if handle is not None and self._is_server(pid, began) else None
+            yield handle if self._is_server(pid, start) else None
         finally:
-            if handle is not None:
-                os.close(handle)
+            os.close(handle)
 
     def end(self, timeout_s: float) -> bool:
         """Ask the server to end by SIGINT (Postgres's fast shutdown; Redis ends too); returns whether it ended in time.
 
-        Sends the signal each second: a program that was started in the background ignores SIGINT, and so does its
-        server until it has installed its own handler. A signal before that is lost.
+        Sends the signal each second: a program that was started in the background ignores SIGINT, and so does the server
+        that it starts, until the server has installed its own handler. A signal before that is lost.
         """
         deadline = time.monotonic() + timeout_s
         with self.handle() as handle:
             if handle is None:
                 return True
-            ended = select.poll()
-            ended.register(handle, select.POLLIN)
+            end = select.poll()
+            end.register(handle, select.POLLIN)
             while time.monotonic() < deadline:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(handle, signal.SIGINT)
-                if ended.poll(ASK_AGAIN_S * 1000):
+                if end.poll(ASK_AGAIN_S * 1000):
                     return True
             return False
 
-    def _written_down(self) -> tuple[int, str]:
+    def _recorded(self) -> tuple[int, str]:
+        """Return the server's process id and start by the record; 0 and "" without a readable one."""
         try:
             with open(open_private(self.record, os.O_RDONLY)) as file:  # noqa: PTH123  a descriptor
-                pid, began = file.read().split(maxsplit=1)
-                return int(pid), began
+                pid, start = file.read().split(maxsplit=1)
+                return int(pid), start
         except (OSError, ValueError):
             return 0, ""
 
-    def _is_server(self, pid: int, began: str) -> bool:
+    def _is_server(self, pid: int, start: str) -> bool:
         try:
             program = _program(pid)
-            return began == _began(pid) and self.uid == _uid(pid) and program in (self.program, self._name)
+            if start != _start(pid) or self.uid != _uid(pid):
+                return False
         except OSError:
             return False
+        return program in (self.program, self._name)
+
+
+def _descriptor(pid: int) -> int | None:
+    """Open a descriptor of a process; None for the pid 0, and when the process has ended."""
+    if pid == 0:
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _program(pid: int) -> str:
@@ -104,10 +116,9 @@ def _program(pid: int) -> str:
     return Path(path).name
 
 
-def _began(pid: int) -> str | None:
-    """Return when a process started: the ticks since the machine's boot (proc(5), field 22 of stat), and the boot's id.
-
-    None when the process has ended.
+def _start(pid: int) -> str | None:
+    """Return when a process started, as a text: the ticks since the machine's boot (proc(5), field 22 of stat) and the
+    boot's id. None when the process has ended.
     """
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,7 +1,7 @@
 """The settings: one frozen object, read from the environment once, when a process starts.
 
-The names and meanings of interfaces.md section 6 work unchanged. A file may hold a secret: the variable with the same
-name and _FILE at the end then names it. A process keeps only the secrets that it needs.
+The names and meanings of interfaces.md section 6 work unchanged. A secret may be in a file, which the variable with
+_FILE after the secret's name then names. A process keeps only the secrets that it needs.
 """
 
 import base64
@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,7 +76,7 @@ from supervisor_tasks.errors import PermanentError, SupervisorError
 from supervisor_tasks.provider.offer import Prices, normalised_labels
 
 CREDIT = 10**18
-LEAST_JWT_KEY = 32  # bytes; RFC 7518 asks for as many as the code of HS256 has
+LEAST_JWT_KEY = 32  # bytes; RFC 7518 requires as many as a hash of HS256 has
 LEAST_KEY_CHARACTERS = 32  # of CALLBACK_KEY, as in plugins/proof.py
 CURVE_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141  # of secp256k1; keys are smaller
 SECRETS = (*KEYS, "database_url", "broker_url", "flower_basic_auth")
@@ -106,9 +105,9 @@ class Settings(BaseSettings):
     listen_address: ListenAddress = ":3000"
     """Where the gRPC process listens."""
     public_address: HostPort = "supervisor.example.com:3000"
-    """The address at which plugins reach the gRPC process; SLURM jobs carry it in their comment."""
+    """The address at which plugins reach the gRPC process; SLURM jobs have it in their comment."""
     tls_enable: bool = False
-    """Whether the gRPC process speaks TLS."""
+    """Whether the gRPC process uses TLS."""
     tls_cert: File | None = None
     """The certificate chain of the gRPC process (PEM), read again when the file changes."""
     tls_key: File | None = None
@@ -116,7 +115,7 @@ class Settings(BaseSettings):
     callback_key: SecretStr | None = None
     """The key by which our reporter and authorized-keys command prove themselves to the gRPC process."""
     callback_proof: Annotated[str, pattern("optional|required", "optional or required")] = "optional"
-    """Whether callers without a proof may call: `required` refuses them."""
+    """Whether callers must prove themselves: `required` refuses callers without a proof."""
     callback_networks: Networks = ()
     """The networks from which callers without a proof may call; none: from everywhere."""
 
@@ -172,7 +171,7 @@ class Settings(BaseSettings):
     sbatch_endpoint: HostPort = "127.0.0.1:443"
     """The address of the job definition service, which gives the scripts."""
     sbatch_tls_enable: bool = True
-    """Whether the job definition service speaks TLS."""
+    """Whether the job definition service uses TLS."""
     sbatch_ca: File | None = None
     """The authority (PEM) of that service's certificate; none: the machine's authorities."""
     sbatch_tls_insecure: bool = False
@@ -186,7 +185,7 @@ class Settings(BaseSettings):
     slurmrestd_ca: File | None = None
     """The authority (PEM) of slurmrestd's certificate; none: the machine's authorities."""
     slurm_jwt_key: SecretStr | None = None
-    """With SLURM_TRANSPORT=rest: the base64 of slurmctld's `jwt_key` file. It speaks for every user. The _FILE is that file."""
+    """With SLURM_TRANSPORT=rest: the base64 of slurmctld's `jwt_key` file. It can act as every user. The _FILE is that file."""
     slurm_jwt_admin_user: LinuxUser = "slurm"
     """With SLURM_TRANSPORT=rest: the Linux user (SlurmUser or an operator) who sees and changes all jobs."""
     slurm_job_home: HomeTemplate = "/home/{address}"
@@ -296,7 +295,7 @@ class Settings(BaseSettings):
     benchmark_time_limit: Duration = 24 * 3600.0
     """The time limit of each benchmark."""
     benchmark_every: Interval = 0.0
-    """How often the cluster is measured again; 0: only when the operator or other hardware asks for it."""
+    """How often the cluster is measured again; 0: only when the operator requests it or the hardware changes."""
     benchmark_trace: bool = False
     """Whether the benchmarks' programs trace what they do (NCCL_DEBUG=TRACE)."""
     benchmark_unresponsive: bool = False
@@ -376,9 +375,9 @@ class Settings(BaseSettings):
     notify_command: CommandWords = ()
     """A command, without a shell, that gets each message as a JSON object on its standard input."""
     notify_quiet_hours: QuietHoursSetting | None = None
-    """The hours of the day in which only critical alarms are told, with a time zone (UTC without one)."""
+    """The hours of the day in which messages about critical alarms only are sent, with a time zone (UTC without one)."""
     notify_settle_s: float = Field(300.0, ge=0, le=86_400)
-    """How long an alarm must be off before its end is told. Raised again within this time, it is the same alarm."""
+    """How long an alarm must be off before a message about its end. Raised again within this time, it is the same alarm."""
     runbook_url: Annotated[
         str, pattern(r"https?://[^\s?#&]+|docs/how-to/alarms", "a URL without ? and #, to which /wallet_empty.md fits")
     ] = "docs/how-to/alarms"
@@ -405,7 +404,7 @@ class Settings(BaseSettings):
     flower_url: Annotated[str, url_with("http", "https")] = "http://127.0.0.1:5555"
     """Where Flower is, for `supervisor doctor`."""
     retention_days: int = Field(400, ge=0, le=36_500)
-    """After how many days what has ended is deleted: jobs with all their rows, transactions, benchmark runs; 0: never."""
+    """After how many days ended jobs with all their rows, transactions and benchmark runs are deleted; 0: never."""
     retention_hour: int = Field(1, ge=0, le=23)
     """The hour (UTC) in which the deletion of old rows begins, for at most four hours."""
     worker_watchdog_timeout_s: float = Field(60.0, ge=0, allow_inf_nan=False)
@@ -505,8 +504,8 @@ class Settings(BaseSettings):
     @property
     def ws_url(self) -> str | None:
         """The endpoint that announces new blocks; None if the operator has set RPC endpoints and not this one."""
-        named = self.model_fields_set
-        if "metascheduler_endpoint_rpc" in named and "metascheduler_endpoint_ws" not in named:
+        set_names = self.model_fields_set
+        if "metascheduler_endpoint_rpc" in set_names and "metascheduler_endpoint_ws" not in set_names:
             return None
         return self.metascheduler_endpoint_ws.get_secret_value()
 
@@ -517,17 +516,23 @@ class Settings(BaseSettings):
 
     def secret_values(self) -> list[str]:
         """Return all texts that must never be in a log."""
-        values = [getattr(self, name) for name in type(self).model_fields if name not in CHAIN_URLS]
         texts = list[str]()
-        for value in values:
+        urls = list[str]()
+        for name in type(self).model_fields:
+            if name in CHAIN_URLS:
+                continue
+            value = getattr(self, name)
             if isinstance(value, SecretStr):
                 texts += forms_of(value.get_secret_value())
+            elif isinstance(value, str) and "://" in value:
+                urls.append(value)
         if self.flower_basic_auth is not None:
             texts += self.flower_basic_auth.get_secret_value().split(",")
-        urls = [value for value in values if isinstance(value, str) and "://" in value]
         chain_urls = [*self.rpc_urls, self.metascheduler_endpoint_ws.get_secret_value()]
-        texts += chain.from_iterable(map(passwords_in, [*urls, *chain_urls]))
-        texts += chain.from_iterable(map(url_keys, [*chain_urls, *self._webhooks()]))
+        for url in (*urls, *chain_urls):
+            texts += passwords_in(url)
+        for url in (*chain_urls, *self._webhooks()):
+            texts += url_keys(url)
         return texts
 
     def _webhooks(self) -> list[str]:
@@ -551,11 +556,12 @@ def _is_jwt_key(text: str) -> bool:
 
 def hide_secrets(*needs: Need) -> None:
     """Remove the secrets from os.environ. `load` still finds them, but no keys that these needs do not require."""
-    names = kept(needs, slurm_access(os.environ))
+    kept_names = kept(needs, slurm_access(os.environ))
     for name in IN_FILES:
+        is_kept = name not in KEYS or name in kept_names
         for variable in (name.upper(), f"{name.upper()}_FILE"):
             value = os.environ.pop(variable, "")
-            if value and (name not in KEYS or name in names):
+            if value and is_kept:
                 _hidden[variable] = value
     _hide_celerys_copies()
 
@@ -579,7 +585,9 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
 
     Raises SettingsError, which names every variable that is missing or malformed, and contains no secret.
     """
-    given, lines = _given({**_hidden, **os.environ} if environment is None else environment)
+    if environment is None:
+        environment = {**_hidden, **os.environ}
+    given, lines = _given(environment)
     if Need.SSH_PUBLIC in needs and "slurm_ssh_public_key" not in given:
         _derive_public_key(given)
     settings, malformed = _validated(given)
@@ -590,22 +598,22 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
         lines += unfit_together(settings, needs, bad)
     if lines or settings is None:
         raise SettingsError(sorted(lines))
-    names = kept(needs, settings.slurm_access)
-    dropped = {name: None for name in KEYS if name not in names}
+    kept_names = kept(needs, settings.slurm_access)
+    dropped = {name: None for name in KEYS if name not in kept_names}
     return settings.model_copy(update=dropped)
 
 
 def load_or_exit(*needs: Need) -> Settings:
-    """Return the settings; without valid ones, tell why and end the process with status 2."""
+    """Return the settings; without valid ones, log why and end the process with status 2."""
     with or_exit():
         return load(*needs)
 
 
 @contextmanager
 def or_exit() -> Iterator[None]:
-    """On a SupervisorError, tell it and end the process with status 2: for what the process cannot work without.
+    """On a SupervisorError, log it and end the process with status 2: for what the process cannot work without.
 
-    Celery continues after other errors in the handlers of its signals.
+    An exception would not end it: Celery continues after an error in a handler of its signals.
     """
     try:
         yield
@@ -641,14 +649,15 @@ def _given(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return our settings from the environment and its files, and a line for each file that is unreadable."""
     given, lines = in_our_form(environment)
     for name in Settings.model_fields:
-        value, file = environment.get(name.upper(), ""), environment.get(f"{name.upper()}_FILE", "")
+        value = environment.get(name.upper(), "")
+        file = environment.get(f"{name.upper()}_FILE", "")
         if name in IN_FILES and file and not value:
             try:
                 value = _text_of(name, Path(file).expanduser())
             except (OSError, UnicodeDecodeError) as error:
-                why = error.strerror if isinstance(error, OSError) else "it is no text"
+                reason = error.strerror if isinstance(error, OSError) else "it is no text"
                 lines.append(
-                    f"{name.upper()}_FILE: found {_path_shown(file)}; expected a file that can be read ({why})"
+                    f"{name.upper()}_FILE: found {_path_shown(file)}; expected a file that can be read ({reason})"
                 )
         if value:
             given[name] = value
@@ -656,13 +665,17 @@ def _given(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _text_of(name: str, file: Path) -> str:
-    """Return a setting's text in a file. slurmctld's key file has any bytes, and each of them counts."""
-    return base64.b64encode(file.read_bytes()).decode() if name == "slurm_jwt_key" else file.read_text().strip()
+    """Return a setting's text from its file. slurmctld's key file can have any bytes, so the text is their base64."""
+    if name == "slurm_jwt_key":
+        return base64.b64encode(file.read_bytes()).decode()
+    return file.read_text().strip()
 
 
 def _path_shown(path: str) -> str:
-    """Return the path for a message; hide a text that can be the secret itself instead of its file's name."""
-    return repr(path) if path.startswith(("/", "./", "../", "~/")) else "a value that is not shown"
+    """Return the path for a message. It hides another text: an operator may have put the secret itself there."""
+    if path.startswith(("/", "./", "../", "~/")):
+        return repr(path)
+    return "a value that is not shown"
 
 
 def _derive_public_key(given: dict[str, str]) -> None:
@@ -673,13 +686,8 @@ def _derive_public_key(given: dict[str, str]) -> None:
 
 def _line(error: Any, given: Mapping[str, str]) -> str:
     name = str(error["loc"][0])
-    found = "a value that is not shown" if name in NOT_SHOWN else repr(without_password(name, given.get(name, "")))
+    found = "a value that is not shown"
+    if name not in NOT_SHOWN:
+        found = repr(without_password(name, given.get(name, "")))
     expected = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return f"{name.upper()}: found {found}; expected {expected}"
-
-
-def _state_folder() -> Path:
-    """Return the default of STATE_DIR. For root it is not in the home, which Postgres's own user cannot enter."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/supervisor")
-    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "supervisor"

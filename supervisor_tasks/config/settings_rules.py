@@ -1,7 +1,6 @@
-"""What settings ask of one another: those that a need requires, and those that do not go together."""
+"""Rules over several settings: those that a need requires, and those that do not go together."""
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from supervisor_tasks.config import ssh_keys
@@ -27,52 +26,62 @@ _EXPECTED = {
 
 def missing(needs: Sequence[Need], given: Mapping[str, str], bad: Collection[str]) -> list[str]:
     """Return a line for each setting that these needs require, and that is neither given nor in an error already."""
-    required = required_with(slurm_access({name.upper(): value for name, value in given.items()}))
-    derivable = {"slurm_ssh_public_key"} if "slurm_ssh_private_key" in given else set()
+    environment = {name.upper(): value for name, value in given.items()}
+    required = required_with(slurm_access(environment))
+    available = set(given)
+    if "slurm_ssh_private_key" in given:
+        available.add("slurm_ssh_public_key")  # derived from the private key
     lines = []
-    for name in chain.from_iterable(required[need] for need in needs):
-        if name not in given and name not in derivable and name.upper() not in bad:
-            lines.append(f"{name.upper()}: found nothing; expected {_EXPECTED.get(name, 'a value')}")
+    for need in needs:
+        for name in required[need]:
+            if name not in available and name.upper() not in bad:
+                expected = _EXPECTED.get(name, "a value")
+                lines.append(f"{name.upper()}: found nothing; expected {expected}")
     return lines
 
 
 def unfit_together(settings: "Settings", needs: Sequence[Need], bad: Collection[str]) -> list[str]:
     """Return a line for each error between settings that are well-formed on their own."""
     return [
-        *_unfit_mail(settings, needs, bad),
+        *_missing_for_mail(settings, bad),
+        *_unfit_smtp_login(settings, needs, bad),
         *_unfit_directory(settings, needs, bad),
         *_unfit_transport(settings, needs, bad),
     ]
 
 
 def _unfit_transport(settings: "Settings", needs: Sequence[Need], bad: Collection[str]) -> list[str]:
-    """Over slurmrestd there is no user's session that could read a benchmark's output, and no accounting is asked."""
-    if settings.slurm_transport != "rest":
+    """Over slurmrestd no user's session can read a benchmark's output, and the supervisor does not read the accounting."""
+    if settings.slurm_transport != "rest" or Need.SLURM not in needs:
         return []
-    wrong = {"benchmark_disable": False, "slurm_accounting": True}
-    return [
-        f"{name.upper()}: found {str(value).lower()}; expected {str(not value).lower()}, as SLURM_TRANSPORT is rest"
-        for name, value in wrong.items()
-        if Need.SLURM in needs and getattr(settings, name) is value and name.upper() not in bad
-    ]
+    lines = []
+    for name, wrong in {"benchmark_disable": False, "slurm_accounting": True}.items():
+        if getattr(settings, name) is wrong and name.upper() not in bad:
+            expected = f"expected {str(not wrong).lower()}, as SLURM_TRANSPORT is rest"
+            lines.append(f"{name.upper()}: found {str(wrong).lower()}; {expected}")
+    return lines
 
 
 def _missing_for_mail(settings: "Settings", bad: Collection[str]) -> list[str]:
-    wanted = {"notify_mail_from": "the sender's address", "notify_smtp_address": "the SMTP server as host:port"}
-    return [
-        f"{name.upper()}: found nothing; expected {expected}, as NOTIFY_MAIL_TO is set"
-        for name, expected in wanted.items()
-        if getattr(settings, name) is None and name.upper() not in bad
-    ]
+    if not settings.notify_mail_to:
+        return []
+    lines = []
+    required = {"notify_mail_from": "the sender's address", "notify_smtp_address": "the SMTP server as host:port"}
+    for name, expected in required.items():
+        if getattr(settings, name) is None and name.upper() not in bad:
+            lines.append(f"{name.upper()}: found nothing; expected {expected}, as NOTIFY_MAIL_TO is set")
+    return lines
 
 
-def _unfit_mail(settings: "Settings", needs: Sequence[Need], bad: Collection[str]) -> list[str]:
-    lines = _missing_for_mail(settings, bad) if settings.notify_mail_to else []
+def _unfit_smtp_login(settings: "Settings", needs: Sequence[Need], bad: Collection[str]) -> list[str]:
     if settings.notify_smtp_user is None:
-        return lines
-    if Need.NOTIFY in needs and settings.notify_smtp_password is None and "NOTIFY_SMTP_PASSWORD" not in bad:
+        return []
+    lines = []
+    password_is_missing = settings.notify_smtp_password is None and "NOTIFY_SMTP_PASSWORD" not in bad
+    if Need.NOTIFY in needs and password_is_missing:
         lines.append("NOTIFY_SMTP_PASSWORD: found nothing; expected that user's password, as NOTIFY_SMTP_USER is set")
-    if settings.notify_smtp_tls == "none" and not is_loopback(settings.notify_smtp_address or "localhost:25"):
+    server = settings.notify_smtp_address or "localhost:25"
+    if settings.notify_smtp_tls == "none" and not is_loopback(server):
         lines.append(
             "NOTIFY_SMTP_TLS: found 'none'; expected starttls or tls, as NOTIFY_SMTP_USER is set and the password would"
             " cross the network readable by all"
@@ -88,10 +97,11 @@ def _unfit_directory(settings: "Settings", needs: Sequence[Need], bad: Collectio
         for name in ("ldap_bind_dn", "ldap_bind_password"):
             if getattr(settings, name) is None and name.upper() not in bad:
                 lines.append(f"{name.upper()}: found nothing; expected {_EXPECTED[name]}, as LDAP_URL is set")
-    home, allowed = settings.ldap_home_directory, "allow_shared_homes_where_customers_can_run_code_as_each_other"
-    if "{address}" not in home and not getattr(settings, allowed):
+    home = settings.ldap_home_directory
+    shared_homes_allowed = settings.allow_shared_homes_where_customers_can_run_code_as_each_other
+    if "{address}" not in home and not shared_homes_allowed:
         lines.append(
             f"LDAP_HOME_DIRECTORY: found {home!r}; expected a path with {{address}} in it, such as /home/{{address}}, so that"
-            f" each customer has a home of his own (or {allowed.upper()}=true)"
+            f" each customer has a home of his own (or ALLOW_SHARED_HOMES_WHERE_CUSTOMERS_CAN_RUN_CODE_AS_EACH_OTHER=true)"
         )
     return lines

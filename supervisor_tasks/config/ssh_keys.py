@@ -28,7 +28,7 @@ def public_half(encoded: str) -> str:
 
 
 def public_key(text: str) -> str:
-    """Return the line of a public key. Raises ValueError, also for several lines: they would let more keys in."""
+    """Return the line of a public key. Raises ValueError, also for several lines: sshd would accept each line's key."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
 

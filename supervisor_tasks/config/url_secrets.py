@@ -14,14 +14,17 @@ LEAST_KEY = 4  # characters; a shorter part is no key but, for example, v3
 
 
 def shown(url: str, number: int) -> str:
-    """Return the part of a URL that may be shown; `number`, its place among others, separates two keys at one host."""
+    """Return the part of a URL that may be shown. `number` is its place among the URLs: two keys can be for one host."""
     parts = urlsplit(url)
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
-    return f"{parts.scheme}://{host}{'' if parts.port is None else f':{parts.port}'}#{number}"
+    host = parts.hostname or ""
+    if ":" in host:
+        host = f"[{host}]"
+    port = "" if parts.port is None else f":{parts.port}"
+    return f"{parts.scheme}://{host}{port}#{number}"
 
 
 def url_keys(url: str) -> list[str]:
-    """Return what must be hidden in every text: path, query and user, and those of their parts that are no words."""
+    """Return what must be hidden in every text: path, query and user, and their parts except plain words."""
     return sorted({*_whole(url), *(part for part in _parts(url) if _may_be_key(part))})
 
 
@@ -31,11 +34,17 @@ def all_keys(url: str) -> list[str]:
 
 
 def _whole(url: str) -> Iterator[str]:
-    """Yield user, path and query, as written and decoded; the path and the rest after it with the slash before it."""
+    """Yield user, path, query, and all that follows the host, as written and decoded.
+
+    The path is with the slash before it, and, if it has several parts, also without.
+    """
     parts = urlsplit(url)
-    user, path, query = parts.netloc.rpartition("@")[0], parts.path.rstrip("/"), parts.query or parts.fragment
-    behind = url.partition("://")[2].partition("/")
-    for text in (user, path, path.strip("/") if "/" in path[1:] else "", query, behind[1] + behind[2]):
+    user = parts.netloc.rpartition("@")[0]
+    path = parts.path.rstrip("/")
+    bare_path = path.strip("/") if "/" in path[1:] else ""
+    query = parts.query or parts.fragment
+    _, slash, rest = url.partition("://")[2].partition("/")
+    for text in (user, path, bare_path, query, slash + rest):
         if text.strip("/"):
             yield text
             yield unquote(text)
@@ -45,8 +54,11 @@ def _whole(url: str) -> Iterator[str]:
 
 def _parts(url: str) -> set[str]:
     parts = urlsplit(url)
-    behind = [parts.netloc.rpartition("@")[0], parts.path, parts.query, parts.fragment]
-    written = {part for text in behind for part in re.split(r"[/?&=:;,]", text) if part}
+    user = parts.netloc.rpartition("@")[0]
+    written = set[str]()
+    for text in (user, parts.path, parts.query, parts.fragment):
+        written.update(re.split(r"[/?&=:;,]", text))
+    written.discard("")
     return written | {unquote(part) for part in written}
 
 

@@ -33,38 +33,46 @@ def _go_duration_s(value: object) -> object:
     text = str(value).removeprefix("+")
     if text == "0":
         return 0.0
-    parts = re.findall(rf"(\d+\.?\d*|\.\d+)({'|'.join(units)})", text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    number_and_unit = rf"(\d+\.?\d*|\.\d+)({'|'.join(units)})"
+    if not re.fullmatch(f"({number_and_unit})+", text):
         raise ValueError("a duration in Go's syntax that is not negative, such as 24h0m0s")
-    return sum(float(number) * units[unit] for number, unit in parts)
+    return sum(float(number) * units[unit] for number, unit in re.findall(number_and_unit, text))
 
 
 def _labels(value: object) -> object:
     """Parse key=value,key=value into a mapping."""
     if isinstance(value, dict):
         return value
-    pairs = [pair.partition("=") for pair in str(value).split(",") if pair.strip()]
-    if any(not (key.strip() and equals) for key, equals, _ in pairs):
-        raise ValueError("labels as key=value,key=value")
-    labels = {key.strip(): text.strip() for key, _, text in pairs}
+    pairs = list[tuple[str, str]]()
+    for pair in str(value).split(","):
+        if not pair.strip():
+            continue
+        key, equals, text = pair.partition("=")
+        if not (key.strip() and equals):
+            raise ValueError("labels as key=value,key=value")
+        pairs.append((key.strip(), text.strip()))
+    labels = dict(pairs)
     if len(labels) != len(pairs):
         raise ValueError("labels as key=value,key=value, each key once")
     normalised_labels(labels)
     return labels
 
 
-def _assignments(value: object) -> object:
+def _assignments(value: object) -> dict[str, str]:
     """Parse NAME=value NAME=value into a mapping, as a shell reads words: a value with spaces needs quotes."""
     if isinstance(value, dict):
         return value
-    pairs = [word.partition("=") for word in _words(str(value))]
-    if any(not (name and equals) for name, equals, _ in pairs):
-        raise ValueError('NAME=value NAME="two words"')
-    return {name: text for name, _, text in pairs}
+    assignments = dict[str, str]()
+    for word in _words(str(value)):
+        name, equals, text = word.partition("=")
+        if not (name and equals):
+            raise ValueError('NAME=value NAME="two words"')
+        assignments[name] = text
+    return assignments
 
 
-# Options of sbatch that the supervisor itself gives a benchmark's job, or with which it would not be one job whose
-# output the supervisor can read.
+# Options of sbatch that the supervisor itself sets for a benchmark's job, and options with which sbatch would not submit
+# one job whose output the supervisor can read.
 _NOT_THE_SITES = (
     *("parsable", "job-name", "comment", "partition", "output", "nice", "requeue", "no-requeue"),
     *("nodes", "nodelist", "nodefile", "exclusive", "oversubscribe", "time", "time-min"),
@@ -97,12 +105,12 @@ def _sbatch_flags(value: object) -> object:
     """
     words = value if isinstance(value, tuple) else tuple(_words(str(value)))
     for word in words:
-        found = re.fullmatch(r"--([a-z][a-z-]*)=(.+)", word)
-        if found is None:
+        option = re.fullmatch(r"--([a-z][a-z-]*)=(.+)", word)
+        if option is None:
             raise ValueError(f"long options of sbatch with their values, --name=value ({word!r} is none)")
-        if any(known.startswith(found[1]) for known in _NOT_THE_SITES):
+        if any(name.startswith(option[1]) for name in _NOT_THE_SITES):
             raise ValueError(
-                f"options of sbatch that a benchmark does not need for itself (--{found[1]} is not the site's)"
+                f"options of sbatch that a benchmark does not need for itself (--{option[1]} is not the site's)"
             )
         _fits(plan.Text, word, "words without control characters")
     return words
@@ -178,21 +186,23 @@ def is_loopback(address: str) -> bool:
 
 def _job_variables(value: object) -> object:
     """Parse the variables of all jobs. SLURM sets its own, and sbatch would read some of them as options."""
-    found = _assignments(value)
-    names = found if isinstance(found, dict) else {}
-    wrong = [name for name in names if not re.fullmatch(r"(?!SLURM_|SBATCH_)[A-Za-z_][A-Za-z0-9_]*", name)]
+    variables = _assignments(value)
+    wrong = [name for name in variables if not re.fullmatch(r"(?!SLURM_|SBATCH_)[A-Za-z_][A-Za-z0-9_]*", name)]
     if wrong:
         raise ValueError(f"variables as NAME=value NAME=value, none of SLURM's ({', '.join(wrong)!r})")
-    return found
+    return variables
 
 
 def _is_rest_url(url: str) -> bool:
-    """Return whether it is a socket's path, or a host and port; tokens cross a network only inside TLS."""
+    """Return whether the URL is a socket's path, or a host and port. Over a network it must be https: it carries tokens."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return not parts.netloc and parts.path.startswith("/")
-    plain = parts.path in ("", "/") and not parts.query and parts.port is not None
-    return plain and (parts.scheme == "https" or is_loopback(f"{parts.hostname}:{parts.port}"))
+    if parts.path not in ("", "/") or parts.query or parts.port is None:
+        return False
+    if parts.scheme == "https":
+        return True
+    return is_loopback(f"{parts.hostname}:{parts.port}")
 
 
 def _networks(value: object) -> object:
@@ -231,7 +241,7 @@ def url_with(*schemes: str, reads: Callable[[str], bool] = _splits) -> BeforeVal
         text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
         scheme, separator, rest = text.partition("://")
         if not (separator and rest and scheme in schemes) or re.search(r"\s", text):
-            raise ValueError("a URL that begins with " + " or ".join(f"{known}://" for known in schemes))
+            raise ValueError("a URL that begins with " + " or ".join(f"{name}://" for name in schemes))
         if not reads(text):
             raise ValueError("a URL whose host, port and path can be told apart (write other characters as %XX)")
         return value
@@ -271,7 +281,7 @@ def pattern(expression: str, expected: str) -> BeforeValidator:
 
 
 _ATTRIBUTE = "[A-Za-z][A-Za-z0-9-]*"
-_MADE_BY_US = {"objectclass", "uid", "uidnumber", "gidnumber", "homedirectory"}
+_SET_BY_OTHER_SETTINGS = {"objectclass", "uid", "uidnumber", "gidnumber", "homedirectory"}
 
 
 def _ldap_attributes(value: object) -> object:
@@ -279,27 +289,36 @@ def _ldap_attributes(value: object) -> object:
     expected = """a JSON object of attributes, such as {"gecos": "customer {address}", "mail": ["a@b.c", "d@e.f"]}"""
     if isinstance(value, dict):
         return value
+    attributes = dict[str, tuple[str, ...]]()
+    for name, given in _json_object(str(value), expected).items():
+        values = given if isinstance(given, list) else [given]
+        if not re.fullmatch(_ATTRIBUTE, name) or not _are_texts(values):
+            raise ValueError(expected)
+        attributes[name] = tuple(map(str, values))
+    others = sorted(name for name in attributes if name.lower() in _SET_BY_OTHER_SETTINGS)
+    if others:
+        raise ValueError(
+            f"attributes that no other setting is for ({', '.join(others)}: see the other settings LDAP_*)"
+        )
+    return attributes
+
+
+def _json_object(text: str, expected: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(str(value))
+        parsed = json.loads(text)
     except ValueError as error:
         raise ValueError(expected) from error
     if not isinstance(parsed, dict):
         raise ValueError(expected)
-    attributes = dict[str, list[Any]]()
-    for name, texts in parsed.items():
-        attributes[name] = texts if isinstance(texts, list) else [texts]
-        if not (re.fullmatch(_ATTRIBUTE, name) and _are_texts(attributes[name])):
-            raise ValueError(expected)
-    ours = sorted(name for name in attributes if name.lower() in _MADE_BY_US)
-    if ours:
-        raise ValueError(f"attributes that no other setting is for ({', '.join(ours)}: see the other settings LDAP_*)")
-    return {name: tuple(map(str, texts)) for name, texts in attributes.items()}
+    return parsed
 
 
 def _are_texts(values: list[object]) -> bool:
-    numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
-    texts = [value for value in values if isinstance(value, str) and value]
-    return bool(values) and len(numbers) + len(texts) == len(values)
+    """Return whether there is a value, and each one is a whole number or a text that is not empty."""
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
+            return False
+    return bool(values)
 
 
 def pattern_of_secret(expression: str, expected: str) -> BeforeValidator:
@@ -315,7 +334,7 @@ def pattern_of_secret(expression: str, expected: str) -> BeforeValidator:
 
 
 def _home(value: object) -> object:
-    """Expand `~`: a unit file or a container sets the variable without a shell, which would do that."""
+    """Expand `~`, as a shell does: a unit file or a container sets the variable without a shell."""
     return Path(str(value)).expanduser()
 
 
@@ -344,13 +363,13 @@ def _quiet_hours(value: object) -> object:
     if isinstance(value, QuietHours):
         return value
     expected = "hours and a time zone, such as 22:00-07:00 Europe/Zurich"
-    found = re.fullmatch(r"(\d\d:\d\d)-(\d\d:\d\d)(?: +(\S+))?", str(value).strip())
-    if found is None:
+    parts = re.fullmatch(r"(\d\d:\d\d)-(\d\d:\d\d)(?: +(\S+))?", str(value).strip())
+    if parts is None:
         raise ValueError(expected)
     try:
-        zone = found[3] or "UTC"
+        zone = parts[3] or "UTC"
         ZoneInfo(zone)
-        hours = QuietHours(time.fromisoformat(found[1]), time.fromisoformat(found[2]), zone)
+        hours = QuietHours(time.fromisoformat(parts[1]), time.fromisoformat(parts[2]), zone)
     except (ValueError, OSError, ZoneInfoNotFoundError) as error:
         raise ValueError(f"{expected} ({error})") from error
     if hours.begin == hours.end:

@@ -23,7 +23,7 @@ SHARED = SLURMS | {
     "WORKER",  # of compose's .env
 }
 SLURMS_SECOND = frozenset({"JOB", "SUBMIT"})  # SLURM_JOB_ID, SLURM_SUBMIT_DIR
-# Names of other programs that begin as only ours do: of systemd, and of SLURM.
+# Names of systemd and SLURM with a first word that is otherwise only ours.
 OF_OTHERS = frozenset({"NOTIFY_SOCKET", "SLURM_JWT"}) | {
     f"SLURMRESTD_{name}" for name in ("AUTH_TYPES", "DEBUG", "LISTEN", "OPENAPI_PLUGINS", "SECURITY")
 }
@@ -31,8 +31,9 @@ OF_OTHERS = frozenset({"NOTIFY_SOCKET", "SLURM_JWT"}) | {
 
 def variables() -> set[str]:
     """Return the names of all variables that are read."""
-    known = {name.upper() for name in Settings.model_fields} | {f"{name.upper()}_FILE" for name in IN_FILES}
-    return known | {variable for variable, _ in OTHER_FORMS.values()}
+    settings = {name.upper() for name in Settings.model_fields}
+    files = {f"{name.upper()}_FILE" for name in IN_FILES}
+    return settings | files | {variable for variable, _ in OTHER_FORMS.values()}
 
 
 def switches() -> set[str]:
@@ -51,26 +52,34 @@ def mistyped(environment: Collection[str]) -> Mapping[str, str]:
 
     It takes only names, because a value can be a secret.
     """
-    known = variables()
-    beginnings, found = {name.partition("_")[0] for name in known}, {}
-    for name in sorted(set(environment) - known - OF_OTHERS):
-        alike, first = _alike(name, known), name.partition("_")[0]
-        near = known if alike else {setting for setting in known if setting.startswith(f"{first}_")}
-        nearest = get_close_matches(name, sorted(near), 1, alike)
-        if first in beginnings and nearest:
-            found[name] = nearest[0]
-    return found
+    our_names = variables()
+    our_first_words = {name.partition("_")[0] for name in our_names}
+    nearest_of = dict[str, str]()
+    for name in sorted(set(environment) - our_names - OF_OTHERS):
+        first = name.partition("_")[0]
+        if first not in our_first_words:
+            continue
+        least_similarity = _least_similarity(name, our_names)
+        candidates = our_names
+        if least_similarity == 0.0:
+            candidates = {ours for ours in our_names if ours.startswith(f"{first}_")}
+        nearest = get_close_matches(name, sorted(candidates), 1, least_similarity)
+        if nearest:
+            nearest_of[name] = nearest[0]
+    return nearest_of
 
 
-def _alike(name: str, known: Collection[str]) -> float:
-    """Return how similar a name must be to a setting's to be meant for us: not at all if it begins as only ours do."""
+def _least_similarity(name: str, our_names: Collection[str]) -> float:
+    """Return how similar to one of our names, of 1, a misspelled name must be; 0 if only our names begin as it does."""
     first, second = _first_two(name)
     if first not in SHARED:
         return 0.0
     if first not in SLURMS:
         return ALIKE
-    ours = {_first_two(setting) for setting in known}
-    return 0.0 if (first, second) in ours and second not in SLURMS_SECOND else ALIKE_IN_SLURM
+    if second in SLURMS_SECOND:
+        return ALIKE_IN_SLURM
+    our_first_words = {_first_two(ours) for ours in our_names}
+    return 0.0 if (first, second) in our_first_words else ALIKE_IN_SLURM
 
 
 def _first_two(name: str) -> tuple[str, str]:
@@ -80,6 +89,6 @@ def _first_two(name: str) -> tuple[str, str]:
 
 @cache
 def warn_of_mistyped() -> None:
-    """Log a warning for each of them, once in a process."""
+    """Log a warning for each variable that is probably a misspelled setting, once in a process."""
     for name, nearest in mistyped(os.environ).items():
         log.warning("variable_not_known", variable=name, nearest=nearest)
