@@ -1,4 +1,4 @@
-"""Beat's scheduler: it asks the ledger once a second, in one query, which tasks are due, and sends messages for these.
+"""Beat's scheduler: once a second, it reads from the ledger in one query which tasks are due, and sends their messages.
 
 Celery's own scheduler uses the time of day: after an operator sets the clock back by an hour, it sends nothing for an
 hour. This scheduler uses the time that has passed, and sends nothing to a queue that no worker serves.
@@ -24,9 +24,8 @@ from supervisor_tasks.messaging.queues import TASKS
 log = structlog.get_logger()
 
 Waiting = Callable[[], Mapping[str, int]]  # how many messages wait in each queue
-Question = Callable[
-    [Waiting], Mapping[str, float]
-]  # the tasks that are due, each with the least number of seconds between two messages
+# Returns the tasks that are due, each with the least number of seconds between two messages.
+Question = Callable[[Waiting], Mapping[str, float]]
 
 ASKED_EVERY_S = 1.0
 MAX_WAITING = 500  # messages in a queue; a tick costs a worker milliseconds
@@ -50,7 +49,7 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         self._question = self.open_question()
 
     def open_question(self) -> Question:
-        """Return the query of the ledger; the subclass for beat has it."""
+        """Return the query of the ledger; the subclass for beat implements this."""
         raise NotImplementedError
 
     def setup_schedule(self) -> None:
@@ -63,7 +62,8 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         if time.monotonic() - self._asked_s >= ASKED_EVERY_S:
             self._asked_s = time.monotonic()
             for name, every_s in self._due().items():
-                if time.monotonic() - self._sent_s.get(name, float("-inf")) >= every_s - ASKED_EVERY_S / 2:
+                since_last_s = time.monotonic() - self._sent_s.get(name, float("-inf"))
+                if since_last_s >= every_s - ASKED_EVERY_S / 2:
                     self._sent_s[name] = time.monotonic()
                     self.apply_entry(self.schedule[name], producer=self.producer)
         return max(self._asked_s + ASKED_EVERY_S - time.monotonic(), 0.0)
@@ -71,7 +71,7 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
         """Send a message, unless so many messages wait that no worker can be serving the queue."""
         try:
-            if self._is_worked_off(entry):
+            if self._queue_has_room(entry):
                 self.apply_async(entry, producer=producer, advance=False)
         except (SchedulingError, KombuError, RedisError, OSError) as error:
             self._outage.record_failure(error)
@@ -81,7 +81,7 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
     def _due(self) -> Mapping[str, float]:
         """Return the tasks that are due; none while the ledger does not answer, because no worker could work either."""
         try:
-            found = self._question(self._waiting)
+            every_s_of_task = self._question(self._waiting)
         except TransientError as error:
             if self._ledger_away_since_s is None:
                 self._ledger_away_since_s = time.monotonic()
@@ -90,7 +90,7 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         if self._ledger_away_since_s is not None:
             log.info("ledger_reconnected", away_s=round(time.monotonic() - self._ledger_away_since_s, 1))
             self._ledger_away_since_s = None
-        return found
+        return every_s_of_task
 
     def _waiting(self) -> dict[str, int]:
         """Return how many messages wait in each queue; nothing while the broker does not answer."""
@@ -102,7 +102,7 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         except (KombuError, RedisError, OSError):
             return {}
 
-    def _is_worked_off(self, entry: ScheduleEntry) -> bool:
+    def _queue_has_room(self, entry: ScheduleEntry) -> bool:
         queue = self.app.amqp.router.route({}, entry.task)["queue"].name
         channel: Any = connected(self.connection, self._outage).default_channel
         return self._limit.allows(queue, queue_length(channel, queue))

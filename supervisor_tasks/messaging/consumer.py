@@ -36,12 +36,12 @@ SHUTDOWN_GRACE_S = 15.0  # for a worker to end its work
 warnings.filterwarnings("ignore", message=r"\s*In Celery 5\.1", category=CPendingDeprecationWarning)
 
 # A worker whose connection broke must not try to put back the messages that it received: kombu asks the broken
-# connection for its host, and the worker ends. Beat wakes the work again that was not done.
+# connection for its host, and the worker ends. Beat sends new messages for the work that was not done.
 RedisChannel.do_restore = False
 
 
 class OutageLog:
-    """Logs an outage of the broker: once at its begin, once at its end."""
+    """Logs an outage of the broker: once when it begins, once when it ends."""
 
     def __init__(self) -> None:
         self._since_s: float | None = None
@@ -62,10 +62,10 @@ class OutageLog:
 def connected(connection: Any, outage: OutageLog, **options: Any) -> Connection:
     """Wait without limit until the broker accepts the connection, and return it."""
     steady = {"interval_start": RETRY_S, "interval_step": 0, "interval_max": RETRY_S}
-    made: Connection = connection.ensure_connection(
+    ready: Connection = connection.ensure_connection(
         lambda error, _: outage.record_failure(error), None, **steady, **options
     )
-    return made
+    return ready
 
 
 class ReconnectingConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
@@ -77,13 +77,13 @@ class ReconnectingConsumer(Consumer):  # type: ignore[misc]  # Celery has no typ
 
     def ensure_connected(self, conn: Connection) -> Connection:
         """Connect, with RETRY_S between two tries; Celery itself waits up to 30 s."""
-        made = connected(conn, self._outage, callback=maybe_shutdown)
+        ready = connected(conn, self._outage, callback=maybe_shutdown)
         self._outage.record_recovery()
         self.first_connection_attempt = False
-        return made
+        return ready
 
     def register_with_event_loop(self, hub: Any) -> None:
-        """Send the events for Flower a few times a second: Celery would send a message for nearly each event."""
+        """Send the events for Flower every EVENTS_EVERY_S: Celery itself would send a message for nearly each event."""
         super().register_with_event_loop(hub)
         hub.call_repeatedly(EVENTS_EVERY_S, self._flush_events)
         hub.call_repeatedly(MARK_EVERY_S, LOOP.mark)
@@ -125,7 +125,8 @@ def _watch_consumer(app: Celery, queues: Sequence[str], threads: int, every_s: f
         time.sleep(every_s)  # the checks must lie apart
         waiting = queue_lengths(app.connection_for_read, queues)
         received = sum(state.total_count.values())
-        if not watchdog.is_receiving(received=received, waiting=waiting, idle=len(state.active_requests) < threads):
+        idle = len(state.active_requests) < threads
+        if not watchdog.is_receiving(received=received, waiting=waiting, idle=idle):
             log.critical("worker_not_receiving", waiting=waiting, advice="the worker ends; start it again")
             _end()
 

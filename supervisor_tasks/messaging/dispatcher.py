@@ -1,4 +1,4 @@
-"""Wake-ups: after a commit, a message wakes a worker for the new work. If it is lost, the work only begins later.
+"""Wake-ups: after a commit, a message wakes a worker for the new work. If the message is lost, the work begins later.
 
 No message goes to a queue that no worker serves, because Redis would grow without end.
 """
@@ -34,31 +34,41 @@ class TaskDispatcher:
     def effects(self, effects: Sequence[OpenEffect]) -> None:
         """Send one message for each task of these effects.
 
-        After a failed send it sends no more, because each try takes seconds; beat wakes the other tasks. An effect that
-        was dispatched before gets no second message while its queue is busy: each message costs the workers time, and
-        the queue would grow with its own length.
+        After a failed send it sends no more, because each try takes seconds; beat wakes the other tasks.
         """
-        dispatched_before = {_task(effect) for effect in effects if effect.notified}
-        busy = {name for name in dispatched_before if self._is_busy(name)}
-        wanted = [effect for effect in effects if not (effect.notified and _task(effect) in busy)]
+        wanted = self._without_busy(effects)
         for name, group in groupby(sorted(wanted, key=_task), key=_task):
             members = list(group)
-            if not self._send_together(name, min(effect.due_in_s for effect in members), _shown(members)):
+            due_in_s = min(effect.due_in_s for effect in members)
+            if not self._send_together(name, due_in_s, _shown(members)):
                 return
 
     def wake(self, name: str) -> None:
         """Wake a task at once."""
         self._send(name, 0.0)
 
+    def _without_busy(self, effects: Sequence[OpenEffect]) -> list[OpenEffect]:
+        """Leave out the effects that were dispatched before and whose queue is busy.
+
+        Each message costs the workers time, and with a second message for these the queue would grow with its own length.
+        """
+        dispatched_before = {_task(effect) for effect in effects if effect.notified}
+        busy = {name for name in dispatched_before if self._is_busy(name)}
+        return [effect for effect in effects if not (effect.notified and _task(effect) in busy)]
+
     def _send_together(self, name: str, due_in_s: float, shown: str) -> bool:
-        """Wake a task at once, or later with one message for all effects that are due at about that time."""
-        if due_in_s > 0:
-            now_s = time.monotonic()
-            turn = math.ceil((now_s + due_in_s) / TOGETHER_S)
-            if self._turns.get(name) == turn:
-                return True
-            self._turns[name], due_in_s = turn, turn * TOGETHER_S - now_s
-        return self._send(name, due_in_s, shown)
+        """Wake a task at once, or later with one message for all effects that become due within TOGETHER_S.
+
+        Returns False after a failed send.
+        """
+        if due_in_s <= 0:
+            return self._send(name, due_in_s, shown)
+        now_s = time.monotonic()
+        turn = math.ceil((now_s + due_in_s) / TOGETHER_S)
+        if self._turns.get(name) == turn:
+            return True
+        self._turns[name] = turn
+        return self._send(name, turn * TOGETHER_S - now_s, shown)
 
     def _is_busy(self, name: str) -> bool:
         return self._backpressure.is_busy(self._queue(name))
@@ -68,6 +78,7 @@ class TaskDispatcher:
         return queue
 
     def _send(self, name: str, due_in_s: float, shown: str | None = None) -> bool:
+        """Send a task's message, if its queue has room. Returns False after a failed send."""
         if not self._backpressure.allows_one_more(self._queue(name)):
             return True  # beat wakes the rest when a worker serves the queue again
         options: dict[str, object] = {"countdown": due_in_s} if due_in_s > 0 else {}
@@ -86,7 +97,8 @@ def _task(effect: OpenEffect) -> str:
 
 
 def _shown(effects: Sequence[OpenEffect]) -> str:
-    """What a message is about, as Flower shows it."""
-    about = ", ".join(effect.subject for effect in effects[:SHOWN_JOBS])
-    more = f" and {len(effects) - SHOWN_JOBS} more" if len(effects) > SHOWN_JOBS else ""
-    return f"({about}{more})"
+    """Return the subjects of a message's effects, as Flower shows them."""
+    subjects = ", ".join(effect.subject for effect in effects[:SHOWN_JOBS])
+    if len(effects) > SHOWN_JOBS:
+        return f"({subjects} and {len(effects) - SHOWN_JOBS} more)"
+    return f"({subjects})"

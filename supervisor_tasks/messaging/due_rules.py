@@ -1,7 +1,7 @@
 """Decides from the ledger's data which tasks are due. It does no I/O.
 
-A task is due when it has something to do (`wanted`), or when it has not ended for `idle_s`: its next end then proves
-that the workers of its queue are alive. Beat sends messages for no other task.
+A task is due when it has something to do (`wanted`), or when it last ended `idle_s` ago or earlier: its next end then
+proves that the workers of its queue are alive. Beat sends messages for no other task.
 """
 
 from collections.abc import Callable
@@ -63,7 +63,7 @@ class RuleSettings:
     slurm_retry_interval_s: float = 10.0
     hardware_stable_s: float = 300.0
     has_directory: bool = False
-    start_block: int = 0  # none of our claims is older
+    start_block: int = 0  # all our claims are in this block or later
     retention_hour: int = 1  # in which the deletion of old rows begins, UTC
 
 
@@ -71,8 +71,8 @@ class RuleSettings:
 class Rule:
     """When a task is due.
 
-    While it is wanted, at least `every_s` lie between two messages. While it is not, it must end once in `idle_s`; None
-    if its end proves nothing.
+    While it is wanted, at least `every_s` lie between two messages. While it is not, it must end once in `idle_s`.
+    `idle_s` is None if the task's end proves nothing.
     """
 
     wanted: Callable[[Look, RuleSettings], bool]
@@ -81,12 +81,15 @@ class Rule:
 
 
 def _register(look: Look, settings: RuleSettings) -> bool:
-    """Return whether a fact behind the registration has just changed or counts from now on, or it is not settled."""
+    """Return whether the registration may have to change: by request, by a changed fact, or because it is not settled."""
+    if look.read(REGISTRATION_REQUESTED) is not None or look.read(MEASUREMENT_REQUESTED) is not None:
+        return True
     hardware = look.read(HARDWARE)
-    counts_now = hardware is not None and 0.0 <= hardware.age_s - settings.hardware_stable_s <= YOUNG_S
-    is_asked = look.read(REGISTRATION_REQUESTED) is not None or look.read(MEASUREMENT_REQUESTED) is not None
-    has_changed = any(_is_young(look.read(fact)) for fact in REGISTRATION_FACTS)
-    return is_asked or counts_now or has_changed or look.measuring or look.unmined or not _is_settled(look)
+    if hardware is not None and 0.0 <= hardware.age_s - settings.hardware_stable_s <= YOUNG_S:
+        return True  # the changed hardware has just been stable for long enough to be offered
+    if any(_is_young(look.read(fact)) for fact in REGISTRATION_FACTS):
+        return True
+    return look.measuring or look.unmined or not _is_settled(look)
 
 
 def _is_young(stored: Stored[Any] | None) -> bool:
@@ -95,28 +98,32 @@ def _is_young(stored: Stored[Any] | None) -> bool:
 
 def _is_settled(look: Look) -> bool:
     """Return whether the provider is approved, and the last check of the registration found nothing to do."""
+    if look.get(REGISTRATION_STATUS) is not RegistrationStatus.APPROVED:
+        return False
     report = look.get(REGISTRATION) or {}
-    return (
-        look.get(REGISTRATION_STATUS) is RegistrationStatus.APPROVED and report.get("decision") == Action.NOTHING.value
-    )
+    return report.get("decision") == Action.NOTHING.value
 
 
 def _scan(look: Look, _: RuleSettings) -> bool:
-    too_deep = AlarmName.REORGANISED_TOO_DEEP in look.alarms
-    asked = (look.get(SCAN_STALLED) or "") != "" or look.read(REWIND) is not None
-    return look.under_way or look.ended_lately or look.unmined or asked or too_deep
+    if look.under_way or look.ended_lately or look.unmined:
+        return True
+    if look.get(SCAN_STALLED) or look.read(REWIND) is not None:
+        return True
+    return AlarmName.REORGANISED_TOO_DEEP in look.alarms
 
 
 def _check_slurm(look: Look, settings: RuleSettings) -> bool:
-    answered_s, seen = look.ticks_s.get(SLURM_ANSWERED), look.get(SEEN) or False
+    answered_s = look.ticks_s.get(SLURM_ANSWERED)
+    seen = look.get(SEEN) or False
     return check_is_due(answered_s, seen, look.read(FAILED_TRIES), settings.slurm_retry_interval_s)
 
 
 def _check_alarms(look: Look, _: RuleSettings) -> bool:
-    missed = (
-        bool(missing_sources(look.ticks_s)) or look.read(CALLBACK_HEARTBEAT_MISSED) is not None
-    )  # the task must see its end, too
-    return look.failing or not look.alarms.isdisjoint(WATCHED_ALARMS) or missed
+    if look.failing or not look.alarms.isdisjoint(WATCHED_ALARMS):
+        return True
+    if missing_sources(look.ticks_s):
+        return True
+    return look.read(CALLBACK_HEARTBEAT_MISSED) is not None  # the task must also see that the heartbeat is back
 
 
 def _sweep(look: Look, settings: RuleSettings) -> bool:
@@ -162,12 +169,16 @@ def due(look: Look, settings: RuleSettings) -> dict[str, float]:
 
     A task that a worker is running now is not due: the run takes all the work, or the next query finds the rest.
     """
-    found = dict[str, float]()
+    every_s_of_task = dict[str, float]()
     for name, rule in RULES.items():
-        if name in look.busy or (name == "accounts" and not settings.has_directory):
+        if name in look.busy:
+            continue
+        if name == "accounts" and not settings.has_directory:
             continue
         if rule.wanted(look, settings):
-            found[name] = rule.every_s
-        elif rule.idle_s is not None and look.ticks_s.get(finished_key(name), float("inf")) >= rule.idle_s:
-            found[name] = max(rule.every_s, 5.0)
-    return found
+            every_s_of_task[name] = rule.every_s
+            continue
+        since_end_s = look.ticks_s.get(finished_key(name), float("inf"))
+        if rule.idle_s is not None and since_end_s >= rule.idle_s:
+            every_s_of_task[name] = max(rule.every_s, 5.0)
+    return every_s_of_task

@@ -17,7 +17,7 @@ def _question() -> Question:
     settings = load_or_exit()
     with or_exit():
         connection = DriverConnection(database_url(settings))
-    asked = Due(connection.execute, settings.cluster_name, GUARDED, FACTS)
+    query = Due(connection.execute, settings.cluster_name, GUARDED, FACTS)
     rules = RuleSettings(
         slurm_retry_interval_s=settings.slurm_retry_interval_s,
         hardware_stable_s=settings.hardware_stable_s,
@@ -25,10 +25,11 @@ def _question() -> Question:
         start_block=settings.metascheduler_start_block,
         retention_hour=settings.retention_hour,
     )
-    return lambda waiting: due(asked.look(partial(_readings, settings.cluster_name, waiting)), rules)
+    return lambda waiting: due(query.look(partial(_readings, settings.cluster_name, waiting)), rules)
 
 
 def _readings(cluster: str, waiting: Waiting) -> dict[str, int]:
+    """Return how many messages wait in each queue, by the name that the ledger stores it under."""
     return {f"{QUEUE}{name.removeprefix(f'{cluster}.')}": length for name, length in waiting().items()}
 
 

@@ -1,8 +1,8 @@
 """Which of a worker's events Flower gets, and under which names.
 
-Beat asks for most tasks again and again, and most of these find nothing to do. So the events of a task are held until it
-ends, or takes longer than HELD_S, and are sent only if it did something to a job or failed. Flower shows what happens to
-jobs, and not hundreds of ticks an hour.
+Beat sends most tasks again and again, and most of these find nothing to do. So the events of a task are held until it
+ends, or takes longer than HELD_S. After its end they are sent only if the task did something to a job or failed. Flower
+shows what happens to jobs, and not hundreds of ticks an hour.
 """
 
 import threading
@@ -23,7 +23,7 @@ ENDS = (SUCCEEDED, "task-failed", "task-rejected", "task-revoked")
 # Flower shows an event of an unknown name as a state of the task: JOB-FAILED. It is not green, and `state:JOB-FAILED` finds it.
 FAILED_JOB = "task-job-failed"
 NO_RESULT = (None, "", "None")
-HELD_S = 5.0  # a task that runs longer is shown while it runs; the next heartbeat (every 2 s) sends what is held of it
+HELD_S = 5.0  # a task that runs longer is shown while it runs; the next heartbeat (every 2 s) sends its held events
 MAX_HELD = 1000  # tasks; a worker has 16 at once, and some in advance
 
 
@@ -43,15 +43,15 @@ class HeldEvents:
                 self._hold({**fields, "name": short_name(fields.get("name"))})
                 return slow
             if fields.get("uuid") in self._held:
-                return slow + self._of_held(kind, fields)
+                return slow + self._of_held_task(kind, fields)
         return [*slow, _shown(kind, fields)]
 
     def _hold(self, fields: Fields) -> None:
         self._held[fields["uuid"]] = [(RECEIVED, self._stamped(fields))]
-        while len(self._held) > MAX_HELD:  # their end was never told, as at a lost connection
+        while len(self._held) > MAX_HELD:  # the oldest tasks sent no event of their end, as at a lost connection
             self._held.popitem(last=False)
 
-    def _of_held(self, kind: str, fields: Fields) -> Events:
+    def _of_held_task(self, kind: str, fields: Fields) -> Events:
         uuid = fields["uuid"]
         if kind not in ENDS:
             self._held[uuid].append((kind, self._stamped(fields)))
@@ -62,24 +62,27 @@ class HeldEvents:
         return [*held, _shown(kind, fields)]
 
     def _slow(self) -> Events:
-        """Return what is held of tasks that have run for HELD_S, and hold it no longer."""
+        """Return the held events of tasks that have run for HELD_S, and hold them no longer."""
         long_ago_s = self._now_s() - HELD_S
         slow = [uuid for uuid, held in self._held.items() if _began_before(long_ago_s, held)]
-        return [event for uuid in slow for event in self._held.pop(uuid)]
+        events = Events()
+        for uuid in slow:
+            events += self._held.pop(uuid)
+        return events
 
     def _stamped(self, fields: Fields) -> Fields:
         return {"timestamp": self._now_s(), **fields}
 
 
 class JobEventDispatcher(EventDispatcher):  # type: ignore[misc]  # Celery has no types
-    """Sends a worker's events as `HeldEvents` decides. After a reconnection, a new dispatcher goes on with what is held."""
+    """Sends a worker's events as `HeldEvents` decides. After a reconnection, a new dispatcher has the same held events."""
 
     held = HeldEvents()
 
     def send(self, type: str, *args: Any, **fields: Any) -> None:
         """Send an event, or hold it."""
-        for kind, shown in self.held.sent_now(type, fields):
-            super().send(kind, *args, **shown)
+        for kind, fields_now in self.held.sent_now(type, fields):
+            super().send(kind, *args, **fields_now)
 
 
 def short_name(name: str | None) -> str:
@@ -89,10 +92,11 @@ def short_name(name: str | None) -> str:
 
 def _shown(kind: str, fields: Fields) -> tuple[str, Fields]:
     """Return the event, under a name of its own if the task succeeded and its job did not."""
-    failed = kind == SUCCEEDED and JOB_FAILED in str(fields.get("result"))
-    return (FAILED_JOB if failed else kind), fields
+    if kind == SUCCEEDED and JOB_FAILED in str(fields.get("result")):
+        return FAILED_JOB, fields
+    return kind, fields
 
 
 def _began_before(long_ago_s: float, held: Events) -> bool:
-    """Whether the held events of a task show that it began before that time."""
+    """Return whether the held events of a task show that it began before that time."""
     return any(kind == STARTED and fields["timestamp"] <= long_ago_s for kind, fields in held)
