@@ -19,8 +19,8 @@ from supervisor_tasks.wallet.wallet import WalletEmptyError
 CHAIN_ANSWERED = "chain"  # the tick that a worker leaves when the chain has answered
 SILENT_S = 60.0  # a restart of the node is no alarm
 STUCK_S = 300.0  # the chain answers, and the oldest open transaction has not been mined for so long
-ASKED_S = 15.0
-AWAY_S = 180.0  # one of several endpoints; the others do its work
+ASKED_S = 15.0  # a write that the balance did not pay for is tried again more often
+AWAY_S = 180.0  # for one of several endpoints; the others do its work
 AWAY_ADVICE = "the others are used: mend it, or take it out of METASCHEDULER_ENDPOINT_RPC"
 QUIET_S = {  # an alarm ends if its cause was not seen for so long
     AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT: 3600.0,
@@ -32,8 +32,9 @@ QUIET_S = {  # an alarm ends if its cause was not seen for so long
 
 @contextmanager
 def chain_watched(context: WorkerContext) -> Iterator[None]:
-    """Call the operator when the chain has not answered for a while, or an endpoint serves another chain. The alarm
-    ends when that is over.
+    """Call the operator when the chain has not answered for a while, or an endpoint serves another chain.
+
+    The alarm ends with its cause.
     """
     try:
         yield
@@ -66,8 +67,9 @@ def _silence(context: WorkerContext) -> Condition:
 
 
 def _oldest_open(context: WorkerContext) -> Duration:
-    """For how long a transaction has been the oldest open one while the chain answered. All others wait behind it. The
-    alarm TRANSACTION_STUCK has a second reason: the transaction needs a fee above the limit (wallet/resubmit.py).
+    """Return for how long a transaction has been the oldest open one while the chain answered. All others wait behind it.
+
+    The alarm TRANSACTION_STUCK has a second reason: the transaction needs a fee above the limit (wallet/resubmit.py).
     """
     return Duration(context.ledger.facts, AlarmName.TRANSACTION_STUCK.value)
 
@@ -77,47 +79,50 @@ def _watch_endpoints(context: WorkerContext) -> None:
     if not isinstance(rpc, Endpoints):
         return
     health = rpc.health()
-    wrong = [name for name, is_ in health.items() if is_ is Health.WRONG_CHAIN]
+    wrong = [name for name, state in health.items() if state is Health.WRONG_CHAIN]
     if wrong:
         alarms.on(AlarmName.WRONG_CHAIN, endpoints=wrong, expected=context.chain.contract.chain_id)
     elif Health.ALIVE in health.values():
         alarms.off(AlarmName.WRONG_CHAIN)
-    if Health.UNKNOWN not in health.values():
-        _tell_health(context, health)
-        if len(health) > 1:
-            _watch_away(context, rpc.away())
+    if Health.UNKNOWN in health.values():
+        return
+    _store_health(context, health)
+    if len(health) > 1:
+        _watch_away(context, rpc.away())
 
 
-def _tell_health(context: WorkerContext, health: Mapping[str, Health]) -> None:
-    """Store the endpoints' health for the metrics: their process asks no node."""
+def _store_health(context: WorkerContext, health: Mapping[str, Health]) -> None:
+    """Store the endpoints' health for the metrics: their process calls no node."""
     if context.ledger.facts.get(ENDPOINTS) != health:
         context.ledger.facts.set(ENDPOINTS, dict(health))
 
 
 def _watch_away(context: WorkerContext, away: Mapping[str, tuple[float, str]]) -> None:
-    """An endpoint that was away for long stays in the alarm until all answer. Each worker has its own view, and may
-    have started later.
+    """Raise the alarm when an endpoint has been away for long, and end it when all answer.
+
+    In between it stays as it is: each worker measures for itself, and this worker may have started after others.
     """
-    longest_s = max((away_s for away_s, _ in away.values()), default=0.0)
+    alarms = context.ledger.alarms
+    if not away:
+        alarms.off(AlarmName.RPC_ENDPOINT_UNAVAILABLE)
+        return
+    longest_s = max(away_s for away_s, _ in away.values())
     if longest_s > AWAY_S:
-        why = {name: error[:200] for name, (_, error) in away.items()}
-        context.ledger.alarms.on(
-            AlarmName.RPC_ENDPOINT_UNAVAILABLE, endpoints=why, for_s=round(longest_s), advice=AWAY_ADVICE
-        )
-    elif not away:
-        context.ledger.alarms.off(AlarmName.RPC_ENDPOINT_UNAVAILABLE)
+        errors = {name: error[:200] for name, (_, error) in away.items()}
+        alarms.on(AlarmName.RPC_ENDPOINT_UNAVAILABLE, endpoints=errors, for_s=round(longest_s), advice=AWAY_ADVICE)
 
 
 def wallet_watched(context: WorkerContext, demand: Demand) -> set[AlarmName]:
     """Switch the alarms about the wallet and the contract on and off. Returns the names of all alarms that are on."""
     alarms, wallet = context.ledger.alarms, context.chain.wallet
-    on = {alarm.name: alarm.details for alarm in alarms.all()}
+    details_of = {alarm.name: alarm.details for alarm in alarms.all()}
     _store_balance(context, demand.balance_wei)
     outstanding = wallet.outstanding()
-    needed_wei = max(context.chain.wallet_min_wei, outstanding.cost_wei, _asked_wei(on.get(AlarmName.WALLET_EMPTY, {})))
+    empty_details = details_of.get(AlarmName.WALLET_EMPTY, {})
+    needed_wei = max(context.chain.wallet_min_wei, outstanding.cost_wei, _unpaid_wei(empty_details))
     if demand.balance_wei < needed_wei:
-        about = {"balance_wei": demand.balance_wei, "needed_wei": needed_wei}
-        alarms.on(AlarmName.WALLET_EMPTY, **{"address": wallet.address, **on.get(AlarmName.WALLET_EMPTY, {}), **about})
+        figures = {"balance_wei": demand.balance_wei, "needed_wei": needed_wei}
+        alarms.on(AlarmName.WALLET_EMPTY, **{"address": wallet.address, **empty_details, **figures})
     else:
         alarms.off(AlarmName.WALLET_EMPTY)
     if demand.open:
@@ -125,35 +130,39 @@ def wallet_watched(context: WorkerContext, demand: Demand) -> set[AlarmName]:
     else:
         alarms.on(AlarmName.CONTRACT_RETIRED, contract=context.chain.contract.address)
     for name, quiet_s in QUIET_S.items():
-        if name in on:
+        if name in details_of:
             alarms.off(name, quiet_s=quiet_s)
-    _watch_oldest(context, outstanding.oldest, AlarmName.TRANSACTION_STUCK in on)
+    _watch_oldest(context, outstanding.oldest, AlarmName.TRANSACTION_STUCK in details_of)
     return {alarm.name for alarm in alarms.all()}
 
 
 def _store_balance(context: WorkerContext, balance_wei: int) -> None:
-    """Store the wallet's balance for the metrics of the ledger: their process asks no node."""
-    seen = Balance(context.chain.wallet.address, balance_wei)
-    if context.ledger.facts.get(BALANCE) != seen:
-        context.ledger.facts.set(BALANCE, seen)
+    """Store the wallet's balance for the metrics of the ledger: their process calls no node."""
+    balance = Balance(context.chain.wallet.address, balance_wei)
+    if context.ledger.facts.get(BALANCE) != balance:
+        context.ledger.facts.set(BALANCE, balance)
 
 
 def _watch_oldest(context: WorkerContext, oldest: OldestOpen | None, alarmed: bool) -> None:
-    """Raise the alarm for a transaction that stays open for long: something is wrong, whether or not the cause is
-    known.
-    """
+    """Raise the alarm for a transaction that has been open for STUCK_S, also without a known cause."""
     open_s = _oldest_open(context).update(oldest is not None, _name(oldest))
     if oldest is None:
         context.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
         return
     if open_s > STUCK_S and not alarmed:
-        about = {"nonce": oldest.nonce, "purpose": oldest.purpose, "address": oldest.address, "open_s": round(open_s)}
-        context.ledger.alarms.on(AlarmName.TRANSACTION_STUCK, **about)
+        context.ledger.alarms.on(
+            AlarmName.TRANSACTION_STUCK,
+            nonce=oldest.nonce,
+            purpose=oldest.purpose,
+            address=oldest.address,
+            open_s=round(open_s),
+        )
 
 
 def clear_alarms(context: WorkerContext) -> None:
-    """No transaction is stuck because it needs a fee above the limit. End the alarm, unless a transaction has been open
-    for too long anyway.
+    """End the alarm TRANSACTION_STUCK, unless a transaction has been open for STUCK_S.
+
+    The caller has found no transaction that needs a fee above the limit.
     """
     if _oldest_open(context).seconds(_name(context.chain.wallet.outstanding().oldest)) <= STUCK_S:
         context.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
@@ -163,10 +172,11 @@ def _name(oldest: OldestOpen | None) -> str:
     return "" if oldest is None else str(oldest.id)
 
 
-def _asked_wei(details: dict[str, Any]) -> int:
-    """What a recent write needed that could not be paid for. Such a write asks again every few seconds."""
-    return int(details["needed_wei"]) if "seen_s" in details and _age_s(details) < ASKED_S else 0
+def _unpaid_wei(details: dict[str, Any]) -> int:
+    """Return what a recent write needed that the balance did not pay for; 0 without one, by the details of WALLET_EMPTY.
 
-
-def _age_s(details: dict[str, Any]) -> float:
-    return time.time() - float(details.get("seen_s", 0))
+    The worker tries such a write again every few seconds.
+    """
+    if "seen_s" not in details or time.time() - float(details["seen_s"]) >= ASKED_S:
+        return 0
+    return int(details["needed_wei"])

@@ -12,11 +12,11 @@ MAX_BYTES = 10_000
 
 
 class NoAnswerError(Exception):
-    """A service takes connections, but does not answer as it must."""
+    """A service accepts connections, but does not answer as it must."""
 
 
 class DatabaseAnswers:
-    """Asks Postgres, over a connection that is kept. `url` has SQLAlchemy's form."""
+    """Sends a query to Postgres, over a connection that it keeps. `url` has SQLAlchemy's form."""
 
     def __init__(self, url: str) -> None:
         self._url = url.replace("postgresql+psycopg://", "postgresql://", 1)
@@ -49,13 +49,13 @@ class BrokerAnswers:
         from kombu.connection import Connection
 
         timeouts = {"socket_timeout": TIMEOUT_S, "socket_connect_timeout": TIMEOUT_S}
-        made: Any = Connection
-        with made(self._url, ssl=self._tls or False, transport_options=timeouts) as connection:
+        untyped: Any = Connection
+        with untyped(self._url, ssl=self._tls or False, transport_options=timeouts) as connection:
             connection.channel().client.ping()  # `default_channel` would try again for seconds
 
 
 class ChainAnswers:
-    """Asks the RPC endpoints for the chain's id, until one answers."""
+    """Asks one RPC endpoint after the other for the chain's id, until one answers."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = urls
@@ -86,10 +86,10 @@ class LoginNodeAnswers:
 
 
 class RestAnswers:
-    """Sends slurmrestd a question without a token. Any answer of HTTP is one. `ca` is the authority of its certificate."""
+    """Sends slurmrestd a request without a token. Any HTTP response counts. `ca` is the authority of its certificate."""
 
     def __init__(self, url: str, ca: Path | None) -> None:
-        from supervisor_tasks.slurm.rest_client import RestClient  # of the processes, a worker alone needs it
+        from supervisor_tasks.slurm.rest_client import RestClient  # only a worker needs it
 
         self._client = RestClient(url, ca, connect_timeout_s=TIMEOUT_S)
 

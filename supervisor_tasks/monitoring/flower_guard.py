@@ -1,7 +1,7 @@
-"""Make Flower read-only, and have it ask for a password where it listens on more than this machine.
+"""Make Flower read-only, and make it require a password where it listens on more than this machine.
 
-Flower reads its options from its command line, FLOWER_ variables and flowerconfig.py. It loads Celery's configuration
-after that and before it listens: by then its options are final.
+Flower reads its options from its command line, FLOWER_ variables and flowerconfig.py. After that, and before it listens,
+it loads Celery's configuration, which calls `guard`: by then the options are final.
 """
 
 from typing import Any
@@ -25,16 +25,17 @@ def guard(options: Any, basic_auth: SecretStr | None) -> None:
     """Correct the options of a Flower that starts (tornado's options). Raises FlowerOpenError."""
     options.read_only = True
     options.address = options.address or HERE
-    # Flower makes a login without a name and a password of an empty FLOWER_BASIC_AUTH.
-    options.basic_auth = [login for login in options.basic_auth or () if login]
+    # Without this, Flower takes an empty FLOWER_BASIC_AUTH for a login without a name and a password.
+    options.basic_auth = list(filter(None, options.basic_auth or ()))
     if basic_auth is not None and not options.basic_auth:
         options.basic_auth = basic_auth.get_secret_value().split(",")
     from flower.views.monitor import Metrics  # here: workers load this module too, and have no Flower
     from flower.views.workers import web  # tornado's, as Flower has it
 
-    Metrics.get = web.authenticated(Metrics.get)  # the only page with a worker's name that Flower shows without
-    guarded = options.basic_auth or options.auth
-    if not guarded and not options.unix_socket and options.address not in LOOPBACK:
+    Metrics.get = web.authenticated(Metrics.get)  # the only page with workers' names that Flower shows without a login
+    if options.basic_auth or options.auth:
+        return
+    if not options.unix_socket and options.address not in LOOPBACK:
         raise FlowerOpenError(
             f"--address: found {options.address!r} and no password; expected {HERE}, or FLOWER_BASIC_AUTH=user:password"
             " (or FLOWER_BASIC_AUTH_FILE): without it any program that reaches the port sees all jobs"
@@ -43,5 +44,5 @@ def guard(options: Any, basic_auth: SecretStr | None) -> None:
 
 def log_start(options: Any) -> None:
     """Log where Flower will listen."""
-    guarded = bool(options.basic_auth or options.auth)
-    log.info("flower_started", address=options.address, port=options.port, password=guarded)
+    has_login = bool(options.basic_auth or options.auth)
+    log.info("flower_started", address=options.address, port=options.port, password=has_login)

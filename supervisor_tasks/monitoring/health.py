@@ -1,6 +1,6 @@
 """Whether the supervisor is alive. Liveness is progress: a worker can answer pings and consume nothing.
 
-Periodic work leaves a tick when it ends, also when SLURM or the chain did not answer: their outage is an alarm, and
+Periodic work stores a tick when it ends, also when SLURM or the chain did not answer: their outage is an alarm, and
 does not make the supervisor unhealthy. Each queue has periodic work that is due even where nothing happens.
 """
 
@@ -12,13 +12,13 @@ from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 
 MISSED = 3  # after so many intervals without a tick the fleet is unhealthy
 LEAST_S = 30.0  # a restart of a process is shorter
-OVERDUE_S = 60.0  # an effect that is due waits less while a worker takes it
+OVERDUE_S = 60.0  # a due effect waits less while a worker serves its queue
 LOOKED_EVERY_S = 15.0  # a worker looks at the chain at least so often (indexer/new_blocks.py)
 
 
 @dataclass(frozen=True, slots=True)
 class Periodic:
-    """Work that ends at least once in `every_s` in a fleet that is alive. It then leaves the tick `tick`."""
+    """Work that ends at least once in `every_s` in a fleet that is alive, and then stores the tick `tick`."""
 
     name: str
     every_s: float
@@ -33,12 +33,14 @@ class Periodic:
 
 def periodic_work(chain_poll_s: float, *, accounts: bool) -> list[Periodic]:
     """Return the periodic work of a fleet that is alive; `accounts` only if the site has a directory."""
-    found = [
+    work = [
         Periodic("clock", CLOCK_TICK_EVERY_S, CLOCK, "beat"),
         _of_queue("claim", max(chain_poll_s, LOOKED_EVERY_S)),
     ]
-    idle = {name: idle_s for name, idle_s in IDLE_S.items() if name != "accounts" or accounts}
-    return found + [_of_queue(name, idle_s) for name, idle_s in idle.items()]
+    for name, idle_s in IDLE_S.items():
+        if name != "accounts" or accounts:
+            work.append(_of_queue(name, idle_s))
+    return work
 
 
 def _of_queue(name: str, every_s: float) -> Periodic:
@@ -52,16 +54,16 @@ def complaints(periodic: list[Periodic], ticks_s: Mapping[str, float], oldest_du
         return [
             f"nothing periodic comes to an end ({_ages(stale, ticks_s)}): see whether beat, the broker and workers run"
         ]
-    found = [
+    lines = [
         f"{work.name}: {_age(work, ticks_s)}, expected one every {work.every_s:g} s: see {work.part}" for work in stale
     ]
     if ticks_s.get(CALLBACKS, float("inf")) > LEAST_S:
-        found.append("the gRPC process is not heard, and so no callback is taken: see whether it runs, and its log")
+        lines.append("the gRPC process is not heard, and so no callback is taken: see whether it runs, and its log")
     if oldest_due_s > OVERDUE_S:
-        found.append(
+        lines.append(
             f"an effect has been due for {oldest_due_s:.0f} s, expected at most {OVERDUE_S:g} s: no worker takes it"
         )
-    return found
+    return lines
 
 
 def _ages(stale: list[Periodic], ticks_s: Mapping[str, float]) -> str:

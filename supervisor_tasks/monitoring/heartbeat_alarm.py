@@ -1,5 +1,7 @@
-"""Watch the sources of ends. An alarm is raised when the process that plugins call, or the reporter, has been
-missing for a while. After an outage of the fleet they have the time to come back too.
+"""Watch the processes that report the ends of jobs: the gRPC process, which plugins call, and the reporter.
+
+An alarm is raised when one of them has been missing for MISSED_S. After an outage of the fleet, too, they have that
+time to come back.
 """
 
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -11,8 +13,8 @@ from supervisor_tasks.ledger.tick_names import CALLBACKS
 MISSED_S = 60.0
 ADVICE = {
     CALLBACKS: "start the gRPC process, and see its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY",
-    REPORTER: "start the reporter beside slurmctld, and see its log: the way to PUBLIC_ADDRESS, its certificate; where there is"
-    " none any more, `supervisor reporter disable`",
+    REPORTER: "start the reporter beside slurmctld, and see its log: whether it reaches PUBLIC_ADDRESS, its certificate; if the"
+    " site has no reporter any more, `supervisor reporter disable`",
 }
 
 

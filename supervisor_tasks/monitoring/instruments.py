@@ -86,11 +86,12 @@ VERDICTS = ("stored", "ignored", "malformed", "unknown_job", "too_many", "not_st
 
 def zero(process: str) -> None:
     """Create the series that this kind of process has, so that each is there with 0 before its first event."""
+    # Prometheus's increase() does not count an event that creates its series.
     if process == "callbacks":
         for verdict in VERDICTS:
             CALLBACKS.labels(verdict)
     if process == "worker":
-        for result in RESULTS:  # increase() does not count a first failure that creates its series
+        for result in RESULTS:
             SSH_LOGINS.labels(result)
 
 
@@ -112,13 +113,13 @@ def timed(histogram: Histogram, *labels: str) -> Iterator[None]:
 
 
 def program_of(path: str) -> str:
-    """The program's name as a label. Unknown ones share one value, so that the number of series is bounded."""
+    """Return the program's name as a label. All other programs share one value, so that the number of series is bounded."""
     name = PurePosixPath(path).name
     return name if name in PROGRAMS else OTHER
 
 
 class BuildInfo(Collector):
-    """Which version runs here."""
+    """The version of the supervisor and of Python in this process."""
 
     def __init__(self, process: str) -> None:
         self._about = {
@@ -147,16 +148,16 @@ class ClusterLabel(Collector):
             yield from _labelled(collector.collect(), self._labels)
 
     def describe(self) -> list[Metric]:
-        """Return nothing, so that nothing is asked before the first scrape."""
+        """Return nothing, so that the collectors run at the first scrape and not before."""
         return []
 
 
 def _labelled(metrics: Iterable[Metric], labels: Mapping[str, str]) -> Iterator[Metric]:
     for metric in metrics:
-        named = Metric(metric.name, metric.documentation, metric.type, metric.unit)
-        named.samples = [_with(sample, labels) for sample in metric.samples]
-        yield named
+        labelled = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+        labelled.samples = [_with_labels(sample, labels) for sample in metric.samples]
+        yield labelled
 
 
-def _with(sample: Sample, labels: Mapping[str, str]) -> Sample:
+def _with_labels(sample: Sample, labels: Mapping[str, str]) -> Sample:
     return sample._replace(labels={**labels, **sample.labels})

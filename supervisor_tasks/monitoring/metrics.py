@@ -1,5 +1,5 @@
-"""The ledger's metrics for Prometheus. Each scrape asks the ledger, so they are right with any number of workers, and
-survive each of them. What a process measures by itself is in instruments.py.
+"""The ledger's metrics for Prometheus. They are read from the ledger, so they are right with any number of workers, and
+outlast each worker. instruments.py has the metrics that a process measures by itself.
 """
 
 import threading
@@ -29,7 +29,7 @@ MESSAGE_STATES = ("due", "failing", "parked")
 OPEN_STATES = ("SIGNED", "SENT")
 CREDIT = 10**18  # of the contract's smallest unit
 TRANSACTIONS_OF_A_JOB = 3  # its claim, RUNNING and its end
-KEPT_S = 5.0  # scrapes within this time get the same answer, so that more of them cost the database nothing
+KEPT_S = 5.0  # scrapes within this time get the same reading, so that more of them cost the database nothing
 
 Totals = Mapping[tuple[str, str], Decimal]
 
@@ -71,7 +71,7 @@ class LedgerMetrics(Collector):
         return self._labelled.collect()
 
     def describe(self) -> list[Metric]:
-        """Return nothing, so that the ledger is not asked before the first scrape."""
+        """Return nothing, so that nothing queries the ledger before the first scrape."""
         return []
 
 
@@ -120,13 +120,13 @@ def _work(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
         for state in EFFECT_STATES:
             effects.add_metric([kind.value, state], getattr(counts.get(kind.value), state, 0))
     yield effects
-    first, none = figures.moments, "; 0 if there is none."
-    yield _moment(
-        "oldest_due_effect", f"When the first effect became due that no worker has begun{none}", first.effect_s
-    )
+    first = figures.moments
+    about = "When the first effect became due that no worker has begun; 0 if there is none."
+    yield _moment("oldest_due_effect", about, first.effect_s)
     unread = sum(summary.unread_callbacks.values())
     yield _gauge("callbacks_unread", "Callbacks that no worker has read.", unread)
-    yield _moment("oldest_unread_callback", f"When the first unread callback came{none}", first.callback_s)
+    about = "When the first unread callback came; 0 if there is none."
+    yield _moment("oldest_unread_callback", about, first.callback_s)
 
 
 def _trouble(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
@@ -162,8 +162,9 @@ def _wallet(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
     if summary.wallet is not None:
         nonces = {summary.wallet.address: summary.wallet.next_nonce}
         yield _family("wallet_next_nonce", "The nonce that the next transaction gets.", "address", nonces)
-    unread = ("", float("nan"))
-    address, wei = unread if figures.balance is None else (figures.balance.address, figures.balance.wei)
+    address, wei = "", float("nan")
+    if figures.balance is not None:
+        address, wei = figures.balance.address, figures.balance.wei
     about = "The balance that a worker last read; NaN before the first reading."
     yield _family("wallet_balance_wei", about, "address", {address: wei})
     about = "How many jobs the balance pays for, at the mean cost of the last transactions; NaN before the first one."
@@ -171,15 +172,17 @@ def _wallet(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
 
 
 def _jobs_paid(balance_wei: float, cost_wei: float | None) -> float:
-    return balance_wei / (cost_wei * TRANSACTIONS_OF_A_JOB) if cost_wei else float("nan")
+    if not cost_wei:
+        return float("nan")
+    return balance_wei / (cost_wei * TRANSACTIONS_OF_A_JOB)
 
 
 def _provider(summary: StatusSummary) -> Iterator[Metric]:
-    true = {} if summary.standing is None else {summary.standing.value: 1}
+    standings = dict.fromkeys((standing.value for standing in RegistrationStatus), 0)
+    if summary.standing is not None:
+        standings[summary.standing.value] = 1
     about = "How the provider stands with the grid: 1 at the one that is true."
-    yield _family(
-        "provider_standing", about, "standing", _with_zeros((standing.value for standing in RegistrationStatus), true)
-    )
+    yield _family("provider_standing", about, "standing", standings)
 
 
 def _sweep(last: Swept | None, at_s: float) -> Iterator[Metric]:
@@ -187,8 +190,8 @@ def _sweep(last: Swept | None, at_s: float) -> Iterator[Metric]:
     if last is None:
         return
     report = last.report
-    found = {what: number for what, number in report.items() if isinstance(number, int | float)}
-    yield _family("sweep_found", "Figures of the last sweep's report.", "what", found)
+    numbers = {name: value for name, value in report.items() if isinstance(value, int | float)}
+    yield _family("sweep_found", "Figures of the last sweep's report.", "what", numbers)
     yield _family(
         "sweep_unseen_timestamp_seconds",
         "Since when sweeps have not seen a side.",
@@ -233,10 +236,12 @@ def _by(totals: Totals, total: Total, name: str, about: str, label: str, values:
 
 def _histogram(totals: Totals, total: Total, name: str, about: str) -> Metric:
     family = HistogramMetricFamily(f"supervisor_{name}_duration_seconds", about, labels=[])
-    buckets, so_far = list[tuple[str, float]](), 0.0
+    buckets = list[tuple[str, float]]()
+    cumulative_count = 0.0
     for bound_s in (*counters.BOUNDS_S, inf):
-        so_far += float(totals.get((total.value, counters.bucket(bound_s)), 0))
-        buckets.append(("+Inf" if bound_s == inf else str(bound_s), so_far))
+        cumulative_count += float(totals.get((total.value, counters.bucket(bound_s)), 0))
+        bound = "+Inf" if bound_s == inf else str(bound_s)
+        buckets.append((bound, cumulative_count))
     sum_s = float(totals.get((total.value, counters.SUM), 0)) / counters.MICROSECONDS
     family.add_metric([], buckets, sum_s)
     return family
@@ -250,8 +255,8 @@ def oldest_due_s(effects: list[EffectCount]) -> float:
     return max((count.oldest_due_s for count in effects), default=0.0)
 
 
-def _with_zeros(names: Iterable[str], found: Mapping[str, float]) -> dict[str, float]:
-    return {name: found.get(name, 0) for name in names}
+def _with_zeros(names: Iterable[str], values: Mapping[str, float]) -> dict[str, float]:
+    return {name: values.get(name, 0) for name in names}
 
 
 def _family(name: str, about: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:

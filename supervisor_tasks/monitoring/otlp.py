@@ -45,7 +45,7 @@ class OtlpTracer:
     """Sends the spans of one process. Threads may share it."""
 
     def __init__(self, endpoint: str, cluster: str, process: str, history: History | None = None) -> None:
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)  # _Exporter says it, in one line
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)  # _Exporter logs a failure in one line
         self._cluster = cluster
         self._history = history
         self._resource = Resource.create(
@@ -67,7 +67,7 @@ class OtlpTracer:
         self._reader.start()
 
     def span(self, job_id: JobId, name: str, begun_s: float, ended_s: float, **attributes: Value) -> None:
-        """As Tracer.span."""
+        """Send a span, as Tracer.span."""
         span = Span(
             trace_id=trace_id(self._cluster, job_id),
             span_id=secrets.randbits(SPAN_BITS) or 1,
@@ -80,7 +80,7 @@ class OtlpTracer:
         self._processor.on_end(self._readable(span))
 
     def ended(self, jobs: Sequence[Job]) -> None:
-        """As Tracer.ended. The history is read in a thread: the database may be slow."""
+        """Send the spans of ended jobs, as Tracer.ended. A thread reads the history: the database may be slow."""
         for job in jobs:
             with suppress(Full):
                 self._ends.put_nowait(job)
@@ -111,7 +111,7 @@ class OtlpTracer:
             self._processor.on_end(self._readable(span))
 
     def _readable(self, span: Span) -> ReadableSpan:
-        """Return a span as the SDK has it. The SDK's own tracer knows no spans of the past and gives random ids."""
+        """Return a span in the SDK's form. The SDK's own tracer makes no spans of the past and gives random ids."""
         return ReadableSpan(
             span.name,
             context=_context(span.trace_id, span.span_id),
@@ -129,7 +129,7 @@ def _context(trace: int, span: int) -> SpanContext:
 
 
 class _Exporter(SpanExporter):
-    """Hands batches to another exporter, and says once that it fails, and once that it works again."""
+    """Hands batches to another exporter, and logs once that it fails, and once that it works again."""
 
     def __init__(self, exporter: OTLPSpanExporter) -> None:
         self._exporter = exporter

@@ -1,8 +1,8 @@
 """What each process reports to an orchestrator over HTTP at HEALTH_ADDRESS.
 
-/livez: its main loop completes rounds; if not, the process must be restarted. /readyz: the services that it needs
-answer; each one's state as JSON. /metrics: the same and the process's own figures, for Prometheus. `supervisor metrics`
-has the ledger's metrics there, too, and answers at METRICS_ADDRESS.
+/livez: whether its main loop completes rounds; if not, the process must be restarted. /readyz: whether the services
+that it needs answer, with the state of each as JSON. /metrics: the same and the process's own figures, for Prometheus.
+`supervisor metrics` has the ledger's metrics there, too, and answers at METRICS_ADDRESS.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ def serve(settings: Settings, process: str, dependencies: Dependencies) -> Probe
     try:
         server = ProbeServer(settings.health_address, pages(LOOP, dependencies, registry), log_failed_page)
     except OSError as error:
-        found = f"HEALTH_ADDRESS: found {settings.health_address!r}"
-        raise SettingsError([f"{found}; expected a free one of this machine ({error})"]) from error
+        line = f"HEALTH_ADDRESS: found {settings.health_address!r}; expected a free one of this machine ({error})"
+        raise SettingsError([line]) from error
     register_process(registry, settings.cluster_name, process, LOOP, dependencies)
     dependencies.start()
     server.start()
@@ -57,8 +57,9 @@ def serve(settings: Settings, process: str, dependencies: Dependencies) -> Probe
 def serve_metrics(
     address: str, cluster: str, ledger: Collector, dependencies: Dependencies, loop: Progress = LOOP
 ) -> ProbeServer:
-    """Answer at host:port, with the ledger's metrics beside those of the process. Raises OSError if the address is not
-    available, and ValueError if it is none.
+    """Answer at host:port, with the ledger's metrics beside those of the process.
+
+    Raises OSError if the address is not available, and ValueError if it is malformed.
     """
     registry = CollectorRegistry()
     server = ProbeServer(address, pages(loop, dependencies, registry), log_failed_page)
@@ -86,8 +87,8 @@ def register_process(
     ProcessCollector(registry=own)
     GCCollector(registry=own)
     instruments.zero(process)
-    mine = ProcessMetrics(loop, dependencies), instruments.BuildInfo(process), own, instruments.REGISTRY
-    registry.register(instruments.ClusterLabel(cluster, *mine))
+    collectors = ProcessMetrics(loop, dependencies), instruments.BuildInfo(process), own, instruments.REGISTRY
+    registry.register(instruments.ClusterLabel(cluster, *collectors))
 
 
 class ProcessMetrics(Collector):
@@ -116,7 +117,7 @@ class ProcessMetrics(Collector):
 
 
 def serve_worker(sender: Any, **_: object) -> None:
-    """Serve the probes when a worker starts, and knows its queues."""
+    """Serve the probes when a worker has started and its queues are set."""
     settings = load_or_exit()
     served = {queue for queue in Queue if queue.of(settings.cluster_name) in sender.app.amqp.queues.consume_from}
     with or_exit():
@@ -134,7 +135,7 @@ def needs_of_worker(settings: Settings, served: Collection[Queue]) -> list[Depen
 
 
 def _slurm(settings: Settings) -> list[Dependency]:
-    """Return the way to SLURM. A worker without one ends at its start."""
+    """Return the service through which the worker reaches SLURM. A worker without one ends at its start."""
     if settings.slurm_transport == "rest" and settings.slurmrestd_url is not None:
         return [Dependency("slurmrestd", RestAnswers(settings.slurmrestd_url, settings.slurmrestd_ca))]
     if settings.slurm_ssh_address is not None:
@@ -160,8 +161,9 @@ def serve_flower(settings: Settings) -> None:
 
 
 def serve_callbacks(settings: Settings) -> ProbeServer | None:
-    """Serve the probes of the gRPC process, which acknowledges what the database has stored. It does not require the
-    broker: without it the fleet only learns of the callbacks later.
+    """Serve the probes of the gRPC process, which acknowledges a callback once the database has stored it.
+
+    It does not require the broker: without the broker, workers only read the callbacks later.
     """
     return serve(settings, "callbacks", services(database(database_url(settings)), _broker(settings, required=False)))
 
@@ -174,7 +176,7 @@ async def mark_loop() -> None:
 
 
 def end_in_peace(**_: object) -> None:
-    """Store that a worker was asked to end. Its work may take longer than its loop may stand still."""
+    """Store that a signal has asked the worker to end. Its last work may take longer than its loop may stand still."""
     LOOP.end()
 
 
@@ -184,14 +186,14 @@ def database(url: str, *, holds_loop: bool = False) -> Dependency:
 
 
 def _broker(settings: Settings, *, required: bool = True) -> Dependency:
-    """A loop that needs the broker waits for it, up to 10 s for each answer."""
+    """Return the broker. The loop of a process that requires the broker waits for it, up to 10 s for each answer."""
     return Dependency(
         "broker", BrokerAnswers(broker_url(settings), broker_tls(settings)), required, holds_loop=required
     )
 
 
 def services(*needed: Dependency) -> Dependencies:
-    """Return the services that a process needs. One that stops answering is logged."""
+    """Return the services that a process needs. The process logs when one stops answering."""
     return Dependencies(*needed, log_failure=_log_failure)
 
 
@@ -200,5 +202,5 @@ def _log_failure(dependency: str, error: Exception) -> None:
 
 
 def log_failed_page(peer: str) -> None:
-    """Log the error of a page, which is handled at the moment."""
+    """Log the error of a page. Call it in the error's `except` clause."""
     log.exception("probe_not_answered", peer=peer)

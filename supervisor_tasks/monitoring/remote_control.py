@@ -1,4 +1,4 @@
-"""What a worker does for other programs that can write to its broker: it answers questions, and changes nothing.
+"""The commands that a worker accepts from programs that can write to its broker: questions, which change nothing.
 
 Celery's workers obey broadcasts: shut down, stop consuming a queue, grow the pool, revoke a task. The project uses none
 of these, and a program that can write to Redis could stop the fleet with one message. Flower needs the questions.
@@ -11,22 +11,23 @@ from typing import Any
 
 from celery.worker.control import Panel
 
-# Questions of celery.worker.control that only read, and two commands that only have the worker send its events.
+# Questions of celery.worker.control that only read, and two commands that only make the worker send its events.
 # objgraph, memdump and memsample are left out: they cost memory and write files.
 ANSWERED_COMMANDS = (
     *("active", "active_queues", "clock", "conf", "ping", "query_task", "registered", "report", "reserved", "revoked"),
     *("scheduled", "stats", "dump_active", "dump_reserved", "dump_revoked", "dump_schedule", "dump_tasks"),
     *("enable_events", "heartbeat"),
 )
-# These loggers write a traceback, with the caller's own text, for each message that is refused.
+# For each refused message, these loggers write a traceback with the caller's own text.
 LOGGERS = ("kombu.pidbox", "celery.worker.pidbox")
 PERIOD_S = 10.0
 MAX_LINE_CHARS = 200  # characters of a line
 
 
 class OneLine(logging.Filter):
-    """Lets one line of a logger through in each period, without its traceback and cut to MAX_LINE_CHARS characters. The next
-    line shows how many were left out.
+    """Lets one line of a logger through in each period, without its traceback and cut to MAX_LINE_CHARS characters.
+
+    The next line shows how many were left out.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -43,16 +44,17 @@ class OneLine(logging.Filter):
             self._left_out += 1
             return False
         left_out, self._written_s, self._left_out = self._left_out, self._now_s(), 0
-        said = record.getMessage().partition("\n")[0][:MAX_LINE_CHARS]
-        record.msg, record.args = "control message refused: %s; %d more were not logged", (said, left_out)
+        first_line = record.getMessage().partition("\n")[0][:MAX_LINE_CHARS]
+        record.msg, record.args = "control message refused: %s; %d more were not logged", (first_line, left_out)
         record.exc_info = record.exc_text = record.stack_info = None
         return True
 
 
 def keep_questions_only() -> None:
-    """Have the workers of this process refuse every other command, with one bounded line of the log in each period."""
-    for name in [name for name in Panel.data if name not in ANSWERED_COMMANDS]:
-        del Panel.data[name]
+    """Make this worker refuse all commands but questions, with one bounded line of the log in each period."""
+    for name in list(Panel.data):
+        if name not in ANSWERED_COMMANDS:
+            del Panel.data[name]
     Panel.register(name="hello", type="inspect", visible=False)(_hello)
     one_line = OneLine()
     for name in LOGGERS:
@@ -60,8 +62,11 @@ def keep_questions_only() -> None:
 
 
 def _hello(state: Any, from_node: str, revoked: object = None, **_: object) -> dict[str, Any] | None:
-    """Answer a worker that starts: it asks for clocks and revoked tasks. Celery's own answer also revokes the tasks
-    that the caller names.
+    """Answer another worker that starts: it asks for the clock and the revoked tasks.
+
+    Celery's own answer also revokes the tasks that the caller names.
     """
     del revoked
-    return {"revoked": {}, "clock": state.app.clock.forward()} if from_node != state.hostname else None
+    if from_node == state.hostname:
+        return None
+    return {"revoked": {}, "clock": state.app.clock.forward()}

@@ -1,6 +1,8 @@
-"""Check SLURM. Does it answer? While it does not, nothing is claimed, registered or measured, and the checks go on;
-after a while an alarm is raised. Is it the SLURM that has the ledger's jobs (cluster_guard.py)? And is it set up as
-our settings require?
+"""Check SLURM: whether it answers, whether it has the ledger's jobs (cluster_guard.py), and whether it is set up as our
+settings require.
+
+While it does not answer, workers claim, register and measure nothing, and the checks go on. After a while an alarm is
+raised.
 """
 
 import structlog
@@ -27,21 +29,23 @@ from supervisor_tasks.monitoring.slurm_tries import (
 
 log = structlog.get_logger()
 
-SILENT_S = 60.0  # a restart of slurmctld is shorter; an alarm is raised after that
+SILENT_S = 60.0  # after so long an alarm is raised; a restart of slurmctld is shorter
 SENSIBLE_AGE_S = 90  # a slurmctld that forgets ended jobs sooner may do so between two sweeps
 
 
 def slurm_is_healthy(ledger: Ledger) -> bool:
-    """Whether SLURM is known to work: it has answered since this ledger began, not long ago, and nothing has failed
-    since. A worker checks this before it begins something new. Work that is under way goes on.
+    """Return whether SLURM answered within KNOWN_FOR_S, and nothing has failed since.
+
+    A worker checks this before it begins something new. Work that is under way goes on.
     """
     answered_s = ledger.ticks.age_s(SLURM_ANSWERED)
     return answered_s is not None and answered_s <= KNOWN_FOR_S
 
 
 def reset_failure_count(ledger: Ledger) -> None:
-    """Start the checks again when a worker starts: SLURM is asked at once, failed tries count from 0, and old
-    benchmarks are looked for.
+    """Start the checks again when a worker starts: failed tries count from 0, and SLURM is checked at once.
+
+    The check then also cancels old benchmarks.
     """
     ledger.facts.set(FAILED_TRIES, 0)
     ledger.facts.set(SEEN, False)
@@ -49,7 +53,7 @@ def reset_failure_count(ledger: Ledger) -> None:
 
 
 def check_slurm(context: WorkerContext) -> None:
-    """Store whether SLURM answers; one worker at a time asks. Raises SlurmUnavailableError or SshUnavailableError."""
+    """Store whether SLURM answers; one worker at a time checks. Raises SlurmUnavailableError or SshUnavailableError."""
     if _due(context):
         run_exclusive(context.ledger, "check_slurm", lambda: _check(context))
     else:
@@ -57,22 +61,29 @@ def check_slurm(context: WorkerContext) -> None:
 
 
 def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
-    """Whether an alarm is raised after so many tries. SLURM's last answer was `silent_s` ago."""
-    return (silent_s is None or silent_s > SILENT_S) if seen else tries >= TRIES
+    """Return whether an alarm is raised after so many failed tries. SLURM's last answer was `silent_s` ago.
+
+    A SLURM that has not answered since the start (`seen` is false) gets TRIES tries.
+    """
+    if not seen:
+        return tries >= TRIES
+    return silent_s is None or silent_s > SILENT_S
 
 
 def _due(context: WorkerContext) -> bool:
     ledger = context.ledger
-    answered_s, seen = ledger.ticks.age_s(SLURM_ANSWERED), ledger.facts.get(SEEN) or False
+    answered_s = ledger.ticks.age_s(SLURM_ANSWERED)
+    seen = ledger.facts.get(SEEN) or False
     return check_is_due(answered_s, seen, ledger.facts.read(FAILED_TRIES), context.slurm.try_every_s)
 
 
 def _check(context: WorkerContext) -> bool:
     ledger = context.ledger
     try:
-        controller, now_s = context.slurm.cluster.controller(), context.slurm.cluster.now_s()
+        controller = context.slurm.cluster.controller()
+        now_s = context.slurm.cluster.now_s()
     except TransientError as error:
-        _missed(ledger, error)
+        _record_failure(ledger, error)
         raise
     ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
     forget_when_quiet(ledger)
@@ -84,12 +95,12 @@ def _check(context: WorkerContext) -> bool:
         raise
     ledger.ticks.record(SLURM_ANSWERED)
     if ledger.ticks.age_s(NODES) is None:
-        context.sweep.wake("refresh_inventory")  # it may have other nodes now
+        context.sweep.wake("refresh_inventory")  # SLURM may have other nodes now
     ledger.facts.set(FAILED_TRIES, 0)
     ledger.facts.set(SEEN, True)
     silent_s = ledger.ticks.age_s("check_slurm") or 0.0
     record_controller_start(ledger, controller, silent_s, now_s)
-    _learn_memory(context, controller.min_job_age_s)
+    _store_min_job_age(context, controller.min_job_age_s)
     if controller.accounting_unused:
         ledger.alarms.on(AlarmName.SLURM_ACCOUNTING_UNUSED, advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true")
     else:
@@ -98,9 +109,10 @@ def _check(context: WorkerContext) -> bool:
     return False
 
 
-def _learn_memory(context: WorkerContext, min_job_age_s: int) -> None:
-    """Store for how long slurmctld remembers ended jobs. Without accounting that sets how often to sweep. If it has
-    changed, the next sweep must not be as late as the last one planned it.
+def _store_min_job_age(context: WorkerContext, min_job_age_s: int) -> None:
+    """Store for how long slurmctld remembers ended jobs. Without accounting that sets how often the workers sweep.
+
+    If it has changed, request a sweep: the last sweep may have planned the next one too late.
     """
     ledger = context.ledger
     if ledger.facts.get(SLURM_MIN_JOB_AGE) == min_job_age_s:
@@ -112,7 +124,7 @@ def _learn_memory(context: WorkerContext, min_job_age_s: int) -> None:
     ledger.facts.set(SLURM_MIN_JOB_AGE, min_job_age_s)
 
 
-def _missed(ledger: Ledger, error: TransientError) -> None:
+def _record_failure(ledger: Ledger, error: TransientError) -> None:
     ledger.ticks.remove(SLURM_ANSWERED)
     ledger.ticks.remove(NODES)
     tries = (ledger.facts.get(FAILED_TRIES) or 0) + 1

@@ -10,14 +10,15 @@ log = structlog.get_logger()
 
 
 def check_alarms(context: WorkerContext) -> None:
-    """Call the operator for effects that are parked or late, and for silent heartbeats. Also clean up the inbox, and add
-    up the counters.
+    """Call the operator for effects that are parked or late, and for missing heartbeats.
+
+    Also delete old callbacks about unknown jobs, and add up the counters.
     """
     ledger = context.ledger
     with record_run(ledger, "check_alarms"):
         watch_effects(ledger)
         ledger.counters.fold()
         check_heartbeats(ledger)
-        gone = ledger.inbox.purge_unknown()
-        if gone:
-            log.info("unknown_callbacks_purged", callbacks=gone)
+        purged = ledger.inbox.purge_unknown()
+        if purged:
+            log.info("unknown_callbacks_purged", callbacks=purged)

@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry, if the settings want them. Without OTEL_EXPORTER_OTLP_ENDPOINT nothing of it is imported."""
+"""Traces by OpenTelemetry, if OTEL_EXPORTER_OTLP_ENDPOINT is set. Without it, OpenTelemetry is not imported."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,9 +14,9 @@ History = Callable[[Job], tuple[Sequence[Recorded], float | None]]  # its events
 
 
 def tracer_of(settings: Settings, process: str, history: History | None = None) -> Tracer:
-    """Return where the spans of this process go. A process that records ends needs the jobs' history.
+    """Return the tracer that gets the spans of this process. A process that records ends needs the jobs' history.
 
-    Without the packages of the extra `otel` the process works on, without traces.
+    Without the packages of the extra `otel` the process works without traces.
     """
     if settings.otel_exporter_otlp_endpoint is None:
         return NoTraces()
