@@ -3,8 +3,8 @@
 import os
 from typing import Any
 
-# gRPC's library in C writes text of its own about connections between the lines of the log; callers get these as errors. It
-# reads this when it is imported.
+# gRPC's library in C writes text about connections between the lines of the log; callers get the same as errors. The
+# library reads this variable when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
@@ -16,10 +16,10 @@ def __getattr__(name: str) -> Any:
 
     from celery import Celery
 
-    # The tasks import all that a worker does, which costs 100 MB; other processes only send them, by name.
+    # The tasks' modules cost 100 MB. Only a worker imports them; other processes send messages for the tasks by name.
     tasks = ["supervisor_tasks.tasks"] if "worker" in sys.argv else []
-    built = Celery("supervisor", include=["supervisor_tasks.signals", *tasks])
-    built.config_from_object("celeryconfig")
-    built.events.dispatcher_cls = "supervisor_tasks.messaging.task_events:JobEventDispatcher"
-    globals()["app"] = built
-    return built
+    celery_app = Celery("supervisor", include=["supervisor_tasks.signals", *tasks])
+    celery_app.config_from_object("celeryconfig")
+    celery_app.events.dispatcher_cls = "supervisor_tasks.messaging.task_events:JobEventDispatcher"
+    globals()["app"] = celery_app
+    return celery_app

@@ -79,12 +79,23 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     benchmarking = _benchmark_side(settings, slurm) if slurm is not None and _measures(settings, served) else None
     offer = _offer_side(settings, wake_ups) if serves_chain else None
     grid_logger = GridLogger(channels_of(settings).open)
-    notifier, days = notifier_of(settings), settings.retention_days
     context = WorkerContext(
-        ledger, grid_logger, chain, slurm, sweeping, directory, benchmarking, offer, notifier, days, tracer
+        ledger=ledger,
+        grid_logger=grid_logger,
+        chain_side=chain,
+        slurm_side=slurm,
+        sweep_side=sweeping,
+        directory=directory,
+        benchmark_side=benchmarking,
+        offer_side=offer,
+        notifier=notifier_of(settings),
+        retention_days=settings.retention_days,
+        tracer=tracer,
     )
-    new_blocks = None if chain is None else NewBlocks(context, settings.chain_poll_s, wake_ups.wake, settings.ws_url)
-    hold_wallet = None if chain is None else partial(_hold_wallet, settings, ledger, chain)
+    new_blocks, hold_wallet = None, None
+    if chain is not None:
+        new_blocks = NewBlocks(context, settings.chain_poll_s, wake_ups.wake, settings.ws_url)
+        hold_wallet = partial(_hold_wallet, settings, ledger, chain)
     batches = {kind: Batch(context, kind) for kind in BATCH_POLICIES}
     return Worker(context, batches, wake_ups.wake, new_blocks, hold_wallet)
 
@@ -100,7 +111,7 @@ def channels_of(settings: Settings) -> Channels:
 
 
 def _measures(settings: Settings, served: Collection[Queue]) -> bool:
-    """Whether the worker measures the cluster: that needs a login, which slurmrestd does not replace."""
+    """Return whether the worker measures the cluster: that needs a login node, which slurmrestd does not replace."""
     return Queue.BENCHMARK in served and settings.slurm_access is not SlurmAccess.REST
 
 
@@ -180,7 +191,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _sweep_side(settings: Settings, rpc: Rpc, wake_ups: TaskDispatcher) -> ReconciliationServices:
-    @cache  # so that the contracts' addresses are read only once
+    @cache  # a Contract reads the addresses of the other contracts once
     def contract_of(provider: Address) -> Contract:
         return Contract(rpc, settings.chain_id, settings.metascheduler_smart_contract, provider)
 
@@ -207,7 +218,7 @@ def _benchmark_side(settings: Settings, slurm: SlurmServices) -> BenchmarkServic
 
 
 def _ssh_keys(settings: Settings) -> Keys:
-    """Return one key for all users, or a certificate for each login."""
+    """Return the function that gives a user's key: one key for all users, or a certificate for each login."""
     if not settings.slurm_ssh_certificates:
         assert settings.slurm_ssh_private_key is not None  # noqa: S101  Need.SLURM
         key = load_key(settings.slurm_ssh_private_key.get_secret_value())

@@ -79,7 +79,7 @@ class BenchmarkServices:
 
 @dataclass(frozen=True, slots=True)
 class OfferConfig:
-    """The provider's offer by the settings, for workers of the chain queue. `wake` wakes the registration's task."""
+    """The settings of the provider's offer, for workers of the chain queue. `wake` wakes the registration's task."""
 
     prices: Prices
     operator_labels: Mapping[str, str]

@@ -1,8 +1,8 @@
-"""The points where the world changes, each with a name, so that a test can kill the process there. Pure but for one
-file.
+"""The points where the program changes something outside of the process, each with a name, so that a test can kill the
+process there. Pure except for the file that CRASH_AT names.
 
-`CRASH_AT` names a file with `<place> <count>`: the process that passes the place for the count-th time ends by SIGKILL.
-Without the variable, a point costs one comparison.
+That file contains `<place> <count>`: the process that passes the place for the count-th time ends by SIGKILL. Without the
+variable, a point costs one comparison.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 class CrashPoint(StrEnum):
-    """A place in the program that changes the world."""
+    """A place in the program that changes something outside of the process."""
 
     COMMIT = "commit"
     LEASE = "lease"
@@ -42,24 +42,24 @@ ARMED = os.environ.get("CRASH_AT")
 
 @contextmanager
 def crash_point(point: CrashPoint) -> Iterator[None]:
-    """Mark the code in which the world changes: a test can crash the process just before or just after it."""
+    """Mark the code that makes the change: a test can crash the process just before or just after it."""
     before(point)
     yield
     after(point)
 
 
 def before(point: CrashPoint) -> None:
-    """Mark the moment before the world changes."""
+    """Mark the moment before the change."""
     hit(f"before-{point}")
 
 
 def after(point: CrashPoint) -> None:
-    """Mark the moment after the world has changed."""
+    """Mark the moment after the change."""
     hit(f"after-{point}")
 
 
 def hit(place: str) -> None:
-    """Kill this process with SIGKILL if the order names this place and this time."""
+    """Kill this process with SIGKILL if the file of CRASH_AT names this place, and its count is used up."""
     if ARMED is None:
         return
     if _is_turn(Path(ARMED), place):
@@ -67,9 +67,9 @@ def hit(place: str) -> None:
 
 
 def _is_turn(order: Path, place: str) -> bool:
-    """Return whether the order names this place and this time; if the time comes later, count down.
+    """Return whether the file with the order names this place, and its count is used up; otherwise count down.
 
-    The process that takes the order removes the file, so that each order causes one crash.
+    The process that must crash removes the file first, so that each order causes one crash.
     """
     try:
         wanted, _, count = order.read_text().partition(" ")

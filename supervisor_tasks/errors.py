@@ -14,7 +14,7 @@ class PermanentError(SupervisorError):
 
 
 class UndecidedError(PermanentError):
-    """The SLURM jobs that were found may or may not be the job. The operator must look."""
+    """A SLURM job that was found may or may not be the grid's job. The operator must decide."""
 
 
 class OutcomeUnknownError(SupervisorError):

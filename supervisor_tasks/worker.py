@@ -1,7 +1,7 @@
 """The worker of this process. It is built at the start, with the keys that its queues need."""
 
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -38,17 +38,25 @@ def needs_of_command(argv: Sequence[str]) -> list[Need]:
     """
     if "worker" not in argv:
         return []
-    queues = _queues_named(argv) or [queue.value for queue in Queue]
-    served = [queue for queue in Queue if queue.value in queues or queue is Queue.DEFAULT]
-    return list(dict.fromkeys(NEED_OF_QUEUE[queue] for queue in served))
+    named = _queues_named(argv)
+    needs = list[Need]()
+    for queue in Queue:
+        is_served = not named or queue.value in named or queue is Queue.DEFAULT
+        if is_served and NEED_OF_QUEUE[queue] not in needs:
+            needs.append(NEED_OF_QUEUE[queue])
+    return needs
 
 
 def _queues_named(argv: Sequence[str]) -> list[str]:
-    """The queues after `-Q` or `--queues`, without the cluster's name; none if the command line names none."""
-    words = chain.from_iterable(word.split("=", 1) for word in argv)
-    names = [name for word, name in pairwise(words) if word in ("-Q", "--queues")]
-    queues = chain.from_iterable(each.split(",") for each in names)
-    return [queue.rpartition(".")[2] for queue in queues]
+    """Return the queues after `-Q` or `--queues`, without the cluster's name; none if the command line names none."""
+    words = list[str]()
+    for argument in argv:
+        words += argument.split("=", 1)
+    queues = list[str]()
+    for option, value in pairwise(words):
+        if option in ("-Q", "--queues"):
+            queues += [queue.rpartition(".")[2] for queue in value.split(",")]
+    return queues
 
 
 def current_worker() -> "Worker":
@@ -80,7 +88,7 @@ def on_worker_init(sender: Any, **_: object) -> None:
     set_up_logging()
     try:
         with or_exit():
-            worker = _built(sender.app)
+            worker = _build_worker(sender.app)
             _hold_wallet(worker)
             _current.append(worker)
     except Exception as error:
@@ -89,9 +97,9 @@ def on_worker_init(sender: Any, **_: object) -> None:
 
 
 def _hold_wallet(worker: "Worker") -> None:
-    """Let no worker start whose wallet another cluster works with. Raises WalletTakenError.
+    """Store that this cluster works with the worker's wallet. Raises WalletTakenError if another cluster does.
 
-    If the ledger does not answer, or has no tables yet, the worker's first task asks it again.
+    If the ledger does not answer, or has no tables yet, the worker's first task tries again.
     """
     from sqlalchemy.exc import DBAPIError
 
@@ -103,16 +111,17 @@ def _hold_wallet(worker: "Worker") -> None:
         log.warning("wallet_not_checked_yet", error=str(error).partition("\n")[0])
 
 
-def _built(app: Celery) -> "Worker":
-    """Build the context for the worker's queues and the default queue.
+def _build_worker(app: Celery) -> "Worker":
+    """Build the worker for its queues and the default queue.
 
-    The import is in here because it costs 100 MB, and beat and Flower load this module without it. Every worker
-    serves the default queue, also with a -Q without it, and that queue needs no key: without dispatch_due_effects and
-    check_alarms, a fleet forgets its work and does not call the operator.
+    The import is in this function because it costs 100 MB, and beat and Flower load this module without it. Every worker
+    serves the default queue, also if its -Q leaves that queue out. The queue needs no key. Without its tasks
+    dispatch_due_effects and check_alarms, a fleet forgets its work and does not call the operator.
     """
     from supervisor_tasks.bootstrap import build
 
-    cluster, queues = load_or_exit().cluster_name, app.amqp.queues
+    cluster = load_or_exit().cluster_name
+    queues = app.amqp.queues
     queues.select_add(queues[Queue.DEFAULT.of(cluster)])
     served = {queue for queue in Queue if queue.of(cluster) in queues.consume_from}
     needs = dict.fromkeys(need for queue, need in NEED_OF_QUEUE.items() if queue in served)
@@ -125,7 +134,7 @@ def on_worker_ready(**_: object) -> None:
 
 
 def start_watchdog(sender: Any, **_: object) -> None:
-    """Start the thread that ends the worker when it receives no messages any more."""
+    """Start the thread that ends the worker when it no longer receives messages."""
     from supervisor_tasks.messaging.consumer import start_consumer_watchdog
 
     watchdog_timeout_s = load_or_exit().worker_watchdog_timeout_s
