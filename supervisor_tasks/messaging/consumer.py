@@ -108,7 +108,7 @@ class ConsumerWatchdog:
 
 
 def start_consumer_watchdog(consumer: Any, watchdog_timeout_s: float) -> None:
-    """Start the thread that ends a worker which receives no messages for `watchdog_timeout_s`."""
+    """Start the thread that ends the worker when it has received no waiting messages for `watchdog_timeout_s`."""
     queues = [queue.name for queue in consumer.app.amqp.queues.consume_from.values()]
     work = threading.Thread(
         target=_watch_consumer,

@@ -132,7 +132,7 @@ def _sweep(look: Look, settings: RuleSettings) -> bool:
 
 
 def _retention(look: Look, settings: RuleSettings) -> bool:
-    """Return whether it is night, and old rows may be left since the last night."""
+    """Return whether it is night, and the deletion of old rows has not come to its end in this night."""
     is_night = (look.hour - settings.retention_hour) % 24 < NIGHT_HOURS
     return is_night and look.ticks_s.get(OLD_ROWS_DELETED, float("inf")) >= ONCE_A_NIGHT_S
 

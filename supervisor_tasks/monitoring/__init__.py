@@ -1,1 +1,1 @@
-"""What an operator sees of the fleet, and how it is guarded."""
+"""The fleet's alarms, metrics, probes and guards."""

@@ -22,7 +22,7 @@ STUCK_S = 300.0  # the chain answers, and the oldest open transaction has not be
 ASKED_S = 15.0  # a write that the balance did not pay for is tried again more often
 AWAY_S = 180.0  # for one of several endpoints; the others do its work
 AWAY_ADVICE = "the others are used: mend it, or take it out of METASCHEDULER_ENDPOINT_RPC"
-QUIET_S = {  # an alarm ends if its cause was not seen for so long
+QUIET_S = {  # an alarm ends if its cause has not come again for so long
     AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT: 3600.0,
     AlarmName.CHAIN_LOG_UNREADABLE: 86400.0,
     AlarmName.ENDPOINTS_DISAGREE: 300.0,

@@ -176,7 +176,7 @@ async def mark_loop() -> None:
 
 
 def end_in_peace(**_: object) -> None:
-    """Store that a signal has asked the worker to end. Its last work may take longer than its loop may stand still."""
+    """Mark the loop as ending, when Celery shuts the worker down: its last work may take longer than a round may."""
     LOOP.end()
 
 
