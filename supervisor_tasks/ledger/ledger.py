@@ -7,6 +7,7 @@ the work itself is stored in the ledger.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ARRAY, Connection, Engine, Text, bindparam, func, select, text
 
@@ -80,7 +81,7 @@ Jobs = Mapping[JobId, Job]
 
 
 def _ignore(_: Sequence[Job]) -> None:
-    """Tell of no end."""
+    """Do nothing about jobs that have ended."""
 
 
 class Ledger:
@@ -90,7 +91,7 @@ class Ledger:
 
     def __init__(self, engine: Engine, cluster: str, wake: WakeUp, ended: OnEnded = _ignore) -> None:
         self.engine = engine
-        self._ended = ended
+        self._jobs_ended = ended
         self.cluster = cluster
         self.holder = WorkerSession(engine)
         self.effects = Effects(engine, cluster, self.holder, wake)
@@ -115,7 +116,7 @@ class Ledger:
         """Apply the events to their jobs in the order given, and commit the result; returns the jobs as they are now.
 
         `also` adds to the same transaction. Recording an event again is safe. With `held`, nothing is committed unless
-        these lease_token still hold their effects: raises LeaseLostError.
+        this process still holds the leases of these effects: raises LeaseLostError.
         """
         with crash_point(CrashPoint.COMMIT), self.engine.begin() as connection:
             before = self._lock(connection, changes)
@@ -133,18 +134,14 @@ class Ledger:
             self.effects.close_obsolete(connection, changed)
             if also is not None:
                 also(connection)
-        soon = [effect for effect in (*again, *opened) if effect.due_in_s <= COUNTDOWN_S]
-        if soon:
-            self.effects.wake(soon)
-        self._notify_ended(before, after)
-        changed_jobs.add([*with_news(before, after), *_served(changes, after)])
-        return after
-
-    def _notify_ended(self, before: Jobs, after: Jobs) -> None:
-        known = {job_id for job_id, job in before.items() if is_final(job)}
-        ended = [job for job_id, job in after.items() if is_final(job) and job_id not in known]
+        due_soon = [effect for effect in (*again, *opened) if effect.due_in_s <= COUNTDOWN_S]
+        if due_soon:
+            self.effects.wake(due_soon)
+        ended = _newly_ended(before, after)
         if ended:
-            self._ended(ended)
+            self._jobs_ended(ended)
+        changed_jobs.add([*with_news(before, after), *_worked_on(changes, after)])
+        return after
 
     def _lock(self, connection: Connection, changes: Sequence[JobChange]) -> dict[JobId, Job]:
         if any(isinstance(change.event, Claimed) for change in changes):
@@ -192,26 +189,26 @@ class Ledger:
         Only jobs whose submit time is known can match. An id alone proves nothing: SLURM may have given it again, even
         the id of a job that SLURM has lost and that is still hot.
         """
-        asked = JOBS.c.slurm_id == func.any(bindparam("slurm_ids", list(submit_s)))
-        query = select(JOBS.c.job_id, JOBS.c.slurm_id, JOBS.c.slurm_submit_s)
-        query = query.where(JOBS.c.cluster == self.cluster, asked, JOBS.c.slurm_submit_s.is_not(None))
-        found = dict[SlurmId, set[JobId]]()
-        with read_connection(self.engine) as connection:
-            for row in connection.execute(query):
-                if row.slurm_submit_s == submit_s[row.slurm_id]:
-                    found.setdefault(SlurmId(row.slurm_id), set()).add(JobId(row.job_id))
-        return found
+        owners = dict[SlurmId, set[JobId]]()
+        for row in self._recognised(submit_s):
+            if row.slurm_submit_s == submit_s[row.slurm_id]:
+                owners.setdefault(SlurmId(row.slurm_id), set()).add(JobId(row.job_id))
+        return owners
 
     def recognised_as(self, slurm_ids: Iterable[SlurmId]) -> dict[SlurmId, set[JobId]]:
         """Which of the ledger's jobs a look at SLURM has recognised under these ids."""
+        owners = dict[SlurmId, set[JobId]]()
+        for row in self._recognised(slurm_ids):
+            owners.setdefault(SlurmId(row.slurm_id), set()).add(JobId(row.job_id))
+        return owners
+
+    def _recognised(self, slurm_ids: Iterable[SlurmId]) -> Sequence[Any]:
+        """The jobs with these SLURM ids that a look has recognised: their ids and the times SLURM got them."""
         asked = JOBS.c.slurm_id == func.any(bindparam("slurm_ids", list(slurm_ids)))
-        query = select(JOBS.c.job_id, JOBS.c.slurm_id)
+        query = select(JOBS.c.job_id, JOBS.c.slurm_id, JOBS.c.slurm_submit_s)
         query = query.where(JOBS.c.cluster == self.cluster, asked, JOBS.c.slurm_submit_s.is_not(None))
-        found = dict[SlurmId, set[JobId]]()
         with read_connection(self.engine) as connection:
-            for row in connection.execute(query):
-                found.setdefault(SlurmId(row.slurm_id), set()).add(JobId(row.job_id))
-        return found
+            return connection.execute(query).all()
 
     def highest_recognised_id(self) -> int:
         """The highest SLURM id under which a look has recognised a job of the ledger; 0 when there is none."""
@@ -228,10 +225,16 @@ class Ledger:
             return int(connection.scalar(query) or 0)
 
 
-def _served(changes: Sequence[JobChange], after: Jobs) -> list[Job]:
+def _newly_ended(before: Jobs, after: Jobs) -> list[Job]:
+    """The jobs whose end on chain was just stored."""
+    ended_before = {job_id for job_id, job in before.items() if is_final(job)}
+    return [job for job_id, job in after.items() if is_final(job) and job_id not in ended_before]
+
+
+def _worked_on(changes: Sequence[JobChange], after: Jobs) -> list[Job]:
     """The jobs that an effect was carried out for, other than a look at SLURM."""
-    served = {change.job_id for change in changes if change.done and change.done.kind is not EffectKind.POLL_SLURM}
-    return [job for job_id, job in after.items() if job_id in served]
+    job_ids = {change.job_id for change in changes if change.done and change.done.kind is not EffectKind.POLL_SLURM}
+    return [job for job_id, job in after.items() if job_id in job_ids]
 
 
 def _apply_changes(
