@@ -11,7 +11,7 @@ from supervisor_tasks.chain.contract import CLAIM, CLAIM_CANCELLING, CLAIM_TOP_U
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs import claim_backoff
 from supervisor_tasks.jobs.claim_room import Room, Waits
-from supervisor_tasks.jobs.exclusive_run import record_run, run_exclusive
+from supervisor_tasks.jobs.exclusive_run import exclusive, record_run
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.jobs.stalled import is_held
 from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
@@ -60,14 +60,11 @@ def _numbers(demand: Demand) -> dict[str, int]:
     }
 
 
-def claim(context: WorkerContext) -> None:
+@exclusive("claim")
+def claim(context: WorkerContext) -> bool:
     """Look at the queues, and write one claim for each job, cancellation and top-up for us. Their receipts show what
-    each claim gave.
+    each claim gave. Raises RpcUnavailableError, LedgerUnavailableError or NoEstimateError; a retry helps.
     """
-    run_exclusive(context.ledger, "claim", lambda: _claim(context))
-
-
-def _claim(context: WorkerContext) -> bool:
     chain = context.chain
     with reading_once(), chain_watched(context):
         demand = chain.contract.demand()

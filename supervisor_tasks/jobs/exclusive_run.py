@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial, wraps
 
 import structlog
 
+from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.backoff import retry_delay_s
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -28,6 +30,36 @@ ALARMS_OF_ERRORS = (
     (AlarmName.LDAP_UNAVAILABLE, DIRECTORY_AWAY, 180.0),
     (AlarmName.BENCHMARK_STALLED, RUN_NOT_PLANNED, 0.0),
 )
+
+
+DueWork = Callable[[WorkerContext], bool]
+ContextTask = Callable[[WorkerContext], None]
+
+
+def exclusive(name: str) -> Callable[[DueWork], ContextTask]:
+    """Decorate a function that takes all that is due and returns whether there is more: `run_exclusive` repeats it."""
+
+    def decorate(work: DueWork) -> ContextTask:
+        @wraps(work)
+        def run(context: WorkerContext) -> None:
+            run_exclusive(context.ledger, name, partial(work, context))
+
+        return run
+
+    return decorate
+
+
+def side_by_side(name: str) -> Callable[[DueWork], ContextTask]:
+    """Decorate a function like `exclusive` does, for work that several workers do at the same time."""
+
+    def decorate(work: DueWork) -> ContextTask:
+        @wraps(work)
+        def run(context: WorkerContext) -> None:
+            run_side_by_side(context.ledger, name, partial(work, context))
+
+        return run
+
+    return decorate
 
 
 def run_exclusive(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:

@@ -16,7 +16,7 @@ from supervisor_tasks.jobs.events import (
     SlurmRunningObserved,
     stored_name,
 )
-from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, run_side_by_side
+from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, side_by_side
 from supervisor_tasks.jobs.launch_failures import call_operator_for_nodes
 from supervisor_tasks.jobs.model import EffectKind, JobId, Outcome
 from supervisor_tasks.jobs.observe import Observed, observe
@@ -37,14 +37,11 @@ MANY_JOBS = 3
 BEGUN_AGAIN_S = 1.0  # until the next look at a job that SLURM has just begun
 
 
-def poll_jobs(context: WorkerContext) -> None:
+@side_by_side("poll_jobs")
+def poll_jobs(context: WorkerContext) -> bool:
     """Read the stored callbacks, then look at all jobs that are due, with one question to SLURM. While it waits for the
     answer, another worker may look at other jobs.
     """
-    run_side_by_side(context.ledger, "poll_jobs", lambda: _poll(context))
-
-
-def _poll(context: WorkerContext) -> bool:
     ledger = context.ledger
     callbacks = read_callbacks(context)
     effects = ledger.effects.lease([EffectKind.POLL_SLURM])

@@ -10,7 +10,7 @@ from supervisor_tasks.chain.contract import refuse_call, report_call
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.backoff import retry_delay_s
 from supervisor_tasks.jobs.events import ChainStatusObserved
-from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, run_exclusive
+from supervisor_tasks.jobs.exclusive_run import exclusive, given_back_on_failure, park
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Job, JobId, pending_reports
 from supervisor_tasks.ledger import changed_jobs
 from supervisor_tasks.ledger.ledger import JobChange
@@ -33,12 +33,9 @@ FOLLOWING_GAS = 250_000
 GAS_PER_BYTE = 1_000  # of the reason, which the contract stores
 
 
-def report(context: WorkerContext) -> None:
+@exclusive("report")
+def report(context: WorkerContext) -> bool:
     """Write all due reports to the chain in one batch. The effects stay open until the receipts close them."""
-    run_exclusive(context.ledger, "report", lambda: _report(context))
-
-
-def _report(context: WorkerContext) -> bool:
     effects = context.ledger.effects.lease(KINDS)
     if not effects:
         return False

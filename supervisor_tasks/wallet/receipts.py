@@ -15,7 +15,7 @@ from supervisor_tasks.indexer.cross_check import unconfirmed
 from supervisor_tasks.indexer.event_logs import decode_logs
 from supervisor_tasks.jobs import claim_backoff
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
-from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.jobs.exclusive_run import exclusive
 from supervisor_tasks.jobs.model import EffectKind, JobId
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.read_once import reading_once
@@ -30,12 +30,9 @@ LOOK_AGAIN_S = 1.0  # open transactions are looked at this often, also when no b
 MAX_PASS_S = 20.0  # of one pass; then the worker's thread is free again, and the tick is written
 
 
-def collect_receipts(context: WorkerContext) -> None:
+@exclusive("collect_receipts")
+def collect_receipts(context: WorkerContext) -> bool:
     """Follow all open transactions until they are mined, in one batch per block."""
-    run_exclusive(context.ledger, "collect_receipts", lambda: _follow(context))
-
-
-def _follow(context: WorkerContext) -> bool:
     heads = context.chain.heads
     deadline_s, looked_s, seen_block = time.monotonic() + MAX_PASS_S, 0.0, ""
     while time.monotonic() < deadline_s:
