@@ -45,17 +45,15 @@ async def _serve(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, asked_to_end.set)
     with or_exit():
         callers = _callers(settings)
-        served_with = credentials(settings)
+        tls_credentials = credentials(settings)
         database, broker = database_url(settings), broker_url(settings)
         sockets = SocketFolder(settings.state_dir)
     _warn_of_readers(settings)
     tracer = tracer_of(settings, "callbacks")
-    inbox, bell = (
-        CallbackWriter(database, settings.cluster_name, tracer=tracer),
-        PollNotifier(broker, settings.cluster_name, tls=broker_tls(settings)),
-    )
-    services = Services(inbox, bell, callers, settings.slurm_ssh_public_key or "")
-    server = CallbackServer(settings.listen_address, settings.public_address, served_with, services, sockets)
+    inbox = CallbackWriter(database, settings.cluster_name, tracer=tracer)
+    notifier = PollNotifier(broker, settings.cluster_name, tls=broker_tls(settings))
+    services = Services(inbox, notifier, callers, settings.slurm_ssh_public_key or "")
+    server = CallbackServer(settings.listen_address, settings.public_address, tls_credentials, services, sockets)
     try:
         await server.start()
     except OSError as error:
@@ -75,7 +73,7 @@ async def _serve(settings: Settings) -> None:
     marking.cancel()
     if probes is not None:
         probes.stop()
-    bell.close()
+    notifier.close()
     inbox.close()
     tracer.close()
 
@@ -107,7 +105,7 @@ def _warn_of_readers(settings: Settings) -> None:
             "callbacks_in_plain_text",
             listen_address=settings.listen_address,
             help="TLS_ENABLE is false: every machine between SLURM's and this one can read what plugins say (job ids, SLURM "
-            "ids, run times, exit codes) and change what is said without a proof. Set TLS_ENABLE, TLS_CERT and TLS_KEY, or "
+            "ids, run times, exit codes) and change a callback that has no proof. Set TLS_ENABLE, TLS_CERT and TLS_KEY, or "
             "listen on 127.0.0.1 behind a proxy that ends TLS",
         )
 

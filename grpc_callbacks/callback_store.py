@@ -119,8 +119,12 @@ class CallbackStore:
             connection.execute("SELECT 1 FROM callbacks LIMIT 1")
             return stored
         ours = self._insert_ours(connection, rows)
-        stored.known |= {id(row) for row in rows if _content(row) in ours}
-        others = [row for row in rows if _content(row) not in ours]
+        others = list[Row]()
+        for row in rows:
+            if _content(row) in ours:
+                stored.known.add(id(row))
+            else:
+                others.append(row)
         if others:
             with connection.transaction():
                 self._insert_others(connection, others, stored)
@@ -141,19 +145,23 @@ class CallbackStore:
         """Store the rows that have room. A row without room that is needless (NEEDLESS) is not refused: it counts as
         acknowledged.
         """
-        scopes, left = self._room(connection, rows)
+        scopes, room_left = self._room(connection, rows)
         fitting, others = list[Row](), list[tuple[Row, CallbackOrigin]]()
         for row, scope in zip(rows, scopes, strict=True):
-            if left[scope] > 0:
-                left[scope] -= 1
-                is_strange = scope[0] is CallbackOrigin.STRANGE
-                fitting.append(row | {"unknown_job": is_strange, "again_s": HINT_AGAIN_S})
-                stored.known |= set() if is_strange else {id(row)}
-            else:
-                others.append((row, scope[0]))
+            origin = scope[0]
+            if room_left[scope] <= 0:
+                others.append((row, origin))
+                continue
+            room_left[scope] -= 1
+            is_strange = origin is CallbackOrigin.STRANGE
+            fitting.append(row | {"unknown_job": is_strange, "again_s": HINT_AGAIN_S})
+            if not is_strange:
+                stored.known.add(id(row))
         if fitting:
             connection.cursor().executemany(INSERT, fitting)
-        stored.refused |= {id(row): kind for row, kind in others if not _scalar(connection, NEEDLESS, row)}
+        for row, origin in others:
+            if not _scalar(connection, NEEDLESS, row):
+                stored.refused[id(row)] = origin
 
     def _room(self, connection: Connection, rows: Sequence[Row]) -> tuple[list[Scope], dict[Scope, int]]:
         """Return each callback's scope, and the room that is left in each scope."""
@@ -161,21 +169,21 @@ class CallbackStore:
         job_ids, slurm_ids, proven = zip(*dict.fromkeys(pairs), strict=True)
         about = {"job_ids": list(job_ids), "slurm_ids": list(slurm_ids), "proven": list(proven)}
         most = {"cluster": self._cluster, "most": self._most[CallbackOrigin.OURS]}
-        scopes, left = dict[tuple[str, int, bool], Scope](), dict[Scope, int]()
+        scopes, room_left = dict[tuple[str, int, bool], Scope](), dict[Scope, int]()
         for found in connection.cursor(row_factory=dict_row).execute(KNOWN, about | most).fetchall():
             job = Known(found["given_id"], found["state"]) if found["known"] else None
             scope = scope_of(found["job_id"], found["slurm_id"], job, proven=found["proven"])
             scopes[found["job_id"], found["slurm_id"], found["proven"]] = scope
             if scope[0] is CallbackOrigin.OURS:
-                left[scope] = self._most[CallbackOrigin.OURS] - found["kept"]
-            elif scope not in left:
-                left[scope] = self._left(connection, scope)
-        return [scopes[pair] for pair in pairs], left
+                room_left[scope] = self._most[CallbackOrigin.OURS] - found["kept"]
+            elif scope not in room_left:
+                room_left[scope] = self._room_left(connection, scope)
+        return [scopes[pair] for pair in pairs], room_left
 
-    def _left(self, connection: Connection, scope: Scope) -> int:
-        kind, job_id, _, proven = scope
-        about = {"cluster": self._cluster, "job_id": job_id, "proven": proven, "most": self._most[kind]}
-        return self._most[kind] - int(_scalar(connection, KEPT[kind], about))
+    def _room_left(self, connection: Connection, scope: Scope) -> int:
+        origin, job_id, _, proven = scope
+        about = {"cluster": self._cluster, "job_id": job_id, "proven": proven, "most": self._most[origin]}
+        return self._most[origin] - int(_scalar(connection, KEPT[origin], about))
 
 
 def _scalar(connection: Connection, statement: str, parameters: Mapping[str, Any]) -> Any:
@@ -183,7 +191,7 @@ def _scalar(connection: Connection, statement: str, parameters: Mapping[str, Any
 
 
 def _content(row: Row) -> Content:
-    """Return what the ledger keeps once."""
+    """Return the content of a callback: the ledger keeps one row of each."""
     return row["job_id"], row["slurm_id"], row["status"], row["duration_s"], row["exit_code"]
 
 

@@ -27,7 +27,7 @@ from supervisor_tasks.ledger.tick_names import CALLBACKS as THIS_PROCESS
 log = structlog.get_logger()
 
 BATCH = 200
-SIGN_EVERY_S = 2.0
+HEARTBEAT_EVERY_S = 2.0
 
 Answer = asyncio.Future[None]
 Entry = tuple[Row | None, Answer, float]  # and when it came; without a row: only a check whether the database answers
@@ -68,8 +68,8 @@ class CallbackWriter:
         self._store = CallbackStore(database_url, cluster, most)
         self._waiting: SimpleQueue[Entry | None] = SimpleQueue()
         self._busy_since_s: float | None = None
-        self._reporter_heard = threading.Event()
-        self._signed_s = float("-inf")
+        self._reporter_called = threading.Event()  # since the last heartbeat that was stored
+        self._heartbeat_s = float("-inf")
         self._thread = threading.Thread(target=self._write_on, name="inbox", daemon=True)
         self._thread.start()
 
@@ -105,7 +105,7 @@ class CallbackWriter:
 
     def hear_reporter(self) -> None:
         """Note the reporter's heartbeat; the writer stores it with the next heartbeat of this process. Never waits."""
-        self._reporter_heard.set()
+        self._reporter_called.set()
 
     def close(self) -> None:
         """Write the waiting callbacks and close the connection; waits for a database that hangs TIMEOUT_S at most."""
@@ -131,23 +131,35 @@ class CallbackWriter:
             batch = [first, *self._also_waiting()]
             wanted = [entry for entry in batch if not entry[1].done()]
             self._busy_since_s = time.monotonic()
-            stored = self._try_to_store([row for row, *_ in wanted if row is not None])
-            if isinstance(stored, BatchOutcome):
-                _tell([(done, self._refusal(stored.refused.get(id(row)))) for row, done, _ in wanted])
-                self._trace([(row, came_s) for row, _, came_s in wanted if row is not None and id(row) in stored.known])
-                self._leave_signs()
-            else:
-                _tell([(done, stored) for _, done, _ in wanted])
+            self._write(wanted)
             self._busy_since_s = None
 
-    def _trace(self, stored: Sequence[tuple[Row, float]]) -> None:
-        """Tell of callbacks about the ledger's own jobs. A stranger can make up any other job."""
-        for row, came_s in stored:
-            about = {name: row[name] for name in ("slurm_id", "status", "duration_s", "exit_code")}
-            self._tracer.span(row["job_id"], "callback", came_s, time.time(), proof=row["proof"], **about)
+    def _write(self, entries: Sequence[Entry]) -> None:
+        """Store a batch, and answer its callers."""
+        outcome = self._try_to_store([row for row, _, _ in entries if row is not None])
+        if not isinstance(outcome, BatchOutcome):
+            _wake([(done, outcome) for _, done, _ in entries])
+            return
+        answers = list[tuple[Answer, Exception | None]]()
+        for row, done, _ in entries:
+            origin = outcome.refused.get(id(row))
+            answers.append((done, self._refusal(origin)))
+        _wake(answers)
+        for row, _, came_s in entries:
+            if row is not None and id(row) in outcome.known:
+                self._trace(row, came_s)
+        self._record_heartbeats()
 
-    def _refusal(self, kind: CallbackOrigin | None) -> SupervisorError | None:
-        return None if kind is None else REFUSED[kind](f"more than {self._most[kind]} callbacks about {kind}")
+    def _trace(self, row: Row, came_s: float) -> None:
+        """Record a span for a callback about a job of the ledger. A stranger can make up any other job."""
+        about = {name: row[name] for name in ("slurm_id", "status", "duration_s", "exit_code")}
+        self._tracer.span(row["job_id"], "callback", came_s, time.time(), proof=row["proof"], **about)
+
+    def _refusal(self, origin: CallbackOrigin | None) -> SupervisorError | None:
+        """Return the error for a caller; None if the callback had room."""
+        if origin is None:
+            return None
+        return REFUSED[origin](f"more than {self._most[origin]} callbacks about {origin}")
 
     def _also_waiting(self) -> list[Entry]:
         entries: list[Entry] = []
@@ -174,15 +186,17 @@ class CallbackWriter:
             closed.__cause__ = error
             return closed
 
-    def _leave_signs(self) -> None:
+    def _record_heartbeats(self) -> None:
         """Record the heartbeat of this process, and the reporter's if one came since the last time. No caller waits."""
-        if time.monotonic() - self._signed_s < SIGN_EVERY_S:
+        if time.monotonic() - self._heartbeat_s < HEARTBEAT_EVERY_S:
             return
-        names = [THIS_PROCESS, *([REPORTER] if self._reporter_heard.is_set() else [])]
-        self._reporter_heard.clear()
+        names = [THIS_PROCESS]
+        if self._reporter_called.is_set():
+            names.append(REPORTER)
+        self._reporter_called.clear()
         try:
             self._store.leave_signs(names)
-            self._signed_s = time.monotonic()
+            self._heartbeat_s = time.monotonic()
         except Exception:
             log.exception("heartbeat_write_failed")  # without heartbeats an alarm calls the operator
 
@@ -192,11 +206,14 @@ def _expire(done: Answer) -> None:
         done.set_exception(TimeoutError(f"the database did not answer in {TIMEOUT_S} s"))
 
 
-def _tell(answers: Sequence[tuple[Answer, Exception | None]]) -> None:
+def _wake(answers: Sequence[tuple[Answer, Exception | None]]) -> None:
     """Wake the callers, those of one event loop together. A loop that has ended has no callers that wait."""
-    for loop in {done.get_loop() for done, _ in answers}:
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Answer, Exception | None]]] = {}
+    for done, failure in answers:
+        by_loop.setdefault(done.get_loop(), []).append((done, failure))
+    for loop, answers_of_loop in by_loop.items():
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(_set, [entry for entry in answers if entry[0].get_loop() is loop])
+            loop.call_soon_threadsafe(_set, answers_of_loop)
 
 
 def _set(answers: Sequence[tuple[Answer, Exception | None]]) -> None:

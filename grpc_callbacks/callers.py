@@ -15,6 +15,7 @@ from plugins import proof
 
 NEVER = -1
 TIME = re.compile("[0-9]{1,15}")  # a caller may send more digits than int() accepts
+PROOF_ENTRIES = (proof.NODE, proof.TIME, proof.PROOF)  # of a call's metadata
 
 
 class Proof(StrEnum):
@@ -63,26 +64,25 @@ class Callers:
         self._began_ms = int(now_s() * 1000)
         self._last_sign_ms: dict[str, int] = {}
 
-    def _is_in_networks(self, address: Address) -> bool:
-        return not self._networks or any(address in network for network in self._networks)
-
     def admit(
         self, address: Address, method: str, message: bytes, metadata: Iterable[tuple[str, str | bytes]]
     ) -> Caller:
         """Return the caller of a call, checked by its proof or its address. Raises StrangerError."""
-        told = {name: value for name, value in metadata if name in (proof.NODE, proof.TIME, proof.PROOF)}
-        if self._key is not None and proof.PROOF in told:
-            return self._proven(self._key, method, message, {name: str(value) for name, value in told.items()})
+        entries = {name: str(value) for name, value in metadata if name in PROOF_ENTRIES}
+        if self._key is not None and proof.PROOF in entries:
+            return self._proven(self._key, method, message, entries)
         if self._required:
             raise StrangerError(
                 grpc.StatusCode.UNAUTHENTICATED, "found no proof; expected one by the site's CALLBACK_KEY"
             )
-        if not self._is_in_networks(address):
+        if self._networks and not any(address in network for network in self._networks):
             raise StrangerError(
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"found {address}; expected an address of CALLBACK_NETWORKS, or a proof",
             )
-        return Caller(Proof.NO_KEY if self._key is None else Proof.UNPROVEN)
+        if self._key is None:
+            return Caller(Proof.NO_KEY)
+        return Caller(Proof.UNPROVEN)
 
     def is_sign_of_life(self, caller: Caller) -> bool:
         """Return whether a reporter's heartbeat counts.
@@ -97,11 +97,12 @@ class Callers:
         self._last_sign_ms[caller.node] = caller.time_ms
         return True
 
-    def _proven(self, key: bytes, method: str, message: bytes, told: dict[str, str]) -> Caller:
-        node, time_text = told.get(proof.NODE, ""), told.get(proof.TIME, "")
+    def _proven(self, key: bytes, method: str, message: bytes, entries: dict[str, str]) -> Caller:
+        """Return the caller that made the proof. Raises StrangerError if the proof is of another key, or too old."""
+        node, time_text = entries.get(proof.NODE, ""), entries.get(proof.TIME, "")
         time_ms = int(time_text) if TIME.fullmatch(time_text) else NEVER
-        ours = proof.seal(key, method, message, time_ms, node)
-        if not hmac.compare_digest(ours.encode(), told[proof.PROOF].encode()):
+        expected = proof.seal(key, method, message, time_ms, node)
+        if not hmac.compare_digest(expected.encode(), entries[proof.PROOF].encode()):
             raise StrangerError(
                 grpc.StatusCode.UNAUTHENTICATED, "found a proof by another key; expected one by the site's CALLBACK_KEY"
             )

@@ -65,12 +65,13 @@ class Connections:
         That one is of the same peer if the peer has too many, else of the peer with most. It is never the new one, so
         that no peer locks out another caller of its address.
         """
-        mine = self._held[new.origin]
-        crowd = mine if len(mine) >= self._most_of_a_peer else None
-        if crowd is None and self._number >= self._most:
-            crowd = max(self._held.values(), key=len)
-        given_up = min(crowd, key=lambda held: held.worth) if crowd else None
-        mine.add(new)
+        of_peer = self._held[new.origin]
+        given_up = None
+        if len(of_peer) >= self._most_of_a_peer:
+            given_up = _least_worth(of_peer)
+        elif self._number >= self._most:
+            given_up = _least_worth(max(self._held.values(), key=len))
+        of_peer.add(new)
         self._number += 1
         if given_up is not None:
             self.remove(given_up)
@@ -78,12 +79,12 @@ class Connections:
 
     def remove(self, held: CallerConnection) -> None:
         """Remove a connection. Removing it again changes nothing."""
-        peers = self._held.get(held.origin, set())
-        if held in peers:
-            peers.remove(held)
+        of_peer = self._held.get(held.origin, set())
+        if held in of_peer:
+            of_peer.remove(held)
             self._number -= 1
             self._calls[held.origin] -= held.calls
-        if not peers:
+        if not of_peer:
             self._held.pop(held.origin, None)
             self._calls.pop(held.origin, None)
 
@@ -105,6 +106,10 @@ class Connections:
             self._calls[connection.origin] += change
 
 
+def _least_worth(connections: set[CallerConnection]) -> CallerConnection | None:
+    return min(connections, key=lambda connection: connection.worth, default=None)
+
+
 class UnreadCalls:
     """Counts the calls whose message has not arrived, by connection. A caller can begin many calls and send nothing."""
 
@@ -118,8 +123,9 @@ class UnreadCalls:
 
     def begin(self, name: str) -> str | None:
         """Count a call; with too many, returns the connection to close: the one with most. Its calls count no more."""
-        given_up = max(self._calls, key=self._calls.__getitem__) if self._number >= self._most else None
-        if given_up is not None:
+        given_up = None
+        if self._number >= self._most:
+            given_up = max(self._calls, key=self._calls.__getitem__)
             self._number -= self._calls.pop(given_up)
         self._calls[name] = self._calls.get(name, 0) + 1
         self._number += 1

@@ -56,14 +56,14 @@ def beginning(first: bytes, *, tls: bool) -> Beginning:
 
 def name_asked_for(hello: bytes) -> str | None:
     """Return the host that a TLS client names in its ClientHello (SNI); None when it names none."""
-    asked = list[str | None]()
+    names = list[str | None]()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.sni_callback = lambda _, name, __: asked.append(name)
+    context.sni_callback = lambda _, name, __: names.append(name)
     received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
     received.write(hello)
     with suppress(ssl.SSLError):  # the handshake fails after the ClientHello, because there is no certificate
         context.wrap_bio(received, sent, server_side=True).do_handshake()
-    return next(iter(asked), None)
+    return next(iter(names), None)
 
 
 def allow_open_files() -> int:
@@ -215,7 +215,7 @@ class _Caller(_Piped):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        _notice_its_death(transport.get_extra_info("socket"))
+        _detect_dead_peer(transport.get_extra_info("socket"))
         host, port = transport.get_extra_info("peername")[:2]
         self.connection = CallerConnection(address_of(host), port)
         self._front.hold(self, self.connection)
@@ -280,8 +280,10 @@ class _Caller(_Piped):
 
         Waits until the ClientHello is complete, because the log names the host in it.
         """
-        ends = 5 + int.from_bytes(self._first[3:5]) if len(self._first) >= 5 else MAX_HELLO_BYTES
-        if len(self._first) < min(ends, MAX_HELLO_BYTES):
+        hello_bytes = MAX_HELLO_BYTES
+        if len(self._first) >= 5:
+            hello_bytes = min(5 + int.from_bytes(self._first[3:5]), MAX_HELLO_BYTES)
+        if len(self._first) < hello_bytes:
             return
         if log.is_first("tls_at_a_plain_port"):  # reading the name costs more than the refusal
             log.warning(
@@ -289,13 +291,13 @@ class _Caller(_Piped):
                 peer=self.connection.peer,
                 asked_for=name_asked_for(self._first),
                 public_address=self._front.public_address,
-                help="TLS_ENABLE is false, and a caller speaks TLS, as the field's plugins do: give TLS_CERT and TLS_KEY",
+                help="TLS_ENABLE is false, but a caller uses TLS, as the field's plugins do: set it, TLS_CERT and TLS_KEY",
             )
         self.give_up()
 
 
-def _notice_its_death(connection: socket.socket) -> None:
-    """Let the kernel end a connection whose machine is gone and has not closed it."""
+def _detect_dead_peer(connection: socket.socket) -> None:
+    """Let the kernel end a connection whose machine is down and has not closed it."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, DEAD_AFTER_S // 2),

@@ -17,9 +17,8 @@ from supervisor_tasks.messaging.queues import QUEUE_OF_TASK, TASKS
 log = structlog.get_logger()
 
 PATIENCE_S = 2.0
-MAX_WAITING = (
-    100  # messages in the queue of poll_jobs; with more of them, no worker serves it, or one more changes nothing
-)
+# Messages in the queue of poll_jobs. With more of them, no worker serves it, or one more changes nothing.
+MAX_WAITING = 100
 PAUSE_S = 0.4  # completions come in bursts, and for each message a worker reads the inbox and asks SLURM
 
 
@@ -35,7 +34,7 @@ def poll_message() -> dict[str, Any]:
 
 
 class PollNotifier:
-    """Sends a message for the first ring at once, and one more for all rings during the send or PAUSE_S after it.
+    """Sends a message for the first new callback at once, and one more for all that come during the send or PAUSE_S after.
 
     A message that is lost, or not sent because the queue is full, only delays the work: a tick of the fleet reads the
     inbox too.
@@ -66,16 +65,16 @@ class PollNotifier:
         self._thread.join(2 * PATIENCE_S)
 
     def _run(self) -> None:
-        last = False
-        while not last:
+        is_last = False
+        while not is_last:
             self._requested.wait()
-            last = self._closing.is_set()
+            is_last = self._closing.is_set()
             self._requested.clear()
             self._try_to_send()
             self._closing.wait(PAUSE_S)
 
     def _try_to_send(self) -> None:
-        """As _send. An unexpected error loses one message, but must not end the thread, which sends the next ones."""
+        """Send a message. An unexpected error loses one message, but must not end the thread, which sends the next ones."""
         try:
             self._send()
         except Exception:

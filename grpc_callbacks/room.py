@@ -1,4 +1,4 @@
-"""How many callbacks the ledger keeps: invented callbacks must take no room from true ones. Pure."""
+"""How many callbacks the ledger keeps: invented callbacks must not take the room of true ones. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,10 +18,8 @@ class CallbackOrigin(StrEnum):
 # together. Callbacks with a proof are counted apart from all others.
 MAX_CALLBACKS = {CallbackOrigin.OURS: 1000, CallbackOrigin.EARLY: 100, CallbackOrigin.STRANGE: 1000}
 
-
-Scope = tuple[
-    CallbackOrigin, str, int, bool
-]  # callbacks with the same scope are counted together: kind, job, SLURM id, proven
+# Callbacks with the same scope are counted together: origin, job, SLURM id, proven.
+Scope = tuple[CallbackOrigin, str, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +45,9 @@ def kind_of(slurm_id: int, job: Known | None) -> CallbackOrigin:
 
 def scope_of(job_id: str, slurm_id: int, job: Known | None, *, proven: bool) -> Scope:
     """Return the scope in which a callback is counted."""
-    kind = kind_of(slurm_id, job)
-    return (
-        kind,
-        "" if kind is CallbackOrigin.STRANGE else job_id,
-        slurm_id if kind is CallbackOrigin.OURS else 0,
-        proven,
-    )
+    origin = kind_of(slurm_id, job)
+    if origin is CallbackOrigin.OURS:
+        return origin, job_id, slurm_id, proven
+    if origin is CallbackOrigin.EARLY:
+        return origin, job_id, 0, proven
+    return origin, "", 0, proven

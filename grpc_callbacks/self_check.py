@@ -16,10 +16,10 @@ from grpc_callbacks.front import PREFACE
 
 log = structlog.get_logger()
 
-TRY_S = 2.0  # the time for an answer, and between two tries after one that failed
-CALM_S = 5.0  # between two tries after one that was answered
+TRY_S = 2.0  # the time for an answer, and from one try to the next after one that failed
+CALM_S = 5.0  # from one try to the next after one that was answered
 TRIES = 5  # failures in a row: a process that was stopped for a while and continues must not end
-TELL_S = 1.0
+LOG_S = 1.0
 EXIT_STATUS = 70  # EX_SOFTWARE
 SETTINGS_FRAME = bytes.fromhex("000000040000000000")
 
@@ -34,7 +34,7 @@ class SelfCheck:
         self._end = end or _end
         self._try_s = try_s
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="self-check", daemon=True)
+        self._thread = threading.Thread(target=self._check_until_stopped, name="self-check", daemon=True)
 
     def start(self) -> None:
         """Start the checks."""
@@ -44,31 +44,37 @@ class SelfCheck:
         """Stop the checks, because the process ends in the normal way."""
         self._stopping.set()
 
-    def _go_on(self) -> None:
-        failed = 0
+    def _check_until_stopped(self) -> None:
+        failures = 0
         while not self._stopping.is_set():
             began_s = time.monotonic()
-            why = self._failure()
-            failed = failed + 1 if why else 0
-            if failed >= TRIES and not self._stopping.is_set():
-                self._tell(f"the process does not answer itself for {TRIES * self._try_s:g} s and ends ({why})")
+            error = self._failure()
+            if error:
+                failures, period_s = failures + 1, self._try_s
+            else:
+                failures, period_s = 0, CALM_S
+            if failures >= TRIES and not self._stopping.is_set():
+                _log_stuck(f"the process does not answer itself for {TRIES * self._try_s:g} s and ends ({error})")
                 self._end()
                 return
-            self._stopping.wait(max(0.0, began_s + (self._try_s if failed else CALM_S) - time.monotonic()))
-
-    def _tell(self, error: str) -> None:
-        """Log in another thread, for TELL_S at most: the process may be stuck because its log takes no more lines."""
-        telling = threading.Thread(target=log.critical, args=("callbacks_stuck",), kwargs={"error": error}, daemon=True)
-        telling.start()
-        telling.join(TELL_S)
+            self._stopping.wait(max(0.0, began_s + period_s - time.monotonic()))
 
     def _failure(self) -> str:
         """Return why there was no answer; empty when there was one."""
         try:
             self._ask()
-        except (OSError, grpc.RpcError) as error:
-            return repr(error) if isinstance(error, OSError) else str(error.code())
+        except OSError as error:
+            return repr(error)
+        except grpc.RpcError as error:
+            return str(error.code())
         return ""
+
+
+def _log_stuck(error: str) -> None:
+    """Log in another thread, for LOG_S at most: the process may be stuck because its log takes no more lines."""
+    logging = threading.Thread(target=log.critical, args=("callbacks_stuck",), kwargs={"error": error}, daemon=True)
+    logging.start()
+    logging.join(LOG_S)
 
 
 def _end() -> None:
@@ -91,13 +97,13 @@ class OwnPort:
         with socket.create_connection(self._where, TRY_S) as connection:
             if self._context is not None:
                 with self._context.wrap_socket(connection) as encrypted:
-                    _await_first_word(encrypted)
+                    _await_first_byte(encrypted)
             else:
-                _await_first_word(connection)
+                _await_first_byte(connection)
         self._health.Check(health_pb2.HealthCheckRequest(), timeout=TRY_S)
 
 
-def _await_first_word(connection: socket.socket) -> None:
+def _await_first_byte(connection: socket.socket) -> None:
     connection.sendall(PREFACE + SETTINGS_FRAME)
     if not connection.recv(1):
         raise ConnectionResetError("the connection was closed")

@@ -66,7 +66,7 @@ Answer = Callable[[bytes, "Called"], Awaitable[Message]]
 
 
 class Refused(Exception):  # noqa: N818  it is an answer
-    """The call is answered with this status."""
+    """The server answers the call with this status."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(details)
@@ -85,9 +85,9 @@ class Called:
 class Services:
     """The methods that callers can call; checks each caller before it answers."""
 
-    def __init__(self, inbox: CallbackWriter, bell: PollNotifier, callers: Callers, authorized_keys: str) -> None:
+    def __init__(self, inbox: CallbackWriter, notifier: PollNotifier, callers: Callers, authorized_keys: str) -> None:
         self._inbox = inbox
-        self._bell = bell
+        self._notifier = notifier
         self._callers = callers
         self._keys = messages.FetchAuthorizedKeysResponse(authorized_keys=authorized_keys.rstrip("\n") + "\n")
         self.front: Front | None = None
@@ -118,7 +118,7 @@ class Services:
                     log.warning(
                         "call_failed", method=method, peer=self._peer(context), error=repr(error), exc_info=True
                     )
-                await context.abort(grpc.StatusCode.INTERNAL, "the supervisor's log tells why")
+                await context.abort(grpc.StatusCode.INTERNAL, "see the supervisor's log")
 
         # The call is a stream of messages, and the handler reads one: for a single message gRPC itself waits for ever.
         return grpc.stream_unary_rpc_method_handler(handle, None, _serialized)
@@ -155,7 +155,7 @@ class Services:
         if self.front.connections.calls_of_peer(connection) >= CALLS_OF_A_PEER:
             log.once("too_many_calls", peer=connection.peer)
             raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{CALLS_OF_A_PEER} calls of one peer are under way; come again"
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{CALLS_OF_A_PEER} calls of one peer are under way; retry later"
             )
         caller = self._admitted(connection, method, raw, context)
         self.front.connections.begin_call(connection)
@@ -189,7 +189,7 @@ class Services:
             report = validate(request.name, request.id, request.duration, request.status, request.exit_code)
             if not report.ignored:
                 await self._inbox.store(report, peer, called.caller.proof)
-                self._bell.notify()
+                self._notifier.notify()
         except MalformedCallbackError as error:
             CALLBACKS.labels("malformed").inc()
             log.warning("callback_malformed", peer=peer, error=str(error))
@@ -201,11 +201,11 @@ class Services:
         except InboxFullError as error:
             CALLBACKS.labels("too_many").inc()
             log.warning("callback_too_many", peer=peer, job_id=request.name, error=str(error))
-            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{error}; come again") from error
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{error}; retry later") from error
         except CallbackWriterClosedError as error:
             CALLBACKS.labels("not_stored").inc()
             log.warning("callback_not_stored", peer=peer, job_id=request.name, error=str(error.__cause__))
-            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{error}; come again") from error
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{error}; retry later") from error
         outcome = "callback_ignored" if report.ignored else "callback_stored"
         CALLBACKS.labels(outcome.removeprefix("callback_")).inc()
         before(CrashPoint.CALLBACK_ACKNOWLEDGED)
@@ -226,7 +226,9 @@ class Services:
         if service == REPORTER_ASKS and self._callers.is_sign_of_life(called.caller):
             self._inbox.hear_reporter()
         answers = health_pb2.HealthCheckResponse
-        return answers(status=answers.SERVING if self._serving else answers.NOT_SERVING)
+        if not self._serving:
+            return answers(status=answers.NOT_SERVING)
+        return answers(status=answers.SERVING)
 
     async def tell_health(self) -> None:
         """Check the database, and update the answer of `check`; write the counts of dropped log lines."""
@@ -309,7 +311,7 @@ def _reached_by_itself(address: str) -> str:
     """Return the host at which this process reaches its own port at the address."""
     host = address.rpartition(":")[0].strip("[]")
     try:
-        everywhere = not host or ip_address(host).is_unspecified
+        is_any_address = not host or ip_address(host).is_unspecified
     except ValueError:
         return host
-    return "localhost" if everywhere else host
+    return "localhost" if is_any_address else host

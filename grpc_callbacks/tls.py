@@ -58,7 +58,7 @@ class Certificate:
             try:
                 self._pems = self._read()
             except SettingsError as error:
-                log.warning("certificate_not_taken", error=str(error), help="the one before is still shown")
+                log.warning("certificate_not_taken", error=str(error), help="the server still shows the one before")
                 return None
             log.info("certificate_taken", names=names_of(self._pems["TLS_CERT"]))
             self._compare_names()
@@ -66,7 +66,7 @@ class Certificate:
 
     def _stamp_now(self) -> Stamp:
         """Return what changes with the files: modification time, inode and size of each."""
-        stamps = []
+        stamps = list[tuple[int, int, int]]()
         for file in filter(None, self._files.values()):
             try:
                 found = file.stat()
@@ -87,8 +87,8 @@ class Certificate:
             except OSError as error:
                 lines.append(f"{name}: found {str(file)!r}; expected a file that can be read ({error})")
         if not lines:
-            validation_error = _unfit(pems["TLS_KEY"], pems["TLS_CERT"])
-            lines = [f"{name}: found {str(self._files[name])!r}; expected {why}" for name, why in validation_error]
+            for name, expected in _misfits(pems["TLS_KEY"], pems["TLS_CERT"]):
+                lines.append(f"{name}: found {str(self._files[name])!r}; expected {expected}")
         if lines:
             raise SettingsError(lines)
         return pems
@@ -101,7 +101,7 @@ class Certificate:
                 "certificate_of_another_host",
                 public_address=self._public_address,
                 certificate_names=names,
-                help="callers that check the name refuse to speak: set PUBLIC_ADDRESS, or have a certificate with its host",
+                help="callers that check the name refuse the connection: set PUBLIC_ADDRESS, or use a certificate of its host",
             )
 
 
@@ -125,14 +125,17 @@ def is_for(host: str, names: Sequence[str]) -> bool:
         return any(name.lower() in (host, wild) for name in names)
 
 
-def _unfit(key: bytes, certificate: bytes) -> list[tuple[str, str]]:
-    """Return the setting that is wrong (TLS_KEY, TLS_CERT or both) with what was expected; empty if both fit."""
-    ours, shown = _public_half(key), _public_key(certificate)
-    wrong = [] if ours else [("TLS_KEY", "a private key as PEM, without a passphrase")]
-    wrong += [] if shown else [("TLS_CERT", "certificates as PEM, the server's own first")]
-    if ours and shown and ours != shown:
-        wrong.append(("TLS_CERT", "the certificate of the key in TLS_KEY, before all others"))
-    return wrong
+def _misfits(key: bytes, certificate: bytes) -> list[tuple[str, str]]:
+    """Return the settings that are wrong (TLS_KEY, TLS_CERT or both), each with what was expected; empty if both fit."""
+    of_key, of_certificate = _public_half(key), _public_key(certificate)
+    misfits = list[tuple[str, str]]()
+    if not of_key:
+        misfits.append(("TLS_KEY", "a private key as PEM, without a passphrase"))
+    if not of_certificate:
+        misfits.append(("TLS_CERT", "certificates as PEM, the server's own first"))
+    if of_key and of_certificate and of_key != of_certificate:
+        misfits.append(("TLS_CERT", "the certificate of the key in TLS_KEY, before all others"))
+    return misfits
 
 
 def _public_half(key: bytes) -> PublicKeyTypes | None:
