@@ -62,8 +62,8 @@ class Http2Connection:
         block = b"".join(_header(name, value) for name, value in headers)
         body = b"\0" + len(message).to_bytes(4) + message
         settings = _frame(_SETTINGS, 0, 0, b"")
-        asked = _frame(_HEADERS, _END_HEADERS, _STREAM, block) + _frame(_DATA, _END_STREAM, _STREAM, body)
-        self._sock.sendall(_PREFACE + settings + asked)
+        request = _frame(_HEADERS, _END_HEADERS, _STREAM, block) + _frame(_DATA, _END_STREAM, _STREAM, body)
+        self._sock.sendall(_PREFACE + settings + request)
         return _message(self._answer())
 
     def _answer(self) -> bytes:
@@ -71,25 +71,34 @@ class Http2Connection:
         data = bytearray()
         while len(data) <= MAX_BYTES:
             kind, flags, stream, payload = self._next_frame()
-            if kind in (_SETTINGS, _PING) and not flags & _ACK:
-                self._sock.sendall(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
-            elif kind == _GOAWAY:
+            self._acknowledge(kind, flags, payload)
+            if kind == _GOAWAY:
                 raise CallError("the supervisor broke the call off")
             if stream != _STREAM:
                 continue
             if kind == _RST_STREAM:
                 raise CallError("the supervisor broke the call off")
             if kind == _DATA:
-                data += _without_padding(payload) if flags & _PADDED else payload
+                data += _without_padding(payload, flags)
             if kind in (_DATA, _HEADERS) and flags & _END_STREAM:
                 return bytes(data)
         raise CallError(f"the supervisor's answer is longer than {MAX_BYTES} bytes")
 
+    def _acknowledge(self, kind: int, flags: int, payload: bytes) -> None:
+        """Answer the server's settings and its pings; HTTP/2 requires it."""
+        if flags & _ACK:
+            return
+        if kind == _SETTINGS:
+            self._sock.sendall(_frame(_SETTINGS, _ACK, 0, b""))
+        elif kind == _PING:
+            self._sock.sendall(_frame(_PING, _ACK, 0, payload))
+
     def _next_frame(self) -> tuple[int, int, int, bytes]:
+        """Read a frame: its kind, flags, stream and payload."""
         head = self._read(9)
         length = int.from_bytes(head[:3])
         if length > _LARGEST_FRAME:
-            raise CallError("what answers is no gRPC server")
+            raise CallError("the server that answers is no gRPC server")
         return head[3], head[4], int.from_bytes(head[5:9]) & 0x7FFFFFFF, self._read(length)
 
     def _read(self, number: int) -> bytes:
@@ -103,7 +112,9 @@ class Http2Connection:
         return data
 
 
-def _without_padding(payload: bytes) -> bytes:
+def _without_padding(payload: bytes, flags: int) -> bytes:
+    if not flags & _PADDED:
+        return payload
     padding = payload[0] if payload else 0
     return payload[1 : len(payload) - padding]
 
@@ -135,9 +146,9 @@ def _message(data: bytes) -> bytes:
     A failed call has no message: the reason is in compressed headers, and in the log of the supervisor's gRPC process.
     """
     if not data:
-        raise CallError("the supervisor refuses the call; its log tells why")
+        raise CallError("the supervisor refuses the call; see its log")
     if len(data) < 5 or data[0] or int.from_bytes(data[1:5]) != len(data) - 5:
-        raise CallError("the supervisor's answer is not one message that is not compressed")
+        raise CallError("the supervisor's answer is not one uncompressed message")
     return data[5:]
 
 
@@ -145,13 +156,16 @@ def keys_in(message: bytes) -> str:
     """Return the text in a FetchAuthorizedKeysResponse (field 1). Raises CallError."""
     if not message:
         return ""
-    length, shift, at = 0, 0, 1
-    while at < len(message) and at < 5:
-        length |= (message[at] & 127) << shift
-        shift, at = shift + 7, at + 1
-        if message[at - 1] < 128:
+    length, text_at = 0, 1
+    for shift in (0, 7, 14, 21):
+        if text_at >= len(message):
             break
-    text = message[at:]
+        byte = message[text_at]
+        length |= (byte & 127) << shift
+        text_at += 1
+        if byte < 128:
+            break
+    text = message[text_at:]
     if message[0] != 0x0A or length != len(text):
         raise CallError("the supervisor's answer is no FetchAuthorizedKeysResponse")
     return text.decode()
@@ -228,46 +242,49 @@ def main() -> None:
     if not CUSTOMER.fullmatch(options.user) and options.user not in options.allow:
         return
     deadline_s = max(_started_s() + ANSWERS_WITHIN_S, _now_s() + LEAST_S)
-    said = [f"{options.supervisor} did not answer in time"]
+    errors = [f"{options.supervisor} did not answer in time"]
     keys: list[str] = []
 
     def ask() -> None:
         try:
             keys.append(fetch(options, deadline_s))
         except (CallError, OSError, ValueError) as error:
-            said[0] = f"{options.supervisor}: {error}"
+            errors.append(f"{options.supervisor}: {error}")
 
     asking = threading.Thread(target=ask, daemon=True)  # because a look-up of the host's name has no time-out
     asking.start()
     asking.join(max(deadline_s - _now_s(), 0.0))
     if not keys:
-        print(f"authorized_keys: {said[0]}", file=sys.stderr, flush=True)
+        print(f"authorized_keys: {errors[-1]}", file=sys.stderr, flush=True)
         os._exit(1)
     sys.stdout.write(keys[0])
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="authorized_keys", description="sshd's AuthorizedKeysCommand.")
-    parser.add_argument("user", help="who wants to log in: sshd's %%u")
+    parser.add_argument("user", help="the user who logs in: sshd's %%u")
     parser.add_argument("--supervisor", required=True, metavar="HOST:PORT", type=_host_and_port)
     parser.add_argument(
-        "--allow", action="append", default=[], metavar="USER", help="besides customers: the admin user"
+        "--allow", action="append", default=[], metavar="USER", help="a user besides the customers: the admin user"
     )
     parser.add_argument("--ca", type=Path, help="the supervisor's authorities, instead of the system's")
     parser.add_argument(
-        "--tls-insecure", action="store_true", help="accept any certificate: others may log in by theirs"
+        "--tls-insecure",
+        action="store_true",
+        help="accept any certificate: a machine on the way can then log in with a key of its own",
     )
     parser.add_argument("--key", type=Path, help="file of the site's CALLBACK_KEY, to prove the call with")
-    parser.add_argument("--plain-text", action="store_true", help="without TLS, to this machine alone")
+    parser.add_argument("--plain-text", action="store_true", help="without TLS, to this machine only")
     parser.add_argument(
         "--plain-text-beyond-loopback",
         action="store_true",
-        help="to another machine too: those on the way can say whose key is let in",
+        help="without TLS, to another machine too: machines on the way can change the key",
     )
     options = parser.parse_args()
     options.plain_text |= options.plain_text_beyond_loopback
     host = options.supervisor.rpartition(":")[0]
-    if options.plain_text and not options.plain_text_beyond_loopback and not LOOPBACK.fullmatch(host):
+    loopback_only = options.plain_text and not options.plain_text_beyond_loopback
+    if loopback_only and not LOOPBACK.fullmatch(host):
         parser.error(f"--plain-text: found {host!r}; expected this machine, or --plain-text-beyond-loopback")
     return options
 

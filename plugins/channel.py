@@ -28,7 +28,7 @@ OPTIONS = (
 
 
 class PlainTextError(ValueError):
-    """Machines on the way could read and change the calls; the message names the options that help."""
+    """Without TLS, machines on the way could read and change the calls; the message names the options that help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plain-text-beyond-loopback",
         action="store_true",
-        help="speak without TLS to another machine: those on the way can read and change what is said",
+        help="call another machine without TLS: machines on the way can read and change the calls",
     )
 
 
 def supervisor_of(options: argparse.Namespace) -> SupervisorTarget:
-    """Make a Supervisor from the options of `add_options`."""
+    """Make a SupervisorTarget from the options of `add_options`."""
     return SupervisorTarget(options.supervisor, options.ca, options.key, options.plain_text_beyond_loopback)
 
 
@@ -78,7 +78,7 @@ def _plain(supervisor: SupervisorTarget) -> grpc.Channel:
     if not supervisor.plain_text_beyond_loopback and not is_this_machine(supervisor.address):
         raise PlainTextError(
             f"--supervisor: found {supervisor.address!r} without --ca; expected --ca FILE, because machines on the way could "
-            "read and change what is said, or --plain-text-beyond-loopback, if they may"
+            "read and change the calls, or --plain-text-beyond-loopback, if they may"
         )
     return grpc.insecure_channel(supervisor.address, options=OPTIONS)
 
@@ -87,10 +87,10 @@ def is_this_machine(address: str) -> bool:
     """Return whether all addresses of host:port are on this machine's loopback."""
     host, _, port = address.rpartition(":")
     try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    return all(ip_address(where[0]).is_loopback for *_, where in found)
+    return all(ip_address(socket_address[0]).is_loopback for *_, socket_address in resolved)
 
 
 class _Details(NamedTuple):

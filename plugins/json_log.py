@@ -33,7 +33,7 @@ class EventLog:
 
 
 class LineFormatter(logging.Formatter):
-    """Makes one line of a record. Control characters are escaped: a stranger's text must not begin a line."""
+    """Makes one line of a record. Control characters are escaped, so that no value can begin a new line."""
 
     def __init__(self, *, readable: bool, cluster: str) -> None:
         super().__init__()
@@ -58,14 +58,14 @@ def configure(cluster: str, stream: TextIO = sys.stderr) -> None:
 
 
 def _json(record: logging.LogRecord, values: Mapping[str, Any]) -> str:
-    told = {
+    line = {
         "event": record.getMessage(),
         **values,
         "level": record.levelname.lower(),
         "logger": record.name,
         "timestamp": _moment(record),
     }
-    return json.dumps(told, default=str)
+    return json.dumps(line, default=str)
 
 
 def _text(record: logging.LogRecord, values: Mapping[str, Any]) -> str:

@@ -1,10 +1,10 @@
 """Delivers the spool to the supervisor, in each job's order, until every event is acknowledged.
 
 Run `python -m plugins.reporter --spool FOLDER --supervisor HOST:PORT [--ca FILE] [--key FILE]` beside slurmctld (and on
-nodes where the SPANK plugin writes). The reporter removes an event's file only after the supervisor has answered OK. It
-moves an event that the supervisor calls malformed, or that is about an unknown job, to `rejected/`, and tries every
-other one again. A reporter that has delivered an end sends the supervisor a heartbeat every few seconds. Needs grpcio,
-grpcio-health-checking, protobuf and watchfiles.
+nodes where the SPANK plugin writes). The reporter removes an event's file only after the supervisor has answered OK. If
+the supervisor answers that an event is malformed or about an unknown job, the reporter moves it to `rejected/`; it tries
+every other event again. A reporter that has delivered an end sends the supervisor a heartbeat every few seconds. Needs
+grpcio, grpcio-health-checking, protobuf and watchfiles.
 
 With `--health HOST:PORT`, or HEALTH_ADDRESS, it answers there: /livez while it looks at the spool, /readyz while the spool
 can be read and the supervisor answers, and /metrics.
@@ -50,7 +50,7 @@ LOOK_ANYWAY_MS = 500  # for events from before the inotify watch
 ROUND_JOBS = 500
 CARE_EVERY_S = 30.0
 FIGURES_EVERY_S = 60.0
-HEARD_EVERY_S = 5.0
+HEARTBEAT_EVERY_S = 5.0
 HEARD_AS = "plugins.reporter"  # the service in a reporter's health check (grpc_callbacks/server.py)
 
 
@@ -62,31 +62,31 @@ class Reporter:
         self._folder = folder
         self._stub = stub
         self._health: Any = health  # its types do not have the methods
-        self._heard_at_s, self._unheard = float("-inf"), ""
-        self._told_an_end = False
+        self._heartbeat_at_s, self._heartbeat_error = float("-inf"), ""
+        self._has_delivered_end = False
         self._stopping = threading.Event()
         self._failures: Counter[int] = Counter()  # by SLURM's job id
         self._failed_in_a_row = 0
         self._last_failure = self._spool_failure = self._watch_failure = ""
-        self._lost_told = 0  # how many lines of `lost` are in the log
-        self._hinted: set[spool.SpooledEvent] = set()  # the hints of these lines that the supervisor has
-        self._hints_failed: Counter[spool.SpooledEvent] = Counter()
-        self._cared_at_s, self._figures_at_s = float("-inf"), time.monotonic()
+        self._lost_logged = 0  # how many lines of `lost` are in the log
+        self._hints_sent: set[spool.SpooledEvent] = set()  # the hints of these lines that the supervisor has
+        self._hint_failures: Counter[spool.SpooledEvent] = Counter()
+        self._care_at_s, self._figures_at_s = float("-inf"), time.monotonic()
         self._callers = ThreadPoolExecutor(CALLERS, thread_name_prefix="caller")
 
     def run(self) -> None:
         """Deliver the events in the spool and the new ones, until `stop`."""
         (self._folder / "rejected").mkdir(exist_ok=True)
-        self._while_it_is_there(self._tell_figures)
+        self._log_spool_errors_of(self._log_figures)
         while not self._stopping.is_set():
             self._deliver_all()
-            self._deliver_what_comes()
+            self._deliver_new_events()
             LOOP.mark()
             self._stopping.wait(LOOK_ANYWAY_MS / 1000)  # reached when inotify cannot watch the spool
         self._callers.shutdown()
-        self._while_it_is_there(self._tell_figures)
+        self._log_spool_errors_of(self._log_figures)
 
-    def _deliver_what_comes(self) -> None:
+    def _deliver_new_events(self) -> None:
         """Deliver new events as soon as inotify reports them. If the kernel has no watch left, log that once."""
         try:
             for _ in self._changes():
@@ -109,7 +109,7 @@ class Reporter:
             yield_on_timeout=True,
             stop_event=self._stopping,
             raise_interrupt=False,
-            watch_filter=lambda _, path: bool(spool.NAME.fullmatch(Path(path).name)) or Path(path).name == "lost",
+            watch_filter=lambda _, path: _is_for_delivery(Path(path).name),
         )
 
     def stop(self) -> None:
@@ -119,10 +119,10 @@ class Reporter:
 
     def _deliver_all(self) -> None:
         """Deliver all waiting events; log an error of the spool."""
-        self._while_it_is_there(self._deliver_until_empty)
+        self._log_spool_errors_of(self._deliver_until_empty)
 
-    def _while_it_is_there(self, work: Callable[[], None]) -> None:
-        """Do the work. Log once that the spool is away (a disk, a mount); the caller tries again."""
+    def _log_spool_errors_of(self, work: Callable[[], None]) -> None:
+        """Do the work. Log once that the spool is not there (a disk, a mount); the caller tries again."""
         try:
             work()
         except OSError as error:
@@ -135,7 +135,7 @@ class Reporter:
     def _deliver_until_empty(self) -> None:
         """Deliver all waiting events; between failed rounds wait longer each time, up to MAX_WAIT_S."""
         wait_s = 0.1
-        self._look_after()
+        self._do_periodic_work()
         while not self._stopping.is_set() and (self._has_lost() or spool.pending(self._folder)):
             if self._round():
                 wait_s = 0.1
@@ -145,9 +145,9 @@ class Reporter:
                 self._stopping.wait(wait_s)
                 wait_s = min(2 * wait_s, MAX_WAIT_S)
             LOOP.mark()
-            self._look_after()
-            self._be_heard()
-        self._be_heard()
+            self._do_periodic_work()
+            self._send_heartbeat()
+        self._send_heartbeat()
 
     def _round(self) -> bool:
         """Try each event of up to ROUND_JOBS jobs once; returns False when one was not delivered.
@@ -168,15 +168,18 @@ class Reporter:
     def _deliver_job(self, slurm_id: int, files: Sequence[Path]) -> bool:
         if self._failed_in_a_row >= CALLERS or self._stopping.is_set():
             return False  # the failures are not due to this job: the supervisor does not answer at all
-        delivered = all(self._deliver(file) for file in files)
-        self._failed_in_a_row = 0 if delivered else self._failed_in_a_row + 1
-        self._failures[slurm_id] += not delivered
+        delivered = all(self._deliver(file) for file in files)  # up to the first that fails: the order must stay
+        if delivered:
+            self._failed_in_a_row = 0
+        else:
+            self._failed_in_a_row += 1
+            self._failures[slurm_id] += 1
         return delivered
 
     def _deliver(self, file: Path) -> bool:
         """Deliver or reject one event; returns False when it must be tried again."""
         try:
-            reason = self._tell_file(file)
+            reason = self._send_file(file)
             if reason is not None:
                 self._reject(file, reason)
             with crash_point("event-delivered"):
@@ -189,16 +192,16 @@ class Reporter:
             return self._failed(repr(error))
         return True
 
-    def _tell_file(self, file: Path) -> str | None:
-        """As `_tell`, for a file; a malformed file is one that the supervisor will never accept."""
+    def _send_file(self, file: Path) -> str | None:
+        """As `_send`, for a file; a malformed file is one that the supervisor will never accept."""
         try:
             with crash_point("event-read"):
                 event = spool.read(file)
         except spool.MalformedEventError as error:
             return str(error)
-        return self._tell(event)
+        return self._send(event)
 
-    def _tell(self, event: spool.SpooledEvent) -> str | None:
+    def _send(self, event: spool.SpooledEvent) -> str | None:
         """Send an event; returns None, or why the supervisor will never accept it. Raises RpcError: a retry helps."""
         LOOP.mark()  # a round of many events takes longer than the loop may stand
         request = SetJobStatusRequest(
@@ -215,7 +218,7 @@ class Reporter:
                 raise
             return error.details() or error.code().name
         self.figures["delivered"] += 1
-        self._told_an_end |= event.status != spool.RUNNING
+        self._has_delivered_end |= event.status != spool.RUNNING
         return None
 
     def _failed(self, why: str) -> bool:
@@ -227,29 +230,31 @@ class Reporter:
         dropped_names = spool.reject(file)
         self.figures["rejected"] += 1
         log.error("event_rejected", file=file.name, slurm_id=spool.slurm_id_of(file), reason=reason)
-        for dropped in dropped_names:
-            log.error("rejected_event_dropped", file=str(dropped))
+        for name in dropped_names:
+            log.error("rejected_event_dropped", file=name)
 
     # --- heartbeats -------------------------------------------------------------------------------------------------
 
-    def _be_heard(self) -> None:
-        """Send a heartbeat every HEARD_EVERY_S, but only if this spool has ever delivered an end: the supervisor waits
-        for ends.
+    def _send_heartbeat(self) -> None:
+        """Send a heartbeat every HEARTBEAT_EVERY_S, but only if this spool has ever delivered an end: the supervisor
+        waits for ends.
 
         The caller has just read the spool, so a reporter that cannot read its spool sends no heartbeat.
         """
         now_s, mark = time.monotonic(), self._folder / "ends"
-        if now_s - self._heard_at_s < HEARD_EVERY_S or not (self._told_an_end or mark.exists()):
+        if now_s - self._heartbeat_at_s < HEARTBEAT_EVERY_S:
             return
-        self._heard_at_s = now_s
+        if not self._has_delivered_end and not mark.exists():
+            return
+        self._heartbeat_at_s = now_s
         try:
             self._health.Check(HealthCheckRequest(service=HEARD_AS), timeout=TIMEOUT_S)
-            self._unheard = ""
+            self._heartbeat_error = ""
         except grpc.RpcError as error:
-            why = error.code().name
-            if why != self._unheard:
-                log.warning("heartbeat_failed", code=why, error=error.details())
-            self._unheard = why
+            code = error.code().name
+            if code != self._heartbeat_error:
+                log.warning("heartbeat_failed", code=code, error=error.details())
+            self._heartbeat_error = code
         if not mark.exists():
             mark.touch()
 
@@ -264,40 +269,42 @@ class Reporter:
         record = spool.read_lost(self._folder)
         if record.length == 0:
             return True
-        new = record.lines[self._lost_told :]
+        new = record.lines[self._lost_logged :]
         for line in new:
-            log.error("event_lost", **_whose(line), line=line)
-        self._lost_told = len(record.lines)
-        self._hinted.difference_update(spool.LostRecord(new).hints)
-        left = sorted(set(record.hints) - self._hinted, key=lambda hint: (self._hints_failed[hint], hint.slurm_id))
+            log.error("event_lost", **_ids_in(line), line=line)
+        self._lost_logged = len(record.lines)
+        self._hints_sent.difference_update(spool.LostRecord(new).hints)
+        unsent = set(record.hints) - self._hints_sent
+        turns = sorted(unsent, key=lambda hint: (self._hint_failures[hint], hint.slurm_id))
         self._failed_in_a_row = 0
-        delivered = list(map(self._deliver_hint, left))
+        delivered = list(map(self._deliver_hint, turns))
         if not all(delivered):
             return False
         if spool.clear_lost(self._folder, record.length):
             self.figures["lost"] += len(record.lines)
-            self._lost_told = 0
-            self._hinted.clear()
-            self._hints_failed.clear()
+            self._lost_logged = 0
+            self._hints_sent.clear()
+            self._hint_failures.clear()
         return True
 
     def _deliver_hint(self, hint: spool.SpooledEvent) -> bool:
         if self._failed_in_a_row >= CALLERS:
             return False
         try:
-            self._tell(hint)
+            self._send(hint)
         except grpc.RpcError as error:
             self._failed_in_a_row += 1
-            self._hints_failed[hint] += 1
+            self._hint_failures[hint] += 1
             return self._failed(f"{error.code().name}: {error.details()!r}")
         self._failed_in_a_row = 0
-        self._hinted.add(hint)
+        self._hints_sent.add(hint)
         return True
 
-    def _look_after(self) -> None:
+    def _do_periodic_work(self) -> None:
+        """Take care of the spool every CARE_EVERY_S, and log the figures every FIGURES_EVERY_S."""
         now_s = time.monotonic()
-        if now_s - self._cared_at_s >= CARE_EVERY_S:
-            self._cared_at_s = now_s
+        if now_s - self._care_at_s >= CARE_EVERY_S:
+            self._care_at_s = now_s
             spool.keep_reserve(self._folder)
             for abandoned in spool.take_abandoned(self._folder):
                 self.figures["adopted"] += abandoned.adopted
@@ -305,18 +312,25 @@ class Reporter:
                 log.error("hook_killed", file=abandoned.name, outcome=outcome)
         if now_s - self._figures_at_s >= FIGURES_EVERY_S:
             self._figures_at_s = now_s
-            self._tell_figures()
+            self._log_figures()
 
-    def _tell_figures(self) -> None:
+    def _log_figures(self) -> None:
         waiting = spool.pending(self._folder)
         aside = sum(1 for _ in (self._folder / "rejected").glob("*"))  # 0 if the folder does not exist
         log.info("reporter_figures", waiting=len(waiting), **self.figures, kept_rejected=aside)
 
 
-def _whose(line: str) -> dict[str, object]:
+def _is_for_delivery(name: str) -> bool:
+    """Return whether a file of the spool is an event, or the record of lost ones."""
+    return name == "lost" or spool.NAME.fullmatch(name) is not None
+
+
+def _ids_in(line: str) -> dict[str, object]:
     """Return the ids of the job that a line of `lost` is about; nothing if the line is not whole."""
-    hint = next(iter(spool.LostRecord((line,)).hints), None)
-    return {} if hint is None else {"job_id": hint.job_id, "slurm_id": hint.slurm_id}
+    hints = spool.LostRecord((line,)).hints
+    if not hints:
+        return {}
+    return {"job_id": hints[0].job_id, "slurm_id": hints[0].slurm_id}
 
 
 def main() -> None:

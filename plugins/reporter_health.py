@@ -40,7 +40,7 @@ METRICS = {
 
 
 class SupervisorNotServingError(Exception):
-    """The supervisor answers, and cannot store what it is told."""
+    """The supervisor answers, and cannot store callbacks."""
 
 
 class SpoolReadable:
@@ -71,7 +71,7 @@ class SupervisorAnswers:
 def serve_health(
     address: str, cluster: str, folder: Path, figures: Mapping[str, int], health: HealthStub
 ) -> ProbeServer:
-    """Answer probes at host:port. Raises OSError if the address is not available, and ValueError if it is none."""
+    """Answer probes at host:port. Raises OSError if the address is not available, and ValueError if it is not host:port."""
     readable = SpoolReadable(folder)
     needs = Dependencies(
         Dependency("spool", readable),

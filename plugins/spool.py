@@ -58,8 +58,9 @@ class SpooledEvent:
 
     def __post_init__(self) -> None:
         """Check that the numbers fit in the message to the supervisor. Raises ValueError."""
-        fits = max(self.slurm_id, self.duration_s) < 2**64 and min(self.slurm_id, self.duration_s) >= 0
-        if not fits or not -(2**63) <= self.exit_code < 2**63:
+        unsigned_fit = 0 <= self.slurm_id < 2**64 and 0 <= self.duration_s < 2**64
+        signed_fits = -(2**63) <= self.exit_code < 2**63
+        if not unsigned_fit or not signed_fits:
             raise ValueError("a number does not fit in 64 bits")
 
 
@@ -87,7 +88,7 @@ def told_by_us(state: str, exit_status: int) -> tuple[int, int]:
 Told = Callable[[str, int], tuple[int, int]]
 
 
-def read(file: Path, told: Told = told_by_us) -> SpooledEvent:
+def read(file: Path, outcome_of: Told = told_by_us) -> SpooledEvent:
     """Read an event. Raises MalformedEventError, and OSError when the file is unreadable."""
     text = _read_regular(file)
     try:
@@ -97,7 +98,7 @@ def read(file: Path, told: Told = told_by_us) -> SpooledEvent:
         if fields["event"] == "started":
             return SpooledEvent(fields["job_id"], int(fields["slurm_id"]), RUNNING)
         exit_code, _, signal = fields["exit"].partition(":")
-        status, exit_status = told(fields["state"], int(exit_code) * 256 + int(signal or 0))
+        status, exit_status = outcome_of(fields["state"], int(exit_code) * 256 + int(signal or 0))
         lasted_s = _lasted_s(int(fields["start_s"]), int(fields["end_s"]))
         return SpooledEvent(fields["job_id"], int(fields["slurm_id"]), status, lasted_s, exit_status)
     except (ValueError, KeyError) as error:
@@ -147,8 +148,14 @@ class Abandoned:
 
 def take_abandoned(folder: Path) -> list[Abandoned]:
     """Turn the complete drafts of killed hooks into events, and remove the incomplete ones."""
-    found = [(file, DRAFT.fullmatch(file.name)) for file in folder.iterdir()]
-    return [_take(file, draft["name"]) for file, draft in found if draft and _is_abandoned(file, int(draft["pid"]))]
+    taken = list[Abandoned]()
+    for file in list(folder.iterdir()):  # as a list, because the loop renames and removes files
+        draft = DRAFT.fullmatch(file.name)
+        if draft is None:
+            continue
+        if _is_abandoned(file, int(draft["pid"])):
+            taken.append(_take(file, draft["name"]))
+    return taken
 
 
 def _is_abandoned(draft: Path, pid: int) -> bool:
@@ -162,9 +169,10 @@ def _is_abandoned(draft: Path, pid: int) -> bool:
 def _lives(pid: int) -> bool:
     """Return whether the process lives; a zombie has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
+    return state not in "ZX"
 
 
 def _take(draft: Path, name: str) -> Abandoned:
@@ -191,8 +199,12 @@ class LostRecord:
     @property
     def hints(self) -> list[SpooledEvent]:
         """One event for each job. RUNNING makes the supervisor ask SLURM; the supervisor never takes it for an end."""
-        found = filter(None, map(LOST_LINE.fullmatch, self.lines))
-        return list(dict.fromkeys(SpooledEvent(line["job_id"], int(line["slurm_id"]), RUNNING) for line in found))
+        events = dict[SpooledEvent, None]()
+        for line in self.lines:
+            whole = LOST_LINE.fullmatch(line)
+            if whole is not None:
+                events[SpooledEvent(whole["job_id"], int(whole["slurm_id"]), RUNNING)] = None
+        return list(events)
 
 
 def read_lost(folder: Path) -> LostRecord:
@@ -201,7 +213,8 @@ def read_lost(folder: Path) -> LostRecord:
         text = (folder / "lost").read_bytes()
     except FileNotFoundError:
         return LostRecord()
-    return LostRecord(tuple(line for line in text.decode(errors="replace").split("\n") if line), len(text))
+    lines = text.decode(errors="replace").split("\n")
+    return LostRecord(tuple(line for line in lines if line), len(text))
 
 
 def clear_lost(folder: Path, length: int) -> bool:
