@@ -70,7 +70,12 @@ def layout_of(plan: Plan) -> RankLayout:
     """Return the layout on the nodes with GPUs, or on all nodes if none has any."""
     nodes = chosen(plan.gpu_nodes or plan.nodes, single_node=plan.hpl_single_node)
     cpus = min(node.cpus for node in nodes)
-    ranks = min(node.gpus for node in nodes) or min(plan.cpu_ranks_per_node or cpus, cpus)
+    gpus = min(node.gpus for node in nodes)
+    ranks = cpus
+    if gpus:
+        ranks = gpus
+    elif plan.cpu_ranks_per_node:
+        ranks = min(plan.cpu_ranks_per_node, cpus)
     return RankLayout(nodes, ranks, nodelist(plan, nodes))
 
 
@@ -91,32 +96,51 @@ def parse(output: bytes, nonce: str) -> Reading:
         return Reading(left_out=found.missing, notes=found.notes)
     section = found.section("hpl")
     text = "\n" + section.text
-    believed = [
-        gflops for gflops, check in _results(text) if check == "PASSED" or (not check and section.exit_status == 0)
-    ]
+    believed = list[float]()
+    for gflops, check in _results(text):
+        ended_unchecked = not check and section.exit_status == 0
+        if check == "PASSED" or ended_unchecked:
+            believed.append(gflops)
     if not believed:
         raise UnreadableOutputError(_why_nothing(section, text))
-    ended = (f"the job went on after the result: {section.why_unusable}",) if section.why_unusable else ()
+    notes = list(found.notes)
+    if section.why_unusable:
+        notes.append(f"the job went on after the result: {section.why_unusable}")
+    return Reading({LABEL: MeasuredValue(max(believed), "GFLOPS")}, notes=tuple(notes), tool=_tool(text))
+
+
+def _tool(text: str) -> str:
+    """The program's name and version; empty if it printed none."""
     version = _VERSION.search(text)
-    tool = f"{version[1]} {version[2]}" if version else ""
-    return Reading({LABEL: MeasuredValue(max(believed), "GFLOPS")}, notes=(*found.notes, *ended), tool=tool)
+    return f"{version[1]} {version[2]}" if version else ""
 
 
 def _results(text: str) -> Iterator[tuple[float, str]]:
-    """GFLOPS of each plausible result line, and the outcome of its residual check."""
-    lines, mxp = list(_RESULT.finditer(text)), list(_MXP.finditer(text))
-    ends = [*(line.start() for line in lines), len(text)][1:]
-    begins = [0, *(line.end() for line in mxp)]
-    found = [(_gflops(line), line.end(), end) for line, end in zip(lines, ends, strict=True)]
-    found += [(line[1], begin, line.start()) for line, begin in zip(mxp, begins, strict=False)]
-    for shown_gflops, begin, end in found:
-        checks = {check[1] for check in _CHECK.finditer(text, begin, end)}
+    """GFLOPS of each plausible result line, and the outcome of its residual check; empty if it has no check."""
+    for shown_gflops, begin, end in _result_lines(text):
+        outcomes = {check[1] for check in _CHECK.finditer(text, begin, end)}
+        outcome = "FAILED" if "FAILED" in outcomes else "".join(outcomes)
         try:
             gflops = number(shown_gflops, "Gflops")
         except UnreadableOutputError:
             continue
         if gflops <= _MOST_GFLOPS:
-            yield gflops, "FAILED" if "FAILED" in checks else "".join(checks)
+            yield gflops, outcome
+
+
+def _result_lines(text: str) -> Iterator[tuple[str, int, int]]:
+    """The GFLOPS of each result line, and where the text of its residual check begins and ends.
+
+    HPL and HPL-AI print the check after the result, HPL-MxP before it.
+    """
+    lines = list(_RESULT.finditer(text))
+    check_ends = [*(line.start() for line in lines[1:]), len(text)]
+    for line, check_end in zip(lines, check_ends, strict=False):
+        yield _gflops(line), line.end(), check_end
+    check_begin = 0
+    for line in _MXP.finditer(text):
+        yield line[1], check_begin, line.start()
+        check_begin = line.end()
 
 
 def _gflops(line: re.Match[str]) -> str:
@@ -124,16 +148,17 @@ def _gflops(line: re.Match[str]) -> str:
     it; a line without refinement shows only a part.
     """
     mixed, plain, refined = line[1], line[8], line[9]
-    return refined or "" if mixed else plain
+    if mixed:
+        return refined or ""
+    return plain
 
 
 def _why_nothing(section: Section, text: str) -> str:
-    lines = [line[0].strip() for form in (_RESULT, _MXP) for line in form.finditer(text)]
-    seen = (
-        f"no result with a passed residual among {len(lines)}, such as {shown(lines[-1])}"
-        if lines
-        else "no result line"
-    )
+    lines = [line[0].strip() for line in (*_RESULT.finditer(text), *_MXP.finditer(text))]
+    printed = "no result line"
+    if lines:
+        printed = f"no result with a passed residual among {len(lines)}, such as {shown(lines[-1])}"
     if any(line[1] and not line[9] for line in _RESULT.finditer(text)):
-        seen += ", and an HPL_AI line without refinement, which is no whole solution"
-    return f"HPL printed {seen}; {section.why_unusable or 'it ends with: ' + shown(text)}"
+        printed += ", and an HPL_AI line without refinement, which is no whole solution"
+    ending = section.why_unusable or f"it ends with: {shown(text)}"
+    return f"HPL printed {printed}; {ending}"

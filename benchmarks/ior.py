@@ -22,7 +22,7 @@ _FIO_MB = 256
 _MIB = 2**20
 _ROW = re.compile(r"\n[ \t]*(write|read),([^\n]*)")
 _MOST_ROWS = 200  # of 100 iterations
-_WAYS = ("write", "read")
+_ACCESSES = ("write", "read")  # in the order of the labels
 
 
 def render(plan: Plan) -> JobScript:
@@ -74,20 +74,23 @@ def _tools(found: ScriptOutput) -> dict[str, None]:
 
 def _parts_of(volume: str, found: ScriptOutput) -> list[Part]:
     """The parts of a volume: two by fio, or one by ior."""
-    if any(f"fio.{volume}.{way}" in found.sections for way in _WAYS):
-        return [
-            Part(f"fio.{volume}.{way}", _labels(volume, way), partial(_fio, volume=volume, way=way)) for way in _WAYS
-        ]
-    labels = tuple(label for way in _WAYS for label in _labels(volume, way))
-    return [Part(f"ior.{volume}", labels, partial(_ior, volume=volume))]
+    by_fio = list[Part]()
+    labels = list[str]()
+    for access in _ACCESSES:
+        labels_of_access = _labels(volume, access)
+        labels += labels_of_access
+        by_fio.append(Part(f"fio.{volume}.{access}", labels_of_access, partial(_fio, volume=volume, access=access)))
+    if any(part.section in found.sections for part in by_fio):
+        return by_fio
+    return [Part(f"ior.{volume}", tuple(labels), partial(_ior, volume=volume))]
 
 
-def _labels(volume: str, way: str) -> tuple[str, str]:
-    return f"storage.{volume}.{way}.bw.mibps", f"storage.{volume}.{way}.iops"
+def _labels(volume: str, access: str) -> tuple[str, str]:
+    return f"storage.{volume}.{access}.bw.mibps", f"storage.{volume}.{access}.iops"
 
 
-def _measured(volume: str, way: str, mibps: float, iops: float) -> dict[str, MeasuredValue]:
-    bandwidth, operations = _labels(volume, way)
+def _measured(volume: str, access: str, mibps: float, iops: float) -> dict[str, MeasuredValue]:
+    bandwidth, operations = _labels(volume, access)
     return {bandwidth: MeasuredValue(mibps, "MiB/s"), operations: MeasuredValue(iops, "1/s")}
 
 
@@ -95,33 +98,35 @@ def _ior(section: Section, *, volume: str) -> Mapping[str, MeasuredValue]:
     """Means over the iterations. The columns after IOPS differ from version to version and are not read."""
     if section.why_unusable:
         raise UnreadableOutputError(f"ior on {volume}: {section.why_unusable}")
-    found = dict[str, MeasuredValue]()
-    for way, of_way in _rows_of_ior(section, volume).items():
-        columns = [[*row.split(",", 2), "", ""][:2] for row in of_way]
-        mibps = statistics.fmean(number(bandwidth, f"ior's bandwidth of {way}") for bandwidth, _ in columns)
-        iops = statistics.fmean(number(operations, f"ior's IOPS of {way}") for _, operations in columns)
-        found |= _measured(volume, way, mibps, iops)
-    return found
+    means = dict[str, MeasuredValue]()
+    for access, rows in _rows_of_ior(section, volume).items():
+        columns = [[*row.split(",", 2), "", ""] for row in rows]
+        bandwidths = [number(bandwidth, f"ior's bandwidth of {access}") for bandwidth, *_ in columns]
+        operations = [number(iops, f"ior's IOPS of {access}") for _, iops, *_ in columns]
+        means |= _measured(volume, access, statistics.fmean(bandwidths), statistics.fmean(operations))
+    return means
 
 
 def _rows_of_ior(section: Section, volume: str) -> dict[str, list[str]]:
-    """The rows of ior's table by way: as many of each, and one at least."""
-    rows: dict[str, list[str]] = {way: [] for way in _WAYS}
-    for row in islice(_ROW.finditer(section.text, max(0, section.text.find(_HEADER))), _MOST_ROWS + 1):
+    """The rows of ior's table by access: as many of each, and one at least."""
+    table_begin = section.text.find(_HEADER)
+    table = _ROW.finditer(section.text, max(0, table_begin))
+    rows: dict[str, list[str]] = {access: [] for access in _ACCESSES}
+    for row in islice(table, _MOST_ROWS + 1):
         rows[row[1]].append(row[2])
-    counts = {len(of_way) for of_way in rows.values()}
-    if _HEADER not in section.text or len(counts) > 1 or not 0 < sum(counts) <= _MOST_ROWS // 2:
-        seen = ", ".join(f"{len(of_way)} of {way}" for way, of_way in rows.items())
+    writes, reads = len(rows["write"]), len(rows["read"])
+    if table_begin < 0 or writes != reads or not 0 < writes <= _MOST_ROWS // 2:
         raise UnreadableOutputError(
-            f"ior on {volume} printed {seen}; expected `{_HEADER}...` and as many of both; {shown(section.text)}"
+            f"ior on {volume} printed {writes} of write, {reads} of read; expected `{_HEADER}...` and as many of both;"
+            f" {shown(section.text)}"
         )
     return rows
 
 
-def _fio(section: Section, *, volume: str, way: str) -> Mapping[str, MeasuredValue]:
+def _fio(section: Section, *, volume: str, access: str) -> Mapping[str, MeasuredValue]:
     if section.why_unusable:
         raise UnreadableOutputError(f"fio on {volume}: {section.why_unusable}")
     found = document(section.text, "fio")
-    bytes_per_s = inner(found, f"fio's bandwidth of {way}", "jobs", 0, way, "bw_bytes")
-    iops = inner(found, f"fio's IOPS of {way}", "jobs", 0, way, "iops")
-    return _measured(volume, way, bytes_per_s / _MIB, iops)
+    bytes_per_s = inner(found, f"fio's bandwidth of {access}", "jobs", 0, access, "bw_bytes")
+    iops = inner(found, f"fio's IOPS of {access}", "jobs", 0, access, "iops")
+    return _measured(volume, access, bytes_per_s / _MIB, iops)

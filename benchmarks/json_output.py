@@ -7,8 +7,6 @@ from benchmarks.result import UnreadableOutputError
 from benchmarks.sections import number, shown
 
 _DEEPEST = 50  # levels; the deepest of the known documents has six
-
-
 # These programs print some hundred. Python's reader recurses: with a raised recursion limit, many more end the process.
 _MOST_BRACKETS = 2000
 
@@ -31,17 +29,17 @@ def documents(text: str, program: str) -> list[object]:
     return [_read(line[0], program) for line in re.finditer(r"^\{[^\n]*", text, re.MULTILINE)]
 
 
-def inner(found: object, what: str, *keys: str | int) -> float:
-    """Return a number above zero that lies deep in a document. Raises UnreadableOutputError."""
+def inner(value: object, what: str, *keys: str | int) -> float:
+    """Return the number above zero that a document has under these keys. Raises UnreadableOutputError."""
     for key in keys:
         try:
-            found = found[key]  # type: ignore[index]
+            value = value[key]  # type: ignore[index]
         except (TypeError, LookupError) as error:
             path = ".".join(map(str, keys))
             raise UnreadableOutputError(f"{what}: the document has no {path}") from error
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise UnreadableOutputError(f"{what} is {str(found)[:40]!r}; expected a number above zero")
-    return number(repr(found), what)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnreadableOutputError(f"{what} is {str(value)[:40]!r}; expected a number above zero")
+    return number(repr(value), what)
 
 
 def _read(text: str, program: str) -> object:
@@ -63,7 +61,10 @@ def _too_deep(text: str) -> bool:
     """
     depth = 0
     for bracket in re.finditer(r"[\[\]{}]", text):
-        depth = depth + 1 if bracket[0] in "[{" else max(0, depth - 1)
+        if bracket[0] in "[{":
+            depth += 1
+        else:
+            depth = max(0, depth - 1)
         if depth > _DEEPEST:
             return True
     return False

@@ -31,16 +31,22 @@ def _newest(candidates: Sequence[Microarchitecture], cpu_part: str, root: Microa
     """The newest of the candidates. A feature that the firmware turns off must not hide the rest: all descendants of the
     best generic one count, or those with the same part number if there are any.
     """
-    generic = max((target for target in candidates if target.vendor == "generic"), key=_newness, default=root)
-    same_part = [target for target in candidates if cpu_part and target.cpu_part == cpu_part]
-    return max((target for target in same_part or candidates if target > generic), key=_newness, default=generic)
+    generics = [target for target in candidates if target.vendor == "generic"]
+    best_generic = max(generics, key=_newness, default=root)
+    same_part = list[Microarchitecture]()
+    if cpu_part:
+        same_part = [target for target in candidates if target.cpu_part == cpu_part]
+    descendants = [target for target in same_part or candidates if target > best_generic]
+    return max(descendants, key=_newness, default=best_generic)
 
 
 def _compatible(machine: str, info: Microarchitecture, target: Microarchitecture) -> bool:
     if machine in ("x86_64", "aarch64"):
         return bool(COMPATIBILITY_CHECKS[machine](info, target))
     # archspec's other rules look at our own machine. A machine other than POWER gets its family.
-    return bool(target.generation <= info.generation) if machine.startswith("ppc64") else target.name == machine
+    if machine.startswith("ppc64"):
+        return bool(target.generation <= info.generation)
+    return bool(target.name == machine)
 
 
 def _partly_known(machine: str, cpuinfo: Mapping[str, str]) -> Microarchitecture:
@@ -51,8 +57,8 @@ def _partly_known(machine: str, cpuinfo: Mapping[str, str]) -> Microarchitecture
         features = set(cpuinfo.get("Features", "").split())
         return partial_uarch(vendor=vendor, features=features, cpu_part=cpuinfo.get("CPU part", ""))
     if machine.startswith("ppc64"):
-        found = re.search(r"POWER([0-9]{1,3})", cpuinfo.get("cpu", ""))
-        return partial_uarch(generation=int(found[1]) if found else 0)
+        power = re.search(r"POWER([0-9]{1,3})", cpuinfo.get("cpu", ""))
+        return partial_uarch(generation=int(power[1]) if power else 0)
     return partial_uarch(vendor=cpuinfo.get("vendor_id", "generic"), features=set(cpuinfo.get("flags", "").split()))
 
 

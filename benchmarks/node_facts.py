@@ -1,6 +1,6 @@
 """What kind of machine a node of the partition is: os, arch, cpu, cpu.microarch, gpu. No container is used."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from benchmarks.microarch import microarchitecture
 from benchmarks.plan import Plan
@@ -41,7 +41,11 @@ def render(plan: Plan) -> JobScript:
 def _cpu(found: ScriptOutput, cpuinfo: Mapping[str, str]) -> str:
     """The model of the processor. Raises UnreadableOutputError."""
     lscpu = found.sections.get("lscpu")
-    cpu = cpuinfo.get("model name") or _fields(lscpu.text if lscpu else "").get("Model name") or cpuinfo.get("cpu", "")
+    cpu = cpuinfo.get("model name", "")
+    if not cpu and lscpu is not None:
+        cpu = _fields(lscpu.text).get("Model name", "")
+    if not cpu:
+        cpu = cpuinfo.get("cpu", "")
     if not cpu or len(cpu) > _MOST_LETTERS:
         raise UnreadableOutputError(f"no `model name` in /proc/cpuinfo: {shown(found.section('cpuinfo').text)}")
     return cpu
@@ -92,11 +96,8 @@ def _gpus(found: ScriptOutput) -> tuple[list[str], str]:
     section = found.sections.get("gpu")
     if section is None:
         return [], ""
-    lines = [line.strip() for line in section.text.splitlines() if line.strip()]
-    if section.exit_status != 0 or not lines:
+    lines = [line.strip() for line in section.text.splitlines()]
+    if section.exit_status != 0 or not any(lines):
         return [], f"nvidia-smi ended with status {section.exit_status}: {shown(section.text)}"
-    return _kinds(line for line in lines if len(line) <= _MOST_LETTERS), ""
-
-
-def _kinds(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+    names = [line for line in lines if 0 < len(line) <= _MOST_LETTERS]
+    return list(dict.fromkeys(names)), ""

@@ -20,7 +20,10 @@ class Part:
 
 def _why_missing(found: ScriptOutput, part: Part) -> str:
     """What the script printed about a part that it left out; empty if it left out nothing."""
-    return next((found.missing[key] for key in (part.section, *part.labels) if key in found.missing), "")
+    for key in (part.section, *part.labels):
+        if key in found.missing:
+            return found.missing[key]
+    return ""
 
 
 def collected(found: ScriptOutput, parts: Iterable[Part], *, tool: str = "", notes: tuple[str, ...] = ()) -> Reading:

@@ -20,7 +20,7 @@ VOLUMES = {
 }
 DEFAULT_MEMORY_SHARE = 0.5
 DEFAULT_BLOCK_SIZE = 512
-# Variables that would change what runs, where output goes or what SLURM gave. The operator's own must have other names.
+# Variables that would change what runs, where output goes or what SLURM has set. The operator's own must have other names.
 _RESERVED = re.compile(r"(LD_.*|BASH_.*|BASH|ENV|IFS|PATH|HOME|SHELL|SHELLOPTS|PS4|SLURM_.*|SBATCH_.*|BENCHMARK_.*)")
 
 
@@ -42,7 +42,7 @@ def _variable_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise ValueError(f"{name!r} is not a name of an environment variable: letters, digits and _, no digit first")
     if _RESERVED.fullmatch(name):
-        raise ValueError(f"{name} is not to be set for a benchmark: it changes what runs or what SLURM gave")
+        raise ValueError(f"{name} must not be set for a benchmark: it changes what runs, or what SLURM has set")
     return name
 
 

@@ -38,7 +38,9 @@ def chosen(candidates: Sequence[PlannedNode], *, single_node: bool) -> tuple[Pla
 def nodelist(plan: Plan, nodes: Sequence[PlannedNode]) -> tuple[str, ...]:
     """Return the node names that sbatch needs: none if all nodes are taken, or all are alike."""
     kinds = {(node.cpus, node.gpus, node.mem_mb) for node in plan.nodes}
-    return () if len(nodes) == len(plan.nodes) or len(kinds) == 1 else tuple(node.name for node in nodes)
+    if len(nodes) == len(plan.nodes) or len(kinds) == 1:
+        return ()
+    return tuple(node.name for node in nodes)
 
 
 def process_grid(ranks: int) -> tuple[int, int]:

@@ -36,17 +36,22 @@ class JobScript:
 
     def resource_flags(self) -> tuple[str, ...]:
         """Return the options for sbatch; the caller adds partition, name, comment and output."""
-        return (
+        memory = f"{self.mem_mb_per_node}M" if self.mem_mb_per_node else "0"
+        flags = [
             f"--nodes={self.nodes}",
             f"--ntasks-per-node={self.ntasks_per_node}",
             f"--cpus-per-task={self.cpus_per_task}",
-            f"--mem={f'{self.mem_mb_per_node}M' if self.mem_mb_per_node else 0}",
+            f"--mem={memory}",
             f"--time={self.time_limit_min}",
             "--no-requeue",
-            *((f"--gpus-per-node={self.gpus_per_node}",) if self.gpus_per_node else ()),
-            *(("--exclusive",) if self.exclusive else ()),
-            *((f"--nodelist={','.join(self.nodelist)}",) if self.nodelist else ()),
-        )
+        ]
+        if self.gpus_per_node:
+            flags.append(f"--gpus-per-node={self.gpus_per_node}")
+        if self.exclusive:
+            flags.append("--exclusive")
+        if self.nodelist:
+            flags.append(f"--nodelist={','.join(self.nodelist)}")
+        return tuple(flags)
 
 
 def rendered(template: str, plan: Plan, facts: Mapping[str, object]) -> str:

@@ -7,7 +7,7 @@ programs print between and around the sections is taken for a mark.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.result import UnreadableOutputError
@@ -32,8 +32,9 @@ class Section:
         """A sentence about a section that did not end well; empty if it did."""
         if self.exit_status == 0:
             return ""
-        ended = "did not end" if self.exit_status is None else f"ended with status {self.exit_status}"
-        return f"its command {ended}: {shown(self.text)}"
+        if self.exit_status is None:
+            return f"its command did not end: {shown(self.text)}"
+        return f"its command ended with status {self.exit_status}: {shown(self.text)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +55,24 @@ class ScriptOutput:
 
 
 def taken_apart(output: bytes, nonce: str) -> ScriptOutput:
-    """Return the sections and marks of a job's output. Of more than 10 MB the LAST 10 are read, as results come last; a
-    section whose begin is cut off begins at the cut. Raises UnreadableOutputError if no mark of this run is in it.
+    """Return the sections and marks of a job's output. Of a longer output, only the last 10 MB are read, because results
+    come last; a section whose begin is cut off begins at the cut. Raises UnreadableOutputError if no mark of this run is
+    in it.
     """
     text = plain(output)
-    mark = re.compile(rf"^@@{re.escape(nonce)} (begin|end|fact|note|missing)[ \t]+(\S[^\n]*)$", re.MULTILINE)
-    sections, facts, missing = dict[str, Section](), dict[str, str](), dict[str, str]()
-    notes, open_name, began = list[str](), "", 0
-    for found in mark.finditer(text):
-        name, _, rest = found[2].strip().partition(" ")
-        if found[1] == "begin":
-            if open_name:
-                sections[open_name] = Section(text[began : found.start()], None)
-            open_name, began = name, found.end()
-        elif found[1] == "end":
-            sections[name] = Section(text[began : found.start()], _status(rest))
-            open_name, began = "", found.end()
-        elif found[1] == "note":
-            notes.append(found[2].strip())
-        elif found[1] == "fact":
+    form = re.compile(rf"^@@{re.escape(nonce)} (begin|end|fact|note|missing)[ \t]+(\S[^\n]*)$", re.MULTILINE)
+    marks = list(form.finditer(text))
+    sections = _sections(text, marks)
+    facts, notes, missing = dict[str, str](), list[str](), dict[str, str]()
+    for mark in marks:
+        words = mark[2].strip()
+        name, _, rest = words.partition(" ")
+        if mark[1] == "fact":
             facts[name] = rest
-        else:
+        elif mark[1] == "note":
+            notes.append(words)
+        elif mark[1] == "missing":
             missing[name] = rest
-    if open_name:
-        sections[open_name] = Section(text[began:], None)
     if not (sections or facts or missing):
         raise UnreadableOutputError(
             f"no mark of this run in {len(output)} bytes of output; it ends with: {shown(text)}"
@@ -85,9 +80,27 @@ def taken_apart(output: bytes, nonce: str) -> ScriptOutput:
     return ScriptOutput(sections, facts, tuple(notes), missing)
 
 
+def _sections(text: str, marks: Sequence[re.Match[str]]) -> dict[str, Section]:
+    """The sections by name. One without a begin starts after the section before; one without an end lasts to the next."""
+    sections = dict[str, Section]()
+    open_name, began = "", 0
+    for mark in marks:
+        name, _, status = mark[2].strip().partition(" ")
+        if mark[1] == "end":
+            sections[name] = Section(text[began : mark.start()], _status(status))
+            open_name, began = "", mark.end()
+        elif mark[1] == "begin":
+            if open_name:
+                sections[open_name] = Section(text[began : mark.start()], None)
+            open_name, began = name, mark.end()
+    if open_name:
+        sections[open_name] = Section(text[began:], None)
+    return sections
+
+
 def plain(output: bytes) -> str:
-    """Return text without colours and other escapes, with a line feed at each line's end; of more than 10 MB the last
-    10.
+    """Return text without colours and other escapes, with a line feed at each line's end; of a longer output, the last
+    10 MB.
     """
     last = output[-MAX_BYTES:]
     if b"\x1b" in last:
@@ -105,7 +118,9 @@ def number(text: str, what: str) -> float:
     """Return a number above zero that can be a measurement. Raises UnreadableOutputError for NaN, zero and numbers that
     no machine reaches.
     """
-    value = float(text) if len(text) <= _LONGEST_NUMBER and _NUMBER.fullmatch(text.strip(" \t")) else math.nan
+    value = math.nan
+    if len(text) <= _LONGEST_NUMBER and _NUMBER.fullmatch(text.strip(" \t")):
+        value = float(text)
     if not 0 < value <= _LARGEST:
         raise UnreadableOutputError(
             f"{what} is {shown(text[:_LONGEST_NUMBER])}; expected a number above zero, {_LARGEST:g} at most"

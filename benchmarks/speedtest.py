@@ -13,7 +13,7 @@ from benchmarks.rendering import JobScript, container_words, rendered
 from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
 from benchmarks.sections import Section, shown, taken_apart
 
-_LABELS = {way: f"network.{way}.bw.mbps" for way in ("upload", "download")}
+_LABELS = {"upload": "network.upload.bw.mbps", "download": "network.download.bw.mbps"}  # by direction
 _UNIT = "MB/s"
 _MEGA = 1e6
 _BITS = 8
@@ -46,7 +46,7 @@ def parse(output: bytes, nonce: str) -> Reading:
     """Return both labels. Raises UnreadableOutputError."""
     found = taken_apart(output, nonce)
     if any(name.startswith("iperf3.") for name in found.sections):
-        parts = [Part(f"iperf3.{way}", (label,), partial(_iperf3, label=label)) for way, label in _LABELS.items()]
+        parts = [Part(f"iperf3.{name}", (label,), partial(_iperf3, label=label)) for name, label in _LABELS.items()]
         return collected(found, parts, tool="iperf3")
     return collected(found, [Part("speedtest", tuple(_LABELS.values()), _ookla)], tool="speedtest (Ookla)")
 
@@ -54,15 +54,17 @@ def parse(output: bytes, nonce: str) -> Reading:
 def _ookla(section: Section) -> Mapping[str, MeasuredValue]:
     if section.why_unusable:
         raise UnreadableOutputError(f"speedtest: {section.why_unusable}")
-    results = [
-        one for one in documents(section.text, "speedtest") if isinstance(one, dict) and one.get("type") == "result"
-    ]
+    results = list[object]()
+    for result in documents(section.text, "speedtest"):
+        if isinstance(result, dict) and result.get("type") == "result":
+            results.append(result)
     if len(results) != 1:
         raise UnreadableOutputError(f"speedtest printed {len(results)} results; expected one; {shown(section.text)}")
-    return {
-        label: MeasuredValue(inner(results[0], f"speedtest's {way}", way, "bandwidth") / _MEGA, _UNIT)
-        for way, label in _LABELS.items()
-    }
+    measured = dict[str, MeasuredValue]()
+    for direction, label in _LABELS.items():
+        bytes_per_s = inner(results[0], f"speedtest's {direction}", direction, "bandwidth")
+        measured[label] = MeasuredValue(bytes_per_s / _MEGA, _UNIT)
+    return measured
 
 
 def _iperf3(section: Section, *, label: str) -> Mapping[str, MeasuredValue]:
