@@ -1,5 +1,5 @@
-"""`supervisor doctor`: each part of a fleet, and of what it works with, is tried and judged.
+"""`supervisor doctor`: tries and judges each part of a fleet, and the services that the fleet uses.
 
-model.py has what a probe finds. verdicts.py judges it, without acting. probes.py, chain_probes.py, slurm_probes.py and
-grid_probes.py ask, and examination.py runs all probes side by side within a time.
+The probes are in ledger_probes.py, chain_probes.py, slurm_probes.py and grid_probes.py. examination.py runs them side by
+side within a time, verdicts.py judges what they have seen, and check_results.py has the form of a finding.
 """

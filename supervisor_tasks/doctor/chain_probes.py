@@ -34,7 +34,7 @@ ENDPOINT = "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
 CONTRACT = "correct METASCHEDULER_SMART_CONTRACT and CHAIN_ID, or METASCHEDULER_ENDPOINT_RPC"
 MAX_BYTES = 10_000  # of a node's answer
 MONTH = timedelta(days=30)
-GAS_OF_A_JOB = 3 * 250_000  # a claim and two reports, where the ledger has measured none
+GAS_OF_A_JOB = 3 * 250_000  # of a claim and two reports, while the ledger has no job to measure
 
 
 def endpoints(shared: Examined) -> Iterable[Finding]:
@@ -72,9 +72,9 @@ def announcements(shared: Examined) -> Iterator[Finding]:
 
 def _chain_over_websocket(url: str) -> int:
     """Return the chain's id. With a socket of ours, websockets follows no redirect: the node must not choose a server."""
-    place = urlsplit(url)
-    port = place.port or (443 if place.scheme == "wss" else 80)
-    connection = socket.create_connection((place.hostname or "", port), CONNECT_S)
+    parts = urlsplit(url)
+    default_port = 443 if parts.scheme == "wss" else 80
+    connection = socket.create_connection((parts.hostname or "", parts.port or default_port), CONNECT_S)
     with connect(
         url, sock=connection, open_timeout=CONNECT_S, close_timeout=0.5, proxy=None, max_size=MAX_BYTES
     ) as node:
@@ -96,14 +96,17 @@ def standing(shared: Examined) -> Iterator[Finding]:
 
 
 def wallet(shared: Examined) -> Iterator[Finding]:
-    """What the wallet holds, and the gas of how many jobs it pays for."""
+    """What the wallet holds, and for how many jobs it pays the gas."""
     found, demand = shared.chain.needed()
     paid = Earnings(shared.engine.needed(), shared.settings.cluster_name).total(EarningsFilter(since=MONTH))
-    measured = paid.jobs > 0 and paid.fees_wei > 0
-    price_wei = 0 if measured else int(found.rpc.call("eth_gasPrice"), 16)
-    job_wei = paid.fees_wei // paid.jobs if measured else GAS_OF_A_JOB * price_wei
+    is_measured = paid.jobs > 0 and paid.fees_wei > 0
+    if is_measured:
+        job_wei = paid.fees_wei // paid.jobs
+    else:
+        price_wei = int(found.rpc.call("eth_gasPrice"), 16)
+        job_wei = GAS_OF_A_JOB * price_wei
     least_wei = shared.settings.wallet_min_wei
-    yield wallet_verdict(WalletSeen(found.provider, demand.balance_wei, least_wei, job_wei, measured))
+    yield wallet_verdict(WalletSeen(found.provider, demand.balance_wei, least_wei, job_wei, is_measured))
 
 
 def reading(shared: Examined) -> Iterator[Finding]:
@@ -111,7 +114,8 @@ def reading(shared: Examined) -> Iterator[Finding]:
     found, _ = shared.chain.needed()
     cursor, scanned_s = shared.ledger.cursors.of(CONTRACT_STREAM), shared.ledger.ticks.age_s(SCANNED)
     head = int(found.rpc.call("eth_blockNumber"), 16)
-    yield reading_verdict(None if cursor is None else cursor[0], head, scanned_s, MISSED * IDLE_S[SCANNED])
+    last_read = None if cursor is None else cursor[0]
+    yield reading_verdict(last_read, head, scanned_s, MISSED * IDLE_S[SCANNED])
 
 
 SETTINGS = (

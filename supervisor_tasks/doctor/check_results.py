@@ -1,4 +1,4 @@
-"""What a probe finds: how it stands with one thing, what was seen, and what mends it. Pure."""
+"""What a probe finds: the state of one thing, what was seen, and what mends it. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How it stands, the best first."""
+    """The state of a thing, the best first."""
 
     GREEN = "green"
     SKIPPED = "not tried"  # there is nothing to try, or this environment cannot
@@ -16,7 +16,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How it stands with one thing. `mend` says what to do; it is empty if there is nothing to mend."""
+    """The state of one thing. `mend` is the advice; it is empty if there is nothing to mend."""
 
     name: str
     level: Level
@@ -25,7 +25,7 @@ class Finding:
 
 
 class NotTriedError(Exception):
-    """A probe cannot try: something that it needs is not set, or does not answer. The message says what."""
+    """A probe cannot try: something that it needs is not set, or does not answer. The message names it."""
 
 
 def green(name: str, found: str) -> Finding:
@@ -34,7 +34,7 @@ def green(name: str, found: str) -> Finding:
 
 
 def yellow(name: str, found: str, mend: str) -> Finding:
-    """Return a finding that does no harm yet, or not to all."""
+    """Return a finding with which the fleet works, but not all of it, or not for long."""
     return Finding(name, Level.YELLOW, found, mend)
 
 
@@ -44,7 +44,7 @@ def red(name: str, found: str, mend: str) -> Finding:
 
 
 def skipped(name: str, why: str) -> Finding:
-    """Return that there was nothing to try, or no way to try it."""
+    """Return a finding of a probe that had nothing to try, or could not try it."""
     return Finding(name, Level.SKIPPED, why)
 
 

@@ -32,19 +32,19 @@ OF_PROCESS: Mapping[str, tuple[Probe[Examined], ...]] = {
 
 
 def check_up(environment: Mapping[str, str], customer: str | None, within_s: float = DEADLINE_S) -> list[Finding]:
-    """Try everything, with the settings of an environment, and end after `within_s`, also if nothing answers."""
+    """Run all probes with the settings of an environment. Ends after `within_s`, also if nothing answers."""
     _quiet()
     until_s = moment_s(within_s)
     try:
         settings, lines = readable_settings(environment)
     except SettingsError as error:
         return settings_verdicts("this environment", error.lines)
-    found = settings_verdicts("this environment", lines) + mistyped_verdicts(mistyped(environment))
-    return found + _examine(_with_transport(ALL, settings), Examined(settings, until_s, customer))
+    of_settings = settings_verdicts("this environment", lines) + mistyped_verdicts(mistyped(environment))
+    return of_settings + _examine(_with_transport(ALL, settings), Examined(settings, until_s, customer))
 
 
 def try_settings(settings: Settings, process: str) -> Sequence[Finding]:
-    """Try what the settings of a process name: servers, endpoints, the login node and SLURM's commands."""
+    """Run the probes of what a process's settings name: servers, endpoints, the login node and SLURM's commands."""
     _quiet()
     until_s = moment_s(DEADLINE_S)
     return _examine(_with_transport(OF_PROCESS[process], settings), Examined(settings, until_s))
@@ -53,9 +53,11 @@ def try_settings(settings: Settings, process: str) -> Sequence[Finding]:
 def _with_transport(probes: Sequence[Probe[Examined]], settings: Settings) -> list[Probe[Examined]]:
     """Return the probes with those of slurmrestd in place of those of the login node, where SLURM_TRANSPORT is rest."""
     over_ssh = (*slurm_probes.SETTINGS, *slurm_probes.FLEET)
-    if settings.slurm_access is not SlurmAccess.REST or not any(probe in over_ssh for probe in probes):
-        return list(probes)
-    return [*(probe for probe in probes if probe not in over_ssh), *slurm_probes.OVER_REST]
+    others = [probe for probe in probes if probe not in over_ssh]
+    has_slurm = len(others) < len(probes)
+    if settings.slurm_access is SlurmAccess.REST and has_slurm:
+        return [*others, *slurm_probes.OVER_REST]
+    return list(probes)
 
 
 def _examine(probes: Sequence[Probe[Examined]], shared: Examined) -> list[Finding]:
@@ -66,5 +68,5 @@ def _examine(probes: Sequence[Probe[Examined]], shared: Examined) -> list[Findin
 
 
 def _quiet() -> None:
-    """Let libraries print nothing beside the findings: paramiko logs the traceback of a login that fails."""
+    """Let libraries log nothing between the findings: paramiko logs the traceback of a login that fails."""
     logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)

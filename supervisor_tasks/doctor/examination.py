@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 from supervisor_tasks.doctor.check_results import Finding, NotTriedError, red, skipped
 
 DEADLINE_S = 5.0  # for all probes; with the start of the command, the answer is there within 10 s
-MARGIN_S = 0.7  # what waits for something that another probe tries gives up so much earlier
+MARGIN_S = 0.7  # so much before the deadline, a probe stops waiting for a thing that another probe tries
 MAX_SAID = 300  # characters of an error
-# urllib3 says which object of its own failed, and Python the number of the error: the words behind tell an operator as much.
+# urllib3 prints which of its objects failed, and Python the number of the error. The words behind are enough for an operator.
 CLIENTS_WORDS = re.compile(r"\w+\(host='[^']*', port=\d+\): |Failed to establish a new connection: |\[Errno -?\d+\] ")
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Probe(Generic[T]):
-    """A thing that is tried. `ask` gets what all probes share; `mend` is for an error that it raises, or no answer."""
+    """A thing that is tried. `ask` gets what all probes share. `mend` is the advice if `ask` raises, or does not answer."""
 
     name: str
     ask: Callable[[T], Iterable[Finding]]
@@ -56,7 +56,7 @@ class Shared(Generic[T]):
         return value
 
     def needed(self) -> T:
-        """Return it for a probe of something else. Raises NotTriedError: the probe of this thing tells the error."""
+        """Return it for a probe of something else. Raises NotTriedError: the probe of this thing reports the error."""
         try:
             return self.get()
         except NotTriedError:
@@ -82,10 +82,10 @@ def examine(probes: Sequence[Probe[T]], shared: T, until_s: float) -> list[Findi
 
     A probe that has not answered by then is red. Its thread is left behind, and ends with the process.
     """
-    found: list[list[Finding] | None] = [None] * len(probes)
+    results: list[list[Finding] | None] = [None] * len(probes)
 
     def run(place: int, probe: Probe[T]) -> None:
-        found[place] = attempt(probe, shared)
+        results[place] = attempt(probe, shared)
 
     threads = [
         threading.Thread(target=run, args=(place, probe), name=f"probe {probe.name}", daemon=True)
@@ -97,11 +97,10 @@ def examine(probes: Sequence[Probe[T]], shared: T, until_s: float) -> list[Findi
     for thread in threads:
         thread.join(max(until_s - time.monotonic(), 0.0))
     waited_s = time.monotonic() - begun_s
-    return [
-        finding
-        for place, probe in enumerate(probes)
-        for finding in found[place] or [red(probe.name, f"no answer within {waited_s:.0f} s", probe.mend)]
-    ]
+    findings = list[Finding]()
+    for probe, result in zip(probes, results, strict=True):
+        findings += result or [red(probe.name, f"no answer within {waited_s:.0f} s", probe.mend)]
+    return findings
 
 
 def attempt(probe: Probe[T], shared: T) -> list[Finding]:
@@ -115,8 +114,12 @@ def attempt(probe: Probe[T], shared: T) -> list[Finding]:
 
 
 def said(error: Exception) -> str:
-    """Return an error as one line. A gRPC error has its own words behind a method, and its text is a block."""
+    """Return an error as one line. The text of a gRPC error has many lines; its method `details` returns the message."""
     details = getattr(error, "details", None)
-    text = (details() if callable(details) else None) or str(error)
+    text = str(error)
+    if callable(details):
+        text = details() or text
     lines = text.strip().splitlines()
-    return CLIENTS_WORDS.sub("", lines[0] if lines else type(error).__name__)[:MAX_SAID]
+    if not lines:
+        return type(error).__name__
+    return CLIENTS_WORDS.sub("", lines[0])[:MAX_SAID]

@@ -55,10 +55,10 @@ def directory(shared: Examined) -> Iterator[Finding]:
         raise NotTriedError("LDAP_URL is not set: the site makes the accounts itself")
     if shared.settings.ldap_bind_password is None:
         raise NotTriedError("LDAP_BIND_PASSWORD is not set here: run it where the chain worker runs")
-    found = directory_of(shared.settings)
-    assert found is not None  # noqa: S101  LDAP_URL is set
-    with found.open():
-        yield green("LDAP", f"{found.url} takes {found.bind_dn}")
+    opened = directory_of(shared.settings)
+    assert opened is not None  # noqa: S101  LDAP_URL is set
+    with opened.open():
+        yield green("LDAP", f"{opened.url} takes {opened.bind_dn}")
 
 
 def flower(shared: Examined) -> Iterator[Finding]:
@@ -81,7 +81,7 @@ def flower(shared: Examined) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """A service that must show a certificate: where, by which authority, and whether that is verified."""
+    """A service that must show a certificate: its address, the certificate's authority, and whether the fleet verifies it."""
 
     host: str
     port: int
@@ -113,22 +113,24 @@ def _of_broker(settings: Settings) -> list[Secured]:
 
 
 def _of_chain(settings: Settings) -> list[Secured]:
-    found = [service for url in settings.rpc_urls for service in _of_url(url, "https", 443, None, True)]
-    return found + _of_url(settings.ws_url or "", "wss", 443, None, True)
+    services = list[Secured]()
+    for url in settings.rpc_urls:
+        services += _of_url(url, "https", 443, None, True)
+    return services + _of_url(settings.ws_url or "", "wss", 443, None, True)
 
 
-def _of_url(url: str, scheme: str, port: int, authority: Path | None, verified: bool) -> list[Secured]:
-    parsed = urlsplit(url)
-    if parsed.scheme != scheme or parsed.hostname is None:
+def _of_url(url: str, scheme: str, default_port: int, authority: Path | None, verified: bool) -> list[Secured]:
+    parts = urlsplit(url)
+    if parts.scheme != scheme or parts.hostname is None:
         return []
-    return [Secured(parsed.hostname, parsed.port or port, authority, verified)]
+    return [Secured(parts.hostname, parts.port or default_port, authority, verified)]
 
 
 def certificate(name: str, of: Callable[[Settings], list[Secured]], mend: str, shared: Examined) -> Iterator[Finding]:
-    """Whether the certificates of a service are believed, and for how many days they are valid."""
+    """Whether a client accepts the certificates of a service, and for how many days they are valid."""
     services = of(shared.settings)
     if not services:
-        raise NotTriedError("no TLS there")
+        raise NotTriedError("this connection does not use TLS")
     for service in services:
         thing = f"{name} {service.host}" if len(services) > 1 else name
         try:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 
-# Imported here, as two threads that import kombu at the same time meet it half made.
+# Imported here, because of two threads that import kombu at the same time, one can see the unfinished module.
 import kombu.transport.redis  # noqa: F401
 
 from supervisor_tasks.config.embedded_servers import broker_tls
@@ -56,7 +56,7 @@ def cluster(shared: Examined) -> Iterator[Finding]:
 
 
 def fleet(shared: Examined) -> Iterable[Finding]:
-    """Whether the fleet's periodic work comes to an end."""
+    """Whether the fleet's periodic work ends in time."""
     settings = shared.settings
     shared.engine.needed()
     url = shared.url.get().replace("postgresql+psycopg://", "postgresql://", 1)
@@ -71,12 +71,14 @@ def alarms(shared: Examined) -> Iterable[Finding]:
 
 
 def heard(shared: Examined) -> Iterator[Finding]:
-    """When the gRPC process, the reporter and the plugins were last heard."""
+    """When the gRPC process and the reporter last sent a heartbeat, and when a plugin last called."""
     ticks_s = shared.ledger.ticks.ages_s()
-    start = "start the gRPC process, and read its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY"
-    yield heard_verdict("gRPC process", ticks_s.get(CALLBACKS), AWAY_S, start, needed=True)
-    beside = "start the reporter beside slurmctld, and read its log; given up: `supervisor reporter disable`"
-    yield heard_verdict("reporter", ticks_s.get(REPORTER), AWAY_S, beside, needed=False)
+    start_grpc = "start the gRPC process, and read its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY"
+    yield heard_verdict("gRPC process", ticks_s.get(CALLBACKS), AWAY_S, start_grpc, needed=True)
+    start_reporter = (
+        "start the reporter beside slurmctld, and read its log; where there is none: `supervisor reporter disable`"
+    )
+    yield heard_verdict("reporter", ticks_s.get(REPORTER), AWAY_S, start_reporter, needed=False)
     age_s = last_callback_age_s(shared.engine.needed(), shared.settings.cluster_name)
     if age_s is None:
         yield skipped("hooks", "no plugin or hook has called yet")

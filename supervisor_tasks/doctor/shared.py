@@ -29,7 +29,7 @@ from supervisor_tasks.slurm.interface import Controller
 
 CONNECT_S = 3.0  # for a connection, so that what needs it still has time
 CONNECTIONS = 3  # to the database, which keeps most of its own for the fleet
-MAX_ROUNDS = 3  # of leaving out what is malformed: what is left may be incomplete then
+MAX_ROUNDS = 3  # of leaving out malformed variables; what is left can be incomplete, and fail in the next round
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Examined:
 
     @cached_property
     def chain(self) -> Shared[tuple[Contract, Demand]]:
-        """The contract as the provider sees it, and what it has for him."""
+        """The contract as the provider sees it, and its jobs for the provider."""
         return self._once("the contract", self._chain)
 
     @cached_property
@@ -62,7 +62,7 @@ class Examined:
 
     @cached_property
     def controller(self) -> Shared[Controller]:
-        """Slurmctld's own words about itself."""
+        """What slurmctld reports about itself."""
         return self._once("slurmctld", lambda: self.slurm.needed().cluster.controller())
 
     @cached_property
@@ -72,7 +72,7 @@ class Examined:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger, for questions. Raises NotTriedError."""
+        """The ledger, for reading. Raises NotTriedError."""
         return Ledger(self.engine.needed(), self.settings.cluster_name, wake=lambda _: None)
 
     def provider(self) -> str:
@@ -80,16 +80,17 @@ class Examined:
         if self.settings.eth_private_key is not None:
             address: str = Account.from_key(self.settings.eth_private_key.get_secret_value()).address
             return address.lower()
-        known = self.ledger.facts.get(PROVIDER)
-        if known is None:
+        stored = self.ledger.facts.get(PROVIDER)
+        if stored is None:
             raise NotTriedError("ETH_PRIVATE_KEY is not set here, and no worker has stored the provider's address")
-        return known
+        return stored
 
     def close(self) -> None:
         """Close the connections that were made. What still hangs ends with the process."""
-        if "engine" in self.__dict__ and self.engine.is_made:
+        asked_for = self.__dict__  # of the cached properties, only those that a probe has read
+        if "engine" in asked_for and self.engine.is_made:
             self.engine.get().dispose()
-        if "slurm" in self.__dict__ and self.slurm.is_made:
+        if "slurm" in asked_for and self.slurm.is_made:
             self.slurm.get().cluster.close()
 
     def _once(self, name: str, make: Any) -> Shared[Any]:
@@ -152,32 +153,44 @@ def readable_settings(environment: Mapping[str, str]) -> tuple[Settings, list[st
     rest = dict(environment)
     for _ in range(MAX_ROUNDS):
         try:
-            return load(*_met(rest), environment=rest), lines
+            return load(*_needs_met(rest), environment=rest), lines
         except SettingsError as error:
             lines += [line for line in error.lines if line not in lines]
-            rest = _without(rest, {re.sub("_FILE$", "", line.partition(":")[0]) for line in error.lines})
-    return load(*_met(rest), environment=rest), lines
+            malformed = {re.sub("_FILE$", "", line.partition(":")[0]) for line in error.lines}
+            rest = _without(rest, malformed)
+    return load(*_needs_met(rest), environment=rest), lines
 
 
-def _met(environment: Mapping[str, str]) -> list[Need]:
-    """Return the needs of processes that this environment has all required settings of."""
-    required = required_with(slurm_access(environment))
+def _needs_met(environment: Mapping[str, str]) -> list[Need]:
+    """Return the needs for which this environment has all required settings; NOTIFY is not tried."""
     given = {name for name, value in environment.items() if value}
 
-    def is_given(name: str) -> bool:
-        return not given.isdisjoint({name.upper(), f"{name.upper()}_FILE"})
+    def is_given(setting: str) -> bool:
+        variable = setting.upper()
+        return variable in given or f"{variable}_FILE" in given
 
-    return [need for need, names in required.items() if need is not Need.NOTIFY and all(map(is_given, names))]
+    required = required_with(slurm_access(environment))
+    needs = list[Need]()
+    for need, settings in required.items():
+        if need is not Need.NOTIFY and all(map(is_given, settings)):
+            needs.append(need)
+    return needs
 
 
-def _without(environment: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-    """Leave out these variables. Where one is missing, what asks for it is left out: those that begin alike."""
-    missing = {f"{name.partition('_')[0]}_" for name in names if not {name, f"{name}_FILE"} & environment.keys()}
-    return {
-        name: value
-        for name, value in environment.items()
-        if name.removesuffix("_FILE") not in names and not name.startswith(tuple(missing))
-    }
+def _without(environment: Mapping[str, str], malformed: Collection[str]) -> dict[str, str]:
+    """Leave out the malformed variables. Where one is missing, the variables that require it are left out: those that
+    begin alike.
+    """
+    beginnings = list[str]()
+    for name in malformed:
+        if name not in environment and f"{name}_FILE" not in environment:
+            beginnings.append(f"{name.partition('_')[0]}_")
+    rest = dict[str, str]()
+    for name, value in environment.items():
+        is_malformed = name.removesuffix("_FILE") in malformed
+        if not is_malformed and not name.startswith(tuple(beginnings)):
+            rest[name] = value
+    return rest
 
 
 def moment_s(after_s: float) -> float:

@@ -97,7 +97,7 @@ def controller(shared: Examined) -> Iterator[Finding]:
 
 
 def _known_cluster(shared: Examined) -> str | None:
-    """Return the SLURM that has the ledger's jobs; None if the ledger does not know it, or does not answer."""
+    """Return the identity of the SLURM that has the ledger's jobs; None if the ledger has none, or does not answer."""
     try:
         return shared.ledger.facts.get(SLURM_CLUSTER)
     except NotTriedError:
@@ -108,12 +108,12 @@ def accounting(shared: Examined) -> Iterator[Finding]:
     """Whether accounting answers where it is asked, and is asked where it exists."""
     login_node, asked = over_ssh(shared.slurm.needed().cluster), shared.settings.slurm_accounting
     unused = shared.controller.needed().accounting_unused
-    status, said = 0, ""
+    status, stderr = 0, ""
     if asked:
         argv = [shared.settings.slurm_sacct_path, "--allocations", "--noheader", "--starttime=now-1minutes"]
         answer = login_node.ssh.run(login_node.admin, argv, timeout_s=COMMAND_S)
-        status, said = answer.status, answer.stderr
-    yield accounting_verdict(asked=asked, unused=unused, status=status, said=said)
+        status, stderr = answer.status, answer.stderr
+    yield accounting_verdict(asked=asked, unused=unused, status=status, said=stderr)
 
 
 def nodes(shared: Examined) -> Iterator[Finding]:
@@ -153,7 +153,7 @@ def controller_clock(shared: Examined) -> Iterator[Finding]:
     argv = commands.show_config(login_node.paths.scontrol)
     theirs_s = controller_time_s(login_node.ssh.run(login_node.admin, argv, timeout_s=COMMAND_S))
     if theirs_s is None:
-        raise NotTriedError("`scontrol show config` does not tell slurmctld's time")
+        raise NotTriedError("`scontrol show config` does not contain slurmctld's time")
     yield clock_verdict("slurmctld", off_within_s(theirs_s, asked_s, time.time()))
 
 
@@ -167,9 +167,9 @@ def slurmrestd(shared: Examined) -> Iterator[Finding]:
 
 
 def rest_accounting(shared: Examined) -> Iterator[Finding]:
-    """Say what is not known with this transport."""
+    """Report that the fleet uses no accounting with this transport."""
     shared.slurm.needed()
-    yield green("accounting", "not asked over slurmrestd: ends are known from looks, hooks and callbacks")
+    yield green("accounting", "not asked over slurmrestd: the fleet learns of ends from looks, hooks and callbacks")
 
 
 OVER_REST = (

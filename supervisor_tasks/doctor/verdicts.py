@@ -7,7 +7,7 @@ from datetime import datetime
 from supervisor_tasks.doctor.check_results import Finding, green, red, skipped, yellow
 from supervisor_tasks.provider.offer import rounded_credits
 
-BEHIND_BLOCKS = 5  # as in chain/rpc/failover.py: looks are not taken at the same moment
+BEHIND_BLOCKS = 5  # as in chain/rpc/failover.py: the endpoints are not asked at the same moment
 SLOW_S = 1.0  # of an answer of an RPC endpoint
 FEW_JOBS = 100  # that the wallet pays for
 CLOCK_OFF_S = 5.0  # SLURM's munge allows 300 s, tokens and challenges less
@@ -16,7 +16,7 @@ FEW_DAYS = 14  # of a certificate that is left
 NO_MORE_THAN = 300  # characters of an error
 
 NOT_FOUND = 127  # the status of a shell that finds no such program
-TOKEN_MISSING = "supervisor: no token"  # noqa: S105  job_submit.lua's word for a job without one
+TOKEN_MISSING = "supervisor: no token"  # noqa: S105  what job_submit.lua prints for a job without one
 REFUSED_BY_LUA = "supervisor:"
 
 
@@ -66,7 +66,7 @@ def cluster_verdict(name: str, known: Sequence[str]) -> Finding:
 
 
 def fleet_verdicts(complaints: Sequence[str]) -> list[Finding]:
-    """Judge whether what is periodic comes to an end, by the complaints of monitoring/health.py."""
+    """Judge whether the periodic work ends in time, by the complaints of monitoring/health.py."""
     mend = "start the process that is named, and read its log"
     found = [red("fleet", complaint, mend) for complaint in complaints]
     return found or [green("fleet", "everything periodic comes to an end")]
@@ -79,13 +79,14 @@ def alarm_verdicts(names: Sequence[str]) -> list[Finding]:
 
 
 def heard_verdict(name: str, age_s: float | None, away_s: float, mend: str, *, needed: bool) -> Finding:
-    """Judge a source of heartbeats, which was last heard so long ago."""
-    if age_s is None and not needed:
-        return skipped(name, f"never heard; if the site has one: {mend}")
-    if age_s is None or age_s > away_s:
-        seen = "never heard" if age_s is None else f"last heard {age_s:.0f} s ago"
-        return red(name, f"{seen}; expected a heartbeat every few seconds", mend)
-    return green(name, f"heard {age_s:.0f} s ago")
+    """Judge a process by the age of its last heartbeat; None if it never sent one."""
+    if age_s is None:
+        if needed:
+            return red(name, "never sent a heartbeat; expected one every few seconds", mend)
+        return skipped(name, f"never sent a heartbeat; if the site has one: {mend}")
+    if age_s > away_s:
+        return red(name, f"last heartbeat {age_s:.0f} s ago; expected one every few seconds", mend)
+    return green(name, f"last heartbeat {age_s:.0f} s ago")
 
 
 # --- the chain --------------------------------------------------------------------------------------------------------
@@ -103,22 +104,23 @@ class EndpointSeen:
 
 
 def endpoint_verdicts(seen: Sequence[EndpointSeen], chain_id: int) -> list[Finding]:
-    """Judge the RPC endpoints beside each other. Without any, nothing works; the others do the work of one."""
-    works = [one for one in seen if not one.error and one.chain_id == chain_id]
-    best = max((one.head for one in works), default=0)
-    return [_endpoint_verdict(one, chain_id, best, alone=not works) for one in seen]
+    """Judge the RPC endpoints. The fleet works while one of them works: then the failure of another is yellow, not red."""
+    heads = [one.head for one in seen if not one.error and one.chain_id == chain_id]
+    best = max(heads, default=0)
+    return [_endpoint_verdict(one, chain_id, best, has_working=bool(heads)) for one in seen]
 
 
-def _endpoint_verdict(one: EndpointSeen, chain_id: int, best: int, *, alone: bool) -> Finding:
+def _endpoint_verdict(one: EndpointSeen, chain_id: int, best: int, *, has_working: bool) -> Finding:
     name, mend = f"RPC endpoint {one.name}", "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
-    bad = red if alone else yellow
     if one.error:
-        return bad(name, one.error[:NO_MORE_THAN], mend)
+        failed = yellow if has_working else red
+        return failed(name, one.error[:NO_MORE_THAN], mend)
     if one.chain_id != chain_id:
         found = f"serves chain {one.chain_id}; expected {chain_id}"
         return red(name, found, "correct METASCHEDULER_ENDPOINT_RPC or CHAIN_ID")
     behind = best - one.head
-    lag = f"{behind} block{'' if behind == 1 else 's'} behind the best"
+    plural = "" if behind == 1 else "s"
+    lag = f"{behind} block{plural} behind the best"
     about = f"chain {one.chain_id}, block {one.head}, {lag}, {one.took_s * 1000:.0f} ms"
     if behind > BEHIND_BLOCKS:
         return yellow(name, f"{about}; expected at most {BEHIND_BLOCKS} blocks behind", mend)
@@ -187,7 +189,9 @@ def wallet_verdict(seen: WalletSeen) -> Finding:
     jobs = seen.balance_wei // seen.job_wei
     basis = "as its jobs have cost" if seen.measured else "estimated"
     paid = f"{held}, enough for {jobs} jobs ({basis})"
-    return yellow("wallet", paid, mend) if jobs < FEW_JOBS else green("wallet", paid)
+    if jobs < FEW_JOBS:
+        return yellow("wallet", paid, mend)
+    return green("wallet", paid)
 
 
 def standing_verdict(*, valid: bool, waiting: bool, banned: bool) -> Finding:
@@ -195,8 +199,8 @@ def standing_verdict(*, valid: bool, waiting: bool, banned: bool) -> Finding:
     if banned:
         return red("provider", "is banned by the grid", "ask the grid's administrators why")
     if valid:
-        more = ", and a newer registration waits for approval" if waiting else ""
-        return green("provider", f"is approved{more}")
+        ending = ", and a newer registration waits for approval" if waiting else ""
+        return green("provider", f"is approved{ending}")
     if waiting:
         return yellow("provider", "waits for approval", "ask the grid's administrators to approve it")
     return red("provider", "is not registered", "supervisor provider show, then `supervisor provider register`")
@@ -225,11 +229,14 @@ def host_key_verdict(address: str, shown: str, known: Sequence[str], file: str) 
 
 def version_verdict(name: str, setting: str, status: int, stdout: str, stderr: str) -> Finding:
     """Judge the answer of a SLURM command to --version."""
-    if status == 0 and stdout.strip():
-        return green(name, stdout.strip().splitlines()[0])
-    said = (stderr or stdout).strip()[:NO_MORE_THAN] or f"status {status} and no word"
-    where = "install it on the login node, or correct its path" if status == NOT_FOUND else "see what it says there"
-    return red(name, said, f"{where}: {setting}")
+    version = stdout.strip()
+    if status == 0 and version:
+        return green(name, version.splitlines()[0])
+    printed = (stderr or stdout).strip()[:NO_MORE_THAN]
+    mend = "see what it prints on the login node"
+    if status == NOT_FOUND:
+        mend = "install it on the login node, or correct its path"
+    return red(name, printed or f"ended with status {status} and printed nothing", f"{mend}: {setting}")
 
 
 def controller_verdict(identity: str, known: str | None, *, same: bool) -> Finding:
@@ -241,7 +248,7 @@ def controller_verdict(identity: str, known: str | None, *, same: bool) -> Findi
 
 
 def accounting_verdict(*, asked: bool, unused: bool, status: int, said: str) -> Finding:
-    """Judge accounting: whether sacct answers where it is asked, and whether it is asked where there is one."""
+    """Judge accounting: whether sacct answers where the fleet asks it, and whether the fleet asks it where there is one."""
     if unused:
         return yellow(
             "accounting", "slurmctld has slurmdbd, and the fleet does not ask it", "set SLURM_ACCOUNTING=true"
@@ -258,8 +265,8 @@ def accounting_verdict(*, asked: bool, unused: bool, status: int, said: str) -> 
 def nodes_verdict(usable: int, partition: str, left_out: int) -> Finding:
     """Judge the nodes of the partition."""
     if usable:
-        more = f"; {left_out} are left out" if left_out else ""
-        return green("nodes", f"{usable} of {partition} work{more}")
+        ending = f"; {left_out} are left out" if left_out else ""
+        return green("nodes", f"{usable} of {partition} work{ending}")
     found = f"{partition} has no node that works; {left_out} are left out"
     return red("nodes", found, "`sinfo -R` on the login node; correct SLURM_PARTITION")
 
@@ -281,26 +288,29 @@ def job_submit_verdict(status: int, stderr: str) -> Finding:
 
 
 def off_within_s(theirs_s: int, asked_s: float, answered_s: float) -> float:
-    """Return how many seconds a clock is ahead of ours, at least. It was read, in whole seconds, at a moment between
-    these two of ours; 0 if it agrees with one of the moments between.
+    """Return how many seconds a clock is ahead of ours, at least. It was read, in whole seconds, between `asked_s` and
+    `answered_s` of ours; 0 if it agrees with a moment between them.
     """
     return min(theirs_s - int(asked_s), 0) or max(theirs_s - answered_s, 0)
 
 
 def clock_verdict(name: str, off_s: float) -> Finding:
-    """Judge a clock that is so much ahead of ours."""
+    """Judge a clock that is `off_s` ahead of ours; behind, if negative."""
     thing = f"clock of {name}"
+    if abs(off_s) < 1:
+        return green(thing, "agrees with ours")
     if abs(off_s) < CLOCK_OFF_S:
-        return green(thing, "agrees with ours" if abs(off_s) < 1 else f"{off_s:+.1f} s to ours")
-    bad = red if abs(off_s) >= CLOCK_WRONG_S else yellow
-    return bad(
-        thing, f"{off_s:+.0f} s to ours; expected at most {CLOCK_OFF_S:g} s", f"start chrony or ntpd here and on {name}"
-    )
+        return green(thing, f"{off_s:+.1f} s to ours")
+    found = f"{off_s:+.0f} s to ours; expected at most {CLOCK_OFF_S:g} s"
+    mend = f"start chrony or ntpd here and on {name}"
+    if abs(off_s) < CLOCK_WRONG_S:
+        return yellow(thing, found, mend)
+    return red(thing, found, mend)
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateSeen:
-    """The certificate of a service: until when it is valid, its names, and why it is not believed; empty if it is."""
+    """The certificate of a service: its end, its names, and why a client does not accept it; empty if it does."""
 
     ends_at: datetime
     names: Sequence[str] = ()
@@ -308,7 +318,7 @@ class CertificateSeen:
 
 
 def certificate_verdict(name: str, seen: CertificateSeen, now: datetime, mend: str) -> Finding:
-    """Judge a certificate by its days left, and by whether a client believes it."""
+    """Judge a certificate by its days left, and by whether a client accepts it."""
     thing, days = f"TLS of {name}", (seen.ends_at - now).total_seconds() / 86_400
     names = ", ".join(seen.names[:3]) or "no name"
     if days < 0:
