@@ -1,1 +1,1 @@
-"""Tells people and other systems of the alarms, by webhook, mail or command."""
+"""Sends messages about the alarms to people and other systems, by webhook, mail or command."""

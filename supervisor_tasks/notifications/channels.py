@@ -37,7 +37,7 @@ TIMEOUT_S = 10.0  # of HTTP, and of each step of SMTP
 COMMAND_TIMEOUT_S = 30.0
 MAX_BYTES = 2**20  # of an answer
 MAX_ANSWER_CHARS = 300  # characters of an answer or of a command's output
-MAX_RETRY_AFTER_S = 3600.0  # of a server that asks to be left alone
+MAX_RETRY_AFTER_S = 3600.0  # of the header Retry-After
 LATE_AFTER_S = 300.0  # messages that fail for longer raise an alarm
 GIVE_UP_AFTER_S = 86_400.0  # messages that fail for longer are parked
 RUNBOOK_VARIABLE = "ALARM_RUNBOOK_URL"  # of a command
@@ -53,7 +53,7 @@ class DeliveryError(TransientError):
 
 
 class Channel(Protocol):
-    """A way to tell of an alarm. With `repeat_s`, the raise is sent again and again until the alarm is over."""
+    """A way to send messages about alarms. With `repeat_s`, the raise is sent again and again until the alarm is over."""
 
     @property
     def repeat_s(self) -> float | None:
@@ -65,7 +65,7 @@ class Channel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """How this site is told of alarms: the channels by name, when, and which texts no message may show."""
+    """How this site gets its messages: the channels by name, when they are used, and which texts no message may show."""
 
     channels: Mapping[str, Channel] = field(default_factory=dict)
     policy: Policy = field(default_factory=Policy)
@@ -102,7 +102,9 @@ class Webhook:
     def send(self, notice: Notice) -> None:
         """Post the message, with its key as the header Idempotency-Key. Only a status of 2xx counts."""
         hide = hiding([*all_keys(self.url), self.token], "(not shown)")
-        headers = {"Idempotency-Key": notice.key} | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
+        headers = {"Idempotency-Key": notice.key}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
         try:
             with session(self.timeout_s, MAX_BYTES) as http:
                 answer = http.post(
@@ -144,7 +146,7 @@ class Mail:
                     smtp.login(self.user, self.password)
                 smtp.send_message(mail, self.sender, [self.receiver])
             finally:
-                with suppress(OSError, smtplib.SMTPException):  # the server has answered what counts already
+                with suppress(OSError, smtplib.SMTPException):  # the server has already taken or refused the mail
                     smtp.quit()
                 smtp.close()
         except (OSError, smtplib.SMTPException, ValueError) as error:
@@ -179,18 +181,18 @@ class Command:
         """Run the command, without a shell and without the worker's variables; ALARM_RUNBOOK_URL has the alarm's page."""
         environment = {name: os.environ[name] for name in FOR_A_COMMAND if name in os.environ}
         environment[RUNBOOK_VARIABLE] = notice.runbook_url
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
-            given.write(json.dumps(json_form(notice)).encode())
-            given.seek(0)
+        with tempfile.TemporaryFile() as message, tempfile.TemporaryFile() as output:
+            message.write(json.dumps(json_form(notice)).encode())
+            message.seek(0)
             try:
                 process = subprocess.Popen(
-                    self.words, stdin=given, stdout=said, stderr=said, env=environment, start_new_session=True
+                    self.words, stdin=message, stdout=output, stderr=output, env=environment, start_new_session=True
                 )
             except OSError as error:
                 raise DeliveryError(f"{self._shown}: {error.strerror or error}") from error
             status = self._wait(process)
             if status != 0:
-                raise DeliveryError(f"{self._shown} ended with status {status}: {_end_of(said)}")
+                raise DeliveryError(f"{self._shown} ended with status {status}: {_end_of(output)}")
 
     def _wait(self, process: "subprocess.Popen[bytes]") -> int:
         """Wait for the command's end. On a time-out, end it with all processes that it has started."""
@@ -208,12 +210,14 @@ class Command:
         return shlex.quote(self.words[0])  # an argument can be a token
 
 
-def _end_of(said: IO[bytes]) -> str:
-    said.seek(0, os.SEEK_END)
-    said.seek(max(0, said.tell() - MAX_ANSWER_CHARS))
-    return said.read(MAX_ANSWER_CHARS).decode(errors="replace").strip()
+def _end_of(output: IO[bytes]) -> str:
+    output.seek(0, os.SEEK_END)
+    output.seek(max(0, output.tell() - MAX_ANSWER_CHARS))
+    return output.read(MAX_ANSWER_CHARS).decode(errors="replace").strip()
 
 
 def _retry_after_s(text: str) -> float:
-    """Seconds that a server wants to be left alone; 0 if it does not say so in seconds."""
-    return min(float(text), MAX_RETRY_AFTER_S) if text.isascii() and text.isdigit() else 0.0
+    """The seconds in a header Retry-After; 0 if it has none, or a date."""
+    if text.isascii() and text.isdigit():
+        return min(float(text), MAX_RETRY_AFTER_S)
+    return 0.0

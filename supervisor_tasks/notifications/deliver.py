@@ -35,7 +35,7 @@ def notify(ledger: Ledger, notifier: Notifier) -> None:
 
 
 def _notify(ledger: Ledger, notifier: Notifier) -> bool:
-    """Return whether something was done, so that more may be due now: a resolution follows its raise."""
+    """Return whether messages were planned or sent: then more may be due now, as a resolution follows its raise."""
     planned = _plan(ledger, notifier)
     try:
         sent = _send(ledger, notifier)
@@ -49,8 +49,8 @@ def _plan(ledger: Ledger, notifier: Notifier) -> bool:
         due = ledger.incidents.to_plan(connection)
         for incident, now in due:
             critical = is_critical(incident.alarm)
-            made = plan(incident, notifier.channels.keys(), critical, notifier.policy, now)
-            ledger.incidents.carry_out(connection, incident, made)
+            planned = plan(incident, notifier.channels.keys(), critical, notifier.policy, now)
+            ledger.incidents.carry_out(connection, incident, planned)
     return bool(due)
 
 
@@ -75,8 +75,8 @@ def _send_to_channel(ledger: Ledger, notifier: Notifier, messages: Sequence[Open
         except Exception as error:
             _postpone(ledger, notifier, message, DeliveryError(repr(error)))
             raise
-        is_repeated = message.kind is MessageKind.RAISED
-        ledger.incidents.sent(message, channel.repeat_s if is_repeated else None)
+        repeat_s = channel.repeat_s if message.kind is MessageKind.RAISED else None
+        ledger.incidents.sent(message, repeat_s)
         log.info("alarm_message_sent", **_about(message))
     return True
 
@@ -105,13 +105,13 @@ def _about(message: OpenMessage) -> dict[str, Any]:
 
 
 def retry_delay_s(attempts: int) -> float:
-    """Seconds before the next try on a channel that has failed so often. They are random by a fifth."""
-    longer: float = min(FIRST_WAIT_S * 2 ** min(attempts, 20), MAX_WAIT_S)
-    return longer * random.uniform(0.8, 1.2)  # noqa: S311
+    """Seconds before the next try on a channel that has failed `attempts` times. They are random by a fifth."""
+    delay_s: float = min(FIRST_WAIT_S * 2 ** min(attempts, 20), MAX_WAIT_S)
+    return delay_s * random.uniform(0.8, 1.2)  # noqa: S311
 
 
 def watch_messages(ledger: Ledger, notifier: Notifier) -> None:
-    """Raise an alarm for messages that have failed for long or are parked; the other channels tell of it."""
+    """Raise an alarm for messages that have failed for long or are parked; it reaches the operator by the other channels."""
     trouble = ledger.incidents.trouble(notifier.late_after_s)
     if not trouble.messages:
         ledger.alarms.off(AlarmName.NOTIFICATIONS_FAILING)
@@ -127,7 +127,7 @@ def watch_messages(ledger: Ledger, notifier: Notifier) -> None:
 
 
 def is_critical(alarm: str) -> bool:
-    """Whether an alarm is told in the quiet hours, too. One of another version is."""
+    """Whether an alarm is sent in the quiet hours, too. An alarm of another version is."""
     return alarm in CRITICAL or alarm not in list(AlarmName)
 
 
@@ -135,8 +135,8 @@ def meaning_of(alarm: str) -> Meaning:
     """The meaning of an alarm by its name, which can be one of another version."""
     if alarm == TEST:
         return OF_A_TEST
-    known = {name.value: meaning for name, meaning in MEANINGS.items()}
-    return known.get(alarm, OF_AN_UNKNOWN_ALARM)
+    meanings = {name.value: meaning for name, meaning in MEANINGS.items()}
+    return meanings.get(alarm, OF_AN_UNKNOWN_ALARM)
 
 
 def _notice(cluster: str, message: OpenMessage, notifier: Notifier) -> Notice:

@@ -1,6 +1,6 @@
 """The forms of a message: JSON, Slack, Alertmanager and mail. Pure.
 
-Each form carries the message's key, so that a receiver can tell a repeated message from a new one.
+Each form contains the message's key, so that a receiver can distinguish a repeated message from a new one.
 """
 
 import json
@@ -13,7 +13,7 @@ from supervisor_tasks.notifications.incident_messages import MessageKind, Notice
 
 VERSION = 1
 STATUS = {MessageKind.RAISED: "firing", MessageKind.RESOLVED: "resolved", MessageKind.TEST: "test"}
-# Alertmanager forgets its alerts when it restarts, and ends those that are not repeated until their `endsAt`.
+# Alertmanager loses its alerts when it restarts, and ends those that are not repeated before their `endsAt`.
 ALERTMANAGER_REPEAT_S = 60.0
 ALERTMANAGER_ENDS_AFTER = timedelta(hours=1)
 TEST_ENDS_AFTER = timedelta(minutes=5)
@@ -46,7 +46,7 @@ def slack_form(notice: Notice) -> dict[str, Any]:
 
 
 def alertmanager_form(notice: Notice, now: datetime) -> list[dict[str, Any]]:
-    """The alert for Alertmanager's API v2. Alertmanager knows an alert by its labels, which carry no changing value."""
+    """The alert for Alertmanager's API v2. Alertmanager identifies an alert by its labels: no label may change."""
     annotations = {
         "summary": headline(notice),
         "description": f"{notice.cause} {notice.advice}",

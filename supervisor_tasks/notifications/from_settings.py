@@ -24,24 +24,24 @@ def notifier_of(settings: Settings) -> Notifier:
 
 
 def _webhooks(settings: Settings) -> dict[str, Channel]:
-    found = dict[str, Channel]()
+    channels = dict[str, Channel]()
     ca = settings.notify_ca
     if url := _text(settings.notify_webhook_url):
-        found["webhook"] = Webhook(url, json_form, _text(settings.notify_webhook_token), ca)
+        channels["webhook"] = Webhook(url, json_form, _text(settings.notify_webhook_token), ca)
     if url := _text(settings.notify_slack_url):
-        found["slack"] = Webhook(url, slack_form, ca=ca)
+        channels["slack"] = Webhook(url, slack_form, ca=ca)
     if url := _text(settings.notify_alertmanager_url):
-        found["alertmanager"] = Webhook(
+        channels["alertmanager"] = Webhook(
             url.rstrip("/").removesuffix(ALERTS) + ALERTS,
             lambda notice: alertmanager_form(notice, datetime.now(UTC)),
             ca=ca,
             repeat_s=ALERTMANAGER_REPEAT_S,
         )
-    return found
+    return channels
 
 
 def _mails(settings: Settings) -> dict[str, Channel]:
-    """One channel for each address: an address that its server refuses delays the mail to no other."""
+    """One channel for each address: an address that the server refuses delays no mail to the others."""
     return {
         f"mail {receiver}": Mail(
             server=settings.notify_smtp_address or "",

@@ -1,7 +1,7 @@
 """An alarm's incident and the messages about it. Pure.
 
-An incident begins when its alarm is raised, and ends when the alarm has been off for a while. An alarm that goes on and
-off and on within that while is one incident.
+An incident begins when its alarm is raised, and ends when the alarm has been off for `settle_s` (delivery_rules.py). An
+alarm that goes off and on again within this time is one incident.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ TEST = "test"  # stands in the place of an alarm's name
 
 
 class MessageKind(StrEnum):
-    """What a message says."""
+    """What a message is about."""
 
     RAISED = "raised"
     RESOLVED = "resolved"
@@ -23,7 +23,7 @@ class MessageKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A time in which an operator wants no message of an alarm. Its end is not in it."""
+    """A time in which an operator wants no message about an alarm. Its end is not in it."""
 
     begun_at: datetime
     ends_at: datetime
@@ -36,7 +36,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """An incident. `alarm` is the alarm's name, or TEST. `told` are the channels that have a message of its raise.
+    """An incident. `alarm` is the alarm's name, or TEST. `told` are the channels that have a message about its raise.
     `silence` is the alarm's last one.
     """
 
