@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 TEMPLATES = Path(__file__).parent / "templates"
-# A page runs no script but Flower's, also if a customer has written one.
+# A page runs no script but Flower's and ours, also if a customer's text contains one.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -46,7 +46,7 @@ FAILED = ("FAILED", "PANICKED")
 
 
 class SupervisorPage(BaseHandler):  # type: ignore[misc]  # Flower has no types
-    """A page of ours. `reader` gives what reads the ledger; its first call takes as long as an import of SQLAlchemy."""
+    """A page of ours. `reader` returns the ledger's reader; its first call takes as long as an import of SQLAlchemy."""
 
     def initialize(self, reader: "Callable[[], LedgerReader]") -> None:
         """Tornado gives the arguments of the route."""
@@ -76,9 +76,13 @@ class SupervisorPage(BaseHandler):  # type: ignore[misc]  # Flower has no types
         return [self.cell(cell) for cell in line]
 
     def failure(self, error: SupervisorError) -> str:
-        """Return what a page says of an error, and set its status."""
-        statuses = {QuestionError: 400, UnknownJobError: 404}
-        self.set_status(next((status for kind, status in statuses.items() if isinstance(error, kind)), 503))
+        """Return what a page shows of an error, and set its status."""
+        status = 503
+        if isinstance(error, QuestionError):
+            status = 400
+        elif isinstance(error, UnknownJobError):
+            status = 404
+        self.set_status(status)
         return self.clean(error)
 
 
@@ -104,10 +108,9 @@ class JobsPage(SupervisorPage):
         )
 
     def _row(self, row: Mapping[str, Any], shown: Sequence[Cell]) -> dict[str, Any]:
-        failed = row["chain_status"] in FAILED
         return {
             "link": self.reverse_url("supervisor_job", row["cluster"], row["job_id"]),
-            "failed": failed,
+            "failed": row["chain_status"] in FAILED,
             "cells": [self.cell(cell) for cell in shown],
         }
 

@@ -1,4 +1,4 @@
-"""Adds our pages to Flower. flowerconfig.py calls it, which Flower reads before it makes its own."""
+"""Adds our pages to Flower. flowerconfig.py calls it; Flower reads that file before it makes its own pages."""
 
 from functools import cache
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ def install() -> None:
 
 @cache
 def _reader() -> "LedgerReader":
-    """Import what reads the ledger when the first page is opened: it takes 28 MB, and Flower's own pages do not need it."""
+    """Import the ledger's reader when the first page is opened: it takes 28 MB, and Flower's own pages do not need it."""
     from supervisor_tasks.dashboard.ledger_reader import LedgerReader
 
     return LedgerReader()

@@ -129,11 +129,11 @@ def _bill(ledger: Ledger, job: Job, row: Row) -> Bill:
 def _named(overview: Overview, wanted: Question) -> list[Row]:
     if wanted.slurm_id:
         return overview.jobs_of_ids(overview.named(f"slurm:{wanted.slurm_id}"))
-    rows = {row["job_id"]: row for row in overview.jobs_of_ids(overview.named(wanted.beginning))}
+    rows = list(overview.jobs_of_ids(overview.named(wanted.beginning)))
     if len(wanted.beginning) <= ADDRESS_CHARACTERS:
-        of_customer = overview.jobs(JobFilter(ALL_STATES, wanted.beginning, limit=MAX_FOUND))
-        rows |= {row["job_id"]: row for row in of_customer}
-    return list(rows.values())
+        rows += overview.jobs(JobFilter(ALL_STATES, wanted.beginning, limit=MAX_FOUND))
+    by_id = {row["job_id"]: row for row in rows}  # each job once
+    return list(by_id.values())
 
 
 def _wake_nothing(_: object) -> None:

@@ -9,7 +9,7 @@ MAX_QUESTION = 80  # characters; an id has 66
 
 
 class QueryRefusedError(TransientError):
-    """The ledger's database refused a query. Its own words may have values in them, and go to the log alone."""
+    """The ledger's database refused a query. The database's own message can contain values, and only the log gets it."""
 
 
 class UnknownJobError(PermanentError):
@@ -31,9 +31,11 @@ class Question:
 def parsed(words: str) -> Question:
     """Read the words of a search. Raises QuestionError."""
     kind, _, value = words.lower().rpartition(":")
-    if kind in ("", "slurm") and re.fullmatch("[0-9]{1,18}", value):
+    is_slurm_id = re.fullmatch("[0-9]{1,18}", value) is not None
+    is_beginning = len(value) < MAX_QUESTION and re.fullmatch("0x[0-9a-f]+", value) is not None
+    if is_slurm_id and kind in ("", "slurm"):
         return Question(slurm_id=value)
-    if kind in ("", "customer", "job") and len(value) < MAX_QUESTION and re.fullmatch("0x[0-9a-f]+", value):
+    if is_beginning and kind in ("", "customer", "job"):
         return Question(beginning=value)
     raise QuestionError(
         "found words that name no job; expected a SLURM id (123), or the beginning of a job's id or of a customer's"

@@ -18,7 +18,7 @@ def shown_task(task: Any) -> Any:
 
 
 def _short(text: object, most: int) -> str:
-    """Return a text with cut ids; a text that is none, or an empty list of arguments, is empty."""
+    """Return a text with cut ids; empty for no text, and for an empty list of arguments."""
     if text is None or text in ("", "()", "None"):
         return ""
     short = ID.sub(lambda found: found[0][:ID_CHARACTERS], str(text)).strip("'\"")
