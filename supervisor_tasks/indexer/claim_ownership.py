@@ -18,8 +18,8 @@ log = structlog.get_logger()
 
 
 def drop_foreign_claims(ledger: Ledger, contract: Contract, happened: Sequence[ChainEvent]) -> list[ChainEvent]:
-    """What happened, without the claims of another ledger that writes with the same key: that ledger handles them. This
-    one remembers them and calls the operator.
+    """The events without the claims of another ledger that writes with the same key: that ledger handles them. This
+    ledger remembers them and calls the operator.
     """
     ours, others = classify_claims(ledger, contract, happened)
     if others:
@@ -36,10 +36,10 @@ def drop_foreign_claims(ledger: Ledger, contract: Contract, happened: Sequence[C
 def classify_claims(
     ledger: Ledger, contract: Contract, happened: Sequence[ChainEvent], *, old: bool = False
 ) -> tuple[list[ChainEvent], list[OthersClaim]]:
-    """What happened, without the claims of other ledgers; and those claims. A claim that bears our tag, or a tag that
+    """The events without the claims of other ledgers; and those claims. A claim that bears our tag, or a tag that
     was taken over, is ours even when the ledger has forgotten it (a backup was restored). A claim without any tag was
-    made by hand, and this ledger runs its job. None of these is `claim_known_to_ledger`. With `old`, the node may have
-    forgotten a transaction; its claim then counts as one without a tag.
+    made by hand, and this ledger runs its job. `claim_known_to_ledger` is false for all of these. With `old`, the node
+    may have forgotten a transaction; its claim then counts as one without a tag.
     """
     book = TransactionStore(ledger.engine, ledger.cluster, contract.chain_id)
     claims = {entry.tx_hash for entry in happened if isinstance(entry.event, Claimed)}
@@ -47,12 +47,13 @@ def classify_claims(
     if not unknown:
         return list(happened), []
     ours = {None, book.instance_tag(), *ledger.others.taken()}
-    strange = {tx_hash: tag for tx_hash, tag in _tags(contract, sorted(unknown), old).items() if tag not in ours}
-    log.info("claims_of_unknown_origin", number=len(unknown), others=len(strange), first=min(unknown))
-    return _divided(happened, unknown, strange)
+    tags = _tags(contract, sorted(unknown), old)
+    foreign = {tx_hash: tag for tx_hash, tag in tags.items() if tag not in ours}
+    log.info("claims_of_unknown_origin", number=len(unknown), others=len(foreign), first=min(unknown))
+    return _split_claims(happened, unknown, foreign)
 
 
-def _divided(
+def _split_claims(
     happened: Sequence[ChainEvent], unknown: Collection[str], foreign: Mapping[str, bytes | None]
 ) -> tuple[list[ChainEvent], list[OthersClaim]]:
     """The events without the claims in `foreign` transactions, and those claims. `unknown` transactions are not in the
@@ -63,7 +64,8 @@ def _divided(
         if not isinstance(entry.event, Claimed) or entry.tx_hash not in unknown:
             kept.append(entry)
             continue
-        claim, tag = replace(entry.event, claim_known_to_ledger=False), foreign.get(entry.tx_hash)
+        claim = replace(entry.event, claim_known_to_ledger=False)
+        tag = foreign.get(entry.tx_hash)
         if tag is None:
             kept.append(replace(entry, event=claim))
         else:
@@ -76,9 +78,12 @@ def _tags(contract: Contract, hashes: Sequence[str], old: bool) -> dict[str, byt
     transaction that is not `old`.
     """
     answers = contract.rpc.batch([("eth_getTransactionByHash", (tx_hash,)) for tx_hash in hashes])
-    tags = {}
+    tags = dict[str, bytes | None]()
     for tx_hash, answer in zip(hashes, answers, strict=True):
-        if require(answer) is None and not old:
+        if require(answer) is not None:
+            tags[tx_hash] = extract_tag(bytes.fromhex(answer["input"][2:]))
+        elif old:
+            tags[tx_hash] = None
+        else:
             raise RpcUnavailableError(f"the node does not know {tx_hash}, whose log it showed")
-        tags[tx_hash] = None if answer is None else extract_tag(bytes.fromhex(answer["input"][2:]))
     return tags

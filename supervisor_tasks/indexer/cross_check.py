@@ -1,10 +1,9 @@
-"""One RPC endpoint alone does not begin a job: a second one must show the same events in the same transaction's
-receipt.
+"""A job begins only when two RPC endpoints show the same events in the receipt of the same transaction.
 
 A lying node can invent a log at no cost. With a claim that never happened, or another provider's claim, this provider
 would run a job that is not paid. An endpoint that answers and does not show the event holds the job back without a time
-limit, and an alarm is raised. An endpoint that does not answer holds it back for PATIENCE_S; then one endpoint
-alone is believed, and an alarm is raised.
+limit, and the worker raises an alarm. An endpoint that does not answer holds it back for PATIENCE_S; then the worker
+believes one endpoint alone, and raises an alarm.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,14 +21,15 @@ from supervisor_tasks.ledger.ledger import Ledger
 
 log = structlog.get_logger()
 
-AGREEING = 2  # endpoints must show an event
+AGREEING = 2  # endpoints that must show an event
 PATIENCE_S = 30.0  # with endpoints that do not answer
 DISAGREE_S = 60.0  # a node that is only behind disagrees for less
 ADVICE = (
     "not all endpoints show these events: find out which one is wrong, and take it out of METASCHEDULER_ENDPOINT_RPC"
 )
 ALONE_ADVICE = (
-    "one endpoint alone begins jobs, and could invent them: mend the others; off when two agree about an event"
+    "jobs begin on the events of one endpoint, which could invent them: repair the others; the alarm ends when two"
+    " endpoints agree about an event"
 )
 
 Events = dict[str, set[ChainEvent]]  # by the transaction's hash
@@ -43,17 +43,17 @@ def unconfirmed(ledger: Ledger, contract: Contract, happened: Iterable[ChainEven
     endpoints = contract.rpc
     if not isinstance(endpoints, Endpoints) or endpoints.number < AGREEING or not wanted:
         return set()
-    hashes = sorted(wanted)
-    said = endpoints.each([("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in hashes])
-    shown = {name: _shown(contract, hashes, answers) for name, answers in said.items()}
-    missing = {tx_hash for tx_hash in hashes if _agreeing(tx_hash, wanted, shown) < AGREEING}
-    has_second = len(said) >= AGREEING
-    if missing and not has_second and endpoints.alone_for_s() > PATIENCE_S:
-        _alarm_of_one_endpoint(ledger, endpoints, sorted(said), missing)
-        return set()
-    if has_second and not missing:
+    shown = _shown_by_endpoints(contract, endpoints, sorted(wanted))
+    missing = {tx_hash for tx_hash in wanted if len(_shown_by(tx_hash, wanted, shown)) < AGREEING}
+    if len(shown) < AGREEING:
+        if missing and endpoints.alone_for_s() > PATIENCE_S:
+            _alarm_of_one_endpoint(ledger, endpoints, sorted(shown), missing)
+            return set()
+        return missing
+    if missing:
+        _update_disagreement(ledger, missing, wanted, shown)
+    else:
         ledger.alarms.off(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
-    _report(ledger, missing, wanted, shown)
     return missing
 
 
@@ -66,6 +66,12 @@ def _by_transaction(happened: Iterable[ChainEvent]) -> Events:
     return found
 
 
+def _shown_by_endpoints(contract: Contract, endpoints: Endpoints, hashes: Sequence[str]) -> dict[str, Events]:
+    """The events that the receipts show, by the name of the endpoint."""
+    receipts = endpoints.each([("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in hashes])
+    return {name: _shown(contract, hashes, answers) for name, answers in receipts.items()}
+
+
 def _shown(contract: Contract, hashes: Sequence[str], receipts: Sequence[Any]) -> Events:
     """The events that an endpoint's receipts show."""
     found = Events()
@@ -75,8 +81,9 @@ def _shown(contract: Contract, hashes: Sequence[str], receipts: Sequence[Any]) -
     return found
 
 
-def _agreeing(tx_hash: str, wanted: Events, shown: Mapping[str, Events]) -> int:
-    return sum(wanted[tx_hash] <= events.get(tx_hash, set()) for events in shown.values())
+def _shown_by(tx_hash: str, wanted: Events, shown: Mapping[str, Events]) -> list[str]:
+    """The names of the endpoints that show all wanted events of the transaction."""
+    return [name for name, events in shown.items() if wanted[tx_hash] <= events.get(tx_hash, set())]
 
 
 def _alarm_of_one_endpoint(
@@ -87,14 +94,13 @@ def _alarm_of_one_endpoint(
     log.warning("events_taken_from_one_endpoint", transactions=len(missing), first=min(missing))
 
 
-def _report(ledger: Ledger, missing: set[str], wanted: Events, shown: Mapping[str, Events]) -> None:
+def _update_disagreement(ledger: Ledger, missing: set[str], wanted: Events, shown: Mapping[str, Events]) -> None:
     """Call the operator when endpoints that answer have disagreed about one transaction for DISAGREE_S."""
-    if not missing or len(shown) < AGREEING:
-        return
     condition = Condition(ledger, AlarmName.ENDPOINTS_DISAGREE, DISAGREE_S)
-    known = condition.duration.subject()
-    doubted = known if known in missing else min(missing)
-    shown_by = [name for name, events in shown.items() if wanted[doubted] <= events.get(doubted, set())]
+    doubted = condition.duration.subject()
+    if doubted not in missing:
+        doubted = min(missing)
+    shown_by = _shown_by(doubted, wanted, shown)
     condition.update(
         True,
         doubted,

@@ -1,14 +1,14 @@
 """New blocks: a thread in each worker of the chain queue looks whether the contract has something for the provider.
 
-A look is not a task: it is made each second, and hardly one look in a thousand finds something. A look that does wakes
-the task. While a subscription announces each new block at once, the looks in between are a heartbeat. A subscription
-only makes this faster: with wrong or missing announcements, the looks find the same.
+A look is not a task: it is made each second, and hardly one look in a thousand finds something. A look that finds
+something wakes the task. While a subscription announces each new block at once, the looks in between are a heartbeat. A
+subscription only makes this faster: with wrong or missing announcements, the looks find the same.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import structlog
 
 from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.announcements import NOT_BEGUN, Announcements
+from supervisor_tasks.chain.contract import ChainEvent
 from supervisor_tasks.chain.subscription import Subscription
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
@@ -72,7 +73,7 @@ class NewBlocks:
         self._wake = wake
         self._heads = context.chain.heads
         self._failures = Failures()
-        self._head = -1  # the last that the endpoint showed
+        self._head = -1  # the last head that the endpoint showed
         self._looked_at = -1  # the head at the last look
         self._log_block = -1  # the highest block of an announced log
         self._customers_read_to = -1
@@ -82,7 +83,7 @@ class NewBlocks:
         self._lock = threading.Lock()
         self._announcements = Announcements()
         self._logs: deque[dict[str, Any]] = deque(maxlen=MAX_LOGS)
-        self._told_polling: bool | None = None
+        self._logged_polling: bool | None = None  # whether the last log line on this was that the thread polls
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="new blocks", daemon=True)
         contract, chain_id = context.chain.contract, context.chain.contract.chain_id
@@ -147,9 +148,10 @@ class NewBlocks:
         """Seconds from the beginning of a look until the next one, if nothing is announced before."""
         now_s = time.monotonic()
         with self._lock:
-            lags = self._announcements.number > self._head and now_s - self._announcements.announced_s < LAG_S
+            is_ahead = self._announcements.number > self._head
+            announced_ago_s = now_s - self._announcements.announced_s
             silent_in_s = self._announcements.silent_in_s(now_s)
-        if lags and not self._failures.number:
+        if is_ahead and announced_ago_s < LAG_S and not self._failures.number:
             return AGAIN_S  # the endpoint does not show the announced block yet
         if not self._heads.live or self._found or silent_in_s <= 0:
             return self._failures.wait_s(self._poll_s)
@@ -194,8 +196,12 @@ class NewBlocks:
             return True  # the last look failed: this one shows whether the endpoint answers again
         since_s = time.monotonic() - self._looked_s
         if head == self._looked_at:
-            return since_s >= (self._poll_s - PAUSE_S if self._found else HEARTBEAT_S)
-        return self._found or not self._heads.live or self._log_block > self._looked_at or since_s >= QUIET_S - PAUSE_S
+            least_s = self._poll_s - PAUSE_S if self._found else HEARTBEAT_S
+            return since_s >= least_s
+        has_new_log = self._log_block > self._looked_at
+        if self._found or has_new_log or not self._heads.live:
+            return True
+        return since_s >= QUIET_S - PAUSE_S
 
     def _compare(self, head: int) -> None:
         """Rely on the announcements, or poll; each change between the two is logged."""
@@ -206,25 +212,33 @@ class NewBlocks:
             self._heads.live = not why_not and self._announcements.silent_in_s(now_s) > 0
         if self._subscription is None or why_not in NOT_BEGUN:
             return
-        if why_not and self._told_polling is not True:
+        polls = bool(why_not)
+        if polls is self._logged_polling:
+            return
+        self._logged_polling = polls
+        if polls:
             log.warning("new_blocks_polled", why=why_not, head=head, announced=number)
-        elif not why_not and self._told_polling is not False:
+        else:
             log.info("new_blocks_announced", head=head)
-        self._told_polling = bool(why_not)
 
     def look_at_logs(self) -> None:
-        """Wake the scan when an announced log concerns a job of ours, and no transaction of ours wrote it: what these
-        wrote, their receipts show. Raises LedgerUnavailableError; a retry helps.
+        """Wake the scan when an announced log concerns a job of ours, and no transaction of ours wrote it: the receipts
+        of our transactions show what these wrote. Raises LedgerUnavailableError; a retry helps.
         """
         entries = [self._logs.popleft() for _ in range(len(self._logs))]
-        if not entries:
-            return
         happened, _ = self._context.chain.contract.decode_events(entries)
-        own = self._context.chain.wallet.book.ours({entry.tx_hash for entry in happened}) if happened else set()
+        if not happened:
+            return
+        own = self._context.chain.wallet.book.ours({entry.tx_hash for entry in happened})
         others = [entry for entry in happened if entry.tx_hash not in own]
-        certain = [entry for entry in others if not isinstance(entry.event, ChainStatusObserved)]
-        if certain or (others and self._context.ledger.jobs({entry.job_id for entry in others})):
+        if others and self._concern_us(others):
             self.wake("scan")
+
+    def _concern_us(self, happened: Sequence[ChainEvent]) -> bool:
+        """Whether one of these events concerns a job of ours. A transition may be of another provider's job."""
+        if any(not isinstance(entry.event, ChainStatusObserved) for entry in happened):
+            return True
+        return bool(self._context.ledger.jobs({entry.job_id for entry in happened}))
 
     def _look_for_customers(self, head: int) -> None:
         """Wake the task that makes accounts when a customer has requested a job; only on a site that makes accounts."""

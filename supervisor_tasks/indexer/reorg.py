@@ -1,4 +1,4 @@
-"""Reorganised: blocks that were read are not on the chain any more. Their events are taken back, and read again."""
+"""Reorganisations: blocks that were read are not on the chain any more. Their events are taken back, and read again."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,8 @@ def look_for_fork(context: WorkerContext, head: int, known: dict[int, str]) -> b
     """Whether the blocks that were read are unchanged. If not, take back what was read above the fork, or call the
     operator when the fork is too deep.
     """
-    rpc, top = context.chain.contract.rpc, max(known)
+    rpc = context.chain.contract.rpc
+    top = max(known)
     if blocks.blocks_at(rpc, [top])[top].hash == known[top]:
         return True
     now = blocks.hashes_at(rpc, known)
@@ -36,15 +37,15 @@ def look_for_fork(context: WorkerContext, head: int, known: dict[int, str]) -> b
 
 
 def look_for_lost_receipts(context: WorkerContext, head: int, known: dict[int, str], read_up_to: int) -> bool:
-    """Whether all transactions were mined in blocks that are on the chain; if not, take back what was read from the
-    first lost block on. A receipt may be of a block that was lost before the scan came to it, or may be committed late.
-    Call this before the next blocks are read: where the ledger has no hash of a block, the node is asked, and its
-    answer about blocks that are not kept is final.
+    """Whether all our transactions were mined in blocks that are still on the chain. If not, take back what was read
+    from the first lost block on. A receipt may be of a block that was lost before the scan came to it, or may be
+    committed late. Call this before the next blocks are read: where the ledger has no hash of a block, the node is
+    asked, and its answer about blocks that are not kept is final.
     """
     kept, rpc = context.chain.blocks, context.chain.contract.rpc
     mined = kept.mined_in(min(read_up_to, head - kept.kept), min(head, read_up_to + context.chain.reach.blocks))
     now = known | blocks.hashes_at(rpc, {number for number, _ in mined} - known.keys())
-    lost = [number for number, was in mined if now[number] != was]
+    lost = [number for number, mined_hash in mined if now[number] != mined_hash]
     if lost:
         _take_back(context, head, max(lost), min(lost) - 1)
     return not lost
@@ -62,14 +63,14 @@ def rewind_as_asked(context: WorkerContext) -> None:
     """Do the rewind that the operator requested by a fact in the ledger, and clear the fact. A rewind that is refused
     is logged and not tried again.
     """
-    asked = context.ledger.facts.read(REWIND)
-    if asked is None:
+    request = context.ledger.facts.read(REWIND)
+    if request is None:
         return
     try:
-        log.warning("chain_rewound", to_block=rewind(context, asked.value))
+        log.warning("chain_rewound", to_block=rewind(context, request.value))
     except RewindError as error:
         log.error("rewind_refused", error=str(error))
-    context.ledger.facts.clear_if(REWIND, asked.value)
+    context.ledger.facts.clear_if(REWIND, request.value)
 
 
 def rewind(context: WorkerContext, to_block: int | None = None) -> int:
@@ -82,13 +83,15 @@ def rewind(context: WorkerContext, to_block: int | None = None) -> int:
         target = common if to_block is None else to_block
         if target is None:
             raise RewindError("the node has none of the blocks that the ledger knows; name a block to go back to")
-        if not 0 <= target <= head or (common is not None and target > common):
+        is_above_common = common is not None and target > common
+        if is_above_common or not 0 <= target <= head:
             raise RewindError(
                 f"found block {target}; expected one up to {common}, the last that ledger and node both have"
             )
-        refusal = None if to_block is None else context.chain.blocks.why_not_back_to(to_block)
-        if refusal is not None:
-            raise RewindError(refusal)
+        if to_block is not None:
+            refusal = context.chain.blocks.why_not_back_to(to_block)
+            if refusal is not None:
+                raise RewindError(refusal)
         undo(context, target, head)
         context.ledger.alarms.off(AlarmName.REORGANISED_TOO_DEEP)
         return target

@@ -2,8 +2,9 @@
 still on the chain.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import structlog
 from sqlalchemy import Connection
@@ -17,8 +18,9 @@ from supervisor_tasks.indexer.claim_ownership import drop_foreign_claims
 from supervisor_tasks.indexer.cross_check import unconfirmed
 from supervisor_tasks.indexer.event_logs import decode_logs
 from supervisor_tasks.indexer.reorg import end_doubts, look_for_fork, look_for_lost_receipts, rewind_as_asked
-from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
+from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed, Event
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
+from supervisor_tasks.jobs.model import JobId
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.conditions import Condition
@@ -34,14 +36,14 @@ STILL_S = 180.0  # a node that is behind, or shows no logs, for this long does n
 
 def scan(context: WorkerContext) -> None:
     """Read the logs of all blocks since the last time. The first scan of a new ledger begins at the present block:
-    earlier claims are another ledger's. A rewind that the operator requested comes before.
+    earlier claims are another ledger's. A rewind that the operator requested is done first.
     """
     rewind_as_asked(context)
     run_exclusive(context.ledger, "scan", lambda: _scan(context))
 
 
 def _scan(context: WorkerContext) -> bool:
-    """Do one step, with one question for all alarms and one for all facts."""
+    """Do one step, with one query for all alarms and one for all facts."""
     with reading_once():
         return _step(context)
 
@@ -92,7 +94,9 @@ def _read_on(context: WorkerContext, head: int, known: dict[int, str], cursor: t
     read_up_to = head - 1 if cursor is None else cursor[0]
     if not look_for_lost_receipts(context, head, known, read_up_to):
         return False
-    last = _read(context, known, read_up_to + 1, head) if read_up_to < head else head
+    last = head
+    if read_up_to < head:
+        last = _read(context, known, read_up_to + 1, head)
     ledger.alarms.off(AlarmName.REORGANISED_TOO_DEEP)
     if last == head:
         end_doubts(context, head)
@@ -100,33 +104,47 @@ def _read_on(context: WorkerContext, head: int, known: dict[int, str], cursor: t
 
 
 def _read(context: WorkerContext, known: dict[int, str], first: int, head: int) -> int:
-    """Commit the events of some blocks, the number of the last one, and the hashes of those that may still be lost;
-    returns that number. Blocks whose events no second endpoint shows are left for the next time.
+    """Commit the events of some blocks, the number of the last block, and the hashes of the blocks that may still be
+    lost; returns that number. Blocks whose events no second endpoint shows are left for the next time.
     """
     ledger, contract = context.ledger, context.chain.contract
     stretch = context.chain.reach.ask(partial(_stretch, context, known, first, head))
     happened = decode_logs(ledger, contract, stretch.logs)
     doubted = unconfirmed(ledger, contract, happened)
     if doubted:
-        sure = min(int(entry["blockNumber"], 16) for entry in stretch.logs if entry["transactionHash"] in doubted) - 1
-        log.info("waits_for_a_second_endpoint", transactions=len(doubted), read_up_to=sure)
-        if sure < first:
+        last_certain = _first_block_of(doubted, stretch.logs) - 1
+        log.info("waits_for_a_second_endpoint", transactions=len(doubted), read_up_to=last_certain)
+        if last_certain < first:
             return first - 1
-        stretch = context.chain.reach.ask(partial(_stretch, context, known, first, sure))
+        stretch = context.chain.reach.ask(partial(_stretch, context, known, first, last_certain))
         happened = decode_logs(ledger, contract, stretch.logs)
     last = stretch.blocks[-1].number
 
-    def read_so_far(connection: Connection) -> None:
+    def store_cursor(connection: Connection) -> None:
         context.chain.blocks.remember(connection, stretch.hashes)
         ledger.cursors.set(connection, CONTRACT_STREAM, last, stretch.hashes[last])
 
-    jobs = ledger.record(*_changes(context, happened), also=read_so_far)
+    jobs = ledger.record(*_changes(context, happened), also=store_cursor)
     _show_lag(context, head, last)
-    events = [(entry.job_id, entry.event) for entry in happened]
-    ours = [(job_id, event) for job_id, event in events if job_id in jobs or not isinstance(event, Claimed)]
-    for wait_s in context.chain.claim_waits.read(ours, stretch.times_s):
-        CLAIM_WAITS.observe(wait_s)
+    _measure_claim_waits(context, happened, jobs, stretch.times_s)
     return last
+
+
+def _first_block_of(tx_hashes: Collection[str], logs: Iterable[dict[str, Any]]) -> int:
+    """The number of the lowest block that has a log of one of these transactions."""
+    return min(int(entry["blockNumber"], 16) for entry in logs if entry["transactionHash"] in tx_hashes)
+
+
+def _measure_claim_waits(
+    context: WorkerContext, happened: Iterable[ChainEvent], jobs: Collection[JobId], times_s: Mapping[int, int]
+) -> None:
+    """Measure how long our claims waited. A claim whose job is not in the ledger's `jobs` is another ledger's."""
+    events = list[tuple[JobId, Event]]()
+    for entry in happened:
+        if entry.job_id in jobs or not isinstance(entry.event, Claimed):
+            events.append((entry.job_id, entry.event))
+    for wait_s in context.chain.claim_waits.read(events, times_s):
+        CLAIM_WAITS.observe(wait_s)
 
 
 def _show_lag(context: WorkerContext, head: int, read_up_to: int) -> None:
@@ -145,12 +163,14 @@ def _stretch(context: WorkerContext, known: dict[int, str], first: int, head: in
     return stretch
 
 
-def _changes(context: WorkerContext, seen_jobs: Sequence[ChainEvent]) -> list[JobChange]:
-    happened = drop_foreign_claims(context.ledger, context.chain.contract, seen_jobs)
+def _changes(context: WorkerContext, events: Sequence[ChainEvent]) -> list[JobChange]:
+    """The events of our jobs. A transition may be of another provider's job; other events are always ours."""
+    happened = drop_foreign_claims(context.ledger, context.chain.contract, events)
     ours = set(context.ledger.jobs({entry.job_id for entry in happened}))
     ours |= {entry.job_id for entry in happened if isinstance(entry.event, Claimed)}  # their transitions count, too
-    return [
-        JobChange(entry.job_id, entry.event)
-        for entry in happened
-        if entry.job_id in ours or not isinstance(entry.event, ChainStatusObserved)
-    ]
+    changes = list[JobChange]()
+    for entry in happened:
+        is_transition = isinstance(entry.event, ChainStatusObserved)
+        if entry.job_id in ours or not is_transition:
+            changes.append(JobChange(entry.job_id, entry.event))
+    return changes
