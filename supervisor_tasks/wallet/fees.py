@@ -64,12 +64,15 @@ def replacement(old: Fees, market: Market, cap_wei: int, *, underpriced: bool = 
     now = fees(market, cap_wei)
     tip_wei = max(_step(old.priority_fee_wei), now.priority_fee_wei, least_tip_wei)
     if underpriced:
-        most_wei = min(max(old.max_fee_wei, BASE_FEES * (market.base_fee_wei or 0) + tip_wei), cap_wei)
+        wanted_wei = max(old.max_fee_wei, BASE_FEES * (market.base_fee_wei or 0) + tip_wei)
     else:
-        most_wei = min(max(_step(old.max_fee_wei), now.max_fee_wei), cap_wei)
+        wanted_wei = max(_step(old.max_fee_wei), now.max_fee_wei)
+    most_wei = min(wanted_wei, cap_wei)
     new = Fees(most_wei, min(tip_wei, most_wei), legacy=False)
-    more = most_wei > old.max_fee_wei or (underpriced and new.priority_fee_wei > old.priority_fee_wei)
-    return new if more else None
+    if most_wei > old.max_fee_wei:
+        return new
+    has_higher_tip = new.priority_fee_wei > old.priority_fee_wei
+    return new if underpriced and has_higher_tip else None
 
 
 def much_cheaper(now: Fees, old: Fees) -> bool:

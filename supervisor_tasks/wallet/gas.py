@@ -27,8 +27,8 @@ class GivenUpError(RevertedError):
 class TooMuchGasError(PermanentError):
     """The call needs more gas than a block holds."""
 
-    def __init__(self, limit: int, said: str) -> None:
-        super().__init__(f"it needs more gas than a block holds, which is {limit}: {said}")
+    def __init__(self, limit: int, detail: str) -> None:
+        super().__init__(f"it needs more gas than a block holds, which is {limit}: {detail}")
 
 
 class NoEstimateError(RpcUnavailableError):
@@ -42,7 +42,9 @@ def estimated(answer: str | RpcError, limit: int) -> Estimate:
     """What an answer to eth_estimateGas means; `limit` is the gas that a block holds."""
     if not isinstance(answer, RpcError):
         gas = int(answer, 16)
-        return min(int(gas * GAS_MARGIN), limit) if gas <= limit else TooMuchGasError(limit, f"it takes {gas}")
+        if gas > limit:
+            return TooMuchGasError(limit, f"it takes {gas}")
+        return min(int(gas * GAS_MARGIN), limit)
     if answer.reverted:
         return RevertedError(decode_revert(answer.data))
     if over_the_limit(answer.message):

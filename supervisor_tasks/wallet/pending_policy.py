@@ -88,44 +88,44 @@ def decide_all(
     nonce on the head. Each transaction can spend what the balance leaves after all earlier unmined ones, at the prices
     decided for those.
     """
-    found, left_wei = [], balance_wei
+    decisions, left_wei = [], balance_wei
     for entry in pending:
         decision = decide(entry, mined_nonces, market, rules, left_wei)
         if entry.nonce >= mined_nonces:
             left_wei -= entry.gas * decision.fees.max_fee_wei
-        found.append(decision)
-    return found
-
-
-def _is_hopeless(pending: Pending, mined_nonces: int) -> bool:
-    return not (pending.accepted or pending.nothing) and _never_taken(pending, mined_nonces)
+        decisions.append(decision)
+    return decisions
 
 
 def decide(pending: Pending, mined_nonces: int, market: Market, rules: Rules, left_wei: int) -> PendingDecision:
     """What to do about one transaction; `left_wei` is the part of the balance that is left for it."""
     if pending.nonce < mined_nonces:
-        return _mined_by_another(pending)
+        return _mined_without_it(pending)
     if _is_hopeless(pending, mined_nonces):
-        return PendingDecision(PendingAction.GIVE_UP if pending.mine else PendingAction.FEE_CAP_REACHED, pending.fees)
+        action = PendingAction.GIVE_UP if pending.mine else PendingAction.FEE_CAP_REACHED
+        return PendingDecision(action, pending.fees)
     if pending.refusal is NodeErrorKind.INSUFFICIENT_FUNDS and not _pays(pending, pending.fees, left_wei):
         return _cheaper(pending, market, rules, left_wei)
     if pending.refusal is NodeErrorKind.FEE_CAP and not pending.accepted:
         return _under_the_nodes_cap(pending, market, rules, left_wei)
-    if not _needs_more(pending, mined_nonces, market, rules):
+    if not _needs_higher_fee(pending, mined_nonces, market, rules):
         return _as_it_is(pending)
     return _dearer(pending, market, rules, left_wei)
 
 
-def _mined_by_another(pending: Pending) -> PendingDecision:
-    """Another transaction has this nonce; one answer of a node is not enough to know that for certain."""
-    certain = pending.nonce_conflict_age_s is not None and pending.nonce_conflict_age_s >= CERTAIN_S
-    return PendingDecision(PendingAction.NONCE_USED_ELSEWHERE if certain else PendingAction.VERIFY_NONCE, pending.fees)
+def _mined_without_it(pending: Pending) -> PendingDecision:
+    """Another transaction has this nonce. One answer of a node is not enough to be certain of that."""
+    age_s = pending.nonce_conflict_age_s
+    if age_s is not None and age_s >= CERTAIN_S:
+        return PendingDecision(PendingAction.NONCE_USED_ELSEWHERE, pending.fees)
+    return PendingDecision(PendingAction.VERIFY_NONCE, pending.fees)
 
 
 def _as_it_is(pending: Pending) -> PendingDecision:
     """Send the same bytes again if no node has shown them for a while."""
-    is_stale = stale(pending.accepted, pending.sent_age_s)
-    return PendingDecision(PendingAction.SEND if is_stale else PendingAction.WAIT, pending.fees)
+    if stale(pending.accepted, pending.sent_age_s):
+        return PendingDecision(PendingAction.SEND, pending.fees)
+    return PendingDecision(PendingAction.WAIT, pending.fees)
 
 
 def _under_the_nodes_cap(pending: Pending, market: Market, rules: Rules, left_wei: int) -> PendingDecision:
@@ -142,9 +142,9 @@ def _dearer(pending: Pending, market: Market, rules: Rules, left_wei: int) -> Pe
     more = replacement(pending.fees, market, rules.bounds.of(pending.gas), underpriced=underpriced)
     if not pending.mine or more is None:
         return PendingDecision(PendingAction.FEE_CAP_REACHED, pending.fees)
-    return PendingDecision(
-        PendingAction.REPLACE if _pays(pending, more, left_wei) else PendingAction.INSUFFICIENT_FUNDS, more
-    )
+    if not _pays(pending, more, left_wei):
+        return PendingDecision(PendingAction.INSUFFICIENT_FUNDS, more)
+    return PendingDecision(PendingAction.REPLACE, more)
 
 
 def as_requested(
@@ -173,24 +173,25 @@ def _cheaper(pending: Pending, market: Market, rules: Rules, left_wei: int) -> P
     an earlier signature with a higher price waits in a pool, a node reports that, and the fee rises from there.
     """
     now = fees(market, rules.bounds.of(pending.gas))
-    return (
-        PendingDecision(PendingAction.REPLACE, now)
-        if _pays(pending, now, left_wei)
-        else PendingDecision(PendingAction.INSUFFICIENT_FUNDS, pending.fees)
-    )
+    if _pays(pending, now, left_wei):
+        return PendingDecision(PendingAction.REPLACE, now)
+    return PendingDecision(PendingAction.INSUFFICIENT_FUNDS, pending.fees)
 
 
-def _never_taken(pending: Pending, mined_nonces: int) -> bool:
-    """Whether the transaction holds up all later ones for nothing. Too much gas for a block, or too little for the
-    data, is the same at every node; it still waits CERTAIN_S, because one node alone may refuse it. An UNCLASSIFIED
-    refusal may be an outage in which the node answers other questions. So it waits GIVEN_UP_AFTER_S, and only the
-    transaction with the next nonce is given up. If the outage ends then, that costs the gas of a transaction that
-    does nothing.
+def _is_hopeless(pending: Pending, mined_nonces: int) -> bool:
+    """Whether no node will take the transaction, so that it holds up all later ones for nothing. Too much gas for a
+    block, or too little for the data, is the same at every node; it still waits CERTAIN_S, because one node alone may
+    refuse it. An UNCLASSIFIED refusal may be an outage in which the node answers other questions. So it waits
+    GIVEN_UP_AFTER_S, and only the transaction with the next nonce is given up. If the outage ends then, that costs the
+    gas of a transaction that does nothing.
     """
+    if pending.accepted or pending.nothing:
+        return False
     if pending.refusal is NodeErrorKind.GAS:
         return pending.signed_age_s >= CERTAIN_S
-    is_next = pending.nonce == mined_nonces
-    return pending.refusal in UNCLASSIFIED and is_next and pending.unclassified_age_s >= GIVEN_UP_AFTER_S
+    if pending.refusal not in UNCLASSIFIED or pending.nonce != mined_nonces:
+        return False
+    return pending.unclassified_age_s >= GIVEN_UP_AFTER_S
 
 
 def stale(accepted: bool, sent_age_s: float) -> bool:
@@ -198,7 +199,7 @@ def stale(accepted: bool, sent_age_s: float) -> bool:
     return sent_age_s >= (SEND_AGAIN_S if accepted else REFUSED_AGAIN_S)
 
 
-def _needs_more(pending: Pending, mined_nonces: int, market: Market, rules: Rules) -> bool:
+def _needs_higher_fee(pending: Pending, mined_nonces: int, market: Market, rules: Rules) -> bool:
     """Whether only a higher fee helps: the transaction pays less than the base fee, a node reported so, or its nonce is
     next and blocks are mined without it. While no blocks are mined, no fee helps. An UNCLASSIFIED refusal is no reason
     to pay more, except for a transaction that does nothing: that one must be mined in the end.
@@ -206,6 +207,8 @@ def _needs_more(pending: Pending, mined_nonces: int, market: Market, rules: Rule
     priced_out = pending.fees.max_fee_wei < market.least_wei or pending.refusal in PRICE
     if priced_out and pending.signed_age_s >= PRICED_OUT_S:
         return True
-    passed_over = pending.blocks >= STUCK_BLOCKS and pending.signed_age_s >= rules.stuck_after_s
-    unclassified = pending.refusal in UNCLASSIFIED and not pending.accepted and not pending.nothing
-    return pending.nonce == mined_nonces and passed_over and not unclassified
+    if pending.nonce != mined_nonces:
+        return False
+    if pending.refusal in UNCLASSIFIED and not (pending.accepted or pending.nothing):
+        return False
+    return pending.blocks >= STUCK_BLOCKS and pending.signed_age_s >= rules.stuck_after_s

@@ -1,7 +1,6 @@
 """Resubmit: transactions that were sent and are not mined are sent again, replaced or given up."""
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
 
 import structlog
 
@@ -34,9 +33,8 @@ MAX_CERTAIN = 20  # nonces that one pass confirms as another writer's, or fills;
 LOG_SAMPLE_SIZE = 5
 CONFLICTS = (PendingAction.VERIFY_NONCE, PendingAction.NONCE_USED_ELSEWHERE)
 NOT_SENT_AGAIN = (PendingAction.REPLACE, PendingAction.GIVE_UP, *CONFLICTS)
-UNCLASSIFIED_ERROR = (
-    "first_transaction_unclassified_error"  # the duration's name; all others wait behind this transaction
-)
+# The duration's name; all others wait behind this transaction.
+UNCLASSIFIED_ERROR = "first_transaction_unclassified_error"
 
 ResubmissionPlan = dict[PendingAction, list[Sent]]
 
@@ -53,9 +51,8 @@ def resubmit_pending(context: WorkerContext, waiting: Sequence[Sent], state: Acc
     _cancel_nonces(context, plan[PendingAction.GIVE_UP], state)
     if requests:
         log.info("transaction_requests_served", requests=requests)
-        context.ledger.facts.clear_if(
-            TRANSACTION_REQUESTS, requests
-        )  # after the commit: twice is harmless, never is not
+        # After the commit: a request that is served twice does no harm, a request that is lost does.
+        context.ledger.facts.clear_if(TRANSACTION_REQUESTS, requests)
     _alarm(context, plan[PendingAction.FEE_CAP_REACHED], state)
     if plan[PendingAction.INSUFFICIENT_FUNDS]:
         mine = [entry for entry in waiting if entry.address == wallet.address]
@@ -74,7 +71,7 @@ def _decisions(
     others = sorted({entry.address for entry in waiting} - {wallet.address})
     mined = {wallet.address: state.mined_nonces, **dict(zip(others, wallet.mined_nonces(others), strict=True))}
     refused_id, refused_s = _unclassified_refusal(context, waiting, state)
-    found = dict[int, PendingDecision]()
+    decisions = dict[int, PendingDecision]()
     for address, mined_nonces in mined.items():
         entries = [entry for entry in waiting if entry.address == address]
         pending = [
@@ -83,28 +80,29 @@ def _decisions(
         needed = decide_all(pending, mined_nonces, state.market, rules, state.balance_wei)
         for entry, one, decision in zip(entries, pending, needed, strict=True):
             request = requests.get(str(entry.id))
-            found[entry.id] = (
-                decision
-                if request is None
-                else as_requested(one, decision, TransactionRequest(request), state.market, rules)
-            )
-    return found
+            if request is not None:
+                decision = as_requested(one, decision, TransactionRequest(request), state.market, rules)
+            decisions[entry.id] = decision
+    return decisions
 
 
 def _unclassified_refusal(
     context: WorkerContext, waiting: Sequence[Sent], state: AccountState
 ) -> tuple[int | None, float]:
-    """The transaction whose nonce is next, if a node refuses it for an UNCLASSIFIED reason, else None; and for how many
-    seconds it has done so.
+    """The id of the transaction whose nonce is next, if a node refuses it for an UNCLASSIFIED reason, else None; and
+    for how many seconds a node has refused it.
     """
-    wallet = context.chain.wallet
-    first = (entry for entry in waiting if entry.address == wallet.address and entry.nonce == state.mined_nonces)
-    # Refused bytes are sent again each second. An older refusal does not count: no node answered or was asked since.
-    just_now = (entry for entry in first if not entry.accepted and entry.sent_age_s < SEND_AGAIN_S)
-    refused_id = next((entry.id for entry in just_now if entry.refusal in UNCLASSIFIED), None)
-    return refused_id, Duration(context.ledger.facts, UNCLASSIFIED_ERROR).update(
-        refused_id is not None, str(refused_id)
-    )
+    address = context.chain.wallet.address
+    refused_id = None
+    for entry in waiting:
+        is_next = entry.address == address and entry.nonce == state.mined_nonces
+        # Refused bytes are sent again each second. An older refusal does not count: no node answered or was asked since.
+        is_refused = not entry.accepted and entry.sent_age_s < SEND_AGAIN_S
+        if is_next and is_refused and entry.refusal in UNCLASSIFIED:
+            refused_id = entry.id
+            break
+    duration = Duration(context.ledger.facts, UNCLASSIFIED_ERROR)
+    return refused_id, duration.update(refused_id is not None, str(refused_id))
 
 
 def _pending(entry: Sent, address: str, state: AccountState, refused_s: float) -> Pending:
@@ -142,18 +140,14 @@ def _cancel_nonces(context: WorkerContext, entries: Sequence[Sent], state: Accou
 
 def _send_again(context: WorkerContext, waiting: Sequence[Sent], plan: ResubmissionPlan) -> None:
     """Send the same bytes, the lowest nonce first. When a node misses an earlier nonce, send all earlier ones too."""
-    wallet = context.chain.wallet
     chosen = {entry.id for entry in plan[PendingAction.SEND]}
-    chosen |= {
-        e.id
-        for e in plan[PendingAction.FEE_CAP_REACHED] + plan[PendingAction.INSUFFICIENT_FUNDS]
-        if stale(e.accepted, e.sent_age_s)
-    }
-    done = set[int]()
-    for kind in NOT_SENT_AGAIN:
-        done |= {entry.id for entry in plan[kind]}
+    for entry in plan[PendingAction.FEE_CAP_REACHED] + plan[PendingAction.INSUFFICIENT_FUNDS]:
+        if stale(entry.accepted, entry.sent_age_s):
+            chosen.add(entry.id)
     before = _highest_after_a_gap(plan[PendingAction.SEND])
-    wallet.send_again([e for e in waiting if e.id in chosen or (e.nonce < before and e.id not in done)])
+    excluded = {entry.id for kind in NOT_SENT_AGAIN for entry in plan[kind]}
+    chosen |= {entry.id for entry in waiting if entry.nonce < before} - excluded
+    context.chain.wallet.send_again([entry for entry in waiting if entry.id in chosen])
 
 
 def _highest_after_a_gap(entries: Sequence[Sent]) -> int:
@@ -183,15 +177,22 @@ def _give_nonces_up(context: WorkerContext, plan: ResubmissionPlan, state: Accou
 
 def _store_conflicts(book: TransactionStore, plan: ResubmissionPlan) -> None:
     """Store since when a transaction's nonce is mined and no signature of it has a receipt."""
-    in_conflict = plan[PendingAction.VERIFY_NONCE] + plan[PendingAction.NONCE_USED_ELSEWHERE]
-    rest = chain.from_iterable(entries for kind, entries in plan.items() if kind not in CONFLICTS)
-    book.contest([entry.id for entry in in_conflict if entry.nonce_conflict_age_s is None])
-    book.uncontest([entry.id for entry in rest if entry.nonce_conflict_age_s is not None])
+    begun, ended = list[int](), list[int]()
+    for kind, entries in plan.items():
+        for entry in entries:
+            in_conflict = kind in CONFLICTS
+            was_in_conflict = entry.nonce_conflict_age_s is not None
+            if in_conflict and not was_in_conflict:
+                begun.append(entry.id)
+            elif was_in_conflict and not in_conflict:
+                ended.append(entry.id)
+    book.contest(begun)
+    book.uncontest(ended)
 
 
 def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> None:
-    """Fill each nonce between the chain's and our highest that no open transaction has: it holds up all later ones.
-    Bytes that the ledger once signed for it are sent again. If there are none, a transaction that does nothing is
+    """Fill each nonce between the chain's nonce and our highest that no open transaction has: it holds up all later
+    ones. Bytes that the ledger once signed for it are sent again. If there are none, a transaction that does nothing is
     signed and sent.
     """
     wallet = context.chain.wallet
@@ -199,8 +200,8 @@ def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) 
     holes = _holes(mine.keys(), state)[:MAX_CERTAIN]
     if not holes or max(entry.signed_age_s for entry in mine.values()) < SEND_AGAIN_S:
         return
-    known = wallet.book.at_nonces(wallet.address, holes)
-    signed = {nonce: raw for nonce, (row_state, _, raw) in known.items() if row_state != "FOREIGN"}
+    stored = wallet.book.at_nonces(wallet.address, holes)
+    signed = {nonce: raw for nonce, (row_state, _, raw) in stored.items() if row_state != "FOREIGN"}
     wallet.broadcast_raw(list(signed.values()))
     for nonce in holes:
         if nonce not in signed:
