@@ -1,7 +1,7 @@
 r"""The contracts' ABI, as built from devgrid/contracts: calls, answers, events and errors to and from bytes. Pure.
 
-Strangers write the strings, and no contract checks that they are text. Bytes that are not UTF-8, and NUL, which
-Postgres cannot store, are read as `\xNN`.
+Customers and other providers write the strings, and no contract checks that they are text. Bytes that are not UTF-8,
+and NUL, which Postgres cannot store, are read as `\xNN`.
 """
 
 import json
@@ -30,15 +30,15 @@ class _AnyText(StringDecoder):
         return data.decode(errors="backslashreplace").replace("\0", "\\x00")
 
 
-def _lenient() -> ABICodec:
-    kinds = registry.copy()  # type: ignore[no-untyped-call]
-    kinds.unregister_decoder("string")
+def _lenient_codec() -> ABICodec:
+    types = registry.copy()  # type: ignore[no-untyped-call]
+    types.unregister_decoder("string")
     strings = BaseEquals("string", with_sub=False)  # type: ignore[no-untyped-call]
-    kinds.register_decoder(strings, _AnyText, label="string")
-    return ABICodec(kinds)
+    types.register_decoder(strings, _AnyText, label="string")
+    return ABICodec(types)
 
 
-decode = _lenient().decode
+decode = _lenient_codec().decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ class Revert:
 
 @cache
 def _abi(contract: str) -> list[dict[str, Any]]:
-    folder = resources.files("supervisor_tasks.chain") / "abi" / f"{contract}.json"
-    loaded: list[dict[str, Any]] = json.loads(folder.read_text())
-    return loaded
+    file = resources.files("supervisor_tasks.chain") / "abi" / f"{contract}.json"
+    entries: list[dict[str, Any]] = json.loads(file.read_text())
+    return entries
 
 
 @cache
@@ -122,15 +122,17 @@ def decode_revert(data: str) -> Revert:
     """The error in revert data; an error that none of our contracts defines has the name "unknown"."""
     raw = bytes.fromhex(data.removeprefix("0x"))
     name, types = _errors().get(raw[:4], ("unknown", ()))
+    if not types:
+        return Revert(name, ())
     try:
-        return Revert(name, decode(types, raw[4:])) if types else Revert(name, ())
+        return Revert(name, decode(types, raw[4:]))
     except DecodingError:
         return Revert(name, ())
 
 
 @cache
 def _errors() -> dict[bytes, tuple[str, tuple[str, ...]]]:
-    known: dict[bytes, tuple[str, tuple[str, ...]]] = {
+    errors: dict[bytes, tuple[str, tuple[str, ...]]] = {
         keccak(text="Error(string)")[:4]: ("Error", ("string",)),
         keccak(text="Panic(uint256)")[:4]: ("Panic", ("uint256",)),
     }
@@ -138,8 +140,8 @@ def _errors() -> dict[bytes, tuple[str, tuple[str, ...]]]:
         for entry in _abi(contract):
             if entry["type"] == "error":
                 selector = keccak(text=abi_to_signature(entry))[:4]  # type: ignore[arg-type]
-                known[selector] = (entry["name"], _types(entry["inputs"]))
-    return known
+                errors[selector] = (entry["name"], _types(entry["inputs"]))
+    return errors
 
 
 def _types(parameters: Iterable[Any]) -> tuple[str, ...]:

@@ -17,13 +17,13 @@ NOT_BEGUN = (NOT_CONNECTED, NO_BLOCK)  # nothing is wrong
 
 def silent_after_s(gaps_s: Iterable[float]) -> float:
     """For how many seconds it is normal that no head comes; `gaps_s` are the seconds between the last heads."""
-    known = list(gaps_s)
-    usual_s = median(known) if known else LEAST_SILENT_S
+    gaps_s = list(gaps_s)
+    usual_s = median(gaps_s) if gaps_s else LEAST_SILENT_S
     return min(max(MANY_GAPS * usual_s, LEAST_SILENT_S), MAX_SILENT_S)
 
 
 class Announcements:
-    """The announcements of one connection after the other. Times are of a clock that only goes forward."""
+    """The announcements of consecutive connections. Times are of a clock that only goes forward."""
 
     def __init__(self) -> None:
         self.number = -1  # the highest block that was announced

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from supervisor_tasks.chain.rpc.client import Call, Rpc, RpcError, RpcUnavailableError, require
 
-MAX_BLOCKS = 1000  # at most, in one question for logs
+MAX_BLOCKS = 1000  # in one question for logs
 
 Answer = TypeVar("Answer")
 
@@ -67,17 +67,18 @@ class AdaptiveRange:
         any answer, at the next call. Raises RpcUnavailableError.
         """
         while True:
-            asked = self._blocks
+            covered = self._blocks
             try:
-                answer = question(asked)
+                answer = question(covered)
             except BetweenForksError:
                 raise
             except RpcUnavailableError as error:
-                self._blocks = max(1, asked // 2)
-                if asked == 1 or not isinstance(error.__cause__, RpcError):
+                self._blocks = max(1, covered // 2)
+                is_refusal = isinstance(error.__cause__, RpcError)
+                if covered == 1 or not is_refusal:
                     raise
             else:
-                self._blocks = min(MAX_BLOCKS, asked + asked // 8 + 1)
+                self._blocks = min(MAX_BLOCKS, covered + covered // 8 + 1)
                 return answer
 
 
@@ -102,14 +103,15 @@ def read_range(rpc: Rpc, first_kept: int, last: int, logs: Call) -> BlockRange:
     """The blocks from `first_kept` to `last`, and the logs. Raises RpcUnavailableError, or BetweenForksError when the
     answers do not fit together.
     """
-    newest, found = rpc.batch([_block_call(last), logs])  # in one batch, so from one node, which has the last block
-    entries: list[dict[str, Any]] = require(found)
+    # In one batch, so from one node, which has the last block.
+    last_block, logs_answer = rpc.batch([_block_call(last), logs])
+    entries: list[dict[str, Any]] = require(logs_answer)
     others = blocks_at(rpc, range(first_kept, last))
-    blocks = (*others.values(), _block(last, newest))
+    blocks = (*others.values(), _block(last, last_block))
     hashes = {block.number: block.hash for block in blocks}
-    for one, next_ in pairwise(blocks):
-        if next_.parent != one.hash:
-            raise BetweenForksError(f"block {next_.number} does not follow block {one.number}")
+    for block, next_block in pairwise(blocks):
+        if next_block.parent != block.hash:
+            raise BetweenForksError(f"block {next_block.number} does not follow block {block.number}")
     for entry in entries:
         number = int(entry["blockNumber"], 16)
         if hashes.get(number, entry["blockHash"]) != entry["blockHash"]:
@@ -119,8 +121,9 @@ def read_range(rpc: Rpc, first_kept: int, last: int, logs: Call) -> BlockRange:
 
 def last_common_block(known: Collection[tuple[int, str]], now: Mapping[int, str]) -> int | None:
     """The highest known block up to which all hashes are unchanged; None when the first one has changed. Pure."""
-    first_lost = min((number for number, was in known if now.get(number) != was), default=inf)
-    return max((number for number, _ in known if number < first_lost), default=None)
+    first_lost = min((number for number, known_hash in known if now.get(number) != known_hash), default=inf)
+    kept = [number for number, _ in known if number < first_lost]
+    return max(kept, default=None)
 
 
 def is_behind(head: int, known: Mapping[int, str]) -> bool:
@@ -138,10 +141,10 @@ def seconds_since(rpc: Rpc, number: int) -> float:
 
 
 def _mined_s(answer: Any) -> int:
-    shown = require(answer)
-    if shown is None:
+    block = require(answer)
+    if block is None:
         raise RpcUnavailableError("the node does not see a block that was read")
-    return int(shown["timestamp"], 16)
+    return int(block["timestamp"], 16)
 
 
 def _block_call(number: int) -> Call:

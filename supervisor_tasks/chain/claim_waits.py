@@ -32,17 +32,28 @@ class ClaimWaits:
 
     def _read(self, job_id: JobId, event: Event, times_s: Mapping[int, int]) -> int | None:
         if isinstance(event, Claimed):
-            since_s, now_s = self._since_s.pop(job_id, None), times_s.get(event.at[0])
-            return None if since_s is None or now_s is None else now_s - since_s
-        if isinstance(event, ChainStatusObserved) and event.at is not None and event.at[0] in times_s:
-            if event.status is ChainStatus.META_SCHEDULED:
-                self._remember(job_id, times_s[event.at[0]])
-            elif event.status.cold:
-                self._since_s.pop(job_id, None)
+            return self._waited_s(job_id, times_s.get(event.at[0]))
+        if isinstance(event, ChainStatusObserved) and event.at is not None:
+            self._observe(job_id, event.status, times_s.get(event.at[0]))
         return None
 
-    def _remember(self, job_id: JobId, now_s: int) -> None:
-        self._since_s[job_id] = now_s
+    def _waited_s(self, job_id: JobId, claimed_s: int | None) -> int | None:
+        """How long a job that is claimed now was claimable; None if that is not known."""
+        since_s = self._since_s.pop(job_id, None)
+        if since_s is None or claimed_s is None:
+            return None
+        return claimed_s - since_s
+
+    def _observe(self, job_id: JobId, status: ChainStatus, mined_s: int | None) -> None:
+        if mined_s is None:
+            return
+        if status is ChainStatus.META_SCHEDULED:
+            self._remember(job_id, mined_s)
+        elif status.cold:
+            self._since_s.pop(job_id, None)
+
+    def _remember(self, job_id: JobId, since_s: int) -> None:
+        self._since_s[job_id] = since_s
         self._since_s.move_to_end(job_id)
         if len(self._since_s) > self._most:
             self._since_s.popitem(last=False)

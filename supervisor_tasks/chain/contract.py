@@ -132,9 +132,9 @@ class Contract:
         calls = [_view(queues, function("ProviderJobQueues", name).encode(self.provider)) for name in sizes]
         calls.append(_view(self.address, function("MetaScheduler", "enableRequestNewJob").encode()))
         calls.append(("eth_getBalance", (self.provider, "latest")))
-        calls += [self._about_provider(name) for name in PROVIDER_VIEWS]
+        calls += [self._provider_view(name) for name in PROVIDER_VIEWS]
         claimable, cancelling, topped_up, is_open, balance, *views = [
-            _there(answer) for answer in self.rpc.batch(calls)
+            _returned(answer) for answer in self.rpc.batch(calls)
         ]
         return Demand(
             int(claimable, 16),
@@ -149,15 +149,15 @@ class Contract:
         """The registered offer, and the one that waits for approval, at one block."""
         block = int(self.rpc.call("eth_blockNumber"), 16)
         names = ("getProvider", "getWaitingForApprovalProvider", "isBanned")
-        registered, waiting, banned = self.rpc.batch([self._about_provider(name, block) for name in names])
+        registered, waiting, banned = self.rpc.batch([self._provider_view(name, block) for name in names])
         return OnChainOffers(
             registered=_offer(GET_PROVIDER, registered),
             waiting=_offer(GET_WAITING, waiting),
-            banned=bool(int(_there(banned), 16)),
+            banned=bool(int(_returned(banned), 16)),
             block=block,
         )
 
-    def _about_provider(self, name: str, block: int | None = None) -> Call:
+    def _provider_view(self, name: str, block: int | None = None) -> Call:
         return _view(self.addresses.providers, function("ProviderManager", name).encode(self.provider), block)
 
     def statuses(self, job_ids: Sequence[JobId], not_before: int = 0) -> dict[JobId, tuple[ChainStatus, str]]:
@@ -170,29 +170,30 @@ class Contract:
             raise RpcUnavailableError(f"the node is at block {head}, and {not_before} was seen already")
         data = [_get_job(job_id) for job_id in job_ids]
         calls = [_view(self.addresses.jobs, call, head) for call in data]
-        found = {}
+        statuses = {}
         for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True):
-            if not (isinstance(answer, RpcError) and answer.reverted):
-                (_, status, _, provider, *_), *_ = GET_JOB.decode(_there(answer))
-                found[job_id] = ChainStatus(status), provider.lower()
-        return found
+            if not _is_revert(answer):
+                (_, status, _, provider, *_), *_ = GET_JOB.decode(_returned(answer))
+                statuses[job_id] = ChainStatus(status), provider.lower()
+        return statuses
 
     def on_chain(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChainJob]:
         """The state of jobs at a block, a thousand in one request. A job that the contract lacks is left out."""
         parts = [job_ids[start : start + JOBS_AT_ONCE] for start in range(0, len(job_ids), JOBS_AT_ONCE)]
         with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="jobs on chain") as pool:
-            found = pool.map(lambda part: self._jobs_at(part, block), parts)
-            return dict(item for part in found for item in part.items())
+            found = dict[JobId, OnChainJob]()
+            for jobs in pool.map(lambda part: self._jobs_at(part, block), parts):
+                found |= jobs
+            return found
 
     def _jobs_at(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChainJob]:
-        to, at = self.addresses.jobs, hex(block)
-        data = (_get_job(job_id) for job_id in job_ids)
-        answers = self.rpc.batch([("eth_call", ({"to": to, "data": call}, at)) for call in data], JOBS_AT_ONCE)
-        found = {}
-        for job_id, answer in zip(job_ids, answers, strict=True):
-            if not (isinstance(answer, RpcError) and answer.reverted):
-                found[job_id] = _on_chain(_there(answer))
-        return found
+        repository = self.addresses.jobs
+        calls = [_view(repository, _get_job(job_id), block) for job_id in job_ids]
+        jobs = {}
+        for job_id, answer in zip(job_ids, self.rpc.batch(calls, JOBS_AT_ONCE), strict=True):
+            if not _is_revert(answer):
+                jobs[job_id] = _on_chain(_returned(answer))
+        return jobs
 
     def standings(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChainJobOwner]:
         """The state of jobs on the contract at that block, in one batch. A job that the contract does not know counts
@@ -204,7 +205,7 @@ class Contract:
     def _standing(self, answer: Any) -> OnChainJobOwner:
         if isinstance(answer, RpcError) and answer.data and decode_revert(answer.data).name == "InvalidJob":
             return OnChainJobOwner(ChainStatus.PENDING, ours=False, cancel_requested=False)
-        (_, status, _, provider, _, _, _, _, cancel_requested, *_), *_ = GET_JOB.decode(_there(answer))
+        (_, status, _, provider, _, _, _, _, cancel_requested, *_), *_ = GET_JOB.decode(_returned(answer))
         return OnChainJobOwner(ChainStatus(status), provider.lower() == self.provider, cancel_requested)
 
     def logs_call(self, first: int, last: int) -> Call:
@@ -220,8 +221,8 @@ class Contract:
     def customers(self, first: int, last: int) -> list[Address]:
         """The customers that requested a job in these blocks, from any provider; each of them once."""
         query = {"fromBlock": hex(first), "toBlock": hex(last), "address": self.address, "topics": [[NEW_JOB.topic]]}
-        asked = [NEW_JOB.decode(log["data"])[1].lower() for log in self.rpc.call("eth_getLogs", query)]
-        return [Address(customer) for customer in dict.fromkeys(asked)]
+        customers = [NEW_JOB.decode(log["data"])[1].lower() for log in self.rpc.call("eth_getLogs", query)]
+        return [Address(customer) for customer in dict.fromkeys(customers)]
 
     def decode_events(self, logs: Iterable[dict[str, Any]]) -> tuple[list[ChainEvent], list[Unreadable]]:
         """The events of this provider's jobs in the logs, in the chain's order; and the logs that cannot be read.
@@ -235,7 +236,7 @@ class Contract:
                 number = seen[log["transactionHash"]]
                 seen[log["transactionHash"]] += 1
                 try:
-                    events += _happened(log, f"{log['transactionHash']}:{number}", self.provider)
+                    events += _events_in(log, f"{log['transactionHash']}:{number}", self.provider)
                 except (DecodingError, ValueError) as error:
                     unreadable.append(_unreadable(log, error))
         return events, unreadable
@@ -243,10 +244,10 @@ class Contract:
     def _ask_addresses(self) -> Addresses:
         names = ("jobs", "providerJobQueues", "providerManager")
         calls: list[Call] = [_view(self.address, function("MetaScheduler", name).encode()) for name in names]
-        chain_id, *found = [_there(answer) for answer in self.rpc.batch([("eth_chainId", ()), *calls])]
+        chain_id, *words = [_returned(answer) for answer in self.rpc.batch([("eth_chainId", ()), *calls])]
         if int(chain_id, 16) != self.chain_id:
             raise WrongChainError(f"the endpoint serves chain {int(chain_id, 16)}, the settings want {self.chain_id}")
-        return Addresses(self.address, *(_address(word) for word in found))
+        return Addresses(self.address, *(_address(word) for word in words))
 
 
 def report_call(job_id: JobId, report: StatusUpdate) -> str:
@@ -274,11 +275,11 @@ def register_call(offer: Offer) -> str:
     return REGISTER.encode(hardware, prices, offer.labels)
 
 
-def _offer(asked: Function, answer: Any) -> Offer | None:
+def _offer(view: Function, answer: Any) -> Offer | None:
     """A provider's offer. None when there is none: then the call reverts, or the address in the answer is zero."""
-    if isinstance(answer, RpcError) and answer.reverted:
+    if _is_revert(answer):
         return None
-    address, (_, gpus, cpus, mem_mb), prices, labels, _ = asked.decode(_there(answer))[0]
+    address, (_, gpus, cpus, mem_mb), prices, labels, _ = view.decode(_returned(answer))[0]
     if not int(address, 16):
         return None
     machines = tuple(Machine(*numbers) for numbers in zip(gpus, cpus, mem_mb, strict=True))
@@ -319,8 +320,8 @@ def _place(log: dict[str, Any]) -> tuple[int, int]:
     return int(log["blockNumber"], 16), int(log["logIndex"], 16)
 
 
-def _happened(log: dict[str, Any], key: str, provider: Address) -> list[ChainEvent]:
-    """The event in a log; nothing for another provider's event, because its customers' data are of no concern here."""
+def _events_in(log: dict[str, Any], key: str, provider: Address) -> list[ChainEvent]:
+    """The event in a log; an empty list for another provider's event: its customers' data are of no concern here."""
     topic, at = log["topics"][0], _place(log)
     if topic != TRANSITION.topic and _owner(log["data"]) != provider:
         return []
@@ -380,11 +381,16 @@ def _view(address: str, data: str, block: int | None = None) -> Call:
     return "eth_call", ({"to": address, "data": data}, "latest" if block is None else hex(block))
 
 
-def _there(answer: Any) -> str:
+def _is_revert(answer: Any) -> bool:
+    """Whether the contract refused the call."""
+    return isinstance(answer, RpcError) and answer.reverted
+
+
+def _returned(answer: Any) -> str:
     """What a contract, or the node, returned. Raises RpcUnavailableError for an answer of no bytes: a node that does
-    not have the contract (yet) gives it.
+    not have the contract (yet) returns that.
     """
-    found: str = require(answer)
-    if found == "0x":
+    returned: str = require(answer)
+    if returned == "0x":
         raise RpcUnavailableError("the RPC endpoint does not have the contract")
-    return found
+    return returned

@@ -80,20 +80,21 @@ def read(frame: str | bytes) -> Message | None:
     does not hold JSON.
     """
     try:
-        said = json.loads(frame)
+        content = json.loads(frame)
     except (ValueError, RecursionError) as error:
-        raise SubscriptionError("a message is no JSON") from error
-    if not isinstance(said, dict):
+        raise SubscriptionError("a message is not JSON") from error
+    if not isinstance(content, dict):
         return None
-    if said.get("method") == "eth_subscription":
-        params = said.get("params")
+    if content.get("method") == "eth_subscription":
+        params = content.get("params")
         if not isinstance(params, dict) or not isinstance(params.get("subscription"), str):
             return None
         return Message(subscription=params["subscription"], announced=params.get("result"))
-    number, answer = said.get("id"), said.get("result")
+    number, answer = content.get("id"), content.get("result")
     if not isinstance(number, int):
         return None
-    return Message(request=number, answer=answer if isinstance(answer, str) and len(answer) <= SHORT else None)
+    is_short = isinstance(answer, str) and len(answer) <= SHORT
+    return Message(request=number, answer=answer if is_short else None)
 
 
 class _Connect(connect):
@@ -146,25 +147,28 @@ class _Provider(WebSocketProvider):
             if self._ws is None:
                 raise SubscriptionError("the connection is closed")
             message = read(await self._ws.recv())
-            await self._in_measure()
+            await self._limit_rate()
             if message is None:
                 continue
             if message.subscription:
-                self._announced(message)
+                self._report(message)
             elif message.request in self._asked:
-                wanted = self._asked.pop(message.request)
-                if wanted and message.answer:
-                    self._names[message.answer] = wanted  # before the next message, which may be the first announcement
+                kind = self._asked.pop(message.request)
+                if kind and message.answer:
+                    self._names[message.answer] = kind  # before the next message, which may be the first announcement
                 return RPCResponse(jsonrpc="2.0", id=message.request, result=message.answer)
 
-    def _announced(self, message: Message) -> None:
-        found, about = message.announced, self._names.get(message.subscription)
-        if about == HEADS and isinstance(found, dict) and is_block_number(found.get("number")):
-            self._listener.head(int(found["number"], 16))
-        elif about == LOGS and LOG(found):
-            self._listener.log({name: found[name] for name in KEPT_OF_A_LOG})
+    def _report(self, message: Message) -> None:
+        """Report an announcement to the listener, if its form is right."""
+        kind, content = self._names.get(message.subscription), message.announced
+        if kind == HEADS and isinstance(content, dict):
+            number = content.get("number")
+            if is_block_number(number):
+                self._listener.head(int(number, 16))
+        elif kind == LOGS and LOG(content):
+            self._listener.log({name: content[name] for name in KEPT_OF_A_LOG})
 
-    async def _in_measure(self) -> None:
+    async def _limit_rate(self) -> None:
         """Wait for the next second when too many messages came in this one."""
         now_s = time.monotonic()
         if now_s - self._second_s >= 1.0:
@@ -206,13 +210,13 @@ class Subscription:
         again_s = FIRST_AGAIN_S
         while not self._closed.is_set():
             begun_s = time.monotonic()
-            why = self._once()
+            why = self._keep_one()
             lasted = time.monotonic() - begun_s >= LASTED_S
             again_s = FIRST_AGAIN_S if lasted else min(2 * again_s, MAX_AGAIN_S)
             log.debug("subscription_ended", endpoint=self._name, why=why)
             self._closed.wait(again_s)
 
-    def _once(self) -> str:
+    def _keep_one(self) -> str:
         """Keep one connection until it ends; returns why it did."""
         foreign = False
         try:
@@ -222,12 +226,10 @@ class Subscription:
             why = f"HTTP status {error.response.status_code}"
         except (SubscriptionError, WebSocketException, Web3Exception, OSError, TimeoutError) as error:
             foreign = isinstance(error, ForeignChainError)
-            why = self._without_key(_words(error))
+            why = self._without_key(_text_of(error))
         except RpcUnavailableError as error:  # the contracts' addresses are read over HTTP
             why = str(error)
-        except (
-            Exception
-        ) as error:  # the edge of a thread: what a node may do to web3 costs the subscription and no more
+        except Exception as error:  # the edge of a thread: an error of web3 ends the connection, and not the thread
             log.exception("subscription_broke", endpoint=self._name)
             why = type(error).__name__
         self._listener.cut(f"{self._name}: {why}", foreign=foreign)
@@ -246,11 +248,11 @@ class Subscription:
             await self._until_it_ends(provider)
 
     async def _require_chain(self, provider: _Provider) -> None:
-        found = (await provider.make_request("eth_chainId", []))["result"]  # type: ignore[arg-type]
-        if not is_block_number(found):
-            raise SubscriptionError("the node does not tell its chain")
-        if int(found, 16) != self._chain_id:
-            raise ForeignChainError(f"serves chain {int(found, 16)}, the settings want {self._chain_id}")
+        chain_id = (await provider.make_request("eth_chainId", []))["result"]  # type: ignore[arg-type]
+        if not is_block_number(chain_id):
+            raise SubscriptionError("the node does not report its chain")
+        if int(chain_id, 16) != self._chain_id:
+            raise ForeignChainError(f"serves chain {int(chain_id, 16)}, the settings want {self._chain_id}")
 
     async def _until_it_ends(self, provider: _Provider) -> None:
         listening = provider._message_listener_task
@@ -267,7 +269,7 @@ async def _subscribe(provider: _Provider, *params: Any) -> None:
         raise SubscriptionError(f"the node refused to announce {params[0]}")
 
 
-def _words(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     inner = error.__cause__
     if isinstance(inner, InvalidStatus):
         return f"HTTP status {inner.response.status_code}"

@@ -113,10 +113,10 @@ class _Adapter(HTTPAdapter):
 
     def send(self, *args: Any, **kwargs: Any) -> requests.Response:
         response = super().send(*args, **kwargs)
-        why = _not_accepted(response)
-        if why:
+        reason = _why_not_accepted(response)
+        if reason:
             response.close()
-            raise NotAcceptedError(why)
+            raise NotAcceptedError(reason)
         return response
 
     def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
@@ -125,8 +125,8 @@ class _Adapter(HTTPAdapter):
         return manager
 
 
-def _not_accepted(response: requests.Response) -> str:
-    """Why the answer is not accepted, which is known before the body is read; empty when it is."""
+def _why_not_accepted(response: requests.Response) -> str:
+    """Why the client does not accept the answer; empty when it does. The body is not read for that."""
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
         return f"the answer is compressed ({encoding[:20]!r}), which was not asked for"

@@ -99,8 +99,8 @@ class Rpc:
 
     def _post(self, calls: Sequence[Call]) -> list[Any]:
         """Send one HTTP request, or several smaller ones when the node limits the calls in a request."""
-        if len(calls) > self._most():
-            return self.batch(calls, self._most())
+        if len(calls) > self._max_calls():
+            return self.batch(calls, self._max_calls())
         try:
             return self._request(calls)
         except BatchRefusedError:
@@ -108,13 +108,13 @@ class Rpc:
                 raise
         fewer = max(min(BATCH, len(calls) // 2), LEAST)
         first = self._post(calls[:fewer])  # splits them again if the node refuses these too
-        self._limit = min(self._most(), fewer), time.monotonic()
+        self._limit = min(self._max_calls(), fewer), time.monotonic()
         return first + self._post(calls[fewer:])
 
-    def _most(self) -> int:
+    def _max_calls(self) -> int:
         """How many calls the node takes in one request, as far as is known."""
-        most, since_s = self._limit
-        return most if time.monotonic() - since_s < REMEMBERED_S else sys.maxsize
+        max_calls, since_s = self._limit
+        return max_calls if time.monotonic() - since_s < REMEMBERED_S else sys.maxsize
 
     def _request(self, calls: Sequence[Call]) -> list[Any]:
         """Send one HTTP request, and measure it."""
@@ -124,20 +124,19 @@ class Rpc:
             return self._send(calls)
 
     def _send(self, calls: Sequence[Call]) -> list[Any]:
+        requested = [(RPCEndpoint(method), list(params)) for method, params in calls]
         try:
-            response: Any = self._provider.make_batch_request(
-                [(RPCEndpoint(method), list(params)) for method, params in calls]
-            )
+            response: Any = self._provider.make_batch_request(requested)
         except (requests.RequestException, ValueError) as error:
             # Not `from error`: its text contains the URL, which would then be in every traceback.
-            kind = BatchRefusedError if _too_much(error) else RpcUnavailableError
-            raise kind(f"the RPC endpoint does not answer: {self._without_key(_why(error))}") from None
+            kind = BatchRefusedError if _may_be_too_large(error) else RpcUnavailableError
+            raise kind(f"the RPC endpoint does not answer: {self._without_key(_text_of(error))}") from None
         except (AttributeError, TypeError, RecursionError) as error:  # web3 sorts answers by id; an id may be anything
             raise RpcUnavailableError(f"the RPC endpoint does not speak JSON-RPC: {type(error).__name__}") from None
         if _refuses_all(response, len(calls)):
             raise BatchRefusedError(f"the RPC endpoint refused: {self._without_key(str(response))[:200]}")
         if not isinstance(response, list) or len(response) != len(calls):
-            raise self._nonsense(response, f"{len(calls)} calls")
+            raise self._unexpected(response, f"{len(calls)} calls")
         return [self._answer(call, entry) for call, entry in zip(calls, response, strict=True)]
 
     def _answer(self, call: Call, entry: Any) -> Any:
@@ -146,20 +145,20 @@ class Rpc:
         if error is None:
             return self._result(call, entry)
         if not isinstance(error, dict) or not isinstance(error.get("code"), int):
-            raise self._nonsense(entry, method)
+            raise self._unexpected(entry, method)
         message = self._without_key(str(error.get("message", error)))
         return RpcError(error["code"], message, _revert_data(error))
 
     def _result(self, call: Call, entry: Any) -> Any:
         method, params = call
         if not isinstance(entry, dict) or "result" not in entry:
-            raise self._nonsense(entry, method)
+            raise self._unexpected(entry, method)
         if not matches_schema(method, params, entry["result"]):
-            raise self._nonsense(entry, method)
+            raise self._unexpected(entry, method)
         return entry["result"]
 
-    def _nonsense(self, said: Any, asked: str) -> RpcUnavailableError:
-        return RpcUnavailableError(f"the RPC endpoint answered {self._without_key(str(said))[:200]!r} to {asked}")
+    def _unexpected(self, answer: Any, question: str) -> RpcUnavailableError:
+        return RpcUnavailableError(f"the RPC endpoint answered {self._without_key(str(answer))[:200]!r} to {question}")
 
 
 def _is_error(response: Any) -> bool:
@@ -167,16 +166,26 @@ def _is_error(response: Any) -> bool:
     return isinstance(response, dict) and isinstance(response.get("error"), dict)
 
 
-def _too_much(error: Exception) -> bool:
-    """Whether the server may have refused a request for its size."""
-    status = error.response.status_code if isinstance(error, requests.HTTPError) and error.response is not None else 0
-    return 400 <= status < 500 and status not in PASSING
-
-
-def _why(error: Exception) -> str:
-    """What went wrong, without the URL, which the text of requests' own errors contains."""
+def _http_status(error: Exception) -> int | None:
+    """The status of the response that the error is about, if there is one."""
     if isinstance(error, requests.HTTPError) and error.response is not None:
-        return f"HTTP status {error.response.status_code}"
+        return error.response.status_code
+    return None
+
+
+def _may_be_too_large(error: Exception) -> bool:
+    """Whether the server may have refused a request for its size."""
+    status = _http_status(error)
+    if status is None or status in PASSING:
+        return False
+    return 400 <= status < 500
+
+
+def _text_of(error: Exception) -> str:
+    """What went wrong, without the URL, which the text of requests' own errors contains."""
+    status = _http_status(error)
+    if status is not None:
+        return f"HTTP status {status}"
     inner = error.args[0] if error.args else error
     return str(getattr(inner, "reason", None) or inner)
 

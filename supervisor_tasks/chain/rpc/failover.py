@@ -30,7 +30,7 @@ BEHIND_BLOCKS = 5  # a difference up to this does not count: looks are not taken
 LOOK_WAIT_S = 2 * LOOK_DEADLINE_S  # for another thread's look: to connect, and to get an answer
 LOOKS_ALONE = 30  # looks in a row with an endpoint alone far ahead of others; then the others are believed
 REFUSES_S = 60.0  # how long an endpoint that refused what others answered is asked after them
-MENDED_S = 90.0  # how long after a refusal it must refuse nothing more to count as well
+MENDED_S = 90.0  # how long it must refuse nothing after a refusal, to count as one that works
 MEMORY_S = 60.0  # how long the head of an endpoint that is gone sets what the others should have
 
 
@@ -47,7 +47,7 @@ class Health(StrEnum):
 
 
 ORDER = (Health.ALIVE, Health.REJECTING, Health.UNKNOWN, Health.UNREACHABLE)  # the order in which endpoints are asked
-TOLD = (Health.ALIVE, Health.REJECTING, Health.BEHIND)  # endpoints that get a broadcast
+GET_BROADCASTS = (Health.ALIVE, Health.REJECTING, Health.BEHIND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class EndpointProbe:
 def healths(seen: Sequence[EndpointProbe], chain_id: int) -> list[Health]:
     """The health of each endpoint, from the looks at all of them."""
     believed = [look for look in seen if not look.is_implausibly_ahead]
-    heads = [look.head for look in believed if look.chain_id == chain_id and look.head_age_s <= MEMORY_S]
-    return [_health(look, chain_id, max(heads, default=0)) for look in seen]
+    best = max(_recent_heads(believed, chain_id), default=0)
+    return [_health(look, chain_id, best) for look in seen]
 
 
 def others_head(place: int, seen: Sequence[EndpointProbe], chain_id: int) -> int | None:
@@ -74,10 +74,18 @@ def others_head(place: int, seen: Sequence[EndpointProbe], chain_id: int) -> int
     also when fewer than two others answered: two endpoints alone do not show which one is right.
     """
     others = [look for number, look in enumerate(seen) if number != place and look.answered]
-    heads = [look.head for look in others if look.chain_id == chain_id and look.head_age_s <= MEMORY_S]
-    if len(heads) < 2 or max(heads) - min(heads) > BEHIND_BLOCKS or seen[place].head <= max(heads) + BEHIND_BLOCKS:
+    heads = _recent_heads(others, chain_id)
+    if len(heads) < 2:
         return None
-    return max(heads)
+    best = max(heads)
+    others_disagree = best - min(heads) > BEHIND_BLOCKS
+    is_far_ahead = seen[place].head > best + BEHIND_BLOCKS
+    return best if is_far_ahead and not others_disagree else None
+
+
+def _recent_heads(looks: Sequence[EndpointProbe], chain_id: int) -> list[int]:
+    """The heads that these looks found on the chain, without those that are too old."""
+    return [look.head for look in looks if look.chain_id == chain_id and look.head_age_s <= MEMORY_S]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +155,9 @@ class Endpoint:
         """Whether it is time to look again, and no other thread is looking."""
         if self._looking.locked():
             return False
-        well = self._answered and self._chain_id == chain_id
-        return time.monotonic() - self._looked_s > (LOOK_EVERY_S if well else LOOK_AGAIN_S)
+        is_usable = self._answered and self._chain_id == chain_id
+        again_s = LOOK_EVERY_S if is_usable else LOOK_AGAIN_S
+        return time.monotonic() - self._looked_s > again_s
 
     def look(self) -> None:
         """Ask for chain and head. While another thread asks, wait for its result."""
@@ -192,9 +201,10 @@ class Endpoint:
 
     def note(self, health: Health) -> None:
         """Remember since when the endpoint has been of no use. Another alarm reports an endpoint of another chain."""
-        if health in (Health.ALIVE, Health.WRONG_CHAIN) and self._refused_ago_s() > MENDED_S:
-            self.away_since_s = None
-        elif health not in (Health.ALIVE, Health.WRONG_CHAIN, Health.UNKNOWN) and self.away_since_s is None:
+        if health in (Health.ALIVE, Health.WRONG_CHAIN):
+            if self._refused_ago_s() > MENDED_S:
+                self.away_since_s = None
+        elif health is not Health.UNKNOWN and self.away_since_s is None:
             self.away_since_s = time.monotonic()
 
     def _refused_ago_s(self) -> float:
@@ -219,14 +229,13 @@ class Endpoints(Rpc):
         """The endpoints that are of no use, by name: for how many seconds, and what is wrong. The time starts at a call
         of this method, so it is as exact as the calls are frequent.
         """
-        health = list(self.health().values())
-        for endpoint, is_ in zip(self._endpoints, health, strict=True):
-            endpoint.note(is_)
-        return {
-            endpoint.name: (time.monotonic() - endpoint.away_since_s, f"{is_}: {endpoint.error}".rstrip(": "))
-            for endpoint, is_ in zip(self._endpoints, health, strict=True)
-            if endpoint.away_since_s is not None
-        }
+        away = dict[str, tuple[float, str]]()
+        for endpoint, health in zip(self._endpoints, self.health().values(), strict=True):
+            endpoint.note(health)
+            if endpoint.away_since_s is not None:
+                away_s = time.monotonic() - endpoint.away_since_s
+                away[endpoint.name] = away_s, f"{health}: {endpoint.error}".rstrip(": ")
+        return away
 
     @property
     def number(self) -> int:
@@ -240,27 +249,32 @@ class Endpoints(Rpc):
         self._look()
         asked = [endpoint for endpoint in self._endpoints if endpoint.seen().answered is not False]
         with ThreadPoolExecutor(len(self._endpoints)) as pool:
-            answers = list(pool.map(lambda endpoint: self._said(endpoint, calls), asked))
-        said = {endpoint.name: found for endpoint, found in zip(asked, answers, strict=True) if found is not None}
-        if len(said) > 1:
+            answers = list(pool.map(lambda endpoint: self._answers_of(endpoint, calls), asked))
+        by_name = dict[str, list[Any]]()
+        for endpoint, its_answers in zip(asked, answers, strict=True):
+            if its_answers is not None:
+                by_name[endpoint.name] = its_answers
+        if len(by_name) > 1:
             self._second_answer.answered()
         else:
             self._second_answer.failed()
-        return said
+        return by_name
 
     def measure_by(self, now_s: Callable[[], float]) -> None:
         """Measure the time without answers with another clock."""
         for unanswered in (self._second_answer, *(endpoint.unanswered for endpoint in self._endpoints)):
             unanswered.now_s = now_s
 
-    def _said(self, endpoint: Endpoint, calls: Sequence[Call]) -> list[Any] | None:
+    def _answers_of(self, endpoint: Endpoint, calls: Sequence[Call]) -> list[Any] | None:
+        """The endpoint's answers; None when it does not answer, refuses a call, or serves another chain."""
         try:
             chain_id, *answers = endpoint.rpc.batch([("eth_chainId", ()), *calls])
         except RpcUnavailableError as error:
             _fail(endpoint, error)
             return None
-        refused = isinstance(chain_id, RpcError) or _refusal(calls, answers) is not None
-        return None if refused or int(chain_id, 16) != self._chain_id else answers
+        if isinstance(chain_id, RpcError) or _refusal(calls, answers) is not None:
+            return None
+        return answers if int(chain_id, 16) == self._chain_id else None
 
     def alone_for_s(self) -> float:
         """For how many seconds at most one endpoint has answered the calls of `each`, or has answered any call. Time in
@@ -282,24 +296,23 @@ class Endpoints(Rpc):
                 continue
             refusal = _refusal(calls, answers)
             if refusal is None:
-                self._spread(calls, asked)
+                self._broadcast(calls, asked)
                 for other, (why, _) in refusals.items():  # the endpoint is the cause, and not the question
                     other.refused(why)
                 return answers
             refusals[endpoint] = refusal, answers
         if refusals:
             return next(answers for _, answers in refusals.values())
-        told = "; ".join(self._told(*pair) for pair in zip(self._endpoints, self.health().values(), strict=True))
-        raise RpcUnavailableError(f"no RPC endpoint can be used: {told}")
+        states = "; ".join(self._state_of(*pair) for pair in zip(self._endpoints, self.health().values(), strict=True))
+        raise RpcUnavailableError(f"no RPC endpoint can be used: {states}")
 
     def _look(self) -> None:
         """Start a look at each due endpoint, without waiting. `_next` waits for one that was never looked at."""
         alone = len(self._endpoints) == 1
         for endpoint in self._endpoints:
             if endpoint.due(self._chain_id) and not (alone and endpoint.seen().answered is None):
-                threading.Thread(
-                    target=self._look_at, args=(endpoint,), name=f"look at {endpoint.name}", daemon=True
-                ).start()
+                name = f"look at {endpoint.name}"
+                threading.Thread(target=self._look_at, args=(endpoint,), name=name, daemon=True).start()
 
     def _look_at(self, endpoint: Endpoint) -> None:
         endpoint.look()
@@ -309,22 +322,27 @@ class Endpoints(Rpc):
     def _next(self, asked: Sequence[Endpoint], *, only_alive: bool) -> Endpoint | None:
         """The best endpoint that was not asked yet; None when none is left. Endpoints that refuse come later. Endpoints
         that did not answer last time come last, and must first report their chain; one that another thread's look has
-        just found alive is taken, too. With `only_alive` there is no wait for these: there is an answer, and only a
-        second opinion is wanted. When there is no answer at all, endpoints that may be slow get more time.
+        just found alive is taken, too. With `only_alive` there is no wait for these: another endpoint has refused the
+        calls, and only a second answer is wanted. When there is no answer at all, endpoints that may be slow get more
+        time.
         """
         left = [endpoint for endpoint in self._endpoints if endpoint not in asked]
-        for usable in (Health.ALIVE,) if only_alive else ORDER:
+        if only_alive:
+            return next((endpoint for endpoint in left if self._is_usable(endpoint, Health.ALIVE)), None)
+        for health in ORDER:
             for endpoint in left:
-                if self._is_usable(endpoint, usable):
+                if self._is_usable(endpoint, health):
                     return endpoint
-        return None if only_alive else next(filter(self._answers_slowly, left), None)
+        return next(filter(self._answers_slowly, left), None)
 
-    def _is_usable(self, endpoint: Endpoint, usable: Health) -> bool:
-        """Whether an endpoint is alive, or rejects calls and `usable` is that. One that may be alive is asked first."""
-        if usable in (Health.UNKNOWN, Health.UNREACHABLE) and self._health_of(endpoint) is usable:
+    def _is_usable(self, endpoint: Endpoint, wanted: Health) -> bool:
+        """Whether an endpoint is alive, or refuses calls and `wanted` is REJECTING. If `wanted` means that the endpoint
+        may be alive, this looks at it first.
+        """
+        if wanted in (Health.UNKNOWN, Health.UNREACHABLE) and self._health_of(endpoint) is wanted:
             endpoint.look()
         health = self._health_of(endpoint)
-        return health is Health.ALIVE or health is usable is Health.REJECTING
+        return health is Health.ALIVE or health is wanted is Health.REJECTING
 
     def _answers_slowly(self, endpoint: Endpoint) -> bool:
         if self._health_of(endpoint) is Health.UNREACHABLE:
@@ -335,24 +353,26 @@ class Endpoints(Rpc):
         found = healths([other.seen() for other in self._endpoints], self._chain_id)
         return found[self._endpoints.index(endpoint)]
 
-    def _spread(self, calls: Sequence[Call], asked: Sequence[Endpoint]) -> None:
-        """Broadcast to the other endpoints, too: the one that took the transactions may stop before it passes them on
-        to any other node.
+    def _broadcast(self, calls: Sequence[Call], asked: Sequence[Endpoint]) -> None:
+        """Send transactions to the other endpoints, too: the one that took them may stop before it passes them on to
+        any other node.
         """
         if any(method != "eth_sendRawTransaction" for method, _ in calls):
             return
         for endpoint in self._endpoints:
-            if endpoint not in asked and self._health_of(endpoint) in TOLD:
-                threading.Thread(
-                    target=_tell, args=(endpoint, calls), name=f"tell {endpoint.name}", daemon=True
-                ).start()
+            if endpoint not in asked and self._health_of(endpoint) in GET_BROADCASTS:
+                name = f"tell {endpoint.name}"
+                threading.Thread(target=_send_to, args=(endpoint, calls), name=name, daemon=True).start()
 
-    def _told(self, endpoint: Endpoint, health: Health) -> str:
-        why = f"serves chain {endpoint.seen().chain_id}, the settings want {self._chain_id}"
-        return f"{endpoint.name} {health}: {why if health is Health.WRONG_CHAIN else endpoint.error}".rstrip(": ")
+    def _state_of(self, endpoint: Endpoint, health: Health) -> str:
+        """The endpoint's name, its health, and what is wrong with it."""
+        problem = endpoint.error
+        if health is Health.WRONG_CHAIN:
+            problem = f"serves chain {endpoint.seen().chain_id}, the settings want {self._chain_id}"
+        return f"{endpoint.name} {health}: {problem}".rstrip(": ")
 
 
-def _tell(endpoint: Endpoint, calls: Sequence[Call]) -> None:
+def _send_to(endpoint: Endpoint, calls: Sequence[Call]) -> None:
     try:
         endpoint.rpc.batch(calls)
     except RpcUnavailableError as error:

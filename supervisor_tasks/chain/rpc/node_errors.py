@@ -51,14 +51,14 @@ OVER_THE_LIMIT = ("gas required exceeds", "gas spent exceeded", "out of gas")
 
 def over_the_limit(message: str) -> bool:
     """Whether there is no estimate because no block holds the gas that the call needs."""
-    said = message.lower()
-    return classify(message) is NodeErrorKind.GAS or any(phrase in said for phrase in OVER_THE_LIMIT)
+    text = message.lower()
+    return classify(message) is NodeErrorKind.GAS or any(phrase in text for phrase in OVER_THE_LIMIT)
 
 
 def classify(message: str) -> NodeErrorKind:
     """What the node's text means."""
-    said = message.lower()
+    text = message.lower()
     for refusal, phrases in WORDS:
-        if any(phrase in said for phrase in phrases):
+        if any(phrase in text for phrase in phrases):
             return refusal
     return NodeErrorKind.OTHER

@@ -13,9 +13,8 @@ Shape = Callable[[Any], bool]
 NUMBER = re.compile("0x[0-9a-fA-F]{1,64}")
 BYTES = re.compile("0x[0-9a-fA-F]*")
 ADDRESS = re.compile("0x[0-9a-fA-F]{40}")
-MAX_NUMBER = (
-    2**62
-)  # greatest number of a block, a log or a transaction: the ledger stores twice as much, and adds to it
+# The greatest number of a block, a log or a transaction: the ledger stores twice as much, and adds to it.
+MAX_NUMBER = 2**62
 
 
 def _number(value: Any) -> bool:
@@ -98,12 +97,13 @@ def matches_schema(method: str, params: Sequence[Any], result: Any) -> bool:
     """Whether a result can be the answer to a call. For methods that we do not call, every result can."""
     if not SHAPES.get(method, lambda _: True)(result):
         return False
-    return method != "eth_getLogs" or _of_these_blocks(params[0], result)
+    return method != "eth_getLogs" or _are_of_queried_blocks(params[0], result)
 
 
-def _of_these_blocks(query: Mapping[str, Any], logs: Sequence[Mapping[str, Any]]) -> bool:
+def _are_of_queried_blocks(query: Mapping[str, Any], logs: Sequence[Mapping[str, Any]]) -> bool:
     """Whether all logs are of the blocks that were asked for; an end that is not a number ("latest") is no limit."""
-    first, last = _end(query.get("fromBlock"), 0), _end(query.get("toBlock"), MAX_NUMBER)
+    first = _end(query.get("fromBlock"), 0)
+    last = _end(query.get("toBlock"), MAX_NUMBER)
     return all(first <= int(log["blockNumber"], 16) <= last for log in logs)
 
 

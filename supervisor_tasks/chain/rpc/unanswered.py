@@ -1,9 +1,11 @@
-"""For how long a question was asked again and again without an answer."""
+"""For how long a question was repeated without an answer."""
 
 import time
 from collections.abc import Callable
 
-COUNTED_S = 10.0  # the most that counts between two failures: a longer gap had no try, and one might have succeeded
+COUNTED_S = (
+    10.0  # the most that counts between two failures: in a longer gap there was no try, which might have succeeded
+)
 
 
 class Unanswered:
