@@ -47,16 +47,17 @@ class Channels:
 
 
 def _unverified(address: str) -> grpc.Channel:
-    """gRPC always checks certificates. So this takes the certificate that the service shows as an authority, and its
-    name as the expected name.
+    """Open a channel without verification. gRPC always checks certificates. So this uses the certificate that the
+    service shows as the authority, and the name in it as the expected name.
     """
     host, _, port = address.rpartition(":")
     try:
-        shown = ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=TIMEOUT_S)
+        certificate = ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=TIMEOUT_S)
     except OSError as error:
         raise ServiceDownError(f"{address} shows no certificate: {error}") from error
-    name = _name(x509.load_pem_x509_certificate(shown.encode()))
-    credentials = grpc.ssl_channel_credentials(shown.encode())
+    pem = certificate.encode()
+    name = _name(x509.load_pem_x509_certificate(pem))
+    credentials = grpc.ssl_channel_credentials(pem)
     return grpc.secure_channel(address, credentials, [*RECONNECT, ("grpc.ssl_target_name_override", name)])
 
 

@@ -23,8 +23,8 @@ class ScriptUnavailableError(PermanentError):
 
 
 class ScriptRefusedError(TransientError):
-    """The service does not accept our right to this script; the message is its own. A retry may help later, or it may
-    never help.
+    """The service does not accept that we may read this script; the message is the service's own. A retry may help
+    later, or it may never help.
     """
 
 
@@ -68,12 +68,12 @@ class JobDefinitions:
             )
             answer = SBatchAPIStub(channel).GetSBatch(request, timeout=TIMEOUT_S)
         except grpc.RpcError as error:
-            if error.code() in FINAL or _too_long(error):
-                raise ScriptUnavailableError(_said(error)) from error
+            if error.code() in FINAL or _script_is_too_long(error):
+                raise ScriptUnavailableError(_error_text(error)) from error
             self._forget(channel)
             if error.code() in REFUSED:
-                raise ScriptRefusedError(_said(error)) from error
-            raise JobDefinitionsDownError(_said(error)) from error
+                raise ScriptRefusedError(_error_text(error)) from error
+            raise JobDefinitionsDownError(_error_text(error)) from error
         return Script(answer.sbatch, answer.grid_logger_url)
 
     def _connected(self) -> grpc.Channel:
@@ -91,10 +91,10 @@ class JobDefinitions:
                 self._channel = None
 
 
-def _too_long(error: grpc.RpcError) -> bool:
+def _script_is_too_long(error: grpc.RpcError) -> bool:
     """Whether the script is longer than gRPC and SLURM accept (4 MiB). A retry has the same result."""
     return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in (error.details() or "")
 
 
-def _said(error: grpc.RpcError) -> str:
+def _error_text(error: grpc.RpcError) -> str:
     return f"job definition service: {error.code().name}: {error.details()}"

@@ -1,4 +1,4 @@
-"""The grid logger: it takes log lines for the owner of a job."""
+"""The grid logger: it takes log lines for the customer of a job."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ class GridLogger:
         self._open_channel = open_channel
 
     def write(self, url: str, user: Address, job_id: JobId, lines: Sequence[str]) -> None:
-        """Write lines for the job's owner. Raises GridLoggerDownError."""
+        """Write lines for the job's customer. Raises GridLoggerDownError."""
         try:
             with self._open_channel(url) as channel:
                 LoggerAPIStub(channel).Write(_requests(user, job_id, lines), timeout=TIMEOUT_S)
