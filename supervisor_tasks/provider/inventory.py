@@ -43,16 +43,16 @@ def _look(context: WorkerContext) -> bool:
     machines = tuple(Machine(node.gpus, node.cpus, node.mem_mb) for node in specs.nodes)
     if not shows_nodes(context.ledger.ticks.age_s(NODES)):
         book.forget_hardware()
-    new = book.learn_hardware(machines)
+    is_new = book.learn_hardware(machines)
     context.ledger.ticks.record(NODES)
-    if new:
+    if is_new:
         context.sweep.wake("register")
     return False
 
 
 def _missed(context: WorkerContext, book: Registrations, why: str) -> None:
-    """Store the reason, and call the operator if it has lasted long. While SLURM does not work, another alarm calls
-    him.
+    """Store the reason, and call the operator if no node was found for long. While SLURM does not work, another alarm
+    calls him.
     """
     if not slurm_is_healthy(context.ledger):
         book.forget_missed()  # the time without a node starts when SLURM works again
@@ -67,7 +67,7 @@ def _missed(context: WorkerContext, book: Registrations, why: str) -> None:
 
 def _left_out(partition: str, specs: PartitionHardware) -> str:
     states = Counter(node.state for node in specs.left_out)
-    counted = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+    counts = [f"{number} {state}" for state, number in sorted(states.items())]
     if specs.hidden_nodes:
-        counted = ", ".join(filter(None, [counted, f"{specs.hidden_nodes} that SLURM does not show"]))
-    return f"no node of the partition {partition!r} works: it has {counted or 'none'}"
+        counts.append(f"{specs.hidden_nodes} that SLURM does not show")
+    return f"no node of the partition {partition!r} works: it has {', '.join(counts) or 'none'}"

@@ -34,25 +34,28 @@ def _is_time(benchmarks: MeasuredState) -> bool:
 
 def _news_of_machines(situation: RegistrationInput, newest: Offer) -> list[str]:
     """Return which machines need a measurement. The registered machines may not be those of the last run."""
-    if not (situation.settled and situation.unmeasured):
+    if not situation.settled or not situation.unmeasured:
         return []
+    news = machine_differences(newest.machines, situation.machines)
+    if news:
+        return news
     runs_are_known = bool(situation.benchmarks.measured)
-    others = ["other nodes work than were measured"] if runs_are_known else []
-    return machine_differences(newest.machines, situation.machines) or others
+    return ["other nodes work than were measured"] if runs_are_known else []
 
 
 def _news_of_terms(situation: RegistrationInput, newest: Offer) -> list[str]:
-    """Return what has changed in prices and operator's labels since the last run; if that is not known, since the
-    registration. New prices do not wait for a run: they may be registered by now.
+    """Return what has changed in prices and operator's labels since the registration. New prices do not wait for a run,
+    so they may be registered by now; then this returns only that they have changed since the last run, if that is
+    known.
     """
     pricing_digest = situation.benchmarks.pricing_digest
     if pricing_digest == situation.pricing_digest:
         return []
     labels = merged(situation.kept_labels, situation.operator, situation.override)
     news = price_differences(newest.prices, situation.prices) + label_differences(dict(newest.labels), labels)
-    return news or (
-        ["the prices or the operator's labels are others than when it was measured"] if pricing_digest else []
-    )
+    if news:
+        return news
+    return ["the prices or the operator's labels are others than when it was measured"] if pricing_digest else []
 
 
 def after_asking_for_a_run(situation: RegistrationInput) -> RegistrationInput:

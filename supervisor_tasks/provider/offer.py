@@ -120,7 +120,7 @@ def price_warnings(prices: Prices, reference: Prices) -> list[str]:
     """Return a line for each odd price: at least a hundred times the usual one, or at most a hundredth."""
     usual = reference.named()
     return [
-        f"the {name} price is {format_credits(wei)} credits a minute; usual are {format_credits(usual[name])}: is it meant so?"
+        f"the {name} price is {format_credits(wei)} credits a minute; usual are {format_credits(usual[name])}: check the settings"
         for name, wei in prices.named().items()
         if wei >= FAR_OFF * usual[name] or FAR_OFF * wei <= usual[name]
     ]
@@ -136,7 +136,7 @@ def normalised_labels(given: Mapping[str, str]) -> dict[str, str]:
     labels = dict[str, str]()
     for key, value in given.items():
         name, text = normalised(key), normalised(value)
-        if not (name and text):
+        if not name or not text:
             raise ValueError(f"labels whose keys and values have a letter or a digit (unlike {key}={value})")
         if name in labels:
             raise ValueError(f"each label once (two of them are called {name})")
@@ -148,15 +148,20 @@ def label_texts(values: Mapping[str, float | str]) -> dict[str, str]:
     """Return results of benchmarks as labels: numbers with two decimals. A result that is empty or zero as a label is
     left out.
     """
-    texts = {key: normalised(value) if isinstance(value, str) else number_text(value) for key, value in values.items()}
-    return {key: text for key, text in texts.items() if text and text != number_text(0)}
+    texts = dict[str, str]()
+    for key, value in values.items():
+        text = normalised(value) if isinstance(value, str) else number_text(value)
+        if text and text != number_text(0):
+            texts[key] = text
+    return texts
 
 
 def merged(machine: Mapping[str, str], operator: Mapping[str, str], override: Collection[str]) -> dict[str, str]:
     """Return the machine's labels and the operator's. For a key that both have, the operator's counts only if it is in
     `override`.
     """
-    return {**operator, **machine, **{key: operator[key] for key in override if key in operator}}
+    overriding = {key: operator[key] for key in override if key in operator}
+    return {**operator, **machine, **overriding}
 
 
 def shadowed_labels(machine: Mapping[str, str], operator: Mapping[str, str], override: Collection[str]) -> list[str]:
@@ -186,10 +191,11 @@ def differences(known: Offer, offered: Offer) -> list[str]:
 
 
 def machine_differences(known: Sequence[Machine], offered: Sequence[Machine]) -> list[str]:
-    """Return how many nodes are gone, and how many came, by their kind."""
+    """Return how many nodes of each kind are missing in the offer, and how many are new in it."""
     before, after = Counter(known), Counter(offered)
-    gone = [f"{number} nodes less with {kind}" for kind, number in sorted((before - after).items())]
-    return gone + [f"{number} nodes more with {kind}" for kind, number in sorted((after - before).items())]
+    less = [f"{number} nodes less with {kind}" for kind, number in sorted((before - after).items())]
+    more = [f"{number} nodes more with {kind}" for kind, number in sorted((after - before).items())]
+    return less + more
 
 
 def price_differences(known: Prices, offered: Prices) -> list[str]:

@@ -1,4 +1,4 @@
-"""Register: send the provider's offer to the contract, and report to the operator how the grid takes it."""
+"""Register: send the provider's offer to the contract, and report to the operator whether the grid accepts it."""
 
 import secrets
 from dataclasses import replace
@@ -62,13 +62,17 @@ def _register(context: WorkerContext) -> bool:
     situation = _measure(context, book, replace(seen, memory=remembered(seen)))
     book.keep(situation.memory)
     decision = decide(situation)
-    write = None if decision.action is not Action.REGISTER else _estimated(context, decision)
-    _tell(context, book, situation, decision, write if isinstance(write, Refused) else None)
+    write = None
+    if decision.action is Action.REGISTER:
+        write = _estimated(context, decision)
+    _report(context, book, situation, decision, write if isinstance(write, Refused) else None)
     if isinstance(write, NoEstimateError):
         raise write
+    is_served = decision.action is Action.NOTHING
     if isinstance(write, Write):
         _send(context, book, situation, decision, write)
-    if seen.asked and (decision.action is Action.NOTHING or isinstance(write, Write)):
+        is_served = True
+    if seen.asked and is_served:
         book.served(REGISTRATION_REQUESTED, seen.asked)
     return False
 
@@ -102,13 +106,13 @@ def _situation(context: WorkerContext, book: Registrations) -> RegistrationInput
 
 
 def _benchmarks(context: WorkerContext) -> MeasuredState:
-    """Collect the state of the benchmarks. Labels are read last. If a run ends meanwhile, none of its labels is missed,
+    """Collect the state of the benchmarks. Labels are read last: if a run ends meanwhile, none of its labels is missed,
     and no label counts as no longer measured.
     """
     side, runs = context.offer, context.ledger.benchmarks
     under_way, last = runs.under_way(), runs.run()
     ended_at = None if last is None else last["ended_at"]
-    pricing_digest, ended, measured = runs.pricing_digest(), still_measured(runs.ended()), runs.measured()
+    pricing_digest, measured_machines, measured = runs.pricing_digest(), still_measured(runs.ended()), runs.measured()
     return MeasuredState(
         enabled=side.benchmarks_enabled,
         under_way=under_way is not None,
@@ -117,23 +121,27 @@ def _benchmarks(context: WorkerContext) -> MeasuredState:
         labels=label_texts(labels_of(latest_of(measured))),
         of=_results(measured),
         known=frozenset(label for one in measured for label in one.labels),
-        measured=ended,
+        measured=measured_machines,
         pricing_digest=pricing_digest,
     )
 
 
 def _results(measured: list[StoredMeasurement]) -> dict[str, Results]:
-    """Return what was measured on each set of machines."""
+    """Return what was measured on each set of machines, by its digest."""
     everywhere = latest_of(measured)
-    found = dict[str, Results]()
-    for machines in {one.hardware_digest for one in measured if one.hardware_digest is not None}:
-        here = latest_of(one for one in measured if one.hardware_digest == machines)
-        found[machines] = Results(label_texts(labels_of(here)), staying_labels(here, everywhere))
-    return found
+    of_machines = dict[str, list[StoredMeasurement]]()
+    for one in measured:
+        if one.hardware_digest is not None:
+            of_machines.setdefault(one.hardware_digest, []).append(one)
+    results = dict[str, Results]()
+    for hardware_digest, measurements in of_machines.items():
+        here = latest_of(measurements)
+        results[hardware_digest] = Results(label_texts(labels_of(here)), staying_labels(here, everywhere))
+    return results
 
 
 def _measure(context: WorkerContext, book: Registrations, situation: RegistrationInput) -> RegistrationInput:
-    """Ask for a run if one is due. A run that the operator asks for waits until the current run has ended."""
+    """Request a run if one is due. A run that the operator requests waits until the current run has ended."""
     wanted = situation.asked_to_measure
     if wanted and not situation.benchmarks.enabled:
         log.info("run_not_asked_for", why="BENCHMARK_DISABLE")
@@ -180,7 +188,9 @@ def _send(
 
 
 def _wanted_alarms(now: RegistrationStatus, decision: RegistrationDecision, refusal: Refused | None) -> set[AlarmName]:
-    wanted = {CALLS_FOR_AN_OPERATOR[now]} if now in CALLS_FOR_AN_OPERATOR else set[AlarmName]()
+    wanted = set[AlarmName]()
+    if now in CALLS_FOR_AN_OPERATOR:
+        wanted.add(CALLS_FOR_AN_OPERATOR[now])
     if decision.turned_down:
         wanted.add(AlarmName.PROVIDER_REJECTED)
     if refusal is not None or decision.given_up:
@@ -188,24 +198,22 @@ def _wanted_alarms(now: RegistrationStatus, decision: RegistrationDecision, refu
     return wanted
 
 
-def _tell(
+def _report(
     context: WorkerContext,
     book: Registrations,
     situation: RegistrationInput,
     decision: RegistrationDecision,
     refusal: Refused | None,
 ) -> None:
-    """Store the standing, and call the operator for what he must know."""
+    """Store the standing and the decision, and raise or clear the alarms about them."""
     now = standing(situation)
     was = book.learn_standing(now)
     if was is not None:
         log.info("provider_standing", standing=now.value, was=was or None, claims=now.claims, why=decision.why)
     book.record_decision(_document(context, situation, decision, refusal))
+    if not situation.benchmarks.enabled:  # the operator has disabled benchmarks: no run will clear this alarm
+        context.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)
     wanted = _wanted_alarms(now, decision, refusal)
-    if not situation.benchmarks.enabled:
-        context.ledger.alarms.off(
-            AlarmName.BENCHMARK_FAILED
-        )  # the operator has disabled benchmarks: no run will follow
     details = {"standing": now.value, "why": decision.why if refusal is None else str(refusal)}
     for name in (AlarmName.PROVIDER_BANNED, AlarmName.PROVIDER_REJECTED, AlarmName.REGISTRATION_REFUSED):
         if name in wanted:

@@ -136,8 +136,8 @@ def still_measured(ended: Sequence[CompletedRun]) -> frozenset[str]:
 class MeasuredState:
     """The state of the benchmarks. `labels` are the latest good results, `of` those of each set of machines, and
     `known` the keys of all that the last runs measured. `measured` are the machines that need no measurement, empty if
-    no run is known. `pricing_digest` are those of the last run whose pricing_digest are known. `every_s` 0 means no
-    schedule, and `ended_s_ago` None means that there never was a run.
+    no run is known. `pricing_digest` is that of the last run for which it is known. `every_s` 0 means no schedule, and
+    `ended_s_ago` None means that there never was a run.
     """
 
     enabled: bool
@@ -175,9 +175,14 @@ class RegistrationInput:
     def kept_labels(self) -> dict[str, str]:
         """The benchmark labels that the contract has. Labels that the operator gave himself do not count as such."""
         newest = self.on_offer.newest
-        labels = {} if newest is None else dict(newest.labels)
-        ours = self.memory.operator
-        return {key: text for key, text in labels.items() if BENCHMARK_KEY.fullmatch(key) and ours.get(key) != text}
+        if newest is None:
+            return {}
+        kept = dict[str, str]()
+        for key, text in newest.labels:
+            is_operators = self.memory.operator.get(key) == text
+            if BENCHMARK_KEY.fullmatch(key) and not is_operators:
+                kept[key] = text
+        return kept
 
     @property
     def machine_labels(self) -> dict[str, str]:
@@ -185,11 +190,12 @@ class RegistrationInput:
         and only for machines like those that were measured. A label that was measured once and is not any more is
         removed. A label that this ledger has never seen measured stays, because the ledger may be new.
         """
-        kept, known = self.kept_labels, self.benchmarks.known
+        kept, measured_keys = self.kept_labels, self.benchmarks.known
         if self.benchmarks.under_way:
             return kept
-        found = self._results
-        return {key: text for key, text in kept.items() if key not in known or key in found.stay} | dict(found.labels)
+        results = self._results
+        removed = measured_keys - results.stay
+        return {key: text for key, text in kept.items() if key not in removed} | dict(results.labels)
 
     @property
     def _results(self) -> Results:
@@ -208,9 +214,9 @@ class RegistrationInput:
     @property
     def unmeasured(self) -> bool:
         """Whether these machines still need a measurement."""
-        return self.benchmarks.enabled and (
-            self.benchmarks.under_way or machines_digest(self.machines) not in self.benchmarks.measured
-        )
+        if not self.benchmarks.enabled:
+            return False
+        return self.benchmarks.under_way or machines_digest(self.machines) not in self.benchmarks.measured
 
     @property
     def pricing_digest(self) -> str:
@@ -255,8 +261,11 @@ def remembered(situation: RegistrationInput) -> RegistrationRecord:
     """
     memory, chain = situation.memory, situation.on_offer
     there = chain.digests
-    gone = set[str]() if chain.waiting is not None or situation.too_early else _taken_back(situation) - there
-    rejected = [known for known in memory.rejected if known not in there | gone] + sorted(gone)
+    turned_down = set[str]()
+    if chain.waiting is None and not situation.too_early:
+        turned_down = _taken_back(situation) - there
+    still_rejected = [digest_ for digest_ in memory.rejected if digest_ not in there | turned_down]
+    rejected = still_rejected + sorted(turned_down)
     approved = memory.approved
     if chain.registered is not None:
         approved = chain.registered.digest
@@ -268,17 +277,23 @@ def remembered(situation: RegistrationInput) -> RegistrationRecord:
 
 
 def _accepted(memory: RegistrationRecord, chain: OnChainOffers) -> bool:
+    """Whether the offer that was sent last has been in force."""
     if chain.registered is not None and chain.registered.digest == memory.sent:
         return True
-    waits = chain.waiting is not None and chain.waiting.digest == memory.sent
-    return memory.accepted and not waits
+    if chain.waiting is not None and chain.waiting.digest == memory.sent:
+        return False
+    return memory.accepted
 
 
 def _taken_back(situation: RegistrationInput) -> set[str]:
+    """The digests of the offers that the contract would have if the grid had not turned them down."""
     memory, chain = situation.memory, situation.on_offer
-    was_sent = memory.sent if situation.fate.mined_block is not None and not memory.accepted else ""
-    was_approved = memory.approved if chain.registered is None and not situation.fate.open else ""
-    return {was_sent, was_approved} - {""}
+    taken_back = set[str]()
+    if situation.fate.mined_block is not None and not memory.accepted:
+        taken_back.add(memory.sent)
+    if chain.registered is None and not situation.fate.open:
+        taken_back.add(memory.approved)
+    return taken_back - {""}
 
 
 def standing(situation: RegistrationInput) -> RegistrationStatus:
@@ -316,17 +331,22 @@ def decide(situation: RegistrationInput) -> RegistrationDecision:
         return obstacle
     assert offer is not None  # noqa: S101  an obstacle
     if newest is not None and newest.digest == offer.digest:
-        waits = "waits for approval" if situation.on_offer.waiting is not None else "is in force"
-        return RegistrationDecision(
-            Action.NOTHING, "; ".join(filter(None, [f"what is offered {waits}", held_back])), offer
-        )
-    if not situation.asked and (turned_down := _turned_down(situation, offer)) is not None:
+        state = "waits for approval" if situation.on_offer.waiting is not None else "is in force"
+        return RegistrationDecision(Action.NOTHING, _joined(f"what is offered {state}", held_back), offer)
+    turned_down = None if situation.asked else _turned_down(situation, offer)
+    if turned_down is not None:
         return turned_down
     news = ["nothing is registered"] if newest is None else differences(newest, offer)
-    return RegistrationDecision(Action.REGISTER, "; ".join(filter(None, [*news, held_back])), offer)
+    return RegistrationDecision(Action.REGISTER, _joined(*news, held_back), offer)
+
+
+def _joined(*reasons: str) -> str:
+    """The reasons that are not empty, in one line."""
+    return "; ".join(filter(None, reasons))
 
 
 def _obstacle(situation: RegistrationInput, offer: Offer | None) -> RegistrationDecision | None:
+    """Return what prevents sending an offer now; None if nothing does."""
     if situation.fate.open:
         return RegistrationDecision(Action.WAIT, "a registration is under way: its transaction is not mined yet", offer)
     if situation.on_offer.banned:
@@ -364,7 +384,7 @@ def _turned_down(situation: RegistrationInput, offer: Offer) -> RegistrationDeci
         why = "the grid has turned this offer down: change it, or ask again by `supervisor provider register`"
         return RegistrationDecision(Action.WAIT, why, offer, turned_down=True)
     if memory.sent == offer.digest and memory.tries >= MAX_TRIES:
-        why = f"it was sent {memory.tries} times in vain: see `supervisor tx list`, then `supervisor provider register`"
+        why = f"{memory.tries} transactions with it have failed: see `supervisor tx list`, then `supervisor provider register`"
         return RegistrationDecision(Action.WAIT, why, offer, given_up=True)
     return None
 
@@ -372,5 +392,6 @@ def _turned_down(situation: RegistrationInput, offer: Offer) -> RegistrationDeci
 def after_sending(situation: RegistrationInput, offer: Offer, intent: str) -> RegistrationRecord:
     """Return the memory after an offer was sent."""
     memory = situation.memory
-    tries = memory.tries + 1 if memory.sent == offer.digest and not situation.asked else 1
+    is_repeated = memory.sent == offer.digest and not situation.asked
+    tries = memory.tries + 1 if is_repeated else 1
     return replace(memory, sent=offer.digest, intent=intent, tries=tries, accepted=False, operator=situation.operator)

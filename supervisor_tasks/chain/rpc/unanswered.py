@@ -3,9 +3,7 @@
 import time
 from collections.abc import Callable
 
-COUNTED_S = (
-    10.0  # the most that counts between two failures: in a longer gap there was no try, which might have succeeded
-)
+COUNTED_S = 10.0  # the most that counts between two failures: a longer gap had no try, and a try might have succeeded
 
 
 class Unanswered:
