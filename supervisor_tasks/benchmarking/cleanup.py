@@ -1,4 +1,4 @@
-"""Old benchmarks: when a worker starts, cancel our jobs that an ended run or a lost ledger has left in SLURM."""
+"""Old benchmarks: after a worker's start, cancel our jobs that an ended run or a lost ledger has left in SLURM."""
 
 import structlog
 
@@ -17,10 +17,10 @@ BENCHMARK_CLEANUP_REQUESTED = Fact("benchmark.cleanup_requested", FLAG)  # a wor
 
 
 def cancel_old_benchmarks(context: WorkerContext) -> None:
-    """If a worker has started since the last time, cancel the jobs in SLURM that have our benchmarks' names. It looks
-    at the users that they run as or have run as, and leaves out the jobs of the current run. Until a worker of the
-    chain queue has stored the provider's address, it does nothing; a later call does it. Raises SlurmUnavailableError
-    or SshUnavailableError.
+    """If a worker has started since the last time, cancel the jobs in SLURM that have our benchmarks' names. This looks
+    at the jobs of the users that benchmarks run as or have run as, and leaves out the jobs of the current run. Until a
+    worker of the chain queue has stored the provider's address, it does nothing; a later call does it. Raises
+    SlurmUnavailableError or SshUnavailableError.
     """
     ledger, slurm = context.ledger, context.slurm
     wanted, provider = ledger.facts.get(BENCHMARK_CLEANUP_REQUESTED), ledger.facts.get(PROVIDER)
@@ -28,15 +28,15 @@ def cancel_old_benchmarks(context: WorkerContext) -> None:
         return
     beginning, book = name_beginning(provider, ledger.cluster), BenchmarkStore(ledger.engine, ledger.cluster)
     users = book.users() | {slurm.benchmark_user}
-    found = [
-        job
-        for job in slurm.cluster.list_all().values()
-        if job.user in users and is_named(job.name, beginning) and job.seen.phase is not Phase.ENDED
-    ]
+    benchmarks = list[SqueueRow]()
+    for job in slurm.cluster.list_all().values():
+        is_ours = job.user in users and is_named(job.name, beginning)
+        if is_ours and job.seen.phase is not Phase.ENDED:
+            benchmarks.append(job)
     # Read after SLURM's list: a name is in the ledger before SLURM gets it.
-    keep = book.names_under_way() if found else frozenset()
-    for job in found:
-        if job.name not in keep:
+    current = book.names_under_way() if benchmarks else frozenset()
+    for job in benchmarks:
+        if job.name not in current:
             _cancel(slurm.cluster, job)
     ledger.facts.clear(BENCHMARK_CLEANUP_REQUESTED)
 

@@ -1,8 +1,8 @@
-"""The life of a benchmark run: its states, its next step, and how its jobs are named and submitted. Pure.
+"""A benchmark run: its states, its next step, and how its jobs are named and submitted. Pure.
 
 A run measures one benchmark after the other, each as one SLURM job. It goes by small steps, and another worker may
-begin each of them again. The ledger has what is known. SLURM is asked for the rest under the job's name, which no other
-job has. During an outage of SLURM the run waits. A benchmark that does not work is recorded with its reason, and the
+begin each of them again. The ledger has what is known; the worker asks SLURM for the rest under the job's name, which no
+other job has. During an outage of SLURM the run waits. A benchmark that does not work is recorded with its reason, and the
 others go on.
 """
 
@@ -16,7 +16,7 @@ from supervisor_tasks.jobs.model import SlurmId
 
 MAX_OUTPUT = 10_000_000  # bytes that are read from the end of a job's output
 NICE = 10_000  # below the jobs of customers
-REFUSED_S = 60.0  # without a login as the user; then an alarm is raised
+REFUSED_S = 60.0  # for how long the login node refuses the user before an alarm is raised
 LOGIN_AGAIN_AT_LEAST_S, LOGIN_AGAIN_AT_MOST_S = 2.0, 60.0
 CLEAN_AGAIN_S = 30.0
 CLEAN_GIVEN_UP_S = 15 * 60.0  # after the job's end; a file that stays must not keep a run from its end
@@ -150,7 +150,9 @@ class RunStep(StrEnum):
 def next_step(run: BenchmarkRun, measurements: Sequence[Measurement]) -> tuple[RunStep, Measurement | None] | None:
     """Return the step to do now, and its benchmark if it has one; None means that the run waits."""
     if run.state is RunState.ASKED:
-        return (RunStep.FINISH if run.cancel_reason is not None else RunStep.BEGIN), None
+        if run.cancel_reason is not None:
+            return RunStep.FINISH, None
+        return RunStep.BEGIN, None
     dirty = [one for one in measurements if _is_dirty(one)]
     for one in dirty:
         if one.due_in_s <= 0:
@@ -158,21 +160,25 @@ def next_step(run: BenchmarkRun, measurements: Sequence[Measurement]) -> tuple[R
     for one in measurements:
         if one.stage.open:
             return _step_of(run, one)
-    return None if dirty else (RunStep.FINISH, None)
+    if dirty:
+        return None
+    return RunStep.FINISH, None
 
 
 def _is_dirty(one: Measurement) -> bool:
     """Whether the files of a measurement that has ended may still be on the cluster."""
-    return not one.stage.open and not one.cleaned and _was_called(one)
+    return not one.stage.open and not one.cleaned and _may_have_reached_slurm(one)
 
 
 def _step_of(run: BenchmarkRun, one: Measurement) -> tuple[RunStep, Measurement] | None:
     """Return the step of a measurement that has not ended; None means that it waits."""
     if one.stage is BenchmarkState.WAITING:
-        return (RunStep.SKIP if run.cancel_reason is not None else RunStep.SUBMIT), one
+        step = RunStep.SUBMIT if run.cancel_reason is None else RunStep.SKIP
+        return step, one
     if one.due_in_s > 0:
         return None
-    return (RunStep.READ if one.stage is BenchmarkState.ENDED else RunStep.LOOK), one
+    step = RunStep.READ if one.stage is BenchmarkState.ENDED else RunStep.LOOK
+    return step, one
 
 
 def login_again_in_s(refused_for_s: float) -> float:
@@ -189,9 +195,9 @@ def cleanup_expired(run: BenchmarkRun, one: Measurement) -> bool:
     return run.cancel_reason is not None or one.ended_s_ago >= CLEAN_GIVEN_UP_S
 
 
-def _was_called(one: Measurement) -> bool:
-    """Whether SLURM may have had it. If not, there is nothing to clean, and the login node may not even let its user
-    in.
+def _may_have_reached_slurm(one: Measurement) -> bool:
+    """Whether SLURM may have had the job. If not, there is nothing to clean, and the login node may not even let its
+    user in.
     """
     return one.stage is not BenchmarkState.CANCELLED or one.slurm_id is not None or math.isfinite(one.called_s_ago)
 
@@ -239,14 +245,14 @@ def sbatch(path: str, one: Measurement, *, partition: str) -> list[str]:
 
 
 def batch_script(one: Measurement) -> bytes:
-    """Return the script as sbatch reads it. However it ends, the last line of its output shows that. Its body is a
+    """Return the script as sbatch reads it. The last line of its output shows with which status it ended. Its body is a
     subshell, whose exit and traps are its own, and in which sbatch looks for no #SBATCH lines.
     """
     interpreter, body = "#!/bin/bash", one.script
     if body.startswith("#!"):
         interpreter, _, body = body.partition("\n")
-    told = f'status=$?; echo; echo "{one.job_name} ended $status"; exit $status'
-    return f"{interpreter}\n(\n{body}\n)\n{told}\n".encode()
+    report_end = f'status=$?; echo; echo "{one.job_name} ended $status"; exit $status'
+    return f"{interpreter}\n(\n{body}\n)\n{report_end}\n".encode()
 
 
 def given(one: Measurement, option: str) -> str:

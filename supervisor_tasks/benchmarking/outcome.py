@@ -87,7 +87,7 @@ def counts_nodes(one: Measurement, record: JobRecord | None) -> bool:
 
 
 def waits_long(one: Measurement, record: JobRecord | None) -> bool:
-    """Whether an alarm is raised: the partition is busy, or something is wrong that only he can see."""
+    """Whether an alarm is raised: the partition is busy, or something is wrong that only the operator can see."""
     return _waited_s(one, record) > LONG_WAIT_S
 
 
@@ -95,8 +95,12 @@ def too_few_nodes(one: Measurement, specs: PartitionHardware) -> str:
     """Return what is missing; empty if nothing is. Nodes that SLURM does not show count as working: the job may wait
     for them.
     """
-    wanted, named = int(given(one, "nodes") or 1), given(one, "nodelist")
-    working = [node.name for node in specs.in_order if node.works and (not named or node.name in named.split(","))]
+    wanted = int(given(one, "nodes") or 1)
+    working = [node.name for node in specs.in_order if node.works]
+    nodelist = given(one, "nodelist")
+    if nodelist:
+        named = nodelist.split(",")
+        working = [name for name in working if name in named]
     if len(working) + specs.hidden_nodes >= wanted:
         return ""
     return f"it needs {wanted} nodes, {len(working)} work"
@@ -104,8 +108,9 @@ def too_few_nodes(one: Measurement, specs: PartitionHardware) -> str:
 
 def _waited_s(one: Measurement, record: JobRecord | None) -> float:
     """How long the job has waited in SLURM, as far as is known."""
-    waits = record is not None and record.phase is Phase.WAITING and math.isfinite(one.called_s_ago)
-    return one.called_s_ago if waits else 0.0
+    if record is None or record.phase is not Phase.WAITING:
+        return 0.0
+    return one.called_s_ago if math.isfinite(one.called_s_ago) else 0.0
 
 
 def after_cancel(
@@ -117,17 +122,13 @@ def after_cancel(
     refused: str,
 ) -> MeasurementUpdate:
     """Return what follows once SLURM was asked to end a job, because it waits in vain or because the run must end.
-    `refused` is why SLURM did not end it. Then a job that waits is left behind, and one that runs is awaited: it ends
-    by its time limit.
+    `refused` is why SLURM did not end it. Then the run leaves a waiting job behind, and waits for a running one: that
+    ends by its time limit.
     """
     stays = f"it could not be cancelled: {refused}" if refused else ""
     if cancel_reason is None:
-        return replace(
-            change,
-            stage=BenchmarkState.FAILED,
-            poll_delay_s=0.0,
-            reason="; ".join(filter(None, (cannot_start, stays))),
-        )
+        reason = "; ".join(filter(None, (cannot_start, stays)))
+        return replace(change, stage=BenchmarkState.FAILED, poll_delay_s=0.0, reason=reason)
     if refused and record is not None and record.phase is Phase.WAITING:
         return replace(change, stage=BenchmarkState.CANCELLED, poll_delay_s=0.0, reason=f"{cancel_reason}; {stays}")
     return replace(change, poll_delay_s=MAX_LOOK_S if refused else FIRST_LOOK_S, reason=stays)
@@ -148,9 +149,9 @@ def end_reported(name: str, output: bytes | None) -> tuple[int, bytes] | None:
     """
     if output is None:
         return None
-    body, found, rest = output.rpartition(f"\n{name} ended ".encode())
+    body, separator, rest = output.rpartition(f"\n{name} ended ".encode())
     status = re.match(rb"(\d{1,3})\n", rest)
-    if not found or status is None:
+    if not separator or status is None:
         return None
     return int(status[1]), body + rest[status.end() :]
 
@@ -165,11 +166,9 @@ def why_failed(one: Measurement, output: bytes | None) -> str | None:
             return ""
         if one.ended_s_ago < OUTPUT_LATE_S:
             return None
-        return (
-            "no output came back: whom the benchmark runs as needs a home folder that nodes and login node share"
-            if output is None
-            else "the output is not whole: its last line is missing"
-        )
+        if output is None:
+            return "no output came back: the benchmark's user needs a home folder that nodes and login node share"
+        return "the output is not whole: its last line is missing"
     if one.slurm_state == "":
         if reported is None:
             return "SLURM has forgotten the job, and its output does not tell how it ended"
@@ -190,15 +189,16 @@ def cut_short(one: Measurement, failed: str | None, cancel_reason: str | None) -
 
 
 def unsound(values: Mapping[str, Value]) -> str:
-    """Return what is wrong with values that a parser found; empty if nothing is. No number is made up, and none is
-    registered that cannot be a measurement.
+    """Return what is wrong with values that a parser found; empty if nothing is. A number that cannot be a measurement
+    is not registered.
     """
     if not values:
         return "the output holds no result"
-    wrong = [
-        f"{label} is {value}"
-        for label, value in values.items()
-        if (isinstance(value, str) and not value.strip())
-        or (not isinstance(value, str) and not (math.isfinite(value) and value > 0))
-    ]
-    return "; ".join(wrong)
+    return "; ".join(f"{label} is {value}" for label, value in values.items() if not _is_sound(value))
+
+
+def _is_sound(value: Value) -> bool:
+    """Whether a value can be a result: a text that is not empty, or a number above zero."""
+    if isinstance(value, str):
+        return bool(value.strip())
+    return math.isfinite(value) and value > 0

@@ -12,7 +12,7 @@ from supervisor_tasks.slurm.hardware import PartitionHardware
 
 
 def plan_of(settings: Settings, specs: PartitionHardware, nonce: str) -> Plan:
-    """Return the plan. Raises ValueError with what does not fit, such as UCX devices for another number of nodes."""
+    """Return the plan. Raises ValueError for settings that do not fit, such as UCX devices for another number of nodes."""
     return Plan(
         mode=Mode(settings.benchmark_mode),
         partition=settings.slurm_partition,
@@ -58,9 +58,11 @@ def jobs_of(plan: Plan, suite: Iterable[Benchmark], sbatch_flags: tuple[str, ...
 
 
 def _time_limit_min(settings: Settings, specs: PartitionHardware) -> int:
-    """No more than the partition allows: SLURM would accept a longer job, and let it wait without end."""
-    wanted = max(math.ceil(settings.benchmark_time_limit / 60), 1)
-    return wanted if not specs.max_time_min else min(wanted, specs.max_time_min)
+    """The limit in the settings, but no more than the partition allows: SLURM would accept a longer job, and let it wait
+    without end.
+    """
+    wanted_min = max(math.ceil(settings.benchmark_time_limit / 60), 1)
+    return min(wanted_min, specs.max_time_min) if specs.max_time_min else wanted_min
 
 
 def _ucx(settings: Settings, specs: PartitionHardware) -> Ucx:

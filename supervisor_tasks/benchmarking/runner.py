@@ -60,12 +60,8 @@ log = structlog.get_logger()
 
 OUTPUT_AGAIN_S = 2.0
 DISABLED = "BENCHMARK_DISABLE is set"
-LOG_IN_OR_END = (
-    RunStep.SUBMIT,
-    RunStep.READ,
-    RunStep.SKIP,
-    RunStep.FINISH,
-)  # after these the user was let in, or need not log in
+# After these steps the login node has let the user in, or he need not log in.
+LOG_IN_OR_END = (RunStep.SUBMIT, RunStep.READ, RunStep.SKIP, RunStep.FINISH)
 LET_IN = (
     "let this user log in with the supervisor's key (`--allow` of plugins/authorized_keys.py), or set BENCHMARK_RUN_AS to"
     " another one; `supervisor benchmark cancel` ends the run"
@@ -77,7 +73,7 @@ class ImpossibleRunError(TransientError):
 
 
 def benchmark(context: WorkerContext) -> None:
-    """Take the current run, if its effect is due, as far as it goes now. The worker that leases the effect does it."""
+    """Do what can be done now for the current run, if its effect is due. The worker that leases the effect does it."""
     with record_run(context.ledger, "benchmark"):
         for effect in context.ledger.effects.lease([EffectKind.BENCHMARK], 1):
             with given_back_on_failure(context.ledger, [effect]):
@@ -105,17 +101,19 @@ def _advance(context: WorkerContext, effect: OpenEffect) -> None:
 
 
 def _step(context: WorkerContext, run: BenchmarkRun, waits: dict[int, float]) -> bool:
-    """Do one step. Returns False if there is none now. `waits` has the seconds for which each measurement has to wait
+    """Do one step. Returns False if there is none now. `waits` has the seconds until the next step of each measurement
     that had a step already.
     """
     if context.benchmarking.disabled and run.cancel_reason is None:
         context.ledger.benchmarks.cancel(DISABLED)
         return True
-    known = [replace(one, due_in_s=waits.get(one.id, 0.0)) for one in context.ledger.benchmarks.measurements(run)]
-    found = next_step(run, known)
-    if found is None:
+    measurements = [
+        replace(one, due_in_s=waits.get(one.id, 0.0)) for one in context.ledger.benchmarks.measurements(run)
+    ]
+    next_ = next_step(run, measurements)
+    if next_ is None:
         return False
-    step, one = found
+    step, one = next_
     wait_s = _do(context, run, step, one)
     if one is not None:
         waits[one.id] = wait_s
@@ -134,7 +132,10 @@ def _do(context: WorkerContext, run: BenchmarkRun, step: RunStep, one: Measureme
             raise SlurmUnavailableError("SLURM is not known to work at the moment; nothing is begun")
     if one is not None:
         return HANDLERS[step](context, run, one)
-    (_begin if step is RunStep.BEGIN else _finish)(context, run)
+    if step is RunStep.BEGIN:
+        _begin(context, run)
+    else:
+        _finish(context, run)
     return 0.0
 
 
@@ -206,9 +207,11 @@ def _submit(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> floa
 
 
 def _start(context: WorkerContext, one: Measurement) -> Measurement | None:
+    """Store that the job is submitted now. Returns None if another worker was faster, or the run was cancelled."""
     user = context.benchmarking.jobs.user
-    mine = context.ledger.benchmarks.start_submission(one, user)
-    return replace(one, stage=BenchmarkState.SUBMITTING, run_as=user) if mine else None
+    if not context.ledger.benchmarks.start_submission(one, user):
+        return None
+    return replace(one, stage=BenchmarkState.SUBMITTING, run_as=user)
 
 
 def _hand_over(context: WorkerContext, one: Measurement, clock: LoginClock, begun_s: float) -> None:
@@ -259,9 +262,11 @@ def _ended_by_us(
     change: MeasurementUpdate,
     slurm_id: SlurmId,
 ) -> MeasurementUpdate:
-    """Have SLURM end a job that waits in vain, or whose run must end."""
-    counted = run.cancel_reason is None and counts_nodes(one, record)
-    cannot_start = blocked_reason(one, record, context.slurm.nodes.specs() if counted else None)
+    """Have SLURM end a job that cannot start, or whose run must end."""
+    specs = None
+    if run.cancel_reason is None and counts_nodes(one, record):
+        specs = context.slurm.nodes.specs()
+    cannot_start = blocked_reason(one, record, specs)
     if not cannot_start and run.cancel_reason is None:
         return change
     refused = _cancel(context, one, slurm_id)
@@ -271,8 +276,8 @@ def _ended_by_us(
 def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     """Read the job's output, and decide."""
     output = context.benchmarking.jobs.output(one)
-    failed, told = why_failed(one, output), end_reported(one.job_name, output)
-    body = output if told is None else told[1]
+    failed, end = why_failed(one, output), end_reported(one.job_name, output)
+    body = output if end is None else end[1]
     if cut_short(one, failed, run.cancel_reason):
         _decide(context, one, Verdict(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or "", output=body))
     elif failed is None:
@@ -286,13 +291,13 @@ def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
 
 def _parsed(context: WorkerContext, run: BenchmarkRun, one: Measurement, body: bytes) -> Verdict:
     """The verdict that follows from a benchmark's output."""
-    known = context.benchmarking.suite.get(one.benchmark)
-    if known is None:
+    definition = context.benchmarking.suite.get(one.benchmark)
+    if definition is None:
         return Verdict(
             stage=BenchmarkState.FAILED, reason="this version of the supervisor knows no such benchmark", output=body
         )
     try:
-        reading = known.parse(body, run.token)
+        reading = definition.parse(body, run.token)
     except UnreadableOutputError as error:
         return Verdict(stage=BenchmarkState.FAILED, reason=str(error), output=body)
     except Exception as error:
@@ -310,7 +315,9 @@ def _parsed(context: WorkerContext, run: BenchmarkRun, one: Measurement, body: b
     if reading.empty and reading.left_out:
         return replace(verdict, stage=BenchmarkState.LEFT_OUT, reason="; ".join(sorted(set(reading.left_out.values()))))
     problem = unsound(labels)
-    return replace(verdict, stage=BenchmarkState.FAILED, labels={}, reason=problem) if problem else verdict
+    if problem:
+        return replace(verdict, stage=BenchmarkState.FAILED, labels={}, reason=problem)
+    return verdict
 
 
 def _skip(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
@@ -343,12 +350,11 @@ HANDLERS: Mapping[RunStep, Callable[[WorkerContext, BenchmarkRun, Measurement], 
 }
 
 
-# --- SLURM
-# --------------------------------------------------------------------------------------------------------------
+# --- SLURM --------------------------------------------------------------------------------------------------------------
 
 
 def _record(context: WorkerContext, one: Measurement) -> JobRecord | None:
-    """The job as slurmctld has it. There is one; if there ever are more, the first one counts, and the others are
+    """The job as slurmctld has it. If slurmctld has several with this name, the first one counts, and the others are
     cancelled.
     """
     named = [job.seen for job in context.benchmarking.jobs.listed(one) if job.name == one.job_name]
@@ -371,14 +377,13 @@ def _cancel(context: WorkerContext, one: Measurement, slurm_id: SlurmId) -> str:
 
 
 def _names_begin(context: WorkerContext) -> str:
-    known = context.ledger.facts.get(PROVIDER)
-    if known is None:
+    provider = context.ledger.facts.get(PROVIDER)
+    if provider is None:
         raise ProviderUnknownError("no worker of the chain queue has stored yet which address this provider has")
-    return model.name_beginning(known, context.ledger.cluster)
+    return model.name_beginning(provider, context.ledger.cluster)
 
 
-# --- writing down
-# -------------------------------------------------------------------------------------------------------
+# --- storing results ----------------------------------------------------------------------------------------------------
 
 
 def _change(context: WorkerContext, one: Measurement, change: MeasurementUpdate) -> None:
@@ -392,6 +397,6 @@ def _decide(context: WorkerContext, one: Measurement, verdict: Verdict) -> None:
 
 
 def _report(one: Measurement, stage: BenchmarkState, **about: object) -> None:
-    tell = log.warning if stage is BenchmarkState.FAILED else log.info
+    write_log = log.warning if stage is BenchmarkState.FAILED else log.info
     shown = {name: value for name, value in about.items() if value not in (None, "", {})}
-    tell(f"benchmark_{stage.value.lower()}", run=one.run_id, benchmark=one.benchmark, **shown)
+    write_log(f"benchmark_{stage.value.lower()}", run=one.run_id, benchmark=one.benchmark, **shown)

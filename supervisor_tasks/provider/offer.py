@@ -118,12 +118,15 @@ def parse_credits(text: str) -> int:
 
 def price_warnings(prices: Prices, reference: Prices) -> list[str]:
     """Return a line for each odd price: at least a hundred times the usual one, or at most a hundredth."""
-    usual = reference.named()
-    return [
-        f"the {name} price is {format_credits(wei)} credits a minute; usual are {format_credits(usual[name])}: check the settings"
-        for name, wei in prices.named().items()
-        if wei >= FAR_OFF * usual[name] or FAR_OFF * wei <= usual[name]
-    ]
+    usual, warnings = reference.named(), list[str]()
+    for name, wei in prices.named().items():
+        is_odd = wei >= FAR_OFF * usual[name] or FAR_OFF * wei <= usual[name]
+        if is_odd:
+            price, usual_price = format_credits(wei), format_credits(usual[name])
+            warnings.append(
+                f"the {name} price is {price} credits a minute; usual are {usual_price}: check the settings"
+            )
+    return warnings
 
 
 # --- labels -------------------------------------------------------------------------------------------------------------

@@ -264,7 +264,7 @@ def remembered(situation: RegistrationInput) -> RegistrationRecord:
     turned_down = set[str]()
     if chain.waiting is None and not situation.too_early:
         turned_down = _taken_back(situation) - there
-    still_rejected = [digest_ for digest_ in memory.rejected if digest_ not in there | turned_down]
+    still_rejected = [offer_digest for offer_digest in memory.rejected if offer_digest not in there | turned_down]
     rejected = still_rejected + sorted(turned_down)
     approved = memory.approved
     if chain.registered is not None:
