@@ -29,7 +29,7 @@ from supervisor_tasks.jobs.model import Address
 
 TIMEOUT_S = 10
 TRIES = 10  # to get a number that no other process takes at the same moment
-NUMBERS_APART = 50
+NUMBERS_APART = 50  # below this are the random distances between the numbers of two tries
 ADDRESS = re.compile("0x[0-9a-f]{40}")
 ASSIGNED_BY_THE_SERVER = -1  # 389ds's DNA plugin replaces it with a free number
 BUSY = {3, 51, 52, 80}  # time limit, busy, unavailable, other: a retry may help
@@ -90,19 +90,21 @@ class AccountForm:
             "homeDirectory": _filled(self.home_directory, customer),
             "loginShell": self.login_shell,
         }
-        sites = {name: _all_filled(texts, customer) for name, texts in self.attributes.items()}
-        replaced = _lower(sites)
-        return {name: value for name, value in usual.items() if name.lower() not in replaced} | sites
+        own = {name: _all_filled(texts, customer) for name, texts in self.attributes.items()}
+        replaced = _lower(own)
+        return {name: value for name, value in usual.items() if name.lower() not in replaced} | own
 
     def of_own_group(self, customer: Address, gid_number: int) -> dict[str, object]:
         """Return the attributes of the customer's own group without its object classes."""
-        usual: dict[str, object] = {"cn": customer, "gidNumber": gid_number}
-        return usual | ({"member": self.dn(customer)} if "groupofnames" in _lower(self.own_group_classes) else {})
+        attributes: dict[str, object] = {"cn": customer, "gidNumber": gid_number}
+        if "groupofnames" in _lower(self.own_group_classes):
+            attributes["member"] = self.dn(customer)
+        return attributes
 
 
 def _checked(customer: Address) -> str:
     if not ADDRESS.fullmatch(customer):
-        raise ValueError(f"{customer!r} is no address of 0x and 40 lowercase hex digits")
+        raise ValueError(f"{customer!r} is not an address of 0x and 40 lowercase hex digits")
     return customer
 
 
@@ -115,7 +117,7 @@ def _filled(template: str, customer: Address) -> str:
 
 
 def _lower(names: Iterable[str]) -> set[str]:
-    """Return the names in lower case, because a directory ignores case in names."""
+    """Return the names in lower case, because a directory ignores the case of names."""
     return {name.lower() for name in names}
 
 
@@ -158,7 +160,8 @@ class Directory:
 
     def _tls(self) -> Tls:
         ca = None if self.ca_path is None else str(self.ca_path)
-        return Tls(validate=ssl.CERT_REQUIRED if self.verified else ssl.CERT_NONE, ca_certs_file=ca)
+        validate = ssl.CERT_REQUIRED if self.verified else ssl.CERT_NONE
+        return Tls(validate=validate, ca_certs_file=ca)
 
 
 @dataclass(slots=True)
@@ -171,7 +174,7 @@ class Session:
     _skipped: int = 0  # numbers to skip, so that two processes that collided take different ones
 
     def ensure(self, customer: Address) -> None:
-        """Make sure that the customer has an account with its own number, has its own group if the site wants one, and
+        """Make sure that the customer has an account with its own number, has his own group if the site wants one, and
         is a member of the group of the users who may use the cluster. An account that is not a member yet was never
         used. Raises DirectoryUnavailableError or DirectoryRefusedError.
         """
@@ -202,9 +205,8 @@ class Session:
         group, classes = self.form.own_group_dn(customer), list(self.form.own_group_classes)
         self.connection.add(group, classes, self.form.of_own_group(customer, uid_number))  # type: ignore[no-untyped-call]
         self._require(f"group {group}", RESULT_ENTRY_ALREADY_EXISTS)
-        if (
-            self.connection.result["result"] == RESULT_ENTRY_ALREADY_EXISTS
-        ):  # the group of an earlier account with another number
+        if self.connection.result["result"] == RESULT_ENTRY_ALREADY_EXISTS:
+            # It may be the group of an earlier account, which had another number.
             self._set_gid_number(group, uid_number)
 
     def _set_gid_number(self, dn: str, number: int) -> None:
@@ -227,7 +229,7 @@ class Session:
         return bool(self.connection.compare(group, attribute, member))  # type: ignore[no-untyped-call]
 
     def _add_with_own_number(self, dn: str, customer: Address) -> None:
-        """Add the account with its own uid number. Processes with another ledger may assign numbers in this directory
+        """Add the account with its own uid number. Processes with another ledger may assign numbers in this directory,
         too. So this checks the number after it took it. Two processes that took the same number both give it back, and
         take other numbers at random distances.
         """
@@ -238,19 +240,20 @@ class Session:
             self._delete(dn)
             self._highest = None
             self._skipped += secrets.randbelow(NUMBERS_APART)
-        raise DirectoryUnavailableError(f"entry {dn}: others took the same uid number {TRIES} times")
+        raise DirectoryUnavailableError(f"entry {dn}: other processes took the same uid number {TRIES} times")
 
     def _shares_number(self, customer: Address) -> bool:
-        """Whether another account has this account's number, or another group has it where each account has its own
-        group. False where the server assigns the numbers, because the server prevents that.
+        """Whether another account has this account's number; where each account has its own group, also whether another
+        group has it. False where the server assigns the numbers, because the server prevents that.
         """
         if self.form.first_uid_number is None:
             return False
         self.connection.search(self.form.dn(customer), "(uidNumber=*)", BASE, attributes=["uidNumber"])
         numbers = [int(value) for entry in self.connection.response or [] for value in _values(entry, "uidNumber")]
-        return any(self._is_anothers(number, customer) for number in numbers)
+        return any(self._another_has(number, customer) for number in numbers)
 
-    def _is_anothers(self, number: int, customer: Address) -> bool:
+    def _another_has(self, number: int, customer: Address) -> bool:
+        """Whether another account, or another customer's own group, has the number."""
         if self._has(f"(&(uidNumber={number})(!(uid={customer})))", self.form.people_dn):
             return True
         if self.form.gid_number is not None:
@@ -290,8 +293,8 @@ class Session:
     def _taken(self, attribute: str, where: str) -> list[int]:
         """Return all numbers in use. A directory's limit may end the list early, and ldap3 does not raise for that."""
         search = self.connection.extend.standard.paged_search
-        found = search(where, f"({attribute}=*)", SUBTREE, attributes=[attribute], paged_size=500, generator=True)
-        numbers = [int(value) for entry in found for value in _values(entry, attribute)]
+        entries = search(where, f"({attribute}=*)", SUBTREE, attributes=[attribute], paged_size=500, generator=True)
+        numbers = [int(value) for entry in entries for value in _values(entry, attribute)]
         self._require(f"every {attribute} below {where}", RESULT_NO_SUCH_OBJECT)
         return numbers
 
@@ -318,8 +321,10 @@ def _values(entry: dict[str, Any], attribute: str) -> list[bytes]:
 
 def _raise_for(connection: Connection, what: str) -> None:
     result = connection.result
-    said = f"{what}: {result['description']} ({result['result']}) {result['message']}".rstrip()
-    raise (DirectoryUnavailableError if result["result"] in BUSY else DirectoryRefusedError)(said)
+    text = f"{what}: {result['description']} ({result['result']}) {result['message']}".rstrip()
+    if result["result"] in BUSY:
+        raise DirectoryUnavailableError(text)
+    raise DirectoryRefusedError(text)
 
 
 @contextmanager
@@ -330,7 +335,8 @@ def _translated(what: str) -> Iterator[None]:
     except LDAPBindError as error:
         raise DirectoryRefusedError(f"{what}: {error}") from error
     except LDAPCommunicationError as error:
-        kind = DirectoryRefusedError if "certificate" in str(error).lower() else DirectoryUnavailableError
+        is_certificate_error = "certificate" in str(error).lower()
+        kind = DirectoryRefusedError if is_certificate_error else DirectoryUnavailableError
         raise kind(f"{what}: {error}") from error
     except LDAPException as error:
         raise DirectoryRefusedError(f"{what}: {error!r}") from error

@@ -1,7 +1,7 @@
-"""Accounts: every customer who asks the grid for a job gets an account in the site's directory, for any provider.
+"""Accounts: each customer who requests a job from the grid, of any provider, gets an account in the site's directory.
 
 A customer who needs an account is an effect of the outbox, with the address as its subject. The effect stays in the ledger
-when it is done, so a customer who asks again opens no second one.
+when it is done, so a second request of the customer adds no second effect.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ NO_DIRECTORY_AGAIN_S = 86400.0
 
 
 def make_accounts(context: WorkerContext) -> None:
-    """Read which customers have asked for a job since the last time, and make the accounts that are due. One worker of
+    """Read which customers have requested a job since the last time, and make the accounts that are due. One worker of
     the cluster at a time does this. Of all clusters with this database, only one worker at a time writes to a
     directory, so that no uid number is given twice.
     """
@@ -51,25 +51,31 @@ def make_accounts(context: WorkerContext) -> None:
 
 
 def _make_accounts(context: WorkerContext, directory: "Directory") -> bool:
-    more = _listen(context)
-    with try_advisory_lock(context.ledger.engine, directory_lock(directory.name)) as mine:
-        return (mine and _make(context.ledger, directory)) or more
+    """Do one step; returns whether there is more to do."""
+    more_blocks = _read_requests(context)
+    with try_advisory_lock(context.ledger.engine, directory_lock(directory.name)) as has_lock:
+        made_accounts = has_lock and _make(context.ledger, directory)
+    return made_accounts or more_blocks
 
 
-def _listen(context: WorkerContext) -> bool:
-    """Commit which customers have asked, and up to which block they were read. Blocks that a reorganisation may drop
-    are read again; an unneeded account does no harm. A new ledger begins at the present block, as the scan does.
+def _read_requests(context: WorkerContext) -> bool:
+    """Commit which customers have requested a job, and up to which block the requests were read. Returns whether there
+    are more blocks. Blocks that a reorganisation may drop are read again; an unneeded account does no harm. A new ledger
+    begins at the present block, as the scan does.
     """
     chain, ledger = context.chain, context.ledger
     head, cursor = blocks.head(chain.contract.rpc), ledger.cursors.of(STREAM)
-    known = head - 1 if cursor is None else cursor[0]
-    if head <= known:
+    if cursor is None:
+        read_up_to = last = head - 1
+    else:
+        read_up_to = cursor[0]
+        last = min(read_up_to, max(head - chain.confirmations, -1))
+    if head <= read_up_to:
         return False
-    last = known if cursor is None else min(known, max(head - chain.confirmations, -1))
     customers = set[Address]()
-    while last <= known:
-        last, some = chain.reach.ask(partial(_customers, chain.contract, last + 1, head))
-        customers.update(some)
+    while last <= read_up_to:
+        last, requesters = chain.reach.ask(partial(_customers, chain.contract, last + 1, head))
+        customers.update(requesters)
     with ledger.engine.begin() as connection:
         request(connection, ledger.cluster, EffectKind.ACCOUNT, sorted(customers))
         ledger.cursors.set(connection, STREAM, last, "")
@@ -77,7 +83,7 @@ def _listen(context: WorkerContext) -> bool:
 
 
 def _customers(contract: Contract, first: int, head: int, most_blocks: int) -> tuple[int, list[Address]]:
-    """Return the last of so many blocks, and the customers who have asked in them."""
+    """Return the last of these blocks, at most `most_blocks`, and the customers who requested a job in them."""
     last = min(head, first + most_blocks - 1)
     return last, contract.customers(first, last)
 
@@ -93,7 +99,7 @@ def _make(ledger: Ledger, directory: "Directory") -> bool:
                 for effect in effects:
                     _make_one(ledger, session, effect)
         except DirectoryRefusedError as error:
-            _refused(ledger, effects, error)  # those that are left: the directory does not let us in
+            _postpone_refused(ledger, effects, error)  # those that are left: the directory does not let us in
         except DirectoryUnavailableError as error:
             raise TransientError(f"{DIRECTORY_AWAY}{error}") from error
     return True
@@ -104,7 +110,7 @@ def _make_one(ledger: Ledger, session: "Session", effect: OpenEffect) -> None:
     try:
         session.ensure(customer)
     except DirectoryRefusedError as error:
-        _refused(ledger, [effect], error)
+        _postpone_refused(ledger, [effect], error)
     except DirectoryUnavailableError:
         raise
     except Exception as error:
@@ -115,7 +121,9 @@ def _make_one(ledger: Ledger, session: "Session", effect: OpenEffect) -> None:
         log.info("account_created", customer=customer)
 
 
-def _refused(ledger: Ledger, effects: Sequence[OpenEffect], error: DirectoryRefusedError) -> None:
-    """Give accounts back that the directory refuses. They are never parked: the operator changes settings there."""
+def _postpone_refused(ledger: Ledger, effects: Sequence[OpenEffect], error: DirectoryRefusedError) -> None:
+    """Postpone the accounts that the directory refuses. They are never parked: the operator must change settings of the
+    worker or the directory.
+    """
     log.warning("accounts_refused", customers=[effect.subject for effect in effects[:5]], error=str(error))
     ledger.effects.postpone(effects, REFUSED_AGAIN_S, f"{DIRECTORY_REFUSES}{error}")
