@@ -166,8 +166,12 @@ def next_step(run: BenchmarkRun, measurements: Sequence[Measurement]) -> tuple[R
 
 
 def _is_dirty(one: Measurement) -> bool:
-    """Whether the files of a measurement that has ended may still be on the cluster."""
-    return not one.stage.open and not one.cleaned and _may_have_reached_slurm(one)
+    """Whether the files of a measurement that has ended may still be on the cluster. If SLURM never had the job, there
+    is nothing to clean, and the login node may not even let its user in.
+    """
+    if one.stage.open or one.cleaned:
+        return False
+    return one.stage is not BenchmarkState.CANCELLED or one.slurm_id is not None or math.isfinite(one.called_s_ago)
 
 
 def _step_of(run: BenchmarkRun, one: Measurement) -> tuple[RunStep, Measurement] | None:
@@ -193,13 +197,6 @@ def cleanup_expired(run: BenchmarkRun, one: Measurement) -> bool:
     enough.
     """
     return run.cancel_reason is not None or one.ended_s_ago >= CLEAN_GIVEN_UP_S
-
-
-def _may_have_reached_slurm(one: Measurement) -> bool:
-    """Whether SLURM may have had the job. If not, there is nothing to clean, and the login node may not even let its
-    user in.
-    """
-    return one.stage is not BenchmarkState.CANCELLED or one.slurm_id is not None or math.isfinite(one.called_s_ago)
 
 
 # --- names --------------------------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def after_cancel(
     cancel_reason: str | None,
     refused: str,
 ) -> MeasurementUpdate:
-    """Return what follows once SLURM was asked to end a job, because it waits in vain or because the run must end.
+    """Return what follows once SLURM was asked to end a job, because it cannot start or because the run must end.
     `refused` is why SLURM did not end it. Then the run leaves a waiting job behind, and waits for a running one: that
     ends by its time limit.
     """

@@ -119,11 +119,11 @@ def read_range(rpc: Rpc, first_kept: int, last: int, logs: Call) -> BlockRange:
     return BlockRange(blocks, tuple(entries))
 
 
-def last_common_block(known: Collection[tuple[int, str]], now: Mapping[int, str]) -> int | None:
-    """The highest known block up to which all hashes are unchanged; None when the first one has changed. Pure."""
-    first_lost = min((number for number, known_hash in known if now.get(number) != known_hash), default=inf)
-    kept = [number for number, _ in known if number < first_lost]
-    return max(kept, default=None)
+def last_common_block(stored: Collection[tuple[int, str]], current: Mapping[int, str]) -> int | None:
+    """The highest stored block up to which all hashes are unchanged; None when the first one has changed. Pure."""
+    first_lost = min((number for number, stored_hash in stored if current.get(number) != stored_hash), default=inf)
+    common = [number for number, _ in stored if number < first_lost]
+    return max(common, default=None)
 
 
 def is_behind(head: int, known: Mapping[int, str]) -> bool:

@@ -162,7 +162,7 @@ class _Provider(WebSocketProvider):
         """Report an announcement to the listener, if its form is right."""
         kind, content = self._names.get(message.subscription), message.announced
         if kind == HEADS and isinstance(content, dict):
-            number = content.get("number")
+            number: Any = content.get("number")
             if is_block_number(number):
                 self._listener.head(int(number, 16))
         elif kind == LOGS and LOG(content):

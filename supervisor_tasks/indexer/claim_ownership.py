@@ -36,7 +36,7 @@ def drop_foreign_claims(ledger: Ledger, contract: Contract, happened: Sequence[C
 def classify_claims(
     ledger: Ledger, contract: Contract, happened: Sequence[ChainEvent], *, old: bool = False
 ) -> tuple[list[ChainEvent], list[OthersClaim]]:
-    """The events without the claims of other ledgers; and those claims. A claim that bears our tag, or a tag that
+    """The events without the claims of other ledgers; and those claims. A claim that carries our tag, or a tag that
     was taken over, is ours even when the ledger has forgotten it (a backup was restored). A claim without any tag was
     made by hand, and this ledger runs its job. `claim_known_to_ledger` is false for all of these. With `old`, the node
     may have forgotten a transaction; its claim then counts as one without a tag.
@@ -74,7 +74,7 @@ def _split_claims(
 
 
 def _tags(contract: Contract, hashes: Sequence[str], old: bool) -> dict[str, bytes | None]:
-    """The tag that each transaction bears; None without one. Raises RpcUnavailableError when the node does not know a
+    """The tag that each transaction carries; None without one. Raises RpcUnavailableError when the node does not know a
     transaction that is not `old`.
     """
     answers = contract.rpc.batch([("eth_getTransactionByHash", (tx_hash,)) for tx_hash in hashes])

@@ -23,29 +23,29 @@ class RewindError(PermanentError):
     """The ledger cannot be taken back to that block."""
 
 
-def look_for_fork(context: WorkerContext, head: int, known: dict[int, str]) -> bool:
+def look_for_fork(context: WorkerContext, head: int, kept_hashes: dict[int, str]) -> bool:
     """Whether the blocks that were read are unchanged. If not, take back what was read above the fork, or call the
     operator when the fork is too deep.
     """
     rpc = context.chain.contract.rpc
-    top = max(known)
-    if blocks.blocks_at(rpc, [top])[top].hash == known[top]:
+    top = max(kept_hashes)
+    if blocks.blocks_at(rpc, [top])[top].hash == kept_hashes[top]:
         return True
-    now = blocks.hashes_at(rpc, known)
-    _take_back(context, head, top, blocks.last_common_block(known.items(), now))
+    current_hashes = blocks.hashes_at(rpc, kept_hashes)
+    _take_back(context, head, top, blocks.last_common_block(kept_hashes.items(), current_hashes))
     return False
 
 
-def look_for_lost_receipts(context: WorkerContext, head: int, known: dict[int, str], read_up_to: int) -> bool:
+def look_for_lost_receipts(context: WorkerContext, head: int, kept_hashes: dict[int, str], read_up_to: int) -> bool:
     """Whether all our transactions were mined in blocks that are still on the chain. If not, take back what was read
     from the first lost block on. A receipt may be of a block that was lost before the scan came to it, or may be
     committed late. Call this before the next blocks are read: where the ledger has no hash of a block, the node is
     asked, and its answer about blocks that are not kept is final.
     """
-    kept, rpc = context.chain.blocks, context.chain.contract.rpc
-    mined = kept.mined_in(min(read_up_to, head - kept.kept), min(head, read_up_to + context.chain.reach.blocks))
-    now = known | blocks.hashes_at(rpc, {number for number, _ in mined} - known.keys())
-    lost = [number for number, mined_hash in mined if now[number] != mined_hash]
+    store, rpc = context.chain.blocks, context.chain.contract.rpc
+    mined = store.mined_in(min(read_up_to, head - store.kept), min(head, read_up_to + context.chain.reach.blocks))
+    hashes = kept_hashes | blocks.hashes_at(rpc, {number for number, _ in mined} - kept_hashes.keys())
+    lost = [number for number, mined_hash in mined if hashes[number] != mined_hash]
     if lost:
         _take_back(context, head, max(lost), min(lost) - 1)
     return not lost
@@ -125,9 +125,9 @@ def _take_back(context: WorkerContext, head: int, top: int, fork: int | None) ->
 
 
 def _last_common_block(context: WorkerContext, head: int) -> int | None:
-    known = context.chain.blocks.last_mined_in() | set(context.chain.blocks.known().items())
-    now = blocks.hashes_at(context.chain.contract.rpc, {number for number, _ in known if number <= head})
-    return blocks.last_common_block(known, now)
+    stored = context.chain.blocks.last_mined_in() | set(context.chain.blocks.known().items())
+    current_hashes = blocks.hashes_at(context.chain.contract.rpc, {number for number, _ in stored if number <= head})
+    return blocks.last_common_block(stored, current_hashes)
 
 
 def _changes(

@@ -51,15 +51,17 @@ def _scan(context: WorkerContext) -> bool:
 def _step(context: WorkerContext) -> bool:
     """Do one step; returns whether there is more to do. A node that is behind is not read."""
     chain, ledger = context.chain, context.ledger
-    head, known, cursor = blocks.head(chain.contract.rpc), chain.blocks.known(), ledger.cursors.of(CONTRACT_STREAM)
+    head = blocks.head(chain.contract.rpc)
+    kept_hashes = chain.blocks.known()
+    cursor = ledger.cursors.of(CONTRACT_STREAM)
     _show_lag(context, head, cursor[0] if cursor else head)
-    if blocks.is_behind(head, known):
-        log.info("node_behind", head=head, read_up_to=max(known))
-        _stand_still(context, AlarmName.NODE_BEHIND, max(known), head=head)
+    if blocks.is_behind(head, kept_hashes):
+        log.info("node_behind", head=head, read_up_to=max(kept_hashes))
+        _stand_still(context, AlarmName.NODE_BEHIND, max(kept_hashes), head=head)
         return False
     ledger.alarms.off(AlarmName.NODE_BEHIND)
     try:
-        more = _read_on(context, head, known, cursor)
+        more = _read_on(context, head, kept_hashes, cursor)
     except SupervisorError as error:
         _stand_still(
             context,
@@ -80,35 +82,35 @@ def _stand_still(context: WorkerContext, alarm: AlarmName, read_up_to: int, **se
 
 
 def _standstill(context: WorkerContext, alarm: AlarmName) -> Condition:
-    """The condition of a scan that stands still. A node that is behind and one that answers with errors stop the scan
-    alike, so the time goes on from one to the other.
+    """The condition of a scan that stands still. A node that is behind stops the scan, and so does one that answers with
+    errors: the time goes on when the one follows the other.
     """
     return Condition(context.ledger, alarm, STILL_S, name=AlarmName.CHAIN_SCAN_STALLED.value)
 
 
-def _read_on(context: WorkerContext, head: int, known: dict[int, str], cursor: tuple[int, str] | None) -> bool:
+def _read_on(context: WorkerContext, head: int, kept_hashes: dict[int, str], cursor: tuple[int, str] | None) -> bool:
     """Do one step with a node that has what was read already; returns whether there is more to do."""
     chain, ledger = context.chain, context.ledger
-    if known and not look_for_fork(context, head, known):
-        return max(known) > max(chain.blocks.known(), default=0)
+    if kept_hashes and not look_for_fork(context, head, kept_hashes):
+        return max(kept_hashes) > max(chain.blocks.known(), default=0)
     read_up_to = head - 1 if cursor is None else cursor[0]
-    if not look_for_lost_receipts(context, head, known, read_up_to):
+    if not look_for_lost_receipts(context, head, kept_hashes, read_up_to):
         return False
     last = head
     if read_up_to < head:
-        last = _read(context, known, read_up_to + 1, head)
+        last = _read(context, kept_hashes, read_up_to + 1, head)
     ledger.alarms.off(AlarmName.REORGANISED_TOO_DEEP)
     if last == head:
         end_doubts(context, head)
     return read_up_to < last < head
 
 
-def _read(context: WorkerContext, known: dict[int, str], first: int, head: int) -> int:
+def _read(context: WorkerContext, kept_hashes: dict[int, str], first: int, head: int) -> int:
     """Commit the events of some blocks, the number of the last block, and the hashes of the blocks that may still be
     lost; returns that number. Blocks whose events no second endpoint shows are left for the next time.
     """
     ledger, contract = context.ledger, context.chain.contract
-    stretch = context.chain.reach.ask(partial(_stretch, context, known, first, head))
+    stretch = context.chain.reach.ask(partial(_stretch, context, kept_hashes, first, head))
     happened = decode_logs(ledger, contract, stretch.logs)
     doubted = unconfirmed(ledger, contract, happened)
     if doubted:
@@ -116,7 +118,7 @@ def _read(context: WorkerContext, known: dict[int, str], first: int, head: int) 
         log.info("waits_for_a_second_endpoint", transactions=len(doubted), read_up_to=last_certain)
         if last_certain < first:
             return first - 1
-        stretch = context.chain.reach.ask(partial(_stretch, context, known, first, last_certain))
+        stretch = context.chain.reach.ask(partial(_stretch, context, kept_hashes, first, last_certain))
         happened = decode_logs(ledger, contract, stretch.logs)
     last = stretch.blocks[-1].number
 
@@ -153,11 +155,13 @@ def _show_lag(context: WorkerContext, head: int, read_up_to: int) -> None:
     CHAIN_LAG.labels(chain_id).set(max(head - read_up_to, 0))
 
 
-def _stretch(context: WorkerContext, known: dict[int, str], first: int, head: int, most_blocks: int) -> BlockRange:
+def _stretch(
+    context: WorkerContext, kept_hashes: dict[int, str], first: int, head: int, most_blocks: int
+) -> BlockRange:
     contract, last = context.chain.contract, min(head, first + most_blocks - 1)
-    first_kept = min(last, max(first if known else 0, head + 1 - context.chain.blocks.kept))
+    first_kept = min(last, max(first if kept_hashes else 0, head + 1 - context.chain.blocks.kept))
     stretch = blocks.read_range(contract.rpc, first_kept, last, contract.logs_call(first, last))
-    before = known.get(first_kept - 1)
+    before = kept_hashes.get(first_kept - 1)
     if before is not None and stretch.blocks[0].parent != before:
         raise BetweenForksError(f"block {first_kept} does not follow the one that was read before it")
     return stretch

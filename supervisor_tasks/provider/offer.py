@@ -184,26 +184,26 @@ def sorted_labels(labels: Mapping[str, str]) -> Labels:
 # --- differences --------------------------------------------------------------------------------------------------------
 
 
-def differences(known: Offer, offered: Offer) -> list[str]:
-    """Return a line for each thing that is new in an offer."""
+def differences(old: Offer, offered: Offer) -> list[str]:
+    """Return a line for each difference of an offer from an old one."""
     return [
-        *machine_differences(known.machines, offered.machines),
-        *price_differences(known.prices, offered.prices),
-        *label_differences(dict(known.labels), dict(offered.labels)),
+        *machine_differences(old.machines, offered.machines),
+        *price_differences(old.prices, offered.prices),
+        *label_differences(dict(old.labels), dict(offered.labels)),
     ]
 
 
-def machine_differences(known: Sequence[Machine], offered: Sequence[Machine]) -> list[str]:
+def machine_differences(old: Sequence[Machine], offered: Sequence[Machine]) -> list[str]:
     """Return how many nodes of each kind are missing in the offer, and how many are new in it."""
-    before, after = Counter(known), Counter(offered)
+    before, after = Counter(old), Counter(offered)
     less = [f"{number} nodes less with {kind}" for kind, number in sorted((before - after).items())]
     more = [f"{number} nodes more with {kind}" for kind, number in sorted((after - before).items())]
     return less + more
 
 
-def price_differences(known: Prices, offered: Prices) -> list[str]:
+def price_differences(old: Prices, offered: Prices) -> list[str]:
     """Return the prices that have changed, in credits."""
-    before = known.named()
+    before = old.named()
     return [
         f"the {name} price was {format_credits(before[name])} credits a minute, is {format_credits(wei)}"
         for name, wei in offered.named().items()
@@ -211,10 +211,10 @@ def price_differences(known: Prices, offered: Prices) -> list[str]:
     ]
 
 
-def label_differences(known: Mapping[str, str], offered: Mapping[str, str]) -> list[str]:
-    """Return the labels that have changed, come or gone."""
-    changed = sorted(key for key in known.keys() | offered.keys() if known.get(key) != offered.get(key))
-    return [f"the label {key} was {_shown(known.get(key))}, is {_shown(offered.get(key))}" for key in changed]
+def label_differences(old: Mapping[str, str], offered: Mapping[str, str]) -> list[str]:
+    """Return the labels that are new, changed or removed."""
+    changed = sorted(key for key in old.keys() | offered.keys() if old.get(key) != offered.get(key))
+    return [f"the label {key} was {_shown(old.get(key))}, is {_shown(offered.get(key))}" for key in changed]
 
 
 def _shown(value: str | None) -> str:

@@ -31,7 +31,7 @@ LOOK_WAIT_S = 2 * LOOK_DEADLINE_S  # for another thread's look: to connect, and 
 LOOKS_ALONE = 30  # looks in a row with an endpoint alone far ahead of others; then the others are believed
 REFUSES_S = 60.0  # how long an endpoint that refused what others answered is asked after them
 MENDED_S = 90.0  # how long it must refuse nothing after a refusal, to count as one that works
-MEMORY_S = 60.0  # how long the head of an endpoint that is gone sets what the others should have
+MEMORY_S = 60.0  # how long others must reach the head of an endpoint that does not answer any more
 
 
 class Health(StrEnum):
@@ -59,7 +59,7 @@ class EndpointProbe:
     head: int = 0
     head_age_s: float = 0.0
     is_implausibly_ahead: bool = False  # see AheadTracker
-    refused: bool = False  # whether it lately refused what others answered
+    refused: bool = False  # whether it recently refused what others answered
 
 
 def healths(seen: Sequence[EndpointProbe], chain_id: int) -> list[Health]:
