@@ -1,4 +1,4 @@
-"""The directory (LDAP) in which customers get their accounts: interfaces.md, section 7.
+"""The directory (LDAP) in which customers get their accounts: docs/explanation/accounts.md.
 
 An existing account (result 68) and an existing member (result 20) count as success, so a repeated call has the same
 effect as one call.

@@ -157,9 +157,7 @@ def end_reported(name: str, output: bytes | None) -> tuple[int, bytes] | None:
 
 
 def why_failed(one: Measurement, output: bytes | None) -> str | None:
-    """Return why what a job left cannot be a measurement; empty if it can; None as long as its output may still be on
-    its way.
-    """
+    """Return why a job's output cannot be a measurement; empty if it can; None while its output may still arrive."""
     reported = end_reported(one.job_name, output)
     if one.slurm_state == COMPLETED:
         if reported is not None:
@@ -181,8 +179,8 @@ def why_failed(one: Measurement, output: bytes | None) -> str | None:
 
 
 def cut_short(one: Measurement, failed: str | None, cancel_reason: str | None) -> bool:
-    """Whether nothing of a job counts because its run had to end. What had completed by then was measured, and stays.
-    `failed` is the result of `why_failed`.
+    """Whether a job does not count because its run had to end. A job that had completed by then counts. `failed` is the
+    result of `why_failed`.
     """
     completed = one.slurm_state == COMPLETED or (one.slurm_state == "" and failed == "")
     return cancel_reason is not None and not completed

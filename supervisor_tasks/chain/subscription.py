@@ -1,7 +1,7 @@
 """What a node announces over WebSocket: new heads, and logs of the contracts.
 
-An announcement only wakes threads: nothing that is announced is recorded. So of a message only a block's number is
-kept, or one log whose form is right. A hostile node costs bounded memory (a message has a greatest size, few messages
+An announcement only wakes threads: nothing that is announced is recorded. So only a block's number, or one log of the
+right form, is kept of a message. A hostile node costs bounded memory (a message has a greatest size, few messages
 wait, and web3's caches get answers to our own requests only) and bounded time (a limited number of messages a second is
 read). A redirect is an error, as over HTTP.
 """

@@ -329,7 +329,7 @@ def decide(situation: RegistrationInput) -> RegistrationDecision:
     obstacle = _obstacle(situation, offer)
     if obstacle is not None:
         return obstacle
-    assert offer is not None  # noqa: S101  an obstacle
+    assert offer is not None  # noqa: S101  otherwise there is an obstacle
     if newest is not None and newest.digest == offer.digest:
         state = "waits for approval" if situation.on_offer.waiting is not None else "is in force"
         return RegistrationDecision(Action.NOTHING, _joined(f"what is offered {state}", held_back), offer)

@@ -60,7 +60,7 @@ class Pending:
     blocks: int
     nonce_conflict_age_s: float | None
     nothing: bool = False  # its present bytes only use up the nonce
-    unclassified_age_s: float = 0.0  # for how long it was next to be mined and was refused for an UNCLASSIFIED one
+    unclassified_age_s: float = 0.0  # for how long it was next to be mined and was refused for an UNCLASSIFIED reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,13 +140,12 @@ def _cancel_nonces(context: WorkerContext, entries: Sequence[Sent], state: Accou
 
 def _send_again(context: WorkerContext, waiting: Sequence[Sent], plan: ResubmissionPlan) -> None:
     """Send the same bytes, the lowest nonce first. When a node misses an earlier nonce, send all earlier ones too."""
-    chosen = {entry.id for entry in plan[PendingAction.SEND]}
-    for entry in plan[PendingAction.FEE_CAP_REACHED] + plan[PendingAction.INSUFFICIENT_FUNDS]:
-        if stale(entry.accepted, entry.sent_age_s):
-            chosen.add(entry.id)
-    before = _highest_after_a_gap(plan[PendingAction.SEND])
+    unchanged = plan[PendingAction.FEE_CAP_REACHED] + plan[PendingAction.INSUFFICIENT_FUNDS]
+    due = plan[PendingAction.SEND] + [entry for entry in unchanged if stale(entry.accepted, entry.sent_age_s)]
+    after_gap = _highest_after_a_gap(plan[PendingAction.SEND])
     excluded = {entry.id for kind in NOT_SENT_AGAIN for entry in plan[kind]}
-    chosen |= {entry.id for entry in waiting if entry.nonce < before} - excluded
+    earlier = [entry for entry in waiting if entry.nonce < after_gap and entry.id not in excluded]
+    chosen = {entry.id for entry in due + earlier}
     context.chain.wallet.send_again([entry for entry in waiting if entry.id in chosen])
 
 

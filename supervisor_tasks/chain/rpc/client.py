@@ -54,8 +54,8 @@ class BatchRefusedError(RpcUnavailableError):
 
 
 class _PlainJson(HTTPProvider):
-    """Encodes a batch as one JSON text. web3 encodes each call alone, and looks in it for bytes and attributes. Our calls
-    have none of these, and for a batch of a thousand calls this takes as long as the node takes to answer.
+    """Encodes a batch as one JSON text. web3 encodes each call alone, and looks in it for bytes and attributes, which our
+    calls do not have. For a batch of a thousand calls, web3 takes as long as the node takes to answer.
     """
 
     def encode_batch_rpc_request(self, requests: Sequence[tuple[RPCEndpoint, Any]]) -> bytes:
