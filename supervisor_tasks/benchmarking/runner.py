@@ -276,14 +276,14 @@ def _ended_by_us(
 def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     """Read the job's output, and decide."""
     output = context.benchmarking.jobs.output(one)
-    failed, end = why_failed(one, output), end_reported(one.job_name, output)
+    failure, end = why_failed(one, output), end_reported(one.job_name, output)
     body = output if end is None else end[1]
-    if cut_short(one, failed, run.cancel_reason):
+    if cut_short(one, failure, run.cancel_reason):
         _decide(context, one, Verdict(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or "", output=body))
-    elif failed is None:
+    elif failure is None:
         return OUTPUT_AGAIN_S
-    elif failed or body is None:
-        _decide(context, one, Verdict(stage=BenchmarkState.FAILED, reason=failed, output=body))
+    elif failure or body is None:
+        _decide(context, one, Verdict(stage=BenchmarkState.FAILED, reason=failure, output=body))
     else:
         _decide(context, one, _parsed(context, run, one, body))
     return 0.0

@@ -44,9 +44,9 @@ def _news_of_machines(situation: RegistrationInput, newest: Offer) -> list[str]:
 
 
 def _news_of_terms(situation: RegistrationInput, newest: Offer) -> list[str]:
-    """Return what has changed in prices and operator's labels since the registration. New prices do not wait for a run,
-    so they may be registered by now; then this returns only that they have changed since the last run, if that is
-    known.
+    """Return what has changed in prices and operator's labels since the registration; nothing if the last run was made
+    with the present ones. New prices do not wait for a run, so they may be registered by now. Then this returns only
+    that they have changed since the last run, if that run's prices are known.
     """
     pricing_digest = situation.benchmarks.pricing_digest
     if pricing_digest == situation.pricing_digest:

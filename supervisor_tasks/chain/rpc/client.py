@@ -203,9 +203,9 @@ def require(answer: Any) -> Any:
 
 def _refuses_all(response: Any, calls: int) -> bool:
     """Whether one error stands for the answers of several calls."""
-    if isinstance(response, list):
-        return len(response) == 1 < calls and _is_error(*response)
-    return _is_error(response)
+    if not isinstance(response, list):
+        return _is_error(response)
+    return len(response) == 1 and calls > 1 and _is_error(response[0])
 
 
 def _revert_data(error: Mapping[str, Any]) -> str:
@@ -213,5 +213,7 @@ def _revert_data(error: Mapping[str, Any]) -> str:
     data = error.get("data", "")
     if isinstance(data, dict):  # some nodes wrap it once more
         data = data.get("data", "")
-    data = data.removeprefix("Reverted ") if isinstance(data, str) else ""  # Parity's prefix
+    if not isinstance(data, str):
+        return ""
+    data = data.removeprefix("Reverted ")  # Parity's prefix
     return data if is_bytes(data) else ""

@@ -342,7 +342,9 @@ class Endpoints(Rpc):
         if wanted in (Health.UNKNOWN, Health.UNREACHABLE) and self._health_of(endpoint) is wanted:
             endpoint.look()
         health = self._health_of(endpoint)
-        return health is Health.ALIVE or health is wanted is Health.REJECTING
+        if health is Health.REJECTING:
+            return wanted is Health.REJECTING
+        return health is Health.ALIVE
 
     def _answers_slowly(self, endpoint: Endpoint) -> bool:
         if self._health_of(endpoint) is Health.UNREACHABLE:
