@@ -142,16 +142,18 @@ def _send_again(context: WorkerContext, waiting: Sequence[Sent], plan: Resubmiss
     """Send the same bytes, the lowest nonce first. When a node misses an earlier nonce, send all earlier ones too."""
     unchanged = plan[PendingAction.FEE_CAP_REACHED] + plan[PendingAction.INSUFFICIENT_FUNDS]
     due = plan[PendingAction.SEND] + [entry for entry in unchanged if stale(entry.accepted, entry.sent_age_s)]
-    after_gap = _highest_after_a_gap(plan[PendingAction.SEND])
-    excluded = {entry.id for kind in NOT_SENT_AGAIN for entry in plan[kind]}
-    earlier = [entry for entry in waiting if entry.nonce < after_gap and entry.id not in excluded]
-    chosen = {entry.id for entry in due + earlier}
+    chosen = {entry.id for entry in due + _before_a_gap(waiting, plan)}
     context.chain.wallet.send_again([entry for entry in waiting if entry.id in chosen])
 
 
-def _highest_after_a_gap(entries: Sequence[Sent]) -> int:
-    """The highest nonce that a node refused because it misses an earlier one; -1 if there is none."""
-    return max((entry.nonce for entry in entries if entry.refusal is NodeErrorKind.NONCE_GAP), default=-1)
+def _before_a_gap(waiting: Sequence[Sent], plan: ResubmissionPlan) -> list[Sent]:
+    """The transactions with a lower nonce than one that a node refused because it misses an earlier nonce. Those that
+    must not be sent again are left out.
+    """
+    refused = [entry.nonce for entry in plan[PendingAction.SEND] if entry.refusal is NodeErrorKind.NONCE_GAP]
+    highest = max(refused, default=-1)
+    excluded = {entry.id for kind in NOT_SENT_AGAIN for entry in plan[kind]}
+    return [entry for entry in waiting if entry.nonce < highest and entry.id not in excluded]
 
 
 def _give_nonces_up(context: WorkerContext, plan: ResubmissionPlan, state: AccountState) -> None:
