@@ -39,6 +39,11 @@ def is_bytes(value: Any) -> bool:
     return isinstance(value, str) and len(value) % 2 == 0 and BYTES.fullmatch(value) is not None
 
 
+def _hash(value: Any) -> bool:
+    """Whether the value is a hash or a topic. These are compared as text, so hex in upper case would match nothing."""
+    return is_bytes(value) and value == value.lower()
+
+
 def _list_of(shape: Shape) -> Shape:
     return lambda value: isinstance(value, list) and all(map(shape, value))
 
@@ -54,27 +59,27 @@ def _or_none(shape: Shape) -> Shape:
 LOG = _with(
     {
         "address": is_bytes,
-        "topics": _list_of(is_bytes),
+        "topics": _list_of(_hash),
         "data": is_bytes,
         "blockNumber": _count,
-        "blockHash": is_bytes,
+        "blockHash": _hash,
         "logIndex": _count,
-        "transactionHash": is_bytes,
+        "transactionHash": _hash,
     }
 )
 RECEIPT = {
     "status": _number,
     "to": _or_none(_address),
     "blockNumber": _count,
-    "blockHash": is_bytes,
-    "transactionHash": is_bytes,
+    "blockHash": _hash,
+    "transactionHash": _hash,
     "gasUsed": _number,
     "logs": _list_of(LOG),
 }
 BLOCK = {
     "number": _count,
-    "hash": is_bytes,
-    "parentHash": is_bytes,
+    "hash": _hash,
+    "parentHash": _hash,
     "timestamp": _number,
     "gasLimit": _number,
     "baseFeePerGas": _or_none(_number),

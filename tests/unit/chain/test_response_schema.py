@@ -111,3 +111,13 @@ def test_happened__a_log_that_an_answer_holds_twice__counts_once() -> None:
 def test_happened__in_another_order__is_the_same() -> None:
     logs = [log(7, 0), log(7, 3, minutes=8), log(9, 1, minutes=2, transactionHash="0x" + "c" * 64)]
     assert top_ups(logs[::-1]) == top_ups(logs)
+
+
+@pytest.mark.parametrize("name", ["blockHash", "transactionHash"])
+def test_log__hash_in_upper_case__does_not_fit(name: str) -> None:
+    assert not is_receipt(receipt(logs=[log(**{name: "0x" + "A" * 64})]))
+    assert not is_receipt(receipt(**{name: "0x" + "A" * 64}))
+
+
+def test_log__topic_in_upper_case__does_not_fit() -> None:
+    assert not is_receipt(receipt(logs=[log(topics=["0x" + TOPPED_UP.topic[2:].upper()])]))
