@@ -19,28 +19,30 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.reconciliation.snapshot import Snapshot, claimed
 
 HISTORY = "history"  # the cursor that goes backwards: the ledger has all claims since that block
-HISTORY_QUESTIONS = 5  # per sweep; each is for as many blocks as the node answers for
+HISTORY_QUESTIONS = 5  # per sweep; each is for as many blocks as the node accepts
 HISTORY_AT_ONCE_S = 20.0  # for one reading between sweeps
 
 
 def has_pending_blocks(context: WorkerContext) -> bool:
     """Whether older claims are left to read."""
-    read, provider = context.ledger.cursors.of(HISTORY), context.ledger.facts.get(PROVIDER)
-    return provider is not None and read is not None and read[0] > context.sweep.start_block
+    cursor, provider = context.ledger.cursors.of(HISTORY), context.ledger.facts.get(PROVIDER)
+    if provider is None or cursor is None:
+        return False
+    return cursor[0] > context.sweep.start_block
 
 
 def read_next_range(context: WorkerContext) -> bool:
     """Read older claims until the time is up, a sweep is due or no claim is left. A job that is hot, ours and unknown
-    to the ledger needs a sweep: at its claim the function asks for a sweep, which reads the claim again. It asks SLURM
-    nothing.
+    to the ledger needs a sweep: at its claim the function asks for one, which reads the claim again. No request goes to
+    SLURM.
     """
     ledger, provider = context.ledger, context.ledger.facts.get(PROVIDER)
     contract = context.sweep.contract_of(Address(provider or ""))
     until_s = time.monotonic() + HISTORY_AT_ONCE_S
     while has_pending_blocks(context) and time.monotonic() < until_s and not ledger.sweeps.due():
         claims, others, first = read(context, contract)
-        found = claims.keys() | others.keys()
-        unknown = found - ledger.sweeps.named(found, ()).keys()
+        job_ids = claims.keys() | others.keys()
+        unknown = job_ids - ledger.sweeps.named(job_ids, ()).keys()
         block = int(contract.rpc.call("eth_blockNumber"), 16)
         snapshot = Snapshot(provider=contract.provider, comment="", jobs={}, chain=contract.on_chain([*unknown], block))
         if any(claimed(job_id, snapshot) for job_id in unknown):
@@ -63,24 +65,24 @@ def read(
     HISTORY_QUESTIONS requests. Returns our claims, other ledgers' claims and the first block that was read, which is
     None before the first scan.
     """
-    scanned, read = context.ledger.cursors.of(CONTRACT_STREAM), context.ledger.cursors.of(HISTORY)
+    scan, history = context.ledger.cursors.of(CONTRACT_STREAM), context.ledger.cursors.of(HISTORY)
     start_block = context.sweep.start_block
-    if scanned is None:
+    if scan is None:
         return {}, {}, None
-    first = read[0] if read is not None else scanned[0] + 1
+    first = scan[0] + 1 if history is None else history[0]
     claims: dict[JobId, Claimed] = {}
     others: dict[JobId, OthersClaim] = {}
     for _ in range(HISTORY_QUESTIONS):
         if first <= start_block:
             break
         first, logs = context.sweep.reach.ask(partial(_logs, contract, start_block, first - 1))
-        happened = decode_logs(context.ledger, contract, logs)
-        of_claims = [entry for entry in happened if isinstance(entry.event, Claimed)]
-        ours, strange = classify_claims(context.ledger, contract, of_claims, old=True)
+        events = decode_logs(context.ledger, contract, logs)
+        claim_events = [entry for entry in events if isinstance(entry.event, Claimed)]
+        ours, foreign = classify_claims(context.ledger, contract, claim_events, old=True)
         for entry in reversed(ours):
             if isinstance(entry.event, Claimed):
                 claims.setdefault(entry.job_id, entry.event)
-        for other in reversed(strange):
+        for other in reversed(foreign):
             others.setdefault(other.claim.job_id, other)
     return claims, others, first
 

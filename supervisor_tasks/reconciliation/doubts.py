@@ -6,7 +6,7 @@ from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.reconciliation.rules import Discrepancy
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot, doubt_key
 
-DOUBTED_AS = {  # a missing job is one doubt, under all the kinds that it can be found as
+DOUBTED_AS = {  # a missing job is one doubt, under each kind of finding
     DiscrepancyKind.MISSING: DiscrepancyKind.MISSING,
     DiscrepancyKind.LOST: DiscrepancyKind.MISSING,
     DiscrepancyKind.NEEDS_OPERATOR: DiscrepancyKind.MISSING,
@@ -20,16 +20,25 @@ def doubts(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> dict[str, flo
     as it was if the sweep could not check it.
     """
     before = snapshot.previous_doubts
-    ages_s = {key: before.get(key, 0.0) for finding in findings for key in _doubts_of(finding)}
+    ages_s = dict[str, float]()
+    for finding in findings:
+        key = _doubt_of(finding)
+        if key is not None:
+            ages_s[key] = before.get(key, 0.0)
     unchecked = _unchecked(snapshot)
-    return ages_s | {key: age_s for key, age_s in before.items() if key in unchecked}
+    for key, age_s in before.items():
+        if key in unchecked:
+            ages_s[key] = age_s
+    return ages_s
 
 
-def _doubts_of(finding: Discrepancy) -> list[str]:
+def _doubt_of(finding: Discrepancy) -> str | None:
     """The key of the doubt that a finding is, if it is one."""
     if finding.kind is DiscrepancyKind.DUPLICATE:
-        return [doubt_key(finding.kind, finding.job_id, finding.slurm_id)]
-    return [doubt_key(DOUBTED_AS[finding.kind], finding.job_id)] if finding.kind in DOUBTED_AS else []
+        return doubt_key(finding.kind, finding.job_id, finding.slurm_id)
+    if finding.kind in DOUBTED_AS:
+        return doubt_key(DOUBTED_AS[finding.kind], finding.job_id)
+    return None
 
 
 def _unchecked(snapshot: Snapshot) -> set[str]:
@@ -39,9 +48,11 @@ def _unchecked(snapshot: Snapshot) -> set[str]:
         kinds += (DiscrepancyKind.REASSIGNED_ON_CHAIN,)
     if snapshot.slurm is None:
         kinds += (DiscrepancyKind.MISSING, DiscrepancyKind.DUPLICATE)
-    unasked = [job.job_id for job in snapshot.missing if job.job_id not in snapshot.confirmed_lookups]
-    keys = {key for key in snapshot.previous_doubts if key.startswith(kinds)}
-    return keys | {doubt_key(DiscrepancyKind.MISSING, job_id) for job_id in unasked}
+    unchecked = {key for key in snapshot.previous_doubts if key.startswith(kinds)}
+    for job in snapshot.missing:
+        if job.job_id not in snapshot.confirmed_lookups:
+            unchecked.add(doubt_key(DiscrepancyKind.MISSING, job.job_id))
+    return unchecked
 
 
 def held_now(
@@ -51,12 +62,11 @@ def held_now(
     doubt.
     """
     doubted = doubts(snapshot, [finding for finding in findings if finding.kind is not DiscrepancyKind.LOST])
-    kept = {
-        job_id: slurm_id for job_id, slurm_id in before.items() if doubt_key(DiscrepancyKind.MISSING, job_id) in doubted
-    }
-    held = (
-        finding
-        for finding in findings
-        if finding.kind in (DiscrepancyKind.NEEDS_OPERATOR, DiscrepancyKind.CONTRADICTED)
-    )
-    return kept | {finding.job_id: finding.slurm_id for finding in held}
+    held = dict[JobId, SlurmId | None]()
+    for job_id, slurm_id in before.items():
+        if doubt_key(DiscrepancyKind.MISSING, job_id) in doubted:
+            held[job_id] = slurm_id
+    for finding in findings:
+        if finding.kind in (DiscrepancyKind.NEEDS_OPERATOR, DiscrepancyKind.CONTRADICTED):
+            held[finding.job_id] = finding.slurm_id
+    return held

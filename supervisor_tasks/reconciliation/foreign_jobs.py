@@ -1,6 +1,6 @@
 """What customers' jobs in SLURM show about job_submit.lua. A sweep sees these jobs, because it lists all jobs.
 
-If slurmctld asks job_submit.lua, a customer has only the supervisor's jobs, and no comment shows a token.
+If slurmctld runs job_submit.lua, a customer has only the supervisor's jobs, and no comment shows a token.
 """
 
 import re
@@ -20,8 +20,8 @@ FOREIGN = (
     " uses this SLURM, set FOREIGN_JOBS_ALLOWED"
 )
 NOT_ASKED = (
-    "slurmctld does not ask job_submit.lua: it leaves the token in the comment, and the field's plugins read an address there."
-    " Set JobSubmitPlugins=lua in slurm.conf (plugins/README.md), or take SLURM_SUBMIT_KEY from the workers"
+    "slurmctld does not run job_submit.lua: it leaves the token in the comment, and the field's plugins read an address there."
+    " Set JobSubmitPlugins=lua in slurm.conf (plugins/README.md), or remove SLURM_SUBMIT_KEY from the workers"
 )
 
 
@@ -33,7 +33,7 @@ def alarm_of_foreign_jobs(context: WorkerContext, jobs: Sequence[SqueueRow]) -> 
         context.ledger.alarms.off(AlarmName.FOREIGN_CUSTOMER_JOBS)
         return
     first = sorted(jobs, key=lambda job: job.slurm_id)[:LOG_SAMPLE_SIZE]
-    some = {str(job.slurm_id): f"{job.user}, {job.seen.state}, {_words(job.seen.size)}" for job in first}
+    some = {str(job.slurm_id): f"{job.user}, {job.seen.state}, {_size_text(job.seen.size)}" for job in first}
     context.ledger.alarms.on(AlarmName.FOREIGN_CUSTOMER_JOBS, jobs=len(jobs), some=some, advice=FOREIGN)
 
 
@@ -42,17 +42,19 @@ def alarm_of_shown_tokens(context: WorkerContext, jobs: Collection[SqueueRow]) -
     checked that token.
     """
     cluster = context.slurm.cluster
-    shows = re.compile(re.escape(comment(cluster.public_address)) + submit_token.TOKEN_PATTERN)
-    found = [job.slurm_id for job in jobs if is_active(job) and shows.fullmatch(job.comment)]
-    if found and cluster.submit_key:
-        shown = sorted(found)[:LOG_SAMPLE_SIZE]
-        context.ledger.alarms.on(AlarmName.SUBMIT_TOKENS_UNCHECKED, jobs=len(found), first=shown, advice=NOT_ASKED)
-    else:
+    shows_token = re.compile(re.escape(comment(cluster.public_address)) + submit_token.TOKEN_PATTERN)
+    found = [job.slurm_id for job in jobs if is_active(job) and shows_token.fullmatch(job.comment)]
+    if not found or not cluster.submit_key:
         context.ledger.alarms.off(AlarmName.SUBMIT_TOKENS_UNCHECKED)
+        return
+    first = sorted(found)[:LOG_SAMPLE_SIZE]
+    context.ledger.alarms.on(AlarmName.SUBMIT_TOKENS_UNCHECKED, jobs=len(found), first=first, advice=NOT_ASKED)
 
 
-def _words(size: Size | None) -> str:
+def _size_text(size: Size | None) -> str:
     if size is None:
         return "size unknown"
-    limit = "no time limit of its own" if size.limit_min is None else f"limit {size.limit_min} minutes"
+    limit = "no time limit of its own"
+    if size.limit_min is not None:
+        limit = f"limit {size.limit_min} minutes"
     return f"{size.cpus} CPUs, {size.nodes} nodes, {size.memory_mb} MB, {size.gpus} GPUs, {limit}"

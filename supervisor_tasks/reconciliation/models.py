@@ -46,9 +46,15 @@ def earlier_limits(
     """Return the limits that a job had from top-up to top-up, below the limit that SLURM has been given."""
     if not applied_min:
         return frozenset()
-    limits, spent_s = accumulate(added_min, initial=claimed_min), earlier_s(runs)
-    left = (left_min(each, runs) for each in limits if each * SECONDS_PER_MINUTE > spent_s)
-    return frozenset(each for each in left if each < applied_min)
+    spent_s = earlier_s(runs)
+    earlier_min = set[int]()
+    for limit_min in accumulate(added_min, initial=claimed_min):
+        if limit_min * SECONDS_PER_MINUTE <= spent_s:
+            continue
+        given_min = left_min(limit_min, runs)
+        if given_min < applied_min:
+            earlier_min.add(given_min)
+    return frozenset(earlier_min)
 
 
 @dataclass(frozen=True, slots=True)

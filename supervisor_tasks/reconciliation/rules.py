@@ -1,11 +1,11 @@
 """Compare ledger, contract and SLURM: what does not fit together, and what a sweep does about it. Pure.
 
 Each finding carries events for the job, a SLURM job to cancel, or nothing. `advance` makes the final decision on an
-event; a finding with nothing is for people. A sweep does not compare what it cannot see: "cannot see" is not "gone". A
-doubt that would end a job, or remove it from SLURM, counts only when a sweep sees it again after a while.
+event; a finding with nothing is for the operator. A sweep does not compare what it cannot see: "cannot see" is not
+"gone". A doubt that would end a job, or remove it from SLURM, counts only when a sweep sees it again after a while.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from supervisor_tasks.jobs.events import (
@@ -70,17 +70,22 @@ class Discrepancy:
 
 def find_discrepancies(snapshot: Snapshot) -> list[Discrepancy]:
     """Return everything that does not fit."""
-    chain = list(_on_chain(snapshot))
-    settled = {finding.job_id for finding in chain if finding.kind in NOT_OURS_ANY_MORE}
-    hot = [job for job in snapshot.jobs.values() if not job.is_final and job.job_id not in settled]
-    found = list(chain)
+    findings = list(_on_chain(snapshot))
+    hot = _hot(snapshot, findings)
     if snapshot.slurm is not None:
-        found += _in_slurm(snapshot, hot)
-    busy = {finding.job_id for finding in found if finding.events}
+        findings += _in_slurm(snapshot, snapshot.slurm, hot)
+    with_events = {finding.job_id for finding in findings if finding.events}
     for job in hot:
-        if job.job_id not in busy:
-            found += _missing_effects(job)
-    return found
+        if job.job_id not in with_events:
+            findings += _missing_effects(job)
+    return findings
+
+
+def _hot(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> list[JobSummary]:
+    """The jobs that the other comparisons look at: they are not final, and the contract still has them as ours."""
+    not_ours = {finding.job_id for finding in findings if finding.kind in NOT_OURS_ANY_MORE}
+    undecided = [job for job in snapshot.jobs.values() if not job.is_final]
+    return [job for job in undecided if job.job_id not in not_ours]
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------
@@ -90,7 +95,8 @@ def _on_chain(snapshot: Snapshot) -> Iterator[Discrepancy]:
     if snapshot.chain is None:
         return
     for job in snapshot.jobs.values():
-        if not job.is_final and job.chain_block <= snapshot.block:  # else the node that answered is behind
+        node_is_behind = job.chain_block > snapshot.block
+        if not job.is_final and not node_is_behind:
             yield from _by_contract(job, snapshot.chain.get(job.job_id), snapshot)
     for job_id in snapshot.others:
         if job_id not in snapshot.jobs and claimed(job_id, snapshot):
@@ -101,51 +107,59 @@ def _by_contract(job: JobSummary, standing: OnChainJob | None, snapshot: Snapsho
     if standing is None:
         yield Discrepancy(DiscrepancyKind.NOT_ON_CHAIN, job.job_id)
     elif standing.provider != job.provider or standing.status < ChainStatus.SCHEDULED:
-        given_back = ChainStatusObserved(ChainStatus.PENDING, at=(snapshot.block, LAST_LOG))
-        again = snapshot.confirmed_by_previous_run(DiscrepancyKind.REASSIGNED_ON_CHAIN, job.job_id) and snapshot.scanned
-        yield Discrepancy(DiscrepancyKind.REASSIGNED_ON_CHAIN, job.job_id, events=(given_back,) if again else ())
+        yield _reassigned(job, snapshot)
     elif standing.status.cold:
-        yield Discrepancy(
-            DiscrepancyKind.FINAL_ON_CHAIN, job.job_id, job.slurm_id, (ChainStatusObserved(standing.status),)
-        )
+        events = (ChainStatusObserved(standing.status),)
+        yield Discrepancy(DiscrepancyKind.FINAL_ON_CHAIN, job.job_id, job.slurm_id, events)
     elif standing.status > job.chain_status or is_behind(job, snapshot):
         yield Discrepancy(DiscrepancyKind.AHEAD_ON_CHAIN, job.job_id, events=_catch_up(job, snapshot))
 
 
+def _reassigned(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
+    """The contract has the job pending, or with another provider: a doubt, until a later sweep sees it again."""
+    events: tuple[Event, ...] = ()
+    if snapshot.confirmed_by_previous_run(DiscrepancyKind.REASSIGNED_ON_CHAIN, job.job_id) and snapshot.scanned:
+        events = (ChainStatusObserved(ChainStatus.PENDING, at=(snapshot.block, LAST_LOG)),)
+    return Discrepancy(DiscrepancyKind.REASSIGNED_ON_CHAIN, job.job_id, events=events)
+
+
 def _catch_up(job: JobSummary, snapshot: Snapshot) -> tuple[Event, ...]:
     """The contract shows that the job ran. A ledger that has not submitted it yet was restored from a backup."""
-    saw = ChainStatusObserved(ChainStatus.RUNNING)
+    running = ChainStatusObserved(ChainStatus.RUNNING)
     if job.state not in BEFORE_SLURM:
-        return (saw,)
+        return (running,)
     if snapshot.slurm is None or snapshot.historical_matches is None:
         return ()  # nothing is decided without SLURM: a later sweep decides
-    return saw, ExistingSlurmJobAdopted(
-        listed_id(job.job_id, job.customer, snapshot) or snapshot.historical_matches.get(job.job_id)
-    )
+    slurm_id = listed_id(job.job_id, job.customer, snapshot) or snapshot.historical_matches.get(job.job_id)
+    return running, ExistingSlurmJobAdopted(slurm_id)
 
 
 # --- SLURM ------------------------------------------------------------------------------------------------------------
 
 
-def _in_slurm(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discrepancy]:
-    assert snapshot.slurm is not None  # noqa: S101
+def _in_slurm(
+    snapshot: Snapshot, slurm: Mapping[SlurmId, SqueueRow], hot: Sequence[JobSummary]
+) -> Iterator[Discrepancy]:
     for job in hot:
-        row = row_of(job, snapshot.slurm)
+        row = row_of(job, slurm)
         if row is not None and job.state in IN_SLURM:
             yield from _listed(job, row)
     adopted = list(_adoptions(snapshot, hot))
     yield from adopted
-    here = {job.job_id for job in hot} - {finding.job_id for finding in adopted}
-    yield from _escalate_mass_loss(
-        snapshot, [found for job in snapshot.missing if job.job_id in here for found in _absent(job, snapshot)]
-    )
+    compared = {job.job_id for job in hot} - {finding.job_id for finding in adopted}
+    absent = list[Discrepancy]()
+    for job in snapshot.missing:
+        if job.job_id in compared:
+            absent += _absent(job, snapshot)
+    yield from _escalate_mass_loss(snapshot, absent)
     yield from _first_seen(snapshot)
-    yield from _unexpected_jobs(snapshot)
+    yield from _unexpected_jobs(snapshot, slurm)
 
 
 def _listed(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
-    """SLURM lists the job. An end counts also if the job's looks are parked: the operator waits for it, and SLURM soon
-    forgets it. So does a job that has more than was paid for: its owner can hold it until the looks are parked.
+    """SLURM lists the job. An end counts also if the job's POLL_SLURM effect is parked: the operator waits for it, and
+    SLURM soon forgets it. A job that has more than was paid for counts then, too: its owner can hold it until the
+    effect is parked.
     """
     if row.seen.phase is Phase.ENDED:
         events = (EffectMissing(EffectKind.POLL_SLURM),)
@@ -160,12 +174,14 @@ def _not_as_paid(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
     """The job has more than was paid for, or a run that the ledger does not know. The POLL_SLURM effect looks at once,
     and decides.
     """
+    look = (EffectMissing(EffectKind.POLL_SLURM),)
     if job.slurm_submit_s not in (None, row.submit_s):
-        yield Discrepancy(DiscrepancyKind.RUNS_AGAIN, job.job_id, row.slurm_id, (EffectMissing(EffectKind.POLL_SLURM),))
-    elif job.paid is not None and row.seen.size is not None and excesses(row.seen.size, job.paid):
-        yield Discrepancy(
-            DiscrepancyKind.MORE_THAN_PAID, job.job_id, row.slurm_id, (EffectMissing(EffectKind.POLL_SLURM),)
-        )
+        yield Discrepancy(DiscrepancyKind.RUNS_AGAIN, job.job_id, row.slurm_id, look)
+        return
+    if job.paid is None or row.seen.size is None:
+        return
+    if excesses(row.seen.size, job.paid):
+        yield Discrepancy(DiscrepancyKind.MORE_THAN_PAID, job.job_id, row.slurm_id, look)
 
 
 def _lost_a_top_up(job: JobSummary, row: SqueueRow) -> bool:
@@ -179,65 +195,69 @@ def _absent(job: JobSummary, snapshot: Snapshot) -> Iterator[Discrepancy]:
     """SLURM does not list the job. That counts if accounting does not know the job either, or if the site has none."""
     if job.heard or job.job_id not in snapshot.confirmed_lookups:
         return
-    seen = snapshot.confirmed_lookups[job.job_id]
-    if seen is not None:
-        if seen.phase is Phase.ENDED:
-            yield Discrepancy(
-                DiscrepancyKind.END_NOT_RECORDED, job.job_id, job.slurm_id, (EffectMissing(EffectKind.POLL_SLURM),)
-            )
-        elif not _is_listed(seen, snapshot):
-            again = snapshot.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id)
-            yield Discrepancy(
-                DiscrepancyKind.CONTRADICTED if again else DiscrepancyKind.MISSING, job.job_id, job.slurm_id
-            )
+    record = snapshot.confirmed_lookups[job.job_id]
+    if record is not None:
+        yield from _absent_with_record(job, record, snapshot)
     elif absence_confirmed(job, snapshot) and job.job_id not in snapshot.recently_reported:
         yield _missing_job(job, snapshot)
     else:
         yield Discrepancy(DiscrepancyKind.MISSING, job.job_id, job.slurm_id, (EffectMissing(EffectKind.POLL_SLURM),))
 
 
-def _is_listed(seen: JobRecord, snapshot: Snapshot) -> bool:
+def _absent_with_record(job: JobSummary, record: JobRecord, snapshot: Snapshot) -> Iterator[Discrepancy]:
+    """SLURM does not list the job, and accounting or a closer look has a record of it."""
+    if record.phase is Phase.ENDED:
+        events = (EffectMissing(EffectKind.POLL_SLURM),)
+        yield Discrepancy(DiscrepancyKind.END_NOT_RECORDED, job.job_id, job.slurm_id, events)
+    elif not _is_listed(record, snapshot):
+        kind = DiscrepancyKind.MISSING
+        if snapshot.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id):
+            kind = DiscrepancyKind.CONTRADICTED
+        yield Discrepancy(kind, job.job_id, job.slurm_id)
+
+
+def _is_listed(record: JobRecord, snapshot: Snapshot) -> bool:
     """Whether SLURM's list has the job after all, renamed or with a user that cannot be named at the moment."""
-    row = (snapshot.slurm or {}).get(seen.slurm_id)
-    return row is not None and row.seen == seen
+    row = (snapshot.slurm or {}).get(record.slurm_id)
+    return row is not None and row.seen == record
 
 
 def _missing_job(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
     """The job is lost for good, unless its end may be in a spool that no reporter delivers. A job that never ran is
     submitted again.
     """
+    needs_operator = Discrepancy(DiscrepancyKind.NEEDS_OPERATOR, job.job_id, job.slurm_id)
     if snapshot.continuous_uptime_s is None:
-        return Discrepancy(DiscrepancyKind.NEEDS_OPERATOR, job.job_id, job.slurm_id)
+        return needs_operator
     if never_ran(job) and job.slurm_id is not None:
         trace = snapshot.traces.get(job.job_id)
         if trace is None:
             return Discrepancy(DiscrepancyKind.MISSING, job.job_id, job.slurm_id)  # not looked for yet
         if trace is Trace.NONE and not snapshot.slurm_lost_state:
-            return Discrepancy(
-                DiscrepancyKind.FORGOTTEN, job.job_id, job.slurm_id, (SubmissionLostBySlurm(job.slurm_id),)
-            )
+            events = (SubmissionLostBySlurm(job.slurm_id),)
+            return Discrepancy(DiscrepancyKind.FORGOTTEN, job.job_id, job.slurm_id, events)
         if trace is not Trace.SOME:
-            return Discrepancy(DiscrepancyKind.NEEDS_OPERATOR, job.job_id, job.slurm_id)
+            return needs_operator
     return Discrepancy(DiscrepancyKind.LOST, job.job_id, job.slurm_id, (SlurmJobMissing(job.slurm_id, LOST_REASON),))
 
 
-def _escalate_mass_loss(snapshot: Snapshot, found: Sequence[Discrepancy]) -> list[Discrepancy]:
+def _escalate_mass_loss(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> list[Discrepancy]:
     """Many missing jobs at once, or an empty list, mean that SLURM has lost its state, or that it is another SLURM. The
     jobs may still run, so the operator decides.
     """
-    explained = {finding.job_id for finding in found if finding.kind is DiscrepancyKind.END_NOT_RECORDED}
-    explained |= {
-        job_id for job_id, seen in snapshot.confirmed_lookups.items() if seen is not None and _is_listed(seen, snapshot)
-    }
-    absent = sum(job.job_id not in explained for job in snapshot.missing)
-    if not snapshot.too_many(absent):
-        return list(found)
-    return [
-        replace(finding, kind=DiscrepancyKind.NEEDS_OPERATOR, events=())
-        if finding.kind is DiscrepancyKind.LOST
-        else finding
-        for finding in found
-    ]
+    explained = {finding.job_id for finding in findings if finding.kind is DiscrepancyKind.END_NOT_RECORDED}
+    for job_id, record in snapshot.confirmed_lookups.items():
+        if record is not None and _is_listed(record, snapshot):
+            explained.add(job_id)
+    unexplained = sum(job.job_id not in explained for job in snapshot.missing)
+    if not snapshot.too_many(unexplained):
+        return list(findings)
+    escalated = list[Discrepancy]()
+    for finding in findings:
+        if finding.kind is DiscrepancyKind.LOST:
+            finding = replace(finding, kind=DiscrepancyKind.NEEDS_OPERATOR, events=())
+        escalated.append(finding)
+    return escalated
 
 
 def _adoptions(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discrepancy]:
@@ -245,12 +265,12 @@ def _adoptions(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discre
     its job.
     """
     for job in hot:
-        unknown = job.slurm_id is None and job.state in (State.CLAIMED, State.READY, *IN_SLURM)
-        rows = snapshot.named.get((job.job_id, job.customer), []) if unknown else []
+        if job.slurm_id is not None or job.state not in (State.CLAIMED, State.READY, *IN_SLURM):
+            continue
+        rows = snapshot.named.get((job.job_id, job.customer), [])
         if rows and is_active(rows[0]):
-            yield Discrepancy(
-                DiscrepancyKind.ADOPTED, job.job_id, rows[0].slurm_id, (ExistingSlurmJobAdopted(rows[0].slurm_id),)
-            )
+            slurm_id = rows[0].slurm_id
+            yield Discrepancy(DiscrepancyKind.ADOPTED, job.job_id, slurm_id, (ExistingSlurmJobAdopted(slurm_id),))
 
 
 def _first_seen(snapshot: Snapshot) -> Iterator[Discrepancy]:
@@ -260,7 +280,8 @@ def _first_seen(snapshot: Snapshot) -> Iterator[Discrepancy]:
     if snapshot.historical_matches is None:
         return
     for job_id in never_seen(snapshot):
-        claim, running = snapshot.claims[job_id], status_of(job_id, snapshot) is ChainStatus.RUNNING
+        claim = snapshot.claims[job_id]
+        running = status_of(job_id, snapshot) is ChainStatus.RUNNING
         slurm_id = listed_id(job_id, claim.customer, snapshot) or snapshot.historical_matches.get(job_id)
         events: tuple[Event, ...] = (claim,)
         if running:
@@ -270,23 +291,26 @@ def _first_seen(snapshot: Snapshot) -> Iterator[Discrepancy]:
         yield Discrepancy(DiscrepancyKind.NEVER_SEEN, job_id, slurm_id, events)
 
 
-def _unexpected_jobs(snapshot: Snapshot) -> Iterator[Discrepancy]:
+def _unexpected_jobs(snapshot: Snapshot, slurm: Mapping[SlurmId, SqueueRow]) -> Iterator[Discrepancy]:
     """Live SLURM jobs that should not exist. A sweep cancels only what is certainly ours."""
-    assert snapshot.slurm is not None  # noqa: S101
-    by_id = dict[SlurmId | None, list[JobSummary]]()  # several jobs if slurmctld has given an id again
+    jobs_of_id = dict[SlurmId | None, list[JobSummary]]()  # several jobs if slurmctld has given an id again
     for job in snapshot.jobs.values():
-        by_id.setdefault(job.slurm_id, []).append(job)
-    for row in snapshot.slurm.values():
+        jobs_of_id.setdefault(job.slurm_id, []).append(job)
+    for row in slurm.values():
         if is_active(row):
-            yield from _unexpected_row(row, by_id.get(row.slurm_id, []), snapshot)
+            yield from _unexpected_row(row, jobs_of_id.get(row.slurm_id, []), snapshot)
 
 
-def _unexpected_row(row: SqueueRow, of_id: Sequence[JobSummary], snapshot: Snapshot) -> Iterator[Discrepancy]:
-    """A live SLURM job, and the ledger's jobs `of_id` that have its id."""
-    ended = [job for job in of_id if _runs_after_its_end(row, job)]
-    known = [job for job in of_id if job not in ended and _is_known_as(row, job)]
-    if known:
-        yield from _runs_on(known, row, snapshot)
+def _unexpected_row(row: SqueueRow, jobs_of_id: Sequence[JobSummary], snapshot: Snapshot) -> Iterator[Discrepancy]:
+    """A live SLURM job, and the ledger's jobs that have its id."""
+    ended, others = list[JobSummary](), list[JobSummary]()
+    for job in jobs_of_id:
+        if _runs_after_its_end(row, job):
+            ended.append(job)
+        elif _is_known_as(row, job):
+            others.append(job)
+    if others:
+        yield from _runs_on(others, row, snapshot)
     elif ended:
         last = max(ended, key=lambda job: job.slurm_submit_s or 0)
         yield Discrepancy(DiscrepancyKind.RUNS_AFTER_END, last.job_id, row.slurm_id, (RunsAfterItsEnd(row.slurm_id),))
@@ -299,26 +323,32 @@ def _runs_after_its_end(row: SqueueRow, job: JobSummary) -> bool:
     may have renamed it. Before the cancellation a worker checks that it is this job, and not another one with the same
     id.
     """
-    if job.state not in (State.ENDED, State.SETTLED) or EffectKind.CANCEL in job.open or job.slurm_submit_s is None:
+    if job.state not in (State.ENDED, State.SETTLED) or EffectKind.CANCEL in job.open:
+        return False
+    if job.slurm_submit_s is None:
         return False
     return row.user == job.customer and row.seen.restarts > 0 and row.submit_s > job.slurm_submit_s
 
 
 def _is_known_as(row: SqueueRow, job: JobSummary) -> bool:
     """Whether the SLURM job is this job. While the job is hot and no look has shown it, its id and owner are enough."""
-    may_be = not job.is_final and job.slurm_submit_s is None and row.user == job.customer
-    return is_row_of(row, job) or may_be
+    if is_row_of(row, job):
+        return True
+    never_looked_at = not job.is_final and job.slurm_submit_s is None
+    return never_looked_at and row.user == job.customer
 
 
-def _runs_on(known: Sequence[JobSummary], row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]:
-    """SLURM still has the job under the ledger's id, while the contract is cold. It may run it for any of the `known`
-    jobs, so it is cancelled only if all are final.
+def _runs_on(jobs: Sequence[JobSummary], row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]:
+    """SLURM still has the job under the ledger's id, while the contract is cold. It may run it for any of these jobs,
+    so it is cancelled only if all are final.
     """
-    if not all(job.is_final for job in known):
+    if not all(job.is_final for job in jobs):
         return
-    job = next((job for job in known if row.name == job.job_id), known[0])
-    if job.is_final and _over(job, snapshot) and EffectKind.CANCEL not in job.open:
-        yield Discrepancy(DiscrepancyKind.ORPHAN_RUNNING, job.job_id, row.slurm_id, (EffectMissing(EffectKind.CANCEL),))
+    named = [job for job in jobs if job.job_id == row.name]
+    job = named[0] if named else jobs[0]
+    if _over(job, snapshot) and EffectKind.CANCEL not in job.open:
+        events = (EffectMissing(EffectKind.CANCEL),)
+        yield Discrepancy(DiscrepancyKind.ORPHAN_RUNNING, job.job_id, row.slurm_id, events)
 
 
 def _jobs_with_our_comment(row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]:
@@ -333,14 +363,18 @@ def _jobs_with_our_comment(row: SqueueRow, snapshot: Snapshot) -> Iterator[Discr
         if _over(job, snapshot):
             yield Discrepancy(DiscrepancyKind.ORPHAN_RUNNING, job_id, row.slurm_id, cancel=row.slurm_id)
     elif job.slurm_id not in (None, row.slurm_id):
-        again = snapshot.confirmed_by_previous_run(DiscrepancyKind.DUPLICATE, job_id, row.slurm_id)
-        yield Discrepancy(DiscrepancyKind.DUPLICATE, job_id, row.slurm_id, cancel=row.slurm_id if again else None)
+        cancel = None
+        if snapshot.confirmed_by_previous_run(DiscrepancyKind.DUPLICATE, job_id, row.slurm_id):
+            cancel = row.slurm_id
+        yield Discrepancy(DiscrepancyKind.DUPLICATE, job_id, row.slurm_id, cancel=cancel)
 
 
 def _unknown_to_the_ledger(job_id: JobId, row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]:
     """A SLURM job with our mark, named after a job on chain that the ledger does not know."""
-    standing = None if snapshot.chain is None else snapshot.chain.get(job_id)
-    if standing is None or job_id in snapshot.claims:
+    if snapshot.chain is None or job_id in snapshot.claims:
+        return
+    standing = snapshot.chain.get(job_id)
+    if standing is None:
         return
     ours = standing.provider == snapshot.provider and standing.customer == row.user
     if ours and standing.status.cold:
@@ -351,7 +385,9 @@ def _unknown_to_the_ledger(job_id: JobId, row: SqueueRow, snapshot: Snapshot) ->
 
 def _over(job: JobSummary, snapshot: Snapshot) -> bool:
     """Whether the contract expects nothing more of this job from us."""
-    standing = None if snapshot.chain is None else snapshot.chain.get(job.job_id)
+    if snapshot.chain is None:
+        return False
+    standing = snapshot.chain.get(job.job_id)
     return standing is not None and not is_claimed(standing, job.provider)
 
 
@@ -360,10 +396,13 @@ def _over(job: JobSummary, snapshot: Snapshot) -> bool:
 
 def _missing_effects(job: JobSummary) -> Iterator[Discrepancy]:
     """Effects that the job's state requires and that are not open. A parked effect is left to the operator."""
-    wanted = {STANDING_EFFECT[job.state]} if job.state in STANDING_EFFECT else set()
+    required = set[EffectKind]()
+    if job.state in STANDING_EFFECT:
+        required.add(STANDING_EFFECT[job.state])
     if job.state is State.RUNNING and job.chain_status is ChainStatus.SCHEDULED:
-        wanted.add(EffectKind.REPORT)
-    if (job.cancel_requested or job.stopped) and job.state in IN_SLURM:
-        wanted.add(EffectKind.CANCEL)
-    for kind in sorted(wanted - job.open):
+        required.add(EffectKind.REPORT)
+    must_end = job.cancel_requested or job.stopped
+    if must_end and job.state in IN_SLURM:
+        required.add(EffectKind.CANCEL)
+    for kind in sorted(required - job.open):
         yield Discrepancy(DiscrepancyKind.EFFECT_MISSING, job.job_id, job.slurm_id, (EffectMissing(kind),))

@@ -1,9 +1,9 @@
 """Sweep: compare ledger, contract and SLURM with a handful of questions. Their number does not grow with the number of
 jobs.
 
-The sweep reads the ledger first. So SLURM and the contract have had all that the ledger shows of them before they are
-asked. A side that does not answer is not compared. All decisions go through the ledger's `record`, where `advance`
-makes the final decision: a job that has moved meanwhile stays as it is.
+The sweep reads the ledger first. So all that the ledger stores about SLURM and the contract had happened before the
+sweep asks them. A side that does not answer is not compared. All decisions go through the ledger's `record`, where
+`advance` makes the final decision: a job that has moved meanwhile stays as it is.
 """
 
 from collections import Counter
@@ -77,8 +77,8 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     held = held_now(snapshot, findings, _last(context.ledger, "held"))
     _alarm(context.ledger, snapshot, findings, held)
     if snapshot.slurm is not None:
-        ends = {finding.cancel for finding in findings}
-        alarm_of_foreign_jobs(context, [job for job in foreign(snapshot) if job.slurm_id not in ends])
+        to_cancel = {finding.cancel for finding in findings}
+        alarm_of_foreign_jobs(context, [job for job in foreign(snapshot) if job.slurm_id not in to_cancel])
         alarm_of_shown_tokens(context, snapshot.slurm.values())
     _hold(context.ledger, snapshot)
     _wake(context, report)
@@ -104,39 +104,48 @@ def _read_again(ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepan
     blocks = [snapshot.claims[found.job_id].at[0] for found in findings if found.kind is DiscrepancyKind.NEVER_SEEN]
     if not blocks:
         return
+    first = min(blocks)
     with advisory_lock(ledger.engine, cluster_lock(ledger.cluster, "scan")):
         scanned = ledger.cursors.of(CONTRACT_STREAM)
-        if scanned is not None and scanned[0] >= min(blocks):
-            with ledger.engine.begin() as connection:
-                ledger.cursors.set(connection, CONTRACT_STREAM, min(blocks) - 1, "")
+        if scanned is None or scanned[0] < first:
+            return
+        with ledger.engine.begin() as connection:
+            ledger.cursors.set(connection, CONTRACT_STREAM, first - 1, "")
 
 
 def _cancel(
     context: WorkerContext, snapshot: Snapshot, findings: Sequence[Discrepancy], report: ReconciliationReport
 ) -> None:
-    """Cancel each user's jobs with one command. A failure for one user does not stop the others. Jobs whose
-    cancellation failed in the last sweep come last. If SLURM repeatedly does not answer, the sweep stops asking.
+    """Cancel each user's jobs with one command. A failure for one user does not stop the others. If SLURM repeatedly
+    does not answer, the sweep stops asking.
     """
-    before = _last(context.ledger, "not_cancelled")
-    doomed = [(finding, finding.cancel) for finding in findings if finding.cancel is not None]
-    doomed.sort(key=lambda each: str(each[1]) in before)
-    found = {slurm_id: finding for finding, slurm_id in doomed[:CANCELLED_AT_ONCE]}
-    of_users = dict[str, list[SlurmId]]()
-    for slurm_id in found:
-        of_users.setdefault((snapshot.slurm or {})[slurm_id].user, []).append(slurm_id)
-    silent = 0
-    for user, slurm_ids in of_users.items():
+    to_cancel = _to_cancel(context.ledger, findings)
+    ids_of_user = dict[str, list[SlurmId]]()
+    for slurm_id in to_cancel:
+        ids_of_user.setdefault((snapshot.slurm or {})[slurm_id].user, []).append(slurm_id)
+    unanswered = 0
+    for user, slurm_ids in ids_of_user.items():
         try:
             refused = context.slurm.cluster.cancel_all(slurm_ids, user)
         except SupervisorError as error:
             refused = dict.fromkeys(slurm_ids, str(error))
-            silent += isinstance(error, TransientError)
-        _report_cancelled({slurm_id: found[slurm_id] for slurm_id in slurm_ids}, refused, report)
-        if silent >= SILENT_AT_MOST:
+            unanswered += isinstance(error, TransientError)
+        _report_cancelled({slurm_id: to_cancel[slurm_id] for slurm_id in slurm_ids}, refused, report)
+        if unanswered >= SILENT_AT_MOST:
             break
     if report.not_cancelled:
         some = dict(list(report.not_cancelled.items())[:SHOWN_REFUSED])
         log.error("slurm_jobs_not_cancelled", jobs=len(report.not_cancelled), some=some)
+
+
+def _to_cancel(ledger: Ledger, findings: Sequence[Discrepancy]) -> dict[SlurmId, Discrepancy]:
+    """The findings of the SLURM jobs that this sweep cancels, at most CANCELLED_AT_ONCE. Jobs whose cancellation failed
+    in the last sweep come last.
+    """
+    failed_before = _last(ledger, "not_cancelled")
+    with_cancel = [(finding.cancel, finding) for finding in findings if finding.cancel is not None]
+    with_cancel.sort(key=lambda entry: str(entry[0]) in failed_before)
+    return dict(with_cancel[:CANCELLED_AT_ONCE])
 
 
 def _report_cancelled(
@@ -151,7 +160,7 @@ def _report_cancelled(
 
 
 def _last(ledger: Ledger, what: str) -> dict[Any, Any]:
-    """The last report's entry of that name."""
+    """The entry of that name in the last sweep's report."""
     last = ledger.sweeps.last()
     return last[0].report.get(what, {}) if last else {}
 
@@ -160,11 +169,9 @@ def _alarm(
     ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepancy], held: Mapping[JobId, SlurmId | None]
 ) -> None:
     if held:
-        first = (
-            "look at slurmctld's state"
-            if snapshot.continuous_uptime_s is not None
-            else "their ends may wait in the hooks' spool: see callback_heartbeat_missing"
-        )
+        first = "look at slurmctld's state"
+        if snapshot.continuous_uptime_s is None:
+            first = "their ends may wait in the hooks' spool: see callback_heartbeat_missing"
         ledger.alarms.on(
             AlarmName.SWEEP_CONTRADICTION,
             jobs=len(held),
@@ -241,12 +248,17 @@ def interval_s(every_s: float, min_job_age_s: float) -> float:
     """How often to sweep if SLURM remembers a job for `min_job_age_s` after its end; 0 means that SLURM forgets
     nothing. After that time no other source has the end, and its callback may have been lost.
     """
-    return min(every_s, max(min_job_age_s / IN_TIME - SWEEP_ASKED_EVERY_S, SHORTEST_S)) if min_job_age_s else every_s
+    if not min_job_age_s:
+        return every_s
+    in_time_s = min_job_age_s / IN_TIME - SWEEP_ASKED_EVERY_S
+    return min(every_s, max(in_time_s, SHORTEST_S))
 
 
 def _every_s(context: WorkerContext) -> float:
-    remembers_s = context.ledger.facts.get(SLURM_MIN_JOB_AGE) if not context.slurm.cluster.has_accounting else None
-    return interval_s(context.sweep.every_s, remembers_s or 0.0)
+    if context.slurm.cluster.has_accounting:
+        return interval_s(context.sweep.every_s, 0.0)
+    min_job_age_s = context.ledger.facts.get(SLURM_MIN_JOB_AGE)
+    return interval_s(context.sweep.every_s, min_job_age_s or 0.0)
 
 
 def _document(

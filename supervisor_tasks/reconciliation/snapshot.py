@@ -19,8 +19,7 @@ JOB_NAME = re.compile(r"0x[0-9a-f]{64}")
 IN_SLURM = (State.QUEUED, State.RUNNING)
 BEFORE_SLURM = (State.CLAIMED, State.READY, State.SUBMITTING)
 MIN_LOST_JOBS = 3  # jobs that SLURM may lose at once without having lost its state
-MAX_LOST_FRACTION = 0.1  # and it may lose this part of the jobs that it should have
-_NOT_ASKED = object()
+MAX_LOST_FRACTION = 0.1  # of the jobs that SLURM should have: so many may be lost at once, too
 
 
 class DiscrepancyKind(StrEnum):
@@ -68,9 +67,9 @@ class Snapshot:
     `persisted_by_slurm` are jobs that SLURM does not list, and that slurmctld had on its disk when it was started; None
     if that was not looked up. `confirmed_lookups` is the answer of SLURM and accounting about jobs that SLURM does not
     list. In it None means that neither knows the job; a job with an unclear answer is left out. `traces` are those of
-    jobs that `pending_and_missing`, as far as the sweep looked for them. `recently_reported` are jobs for which an end
-    came in meanwhile, or not long ago: jobs/monitor.py decides on them. `historical_matches` is what scripts and
-    accounting show of the jobs that are `unlisted`; None if they did not answer.
+    the jobs of `pending_and_missing`; a job that the sweep has not looked for is left out. `recently_reported` are jobs
+    for which an end came in meanwhile, or not long ago: jobs/monitor.py decides on them. `historical_matches` is what
+    scripts and accounting show of the jobs that are `unlisted`; None if they did not answer.
 
     `continuous_uptime_s` is for how long the sources of ends have reported without a gap. It is None while a source is
     missing, and infinite if accounting can be asked. `previous_doubts` are earlier doubts with the seconds since then.
@@ -110,8 +109,8 @@ class Snapshot:
         return absent > max(MIN_LOST_JOBS, MAX_LOST_FRACTION * expected)
 
     def changed(self, **changes: Any) -> "Snapshot":
-        """Return a copy with other values of these fields. `missing` is not looked for again, unless it depends on
-        them: a sweep of many jobs asks for it at each step.
+        """Return a copy with other values of these fields. `missing` is not computed again, unless it depends on
+        them: a sweep of many jobs reads it at each step.
         """
         copy = replace(self, **changes)
         if not changes.keys() & {"jobs", "slurm"}:
@@ -123,29 +122,43 @@ class Snapshot:
         """The jobs that SLURM should have and does not list, or lists without enough to identify them at once."""
         if self.slurm is None:
             return []
-        return [
-            job
-            for job in self.jobs.values()
-            if job.state in IN_SLURM and row_of(job, self.slurm) is None and EffectKind.POLL_SLURM not in job.parked
-        ]
+        missing = list[JobSummary]()
+        for job in self.jobs.values():
+            is_expected = job.state in IN_SLURM and EffectKind.POLL_SLURM not in job.parked
+            if is_expected and row_of(job, self.slurm) is None:
+                missing.append(job)
+        return missing
+
+    def lookup_found_nothing(self, job_id: JobId) -> bool:
+        """Whether SLURM and accounting were asked about the job, and neither knows it."""
+        return job_id in self.confirmed_lookups and self.confirmed_lookups[job_id] is None
 
     @cached_property
     def forgotten(self) -> list[JobId]:
         """The jobs that slurmctld had saved, and that neither SLURM nor accounting knows any more."""
-        absent = (job for job in self.missing if job.job_id in (self.persisted_by_slurm or ()) and not job.heard)
-        return [job.job_id for job in absent if self.confirmed_lookups.get(job.job_id, _NOT_ASKED) is None]
+        persisted = self.persisted_by_slurm or ()
+        forgotten = list[JobId]()
+        for job in self.missing:
+            was_saved = job.job_id in persisted and not job.heard
+            if was_saved and self.lookup_found_nothing(job.job_id):
+                forgotten.append(job.job_id)
+        return forgotten
 
     @cached_property
     def slurm_lost_state(self) -> bool:
-        """Whether slurmctld was started with an older state than it had, or with none. Many forgotten jobs are enough
-        to show that, also if slurmctld's ids went on: they do so even if slurmctld was started with the order to forget
-        all jobs. With few forgotten jobs, an empty list shows it only if the ids did not go on. If they did, the last
-        jobs may have ended without a callback, and slurmctld has forgotten them in time.
+        """Whether slurmctld was started with an older state than it had, or with none.
+
+        Many forgotten jobs are enough to show that, also if slurmctld's ids went on: they do so even if slurmctld was
+        started with the order to forget all jobs. With few forgotten jobs, an empty list shows it only if the ids did
+        not go on. If they did, the last jobs may have ended without a callback, and slurmctld has forgotten them in
+        time.
         """
         if not self.forgotten:
             return False
-        last = max(self.jobs[job_id].slurm_id or 0 for job_id in self.forgotten)
-        return self._many(len(self.forgotten)) or (not self.slurm and self.first_job_id <= last)
+        if self._many(len(self.forgotten)):
+            return True
+        last_id = max(self.jobs[job_id].slurm_id or 0 for job_id in self.forgotten)
+        return not self.slurm and self.first_job_id <= last_id
 
     @property
     def knows_all_it_had_saved(self) -> bool:
@@ -157,12 +170,14 @@ class Snapshot:
         """SLURM's jobs by name and user: live ones first, then the oldest. An owner can rename a job: a SLURM job that
         the ledger knows as another job than its name shows is left out.
         """
-        known = {(job.slurm_id, job.slurm_submit_s): job.job_id for job in self.jobs.values() if job.slurm_submit_s}
-        found = dict[tuple[str, str], list[SqueueRow]]()
-        for row in sorted((self.slurm or {}).values(), key=lambda row: (not is_active(row), row.slurm_id)):
-            if known.get((row.slurm_id, row.submit_s), row.name) == row.name:
-                found.setdefault((row.name, row.user), []).append(row)
-        return found
+        rows = sorted((self.slurm or {}).values(), key=lambda row: (not is_active(row), row.slurm_id))
+        job_ids = {(job.slurm_id, job.slurm_submit_s): job.job_id for job in self.jobs.values() if job.slurm_submit_s}
+        named = dict[tuple[str, str], list[SqueueRow]]()
+        for row in rows:
+            job_id = job_ids.get((row.slurm_id, row.submit_s), row.name)
+            if job_id == row.name:
+                named.setdefault((row.name, row.user), []).append(row)
+        return named
 
 
 def doubt_key(kind: DiscrepancyKind, job_id: JobId, slurm_id: SlurmId | None = None) -> str:
@@ -174,8 +189,12 @@ def pending_and_missing(snapshot: Snapshot) -> list[JobSummary]:
     """Return the jobs that would be lost now, and that were never seen running. The sweep looks for what is left of
     them.
     """
-    absent = (job for job in snapshot.missing if snapshot.confirmed_lookups.get(job.job_id, _NOT_ASKED) is None)
-    return [job for job in absent if never_ran(job) and not job.heard and absence_confirmed(job, snapshot)]
+    pending = list[JobSummary]()
+    for job in snapshot.missing:
+        is_absent = snapshot.lookup_found_nothing(job.job_id) and not job.heard
+        if is_absent and never_ran(job) and absence_confirmed(job, snapshot):
+            pending.append(job)
+    return pending
 
 
 def never_ran(job: JobSummary) -> bool:
@@ -187,12 +206,11 @@ def absence_confirmed(job: JobSummary, snapshot: Snapshot) -> bool:
     """Whether the job was missing long enough. slurmctld and its nodes must have had the time to reach each other. Each
     reporter that may have the job's end in its spool must have had the time to deliver it, if it is there.
     """
-    heard_out = snapshot.continuous_uptime_s is None or snapshot.continuous_uptime_s >= snapshot.grace_s
-    return (
-        snapshot.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id)
-        and snapshot.slurmctld_uptime_s >= snapshot.grace_s
-        and heard_out
-    )
+    if not snapshot.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id):
+        return False
+    uptime_s = snapshot.continuous_uptime_s
+    sources_had_time = uptime_s is None or uptime_s >= snapshot.grace_s
+    return sources_had_time and snapshot.slurmctld_uptime_s >= snapshot.grace_s
 
 
 def never_seen(snapshot: Snapshot) -> list[JobId]:
@@ -201,19 +219,21 @@ def never_seen(snapshot: Snapshot) -> list[JobId]:
 
 
 def claimed(job_id: JobId, snapshot: Snapshot) -> bool:
-    """Whether the contract has the job hot and ours."""
+    """Whether the job is hot and ours on the contract."""
     return snapshot.chain is not None and is_claimed(snapshot.chain.get(job_id), snapshot.provider)
 
 
 def unlisted(snapshot: Snapshot) -> dict[JobId, Address]:
     """Return the jobs, with their customers, that SLURM does not list by name, and that may have been in SLURM before
-    the ledger knew of it.
+    the ledger knew of them.
     """
     if snapshot.slurm is None:
         return {}
-    new = {job_id: snapshot.claims[job_id].customer for job_id in never_seen(snapshot)}
-    restored = {job.job_id: job.customer for job in snapshot.jobs.values() if is_behind(job, snapshot)}
-    return {job_id: user for job_id, user in (new | restored).items() if listed_id(job_id, user, snapshot) is None}
+    customers = {job_id: snapshot.claims[job_id].customer for job_id in never_seen(snapshot)}
+    for job in snapshot.jobs.values():  # of a ledger that was restored from a backup
+        if is_behind(job, snapshot):
+            customers[job.job_id] = job.customer
+    return {job_id: user for job_id, user in customers.items() if listed_id(job_id, user, snapshot) is None}
 
 
 def unexplained(snapshot: Snapshot) -> list[SqueueRow]:
@@ -221,36 +241,38 @@ def unexplained(snapshot: Snapshot) -> list[SqueueRow]:
     show whether they are.
     """
     customers = set(unlisted(snapshot).values())
-    known = {job.slurm_id for job in snapshot.jobs.values()}
-    rows = (row for row in (snapshot.slurm or {}).values() if row.user in customers and row.slurm_id not in known)
-    return [row for row in rows if row.batch and (is_active(row) or _ran(row))]
+    slurm_ids = {job.slurm_id for job in snapshot.jobs.values()}
+    rows = list[SqueueRow]()
+    for row in (snapshot.slurm or {}).values():
+        is_candidate = row.user in customers and row.slurm_id not in slurm_ids
+        if is_candidate and row.batch and (is_active(row) or _ran(row)):
+            rows.append(row)
+    return rows
 
 
 def foreign(snapshot: Snapshot) -> list[SqueueRow]:
     """Return the live SLURM jobs of customers that no job of the ledger or of the chain explains: they are not paid
-    for. A job that is just being submitted has no id in the ledger yet, and is known by its name.
+    for. A job that is just being submitted has no id in the ledger yet: its name and user explain it.
     """
-    known = {job.slurm_id for job in snapshot.jobs.values()}
+    slurm_ids = {job.slurm_id for job in snapshot.jobs.values()}
     expected = _expected(snapshot)
-    rows = [
-        row for row in (snapshot.slurm or {}).values() if row.slurm_id not in known and row.name not in snapshot.others
-    ]
-    return [row for row in rows if _is_a_customers(row) and (row.name, row.user) not in expected]
+    rows = list[SqueueRow]()
+    for row in (snapshot.slurm or {}).values():
+        is_explained = row.slurm_id in slurm_ids or row.name in snapshot.others or (row.name, row.user) in expected
+        if not is_explained and is_active(row) and CUSTOMER.fullmatch(row.user):
+            rows.append(row)
+    return rows
 
 
 def _expected(snapshot: Snapshot) -> set[tuple[str, str]]:
     """The names and users of jobs that may come to SLURM at any moment."""
     being_submitted = {(job.job_id, job.customer) for job in snapshot.jobs.values() if job.slurm_id is None}
-    return being_submitted | {(job_id, claim.customer) for job_id, claim in snapshot.claims.items()}
-
-
-def _is_a_customers(row: SqueueRow) -> bool:
-    """Whether a customer's job is live."""
-    return is_active(row) and CUSTOMER.fullmatch(row.user) is not None
+    claims = {(job_id, claim.customer) for job_id, claim in snapshot.claims.items()}
+    return being_submitted | claims
 
 
 def marked_names(slurm: Collection[SqueueRow], comment: str) -> set[JobId]:
-    """Return the jobs on chain after which live SLURM jobs with our mark are named."""
+    """Return the job ids that are the names of live SLURM jobs with our mark."""
     return {JobId(row.name) for row in slurm if has_our_mark(row, comment)}
 
 
@@ -266,19 +288,25 @@ def is_behind(job: JobSummary, snapshot: Snapshot) -> bool:
 
 def listed_id(job_id: JobId, customer: Address, snapshot: Snapshot) -> SlurmId | None:
     """Return the id of the SLURM job with that name and user: one that is live, or one that ran."""
-    rows = snapshot.named.get((job_id, customer), [])
-    return next((row.slurm_id for row in rows if is_active(row) or _ran(row)), None)
+    for row in snapshot.named.get((job_id, customer), []):
+        if is_active(row) or _ran(row):
+            return row.slurm_id
+    return None
 
 
 def status_of(job_id: JobId, snapshot: Snapshot) -> ChainStatus | None:
     """Return the job's status on the contract; None if the contract does not know it, or was not asked."""
-    standing = None if snapshot.chain is None else snapshot.chain.get(job_id)
+    if snapshot.chain is None:
+        return None
+    standing = snapshot.chain.get(job_id)
     return None if standing is None else standing.status
 
 
 def row_of(job: JobSummary, slurm: Mapping[SlurmId, SqueueRow]) -> SqueueRow | None:
     """Return the SLURM job under the ledger's id, if it is this job."""
-    row = slurm.get(job.slurm_id) if job.slurm_id is not None else None
+    if job.slurm_id is None:
+        return None
+    row = slurm.get(job.slurm_id)
     return row if row is not None and is_row_of(row, job) else None
 
 
@@ -302,8 +330,6 @@ def has_our_mark(row: SqueueRow, comment: str) -> bool:
 
 def is_claimed(standing: OnChainJob | None, provider: Address) -> bool:
     """Whether the job is ours, and hot."""
-    return (
-        standing is not None
-        and standing.provider == provider
-        and standing.status in (ChainStatus.SCHEDULED, ChainStatus.RUNNING)
-    )
+    if standing is None:
+        return False
+    return standing.provider == provider and standing.status in (ChainStatus.SCHEDULED, ChainStatus.RUNNING)

@@ -1,5 +1,5 @@
 """For how long sweeps have not seen a side, for example because its answer cannot be read or a node refuses. Each sweep
-still succeeds with what it sees. So an alarm is raised when the same side stays unseen.
+still succeeds with what it sees. So an alarm is raised if the same side stays unseen.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,13 +21,13 @@ def update_unreachable_alarm(
     ledger: Ledger, unseen: Mapping[str, str], since_s: Mapping[str, float], now_s: float
 ) -> None:
     """Call the operator for sides that have been unseen for an hour, until a sweep sees them."""
-    long = {side: round(now_s - began_s) for side, began_s in since_s.items() if now_s - began_s >= BLIND_S}
-    if not long:
+    unseen_s = {side: round(now_s - began_s) for side, began_s in since_s.items() if now_s - began_s >= BLIND_S}
+    if not unseen_s:
         ledger.alarms.off(AlarmName.RECONCILIATION_SOURCE_UNREACHABLE)
         return
     ledger.alarms.on(
         AlarmName.RECONCILIATION_SOURCE_UNREACHABLE,
-        unseen_s=long,
-        errors={side: unseen[side] for side in long},
+        unseen_s=unseen_s,
+        errors={side: unseen[side] for side in unseen_s},
         advice="sweeps find and mend nothing there: see the errors; `supervisor sweep run` looks again",
     )
