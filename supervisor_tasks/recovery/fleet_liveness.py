@@ -13,27 +13,27 @@ from supervisor_tasks.chain.rpc.client import Call, Rpc, RpcError, RpcUnavailabl
 from supervisor_tasks.ledger.other_fleets import connected_fleets, last_ticks
 from supervisor_tasks.wallet.raw_transaction import extract_tag
 
-WROTE_WITHIN_S = 600  # by the chain's own clock
-MAX_BLOCKS = 2000  # for a chain that mines many blocks
+WROTE_WITHIN_S = 600  # by the times of the blocks
+MAX_BLOCKS = 2000  # that are read, on a chain that mines many
 BLOCKS_AT_ONCE = 50
 TICKED_WITHIN_S = 60.0
 
 
 def liveness_evidence(engine: Engine, cluster: str, rpc: Rpc, address: str, tag: bytes) -> list[str]:
-    """The signs that a fleet lives: the one whose ledger made the tag and that writes from the address. Each sign is a
-    sentence. A chain that cannot be read counts as a sign, too.
+    """The signs that a fleet lives, each as a sentence. The fleet is the one whose ledger made the tag, and that writes
+    from the address. A chain that cannot be read counts as a sign, too.
     """
     return [*_on_chain(rpc, address, tag), *_in_this_database(engine, cluster, tag), *_beside_it(engine)]
 
 
 def _on_chain(rpc: Rpc, address: str, tag: bytes) -> Iterator[str]:
     try:
-        found = _last_written(rpc, address, tag)
+        written_s_ago = _last_written(rpc, address, tag)
     except (RpcUnavailableError, RpcError) as error:
         yield f"the chain cannot be looked at: {error}"
         return
-    if found is not None:
-        yield f"it wrote on chain {found} s before the last block"
+    if written_s_ago is not None:
+        yield f"it wrote on chain {written_s_ago} s before the last block"
 
 
 def _last_written(rpc: Rpc, address: str, tag: bytes) -> int | None:
@@ -44,7 +44,7 @@ def _last_written(rpc: Rpc, address: str, tag: bytes) -> int | None:
     newest_s = 0
     for last in range(head, max(head - MAX_BLOCKS, -1), -BLOCKS_AT_ONCE):
         numbers = range(last, max(last - BLOCKS_AT_ONCE, -1), -1)
-        for answer in rpc.batch([_whole(number) for number in numbers]):
+        for answer in rpc.batch([_block_with_transactions(number) for number in numbers]):
             block = require(answer)
             if block is None:
                 raise RpcUnavailableError("the node does not show a block below its head")
@@ -58,7 +58,7 @@ def _last_written(rpc: Rpc, address: str, tag: bytes) -> int | None:
     return None
 
 
-def _whole(number: int) -> Call:
+def _block_with_transactions(number: int) -> Call:
     return "eth_getBlockByNumber", (hex(number), True)
 
 

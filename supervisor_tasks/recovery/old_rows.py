@@ -1,4 +1,4 @@
-"""The deletion of old rows at night: one worker at a time, for a limited time, until no old row is left."""
+"""The deletion of old rows at night. One worker at a time does it, for a limited time, until no old row is left."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ log = structlog.get_logger()
 
 
 def delete_old_rows(context: WorkerContext, goes_on: Callable[[], bool]) -> None:
-    """Delete old rows, and write one line of the log about it. What is left then is deleted by the next message of beat,
-    or in the next night.
+    """Delete old rows, and write one line of the log about it. If rows are left, a worker deletes them at the next
+    message of beat, or in the next night.
     """
     run_exclusive(context.ledger, "retention", lambda: _delete(context, goes_on))
 
