@@ -1,4 +1,4 @@
-"""What each alarm means, and what the operator does about it: docs/reference/alarms.md is generated from this."""
+"""What each alarm means, and what the operator does about it. docs/reference/alarms.md is generated from this."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
     ),
     AlarmName.CALLBACK_HEARTBEAT_MISSING: Meaning(
         "The gRPC process or the reporter sends no heartbeat. Jobs whose end may wait in the spool are held.",
-        "Start the process and read its log; where the site has given the reporter up, `supervisor reporter disable`.",
+        "Start the process and read its log; if the site has no reporter any more, `supervisor reporter disable`.",
     ),
     AlarmName.CHAIN_NOT_ANSWERING: Meaning(
         "No RPC endpoint has answered for a while. Nothing is claimed or reported.",
@@ -82,7 +82,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "End jobs that are held (scancel), or raise CLAIM_MAX_WAITING.",
     ),
     AlarmName.CLAIMS_REVERTING: Meaning(
-        "The contract rejects claims although it shows claimable jobs. One is tried a minute.",
+        "The contract rejects claims although it shows claimable jobs. A worker tries one a minute.",
         "Read the error and `supervisor tx list`; `supervisor claims pause` stops the claiming.",
     ),
     AlarmName.CHAIN_LOG_UNREADABLE: Meaning(
@@ -138,7 +138,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "Try `squeue --json` and `scontrol show config` on the login node as SLURM_SSH_ADMIN_USER.",
     ),
     AlarmName.SWEEP_CONTRADICTION: Meaning(
-        "SLURM does not know jobs that it should have, too many to be true or without a trace of their end.",
+        "SLURM does not know jobs that it should have: too many at once, or without a trace of their end.",
         "Check slurmctld's state and the spool; if the jobs are lost, `supervisor job mark-lost`.",
     ),
     AlarmName.RECONCILIATION_SOURCE_UNREACHABLE: Meaning(
@@ -155,7 +155,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
     ),
     AlarmName.PROVIDER_BANNED: Meaning(
         "The grid has banned this provider. Nothing is claimed.",
-        "Ask the grid's operators; `supervisor provider show` tells what is registered.",
+        "Ask the grid's operators; `supervisor provider show` shows what is registered.",
     ),
     AlarmName.PROVIDER_REJECTED: Meaning(
         "The grid has rejected or removed this provider's registration. Nothing is claimed.",
@@ -202,7 +202,8 @@ STOPS_CLAIMS = frozenset(
     }
 )
 
-# Work that is paid for stands still, or may be lost, until the operator acts. These are also told in the quiet hours.
+# Work that is paid for stands still, or may be lost, until the operator acts. Messages about these alarms are sent in
+# the quiet hours, too.
 CRITICAL = frozenset(
     {
         AlarmName.SLURM_NOT_ANSWERING,

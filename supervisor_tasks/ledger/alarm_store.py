@@ -34,33 +34,33 @@ class Alarms:
 
     def on(self, name: AlarmName, **details: Any) -> None:
         """Raise an alarm. It is logged once, however often it is raised. Its details are the last ones."""
-        kept = sanitize_json(details)
-        row = insert(ALARMS).values(cluster=self._cluster, name=name.value, details=kept)
-        seen = {"details": kept, "seen_at": func.now()}
-        upsert = row.on_conflict_do_update(index_elements=["cluster", "name"], set_=seen)
+        stored_details = sanitize_json(details)
+        row = insert(ALARMS).values(cluster=self._cluster, name=name.value, details=stored_details)
+        last_raise = {"details": stored_details, "seen_at": func.now()}
+        upsert = row.on_conflict_do_update(index_elements=["cluster", "name"], set_=last_raise)
         with self._engine.begin() as connection:
             # now() is the start of the transaction: only a row of this transaction has this time
-            fresh = connection.scalar(upsert.returning(ALARMS.c.raised_at == func.now()))
-            if fresh:
-                open_incident(connection, self._cluster, name.value, json.dumps(kept))
+            is_new = connection.scalar(upsert.returning(ALARMS.c.raised_at == func.now()))
+            if is_new:
+                open_incident(connection, self._cluster, name.value, json.dumps(stored_details))
         discard(self._key)
-        if fresh:
+        if is_new:
             log.error("alarm_on", alarm=name.value, **details)
 
     def off(self, name: AlarmName, *, quiet_s: float | None = None) -> None:
         """End an alarm. With `quiet_s`, end it only if it was not raised again for so long."""
-        known = kept(self._key, self._all)
-        if known is not None and all(alarm.name is not name for alarm in known):
+        alarms = kept(self._key, self._all)
+        if alarms is not None and all(alarm.name is not name for alarm in alarms):
             return
-        this = [ALARMS.c.cluster == self._cluster, ALARMS.c.name == name.value]
+        conditions = [ALARMS.c.cluster == self._cluster, ALARMS.c.name == name.value]
         if quiet_s is not None:
-            this.append(ALARMS.c.seen_at <= func.now() - func.make_interval(0, 0, 0, 0, 0, 0, quiet_s))
+            conditions.append(ALARMS.c.seen_at <= func.now() - func.make_interval(0, 0, 0, 0, 0, 0, quiet_s))
         with read_connection(self._engine) as connection:  # one round trip; mostly the alarm is off
-            if not connection.scalar(select(exists().where(*this))):
+            if not connection.scalar(select(exists().where(*conditions))):
                 return
-        gone = delete(ALARMS).where(*this)
+        deletion = delete(ALARMS).where(*conditions)
         with self._engine.begin() as connection:
-            ended = connection.execute(gone).rowcount
+            ended = connection.execute(deletion).rowcount
             if ended:
                 clear_incident(connection, self._cluster, name.value)
         if ended:
@@ -69,8 +69,8 @@ class Alarms:
 
     def all(self) -> list[Alarm]:
         """The alarms that are on, oldest first."""
-        known = kept(self._key, self._all)
-        return self._all() if known is None else known
+        alarms = kept(self._key, self._all)
+        return self._all() if alarms is None else alarms
 
     def _all(self) -> list[Alarm]:
         with read_connection(self._engine) as connection:
@@ -94,9 +94,11 @@ class Switches:
 
     def unset(self, switch: Switch, reason: str | None = None) -> None:
         """Turn a switch off. With a reason, only if it is on for this reason."""
-        because = () if reason is None else (SWITCHES.c.reason == reason,)
+        deletion = delete(SWITCHES).where(*self._here(switch))
+        if reason is not None:
+            deletion = deletion.where(SWITCHES.c.reason == reason)
         with self._engine.begin() as connection:
-            connection.execute(delete(SWITCHES).where(*self._here(switch), *because))
+            connection.execute(deletion)
 
     def is_set(self, switch: Switch) -> bool:
         """Whether the switch is on."""

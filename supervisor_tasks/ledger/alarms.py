@@ -42,13 +42,13 @@ class AlarmName(StrEnum):
     SWEEP_CONTRADICTION = "sweep_contradiction"
     RECONCILIATION_SOURCE_UNREACHABLE = "reconciliation_source_unreachable"
     FOREIGN_CUSTOMER_JOBS = "foreign_customer_jobs"
-    SUBMIT_TOKENS_UNCHECKED = "submit_tokens_unchecked"  # slurmctld does not ask job_submit.lua
+    SUBMIT_TOKENS_UNCHECKED = "submit_tokens_unchecked"  # slurmctld does not run job_submit.lua
     PROVIDER_BANNED = "provider_banned"
     PROVIDER_REJECTED = "provider_rejected"  # or removed
     REGISTRATION_REFUSED = "registration_refused"
     BENCHMARK_STALLED = "benchmark_stalled"
     BENCHMARK_FAILED = "benchmark_failed"
-    BENCHMARK_USER_REFUSED = "benchmark_user_refused"  # the login node does not let BENCHMARK_RUN_AS in
+    BENCHMARK_USER_REFUSED = "benchmark_user_refused"  # the login node does not let BENCHMARK_RUN_AS log in
     BENCHMARK_WAITS = "benchmark_waits"  # for long, in SLURM's queue
     SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
     NOTIFICATIONS_FAILING = "notifications_failing"

@@ -1,5 +1,5 @@
-"""The archive: what has ended as lines of JSON in a file that zstandard compresses, for the time after the rows are
-deleted.
+"""The archive: a file with what has ended, as lines of JSON, compressed by zstandard. It is for the time after the rows
+are deleted.
 
 The `kind` of a line is job, transaction (of no job), sweep or benchmark_run; a line has all rows that go with it.
 """
@@ -93,7 +93,7 @@ _QUERIES: Mapping[str, tuple[TextClause, str | int]] = {
 
 
 class ArchiveError(PermanentError):
-    """The archive cannot be written; the message says why. Nothing is left of it."""
+    """The archive cannot be written; the message states why. Nothing is left of it."""
 
 
 def archive(engine: Engine, cluster: str, before: datetime, target: Path) -> Mapping[str, int]:
@@ -109,7 +109,7 @@ def archive(engine: Engine, cluster: str, before: datetime, target: Path) -> Map
         raise ArchiveError(f"{target.parent}: found no folder to write to ({error.strerror}); expected one") from error
     draft = Path(name)
     try:
-        return _written(descriptor, draft, target, _lines(engine, cluster, before))
+        return _write(descriptor, draft, target, _lines(engine, cluster, before))
     except FileExistsError as error:
         raise ArchiveError(f"{target}: found a file that was made meanwhile; expected none") from error
     except OSError as error:
@@ -118,7 +118,7 @@ def archive(engine: Engine, cluster: str, before: datetime, target: Path) -> Map
         draft.unlink()
 
 
-def _written(descriptor: int, draft: Path, target: Path, lines: Iterator[tuple[str, str]]) -> Mapping[str, int]:
+def _write(descriptor: int, draft: Path, target: Path, lines: Iterator[tuple[str, str]]) -> Mapping[str, int]:
     written = dict.fromkeys(_QUERIES, 0)
     with os.fdopen(descriptor, "wb") as file:
         with zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).stream_writer(

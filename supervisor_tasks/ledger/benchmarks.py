@@ -45,7 +45,7 @@ SHOWN_OF_RUN = tuple(
     if column.name not in ("cluster", "token", "hardware_digest", "pricing_digest", "forced")
 )
 MAX_ENDED = 100  # the last runs that `ended` reads
-MAX_MEASURED = 100  # the last runs whose labels count; a limit, because the registration asks every few seconds
+MAX_MEASURED = 100  # the last runs whose labels count; a limit, because the registration reads them every few seconds
 
 _MEASURED = text(
     """
@@ -74,7 +74,7 @@ _HISTORY = text(
 
 @dataclass(frozen=True, slots=True)
 class StoredMeasurement:
-    """What a benchmark measured in a run, when, and on which machines (their digest; None where it is not known)."""
+    """What a benchmark measured in a run, when, and on which machines (their digest; None if it is not known)."""
 
     benchmark: str
     labels: dict[str, Value]
@@ -111,25 +111,34 @@ class Verdict:
 def latest_of(measured: Iterable[StoredMeasurement]) -> dict[str, StoredMeasurement]:
     """The last result of each benchmark, from all, oldest first. Labels that it left out keep their last values."""
     latest = dict[str, StoredMeasurement]()
-    for one in measured:
-        before = latest[one.benchmark].labels if one.benchmark in latest else {}
-        kept = {label: before[label] for label in one.left_out if label in before}
-        latest[one.benchmark] = replace(one, labels=kept | one.labels)
+    for result in measured:
+        labels = dict[str, Value]()
+        if result.benchmark in latest:
+            last_labels = latest[result.benchmark].labels
+            labels = {label: last_labels[label] for label in result.left_out if label in last_labels}
+        latest[result.benchmark] = replace(result, labels=labels | result.labels)
     return latest
 
 
 def labels_of(latest: Mapping[str, StoredMeasurement]) -> dict[str, Value]:
     """All labels of these results."""
-    return {label: value for one in latest.values() for label, value in one.labels.items()}
+    labels = dict[str, Value]()
+    for result in latest.values():
+        labels |= result.labels
+    return labels
 
 
 def staying_labels(
     here: Mapping[str, StoredMeasurement], everywhere: Mapping[str, StoredMeasurement]
 ) -> frozenset[str]:
     """The labels that are measured elsewhere but not `here`: their benchmarks failed here, or left them out."""
-    failed = {label for name, one in everywhere.items() if name not in here for label in one.labels}
-    left_out = {label for one in here.values() for label in one.left_out}
-    return frozenset((failed | left_out) - labels_of(here).keys())
+    labels = set[str]()
+    for benchmark, result in everywhere.items():
+        if benchmark not in here:
+            labels.update(result.labels)
+    for result in here.values():
+        labels.update(result.left_out)
+    return frozenset(labels - labels_of(here).keys())
 
 
 def _digest_of(hardware: Mapping[str, Any]) -> str | None:
@@ -188,7 +197,7 @@ class BenchmarkStore:
         return number
 
     def resume(self) -> None:
-        """Have a worker look at the run that is under way at once: this worker has started, with other settings maybe."""
+        """Make the run that is under way due at once: this worker has started, and may have other settings."""
         under_way = select(RUNS.c.id).where(RUNS.c.cluster == self._cluster, OPEN)
         with self._engine.begin() as connection:
             numbers = [str(number) for number in connection.scalars(under_way)]
@@ -217,7 +226,7 @@ class BenchmarkStore:
             token = connection.scalar(update(RUNS).where(*asked).values(begun).returning(RUNS.c.token))
             if token is None:
                 return  # another worker has begun it
-            rows = [self._row(run, one, job_name(names_begin, run.id, token, one.benchmark)) for one in planned]
+            rows = [self._row(run, token, names_begin, benchmark) for benchmark in planned]
             if rows:
                 connection.execute(insert(RESULTS), rows)
 
@@ -229,15 +238,15 @@ class BenchmarkStore:
                 update(RUNS).where(RUNS.c.id == run.id).values(state=state.value, ended_at=func.clock_timestamp())
             )
 
-    def _row(self, run: BenchmarkRun, one: PlannedBenchmark, name: str) -> dict[str, Any]:
+    def _row(self, run: BenchmarkRun, token: str, names_begin: str, planned: PlannedBenchmark) -> dict[str, Any]:
         return {
             "run_id": run.id,
             "cluster": self._cluster,
-            "benchmark": one.benchmark,
+            "benchmark": planned.benchmark,
             "stage": BenchmarkState.WAITING.value,
-            "job_name": name,
-            "options": list(one.options),
-            "script": one.script,
+            "job_name": job_name(names_begin, run.id, token, planned.benchmark),
+            "options": list(planned.options),
+            "script": planned.script,
         }
 
     def names_under_way(self) -> frozenset[str]:
@@ -263,10 +272,10 @@ class BenchmarkStore:
 
     def users(self) -> frozenset[str]:
         """The users under whom the benchmarks of the last runs were submitted to SLURM."""
-        known = RESULTS.c.cluster == self._cluster, RESULTS.c.run_as.is_not(None)
+        conditions = RESULTS.c.cluster == self._cluster, RESULTS.c.run_as.is_not(None)
         with self._engine.connect() as connection:
             of_runs = RESULTS.c.run_id.in_(self._last_runs(connection))
-            return frozenset(connection.scalars(select(RESULTS.c.run_as).where(*known, of_runs).distinct()))
+            return frozenset(connection.scalars(select(RESULTS.c.run_as).where(*conditions, of_runs).distinct()))
 
     def start_submission(self, one: Measurement, run_as: str) -> bool:
         """Commit that sbatch is about to be called as that user, once. False when another worker was faster, or the run
@@ -274,7 +283,7 @@ class BenchmarkStore:
         """
         going_on = select(RUNS.c.id).where(RUNS.c.id == one.run_id, RUNS.c.cancel_reason.is_(None))
         with self._engine.begin() as connection:
-            mine = self._set(
+            return self._set(
                 connection,
                 one,
                 RESULTS.c.run_id.in_(going_on),
@@ -282,7 +291,6 @@ class BenchmarkStore:
                 run_as=run_as,
                 called_at=func.clock_timestamp(),
             )
-        return mine
 
     def changed(self, one: Measurement, change: MeasurementUpdate) -> bool:
         """Store the change of a benchmark. False when another worker was faster."""
@@ -321,7 +329,7 @@ class BenchmarkStore:
             )
 
     def cleaned(self, one: Measurement, note: str = "") -> None:
-        """Store that its file on the login node is gone, or stays there; then the note says so."""
+        """Store that the benchmark's file on the login node is gone, or that it stays there, with a note."""
         notes = RESULTS.c.notes + sanitize_json([note] if note else [])
         with self._engine.begin() as connection:
             connection.execute(update(RESULTS).where(RESULTS.c.id == one.id).values(cleaned=True, notes=notes))
@@ -357,9 +365,12 @@ class BenchmarkStore:
     def ended(self) -> list[CompletedRun]:
         """The last runs that have ended and whose machines are known, the newest first."""
         age = func.extract("epoch", func.now() - RUNS.c.ended_at).label("ended_s_ago")
-        known = RUNS.c.cluster == self._cluster, RUNS.c.ended_at.is_not(None), RUNS.c.hardware_digest.is_not(None)
+        conditions = RUNS.c.cluster == self._cluster, RUNS.c.ended_at.is_not(None), RUNS.c.hardware_digest.is_not(None)
         query = (
-            select(RUNS.c.hardware_digest, age, RUNS.c.forced).where(*known).order_by(RUNS.c.id.desc()).limit(MAX_ENDED)
+            select(RUNS.c.hardware_digest, age, RUNS.c.forced)
+            .where(*conditions)
+            .order_by(RUNS.c.id.desc())
+            .limit(MAX_ENDED)
         )
         with self._engine.connect() as connection:
             return [
@@ -369,13 +380,13 @@ class BenchmarkStore:
 
     def pricing_digest(self) -> str:
         """The digest of prices and operator's labels of the last run that has one; empty if none has."""
-        known = RUNS.c.cluster == self._cluster, RUNS.c.pricing_digest.is_not(None)
-        query = select(RUNS.c.pricing_digest).where(*known).order_by(RUNS.c.id.desc()).limit(1)
+        conditions = RUNS.c.cluster == self._cluster, RUNS.c.pricing_digest.is_not(None)
+        query = select(RUNS.c.pricing_digest).where(*conditions).order_by(RUNS.c.id.desc()).limit(1)
         with self._engine.connect() as connection:
             return connection.scalar(query) or ""
 
     def failing(self, run: BenchmarkRun) -> dict[str, str]:
-        """Those benchmarks of a run whose latest verdict is a failure, and why."""
+        """The benchmarks of a run whose last verdict is a failure, each with the reason."""
         with self._engine.connect() as connection:
             last = connection.execute(_LAST_RESULTS, {"cluster": self._cluster, "run": run.id}).all()
         return {row.benchmark: row.reason or "" for row in last if row.stage == BenchmarkState.FAILED.value}

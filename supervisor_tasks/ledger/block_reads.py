@@ -17,7 +17,7 @@ TRANSACTIONS = METADATA.tables["transactions"]
 
 MARGIN = 64  # extra blocks that are kept: receipts may be committed when the scan has long passed their blocks
 
-# Opens transactions again whose block was lost: they are sent again, and may have another result. If a transaction had
+# Opens the transactions again whose blocks were lost: they are sent again, and may have another result. If one had
 # reverted and a newer one has its intent, the older one keeps its nonce, under an intent of its own.
 REOPEN = text(
     """
@@ -56,17 +56,21 @@ class Blocks:
             lowest, highest = connection.execute(ends).one()
         if lowest is not None and lowest <= block <= highest:
             return None
-        kept = "none is kept yet" if lowest is None else f"{lowest} is the first that is kept, {highest} the last"
+        kept = "none is kept yet"
+        if lowest is not None:
+            kept = f"{lowest} is the first that is kept, {highest} the last"
         return f"found block {block}; expected one whose hash the ledger knows: {kept}"
 
     def remember(self, connection: Connection, hashes: Mapping[int, str]) -> None:
         """Store blocks that were read, in the given transaction. Blocks far below them are deleted."""
-        rows = [{"cluster": self._cluster, "number": number, "hash": known} for number, known in hashes.items()]
+        rows = [
+            {"cluster": self._cluster, "number": number, "hash": block_hash} for number, block_hash in hashes.items()
+        ]
         new = insert(BLOCKS)
         upsert = new.on_conflict_do_update(index_elements=["cluster", "number"], set_={"hash": new.excluded.hash})
         connection.execute(upsert, rows)
-        old = BLOCKS.c.cluster == self._cluster, BLOCKS.c.number <= max(hashes) - self.kept
-        connection.execute(delete(BLOCKS).where(*old))
+        far_below = BLOCKS.c.cluster == self._cluster, BLOCKS.c.number <= max(hashes) - self.kept
+        connection.execute(delete(BLOCKS).where(*far_below))
 
     def mined_in(self, above: int, up_to: int) -> set[tuple[int, str]]:
         """The blocks of this range in which transactions of the ledger were mined, with their hashes. A number can have
@@ -101,8 +105,8 @@ class Blocks:
         above = {"cluster": self._cluster, "fork": fork}
         connection.execute(REOPEN, above)
         connection.execute(delete(BLOCKS).where(BLOCKS.c.cluster == self._cluster, BLOCKS.c.number > fork))
-        behind = CURSORS.c.cluster == self._cluster, CURSORS.c.block_number > fork
-        connection.execute(update(CURSORS).where(*behind).values(block_number=fork, block_hash=self._hash(fork)))
+        ahead = CURSORS.c.cluster == self._cluster, CURSORS.c.block_number > fork
+        connection.execute(update(CURSORS).where(*ahead).values(block_number=fork, block_hash=self._hash(fork)))
 
     def _hash(self, number: int) -> ColumnElement[str]:
         here = BLOCKS.c.cluster == self._cluster, BLOCKS.c.number == number

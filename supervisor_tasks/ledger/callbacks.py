@@ -22,7 +22,7 @@ FORGET_EVERY_S = 600.0
 STRANGE_KEPT_S = 2700.0  # less than an hour, even with FORGET_EVERY_S added
 MAX_CALLBACKS = 1000  # callbacks that are read at a time
 
-# The first callback after those checked before that is unread, or was read too short a time ago.
+# The first callback, after those that were checked, that is unread or was read too short a time ago.
 _FIRST_YOUNG = text(
     """
     SELECT id FROM callbacks WHERE cluster = :cluster AND id > :behind
@@ -128,18 +128,18 @@ class CallbackReader:
         if ago_s is not None and ago_s < FORGET_EVERY_S:
             return 0
         with self._engine.begin() as connection:
-            looked_at = FACTS.c.cluster == self._cluster, FACTS.c.name == UNKNOWN_CHECKED_TO.name
-            behind = int(connection.scalar(select(FACTS.c.value).where(*looked_at)) or 0)
+            checked_to = FACTS.c.cluster == self._cluster, FACTS.c.name == UNKNOWN_CHECKED_TO.name
+            behind = int(connection.scalar(select(FACTS.c.value).where(*checked_to)) or 0)
             where = {"cluster": self._cluster, "behind": behind, "kept_s": STRANGE_KEPT_S}
             young = connection.scalar(_FIRST_YOUNG, where) or (connection.scalar(_LAST, where) or behind) + 1
-            gone = connection.execute(_STRANGE, where | {"young": young}).rowcount
+            deleted = connection.execute(_STRANGE, where | {"young": young}).rowcount
             connection.execute(_NO_LONGER_STRANGE, where)
             last_id = (connection.scalar(_FIRST_UNDECIDED, where | {"young": young}) or young) - 1
-            known = insert(FACTS).values(cluster=self._cluster, name=UNKNOWN_CHECKED_TO.name, value=str(last_id))
-            value = {"value": known.excluded.value}
-            connection.execute(known.on_conflict_do_update(index_elements=["cluster", "name"], set_=value))
+            fact = insert(FACTS).values(cluster=self._cluster, name=UNKNOWN_CHECKED_TO.name, value=str(last_id))
+            value = {"value": fact.excluded.value}
+            connection.execute(fact.on_conflict_do_update(index_elements=["cluster", "name"], set_=value))
         self._ticks.record(UNKNOWN_CALLBACKS_PURGED)
-        return gone
+        return deleted
 
     def about(self, slurm_ids: Mapping[JobId, SlurmId]) -> dict[JobId, list[CallbackSeen]]:
         """All callbacks about these jobs under these SLURM ids, oldest first."""
@@ -156,15 +156,15 @@ class CallbackReader:
         age = func.extract("epoch", func.now() - func.max(CALLBACKS.c.received_at)).label("age_s")
         mine = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
         query = select(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id, age).where(*mine)
-        counts = dict[JobId, dict[SlurmId, float]]()
+        ages_s = dict[JobId, dict[SlurmId, float]]()
         with read_connection(self._engine) as connection:
             for row in connection.execute(query.group_by(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id)):
-                counts.setdefault(JobId(row.job_id), {})[SlurmId(row.slurm_id)] = float(row.age_s)
-        return counts
+                ages_s.setdefault(JobId(row.job_id), {})[SlurmId(row.slurm_id)] = float(row.age_s)
+        return ages_s
 
     def told_of(self, slurm_ids: Mapping[JobId, SlurmId], statuses: Collection[int], seconds: float) -> set[JobId]:
-        """Those of these jobs, under these SLURM ids, for which a plugin reported one of the statuses. Only callbacks
-        count that were not read yet, or that came in the last `seconds`.
+        """The jobs for which a plugin reported one of the statuses, out of these jobs under these SLURM ids. Only
+        callbacks count that were not read yet, or that came in the last `seconds`.
         """
         about = (
             CALLBACKS.c.cluster == self._cluster,
@@ -193,6 +193,13 @@ class CallbackReader:
 
 
 def _callback(row: Any) -> CallbackSeen:
-    about = row.id, JobId(row.job_id), row.slurm_id
-    said = row.status, row.duration_s, row.exit_code
-    return CallbackSeen(*about, *said, row.received_at.timestamp(), row.proof)
+    return CallbackSeen(
+        id=row.id,
+        job_id=JobId(row.job_id),
+        slurm_id=row.slurm_id,
+        status=row.status,
+        duration_s=row.duration_s,
+        exit_code=row.exit_code,
+        received_s=row.received_at.timestamp(),
+        proof=row.proof,
+    )

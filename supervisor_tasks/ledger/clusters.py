@@ -21,7 +21,7 @@ _SUMMARY = text(
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """A cluster in one line: its jobs that are not settled, its alarms, when its fleet was heard, the switches set."""
+    """A cluster in one line: its jobs that are not settled, its alarms, when its fleet last worked, its switches."""
 
     cluster: str
     open_jobs: int

@@ -46,7 +46,9 @@ class Duration:
     def seconds(self, subject: str | None = None) -> float:
         """For how many seconds the state has lasted, for this subject or, with None, for any."""
         stored = self._facts.read(self._fact)
-        return 0.0 if stored is None or subject not in (None, stored.value) else stored.age_s
+        if stored is None or subject not in (None, stored.value):
+            return 0.0
+        return stored.age_s
 
     def subject(self) -> str | None:
         """The subject for which the state holds; None when it does not hold."""
@@ -57,7 +59,7 @@ class Condition:
     """Raises an alarm when a state has been bad for `after_s` seconds without a break. Ends it when the state is good.
 
     Conditions with the same `name` share their duration. With `tick`, the state has been bad since that tick was last
-    left; if it was never left, the duration is infinite.
+    recorded; if it never was, the duration is infinite.
     """
 
     def __init__(
@@ -85,5 +87,7 @@ class Condition:
     def _lasted_s(self, is_bad: bool, subject: str) -> float:
         if not self._tick:
             return self.duration.update(is_bad, subject)
-        age_s = self._ledger.ticks.age_s(self._tick) if is_bad else 0.0
+        if not is_bad:
+            return 0.0
+        age_s = self._ledger.ticks.age_s(self._tick)
         return float("inf") if age_s is None else age_s

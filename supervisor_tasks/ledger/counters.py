@@ -1,7 +1,7 @@
 """Totals that survive every process: jobs by outcome, minutes, credits, transactions, gas, and how long steps took.
 
 A change of the ledger and the counting of it are one transaction, so nothing is counted twice or missed, with any
-number of workers. To let changes not wait for each other, each one inserts rows of its own (`counter_increments`).
+number of workers. Each change inserts rows of its own (`counter_increments`), so changes do not wait for each other.
 `fold` adds them to the totals (`counters`) from time to time, and `read` adds the rest. So a scrape reads two small
 tables.
 
@@ -115,7 +115,7 @@ class Counters:
             connection.execute(_ADD, as_rows(rows))
 
     def count(self, connection: Connection, before: Jobs, after: Jobs, happened: Sequence[tuple[Job, Event]]) -> None:
-        """Count what a change of jobs is, in its transaction and before the journal has it."""
+        """Count a change of jobs, in its transaction and before the change is written to the journal."""
         amounts = events_counted(happened) + jobs_counted(before, after)
         submitted = [job.job_id for job, event in happened if isinstance(event, Submitted)]
         if submitted:
@@ -129,9 +129,11 @@ class Counters:
     def _of_settled(self, connection: Connection, settled: Sequence[Job]) -> Amounts:
         """The amounts of jobs that are settled for the first time."""
         asked = {"cluster": self._cluster, "job_ids": [job.job_id for job in settled]}
-        first = {row.job_id: row.ended_s for row in connection.execute(_FIRST_SETTLED, asked)}
-        amounts = settled_counted([job for job in settled if job.job_id in first])
-        return amounts + observed(Total.END_TO_SETTLE, (ago_s for ago_s in first.values() if ago_s is not None))
+        rows = connection.execute(_FIRST_SETTLED, asked).all()
+        first_ids = {row.job_id for row in rows}
+        amounts = settled_counted([job for job in settled if job.job_id in first_ids])
+        seconds = [row.ended_s for row in rows if row.ended_s is not None]
+        return amounts + observed(Total.END_TO_SETTLE, seconds)
 
     def fold(self) -> None:
         """Move the increments into the totals."""
@@ -163,19 +165,23 @@ def settled_counted(jobs: Collection[Job]) -> Amounts:
     amounts: Amounts = Counter()
     for job in jobs:
         outcome = job.chain_status.name.lower()
-        amounts[Total.JOBS_SETTLED, outcome if outcome in OUTCOMES else "lost"] += 1
-        if job.outcome is not None and job.chain_status is not ChainStatus.PANICKED:
+        if outcome not in OUTCOMES:
+            outcome = "lost"
+        amounts[Total.JOBS_SETTLED, outcome] += 1
+        is_paid = job.chain_status is not ChainStatus.PANICKED
+        if job.outcome is not None and is_paid:
             amounts[Total.BILLED_S, ""] += job.outcome.minutes * SECONDS_PER_MINUTE
     return amounts
 
 
 def entered(state: State, before: Jobs, after: Jobs) -> list[Job]:
     """The jobs that entered a state. Pure."""
-    return [
-        job
-        for job_id, job in after.items()
-        if job.state is state and (job_id not in before or before[job_id].state is not state)
-    ]
+    jobs = list[Job]()
+    for job_id, job in after.items():
+        was_there = job_id in before and before[job_id].state is state
+        if job.state is state and not was_there:
+            jobs.append(job)
+    return jobs
 
 
 def bucket(value_s: float) -> str:

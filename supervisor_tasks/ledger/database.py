@@ -16,8 +16,8 @@ from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.ledger.driver import CONNECTING, process_name, unavailable
 
 # A thread holds at most two connections, a guard and a transaction. It holds three if it also has the lock of the
-# wallet or of the scan; only one thread of each exclusive run can have that. Together: 16 threads, 6 more connections, and the
-# holder's.
+# wallet or of the scan; only one thread of each exclusive run can have that. Together: 16 threads, 6 more connections,
+# and the holder's.
 CONNECTIONS = 40
 RESTED_S = 1.0  # a connection that was used more recently is not pinged
 
@@ -41,12 +41,12 @@ def open_engine(
         connect_args=CONNECTING | {"application_name": process_name()} | given,
     )
     event.listen(engine, "handle_error", _translate)
-    _ping_what_rested(engine)
+    _ping_idle_connections(engine)
     return engine
 
 
 def _read_json(stored: bytes) -> Any:
-    """Read a JSON value as Postgres sends it, in UTF-8. json.loads looks at the encoding of each by itself, which takes
+    """Read a JSON value as Postgres sends it, in UTF-8. json.loads would detect the encoding of each value, which takes
     as long as reading a short one.
     """
     return json.loads(str(stored, "utf-8"))
@@ -59,7 +59,7 @@ def read_connection(engine: Engine) -> Connection:
     return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 
 
-def _ping_what_rested(engine: Engine) -> None:
+def _ping_idle_connections(engine: Engine) -> None:
     """Ping a connection only if it was not used for RESTED_S. SQLAlchemy's pool_pre_ping does it before each use, which
     is one round trip in three.
     """

@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 # Runs one statement in the form of the driver.
 Execute = Callable[[str, Mapping[str, Any]], Sequence[Mapping[str, Any]]]
 
-LATELY_S = 300.0  # as long as the scan looks often whether the chain has lost a block
+LATELY_S = 300.0  # for so long after a job's end, the scan often checks whether the chain has lost a block
 
 # Each part reads a partial index of open rows, or one of the small tables (locks, ticks, facts, alarms).
 _LOOK = f"""
@@ -115,18 +115,18 @@ class Due:
         }
 
     def look(self, readings: Callable[[], Mapping[str, int]] = dict) -> Look:
-        """Ask what is due now, and leave the clock's tick. `readings` returns what is stored with each tick, by the name
-        of the reading. Raises LedgerUnavailableError; a retry helps.
+        """Ask what is due now, and record the clock's tick. `readings` returns what is stored with each tick, by the
+        name of the reading. Raises LedgerUnavailableError; a retry helps.
         """
         (row,) = self._execute(_LOOK, self._parameters)
         if time.monotonic() - self._ticked_s >= CLOCK_TICK_EVERY_S:
             self._tick(readings())
-        found = dict(row)
-        busy = frozenset(self._guards[number] for number in found.pop("guards") if number in self._guards)
-        alarms = frozenset(map(AlarmName, found.pop("alarms")))
-        stored = found.pop("facts").items()
+        columns = dict(row)
+        busy = frozenset(self._guards[number] for number in columns.pop("guards") if number in self._guards)
+        alarms = frozenset(map(AlarmName, columns.pop("alarms")))
+        stored = columns.pop("facts").items()
         facts = {name: Stored(value, age_s) for name, (value, age_s) in stored}
-        return Look(**found, busy=busy, alarms=alarms, facts=facts)
+        return Look(**columns, busy=busy, alarms=alarms, facts=facts)
 
     def _tick(self, readings: Mapping[str, int]) -> None:
         names, numbers = [CLOCK, *readings], [None, *readings.values()]

@@ -1,7 +1,7 @@
 """What the contract has paid for jobs, and what our transactions cost, by day, month, customer or job.
 
-Both are of the receipts of mined transactions, to the wei. So the sums agree with the token's own transfers. A day and
-a month are UTC's, and begin and end by the time at which the ledger learned of a transaction.
+Both come from the receipts of mined transactions, exact to the wei. So the sums agree with the token's own transfers.
+Days and months are in UTC. A transaction counts at the time at which the ledger learned that it was mined.
 """
 
 from dataclasses import dataclass
@@ -139,11 +139,12 @@ class Earnings:
     def rows(
         self, per: Per, wanted: EarningsFilter, most: int | None, sort: EarningsSort | None = None
     ) -> list[Earned]:
-        """The earnings per day, month, customer or job; at most so many: the first of the order. Without one these are the
-        latest, or the largest of customers.
+        """The earnings per day, month, customer or job, at most `most` rows. Without `sort`, the latest rows come first;
+        of customers, the largest sums.
 
-        OFFSET 0 keeps the limit out of the planner's sight inside. With the limit it expects to end early, and looks each
-        transaction's job up by itself: months of 200,000 jobs took 4.2 s so, and take 1.5 s.
+        OFFSET 0 hides the limit from the planner of the inner query. If Postgres sees the limit, it expects to end
+        early, and looks up the job of each transaction alone: the months of 200,000 jobs took 4.2 s. They take 1.5 s
+        with OFFSET 0.
         """
         more = _OF_A_JOB if per is Per.JOB else ""
         counted = _counted(wanted, per)
@@ -181,7 +182,7 @@ class Earnings:
 
 
 def _counted(wanted: EarningsFilter, per: Per | None = None) -> str:
-    """Return the query for what counts. To find the jobs of claims takes a look at all jobs, and is left out if possible."""
+    """Return the query for what counts. It finds the jobs of claims only if it must: that reads all jobs."""
     if wanted.job_id is not None:
         return _COUNTED.format(sent=_SENT_OF_JOB)
     of_jobs = per in (Per.JOB, Per.CUSTOMER) or wanted.customer is not None

@@ -1,4 +1,4 @@
-"""What `supervisor doctor` asks the ledger's database beside the queries of others."""
+"""The queries of `supervisor doctor` to the ledger's database that no other module has."""
 
 from sqlalchemy import Engine, text
 

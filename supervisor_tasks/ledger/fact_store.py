@@ -43,8 +43,8 @@ class Facts:
 
     def read(self, fact: Fact[Value]) -> Stored[Value] | None:
         """The fact with its age; None when it is not set."""
-        known = kept(self._key, self._all)
-        stored = self._one(fact.name) if known is None else known.get(fact.name)
+        facts = kept(self._key, self._all)
+        stored = self._one(fact.name) if facts is None else facts.get(fact.name)
         return None if stored is None else Stored(fact.codec.decode(stored.value), stored.age_s)
 
     def _one(self, name: str) -> Stored[str] | None:

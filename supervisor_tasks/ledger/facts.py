@@ -1,4 +1,4 @@
-"""Facts: single typed values that one process writes down for another one, each with the time when it became so.
+"""Facts: single typed values that one process writes down for another one, each with the time of its last change.
 
 A fact is declared once, as a `Fact` with its name and codec. The name is the key in the table `facts`; a new name needs
 a migration. A value that SQL selects by gets a column of its own instead. ledger/fact_store.py reads and writes them. Pure.
@@ -65,7 +65,7 @@ class SlurmStart:
     """What is known of a start of slurmctld.
 
     `booted` is the time of the start, as SLURM prints it. `silent_s` is for how many seconds slurmctld had not answered
-    before. `first_id` is the first job id that it gave, 0 if that is not known.
+    before that. `first_id` is the first job id that it gave, 0 if that is not known.
     """
 
     booted: str = ""

@@ -15,7 +15,7 @@ from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import BALANCE, Balance
 from supervisor_tasks.ledger.incidents_sql import MESSAGE_STATE
 
-NEVER = 0.0  # of a moment that was not, or of a first one of none
+NEVER = 0.0  # the time of a moment that has not come, or of the first one of no rows
 
 _MOMENTS = text(
     """

@@ -65,7 +65,8 @@ class ForeignClaims:
         query = select(CLAIMS.c.tag).where(CLAIMS.c.cluster == self._cluster)
         taken = self.taken()
         with read_connection(self._engine) as connection:
-            return Counter(tag for row in connection.scalars(query) if (tag := bytes(row)) not in taken)
+            tags = [bytes(tag) for tag in connection.scalars(query)]
+        return Counter(tag for tag in tags if tag not in taken)
 
     def delete(self, job_ids: Sequence[JobId]) -> None:
         """Delete the claims of these jobs: they are over."""
@@ -75,10 +76,9 @@ class ForeignClaims:
 
     def taken(self) -> set[bytes]:
         """The tags that the operator has made this ledger's own."""
+        query = select(TAKEN.c.tag).where(TAKEN.c.cluster == self._cluster)
         with read_connection(self._engine) as connection:
-            return {
-                bytes(tag) for tag in connection.scalars(select(TAKEN.c.tag).where(TAKEN.c.cluster == self._cluster))
-            }
+            return {bytes(tag) for tag in connection.scalars(query)}
 
     def take_over(self, tag: bytes) -> None:
         """Make the claims with this tag this ledger's own, also those that are made with it from now on."""
@@ -87,5 +87,5 @@ class ForeignClaims:
 
 
 def _claim(stored: Mapping[str, Any]) -> Claimed:
-    about = dict(stored) | {"definition": Definition(**stored["definition"]), "at": tuple(stored["at"])}
-    return Claimed(**about)
+    changed = {"definition": Definition(**stored["definition"]), "at": tuple(stored["at"])}
+    return Claimed(**(dict(stored) | changed))

@@ -16,7 +16,7 @@ REPORTER = "reporter"
 HEARTBEAT_SOURCES = (CALLBACKS, REPORTER)
 AWAY_S = 30.0  # heartbeats come every few seconds
 
-# In the form of the driver, because the gRPC process does without SQLAlchemy.
+# In the form of the driver, because the gRPC process does not use SQLAlchemy.
 _BEAT = """
     WITH begun AS (
         INSERT INTO periodic_runs (cluster, name, succeeded_at)
@@ -52,14 +52,16 @@ def forget_reporter(ticks: "PeriodicRuns") -> None:
 def missing_sources(ticks_s: Mapping[str, float]) -> dict[str, float | None]:
     """The sources without a recent heartbeat, and the seconds since the last one; None if it never came.
 
-    `ticks_s` holds the ages of all ticks. A reporter that was never heard is left out: plugins do not need one.
+    `ticks_s` holds the ages of all ticks. A reporter that never sent a heartbeat is left out: plugins do not need one.
     """
-    wanted = [CALLBACKS, *({REPORTER} & ticks_s.keys())]
-    return {name: ticks_s.get(name) for name in wanted if ticks_s.get(name, float("inf")) > AWAY_S}
+    expected = [CALLBACKS]
+    if REPORTER in ticks_s:
+        expected.append(REPORTER)
+    return {name: ticks_s.get(name) for name in expected if ticks_s.get(name, float("inf")) > AWAY_S}
 
 
 def continuous_uptime_s(ticks_s: Mapping[str, float]) -> float | None:
-    """For how many seconds all sources have been heard without a gap; None while one of them is away."""
+    """For how many seconds the heartbeats of all sources have come without a gap; None while one is missing."""
     if missing_sources(ticks_s):
         return None
     return min(ticks_s.get(continuous_since_key(name), 0.0) for name in HEARTBEAT_SOURCES if name in ticks_s)

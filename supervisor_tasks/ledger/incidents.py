@@ -1,8 +1,8 @@
-"""Incidents of alarms and the messages about them: what is left to tell, and to which channel.
+"""Incidents of alarms and the messages about them: which messages are left to send, and to which channel.
 
-An alarm's raise or end and the change of its incident are one transaction. The notify task plans the messages and sends
-them. Only one worker at a time does this, under a lock that ends with the worker. A message that was sent, and whose
-worker ended before it recorded that, is sent again with the same key.
+The raise or the end of an alarm and the change of its incident are one transaction. The notify task plans the messages
+and sends them. Only one worker at a time does this, under a lock that ends with the worker. A message that was sent,
+and whose worker ended before it recorded that, is sent again with the same key.
 
 Messages are no effects of the outbox. A try that fails counts against one message and postpones all messages of its
 channel; an effect that another one's failure postpones would count as carried out. A parked message must not raise the
@@ -189,7 +189,8 @@ class IncidentMessage:
     """A message of an incident and what became of it.
 
     `state` is due, waiting, sent, failing, parked or dropped. `sent_at` is when the channel first took it, `next_at` when
-    it is sent or tried again. `failed_tries` and the two after it tell of the failures since the channel last took it.
+    it is sent or tried again. `failed_tries`, `failing_since` and `last_error` are about the failures since the channel
+    last took it.
     """
 
     channel: str
@@ -282,7 +283,7 @@ class Incidents:
         return [IncidentMessage(row.channel, MessageKind(row.kind), *row[2:]) for row in rows]
 
     def silence(self, alarm: str, ends_at: datetime, reason: str) -> None:
-        """Send no message of an alarm until then. What is still to tell is told after that."""
+        """Send no message of an alarm until `ends_at`. Messages that are due then are sent after that."""
         parameters = {"cluster": self._cluster, "alarm": alarm, "ends_at": ends_at, "reason": reason}
         with self._engine.begin() as connection:
             connection.execute(_SILENCE, parameters)
@@ -329,8 +330,8 @@ class Incidents:
     def trouble(self, late_s: float) -> UndeliveredMessages:
         """The messages that are parked, and those that have failed for `late_s` seconds."""
         with read_connection(self._engine) as connection:
-            found = connection.execute(_TROUBLE, {"cluster": self._cluster, "late_s": late_s}).one()
-        return UndeliveredMessages(found.messages, found.parked, found.channels or (), found.for_s, found.last_error)
+            row = connection.execute(_TROUBLE, {"cluster": self._cluster, "late_s": late_s}).one()
+        return UndeliveredMessages(row.messages, row.parked, row.channels or (), row.for_s, row.last_error)
 
     def drop_parked(self) -> int:
         """Give up the parked messages, and the resolutions that would follow them. Returns their number."""
@@ -344,7 +345,7 @@ class Incidents:
             return int(connection.execute(_ASK_TEST, parameters).scalar_one())
 
     def test_outcomes(self, test_id: int) -> list[ChannelOutcome] | None:
-        """What became of a test, by channel; None while no worker has taken it, empty where there is no channel."""
+        """What became of a test, by channel; None while no worker has taken it, empty if there is no channel."""
         with read_connection(self._engine) as connection:
             rows = list(connection.execute(_OUTCOMES, {"cluster": self._cluster, "id": test_id}))
         if not any(row.planned for row in rows):

@@ -9,8 +9,8 @@ MAY_BE_SENT = """
         WHERE raised.incident_id = message.incident_id AND raised.channel = message.channel
             AND raised.kind = 'raised' AND raised.sent_at IS NOT NULL))
 """
-# `sent` stays so while a channel that wants repeats waits for the next one. `waiting`: for the end of a silence, or for its
-# raise to be taken.
+# A message stays `sent` while its channel waits for the next repeat. A message is `waiting` until a silence ends, or
+# until the channel has taken the raise before it.
 MESSAGE_STATE = f"""
     CASE WHEN message.done_at IS NULL AND message.parked_at IS NOT NULL THEN 'parked'
         WHEN message.done_at IS NULL AND message.failing_since IS NOT NULL THEN 'failing'
@@ -19,7 +19,7 @@ MESSAGE_STATE = f"""
         WHEN message.done_at IS NOT NULL THEN 'dropped'
         ELSE 'waiting' END
 """
-# In the form of the driver: beat does without SQLAlchemy.
+# In the form of the driver, because beat does not use SQLAlchemy.
 SOMETHING_IS_DUE = f"""
     EXISTS (SELECT FROM alarm_incidents WHERE cluster = %(cluster)s AND due_at <= now())
     OR EXISTS (SELECT FROM alarm_messages AS message WHERE cluster = %(cluster)s AND {MAY_BE_SENT})

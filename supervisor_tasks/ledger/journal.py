@@ -1,6 +1,6 @@
 """The journal: the events of jobs, and when they happened."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +45,8 @@ _SUBMISSIONS = text(
     """
 )
 
-# The submissions of other customers between two events. `taken`: how many customers had jobs taken by SLURM (begun in
-# that time, too) and no submission cut off. `cut_off`: how many had a submission cut off.
+# The submissions of other customers between two events. `cut_off` counts the customers with a submission that was cut
+# off. `taken` counts the other customers whose jobs SLURM took, if these submissions also began in that time.
 _OTHERS = text(
     """
     SELECT count(*) FILTER (WHERE NOT cut_off) AS taken, count(*) FILTER (WHERE cut_off) AS cut_off FROM (
@@ -204,17 +204,17 @@ class Journal:
         The latest is last.
         """
         unparsed = and_(EVENTS.c.name == stored_name(SubmitOutcomeUnknown), EVENTS.c.details["unparsed"].as_boolean())
-        said = or_(unparsed, EVENTS.c.name == stored_name(SubmissionDenied))
-        query = select(EVENTS.c.details["reason"].astext).where(*self._since_claim(job_id, EVENTS.c.id.__gt__), said)
+        unclear = or_(unparsed, EVENTS.c.name == stored_name(SubmissionDenied))
+        query = select(EVENTS.c.details["reason"].astext).where(*self._since_claim(job_id), unclear)
         with read_connection(self._engine) as connection:
             return list(connection.scalars(query.order_by(EVENTS.c.id)))
 
     def cut_off(self, job: Job, effect_id: int) -> CutOff:
         """The job's submissions that were cut off since this effect began to fail without a break."""
         failing = select(EFFECTS.c.failing_since).where(EFFECTS.c.id == effect_id).scalar_subquery()
-        these = EVENTS.c.name == stored_name(SubmitOutcomeUnknown), EVENTS.c.at >= failing
+        cut_off = EVENTS.c.name == stored_name(SubmitOutcomeUnknown), EVENTS.c.at >= failing
         query = select(EVENTS.c.id, EVENTS.c.details["reason"].astext.label("reason"))
-        query = query.where(*self._since_claim(job.job_id, EVENTS.c.id.__gt__), *these).order_by(EVENTS.c.id)
+        query = query.where(*self._since_claim(job.job_id), *cut_off).order_by(EVENTS.c.id)
         with read_connection(self._engine) as connection:
             rows = list(connection.execute(query))
             if not rows:
@@ -223,10 +223,10 @@ class Journal:
             others = connection.execute(_OTHERS, {"cluster": self._cluster, "customer": job.customer, **between}).one()
         return CutOff([row.reason for row in rows], others.taken, others.cut_off)
 
-    def _since_claim(self, job_id: JobId, than: Callable[[Any], Any]) -> tuple[Any, ...]:
+    def _since_claim(self, job_id: JobId) -> tuple[Any, ...]:
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id
         claimed = select(func.max(EVENTS.c.id)).where(*about, EVENTS.c.name == stored_name(Claimed)).scalar_subquery()
-        return *about, than(claimed)
+        return *about, EVENTS.c.id > claimed
 
     def history(self, job: Job) -> tuple[list[Recorded], float | None]:
         """All events of a job in order, and when its claim was signed (Unix time); None if another ledger did that."""
@@ -266,7 +266,7 @@ class Journal:
             return [(row.customer, row.seen, row.number) for row in rows]
 
     def ever_suspended(self, job_ids: Iterable[str]) -> set[JobId]:
-        """Those of these jobs that SLURM has ever shown as SUSPENDED."""
+        """The jobs, out of these, that SLURM has ever shown as SUSPENDED."""
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
         seen = EVENTS.c.name == stored_name(SlurmRunningObserved), EVENTS.c.details["seen"].astext == "SUSPENDED"
         with read_connection(self._engine) as connection:

@@ -1,4 +1,4 @@
-"""Which exclusive work this process does now. A thread that wants work under way here need not ask the database."""
+"""Which exclusive work this process does now. A thread that wants work under way here does not query the database."""
 
 import threading
 import time
@@ -16,9 +16,9 @@ class LocalRuns:
     def begin(self, name: str) -> bool:
         """Begin the work. Returns False if another thread does it; that thread then does it once more."""
         with self._lock:
-            runs = name in self._asked_again
-            self._asked_again[name] = runs
-            return not runs
+            is_running = name in self._asked_again
+            self._asked_again[name] = is_running
+            return not is_running
 
     def again(self, name: str) -> bool:
         """Whether the work was asked for since it began, or since the last call; if not, it has ended."""
@@ -48,6 +48,6 @@ class LocalRuns:
                 self._asked_again[name] = False
 
     def end(self, name: str) -> None:
-        """End the work after an error. What was asked for meanwhile is dispatched again by beat."""
+        """End the work after an error. Beat dispatches again what was asked for meanwhile."""
         with self._lock:
             self._asked_again.pop(name, None)

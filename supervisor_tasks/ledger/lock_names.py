@@ -1,6 +1,6 @@
 """The names and classes of the advisory locks. Pure.
 
-Clusters share a database, so each name says whether clusters exclude each other.
+Clusters share a database, so each name shows whether clusters exclude each other.
 """
 
 from typing import NewType

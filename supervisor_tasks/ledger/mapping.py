@@ -169,4 +169,6 @@ def to_json_value(value: object) -> object:
         return value.name
     if is_dataclass(value):
         return {entry.name: to_json_value(getattr(value, entry.name)) for entry in fields(value)}
-    return sanitize_text(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return sanitize_text(value)
+    return value

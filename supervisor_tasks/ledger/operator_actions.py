@@ -32,14 +32,15 @@ def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list
 
     Returns the jobs that were panicked. The others were not held back, or have changed meanwhile.
     """
-    held = held_back(ledger)
-    chosen = {name: number for name, number in held.items() if job_ids is None or name in job_ids}
-    before = ledger.jobs(chosen)
-    events = {
-        job_id: SlurmJobMissing(None if number is None else SlurmId(number), CONFIRMED_LOST)
-        for job_id, number in chosen.items()
-    }
-    after = ledger.record(*(JobChange(job_id, event) for job_id, event in events.items()))
+    confirmed = held_back(ledger)
+    if job_ids is not None:
+        confirmed = {job_id: slurm_id for job_id, slurm_id in confirmed.items() if job_id in job_ids}
+    before = ledger.jobs(confirmed)
+    changes = list[JobChange]()
+    for job_id, number in confirmed.items():
+        slurm_id = None if number is None else SlurmId(number)
+        changes.append(JobChange(job_id, SlurmJobMissing(slurm_id, CONFIRMED_LOST)))
+    after = ledger.record(*changes)
     ledger.sweeps.ask("the operator confirmed that jobs are lost")
     return [job_id for job_id, job in after.items() if job != before.get(job_id)]
 
@@ -48,16 +49,16 @@ def request_of_transaction(ledger: Ledger, transaction_id: int, what: str) -> No
     """Have a worker of the chain queue bump or cancel a transaction; it has the wallet's key. A later request replaces an
     earlier one about the same transaction.
     """
-    known = ledger.facts.get(TRANSACTION_REQUESTS) or {}
-    ledger.facts.set(TRANSACTION_REQUESTS, known | {str(transaction_id): what})
+    requests = ledger.facts.get(TRANSACTION_REQUESTS) or {}
+    ledger.facts.set(TRANSACTION_REQUESTS, requests | {str(transaction_id): what})
 
 
 def accept_slurm(ledger: Ledger) -> None:
     """Accept the SLURM cluster that was found. Jobs that it has forgotten up to now are lost, and submissions go on."""
-    seen = ledger.facts.get(UNEXPECTED_CLUSTER)
-    if seen is not None:
-        ledger.facts.set(SLURM_CLUSTER, seen)
-        ledger.facts.clear_if(UNEXPECTED_CLUSTER, seen)
+    found_cluster = ledger.facts.get(UNEXPECTED_CLUSTER)
+    if found_cluster is not None:
+        ledger.facts.set(SLURM_CLUSTER, found_cluster)
+        ledger.facts.clear_if(UNEXPECTED_CLUSTER, found_cluster)
     ledger.facts.set(SLURM_ACCEPTED, secrets.token_hex(8))  # a new value each time: the age of the fact is what counts
     ledger.switches.unset(Switch.SUBMISSIONS_PAUSED)
     for alarm in (AlarmName.SLURM_CLUSTER_MISMATCH, AlarmName.SLURM_STATE_LOST):

@@ -1,4 +1,4 @@
-"""What operators changed by a command: who, when, what and why."""
+"""What operators changed by a command: the operator, the time, the change and the reason."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -38,13 +38,14 @@ class OperatorLog:
     def last(
         self, most: int, *, since: datetime | None = None, operator: str = "", command: str = "", subject: str = ""
     ) -> list[dict[str, Any]]:
-        """The last changes, the latest first: those of operators, commands and subjects that begin so. An outcome of None: the
-        command ended before it could store one.
+        """The last changes, the latest first. Their operator, command and subject begin with these texts. An outcome of
+        None means that the command ended before it could store one.
         """
         columns = [column for column in LOG.c if column.name != "cluster"]
         query = select(*columns).where(LOG.c.cluster == self._cluster).order_by(LOG.c.id.desc()).limit(most)
         for column, beginning in ((LOG.c.operator, operator), (LOG.c.command, command), (LOG.c.subject, subject)):
-            query = query.where(column.startswith(beginning, autoescape=True)) if beginning else query
+            if beginning:
+                query = query.where(column.startswith(beginning, autoescape=True))
         if since is not None:
             query = query.where(LOG.c.at >= since)
         with read_connection(self._engine) as connection:
@@ -58,8 +59,8 @@ class OperatorLog:
 
 
 def logs_of_all(engine: Engine, cluster: str) -> list[OperatorLog]:
-    """The operators' logs of the cluster and of all others that the ledger knows; none while tables of an older release have
-    no such log, or do not tell the clusters.
+    """The operators' logs of the cluster and of all others that the ledger knows. Empty if the database has the tables
+    of an older release, without such a log or without the tables that show the clusters.
     """
     needed = {"operator_log", "jobs", "periodic_runs", "cursors", "instance_tags"}
     if not needed <= set(inspect(engine).get_table_names()):

@@ -27,7 +27,7 @@ class PeriodicRuns:
         self._engine = engine
         self._cluster = cluster
         self._every_s = every_s
-        self._left_s: dict[str, float] = {}
+        self._recorded_s: dict[str, float] = {}
         self._held = threading.local()
 
     @contextmanager
@@ -47,7 +47,7 @@ class PeriodicRuns:
         `every_s`; `readings` is called only when one is written.
         """
         now_s = time.monotonic()
-        new = [name for name in names if now_s - self._left_s.get(name, float("-inf")) >= self._every_s]
+        new = [name for name in names if now_s - self._recorded_s.get(name, float("-inf")) >= self._every_s]
         if not new:
             return
         numbers: dict[str, int | None] = {**dict.fromkeys(new), **readings()}
@@ -56,7 +56,7 @@ class PeriodicRuns:
             self._write(numbers)
         else:
             held |= numbers
-        self._left_s |= dict.fromkeys(new, now_s)
+        self._recorded_s |= dict.fromkeys(new, now_s)
 
     def _write(self, numbers: Mapping[str, int | None]) -> None:
         given = {"cluster": self._cluster, "names": list(numbers), "numbers": list(numbers.values())}
@@ -65,7 +65,7 @@ class PeriodicRuns:
 
     def remove(self, name: str) -> None:
         """Delete a tick: this periodic work is not done any more."""
-        self._left_s.pop(name, None)
+        self._recorded_s.pop(name, None)
         with self._engine.begin() as connection:
             connection.execute(delete(TICKS).where(TICKS.c.cluster == self._cluster, TICKS.c.name == name))
 

@@ -30,17 +30,17 @@ def reading_once() -> Iterator[None]:
 
 def kept(key: Hashable, read: Callable[[], Read]) -> Read | None:
     """The result of `read`, which is called once per key; None outside of `reading_once`."""
-    known = _kept.get()
-    if known is None:
+    results = _kept.get()
+    if results is None:
         return None
-    if key not in known:
-        known[key] = read()
-    found: Read = known[key]
-    return found
+    if key not in results:
+        results[key] = read()
+    result: Read = results[key]
+    return result
 
 
 def discard(key: Hashable) -> None:
     """Drop what was read under this key, because this thread has written there."""
-    known = _kept.get()
-    if known is not None:
-        known.pop(key, None)
+    results = _kept.get()
+    if results is not None:
+        results.pop(key, None)

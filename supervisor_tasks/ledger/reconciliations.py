@@ -31,7 +31,7 @@ from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
 
 SWEEPS = METADATA.tables["sweeps"]
 
-KEPT = 500  # reports: those of five days, or of hours without accounting and with a slurmctld that forgets jobs soon
+KEPT = 500  # reports: of five days; of hours at a site without accounting, if slurmctld forgets jobs soon
 KEPT_READINGS = 4096  # of definitions, top-ups and runs
 STALE_S = 60.0  # work that was not touched for so long is overdue
 
@@ -121,13 +121,13 @@ class Sweeps:
         row = insert(FACTS).values(
             cluster=self._cluster, name=SWEEP_REQUESTED.name, value=why, since=func.clock_timestamp()
         )
-        known = FACTS.c.value.contains(why, autoescape=True)
-        value = case((known, FACTS.c.value), else_=FACTS.c.value + "; " + why)
-        more = row.on_conflict_do_update(
+        has_reason = FACTS.c.value.contains(why, autoescape=True)
+        value = case((has_reason, FACTS.c.value), else_=FACTS.c.value + "; " + why)
+        upsert = row.on_conflict_do_update(
             index_elements=["cluster", "name"], set_={"value": value, "since": func.clock_timestamp()}
         )
         with self._engine.begin() as connection:
-            connection.execute(more)
+            connection.execute(upsert)
 
     def due(self) -> bool:
         """Whether a caller has asked for a sweep, or the last one is long enough ago."""
@@ -138,19 +138,20 @@ class Sweeps:
         """Begin a sweep, with the reasons of all callers. `keep` deletes the request, not `begin`: the worker may die
         during the sweep.
         """
-        wish = select(FACTS.c.value, FACTS.c.since).where(
+        request = select(FACTS.c.value, FACTS.c.since).where(
             FACTS.c.cluster == self._cluster, FACTS.c.name == SWEEP_REQUESTED.name
         )
         last = select(SWEEPS.c.suspects).where(SWEEPS.c.cluster == self._cluster).order_by(SWEEPS.c.id.desc()).limit(1)
         with self._engine.begin() as connection:
-            asked, asked_at = connection.execute(wish).one_or_none() or (None, None)
+            asked_why, asked_at = connection.execute(request).one_or_none() or (None, None)
             now: datetime = connection.scalar(select(func.now()))  # type: ignore[assignment]
             suspects = connection.scalar(last) or {}
-        ages = {name: max(now.timestamp() - since_s, 0.0) for name, since_s in suspects.items()}
-        return Begun(now, "; ".join(filter(None, (why, asked))) or "the clock", ages, asked_at)
+        ages_s = {name: max(now.timestamp() - since_s, 0.0) for name, since_s in suspects.items()}
+        reasons = "; ".join(filter(None, (why, asked_why)))
+        return Begun(now, reasons or "the clock", ages_s, asked_at)
 
     def keep(self, begun: Begun, report: Mapping[str, Any], suspects: Mapping[str, float]) -> None:
-        """Store a finished sweep. Delete its request if no newer one came meanwhile, and the oldest reports."""
+        """Store a finished sweep. Delete its request if no newer one came meanwhile. Delete the oldest reports."""
         now_s = begun.at.timestamp()
         row = insert(SWEEPS).values(
             cluster=self._cluster,
@@ -158,8 +159,8 @@ class Sweeps:
             report=bindparam("report", type_=JSONB),
             suspects={name: now_s - age_s for name, age_s in suspects.items()},
         )
-        wish = FACTS.c.cluster == self._cluster, FACTS.c.name == SWEEP_REQUESTED.name, FACTS.c.since == begun.asked_at
-        served = delete(FACTS).where(*wish)
+        request = FACTS.c.cluster == self._cluster, FACTS.c.name == SWEEP_REQUESTED.name
+        served = delete(FACTS).where(*request, FACTS.c.since == begun.asked_at)
         with self._engine.begin() as connection:
             connection.execute(row, {"report": sanitize_json(report)})
             connection.execute(served)
@@ -176,7 +177,7 @@ class Sweeps:
     def hot(self, partition: str = "", *, compares_sizes: bool = False) -> dict[JobId, JobSummary]:
         """All jobs that still need a decision. `partition` and `compares_sizes` go into what was paid for each job."""
         with read_connection(self._engine) as connection:
-            return _known(connection.execute(_HOT, {"cluster": self._cluster}).all(), partition, compares_sizes)
+            return _summaries(connection.execute(_HOT, {"cluster": self._cluster}).all(), partition, compares_sizes)
 
     def named(self, job_ids: Collection[JobId], slurm_ids: Collection[SlurmId]) -> dict[JobId, JobSummary]:
         """The jobs with these ids, or with these SLURM ids, in any state."""
@@ -184,7 +185,7 @@ class Sweeps:
             return {}
         parameters = {"cluster": self._cluster, "job_ids": list(job_ids), "slurm_ids": list(slurm_ids)}
         with read_connection(self._engine) as connection:
-            return _known(connection.execute(_NAMED, parameters))
+            return _summaries(connection.execute(_NAMED, parameters))
 
     def stale(self) -> dict[str, int]:
         """How many effects, callbacks and transactions have waited for longer than STALE_S."""
@@ -215,7 +216,7 @@ def _paid(
     return as_given(Paid(wanted, left_min(limit_min, runs), partition, compares_sizes=compares_sizes), runs)
 
 
-def _known(rows: Iterable[Any], partition: str = "", compares_sizes: bool = False) -> dict[JobId, JobSummary]:
+def _summaries(rows: Iterable[Any], partition: str = "", compares_sizes: bool = False) -> dict[JobId, JobSummary]:
     sets: dict[tuple[str, ...], frozenset[EffectKind]] = {}  # many rows share the same few sets
 
     def kinds(names: list[str]) -> frozenset[EffectKind]:

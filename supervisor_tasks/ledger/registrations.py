@@ -84,11 +84,11 @@ class Registrations:
 
     def hardware(self) -> tuple[tuple[Machine, ...], float]:
         """The machines that SLURM shows, and for how many seconds it has shown them. Empty before the first look."""
-        known = self._facts.read(HARDWARE)
-        return ((), 0.0) if known is None else (known.value, known.age_s)
+        stored = self._facts.read(HARDWARE)
+        return ((), 0.0) if stored is None else (stored.value, stored.age_s)
 
     def forget_missed(self) -> None:
-        """End the time without nodes: a look has found working nodes, or no look is possible as SLURM does not work."""
+        """End the time without nodes: a look has found working nodes, or none is possible because SLURM does not work."""
         self._not_seen.update(False)
         if self._facts.get(NO_USABLE_NODES_REASON) is not None:
             self._facts.clear(NO_USABLE_NODES_REASON)
@@ -100,24 +100,28 @@ class Registrations:
     def why_no_nodes(self) -> tuple[str, float] | None:
         """Why the last look found no working node, and for how many seconds there is none; None if it found one."""
         why = self._facts.get(NO_USABLE_NODES_REASON)
-        return None if why is None or self._not_seen.subject() is None else (why, self._not_seen.seconds())
+        if why is None or self._not_seen.subject() is None:
+            return None
+        return why, self._not_seen.seconds()
 
     def learn_permission(self, valid: bool, waiting: bool, banned: bool) -> bool:
         """Store what the contract allows the provider to do. True when it differs from before."""
-        seen = Permission(valid, waiting, banned)
-        return self._facts.get(PERMISSION) != seen and self._facts.set(PERMISSION, seen)
+        permission = Permission(valid, waiting, banned)
+        if self._facts.get(PERMISSION) == permission:
+            return False
+        return self._facts.set(PERMISSION, permission)
 
     def learn_standing(self, standing: RegistrationStatus) -> str | None:
         """Store the provider's standing. Returns the one before, empty if there was none; None if it is unchanged."""
-        known = self._facts.get(REGISTRATION_STATUS)
+        before = self._facts.get(REGISTRATION_STATUS)
         if not self._facts.set(REGISTRATION_STATUS, standing):
             return None
-        return "" if known is None else known.value
+        return "" if before is None else before.value
 
     def standing(self) -> tuple[RegistrationStatus, float] | None:
         """The provider's standing, and for how many seconds it has been so; None before it is known."""
-        known = self._facts.read(REGISTRATION_STATUS)
-        return None if known is None else (known.value, known.age_s)
+        stored = self._facts.read(REGISTRATION_STATUS)
+        return None if stored is None else (stored.value, stored.age_s)
 
     def memory(self) -> RegistrationRecord:
         """The stored memory of the registration; an empty one if none is stored."""
@@ -137,9 +141,9 @@ class Registrations:
 
     def learn_prices(self, prices: Prices, now: datetime) -> None:
         """Append the prices that the contract has, if they differ from the last ones."""
-        known = self.registered_prices()
-        if not known or known[-1].prices != prices:
-            self._facts.set(REGISTERED_PRICES, (*known, RegisteredPrices(now, prices)))
+        seen = self.registered_prices()
+        if not seen or seen[-1].prices != prices:
+            self._facts.set(REGISTERED_PRICES, (*seen, RegisteredPrices(now, prices)))
 
     def registered_prices(self) -> tuple[RegisteredPrices, ...]:
         """The prices that the contract has had of the provider, in the order of time."""

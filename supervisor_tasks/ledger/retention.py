@@ -19,7 +19,7 @@ from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import TEXT, Fact
 from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
 
-HELD = Fact("retention.held", TEXT)  # why the operator has nothing deleted: an audit is under way
+HELD = Fact("retention.held", TEXT)  # why the operator holds the deletion, for example an audit
 SCRIPTS_KEPT_DAYS = 7
 BATCH = 200  # jobs, or other rows, in one transaction
 PASS_S = 20.0  # for the batches of one call
@@ -160,7 +160,7 @@ class Retention:
         self._facts = Facts(engine, cluster)
 
     def held(self) -> str | None:
-        """Why the operator has nothing deleted; None when it is not so."""
+        """Why the operator holds the deletion of old rows; None if it is not held."""
         return self._facts.get(HELD)
 
     def old(self) -> OldRows:
@@ -173,17 +173,17 @@ class Retention:
         """Delete old rows in small transactions, until none is left, PASS_S or PASS_JOBS is reached, or `goes_on`
         returns False. Another call continues. While the operator holds deletions, it does nothing.
         """
-        found, until_s = Counter[str](), time.monotonic() + PASS_S
+        deleted, until_s = Counter[str](), time.monotonic() + PASS_S
         if self.held() is not None:
-            return Deleted(found, left=False)
+            return Deleted(deleted, left=False)
         for deletion in self._deletions():
             rows = self._one_batch(deletion)
             while any(rows.values()):
-                found.update(rows)
-                if time.monotonic() > until_s or found["jobs"] >= PASS_JOBS or not goes_on():
-                    return Deleted(found, left=True)
+                deleted.update(rows)
+                if time.monotonic() > until_s or deleted["jobs"] >= PASS_JOBS or not goes_on():
+                    return Deleted(deleted, left=True)
                 rows = self._one_batch(deletion)
-        return Deleted(found, left=False)
+        return Deleted(deleted, left=False)
 
     def _one_batch(self, deletion: Deletion) -> Mapping[str, int]:
         with self._engine.begin() as connection:
@@ -204,7 +204,9 @@ class Retention:
     def _jobs(self, connection: Connection) -> Mapping[str, int]:
         where = {"cluster": self._cluster, "most": BATCH, "days": self._days}
         job_ids = list(connection.scalars(_OLD_JOBS, where))
-        return {table: _delete_of(connection, table, self._cluster, job_ids) for table in _OF_JOBS if job_ids}
+        if not job_ids:
+            return {}
+        return {table: _delete_of(connection, table, self._cluster, job_ids) for table in _OF_JOBS}
 
 
 def _delete_of(connection: Connection, table: str, cluster: str, job_ids: list[str]) -> int:

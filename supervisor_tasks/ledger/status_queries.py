@@ -61,8 +61,8 @@ class TickReading:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are wanted: in these states (none: all that are not settled), of the customer whose address begins so,
-    and claimed at most `since` ago. `sort` is a key of SORTED_BY.
+    """Which jobs are wanted: in these states (none: all that are not settled), of customers whose address begins with
+    `customer`, and claimed at most `since` ago. `sort` is a key of SORTED_BY.
     """
 
     states: tuple[str, ...] = ()
@@ -80,8 +80,8 @@ class JobFilter:
 @dataclass(frozen=True, slots=True)
 class TransactionFilter:
     """Which transactions are wanted: those that are not known to be mined, in a state, signed at most `since` ago, or for
-    jobs of the customer whose address begins so. `sort` is a key of TRANSACTIONS_BY; empty: the latest first, or with
-    `only_open` in the order in which they were written.
+    jobs of customers whose address begins with `customer`. `sort` is a key of TRANSACTIONS_BY; empty: the latest first,
+    or with `only_open` in the order in which they were written.
     """
 
     only_open: bool = False
@@ -94,15 +94,17 @@ class TransactionFilter:
     @property
     def query(self) -> str:
         """The query with its order."""
-        some, order = (_ONLY_OPEN, "ORDER BY id") if self.only_open else ("", TRANSACTIONS_BY["age"])
+        only_open, order = "", TRANSACTIONS_BY["age"]
+        if self.only_open:
+            only_open, order = _ONLY_OPEN, "ORDER BY id"
         of_customer = _OF_CUSTOMER if self.customer else ""
-        return f"{_TRANSACTIONS_WANTED} {some} {of_customer} {TRANSACTIONS_BY.get(self.sort, order)} LIMIT :most"
+        return f"{_TRANSACTIONS_WANTED} {only_open} {of_customer} {TRANSACTIONS_BY.get(self.sort, order)} LIMIT :most"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenEffectFilter:
     """Which open effects are wanted: `place` is due, waiting, leased or parked; of this kind, opened at most `since` ago,
-    of jobs, or of the account, of the customer whose address begins so. `sort` is a key of EFFECTS_BY.
+    and of the jobs or the account of customers whose address begins with `customer`. `sort` is a key of EFFECTS_BY.
     """
 
     place: str | None = None
@@ -206,12 +208,12 @@ class Overview:
             return self._rows(connection, _LATELY_SETTLED, most=min(limit, MAX_ROWS), customer=None, since_s=None)
 
     def by_state(self) -> list[Row]:
-        """How many jobs that are not settled are in each state, and when the one that is there longest first was."""
+        """How many jobs that are not settled are in each state, and when the first of them entered it."""
         with self._engine.connect() as connection:
             return self._rows(connection, _BY_STATE)
 
     def settled_within(self, seconds: float) -> int:
-        """How many jobs were settled in the last so many seconds."""
+        """How many jobs were settled in the last `seconds`."""
         with self._engine.connect() as connection:
             (row,) = self._rows(connection, _SETTLED_WITHIN, seconds=seconds)
             return int(row["n"])
@@ -221,8 +223,9 @@ class Overview:
         settled), or the beginning of an id. Of the last form, only a complete id is cheap.
         """
         kind, _, value = name.lower().rpartition(":")
-        known = kind in _NAMED and len(value) <= _HEX_OF_ID and set(value) <= _CHARACTERS[kind] and value != ""
-        if not known:
+        if kind not in _NAMED or value == "" or len(value) > _HEX_OF_ID:
+            return []
+        if not set(value) <= _CHARACTERS[kind]:
             return []
         with self._engine.connect() as connection:
             rows = self._rows(connection, _NAMED[kind], value=_PATTERN[kind](value), most=MAX_NAMED)
@@ -237,7 +240,7 @@ class Overview:
     def timeline(self, job_id: str) -> list[Row]:
         """All that the ledger has stored about a job, in the order of time: `at`, `source`, `what`, `details`."""
         with self._engine.connect() as connection:
-            return self._rows(connection, _STORY, job_id=job_id)
+            return self._rows(connection, _TIMELINE, job_id=job_id)
 
     def effects(self, wanted: OpenEffectFilter) -> list[Row]:
         """The open effects that are wanted; at most MAX_ROWS."""
@@ -266,15 +269,19 @@ class Overview:
 
     def transaction(self, name: str) -> list[Row]:
         """The transactions with this id, or with a signature whose hash has this beginning; at most two."""
-        number = int(name) if name.isascii() and name.isdigit() and len(name) < _DIGITS_OF_BIGINT else None
-        beginning = name.lower() if _is_hex(name.lower()) else None
-        if number is None and beginning is None:
+        number: int | None = None
+        if name.isascii() and name.isdigit() and len(name) < _DIGITS_OF_BIGINT:
+            number = int(name)
+        pattern: str | None = None
+        if _is_hex(name.lower()):
+            pattern = f"{name.lower()}%"
+        if number is None and pattern is None:
             return []
         with self._engine.connect() as connection:
-            found = self._rows(connection, _TRANSACTION, number=number, beginning=beginning and f"{beginning}%")
-            for row in found:
+            transactions = self._rows(connection, _TRANSACTION, number=number, beginning=pattern)
+            for row in transactions:
                 row["signatures"] = self._rows(connection, _SIGNATURES, number=row["id"])
-            return found
+            return transactions
 
     def _rows(self, connection: Connection, query: str, **parameters: object) -> list[Row]:
         rows = connection.execute(text(query), {"cluster": self._cluster, **parameters}).mappings()
@@ -305,12 +312,12 @@ def _wanted(wanted: JobFilter | OpenEffectFilter | TransactionFilter) -> dict[st
 
 
 def _named_statuses(row: Mapping[Any, Any]) -> Row:
-    return {
-        str(name): ChainStatus(value).name
-        if name in ("chain_status", "outcome_status") and value is not None
-        else value
-        for name, value in row.items()
-    }
+    """The row with the names of its statuses instead of their numbers."""
+    named = {str(name): value for name, value in row.items()}
+    for column in ("chain_status", "outcome_status"):
+        if named.get(column) is not None:
+            named[column] = ChainStatus(named[column]).name
+    return named
 
 
 def _age_s(connection: Connection, moment: datetime) -> float:
@@ -318,7 +325,8 @@ def _age_s(connection: Connection, moment: datetime) -> float:
     return float(connection.scalar(text("SELECT EXTRACT(EPOCH FROM now() - :moment)::float8"), {"moment": moment}) or 0)
 
 
-# Each look changes a job's row, so its last change does not tell since when it is in its state; its first event in it does.
+# Each look changes a job's row, so the row's last change does not show since when the job has been in its state. The
+# job's first event in that state shows it.
 _BY_STATE = """
     SELECT state, count(*) AS jobs, min(COALESCE(entered.at, created_at)) AS oldest_at FROM jobs
     LEFT JOIN LATERAL (
@@ -410,7 +418,7 @@ _JOB = """
         settled_by_operator, grid_logger_url, octet_length(script) AS script_bytes, claim_key, created_at, updated_at
     FROM jobs WHERE cluster = :cluster AND job_id = :job_id"""
 
-_TOLD_TRANSACTION = """
+_TIMELINE_TRANSACTION = """
     SELECT created_at, 'transaction', purpose, jsonb_strip_nulls(jsonb_build_object('hash', hash, 'nonce', nonce,
         'state', state, 'block', block_number, 'error', error, 'sent_at', sent_at, 'done_at', done_at)), id
     FROM transactions WHERE cluster = :cluster"""
@@ -418,7 +426,7 @@ _TOLD_TRANSACTION = """
 _CLAIM_OF_JOB = """
     SELECT transaction_id FROM jobs JOIN signatures ON hash = split_part(claim_key, ':', 1)
     WHERE jobs.cluster = :cluster AND jobs.job_id = :job_id"""
-_STORY = f"""
+_TIMELINE = f"""
     SELECT at, source, what, details FROM (
         SELECT at, 'journal' AS source, name AS what, details || jsonb_build_object('state', state) AS details, id
         FROM events WHERE cluster = :cluster AND job_id = :job_id
@@ -432,9 +440,9 @@ _STORY = f"""
             'duration_s', duration_s, 'exit_code', exit_code, 'peer', peer, 'read_at', read_at), id
         FROM callbacks WHERE cluster = :cluster AND job_id = :job_id
         UNION ALL
-        {_TOLD_TRANSACTION} AND job_id = :job_id
+        {_TIMELINE_TRANSACTION} AND job_id = :job_id
         UNION ALL
-        {_TOLD_TRANSACTION} AND job_id IS NULL AND id = ({_CLAIM_OF_JOB})
+        {_TIMELINE_TRANSACTION} AND job_id IS NULL AND id = ({_CLAIM_OF_JOB})
         UNION ALL
         SELECT at, 'command', command, jsonb_build_object('operator', operator, 'reason', reason, 'outcome', outcome), id
         FROM operator_log WHERE cluster = :cluster AND (subject = :job_id OR subject LIKE '% of ' || :job_id)

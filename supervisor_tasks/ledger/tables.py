@@ -106,7 +106,7 @@ Table(
 # The subject is a job, or what `subject` names: a customer who needs an account (the address), or a benchmark run (its
 # number). An effect of such a subject is never opened twice, and stays when it is done.
 #
-# `generation` counts the demands; a demand that arrives while the effect is being carried out keeps it open. `lease`
+# `generation` counts the requests; a request that arrives while the effect is being carried out keeps it open. `lease`
 # is the holder (see worker_sessions.py) that carries it out. `lease_token` is how often it was ever leased.
 # `notified_at` is when a message was last sent for it. `failing_since` is when the failures in a row began.
 # `unexpected_failures` counts the unexpected failures in a row. `contract_rejections` counts the refusals by the
@@ -385,7 +385,7 @@ Table(
     Index("alarm_incidents_due", "cluster", "due_at", postgresql_where=text("due_at IS NOT NULL")),
 )
 
-# A message of an incident to one channel: it is left to do until it is done, and parked when it fails for long.
+# A message of an incident to one channel: it is open until it is done, and parked when it fails for long.
 # `sent_at` is when the channel first took it; a channel can want a message again and again until the incident ends.
 Table(
     "alarm_messages",
@@ -408,7 +408,7 @@ Table(
 )
 
 # A silence: an operator wants no messages of an alarm from one time to another. The row stays when that is over: an
-# incident that began and ended meanwhile is not told.
+# incident that began and ended meanwhile is not reported.
 Table(
     "alarm_silences",
     METADATA,

@@ -1,8 +1,8 @@
 """The wallet's part of the ledger: transactions, all their signatures, and the instance tag of the ledger's own
 calls.
 
-A transaction is an outbox of its own, and no effect: its nonce has an order. One that is mined late, replaced or dropped
-decides about those after it, so no transaction can be leased, postponed or parked alone.
+A transaction is not an effect of the outbox, because nonces have an order. A transaction that is mined late, replaced
+or dropped decides about those after it, so no transaction can be leased, postponed or parked alone.
 """
 
 import secrets
@@ -218,7 +218,7 @@ class TransactionStore:
         return self._tag
 
     def missing(self, intents: Sequence[str]) -> set[str]:
-        """Those of these intents that have no open or mined transaction."""
+        """The intents, out of these, that have no open or mined transaction."""
         any_of = TRANSACTIONS.c.intent == func.any(bindparam("intents", list(intents)))
         query = select(TRANSACTIONS.c.intent).where(
             TRANSACTIONS.c.cluster == self._cluster, any_of, TRANSACTIONS.c.state.not_in(INTENT_FREE)
@@ -253,9 +253,14 @@ class TransactionStore:
         """The open transactions, in one cheap query: a look at the chain asks it at each block."""
         with read_connection(self._engine) as connection:
             rows = connection.execute(_OUTSTANDING, {"cluster": self._cluster}).all()
-        oldest = OldestOpen(rows[0].id, rows[0].nonce, rows[0].purpose, rows[0].address) if rows else None
-        ours = (row for row in rows if row.chain_id == self._chain_id and row.address == address)
-        return Outstanding(oldest, sum(int(row.cost_wei) for row in ours))
+        if not rows:
+            return Outstanding(None, 0)
+        oldest = OldestOpen(rows[0].id, rows[0].nonce, rows[0].purpose, rows[0].address)
+        cost_wei = 0
+        for row in rows:
+            if row.chain_id == self._chain_id and row.address == address:
+                cost_wei += int(row.cost_wei)
+        return Outstanding(oldest, cost_wei)
 
     def next_nonce(self, address: str) -> int | None:
         """The nonce after the last signed one; None if there is none. All clusters count: they may share a wallet."""
@@ -302,14 +307,13 @@ class TransactionStore:
         """Store the node's answer for each signature (by hash): None when the node accepted it. A signature that was
         replaced meanwhile is left alone.
         """
-        said = list(answers)
-        marks = {
-            "hashes": [tx_hash for tx_hash, _ in said],
-            "states": [_state_after(words) for _, words in said],
-            "errors": [None if words is None else sanitize_and_truncate(words)[:MAX_ERROR_CHARS] for _, words in said],
-        }
+        hashes, states, errors = list[str](), list[str](), list[str | None]()
+        for tx_hash, error in answers:
+            hashes.append(tx_hash)
+            states.append(_state_after(error))
+            errors.append(None if error is None else sanitize_and_truncate(error)[:MAX_ERROR_CHARS])
         with self._engine.begin() as connection:
-            connection.execute(_BROADCAST, marks)
+            connection.execute(_BROADCAST, {"hashes": hashes, "states": states, "errors": errors})
 
     def close(self, connection: Connection, mined: Sequence[Mined], errors: dict[int, str]) -> None:
         """Store where transactions were mined, and why they reverted (`errors`, by id), in the given transaction.
@@ -334,22 +338,22 @@ class TransactionStore:
         connection.execute(_CLOSE, as_rows(marks))
 
     def contest(self, ids: Sequence[int]) -> None:
-        """Store that the nonces of these are mined, but it is not known with which transaction."""
+        """Store that the nonces of these transactions are mined, but it is not known with which transaction."""
         self._mark_open(ids, contested_at=func.coalesce(TRANSACTIONS.c.contested_at, func.now()))
 
     def uncontest(self, ids: Sequence[int]) -> None:
-        """Store that the nonces of these are not mined after all."""
+        """Store that the nonces of these transactions are not mined after all."""
         self._mark_open(ids, contested_at=None)
 
     def foreign(self, ids: Sequence[int]) -> None:
-        """Store that foreign transactions have the nonces of these. Their intents are free again."""
+        """Store that foreign transactions have the nonces of these. The intents of these are free again."""
         values = {"state": "FOREIGN", "done_at": func.now(), "error": "another writer's transaction has this nonce"}
         with self._engine.begin() as connection:
             lost = self._update_open(connection, ids, values)
             self._counters.add(connection, Counter({(Total.TRANSACTIONS, "foreign"): lost}))
 
     def ours(self, hashes: Iterable[str]) -> set[str]:
-        """Those of these hashes that are signatures of this ledger."""
+        """The hashes, out of these, that are signatures of this ledger."""
         any_of = SIGNATURES.c.hash == func.any(bindparam("hashes", list(hashes)))
         with read_connection(self._engine) as connection:
             return set(connection.scalars(select(SIGNATURES.c.hash).where(any_of)))
@@ -361,13 +365,13 @@ class TransactionStore:
             self._update_open(connection, ids, values)
 
     def _update_open(self, connection: Connection, ids: Sequence[int], values: Mapping[str, Any]) -> int:
-        """Update those of these transactions that are open; returns how many these are."""
+        """Update the transactions, out of these, that are open; returns their number."""
         any_of = TRANSACTIONS.c.id == func.any(bindparam("ids", list(ids)))
         still_open = update(TRANSACTIONS).where(any_of, TRANSACTIONS.c.state.in_(OPEN))
         return connection.execute(still_open.values(values)).rowcount
 
     def _first_mined(self, connection: Connection, mined: Sequence[Mined]) -> list[Mined]:
-        """Those of these transactions that were not known to be mined before."""
+        """The transactions, out of these, that were not known to be mined before."""
         any_of = TRANSACTIONS.c.id == func.any(bindparam("ids", [result.sent.id for result in mined]))
         fresh = select(TRANSACTIONS.c.id).where(any_of, TRANSACTIONS.c.gas_used.is_(None)).with_for_update()
         ids = set(connection.scalars(fresh))
@@ -397,23 +401,29 @@ def _earned(receipt: Mapping[str, Any], address: str) -> int:
     out.
     """
     payer = (receipt.get("to") or "").lower()
-    paid = [entry for entry in receipt.get("logs") or () if _is_transfer(entry, payer, address)]
-    return sum(int(entry["data"], 16) for entry in paid)
+    earned = 0
+    for entry in receipt.get("logs") or ():
+        if _is_transfer(entry, payer, address):
+            earned += int(entry["data"], 16)
+    return earned
 
 
 def _is_transfer(entry: Mapping[str, Any], payer: str, payee: str) -> bool:
     topics = [topic.lower() for topic in entry["topics"]]
+    if topics[:1] != [TRANSFER]:
+        return False
     addresses = [f"0x{topic[-ADDRESS_DIGITS:]}" for topic in topics[1:]]
-    return topics[:1] == [TRANSFER] and addresses == [payer, payee] and len(entry["data"]) == INT64_HEX_DIGITS
+    return addresses == [payer, payee] and len(entry["data"]) == INT64_HEX_DIGITS
 
 
 def _signature(row_id: int, row: dict[str, Any], head: int) -> dict[str, Any]:
     return {"transaction_id": row_id, "head": head, **{name: row[name] for name in ("hash", *PRESENT)}}
 
 
-def _state_after(words: str | None) -> str:
+def _state_after(error: str | None) -> str:
     """The state after the node's answer. A refused transaction stays open: it is sent again; its receipt decides."""
-    return "SENT" if words is None or classify(words) in NODE_HAS_IT else "SIGNED"
+    is_sent = error is None or classify(error) in NODE_HAS_IT
+    return "SENT" if is_sent else "SIGNED"
 
 
 def _sent(row: Any) -> Sent:

@@ -27,8 +27,8 @@ KNOWN_CLUSTERS = """
 
 @dataclass(frozen=True, slots=True)
 class VitalSigns:
-    """The ages of a cluster's ticks by name, for how long its oldest due effect has been due, in seconds, and the clusters
-    whose fleet has worked with this ledger.
+    """The signs of life of a cluster's fleet: the ages of its ticks in seconds, by name, and for how many seconds its
+    oldest due effect has been due. `clusters` are those whose fleet has worked with this ledger.
     """
 
     ticks_s: dict[str, float]

@@ -23,11 +23,13 @@ class WalletTakenError(PermanentError):
     """Another cluster of the ledger works with the wallet. A retry is useless until the operator acts."""
 
     def __init__(self, cluster: str, chain_id: int, address: str, other: str, *, asked_to_share: bool) -> None:
-        whose = f"the wallet {address} of chain {chain_id}, with which the cluster {other!r} of this ledger works"
-        missing = f"on the cluster {other!r} too, and start its workers again" if asked_to_share else "on both"
+        wallet = f"the wallet {address} of chain {chain_id}, with which the cluster {other!r} of this ledger works"
+        where = "on both"
+        if asked_to_share:
+            where = f"on the cluster {other!r} too, and start its workers again"
         super().__init__(
-            f"ETH_PRIVATE_KEY: found {whose}; expected a wallet of its own for the cluster {cluster!r}. Give it the key of"
-            f" another wallet. If both may claim jobs with one wallet, set ALLOW_CLUSTERS_TO_SHARE_A_WALLET=true {missing}."
+            f"ETH_PRIVATE_KEY: found {wallet}; expected a wallet of its own for the cluster {cluster!r}. Give it the key of"
+            f" another wallet. If both may claim jobs with one wallet, set ALLOW_CLUSTERS_TO_SHARE_A_WALLET=true {where}."
             f" If {other!r} is gone for good: CLUSTER_NAME={other} supervisor cluster release-wallet"
         )
 

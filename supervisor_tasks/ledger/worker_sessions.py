@@ -30,7 +30,7 @@ from supervisor_tasks.ledger.lock_names import HOLDERS, SINGLE_FLIGHT, LockName
 log = structlog.get_logger()
 
 GONE = (DBAPIError, LedgerUnavailableError)
-TURNS = 0x7042  # class of the advisory locks under which workers take groups, and effects alone, one after the other
+TURNS = 0x7042  # class of the advisory locks under which one worker at a time takes effects, alone or in groups
 
 HEARTBEAT_EVERY_S = 1.0
 SESSION_TIMEOUT_S = 15.0  # a holder that is silent for so long loses its leases and locks
@@ -68,11 +68,13 @@ class StaleSessionDetector:
         self._looked_s = float("-inf")
 
     def too_long(self, last_words: Iterable[tuple[int, str, str]], now_s: float) -> list[tuple[int, str, str]]:
-        """Those holders (process id, its start, its last query) that have sent no query for SESSION_TIMEOUT_S."""
-        before = self._seen if now_s - self._looked_s <= WATCH_GAP_S else {}
+        """The holders (process id, its start, its last query) that have sent no query for SESSION_TIMEOUT_S."""
+        before = dict[tuple[int, str, str], float]()
+        if now_s - self._looked_s <= WATCH_GAP_S:
+            before = self._seen
         self._looked_s = now_s
-        self._seen = {words: before.get(words, now_s) for words in last_words}
-        return [words for words, since_s in self._seen.items() if now_s - since_s >= SESSION_TIMEOUT_S]
+        self._seen = {holder: before.get(holder, now_s) for holder in last_words}
+        return [holder for holder, since_s in self._seen.items() if now_s - since_s >= SESSION_TIMEOUT_S]
 
 
 class WorkerSession:
@@ -147,7 +149,7 @@ class WorkerSession:
             while self._deferred:
                 connection.execute(*self._deferred[0])
                 self._deferred.pop(0)
-        except GONE as error:  # tried again at the next beat, which finds out whether the connection is lost
+        except GONE as error:  # tried again after the next heartbeat, which shows whether the connection is lost
             log.warning("lease_release_deferred", owed=len(self._deferred), error=str(error))
 
     def _discard_connection(self, connection: Connection) -> None:
