@@ -20,8 +20,11 @@ _NO_PLUGIN = ("", "(null)", "cli_filter/user_defaults")  # the last one reads a 
 
 def plugins_may_choose(config: str) -> bool:
     """Whether a plugin of the site may choose a job's account, QOS or threads, from `scontrol show config`."""
-    shown = (re.search(rf"^{name}\s*=\s*(\S*)", config, re.MULTILINE) for name in _PLUGINS)
-    return any(found is None or found[1] not in _NO_PLUGIN for found in shown)
+    for setting in _PLUGINS:
+        found = re.search(rf"^{setting}\s*=\s*(\S*)", config, re.MULTILINE)
+        if found is None or found[1] not in _NO_PLUGIN:
+            return True
+    return False
 
 
 def show_users(path: str, users: Collection[str], cluster: str) -> list[str]:
@@ -46,21 +49,30 @@ def site_choices(answer: CommandAnswer, partition: str) -> dict[str, SiteChoice]
     """Return what each user's jobs get in this partition. Users without a default account are left out. Raises
     SlurmUnavailableError when the accounting database did not answer.
     """
+    associations = _associations(answer)
+    choices = dict[str, SiteChoice]()
+    for of_partition in ("", partition):  # the partition's own association overrides the general one
+        for user, default_account, account, in_partition, default_qos, qos in associations:
+            if in_partition == of_partition and account and account == default_account:
+                choices[user] = SiteChoice(account, _qos(default_qos, qos.split(",")))
+    return choices
+
+
+def _associations(answer: CommandAnswer) -> list[list[str]]:
+    """Return the fields of each association that sacctmgr printed. Raises SlurmUnavailableError."""
     rows = [line.split("|") for line in answer.stdout.splitlines()]
     if answer.status != 0 or any(len(row) != len(_FIELDS) for row in rows):
-        said = (answer.stderr or answer.stdout).strip()[:200]
-        raise SlurmUnavailableError(f"sacctmgr ended with status {answer.status}: {said!r}")
-    found = dict[str, SiteChoice]()
-    for of_partition in ("", partition):  # the partition's own association comes before the general one
-        for user, default, account, where, default_qos, qos in rows:
-            if where == of_partition and account and account == default:
-                found[user] = SiteChoice(account, _qos(default_qos, qos.split(",")))
-    return found
+        shown = (answer.stderr or answer.stdout).strip()[:200]
+        raise SlurmUnavailableError(f"sacctmgr ended with status {answer.status}: {shown!r}")
+    return rows
 
 
 def _qos(default: str, allowed: Collection[str]) -> str:
-    """slurmctld's own rule: the default one, the only one, or `normal`."""
+    """Return the QOS by slurmctld's own rule: the default one, the only one, or `normal`; empty where there is none."""
     if default:
         return default
-    only = next(iter(allowed)) if len(allowed) == 1 else _NORMAL
-    return only if only in allowed else ""
+    if len(allowed) == 1:
+        return next(iter(allowed))
+    if _NORMAL in allowed:
+        return _NORMAL
+    return ""

@@ -1,5 +1,5 @@
-"""The SLURM jobs that measure the cluster. This module submits them, finds them by name, reads their output, cancels
-them.
+"""The SLURM jobs that measure the cluster. This module submits them, finds them by name, reads their output, and
+cancels them.
 """
 
 import base64
@@ -62,8 +62,10 @@ class BenchmarkJobs:
             return None
         delimiter = new_delimiter()
         argv = sacct_named(sacct, one.job_name, self.owner(one), minutes_back(one.called_s_ago), delimiter)
-        records = [record.seen for record in accounted_jobs(self._ask(one, argv), delimiter)]
-        return next((seen for seen in reversed(records) if seen.phase is Phase.ENDED), None)
+        for record in reversed(accounted_jobs(self._ask(one, argv), delimiter)):
+            if record.seen.phase is Phase.ENDED:
+                return record.seen
+        return None
 
     def output(self, one: Measurement) -> bytes | None:
         """Return the end of the job's output, 10 MB at most; None when the file is missing. Raises
@@ -100,13 +102,13 @@ def minutes_back(called_s_ago: float) -> int:
 
 def read_output(answer: CommandAnswer, delimiter: str) -> bytes | None:
     """Return the bytes between the delimiters; None when the file is missing. Raises SlurmUnavailableError."""
-    _, found, rest = answer.stdout.partition(f"{delimiter} ")
-    if found and rest.startswith("absent\n"):
+    _, _, shown = answer.stdout.partition(f"{delimiter} ")
+    if shown.startswith("absent\n"):
         return None
-    encoded, whole, _ = rest.removeprefix("there\n").partition(f"{delimiter} whole\n")
-    if not (found and rest.startswith("there\n") and whole):
+    encoded, end, _ = shown.removeprefix("there\n").partition(f"{delimiter} whole\n")
+    if not (shown.startswith("there\n") and end):
         raise SlurmUnavailableError(f"an output could not be read (status {answer.status}): {answer.stderr[:200]!r}")
     try:
         return base64.b64decode(encoded)
     except binascii.Error as error:
-        raise SlurmUnavailableError(f"an output did not come whole: {error}") from error
+        raise SlurmUnavailableError(f"an output is incomplete: {error}") from error

@@ -167,14 +167,15 @@ class Cluster:
 
     def _homes(self, users: Sequence[str]) -> dict[str, Home | Exception]:
         """Return each user's home, or why it is not known."""
-        delimiter, found = new_delimiter(), dict[str, Home | Exception]()
+        delimiter = new_delimiter()
         answer = self._ask(look(delimiter, users))
+        homes = dict[str, Home | Exception]()
         for user in users:
             try:
-                found[user] = home_seen(answer, delimiter, user)
+                homes[user] = home_seen(answer, delimiter, user)
             except TransientError as error:
-                found[user] = error
-        return found
+                homes[user] = error
+        return homes
 
     def submit_batch(
         self,
@@ -191,9 +192,12 @@ class Cluster:
         """
         begun_login_s = clock.at(begun_s)
         orders = [self._order(user, job_id, request, begun_login_s) for job_id, request in requests]
-        self._hand_over_all(
-            user, orders, clock, begun_s, lambda number, outcome: answered(requests[number][0], outcome)
-        )
+
+        def order_answered(number: int, outcome: SlurmId | Exception) -> None:
+            job_id, _ = requests[number]
+            answered(job_id, outcome)
+
+        self._hand_over_all(user, orders, clock, begun_s, order_answered)
 
     def _order(self, user: Address, job_id: JobId, request: Request, begun_login_s: int) -> Order:
         argv = commands.sbatch(
@@ -228,13 +232,11 @@ class Cluster:
         begun_s: float,
         answered: Callable[[int, SlurmId | Exception], None],
     ) -> None:
-        delimiter = new_delimiter()
-
-        def heard(number: int, answer: CommandAnswer) -> None:
+        def on_answer(number: int, answer: CommandAnswer) -> None:
             after(CrashPoint.SBATCH)
             answered(number, self._outcome(answer))
 
-        answers = guarded_command.Answers(delimiter, len(orders), heard, our_clock_s)
+        answers = guarded_command.Answers(new_delimiter(), len(orders), on_answer, our_clock_s)
         unanswered = self._run_guarded(
             user, orders, clock.slurm_conf, clock.at(begun_s + SUBMIT_TIMEOUT_S), begun_s, answers
         )
@@ -254,7 +256,7 @@ class Cluster:
     ) -> Exception:
         """Run these orders. Returns the error of the orders that have no answer at the end."""
         if our_clock_s() >= begun_s + SUBMIT_TIMEOUT_S:
-            return guarded_command.TooLateError("this worker stood still; nothing was sent")
+            return guarded_command.TooLateError("this worker took too long to send the submission; nothing was sent")
         argv = guarded_command.guard_command(len(orders), until_login_s, slurm_conf, self.environment_file)
         stdin = guarded_command.framed(answers.delimiter, orders)
         before(CrashPoint.SBATCH)
@@ -278,67 +280,75 @@ class Cluster:
         """Return all records that slurmctld has of each of these jobs of one customer, even if their owner has renamed
         them. `owners` takes SLURM ids with their submission times and returns the ids that are jobs of ours, with these
         jobs. The error is in the place of a job when a SLURM job may or may not be this one. It runs one command for
-        slurmctld's list, and one for up to 500 scripts; while a job is not found by its name, these two once more, and
-        one for the clock.
+        slurmctld's list, and one for each 500 scripts. If a job is not found by its name, it runs these commands once
+        more, and one for the clock.
         """
         listed = self.list_all(user)
         owned = owners({slurm_id: row.submit_s for slurm_id, row in listed.items()})
         searches = [ScriptSearch(job_id, user, ago_s, owned) for job_id, ago_s in begun_s_ago.items()]
-        named = {one.job_id: one.named(listed.values()) for one in searches}
+        named = {search.job_id: search.named(listed.values()) for search in searches}
         headers = self._headers_of(named.values())
-        found = {one.job_id: found_by_name(one.job_id, named[one.job_id], headers) for one in searches}
-        rest = [one for one in searches if found[one.job_id] == []]
-        return found | (self._find_renamed(user, rest, listed.values()) if rest else {})
+        found = {job_id: found_by_name(job_id, rows, headers) for job_id, rows in named.items()}
+        not_found = [search for search in searches if found[search.job_id] == []]
+        if not_found:
+            found |= self._find_renamed(user, not_found, listed.values())
+        return found
 
     def _find_renamed(
         self, user: Address, searches: Sequence[ScriptSearch], listed: Collection[SqueueRow]
     ) -> dict[JobId, list[JobRecord] | UndecidedError]:
-        since_s = self.now_s() - CLOCKS_DIFFER_S
-        young = {one.job_id: one.young(listed, since_s) for one in searches}
+        now_s = self.now_s() - CLOCKS_DIFFER_S
+        young = {search.job_id: search.young(listed, now_s) for search in searches}
         headers = self._headers_of(young.values())
-        unread = {row.slurm_id for some in young.values() for row in some} - headers.keys()
-        unread &= self.list_all(user).keys() if unread else set()  # those that slurmctld still has
-        return {one.job_id: found_by_script(one, young[one.job_id], headers, unread) for one in searches}
+        unread = set[SlurmId]()
+        for rows in young.values():
+            unread.update(row.slurm_id for row in rows)
+        unread -= headers.keys()
+        if unread:
+            unread &= self.list_all(user).keys()  # those that slurmctld still has
+        return {search.job_id: found_by_script(search, young[search.job_id], headers, unread) for search in searches}
 
     def _headers_of(self, suspects: Iterable[Sequence[SqueueRow]]) -> dict[SlurmId, str]:
-        """Return the scripts' second lines for the suspects of each job, but for jobs that have too many."""
-        ids = {row.slurm_id for some in suspects if len(some) <= MAX_SCRIPTS for row in some}
-        return self._script_headers(sorted(ids))
+        """Return the scripts' second lines for the suspects of each job, but not for a job with too many suspects."""
+        return self._script_headers(sorted(_ids_to_read(suspects)))
 
     def _script_headers(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, str]:
         headers = dict[SlurmId, str]()
         for first in range(0, len(slurm_ids), MAX_SCRIPTS):
-            delimiter, some = new_delimiter(), slurm_ids[first : first + MAX_SCRIPTS]
-            headers |= script_heads(
-                self._ask(read_scripts(self.paths.scontrol, some), delimiter.encode() + b"\n"), delimiter
-            )
+            delimiter = new_delimiter()
+            argv = read_scripts(self.paths.scontrol, slurm_ids[first : first + MAX_SCRIPTS])
+            headers |= script_heads(self._ask(argv, delimiter.encode() + b"\n"), delimiter)
         return headers
 
     def sacct_submissions_of(
         self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
     ) -> dict[JobId, list[JobRecord]]:
-        """Return accounting's records of the submissions of these jobs since then, even if their owners have renamed them,
-        in one command. Each customer's history starts when the first of his jobs began. The result is empty at a site
-        without accounting.
+        """Return accounting's records of the submissions of these jobs since they began, even if their owners have
+        renamed them, in one command. Each customer's history starts at the earliest of his submissions. The result is
+        empty at a site without accounting.
         """
         if not (users and self.paths.sacct):
             return {}
-        delimiter, user_delimiter = new_delimiter(), new_delimiter()
-        minutes = {user: _minutes(begun_s_ago[job_id]) for job_id, user in users.items()}
+        minutes = dict[Address, int]()
         for job_id, user in users.items():
-            minutes[user] = max(minutes[user], _minutes(begun_s_ago[job_id]))
+            needed = _minutes(begun_s_ago[job_id])
+            minutes[user] = max(minutes.get(user, needed), needed)
+        delimiter, user_delimiter = new_delimiter(), new_delimiter()
         answer = self._ask(sacct_histories(self.paths.sacct, minutes, delimiter), user_delimiter.encode() + b"\n")
-        told = submissions_by_user(answer, user_delimiter)
-        return {job_id: submitted_as(told[user], delimiter, job_id) for job_id, user in users.items() if user in told}
+        histories = submissions_by_user(answer, user_delimiter)
+        records = dict[JobId, list[JobRecord]]()
+        for job_id, user in users.items():
+            if user in histories:
+                records[job_id] = submitted_as(histories[user], delimiter, job_id)
+        return records
 
     def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:
         """Return the job of ours that each SLURM job's batch script names; the others are left out. One command reads
         up to 500 scripts.
         """
         headers = self._script_headers([job.slurm_id for job in jobs])
-        return {
-            slurm_id: job_id for slurm_id, line in headers.items() if (job_id := job_id_in_header(line)) is not None
-        }
+        named = {slurm_id: job_id_in_header(header) for slurm_id, header in headers.items()}
+        return {slurm_id: job_id for slurm_id, job_id in named.items() if job_id is not None}
 
     def was_submitted(
         self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
@@ -347,35 +357,44 @@ class Cluster:
         cannot decide it. It runs few commands: `listed` is slurmctld's whole list, one command reads up to 500 scripts,
         and one command asks accounting.
         """
-        now_s = self.now_s()
-        of_users = dict[str, list[SqueueRow]]()
+        now_s = self.now_s() - CLOCKS_DIFFER_S
+        rows_of_user = dict[str, list[SqueueRow]]()
         for row in listed.values():
-            of_users.setdefault(row.user, []).append(row)
-        suspects = {one.job_id: one.suspects(of_users.get(one.user, ()), now_s - CLOCKS_DIFFER_S) for one in wanted}
-        rows = {row.slurm_id: row for some in suspects.values() if len(some) <= MAX_SCRIPTS for row in some}
-        headers = self._script_headers(list(rows))
-        unread = rows.keys() - headers.keys()
-        unread &= self.list_all().keys() if unread else set()  # those that slurmctld still has
-        ours = {one.job_id: recognised(one.job_id, suspects[one.job_id], headers, unread) for one in wanted}
-        rest = {one.job_id: one for one in wanted if ours[one.job_id] is False}
-        users, ago_s = {name: one.user for name, one in rest.items()}, {name: one.ago_s for name, one in rest.items()}
-        return ours | {job_id: bool(told) for job_id, told in self.sacct_submissions_of(users, ago_s).items()}
+            rows_of_user.setdefault(row.user, []).append(row)
+        suspects = {search.job_id: search.suspects(rows_of_user.get(search.user, ()), now_s) for search in wanted}
+        slurm_ids = _ids_to_read(suspects.values())
+        headers = self._script_headers(slurm_ids)
+        unread = set(slurm_ids) - headers.keys()
+        if unread:
+            unread &= self.list_all().keys()  # those that slurmctld still has
+        results = {job_id: recognised(job_id, rows, headers, unread) for job_id, rows in suspects.items()}
+        not_found = [search for search in wanted if results[search.job_id] is False]
+        users = {search.job_id: search.user for search in not_found}
+        ago_s = {search.job_id: search.ago_s for search in not_found}
+        for job_id, records in self.sacct_submissions_of(users, ago_s).items():
+            results[job_id] = bool(records)
+        return results
 
     def log_files(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> dict[JobId, bool | UndecidedError]:
-        """Return whether each of these jobs has written its output file since then, as far as the login node can see it."""
+        """Return whether each of these jobs has written its output file since its submission began, as the login node
+        sees it.
+        """
         written = self.left_logs(user, begun_s_ago)
         return {job_id: job_id in written for job_id in begun_s_ago}
 
     def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
-        """Return the jobs of one customer that have written their output file since then, in one command. Raises
-        UnsafeHomeError, because it begins a session as the customer.
+        """Return the jobs of one customer that have written their output files since their submissions began, in one
+        command. Raises UnsafeHomeError, because it begins a session as the customer.
         """
         self.require_own_home(user)
         now_s = self.now_s()
         answer = self.ssh.ask(user, last_writes(f"{job_id}.log" for job_id in begun_s_ago))
-        written = {job_id: written_at(answer, f"{job_id}.log") for job_id in begun_s_ago}
-        since_s = {job_id: now_s - ago_s - CLOCKS_DIFFER_S for job_id, ago_s in begun_s_ago.items()}
-        return {job_id for job_id, at_s in written.items() if at_s is not None and at_s >= since_s[job_id]}
+        left = set[JobId]()
+        for job_id, ago_s in begun_s_ago.items():
+            written_s = written_at(answer, f"{job_id}.log")
+            if written_s is not None and written_s >= now_s - ago_s - CLOCKS_DIFFER_S:
+                left.add(job_id)
+        return left
 
     def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
         """Return all jobs (of one user) that slurmctld remembers, with the texts that their owners can write, in one
@@ -404,35 +423,47 @@ class Cluster:
         Raises SlurmUnavailableError or SshUnavailableError when slurmctld does not answer. While accounting does not
         answer, the jobs that only accounting can know are unclear.
         """
-        rows, refused = ask_in_parts(_ids(wanted), self._ask_squeue) if listed is None else (listed.values(), {})
-        sights = match_jobs(wanted, map(listed_record, rows), self._jobs_of_scripts) | _unclear(wanted, refused)
-        missing = [job for job in wanted if sights[job.job_id].unknown]
+        rows: Iterable[SqueueRow]
+        if listed is None:
+            rows, refused = ask_in_parts(_ids(wanted), self._ask_squeue)
+        else:
+            rows, refused = listed.values(), {}
+        results = match_jobs(wanted, map(listed_record, rows), self._jobs_of_scripts) | _unclear(wanted, refused)
+        missing = [job for job in wanted if results[job.job_id].unknown]
         if missing and self.paths.sacct and accounting:
             try:
-                sights |= self._accounted(self.paths.sacct, missing)
+                results |= self._accounted(self.paths.sacct, missing)
             except TransientError as error:
-                sights |= {job.job_id: MatchResult(unclear=str(error)) for job in missing}
-        return sights
+                results |= {job.job_id: MatchResult(unclear=str(error)) for job in missing}
+        return results
 
     def known_ids(self, slurm_ids: Collection[SlurmId]) -> set[SlurmId]:
         """Return the ids that slurmctld or accounting knows as jobs of any user."""
-        asked = [str(number) for number in sorted(slurm_ids)]
-        known = {job.slurm_id for job in ask_in_parts(asked, self._ask_squeue)[0]} if asked else set()
-        left = [str(number) for number in sorted(set(slurm_ids) - known)]
-        if left and self.paths.sacct:
-            known |= {record.seen.slurm_id for record in self._ask_sacct(self.paths.sacct, left)[0]}
+        if not slurm_ids:
+            return set()
+        rows, _ = ask_in_parts(_as_texts(slurm_ids), self._ask_squeue)
+        known = {row.slurm_id for row in rows}
+        missing = set(slurm_ids) - known
+        if missing and self.paths.sacct:
+            records, _ = self._ask_sacct(self.paths.sacct, _as_texts(missing))
+            known.update(record.seen.slurm_id for record in records)
         return known
 
     def _ask_squeue(self, ids: Sequence[str]) -> list[SqueueRow]:
-        some = (self._list(squeue_by_id(self.paths.squeue, batch)) for batch in commands.batches(ids))
-        return [job for listed in some for job in listed.values()]
+        rows = list[SqueueRow]()
+        for batch in commands.batches(ids):
+            rows += self._list(squeue_by_id(self.paths.squeue, batch)).values()
+        return rows
 
     def _ask_sacct(self, sacct: str, ids: Sequence[str]) -> tuple[list[Record], dict[str, str]]:
         delimiter = new_delimiter()
 
         def ask(part: Sequence[str]) -> list[Record]:
-            answers = (self._ask(sacct_by_id(sacct, batch, delimiter)) for batch in commands.batches(part))
-            return [accounted_record(job) for answer in answers for job in accounted_jobs(answer, delimiter)]
+            records = list[Record]()
+            for batch in commands.batches(part):
+                answer = self._ask(sacct_by_id(sacct, batch, delimiter))
+                records += map(accounted_record, accounted_jobs(answer, delimiter))
+            return records
 
         return ask_in_parts(ids, ask)
 
@@ -494,32 +525,36 @@ class Cluster:
         return requests(self._ask(squeue_json(self.paths.squeue, ids)), slurm_ids)
 
     def site_choices(self, shown: Collection[tuple[str, Size]]) -> Mapping[str, SiteChoice] | None:
-        """Return what the site gives the jobs of these users, who have jobs of these sizes; users of whom SLURM does not
-        know it are left out. None where a plugin of the site may choose.
+        """Return what the site gives the jobs of these users, who have jobs of these sizes. A user is left out if SLURM
+        does not show what the site gives him. None where a plugin of the site may choose.
 
-        It asks the accounting database, in one command, about users whose jobs have another account or QOS than it
-        reported last. While that gives no answer, its last one counts, and it is asked once a minute.
+        It asks the accounting database, in one command, about users whose jobs have another account or QOS than the
+        database reported last. If the database does not answer, its last answer counts, and the next question comes
+        after a minute.
         """
         controller = self.reported.controller or self.controller()
         if controller.plugins_choose:
             return None
-        known, cluster = self.reported.site_choices, controller.identity.name
-        asked = {user for user, size in shown if not _is_choice(known.get(user), size)}
-        if asked and self.paths.sacct and our_clock_s() >= self.reported.choices_asked_from_s:
+        choices = self.reported.site_choices
+        users = {user for user, size in shown if not _is_choice(choices.get(user), size)}
+        if users and self.paths.sacct and our_clock_s() >= self.reported.choices_asked_from_s:
             sacctmgr = str(PurePosixPath(self.paths.sacct).with_name("sacctmgr"))
             try:
-                answer = self._ask(show_users(sacctmgr, asked, cluster), timeout_s=CONTROLLER_TIMEOUT_S)
-                known |= site_choices(answer, self.partition)
+                question = show_users(sacctmgr, users, controller.identity.name)
+                choices |= site_choices(self._ask(question, timeout_s=CONTROLLER_TIMEOUT_S), self.partition)
             except TransientError as error:  # the look goes on: slurmctld alone knows what runs
                 self.reported.choices_asked_from_s = our_clock_s() + CHOICES_ASKED_AGAIN_S
-                log.warning("site_choices_unknown", users=len(asked), error=str(error))
-        return known
+                log.warning("site_choices_unknown", users=len(users), error=str(error))
+        return choices
 
     def not_started(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
         """Return those of these jobs that a node could not start, in at most two commands. See SlurmCluster."""
         ended = ended_on(self._ask(ended_on_question(self.paths.squeue, slurm_ids)))
-        nodes = {one.node for one in ended.values() if one.node}
-        return not_started(ended, drained_s(self._ask(drained_question(self.paths.scontrol, nodes)))) if nodes else {}
+        nodes = {end.node for end in ended.values() if end.node}
+        if not nodes:
+            return {}
+        drained = drained_s(self._ask(drained_question(self.paths.scontrol, nodes)))
+        return not_started(ended, drained)
 
     def memory_per_cpu_limit(self) -> int | None:
         """Return the site's MaxMemPerCPU (MB), None where it has none. Raises SlurmUnavailableError."""
@@ -535,18 +570,18 @@ class Cluster:
     def controller(self) -> Controller:
         """Return slurmctld's state. Raises SlurmUnavailableError or SshUnavailableError when it does not answer."""
         answer = self._ask(commands.show_config(self.paths.scontrol), timeout_s=CONTROLLER_TIMEOUT_S)
-        unused = has_accounting(answer) and self.paths.sacct is None
-        told = Controller(
+        accounting_unused = has_accounting(answer) and self.paths.sacct is None
+        controller = Controller(
             boot_time(answer),
-            unused,
+            accounting_unused,
             parse_cluster_identity(answer),
             next_id(answer),
             min_job_age_s(answer),
             max_job_id(answer),
             plugins_may_choose(answer.stdout),
         )
-        self.reported.max_id, self.reported.controller = told.max_id, told
-        return told
+        self.reported.max_id, self.reported.controller = controller.max_id, controller
+        return controller
 
     def _ask(self, argv: Sequence[str], stdin: bytes = b"", *, timeout_s: float = COMMAND_TIMEOUT_S) -> CommandAnswer:
         """Run a command as the admin user. The command must be safe to run twice."""
@@ -557,8 +592,8 @@ class Cluster:
 
 
 def over_ssh(cluster: SlurmCluster) -> Cluster:
-    """Return the cluster as one behind a login node, for what needs its commands. Raises LookupError with another
-    transport.
+    """Return the cluster as one behind a login node, for a caller that needs its commands. Raises LookupError with
+    another transport.
     """
     if not isinstance(cluster, Cluster):
         raise LookupError("SLURM_TRANSPORT=rest: there is no login node")
@@ -574,14 +609,30 @@ def _minutes(begun_s_ago: float) -> int:
 
 
 def _unclear(wanted: Iterable[MatchRequest], refused: Mapping[str, str]) -> dict[JobId, MatchResult]:
-    return {
-        job.job_id: MatchResult(unclear=why) for job in wanted if (why := refused.get(str(job.slurm_id))) is not None
-    }
+    """Return the result of each job whose id SLURM refused."""
+    results = dict[JobId, MatchResult]()
+    for job in wanted:
+        error = refused.get(str(job.slurm_id))
+        if error is not None:
+            results[job.job_id] = MatchResult(unclear=error)
+    return results
 
 
 def _ids(wanted: Iterable[MatchRequest]) -> list[str]:
-    numbers = {job.slurm_id for job in wanted}
-    return [str(slurm_id) for slurm_id in sorted(numbers)]
+    return _as_texts({job.slurm_id for job in wanted})
+
+
+def _as_texts(slurm_ids: Iterable[SlurmId]) -> list[str]:
+    return list(map(str, sorted(slurm_ids)))
+
+
+def _ids_to_read(suspects: Iterable[Sequence[SqueueRow]]) -> list[SlurmId]:
+    """Return the ids of the suspects of each job, each id once. A job that has too many suspects is left out."""
+    slurm_ids = dict[SlurmId, None]()
+    for rows in suspects:
+        if len(rows) <= MAX_SCRIPTS:
+            slurm_ids |= dict.fromkeys(row.slurm_id for row in rows)
+    return list(slurm_ids)
 
 
 def new_delimiter() -> str:

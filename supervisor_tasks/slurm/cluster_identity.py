@@ -27,8 +27,10 @@ class ClusterIdentity:
 
     def __str__(self) -> str:
         """Return the text that people read and the ledger stores."""
-        known = f"{self.name} on port {self.port} of " if self.name else _CONTROLLERS
-        return f"{known}{', '.join(self.hosts)}"
+        hosts = ", ".join(self.hosts)
+        if not self.name:
+            return f"{_CONTROLLERS}{hosts}"
+        return f"{self.name} on port {self.port} of {hosts}"
 
     @classmethod
     def parse(cls, text: str) -> "ClusterIdentity":
@@ -41,13 +43,22 @@ class ClusterIdentity:
 
     def is_the_same_as(self, other: "ClusterIdentity") -> bool:
         """Whether both are one cluster."""
-        mine, others = ((one.name, one.port.partition("-")[0]) for one in (self, other))  # the first port of a range
-        return (mine == others or not (self.name and other.name)) and not set(self.hosts).isdisjoint(other.hosts)
+        if set(self.hosts).isdisjoint(other.hosts):
+            return False
+        if not (self.name and other.name):
+            return True
+        return self.name == other.name and _first_port(self.port) == _first_port(other.port)
+
+
+def _first_port(port: str) -> str:
+    """Return the first port of a range, such as 6817-6820, or the single port."""
+    return port.partition("-")[0]
 
 
 def parse_cluster_identity(answer: CommandAnswer) -> ClusterIdentity:
     """Read the cluster from `scontrol show config`. Raises SlurmUnavailableError when the answer names no cluster."""
-    name, port = (_value(answer, key) for key in ("ClusterName", "SlurmctldPort"))
+    name = _value(answer, "ClusterName")
+    port = _value(answer, "SlurmctldPort")
     hosts = re.findall(r"^SlurmctldHost\[\d+\]\s*=\s*([^\s(]+)", answer.stdout, re.MULTILINE)
     if answer.status != 0 or not (name and port and hosts):
         raise SlurmUnavailableError(f"scontrol show config ended with status {answer.status} and named no cluster")
@@ -56,4 +67,6 @@ def parse_cluster_identity(answer: CommandAnswer) -> ClusterIdentity:
 
 def _value(answer: CommandAnswer, key: str) -> str:
     found = re.search(rf"^{key}\s*=\s*(\S+)", answer.stdout, re.MULTILINE)
-    return found[1] if found else ""
+    if found is None:
+        return ""
+    return found[1]

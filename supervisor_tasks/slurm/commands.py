@@ -71,7 +71,10 @@ def batch_script(job_id: JobId, script: str) -> bytes:
     own. The file is in a new folder of the customer's working directory, for two reasons: Python imports from the
     script's folder, and in /tmp another user could create the folder again.
     """
-    line, _, body = script.partition("\n") if script.startswith("#!") else ("#!/bin/bash", "", script)
+    if script.startswith("#!"):
+        line, _, body = script.partition("\n")
+    else:
+        line, body = "#!/bin/bash", script
     interpreter = line.removeprefix("#!").strip().split(None, 1)  # like the kernel: the rest of the line is one word
     if _program(line) in _SHELLS:
         return f"{line}\n{script_header(job_id)}\ntrue\n{body}".encode()
@@ -82,8 +85,12 @@ def batch_script(job_id: JobId, script: str) -> bytes:
 
 def _program(line: str) -> str:
     """Return the name of the program in the first line, also if `env` starts it; empty when the line names none."""
-    names = [PurePosixPath(word).name for word in line.removeprefix("#!").split() if word[0] != "-" and "=" not in word]
-    return next((name for name in names if name != "env"), "")
+    for word in line.removeprefix("#!").split():
+        is_option_or_variable = word.startswith("-") or "=" in word
+        name = PurePosixPath(word).name
+        if not is_option_or_variable and name != "env":
+            return name
+    return ""
 
 
 def script_header(job_id: JobId) -> str:

@@ -28,7 +28,7 @@ export them.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
@@ -126,21 +126,20 @@ def framed(delimiter: str, orders: Sequence[Order]) -> bytes:
     The second delimiter shows that the submission is complete. The delimiter is not in the command line, because a
     start-up file could read it there.
     """
-    return b"".join([_line(delimiter), *(part for order in orders for part in _frame(delimiter, order))])
+    frames = [_frame(delimiter, order) for order in orders]
+    return b"".join([_line(delimiter), *frames])
 
 
-def _frame(delimiter: str, order: Order) -> Iterator[bytes]:
+def _frame(delimiter: str, order: Order) -> bytes:
     if b"\0" in order.script:
         raise ValueError("a shell cannot hold a script with NUL bytes")
-    yield _line(f"{len(order.argv)} {len(order.script)}")
-    yield from map(_line, order.argv)
-    yield order.script
-    yield _line(delimiter)
+    sizes = _line(f"{len(order.argv)} {len(order.script)}")
+    return b"".join([sizes, *map(_line, order.argv), order.script, _line(delimiter)])
 
 
 def _line(word: str) -> bytes:
     if "\n" in word or "\0" in word:
-        raise ValueError("a word of a command that is guarded is one line")
+        raise ValueError("a word of a guarded command must be one line without NUL bytes")
     return word.encode() + b"\n"
 
 
@@ -155,7 +154,7 @@ def parse_clock(answer: CommandAnswer, delimiter: str, our_s: float) -> LoginClo
     """
     found = re.search(rf"{delimiter} (\d{{1,12}}) (.*)\n", answer.stdout)
     if found is None:
-        raise TransientError(f"the login node does not tell the time (status {answer.status}): {answer.stderr[:200]!r}")
+        raise TransientError(f"the login node does not show the time (status {answer.status}): {answer.stderr[:200]!r}")
     return LoginClock(int(found[1]), our_s, found[2])
 
 
@@ -199,7 +198,8 @@ class Answers:
         self._stdout += piece
         self._begin()
         while self._begun and (found := self._answer_pattern().search(self._stdout, self._searched)):
-            printed, job, status, end = bytes(self._stdout[: found.start()]), *found.group("job", "status", "end")
+            printed = bytes(self._stdout[: found.start()])
+            job, status, end = found.group("job", "status", "end")
             del self._stdout[: found.end()]
             self._searched = 0
             if end:
@@ -227,20 +227,25 @@ class Answers:
         missing = self.answered + 1 + len(self._ended) - len(self._complaints)  # all, if a start-up file closed it
         self._complaints += [bytes(self._stderr)] * missing
         self._pass_on()
-        complaint = f"(status {status}): {self._shown()!r}"
+        shown = _text(b"".join([*self._complaints[:1], self._stderr]))[:200]
+        complaint = f"(status {status}): {shown!r}"
         if self._end == "cut":
             return TransientError("the script did not arrive whole; nothing was run")
         if self._end == "late":
-            return TooLateError(f"its turn came more than {SUBMIT_TIMEOUT_S:g} s after it was begun; nothing was run")
+            return TooLateError(
+                f"its turn came more than {SUBMIT_TIMEOUT_S:g} s after the submission began; nothing was run"
+            )
         if not self._begun and status in NOT_RUN:
             return TransientError(f"the login node cannot begin the submission {complaint}")
-        return OutcomeUnknownError(f"the guard's end was not seen {complaint}")
+        return OutcomeUnknownError(f"the guard did not report its end {complaint}")
 
     def _begin(self) -> None:
-        if not self._begun:
-            _, begun, rest = self._stdout.partition(self.delimiter.encode() + b"\n")
-            self._begun = bool(begun)
-            self._stdout = rest if begun else self._stdout
+        if self._begun:
+            return
+        _, found, rest = self._stdout.partition(self.delimiter.encode() + b"\n")
+        if found:
+            self._begun = True
+            self._stdout = rest
 
     def _answer_pattern(self) -> re.Pattern[bytes]:
         digits = rf"\d{{1,{MAX_DIGITS}}}"
@@ -255,12 +260,9 @@ class Answers:
             number, self.answered = self.answered, self.answered + 1
             self.on_answer(number, CommandAnswer(status, _text(printed), _text(complaint)))
 
-    def _shown(self) -> str:
-        return _text(b"".join([*self._complaints[:1], self._stderr]))[:200]
-
     def _require_short(self, kept: bytearray) -> None:
         if len(kept) > MAX_ANSWER:
-            raise AnswerTooLongError(f"more than {MAX_ANSWER} bytes came and no answer")
+            raise AnswerTooLongError(f"the guard printed more than {MAX_ANSWER} bytes without an answer")
 
 
 def _text(printed: bytes) -> str:

@@ -52,8 +52,10 @@ class SlurmNode:
     def works(self) -> bool:
         """Whether jobs can run there now or later, as far as SLURM knows."""
         words = self._words
-        asleep = not _ASLEEP.isdisjoint(words) or not set("~#!%").isdisjoint(self.state)
-        return words[0] in _UP | _ASLEEP and _BROKEN.isdisjoint(words) and (asleep or not self._silent)
+        if words[0] not in _UP | _ASLEEP or not _BROKEN.isdisjoint(words):
+            return False
+        is_asleep = not _ASLEEP.isdisjoint(words) or not set("~#!%").isdisjoint(self.state)
+        return is_asleep or not self._silent
 
     @property
     def unsettled(self) -> bool:
@@ -86,7 +88,7 @@ class PartitionHardware:
     @property
     def in_order(self) -> tuple[SlurmNode, ...]:
         """All nodes that SLURM shows, by name, also the nodes that do not work."""
-        return tuple(sorted((*self.nodes, *self.left_out), key=lambda node: _natural(node.name)))
+        return tuple(_by_name((*self.nodes, *self.left_out)))
 
 
 def ask_specs(scontrol: str, sinfo: str, partition: str) -> list[str]:
@@ -114,13 +116,18 @@ def hardware_of(
     """Return the hardware of these nodes of a partition that has `total` nodes, shown or not. Raises
     SlurmUnavailableError while slurmctld has no report of a node yet.
     """
-    nodes = sorted(shown, key=lambda node: _natural(node.name))
-    counted = tuple(node for node in nodes if unresponsive or node.works)
-    left_out = tuple(node for node in nodes if not (unresponsive or node.works))
+    nodes = _by_name(shown)
+    counted, left_out = list[SlurmNode](), list[SlurmNode]()
+    for node in nodes:
+        if unresponsive or node.works:
+            counted.append(node)
+        else:
+            left_out.append(node)
     unsettled = [node.name for node in left_out if node.unsettled]
     if unsettled:
         raise SlurmUnavailableError(f"slurmctld has just started; it is yet to hear from {_few(unsettled)}")
-    return PartitionHardware(counted, left_out, max(total - len(nodes), 0), max_time_min)
+    hidden_nodes = max(total - len(nodes), 0)
+    return PartitionHardware(tuple(counted), tuple(left_out), hidden_nodes, max_time_min)
 
 
 def _parts(answer: CommandAnswer, delimiter: str) -> list[str]:
@@ -129,8 +136,8 @@ def _parts(answer: CommandAnswer, delimiter: str) -> list[str]:
     ended = [piece.partition("\n") for piece in pieces]
     for command, (status, _, _), (_, _, printed) in zip(_COMMANDS, ended[1:], ended, strict=False):
         if status != " 0":
-            said = _line(answer.stderr) or _line(printed)
-            raise SlurmUnavailableError(f"{command} ended with status {status[:40]!r}, expected 0: {said}")
+            error_text = _line(answer.stderr) or _line(printed)
+            raise SlurmUnavailableError(f"{command} ended with status {status[:40]!r}, expected 0: {error_text}")
     if len(ended) != len(_COMMANDS) + 1:
         raise SlurmUnavailableError(
             f"found {len(ended)} delimiters, expected {len(_COMMANDS) + 1} (status {answer.status}): {_line(answer.stderr)}"
@@ -138,8 +145,9 @@ def _parts(answer: CommandAnswer, delimiter: str) -> list[str]:
     return [printed for _, _, printed in ended[:-1]]
 
 
-def _line(said: str) -> str:
-    return re.sub(r"[^\x20-\x7e]+", " ", said[: 2 * _SHOWN]).strip()[:_SHOWN]
+def _line(text: str) -> str:
+    """Return a command's text as one line, for an error."""
+    return re.sub(r"[^\x20-\x7e]+", " ", text[: 2 * _SHOWN]).strip()[:_SHOWN]
 
 
 def _total_nodes(shown: str, partition: str) -> int:
@@ -163,7 +171,7 @@ def _max_time_min(shown: str) -> int | None:
 
 def _members(shown: str, partition: str) -> set[str]:
     """Return the names of the partition's nodes from sinfo, which prints a line for each partition and node."""
-    names = set()
+    names = set[str]()
     for line in shown.splitlines():
         in_partition, bar, name = line.strip().partition("|")
         if not (in_partition and bar and name):
@@ -192,7 +200,9 @@ def _nodes(shown: str, partition: str) -> list[SlurmNode]:
     nodes = dict[str, SlurmNode]()
     for line in re.split(r"\n(?=NodeName=)", shown):
         fields = _fields(line)
-        if partition not in fields.get("Partitions", "").split(",") or fields.get("State", "").startswith("FUTURE"):
+        is_member = partition in fields.get("Partitions", "").split(",")
+        is_future = fields.get("State", "").startswith("FUTURE")
+        if is_future or not is_member:
             continue
         node = node_of(fields)
         if node.name in nodes:
@@ -217,13 +227,10 @@ def node_of(fields: Mapping[str, str], source: str = "scontrol") -> SlurmNode:
     try:
         if not (name and state):
             raise ValueError("NodeName and State")
-        return SlurmNode(
-            name=name,
-            cpus=_whole(tres.get("cpu") or fields.get("CPUTot", "")),
-            gpus=_gpus(tres, fields.get("Gres", "")),
-            mem_mb=_memory_mb(tres["mem"]) if tres.get("mem") else _whole(fields.get("RealMemory", "")),
-            state=state,
-        )
+        cpus = _whole(tres.get("cpu") or fields.get("CPUTot", ""))
+        gpus = _gpus(tres, fields.get("Gres", ""))
+        mem_mb = _memory_mb(tres["mem"]) if tres.get("mem") else _whole(fields.get("RealMemory", ""))
+        return SlurmNode(name, cpus, gpus, mem_mb, state)
     except ValueError as error:
         shown = " ".join(
             f"{key}={fields.get(key, '')}" for key in ("NodeName", "State", "CfgTRES", "Gres", "RealMemory")
@@ -250,8 +257,16 @@ def _gres_gpus(gres: str) -> list[int]:
     """Return the counts in `gpu:4(S:0-1)`, `gpu:a100:2,gpu:v100:2,mps:200`, `gpu`; a kind without a number counts as
     one.
     """
-    kinds = [kind.split(":") for kind in re.sub(r"\([^()]*\)", "", gres).split(",")]
-    return [_whole(words[-1]) if words[-1].isdecimal() else 1 for words in kinds if words[0] == "gpu"]
+    counts = list[int]()
+    for kind in re.sub(r"\([^()]*\)", "", gres).split(","):
+        words = kind.split(":")
+        if words[0] != "gpu":
+            continue
+        if words[-1].isdecimal():
+            counts.append(_whole(words[-1]))
+        else:
+            counts.append(1)
+    return counts
 
 
 def _memory_mb(shown: str) -> int:
@@ -266,6 +281,10 @@ def _whole(shown: str) -> int:
     if not _NUMBER.fullmatch(shown) or int(shown) > _MOST:
         raise ValueError(f"a number of at most 16 digits instead of {shown[:40]!r}")
     return int(shown)
+
+
+def _by_name(nodes: Iterable[SlurmNode]) -> list[SlurmNode]:
+    return sorted(nodes, key=lambda node: _natural(node.name))
 
 
 def _natural(name: str) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""The homes of customers on the login node: no session begins as a customer whose home other users can change.
+"""The homes of customers on the login node. No session begins as a customer whose home other users can change.
 
 A shell that sshd starts may read files of the user's home. If another customer can write them, he decides what the
 supervisor's next session runs as this customer. So the admin user checks the account, the home and the folders above it
@@ -10,7 +10,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -46,11 +46,11 @@ _LOOK = (
 
 
 class SlowHomeError(TransientError):
-    """The login node does not tell the user's home in time. A retry helps when the home's server answers again."""
+    """The login node does not show the user's home in time. A retry helps when the home's server answers again."""
 
 
 class UnsafeHomeError(TransientError):
-    """No session begins as this customer, because another one may decide what it runs. Retry when the operator has
+    """No session begins as this customer, because another user may decide what it runs. Retry when the operator has
     repaired the home.
     """
 
@@ -100,37 +100,49 @@ def home_seen(answer: CommandAnswer, delimiter: str, user: str) -> Home:
     """Read a user's home from the answer. Raises TransientError for an incomplete answer or an unknown user, and
     SlowHomeError when this user's home took too long.
     """
-    ours = f"{delimiter}{user} "
-    said = [line.removeprefix(ours) for line in answer.stdout.splitlines() if line.startswith(ours)]
-    status = next((line.removeprefix("status ") for line in said if line.startswith("status ")), "")
-    said = [line for line in said if not line.startswith("status ")]
-    if status in TIMED_OUT:
-        raise SlowHomeError(f"the login node does not tell the home of {user} within {LOOK_TIMEOUT_S} s")
-    if "unknown" in said:
+    lines = _after(f"{delimiter}{user} ", answer.stdout.splitlines())
+    statuses = _after("status ", lines)
+    if statuses and statuses[0] in TIMED_OUT:
+        raise SlowHomeError(f"the login node does not show the home of {user} within {LOOK_TIMEOUT_S} s")
+    facts = [line for line in lines if not line.startswith("status ")]
+    if "unknown" in facts:
         raise TransientError(f"the login node knows no user {user}")
-    account = next(filter(None, (re.fullmatch(r"account (\d+) (\S*) (.*)", line) for line in said)), None)
-    if account is None or not said or said[-1] != "whole":
+    account = _account(facts)
+    if account is None or facts[-1] != "whole":
         shown = answer.stderr[:200]
         raise TransientError(f"the login node does not tell the home of {user} (status {answer.status}): {shown!r}")
     return Home(
         uid=int(account[1]),
         first_of_number=account[2],
         path=account[3],
-        real_path=next(iter(_paths(said, "real ")), ""),
-        places={place.path: place for place in _places(said)},
-        missing=frozenset(_paths(said, "missing ")),
-        unseen=frozenset(_paths(said, "unseen ")),
+        real_path=next(iter(_after("real ", facts)), ""),
+        places=_places(facts),
+        missing=frozenset(_after("missing ", facts)),
+        unseen=frozenset(_after("unseen ", facts)),
     )
 
 
-def _paths(said: Sequence[str], word: str) -> Iterator[str]:
-    return (line.removeprefix(word) for line in said if line.startswith(word))
+def _after(prefix: str, lines: Iterable[str]) -> list[str]:
+    """Return the rest of each line that begins with the prefix."""
+    return [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
 
 
-def _places(said: Sequence[str]) -> Iterator[FolderFacts]:
-    for line in said:
+def _account(facts: Sequence[str]) -> re.Match[str] | None:
+    """Return the account's number, the first account with that number, and the home."""
+    for line in facts:
+        if found := re.fullmatch(r"account (\d+) (\S*) (.*)", line):
+            return found
+    return None
+
+
+def _places(facts: Sequence[str]) -> dict[str, FolderFacts]:
+    """Return what lstat shows of each folder, file and link, by path."""
+    places = dict[str, FolderFacts]()
+    for line in facts:
         if found := re.fullmatch(r"at (\d+) (\S+) (\d+) ([0-9a-f]+) (.*)", line):
-            yield FolderFacts(found[5], int(found[1]), found[2], int(found[3]), int(found[4], 16))
+            uid, owner, gid, mode, path = found.groups()
+            places[path] = FolderFacts(path, int(uid), owner, int(gid), int(mode, 16))
+    return places
 
 
 def fault(user: str, home: Home) -> str | None:
@@ -143,16 +155,24 @@ def fault(user: str, home: Home) -> str | None:
         return f"the account's home is {home.path!r}; set its homeDirectory to a folder of its own"
     if home.unseen:
         return f"{home.path}: the admin user may not look into {min(home.unseen)}'s folder; chmod a+x that folder"
-    on_the_way = [place for path, place in home.places.items() if path != home.real_path]
-    faults = (_fault_on_the_way(user, home, place) for place in on_the_way)
-    return next(filter(None, faults), None) or _fault_of_home(home)
+    for path, place in home.places.items():
+        if path == home.real_path:
+            continue
+        found = _fault_on_the_way(user, home, place)
+        if found is not None:
+            return found
+    return _fault_of_home(home)
 
 
 def _fault_on_the_way(user: str, home: Home, place: FolderFacts) -> str | None:
-    if place.uid not in (ROOT, home.uid) and (stat.S_ISLNK(place.mode) or CUSTOMER.fullmatch(place.owner)):
+    """Return the fault of a folder, file or link on the way to the home."""
+    is_others = place.uid not in (ROOT, home.uid)
+    if is_others and (stat.S_ISLNK(place.mode) or CUSTOMER.fullmatch(place.owner)):
         return f"{home.path}: {place.path} on the way to it belongs to {place.owner}; chown -h root {place.path}"
-    others_write = place.mode & stat.S_IWOTH or (place.mode & stat.S_IWGRP and place.gid != ROOT)
-    if stat.S_ISDIR(place.mode) and others_write and not place.mode & stat.S_ISVTX:
+    group_may_write = place.mode & stat.S_IWGRP and place.gid != ROOT
+    others_may_write = place.mode & stat.S_IWOTH or group_may_write
+    is_sticky = place.mode & stat.S_ISVTX  # only the owner of an entry can replace it
+    if stat.S_ISDIR(place.mode) and others_may_write and not is_sticky:
         return (
             f"{home.path}: other users can put another folder in its place, as {place.path} has the mode {place.permissions};"
             f" chmod go-w {place.path}, or give {user} another homeDirectory"
@@ -162,7 +182,7 @@ def _fault_on_the_way(user: str, home: Home, place: FolderFacts) -> str | None:
 
 def _fault_of_home(home: Home) -> str | None:
     if home.is_missing:
-        return f"{home.path} does not exist; make it, or have sshd's PAM session make it (pam_mkhomedir)"
+        return f"{home.path} does not exist; make it, or let sshd's PAM session make it (pam_mkhomedir)"
     place = home.places.get(home.real_path)
     if place is None or not stat.S_ISDIR(place.mode):
         return f"{home.path} is no folder; set the account's homeDirectory to a folder of its own"
@@ -196,9 +216,9 @@ class Homes:
         self._safe_for_s, self._unsafe_for_s = safe_for_s, unsafe_for_s
         self._verdicts: dict[str, _Verdict] = {}
         self._changed = threading.Condition()
-        self._wanted: list[tuple[str, Future[Home]]] = []  # that no look has taken yet
-        self._looks = 0  # under way
-        self._slow = set[str]()
+        self._wanted: list[tuple[str, Future[Home]]] = []  # homes that no look has taken yet
+        self._looks = 0  # the looks that run now
+        self._slow = set[str]()  # users whose home took too long
 
     def require_own(self, user: str, see: See, log_in: Callable[[], object]) -> None:
         """Raise UnsafeHomeError unless the user's home is his own. `see` asks the login node for the homes of users. If
@@ -207,7 +227,7 @@ class Homes:
         """
         if self._shared_allowed:
             return
-        verdict = self._known(user)
+        verdict = self._recent_verdict(user)
         if verdict is None:
             verdict = self._judge(user, see, log_in)
         if verdict.why is not None:
@@ -225,16 +245,19 @@ class Homes:
             self._verdicts[user] = verdict
         return verdict
 
-    def _known(self, user: str) -> _Verdict | None:
+    def _recent_verdict(self, user: str) -> _Verdict | None:
         """Return a recent verdict, and forget the older verdicts of all users."""
         now_s = time.monotonic()
         with self._changed:
-            self._verdicts = {name: one for name, one in self._verdicts.items() if one.until_s > now_s}
+            self._verdicts = {name: verdict for name, verdict in self._verdicts.items() if verdict.until_s > now_s}
             return self._verdicts.get(user)
 
     def _seen(self, user: str, see: See) -> Home:
-        """Return the user's home, as this thread's look shows it, or another thread's that begins from now on."""
-        home, until_s = Future[Home](), time.monotonic() + TURN_WITHIN_S
+        """Return the user's home, as a look of this thread shows it, or a look of another thread that begins from now
+        on.
+        """
+        home = Future[Home]()
+        until_s = time.monotonic() + TURN_WITHIN_S
         with self._changed:
             self._wanted.append((user, home))
             while not home.done():
@@ -242,7 +265,7 @@ class Homes:
                     self._look(see)
                 elif not self._changed.wait(max(until_s - time.monotonic(), 0.0)):
                     self._wanted = [entry for entry in self._wanted if entry[1] is not home]
-                    raise TransientError("other threads wait for the login node to tell of customers' homes")
+                    raise TransientError("other threads wait for the login node to show customers' homes")
         return home.result()
 
     def _look(self, see: See) -> None:
@@ -252,24 +275,27 @@ class Homes:
         self._changed.release()
         try:
             found = see(list(dict.fromkeys(user for user, _ in chosen)))
-        except Exception as error:  # noqa: BLE001  the result for each of them
+        except Exception as error:  # noqa: BLE001  the result for each chosen user
             found = {user: error for user, _ in chosen}
         finally:
             self._changed.acquire()
             self._looks -= 1
         for user, home in chosen:
-            self._tell(user, home, found[user])
+            self._settle(user, home, found[user])
         self._changed.notify_all()
 
     def _chosen(self) -> list[tuple[str, Future[Home]]]:
         """Take the first home that is wanted, with others unless it is slow."""
         first, *others = self._wanted
-        quick = [entry for entry in others if entry[0] not in self._slow][: USERS_OF_A_LOOK - 1]
-        chosen = [first] if first[0] in self._slow else [first, *quick]
+        chosen = [first]
+        if first[0] not in self._slow:
+            quick = [entry for entry in others if entry[0] not in self._slow]
+            chosen += quick[: USERS_OF_A_LOOK - 1]
         self._wanted = [entry for entry in self._wanted if entry not in chosen]
         return chosen
 
-    def _tell(self, user: str, home: "Future[Home]", found: Home | Exception) -> None:
+    def _settle(self, user: str, home: "Future[Home]", found: Home | Exception) -> None:
+        """Pass what a look has found to the thread that waits for it."""
         if isinstance(found, Home):
             self._slow.discard(user)
             home.set_result(found)

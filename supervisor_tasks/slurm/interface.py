@@ -34,7 +34,7 @@ class Request:
     number: int  # which submission of the job this is, from 1
 
     def submission(self, user: str, job_id: JobId, *, partition: str, comment: str, expires_s: int) -> Submission:
-        """Return what job_submit.lua has to see signed; slurmctld takes it until `expires_s` (Unix time)."""
+        """Return the content of the token that job_submit.lua checks; it is valid until `expires_s` (Unix time)."""
         return Submission(
             job_id=job_id,
             user=user,
@@ -65,8 +65,10 @@ class Controller:
     plugins_choose: bool = True
 
     def runs_for_s(self, now_s: int) -> int:
-        """For how many seconds slurmctld has run, by its own clock; 0 if its start is not shown as a time."""
-        return now_s - int(self.booted) if self.booted.isdecimal() else 0
+        """Return for how many seconds slurmctld has run, by its own clock; 0 if its start is not shown as a time."""
+        if not self.booted.isdecimal():
+            return 0
+        return now_s - int(self.booted)
 
 
 class SlurmCluster(Protocol):
@@ -142,7 +144,7 @@ class SlurmCluster(Protocol):
     def sacct_submissions_of(
         self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
     ) -> dict[JobId, list[JobRecord]]:
-        """Return accounting's records of the submissions of these jobs since then. Empty without accounting."""
+        """Return accounting's records of the submissions of these jobs since they began. Empty without accounting."""
 
     def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:
         """Return the job of ours that each SLURM job's batch script names; the others are left out."""
@@ -155,13 +157,13 @@ class SlurmCluster(Protocol):
         """
 
     def log_files(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> dict[JobId, bool | UndecidedError]:
-        """Return whether each of these jobs of one customer has written its output file since then; the error where that
-        must be known and cannot be.
+        """Return whether each of these jobs of one customer has written its output file since its submission began. The
+        error is in the place of a job when the worker cannot see it and SLURM may have forgotten the job.
         """
 
     def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
-        """Return the jobs of one customer that have written their output file since then. Raises a TransientError where
-        that cannot be known.
+        """Return the jobs of one customer that have written their output files since their submissions began. Raises a
+        TransientError where the worker cannot see that.
         """
 
     def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
@@ -207,8 +209,8 @@ class SlurmCluster(Protocol):
         """
 
     def site_choices(self, shown: Collection[tuple[str, Size]]) -> Mapping[str, SiteChoice] | None:
-        """Return what the site gives the jobs of these users, who have jobs of these sizes; users of whom SLURM does not
-        know it are left out. None where a plugin of the site may choose.
+        """Return what the site gives the jobs of these users, who have jobs of these sizes. A user is left out if SLURM
+        does not show what the site gives him. None where a plugin of the site may choose.
         """
 
     def not_started(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:

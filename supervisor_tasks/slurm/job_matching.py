@@ -83,19 +83,18 @@ def match_jobs(wanted: Sequence[MatchRequest], records: Iterable[Record], script
     script names, None for no job; ids whose script cannot be read are left out. It is called at most once, and only if
     a job is in doubt.
     """
-    records_of = _by_id(records)
-    sights = {job.job_id: recognise(job, records_of.get(job.slurm_id, ())) for job in wanted}
-    in_doubt = [job for job in wanted if sights[job.job_id].unclear == UNREAD]
-    if in_doubt:
-        names = scripts(sorted({job.slurm_id for job in in_doubt}))
-        read = {number: _with_script(records_of[number], name) for number, name in names.items()}
-        sights |= {job.job_id: recognise(job, read[job.slurm_id]) for job in in_doubt if job.slurm_id in read}
-    return sights
-
-
-def _with_script(records: Iterable[Record], name: JobId | None) -> list[Record]:
-    """The records with what the header of their batch script names."""
-    return [replace(record, is_read=True, ours=name) for record in records]
+    records_of_id = _by_id(records)
+    results = {job.job_id: recognise(job, records_of_id.get(job.slurm_id, ())) for job in wanted}
+    in_doubt = [job for job in wanted if results[job.job_id].unclear == UNREAD]
+    if not in_doubt:
+        return results
+    named = scripts(sorted({job.slurm_id for job in in_doubt}))
+    for job in in_doubt:
+        if job.slurm_id in named:
+            ours = named[job.slurm_id]
+            read = [replace(record, is_read=True, ours=ours) for record in records_of_id[job.slurm_id]]
+            results[job.job_id] = recognise(job, read)
+    return results
 
 
 def recognise(wanted: MatchRequest, records: Sequence[Record]) -> MatchResult:
@@ -106,37 +105,45 @@ def recognise(wanted: MatchRequest, records: Sequence[Record]) -> MatchResult:
     for place, record in enumerate(records):
         problem = _why_not(wanted, record)
         if problem is None:
-            return MatchResult(_last_run([later.seen for later in records[_first_of(records, place) :]]))
+            first = _first_of(records, place)
+            return MatchResult(_last_run([later.seen for later in records[first:]]))
         unclear = unclear or problem
     return MatchResult(unclear=unclear)
 
 
 def _by_id(records: Iterable[Record]) -> dict[SlurmId, list[Record]]:
-    found: dict[SlurmId, list[Record]] = {}
+    records_of_id = dict[SlurmId, list[Record]]()
     for record in sorted(records, key=lambda record: record.seen.submit_s):
-        found.setdefault(record.seen.slurm_id, []).append(record)
-    return found
-
-
-def _is_older(wanted: MatchRequest, seen: JobRecord) -> bool:
-    """Whether the record is of an earlier job, or of one that another submission made."""
-    return wanted.submit_s is not None and (seen.restarts == 0 or seen.submit_s < wanted.submit_s)
+        records_of_id.setdefault(record.seen.slurm_id, []).append(record)
+    return records_of_id
 
 
 def _why_not(wanted: MatchRequest, record: Record) -> str | None:
     """Return None if the record is our job, an empty text if it is certainly another job, else why this is unclear."""
     seen = record.seen
-    if wanted.submit_s is not None and seen.submit_s == wanted.submit_s:
+    if wanted.submit_s is None:
+        return _why_not_at_first_look(wanted, record)
+    if seen.submit_s == wanted.submit_s:
         return None
-    if _is_older(wanted, seen):
-        return ""  # else this job, or another one, was requeued: decide as at a first look
+    if seen.restarts == 0 or seen.submit_s < wanted.submit_s:
+        return ""  # an earlier job, or one that another submission made
+    return _why_not_at_first_look(wanted, record)  # this job, or another one, was requeued
+
+
+def _why_not_at_first_look(wanted: MatchRequest, record: Record) -> str | None:
+    """Decide as `_why_not`, without the time of submission."""
+    seen = record.seen
     if not seen.user:
         return UNNAMED
     if seen.user != wanted.user:
         return ""
+    if record.is_read and record.ours == wanted.job_id:
+        return None
     if record.is_read:
-        return None if record.ours == wanted.job_id else ""
-    return None if record.name == wanted.job_id and not wanted.id_is_anothers else UNREAD
+        return ""
+    if record.name == wanted.job_id and not wanted.id_is_anothers:
+        return None
+    return UNREAD
 
 
 def _last_run(records: Sequence[JobRecord]) -> JobRecord:

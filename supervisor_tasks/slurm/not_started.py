@@ -29,7 +29,7 @@ class EndedOn:
 
 
 def may_not_have_started(seen: JobRecord) -> bool:
-    """Whether SLURM shows the job's end as it shows that of a job which a node could not start."""
+    """Whether SLURM shows the job's end like the end of a job that a node could not start."""
     return seen.state == "COMPLETED" and not (seen.elapsed_s or seen.exit_status)
 
 
@@ -46,11 +46,22 @@ def ended_on(answer: CommandAnswer) -> dict[SlurmId, EndedOn]:
     """
     if answer.status != 0 and is_unknown_job(answer.stderr):
         return {}
-    lines = [_ENDED.fullmatch(line) for line in answer.stdout.splitlines()]
-    if answer.status != 0 or None in lines:
-        said = answer.stderr or answer.stdout
-        raise SlurmUnavailableError(f"squeue ended with status {answer.status}: {said[:_SHOWN]!r}")
-    return {SlurmId(int(line[1])): EndedOn(line[3], int(line[2])) for line in lines if line and line[2].isdecimal()}
+    if answer.status != 0:
+        raise _unreadable(answer)
+    ended = dict[SlurmId, EndedOn]()
+    for line in answer.stdout.splitlines():
+        found = _ENDED.fullmatch(line)
+        if found is None:
+            raise _unreadable(answer)
+        slurm_id, end_s, node = found.groups()
+        if end_s.isdecimal():
+            ended[SlurmId(int(slurm_id))] = EndedOn(node, int(end_s))
+    return ended
+
+
+def _unreadable(answer: CommandAnswer) -> SlurmUnavailableError:
+    shown = answer.stderr or answer.stdout
+    return SlurmUnavailableError(f"squeue ended with status {answer.status}: {shown[:_SHOWN]!r}")
 
 
 def drained_question(scontrol: str, nodes: Collection[str]) -> list[str]:
@@ -64,14 +75,17 @@ def drained_s(answer: CommandAnswer) -> dict[str, int]:
     """
     if not answer.stdout.strip():
         raise SlurmUnavailableError(f"scontrol ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
-    found = map(_DRAINED.search, answer.stdout.splitlines())
-    return {match[1]: int(match[2]) for match in found if match}
+    drained = dict[str, int]()
+    for line in answer.stdout.splitlines():
+        if found := _DRAINED.search(line):
+            drained[found[1]] = int(found[2])
+    return drained
 
 
 def not_started(ended: Mapping[SlurmId, EndedOn], drained: Mapping[str, int]) -> dict[SlurmId, str]:
     """Return the jobs whose nodes were drained at their ends, with the node of each."""
-    return {
-        slurm_id: end.node
-        for slurm_id, end in ended.items()
-        if end.node in drained and abs(drained[end.node] - end.ended_s) <= DRAINED_WITHIN_S
-    }
+    jobs = dict[SlurmId, str]()
+    for slurm_id, end in ended.items():
+        if end.node in drained and abs(drained[end.node] - end.ended_s) <= DRAINED_WITHIN_S:
+            jobs[slurm_id] = end.node
+    return jobs

@@ -5,13 +5,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, SupervisorError, TransientError
+from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
 from supervisor_tasks.jobs.model import Outcome, SlurmId
 from supervisor_tasks.jobs.runs import Sighting
 from supervisor_tasks.slurm.job_states import Phase, end, never_begins, phase
 from supervisor_tasks.slurm.size import SiteChoice, Size
 
-MAX_SLURM_ID = 0x03FF_FFFF  # SLURM's own bound for MaxJobId; a look finds a federation's ids, which are above it
+MAX_SLURM_ID = 0x03FF_FFFF  # SLURM's own bound for MaxJobId; ids of a federation are above it, and a look finds them
 MIN_JOB_AGE_S = 300  # SLURM's default
 SIGNAL_BITS = 8  # wait(2): exit status in the high byte, signal in the low one
 
@@ -205,8 +205,10 @@ class JobRecord:
     @property
     def shown(self) -> str:
         """SLURM's name for the job's state, and for a waiting job the reason."""
-        waits = self.phase is Phase.WAITING and self.reason not in ("", "None")
-        return f"{self.state} ({self.reason})" if waits else self.state
+        has_reason = self.reason not in ("", "None")
+        if self.phase is Phase.WAITING and has_reason:
+            return f"{self.state} ({self.reason})"
+        return self.state
 
     @property
     def is_pending(self) -> bool:
@@ -225,33 +227,45 @@ class JobRecord:
 
     def sighting(self, now_s: int) -> Sighting:
         """Return what a look at this time shows of the present run."""
-        has_begun = self.phase is not Phase.WAITING and self.elapsed_s + (self.phase is Phase.RUNNING) > 0
+        start_s: int | None = None
+        used_until_s = 0
+        if self._has_begun:
+            start_s = self.start_s
+            used_until_s = (self.start_s or 0) + self.elapsed_s
         given = self.site or self.size
+        account, qos, threads = "", "", ""
+        if given is not None:
+            account, qos, threads = given.account, given.qos, given.threads
         return Sighting(
             submit_s=self.submit_s,
             restarts=self.restarts,
-            start_s=self.start_s if has_begun else None,
+            start_s=start_s,
             elapsed_s=self.elapsed_s,
-            seen_s=max(now_s, (self.start_s or 0) + self.elapsed_s if has_begun else 0),
+            seen_s=max(now_s, used_until_s),
             suspended=self.state == "SUSPENDED",
-            account="" if given is None else given.account,
-            qos="" if given is None else given.qos,
-            threads="" if given is None else given.threads,
+            account=account,
+            qos=qos,
+            threads=threads,
         )
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether the present run has begun. A job that ended after 0 seconds may never have begun."""
+        if self.phase is Phase.WAITING:
+            return False
+        return self.phase is Phase.RUNNING or self.elapsed_s > 0
 
     def outcome(self) -> Outcome:
         """Return the result for the contract of a job that has ended."""
-        reason = "" if self.state in ("COMPLETED", "CANCELLED", "TIMEOUT") else self._why()
-        meant = end(self.state)
-        return Outcome(
-            status=meant.status,
-            elapsed_s=self.elapsed_s,
-            exit_status=self.exit_status if meant.by_itself else meant.exit_status,
-            reason=reason,
-        )
-
-    def _why(self) -> str:
-        return describe_exit(self.exit_status) if self.state == "FAILED" else f"SLURM: {self.state}"
+        meaning = end(self.state)
+        exit_status = self.exit_status if meaning.by_itself else meaning.exit_status
+        if self.state == "FAILED":
+            reason = describe_exit(self.exit_status)
+        elif self.state in ("COMPLETED", "CANCELLED", "TIMEOUT"):
+            reason = ""
+        else:
+            reason = f"SLURM: {self.state}"
+        return Outcome(status=meaning.status, elapsed_s=self.elapsed_s, exit_status=exit_status, reason=reason)
 
 
 _NOT_TAKEN_NOW = "SLURM does not take the job now: {}"
@@ -265,47 +279,48 @@ def submitted_id(answer: CommandAnswer, max_id: int = MAX_SLURM_ID) -> SlurmId:
     found = re.search(r"^([0-9]{1,10})(;\S+)?$", answer.stdout, re.MULTILINE)
     if answer.status == 0 and found:
         return _possible(SlurmId(int(found[1])), max_id)
-    said = _said(answer)
+    error_text = _error_text(answer)
     if answer.status in _NOT_RUN:
-        raise SlurmUnavailableError(f"sbatch could not be run (status {answer.status}): {said}")
-    unknown = f"sbatch ended with status {answer.status} and no job id: {said}"
+        raise SlurmUnavailableError(f"sbatch could not be run (status {answer.status}): {error_text}")
+    unknown = f"sbatch ended with status {answer.status} and no job id: {error_text}"
     if answer.status == 0 or answer.status in _ENDED_FROM_OUTSIDE:
         raise OutcomeUnknownError(unknown)
     complaints = answer.stderr.lower()
     _, has_verdict, verdict = complaints.rpartition(_VERDICT)
     if has_verdict:
-        raise_for_verdict(complaints, verdict, said, unknown)
+        raise_for_verdict(complaints, verdict, error_text, unknown)
     else:
-        _raise_without_verdict(complaints, said)
+        _raise_without_verdict(complaints, error_text)
     if _has(complaints, _NO_ANSWER) or "sbatch: error:" not in complaints:
         raise OutcomeUnknownError(unknown)
     raise AnswerNotUnderstoodError(unknown)
 
 
-def raise_for_verdict(complaints: str, verdict: str, said: str, unknown: str) -> None:
-    """Raise the error for slurmctld's answer to a submission, if its meaning is known. `complaints` (all that was said) and
-    `verdict` (slurmctld's own text) are in lower case; `said` and `unknown` are for the errors' messages.
+def raise_for_verdict(complaints: str, verdict: str, error_text: str, unknown: str) -> None:
+    """Raise the error for slurmctld's answer to a submission, if its meaning is known. `complaints` (the whole error
+    output) and `verdict` (slurmctld's own text) are in lower case. `error_text` is for the messages of the errors, and
+    `unknown` is the message of OutcomeUnknownError.
     """
     if _has(complaints, _TOKEN_USED):
         raise OutcomeUnknownError(unknown)
     if _has(complaints, _TOKEN_REFUSED):
         advice = "".join(advice for words, advice in _TOKEN_ADVICE.items() if words in complaints)
         raise SlurmUnavailableError(
-            f"job_submit.lua does not take the job for the supervisor's (SLURM_SUBMIT_KEY){advice}: {said}"
+            f"job_submit.lua does not take the job for the supervisor's (SLURM_SUBMIT_KEY){advice}: {error_text}"
         )
     is_refused = _has(verdict, _REFUSED)
     if _has(verdict, _NOT_NOW) or (is_refused and _has(complaints, _NOT_NOW)):
-        raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(said))
+        raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(error_text))
     if is_refused:
-        raise SlurmRejectedError(said)
+        raise SlurmRejectedError(error_text)
 
 
-def _raise_without_verdict(complaints: str, said: str) -> None:
-    """Raise the error for what sbatch complained of before it asked slurmctld, if its meaning is known."""
+def _raise_without_verdict(complaints: str, error_text: str) -> None:
+    """Raise the error for a text that sbatch printed without slurmctld's verdict, if its meaning is known."""
     if _has(complaints, _STACK_NOT_LOADED) or _has(complaints, _NOT_NOW):
-        raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(said))
+        raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(error_text))
     if _has(complaints, _REFUSED_BY_SBATCH):
-        raise SlurmRejectedError(said)
+        raise SlurmRejectedError(error_text)
 
 
 def _possible(slurm_id: SlurmId, max_id: int) -> SlurmId:
@@ -320,14 +335,14 @@ def can_be_given(slurm_id: int, max_id: int = MAX_SLURM_ID) -> bool:
     return 1 <= slurm_id <= max_id
 
 
-def refusal(said: str) -> type[SlurmUnavailableError]:
+def refusal(error_text: str) -> type[SlurmUnavailableError]:
     """Return the error for a question that failed with this text."""
-    return SlurmUnavailableError if _has(said.lower(), _NO_ANSWER) else QuestionRefusedError
+    return SlurmUnavailableError if is_missing_answer(error_text.lower()) else QuestionRefusedError
 
 
-def is_missing_answer(said: str) -> bool:
+def is_missing_answer(error_text: str) -> bool:
     """Whether a text, in lower case, means that slurmctld's answer was missing, late or incomplete."""
-    return _has(said, _NO_ANSWER)
+    return _has(error_text, _NO_ANSWER)
 
 
 def has_accounting(answer: CommandAnswer) -> bool:
@@ -336,7 +351,7 @@ def has_accounting(answer: CommandAnswer) -> bool:
     """
     found = re.search(r"^AccountingStorageType\s*=\s*(\S+)", answer.stdout, re.MULTILINE)
     if answer.status != 0 or found is None:
-        raise SlurmUnavailableError(f"scontrol show config ended with status {answer.status}: {_said(answer)}")
+        raise SlurmUnavailableError(f"scontrol show config ended with status {answer.status}: {_error_text(answer)}")
     return found[1] == "accounting_storage/slurmdbd"
 
 
@@ -344,13 +359,13 @@ def boot_time(answer: CommandAnswer) -> str:
     """Return slurmctld's start time in its own words. Raises SlurmUnavailableError when slurmctld does not answer."""
     found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", answer.stdout, re.MULTILINE)
     if answer.status != 0 or found is None or "is UP" not in answer.stdout:
-        raise SlurmUnavailableError(f"scontrol show config ended with status {answer.status}: {_said(answer)}")
+        raise SlurmUnavailableError(f"scontrol show config ended with status {answer.status}: {_error_text(answer)}")
     return found[1]
 
 
 def controller_time_s(answer: CommandAnswer) -> int | None:
     """Return the time (Unix time) on slurmctld's own clock at which it answered `scontrol show config`; None when the
-    time is not shown so.
+    answer shows no Unix time.
     """
     found = re.search(r"^Configuration data as of (\d{1,18})$", answer.stdout, re.MULTILINE)
     return int(found[1]) if found else None
@@ -358,22 +373,25 @@ def controller_time_s(answer: CommandAnswer) -> int | None:
 
 def next_id(answer: CommandAnswer) -> int:
     """Return the id of slurmctld's next job, from `scontrol show config`; 0 when it is not shown."""
-    found = re.search(r"^NEXT_JOB_ID\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
-    return int(found[1]) if found else 0
+    return _config_number(answer, "NEXT_JOB_ID", default=0)
 
 
 def max_job_id(answer: CommandAnswer) -> int:
     """Return MaxJobId, from `scontrol show config`; SLURM's own bound when it is not shown."""
-    found = re.search(r"^MaxJobId\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
-    return min(int(found[1]), MAX_SLURM_ID) if found else MAX_SLURM_ID
+    return min(_config_number(answer, "MaxJobId", default=MAX_SLURM_ID), MAX_SLURM_ID)
 
 
 def min_job_age_s(answer: CommandAnswer) -> int:
     """Return for how many seconds, at least, slurmctld remembers a job that has ended, from `scontrol show config`; 0
     is for ever.
     """
-    found = re.search(r"^MinJobAge\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
-    return int(found[1]) if found else MIN_JOB_AGE_S
+    return _config_number(answer, "MinJobAge", default=MIN_JOB_AGE_S)
+
+
+def _config_number(answer: CommandAnswer, key: str, *, default: int) -> int:
+    """Return a number that `scontrol show config` shows, or the default."""
+    found = re.search(rf"^{key}\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
+    return int(found[1]) if found else default
 
 
 def require_success(answer: CommandAnswer, what: str) -> bool:
@@ -382,23 +400,25 @@ def require_success(answer: CommandAnswer, what: str) -> bool:
     """
     if answer.status == 0:
         return True
-    said = _said(answer)
-    if is_unknown_job(said):
+    error_text = _error_text(answer)
+    if is_unknown_job(error_text):
         return False
-    kind: type[SupervisorError] = SlurmUnavailableError if _has(said.lower(), _NO_ANSWER) else SlurmRejectedError
-    raise kind(f"{what} ended with status {answer.status}: {said}")
+    message = f"{what} ended with status {answer.status}: {error_text}"
+    if is_missing_answer(error_text.lower()):
+        raise SlurmUnavailableError(message)
+    raise SlurmRejectedError(message)
 
 
 def not_cancelled(answer: CommandAnswer, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
-    """Return the jobs that scancel could not cancel, and why; jobs that SLURM does not know, or that have ended, are
-    fine. All other jobs were cancelled. Raises SlurmUnavailableError or SlurmRejectedError when scancel failed and
+    """Return the jobs that scancel could not cancel, and why. A job that SLURM does not know, or that has ended, is no
+    error. All other jobs were cancelled. Raises SlurmUnavailableError or SlurmRejectedError when scancel failed and
     named no job.
     """
     named = re.findall(r"job id (\d+)[^:\n]*: (.*)$", answer.stderr, re.MULTILINE)
-    said = {SlurmId(int(number)): why[:500] for number, why in named if int(number) in slurm_ids}
-    if not said:
+    errors = {SlurmId(int(number)): why[:500] for number, why in named if int(number) in slurm_ids}
+    if not errors:
         require_success(answer, "scancel")
-    return {slurm_id: f"scancel said: {why}" for slurm_id, why in said.items() if not is_unknown_job(why)}
+    return {slurm_id: f"scancel said: {why}" for slurm_id, why in errors.items() if not is_unknown_job(why)}
 
 
 @lru_cache(maxsize=4096)  # a list of 10,000 jobs has few different ones
@@ -434,15 +454,16 @@ def wait_status(shown: str) -> int:
     return (int(exit_code) << SIGNAL_BITS) + int(signal)
 
 
-def _said(answer: CommandAnswer) -> str:
+def _error_text(answer: CommandAnswer) -> str:
+    """Return a command's error output, or else its output, as one line."""
     text = answer.stderr.strip() or answer.stdout.strip()
     return re.sub(r"[^\x20-\x7e]+", " ", text)[:500]
 
 
-def is_unknown_job(said: str) -> bool:
+def is_unknown_job(error_text: str) -> bool:
     """Whether a command's text means that SLURM has no such job, or that the job has ended."""
-    return _has(said.lower(), _UNKNOWN_JOB)
+    return _has(error_text.lower(), _UNKNOWN_JOB)
 
 
-def _has(words: str, phrases: Iterable[str]) -> bool:
-    return any(phrase in words for phrase in phrases)
+def _has(text: str, phrases: Iterable[str]) -> bool:
+    return any(phrase in text for phrase in phrases)

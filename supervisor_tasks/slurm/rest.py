@@ -1,17 +1,17 @@
 """SLURM over slurmrestd (SLURM_TRANSPORT=rest): no login node, and no session as a customer.
 
 Exactly once works as over SSH: the worker writes SUBMITTING first, a submission can arrive for SUBMIT_TIMEOUT_S only, and
-after a submission without an answer the worker searches for the job. What bounds the time is the token of the request:
-slurmctld refuses it after `exp`, by its own clock, which the worker asks before. What identifies a job is its name, its
-output file and our comment: slurmrestd 22.05 shows no batch script. So a job that its owner has renamed counts as
-undecided, and job_submit.lua, which forbids that, is the better choice.
+after a submission without an answer the worker searches for the job. The token of the request bounds the time: slurmctld
+refuses it after `exp`, by its own clock, which the worker reads beforehand. A job is identified by its name, its output
+file and our comment, because slurmrestd 22.05 shows no batch script. So a job that its owner has renamed counts as
+undecided. A site should have job_submit.lua, which forbids that.
 
-What slurmrestd 22.05 does not show: when slurmctld was started, its MinJobAge and MaxMemPerCPU (settings say them), the
-next job id, and the customers' homes. Wherever one of these would be a proof, there is none, and the operator decides.
+slurmrestd 22.05 does not show when slurmctld was started, its MinJobAge and MaxMemPerCPU (the settings have them), the
+next job id, and the customers' homes. Where one of these would be the proof, the operator decides.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,7 +113,7 @@ class RestCluster:
     min_job_age_s: int = MIN_JOB_AGE_S
     max_memory_per_cpu_mb: int | None = None
     _known_clock: _KnownClock = field(default_factory=_KnownClock)
-    _known_users: set[str] = field(default_factory=set)  # slurmctld has taken their jobs as theirs
+    _known_users: set[str] = field(default_factory=set)  # users whose jobs slurmctld has taken as theirs
 
     @property
     def address(self) -> str:
@@ -136,16 +136,17 @@ class RestCluster:
 
     def clock(self, user: str) -> LoginClock:  # noqa: ARG002  slurmctld has one clock for all
         """Return slurmctld's clock, asked now. Raises SlurmUnavailableError."""
-        told = rest_answers.clock_s(self.access.ask("diag", CONTROLLER_TIMEOUT_S))
-        self._known_clock.clock = LoginClock(told, our_clock_s())
-        return self._known_clock.clock
+        slurm_s = rest_answers.clock_s(self.access.ask("diag", CONTROLLER_TIMEOUT_S))
+        clock = LoginClock(slurm_s, our_clock_s())
+        self._known_clock.clock = clock
+        return clock
 
     def now_s(self) -> int:
         """Return the site's time (Unix time) by slurmctld's clock. Raises SlurmUnavailableError."""
-        known = self._known_clock.clock
-        if known is None or our_clock_s() - known.our_s > CLOCK_KNOWN_FOR_S:
-            known = self.clock(self.access.admin)
-        return known.at(our_clock_s())
+        clock = self._known_clock.clock
+        if clock is None or our_clock_s() - clock.our_s > CLOCK_KNOWN_FOR_S:
+            clock = self.clock(self.access.admin)
+        return clock.at(our_clock_s())
 
     def require_own_home(self, user: Address) -> None:
         """Return: no session begins as the customer, so none reads start-up files."""
@@ -171,7 +172,9 @@ class RestCluster:
     ) -> SlurmId | Exception:
         left_s = begun_s + ANSWERED_AFTER_S - our_clock_s()
         if left_s <= ANSWERED_AFTER_S - SUBMIT_TIMEOUT_S:
-            return TooLateError(f"its turn came more than {SUBMIT_TIMEOUT_S:g} s after it was begun; nothing was sent")
+            return TooLateError(
+                f"its turn came more than {SUBMIT_TIMEOUT_S:g} s after the submission began; nothing was sent"
+            )
         body = rest_requests.submission(
             job_id,
             request.definition,
@@ -193,9 +196,9 @@ class RestCluster:
         return slurm_id
 
     def _require_known_user(self, user: str, slurm_id: SlurmId) -> None:
-        """slurmctld takes a job of a user whom it does not know, and gives it to the user with the number 99. Look at a
-        user's first job, and end it if it is not the user's. Raises SlurmUnavailableError when the job was ended, and
-        OutcomeUnknownError when that cannot be said.
+        """Look at a user's first job, and end it if it is not the user's: slurmctld takes a job of a user whom it does not
+        know, and gives it to the user with the number 99. Raises SlurmUnavailableError when the job was ended, and
+        OutcomeUnknownError when SLURM does not show whose job it is.
         """
         if user in self._known_users:
             return
@@ -205,7 +208,7 @@ class RestCluster:
                 rest_answers.require_success(self.access.order("DELETE", f"job/{slurm_id}"), "cancel")
         except TransientError as error:
             raise OutcomeUnknownError(
-                f"SLURM took the job as {slurm_id}, and it is not known whose it is: {error}"
+                f"SLURM took the job as {slurm_id}, and its owner is not known: {error}"
             ) from error
         if row is None:
             raise OutcomeUnknownError(f"SLURM took the job as {slurm_id}, and shows no such job")
@@ -238,47 +241,49 @@ class RestCluster:
         return {slurm_id: row for slurm_id, row in rows.items() if user is None or row.user == user}
 
     def _rows(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, SqueueRow]:
-        """Return the rows of these jobs, for few jobs without the rest of the list."""
+        """Return the rows of these jobs. For few jobs, slurmrestd is asked about each of them and not for the whole list."""
         if len(slurm_ids) > ASKED_ALONE:
-            return {slurm_id: row for slurm_id, row in self.list_all().items() if slurm_id in slurm_ids}
-        rows, now_s = dict[SlurmId, SqueueRow](), self.now_s()
-        for slurm_id in slurm_ids:
-            answer = self.access.order("GET", f"job/{slurm_id}")
-            if not answer.is_unknown_job:
-                rows |= rest_answers.jobs_listed(rest_answers.require_answer(answer, f"GET job/{slurm_id}"), now_s)
+            rows = self.list_all()
+        else:
+            rows, now_s = {}, self.now_s()
+            for slurm_id in slurm_ids:
+                answer = self.access.order("GET", f"job/{slurm_id}")
+                if not answer.is_unknown_job:
+                    body = rest_answers.require_answer(answer, f"GET job/{slurm_id}")
+                    rows |= rest_answers.jobs_listed(body, now_s)
         return {slurm_id: row for slurm_id, row in rows.items() if slurm_id in slurm_ids}
 
     def find(
         self, user: Address, begun_s_ago: Mapping[JobId, float], owners: Owners
     ) -> dict[JobId, list[JobRecord] | UndecidedError]:
-        """Return all records of our jobs, by their names or output files and our comment. The error is in the place of a
-        job while the user has a job from that time that is no other job of ours, and that he may have renamed.
+        """Return all records of these jobs, found by their names or output files. The error is in the place of a job that
+        is not found while the user has a job from that time that has not all our marks and is no other job of ours: he
+        may have renamed it.
         """
         listed = self.list_all(user)
         owned = owners({slurm_id: row.submit_s for slurm_id, row in listed.items()})
         now_s = self.now_s() - CLOCKS_DIFFER_S
         searches = [ScriptSearch(job_id, user, ago_s, owned) for job_id, ago_s in begun_s_ago.items()]
-        return {one.job_id: self._find(one, listed.values(), now_s) for one in searches}
+        return {search.job_id: self._find(search, listed.values(), now_s) for search in searches}
 
     def _find(
         self, search: ScriptSearch, listed: Collection[SqueueRow], now_s: float
     ) -> list[JobRecord] | UndecidedError:
         ours = [job.seen for job in search.named(listed) if job.batch]
-        unclear = [] if ours else [job.slurm_id for job in search.young(listed, now_s) if not self._has_our_marks(job)]
+        if ours:
+            return ours
+        unclear = [job.slurm_id for job in search.young(listed, now_s) if not self._has_our_marks(job)]
         if unclear:
             return UndecidedError(
                 f"it is not known whether SLURM has the job: its submission was cut off {search.ago_s:.0f} s ago, and the"
                 f" jobs {unclear} of {search.user}, which are no others of ours, may be renamed ones"
             )
-        return ours
-
-    def _is_ours(self, job: SqueueRow, job_id: JobId) -> bool:
-        return job.batch and has_job_name(job, job_id)
+        return []
 
     def _has_our_marks(self, job: SqueueRow) -> bool:
         """Whether the job has the name, the output file and the comment of a job of ours: then it is the job of that name."""
-        ours = commands.comment(self.public_address)
-        return job.comment.startswith(ours) and job.name == JobId(job.stdout.rpartition("/")[2].removesuffix(".log"))
+        output_name = job.stdout.rpartition("/")[2].removesuffix(".log")
+        return job.comment.startswith(commands.comment(self.public_address)) and job.name == output_name
 
     def sacct_submissions_of(
         self,
@@ -298,17 +303,19 @@ class RestCluster:
         """Return True for a job that is listed by its name or output file, and None for each other one: without scripts
         and accounting, no record shows that SLURM never had it.
         """
-        names = {row.user: list[SqueueRow]() for row in listed.values()}
+        rows_of_user = dict[str, list[SqueueRow]]()
         for row in listed.values():
-            names[row.user].append(row)
-        return {one.job_id: self._has_ours(names.get(one.user, ()), one.job_id) or None for one in wanted}
-
-    def _has_ours(self, rows: Iterable[SqueueRow], job_id: JobId) -> bool:
-        return any(self._is_ours(row, job_id) for row in rows)
+            rows_of_user.setdefault(row.user, []).append(row)
+        results = dict[JobId, bool | None]()
+        for search in wanted:
+            rows = rows_of_user.get(search.user, ())
+            is_listed = any(row.batch and has_job_name(row, search.job_id) for row in rows)
+            results[search.job_id] = True if is_listed else None
+        return results
 
     def log_files(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> dict[JobId, bool | UndecidedError]:  # noqa: ARG002
-        """Return False for a job while slurmctld must still know one that began then. Later, the log could show that SLURM
-        had the job, and the worker cannot see it: then the error is in its place.
+        """Return False for a job while slurmctld must still know a job that began then. Later, only the log could show that
+        SLURM had the job, and the worker cannot see the log: then the error is in the place of the job.
         """
         return {job_id: self._forgotten(ago_s) or False for job_id, ago_s in begun_s_ago.items()}
 
@@ -360,19 +367,21 @@ class RestCluster:
         return shown or self.max_memory_per_cpu_mb
 
     def controller(self) -> Controller:
-        """Return slurmctld's state. Its start is told in words: statistics that begin again are no restart for certain."""
-        told = rest_answers.identity(self.access.ask("ping", CONTROLLER_TIMEOUT_S))
+        """Return slurmctld's state. Its start is a text and no time, because slurmctld may begin its statistics again without
+        a restart.
+        """
+        identity = rest_answers.identity(self.access.ask("ping", CONTROLLER_TIMEOUT_S))
         since_s = rest_answers.counting_since_s(self.access.ask("diag", CONTROLLER_TIMEOUT_S))
-        return Controller(f"at or before {since_s}", False, told, min_job_age_s=self.min_job_age_s)
+        return Controller(f"at or before {since_s}", False, identity, min_job_age_s=self.min_job_age_s)
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
-        """End a job, with the user's own token: SLURM refuses to end another user's job, which is no error here. A job that
-        is seen to be another user's is not sent: slurmctld 24.11.5 stands still after it has refused one.
+        """End a job, with the user's own token: SLURM refuses to end another user's job, which is no error here. The worker
+        sends no order for a job that SLURM shows as another user's: slurmctld 24.11.5 hangs after it has refused one.
         """
-        seen = self._rows([slurm_id]).get(slurm_id)
-        if seen is not None and seen.user not in ("", user):
+        row = self._rows([slurm_id]).get(slurm_id)
+        if row is not None and row.user not in ("", user):
             return
         with crash_point(CrashPoint.SCANCEL):
             answer = self.access.order("DELETE", f"job/{slurm_id}", user=user)

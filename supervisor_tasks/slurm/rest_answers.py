@@ -25,7 +25,7 @@ from supervisor_tasks.slurm.parsers import (
     is_missing_answer,
     raise_for_verdict,
 )
-from supervisor_tasks.slurm.size import Size, request_of, size_of
+from supervisor_tasks.slurm.size import ANY_THREADS, Size, request_of, size_of
 from supervisor_tasks.slurm.squeue import SqueueRow
 
 OK = 200
@@ -46,19 +46,21 @@ class RestAnswer:
     @property
     def numbers(self) -> list[int]:
         """SLURM's numbers of its errors."""
-        found = [error.get("error_number", error.get("error_code", 0)) for error in self._errors]
-        return [number for number in found if isinstance(number, int)]
+        shown = [error.get("error_number", error.get("error_code", 0)) for error in self._errors]
+        return [number for number in shown if isinstance(number, int)]
 
     @property
     def said(self) -> str:
         """The errors in words; empty where there is none."""
-        words = [str(error.get(key) or "") for error in self._errors for key in ("error", "description")]
-        return re.sub(r"[^\x20-\x7e]+", " ", "; ".join(filter(None, words)))[:_SHOWN]
+        texts = list[str]()
+        for error in self._errors:
+            texts += [_text(error, "error"), _text(error, "description")]
+        return re.sub(r"[^\x20-\x7e]+", " ", "; ".join(filter(None, texts)))[:_SHOWN]
 
     @property
     def verdict(self) -> str:
-        """What SLURM itself says of its errors."""
-        return "; ".join(str(error.get("error") or "") for error in self._errors).lower()
+        """SLURM's own texts of its errors, in lower case."""
+        return "; ".join(_text(error, "error") for error in self._errors).lower()
 
     @property
     def failed(self) -> bool:
@@ -72,9 +74,9 @@ class RestAnswer:
 
     @property
     def is_missing(self) -> bool:
-        """Whether slurmctld gave no answer. slurmrestd 24.11 then names a number of the system for an order."""
-        system = any(0 < number < _SLURMS_NUMBERS_FROM for number in self.numbers)
-        return system or self.was_not_read or is_missing_answer(self.verdict)
+        """Whether slurmctld gave no answer. slurmrestd 24.11 then answers an order with an error number of the system."""
+        has_system_error = any(0 < number < _SLURMS_NUMBERS_FROM for number in self.numbers)
+        return has_system_error or self.was_not_read or is_missing_answer(self.verdict)
 
     @property
     def is_unknown_job(self) -> bool:
@@ -84,15 +86,17 @@ class RestAnswer:
     @property
     def _errors(self) -> list[Mapping[str, Any]]:
         listed = self.body.get("errors")
-        return [error for error in listed if isinstance(error, Mapping)] if isinstance(listed, list) else []
+        if not isinstance(listed, list):
+            return []
+        return [error for error in listed if isinstance(error, Mapping)]
 
 
 def submitted(answer: RestAnswer, *, has_submit_key: bool, max_id: int = MAX_SLURM_ID) -> SlurmId:
     """Return the id of the job that slurmctld took. slurmrestd answers a job that must wait for its nodes with an error
     and an id: it is submitted. Raises the errors of `submitted_id` (parsers.py).
 
-    slurmrestd does not pass on what job_submit.lua says: it only says that access is denied, also for a token that was
-    used before. So at a site with that script the worker searches for the job.
+    slurmrestd does not pass on the text of job_submit.lua: it shows only that access is denied, also for a token that
+    was used before. So at a site with that script the worker searches for the job.
     """
     number = answer.body.get("job_id")
     if isinstance(number, int) and can_be_given(number, max_id):
@@ -139,8 +143,8 @@ def jobs_listed(body: Mapping[str, Any], now_s: int) -> dict[SlurmId, SqueueRow]
 def requests_listed(body: Mapping[str, Any], slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, Size]:
     """Return what these jobs were submitted for. Raises SlurmUnavailableError."""
     try:
-        wanted = [job for job in _objects(body, "jobs") if job["job_id"] in slurm_ids]
-        return {SlurmId(job["job_id"]): request_of(job) for job in wanted}
+        jobs = [job for job in _objects(body, "jobs") if job["job_id"] in slurm_ids]
+        return {SlurmId(job["job_id"]): request_of(job) for job in jobs}
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable("a job", body) from error
 
@@ -152,7 +156,7 @@ def clock_s(body: Mapping[str, Any]) -> int:
 
 def counting_since_s(body: Mapping[str, Any]) -> int:
     """Return since when slurmctld has counted its statistics: its start, or a later midnight of UTC or `sdiag --reset`.
-    Raises SlurmUnavailableError, also in the first second of a slurmctld, which shows 0 then; retry later.
+    Raises SlurmUnavailableError, also in the first second after slurmctld's start, when slurmctld shows 0; retry later.
     """
     statistics = body.get("statistics")
     if isinstance(statistics, Mapping) and statistics.get("req_time_start") == 0:
@@ -165,8 +169,9 @@ def identity(body: Mapping[str, Any]) -> ClusterIdentity:
     them answers.
     """
     pings = _objects(body, "pings")
-    hosts = tuple(str(ping.get("hostname") or "") for ping in pings)
-    if not any(ping.get("ping") == "UP" for ping in pings) or not all(hosts):
+    hosts = tuple(_text(ping, "hostname") for ping in pings)
+    one_answers = any(ping.get("ping") == "UP" for ping in pings)
+    if not one_answers or not all(hosts):
         raise SlurmUnavailableError(f"no slurmctld answers slurmrestd; it shows {str(pings)[:_SHOWN]}")
     return ClusterIdentity("", "", hosts)
 
@@ -178,38 +183,42 @@ def partition_hardware(
     SlurmUnavailableError.
     """
     shown = _partition(partitions, partition)
-    members = [_node(node) for node in _objects(nodes, "nodes") if partition in (node.get("partitions") or ())]
+    members = list[SlurmNode]()
+    for node in _objects(nodes, "nodes"):
+        if partition in (node.get("partitions") or ()):
+            members.append(_node(node))
     names = {node.name for node in members}
     if len(names) != len(members):
         raise SlurmUnavailableError("slurmrestd shows a node twice, expected once")
-    total, longest = shown.get("total_nodes"), shown.get("max_time_limit")
+    total = shown.get("total_nodes")
     if not isinstance(total, int):
         raise _unreadable("a partition", shown)
-    max_time_min = longest if isinstance(longest, int) and longest > 0 else None
-    return hardware_of(members, total, max_time_min, unresponsive=unresponsive)
+    return hardware_of(members, total, _positive(shown.get("max_time_limit")), unresponsive=unresponsive)
 
 
 def partition_memory_per_cpu(partitions: Mapping[str, Any], partition: str) -> int | None:
     """Return the partition's own MaxMemPerCPU in MB; None where it has none. Raises SlurmUnavailableError."""
-    limit = _partition(partitions, partition).get("maximum_memory_per_cpu")
-    return limit if isinstance(limit, int) and limit > 0 else None
+    return _positive(_partition(partitions, partition).get("maximum_memory_per_cpu"))
 
 
 def ended_on(body: Mapping[str, Any], slurm_ids: Collection[SlurmId]) -> dict[SlurmId, EndedOn]:
     """Return where and when these jobs ended. Raises SlurmUnavailableError."""
-    listed = [job for job in _objects(body, "jobs") if job.get("job_id") in slurm_ids]
-    return {
-        SlurmId(job["job_id"]): EndedOn(str(job.get("batch_host") or ""), int(job.get("end_time") or 0))
-        for job in listed
-    }
+    ended = dict[SlurmId, EndedOn]()
+    for job in _objects(body, "jobs"):
+        if job.get("job_id") in slurm_ids:
+            ended[SlurmId(job["job_id"])] = EndedOn(_text(job, "batch_host"), int(job.get("end_time") or 0))
+    return ended
 
 
 def drained_s(body: Mapping[str, Any]) -> dict[str, int]:
     """Return since when (Unix time) nodes are drained because they could not start a job. Raises
     SlurmUnavailableError.
     """
-    drained = [node for node in _objects(body, "nodes") if node.get("reason") == DRAIN_REASON]
-    return {str(node.get("name")): int(node.get("reason_changed_at") or 0) for node in drained}
+    drained = dict[str, int]()
+    for node in _objects(body, "nodes"):
+        if node.get("reason") == DRAIN_REASON:
+            drained[str(node.get("name"))] = int(node.get("reason_changed_at") or 0)
+    return drained
 
 
 def _partition(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -221,17 +230,27 @@ def _partition(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _statistic(body: Mapping[str, Any], name: str) -> int:
     statistics = body.get("statistics")
-    value = statistics.get(name) if isinstance(statistics, Mapping) else None
-    if not isinstance(value, int) or value <= 0:
+    value = _positive(statistics.get(name)) if isinstance(statistics, Mapping) else None
+    if value is None:
         raise _unreadable("slurmctld's statistics", body)
     return value
 
 
 def _objects(body: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    found = body.get(key)
-    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+    listed = body.get(key)
+    if not isinstance(listed, list) or not all(isinstance(entry, Mapping) for entry in listed):
         raise _unreadable(key, body)
-    return found
+    return listed
+
+
+def _positive(shown: object) -> int | None:
+    """Return a positive number; None for anything else."""
+    return shown if isinstance(shown, int) and shown > 0 else None
+
+
+def _text(shown: Mapping[str, Any], key: str) -> str:
+    """Return the text of a field; empty where the field is missing or null."""
+    return str(shown.get(key) or "")
 
 
 def _unreadable(what: str, shown: Mapping[str, Any]) -> SlurmUnavailableError:
@@ -240,13 +259,10 @@ def _unreadable(what: str, shown: Mapping[str, Any]) -> SlurmUnavailableError:
 
 def _row(job: Mapping[str, Any], now_s: int) -> SqueueRow:
     try:
-        number, user, limit_min = (
-            SlurmId(int(job["job_id"])),
-            str(job["user_name"] or ""),
-            _limit_min(job["time_limit"]),
-        )
+        slurm_id, user = SlurmId(int(job["job_id"])), str(job["user_name"] or "")
+        limit_min = _positive(job["time_limit"])
         seen = JobRecord(
-            number,
+            slurm_id,
             str(job["job_state"]),
             _elapsed_s(job, now_s),
             int(job["exit_code"]),
@@ -259,13 +275,9 @@ def _row(job: Mapping[str, Any], now_s: int) -> SqueueRow:
             may_requeue=bool(job["requeue"]),
         )
         name, comment, stdout = (str(job[key] or "") for key in ("name", "comment", "standard_output"))
-        return SqueueRow(number, user, name, comment, stdout, seen.submit_s, seen, bool(job["batch_flag"]), limit_min)
+        return SqueueRow(slurm_id, user, name, comment, stdout, seen.submit_s, seen, bool(job["batch_flag"]), limit_min)
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable("a job", job) from error
-
-
-def _limit_min(shown: object) -> int | None:
-    return shown if isinstance(shown, int) and shown > 0 else None
 
 
 def _elapsed_s(job: Mapping[str, Any], now_s: int) -> int:
@@ -273,22 +285,33 @@ def _elapsed_s(job: Mapping[str, Any], now_s: int) -> int:
     moment early, so the end of a run that has ended may be later.
     """
     state = str(job["job_state"])
-    start_s, end_s, suspended_s = (int(job[key] or 0) for key in ("start_time", "end_time", "suspend_time"))
-    before_s = int(job["pre_sus_time"] or 0)
+    start_s, end_s = _seconds(job, "start_time"), _seconds(job, "end_time")
+    suspended_s, used_before_s = _seconds(job, "suspend_time"), _seconds(job, "pre_sus_time")
     if state == "SUSPENDED":
-        return before_s
+        return used_before_s
     if phase(state) is Phase.ENDED:
         now_s = max(now_s, end_s)
     if state == "PENDING" or not start_s or start_s > now_s:
         return 0
     until_s = min(end_s or now_s, now_s)  # of a job that runs, end_time is the end of its time limit
-    return max(until_s - suspended_s + before_s if suspended_s else until_s - start_s, 0)
+    if suspended_s:  # the job was suspended: it runs again since suspend_time
+        return max(used_before_s + until_s - suspended_s, 0)
+    return max(until_s - start_s, 0)
+
+
+def _seconds(job: Mapping[str, Any], key: str) -> int:
+    """Return a field of seconds; 0 where it is null."""
+    return int(job[key] or 0)
 
 
 def _array(job: Mapping[str, Any]) -> str:
-    """The number of an array's task, or the numbers that wait; empty if the job is no array."""
-    array = job["array_task_string"] if job["array_task_id"] is None else job["array_task_id"]
-    return "" if array is None else str(array)
+    """Return the number of an array's task, or the numbers that wait; empty if the job is no array."""
+    task_id = job["array_task_id"]
+    if task_id is None:
+        task_id = job["array_task_string"]
+    if task_id is None:
+        return ""
+    return str(task_id)
 
 
 def _size(job: Mapping[str, Any], limit_min: int | None) -> Size:
@@ -296,24 +319,23 @@ def _size(job: Mapping[str, Any], limit_min: int | None) -> Size:
     words = [str(job[key] or "") for key in ("partition", "qos", "account", "resv_name")]
     tres = str(job["tres_alloc_str"] or job["tres_req_str"] or "")
     gpus = [str(job[f"tres_per_{what}"] or "") for what in ("job", "node", "task", "socket")]
-    shown = size_of(limit_min, *words, array, str(job["tasks"]), tres, *gpus)
-    threads = "*" if job["threads_per_core"] is None else str(job["threads_per_core"])
+    size = size_of(limit_min, *words, array, str(job["tasks"]), tres, *gpus)
+    threads = job["threads_per_core"]
+    if threads is None:
+        threads = ANY_THREADS
     whole_memory = not (job["memory_per_node"] or job["memory_per_cpu"])  # null where squeue shows 0
-    return replace(shown, threads=threads, whole_memory=whole_memory)
+    return replace(size, threads=str(threads), whole_memory=whole_memory)
 
 
 def _node(shown: Mapping[str, Any]) -> SlurmNode:
     """Return the node in the words of `scontrol show nodes`."""
     flags = shown.get("state_flags") or ()
-    state = "+".join([str(shown.get("state") or "").upper(), *(str(flag).upper() for flag in flags)])
-    return node_of(
-        {
-            "NodeName": str(shown.get("name") or ""),
-            "State": state,
-            "CfgTRES": str(shown.get("tres") or ""),
-            "CPUTot": str(shown.get("cpus") or ""),
-            "Gres": str(shown.get("gres") or ""),
-            "RealMemory": str(shown.get("real_memory") or ""),
-        },
-        "slurmrestd",
-    )
+    fields = {
+        "NodeName": _text(shown, "name"),
+        "State": "+".join([_text(shown, "state"), *map(str, flags)]).upper(),
+        "CfgTRES": _text(shown, "tres"),
+        "CPUTot": _text(shown, "cpus"),
+        "Gres": _text(shown, "gres"),
+        "RealMemory": _text(shown, "real_memory"),
+    }
+    return node_of(fields, "slurmrestd")

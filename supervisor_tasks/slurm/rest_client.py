@@ -1,7 +1,7 @@
 """HTTP with slurmrestd: over TLS, over a Unix socket, or in plain text on this machine.
 
-Connections are kept: slurmrestd 22.05 ends a connection with `Connection: close` now and then before it has answered. A
-kept connection that slurmrestd has closed is not used again. If slurmrestd closes it at that very moment, the answer counts
+Connections are kept: slurmrestd 22.05 sometimes ends a connection with `Connection: close` before it has answered. A kept
+connection that slurmrestd has closed is not used again. If slurmrestd closes it while a request is sent, the answer counts
 as lost.
 """
 
@@ -42,15 +42,15 @@ class RestCutError(OutcomeUnknownError):
 
 
 class RestClient:
-    """The way to one slurmrestd. `url` is unix:///path, https://host:port or http://host:port. `ca` is the authority (PEM)
-    of its certificate; none: the machine's authorities. Threads may share it.
+    """The client of one slurmrestd. `url` is unix:///path, https://host:port or http://host:port. `ca` is the authority
+    (PEM) of its certificate; without it, the machine's authorities count. Threads may share it.
     """
 
     def __init__(self, url: str, ca: Path | None = None, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         self.url = url
         self._connect_timeout_s = connect_timeout_s
         self._pool = _pool(url, ca)
-        self._version = rest_versions.OLD  # the one that slurmrestd offered last
+        self._version = rest_versions.OLD  # the version that slurmrestd offered last
 
     def request(
         self,
@@ -62,9 +62,9 @@ class RestClient:
         timeout_s: float,
         body: Mapping[str, Any] | None = None,
     ) -> RestAnswer:
-        """Send one request as this user. It and its answer have the form of v0.0.38, also where slurmrestd has another
-        version's. Raises RestUnavailableError when it was certainly not carried out, and RestCutError when its whole answer
-        did not come within `timeout_s`.
+        """Send one request as this user. The request and the answer have the form of v0.0.38, also where slurmrestd has
+        another version. Raises RestUnavailableError when the request was certainly not carried out, and RestCutError when the
+        whole answer did not arrive within `timeout_s`.
         """
         headers = {"X-SLURM-USER-NAME": user, "X-SLURM-USER-TOKEN": token}
         if body is not None:
@@ -85,8 +85,8 @@ class RestClient:
     def _answered(
         self, method: str, path: str, headers: Mapping[str, str], body: Mapping[str, Any] | None, until_s: float
     ) -> RestAnswer:
-        """Ask by the version that slurmrestd offered last, and by the others where it has no such path: then it has asked
-        slurmctld nothing.
+        """Ask in the version that slurmrestd offered last, and in the others if slurmrestd has no such path: then slurmrestd
+        has asked slurmctld nothing.
         """
         others = (version for version in rest_versions.VERSIONS if version != self._version)
         for version in (self._version, *others):
@@ -96,7 +96,7 @@ class RestClient:
                 self._version = version
                 return RestAnswer(answer.status, rest_versions.read(version, answer.body))
         wanted = " or ".join(rest_versions.VERSIONS)
-        raise RestUnavailableError(f"slurmrestd at {self.url} has no API of {wanted}; it says {answer.said!r}")
+        raise RestUnavailableError(f"slurmrestd at {self.url} has no API of {wanted}; it answers {answer.said!r}")
 
     def _exchange(
         self, method: str, path: str, headers: Mapping[str, str], text: bytes | None, until_s: float
@@ -120,14 +120,15 @@ class RestClient:
 
 def _is_before_the_request(error: Exception) -> bool:
     """Whether the connection was not made, or showed a certificate that is not accepted."""
-    reason = error.args[0] if isinstance(error, SSLError) and error.args else None
-    return isinstance(error, NewConnectionError | ConnectTimeoutError) or isinstance(
-        reason, ssl.SSLCertVerificationError
-    )
+    if isinstance(error, NewConnectionError | ConnectTimeoutError):
+        return True
+    if not isinstance(error, SSLError) or not error.args:
+        return False
+    return isinstance(error.args[0], ssl.SSLCertVerificationError)
 
 
 def _read(response: urllib3.BaseHTTPResponse, until_s: float) -> bytes:
-    """Read the body. The time-out of urllib3 is that of each read, so the whole is measured here."""
+    """Read the body. urllib3 bounds only each read, so this function bounds the whole."""
     pieces, size = list[bytes](), 0
     while piece := response.read(_PIECE):
         pieces.append(piece)
@@ -138,13 +139,13 @@ def _read(response: urllib3.BaseHTTPResponse, until_s: float) -> bytes:
 
 
 def _json(text: bytes) -> Mapping[str, Any]:
-    """Return the answer's object; an answer that is none (a 404 of another program) is shown as an error."""
+    """Return the answer's object. An answer that is no object (a 404 of another program) counts as an error."""
     try:
-        found = json.loads(text)
+        shown = json.loads(text)
     except ValueError:
-        found = None
-    if isinstance(found, dict):
-        return found
+        shown = None
+    if isinstance(shown, dict):
+        return shown
     return {"errors": [{"error": f"no JSON object: {text[:200].decode(errors='replace')!r}"}]}
 
 

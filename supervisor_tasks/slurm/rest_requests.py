@@ -1,7 +1,7 @@
 """Build the bodies of requests to slurmrestd in the form of v0.0.38 (rest_versions.py has the other). Pure.
 
-slurmrestd 22.05 ends at a request with `argv`, and it takes each `requeue`, also false, for true: `no_requeue` is the key
-that works. The batch script is that of the SSH way (slurm/commands.py).
+slurmrestd 22.05 ends when a request has `argv`. It takes each `requeue`, also false, as true; `no_requeue` works. The batch
+script is the same as over SSH (slurm/commands.py).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The tokens by which slurmctld knows for whom a request is (auth/jwt). Pure.
+"""The tokens by which slurmctld knows whose request it is (auth/jwt). Pure.
 
 slurmctld trusts a token that is signed with its own key (`jwt_key` of AuthAltParameters): the claim `sun` names the Linux
 user, and after `exp`, by slurmctld's clock, it refuses the token. So a request for a submission that arrives late is

@@ -38,55 +38,67 @@ def written(version: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read(version: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an answer of this version's API. What has another form than expected is left as it is: its reader refuses it."""
+    """Return an answer of this version's API in the form of v0.0.38. A part that has not the expected form stays as it is:
+    its reader refuses it.
+    """
     if version == OLD:
         return body
-    found = {key: _READ.get(key, _unboxed)(value) for key, value in body.items()}
-    return {**found, **_refused(found)}
+    converted = {key: _READ.get(key, _unboxed)(value) for key, value in body.items()}
+    return {**converted, **_refused(converted)}
 
 
 def _written_job(job: Mapping[str, Any]) -> dict[str, Any]:
-    boxed = {key: {"set": True, "number": job[key]} for key in _BOXED if key in job}
-    renamed = dict[str, Any]()
-    if "gpus" in job:
-        renamed["tres_per_job"] = f"gres/gpu:{job['gpus']}"
-    if "no_requeue" in job:
-        renamed["requeue"] = not job["no_requeue"]
-    if "environment" in job:
-        renamed["environment"] = [f"{name}={value}" for name, value in job["environment"].items()]
-    kept = {key: value for key, value in job.items() if key not in ("gpus", "no_requeue")}
-    return {**kept, **boxed, **renamed}
+    new = dict(job)
+    for key in _BOXED:
+        if key in new:
+            new[key] = {"set": True, "number": new[key]}
+    if "gpus" in new:
+        new["tres_per_job"] = f"gres/gpu:{new.pop('gpus')}"
+    if "no_requeue" in new:
+        new["requeue"] = not new.pop("no_requeue")
+    if "environment" in new:
+        new["environment"] = [f"{name}={value}" for name, value in job["environment"].items()]
+    return new
 
 
 def _unboxed(shown: Any) -> Any:
-    """Take numbers out of their objects: None for one that is not set or is infinite."""
+    """Return what is shown, with each number out of its object: None for a number that is not set or is infinite."""
     if isinstance(shown, list):
-        return [_unboxed(one) for one in shown]
+        return [_unboxed(entry) for entry in shown]
     if not isinstance(shown, Mapping):
         return shown
-    if "set" in shown and "number" in shown:
-        return shown["number"] if shown["set"] and not shown.get("infinite") else None
-    return {key: _unboxed(value) for key, value in shown.items()}
+    if "set" not in shown or "number" not in shown:
+        return {key: _unboxed(value) for key, value in shown.items()}
+    if shown["set"] and not shown.get("infinite"):
+        return shown["number"]
+    return None
 
 
 def _refused(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The errors with those of each job that an order was about: v0.0.42 answers an order with status 200 beside them."""
-    about, errors = body.get("status"), body.get("errors")
-    if not isinstance(about, list) or not isinstance(errors, list):
+    """Return the errors, and after them the error of each job that SLURM refused to change: v0.0.42 answers such an order
+    with status 200, and shows the error in the job's status.
+    """
+    statuses, errors = body.get("status"), body.get("errors")
+    if not isinstance(statuses, list) or not isinstance(errors, list):
         return {}
-    shown = [one["error"] for one in about if isinstance(one, Mapping) and isinstance(one.get("error"), Mapping)]
-    each = [{"error": one.get("string"), "error_number": one.get("code")} for one in shown if one.get("code")]
-    return {"errors": [*errors, *each]}
+    all_errors = list(errors)
+    for status in statuses:
+        error = status.get("error") if isinstance(status, Mapping) else None
+        if isinstance(error, Mapping) and error.get("code"):
+            all_errors.append({"error": error.get("string"), "error_number": error.get("code")})
+    return {"errors": all_errors}
 
 
 def _each(convert: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Any], Any]:
-    def listed(shown: Any) -> Any:
-        found = _unboxed(shown)
-        if not isinstance(found, list):
-            return found
-        return [convert(one) if isinstance(one, dict) else one for one in found]
+    """Return a reader of a list that converts each object of the list."""
 
-    return listed
+    def read_list(shown: Any) -> Any:
+        listed = _unboxed(shown)
+        if not isinstance(listed, list):
+            return listed
+        return [convert(entry) if isinstance(entry, dict) else entry for entry in listed]
+
+    return read_list
 
 
 def _job(job: dict[str, Any]) -> dict[str, Any]:
@@ -98,20 +110,21 @@ def _node(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _partition(partition: dict[str, Any]) -> dict[str, Any]:
-    nodes, most = partition.get("nodes"), partition.get("maximums")
-    if not isinstance(nodes, Mapping) or not isinstance(most, Mapping):
+    nodes, maximums = partition.get("nodes"), partition.get("maximums")
+    if not isinstance(nodes, Mapping) or not isinstance(maximums, Mapping):
         return partition
-    memory = most.get("partition_memory_per_cpu")
     return {
         **partition,
         "total_nodes": nodes.get("total"),
-        "max_time_limit": most.get("time"),
-        "maximum_memory_per_cpu": memory,
+        "max_time_limit": maximums.get("time"),
+        "maximum_memory_per_cpu": maximums.get("partition_memory_per_cpu"),
     }
 
 
 def _ping(ping: dict[str, Any]) -> dict[str, Any]:
-    return {**ping, **({"ping": ping["pinged"]} if "pinged" in ping else {})}
+    if "pinged" not in ping:
+        return ping
+    return {**ping, "ping": ping["pinged"]}
 
 
 def _changed(shown: Mapping[str, Any], key: str, convert: Callable[[Any], Any]) -> dict[str, Any]:
@@ -119,14 +132,19 @@ def _changed(shown: Mapping[str, Any], key: str, convert: Callable[[Any], Any]) 
 
 
 def _state(words: list[str]) -> str:
-    return next((word for word in _SHOWN_FIRST if word in words), words[0] if words else "")
+    for word in _SHOWN_FIRST:
+        if word in words:
+            return word
+    return words[0] if words else ""
 
 
 def _wait_status(shown: Mapping[str, Any]) -> int | None:
-    """The raw wait status of an exit code and a signal."""
-    code, signal = shown.get("return_code"), shown.get("signal")
-    number = signal.get("id") if isinstance(signal, Mapping) else None
-    return None if code is None and number is None else (code or 0) * 256 + (number or 0)
+    """Return the raw wait(2) status of an exit code and a signal; None when neither is shown."""
+    exit_code, signal = shown.get("return_code"), shown.get("signal")
+    signal_number = signal.get("id") if isinstance(signal, Mapping) else None
+    if exit_code is None and signal_number is None:
+        return None
+    return (exit_code or 0) * 256 + (signal_number or 0)
 
 
 _READ: Mapping[str, Callable[[Any], Any]] = {

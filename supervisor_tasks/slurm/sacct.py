@@ -32,8 +32,13 @@ class SacctRow:
     def job_id(self) -> JobId | None:
         """The job of ours that sbatch was called for, if any."""
         words = self.submit_line.split(" ")
-        names = (word.removeprefix("--job-name=") for word in words if word.startswith("--job-name="))
-        return next((JobId(name) for name in names if f"--output={name}.log" in words), None)
+        for word in words:
+            if not word.startswith("--job-name="):
+                continue
+            name = word.removeprefix("--job-name=")
+            if f"--output={name}.log" in words:
+                return JobId(name)
+        return None
 
 
 def sacct_by_id(path: str, slurm_ids: str, delimiter: str) -> list[str]:
@@ -62,28 +67,34 @@ def submissions_by_user(answer: CommandAnswer, user_delimiter: str) -> dict[str,
     *parts, end = answer.stdout.split(user_delimiter)
     if answer.status != 0 or end != " end\n":
         raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
-    named = (part.removeprefix(" ").partition("\n") for part in parts[1:])
-    return {user: CommandAnswer(0, printed, "") for user, _, printed in named}
+    histories = dict[str, CommandAnswer]()
+    for part in parts[1:]:
+        user, _, printed = part.removeprefix(" ").partition("\n")
+        histories[user] = CommandAnswer(0, printed, "")
+    return histories
 
 
 def accounted_jobs(answer: CommandAnswer, delimiter: str) -> list[SacctRow]:
     """Return sacct's records, by id and submission time: a requeue begins a new record, and so does another job with
     the same id. Raises SlurmUnavailableError when sacct could not ask, or when its output is incomplete.
     """
+    message = f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}"
     if answer.status != 0 and answer.stderr.strip():
-        raise refusal(answer.stderr)(f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
+        raise refusal(answer.stderr)(message)
     *fields, rest = answer.stdout.split(f"|{delimiter}")
     if answer.status != 0 or rest.strip() or len(fields) % len(FIELDS):
-        raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
+        raise SlurmUnavailableError(message)
     records = [_accounted(fields[first : first + len(FIELDS)]) for first in range(0, len(fields), len(FIELDS))]
     return sorted(records, key=lambda record: (record.seen.slurm_id, record.seen.submit_s))
 
 
 def submitted_as(answer: CommandAnswer, delimiter: str, job_id: JobId) -> list[JobRecord]:
     """Return the jobs whose sbatch was called for this job, each by its last run. Raises SlurmUnavailableError."""
-    return list(
-        {one.seen.slurm_id: one.seen for one in accounted_jobs(answer, delimiter) if one.job_id == job_id}.values()
-    )
+    last_runs = dict[SlurmId, JobRecord]()
+    for record in accounted_jobs(answer, delimiter):
+        if record.job_id == job_id:
+            last_runs[record.seen.slurm_id] = record.seen
+    return list(last_runs.values())
 
 
 def _sacct(path: str, delimiter: str) -> list[str]:
@@ -104,7 +115,5 @@ def _accounted(record: list[str]) -> SacctRow:
             ended_s=int(ended) if ended.isdigit() else None,
         )
     except ValueError as error:
-        raise SlurmUnavailableError(
-            f"sacct printed {record!r:.{_SHOWN}}, which has not the fields asked for"
-        ) from error
+        raise SlurmUnavailableError(f"sacct printed {record!r:.{_SHOWN}}, which are not the expected fields") from error
     return SacctRow(seen, submit_line)

@@ -25,8 +25,8 @@ _HEADS = (
 
 @dataclass(frozen=True, slots=True)
 class ScriptSearch:
-    """A job of ours that SLURM may have under another name or id. `ago_s`: seconds since its submission began.
-    `owners`: the SLURM ids that are known to be ours, each with the jobs of ours that have it.
+    """A job of ours that SLURM may have under another name or id. `ago_s` is the seconds since its submission began.
+    `owners` has the SLURM ids that are known to be ours, each with the jobs of ours that have it.
     """
 
     job_id: JobId
@@ -34,23 +34,27 @@ class ScriptSearch:
     ago_s: float
     owners: Mapping[SlurmId, Collection[JobId]]
 
-    def named(self, users: Iterable[SqueueRow]) -> list[SqueueRow]:
-        """Return the user's jobs with the job's name or output that are no others of ours."""
-        return [job for job in self._free(users) if has_job_name(job, self.job_id)]
+    def named(self, rows: Iterable[SqueueRow]) -> list[SqueueRow]:
+        """Return, of the user's jobs, those with the job's name or output that are no others of ours."""
+        return [row for row in self._free(rows) if has_job_name(row, self.job_id)]
 
-    def young(self, users: Iterable[SqueueRow], now_s: float) -> list[SqueueRow]:
-        """Return the user's jobs that SLURM got since then and that are no others of ours."""
-        return candidates(self._free(users), now_s - self.ago_s)
+    def young(self, rows: Iterable[SqueueRow], now_s: float) -> list[SqueueRow]:
+        """Return, of the user's jobs, those that SLURM got since the submission began and that are no others of ours."""
+        return candidates(self._free(rows), now_s - self.ago_s)
 
-    def suspects(self, users: Collection[SqueueRow], now_s: float) -> list[SqueueRow]:
-        """Return the user's jobs that may be this one: those with its name or output, and those that SLURM got since
-        then.
-        """
-        suspects = {job.slurm_id: job for job in (*self.named(users), *self.young(users, now_s))}
+    def suspects(self, rows: Collection[SqueueRow], now_s: float) -> list[SqueueRow]:
+        """Return, of the user's jobs, those that may be this one: with its name or output, or young."""
+        suspects = {row.slurm_id: row for row in (*self.named(rows), *self.young(rows, now_s))}
         return list(suspects.values())
 
-    def _free(self, users: Iterable[SqueueRow]) -> list[SqueueRow]:
-        return [job for job in users if {*self.owners.get(job.slurm_id, ())} <= {self.job_id}]
+    def _free(self, rows: Iterable[SqueueRow]) -> list[SqueueRow]:
+        """Return the rows without those of other jobs of ours."""
+        free = list[SqueueRow]()
+        for row in rows:
+            other_jobs = set(self.owners.get(row.slurm_id, ())) - {self.job_id}
+            if not other_jobs:
+                free.append(row)
+        return free
 
 
 def has_job_name(job: SqueueRow, job_id: JobId) -> bool:
@@ -84,7 +88,7 @@ def job_id_in_header(line: str) -> JobId | None:
 
 
 def candidates(listed: Iterable[SqueueRow], since_s: float) -> list[SqueueRow]:
-    """Return the batch jobs that SLURM got since then, without rejected jobs, which never ran."""
+    """Return the batch jobs that SLURM got since this time, without rejected jobs, which never ran."""
     return [job for job in listed if job.batch and job.submit_s >= since_s and not was_rejected(job.seen)]
 
 
@@ -109,13 +113,16 @@ def recognised(
     jobs whose scripts SLURM does not show. A rejected job has no script. A job whose script cannot be read counts as
     ours by its name.
     """
-    words = {job.slurm_id: headers.get(job.slurm_id) for job in suspects}
-    hinted = {job.slurm_id for job in suspects if has_job_name(job, job_id)}
-    if any(
-        header == script_header(job_id) or (header is None and slurm_id in hinted) for slurm_id, header in words.items()
-    ):
-        return True
-    return None if len(suspects) > MAX_SCRIPTS or words.keys() & unread else False
+    for job in suspects:
+        header = headers.get(job.slurm_id)
+        if header == script_header(job_id):
+            return True
+        if header is None and has_job_name(job, job_id):
+            return True
+    has_unread = any(job.slurm_id in unread for job in suspects)
+    if has_unread or len(suspects) > MAX_SCRIPTS:
+        return None
+    return False
 
 
 def found_by_name(
@@ -124,15 +131,18 @@ def found_by_name(
     """Return the records of our job out of those with its name or output. A rejected job has no script. A job whose
     script cannot be read counts as ours by its name.
     """
+    too_many = _too_many(named)
+    if too_many is not None:
+        return too_many
     header = script_header(job_id)
-    return _too_many(named) or [job.seen for job in named if headers.get(job.slurm_id, header) == header]
+    return [job.seen for job in named if headers.get(job.slurm_id, header) == header]
 
 
 def found_by_script(
     search: ScriptSearch, young: Sequence[SqueueRow], headers: Mapping[SlurmId, str], unread: Collection[SlurmId]
 ) -> list[JobRecord] | UndecidedError:
-    """Return the records of our job, which has another name, out of those that SLURM got since then. `unread` are the
-    jobs whose scripts SLURM does not show.
+    """Return the records of our job, which has another name, out of the jobs that SLURM got since the submission began.
+    `unread` are the jobs whose scripts SLURM does not show.
     """
     ours = [job.seen for job in young if headers.get(job.slurm_id) == script_header(search.job_id)]
     unclear = [job.slurm_id for job in young if job.slurm_id in unread and not has_job_name(job, search.job_id)]

@@ -4,7 +4,7 @@ Samples: tests/data/slurm/squeue-sizes-slurm-22.05.8.txt.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,14 +64,12 @@ def size_of(
     amounts = tres_amounts(tres)
     nodes = _whole(amounts.get("node"))
     task_count = int(tasks) if tasks.isdecimal() else 1
-    times = (1, nodes or 1, task_count, nodes or 1)
-    asked = [gpu_count(text) * number for text, number in zip(gpus_per, times, strict=False)]
     return Size(
         limit_min=limit_min,
         cpus=_whole(amounts.get("cpu")),
         memory_mb=_whole(amounts.get("mem")),
         nodes=nodes,
-        gpus=max([*asked, int(amounts.get("gres/gpu", 0))]),
+        gpus=_most_gpus(amounts, gpus_per, nodes or 1, task_count),
         partition=partition,
         qos=_word(qos),
         account=_word(account),
@@ -84,17 +82,25 @@ def request_of(job: Mapping[str, Any]) -> Size:
     """Make the size of a request from the job's entry in `squeue --json`, without limit and partition."""
     amounts = tres_amounts(job["tres_req_str"])
     nodes = _whole(amounts.get("node"))
-    per = [str(job.get(f"tres_per_{what}") or "") for what in ("job", "node", "task", "socket")]
-    times = (1, nodes or 1, _number(job.get("tasks")), nodes or 1)
-    asked = [gpu_count(text) * number for text, number in zip(per, times, strict=True)]
+    gpus_per = [str(job.get(f"tres_per_{what}") or "") for what in ("job", "node", "task", "socket")]
     return Size(
         limit_min=None,
         cpus=_whole(amounts.get("cpu")),
         memory_mb=_whole(amounts.get("mem")),
         nodes=nodes,
-        gpus=max([*asked, int(amounts.get("gres/gpu", 0))]),
+        gpus=_most_gpus(amounts, gpus_per, nodes or 1, _number(job.get("tasks"))),
         partition="",
     )
+
+
+def _most_gpus(amounts: Mapping[str, float], gpus_per: Sequence[str], nodes: int, tasks: int) -> int:
+    """Return the highest number of GPUs that one of these asks for: the whole TRES, or the TRES for the job, each node,
+    each task and each socket.
+    """
+    most = int(amounts.get("gres/gpu", 0))
+    for text, times in zip(gpus_per, (1, nodes, tasks, nodes), strict=False):
+        most = max(most, gpu_count(text) * times)
+    return most
 
 
 def memory_per_cpu_limit(config: str, partition: str) -> int | None:
@@ -109,16 +115,27 @@ def memory_per_cpu_limit(config: str, partition: str) -> int | None:
 
 def tres_amounts(shown: str) -> dict[str, float]:
     """Return the amounts of `cpu=3,mem=300M,node=1,gres/gpu=1`; memory in MB."""
-    found = (_TRES.fullmatch(part) for part in shown.split(","))
-    return {part["name"]: float(part["amount"]) * _unit(part) for part in found if part is not None}
+    amounts = dict[str, float]()
+    for part in shown.split(","):
+        found = _TRES.fullmatch(part)
+        if found is None:
+            continue
+        amount = float(found["amount"])
+        if found["name"] == "mem":
+            amount *= _MB[found["unit"]]
+        amounts[found["name"]] = amount
+    return amounts
 
 
 def gpu_count(shown: str) -> int:
     """Return the GPUs of `gres:gpu:1`, `gpu:2`, `gres/gpu:a100:2`, `gres/gpu=2`, or of several with commas between."""
     if shown in _NONE:
         return 0
-    found = (_COUNT.fullmatch(part) for part in shown.split(","))
-    return sum(int(part["number"] or 1) for part in found if part is not None)
+    gpus = 0
+    for part in shown.split(","):
+        if found := _COUNT.fullmatch(part):
+            gpus += int(found["number"] or 1)
+    return gpus
 
 
 def is_whole_memory(shown: str) -> bool:
@@ -130,10 +147,6 @@ def _number(shown: object) -> int:
     """Return a number of SLURM's JSON, which later versions wrap in an object."""
     value = shown.get("number") if isinstance(shown, Mapping) else shown
     return value if isinstance(value, int) and value > 0 else 1
-
-
-def _unit(part: re.Match[str]) -> float:
-    return _MB[part["unit"]] if part["name"] == "mem" else 1.0
 
 
 def _whole(amount: float | None) -> int | None:

@@ -7,27 +7,29 @@ from supervisor_tasks.slurm.parsers import QuestionRefusedError
 
 REFUSALS_AT_MOST = 64  # one refused id among 10,000 costs 15; with more refusals, SLURM refuses everything
 
-Told = TypeVar("Told")
+Answer = TypeVar("Answer")
 
 
-def ask_in_parts(ids: Sequence[str], ask: Callable[[Sequence[str]], list[Told]]) -> tuple[list[Told], dict[str, str]]:
+def ask_in_parts(
+    ids: Sequence[str], ask: Callable[[Sequence[str]], list[Answer]]
+) -> tuple[list[Answer], dict[str, str]]:
     """Return the answers for the ids that SLURM accepts, and the error for each other id. Raises QuestionRefusedError
     when SLURM refuses every question.
     """
-    told, refused = list[Told](), dict[str, str]()
-    left, refusals, answers = [ids], 0, 0
-    while left:
-        part = left.pop()
+    answers, refused = list[Answer](), dict[str, str]()
+    parts, refusals, has_answer = [ids], 0, False
+    while parts:
+        part = parts.pop()
         try:
-            told += ask(part)
-            answers += 1
+            answers += ask(part)
+            has_answer = True
         except QuestionRefusedError as error:
             refusals += 1
-            middle = len(part) // 2 if refusals < REFUSALS_AT_MOST else 0
-            if middle:
-                left += [part[middle:], part[:middle]]
+            middle = len(part) // 2
+            if middle and refusals < REFUSALS_AT_MOST:
+                parts += [part[middle:], part[:middle]]
                 continue
             refused |= dict.fromkeys(part, str(error))
-            if not (left or answers):
+            if not (parts or has_answer):
                 raise
-    return told, refused
+    return answers, refused

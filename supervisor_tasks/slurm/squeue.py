@@ -24,7 +24,7 @@ from supervisor_tasks.slurm.parsers import (
 )
 from supervisor_tasks.slurm.size import Size, is_whole_memory, request_of, size_of
 
-SIZES = 4096  # that are remembered
+SIZES = 4096  # sizes that `_size` remembers
 
 FIELDS = (
     *("JobID", "UserName", "State", "TimeUsed", "exit_code", "Reason", "SubmitTime", "RestartCnt", "BatchFlag"),
@@ -79,18 +79,16 @@ def squeue_format(delimiter: str) -> bytes:
 
 
 def requests(answer: CommandAnswer, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
-    """Return what was asked for, from `squeue --json`. SLURM's lists show of a running job only what it was given,
-    which SLURM may have rounded up. Raises SlurmUnavailableError.
+    """Return what these jobs asked for, from `squeue --json`. For a running job, SLURM's lists show only what SLURM gave
+    it, which SLURM may have rounded up. Raises SlurmUnavailableError.
     """
+    if answer.status != 0:
+        raise SlurmUnavailableError(f"squeue --json ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
     try:
-        jobs = json.loads(answer.stdout)["jobs"] if answer.status == 0 else None
-        wanted = [job for job in jobs or () if job["job_id"] in slurm_ids]
-        found = {SlurmId(job["job_id"]): request_of(job) for job in wanted}
+        jobs = [job for job in json.loads(answer.stdout)["jobs"] if job["job_id"] in slurm_ids]
+        return {SlurmId(job["job_id"]): request_of(job) for job in jobs}
     except (ValueError, KeyError, TypeError) as error:
         raise SlurmUnavailableError(f"squeue --json printed {answer.stdout[:_SHOWN]!r}: {error!r}") from error
-    if jobs is None:
-        raise SlurmUnavailableError(f"squeue --json ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
-    return found
 
 
 def listed_jobs(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, SqueueRow]:
@@ -98,18 +96,20 @@ def listed_jobs(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, SqueueRo
     empty. Raises SlurmUnavailableError when squeue could not ask (QuestionRefusedError where SLURM refused), and for a
     record that is incomplete or has other fields: the worker must not conclude that a job is missing.
     """
-    said = answer.stderr.strip()
-    if answer.status != 0 and not answer.stdout.strip() and is_unknown_job(said):
+    error_text = answer.stderr.strip()
+    is_empty = not answer.stdout.strip()
+    if answer.status != 0 and is_empty and is_unknown_job(error_text):
         return {}
-    if answer.status != 0 or (said and not answer.stdout.strip()):
-        raise refusal(said)(f"squeue ended with status {answer.status}: {said[:_SHOWN]!r}")
-    return {job.slurm_id: job for job in map(_listed, _records(answer.stdout, delimiter))}
+    if answer.status != 0 or (is_empty and error_text):
+        raise refusal(error_text)(f"squeue ended with status {answer.status}: {error_text[:_SHOWN]!r}")
+    rows = map(_listed, _records(answer.stdout, delimiter))
+    return {row.slurm_id: row for row in rows}
 
 
 def _records(printed: str, delimiter: str) -> Iterator[list[str]]:
     *fields, rest = printed.split(f"|{delimiter}")
     if rest.strip() or len(fields) % len(FIELDS):
-        raise SlurmUnavailableError(f"squeue's list is not whole; it ends with {printed[-_SHOWN:]!r}")
+        raise SlurmUnavailableError(f"squeue's list is incomplete; it ends with {printed[-_SHOWN:]!r}")
     for first in range(0, len(fields), len(FIELDS)):
         yield fields[first : first + len(FIELDS)]
 
@@ -145,4 +145,4 @@ def _listed(record: list[str]) -> SqueueRow:
         return SqueueRow(number, user, name, comment, stdout, int(submitted), seen, batch != "0", limit_min(limit))
     except ValueError as error:
         shown = "|".join(record)[:_SHOWN]
-        raise SlurmUnavailableError(f"squeue printed {shown!r}, which has not the fields asked for") from error
+        raise SlurmUnavailableError(f"squeue printed {shown!r}, which are not the expected fields") from error

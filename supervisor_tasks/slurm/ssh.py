@@ -144,7 +144,7 @@ class _Login:
             raise SshBusyError(f"the login of {user} has not answered another thread yet")
 
     def require_not_silent(self, user: str) -> None:
-        """Raises SshSilentError while the login is left alone."""
+        """Raise SshSilentError while the login is left alone."""
         if left_s := self.silence.left_s(our_clock_s()):
             raise SshSilentError(user, left_s)
 
@@ -156,12 +156,15 @@ class Ssh:
         self, address: str, key: paramiko.PKey | Keys, known_hosts: Path, connect_timeout_s: float = CONNECT_TIMEOUT_S
     ) -> None:
         self.address = address
-        host, _, port = address.rpartition(":")
-        self._host, self._port = (host.strip("[]"), int(port)) if host else (port, 22)
+        host, _, rest = address.rpartition(":")
+        if host:
+            self._host, self._port = host.strip("[]"), int(rest)
+        else:
+            self._host, self._port = rest, 22
         self._key_for: Keys = (lambda _: key) if isinstance(key, paramiko.PKey) else key
         self._connect_timeout_s = connect_timeout_s
         self._known_hosts = known_hosts
-        self._lines: OrderedDict[str, _CachedConnection] = OrderedDict()
+        self._connections: OrderedDict[str, _CachedConnection] = OrderedDict()
         self._lock = threading.Lock()
         self._logins: dict[str, _Login] = {}
         self._slow_commands = threading.BoundedSemaphore(SLOW_COMMANDS)
@@ -181,15 +184,15 @@ class Ssh:
         Raises the errors of `run`. An exception of the listener ends the reading and is passed on; an OSError counts as
         a cut.
         """
-        with self._using(user) as line, self._soon(line.channels, f"run a command as {user}"):
-            channel = self._open_channel(user, line)
+        with self._using(user) as cached, self._soon(cached.channels, f"run a command as {user}"):
+            channel = self._open_channel(user, cached)
             try:
                 with timed(SSH_COMMANDS, program_of(argv[0])), cut_after(channel, timeout_s + CUT_LATER_S):
                     status = run_command(channel, command_line(argv, len(stdin)), stdin, timeout_s, listener)
                 self._login(user).answered_s = our_clock_s()
                 return status
             except BROKEN as error:
-                self._drop(user, line)
+                self._drop(user, cached)
                 raise SshCutError(f"{argv[0]} as {user} was cut off: {str(error) or type(error).__name__}") from error
             finally:
                 with suppress(*BROKEN):  # closing sends a message to the other end
@@ -235,50 +238,57 @@ class Ssh:
         """
         if not is_admin:
             self._login(user).require_not_silent(user)
-        if (known := self._known_clock(user)) is not None:
-            return known
+        clock = self._trusted_clock(user)
+        if clock is not None:
+            return clock
         with self._probing(user, is_admin=is_admin):
-            if (known := self._known_clock(user)) is None:  # no other thread has asked meanwhile
-                line, delimiter = self._line(user), secrets.token_hex(16)
-                with nullcontext() if is_admin else self._a_turn(user):
-                    answer = self.run(user, ask_clock(delimiter), timeout_s=CLOCK_TIMEOUT_S)
-                line.clock = known = parse_clock(answer, delimiter, our_clock_s())
-        return known
+            clock = self._trusted_clock(user)
+            if clock is not None:  # another thread has asked meanwhile
+                return clock
+            cached, delimiter = self._cached_connection(user), secrets.token_hex(16)
+            with nullcontext() if is_admin else self._a_turn(user):
+                answer = self.run(user, ask_clock(delimiter), timeout_s=CLOCK_TIMEOUT_S)
+            cached.clock = clock = parse_clock(answer, delimiter, our_clock_s())
+        return clock
 
     def ask(self, user: str, argv: Sequence[str]) -> CommandAnswer:
         """Run a command as a user whose login may hang; the command must be safe to run twice. One thread at a time
         does this, unless the login has just answered. Raises SshUnavailableError.
         """
-        answers = our_clock_s() - self._login(user).answered_s <= QUICK_S
+        has_just_answered = our_clock_s() - self._login(user).answered_s <= QUICK_S
         try:
-            with nullcontext() if answers else self._probing(user), self._a_turn(user):
+            with nullcontext() if has_just_answered else self._probing(user), self._a_turn(user):
                 return self.run(user, argv)
         except SshCutError as error:
             raise SshUnavailableError(str(error)) from error
 
     def forget_clock(self, user: str) -> None:
-        """Make the next use of this clock ask the login node again."""
+        """Make the next call of `clock` for this user ask the login node again."""
         with self._lock:
-            line = self._lines.get(user)
-        if line is not None:
-            line.clock = None
+            cached = self._connections.get(user)
+        if cached is not None:
+            cached.clock = None
 
     def close(self) -> None:
         """Close all connections."""
         with self._lock:
-            lines, self._lines = list(self._lines.values()), OrderedDict()
-        for line in lines:
-            line.connection.close()
+            connections, self._connections = list(self._connections.values()), OrderedDict()
+        for cached in connections:
+            cached.connection.close()
 
     def _kept(self, user: str) -> _CachedConnection | None:
         with self._lock:
-            line = self._lines.get(user)
-        return line if line is not None and line.alive else None
+            cached = self._connections.get(user)
+        if cached is None or not cached.alive:
+            return None
+        return cached
 
-    def _known_clock(self, user: str) -> LoginClock | None:
-        line = self._kept(user)
-        known = None if line is None else line.clock
-        return known if known is not None and our_clock_s() - known.our_s <= CLOCK_TRUSTED_S else None
+    def _trusted_clock(self, user: str) -> LoginClock | None:
+        cached = self._kept(user)
+        clock = None if cached is None else cached.clock
+        if clock is None or our_clock_s() - clock.our_s > CLOCK_TRUSTED_S:
+            return None
+        return clock
 
     @contextmanager
     def _probing(self, user: str, *, is_admin: bool = False) -> Iterator[None]:
@@ -289,14 +299,14 @@ class Ssh:
         login.acquire_within(user, CLOCK_TIMEOUT_S if is_admin else QUICK_S)
         try:
             login.asked_s = begun_s = our_clock_s()
-            makes_anew = self._kept(user) is None
+            opens_new = self._kept(user) is None
             if not is_admin:
                 login.require_not_silent(user)
             yield
         except (SshBusyError, LoginRefusedError):
             raise
         except (SshUnavailableError, SshCutError) as error:
-            if makes_anew and not is_admin and self._hung(user, begun_s):
+            if opens_new and not is_admin and self._hung(user, begun_s):
                 login.silence.hung(begun_s, our_clock_s())
             raise SshUnavailableError(str(error)) from error
         finally:
@@ -311,12 +321,12 @@ class Ssh:
         login = self._login(user)
         with ExitStack() as turns:
             if not login.commands.acquire(timeout=QUICK_S):
-                raise SshBusyError(f"{COMMANDS_OF_A_CUSTOMER} commands of {user} are under way already")
+                raise SshBusyError(f"{COMMANDS_OF_A_CUSTOMER} commands of {user} run already")
             turns.callback(login.commands.release)
             if login.silence.is_slow(our_clock_s()):
                 if not self._slow_commands.acquire(blocking=False):
                     raise SshBusyError(
-                        f"{user}'s login was slow lately, and {SLOW_COMMANDS} commands of such are under way"
+                        f"{user}'s login was slow lately, and {SLOW_COMMANDS} commands of slow logins run already"
                     )
                 turns.callback(self._slow_commands.release)
             yield
@@ -345,7 +355,7 @@ class Ssh:
     def _soon(self, limited: "threading.Lock | threading.BoundedSemaphore", what: str) -> Iterator[None]:
         """Take a lock, but wait only for the connect time-out: other threads may hold it for long."""
         if not limited.acquire(timeout=self._connect_timeout_s):
-            raise SshBusyError(f"cannot {what} yet: other threads have been at it for {self._connect_timeout_s:g} s")
+            raise SshBusyError(f"cannot {what} yet: waited {self._connect_timeout_s:g} s for other threads")
         try:
             yield
         finally:
@@ -354,20 +364,20 @@ class Ssh:
     @contextmanager
     def _using(self, user: str) -> Iterator[_CachedConnection]:
         """Yield a connection that is not closed for age while this thread uses it."""
-        line = self._line(user)
+        cached = self._cached_connection(user)
         with self._lock:
-            line.users += 1
+            cached.users += 1
         try:
-            yield line
+            yield cached
         finally:
             with self._lock:
-                line.users -= 1
-                last = line.dropped and not line.users
-            if last:
-                line.connection.close()
+                cached.users -= 1
+                is_last = cached.dropped and not cached.users
+            if is_last:
+                cached.connection.close()
 
-    def _open_channel(self, user: str, line: _CachedConnection) -> paramiko.Channel:
-        transport = line.connection.transport
+    def _open_channel(self, user: str, cached: _CachedConnection) -> paramiko.Channel:
+        transport = cached.connection.transport
         try:
             if transport is None:
                 raise paramiko.SSHException(f"the connection of {user} is closed")
@@ -375,39 +385,40 @@ class Ssh:
         except paramiko.ChannelException as error:  # MaxSessions; the commands on the connection go on
             raise SshUnavailableError(f"{self._host} opens no more sessions for {user} now: {error}") from error
         except BROKEN as error:
-            self._drop(user, line)
+            self._drop(user, cached)
             raise SshUnavailableError(f"no channel to {self._host} as {user}: {error}") from error
         return channel
 
-    def _line(self, user: str) -> _CachedConnection:
+    def _cached_connection(self, user: str) -> _CachedConnection:
         # One login per user at a time; other threads wait for it and share its connection.
         with self._soon(self._login(user).opening, f"log in as {user}"):
             with self._lock:
-                line = self._lines.get(user)
-                if line is not None and line.alive:
-                    self._lines.move_to_end(user)
-                    return line
+                cached = self._connections.get(user)
+                if cached is not None and cached.alive:
+                    self._connections.move_to_end(user)
+                    return cached
             fresh = _CachedConnection(self._connect(user))
             self._keep(user, fresh)
             return fresh
 
-    def _keep(self, user: str, line: _CachedConnection) -> None:
+    def _keep(self, user: str, cached: _CachedConnection) -> None:
         with self._lock:
-            self._lines[user] = line
-            self._lines.move_to_end(user)
-            idle = [name for name, old in self._lines.items() if not old.users and old is not line]
-            surplus = [self._lines.pop(name) for name in idle[: max(len(self._lines) - MAX_CONNECTIONS, 0)]]
+            self._connections[user] = cached
+            self._connections.move_to_end(user)
+            idle = [name for name, old in self._connections.items() if not old.users and old is not cached]
+            too_many = max(len(self._connections) - MAX_CONNECTIONS, 0)
+            surplus = [self._connections.pop(name) for name in idle[:too_many]]
         for old in surplus:
             old.connection.close()
 
-    def _drop(self, user: str, line: _CachedConnection) -> None:
+    def _drop(self, user: str, cached: _CachedConnection) -> None:
         """Stop new commands on a connection that failed; the commands that still run on it can end."""
         with self._lock:
-            if self._lines.get(user) is line:
-                del self._lines[user]
-            line.dropped = True
-        if not line.alive:
-            line.connection.close()
+            if self._connections.get(user) is cached:
+                del self._connections[user]
+            cached.dropped = True
+        if not cached.alive:
+            cached.connection.close()
 
     def _connect(self, user: str) -> Connection:
         try:
@@ -420,10 +431,10 @@ class Ssh:
                 connection.open()
                 opened.pop_all()
         except BROKEN as error:
-            why = f"cannot log in to {self._host}:{self._port} as {user}: {error}"
+            message = f"cannot log in to {self._host}:{self._port} as {user}: {error}"
             if isinstance(error, paramiko.AuthenticationException):
-                raise LoginRefusedError(user, why) from error
-            raise SshUnavailableError(why) from error
+                raise LoginRefusedError(user, message) from error
+            raise SshUnavailableError(message) from error
         return connection
 
     def _connection(self, user: str, sock: socket.socket) -> Connection:

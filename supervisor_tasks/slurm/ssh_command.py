@@ -104,7 +104,7 @@ def run_command(
     if not channel.status_event.wait(max(deadline_s - time.monotonic(), 0)):
         raise TimeoutError(f"the command did not end within {timeout_s:g} s")
     if channel.exit_status < 0:
-        raise EOFError("the command's end was not seen")
+        raise EOFError("the connection ended before the command's exit status arrived")
     return channel.exit_status
 
 

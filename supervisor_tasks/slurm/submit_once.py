@@ -28,7 +28,7 @@ class Fate(Enum):
     REJECTED = auto()  # SLURM will never take it
     NOT_RUN = auto()  # sbatch did not run: another try helps
     UNKNOWN = auto()  # SLURM has the job or not
-    FAILED = auto()  # an error that says nothing about SLURM
+    FAILED = auto()  # an error that shows nothing about SLURM
 
 
 def fate_of(answer: SlurmId | Exception) -> Fate:
@@ -51,14 +51,15 @@ def submit_once(
     begin: Callable[[], Begun | None],
     hand_over: Callable[[Begun, LoginClock, float], None],
 ) -> None:
-    """Read the clock, commit the beginning, and hand over. `begin` commits, and returns what is handed over; None if
-    nothing is. `hand_over` also gets the clock, and the time `now_s` from which the submission's time runs.
+    """Read the clock, commit the beginning, and hand over. `begin` commits, and returns what `hand_over` gets; None if
+    there is nothing to hand over. `hand_over` also gets the clock, and the time `now_s` from which the submission's time
+    runs.
     """
-    read = clock()
+    login_clock = clock()
     begun_s = now_s()
     begun = begin()
     if begun is not None:
-        hand_over(begun, read, begun_s)
+        hand_over(begun, login_clock, begun_s)
 
 
 def may_arrive(begun_s_ago: float, submission_window_s: float) -> bool:
