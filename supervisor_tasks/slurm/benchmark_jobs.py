@@ -40,20 +40,20 @@ class BenchmarkJobs:
         """Return the login node's clock. Raises TransientError when the login node refuses the connection."""
         return self.cluster.clock(self.user)
 
-    def submit(self, one: Measurement, clock: LoginClock, begun_s: float) -> SlurmId | Exception:
+    def submit(self, measurement: Measurement, clock: LoginClock, begun_s: float) -> SlurmId | Exception:
         """Submit a benchmark to SLURM, soon after `begun_s` or not at all. Returns the answer."""
-        argv = sbatch(self.cluster.paths.sbatch, one, partition=self.cluster.partition)
-        return self.cluster.run_sbatch(self.user, Order(argv, batch_script(one)), clock, begun_s)
+        argv = sbatch(self.cluster.paths.sbatch, measurement, partition=self.cluster.partition)
+        return self.cluster.run_sbatch(self.user, Order(argv, batch_script(measurement)), clock, begun_s)
 
-    def owner(self, one: Measurement) -> str:
+    def owner(self, measurement: Measurement) -> str:
         """Return the Linux user that the job runs as, or will run as."""
-        return one.run_as or self.user
+        return measurement.run_as or self.user
 
-    def listed(self, one: Measurement) -> list[SqueueRow]:
+    def listed(self, measurement: Measurement) -> list[SqueueRow]:
         """Return all jobs of the user that slurmctld remembers, oldest first. Raises SlurmUnavailableError."""
-        return sorted(self.cluster.list_all(self.owner(one)).values(), key=lambda job: job.slurm_id)
+        return sorted(self.cluster.list_all(self.owner(measurement)).values(), key=lambda job: job.slurm_id)
 
-    def accounted(self, one: Measurement) -> JobRecord | None:
+    def accounted(self, measurement: Measurement) -> JobRecord | None:
         """Return accounting's record of a job that has ended and that slurmctld does not know. None without such a
         record, or at a site without accounting.
         """
@@ -61,34 +61,38 @@ class BenchmarkJobs:
         if sacct is None:
             return None
         delimiter = new_delimiter()
-        argv = sacct_named(sacct, one.job_name, self.owner(one), minutes_back(one.called_s_ago), delimiter)
-        for record in reversed(accounted_jobs(self._ask(one, argv), delimiter)):
+        argv = sacct_named(
+            sacct, measurement.job_name, self.owner(measurement), minutes_back(measurement.called_s_ago), delimiter
+        )
+        for record in reversed(accounted_jobs(self._ask(measurement, argv), delimiter)):
             if record.seen.phase is Phase.ENDED:
                 return record.seen
         return None
 
-    def output(self, one: Measurement) -> bytes | None:
+    def output(self, measurement: Measurement) -> bytes | None:
         """Return the end of the job's output, 10 MB at most; None when the file is missing. Raises
         SlurmUnavailableError.
         """
         delimiter = new_delimiter()
-        argv = ["/bin/sh", "-c", _READ, "output", output_file(one.job_name), str(MAX_OUTPUT)]
-        return read_output(self._ask(one, argv, delimiter.encode() + b"\n", READ_TIMEOUT_S), delimiter)
+        argv = ["/bin/sh", "-c", _READ, "output", output_file(measurement.job_name), str(MAX_OUTPUT)]
+        return read_output(self._ask(measurement, argv, delimiter.encode() + b"\n", READ_TIMEOUT_S), delimiter)
 
-    def remove_output(self, one: Measurement) -> None:
+    def remove_output(self, measurement: Measurement) -> None:
         """Remove the job's output; a second call changes nothing. Raises SlurmUnavailableError."""
-        answer = self._ask(one, [*_REMOVE, output_file(one.job_name)])
+        answer = self._ask(measurement, [*_REMOVE, output_file(measurement.job_name)])
         if answer.status != 0:
             raise SlurmUnavailableError(f"rm ended with status {answer.status}: {answer.stderr[:200]!r}")
 
-    def cancel(self, one: Measurement, slurm_id: SlurmId) -> None:
+    def cancel(self, measurement: Measurement, slurm_id: SlurmId) -> None:
         """Ask SLURM to end a job of the user."""
-        self.cluster.cancel(slurm_id, self.owner(one))
+        self.cluster.cancel(slurm_id, self.owner(measurement))
 
-    def _ask(self, one: Measurement, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = 30.0) -> CommandAnswer:
+    def _ask(
+        self, measurement: Measurement, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = 30.0
+    ) -> CommandAnswer:
         """Run a command as the user. The command must be safe to run twice."""
         try:
-            return self.cluster.ssh.run(self.owner(one), argv, stdin, timeout_s)
+            return self.cluster.ssh.run(self.owner(measurement), argv, stdin, timeout_s)
         except OutcomeUnknownError as error:
             raise SlurmUnavailableError(str(error)) from error
 

@@ -133,7 +133,7 @@ class Cluster:
 
     @property
     def has_accounting(self) -> bool:
-        """Whether sacct is asked."""
+        """Whether the supervisor asks sacct."""
         return self.paths.sacct is not None
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class Cluster:
         self.homes.require_own(user, self._homes, log_in=lambda: self.ssh.clock(user))
 
     def _homes(self, users: Sequence[str]) -> dict[str, Home | Exception]:
-        """Return each user's home, or why it is not known."""
+        """Return each user's home, or the error in its place."""
         delimiter = new_delimiter()
         answer = self._ask(look(delimiter, users))
         homes = dict[str, Home | Exception]()
@@ -389,12 +389,12 @@ class Cluster:
         self.require_own_home(user)
         now_s = self.now_s()
         answer = self.ssh.ask(user, last_writes(f"{job_id}.log" for job_id in begun_s_ago))
-        left = set[JobId]()
+        written = set[JobId]()
         for job_id, ago_s in begun_s_ago.items():
             written_s = written_at(answer, f"{job_id}.log")
             if written_s is not None and written_s >= now_s - ago_s - CLOCKS_DIFFER_S:
-                left.add(job_id)
-        return left
+                written.add(job_id)
+        return written
 
     def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
         """Return all jobs (of one user) that slurmctld remembers, with the texts that their owners can write, in one

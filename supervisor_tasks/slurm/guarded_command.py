@@ -202,9 +202,10 @@ class Answers:
             job, status, end = found.group("job", "status", "end")
             del self._stdout[: found.end()]
             self._searched = 0
+            next_job = self.answered + len(self._ended)
             if end:
                 self._end = end.decode()
-            elif int(job) == self.answered + len(self._ended) < self.jobs:
+            elif next_job < self.jobs and int(job) == next_job:
                 self._ended.append((int(status), printed))
         self._searched = max(len(self._stdout) - len(self.delimiter) - 2 * MAX_DIGITS, 0)
         self._require_short(self._stdout)
@@ -224,7 +225,9 @@ class Answers:
         the commands from `answered` on have no answer: TooLateError or another TransientError when they certainly did
         not run, OutcomeUnknownError when they may have run.
         """
-        missing = self.answered + 1 + len(self._ended) - len(self._complaints)  # all, if a start-up file closed it
+        missing = (
+            self.answered + 1 + len(self._ended) - len(self._complaints)
+        )  # all, if a start-up file closed standard error
         self._complaints += [bytes(self._stderr)] * missing
         self._pass_on()
         shown = _text(b"".join([*self._complaints[:1], self._stderr]))[:200]

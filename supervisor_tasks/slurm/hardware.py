@@ -133,16 +133,17 @@ def hardware_of(
 def _parts(answer: CommandAnswer, delimiter: str) -> list[str]:
     """Return the answer to each question. For a partition that does not exist, SLURM's command fails."""
     _, *pieces = answer.stdout.split(delimiter)
-    ended = [piece.partition("\n") for piece in pieces]
-    for command, (status, _, _), (_, _, printed) in zip(_COMMANDS, ended[1:], ended, strict=False):
+    statuses = [piece.partition("\n")[0] for piece in pieces[1:]]  # each is at the start of the next piece
+    outputs = [piece.partition("\n")[2] for piece in pieces]
+    for command, status, printed in zip(_COMMANDS, statuses, outputs, strict=False):
         if status != " 0":
             error_text = _line(answer.stderr) or _line(printed)
             raise SlurmUnavailableError(f"{command} ended with status {status[:40]!r}, expected 0: {error_text}")
-    if len(ended) != len(_COMMANDS) + 1:
+    if len(pieces) != len(_COMMANDS) + 1:
         raise SlurmUnavailableError(
-            f"found {len(ended)} delimiters, expected {len(_COMMANDS) + 1} (status {answer.status}): {_line(answer.stderr)}"
+            f"found {len(pieces)} delimiters, expected {len(_COMMANDS) + 1} (status {answer.status}): {_line(answer.stderr)}"
         )
-    return [printed for _, _, printed in ended[:-1]]
+    return outputs[:-1]
 
 
 def _line(text: str) -> str:

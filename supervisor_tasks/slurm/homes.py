@@ -21,7 +21,9 @@ UNSAFE = "unsafe home: "  # the error of a submission that was refused for this 
 SAFE_FOR_S = 60.0
 UNSAFE_FOR_S = 10.0  # the operator may have repaired it
 USERS_OF_A_LOOK = 20
-LOOKS_AT_ONCE = 2  # a look waits while a home's server is gone, and the admin's other commands need sessions too
+LOOKS_AT_ONCE = (
+    2  # a look waits while a home's server does not answer, and the admin's other commands need sessions too
+)
 TURN_WITHIN_S = 10.0
 LOOK_TIMEOUT_S = 5  # on the login node
 TIMED_OUT = ("124", "137")  # the status of `timeout`, the second one after SIGKILL
@@ -222,8 +224,8 @@ class Homes:
 
     def require_own(self, user: str, see: See, log_in: Callable[[], object]) -> None:
         """Raise UnsafeHomeError unless the user's home is his own. `see` asks the login node for the homes of users. If
-        the home does not exist, `log_in` runs, because a login may make it and finds nothing to read there; then the
-        home is checked again. Raises TransientError when the login node gives no answer.
+        the home does not exist, `log_in` runs, because a login may make the home and finds no file to read there. Then
+        the home is checked again. Raises TransientError when the login node gives no answer.
         """
         if self._shared_allowed:
             return
@@ -269,7 +271,7 @@ class Homes:
         return home.result()
 
     def _look(self, see: See) -> None:
-        """Look at homes that are wanted. The lock is free meanwhile."""
+        """Look at homes that are wanted. Other threads may take the lock meanwhile."""
         chosen = self._chosen()
         self._looks += 1
         self._changed.release()

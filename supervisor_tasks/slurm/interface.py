@@ -97,7 +97,7 @@ class SlurmCluster(Protocol):
 
     @property
     def address(self) -> str:
-        """Where SLURM is asked, for messages."""
+        """The address of the login node or slurmrestd, for messages."""
 
     @property
     def has_accounting(self) -> bool:

@@ -103,11 +103,11 @@ def recognise(wanted: MatchRequest, records: Sequence[Record]) -> MatchResult:
     """
     unclear = ""
     for place, record in enumerate(records):
-        problem = _why_not(wanted, record)
-        if problem is None:
+        reason = _why_not(wanted, record)
+        if reason is None:
             first = _first_of(records, place)
             return MatchResult(_last_run([later.seen for later in records[first:]]))
-        unclear = unclear or problem
+        unclear = unclear or reason
     return MatchResult(unclear=unclear)
 
 

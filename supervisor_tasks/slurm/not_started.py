@@ -34,7 +34,7 @@ def may_not_have_started(seen: JobRecord) -> bool:
 
 
 def ended_on_question(squeue: str, slurm_ids: Collection[SlurmId]) -> list[str]:
-    """Ask where and when jobs ended. The three fields have no text of an owner."""
+    """Ask where and when jobs ended. A job's owner can write none of the three fields."""
     ids = ",".join(map(str, sorted(slurm_ids)))
     fields = "--Format=JobID:0| ,EndTime:0| ,BatchHost:0|"
     return [*UNIX_TIMES, squeue, "--noheader", "--all", "--states=all", f"--jobs={ids}", fields]

@@ -117,12 +117,12 @@ class RestCluster:
 
     @property
     def address(self) -> str:
-        """Slurmrestd's URL."""
+        """The URL of slurmrestd."""
         return self.access.client.url
 
     @property
     def has_accounting(self) -> bool:
-        """Over slurmrestd, accounting is not asked."""
+        """Return False: over slurmrestd, the supervisor asks no accounting."""
         return False
 
     @property
@@ -290,7 +290,7 @@ class RestCluster:
         users: Mapping[JobId, Address],  # noqa: ARG002
         begun_s_ago: Mapping[JobId, float],  # noqa: ARG002
     ) -> dict[JobId, list[JobRecord]]:
-        """Return nothing: accounting is not asked."""
+        """Return nothing: the supervisor asks no accounting."""
         return {}
 
     def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:  # noqa: ARG002

@@ -128,7 +128,10 @@ def _ping(ping: dict[str, Any]) -> dict[str, Any]:
 
 
 def _changed(shown: Mapping[str, Any], key: str, convert: Callable[[Any], Any]) -> dict[str, Any]:
-    return {key: convert(shown[key])} if isinstance(shown.get(key), list | Mapping) else {}
+    """Return the converted field; nothing where it has not the form of v0.0.42."""
+    if not isinstance(shown.get(key), list | Mapping):
+        return {}
+    return {key: convert(shown[key])}
 
 
 def _state(words: list[str]) -> str:
