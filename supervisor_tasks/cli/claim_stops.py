@@ -14,7 +14,13 @@ from supervisor_tasks.monitoring.slurm_tries import KNOWN_FOR_S, SLURM_ANSWERED
 def why_no_claims(summary: StatusSummary, chain_poll_s: float) -> list[str]:
     """Return the reasons for which no job is claimed now; empty if jobs are claimed."""
     patience_s = MISSED * max(chain_poll_s, LOOKED_EVERY_S)
-    return [*_of_operator(summary), *_of_alarms(summary), *_of_the_rest(summary, patience_s)]
+    return [
+        *_of_operator(summary),
+        *_of_alarms(summary),
+        *_of_chain(summary, patience_s),
+        *_of_provider(summary),
+        *_of_slurm(summary),
+    ]
 
 
 def slurm_answers(summary: StatusSummary) -> bool:
@@ -30,26 +36,35 @@ def _of_operator(summary: StatusSummary) -> Iterator[str]:
 
 
 def _of_alarms(summary: StatusSummary) -> Iterator[str]:
-    names = [alarm.name for alarm in summary.alarms if alarm.name in STOPS_CLAIMS]
-    if names:
-        yield f"{'alarm' if len(names) == 1 else 'alarms'} {', '.join(names)}"
-    if AlarmName.CLAIMS_FULL in {alarm.name for alarm in summary.alarms}:
+    raised = [alarm.name for alarm in summary.alarms]
+    stops = [name for name in raised if name in STOPS_CLAIMS]
+    if len(stops) == 1:
+        yield f"alarm {stops[0]}"
+    elif stops:
+        yield f"alarms {', '.join(stops)}"
+    if AlarmName.CLAIMS_FULL in raised:
         yield "as many jobs wait as may (CLAIM_MAX_WAITING)"
 
 
-def _of_the_rest(summary: StatusSummary, patience_s: float) -> Iterator[str]:
+def _of_chain(summary: StatusSummary, patience_s: float) -> Iterator[str]:
     looked_s, answered_s = summary.ticks_s.get(finished_key("claim")), summary.ticks_s.get("claim")
     if looked_s is None or looked_s > patience_s:
-        yield f"no worker looks at the chain{_since(looked_s)}"
+        yield f"no worker looks at the chain{_last(looked_s)}"
     elif answered_s is None or answered_s > patience_s:
-        yield f"the chain does not answer{_since(answered_s)}"
+        yield f"the chain does not answer{_last(answered_s)}"
+
+
+def _last(age_s: float | None) -> str:
+    return "" if age_s is None else f" (last {span(age_s)} ago)"
+
+
+def _of_provider(summary: StatusSummary) -> Iterator[str]:
     if summary.standing is None:
         yield "how the provider stands is not known yet"
     elif not summary.standing.claims:
         yield f"the provider is {summary.standing.value}"
+
+
+def _of_slurm(summary: StatusSummary) -> Iterator[str]:
     if not slurm_answers(summary):
         yield "SLURM does not answer"
-
-
-def _since(age_s: float | None) -> str:
-    return "" if age_s is None else f" (last {span(age_s)} ago)"

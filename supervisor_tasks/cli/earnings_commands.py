@@ -2,7 +2,7 @@
 
 import csv
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date, timedelta
 from pathlib import Path
@@ -157,22 +157,29 @@ def _draw(cli: CliContext, per: Per, rows: Sequence[Earned], plot: bool, svg: Pa
 
 def bars_of(per: Per, rows: Sequence[Earned]) -> list[Bar]:
     """Return the bars of a plot: days and months from the earliest, with the days on which nothing was earned."""
-    named = {row.name or NO_JOB: row.earned_wei for row in rows}
+    earned_wei = {row.name or NO_JOB: row.earned_wei for row in rows}
     if per is Per.DAY:
-        named = {day: named.get(day, 0) for day in _days(named)}
+        names = _days(earned_wei)
     elif per is Per.MONTH:
-        named = dict(sorted(named.items()))
+        names = sorted(earned_wei)
     elif per is Per.JOB:
-        named = {name: wei for name, wei in named.items() if wei}
-    return [Bar(name[: max(LEAST_ID, 10)], wei / 10**18, rounded_credits(wei)) for name, wei in named.items()]
+        names = [name for name, wei in earned_wei.items() if wei]
+    else:
+        names = list(earned_wei)
+    return [_bar(name, earned_wei.get(name, 0)) for name in names]
 
 
-def _days(named: Mapping[str, int]) -> list[str]:
-    if not named:
+def _days(days: Collection[str]) -> list[str]:
+    """Return each day from the earliest to the latest one, MAX_DAYS at most."""
+    if not days:
         return []
-    last = date.fromisoformat(max(named))
-    first = max(date.fromisoformat(min(named)), last - timedelta(days=MAX_DAYS - 1))
+    last = date.fromisoformat(max(days))
+    first = max(date.fromisoformat(min(days)), last - timedelta(days=MAX_DAYS - 1))
     return [(first + timedelta(days=day)).isoformat() for day in range((last - first).days + 1)]
+
+
+def _bar(name: str, wei: int) -> Bar:
+    return Bar(name[: max(LEAST_ID, 10)], wei / 10**18, rounded_credits(wei))
 
 
 COMMANDS = {"earnings": app}

@@ -52,39 +52,50 @@ def variable_of(flag: str) -> str:
     return ALIASES.get(name, name)
 
 
-def read_flags(words: Sequence[str], known: Collection[str], switches: Collection[str]) -> Flags:
-    """Return what these words give. `known` are all variables, and `switches` those that are true or false.
+def read_flags(words: Sequence[str], variables: Collection[str], switches: Collection[str]) -> Flags:
+    """Return the settings that these words give. `variables` are all that exist, and `switches` those that are true or false.
 
     Raises FlagError with a line for each flag that is wrong.
     """
-    settings, lines, left = dict[str, str](), list[str](), list(words)
-    switches = {*switches, EMBEDDED}
-    while left:
-        word = left.pop(0)
-        found = _FLAG.fullmatch(word)
-        name = variable_of(found[1]) if found else ""
-        if found is None or name not in {*known, EMBEDDED}:
-            lines.append(_unknown(word.partition("=")[0], name, known))
-            left = left[1:] if left and not _FLAG.fullmatch(left[0]) else left  # the value of the unknown flag
-        elif found[2] is not None:
-            _set(settings, name, found[2])
-        elif name in switches and (not left or left[0].lower() not in ("true", "false")):
-            settings[name] = "true"
-        elif left:
-            _set(settings, name, left.pop(0))
-        else:
-            lines.append(f"{word}: found no value; expected one, as in {word} VALUE")
-    if lines:
-        raise FlagError("\n".join(lines))
+    settings, errors, rest = dict[str, str](), list[str](), list(words)
+    flags, switches = {*variables, EMBEDDED}, {*switches, EMBEDDED}
+    while rest:
+        word = rest.pop(0)
+        match = _FLAG.fullmatch(word)
+        name = "" if match is None else variable_of(match[1])
+        if match is None or name not in flags:
+            errors.append(_unknown(word.partition("=")[0], name, variables))
+            if rest and not _FLAG.fullmatch(rest[0]):
+                rest.pop(0)  # the value of the unknown flag
+            continue
+        value = match[2]
+        if value is None:
+            value = _next_value(rest, is_switch=name in switches)
+        if value is None:
+            errors.append(f"{word}: found no value; expected one, as in {word} VALUE")
+            continue
+        _set(settings, name, value)
+    if errors:
+        raise FlagError("\n".join(errors))
     return Flags(settings, settings.pop(EMBEDDED, "false").lower() == "true")
 
 
+def _next_value(rest: list[str], *, is_switch: bool) -> str | None:
+    """Take the value of a flag from the words after it; None if there is none. A switch needs no value."""
+    if is_switch and (not rest or rest[0].lower() not in ("true", "false")):
+        return "true"
+    if not rest:
+        return None
+    return rest.pop(0)
+
+
 def _set(settings: dict[str, str], name: str, value: str) -> None:
-    has_more = name in REPEATED and name in settings
-    settings[name] = f"{settings[name]},{value}" if has_more else value
+    if name in REPEATED and name in settings:
+        value = f"{settings[name]},{value}"
+    settings[name] = value
 
 
-def _unknown(word: str, name: str, known: Collection[str]) -> str:
-    nearest = get_close_matches(name, sorted(known), 1) if name else []
+def _unknown(word: str, name: str, variables: Collection[str]) -> str:
+    nearest = get_close_matches(name, sorted(variables), 1) if name else []
     hint = f"; the nearest is --{nearest[0].lower().replace('_', '-')}" if nearest else ""
     return f"{word}: found no setting of that name; expected a flag of docs/reference/settings.md{hint}"

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import NoReturn
 
 from supervisor_tasks.cli.restarts import wait_before_start
@@ -25,8 +26,8 @@ WRONG_SETTINGS = 2  # the status of a process whose settings do not let it work:
 class FleetProcess:
     """How to start a process: `arguments` are a module and its arguments.
 
-    At `health_port` the process answers probes from this machine, unless HEALTH_ADDRESS is set. `servers` are the
-    variables of the servers that it works with.
+    At `health_port` the process answers probes from this machine, unless HEALTH_ADDRESS is set. `servers` names the
+    variables of the servers that the process works with.
     """
 
     about: str
@@ -41,7 +42,7 @@ PROCESSES = {
         "asks for the periodic work, one a cluster", (*CELERY, "beat", "--pidfile=", "--loglevel", "INFO"), 9466
     ),
     "callbacks": FleetProcess("the gRPC process that SLURM's plugins call", ("grpc_callbacks",), 9467),
-    "flower": FleetProcess(  # without a database its pages of jobs say so, and its other pages work
+    "flower": FleetProcess(  # without a database its pages of jobs report that, and its other pages work
         "the dashboard; --address and --port",
         (*CELERY, "flower", "--logging=warning"),
         9468,
@@ -116,7 +117,8 @@ def become(process: str, options: Sequence[str]) -> NoReturn:
     wait_before_start(process, os.environ)
     options, embedded = without_embedded(PROCESSES[process], options)
     missing = missing_servers(PROCESSES[process].servers, os.environ)
-    if missing and not embedded and not set(HELP) & set(options):
+    shows_help = not set(HELP).isdisjoint(options)
+    if missing and not embedded and not shows_help:
         from supervisor_tasks.config.logging import tell_refusal
 
         tell_refusal("\n".join(missing), os.environ.get("CLUSTER_NAME", ""))
@@ -128,7 +130,7 @@ def become(process: str, options: Sequence[str]) -> NoReturn:
 
 
 def without_embedded(process: FleetProcess, options: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the options without --embedded, and whether it was there. A process without servers has its options as given."""
+    """Return the options without --embedded, and whether it was there. A process without servers keeps all its options."""
     if not process.servers:
         return list(options), False
     return [option for option in options if option != EMBEDDED], EMBEDDED in options
@@ -136,8 +138,12 @@ def without_embedded(process: FleetProcess, options: Sequence[str]) -> tuple[lis
 
 def missing_servers(servers: Iterable[str], given: Mapping[str, str]) -> list[str]:
     """Return a line for each server that is not configured."""
-    missing = [name for name in servers if not (given.get(name) or given.get(f"{name}_FILE"))]
-    return [f"{name}: found nothing; expected {SERVERS[name]}, or the flag {EMBEDDED}" for name in missing]
+    lines = []
+    for name in servers:
+        is_configured = given.get(name) or given.get(f"{name}_FILE")
+        if not is_configured:
+            lines.append(f"{name}: found nothing; expected {SERVERS[name]}, or the flag {EMBEDDED}")
+    return lines
 
 
 def command(process: str, options: Sequence[str]) -> list[str]:
@@ -163,7 +169,9 @@ def _own_options(process: str, options: Sequence[str], given: Mapping[str, str])
     """Return the options that the process needs besides its own."""
     if process == "worker":
         return _node_name(options, given)
-    return _flowers_configuration(process)
+    if process == "flower":
+        return _flowers_configuration()
+    return []
 
 
 def _node_name(options: Sequence[str], given: Mapping[str, str]) -> list[str]:
@@ -171,13 +179,25 @@ def _node_name(options: Sequence[str], given: Mapping[str, str]) -> list[str]:
     if any(option.split("=")[0] in ("-n", "--hostname") for option in options):
         return []
     cluster = given.get("CLUSTER_NAME") or "main"
-    words = [part for option in options for part in option.split("=", 1)]
-    named = [words[place + 1] for place, word in enumerate(words[:-1]) if word in ("-Q", "--queues")]
-    queues = [queue.rpartition(".")[2] for names in named for queue in names.split(",")]
-    return ["--hostname", f"{cluster}-{'-'.join(queues) or 'worker'}@%h"]
+    queues = "-".join(_queues(options)) or "worker"
+    return ["--hostname", f"{cluster}-{queues}@%h"]
 
 
-def _flowers_configuration(process: str) -> list[str]:
+def _queues(options: Sequence[str]) -> list[str]:
+    """Return the queues that -Q or --queues names, without the cluster before their point."""
+    words = list[str]()
+    for option in options:
+        words += option.split("=", 1)
+    queues = list[str]()
+    for word, next_word in pairwise(words):
+        if word in ("-Q", "--queues"):
+            queues += [queue.rpartition(".")[2] for queue in next_word.split(",")]
+    return queues
+
+
+def _flowers_configuration() -> list[str]:
     """Name our configuration for Flower: it is a module, and Flower searches only the folder where it is started."""
-    spec = find_spec("flowerconfig") if process == "flower" else None
-    return [] if spec is None or spec.origin is None else [f"--conf={spec.origin}"]
+    spec = find_spec("flowerconfig")
+    if spec is None or spec.origin is None:
+        return []
+    return [f"--conf={spec.origin}"]

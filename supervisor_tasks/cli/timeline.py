@@ -1,33 +1,33 @@
 """A job's story as a timeline: what happened, when, which side did it, how long after, and what comes next. Pure.
 
-The ledger stores events, callbacks, effects and transactions (Overview.timeline). Each becomes one line, and lines that say the
-same again become one.
+The ledger stores events, callbacks, effects and transactions (Overview.timeline). Each becomes one line, and equal lines that
+follow each other become one.
 """
 
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from supervisor_tasks.cli.views import LEAST_ID, STYLES, Cell, plain, span
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
-from supervisor_tasks.jobs.model import ChainStatus, Definition, EffectKind, Job, State
+from supervisor_tasks.jobs.model import ChainStatus, Definition, EffectKind, Job, Outcome, State
 from supervisor_tasks.jobs.stalled import NOT_LISTED
 
 Entry = Mapping[str, Any]
-Told = tuple[str, Callable[[Mapping[str, Any]], str]]
+EventText = tuple[str, Callable[[Mapping[str, Any]], str]]
 
-TOLD_BESIDE = ("CallbackReceived",)  # the callback itself has a line
+TOLD_BESIDE = ("CallbackReceived",)  # events without a line in the short form: the callback itself has a line
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*[+-]\d\d:\d\d")
 SEEN = ("SlurmPendingObserved", "SlurmRunningObserved")  # the events that have SLURM's own word
 MISSING = (
     "SLURM does not list the job: after SWEEP_GRACE_S it ends as PANICKED at no cost. If the alarm sweep_contradiction"
     " is on, `supervisor job mark-lost` confirms that; `supervisor job settle` ends it in another way"
 )
-JOURNALLED = ("job cancel", "job settle", "job resubmit", "effect abandon")  # an event tells what follows, and why
+JOURNALLED = ("job cancel", "job settle", "job resubmit", "effect abandon")  # an event has the reason
 DONE = "done"  # as ledger/operator_log.py stores it
 OPEN = ("SIGNED", "SENT")  # the states of a transaction that is not known to be mined
 CALLBACK_STATUS = (
@@ -70,7 +70,7 @@ def _adopted(details: Mapping[str, Any]) -> str:
     return "taken in; SLURM shows nothing of it" if number is None else f"taken in: SLURM has it as {number}"
 
 
-TELLERS: dict[str, Told] = {
+TELLERS: dict[str, EventText] = {
     "Claimed": ("chain", _claimed),
     "ScriptFetched": ("worker", lambda details: f"script fetched, {details.get('bytes')} bytes"),
     "ScriptUnavailable": ("worker", _because("there is no script")),
@@ -105,12 +105,15 @@ TELLERS: dict[str, Told] = {
     "OperatorClosedJob": ("operator", lambda details: f"settles it: {outcome_text(details.get('outcome') or {})}"),
     "OperatorAbandonedEffect": ("operator", lambda details: f"gives up {details.get('kind')}: {details.get('reason')}"),
 }
-"""Of each event's name in the journal: who acts, and what is told of it."""
+"""By an event's name in the journal: the side that acts, and the function that words its details."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: when, who, what, and the details of the wide form. `times`: how often it was told; `until`: the last time."""
+    """One line: when, who, what, and the details of the wide form.
+
+    `times` is the number of entries that it stands for, and `until` the moment of the last one.
+    """
 
     at: datetime
     who: str
@@ -125,64 +128,67 @@ class Line:
 def lines_of(story: Iterable[Entry], *, details: bool, transaction_url: str = "") -> list[list[Cell]]:
     """Return the cells of each line: the time, how long after the line before, who, what.
 
-    `transaction_url` has the place of a hash as {hash}; it is the explorer's address of a transaction, to which its line links.
+    `transaction_url` is the explorer's URL of a transaction, with {hash} in the place of its hash; the transaction's line
+    links to it.
     """
-    told = [line for entry in story if (line := _line(entry, details, transaction_url)) is not None]
-    folded = list(_folded(told))
-    shown, before = [], None
-    for line in folded:
-        after = "" if before is None else f"+{_fine((line.at - before).total_seconds())}"
+    entry_lines = (_line(entry, details, transaction_url) for entry in story)
+    shown = list[list[Cell]]()
+    before: datetime | None = None
+    for line in _folded(line for line in entry_lines if line is not None):
+        after = "" if before is None else f"+{_precise_span(line.at - before)}"
         moment = f"{line.at.astimezone():%m-%d %H:%M:%S}"
-        what = line.what if line.times == 1 else f"{line.what}, {line.times} times in {_took(line)}"
+        last_at = line.until or line.at
+        what = line.what
+        if line.times > 1:
+            what = f"{what}, {line.times} times in {_precise_span(last_at - line.at)}"
         shown.append([Cell(moment, "dim"), Cell(after, "dim"), Cell(line.who), Cell(what, line.style, line.link)])
-        before = line.until or line.at
+        before = last_at
         if line.details:
             shown.append([Cell(""), Cell(""), Cell(""), Cell(line.details, "dim")])
     return shown
 
 
-def _took(line: Line) -> str:
-    return _fine(((line.until or line.at) - line.at).total_seconds())
-
-
-def _fine(seconds: float) -> str:
+def _precise_span(length: timedelta) -> str:
+    """Return a length of time, below 10 s with hundredths of a second."""
+    seconds = length.total_seconds()
     return f"{seconds:.2f}s" if seconds < 10 else span(seconds)
 
 
 def _folded(lines: Iterable[Line]) -> Iterator[Line]:
-    """Yield the lines, those that say the same one after the other as one."""
+    """Yield the lines; equal lines that follow each other become one."""
     last: Line | None = None
     for line in lines:
-        if last is not None and (last.who, last.what) == (line.who, line.what):
+        if last is None:
+            last = line
+        elif (last.who, last.what) == (line.who, line.what):
             last = replace(last, times=last.times + 1, until=line.at)
-            continue
-        if last is not None:
+        else:
             yield last
-        last = line
+            last = line
     if last is not None:
         yield last
 
 
 def _line(entry: Entry, with_details: bool, transaction_url: str) -> Line | None:
-    """Return the line of an entry. An effect has one only if it was parked or fails: its events tell the rest."""
-    details = entry["details"]
-    shown = plain(_readable(details)) if with_details else ""
-    if entry["what"] in TOLD_BESIDE and not with_details:
+    """Return the line of an entry. The short form has one for an effect only if it is parked: its events show the rest."""
+    at, source, what, details = entry["at"], entry["source"], entry["what"], entry["details"]
+    if what in TOLD_BESIDE and not with_details:
         return None
-    if entry["source"] == "journal":
-        who, teller = TELLERS.get(entry["what"], ("ledger", _fixed(entry["what"])))
-        return Line(entry["at"], who, teller(details), STYLES.get(str(details.get("state")), ""), shown)
-    if entry["source"] == "callback":
-        return Line(entry["at"], "plugin", _callback(entry["what"], details), "", shown)
-    if entry["source"] == "command":
-        return Line(entry["at"], "operator", _command(entry["what"], details), "", shown)
-    if entry["source"] == "transaction":
+    shown = plain(_readable(details)) if with_details else ""
+    if source == "journal":
+        who, teller = TELLERS.get(what, ("ledger", _fixed(what)))
+        return Line(at, who, teller(details), STYLES.get(str(details.get("state")), ""), shown)
+    if source == "callback":
+        return Line(at, "plugin", _callback(what, details), details=shown)
+    if source == "command":
+        return Line(at, "operator", _command(what, details), details=shown)
+    if source == "transaction":
         link = transaction_url.replace("{hash}", str(details.get("hash", "")))
-        return Line(entry["at"], "wallet", _transaction(entry["what"], details), "", shown, link)
-    if with_details or "parked_at" in details:
-        return Line(
-            entry["at"], "worker", _effect(entry["what"], details), "red" if "parked_at" in details else "", shown
-        )
+        return Line(at, "wallet", _transaction(what, details), details=shown, link=link)
+    if "parked_at" in details:
+        return Line(at, "worker", _effect(what, details), "red", shown)
+    if with_details:
+        return Line(at, "worker", _effect(what, details), details=shown)
     return None
 
 
@@ -197,34 +203,41 @@ def _readable(value: Any) -> Any:
 
 def _callback(what: str, details: Mapping[str, Any]) -> str:
     number = what.removeprefix("status ")
-    known = number.isdigit() and int(number) < len(CALLBACK_STATUS)
-    status = CALLBACK_STATUS[int(number)] if known else what
+    status = what
+    if number.isdigit() and int(number) < len(CALLBACK_STATUS):
+        status = CALLBACK_STATUS[int(number)]
     return f"says {status} of {details.get('slurm_id')} after {span(details.get('duration_s') or 0)}"
 
 
 def _command(command: str, details: Mapping[str, Any]) -> str:
-    reason = f": {details['reason']}" if details.get("reason") and command not in JOURNALLED else ""
+    text = f"{details.get('operator')} gives the command {command}"
+    if details.get("reason") and command not in JOURNALLED:
+        text += f": {details['reason']}"
     outcome = details.get("outcome") or "how it ended is not known"
-    return f"{details.get('operator')} gives the command {command}{reason}" + (
-        f" ({outcome})" if outcome != DONE else ""
-    )
+    if outcome == DONE:
+        return text
+    return f"{text} ({outcome})"
 
 
 def _transaction(purpose: str, details: Mapping[str, Any]) -> str:
-    tx_hash, place = str(details.get("hash", "")), details.get("block")
+    tx_hash, block = str(details.get("hash", "")), details.get("block")
     state = details.get("state", "")
-    mined = f" in block {place}" if place is not None else ""
+    mined = f" in block {block}" if block is not None else ""
     error = f": {details['error']}" if details.get("error") else ""
     return f"{purpose}: {state}{mined}, nonce {details.get('nonce')}, {tx_hash[:LEAST_ID]}{error}"
 
 
 def _effect(kind: str, details: Mapping[str, Any]) -> str:
-    error = f": {details['last_error']}" if details.get("last_error") else ""
-    failed = int(details.get("attempts") or 0)
-    tries = f" after {counted(failed, 'failed try', 'failed tries')}" if failed else ""
     if "parked_at" in details:
-        return f"{kind} is parked{tries}{error}"
-    return f"{kind} {'was done' if 'done_at' in details else 'is open'}{tries}{error}"
+        state = "is parked"
+    elif "done_at" in details:
+        state = "was done"
+    else:
+        state = "is open"
+    failed_tries = int(details.get("attempts") or 0)
+    tries = f" after {counted(failed_tries, 'failed try', 'failed tries')}" if failed_tries else ""
+    error = f": {details['last_error']}" if details.get("last_error") else ""
+    return f"{kind} {state}{tries}{error}"
 
 
 # --- what comes next --------------------------------------------------------------------------------------------------
@@ -245,67 +258,69 @@ EFFECTS = {
 def next_of(job: Job, story: Iterable[Entry], now: datetime) -> list[list[Cell]]:
     """Return a line for each thing that is left to do: what, when, and what is in its way."""
     entries = list(story)
-    effects = [entry for entry in entries if entry["source"] == "effect" and "done_at" not in entry["details"]]
-    sent = [
-        entry
-        for entry in entries
-        if entry["source"] == "transaction" and entry["details"].get("state") in ("SIGNED", "SENT")
-    ]
-    lines = [_next_effect(job, entry, now) for entry in effects]
-    lines += [
-        [Cell(entry["what"]), Cell(f"waits to be mined for {span((now - entry['at']).total_seconds())}", "cyan")]
-        for entry in sent
-    ]
-    if not lines:
-        over = (
-            "nothing: the contract has its end" if job.state is State.SETTLED else "nothing; the next sweep looks at it"
-        )
-        lines.append([Cell(over)])
+    lines = [_next_effect(job, entry, now) for entry in entries if _is_open_effect(entry)]
+    lines += [_next_transaction(entry, now) for entry in entries if _is_open_transaction(entry)]
+    if not lines and job.state is State.SETTLED:
+        lines.append([Cell("nothing: the contract has its end")])
+    elif not lines:
+        lines.append([Cell("nothing; the next sweep looks at it")])
     if job.state is State.RUNNING and _last_seen(entries) == NOT_LISTED:
         lines.append([Cell("sweep"), Cell(MISSING, "yellow")])
     return lines
 
 
+def _is_open_effect(entry: Entry) -> bool:
+    return entry["source"] == "effect" and "done_at" not in entry["details"]
+
+
+def _is_open_transaction(entry: Entry) -> bool:
+    return entry["source"] == "transaction" and entry["details"].get("state") in OPEN
+
+
 def _next_effect(job: Job, entry: Entry, now: datetime) -> list[Cell]:
     details = entry["details"]
+    what = EFFECTS[EffectKind(entry["what"])]
     error = f", as the last try failed: {details['last_error']}" if details.get("last_error") else ""
     if "parked_at" in details:
         advice = f"`supervisor job retry {job.job_id[:12]}`"
-        what = EFFECTS[EffectKind(entry["what"])]
         return [Cell(what), Cell(f"is parked and waits for you ({advice}){error}", "red")]
     due_s = (datetime.fromisoformat(details["due_at"]) - now).total_seconds()
     when = f"in {span(due_s)}" if due_s >= 1 else "now"
-    return [Cell(EFFECTS[EffectKind(entry["what"])]), Cell(f"{when}{error}", "yellow" if error else "")]
+    return [Cell(what), Cell(f"{when}{error}", "yellow" if error else "")]
+
+
+def _next_transaction(entry: Entry, now: datetime) -> list[Cell]:
+    waited = span((now - entry["at"]).total_seconds())
+    return [Cell(entry["what"]), Cell(f"waits to be mined for {waited}", "cyan")]
 
 
 # --- the head ---------------------------------------------------------------------------------------------------------
 
 
 def facts_of(job: Job, row: Mapping[str, Any], now: datetime, story: Sequence[Entry] = ()) -> dict[str, Cell]:
-    """Return the job in a few lines: our words, SLURM's and the contract's beside each other."""
-    outcome = job.outcome
-    size = job.definition
+    """Return the job in a few lines: its state in the ledger, in SLURM and on the contract."""
+    status, outcome = job.chain_status.name, job.outcome
+    message = job.status_message
+    if outcome is not None and message == outcome.reason:
+        message = ""  # the line of the outcome has it
     facts = {
         "job": Cell(job.job_id),
         "state": Cell(job.state.value, STYLES.get(job.state.value, "")),
-        "contract": Cell(
-            f"{job.chain_status.name} at block {job.chain_position[0]}", STYLES.get(job.chain_status.name, "")
-        ),
+        "contract": Cell(f"{status} at block {job.chain_position[0]}", STYLES.get(status, "")),
         "slurm": Cell(_slurm(job, story)),
         "customer": Cell(job.customer),
-        "size": Cell(_size(size)),
+        "size": Cell(_size(job.definition)),
         "paid for": Cell(_paid(job)),
-        "ended": Cell("" if outcome is None else outcome_text(_outcome(job))),
+        "ended": Cell("" if outcome is None else outcome_text(_outcome_details(outcome))),
         "settled by": Cell("an operator" if job.settled_by_operator else ""),
         "wanted": Cell("the customer wants it cancelled" if job.cancel_requested else ""),
-        "status_message": Cell(
-            "" if outcome is not None and job.status_message == outcome.reason else job.status_message
-        ),
+        "status_message": Cell(message),
     }
-    ages = {"claimed": row.get("created_at"), "changed": row.get("updated_at")}
-    return facts | {
-        name: Cell(f"{span((now - at).total_seconds())} ago") for name, at in ages.items() if at is not None
-    }
+    for name, key in (("claimed", "created_at"), ("changed", "updated_at")):
+        at = row.get(key)
+        if at is not None:
+            facts[name] = Cell(f"{span((now - at).total_seconds())} ago")
+    return facts
 
 
 def _size(size: Definition) -> str:
@@ -318,13 +333,17 @@ def _slurm(job: Job, story: Sequence[Entry]) -> str:
         return ""
     last = _last_seen(story)
     if job.outcome is not None and last:
-        return f"{job.slurm_id}, last seen {last}"  # the word is older than the end
+        return f"{job.slurm_id}, last seen {last}"  # SLURM was last asked before the end
     return f"{job.slurm_id} {last}".strip()
 
 
 def _last_seen(story: Sequence[Entry]) -> str:
-    words = [entry["details"].get("seen") for entry in story if entry["what"] in SEEN]
-    return next((word for word in reversed(words) if word), "")
+    """Return SLURM's own word for the job's state when it was last asked; empty if no event has one."""
+    last = ""
+    for entry in story:
+        if entry["what"] in SEEN:
+            last = entry["details"].get("seen") or last
+    return last
 
 
 def _paid(job: Job) -> str:
@@ -333,29 +352,32 @@ def _paid(job: Job) -> str:
     return f"{counted(job.limit_min, 'minute')}{parts}"
 
 
-def _outcome(job: Job) -> dict[str, Any]:
-    assert job.outcome is not None  # noqa: S101  the caller has looked
-    found = job.outcome
+def _outcome_details(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome in the form that the journal has it in."""
     return {
-        "status": found.status.name,
-        "elapsed_s": found.elapsed_s,
-        "exit_status": found.exit_status,
-        "reason": found.reason,
+        "status": outcome.status.name,
+        "elapsed_s": outcome.elapsed_s,
+        "exit_status": outcome.exit_status,
+        "reason": outcome.reason,
     }
 
 
 def outcome_text(outcome: Mapping[str, Any]) -> str:
     """Return how a job ended, as the contract gets it: the status, the seconds, the minutes that are paid, the exit."""
-    status, seconds = outcome.get("status", ""), int(outcome.get("elapsed_s") or 0)
+    status, elapsed_s = outcome.get("status", ""), int(outcome.get("elapsed_s") or 0)
     name = ChainStatus(status).name if isinstance(status, int) else str(status)
-    minutes = 0 if name == ChainStatus.PANICKED.name else seconds // SECONDS_PER_MINUTE
-    ended, reason = exit_text(int(outcome.get("exit_status") or 0)), outcome.get("reason") or ""
-    told = f"{ended}; {reason}" if reason not in ("", ended) else ended
-    return f"{name} after {span(seconds)}, {minutes} min paid, {told}"
+    minutes = 0 if name == ChainStatus.PANICKED.name else elapsed_s // SECONDS_PER_MINUTE
+    text = exit_text(int(outcome.get("exit_status") or 0))
+    reason = outcome.get("reason") or ""
+    if reason not in ("", text):
+        text = f"{text}; {reason}"
+    return f"{name} after {span(elapsed_s)}, {minutes} min paid, {text}"
 
 
 def exit_text(wait_status: int) -> str:
     """Return a raw wait(2) status in words."""
     if os.WIFSIGNALED(wait_status):
         return f"signal {os.WTERMSIG(wait_status)}"
-    return f"exit code {os.WEXITSTATUS(wait_status)}" if os.WIFEXITED(wait_status) else f"wait status {wait_status}"
+    if os.WIFEXITED(wait_status):
+        return f"exit code {os.WEXITSTATUS(wait_status)}"
+    return f"wait status {wait_status}"

@@ -1,4 +1,4 @@
-"""What the names of the ledger are in front of an operator, and their values with units. Pure."""
+"""The ledger's names in words for an operator, and their values with units. Pure."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,14 +61,33 @@ def cut_ids(text: str) -> str:
 
 def _worded(details: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in details.items():
-        unit = next((unit for unit in UNITS if name.endswith(unit)), "")
-        yield WORDS.get(name) or name.removesuffix(unit).replace("_", " "), _text(value, UNITS.get(unit, plain))
+        unit = _unit_of(name)
+        words = WORDS.get(name) or name.removesuffix(unit).replace("_", " ")
+        yield words, _text(value, UNITS.get(unit, plain))
 
 
-def _text(value: Any, shown: Callable[[Any], str]) -> str:
+def _unit_of(name: str) -> str:
+    """Return the end of a name that is a unit; empty if it has none."""
+    for unit in UNITS:
+        if name.endswith(unit):
+            return unit
+    return ""
+
+
+def _text(value: Any, with_unit: Callable[[Any], str]) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_text(entry, shown)}" for name, entry in value.items())
+        return ", ".join(f"{name} {_text(entry, with_unit)}" for name, entry in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(_text(entry, shown) for entry in value)
-    number = isinstance(value, int | float) or (isinstance(value, str) and value.isdecimal())
-    return cut_ids(shown(value) if number and not isinstance(value, bool) else plain(value))
+        return ", ".join(_text(entry, with_unit) for entry in value)
+    if _is_number(value):
+        return cut_ids(with_unit(value))
+    return cut_ids(plain(value))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether this is a number, or the decimal digits of one; True and False are none."""
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, str):
+        return value.isdecimal()
+    return isinstance(value, int | float)
