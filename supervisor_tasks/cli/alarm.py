@@ -22,7 +22,7 @@ from supervisor_tasks.ledger.incidents import ChannelOutcome, Incidents
 from supervisor_tasks.notifications.incident_messages import Silence, page_of
 
 POLL_S = 0.2
-MAX_SILENCE = timedelta(days=31)  # who wants no alarm for longer changes what causes it
+MAX_SILENCE = timedelta(days=31)  # an operator who wants a longer one must remove the cause
 AnyAlarm = Annotated[
     str,
     typer.Argument(
@@ -99,15 +99,17 @@ def list_(
 
 def _show_list(cli: CliContext, output: Format, younger: timedelta | None, sort: AlarmSort, limit: int) -> None:
     silences, now = cli.ledger.incidents.silences(), cli.now()
-    found = [alarm for alarm in cli.ledger.alarms.all() if younger is None or alarm.raised_at >= now - younger]
+    alarms = list(cli.ledger.alarms.all())
+    if younger is not None:
+        alarms = [alarm for alarm in alarms if alarm.raised_at >= now - younger]
     if sort is AlarmSort.NAME:  # else they are in the order of their age
-        found.sort(key=lambda alarm: alarm.name)
-    rows = [_row(asdict(alarm), silences.get(alarm.name.value)) for alarm in found[:limit]]
+        alarms.sort(key=lambda alarm: alarm.name)
+    rows = [_row(asdict(alarm), silences.get(alarm.name.value)) for alarm in alarms[:limit]]
     cli.shown.rows(ALARMS, rows, output, now)
     if silences and output in (Format.TABLE, Format.WIDE):
         cli.shown.blank()
-        silent = [{"name": name, **asdict(silence)} for name, silence in silences.items()]
-        cli.shown.table(SILENCES, silent, now, wide=output is Format.WIDE)
+        silence_rows = [{"name": name, **asdict(silence)} for name, silence in silences.items()]
+        cli.shown.table(SILENCES, silence_rows, now, wide=output is Format.WIDE)
 
 
 @app.command()
@@ -128,39 +130,39 @@ def show(
 
 
 def _show_alarm(cli: CliContext, name: str, output: Format) -> None:
-    found = {alarm.name.value: asdict(alarm) for alarm in cli.ledger.alarms.all()}
+    raised = {alarm.name.value: asdict(alarm) for alarm in cli.ledger.alarms.all()}
     if name not in list(AlarmName):
         resembled = "".join(f" {one}?" for one in get_close_matches(name, list(AlarmName)))
         raise CommandError(f"found no alarm {name!r}; expected one of docs/reference/alarms.md{resembled}")
-    found.setdefault(name, {"name": name, "details": {}, "raised_at": None})
+    alarm = raised.get(name) or {"name": name, "details": {}, "raised_at": None}
     meaning, silence = MEANINGS[AlarmName(name)], cli.ledger.incidents.silences().get(name)
-    found[name] |= {"cause": meaning.cause, "do": meaning.advice} | _silenced(silence)
+    alarm |= {"cause": meaning.cause, "do": meaning.advice} | _silenced(silence)
     messages = [asdict(message) for message in cli.ledger.incidents.messages_of_last(name)]
-    found[name]["messages"] = messages
+    alarm["messages"] = messages
     if output in (Format.JSON, Format.YAML):
-        cli.shown.document(found[name], output)
+        cli.shown.document(alarm, output)
     elif output is Format.NAME:
         typer.echo(name)
     else:
         now = cli.now()
-        cli.shown.facts(facts_of(found[name], silence, now, cli.settings.runbook_url))
+        cli.shown.facts(facts_of(alarm, silence, now, cli.settings.runbook_url))
         cli.shown.blank()
         cli.shown.table(MESSAGES, messages, now, wide=output is Format.WIDE)
 
 
 def facts_of(alarm: Mapping[str, Any], silence: Silence | None, now: datetime, runbook_url: str) -> dict[str, str]:
-    """Return what is told of an alarm: since when it is on, what it means, what to do, and what was seen."""
-    name, since = AlarmName(alarm["name"]), alarm["raised_at"]
-    told = {
+    """Return the lines about an alarm: how long it is on, what it means, what to do, and its details in words."""
+    name, raised_at = AlarmName(alarm["name"]), alarm["raised_at"]
+    facts = {
         "alarm": name.value,
-        "on for": "it is off" if since is None else span((now - since).total_seconds()),
+        "on for": "it is off" if raised_at is None else span((now - raised_at).total_seconds()),
         "means": MEANINGS[name].cause,
         "do": MEANINGS[name].advice,
         "page": page_of(runbook_url, name.value),
     }
     if silence is not None:
-        told["silenced"] = f"until {_shown_moment(silence.ends_at)}: {silence.reason}"
-    return told | worded(alarm["details"])
+        facts["silenced"] = f"until {_shown_moment(silence.ends_at)}: {silence.reason}"
+    return facts | worded(alarm["details"])
 
 
 @app.command()
@@ -226,8 +228,11 @@ def _end_of(now: datetime, span_: str | None, until: datetime | None) -> datetim
     """Return when a silence ends. Raises UnusableError."""
     if (span_ is None) == (until is None):
         raise UnusableError("expected one of --for AGE and --until TIME")
-    for_ = min(options.age(span_, "--for") or timedelta(), 2 * MAX_SILENCE)
-    ends_at = now + for_ if until is None else until.astimezone()
+    if until is not None:
+        ends_at = until.astimezone()
+    else:
+        length = options.age(span_, "--for") or timedelta()
+        ends_at = now + min(length, 2 * MAX_SILENCE)  # a much longer one would end after datetime.max
     if not now < ends_at <= now + MAX_SILENCE:
         raise UnusableError(
             f"found a silence until {_shown_moment(ends_at)}; expected a time from now on, in {MAX_SILENCE.days} days"
@@ -241,7 +246,7 @@ def _shown_moment(moment: datetime) -> str:
 
 
 def _silenced(silence: Silence | None) -> dict[str, Any]:
-    """Return what programs are told of an alarm's silence."""
+    """Return an alarm's silence for programs."""
     if silence is None:
         return {"silenced_until": None, "silence_reason": None}
     return {"silenced_until": silence.ends_at, "silence_reason": silence.reason}
@@ -299,20 +304,22 @@ def drop(context: typer.Context, reason: options.Reason = "", yes: options.Yes =
 
 def _outcomes(incidents: Incidents, test_id: int, wait_s: float) -> Sequence[ChannelOutcome]:
     """Wait until each channel has taken the test or failed. Raises CommandError if no worker sends it."""
-    deadline = time.monotonic() + wait_s
-    found = incidents.test_outcomes(test_id)
-    while found is None or not all(outcome.is_known for outcome in found):
-        if time.monotonic() > deadline:
-            break
+    deadline_s = time.monotonic() + wait_s
+    outcomes = incidents.test_outcomes(test_id)
+    while not _all_known(outcomes) and time.monotonic() <= deadline_s:
         time.sleep(POLL_S)  # the outcome is a row, and no event reports a changed row
-        found = incidents.test_outcomes(test_id)
-    if found is None:
+        outcomes = incidents.test_outcomes(test_id)
+    if outcomes is None:
         raise CommandError(
             f"found no worker that has sent the test within {wait_s:g} s; expected one: see `supervisor health`"
         )
-    if not found:
+    if not outcomes:
         raise CommandError("found no channel in the workers' settings; expected NOTIFY_*: see docs/how-to/operate.md")
-    return found
+    return outcomes
+
+
+def _all_known(outcomes: Sequence[ChannelOutcome] | None) -> bool:
+    return outcomes is not None and all(outcome.is_known for outcome in outcomes)
 
 
 def _shown(outcome: ChannelOutcome) -> str:

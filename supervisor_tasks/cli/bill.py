@@ -16,14 +16,17 @@ def assigned_prices(
 ) -> Prices | None:
     """Return the prices that the contract took for a job; None if no registered prices are known.
 
-    The contract takes those of the moment at which it assigns the job, and no call tells them. The job is claimed soon
-    after. So they are the last ones that were registered before the claim, unless the payment shows others: a job can
+    The contract takes the prices of the moment at which it assigns the job, and no call returns them. The job is claimed
+    soon after. So they are the last ones that were registered before the claim, unless the payment shows others: a job can
     wait for its claim while the prices change. `registered` is in the order of time.
     """
     before = [one.prices for one in registered if one.since <= claimed_at]
-    likely = [*reversed(before), *(one.prices for one in registered if one.since > claimed_at)]
-    paid = (one for one in likely if minutes_of(job) * price_of_minute(job.definition, one) == earned_wei)
-    return next(paid, likely[0] if likely else None)
+    after = [one.prices for one in registered if one.since > claimed_at]
+    likely_first = [*reversed(before), *after]
+    for prices in likely_first:
+        if minutes_of(job) * price_of_minute(job.definition, prices) == earned_wei:
+            return prices
+    return likely_first[0] if likely_first else None
 
 
 def minutes_of(job: Job) -> int:
@@ -50,7 +53,9 @@ class Bill:
     @property
     def wei(self) -> int | None:
         """What the customer pays. The contract bills no more than he has locked, which is not known here."""
-        return None if self.prices is None else minutes_of(self.job) * price_of_minute(self.job.definition, self.prices)
+        if self.prices is None:
+            return None
+        return minutes_of(self.job) * price_of_minute(self.job.definition, self.prices)
 
     def document(self) -> dict[str, Any]:
         """Return the bill for programs. The wei are text, as numbers of JSON are not exact."""
@@ -72,15 +77,17 @@ class Bill:
         if self.prices is None:
             return ""
         size, price = self.job.definition, self.prices.named()
-        parts = (
-            (size.gpus, counted(size.gpus, "GPU"), "gpu"),
-            (size.cpus, counted(size.cpus, "CPU"), "cpu"),
-            (size.memory_mb, f"{size.memory_mb} MB", "mem"),
-        )
-        sums = [f"{part} x {format_credits(price[name])}" for number, part, name in parts if number]
+        terms = list[str]()
+        if size.gpus:
+            terms.append(f"{counted(size.gpus, 'GPU')} x {format_credits(price['gpu'])}")
+        if size.cpus:
+            terms.append(f"{counted(size.cpus, 'CPU')} x {format_credits(price['cpu'])}")
+        if size.memory_mb:
+            terms.append(f"{size.memory_mb} MB x {format_credits(price['mem'])}")
+        of_minute = " + ".join(terms)
         if self.job.outcome is None:
-            return f"{' + '.join(sums)} = {format_credits(price_of_minute(size, self.prices))} credits a minute"
-        return f"{minutes_of(self.job)} min x ({' + '.join(sums)}) = {format_credits(self.wei or 0)} credits"
+            return f"{of_minute} = {format_credits(price_of_minute(size, self.prices))} credits a minute"
+        return f"{minutes_of(self.job)} min x ({of_minute}) = {format_credits(self.wei or 0)} credits"
 
     def _paid(self) -> str:
         """Return what was paid; if that is not the bill, what can be the cause."""

@@ -97,16 +97,16 @@ def check(
         raise UnusableError(str(error)) from error
     finally:
         _warn_of_mistyped()
-    told = f"the settings of {process.value} are complete and well-formed"
+    result = f"the settings of {process.value} are complete and well-formed"
     if form_only:
-        typer.echo(told)
+        typer.echo(result)
         return
     from supervisor_tasks.cli.doctor import show_findings  # imports what only doctor needs
     from supervisor_tasks.doctor.check_up import try_settings
 
     cli = cli_context(context)
     cli.tell_target()
-    typer.echo(told, err=True)
+    typer.echo(result, err=True)
     cli.shown.color = not no_color
     show_findings(cli, try_settings(settings, process.value), output)
 
@@ -120,10 +120,13 @@ def _source(name: str, environment: Mapping[str, str]) -> str:
     """Return where a setting comes from, by the rule of settings.py: the variable has priority over the file."""
     if environment.get(name.upper()):
         return "environment"
-    if name in IN_FILES and (file := environment.get(f"{name.upper()}_FILE")):
+    file = environment.get(f"{name.upper()}_FILE")
+    if name in IN_FILES and file:
         return f"file {file}"
-    if name in OTHER_FORMS and environment.get(OTHER_FORMS[name][0]):
-        return f"environment, {OTHER_FORMS[name][0]}"
+    if name in OTHER_FORMS:
+        other_variable = OTHER_FORMS[name][0]
+        if environment.get(other_variable):
+            return f"environment, {other_variable}"
     return "default"
 
 
@@ -134,10 +137,13 @@ def _value(name: str, settings: Settings) -> Any:
         urls = value.get_secret_value().split(",")
         return " ".join(shown(url.strip(), number) for number, url in enumerate(urls, 1))
     if name in NOT_SHOWN or isinstance(value, SecretStr):
-        return None if _source(name, os.environ) == "default" else HIDDEN
+        is_set = _source(name, os.environ) != "default"
+        return HIDDEN if is_set else None
+    if isinstance(value, tuple | frozenset):
+        return ",".join(map(str, value))
     if value is None or isinstance(value, bool | int | float | dict):
         return value
-    return ",".join(map(str, value)) if isinstance(value, tuple | frozenset) else str(value)
+    return str(value)
 
 
 COMMANDS = {"config": app}

@@ -133,7 +133,7 @@ def wait(
 
 
 def _tell_target(cli: CliContext, url: str, *, as_log: bool) -> None:
-    """Tell which ledger this is. With `as_log` it is a line of the log, which is configured here, as are all lines after it."""
+    """Print which ledger this is. With `as_log`, configure the log, and write a line of it instead."""
     ledger = target(cli.settings.cluster_name, url)
     if not as_log:
         typer.echo(ledger, err=True)
@@ -143,33 +143,41 @@ def _tell_target(cli: CliContext, url: str, *, as_log: bool) -> None:
 
 
 def _missing_after(url: str, wait_s: float, *, as_log: bool) -> str:
-    """Wait until the tables lack nothing, `wait_s` at most; returns what they lack then. Each change of it is told."""
-    until_s, told = time.monotonic() + wait_s, ""
-    while (missing := _missing(url)) and time.monotonic() < until_s:
-        if missing != told and as_log:
-            log.info("tables_awaited", missing=missing)
-        elif missing != told:
-            typer.echo(f"waiting: {missing}", err=True)
-        told = missing
+    """Wait until the tables lack nothing, `wait_s` at most; returns what they lack then. Prints or logs each change of it."""
+    deadline_s = time.monotonic() + wait_s
+    missing, printed = _missing(url), ""
+    while missing and time.monotonic() < deadline_s:
+        if missing != printed:
+            _show_awaited(missing, as_log=as_log)
+            printed = missing
         time.sleep(LOOK_EVERY_S)  # no event reports the end of an upgrade
+        missing = _missing(url)
     return missing
+
+
+def _show_awaited(missing: str, *, as_log: bool) -> None:
+    if as_log:
+        log.info("tables_awaited", missing=missing)
+    else:
+        typer.echo(f"waiting: {missing}", err=True)
 
 
 def _missing(url: str) -> str:
     """Return what the tables lack for this version; empty if nothing, as where a newer release has upgraded them."""
     try:
         found = revision(url)
-        left = pending(found)
+        migrations = pending(found)
     except UnknownRevisionError:
         return ""
     except MigrationError as error:
         return str(error)
-    return (
-        f"found the ledger's tables at {found or 'none'}; expected {left[-1]}: `supervisor db upgrade`" if left else ""
-    )
+    if not migrations:
+        return ""
+    return f"found the ledger's tables at {found or 'none'}; expected {migrations[-1]}: `supervisor db upgrade`"
 
 
 def _started(cli: CliContext) -> str:
+    """Return the database's URL; the embedded Postgres is started if none is set. Raises SettingsError."""
     try:
         return database_url(cli.settings)
     except StateFolderError as error:
@@ -178,26 +186,26 @@ def _started(cli: CliContext) -> str:
 
 def _will(url: str, found: str | None) -> str:
     """Return what the upgrade will do, in numbers; empty if there is nothing to do. Raises UnknownRevisionError."""
-    left = pending(found)
-    if not left:
+    migrations = pending(found)
+    if not migrations:
         return ""
-    steps = counted(len(left), "migration")
+    steps = counted(len(migrations), "migration")
     if found is None:
-        return f"the ledger's tables will be made by {steps}, up to {left[-1]}"
-    has, stops = tables(url), stops_old_processes(found)
-    stopped = (
-        f"; after {', '.join(stops)}, processes of the release before do not work: stop them first" if stops else ""
+        return f"the ledger's tables will be made by {steps}, up to {migrations[-1]}"
+    size, stopping = tables(url), stops_old_processes(found)
+    will = (
+        f"the ledger's tables will be brought from {found} to {migrations[-1]} by {steps}, for all clusters; its"
+        f" {counted(size.number, 'table')} hold about {counted(size.rows, 'row')} in {size.size_bytes / 1e6:.1f} MB"
     )
-    return (
-        f"the ledger's tables will be brought from {found} to {left[-1]} by {steps}, for all clusters; its"
-        f" {counted(has.number, 'table')} hold about {counted(has.rows, 'row')} in {has.size_bytes / 1e6:.1f} MB{stopped}"
-    )
+    if stopping:
+        will += f"; after {', '.join(stopping)}, processes of the release before do not work: stop them first"
+    return will
 
 
 @contextmanager
 def _recorded(cli: CliContext, url: str, will: str, reason: str) -> Iterator[None]:
-    """Store the upgrade, and what came of it, in the operators' log of each cluster. Older tables may have no log yet: then
-    it is stored after the upgrade.
+    """Store the upgrade and its outcome in the operators' log of each cluster. Older tables may have no log yet: then the
+    entries are stored after the upgrade.
     """
     if not will:
         yield
@@ -218,7 +226,7 @@ def _recorded(cli: CliContext, url: str, will: str, reason: str) -> Iterator[Non
 
 
 def _begun(cli: CliContext, engine: Engine, texts: Mapping[str, str]) -> list[tuple[OperatorLog, list[int]]]:
-    """Store that the upgrade begins; returns the entries by log. Without the tables that this takes, none."""
+    """Store that the upgrade begins; returns each log with its entries. Where the log's table is missing, there are none."""
     return [(log, log.begin("tables", **texts)) for log in logs_of_all(engine, cli.settings.cluster_name)]
 
 
@@ -229,8 +237,8 @@ def _end(begun: Sequence[tuple[OperatorLog, list[int]]], outcome: str) -> None:
 
 def _wait_for(url: str, wait_s: float) -> None:
     """Wait until the database answers, `wait_s` at most; after that the upgrade reports the error."""
-    until_s = time.monotonic() + wait_s
-    while time.monotonic() < until_s:
+    deadline_s = time.monotonic() + wait_s
+    while time.monotonic() < deadline_s:
         try:
             psycopg.connect(url.replace("+psycopg", "", 1), connect_timeout=CONNECT_TIMEOUT_S).close()
             return

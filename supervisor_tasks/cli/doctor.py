@@ -89,25 +89,34 @@ def show_lines(shown: Output, findings: Sequence[Finding]) -> None:
 
     What was not tried for one reason is one line.
     """
-    order = [Level.RED, Level.YELLOW, Level.GREEN]
-    lines = []
-    for one in sorted(findings, key=lambda one: order.index(one.level) if one.level in order else len(order)):
-        if one.level is Level.SKIPPED:
-            continue
-        style = STYLES.get(one.level.value, "")
-        lines.append([Cell(one.level.value, style), Cell(f"{one.name}: {one.found}")])
-        if one.mend:
-            lines.append([Cell(""), Cell(f"mend: {one.mend}", style)])
-    reasons: dict[str, list[str]] = {}
-    for one in findings:
-        if one.level is Level.SKIPPED:
-            reasons.setdefault(one.found, []).append(one.name)
-    lines += [
-        [Cell(Level.SKIPPED.value, "dim"), Cell(f"{', '.join(names)}: {why}", "dim")] for why, names in reasons.items()
-    ]
-    shown.lines(lines)
-    numbers = Counter(one.level for one in findings)
+    lines = list[list[Cell]]()
+    for level in (Level.RED, Level.YELLOW, Level.GREEN):
+        for finding in findings:
+            if finding.level is level:
+                lines += _lines_of(finding)
+    shown.lines(lines + _skipped_lines(findings))
+    numbers = Counter(finding.level for finding in findings)
     shown.title(", ".join(f"{numbers[level]} {level.value}" for level in Level if numbers[level]))
+
+
+def _lines_of(finding: Finding) -> list[list[Cell]]:
+    style = STYLES.get(finding.level.value, "")
+    lines = [[Cell(finding.level.value, style), Cell(f"{finding.name}: {finding.found}")]]
+    if finding.mend:
+        lines.append([Cell(""), Cell(f"mend: {finding.mend}", style)])
+    return lines
+
+
+def _skipped_lines(findings: Sequence[Finding]) -> list[list[Cell]]:
+    """Return a line for each reason, with all that was not tried for it."""
+    names_by_reason = dict[str, list[str]]()
+    for finding in findings:
+        if finding.level is Level.SKIPPED:
+            names_by_reason.setdefault(finding.found, []).append(finding.name)
+    return [
+        [Cell(Level.SKIPPED.value, "dim"), Cell(f"{', '.join(names)}: {reason}", "dim")]
+        for reason, names in names_by_reason.items()
+    ]
 
 
 COMMANDS = {"doctor": app}

@@ -28,7 +28,7 @@ EXAMPLE = "Example: supervisor health --json"
 
 
 class HealthError(Exception):
-    """The question cannot be asked, or is not answered; the message says why."""
+    """The health is not known: a setting is wrong, or the database does not answer. The message is the reason."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -52,12 +52,12 @@ def health(as_json: bool) -> int:
         known = ", ".join(signs.clusters)
         raise HealthError(f"CLUSTER_NAME: found {cluster!r}; expected a cluster that this ledger knows ({known})")
     periodic = periodic_work(_chain_poll_s(), accounts=bool(_given("LDAP_URL")))
-    found = complaints(periodic, signs.ticks_s, signs.oldest_due_s)
+    lines = complaints(periodic, signs.ticks_s, signs.oldest_due_s)
     if as_json:
-        print(json.dumps({"cluster": cluster, "healthy": not found, "complaints": found}, indent=2))
+        print(json.dumps({"cluster": cluster, "healthy": not lines, "complaints": lines}, indent=2))
     else:
-        print("\n".join(found) or "healthy")
-    return 1 if found else 0
+        print("\n".join(lines) or "healthy")
+    return 1 if lines else 0
 
 
 def _signs(url: str, cluster: str) -> VitalSigns:
@@ -66,27 +66,33 @@ def _signs(url: str, cluster: str) -> VitalSigns:
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
         raise HealthError(f"the ledger's database: {_first_line(error)}: try again when it answers") from error
     except (UndefinedTable, UndefinedColumn) as error:
-        said = f"found other tables than expected ({_first_line(error)}): `supervisor db upgrade` first"
-        raise HealthError(said) from error
+        reason = f"found other tables than expected ({_first_line(error)}): `supervisor db upgrade` first"
+        raise HealthError(reason) from error
     except psycopg.Error as error:
         raise HealthError(f"the ledger's database: {_first_line(error)}") from error
 
 
 def _database_url() -> str:
     """Return the database's URL for psycopg; if none is set, that of the embedded Postgres, which must run."""
-    url = _given("DATABASE_URL")
-    if not url:
-        folder = Path(_given("STATE_DIR")).expanduser() if _given("STATE_DIR") else default_state_folder()
-        url = running_postgres(folder) or ""
-        if not url:
-            raise HealthError(no_database(folder))
+    url = _given("DATABASE_URL") or _embedded_database_url()
     return url.replace("postgresql+psycopg://", "postgresql://", 1)
+
+
+def _embedded_database_url() -> str:
+    state_dir = _given("STATE_DIR")
+    folder = Path(state_dir).expanduser() if state_dir else default_state_folder()
+    url = running_postgres(folder)
+    if not url:
+        raise HealthError(no_database(folder))
+    return url
 
 
 def _chain_poll_s() -> float:
     text = _given("CHAIN_POLL_S")
+    if not text:
+        return CHAIN_POLL_S
     try:
-        return float(text) if text else CHAIN_POLL_S
+        return float(text)
     except ValueError as error:
         raise HealthError(f"CHAIN_POLL_S: found {text!r}; expected a number of seconds") from error
 
@@ -103,4 +109,5 @@ def _given(name: str) -> str:
 
 
 def _first_line(error: psycopg.Error) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,5 +1,6 @@
 """Options that many commands have, and how a noun is made."""
 
+import re
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any
@@ -10,6 +11,8 @@ from typer.core import TyperGroup
 from supervisor_tasks.cli.exit_codes import UnusableError
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+AGE = re.compile(r"([0-9]{1,6})([smhdw])")
+ADDRESS_BEGINNING = re.compile(r"0x[0-9a-f]{0,40}")
 
 
 class Format(StrEnum):
@@ -43,13 +46,17 @@ WHOLE = 1000  # characters: no sentence is longer
 
 
 class CommandGroup(TyperGroup):
-    """Commands. The help lists each with a whole sentence, where click would cut it at the end of a line."""
+    """Commands. The help lists each with its whole sentence; click would cut it at the end of a line."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the names of the commands and their sentences."""
-        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        lines = []
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command:
+                lines.append((name, command.get_short_help_str(WHOLE)))
         with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str(WHOLE)) for name, command in found if command])
+            formatter.write_dl(lines)
 
 
 def noun(about: str, *, example: str) -> typer.Typer:
@@ -74,10 +81,10 @@ def age(text: str | None, option: str = "--since") -> timedelta | None:
     """Return the age that an operator has written. Raises UnusableError."""
     if text is None:
         return None
-    number, unit = text[:-1], text[-1:]
-    if not number.isascii() or not number.isdigit() or unit not in UNITS_S or len(number) > 6:
+    match = AGE.fullmatch(text)
+    if match is None:
         raise UnusableError(f"{option}: found {text!r}; expected an age such as 90s, 15m, 2h, 3d or 1w")
-    return timedelta(seconds=int(number) * UNITS_S[unit])
+    return timedelta(seconds=int(match[1]) * UNITS_S[match[2]])
 
 
 def hex_beginning(customer: str | None) -> str | None:
@@ -85,6 +92,6 @@ def hex_beginning(customer: str | None) -> str | None:
     if customer is None:
         return None
     address = customer.lower()
-    if not address.startswith("0x") or len(address) > 42 or not set(address[2:]) <= set("0123456789abcdef"):
+    if not ADDRESS_BEGINNING.fullmatch(address):
         raise UnusableError(f"--customer: found {customer!r}; expected an address or its beginning, such as 0x506a")
     return address

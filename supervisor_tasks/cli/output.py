@@ -35,7 +35,7 @@ class Output:
     def __init__(self, secrets: Sequence[str]) -> None:
         self._hide = hiding(secrets)
         self.color = True
-        self.target = ""  # the ledger that the command speaks to, once it has told it
+        self.target = ""  # the ledger that the command works with, once the command has printed it
         self._into: io.StringIO | None = None
 
     def line(self, text: str) -> str:
@@ -139,22 +139,23 @@ class Output:
 
     def repeated(self, show: Callable[[], None], every_s: float | None) -> None:
         """Show something once; with `every_s` again and again, on a cleared screen below the target, until Ctrl-C."""
-        while True:
-            if every_s is not None and sys.stdout.isatty():
-                typer.echo(CLEAR + f"{self.target}\n" * bool(self.target), nl=False)
+        if every_s is None:
             show()
-            if every_s is None:
-                return
+            return
+        while True:
+            if sys.stdout.isatty():
+                typer.echo(CLEAR + (f"{self.target}\n" if self.target else ""), nl=False)
+            show()
             sys.stdout.flush()
-            time.sleep(every_s)  # the operator said how long
+            time.sleep(every_s)  # the operator gave this time
 
     def _linked(self, cell: Cell) -> Text:
-        """Return the cell as Text. A terminal that knows links makes the text one (OSC 8), so a long URL takes no room and is
+        """Return the cell as Text. On a terminal with colours the text is a link (OSC 8), so a long URL takes no room and is
         not broken; elsewhere the URL is behind the text.
         """
-        if not cell.link or self._into is not None or console_of(self.color).color_system is None:
-            return Text(self.line(cell.with_link), style=cell.style)
-        return Text(self.line(cell.text), style=Style.parse(cell.style) + Style(link=self.line(cell.link)))
+        if cell.link and self._into is None and console_of(self.color).color_system is not None:
+            return Text(self.line(cell.text), style=Style.parse(cell.style) + Style(link=self.line(cell.link)))
+        return Text(self.line(cell.with_link), style=cell.style)
 
     def _text(self, cell: Cell) -> Text:
         """Return the cell as Text, so that rich reads no markup in it. It never takes a second line."""
@@ -168,13 +169,18 @@ class Output:
 
 
 def console_of(color: bool, width: int | None = None) -> Console:
-    """Return the console: as wide as the terminal, or as COLUMNS says. Colours only for a terminal."""
-    told = os.environ.get("COLUMNS", "")
-    if width is None and told.isdigit():
-        width = int(told)
-    elif width is None and not sys.stdout.isatty():
-        width = WIDE
+    """Return the console: as wide as COLUMNS names, or as the terminal. Colours only for a terminal."""
+    if width is None:
+        width = _given_width()
     return Console(width=width, soft_wrap=False, color_system="auto" if color else None, highlight=False)
+
+
+def _given_width() -> int | None:
+    """Return the number of columns in COLUMNS, or WIDE where there is no terminal; else None, for the terminal's width."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit():
+        return int(columns)
+    return None if sys.stdout.isatty() else WIDE
 
 
 def _side(kind: str) -> Any:
@@ -184,7 +190,9 @@ def _side(kind: str) -> Any:
 def _as_cell(value: object) -> Cell:
     if isinstance(value, Cell):
         return value
-    return Cell("" if value is None else str(value))
+    if value is None:
+        return Cell("")
+    return Cell(str(value))
 
 
 def _plain(value: Any) -> Any:

@@ -36,7 +36,7 @@ FLEET: Mapping[str, tuple[Need, ...]] = {
     "flower": (),
     "metrics": (),
 }
-"""The processes, with what each works with."""
+"""The processes, each with the keys that it works with."""
 PR_SET_PDEATHSIG = 1  # prctl(2)
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 30.0
@@ -49,19 +49,22 @@ OF_A_SIGNAL = 128
 def environment_of(process: str, given: Mapping[str, str]) -> dict[str, str]:
     """Return a process's environment: without the keys that it does not work with, and with an address for probes."""
     access = slurm_access(given)
-    others = {name.upper() for name in set(KEYS) - kept(FLEET.get(process, ()), access)}
-    others |= {f"{name}_FILE" for name in others}
-    own = {name: value for name, value in given.items() if name not in others}
+    own = dict(given)
+    for key in set(KEYS) - kept(FLEET.get(process, ()), access):
+        own.pop(key.upper(), None)
+        own.pop(f"{key.upper()}_FILE", None)
     if process == "callbacks" and access is SlurmAccess.SSH_KEY:
         own = _public_key(given) | own
     return environment(process, own) | _health_address(process, own)
 
 
 def _public_key(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the public half of the SSH key, which sshd asks the gRPC process for. Wrong keys the worker complains of."""
+    """Return the public half of the SSH key, which sshd asks the gRPC process for. The worker reports a wrong key."""
     private, file = given.get("SLURM_SSH_PRIVATE_KEY", ""), given.get("SLURM_SSH_PRIVATE_KEY_FILE", "")
+    if not private and not file:
+        return {}
     try:
-        return {"SLURM_SSH_PUBLIC_KEY": public_half(private or Path(file).read_text())} if private or file else {}
+        return {"SLURM_SSH_PUBLIC_KEY": public_half(private or Path(file).read_text())}
     except (OSError, ValueError):
         return {}
 
@@ -76,7 +79,7 @@ def _health_address(process: str, given: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Child:
-    """A process of the fleet. While it does not run, `start_at_s` says when it is started again."""
+    """A process of the fleet. While it does not run, `start_at_s` is when it is started again (time.monotonic)."""
 
     name: str
     process: "subprocess.Popen[bytes] | None" = None
@@ -86,7 +89,7 @@ class Child:
     rest: bytes = field(default=b"", repr=False)  # of a line that has not ended yet
 
     def ended(self, now_s: float) -> None:
-        """Decide when to start it again after it has ended."""
+        """Plan the next start of the process, which has ended."""
         self.process = None
         self.restarts = 1 if now_s - self.started_s >= LASTED_S else self.restarts + 1
         self.start_at_s = now_s + min(FIRST_PAUSE_S * 2.0 ** (self.restarts - 1), MAX_PAUSE_S)
@@ -100,23 +103,25 @@ class FleetRunner:
         self._out = out
         self._children = [Child(name) for name in FLEET]
         self._selector = selectors.DefaultSelector()
-        self._asked = 0  # the signal that asked this process to end
+        self._end_signal = 0  # the signal that asked this process to end
 
     def run(self) -> int:
         """Work until a signal asks for the end, or a child cannot work. Returns this process's status."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._ask)
+            signal.signal(number, self._note_signal)
         self._wake_on_signals()
         status = self._migrate()
-        while not status and not self._asked:
+        while not status and not self._end_signal:
             self._start_due()
             self._pass_lines_on(self._pause_s())
             status = self._reap()
         self._stop()
-        return status or (OF_A_SIGNAL + self._asked if self._asked == signal.SIGINT else 0)
+        if not status and self._end_signal == signal.SIGINT:
+            return OF_A_SIGNAL + self._end_signal
+        return status
 
-    def _ask(self, number: int, _: object) -> None:
-        self._asked = number
+    def _note_signal(self, number: int, _: object) -> None:
+        self._end_signal = number
 
     def _wake_on_signals(self) -> None:
         """Let a signal end the wait for lines."""
@@ -128,13 +133,15 @@ class FleetRunner:
     def _migrate(self) -> int:
         """Bring the ledger's tables up to date before any process uses them. Returns its status, or 0 when asked to end."""
         child = Child("migrate")
-        self._start(child)
-        while child.process is not None and child.process.poll() is None:
+        process = self._start(child)
+        while process.poll() is None:
             self._pass_lines_on(FIRST_PAUSE_S)
-            if self._asked:
-                child.process.terminate()
+            if self._end_signal:
+                process.terminate()
         self._pass_lines_on(0.0)
-        return 0 if child.process is None or self._asked else child.process.returncode
+        if self._end_signal:
+            return 0
+        return process.returncode
 
     def _start_due(self) -> None:
         now_s = time.monotonic()
@@ -142,9 +149,9 @@ class FleetRunner:
             if child.process is None and child.start_at_s <= now_s:
                 self._start(child)
 
-    def _start(self, child: Child) -> None:
+    def _start(self, child: Child) -> "subprocess.Popen[bytes]":
         child.started_s = time.monotonic()
-        child.process = subprocess.Popen(
+        process = subprocess.Popen(
             command(child.name, []),
             env=environment_of(child.name, self._given),
             stdin=subprocess.DEVNULL,
@@ -153,9 +160,11 @@ class FleetRunner:
             start_new_session=True,  # Ctrl-C reaches this process alone, which ends the children in peace
             preexec_fn=partial(_end_with, os.getpid()),  # no other thread runs here
         )
-        assert child.process.stdout is not None  # noqa: S101  PIPE
-        os.set_blocking(child.process.stdout.fileno(), False)
-        self._selector.register(child.process.stdout, selectors.EVENT_READ, child)
+        child.process = process
+        assert process.stdout is not None  # noqa: S101  PIPE
+        os.set_blocking(process.stdout.fileno(), False)
+        self._selector.register(process.stdout, selectors.EVENT_READ, child)
+        return process
 
     def _pause_s(self) -> float:
         """Seconds until a child must be started; at most FIRST_PAUSE_S, as no event reports a child's end."""
@@ -168,25 +177,27 @@ class FleetRunner:
             if key.data is None:
                 os.read(key.fd, 1024)  # the bytes of signals
                 continue
-            read = os.read(key.fd, 65536)
-            self._write(key.data, read)
-            if not read:
+            output = os.read(key.fd, 65536)
+            self._write(key.data, output)
+            if not output:
                 self._selector.unregister(key.fileobj)
                 key.fileobj.close()  # type: ignore[union-attr]
 
-    def _write(self, child: Child, read: bytes) -> None:
+    def _write(self, child: Child, output: bytes) -> None:
         """Write whole lines, each with the child's name: JSON has it as `process`, other lines begin with it."""
-        *lines, child.rest = (child.rest + read).split(b"\n")
-        if not read and child.rest:
+        *lines, child.rest = (child.rest + output).split(b"\n")
+        if not output and child.rest:  # the end of the output ends its last line
             lines, child.rest = [child.rest], b""
         for line in lines:
-            is_json = line.startswith(b'{"')
-            name = f'{{"process": "{child.name}", ' if is_json else f"{child.name}: "
-            self._out.write(name.encode() + line.removeprefix(b"{" if is_json else b"") + b"\n")
+            if line.startswith(b'{"'):
+                named = b'{"process": "%s", %s' % (child.name.encode(), line.removeprefix(b"{"))
+            else:
+                named = b"%s: %s" % (child.name.encode(), line)
+            self._out.write(named + b"\n")
         self._out.flush()
 
     def _reap(self) -> int:
-        """See which children have ended. Returns the status with which this process must end, or 0."""
+        """Plan the next start of each child that has ended. Returns the status with which this process must end, or 0."""
         now_s = time.monotonic()
         for child in self._children:
             if child.process is None or child.process.poll() is None:
@@ -205,20 +216,22 @@ class FleetRunner:
 
     def _stop(self) -> None:
         """End the children. A worker ends what it has begun; what still runs after STOP_AFTER_S is killed."""
-        running = [child.process for child in self._children if child.process is not None]
-        for process in running:
+        processes = [child.process for child in self._children if child.process is not None]
+        for process in processes:
             process.terminate()
-        until_s = time.monotonic() + STOP_AFTER_S
-        while any(process.poll() is None for process in running) and time.monotonic() < until_s:
+        deadline_s = time.monotonic() + STOP_AFTER_S
+        while any(process.poll() is None for process in processes):
+            if time.monotonic() >= deadline_s:
+                break
             self._pass_lines_on(FIRST_PAUSE_S / 10)
-        for process in running:
+        for process in processes:
             process.kill()
             process.wait()
         self._pass_lines_on(0.0)
 
 
 def _end_with(parent: int) -> None:
-    """In a child before its program: have the kernel end it when the parent is gone."""
+    """Have the kernel end this child when its parent is gone. It runs in the child before the child's program."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -227,16 +240,16 @@ def _end_with(parent: int) -> None:
 def run_fleet(flags: Flags) -> int:
     """Run the fleet with these flags over the environment. Returns this process's status."""
     given = {**os.environ, **flags.settings}
-    lines = missing_servers(SERVERS, given)
-    if lines and not flags.embedded:
-        logs.tell_refusal("\n".join(lines), given.get("CLUSTER_NAME", ""))
+    missing = missing_servers(SERVERS, given)
+    if missing and not flags.embedded:
+        logs.tell_refusal("\n".join(missing), given.get("CLUSTER_NAME", ""))
         return WRONG_SETTINGS
     guard_process()
     logs.configure(secrets=given_secrets(given), cluster=given.get("CLUSTER_NAME", ""))
     logs.log_crashes()
     warn_of_mistyped()
-    seen = sorted(name for name in flags.settings if name.lower() in KEYS)
-    if seen:
-        expected = f"the variable, or {seen[0]}_FILE: every user of this host can read the command line"
-        log.warning("secret_on_the_command_line", found=", ".join(seen), expected=expected)
+    secrets = sorted(name for name in flags.settings if name.lower() in KEYS)
+    if secrets:
+        expected = f"the variable, or {secrets[0]}_FILE: every user of this host can read the command line"
+        log.warning("secret_on_the_command_line", found=", ".join(secrets), expected=expected)
     return FleetRunner(given, sys.stdout.buffer).run()

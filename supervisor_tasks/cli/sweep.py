@@ -20,6 +20,7 @@ from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind
 
 POLL_S = 0.2
+MAX_SEARCHED = 1000  # sweeps in which a number is looked for
 SWEEPS = View(
     "sweeps",
     "id",
@@ -144,11 +145,13 @@ def show(
 
 
 def _found(cli: CliContext, sweep: int | None) -> Swept:
-    found = next((one for one in cli.sweeps.last(1 if sweep is None else 1000) if sweep in (None, one.id)), None)
-    if found is None:
-        named = "no sweep" if sweep is None else f"no sweep {sweep} among the last 1000"
-        raise CommandError(f"found {named}; see `supervisor sweep list`, or ask for one by `supervisor sweep run`")
-    return found
+    """Return the sweep of this number, or the last one. Raises CommandError."""
+    sweeps = cli.sweeps.last(1 if sweep is None else MAX_SEARCHED)
+    for candidate in sweeps:
+        if sweep in (None, candidate.id):
+            return candidate
+    missing = "no sweep" if sweep is None else f"no sweep {sweep} among the last {MAX_SEARCHED}"
+    raise CommandError(f"found {missing}; see `supervisor sweep list`, or ask for one by `supervisor sweep run`")
 
 
 def _show(cli: CliContext, sweep: Swept, output: Format) -> None:
@@ -173,18 +176,19 @@ def show_sweep(shown: Output, sweep: Swept, now: datetime, *, wide: bool = False
 def facts_of(sweep: Swept, now: datetime) -> dict[str, str]:
     """Return the values that a sweep has only once; a report of another release may lack some."""
     report = sweep.report
-    again_s = report.get("again_s")
+    age_s = (now - sweep.begun_at).total_seconds()
+    cancelled, again_s = report.get("cancelled"), report.get("again_s")
     return {
-        "sweep": f"{sweep.id}, begun {span((now - sweep.begun_at).total_seconds())} ago, took {span(took_s(sweep))}",
+        "sweep": f"{sweep.id}, begun {span(age_s)} ago, took {span(took_s(sweep))}",
         "why": report.get("why", ""),
         "compared": compared(report),
         "not seen": _reasons(report.get("unseen") or {}),
         "found": found_by(report),
-        "cancelled": counted(report["cancelled"], "job in SLURM", "jobs in SLURM") if report.get("cancelled") else "",
+        "cancelled": counted(cancelled, "job in SLURM", "jobs in SLURM") if cancelled else "",
         "not cancelled": _reasons(report.get("not_cancelled") or {}),
         "left to you": _left(report.get("held") or {}),
-        "stands still": listed({name: number for name, number in (report.get("stale") or {}).items() if number}),
-        "next": "" if again_s is None else next_at((now - sweep.begun_at).total_seconds(), again_s),
+        "stands still": _stale(report.get("stale") or {}),
+        "next": "" if again_s is None else next_at(age_s, again_s),
     }
 
 
@@ -195,13 +199,15 @@ def compared(report: Mapping[str, Any]) -> str:
         "SLURM": report.get("slurm_jobs"),
         "the contract": report.get("on_chain"),
     }
+    text = ", ".join(f"{counted(number, 'job')} of {side}" for side, number in sides.items() if number is not None)
     block = report.get("block")
-    jobs = ", ".join(f"{counted(number, 'job')} of {side}" for side, number in sides.items() if number is not None)
-    return f"{jobs}, at block {block}" if block is not None else jobs
+    if block is not None:
+        text += f", at block {block}"
+    return text
 
 
 def found_by(report: Mapping[str, Any]) -> str:
-    """Return how often a sweep found what."""
+    """Return what a sweep found, and how often."""
     found = report.get("found") or {}
     return "; ".join(f"{number} {_kind(kind)}" for kind, number in found.items()) or "no difference"
 
@@ -211,6 +217,11 @@ def next_at(age_s: float, again_s: float) -> str:
     return f"due in {span(again_s - age_s)} at the latest" if again_s > age_s else f"due for {span(age_s - again_s)}"
 
 
+def _stale(stale: Mapping[str, Any]) -> str:
+    """Return what stands still, with its numbers; those that are 0 are left out."""
+    return listed({name: number for name, number in stale.items() if number})
+
+
 def _left(held: Mapping[str, Any]) -> str:
     if not held:
         return ""
@@ -218,7 +229,8 @@ def _left(held: Mapping[str, Any]) -> str:
 
 
 def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
-    done = ", ".join(CAMEL.sub(" ", name).lower() for name in finding.get("done") or [])
+    """Return the row of a finding: its kind, and the names of the events that were recorded, in words."""
+    done = ", ".join(CAMEL.sub(" ", event).lower() for event in finding.get("done") or [])
     return {**finding, "found": _kind(str(finding.get("found", ""))), "done": done.replace("slurm", "SLURM")}
 
 
@@ -235,10 +247,14 @@ def _row(sweep: Swept) -> dict[str, object]:
 
 
 def _listed_row(sweep: Swept) -> dict[str, object]:
-    """Return the row of a list: documents have the whole report, a table what it comes to."""
+    """Return the row of a table: it sums the report up. Documents have the whole report."""
     report = sweep.report
-    told = {"why": report.get("why", ""), "compared": compared(report), "found": found_by(report)}
-    return _row(sweep) | told | {"unseen": _reasons(report.get("unseen") or {})}
+    return _row(sweep) | {
+        "why": report.get("why", ""),
+        "compared": compared(report),
+        "found": found_by(report),
+        "unseen": _reasons(report.get("unseen") or {}),
+    }
 
 
 def took_s(sweep: Swept) -> float:

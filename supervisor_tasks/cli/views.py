@@ -1,6 +1,6 @@
 """How rows become cells: ids cut to what is unique, times relative, states in colour. Pure."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 Row = Mapping[str, Any]
 
 LEAST_ID = 10  # characters of a cut id, with its 0x
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 STYLES = {
     "CLAIMED": "blue",
     "READY": "blue",
@@ -48,9 +49,9 @@ STYLES = {
 class Column:
     """A column: its title, the key of its values, and how they are shown.
 
-    `kind`: text, id (cut), age (of a moment), span (seconds), state (in colour), outcome (in the colour of the words
-    before its colon) or number (to the right). `wide`: only
-    the wide form has it. `flexible`: it is cut where the terminal is too narrow.
+    `kind` is text, id (cut), age (of a moment), span (seconds), state (in colour), outcome (in the colour of the words
+    before its colon) or number (to the right). A column that is `wide` is only in the wide form. A `flexible` one is cut
+    where the terminal is too narrow.
     """
 
     title: str
@@ -62,7 +63,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A list of rows as a table; `name` is the key of what names a row to other commands."""
+    """A list of rows as a table; `name` is the key of the value by which other commands name a row."""
 
     title: str
     name: str
@@ -71,7 +72,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A text and its style; the style is empty for the terminal's own. `link` is a URL of what the text names."""
+    """A text and its style; an empty style is the terminal's own. `link` is the URL of the thing that the text names."""
 
     text: str
     style: str = ""
@@ -93,28 +94,27 @@ class Bar:
 
 
 def cells(view: View, rows: Sequence[Row], now: datetime, *, wide: bool) -> tuple[list[Column], list[list[Cell]]]:
-    """Return the columns that are shown and, of each row, their cells. A column that is empty in all rows is left out,
-    unless it is the first one.
+    """Return the columns that are shown, and each row's cells in them.
+
+    A column that is empty in all rows is left out, unless it is the first one.
     """
-    columns = [column for column in view.columns if wide or not column.wide]
     shown = dict[Column, list[Cell]]()
-    for column in columns:
-        cut = _cutter(column, rows, wide)
-        of_column = [_cell(column, row.get(column.key), now, cut) for row in rows]
-        if not shown or any(map(_has_text, of_column)):
-            shown[column] = of_column
-    return list(shown), [list(line) for line in zip(*shown.values(), strict=True)]
+    for column in view.columns:
+        if column.wide and not wide:
+            continue
+        id_length = None if wide else _id_length(column, rows)
+        column_cells = [_cell(column, row.get(column.key), now, id_length) for row in rows]
+        has_text = any(cell.text for cell in column_cells)
+        if has_text or not shown:
+            shown[column] = column_cells
+    return list(shown), [list(row_cells) for row_cells in zip(*shown.values(), strict=True)]
 
 
-def _has_text(cell: Cell) -> bool:
-    return bool(cell.text)
-
-
-def _cutter(column: Column, rows: Sequence[Row], wide: bool) -> Callable[[str], str]:
-    if column.kind != "id" or wide:
-        return str
-    length = unique_length([str(row[column.key]) for row in rows if row.get(column.key)])
-    return lambda text: text[:length]
+def _id_length(column: Column, rows: Sequence[Row]) -> int | None:
+    """Return how many characters of a column's ids are shown; None for all, and for a column of something else."""
+    if column.kind != "id":
+        return None
+    return unique_length([str(row[column.key]) for row in rows if row.get(column.key)])
 
 
 def unique_length(names: Collection[str], least: int = LEAST_ID) -> int:
@@ -126,18 +126,18 @@ def unique_length(names: Collection[str], least: int = LEAST_ID) -> int:
     return length
 
 
-def _cell(column: Column, value: Any, now: datetime, cut: Callable[[str], str]) -> Cell:
+def _cell(column: Column, value: Any, now: datetime, id_length: int | None) -> Cell:
     if value is None or value == "":
         return Cell("")
     if column.kind == "id":
-        return Cell(cut(str(value)))
+        return Cell(str(value)[:id_length])
     if column.kind == "age" and isinstance(value, datetime):
         return Cell(span((now - value).total_seconds()))
     if column.kind == "span":
         return Cell(span(float(value)))
     if column.kind in ("state", "outcome"):
         return Cell(str(value), STYLES.get(str(value).partition(":")[0], ""))
-    return Cell(value if isinstance(value, str) else plain(value))
+    return Cell(plain(value))
 
 
 def plain(value: Any) -> str:
@@ -158,10 +158,13 @@ def span(seconds: float) -> str:
     if seconds < 0:
         return f"in {span(-seconds)}"
     whole = int(seconds)
-    if whole < 60:
+    minutes, hours, days = whole // MINUTE_S, whole // HOUR_S, whole // DAY_S
+    if whole < MINUTE_S:
         return f"{whole}s"
-    for limit, unit, larger, smaller in ((3600, 60, "m", "s"), (86400, 3600, "h", "m"), (10**12, 86400, "d", "h")):
-        if whole < limit:
-            part = whole % unit // {60: 1, 3600: 60, 86400: 3600}[unit]
-            return f"{whole // unit}{larger}{part:02d}{smaller}"
+    if whole < HOUR_S:
+        return f"{minutes}m{whole % MINUTE_S:02d}s"
+    if whole < DAY_S:
+        return f"{hours}h{minutes % 60:02d}m"
+    if whole < 10**12:
+        return f"{days}d{hours % 24:02d}h"
     return f"{whole}s"
