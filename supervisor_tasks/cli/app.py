@@ -78,17 +78,19 @@ class Nouns(CommandGroup):
         except SupervisorError as error:
             end(str(error), error)
         except Exception as error:
-            if (told := database_error(error)) is None:
+            message = database_error(error)
+            if message is None:
                 raise
-            end(told, error)
+            end(message, error)
 
 
 def end(message: str, error: Exception) -> None:
     """Print the error as one line, and end the command with its status."""
     if isinstance(error, TransientError):
         message = f"{message}: try again when it answers"
-    named = isinstance(error, SettingsError | NoDatabaseError)  # each of their lines begins with the variable
-    typer.echo(message if named else f"Error: {message}", err=True)
+    if not isinstance(error, SettingsError | NoDatabaseError):  # each line of these begins with the variable
+        message = f"Error: {message}"
+    typer.echo(message, err=True)
     raise typer.Exit(status_of(error)) from error
 
 
@@ -98,7 +100,9 @@ def status_of(error: Exception) -> ExitCode:
         return error.status
     if isinstance(error, TransientError):
         return ExitCode.UNREACHABLE
-    return ExitCode.USAGE if isinstance(error, SettingsError | NoDatabaseError) else ExitCode.REFUSED
+    if isinstance(error, SettingsError | NoDatabaseError):
+        return ExitCode.USAGE
+    return ExitCode.REFUSED
 
 
 def database_error(error: Exception) -> str | None:
@@ -108,10 +112,10 @@ def database_error(error: Exception) -> str | None:
 
     if not isinstance(error, ProgrammingError):
         return None
-    said = str(error.orig).partition("\n")[0]
+    first_line = str(error.orig).partition("\n")[0]
     if isinstance(error.orig, UndefinedTable | UndefinedColumn):
-        return f"found other tables than expected ({said}): `supervisor db upgrade` first"
-    return f"the ledger's database: {said}"
+        return f"found other tables than expected ({first_line}): `supervisor db upgrade` first"
+    return f"the ledger's database: {first_line}"
 
 
 app = typer.Typer(

@@ -155,15 +155,15 @@ def show(
 
 
 def _show_run(cli: CliContext, number: int, output: Format) -> None:
-    found, results = cli.ledger.benchmarks.run(number), cli.ledger.benchmarks.results(number)
-    assert found is not None  # noqa: S101  `_run_number` has just found it, and no run is deleted
-    found = found | {"last_error": _last_error(cli, number)}
+    run, results = cli.ledger.benchmarks.run(number), cli.ledger.benchmarks.results(number)
+    assert run is not None  # noqa: S101  `_run_number` has just found it, and no run is deleted
+    run = run | {"last_error": _last_error(cli, number)}
     if output in (Format.JSON, Format.YAML):
-        cli.shown.document({"run": found, "benchmarks": results}, output)
+        cli.shown.document({"run": run, "benchmarks": results}, output)
     elif output is Format.NAME:
         typer.echo(number)
     else:
-        show_run(cli.shown, found, results, cli.now(), wide=output is Format.WIDE)
+        show_run(cli.shown, run, results, cli.now(), wide=output is Format.WIDE)
 
 
 def facts_of(run: Mapping[str, Any], now: datetime) -> dict[str, str | Cell]:
@@ -247,8 +247,10 @@ def history(
     younger = options.age(since)
 
     def rows() -> list[dict[str, Any]]:
-        least = None if younger is None else cli.now() - younger
-        return _runs(cli, limit, least, output) if label is None else _values(cli, label, limit, least)
+        begin = None if younger is None else cli.now() - younger
+        if label is None:
+            return _runs(cli, limit, begin, output)
+        return _values(cli, label, limit, begin)
 
     cli.present(RUNS if label is None else VALUES, rows, output, watch, no_color)
 
@@ -283,10 +285,13 @@ def output(
     if found is None:
         known = ", ".join(row["benchmark"] for row in cli.ledger.benchmarks.results(number)) or "none yet"
         raise CommandError(f"found no benchmark {name!r} in run {number}; it has: {known}")
-    text, printed = found
-    if not script and printed is None:
+    script_text, printed = found
+    if script:
+        sys.stdout.buffer.write(script_text.encode())
+        return
+    if printed is None:
         raise CommandError(f"found no output of {name} in run {number}: see `supervisor benchmark show`")
-    sys.stdout.buffer.write(text.encode() if script else printed or b"")
+    sys.stdout.buffer.write(printed)
 
 
 @app.command()
@@ -309,30 +314,32 @@ def plot(
         known = ", ".join(cli.ledger.benchmarks.known_labels()) or "none"
         raise CommandError(f"found no number of {label!r}; labels that were measured: {known}")
     if terminal:
-        cli.shown.bars(
-            [
-                Bar(f"{one.at.astimezone():%Y-%m-%d %H:%M} run {one.run_id}", one.value, f"{one.value:.2f}")
-                for one in numbers
-            ]
-        )
+        cli.shown.bars([_bar(one.at, one.run_id, one.value) for one in numbers])
         return
     file = out or Path(f"{label}.svg")
     file.write_bytes(drawn(label, cli.settings.cluster_name, numbers))
     typer.echo(f"{file}: {len(numbers)} values of {label}")
 
 
+def _bar(at: datetime, run_id: int, value: float) -> Bar:
+    return Bar(f"{at.astimezone():%Y-%m-%d %H:%M} run {run_id}", value, f"{value:.2f}")
+
+
 def _run_number(cli: CliContext, run_id: int | None) -> int:
+    """Return the number of a run, or of the last one, which must exist. Raises CommandError."""
     found = cli.ledger.benchmarks.run(run_id)
     if found is None:
-        named = "no run" if run_id is None else f"no run {run_id}"
-        raise CommandError(f"found {named}; see `supervisor benchmark history`, or `supervisor benchmark run`")
+        missing = "no run" if run_id is None else f"no run {run_id}"
+        raise CommandError(f"found {missing}; see `supervisor benchmark history`, or `supervisor benchmark run`")
     return int(found["id"])
 
 
 def _last_error(cli: CliContext, number: int) -> str:
     """Return why the run makes no progress now; empty if it does."""
-    effects = cli.overview.effects(OpenEffectFilter(kind=EffectKind.BENCHMARK))
-    return next((str(row["last_error"] or "") for row in effects if row["subject"] == str(number)), "")
+    for row in cli.overview.effects(OpenEffectFilter(kind=EffectKind.BENCHMARK)):
+        if row["subject"] == str(number):
+            return str(row["last_error"] or "")
+    return ""
 
 
 def _hardware(hardware: dict[str, list[dict[str, int]]] | None) -> str:

@@ -1,4 +1,4 @@
-"""`supervisor cluster`: the clusters of the ledger, and which SLURM is taken for the right one."""
+"""`supervisor cluster`: the clusters of the ledger, and which SLURM has the cluster's jobs."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -29,7 +29,7 @@ CLUSTERS = View(
         Column("PAUSED", "switches", flexible=True),
     ),
 )
-AT_WORK = timedelta(seconds=60)  # since its last tick
+AT_WORK = timedelta(seconds=60)  # a fleet whose last tick is younger counts as at work
 app = options.noun(
     "See the clusters of the ledger, accept a SLURM that is another one, and release a wallet.", example="cluster list"
 )
@@ -95,14 +95,12 @@ def _show(cli: CliContext, output: Format) -> None:
 
 
 def facts_of(found: Mapping[str, Any]) -> dict[str, str | Cell]:
-    """Return what is told of a cluster."""
-    age_s, instead = found["min_job_age_s"], found["unexpected_cluster"]
+    """Return the lines about a cluster."""
+    age_s = found["min_job_age_s"]
     return {
         "cluster": found["cluster"],
         "SLURM cluster": found["slurm_cluster"] or "not known yet: no worker has seen it",
-        "seen instead": Cell(
-            f"{instead}: `supervisor cluster accept`, if it is the right one" if instead else "", "red"
-        ),
+        "seen instead": _seen_instead(found["unexpected_cluster"]),
         "login node": found["login_node"] or "",
         "partition": found["partition"] or "",
         "ended jobs": "" if age_s is None else _kept_for(age_s),
@@ -113,12 +111,18 @@ def facts_of(found: Mapping[str, Any]) -> dict[str, str | Cell]:
     }
 
 
+def _seen_instead(cluster: str | None) -> str | Cell:
+    if not cluster:
+        return ""
+    return Cell(f"{cluster}: `supervisor cluster accept`, if it is the right one", "red")
+
+
 def _kept_for(age_s: int) -> str:
     return f"slurmctld keeps them for {span(age_s)} (MinJobAge)" if age_s else "slurmctld keeps them for ever"
 
 
 def _paused(reason: str | None, what: str) -> str | Cell:
-    """Return whether this is paused, and why; `supervisor status` tells what else stops claims."""
+    """Return whether this is paused, and why; `supervisor status` shows what else stops claims."""
     if reason is None:
         return "not paused by an operator"
     return Cell(f"paused: {reason or 'no reason given'} (`supervisor {what} resume`)", "yellow")
@@ -131,14 +135,14 @@ def accept(context: typer.Context, reason: options.Reason = "", yes: options.Yes
     Example: supervisor cluster accept --reason "the cluster was set up again"
     """
     cli = cli_context(context)
-    known, seen = cli.ledger.facts.get(SLURM_CLUSTER), cli.ledger.facts.get(UNEXPECTED_CLUSTER)
-    held = cli.ledger.switches.is_set(Switch.SUBMISSIONS_PAUSED)
-    if seen is None and not held:
+    expected, unexpected = cli.ledger.facts.get(SLURM_CLUSTER), cli.ledger.facts.get(UNEXPECTED_CLUSTER)
+    paused = cli.ledger.switches.is_set(Switch.SUBMISSIONS_PAUSED)
+    if unexpected is None and not paused:
         raise CommandError("found no other SLURM, and submissions are not held; there is nothing to accept")
     jobs = cli.overview.snapshot().jobs
     in_slurm = counted(sum(number for state, number in jobs.items() if state in ("QUEUED", "RUNNING")), "job")
-    if seen is not None:
-        will = f"the cluster, which was {known or 'unknown'}, will be {seen}; {in_slurm} in SLURM may be lost"
+    if unexpected is not None:
+        will = f"the cluster, which was {expected or 'unknown'}, will be {unexpected}; {in_slurm} in SLURM may be lost"
     else:
         will = f"of {in_slurm} in SLURM, those that it has forgotten, and that never ran, will be submitted again"
     with cli.change("cluster accept", cli.settings.cluster_name, will, yes=yes, reason=reason):
@@ -156,20 +160,19 @@ def release_wallet(context: typer.Context, reason: options.Reason = "", yes: opt
     cluster, wallet = cli.settings.cluster_name, cli.ledger.wallets.held()
     if wallet is None:
         raise CommandError(f"found no wallet of the cluster {cluster!r}; there is nothing to release")
-    now, left = cli.now(), summary(cli.database, cluster)
-    heard_at = left.heard_at
+    now, cluster_summary = cli.now(), summary(cli.database, cluster)
+    heard_at = cluster_summary.heard_at
     if heard_at is not None and now - heard_at < AT_WORK:
         raise CommandError(
             f"found the fleet of {cluster!r} at work {(now - heard_at).seconds} s ago; expected none for"
             f" {AT_WORK.seconds} s: stop its workers and beat first"
         )
-    jobs = f"{counted(left.open_jobs, 'job')} of {cluster!r} not settled"
-    seen = (
-        "whose fleet was never heard"
-        if heard_at is None
-        else f"whose fleet was heard {span((now - heard_at).total_seconds())} ago"
-    )
-    will = f"other clusters may work with {wallet.address}, until the fleet starts again: {jobs}, {seen}"
+    jobs = f"{counted(cluster_summary.open_jobs, 'job')} of {cluster!r} not settled"
+    if heard_at is None:
+        fleet = "whose fleet was never heard"
+    else:
+        fleet = f"whose fleet was heard {span((now - heard_at).total_seconds())} ago"
+    will = f"other clusters may work with {wallet.address}, until the fleet starts again: {jobs}, {fleet}"
     with cli.change("cluster release-wallet", cluster, will, yes=yes, reason=reason):
         cli.ledger.wallets.release()
     typer.echo("released")

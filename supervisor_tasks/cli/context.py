@@ -1,4 +1,4 @@
-"""What the operator's commands work with: the settings, the ledger that they speak to, the output."""
+"""What the operator's commands work with: the settings, the ledger, the output."""
 
 import os
 import pwd
@@ -48,7 +48,7 @@ class CliContext:
 
     @cached_property
     def database(self) -> Engine:
-        """The database, which is told first. Use it for what is not about one cluster."""
+        """The database; the first use prints which one it is. Use it for what is not about one cluster."""
         url = running_database_url(self.settings)
         engine = open_engine(self.settings, connections=3, url=url)
         self.shown.target = target(self.settings.cluster_name, url)
@@ -56,16 +56,16 @@ class CliContext:
         return engine
 
     def tell_target(self) -> None:
-        """Tell which ledger the settings name, if they name one: for commands that also try settings that are wrong."""
+        """Print which ledger the settings name, if they name one: for commands that also try settings that are wrong."""
         with suppress(SettingsError, NoDatabaseError, ProgrammingError):  # which they report in their own way
             typer.echo(target(self.settings.cluster_name, running_database_url(self.settings)), err=True)
 
     @cached_property
     def _engine(self) -> Engine:
         """The database, after a check that its ledger knows the cluster. Raises CommandError."""
-        name, known = self.settings.cluster_name, known_clusters(self.database)
-        if name not in known:
-            listed = ", ".join(known) or "none: no fleet has ever worked with it"
+        name, clusters = self.settings.cluster_name, known_clusters(self.database)
+        if name not in clusters:
+            listed = ", ".join(clusters) or "none: no fleet has ever worked with it"
             raise CommandError(f"CLUSTER_NAME: found {name!r}; expected a cluster that this ledger knows ({listed})")
         return self.database
 
@@ -94,7 +94,7 @@ class CliContext:
     def ledger(self) -> Ledger:
         """The ledger, for changes.
 
-        A command sends no messages: an effect that it opens counts as not woken, and beat wakes it within a second.
+        A command sends no messages: an effect that it opens counts as not dispatched, and beat dispatches it within a second.
         """
         return Ledger(self._engine, self.settings.cluster_name, wake=partial(not_dispatched, self._engine))
 
@@ -125,15 +125,15 @@ class CliContext:
 
     def job(self, name: str) -> Job:
         """Return the job with this name: the beginning of its id, slurm:123 or customer:0x... Raises CommandError."""
-        found = self.overview.named(name)
-        if len(found) != 1:
-            number = "no job" if not found else "several jobs"
-            some = "".join(f"\n  {job_id}" for job_id in found[:MAX_NAMED])
+        job_ids = self.overview.named(name)
+        if len(job_ids) != 1:
+            number = "no job" if not job_ids else "several jobs"
+            candidates = "".join(f"\n  {job_id}" for job_id in job_ids[:MAX_NAMED])
             raise CommandError(
                 f"found {number} of cluster {self.settings.cluster_name!r} that {name!r} names; expected one, by the"
-                f" beginning of its id, slurm:NUMBER or customer:ADDRESS: see `supervisor job list`{some}"
+                f" beginning of its id, slurm:NUMBER or customer:ADDRESS: see `supervisor job list`{candidates}"
             )
-        return self.ledger.jobs(found)[JobId(found[0])]
+        return self.ledger.jobs(job_ids)[JobId(job_ids[0])]
 
     def complaints(self, snapshot: StatusSummary) -> list[str]:
         """Return a line for each problem of the fleet."""
@@ -148,12 +148,12 @@ class CliContext:
     def change(
         self, command: str, subject: str | Sequence[str], will: str, *, yes: bool, reason: str = "", quiet: bool = False
     ) -> Iterator[None]:
-        """Make a change: say what will happen, ask, and store who does it, why, and what came of it.
+        """Make a change: print what will happen, ask, and store the operator, the reason and the outcome.
 
-        `subject` names what is changed, such as a job, or several jobs. `quiet`: the caller has said and asked.
+        `subject` names what is changed, such as a job, or several jobs. With `quiet`, the caller has printed and asked.
         Raises NotConfirmedError.
         """
-        log = self.log  # first: it says which ledger this is, and refuses a cluster that the ledger does not know
+        log = self.log  # first: this prints which ledger it is, and refuses a cluster that the ledger does not know
         if not quiet:
             self.confirm(will, yes=yes)
         subjects = [subject] if isinstance(subject, str) else subject
@@ -161,14 +161,14 @@ class CliContext:
         try:
             yield
         except LedgerUnavailableError:
-            raise  # nor can the log be written: the outcome stays unknown
+            raise  # the log cannot be written either: the outcome stays unknown
         except BaseException as error:
             log.end(entries, f"{type(error).__name__}: {error}")
             raise
         log.end(entries, DONE)
 
     def confirm(self, will: str, *, yes: bool) -> None:
-        """Say what will happen, and ask; `yes` answers. Raises NotConfirmedError."""
+        """Print what will happen, and ask the operator; `yes` is his answer. Raises NotConfirmedError."""
         typer.echo(self.shown.line(f"{will}."), err=True)
         if yes:
             return
@@ -192,7 +192,7 @@ def cli_context(context: typer.Context) -> CliContext:
 
 
 def operator() -> str:
-    """Return who runs the command, as user@host; the user who called sudo."""
+    """Return the operator who runs the command, as user@host. Under sudo, it is the user who called sudo."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -203,5 +203,5 @@ def operator() -> str:
 
 def some_of(names: Sequence[str], most: int = 3) -> str:
     """Return the first names, and how many more there are."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+    text, rest = ", ".join(names[:most]), len(names) - most
+    return f"{text} and {rest} more" if rest > 0 else text

@@ -3,7 +3,6 @@
 import csv
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,9 +81,11 @@ def earnings(
     """
     cli = cli_context(context)
     cli.shown.color = not no_color
-    one = None if job is None else cli.job(job)
-    per = per if one is None else Per.JOB
-    wanted = EarningsFilter(None if one is None else one.job_id, options.hex_beginning(customer), options.age(since))
+    chosen, job_id = None, None
+    if job is not None:
+        chosen = cli.job(job)
+        per, job_id = Per.JOB, chosen.job_id
+    wanted = EarningsFilter(job_id, options.hex_beginning(customer), options.age(since))
     is_table = output in (Format.TABLE, Format.WIDE) and not as_csv
     most = limit or (MAX_SHOWN if is_table else None)
     earned = Earnings(cli.ledger.engine, cli.ledger.cluster)
@@ -100,7 +101,7 @@ def earnings(
         shown = [shown_row(per, row, rounded=output is Format.TABLE) for row in rows]
         cli.shown.rows(EARNINGS[per], shown, output, cli.now())
         if is_table:
-            _show_total(cli, earned.total(wanted), one)
+            _show_total(cli, earned.total(wanted), chosen)
 
     cli.shown.repeated(show, watch)
 
@@ -108,12 +109,17 @@ def earnings(
 def shown_row(per: Per, row: Earned, *, rounded: bool) -> dict[str, Any]:
     """Return a row for all forms; the wei are text, as numbers of JSON are not exact."""
     credits = rounded_credits if rounded else format_credits
-    found: dict[str, Any] = {per.value: row.name or NO_JOB}
+    shown: dict[str, Any] = {per.value: row.name or NO_JOB}
     if per is Per.JOB:
-        found |= {"customer": row.customer, "ended_at": row.ended_at, "outcome": row.outcome}
-    sums = {"jobs": row.jobs, "minutes": row.minutes}
-    amounts = {"credits": credits(row.earned_wei), "gas_paid": credits(row.fees_wei)}
-    return found | sums | amounts | {"credits_wei": str(row.earned_wei), "gas_paid_wei": str(row.fees_wei)}
+        shown |= {"customer": row.customer, "ended_at": row.ended_at, "outcome": row.outcome}
+    return shown | {
+        "jobs": row.jobs,
+        "minutes": row.minutes,
+        "credits": credits(row.earned_wei),
+        "gas_paid": credits(row.fees_wei),
+        "credits_wei": str(row.earned_wei),
+        "gas_paid_wei": str(row.fees_wei),
+    }
 
 
 def _print_csv(per: Per, rows: Sequence[Earned]) -> None:
@@ -134,12 +140,11 @@ def _show_total(cli: CliContext, total: Earned, job: Job | None) -> None:
     if job is not None:
         cli.shown.facts(bill_of(cli, job).facts())
         return
-    sums = asdict(total)
-    told = (
-        f"{counted(sums['jobs'], 'job')}, {counted(sums['minutes'], 'minute')},"
-        f" {format_credits(sums['earned_wei'])} credits earned, {format_credits(sums['fees_wei'])} coins paid for gas"
+    text = (
+        f"{counted(total.jobs, 'job')}, {counted(total.minutes, 'minute')},"
+        f" {format_credits(total.earned_wei)} credits earned, {format_credits(total.fees_wei)} coins paid for gas"
     )
-    cli.shown.facts({"total": told})
+    cli.shown.facts({"total": text})
 
 
 def _draw(cli: CliContext, per: Per, rows: Sequence[Earned], plot: bool, svg: Path | None) -> None:

@@ -1,12 +1,13 @@
 """`supervisor effect`: what is left to do for jobs and other subjects, and what an operator gives up of it."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from supervisor_tasks.cli import options
-from supervisor_tasks.cli.context import cli_context
+from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
@@ -104,9 +105,7 @@ def abandon(
     Example: supervisor effect abandon 17 --reason "the logger is gone"
     """
     cli = cli_context(context)
-    found = next((row for row in cli.overview.parked() if row["effect"] == effect), None)
-    if found is None:
-        raise CommandError(f"found no parked effect {effect}; see `supervisor effect list --state parked`")
+    found = _parked(cli, effect)
     kind = EffectKind(found["kind"])
     if not kind.of_job:
         raise CommandError(f"found {kind} of {found['subject']}; expected an effect of a job: mend what its error says")
@@ -118,6 +117,13 @@ def abandon(
     typer.echo("abandoned")
 
 
+def _parked(cli: CliContext, effect: int) -> Mapping[str, Any]:
+    for row in cli.overview.parked():
+        if row["effect"] == effect:
+            return row
+    raise CommandError(f"found no parked effect {effect}; see `supervisor effect list --state parked`")
+
+
 def _refuse_what_is_needed(kind: EffectKind, job: Job) -> None:
     if kind not in NOT_NEEDED:
         expected = ", ".join(NOT_NEEDED)
@@ -125,7 +131,8 @@ def _refuse_what_is_needed(kind: EffectKind, job: Job) -> None:
             f"found {kind} of a job in {job.state}; expected {expected}: without it the job stands still, so `supervisor job"
             " retry` or `supervisor job settle`"
         )
-    if kind is EffectKind.CANCEL and job.state not in IN_SLURM and job.slurm_id is not None:
+    has_left_slurm = job.state not in IN_SLURM and job.slurm_id is not None
+    if kind is EffectKind.CANCEL and has_left_slurm:
         raise CommandError(
             f"found {kind} of a job in {job.state}; expected QUEUED or RUNNING: it is decided, and as long as SLURM runs it,"
             f" each sweep asks for that again; end {job.slurm_id} in SLURM, then `supervisor job retry`"

@@ -1,4 +1,4 @@
-"""`supervisor job`: what became of the customers' jobs, and the decisions about them that only an operator can make."""
+"""`supervisor job`: the customers' jobs, and the decisions about them that only an operator can make."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -78,13 +78,13 @@ def list_(
     cli = cli_context(context)
     states = tuple(one.value for one in state or ())
     wanted = JobFilter(states, options.hex_beginning(customer), options.age(since), sort.value, limit)
-    told = with_outcome if output in (Format.TABLE, Format.WIDE) else dict
+    form = with_outcome if output in (Format.TABLE, Format.WIDE) else dict
     view = JOBS if states else replace(JOBS, title="jobs that are not settled")
-    cli.present(view, lambda: [told(row) for row in cli.overview.jobs(wanted)], output, watch, no_color)
+    cli.present(view, lambda: [form(row) for row in cli.overview.jobs(wanted)], output, watch, no_color)
 
 
 def with_outcome(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's row with its outcome in words: how it has ended, and why; before that, what is told of it."""
+    """Return a job's row with its outcome in words: how it has ended, and why; before the end, its status message."""
     return {**row, "outcome": ": ".join(filter(None, (row["outcome_status"], row["reason"])))}
 
 
@@ -125,7 +125,7 @@ def show_job(cli: CliContext, name: str, output: Format) -> None:
 
 
 def bill_of(cli: CliContext, job: Job) -> Bill:
-    """Return a job's bill by the prices at its assignment, and what was paid for it."""
+    """Return a job's bill at the prices of its assignment, and what was paid for it."""
     paid = Earnings(cli.ledger.engine, cli.ledger.cluster).total(EarningsFilter(job.job_id))
     claimed_at = cli.overview.job(job.job_id)["created_at"]
     registered = Registrations(cli.ledger.facts).registered_prices()

@@ -50,17 +50,19 @@ def retry(
         raise UnusableError("expected one of JOB, --effect NUMBER and --all")
     cli = cli_context(context)
     cli.shown.color = not no_color
-    about = None if job is None else cli.job(job).job_id
-    found = cli.overview.retryable(effect_id=effect, job_id=about)
+    job_id = None if job is None else cli.job(job).job_id
+    found = cli.overview.retryable(effect_id=effect, job_id=job_id)
     if not found and not everything:
         raise CommandError("found nothing parked or failing there; see `supervisor effect list --state parked`")
     kinds = some_of(sorted({row["kind"] for row in found}), 8)
     number = counted(len(found), "effect") if effect is None else f"effect {effect}"
     will = f"{number} ({kinds or 'none'}) will be tried again at once"
-    subject = "all" if everything else found[0]["subject"]  # of one effect its subject's: the job's story has the line
+    subject = (
+        "all" if everything else found[0]["subject"]
+    )  # the job also for one effect, so that its story has the line
     with cli.change("job retry", subject, will, yes=yes, reason=reason):
-        again = cli.ledger.effects.retry(effect_id=effect, job_id=about)
-    cli.shown.rows(RETRIED, [asdict(one) for one in again], output, cli.overview.now())
+        retried = cli.ledger.effects.retry(effect_id=effect, job_id=job_id)
+    cli.shown.rows(RETRIED, [asdict(one) for one in retried], output, cli.overview.now())
 
 
 def cancel(context: typer.Context, job: JobName, reason: options.RequiredReason, yes: options.Yes = False) -> None:
@@ -117,17 +119,19 @@ def _refuse_absurd(cli: CliContext, job: Job, outcome: Outcome, force: bool) -> 
         raise CommandError(
             f"found {job.state}, {job.chain_status.name} on chain; expected a job that is not decided: it cannot be settled"
         )
-    under_way = [row for row in cli.overview.open_transactions() if row["job_id"] == job.job_id]
-    if under_way:
-        raise CommandError(
-            f"found the open transaction {under_way[0]['hash']} ({under_way[0]['purpose']}) of the job; expected none: wait"
-            " until it is mined, and look again"
-        )
-    if outcome.minutes > job.limit_min and not force:
+    for row in cli.overview.open_transactions():
+        if row["job_id"] == job.job_id:
+            raise CommandError(
+                f"found the open transaction {row['hash']} ({row['purpose']}) of the job; expected none: wait until it is"
+                " mined, and look again"
+            )
+    if force:
+        return
+    if outcome.minutes > job.limit_min:
         raise CommandError(
             f"found {outcome.minutes} minutes; expected at most {job.limit_min}, which is the job's limit (--force)"
         )
-    if outcome.minutes > 0 and job.slurm_id is None and not force:
+    if outcome.minutes > 0 and job.slurm_id is None:
         raise CommandError(f"found {outcome.minutes} minutes for a job without a known SLURM id; expected 0 (--force)")
 
 
@@ -138,15 +142,14 @@ def resubmit(context: typer.Context, job: JobName, reason: options.RequiredReaso
     """
     cli = cli_context(context)
     found = cli.job(job)
-    parked_here = [
-        row for row in cli.overview.parked() if row["subject"] == found.job_id and row["kind"] == EffectKind.SUBMIT
-    ]
-    if found.state is not State.SUBMITTING or not parked_here:
+    parked_of_job = [row for row in cli.overview.parked() if row["subject"] == found.job_id]
+    submissions = [row for row in parked_of_job if row["kind"] == EffectKind.SUBMIT]
+    if found.state is not State.SUBMITTING or not submissions:
         raise CommandError(
-            f"found {found.state}, and {len(parked_here)} parked submissions; expected SUBMITTING and one: what is not parked"
+            f"found {found.state}, and {len(submissions)} parked submissions; expected SUBMITTING and one: what is not parked"
             " is looked for still, see `supervisor effect list --state parked`"
         )
-    tries = counted(parked_here[0]["attempts"], "try", "tries")
+    tries = counted(submissions[0]["attempts"], "try", "tries")
     will = f"{found.job_id} will be submitted again after {tries}; if SLURM has or had it, the customer's script runs twice"
     with cli.change("job resubmit", found.job_id, will, yes=yes, reason=reason):
         after = cli.ledger.record(JobChange(found.job_id, OperatorConfirmedNotSubmitted(reason)))[found.job_id]
@@ -214,8 +217,8 @@ def adopt(
     typer.echo(f"{number} will be taken in by the next sweep; `supervisor sweep show` tells what came of it")
 
 
-def _require_dead(cli: CliContext, tag: bytes, sure: bool) -> None:
-    from supervisor_tasks.chain.rpc.failover import Endpoints  # imports web3, for which all other commands would wait
+def _require_dead(cli: CliContext, tag: bytes, yes_it_is_dead: bool) -> None:
+    from supervisor_tasks.chain.rpc.failover import Endpoints  # in here: it imports web3, which takes long
     from supervisor_tasks.recovery.fleet_liveness import liveness_evidence
 
     provider = cli.ledger.facts.get(PROVIDER)
@@ -224,7 +227,7 @@ def _require_dead(cli: CliContext, tag: bytes, sure: bool) -> None:
     signs = liveness_evidence(ledger.engine, ledger.cluster, rpc, provider or "", tag)
     for sign in signs:
         typer.echo(f"{tag.hex()}: {sign}", err=True)
-    if signs and not sure:
+    if signs and not yes_it_is_dead:
         raise CommandError(
             "expected no sign of life of the other ledger's fleet: stop it for good and look again, or --yes-it-is-dead"
         )

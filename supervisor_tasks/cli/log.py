@@ -47,15 +47,17 @@ def log(
     younger = options.age(since)
 
     def rows() -> list[dict[str, object]]:
-        least = None if younger is None else cli.now() - younger
-        found = cli.log.last(limit, since=least, operator=who, command=command, subject=subject)
-        return list(map(with_short_ids, found)) if output is Format.TABLE else found
+        begin = None if younger is None else cli.now() - younger
+        entries = cli.log.last(limit, since=begin, operator=who, command=command, subject=subject)
+        if output is Format.TABLE:
+            return [with_short_ids(entry) for entry in entries]
+        return entries
 
     cli.present(LOG, rows, output, watch, no_color)
 
 
 def with_short_ids(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry whose change names jobs by the beginnings of their ids, so that the rest of it is in sight."""
+    """Return an entry whose change has short ids, so that the rest of it fits on the screen."""
     return {**row, "change": cut_ids(str(row["change"]))}
 
 

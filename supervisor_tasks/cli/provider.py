@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain
 from typing import Any
 
 import typer
@@ -54,33 +53,44 @@ def show(
 
 def _show(cli: CliContext, output: Format) -> None:
     registrations = Registrations(cli.ledger.facts)
-    known, decision = registrations.standing(), registrations.last_decision()
-    if known is None or decision is None:
+    status_and_age, decision = registrations.standing(), registrations.last_decision()
+    if status_and_age is None or decision is None:
         raise CommandError(NOT_LOOKED)
-    standing, for_s = known
-    asked = {what: why for what, why in _asked(registrations).items() if why}
-    missed = registrations.why_no_nodes()
+    status, for_s = status_and_age
+    standing = ProviderStanding(status, for_s, _asked(registrations), registrations.why_no_nodes())
     if output is Format.NAME:
         typer.echo(decision["address"])
-        return
-    if output in (Format.JSON, Format.YAML):
-        about = {"standing": standing.value, "for_s": for_s, "claims": standing.claims, "asked": asked}
-        not_seen = None if missed is None else {"error": missed[0], "for_s": missed[1]}
-        cli.shown.document(about | {"no_usable_nodes": not_seen} | decision, output)
-        return
-    show_provider(
-        cli.shown, decision, ProviderStanding(standing, for_s, asked, missed), cli.now(), wide=output is Format.WIDE
-    )
+    elif output in (Format.JSON, Format.YAML):
+        cli.shown.document(_document(standing) | decision, output)
+    else:
+        show_provider(cli.shown, decision, standing, cli.now(), wide=output is Format.WIDE)
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderStanding:
-    """How the provider stands, for how many seconds; what an operator has asked for; why no node is seen, and how long."""
+    """How the provider stands, and for how many seconds; what an operator has asked for, with the reason; why a worker has
+    seen no node, and for how many seconds.
+    """
 
     status: RegistrationStatus
     for_s: float
     asked: Mapping[str, str]
     no_nodes: tuple[str, float] | None = None
+
+
+def _document(standing: ProviderStanding) -> dict[str, Any]:
+    """Return how the provider stands, for programs."""
+    no_nodes = None
+    if standing.no_nodes is not None:
+        error, for_s = standing.no_nodes
+        no_nodes = {"error": error, "for_s": for_s}
+    return {
+        "standing": standing.status.value,
+        "for_s": standing.for_s,
+        "claims": standing.status.claims,
+        "asked": standing.asked,
+        "no_usable_nodes": no_nodes,
+    }
 
 
 def show_provider(
@@ -97,47 +107,56 @@ def show_provider(
 
 def facts_of(decision: Mapping[str, Any], stands: ProviderStanding) -> dict[str, str | Cell]:
     """Return the values that the provider has only once."""
-    missed = stands.no_nodes
-    claims = Cell("are allowed") if stands.status.claims else Cell("are not allowed", "red")
+    asked = ", ".join(f"{what} ({why})" for what, why in stands.asked.items())
     return {
         "address": decision["address"],
         "stands": f"{stands.status.value}, for {span(stands.for_s)}",
-        "claims": claims,
+        "claims": Cell("are allowed") if stands.status.claims else Cell("are not allowed", "red"),
         "next": f"{decision['decision']}: {decision['why']}",
-        "nodes": "are seen" if missed is None else Cell(f"none for {span(missed[1])}: {missed[0]}", "red"),
+        "nodes": _nodes(stands.no_nodes),
         "benchmarks": "a run is under way" if decision["measuring"] else "no run is under way",
-        "asked for": ", ".join(f"{what} ({why})" for what, why in stands.asked.items()) or "nothing",
+        "asked for": asked or "nothing",
     }
+
+
+def _nodes(no_nodes: tuple[str, float] | None) -> str | Cell:
+    if no_nodes is None:
+        return "are seen"
+    error, for_s = no_nodes
+    return Cell(f"none for {span(for_s)}: {error}", "red")
 
 
 def _asked(registrations: Registrations) -> dict[str, str]:
-    return {
+    """Return what an operator has asked for and no worker has done yet, with the reason."""
+    reasons = {
         "register": registrations.asked(REGISTRATION_REQUESTED),
         "measure": registrations.asked(MEASUREMENT_REQUESTED),
     }
+    return {what: reason for what, reason in reasons.items() if reason}
 
 
 def _side_by_side(decision: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row for each value that can differ between offer, request and registration."""
-    columns = {title: _lines(decision[title]) for title in COLUMNS}
-    names = dict.fromkeys(chain.from_iterable(columns.values()))
-    return [_values_of(name, columns) for name in names]
-
-
-def _values_of(name: str, columns: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    return {"what": name} | {title: column.get(name) for title, column in columns.items()}
+    rows = dict[str, dict[str, Any]]()
+    for title in COLUMNS:
+        for name, value in _lines(decision[title]).items():
+            row = rows.setdefault(name, {"what": name} | dict.fromkeys(COLUMNS))
+            row[title] = value
+    return list(rows.values())
 
 
 def _lines(offer: Mapping[str, Any] | None) -> dict[str, str]:
     if offer is None:
         return {}
-    nodes = {
-        f"nodes of {of['cpus']} CPUs, {of['gpus']} GPUs, {of['mem_mb']} MB": str(of["nodes"])
-        for of in offer["machines"]
-    }
-    labels = {f"label {key}": value for key, value in offer["labels"].items()}
-    prices = {PRICES.get(name, name): price for name, price in offer["prices"].items()}
-    return {**nodes, **prices, **labels}
+    lines = dict[str, str]()
+    for machine in offer["machines"]:
+        name = f"nodes of {machine['cpus']} CPUs, {machine['gpus']} GPUs, {machine['mem_mb']} MB"
+        lines[name] = str(machine["nodes"])
+    for name, price in offer["prices"].items():
+        lines[PRICES.get(name, name)] = price
+    for key, value in offer["labels"].items():
+        lines[f"label {key}"] = value
+    return lines
 
 
 @app.command()
@@ -159,7 +178,7 @@ def _offered(cli: CliContext) -> str:
     offer = decision["offered"]
     if offer is None:
         return "an offer of 0 nodes as yet, once SLURM shows some,"
-    nodes = sum(of["nodes"] for of in offer["machines"])
+    nodes = sum(machine["nodes"] for machine in offer["machines"])
     prices = ", ".join(f"{PRICES.get(name, name)}: {price}" for name, price in offer["prices"].items())
     return f"an offer of {counted(nodes, 'node')} and {counted(len(offer['labels']), 'label')} ({prices})"
 

@@ -20,7 +20,10 @@ FILE = "starts.json"
 
 def pause_s(soon_ended: int) -> float:
     """Return how long a start waits after so many runs in a row that ended soon."""
-    return min(RESTART_S * 2.0 ** (min(soon_ended, 10) - 1), MAX_WAIT_S) - RESTART_S if soon_ended else 0.0
+    if not soon_ended:
+        return 0.0
+    from_end_s = min(RESTART_S * 2.0 ** (min(soon_ended, 10) - 1), MAX_WAIT_S)
+    return from_end_s - RESTART_S  # systemd has waited for RESTART_S
 
 
 def wait_before_start(
@@ -29,8 +32,8 @@ def wait_before_start(
     clock_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait if the last runs of this unit ended soon, and store that the process begins. A folder that cannot be written is
-    no reason not to start.
+    """Wait if the last runs of this unit ended soon, and store that the process begins. The process also starts if the
+    folder cannot be written.
     """
     folder = environment.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     if not folder:
@@ -38,7 +41,7 @@ def wait_before_start(
     file = Path(folder) / FILE
     soon_ended = _soon_ended(file, clock_s())
     if wait_s := pause_s(soon_ended):
-        _tell(process, environment, soon_ended, wait_s)
+        _log_delay(process, environment, soon_ended, wait_s)
         sleep(wait_s)
     with suppress(OSError):
         file.write_text(json.dumps({"soon_ended": soon_ended, "begun_s": clock_s()}))
@@ -48,12 +51,15 @@ def _soon_ended(file: Path, now_s: float) -> int:
     """Return how many runs in a row have ended soon; 0 if there was none, or the file is damaged."""
     try:
         last = json.loads(file.read_text())
-        return int(last["soon_ended"]) + 1 if now_s - float(last["begun_s"]) < LASTED_S else 0
+        soon_ended, begun_s = int(last["soon_ended"]), float(last["begun_s"])
     except (OSError, ValueError, TypeError, KeyError):
         return 0
+    if now_s - begun_s >= LASTED_S:
+        return 0
+    return soon_ended + 1
 
 
-def _tell(process: str, environment: Mapping[str, str], soon_ended: int, wait_s: float) -> None:
+def _log_delay(process: str, environment: Mapping[str, str], soon_ended: int, wait_s: float) -> None:
     import structlog  # only here: most starts do not wait
 
     from supervisor_tasks.config.logging import configure

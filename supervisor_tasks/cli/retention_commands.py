@@ -47,15 +47,13 @@ def resume(context: typer.Context, reason: options.Reason = "", yes: options.Yes
 
 
 def _old_rows(cli: CliContext) -> str:
-    """Return what the deletion is about, with how much of it there is now."""
+    """Return what the deletion concerns, with the numbers of now."""
     days = cli.settings.retention_days
     old = Retention(cli.ledger.engine, cli.ledger.cluster, days).old()
     scripts = f"scripts of jobs that ended more than {counted(SCRIPTS_KEPT_DAYS, 'day')} ago (now {old.scripts})"
-    return (
-        scripts
-        if days == 0
-        else f"{scripts}, and jobs that ended more than {counted(days, 'day')} ago (now {old.jobs}),"
-    )
+    if days == 0:
+        return scripts
+    return f"{scripts}, and jobs that ended more than {counted(days, 'day')} ago (now {old.jobs}),"
 
 
 @archive.command()
@@ -76,8 +74,8 @@ def write(
     cli = cli_context(context)
     day = _day(before)
     written = write_archive(cli.ledger.engine, cli.settings.cluster_name, day, to)
-    told = [counted(number, kind.replace("_", " ")) for kind, number in written.items() if number or kind == "job"]
-    typer.echo(f"{', '.join(told)} in {to}")
+    numbers = [counted(number, kind.replace("_", " ")) for kind, number in written.items() if number or kind == "job"]
+    typer.echo(f"{', '.join(numbers)} in {to}")
 
 
 def _day(text: str) -> datetime:

@@ -1,4 +1,4 @@
-"""`supervisor status`: how it stands with the cluster."""
+"""`supervisor status`: the state of the cluster."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -60,7 +60,7 @@ def status(
 
 @dataclass(frozen=True, slots=True)
 class Purse:
-    """The wallet's coins for gas as a worker last saw them, None before that; and the credits and jobs of the day."""
+    """The wallet's coins for gas as a worker last saw them, None before that; and the credits and paid jobs of today."""
 
     balance_wei: int | None
     earned_wei: int
@@ -68,7 +68,7 @@ class Purse:
 
 
 def purse_of(cli: CliContext) -> Purse:
-    """Return what the wallet holds, and what the day has brought."""
+    """Return what the wallet holds, and what was paid today."""
     balance = cli.ledger.facts.get(BALANCE)
     earned_wei, jobs = Earnings(cli.ledger.engine, cli.ledger.cluster).today()
     return Purse(None if balance is None else balance.wei, earned_wei, jobs)
@@ -76,7 +76,7 @@ def purse_of(cli: CliContext) -> Purse:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the command makes of the ledger: what is wrong, why no job is claimed now, and the purse."""
+    """What the command concludes from the ledger: what is wrong, why no job is claimed now, and the purse."""
 
     complaints: Sequence[str]
     claim_stops: Sequence[str]
@@ -116,34 +116,32 @@ def _document(snapshot: StatusSummary, findings: Findings) -> dict[str, Any]:
 def show_status(shown: Output, snapshot: StatusSummary, findings: Findings, now: datetime, *, wide: bool) -> None:
     """Print the state of the cluster as tables."""
     shown.facts(facts_of(snapshot, findings))
-    tables: list[tuple[View, list[dict[str, Any]]]] = [
-        (JOBS, [{"state": state, "jobs": number} for state, number in snapshot.jobs.items()]),
-        (EFFECTS, [asdict(count) for count in snapshot.effects]),
-        (ALARMS, [asdict(alarm) | {"summary": summary_of(alarm.details)} for alarm in snapshot.alarms]),
-    ]
-    if wide:
-        tables.append((TICKS, [{"name": name, "age_s": age_s} for name, age_s in snapshot.ticks_s.items()]))
-    for view, rows in tables:
+
+    def show_table(view: View, rows: Sequence[Mapping[str, Any]]) -> None:
         shown.blank()
         shown.table(view, rows, now, wide=wide)
+
+    show_table(JOBS, [{"state": state, "jobs": number} for state, number in snapshot.jobs.items()])
+    show_table(EFFECTS, [asdict(count) for count in snapshot.effects])
+    show_table(ALARMS, [asdict(alarm) | {"summary": summary_of(alarm.details)} for alarm in snapshot.alarms])
+    if wide:
+        show_table(TICKS, [{"name": name, "age_s": age_s} for name, age_s in snapshot.ticks_s.items()])
 
 
 def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
     """Return the values that the cluster has only once."""
     complaints, purse = findings.complaints, findings.purse
-    open_transactions = sum(snapshot.transactions.values())
+    endpoints = ", ".join(f"{name} {health}" for name, health in snapshot.endpoints.items())
     texts = {
         "claims": _claims(snapshot, findings.claim_stops),
         "submissions": Cell("paused: `supervisor cluster show`", "yellow") if snapshot.held else Cell("on"),
         "provider": "" if snapshot.standing is None else snapshot.standing.value,
         "oldest due effect": span(oldest_due_s(snapshot.effects)),
         "unread callbacks": str(sum(snapshot.unread_callbacks.values())),
-        "open transactions": str(open_transactions)
-        + (f", the oldest {span(snapshot.oldest_transaction_s)}" if open_transactions else ""),
+        "open transactions": _open_transactions(snapshot),
         "wallet": _wallet(snapshot.wallet, purse),
         "earned today": f"{format_credits(purse.earned_wei)} credits from {counted(purse.jobs, 'paid job')} (UTC's day)",
-        "RPC endpoints": ", ".join(f"{name} {health}" for name, health in snapshot.endpoints.items())
-        or "none was asked",
+        "RPC endpoints": endpoints or "none was asked",
         "last sweep": _sweep(snapshot),
         "chain head": _head(snapshot.head, snapshot.cursors.get(LOGS, 0)),
         "chain read up to": _read_up_to(snapshot),
@@ -153,6 +151,11 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
     health = Cell("; ".join(complaints), "red") if complaints else Cell("everything periodic comes to an end", "green")
     shown = {name: value if isinstance(value, Cell) else Cell(value) for name, value in texts.items()}
     return {"cluster": Cell(snapshot.cluster), "health": health} | shown
+
+
+def _open_transactions(snapshot: StatusSummary) -> str:
+    number = sum(snapshot.transactions.values())
+    return f"{number}, the oldest {span(snapshot.oldest_transaction_s)}" if number else "0"
 
 
 def _sweep(snapshot: StatusSummary) -> Cell:
@@ -177,17 +180,23 @@ def _read_up_to(snapshot: StatusSummary) -> Cell:
     block = snapshot.cursors.get(LOGS)
     if block is None:
         return Cell("nothing yet", "yellow")
-    lag, scanned_s = lag_blocks(snapshot), snapshot.ticks_s.get(SCANNED)
-    behind = "" if lag is None else f", {counted(lag, 'block')} behind the head"
-    since = "" if scanned_s is None else f"; at the head {span(scanned_s)} ago"
-    late = scanned_s is None or scanned_s > MISSED * IDLE_S[SCANNED]
-    return Cell(f"block {block}{behind}{since}", "yellow" if late else "")
+    text = f"block {block}"
+    lag = lag_blocks(snapshot)
+    if lag is not None:
+        text += f", {counted(lag, 'block')} behind the head"
+    scanned_s = snapshot.ticks_s.get(SCANNED)
+    if scanned_s is None:
+        return Cell(text, "yellow")
+    is_late = scanned_s > MISSED * IDLE_S[SCANNED]
+    return Cell(f"{text}; at the head {span(scanned_s)} ago", "yellow" if is_late else "")
 
 
 def lag_blocks(snapshot: StatusSummary) -> int | None:
-    """Return how many blocks the chain was read less far than its head, as a worker last saw it; None if not known."""
+    """Return how many blocks of the chain are not read yet, up to the head that a worker last saw; None if not known."""
     block = snapshot.cursors.get(LOGS)
-    return None if block is None or snapshot.head is None else max(snapshot.head.number - block, 0)
+    if block is None or snapshot.head is None:
+        return None
+    return max(snapshot.head.number - block, 0)
 
 
 def _queues(queues: Mapping[str, TickReading]) -> Cell:
@@ -214,8 +223,8 @@ def _claims(snapshot: StatusSummary, stops: Sequence[str]) -> Cell:
     if not stops:
         claims = _slow_claims(snapshot)
         return Cell(f"{claims.text}{waiting}", claims.style)
-    by_hand = len(stops) == 1 and snapshot.claiming_paused
-    if by_hand:
+    is_paused_only = len(stops) == 1 and snapshot.claiming_paused
+    if is_paused_only:
         return Cell(f"{stops[0]}{waiting}", "yellow")
     return Cell(f"stopped: {'; '.join(stops)}{waiting}", "red")
 

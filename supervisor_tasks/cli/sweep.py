@@ -121,8 +121,9 @@ def list_(
     younger = options.age(since)
 
     def rows() -> list[dict[str, Any]]:
-        least = None if younger is None else cli.now() - younger
-        return [form(one) for one in cli.sweeps.last(limit) if least is None or one.begun_at >= least]
+        begin = None if younger is None else cli.now() - younger
+        sweeps = cli.sweeps.last(limit)
+        return [form(sweep) for sweep in sweeps if begin is None or sweep.begun_at >= begin]
 
     cli.present(SWEEPS, rows, output, watch, no_color)
 
@@ -170,7 +171,7 @@ def show_sweep(shown: Output, sweep: Swept, now: datetime, *, wide: bool = False
     findings = sweep.report.get("findings") or []
     if findings:
         shown.title("findings")
-        shown.table(FINDINGS, [_finding(one) for one in findings], now, wide=wide)
+        shown.table(FINDINGS, [_finding(finding) for finding in findings], now, wide=wide)
 
 
 def facts_of(sweep: Swept, now: datetime) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which ledger a command speaks to. Imports little: `supervisor health` tells it too."""
+"""Which ledger a command works with. Imports little, as `supervisor health` needs it, too."""
 
 from psycopg.conninfo import conninfo_to_dict
 

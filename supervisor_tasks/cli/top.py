@@ -64,7 +64,7 @@ FEW_FACTS = (
 FEW_LINES = 40
 MOVE = 10  # lines, in the story of a job
 KEYS = "q quit  j/k next, previous  enter open  b back  f filter  p pause claims"
-THROUGHPUT_S = 600.0  # for so long, ended jobs count
+THROUGHPUT_S = 600.0  # a job that was settled earlier does not count
 ENTER_SCREEN, LEAVE_SCREEN, HOME, CLEAR_LINE, CLEAR_BELOW = (
     "\x1b[?1049h\x1b[?25l",
     "\x1b[?25h\x1b[?1049l",
@@ -78,8 +78,8 @@ app = options.single()
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What the keys have chosen: the job that is marked, the one that is open, from which of its lines on, the only state
-    that is shown, a question.
+    """What the keys have chosen: the number of the marked job, the id of the open one, the first line of its story on the
+    screen, the only state that is shown, and whether a question about claims waits for its answer.
     """
 
     marked: int = 0
@@ -106,14 +106,14 @@ def top(
     cli = cli_context(context)
     cli.shown.color = not no_color
     screen = Screen()
-    cli.overview.now()  # tells which ledger this is, and refuses another one, before the screen is taken
+    cli.overview.now()  # prints which ledger this is, and refuses another one, before the screen is taken
     with _own_screen():
         while True:
             try:
                 key, screen = _one_look(cli, screen, every_s)
             except LedgerUnavailableError as error:
-                told = f"{error}; the screen is an older one, and is read again every {span(every_s)}"
-                _tell_below(cli.shown.line(told))
+                warning = f"{error}; the screen is an older one, and is read again every {span(every_s)}"
+                _write_below(cli.shown.line(warning))
                 key = _key(every_s)
             if key == "q":
                 return
@@ -121,7 +121,8 @@ def top(
 
 def _one_look(cli: CliContext, screen: Screen, every_s: float) -> tuple[str, Screen]:
     """Draw the screen, and do what a key asks for. Returns the key and the next screen. Raises LedgerUnavailableError."""
-    jobs = cli.overview.jobs(JobFilter(() if screen.only is None else (screen.only.value,)))
+    states = () if screen.only is None else (screen.only.value,)
+    jobs = cli.overview.jobs(JobFilter(states))
     _draw(cli, screen, jobs)
     key = _key(every_s)
     if screen.asks and key == "y":
@@ -154,7 +155,7 @@ def following(only: State | None) -> State | None:
 
 
 def what_follows(*, paused: bool, under_way: int) -> str:
-    """Return what a switch of the claims brings, in numbers."""
+    """Return what pausing the claims changes, or resuming them if they are paused, in numbers."""
     jobs = f"{counted(under_way, 'job')} under way"
     if paused:
         return f"jobs will be claimed again, beside {jobs}"
@@ -162,7 +163,7 @@ def what_follows(*, paused: bool, under_way: int) -> str:
 
 
 def _claims(cli: CliContext) -> tuple[bool, str]:
-    """Return whether claims are paused, and what a switch of them brings."""
+    """Return whether claims are paused, and what a change of that brings."""
     paused = cli.ledger.switches.is_set(Switch.CLAIMING_PAUSED)
     return paused, what_follows(paused=paused, under_way=sum(cli.overview.snapshot().jobs.values()))
 
@@ -182,13 +183,13 @@ def _draw(cli: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) ->
     columns, rows = os.get_terminal_size()
     room = rows - 3
     lines = _overview_and_jobs(cli, screen, jobs, room) if screen.opened is None else _story(cli, screen, room)
-    question = f"{_claims(cli)[1]}: go on? y/n" if screen.asks else KEYS
-    shown = [cli.shown.target[:columns], *lines[:room], "", question[: columns - 1]]
+    last_line = f"{_claims(cli)[1]}: go on? y/n" if screen.asks else KEYS
+    shown = [cli.shown.target[:columns], *lines[:room], "", last_line[: columns - 1]]
     sys.stdout.write(HOME + f"{CLEAR_LINE}\r\n".join(shown) + CLEAR_BELOW)
     sys.stdout.flush()
 
 
-def _tell_below(text: str) -> None:
+def _write_below(text: str) -> None:
     """Write a line in the place of the keys."""
     columns, rows = os.get_terminal_size()
     sys.stdout.write(f"\x1b[{rows};1H{text[: columns - 1]}{CLEAR_LINE}")
@@ -230,22 +231,31 @@ def overview(
     brief: bool = False,
 ) -> None:
     """Print what is above the list of jobs; `brief` for a terminal of few lines."""
-    alarms = ", ".join(alarm.name.value for alarm in snapshot.alarms)
-    told = {name: facts[name] for name in (FEW_FACTS if brief else FACTS)}
-    told["alarms"] = Cell(alarms or "none", "red" if alarms else "")
+    names = FEW_FACTS if brief else FACTS
+    chosen = {name: facts[name] for name in names} | {"alarms": _alarms(snapshot)}
     if brief:
-        shown.facts(told | {"jobs": Cell(_by_state(states, now))})
+        shown.facts(chosen | {"jobs": Cell(_by_state(states, now))})
         return
-    shown.facts(told)
-    for view, rows in ((STATES, states), (EFFECTS, [_effects(count) for count in snapshot.effects])):
-        shown.blank()
-        shown.table(view, rows, now)
+    shown.facts(chosen)
+    shown.blank()
+    shown.table(STATES, states, now)
+    shown.blank()
+    shown.table(EFFECTS, [_effects(count) for count in snapshot.effects], now)
+
+
+def _alarms(snapshot: StatusSummary) -> Cell:
+    if not snapshot.alarms:
+        return Cell("none")
+    return Cell(", ".join(alarm.name.value for alarm in snapshot.alarms), "red")
 
 
 def _by_state(states: Sequence[Mapping[str, Any]], now: datetime) -> str:
     """Return the number of jobs in each state, and for how long the oldest one is there."""
-    ages = ((row, span((now - row["oldest_at"]).total_seconds())) for row in states)
-    return ", ".join(f"{row['jobs']} {row['state']} (oldest {age})" for row, age in ages) or "none"
+    parts = list[str]()
+    for row in states:
+        age = span((now - row["oldest_at"]).total_seconds())
+        parts.append(f"{row['jobs']} {row['state']} (oldest {age})")
+    return ", ".join(parts) or "none"
 
 
 def _effects(count: Any) -> dict[str, Any]:

@@ -144,15 +144,16 @@ def show_transaction(shown: Output, row: Mapping[str, Any], now: datetime, explo
     url = explorer_url.replace("{hash}", row["hash"])
     shown.facts(facts_of(row, now) | {"explorer": Cell(url, link=url)})
     shown.title("signatures")
-    signatures = [
-        one | {"fee": gas_price(int(one["max_fee_wei"])), "tip": gas_price(int(one["priority_fee_wei"]))}
-        for one in row["signatures"]
-    ]
-    shown.table(SIGNATURES, signatures, now, wide=wide)
+    shown.table(SIGNATURES, [_with_gas_prices(signature) for signature in row["signatures"]], now, wide=wide)
+
+
+def _with_gas_prices(signature: dict[str, Any]) -> dict[str, Any]:
+    fee, tip = int(signature["max_fee_wei"]), int(signature["priority_fee_wei"])
+    return signature | {"fee": gas_price(fee), "tip": gas_price(tip)}
 
 
 def facts_of(row: Mapping[str, Any], now: datetime) -> dict[str, str | Cell]:
-    """Return what is told of a transaction. Programs get all that is stored."""
+    """Return the lines about a transaction. JSON and YAML have all that is stored."""
 
     def ago(name: str) -> str:
         return f"{span((now - row[name]).total_seconds())} ago" if row[name] else ""
