@@ -1,8 +1,9 @@
-"""The operator's command: it shows the ledger, and takes the few decisions that only a person can make.
+"""The operator's command: it shows the ledger, and carries out the few decisions that only an operator can make.
 
-It uses only the ledger: no key, no chain, no SLURM. Three commands ask more: `benchmark plan` asks SLURM for the nodes,
-`doctor` and `config check` try all that the settings name, with the keys that are set. It starts no server and makes no
-folder. It shows text of strangers as data.
+It uses only the ledger: no key, no chain, no SLURM. These commands use more: `benchmark plan` asks SLURM for the nodes,
+`job adopt` asks the chain for a sign of life of the lost ledger's fleet, `doctor` and `config check` try all that the
+settings name, with the keys that are set. Apart from `run`, `metrics` and `db upgrade --embedded`, it starts no server
+and makes no folder. It shows text of strangers as data.
 """
 
 from supervisor_tasks.config.first_process import end_when_asked
@@ -13,11 +14,11 @@ import os  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Sequence  # noqa: E402
 
-COMPLETE = "_SUPERVISOR_COMPLETE"  # the variable by which a shell asks for the words that fit
+COMPLETE = "_SUPERVISOR_COMPLETE"  # a shell that asks for completions sets this variable
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run the command of these words (else: of the command line), and end the process with its status.
+    """Run the command of these words, or of the command line without them, and end the process with its status.
 
     Orchestrators call `health` every few seconds, and `run` starts every process: both work without typer, whose import
     takes longer than all that they do.

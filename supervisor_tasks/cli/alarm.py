@@ -1,4 +1,4 @@
-"""`supervisor alarm`: which alarms are on, and whether the messages about it arrive."""
+"""`supervisor alarm`: which alarms are on, and whether the messages about them arrive."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,9 @@ class AlarmSort(StrEnum):
     NAME = "name"
 
 
-app = options.noun("See what needs an operator, silence alarms, and test how they are told.", example="alarm list")
+app = options.noun(
+    "See what needs an operator, silence alarms, and test the channels of their messages.", example="alarm list"
+)
 
 
 @app.command("list")
@@ -120,7 +122,7 @@ def show(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show an alarm: what is known of its cause, what to do, and the messages of its last incident by channel.
+    """Show an alarm: what it means, its details, what to do, and the messages of its last incident by channel.
 
     Example: supervisor alarm show wallet_empty
     """
@@ -170,18 +172,16 @@ def silence(
     context: typer.Context,
     name: AnyAlarm,
     reason: Annotated[str, typer.Option("--reason", help="Why; `supervisor alarm list` and `supervisor log` show it.")],
-    span_: Annotated[
-        str | None, typer.Option("--for", metavar="AGE", help="For so long: 90s, 15m, 2h, 3d or 1w.")
-    ] = None,
+    span_: Annotated[str | None, typer.Option("--for", metavar="AGE", help="How long: 90s, 15m, 2h, 3d or 1w.")] = None,
     until: Annotated[
         datetime | None,
         typer.Option(
-            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"], help="Until then, by this machine's time."
+            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"], help="When it ends, in this machine's time."
         ),
     ] = None,
     yes: options.Yes = False,
 ) -> None:
-    """Send no messages of one alarm until a time; it goes on and off as before, and is told then if it is still on.
+    """Send no messages of one alarm until a time; it goes on and off as before, and if it is on then, its message is sent.
 
     Example: supervisor alarm silence slurm_not_answering --for 2h --reason "slurmctld is upgraded"
     """
@@ -212,7 +212,7 @@ def unsilence(context: typer.Context, name: AnyAlarm, reason: options.Reason = "
     will = f"messages of {alarm} will be sent again, {left} before its silence ends ({silences[alarm].reason})"
     with cli.change("alarm unsilence", alarm, will, yes=yes, reason=reason):
         cli.ledger.incidents.unsilence(alarm)
-    typer.echo(f"{alarm} is told again")
+    typer.echo(f"messages of {alarm} are sent again")
 
 
 def _known(name: str) -> str:
@@ -257,7 +257,7 @@ def _row(alarm: Mapping[str, Any], silence: Silence | None) -> dict[str, Any]:
 
 
 def summary_of(details: Mapping[str, Any]) -> str:
-    """Return the details in one line, what to do first."""
+    """Return the details in one line: first the advice, then the rest."""
     rest = {name: value for name, value in details.items() if name != "advice"}
     return "; ".join(filter(None, (plain(details.get("advice", "")), listed(rest))))
 
@@ -265,11 +265,13 @@ def summary_of(details: Mapping[str, Any]) -> str:
 @app.command("test")
 def try_channels(
     context: typer.Context,
-    wait_s: Annotated[float, typer.Option(min=0, help="Wait so long until each channel has answered.")] = 60.0,
+    wait_s: Annotated[
+        float, typer.Option(min=0, help="Wait this many seconds at most for each channel's answer.")
+    ] = 60.0,
     reason: options.Reason = "",
     yes: options.Yes = False,
 ) -> None:
-    """Have a worker send a test message to each channel, and tell which of them has taken it.
+    """Have a worker send a test message to each channel, and show which channels have taken it.
 
     A channel that takes the test then also gets the messages that it did not take before.
 
@@ -289,7 +291,7 @@ def try_channels(
 
 @app.command()
 def drop(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Give up the messages that no channel has taken for a day; the alarms that they tell of stay.
+    """Give up the messages that no channel has taken for a day; their alarms stay.
 
     Example: supervisor alarm drop --reason "that chat is gone"
     """

@@ -39,8 +39,8 @@ MODULES = {
 
 ABOUT = """See and steer the supervisor of the cluster CLUSTER_NAME, by its ledger at DATABASE_URL.
 
-Each command says first, on standard error, which ledger it speaks to (cluster@host/database). A command that changes
-something says what, and asks; --yes answers. `supervisor log` shows who changed what."""
+Each command first prints, on standard error, which ledger it works with (cluster@host/database). A command that changes
+something first prints the change, and asks; --yes answers. `supervisor log` shows who changed what."""
 EXITS = "\n\n".join(f"{code.value}  {meaning}" for code, meaning in MEANINGS.items())
 EXAMPLE = "Example: supervisor job list --state RUNNING -o wide"
 

@@ -84,7 +84,7 @@ def run(context: typer.Context, reason: options.Reason = "", yes: options.Yes = 
         number = cli.ledger.benchmarks.ask(reason or "the operator asked")
         if number is None:
             _refuse_second_run(cli)
-    typer.echo(f"run {number} is asked for; `supervisor benchmark show` tells how it goes")
+    typer.echo(f"run {number} is asked for; `supervisor benchmark show` shows its progress")
 
 
 def _refuse_second_run(cli: CliContext) -> None:
@@ -98,8 +98,8 @@ def _refuse_second_run(cli: CliContext) -> None:
 
 @app.command()
 def plan(context: typer.Context, output: options.Output = Format.TABLE, no_color: options.NoColor = False) -> None:
-    """Show what a run that began now would submit: nodes, words for sbatch, scripts; it asks SLURM for the nodes, by
-    SLURM_SSH_PRIVATE_KEY, submits nothing and writes nothing down.
+    """Show what a run that began now would submit: nodes, options of sbatch, scripts; it asks SLURM for the nodes, with
+    SLURM_SSH_PRIVATE_KEY, submits nothing and stores nothing.
 
     Example: supervisor benchmark plan
     """
@@ -144,7 +144,7 @@ def show(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show a run: why, on which hardware, and of each benchmark its SLURM job, its labels or why there are none.
+    """Show a run: why, on which hardware, and for each benchmark its SLURM job and its labels, or why it has none.
 
     Example: supervisor benchmark show --run 3
     """
@@ -226,7 +226,7 @@ def cancel(context: typer.Context, reason: options.Reason = "", yes: options.Yes
     will = f"run {found.id} ({found.why}) will end; its SLURM job is cancelled, what it has measured stays"
     with cli.change("benchmark cancel", f"run {found.id}", will, yes=yes, reason=reason):
         cli.ledger.benchmarks.cancel(reason or "the operator cancelled it")
-    typer.echo(f"run {found.id} will end; `supervisor benchmark show` tells when it has ended")
+    typer.echo(f"run {found.id} will end; `supervisor benchmark show` shows when it has ended")
 
 
 @app.command()

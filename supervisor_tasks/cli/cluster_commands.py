@@ -130,7 +130,7 @@ def _paused(reason: str | None, what: str) -> str | Cell:
 
 @app.command()
 def accept(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Take SLURM as it is: what it does not know any more is lost, and jobs are given to it again.
+    """Accept SLURM as it is: jobs that it does not know any more are lost, and workers submit jobs to it again.
 
     Example: supervisor cluster accept --reason "the cluster was set up again"
     """
@@ -169,9 +169,9 @@ def release_wallet(context: typer.Context, reason: options.Reason = "", yes: opt
         )
     jobs = f"{counted(cluster_summary.open_jobs, 'job')} of {cluster!r} not settled"
     if heard_at is None:
-        fleet = "whose fleet was never heard"
+        fleet = "whose fleet has never worked"
     else:
-        fleet = f"whose fleet was heard {span((now - heard_at).total_seconds())} ago"
+        fleet = f"whose fleet last worked {span((now - heard_at).total_seconds())} ago"
     will = f"other clusters may work with {wallet.address}, until the fleet starts again: {jobs}, {fleet}"
     with cli.change("cluster release-wallet", cluster, will, yes=yes, reason=reason):
         cli.ledger.wallets.release()

@@ -23,7 +23,7 @@ app = options.single()
 
 @app.command()
 def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="The shell.")]) -> None:
-    """Print what lets a shell complete the words of `supervisor`.
+    """Print the script with which a shell completes the words of `supervisor`.
 
     Example: supervisor completion bash > /etc/bash_completion.d/supervisor
     """
@@ -31,7 +31,7 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="The
 
 
 def answer_shells() -> None:
-    """Let the command answer a shell that asks, by the variable, for the words that fit."""
+    """Let the command answer a shell that asks for completions."""
     completion_init()
 
 

@@ -23,8 +23,10 @@ submissions = options.noun(
     "Stop and start the submission of jobs to SLURM; what SLURM has goes on.",
     example="submissions pause --reason maintenance",
 )
-reporter = options.noun("Tell the fleet about the reporter on slurmctld's host.", example="reporter disable")
-chain = options.noun("Decide about what was read of the chain.", example="chain rewind")
+reporter = options.noun(
+    "Change what the fleet expects of the reporter on slurmctld's host.", example="reporter disable"
+)
+chain = options.noun("Read a part of the chain again.", example="chain rewind")
 
 
 @claims.command("pause")
@@ -63,7 +65,7 @@ def resume_claims(context: typer.Context, reason: options.Reason = "", yes: opti
 
 @submissions.command("pause")
 def pause_submissions(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Give SLURM no more jobs, and claim none, until `supervisor submissions resume`.
+    """Submit no more jobs to SLURM, and claim none, until `supervisor submissions resume`.
 
     Example: supervisor submissions pause --reason "SLURM is upgraded"
     """
@@ -82,7 +84,7 @@ def pause_submissions(context: typer.Context, reason: options.Reason = "", yes: 
 
 @submissions.command("resume")
 def resume_submissions(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Give SLURM jobs again that an operator has held; what the fleet itself holds back, `supervisor cluster accept` frees.
+    """Submit jobs to SLURM again after an operator's pause; `supervisor cluster accept` ends a pause of the fleet itself.
 
     Example: supervisor submissions resume
     """
@@ -106,22 +108,22 @@ def resume_submissions(context: typer.Context, reason: options.Reason = "", yes:
 
 @reporter.command("disable")
 def disable_reporter(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Wait no more for a reporter that the site has given up: ends are told without a spool, and what is lost is lost.
+    """Expect no reporter until the next heartbeat of one: for a site that has removed it; the events in its spool are lost.
 
     Example: supervisor reporter disable --reason "the site has no hooks any more"
     """
     cli = cli_context(context)
     snapshot = cli.overview.snapshot()
     in_slurm = counted(sum(number for state, number in snapshot.jobs.items() if state in IN_SLURM), "job")
-    heard_s = snapshot.ticks_s.get(REPORTER)
-    heard = "was never heard" if heard_s is None else f"was heard {span(heard_s)} ago"
+    heartbeat_s = snapshot.ticks_s.get(REPORTER)
+    last = "there was none yet" if heartbeat_s is None else f"the last one was {span(heartbeat_s)} ago"
     will = (
-        f"the fleet will wait for no reporter until one is heard again (it {heard}); what its spool has of {in_slurm} in"
-        " SLURM is lost"
+        f"the fleet will wait for no reporter until the next heartbeat of one ({last}); what its spool has of {in_slurm}"
+        " in SLURM is lost"
     )
     with cli.change("reporter disable", "reporter", will, yes=yes, reason=reason):
         forget_reporter(cli.ledger.ticks)
-    typer.echo("no reporter is expected until one is heard again")
+    typer.echo("no reporter is expected until the next heartbeat of one")
 
 
 @chain.command()
@@ -133,7 +135,7 @@ def rewind(
     reason: options.Reason = "",
     yes: options.Yes = False,
 ) -> None:
-    """Have a worker of the chain queue take back what was read of lost blocks, after a reorganisation that was too deep.
+    """Have a worker of the chain queue undo what it read in lost blocks, after a reorganisation that was too deep.
 
     Example: supervisor chain rewind --to-block 120000 --reason "the nodes agree again"
     """
@@ -147,7 +149,7 @@ def rewind(
     will = f"the {blocks} above {target}, up to {read}, will be taken back as far as they were read, and read again"
     with cli.change("chain rewind", target, will, yes=yes, reason=reason):
         cli.ledger.facts.set(REWIND, to_block)
-    typer.echo("asked; `supervisor alarm list` and the log of the chain queue's worker tell what came of it")
+    typer.echo("asked; `supervisor alarm list` and the log of the chain queue's worker show the outcome")
 
 
 COMMANDS = {"claims": claims, "submissions": submissions, "reporter": reporter, "chain": chain}

@@ -44,22 +44,23 @@ app = options.noun("See whether the ledger's tables are up to date, and bring th
 def upgrade(
     context: typer.Context,
     wait_s: Annotated[
-        float, typer.Option(min=0, help="Wait so long for a database that starts at the same time.")
+        float, typer.Option(min=0, help="Wait this many seconds at most for a database that starts at the same time.")
     ] = 0.0,
     embedded: Annotated[
         bool,
         typer.Option("--embedded", help="Start the embedded Postgres if DATABASE_URL is not set, as a fleet does."),
     ] = False,
     as_log: Annotated[
-        bool, typer.Option("--log", help="Tell it in lines of the log, as a fleet's processes do; --yes must be there.")
+        bool, typer.Option("--log", help="Write lines of the log, as a fleet's processes do; --yes must be given, too.")
     ] = False,
     reason: options.Reason = "",
     yes: options.Yes = False,
 ) -> None:
-    """Bring the tables of all clusters up to what this version works with; the same again changes nothing.
+    """Bring the tables of all clusters up to what this version works with; running it again changes nothing.
 
-    Several of these may run at once: they take turns. A fleet may work meanwhile: a lock on a table is waited for
-    for 1 s at most. If a long transaction holds a table, the command fails after five tries; the same again continues.
+    Several of these commands may run at once: they take turns. A fleet may work meanwhile: the command waits for a lock
+    on a table for 1 s at most. If a long transaction holds a table, the command fails after five tries; run it again to
+    continue.
 
     Example: supervisor db upgrade --wait-s 60 --yes
     """
@@ -109,14 +110,12 @@ def status(context: typer.Context, output: options.Output = Format.TABLE, no_col
 @app.command()
 def wait(
     context: typer.Context,
-    wait_s: Annotated[float, typer.Option(min=0, help="Wait so long.")] = 600.0,
-    as_log: Annotated[
-        bool, typer.Option("--log", help="Tell it in lines of the log, as a fleet's processes do.")
-    ] = False,
+    wait_s: Annotated[float, typer.Option(min=0, help="Wait this many seconds at most.")] = 600.0,
+    as_log: Annotated[bool, typer.Option("--log", help="Write lines of the log, as a fleet's processes do.")] = False,
 ) -> None:
     """Wait until the ledger's tables are those of this version, or of a newer release; status 1 if they are not in time.
 
-    Processes that start beside `supervisor db upgrade`, as the chart's pods do, wait so for their tables.
+    It is for processes that start at the same time as `supervisor db upgrade`, such as the chart's pods.
 
     Example: supervisor db wait --wait-s 600
     """

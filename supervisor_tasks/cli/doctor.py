@@ -39,15 +39,15 @@ def doctor(
         str | None, typer.Option(metavar="ADDRESS", help="Log in as this customer, instead of the last one in SLURM.")
     ] = None,
     within_s: Annotated[
-        float, typer.Option(min=1, max=300, help="Give all probes so many seconds together; a slow site needs more.")
+        float, typer.Option(min=1, max=300, help="Seconds for all probes together; a slow site needs more.")
     ] = WITHIN_S,
     as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
     output: options.Output = Format.TABLE,
     no_color: options.NoColor = False,
 ) -> None:
-    """Try everything that a fleet works with, in less than 10 s, and say of each thing how it stands and what mends it.
+    """Try everything that a fleet works with, in less than 10 s, and show the state of each thing and what mends it.
 
-    It changes nothing. Keys that this environment lacks leave out what needs them: run it with a worker's settings.
+    It changes nothing. It leaves out what needs a key that this environment lacks: run it with a worker's settings.
     Status 1 if something is red.
 
     Example: supervisor doctor -o json

@@ -21,7 +21,7 @@ from supervisor_tasks.ledger.earnings import Earned, Earnings, EarningsFilter, E
 from supervisor_tasks.provider.offer import format_credits, rounded_credits
 
 MAX_SHOWN = 100  # rows of a table; programs get all
-MAX_DAYS = 400  # of a plot, with the days on which nothing was earned
+MAX_DAYS = 400  # in a plot, also the days on which nothing was earned
 NO_JOB = "(no job)"  # transactions such as a registration
 SUMS = (
     Column("JOBS", "jobs", "number"),
@@ -55,7 +55,7 @@ def earnings(
     job: Annotated[
         str | None, typer.Option(metavar="JOB", help="Only this job, with its bill; named as for `job show`.")
     ] = None,
-    customer: Annotated[str | None, typer.Option(help="Only of the customer whose address begins so.")] = None,
+    customer: Annotated[str | None, typer.Option(help="Only of the customer whose address begins like this.")] = None,
     since: options.Since = None,
     sort: Annotated[
         EarningsSort | None,
@@ -63,7 +63,9 @@ def earnings(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help=f"Show so many rows at most; without it, a table has {MAX_SHOWN} and a file has all."),
+        typer.Option(
+            min=1, help=f"Show this many rows at most; without it, a table has {MAX_SHOWN} and a file has all."
+        ),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, to the wei.")] = False,
     plot: Annotated[bool, typer.Option("--plot", help="Draw the credits as bars in the terminal.")] = False,

@@ -1,4 +1,4 @@
-"""`supervisor effect`: what is left to do for jobs and other subjects, and what an operator gives up of it."""
+"""`supervisor effect`: what is left to do for jobs and other subjects, and the effects that an operator gives up."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -65,11 +65,11 @@ app = options.noun("See what is left to do, and give up what cannot be done.", e
 @app.command("list")
 def list_(
     context: typer.Context,
-    state: Annotated[EffectFilter | None, typer.Option(help="Only what is so; parked effects wait for you.")] = None,
+    state: Annotated[EffectFilter | None, typer.Option(help="Only in this state; parked effects wait for you.")] = None,
     kind: Annotated[
         EffectKind | None, typer.Option(metavar="KIND", help=f"Only of this kind: {', '.join(EffectKind)}.")
     ] = None,
-    customer: Annotated[str | None, typer.Option(help="Only of the customer whose address begins so.")] = None,
+    customer: Annotated[str | None, typer.Option(help="Only of the customer whose address begins like this.")] = None,
     since: options.Since = None,
     sort: Annotated[EffectSort, typer.Option(help="The order.")] = EffectSort.DUE,
     limit: options.Limit = 100,
@@ -77,7 +77,7 @@ def list_(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """List what is left to do, what is due first at the beginning, with the last error and (wide) what was seen.
+    """List what is left to do, in the order in which it is due, with the last error and (wide) the evidence.
 
     Example: supervisor effect list --state parked -o wide
     """

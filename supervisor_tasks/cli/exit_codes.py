@@ -13,14 +13,14 @@ class ExitCode(IntEnum):
     USAGE = 2
     UNREACHABLE = 3
     NOT_CONFIRMED = 4
-    INTERRUPTED = 130  # as a shell says of a program that SIGINT ended
+    INTERRUPTED = 130  # as a shell reports a program that SIGINT ended
 
 
 MEANINGS = {
     ExitCode.DONE: "done",
-    ExitCode.REFUSED: "refused: the message says what was found and what was expected (health, doctor, config check:"
+    ExitCode.REFUSED: "refused: the message shows what was found and what was expected (health, doctor, config check:"
     " something is wrong)",
-    ExitCode.USAGE: "wrong usage, or settings that cannot be worked with",
+    ExitCode.USAGE: "wrong usage, or settings that are wrong or missing",
     ExitCode.UNREACHABLE: "the ledger's database does not answer: try again",
     ExitCode.NOT_CONFIRMED: "not confirmed: nothing was changed",
     ExitCode.INTERRUPTED: "ended by Ctrl-C",
@@ -28,13 +28,13 @@ MEANINGS = {
 
 
 class CommandError(SupervisorError):
-    """What was asked for cannot be done."""
+    """The command cannot do what the operator asks for."""
 
     status = ExitCode.REFUSED
 
 
 class UnusableError(CommandError):
-    """The command line, or a setting, cannot be worked with."""
+    """The command line, or a setting, is wrong."""
 
     status = ExitCode.USAGE
 

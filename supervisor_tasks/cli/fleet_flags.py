@@ -30,12 +30,12 @@ ALIASES = {
     "NVIDIA_SMI": "NVIDIA_SMI_PATH",
     "BENCHMARK_INCLUDE_UNRESPONSIVE": "BENCHMARK_UNRESPONSIVE",
 }
-REPEATED = ("METASCHEDULER_LABELS", "BENCHMARK_ENV")  # given once for each entry; the variable has commas between
+REPEATED = ("METASCHEDULER_LABELS", "BENCHMARK_ENV")  # a flag for each entry; in the variable, commas between
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9._-]*)(?:=(.*))?", re.DOTALL)
 
 
 class FlagError(ValueError):
-    """The flags are wrong; each line of the message says what was found and what is expected."""
+    """The flags are wrong; each line of the message has what was found and what is expected."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ CLUSTER_NAME = "main"
 CHAIN_POLL_S = 1.0
 
 
-ABOUT = "Tell whether all goes on: exit status 0, or 1 with what is wrong; for probes."
+ABOUT = "Report whether the fleet is healthy: exit status 0, or 1 with what is wrong; for probes."
 EXAMPLE = "Example: supervisor health --json"
 
 

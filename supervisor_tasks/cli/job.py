@@ -63,7 +63,7 @@ def list_(
             help=f"Only in this state: {', '.join(State).lower()}; may be given several times.",
         ),
     ] = None,
-    customer: Annotated[str | None, typer.Option(help="Only of the customer whose address begins so.")] = None,
+    customer: Annotated[str | None, typer.Option(help="Only of the customer whose address begins like this.")] = None,
     since: options.Since = None,
     sort: Annotated[JobSort, typer.Option(help="The order.")] = JobSort.AGE,
     limit: options.Limit = 100,
@@ -96,7 +96,7 @@ def show(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Tell a job's whole story as a timeline: what happened, when, how long it took, what comes next; wide: with all details.
+    """Show a job's whole story as a timeline: what happened, when, how long it took, what comes next; wide: with all details.
 
     Example: supervisor job show slurm:1234
     """

@@ -32,17 +32,17 @@ JobName = Annotated[
 
 def retry(
     context: typer.Context,
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="All that is parked or fails of this job.")] = None,
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Only the effects of this job.")] = None,
     effect: Annotated[
         int | None, typer.Option(help="Only this effect; `supervisor effect list` has its number.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that is parked or fails, of all subjects.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All effects that are parked or fail.")] = False,
     reason: options.Reason = "",
     yes: options.Yes = False,
     output: options.Output = Format.TABLE,
     no_color: options.NoColor = False,
 ) -> None:
-    """Let what is parked, or fails again and again, start over at once.
+    """Try effects again at once that are parked, or that fail again and again.
 
     Example: supervisor job retry 0x7903 --reason "the login node is back"
     """
@@ -78,7 +78,7 @@ def cancel(context: typer.Context, job: JobName, reason: options.RequiredReason,
             " not, and after the end there is nothing to cancel"
         )
     if found.wants_cancel:
-        raise CommandError("found a job that is being cancelled already; `supervisor job show` tells how far it is")
+        raise CommandError("found a job that is being cancelled already; `supervisor job show` shows its progress")
     most = counted(found.limit_min, "minute")
     will = f"{found.job_id} ({found.state}) will be cancelled; the customer pays for what it has run, {most} at most"
     with cli.change("job cancel", found.job_id, will, yes=yes, reason=reason):
@@ -93,10 +93,12 @@ def settle(
     minutes: Annotated[int, typer.Option(min=0, help="The minutes that the customer pays for.")],
     reason: Annotated[str, typer.Option(help="Why; the customer reads it.")],
     exit_status: Annotated[int, typer.Option(min=0, help="The raw status of wait(2).")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Also what looks absurd.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also minutes above the limit, or without a SLURM id.")
+    ] = False,
     yes: options.Yes = False,
 ) -> None:
-    """End a job as you say: the end is reported to the contract, and SLURM cancels what it holds of the job.
+    """End a job with this outcome: workers report it to the contract, and SLURM cancels what it has of the job.
 
     Example: supervisor job settle 0x7903 --status FAILED --minutes 7 --reason "node lost"
     """
@@ -136,7 +138,7 @@ def _refuse_absurd(cli: CliContext, job: Job, outcome: Outcome, force: bool) -> 
 
 
 def resubmit(context: typer.Context, job: JobName, reason: options.RequiredReason, yes: options.Yes = False) -> None:
-    """Submit a job again whose submission was cut off and is parked, as you know that SLURM neither has nor had it.
+    """Submit a job again whose submission was cut off and is parked, if you know that SLURM neither has nor had it.
 
     Example: supervisor job resubmit 0x7903 --reason "slurmctld.log has no trace of it"
     """
@@ -214,7 +216,7 @@ def adopt(
     with cli.change("job adopt", chosen, will, yes=yes, reason=reason):
         others.take_over(bytes.fromhex(chosen))
         cli.sweeps.ask(f"the instance tag {chosen} was adopted")
-    typer.echo(f"{number} will be taken in by the next sweep; `supervisor sweep show` tells what came of it")
+    typer.echo(f"{number} will be taken in by the next sweep; `supervisor sweep show` shows the result")
 
 
 def _require_dead(cli: CliContext, tag: bytes, yes_it_is_dead: bool) -> None:

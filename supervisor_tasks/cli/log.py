@@ -30,9 +30,13 @@ app = options.single()
 @app.command()
 def log(
     context: typer.Context,
-    who: Annotated[str, typer.Option("--operator", help="Only of operators whose user@host begins so.")] = "",
-    command: Annotated[str, typer.Option("--command", help="Only of commands that begin so, such as claims.")] = "",
-    subject: Annotated[str, typer.Option("--subject", help="Only of what begins so, such as a job's id.")] = "",
+    who: Annotated[str, typer.Option("--operator", help="Only of operators whose user@host begins like this.")] = "",
+    command: Annotated[
+        str, typer.Option("--command", help="Only of commands that begin like this, such as claims.")
+    ] = "",
+    subject: Annotated[
+        str, typer.Option("--subject", help="Only of subjects that begin like this, such as a job's id.")
+    ] = "",
     since: options.Since = None,
     limit: options.Limit = 50,
     output: options.Output = Format.TABLE,

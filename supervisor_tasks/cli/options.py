@@ -33,7 +33,7 @@ Watch = Annotated[
     float | None,
     typer.Option("-w", "--watch", min=0.2, metavar="SECONDS", help="Show it again every SECONDS, until Ctrl-C."),
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Show so many rows at most.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Show this many rows at most.")]
 Since = Annotated[
     str | None, typer.Option("--since", metavar="AGE", help="Only what is younger: 90s, 15m, 2h, 3d or 1w.")
 ]

@@ -106,7 +106,7 @@ def show_provider(
 
 
 def facts_of(decision: Mapping[str, Any], stands: ProviderStanding) -> dict[str, str | Cell]:
-    """Return the values that the provider has only once."""
+    """Return the lines about the provider."""
     asked = ", ".join(f"{what} ({why})" for what, why in stands.asked.items())
     return {
         "address": decision["address"],
@@ -161,7 +161,7 @@ def _lines(offer: Mapping[str, Any] | None) -> dict[str, str]:
 
 @app.command()
 def register(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Register now what is offered: unmeasured, and also what the grid has turned down before.
+    """Register the offer now, even if it is not measured, or if the grid has turned it down before.
 
     Example: supervisor provider register --reason "new prices"
     """
@@ -185,7 +185,7 @@ def _offered(cli: CliContext) -> str:
 
 @app.command()
 def measure(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Have the benchmarks run, now or after the run that is under way, and what they find registered.
+    """Have the benchmarks run, now or after the run that is under way, and have their results registered.
 
     Example: supervisor provider measure --reason "new switches"
     """
@@ -206,7 +206,7 @@ def measure(context: typer.Context, reason: options.Reason = "", yes: options.Ye
 def _ask(cli: CliContext, verb: str, what: Fact[str], will: str, yes: bool, reason: str) -> None:
     with cli.change(f"provider {verb}", "provider", will, yes=yes, reason=reason):
         Registrations(cli.ledger.facts).ask(what, reason or "the operator")
-    typer.echo("asked; `supervisor provider show` tells what comes of it")
+    typer.echo("asked; `supervisor provider show` shows the result")
 
 
 COMMANDS = {"provider": app}

@@ -2,8 +2,8 @@
 
 systemd before 254 (Debian 12) starts a unit again after RestartSec, the same each time. So a process of a unit waits itself,
 before it begins: with RestartSec=2 a start follows an end after 2, 4, 8, 16, 32 and then 60 s. A file in RUNTIME_DIRECTORY
-has the count; systemd keeps that folder over restarts and removes it with `systemctl stop`. Where the folder is not named,
-such as in containers, which have a backoff of their own, no process waits.
+has the count; systemd keeps that folder over restarts, and `systemctl stop` removes it. Without that variable no process
+waits: containers have a backoff of their own.
 """
 
 import json

@@ -70,7 +70,7 @@ PROCESSES = {
 
 ABOUT = """Run one process of the fleet, with OPTIONS of its own.
 
-It takes the place of this one, and gets signals itself. It ends with status 2
+It replaces this process, and gets signals itself. It ends with status 2
 if a variable of its servers (DATABASE_URL, BROKER_URL) is not set, unless
 --embedded is among the OPTIONS: then it starts, or joins, those in STATE_DIR."""
 WHOLE = """Without PROCESS: worker, beat, callbacks, flower and metrics of one cluster as
@@ -94,7 +94,7 @@ def main(words: Sequence[str]) -> NoReturn:
         allow_abbrev=False,
     )
     parser.add_argument("process", choices=PROCESSES, metavar="PROCESS", help="The process; see below.")
-    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="OPTIONS", help="Given to the process.")
+    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="OPTIONS", help="For the process.")
     given = parser.parse_args(words)
     become(given.process, given.options)
 

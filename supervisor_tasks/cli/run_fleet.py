@@ -1,7 +1,7 @@
 """`supervisor run --flag value ...`: the whole fleet of one cluster as child processes, their logs merged into one.
 
-For a small site: one unit of systemd that once started the Go program starts this. A child that ends is started again.
-It gets only the keys that it works with. The children end with this process, however it ends.
+For a small site: the systemd unit that started the Go program can start this instead. A child that ends is started
+again. Each child gets only the keys that it works with. The children end with this process, however it ends.
 """
 
 import ctypes

@@ -49,7 +49,7 @@ def status(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show how it stands: health, jobs, what is left to do, alarms, the wallet; wide: also the periodic work.
+    """Show the cluster's state: health, jobs, what is left to do, alarms, the wallet; wide: also the periodic work.
 
     Example: supervisor status --watch 2
     """

@@ -76,7 +76,7 @@ app = options.noun("Compare ledger, contract and SLURM, and see what was found a
 @app.command()
 def run(
     context: typer.Context,
-    wait_s: Annotated[float, typer.Option(min=0, help="Wait so long for the report.")] = 120.0,
+    wait_s: Annotated[float, typer.Option(min=0, help="Wait this many seconds at most for the report.")] = 120.0,
     reason: options.Reason = "",
     yes: options.Yes = False,
     output: options.Output = Format.TABLE,

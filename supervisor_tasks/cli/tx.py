@@ -86,7 +86,7 @@ def list_(
     state: Annotated[TransactionState | None, typer.Option(case_sensitive=False, help="Only in this state.")] = None,
     customer: Annotated[
         str | None,
-        typer.Option(help="Only for jobs of the customer whose address begins so; without claims."),
+        typer.Option(help="Only for jobs of the customer whose address begins like this; without claims."),
     ] = None,
     since: options.Since = None,
     sort: Annotated[TransactionSort | None, typer.Option(help="The order.")] = None,
@@ -201,7 +201,7 @@ def bump(context: typer.Context, transaction: Name, reason: options.Reason = "",
 
 @app.command()
 def cancel(context: typer.Context, transaction: Name, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Have a transaction that waits replaced by one that does nothing; what it was for is written again with a later nonce.
+    """Have a transaction that waits replaced by one that does nothing; its purpose gets a new one with a later nonce.
 
     Example: supervisor tx cancel 42 --reason "it holds up all later ones"
     """
