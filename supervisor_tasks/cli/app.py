@@ -40,7 +40,7 @@ MODULES = {
 ABOUT = """See and steer the supervisor of the cluster CLUSTER_NAME, by its ledger at DATABASE_URL.
 
 Each command first prints, on standard error, which ledger it works with (cluster@host/database). A command that changes
-something first prints the change, and asks; --yes answers. `supervisor log` shows who changed what."""
+something first prints the change, and asks; --yes answers. `supervisor log` shows which operator changed what."""
 EXITS = "\n\n".join(f"{code.value}  {meaning}" for code, meaning in MEANINGS.items())
 EXAMPLE = "Example: supervisor job list --state RUNNING -o wide"
 
@@ -63,12 +63,12 @@ class Nouns(CommandGroup):
         return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the noun that is meant. For a word that is none, typer suggests those that it resembles."""
+        """Find the noun that the operator means. For an unknown word, typer suggests the nouns that it resembles."""
         self.commands: Any = dict.fromkeys(self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command, and end it with a status and a line on an error that the operator can do something about."""
+        """Run a command. On an error that the operator can mend, end it with a status and a line."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:

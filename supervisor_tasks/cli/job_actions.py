@@ -57,9 +57,8 @@ def retry(
     kinds = some_of(sorted({row["kind"] for row in found}), 8)
     number = counted(len(found), "effect") if effect is None else f"effect {effect}"
     will = f"{number} ({kinds or 'none'}) will be tried again at once"
-    subject = (
-        "all" if everything else found[0]["subject"]
-    )  # the job also for one effect, so that its story has the line
+    # For one effect, too, the subject is its job, so that the job's story has the line.
+    subject = "all" if everything else found[0]["subject"]
     with cli.change("job retry", subject, will, yes=yes, reason=reason):
         retried = cli.ledger.effects.retry(effect_id=effect, job_id=job_id)
     cli.shown.rows(RETRIED, [asdict(one) for one in retried], output, cli.overview.now())

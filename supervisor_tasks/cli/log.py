@@ -43,7 +43,7 @@ def log(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show who changed what, when and why, the latest first; an empty outcome: the command was cut off.
+    """Show what operators changed, when and why, the latest first; an empty outcome: the command was cut off.
 
     Example: supervisor log --since 1d --command claims
     """

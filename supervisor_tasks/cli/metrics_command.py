@@ -44,7 +44,9 @@ def metrics(
     warn_of_mistyped()
     address, url = listen or settings.metrics_address, running_database_url(settings)
     engine = open_engine(settings, connections=3, url=url)
-    overview = Overview(engine, cluster)  # also before the fleet has begun to work
+    overview = Overview(
+        engine, cluster
+    )  # and not cli.overview, which refuses a cluster before its fleet has begun to work
 
     def read() -> LedgerReading:
         summary = overview.snapshot()
@@ -56,10 +58,8 @@ def metrics(
     except (OSError, ValueError) as error:
         raise UnusableError(f"found {address!r}; expected host:port ({error})") from error
     ended = threading.Event()
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # the kernel drops signals without a handler for the first process of a container
+    # The kernel drops signals without a handler for the first process of a container.
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     guard_process()
     host = address.rpartition(":")[0] or "0.0.0.0"  # noqa: S104

@@ -47,7 +47,7 @@ def resume(context: typer.Context, reason: options.Reason = "", yes: options.Yes
 
 
 def _old_rows(cli: CliContext) -> str:
-    """Return what the deletion concerns, with the numbers of now."""
+    """Return which old rows the deletion concerns, and how many there are now."""
     days = cli.settings.retention_days
     old = Retention(cli.ledger.engine, cli.ledger.cluster, days).old()
     scripts = f"scripts of jobs that ended more than {counted(SCRIPTS_KEPT_DAYS, 'day')} ago (now {old.scripts})"

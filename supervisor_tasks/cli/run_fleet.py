@@ -41,7 +41,7 @@ PR_SET_PDEATHSIG = 1  # prctl(2)
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 30.0
 LASTED_S = 60.0  # a child that ran for so long was started well
-MAX_RESTARTS = 10  # of one child in a row; then the fleet ends, and its own supervisor decides
+MAX_RESTARTS = 10  # of one child in a row; then the fleet ends, and systemd or the container's runtime decides
 STOP_AFTER_S = 90.0  # a worker ends what it has begun
 OF_A_SIGNAL = 128
 

@@ -82,7 +82,7 @@ def run(
     output: options.Output = Format.TABLE,
     no_color: options.NoColor = False,
 ) -> None:
-    """Have a worker compare ledger, contract and SLURM now, and mend what differs; shows the report.
+    """Have a worker compare ledger, contract and SLURM now, and mend what differs; the command shows the report.
 
     Example: supervisor sweep run --yes
     """

@@ -4,7 +4,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 
 def target(cluster: str, url: str) -> str:
-    """Return where a command works, without the password: cluster@host/database."""
+    """Return which ledger it is, without the password: cluster@host/database."""
     parts = conninfo_to_dict(url.replace("postgresql+psycopg://", "postgresql://", 1))
     port = f":{parts['port']}" if "port" in parts else ""
     return f"{cluster}@{parts.get('host', 'localhost')}{port}/{parts.get('dbname', '')}"

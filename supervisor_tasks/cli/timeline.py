@@ -1,7 +1,7 @@
 """A job's story as a timeline: what happened, when, which side did it, how long after, and what comes next. Pure.
 
-The ledger stores events, callbacks, effects and transactions (Overview.timeline). Each becomes one line, and equal lines that
-follow each other become one.
+The ledger stores events, callbacks, effects, transactions and operators' commands (Overview.timeline). Each becomes one line,
+and equal lines that follow each other become one.
 """
 
 import os

@@ -55,7 +55,7 @@ def listed(details: Mapping[str, Any]) -> str:
 
 
 def cut_ids(text: str) -> str:
-    """Shorten ids of jobs and hashes to the beginning by which commands know them."""
+    """Shorten ids of jobs and hashes to a beginning that commands accept."""
     return LONG_HEX.sub(lambda found: found[0][:LEAST_ID], text)
 
 
