@@ -20,7 +20,7 @@ from supervisor_tasks.chain.contract import ChainEvent
 from supervisor_tasks.chain.subscription import Subscription
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
-from supervisor_tasks.jobs.claim import look
+from supervisor_tasks.jobs.claim import anything_to_claim
 from supervisor_tasks.jobs.events import ChainStatusObserved
 
 log = structlog.get_logger()
@@ -180,7 +180,7 @@ class NewBlocks:
             self._head = head
         if not self._may_be_new(head):
             return
-        self._found = look(self._context, head if head >= 0 else None)
+        self._found = anything_to_claim(self._context, head if head >= 0 else None)
         self._looked_s = time.monotonic()
         if self._found:
             self.wake("claim")

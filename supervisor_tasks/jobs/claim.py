@@ -33,7 +33,7 @@ CALLS = {"claim": CLAIM, "claim-cancelling": CLAIM_CANCELLING, "claim-top-up": C
 MORE_GAS = 20_000  # more than the next claim needs: the claims behind it may have longer definitions
 
 
-def look(context: WorkerContext, head: int | None = None) -> bool:
+def anything_to_claim(context: WorkerContext, head: int | None = None) -> bool:
     """Whether the contract has anything for us. Stores our permissions, how many jobs wait to be claimed, and the chain's
     head if it is known; calls the operator when the chain or the wallet has a problem. Raises RpcUnavailableError or
     LedgerUnavailableError (a retry helps), or WrongChainError.

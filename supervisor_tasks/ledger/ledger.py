@@ -122,19 +122,15 @@ class Ledger:
             before = self._lock(connection, changes)
             if held:
                 self.effects.require_held(connection, held)
-            after, happened, wanted = _apply_changes(before, changes)
+            after, happened, wanted = _advance_all(before, changes)
             changed = [job for job_id, job in after.items() if before.get(job_id) != job]
             self._store(connection, changed)
             self._store_scripts(connection, before, after, happened)
             self.counters.count(connection, before, after, happened)
             self.journal.write(connection, happened)
-            done = [(change.done, change.failure_reason) for change in changes if change.done is not None]
-            again = self.effects.end(connection, done, wanted)
-            opened = self.effects.open(connection, wanted)
-            self.effects.close_obsolete(connection, changed)
+            due_soon = self._update_effects(connection, changes, wanted, changed)
             if also is not None:
                 also(connection)
-        due_soon = [effect for effect in (*again, *opened) if effect.due_in_s <= COUNTDOWN_S]
         if due_soon:
             self.effects.wake(due_soon)
         ended = _newly_ended(before, after)
@@ -149,6 +145,18 @@ class Ledger:
             connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(cluster_lock(self.cluster, "claims")))))
         given = {"cluster": self.cluster, "job_ids": sorted({change.job_id for change in changes})}
         return {JobId(row["job_id"]): job_from_row(row) for row in connection.execute(_LOCK_JOBS, given).mappings()}
+
+    def _update_effects(
+        self, connection: Connection, changes: Sequence[JobChange], wanted: EffectRequests, changed: Sequence[Job]
+    ) -> list[OpenEffect]:
+        """End the effects that were carried out, open those that follow, and close those without a purpose. Returns
+        those that are due now or in a moment.
+        """
+        done = [(change.done, change.failure_reason) for change in changes if change.done is not None]
+        still_open = self.effects.end(connection, done, wanted)
+        opened = self.effects.open(connection, wanted)
+        self.effects.close_obsolete(connection, changed)
+        return [effect for effect in (*still_open, *opened) if effect.due_in_s <= COUNTDOWN_S]
 
     def _store(self, connection: Connection, changed: Sequence[Job]) -> None:
         if changed:
@@ -237,10 +245,12 @@ def _worked_on(changes: Sequence[JobChange], after: Jobs) -> list[Job]:
     return [job for job_id, job in after.items() if job_id in job_ids]
 
 
-def _apply_changes(
+def _advance_all(
     before: Jobs, changes: Sequence[JobChange]
 ) -> tuple[dict[JobId, Job], list[tuple[Job, Event]], EffectRequests]:
-    """Apply the changes to the jobs. Returns the jobs afterwards, the events to journal, and the wanted effects."""
+    """Advance each job by its event (`advance`). Returns the jobs afterwards, the events to journal, and the wanted
+    effects.
+    """
     after, happened, wanted = dict(before), [], EffectRequests()
     for change in changes:
         old = after.get(change.job_id)

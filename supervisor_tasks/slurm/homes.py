@@ -112,7 +112,7 @@ def home_seen(answer: CommandAnswer, delimiter: str, user: str) -> Home:
     account = _account(facts)
     if account is None or facts[-1] != "whole":
         shown = answer.stderr[:200]
-        raise TransientError(f"the login node does not tell the home of {user} (status {answer.status}): {shown!r}")
+        raise TransientError(f"the login node does not show the home of {user} (status {answer.status}): {shown!r}")
     return Home(
         uid=int(account[1]),
         first_of_number=account[2],

@@ -135,8 +135,7 @@ class Wallet:
         that was signed is lost: the tracker sends it again.
         """
         with self.exclusive():
-            wanted = self.missing([write.intent for write in writes])
-            asked = [write for write in writes if write.intent in wanted]
+            asked = self._new_writes(writes)
             if not asked:
                 return 0
             state = self.fetch_account_state()
@@ -151,15 +150,20 @@ class Wallet:
         if len(paid) < len(new):
             self.alarm_of_empty(state.balance_wei, needed_wei)
             raise WalletEmptyError(state.balance_wei, needed_wei)
-        self._require_affordable(asked, state)
+        self._require_none_too_dear(asked, state)
         return len(new)
+
+    def _new_writes(self, writes: Sequence[Write]) -> list[Write]:
+        """The writes whose intent has no open or mined transaction."""
+        missing = self.missing([write.intent for write in writes])
+        return [write for write in writes if write.intent in missing]
 
     def _watch_nonces(self, known: int | None, state: AccountState) -> None:
         """Call the operator if nonces are mined that the ledger has not signed."""
         if known is not None and state.mined_nonces > known:
             self.alarm_of_foreign(nonces=f"{known} to {state.mined_nonces - 1}")
 
-    def _require_affordable(self, writes: Sequence[Write], state: AccountState) -> None:
+    def _require_none_too_dear(self, writes: Sequence[Write], state: AccountState) -> None:
         """Raises TooDearError for the first write that costs more than the bound."""
         for write in writes:
             if self._too_dear(write, state.market):

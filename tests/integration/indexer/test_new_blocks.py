@@ -22,7 +22,7 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.chain.contract import CLAIM
 from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.indexer.new_blocks import PAUSE_S, QUIET_S, NewBlocks
-from supervisor_tasks.jobs.claim import look
+from supervisor_tasks.jobs.claim import anything_to_claim
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.status_queries import Overview
@@ -152,18 +152,18 @@ def test_look__at_a_new_head__is_in_the_ledger_without_a_statement_of_its_own(
 
 
 def test_look__that_finds_nothing_new__asks_the_ledger_only_what_it_needs(fleet: ChainHarness, engine: Engine) -> None:
-    look(fleet.site)  # leaves its ticks, and what the contract permits
+    anything_to_claim(fleet.site)  # leaves its ticks, and what the contract permits
     statements = list[str]()
     event.listen(engine, "before_cursor_execute", lambda *about: statements.append(about[2]))
-    assert not look(fleet.site)
+    assert not anything_to_claim(fleet.site)
     asked = [statement for statement in statements if "INTO periodic_runs" not in statement]  # a tick a second
     assert len(asked) == 3, asked  # for the alarms, what is open, the facts
 
 
 def test_alarm_that_is_on__is_over_at_the_next_look(fleet: ChainHarness) -> None:
-    look(fleet.site)
+    anything_to_claim(fleet.site)
     fleet.site.ledger.alarms.on(AlarmName.CONTRACT_RETIRED)
-    look(fleet.site)
+    anything_to_claim(fleet.site)
     assert fleet.site.ledger.alarms.all() == []
 
 

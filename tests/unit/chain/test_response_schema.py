@@ -115,7 +115,7 @@ def test_happened__in_another_order__is_the_same() -> None:
 
 @pytest.mark.parametrize("name", ["blockHash", "transactionHash"])
 def test_log__hash_in_upper_case__does_not_fit(name: str) -> None:
-    assert not is_receipt(receipt(logs=[log(**{name: "0x" + "A" * 64})]))
+    assert not is_receipt(receipt(logs=[log() | {name: "0x" + "A" * 64}]))
     assert not is_receipt(receipt(**{name: "0x" + "A" * 64}))
 
 

@@ -44,7 +44,7 @@ def test_home_seen__look_that_took_too_long__next_home_is_not_told() -> None:
     answer = CommandAnswer(0, f"{MARK}{USERS[0]} status 124\n", "")
     with pytest.raises(SlowHomeError):
         home_seen(answer, MARK, USERS[0])
-    with pytest.raises(TransientError, match="does not tell the home") as refused:
+    with pytest.raises(TransientError, match="does not show the home") as refused:
         home_seen(answer, MARK, USERS[1])
     assert not isinstance(refused.value, SlowHomeError)
 
