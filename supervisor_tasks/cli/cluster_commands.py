@@ -14,7 +14,7 @@ from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.ledger import operator_actions
-from supervisor_tasks.ledger.alarms import Switch
+from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_hold_of_sweep
 from supervisor_tasks.ledger.clusters import known_clusters, summary
 from supervisor_tasks.ledger.facts import SLURM_CLUSTER, SLURM_MIN_JOB_AGE, UNEXPECTED_CLUSTER
 
@@ -136,9 +136,16 @@ def accept(context: typer.Context, reason: options.Reason = "", yes: options.Yes
     """
     cli = cli_context(context)
     expected, unexpected = cli.ledger.facts.get(SLURM_CLUSTER), cli.ledger.facts.get(UNEXPECTED_CLUSTER)
-    paused = cli.ledger.switches.is_set(Switch.SUBMISSIONS_PAUSED)
-    if unexpected is None and not paused:
-        raise CommandError("found no other SLURM, and submissions are not held; there is nothing to accept")
+    held_for = cli.ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
+    raised = {alarm.name for alarm in cli.ledger.alarms.all()}
+    has_lost_state = AlarmName.SLURM_STATE_LOST in raised or is_hold_of_sweep(held_for)
+    if unexpected is None and not has_lost_state:
+        paused = (
+            f"; an operator has paused submissions ({held_for}): `supervisor submissions resume`" if held_for else ""
+        )
+        raise CommandError(
+            f"found no other SLURM, and none that has lost its state; there is nothing to accept{paused}"
+        )
     jobs = cli.overview.snapshot().jobs
     in_slurm = counted(sum(number for state, number in jobs.items() if state in ("QUEUED", "RUNNING")), "job")
     if unexpected is not None:

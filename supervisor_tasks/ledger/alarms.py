@@ -63,6 +63,16 @@ class Switch(StrEnum):
     """No job is claimed, and none is submitted to SLURM."""
 
 
+STATE_LOST = "SLURM does not know"  # the reason of a hold that a sweep has set begins like this
+
+
+def is_hold_of_sweep(reason: str | None) -> bool:
+    """Whether a sweep has paused submissions with this reason, because SLURM lost its state. A sweep ends such a pause,
+    and so does `supervisor cluster accept`; any other one is an operator's.
+    """
+    return reason is not None and reason.startswith(STATE_LOST)
+
+
 @dataclass(frozen=True, slots=True)
 class Alarm:
     """An alarm that is on, with its details."""

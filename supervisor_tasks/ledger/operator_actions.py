@@ -6,7 +6,7 @@ from collections.abc import Collection
 from supervisor_tasks.jobs.events import OperatorAbandonedEffect, SlurmJobMissing
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.ledger import outbox_sql
-from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_hold_of_sweep
 from supervisor_tasks.ledger.facts import SLURM_ACCEPTED, SLURM_CLUSTER, TRANSACTION_REQUESTS, UNEXPECTED_CLUSTER
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 
@@ -54,13 +54,17 @@ def request_of_transaction(ledger: Ledger, transaction_id: int, what: str) -> No
 
 
 def accept_slurm(ledger: Ledger) -> None:
-    """Accept the SLURM cluster that was found. Jobs that it has forgotten up to now are lost, and submissions go on."""
+    """Accept the SLURM cluster that was found. Jobs that it has forgotten up to now are lost, and submissions go on,
+    unless an operator has paused them.
+    """
     found_cluster = ledger.facts.get(UNEXPECTED_CLUSTER)
     if found_cluster is not None:
         ledger.facts.set(SLURM_CLUSTER, found_cluster)
         ledger.facts.clear_if(UNEXPECTED_CLUSTER, found_cluster)
     ledger.facts.set(SLURM_ACCEPTED, secrets.token_hex(8))  # a new value each time: the age of the fact is what counts
-    ledger.switches.unset(Switch.SUBMISSIONS_PAUSED)
+    held_for = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
+    if is_hold_of_sweep(held_for):
+        ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, held_for)
     for alarm in (AlarmName.SLURM_CLUSTER_MISMATCH, AlarmName.SLURM_STATE_LOST):
         ledger.alarms.off(alarm)
     ledger.sweeps.ask(ACCEPTED)

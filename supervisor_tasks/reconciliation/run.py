@@ -17,7 +17,7 @@ from supervisor_tasks.errors import SupervisorError, TransientError
 from supervisor_tasks.jobs.events import stored_name
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import JobId, SlurmId
-from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.alarms import STATE_LOST, AlarmName, Switch, is_hold_of_sweep
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
@@ -45,7 +45,6 @@ SHOWN_REFUSED = 5  # in a line of the log
 MAX_FINDINGS = 200  # findings in a report
 SHOWN_JOBS = 20  # in an alarm
 RUN_AGAIN = "jobs were requeued after the end that was billed, and are cancelled; plugins/job_submit.lua prevents that"
-FORGOT = "SLURM does not know"  # the reason of a sweep's hold begins like this
 IN_THE_LOG = ("why", "jobs", "slurm_jobs", "found", "unseen", "seconds")
 
 
@@ -209,7 +208,7 @@ def _hold(ledger: Ledger, snapshot: Snapshot) -> None:
     """Hold submissions to a SLURM that has lost its state, until the state is back or the operator accepts the loss."""
     held_for = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
     if snapshot.slurm_lost_state:
-        reason = f"{FORGOT} {len(snapshot.forgotten)} jobs that it had saved"
+        reason = f"{STATE_LOST} {len(snapshot.forgotten)} jobs that it had saved"
         if held_for is None:
             ledger.switches.set(Switch.SUBMISSIONS_PAUSED, reason)
         advice = "look at slurmctld's StateSaveLocation; if what it has forgotten is lost, `supervisor cluster accept`"
@@ -221,16 +220,9 @@ def _hold(ledger: Ledger, snapshot: Snapshot) -> None:
             advice=advice,
         )
     elif snapshot.knows_all_it_had_saved:
-        if lifts(held_for):
+        if is_hold_of_sweep(held_for):
             ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, held_for)  # a hold that the operator sets meanwhile stays
         ledger.alarms.off(AlarmName.SLURM_STATE_LOST)
-
-
-def lifts(held_for: str | None) -> bool:
-    """Whether a sweep may end a hold with that reason: one that a sweep has set, also if that sweep was killed
-    afterwards.
-    """
-    return held_for is not None and held_for.startswith(FORGOT)
 
 
 def _wake(context: WorkerContext, report: ReconciliationReport) -> None:

@@ -47,7 +47,7 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.exclusive_run import park
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, Outcome, SlurmId, State
-from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.alarms import STATE_LOST, AlarmName, Switch
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import REWIND, SWEEP_REQUESTED, TRANSACTION_REQUESTS
@@ -916,11 +916,21 @@ def test_resume__paused_by_operator_or_by_fleet__only_the_operators_pause_ends(r
     assert ledger.switches.reason(Switch.SUBMISSIONS_PAUSED) == "upgrade"
     run("submissions", "resume", "--yes")
     assert not ledger.switches.is_set(Switch.SUBMISSIONS_PAUSED)
-    ledger.switches.set(Switch.SUBMISSIONS_PAUSED, "SLURM has forgotten")
+    ledger.switches.set(Switch.SUBMISSIONS_PAUSED, f"{STATE_LOST} 2 jobs")
     ledger.alarms.on(AlarmName.SLURM_STATE_LOST)
     assert "cluster accept" in run("submissions", "resume", "--yes", status=1).stderr
     run("cluster", "accept", "--yes")
     assert not ledger.switches.is_set(Switch.SUBMISSIONS_PAUSED)
+
+
+def test_accept__operator_has_paused_submissions__leaves_that_pause(run: Run, ledger: Ledger) -> None:
+    run("submissions", "pause", "--reason", "upgrade", "--yes")
+    assert "submissions resume" in run("cluster", "accept", "--yes", status=1).stderr
+    assert ledger.switches.reason(Switch.SUBMISSIONS_PAUSED) == "upgrade"
+    ledger.alarms.on(AlarmName.SLURM_STATE_LOST)  # SLURM loses its state meanwhile
+    run("cluster", "accept", "--yes")
+    assert AlarmName.SLURM_STATE_LOST not in {alarm.name for alarm in ledger.alarms.all()}
+    assert ledger.switches.reason(Switch.SUBMISSIONS_PAUSED) == "upgrade"
 
 
 def test_tx_show__by_number_or_hash__has_all_signatures(
