@@ -5,6 +5,7 @@ Without a process, or with flags in its place, it runs the whole fleet of one cl
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -176,18 +177,27 @@ def _own_options(process: str, options: Sequence[str], given: Mapping[str, str])
 
 def _node_name(options: Sequence[str], given: Mapping[str, str]) -> list[str]:
     """Name a worker after its cluster and queues. Clusters share a broker, and Flower takes workers of one name for one."""
-    if any(option.split("=")[0] in ("-n", "--hostname") for option in options):
+    words = _words(options)
+    if "-n" in words or "--hostname" in words:
         return []
     cluster = given.get("CLUSTER_NAME") or "main"
-    queues = "-".join(_queues(options)) or "worker"
+    queues = "-".join(_queues(words)) or "worker"
     return ["--hostname", f"{cluster}-{queues}@%h"]
 
 
-def _queues(options: Sequence[str]) -> list[str]:
-    """Return the queues that -Q or --queues names, without the cluster before their point."""
+def _words(options: Sequence[str]) -> list[str]:
+    """Split options from values that are joined to them: `--queues=chain`, `-Q=chain`, `-Qchain`."""
     words = list[str]()
     for option in options:
-        words += option.split("=", 1)
+        if re.match("-[nQ][^=]", option):
+            words += [option[:2], option[2:]]
+        else:
+            words += option.split("=", 1)
+    return words
+
+
+def _queues(words: Sequence[str]) -> list[str]:
+    """Return the queues that -Q or --queues names, without the cluster before their point."""
     queues = list[str]()
     for word, next_word in pairwise(words):
         if word in ("-Q", "--queues"):

@@ -206,7 +206,7 @@ def ended_on(body: Mapping[str, Any], slurm_ids: Collection[SlurmId]) -> dict[Sl
     ended = dict[SlurmId, EndedOn]()
     for job in _objects(body, "jobs"):
         if job.get("job_id") in slurm_ids:
-            ended[SlurmId(job["job_id"])] = EndedOn(_text(job, "batch_host"), int(job.get("end_time") or 0))
+            ended[SlurmId(job["job_id"])] = EndedOn(_text(job, "batch_host"), _time_s(job, "end_time", body))
     return ended
 
 
@@ -217,8 +217,16 @@ def drained_s(body: Mapping[str, Any]) -> dict[str, int]:
     drained = dict[str, int]()
     for node in _objects(body, "nodes"):
         if node.get("reason") == DRAIN_REASON:
-            drained[str(node.get("name"))] = int(node.get("reason_changed_at") or 0)
+            drained[str(node.get("name"))] = _time_s(node, "reason_changed_at", body)
     return drained
+
+
+def _time_s(entry: Mapping[str, Any], name: str, body: Mapping[str, Any]) -> int:
+    """The Unix time in a field; 0 if it is not set. Raises SlurmUnavailableError."""
+    try:
+        return int(entry.get(name) or 0)
+    except (TypeError, ValueError) as error:
+        raise _unreadable(f"a time in {name}", body) from error
 
 
 def _partition(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -79,8 +79,13 @@ def size_of(
 
 
 def request_of(job: Mapping[str, Any]) -> Size:
-    """Make the size of a request from the job's entry in `squeue --json`, without limit and partition."""
-    amounts = tres_amounts(job["tres_req_str"])
+    """Make the size of a request from the job's entry in `squeue --json`, without limit and partition. Raises KeyError,
+    TypeError or ValueError if the entry is another one.
+    """
+    tres = job["tres_req_str"]
+    if not isinstance(tres, str):
+        raise TypeError(f"found {tres!r} as the requested TRES; expected a text")
+    amounts = tres_amounts(tres)
     nodes = _whole(amounts.get("node"))
     gpus_per = [str(job.get(f"tres_per_{what}") or "") for what in ("job", "node", "task", "socket")]
     return Size(

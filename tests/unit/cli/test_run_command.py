@@ -18,6 +18,8 @@ from supervisor_tasks.cli.run_command import PROCESSES, command, missing_servers
         ([], "west-worker@%h"),
         (["-Q", "west.chain"], "west-chain@%h"),
         (["--queues=west.slurm,west.benchmark"], "west-slurm-benchmark@%h"),
+        (["-Qwest.chain"], "west-chain@%h"),
+        (["-Q=west.chain"], "west-chain@%h"),
     ],
 )
 def test_command__a_worker__is_named_after_its_cluster_and_queues(
@@ -29,7 +31,9 @@ def test_command__a_worker__is_named_after_its_cluster_and_queues(
     assert argv[-len(options) :] == options or not options
 
 
-@pytest.mark.parametrize("options", [["-n", "mine@%h"], ["--hostname", "mine@%h"], ["--hostname=mine@%h"]])
+@pytest.mark.parametrize(
+    "options", [["-n", "mine@%h"], ["--hostname", "mine@%h"], ["--hostname=mine@%h"], ["-nmine@%h"]]
+)
 def test_command__a_worker_with_a_name__keeps_it(options: list[str]) -> None:
     assert sum(word.startswith(("-n", "--hostname")) for word in command("worker", options)) == 1
 

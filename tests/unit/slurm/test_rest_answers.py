@@ -6,13 +6,17 @@ from functools import partial
 import pytest
 
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
+from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.hardware import SlurmNode
+from supervisor_tasks.slurm.not_started import DRAIN_REASON
 from supervisor_tasks.slurm.parsers import QuestionRefusedError, SlurmRejectedError, SlurmUnavailableError
 from supervisor_tasks.slurm.rest_answers import (
     RestAnswer,
     clock_s,
     counting_since_s,
+    drained_s,
+    ended_on,
     identity,
     jobs_listed,
     partition_hardware,
@@ -184,3 +188,11 @@ def test_counting_since__first_second_of_a_slurmctld__is_not_known_yet() -> None
     body = {"statistics": {**answer("diag").body["statistics"], "req_time_start": 0}}
     with pytest.raises(SlurmUnavailableError, match="just started"):
         counting_since_s(body)
+
+
+@pytest.mark.parametrize("time", ["soon", [1]])
+def test_times__no_number__count_as_no_answer(time: object) -> None:
+    with pytest.raises(SlurmUnavailableError):
+        ended_on({"jobs": [{"job_id": 1, "batch_host": "node1", "end_time": time}]}, [SlurmId(1)])
+    with pytest.raises(SlurmUnavailableError):
+        drained_s({"nodes": [{"name": "node1", "reason": DRAIN_REASON, "reason_changed_at": time}]})

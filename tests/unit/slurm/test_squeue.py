@@ -1,5 +1,6 @@
 """All jobs in one question: what owners write forges nothing."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
-from supervisor_tasks.slurm.squeue import FIELDS, listed_jobs, squeue_all, squeue_by_id, squeue_format
+from supervisor_tasks.slurm.squeue import FIELDS, listed_jobs, requests, squeue_all, squeue_by_id, squeue_format
 from tests.support.slurm_samples import squeue_sample
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
@@ -135,3 +136,10 @@ def test_squeue_all__the_mark_is_not_in_the_command_line() -> None:
     assert not [word for word in words if DELIMITER in word]
     assert squeue_format(DELIMITER).decode().count(DELIMITER) == len(FIELDS)
     assert squeue_by_id("/usr/bin/squeue", "1,2")[-4:] == ["--noheader", "--all", "--states=all", "--jobs=1,2"]
+
+
+@pytest.mark.parametrize("tres", [None, 7, []])
+def test_requests__tres_is_no_text__is_no_answer(tres: object) -> None:
+    shown = json.dumps({"jobs": [{"job_id": 7, "tres_req_str": tres}]})
+    with pytest.raises(SlurmUnavailableError, match="requested TRES"):
+        requests(CommandAnswer(0, shown, ""), [SlurmId(7)])
