@@ -1,6 +1,6 @@
-"""`make chaos`: processes die where the world changes; then every fault under a load of jobs, and what else takes minutes.
+"""`make chaos`: kills processes where they change the world; then runs the long tests, such as each fault under a load.
 
-Each line says how far it is. It goes on after a failure, and ends with all that was found and how to repeat it.
+Each line shows the progress. It goes on after a failure. The summary at the end lists all failures with their seeds.
 """
 
 import argparse
@@ -13,18 +13,18 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.crash_series import run_all, say
+from tests.chaos.crash_series import run_all, show
 from tests.chaos.crashes import PLACES, plan
 
 REPOSITORY = Path(__file__).parents[2]
 BUILT = REPOSITORY / "build" / "chaos"
 RUNS = 200
-AT_ONCE = "2"  # files of long tests; most of them wait most of the time
+PARALLEL_FILES = "2"  # of long tests; most of them wait most of the time
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """One long test: its outcome in a word, the seconds that it took, and its error's first line."""
+class LongTest:
+    """The result of one long test: its outcome in a word, the seconds that it took, and the first line of its error."""
 
     name: str
     outcome: str
@@ -32,50 +32,54 @@ class Proof:
     error: str = ""
 
     def __str__(self) -> str:
-        more = f": {self.error}" if self.error else ""
-        return f"{self.outcome:<8}{self.took_s:7.0f} s  {self.name}{more}"
+        error = f": {self.error}" if self.error else ""
+        return f"{self.outcome:<8}{self.took_s:7.0f} s  {self.name}{error}"
 
 
 def main() -> None:
-    """Run what was asked for, and end with status 1 if anything is wrong."""
+    """Run what the options select, and end with status 1 if anything fails."""
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
     parser.add_argument(
-        "--runs", type=int, help=f"so many crash runs and nothing else; all is {RUNS} and the long half"
+        "--runs",
+        type=int,
+        help=f"number of crash runs, and no long tests (default: {RUNS}, then all long tests)",
     )
-    parser.add_argument("--seed", type=int, help="of the first crash run; the next ones count up")
-    parser.add_argument("--point", choices=PLACES, help="die at this place only")
     parser.add_argument(
-        "--long", metavar="WORDS", help="only the long tests that pytest -k takes for these words; all: ''"
+        "--seed",
+        type=int,
+        help="seed of the first crash run; the next runs count up; no long tests",
+    )
+    parser.add_argument("--point", choices=PLACES, help="kill at this place only; no long tests")
+    parser.add_argument(
+        "--long", metavar="WORDS", help="run only the long tests that pytest -k selects by these words; '' selects all"
     )
     options = parser.parse_args()
     crashes_only = any(given is not None for given in (options.runs, options.seed, options.point))
     lines: list[str] = []
-    right = True
+    passed = True
     if options.long is None:
-        right, told = crash(options.runs or RUNS, options.seed, options.point)
-        lines += told
+        passed, summary = crash_runs(options.runs or RUNS, options.seed, options.point)
+        lines += summary
     if not crashes_only:
-        proofs = long_half(options.long or "")
-        right = right and bool(proofs) and all(proof.outcome == "passed" for proof in proofs)
-        lines += [f"long tests: {len(proofs)}, {sum(p.outcome == 'passed' for p in proofs)} of them passed"]
-        lines += [f"    {proof}" for proof in proofs]
-    say("\n".join(["", *lines, "", "ALL RIGHT" if right else "SOMETHING IS WRONG"]))
-    sys.exit(0 if right else 1)
+        tests = long_tests(options.long or "")
+        passed = passed and bool(tests) and all(test.outcome == "passed" for test in tests)
+        lines += [f"long tests: {len(tests)}, {sum(test.outcome == 'passed' for test in tests)} of them passed"]
+        lines += [f"    {test}" for test in tests]
+    show("\n".join(["", *lines, "", "ALL RIGHT" if passed else "SOMETHING IS WRONG"]))
+    sys.exit(0 if passed else 1)
 
 
-def crash(runs: int, seed: int | None, point: str | None) -> tuple[bool, list[str]]:
-    """The crash runs: whether all is right, and what to say of them."""
+def crash_runs(runs: int, seed: int | None, point: str | None) -> tuple[bool, list[str]]:
+    """Run the crash runs. Returns whether all passed, and the lines of their summary."""
     first = random.SystemRandom().randrange(10**6) if seed is None else seed
-    say(f"{runs} crash runs from seed {first} on; one alone: make chaos RUNS=1 SEED=<its seed>")
-    found = run_all([plan(number, point) for number in range(first, first + runs)], BUILT)
-    return found.right, found.summary()
+    show(f"{runs} crash runs from seed {first} on; one alone: make chaos RUNS=1 SEED=<its seed>")
+    series = run_all([plan(number, point) for number in range(first, first + runs)], BUILT)
+    return series.passed, series.summary()
 
 
-def long_half(words: str) -> list[Proof]:
-    """Everything that is marked `chaos`."""
-    say(
-        f"the long tests; one alone: make chaos LONG='words of its name'; what they print at the end is in {BUILT / 'long.log'}"
-    )
+def long_tests(words: str) -> list[LongTest]:
+    """Run the tests that are marked `chaos` and that `pytest -k` selects by these words."""
+    show(f"the long tests; one alone: make chaos LONG='words of its name'; their output is in {BUILT / 'long.log'}")
     BUILT.mkdir(parents=True, exist_ok=True)
     report = BUILT / "long.xml"
     report.unlink(missing_ok=True)
@@ -90,7 +94,7 @@ def long_half(words: str) -> list[Proof]:
         words,
         "-v",
         "-n",
-        AT_ONCE,
+        PARALLEL_FILES,
         "--dist",
         "loadfile",
     ]
@@ -104,22 +108,22 @@ def long_half(words: str) -> list[Proof]:
         for line in running.stdout:
             log.write(line)
             if " PASSED " in line or " FAILED " in line or " ERROR " in line:
-                say(f"{(time.monotonic() - began_s) / 60:4.0f} min {line.strip()}")
+                show(f"{(time.monotonic() - began_s) / 60:4.0f} min {line.strip()}")
         running.wait()
     return read_report(report.read_text()) if report.exists() else []
 
 
-def read_report(text: str) -> list[Proof]:
-    """Of what pytest wrote as JUnit's XML: a line a test, the failed ones last."""
-    proofs = [_proof(case) for case in ET.fromstring(text).iter("testcase")]  # noqa: S314  our own file
-    return sorted(proofs, key=lambda proof: proof.outcome != "passed")
+def read_report(text: str) -> list[LongTest]:
+    """Read the JUnit XML that pytest wrote: a result for each test, the failed ones last."""
+    tests = [_long_test(case) for case in ET.fromstring(text).iter("testcase")]  # noqa: S314  our own file
+    return sorted(tests, key=lambda test: test.outcome != "passed")
 
 
-def _proof(case: ET.Element) -> Proof:
+def _long_test(case: ET.Element) -> LongTest:
     bad = next((child for child in case if child.tag in {"failure", "error", "skipped"}), None)
     outcome = "passed" if bad is None else {"failure": "FAILED", "error": "ERROR", "skipped": "SKIPPED"}[bad.tag]
     error = "" if bad is None else (bad.get("message") or "").partition("\n")[0][:200]
-    return Proof(case.get("name") or "?", outcome, float(case.get("time") or 0), error)
+    return LongTest(case.get("name") or "?", outcome, float(case.get("time") or 0), error)
 
 
 if __name__ == "__main__":

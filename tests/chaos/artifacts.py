@@ -1,4 +1,4 @@
-"""What a failure leaves behind: the grid is gone when an engineer looks, its logs and its ledger are not."""
+"""Keeps the logs and the ledger of a grid whose test failed: the grid itself is stopped before an engineer looks."""
 
 import shutil
 from contextlib import suppress

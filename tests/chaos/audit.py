@@ -1,7 +1,7 @@
-"""`python -m tests.chaos.audit STATE_FOLDER`: does the outside world bear out what the project promises (I1 to I8)?
+"""`python -m tests.chaos.audit STATE_FOLDER`: checks on a grid that the invariants I1 to I8 hold.
 
-Run it when everything has come to rest. Each check compares ledger, contract, SLURM's own records, the spool and the marks that
-the jobs left; it prints what was looked at and each violation in a line, and ends with status 1 when there is any.
+Run it when nothing is left to do. The checks compare ledger, contract, SLURM's own records, the spool and the marks that the
+jobs left. Prints a line for each check and for each violation, and ends with status 1 if there is a violation.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from tests.chaos.evidence import OF_LEDGER, Evidence, OnChainJob, Transaction, g
 from tests.chaos.slurm_records import SlurmJob
 
 HOT = ("PENDING", "META_SCHEDULED", "SCHEDULED", "RUNNING")
-# What the contract shall say of a job that SLURM ended so (interfaces.md: only COMPLETED is FINISHED).
+# The status on the contract that belongs to SLURM's end state (interfaces.md: only COMPLETED is FINISHED).
 STATUS_OF = {
     "COMPLETED": "FINISHED",
     "TIMEOUT": "OUT_OF_CREDITS",
@@ -28,10 +28,13 @@ STATUS_OF = {
     ),
 }
 NUMBER_OF = {"CANCELLED": 4, "FINISHED": 5, "FAILED": 6, "OUT_OF_CREDITS": 7, "PANICKED": 8}
-TOLD_ENDS = (6, 7, 8, 9)  # JobStatus of the plugins: CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS
-TOLD = (4, *TOLD_ENDS)  # and RUNNING; what else is acknowledged comes from plugins of other versions, and is not kept
-TOLD_OF = {"COMPLETED": 7, "CANCELLED": 6, "TIMEOUT": 9}  # every other end is FAILED (8) to our hooks
-ENOUGH = 1000  # callbacks about one job and SLURM id; what more is said of a job that is settled is acknowledged and not kept
+END_STATUSES = (6, 7, 8, 9)  # JobStatus of the plugins: CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS
+KEPT_STATUSES = (
+    4,
+    *END_STATUSES,
+)  # 4: RUNNING; a status of another version is acknowledged and not kept
+HOOK_STATUS_OF = {"COMPLETED": 7, "CANCELLED": 6, "TIMEOUT": 9}  # every other end is FAILED (8) to our hooks
+MAX_CALLBACKS_KEPT = 1000  # of one job and SLURM id; more callbacks about a settled job are acknowledged and not kept
 LEGAL = {
     ("PENDING", "META_SCHEDULED"),
     ("META_SCHEDULED", "SCHEDULED"),
@@ -43,82 +46,84 @@ LEGAL = {
 }
 CORE_DUMPED = 0x80
 OUT_OF_MEMORY_STATUS = 253  # without the bit of a core dump 125, as accounting and the completion hook show it
-# scontrol shows the signal that such a job got, or what it made of that; accounting and the completion hook show 0.
+# scontrol shows the signal that such a job got, or the exit code that followed; accounting and the completion hook show 0.
 ENDED_BY_SLURM = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "DEADLINE", "BOOT_FAIL")
 JOB_CALLS = ("providerSetJobStatus", "refuseJob")
 
-Looked = Iterator[str | None]  # one for each thing looked at: what is wrong with it, or None
+ItemResults = Iterator[str | None]  # for each item that was examined: the violation, or None
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question, and the invariant that it is about."""
+    """A check: what must hold (`question`), the invariant that this belongs to, and the function that examines it."""
 
     name: str
     invariant: str
     question: str
-    look: Callable[[Evidence], Looked]
+    examine: Callable[[Evidence], ItemResults]
 
 
 @dataclass(frozen=True, slots=True)
-class Discrepancy:
-    """What a check found."""
+class CheckResult:
+    """What a check found: the number of items that it examined, and the violations."""
 
     check: Check
-    looked_at: int
+    examined: int
     violations: tuple[str, ...]
 
 
 CHECKS: list[Check] = []
 
 
-def check(invariant: str, question: str) -> Callable[[Callable[[Evidence], Looked]], Callable[[Evidence], Looked]]:
+def check(
+    invariant: str, question: str
+) -> Callable[[Callable[[Evidence], ItemResults]], Callable[[Evidence], ItemResults]]:
     """Add a check."""
 
-    def add(look: Callable[[Evidence], Looked]) -> Callable[[Evidence], Looked]:
-        CHECKS.append(Check(look.__name__, invariant, question, look))
-        return look
+    def add(examine: Callable[[Evidence], ItemResults]) -> Callable[[Evidence], ItemResults]:
+        CHECKS.append(Check(examine.__name__, invariant, question, examine))
+        return examine
 
     return add
 
 
-def audit(evidence: Evidence) -> list[Discrepancy]:
-    """Every check on the same evidence."""
+def audit(evidence: Evidence) -> list[CheckResult]:
+    """Run all checks on the same evidence."""
     findings = []
     for entry in CHECKS:
-        looked = list(entry.look(evidence))
-        findings.append(Discrepancy(entry, len(looked), tuple(problem for problem in looked if problem)))
+        results = list(entry.examine(evidence))
+        findings.append(CheckResult(entry, len(results), tuple(violation for violation in results if violation)))
     return findings
 
 
-def violations(findings: list[Discrepancy]) -> list[str]:
-    """All that is wrong, with the names of the checks."""
-    return [f"{found.check.name}: {problem}" for found in findings for problem in found.violations]
+def violations(findings: list[CheckResult]) -> list[str]:
+    """The violations of all checks, each with the name of its check."""
+    return [f"{found.check.name}: {violation}" for found in findings for violation in found.violations]
 
 
 # --- I1, I5: every job has ended, and right -------------------------------------------------------------------------------
 
 
-@check("I1", "there is a job of ours to look at: of none, nothing can be said")
-def something_to_check(evidence: Evidence) -> Looked:
+@check("I1", "the provider has claimed at least one job")
+def something_to_check(evidence: Evidence) -> ItemResults:
     yield None if evidence.ours else "nothing to check: the provider has claimed no job"
 
 
 @check("I1", "every job that was claimed has ended on the contract, or was given back")
-def ended(evidence: Evidence) -> Looked:
+def ended(evidence: Evidence) -> ItemResults:
     for job in evidence.ours:
         hot = job.status in HOT and not _given_back(evidence, job)
         yield f"{job.job_id} is still {job.status}" if hot else None
 
 
 @check("I1", "every job ended as its customer expects")
-def expected(evidence: Evidence) -> Looked:
+def expected(evidence: Evidence) -> ItemResults:
     for job_id, row in evidence.expected.items():
         job = evidence.jobs.get(job_id)
         status = job.status if job else "nowhere on chain"
         exit_code = row.get("exit_status")
-        unsaved = job is not None and evidence.unsaved_ends(job_id) and _words(evidence, job)
-        if (status == "PANICKED" and job_id in evidence.forgotten) or unsaved or _of_slurm(evidence, job):
+        unsaved = job is not None and evidence.unsaved_ends(job_id) and _matching_records(evidence, job)
+        if (status == "PANICKED" and job_id in evidence.forgotten) or unsaved or _ended_by_slurm(evidence, job):
             yield None
         elif status not in row["ends"]:
             yield f"{job_id} is {status}; expected {' or '.join(row['ends'])}"
@@ -128,8 +133,8 @@ def expected(evidence: Evidence) -> Looked:
             yield None
 
 
-@check("I5", "nothing was panicked, and nothing was given back but what SLURM had no place for")
-def not_given_up(evidence: Evidence) -> Looked:
+@check("I5", "no job was panicked, and only jobs that SLURM has no place for were given back")
+def not_given_up(evidence: Evidence) -> ItemResults:
     for job in evidence.ours:
         wanted = evidence.expected.get(job.job_id, {}).get("ends", ())
         if job.status == "PANICKED" and "PANICKED" not in wanted and job.job_id not in evidence.forgotten:
@@ -142,36 +147,38 @@ def not_given_up(evidence: Evidence) -> Looked:
             yield None
 
 
-@check("I5", "what slurmctld was killed too early to remember ended at no cost, or as it had said before it was killed")
-def forgotten_by_slurm(evidence: Evidence) -> Looked:
+@check("I5", "a job that a killed slurmctld forgot ended at no cost, or as its log shows")
+def forgotten_by_slurm(evidence: Evidence) -> ItemResults:
     for job in evidence.ours:
         if job.job_id in evidence.forgotten:
             free = job.status in ("PANICKED", "CANCELLED") and job.final_cost_wei == 0
             yield (
                 None
-                if free or _words(evidence, job)
+                if free or _matching_records(evidence, job)
                 else f"{job.job_id} is {job.status} for {job.final_cost_wei} wei; SLURM forgot it"
             )
 
 
-@check("I1", "the contract says of each job what SLURM says of it")
-def right_status(evidence: Evidence) -> Looked:
+@check("I1", "contract and SLURM have the same end of each job")
+def right_status(evidence: Evidence) -> ItemResults:
     for job in _settled_by_us(evidence):
         seen = _decisive(evidence, job.job_id)
         if seen is None:
-            lost = job.job_id in evidence.forgotten and (job.status == "PANICKED" or bool(_words(evidence, job)))
+            lost = job.job_id in evidence.forgotten and (
+                job.status == "PANICKED" or bool(_matching_records(evidence, job))
+            )
             without = lost or job.status == "CANCELLED" or (job.status == "FAILED" and _cannot_run(evidence, job))
             yield None if without else f"{job.job_id} is {job.status}, and SLURM never had it"
-        elif _words(evidence, job):
+        elif _matching_records(evidence, job):
             yield None
         elif STATUS_OF.get(seen.state) != job.status:
-            yield f"{job.job_id} is {job.status}; SLURM says {seen.state} of {seen.slurm_id}"
+            yield f"{job.job_id} is {job.status}; SLURM has {seen.state} of {seen.slurm_id}"
         else:
-            yield f"{job.job_id} has exit status {job.exit_code}; SLURM says {seen.exit_status}"
+            yield f"{job.job_id} has exit status {job.exit_code}; SLURM has {seen.exit_status}"
 
 
-@check("I1", "each job went its way on the contract once, step by step")
-def steps(evidence: Evidence) -> Looked:
+@check("I1", "each job went through the statuses on the contract once, step by step")
+def steps(evidence: Evidence) -> ItemResults:
     by_job = defaultdict(list)
     for step in evidence.transitions:
         by_job[step.job_id].append((step.before, step.after))
@@ -184,19 +191,19 @@ def steps(evidence: Evidence) -> Looked:
 # --- I7: the bill ---------------------------------------------------------------------------------------------------------
 
 
-@check("I7", "the minutes written are SLURM's elapsed seconds / 60, rounded down")
-def minutes(evidence: Evidence) -> Looked:
+@check("I7", "the minutes that were written are SLURM's elapsed seconds / 60, rounded down")
+def minutes(evidence: Evidence) -> ItemResults:
     written = {_job_id(call): int(call.arguments[2]) for call in _end_reports(evidence)}
     for job in _settled_by_us(evidence):
         seen = _decisive(evidence, job.job_id)
-        words = _words(evidence, job) or ([seen] if seen else [])
-        right = {word.elapsed_s // 60 for word in words} or {0}
+        records = _matching_records(evidence, job) or ([seen] if seen else [])
+        right = {record.elapsed_s // 60 for record in records} or {0}
         found = written.get(job.job_id)
         yield None if found in right else f"{job.job_id} was billed {found} minutes; SLURM's elapsed time gives {right}"
 
 
 @check("I7", "the customer paid those minutes")
-def paid(evidence: Evidence) -> Looked:
+def paid(evidence: Evidence) -> ItemResults:
     written = {_job_id(call): int(call.arguments[2]) for call in _end_reports(evidence)}
     for job in _settled_by_us(evidence):
         price = job.price_wei_per_min * written.get(job.job_id, 0)
@@ -206,32 +213,34 @@ def paid(evidence: Evidence) -> Looked:
 # --- I3: once in SLURM ----------------------------------------------------------------------------------------------------
 
 
-@check("I3", "each job ran once, by SLURM's records and by its own marks")
-def ran_once(evidence: Evidence) -> Looked:
+@check("I3", "each job ran once, as SLURM's records and its own marks show")
+def ran_once(evidence: Evidence) -> ItemResults:
     for job in evidence.ours:
         ids = {seen.slurm_id for seen in evidence.ran(job.job_id)} | evidence.marks.get(job.job_id, set())
         runs = evidence.expected.get(job.job_id, {}).get("runs")
         if len(ids) > 1:
             yield f"{job.job_id} ran as {sorted(ids)}"
         elif (runs == 1 or job.status == "FINISHED") and not ids:
-            lost = job.job_id in evidence.forgotten and (job.status == "PANICKED" or bool(_words(evidence, job)))
-            yield None if lost or _of_slurm(evidence, job) else f"{job.job_id} never ran"
+            lost = job.job_id in evidence.forgotten and (
+                job.status == "PANICKED" or bool(_matching_records(evidence, job))
+            )
+            yield None if lost or _ended_by_slurm(evidence, job) else f"{job.job_id} never ran"
         elif runs == 0 and ids:
             yield f"{job.job_id} ran as {sorted(ids)}; it should not have"
         else:
             yield None
 
 
-@check("I3", "a second submission, where there was one, was cancelled before it ran")
-def no_twins(evidence: Evidence) -> Looked:
+@check("I3", "each second submission of a job was cancelled before it ran")
+def no_twins(evidence: Evidence) -> ItemResults:
     for job in evidence.ours:
         extras = [seen for seen in evidence.slurm_jobs(job.job_id) if seen != _decisive(evidence, job.job_id)]
         loose = [seen for seen in extras if seen.state not in ("CANCELLED", "FAILED")]
         yield f"{job.job_id} has also {[(s.slurm_id, s.state) for s in loose]}" if loose else None
 
 
-@check("I3", "SLURM holds no job of the grid any more")
-def none_left(evidence: Evidence) -> Looked:
+@check("I3", "SLURM has no live job of the grid left")
+def none_left(evidence: Evidence) -> ItemResults:
     for seen in evidence.slurm.values():
         yield f"SLURM's {seen.slurm_id} of {seen.job_id} is {seen.state}" if seen.live else None
 
@@ -239,39 +248,43 @@ def none_left(evidence: Evidence) -> Looked:
 # --- I4, I8: the callbacks ------------------------------------------------------------------------------------------------
 
 
-HOOKS_HEARD = (
-    "every end that SLURM's hook was told of (or was called for, by a slurmctld that lived on) is in the inbox, word by word,"
-    " or still in the spool, or noted as lost"
+HOOK_EVENTS_STORED = (
+    "each end for which slurmctld called the hook is in the inbox with its exact figures, in the spool, or noted as lost,"
+    " unless slurmctld died before the hook had finished"
 )
 
 
-@check("I8", HOOKS_HEARD)
-def hooks_heard(evidence: Evidence) -> Looked:
+@check("I8", HOOK_EVENTS_STORED)
+def hook_events_stored(evidence: Evidence) -> ItemResults:
     stored = _inbox(evidence)
-    files = [*evidence.spooled, *evidence.drafts]  # the draft of a hook that died is taken over after a while
+    files = [
+        *evidence.spooled,
+        *evidence.drafts,
+    ]  # the reporter takes over the draft of a hook that died, after a while
     spooled = {int(name.split("-")[1]) for name in files if "-end" in name}
-    for seen in evidence.told:
+    for seen in evidence.hook_finished:
         if seen.job_id:
-            said = TOLD_OF.get(seen.state, 8), seen.elapsed_s, _told_exit(seen)
-            heard = _is_kept(stored, seen.job_id, seen.slurm_id, said) or seen.slurm_id in spooled | evidence.lost_ends
-            about = f"the end of {seen.job_id} ({seen.slurm_id}; status, seconds, exit status {said})"
-            yield None if heard else f"{about} is neither in the inbox nor spooled"
-    for slurm_id in evidence.untold:
-        yield f"the hook was called for the end of {slurm_id} and never came to its own"
+            figures = HOOK_STATUS_OF.get(seen.state, 8), seen.elapsed_s, _hook_exit_status(seen)
+            is_stored = _is_stored(stored, seen.job_id, seen.slurm_id, figures)
+            kept = is_stored or seen.slurm_id in spooled | evidence.lost_ends
+            end = f"the end of {seen.job_id} ({seen.slurm_id}; status, seconds, exit status {figures})"
+            yield None if kept else f"{end} is neither in the inbox nor spooled"
+    for slurm_id in evidence.hook_unfinished:
+        yield f"the hook was called for the end of {slurm_id} and did not finish"
 
 
-@check("I8", "every callback that a caller saw acknowledged is in the inbox")
-def acknowledged(evidence: Evidence) -> Looked:
+@check("I8", "every callback that was acknowledged to its caller is in the inbox")
+def acknowledged(evidence: Evidence) -> ItemResults:
     stored = _inbox(evidence)
     for row in evidence.acknowledged:
-        said = row["status"], row["duration_s"], row["exit_code"]
-        if row["status"] in TOLD:
-            kept = _is_kept(stored, row["job_id"], row["slurm_id"], said)
+        figures = row["status"], row["duration_s"], row["exit_code"]
+        if row["status"] in KEPT_STATUSES:
+            kept = _is_stored(stored, row["job_id"], row["slurm_id"], figures)
             yield None if kept else f"acknowledged and not stored: {row}"
 
 
-@check("I1", "the spool is delivered and the inbox read")
-def inbox_read(evidence: Evidence) -> Looked:
+@check("I1", "all events of the spool are delivered, and all callbacks of the inbox read")
+def inbox_read(evidence: Evidence) -> ItemResults:
     for name in evidence.spooled:
         yield f"{name} waits in the spool"
     for name in evidence.rejected:
@@ -283,8 +296,8 @@ def inbox_read(evidence: Evidence) -> Looked:
 # --- I6: the wallet -------------------------------------------------------------------------------------------------------
 
 
-@check("I6", "the nonces of the ledger have no gap and end where the chain is")
-def nonces(evidence: Evidence) -> Looked:
+@check("I6", "the nonces of the ledger have no gap, and the last one is the chain's")
+def nonces(evidence: Evidence) -> ItemResults:
     written = sorted(row["nonce"] for row in evidence.ledger["transactions"] if row["address"] == evidence.provider)
     known = set(written)
     for nonce in range(written[0], evidence.next_nonce) if written else []:
@@ -295,29 +308,29 @@ def nonces(evidence: Evidence) -> Looked:
         yield f"nonce {nonce} still waits at the node"
 
 
-@check("I6", "every transaction of the wallet was in the ledger, byte by byte, before anybody saw it")
-def signed_bytes(evidence: Evidence) -> Looked:
-    hashes = {"0x" + keccak(raw).hex() for raw in _raws(evidence)}
+@check("I6", "the exact bytes of every transaction of the wallet are in the ledger")
+def signed_bytes(evidence: Evidence) -> ItemResults:
+    hashes = {"0x" + keccak(raw).hex() for raw in _signed_bytes(evidence)}
     for sent in evidence.transactions:
         if sent.call is not None:
             yield None if sent.hash in hashes else f"{sent.call} {sent.hash} (nonce {sent.nonce}) is not in the ledger"
 
 
 @check("I6", "no intent was written twice")
-def one_write_an_intent(evidence: Evidence) -> Looked:
+def one_write_an_intent(evidence: Evidence) -> ItemResults:
     mined = {sent.hash for sent in evidence.transactions if sent.succeeded}
     hashes = {"0x" + keccak(bytes(row["raw"])).hex(): row["intent"] for row in evidence.ledger["transactions"]}
     by_intent = Counter(intent for tx_hash, intent in hashes.items() if tx_hash in mined)
     for intent, count in by_intent.items():
         yield f"{intent} was mined {count} times" if count > 1 else None
     times_claimed = Counter(claim.job_id for claim in evidence.claims)
-    meant = Counter(_meaning(sent) for sent in evidence.transactions if sent.succeeded and sent.call in JOB_CALLS)
-    for (call, job_id, status), count in meant.items():
+    written = Counter(_purpose(sent) for sent in evidence.transactions if sent.succeeded and sent.call in JOB_CALLS)
+    for (call, job_id, status), count in written.items():
         yield f"{call} {job_id} {status} was written {count} times" if count > times_claimed[job_id] else None
 
 
-@check("I6", "the ledger knows of each transaction what became of it")
-def fates(evidence: Evidence) -> Looked:
+@check("I6", "the ledger has the true outcome of each transaction")
+def fates(evidence: Evidence) -> ItemResults:
     on_chain = {sent.hash: sent for sent in evidence.transactions}
     nonces_used = {sent.nonce for sent in evidence.transactions}
     signed = defaultdict(set)
@@ -326,18 +339,18 @@ def fates(evidence: Evidence) -> Looked:
     for row in evidence.ledger["transactions"]:
         mined = [on_chain[tx_hash] for tx_hash in signed[row[OF_LEDGER], row["id"]] if tx_hash in on_chain]
         if mined:
-            known = "MINED" if mined[0].succeeded else "REVERTED"
+            outcome = "MINED" if mined[0].succeeded else "REVERTED"
         else:
-            known = "FOREIGN" if row["nonce"] in nonces_used else "not mined"
-        about = f"{row['intent']} (nonce {row['nonce']})"
-        yield None if row["state"] == known else f"{about} is {row['state']} in the ledger, {known} on chain"
+            outcome = "FOREIGN" if row["nonce"] in nonces_used else "not mined"
+        transaction = f"{row['intent']} (nonce {row['nonce']})"
+        yield None if row["state"] == outcome else f"{transaction} is {row['state']} in the ledger, {outcome} on chain"
 
 
 # --- I2 and the ledger's own rows -----------------------------------------------------------------------------------------
 
 
 @check("I2", "every claim that was mined is in the ledger")
-def claims(evidence: Evidence) -> Looked:
+def claims(evidence: Evidence) -> ItemResults:
     for claim in evidence.claims:
         row = evidence.ledger_jobs.get(claim.job_id)
         if row is None:
@@ -349,13 +362,13 @@ def claims(evidence: Evidence) -> Looked:
 
 
 @check("I2", "no job is in two ledgers")
-def one_ledger(evidence: Evidence) -> Looked:
+def one_ledger(evidence: Evidence) -> ItemResults:
     for job_id, count in Counter(row["job_id"] for row in evidence.ledger["jobs"]).items():
         yield f"{job_id} is in {count} ledgers" if count > 1 else None
 
 
 @check("I1", "ledger and contract agree on each job")
-def ledger_agrees(evidence: Evidence) -> Looked:
+def ledger_agrees(evidence: Evidence) -> ItemResults:
     numbers = {"PENDING": 0, "META_SCHEDULED": 1, "SCHEDULED": 2, "RUNNING": 3, **NUMBER_OF}
     for row in evidence.ledger["jobs"]:
         job = evidence.jobs.get(row["job_id"])
@@ -370,27 +383,27 @@ def ledger_agrees(evidence: Evidence) -> Looked:
 
 
 @check("I7", "the ledger has SLURM's own figures")
-def ledger_figures(evidence: Evidence) -> Looked:
+def ledger_figures(evidence: Evidence) -> ItemResults:
     for row in evidence.ledger["jobs"]:
         seen = evidence.slurm.get(row["slurm_id"] or 0)
         if row["slurm_id"] is None or row["job_id"] in evidence.forgotten:
             continue
         if seen is None or seen.job_id != row["job_id"]:
             yield f"{row['job_id']} has SLURM id {row['slurm_id']}, which SLURM gave to {seen and seen.job_id}"
-        elif row["elapsed_s"] is not None and not _elapsed(evidence, seen, row["elapsed_s"]):
+        elif row["elapsed_s"] is not None and not _is_elapsed(evidence, seen, row["elapsed_s"]):
             yield f"{row['job_id']} ran {row['elapsed_s']} s in the ledger, {seen.elapsed_s} s in SLURM"
         else:
             yield None
 
 
 @check("I1", "nothing is parked and nothing is left to do")
-def nothing_left(evidence: Evidence) -> Looked:
+def nothing_left(evidence: Evidence) -> ItemResults:
     for table, rows in evidence.ledger.items():
         for row in rows:
             if table == "effects":
-                about = f"{row['kind']} of {row['job_id'] or row['subject']}"
+                effect = f"{row['kind']} of {row['job_id'] or row['subject']}"
                 state = "parked" if row.get("parked_at") else "open"
-                yield None if row["done_at"] else f"{about} is {state}: {row.get('last_error')}"
+                yield None if row["done_at"] else f"{effect} is {state}: {row.get('last_error')}"
 
 
 # --- what the checks share ------------------------------------------------------------------------------------------------
@@ -400,22 +413,25 @@ def _given_back(evidence: Evidence, job: OnChainJob) -> bool:
     return job.job_id in evidence.refused and job.status in ("PENDING", "META_SCHEDULED")
 
 
-Said = tuple[int, int, int]  # status, seconds, exit status
+CallbackFigures = tuple[int, int, int]  # status, seconds, exit status
 
 
-def _inbox(evidence: Evidence) -> dict[tuple[str, int], set[Said]]:
+def _inbox(evidence: Evidence) -> dict[tuple[str, int], set[CallbackFigures]]:
     stored = defaultdict(set)
     for row in evidence.ledger["callbacks"]:
         stored[row["job_id"], row["slurm_id"]].add((row["status"], row["duration_s"], row["exit_code"]))
     return stored
 
 
-def _is_kept(stored: dict[tuple[str, int], set[Said]], job_id: str, slurm_id: int, said: Said) -> bool:
-    about = stored.get((job_id, slurm_id), set())
-    return said in about or len(about) >= ENOUGH
+def _is_stored(
+    stored: dict[tuple[str, int], set[CallbackFigures]], job_id: str, slurm_id: int, figures: CallbackFigures
+) -> bool:
+    """Whether the inbox has this callback, or has no room for more callbacks about this job."""
+    of_job = stored.get((job_id, slurm_id), set())
+    return figures in of_job or len(of_job) >= MAX_CALLBACKS_KEPT
 
 
-def _told_exit(seen: SlurmJob) -> int:
+def _hook_exit_status(seen: SlurmJob) -> int:
     if seen.state in ENDED_BY_SLURM:
         return 0
     return OUT_OF_MEMORY_STATUS if seen.state == "OUT_OF_MEMORY" else seen.exit_status
@@ -433,33 +449,33 @@ def _decisive(evidence: Evidence, job_id: str) -> SlurmJob | None:
     return candidates[0] if candidates else None
 
 
-def _words(evidence: Evidence, job: OnChainJob) -> list[SlurmJob]:
-    """The records of SLURM that bear out what the contract says of a job's end. A slurmctld that was killed may have said one
-    thing before, and another one since.
+def _matching_records(evidence: Evidence, job: OnChainJob) -> list[SlurmJob]:
+    """The records of SLURM that agree with the end of the job on the contract. A slurmctld that was killed may have logged one
+    end before the kill, and record another one since.
     """
     seen = _decisive(evidence, job.job_id)
-    said = [*([seen] if seen else []), *evidence.unsaved_ends(job.job_id)]
+    records = [*([seen] if seen else []), *evidence.unsaved_ends(job.job_id)]
     return [
-        word
-        for word in said
-        if STATUS_OF.get(word.state) == job.status
-        and job.exit_code & ~CORE_DUMPED == (0 if word.state in ENDED_BY_SLURM else word.exit_status)
+        record
+        for record in records
+        if STATUS_OF.get(record.state) == job.status
+        and job.exit_code & ~CORE_DUMPED == (0 if record.state in ENDED_BY_SLURM else record.exit_status)
     ]
 
 
-def _of_slurm(evidence: Evidence, job: OnChainJob | None) -> bool:
-    """Whether SLURM ended the job by itself, and the contract says how."""
-    return job is not None and evidence.ended_by_slurm(job.job_id) and bool(_words(evidence, job))
+def _ended_by_slurm(evidence: Evidence, job: OnChainJob | None) -> bool:
+    """Whether SLURM ended the job by itself, and the contract has that end."""
+    return job is not None and evidence.ended_by_slurm(job.job_id) and bool(_matching_records(evidence, job))
 
 
 def _cannot_run(evidence: Evidence, job: OnChainJob) -> bool:
-    """Whether the customer knows that the job fails before it reaches SLURM: its script is not there."""
+    """Whether the job must fail before it reaches SLURM, as no service has its script."""
     wanted = evidence.expected.get(job.job_id, {})
     return "FAILED" in wanted.get("ends", ()) and wanted.get("runs") == 0
 
 
-def _elapsed(evidence: Evidence, seen: SlurmJob, elapsed_s: int) -> bool:
-    # The second of a line in the log can be the one after SLURM's own.
+def _is_elapsed(evidence: Evidence, seen: SlurmJob, elapsed_s: int) -> bool:
+    # The time of a line in the log can be a second later than the time in SLURM's record.
     unsaved = (abs(end.elapsed_s - elapsed_s) <= 1 for end in evidence.unsaved_ends(seen.job_id))
     return elapsed_s == seen.elapsed_s or any(unsaved)
 
@@ -476,13 +492,13 @@ def _job_id(call: Transaction) -> str:
     return "0x" + bytes(call.arguments[0]).hex()
 
 
-def _meaning(call: Transaction) -> tuple[str | None, str, str]:
-    """What a call is for: the job, and the status that it shall have."""
+def _purpose(call: Transaction) -> tuple[str | None, str, str]:
+    """The purpose of a call: its function, the job, and the status to set."""
     return call.call, _job_id(call), str(call.arguments[1]) if len(call.arguments) > 1 else ""
 
 
-def _raws(evidence: Evidence) -> Iterator[bytes]:
-    """All signed bytes, of both tables: a transaction that was replaced has more than one."""
+def _signed_bytes(evidence: Evidence) -> Iterator[bytes]:
+    """The signed bytes in all tables: a transaction that was replaced has been signed more than once."""
     for rows in evidence.ledger.values():
         for row in rows:
             if row.get("raw") is not None:
@@ -490,15 +506,15 @@ def _raws(evidence: Evidence) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Print what was looked at, and each violation."""
+    """Print the result of each check, and each violation."""
     parser = argparse.ArgumentParser(prog="audit", description=__doc__)
     parser.add_argument("folder", type=Path, help="the grid's state folder")
-    parser.add_argument("other_ledgers", nargs="*", help="databases of more fleets with the same wallet, as URLs")
+    parser.add_argument("other_ledgers", nargs="*", help="URLs of the databases of other fleets with the same wallet")
     options = parser.parse_args()
     findings = audit(gather(options.folder, *options.other_ledgers))
     for found in findings:
         mark = f"{len(found.violations)} WRONG" if found.violations else "ok"
-        print(f"{found.check.invariant}  {found.looked_at:>6}  {mark:>8}  {found.check.question}")
+        print(f"{found.check.invariant}  {found.examined:>6}  {mark:>8}  {found.check.question}")
     for line in violations(findings):
         print(f"VIOLATION {line}")
     sys.exit(1 if violations(findings) else 0)

@@ -1,4 +1,4 @@
-"""Clocks that are an hour off: that of one process of ours, or those of the whole site that SLURM runs at."""
+"""Clocks that are an hour off: that of one process of ours, or those of the whole SLURM site."""
 
 import subprocess
 from pathlib import Path
@@ -12,7 +12,9 @@ DAEMONS = ("slurmctld", "slurmd-node1", "slurmd-node2", "slurmd-node3", "slurmd-
 
 
 def shifted(grid: Grid, hours: int) -> dict[str, str]:
-    """The environment of a process whose clock is hours ahead of (or behind) all others; it knows the grid's users too."""
+    """The environment of a process whose clock is `hours` ahead of all others (behind, if negative). It also resolves the
+    grid's Linux users.
+    """
     library = grid.folder / "shifted_clock.so"
     if not library.exists():
         subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, SHIFT], check=True)
@@ -20,8 +22,8 @@ def shifted(grid: Grid, hours: int) -> dict[str, str]:
 
 
 def set_site_clocks(grid: Grid, hours: int) -> None:
-    """SLURM, its nodes and the login node have another time than we from now on. No job may be in SLURM: its times would be
-    wrong in SLURM itself.
+    """Set the clocks of SLURM, its nodes and the login node ahead of ours by `hours`. No job may be in SLURM: its times
+    would be wrong in SLURM itself.
     """
     config, environment = grid.folder / "sshd" / "sshd_config", shifted(grid, hours)
     ours = f'LD_PRELOAD="{grid.users.environment()["LD_PRELOAD"]}"'
@@ -39,7 +41,7 @@ def _start_anew(grid: Grid, environment: dict[str, str]) -> None:
     sshd = grid.processes.find("sshd")
     process = sshd.process()
     for session in [] if process is None else process.children(recursive=True):
-        session.kill()  # sessions keep the environment that they began with
+        session.kill()  # a session keeps the environment that it started with
     grid.processes.kill(sshd)
     grid.processes.start_again("sshd")
     wait_until(lambda: _all_idle(grid), "all nodes to be idle", 60.0, 0.1)

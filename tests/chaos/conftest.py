@@ -1,4 +1,4 @@
-"""A grid and its fleet for each file of this folder: what one has broken, the next does not find."""
+"""Starts a grid and its fleet for each file of this folder, so that no file sees what another one broke."""
 
 import re
 from collections.abc import Generator, Iterator
@@ -12,7 +12,7 @@ from devgrid.options import GridOptions
 from tests.chaos.artifacts import keep
 from tests.support.grids import BLOCK_TIME_S
 
-KEPT_IN = Path(__file__).parents[2] / "build" / "chaos"
+FAILURES = Path(__file__).parents[2] / "build" / "chaos"
 
 
 @pytest.fixture(scope="module")
@@ -34,19 +34,19 @@ def customer(grid: Grid) -> Account:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep what a failed test's grid wrote."""
+    """Keep what the grid of a failed test wrote."""
     report = yield
     grid = grid_of(getattr(item, "funcargs", {}))
     if report.failed and grid is not None:
-        folder = KEPT_IN / re.sub(r"\W+", "-", item.name)
+        folder = FAILURES / re.sub(r"\W+", "-", item.name)
         keep(grid, folder)
         report.sections.append(("kept", f"logs and ledger are in {folder}"))
     return report
 
 
 def grid_of(fixtures: dict[str, object]) -> Grid | None:
-    """The grid that a test uses, if any, from any fixture."""
-    for name, attribute in (("grid", None), ("target", "grid"), ("field", "grid"), ("twins", "first")):
+    """The grid that a test uses, from the first fixture that has one; None without a grid."""
+    for name, attribute in (("grid", None), ("target", "grid"), ("crash_grid", "grid"), ("twins", "first")):
         found = fixtures.get(name)
         found = getattr(found, attribute, None) if attribute else found
         if isinstance(found, Grid):

@@ -1,4 +1,4 @@
-"""The directory of a grid, seen from outside: each customer has one account, a number of its own, and is a member."""
+"""Checks the LDAP directory of a grid: each customer has one account, a number of its own, and is a member of the group."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""What the outside world says: the chain, SLURM's own records, the spool, the marks that jobs left, and the ledger's tables.
+"""Collects what an audit compares: the chain, SLURM's own records, the spool, the marks that jobs left, the ledger's tables.
 
-Nothing here asks the code under test. The ledger is read as rows, the chain by its RPC and the contracts' ABI as devgrid built
+Nothing here uses the code under test. The ledger is read as rows, the chain by its RPC and the contracts' ABI as devgrid built
 it, SLURM by `scontrol show job`, `sacct`, its daemons' logs and the line that devgrid's completion hook leaves for each job.
 """
 
@@ -78,11 +78,14 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that an audit compares. `purged` counts, by SLURM id, the submissions that slurmctld found files of at its
-    start, and had no memory of; `unsaved` are the ends that it announced and had no memory of. `unlaunched` are the SLURM ids
-    that a slurmd could not launch, and had slurmctld cancel; `asked_to_end` those that anybody had it cancel; `lost_ends` those
-    whose end a hook could not write, and noted as lost. `told` are the ends that our hook was told of to the end; `untold` the
-    SLURM ids of those where it never came to one, although slurmctld had not died.
+    """Everything that an audit compares.
+
+    `purged` counts, by SLURM id, the submissions whose files slurmctld found at its start and which it did not remember.
+    `unsaved` are the ends that slurmctld logged and did not remember after its restart. The others are SLURM ids:
+    `unlaunched` of jobs that a slurmd could not launch and had slurmctld cancel; `kill_requested` of jobs that slurmctld was
+    asked to cancel; `lost_ends` of jobs whose end a hook could not write, and noted as lost. `hook_finished` are the ends
+    for which our hook was called and finished; `hook_unfinished` are the SLURM ids of jobs for whose end it was called and did
+    not finish, although slurmctld had not died.
     """
 
     provider: str
@@ -95,8 +98,8 @@ class Evidence:
     waiting_nonces: list[int]
     next_nonce: int
     slurm: dict[int, SlurmJob]
-    told: list[SlurmJob]
-    untold: list[int]
+    hook_finished: list[SlurmJob]
+    hook_unfinished: list[int]
     spooled: list[str]
     drafts: list[str]
     rejected: list[str]
@@ -107,7 +110,7 @@ class Evidence:
     purged: Counter[int] = field(default_factory=Counter)
     unsaved: list[UnsavedEnd] = field(default_factory=list)
     unlaunched: set[int] = field(default_factory=set)
-    asked_to_end: set[int] = field(default_factory=set)
+    kill_requested: set[int] = field(default_factory=set)
     lost_ends: set[int] = field(default_factory=set)
 
     @cached_property
@@ -123,13 +126,18 @@ class Evidence:
 
     @cached_property
     def forgotten(self) -> set[str]:
-        """The jobs that SLURM took, as its own log says, and has no record at all: it saves its memory every few seconds,
-        and was killed before. A job that SLURM has under any id, or that ended so that a hook was told, is not among them.
+        """The jobs that SLURM accepted, as its own log shows, and has no record of: slurmctld saves its state every few
+        seconds, and was killed before that. A job that SLURM has under any id is not among them, nor one whose end the
+        completion hook recorded.
         """
         by_id = defaultdict(list)
         for row in self.ledger["jobs"]:
-            known = self.slurm_jobs(row["job_id"])
-            if row["slurm_id"] is not None and not known and self.marks.get(row["job_id"], set()) <= {row["slurm_id"]}:
+            in_slurm = self.slurm_jobs(row["job_id"])
+            if (
+                row["slurm_id"] is not None
+                and not in_slurm
+                and self.marks.get(row["job_id"], set()) <= {row["slurm_id"]}
+            ):
                 by_id[row["slurm_id"]].append(row["job_id"])
         return {name for number, names in by_id.items() if len(names) <= self.purged[number] for name in names}
 
@@ -138,7 +146,7 @@ class Evidence:
         return [job for job in self.slurm.values() if job.job_id == job_id]
 
     def unsaved_ends(self, job_id: str) -> list[SlurmJob]:
-        """How a job ended in the words of a slurmctld that was killed before it had written them down."""
+        """The ends of a job that slurmctld logged, and had not saved when it was killed."""
         row = self.ledger_jobs.get(job_id)
         lost = {row["slurm_id"]} if row and job_id in self.forgotten else set()
         kept = {job.slurm_id for job in self.slurm_jobs(job_id)}
@@ -149,25 +157,28 @@ class Evidence:
         ]
 
     def ended_by_slurm(self, job_id: str) -> bool:
-        """Whether SLURM ended the job by itself: its node was lost, or had it cancelled as it could not launch it, or it was
-        cancelled without a request. (A slurmctld that was killed takes for waiting what has run.)
+        """Whether SLURM ended the job by itself: its node was lost, or its node could not launch it and had it cancelled, or
+        it was cancelled without a request. (A slurmctld that was killed can take a job that has run for one that waits.)
         """
-        known = self.slurm_jobs(job_id)
-        return bool(known) and all(
+        jobs = self.slurm_jobs(job_id)
+        return bool(jobs) and all(
             job.state in OF_A_NODE
-            or (job.state == "CANCELLED" and (job.slurm_id in self.unlaunched or job.slurm_id not in self.asked_to_end))
-            for job in known
+            or (
+                job.state == "CANCELLED"
+                and (job.slurm_id in self.unlaunched or job.slurm_id not in self.kill_requested)
+            )
+            for job in jobs
         )
 
     def ran(self, job_id: str) -> list[SlurmJob]:
-        """Those of them that were started."""
+        """The SLURM jobs of a job that were started."""
         marked = self.marks.get(job_id, set())
         return [job for job in self.slurm_jobs(job_id) if job.elapsed_s > 0 or job.slurm_id in marked]
 
 
 def gather(folder: Path, *other_ledgers: str) -> Evidence:
-    """Collect what there is of the grid in that state folder; `other_ledgers` are the URLs of databases of more fleets with the
-    same wallet.
+    """Collect the evidence of the grid with this state folder. `other_ledgers` are the URLs of the databases of other fleets
+    with the same wallet.
     """
     environment = json.loads((folder / "environment.json").read_text())
     chain = _ChainReader(folder)
@@ -183,8 +194,8 @@ def gather(folder: Path, *other_ledgers: str) -> Evidence:
         waiting_nonces=chain.waiting_nonces(),
         next_nonce=chain.next_nonce(),
         slurm=slurm_records.records(folder, completed, accounting=environment.get("SLURM_ACCOUNTING") == "true"),
-        told=list(slurm_records.completed(folder, "told")),
-        untold=slurm_records.untold(folder),
+        hook_finished=list(slurm_records.completed(folder, "told")),
+        hook_unfinished=slurm_records.hook_unfinished(folder),
         spooled=_files(folder / "spool"),
         drafts=_files(folder / "spool", r"\.\d+-\d+-(start|end)\.\d+"),
         rejected=_files(folder / "spool" / "rejected"),
@@ -195,19 +206,19 @@ def gather(folder: Path, *other_ledgers: str) -> Evidence:
         purged=slurm_records.purged(folder),
         unsaved=unsaved_ends(slurm_records.slurmctld_log(folder).splitlines()),
         unlaunched=slurm_records.unlaunched(folder),
-        asked_to_end=slurm_records.asked_to_end(folder),
+        kill_requested=slurm_records.kill_requested(folder),
         lost_ends=_lost_ends(folder),
     )
 
 
 def batched(entries: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """In portions that a node answers at once."""
+    """Split into batches that a node answers in one request."""
     for first in range(0, len(entries), CALLS_A_REQUEST):
         yield entries[first : first + CALLS_A_REQUEST]
 
 
 class _ChainReader:
-    """The chain, by its RPC alone."""
+    """Reads the chain, through its RPC alone."""
 
     def __init__(self, folder: Path) -> None:
         chain = Chain.load(folder)
@@ -218,18 +229,19 @@ class _ChainReader:
         self._jobs = self._contract("JobRepository", chain.addresses.jobs)
         self._status = ["PENDING", "META_SCHEDULED", "SCHEDULED", "RUNNING"]
         self._status += ["CANCELLED", "FINISHED", "FAILED", "OUT_OF_CREDITS", "PANICKED"]
+        self._prices_read: dict[str, tuple[int, int, int]] = {}  # by provider
         self._mined = list(self._blocks())
         self._senders = {raw["hash"].lower(): raw["from"].lower() for raw in self._mined}
 
     def jobs(self) -> dict[str, OnChainJob]:
         job_ids = [entry["args"]["_jobId"] for entry in self._events(self._jobs, "JobCreated")]
-        found: list[Any] = []
-        for some in batched(job_ids):
+        jobs: list[Any] = []
+        for part in batched(job_ids):
             with self._web3.batch_requests() as batch:
-                for job_id in some:
+                for job_id in part:
                     batch.add(self._jobs.functions.get(job_id))
-                found += batch.execute()
-        return {"0x" + job[0].hex(): self._on_chain(job) for job in found}
+                jobs += batch.execute()
+        return {"0x" + job[0].hex(): self._on_chain(job) for job in jobs}
 
     def transitions(self) -> list[Transition]:
         return [
@@ -264,9 +276,9 @@ class _ChainReader:
         }
 
     def transactions(self) -> list[Transaction]:
-        mine = [raw for raw in self._mined if raw["from"].lower() == self.provider]
-        receipts = self._answers([("eth_getTransactionReceipt", [raw["hash"]]) for raw in mine])
-        return [self._transaction(raw, receipt) for raw, receipt in zip(mine, receipts, strict=True)]
+        own = [raw for raw in self._mined if raw["from"].lower() == self.provider]
+        receipts = self._answers([("eth_getTransactionReceipt", [raw["hash"]]) for raw in own])
+        return [self._transaction(raw, receipt) for raw, receipt in zip(own, receipts, strict=True)]
 
     def waiting_nonces(self) -> list[int]:
         pool = self._rpc("txpool_content")
@@ -309,12 +321,10 @@ class _ChainReader:
         )
 
     def _prices(self, provider: str) -> tuple[int, int, int]:
-        known = self.__dict__.setdefault("_known_prices", {})
-        if provider not in known:
+        if provider not in self._prices_read:
             manager = self._contract("ProviderManager", self._addresses.provider_manager)
-            known[provider] = tuple(manager.functions.getProviderPrices(provider).call())
-        found: tuple[int, int, int] = known[provider]
-        return found
+            self._prices_read[provider] = tuple(manager.functions.getProviderPrices(provider).call())
+        return self._prices_read[provider]
 
     def _blocks(self) -> Iterator[Any]:
         """All transactions, oldest first."""
@@ -324,8 +334,8 @@ class _ChainReader:
 
     def _answers(self, calls: Sequence[tuple[str, list[Any]]]) -> Iterator[Any]:
         provider: Any = self._web3.provider
-        for some in batched(calls):
-            for answer in provider.make_batch_request(some):
+        for part in batched(calls):
+            for answer in provider.make_batch_request(part):
                 yield answer["result"]
 
     def _transaction(self, raw: Any, receipt: Any) -> Transaction:
@@ -346,14 +356,14 @@ def _files(spool: Path, pattern: str = r"\d+-\d+-(start|end)") -> list[str]:
 
 
 def _lost_ends(folder: Path) -> set[int]:
-    """By SLURM id: what the spool's `lost` says, or the reporter's log said of it before it was cleared."""
-    said = [folder / "spool" / "lost", folder / "log" / "reporter.log"]
-    lines = "".join(file.read_text(errors="replace") for file in said if file.exists())
+    """The SLURM ids in the spool's file `lost`, and in the lines of it that the reporter logged before it emptied the file."""
+    files = [folder / "spool" / "lost", folder / "log" / "reporter.log"]
+    lines = "".join(file.read_text(errors="replace") for file in files if file.exists())
     return {int(number) for number in re.findall(r'(?m)(?:^|"line": ?")\d+ end 0x[0-9a-f]{64} (\d+) ', lines)}
 
 
 def _marks(folder: Path) -> dict[str, set[int]]:
-    """Who said `started <job id> <slurm id>`."""
+    """The SLURM ids under which each job ran: a job's mark is a line `started <job id> <slurm id>`."""
     marks: dict[str, set[int]] = {}
     for file in folder.iterdir() if folder.exists() else []:
         for line in file.read_text(errors="replace").splitlines():
@@ -369,7 +379,7 @@ def _lines(file: Path) -> Iterator[Row]:
 
 
 def _ledgers(database_urls: Sequence[str]) -> dict[str, list[Row]]:
-    """Every table, with the rows of all ledgers; OF_LEDGER names the ledger of a row (0, 1, ...)."""
+    """Every table, with the rows of all ledgers. OF_LEDGER is the number of a row's ledger (0, 1, ...)."""
     tables: dict[str, list[Row]] = {}
     for number, url in enumerate(database_urls):
         for table, rows in _ledger(url).items():
@@ -378,7 +388,7 @@ def _ledgers(database_urls: Sequence[str]) -> dict[str, list[Row]]:
 
 
 def _ledger(database_url: str) -> dict[str, list[Row]]:
-    """Every table as it is."""
+    """Every table of one ledger."""
     engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://", 1))
     names = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version'"
     try:

@@ -1,4 +1,4 @@
-"""What can break on a grid: each fault is begun and ended while everything else goes on.
+"""The faults that a test can cause on a grid: each begins and ends while everything else goes on.
 
 A part can be killed (and started again when the fault ends), stopped (SIGSTOP: its sockets stay open and no process answers) or
 made slow (stopped most of the time, in short turns). A part is a process with all that descends from it.
@@ -23,22 +23,22 @@ from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from tests.chaos.clocks import shifted
 
-# The parts that a fleet is, and the parts that it works with.
+# The parts of a fleet, and the parts that it works with.
 OURS = ("worker", "beat", "callbacks", "reporter")
 THEIRS = ("slurmctld", "slurmd-node1", "sshd", "services", "postgres", "redis")
 RPC_DELAY_S = 0.3
 SLOW_STOPPED_S = 0.2
-SLOW_GOING_S = 0.05
+SLOW_RUNNING_S = 0.05
 POSTGRES_DISK_MB = 256
 SPOOL_DISK_MB = 16
 MAX_SEGMENTS = 100
-SWEEPS = {"SWEEP_EVERY_S": "20", "SWEEP_GRACE_S": "15"}  # what only a sweep heals is healed within a test's time
+SWEEPS = {"SWEEP_EVERY_S": "20", "SWEEP_GRACE_S": "15"}  # short enough for what only a sweep repairs
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A grid whose fleet reaches the chain by a network that can fail. Customers reach it all the time: anvil keeps the chain
-    in its memory, and one that is killed or stopped takes it from all readers, as no node of a real chain does.
+    """A grid whose fleet reaches the chain through a proxy that can fail. Customers always reach it. anvil itself is never
+    killed or stopped: it keeps the chain in its memory, so the chain would be lost to all, which no real node can cause.
     """
 
     grid: Grid
@@ -62,14 +62,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that breaks for a while. `begin` returns what ends it."""
+    """A fault. `begin` causes it, and returns the function that ends it."""
 
     name: str
     begin: Callable[[Target], Callable[[], None]]
 
     @contextmanager
     def on(self, target: Target) -> Iterator[None]:
-        """The fault lasts as long as this does."""
+        """Inside this, the fault lasts."""
         end = self.begin(target)
         try:
             yield
@@ -78,7 +78,7 @@ class Fault:
 
 
 def killed(part: str) -> Fault:
-    """The part dies as by SIGKILL and is started again at the end."""
+    """The part dies by SIGKILL, and is started again at the end."""
 
     def begin(target: Target) -> Callable[[], None]:
         grid = target.grid
@@ -89,7 +89,7 @@ def killed(part: str) -> Fault:
 
 
 def stopped(part: str) -> Fault:
-    """The part stands still, without notice to other parts."""
+    """The part stands still; its connections stay open."""
 
     def begin(target: Target) -> Callable[[], None]:
         grid = target.grid
@@ -111,7 +111,7 @@ def slow(part: str) -> Fault:
                 signal_part(grid, part, signal.SIGSTOP)
                 over.wait(SLOW_STOPPED_S)
                 signal_part(grid, part, signal.SIGCONT)
-                over.wait(SLOW_GOING_S)
+                over.wait(SLOW_RUNNING_S)
 
         brake = threading.Thread(target=hold_back, name=f"slow {part}", daemon=True)
         brake.start()
@@ -154,7 +154,7 @@ def _redis_full(target: Target) -> Callable[[], None]:
 
 
 def _disk_full(target: Target) -> Callable[[], None]:
-    """There is room for nothing: tables do not grow, and soon the log of what is committed does not either."""
+    """The disk has no room left: tables cannot grow, and soon the write-ahead log cannot either."""
     processes = target.grid.processes
     database_url = target.grid.environment["DATABASE_URL"].replace("+psycopg", "")
     with psycopg.connect(database_url, autocommit=True) as connection:  # on a full disk it accepts no new connection
@@ -164,21 +164,21 @@ def _disk_full(target: Target) -> Callable[[], None]:
     def end() -> None:
         limited_disk.make_room(limited_disk.data_of(processes))
         if all(running.name != "postgres" for running in processes.running()):
-            start_again(target.grid, "postgres")  # as a site's keeper of processes does
+            start_again(target.grid, "postgres")  # as systemd does at a site
 
     return end
 
 
 def _spool_full(target: Target) -> Callable[[], None]:
-    """There is room for no event of SLURM's; what the hooks keep for `lost` is theirs already."""
+    """The spool has no room for an event of the hooks. The file `lost` has its room reserved already."""
     spool = target.grid.folder / "spool"
     limited_disk.fill(spool)
     return lambda: limited_disk.make_room(spool)
 
 
 def _use_up_segments(connection: psycopg.Connection) -> None:
-    """Postgres fills 16 MB of its log (WAL) before it needs more room, which would take long. The first segment that there is
-    no room for makes it panic.
+    """Switch segments of the write-ahead log until Postgres panics, as it has no room for the next one. Without that, it would
+    fill the 16 MB of a segment first, which takes long.
     """
     try:
         for _ in range(MAX_SEGMENTS):
@@ -207,7 +207,7 @@ def _two_workers(target: Target) -> Callable[[], None]:
 
 
 def clock_off(part: str, hours: int) -> Fault:
-    """The part is started again with a clock that is hours ahead of (or behind) all others."""
+    """The part is started again with a clock that is `hours` ahead of all others (behind, if negative)."""
 
     def begin(target: Target) -> Callable[[], None]:
         grid = target.grid
@@ -259,7 +259,7 @@ BY_NAME = {fault.name: fault for fault in ALL}
 
 
 def kill(grid: Grid, part: str) -> None:
-    """End a part and all that descends from it, as by SIGKILL. Jobs of SLURM are not slurmd's to take along."""
+    """End a part and its descendants by SIGKILL. Of slurmd, only itself: its descendants are the jobs."""
     running = grid.processes.find(part)
     if not part.startswith("slurmd"):
         process = running.process()
@@ -277,11 +277,11 @@ def start_again(grid: Grid, part: str) -> None:
 
 
 def signal_part(grid: Grid, part: str, sig: signal.Signals) -> None:
-    """One signal for a part and all that descends from it; the steps of SLURM's jobs are not slurmd's."""
+    """Send a signal to a part and its descendants. Of slurmd, only to itself: its descendants are the jobs."""
     try:
         running = grid.processes.find(part)
     except KeyError:
-        return  # it has died meanwhile, which is another fault
+        return  # it has died of another fault
     if part.startswith("slurmd"):
         grid.processes.kill(running, sig, wait=False)
     else:
@@ -290,14 +290,14 @@ def signal_part(grid: Grid, part: str, sig: signal.Signals) -> None:
 
 @contextmanager
 def redis_of(grid: Grid) -> Iterator[Redis]:
-    """The broker. One that does not answer yet is waited for."""
+    """A client of the broker, once it answers."""
     path = grid.environment["BROKER_URL"].removeprefix("redis+socket://")
     with Redis(unix_socket_path=path) as redis:
-        wait_until(lambda: _pongs(redis), "Redis to answer", 60.0, 0.1)
+        wait_until(lambda: _answers(redis), "Redis to answer", 60.0, 0.1)
         yield redis
 
 
-def _pongs(redis: Redis) -> bool:
+def _answers(redis: Redis) -> bool:
     try:
         return bool(redis.ping())
     except RedisError:

@@ -1,4 +1,4 @@
-"""Jobs for grids under fire: each leaves a mark when it starts, and the test that requests it writes down how it must end."""
+"""Jobs for chaos tests: each leaves a mark when it starts, and records for the audit how it must end."""
 
 import json
 import random
@@ -17,14 +17,14 @@ from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos.evidence import EXPECTED, MARKS
 from tests.support.watching import ledger, rows, slurm_of, wait_for
 
-EVER_S = 600
+ENDLESS_S = 600
 PATIENCE_S = 180.0  # a worker that was killed takes a minute to be back on a machine that is busy with others
-CONFIRMATIONS = 40  # blocks that a reorganisation may take back: some seconds of a chain under fire
+CONFIRMATIONS = 40  # blocks that a reorganisation may take back: some seconds of the chain
 CLAIMED = {ChainStatus.SCHEDULED, ChainStatus.RUNNING}
 
 
 def marks(grid: Grid) -> Path:
-    """Where jobs leave their marks: any Linux user may write here."""
+    """The folder of the jobs' marks: every Linux user may write there."""
     folder = grid.folder / MARKS
     folder.mkdir(exist_ok=True)
     folder.chmod(0o1777)
@@ -32,15 +32,15 @@ def marks(grid: Grid) -> Path:
 
 
 def marking(grid: Grid, body: str) -> str:
-    """A script that says that it was started, and then does `body`."""
+    """A script that marks its start, and then does `body`."""
     mark = f'"{marks(grid)}/$SLURM_JOB_NAME-$SLURM_JOB_ID"'
     return f'#!/bin/bash\necho "started $SLURM_JOB_NAME $SLURM_JOB_ID" >>{mark}\n{body}\n'
 
 
-def expect(grid: Grid, job_id: str, *ends: str, **about: Any) -> None:
-    """The job ends with one of these statuses; `runs` and `exit_status` where they are certain."""
+def expect(grid: Grid, job_id: str, *ends: str, **certain: Any) -> None:
+    """Record for the audit that the job must end with one of these statuses; and `runs` and `exit_status`, if certain."""
     with (grid.folder / EXPECTED).open("a") as file:
-        file.write(json.dumps({"job_id": job_id, "ends": ends, **about}) + "\n")
+        file.write(json.dumps({"job_id": job_id, "ends": ends, **certain}) + "\n")
 
 
 def finishing(grid: Grid, customer: Account, seconds: float = 0.2) -> str:
@@ -58,15 +58,15 @@ def failing(grid: Grid, customer: Account) -> str:
 
 
 def timing_out(grid: Grid, customer: Account) -> str:
-    """A job that runs on after the one minute that was paid for; SLURM ends it after about 80 s."""
-    job_id = grid.submit_script(customer, marking(grid, f"sleep {EVER_S}"), minutes=1)
+    """A job that runs longer than the one minute that is paid; SLURM ends it after about 80 s."""
+    job_id = grid.submit_script(customer, marking(grid, f"sleep {ENDLESS_S}"), minutes=1)
     expect(grid, job_id, "OUT_OF_CREDITS", runs=1)
     return job_id
 
 
 def cancelled(grid: Grid, customer: Account, when: set[ChainStatus]) -> str:
     """A job that its customer cancels once it has one of these statuses."""
-    job_id = grid.submit_script(customer, marking(grid, f"sleep {EVER_S}"))
+    job_id = grid.submit_script(customer, marking(grid, f"sleep {ENDLESS_S}"))
     expect(grid, job_id, "CANCELLED")
     wait_for(grid, job_id, when, PATIENCE_S)
     grid.chain.customers.cancel_job(customer, job_id)
@@ -74,20 +74,20 @@ def cancelled(grid: Grid, customer: Account, when: set[ChainStatus]) -> str:
 
 
 def topped_up(grid: Grid, customer: Account) -> str:
-    """A job that gets five minutes more while it runs, and ends when SLURM knows of them."""
+    """A job that gets five more minutes while it runs, and ends when SLURM has the new limit."""
     go = marks(grid) / f"go-{random.randrange(10**9)}"
     body = f'until [ -e "{go}" ]; do sleep 0.1; done'
     job_id = grid.submit_script(customer, marking(grid, body), minutes=10)
     expect(grid, job_id, "FINISHED", runs=1, exit_status=0)
     wait_for(grid, job_id, RUNNING, PATIENCE_S)
     grid.chain.customers.top_up_job(customer, job_id, 5 * ChainPrices().of(definition_of("", Resources(memPerCpu=100))))
-    wait_until(lambda: _limit(grid, job_id) == "15:00", "SLURM to know of the top-up", PATIENCE_S, 0.1)
+    wait_until(lambda: _limit(grid, job_id) == "15:00", "SLURM to have the new limit", PATIENCE_S, 0.1)
     go.touch()
     return job_id
 
 
 def rejected(grid: Grid, customer: Account) -> str:
-    """Five tasks of five CPUs fit into 32 CPUs, and not into four nodes of eight: SLURM has no place for it."""
+    """A job that SLURM rejects: five tasks of five CPUs fit into 32 CPUs, but not into four nodes of eight."""
     job_id = grid.submit_script(customer, marking(grid, "true"), tasks=5, cpusPerTask=5)
     expect(grid, job_id, "PENDING", runs=0)
     return job_id
@@ -111,17 +111,17 @@ def newcomers(grid: Grid) -> str:
 
 
 def reorganised(grid: Grid, customer: Account) -> str:
-    """A job that runs while the chain loses the blocks since it was said to run, and ends when the contract has heard that
-    again.
+    """A job that runs while the chain loses the blocks since the contract had it RUNNING. It ends when the contract has it
+    RUNNING again.
     """
     go = marks(grid) / f"go-{random.randrange(10**9)}"
     job_id = grid.submit_script(customer, marking(grid, f'until [ -e "{go}" ]; do sleep 0.1; done'))
     expect(grid, job_id, "FINISHED", runs=1, exit_status=0)
-    said_at = wait_for(grid, job_id, RUNNING, PATIENCE_S).block_number_state_change
-    with grid.no_blocks():  # so that no more are lost than may be, however late the scan reads
-        read = partial(rows, grid, READ_UP_TO, block=said_at)
-        wait_until(lambda: bool(read()), "the scan to have read that it runs", PATIENCE_S, 0.05)
-    grid.chain.lose_from(said_at)
+    running_at = wait_for(grid, job_id, RUNNING, PATIENCE_S).block_number_state_change
+    with grid.no_blocks():  # else a late scan would lose more blocks than it must bear
+        read = partial(rows, grid, READ_UP_TO, block=running_at)
+        wait_until(lambda: bool(read()), "the scan to read the block", PATIENCE_S, 0.05)
+    grid.chain.lose_from(running_at)
     wait_for(grid, job_id, RUNNING, PATIENCE_S)
     go.touch()
     return job_id
@@ -129,8 +129,8 @@ def reorganised(grid: Grid, customer: Account) -> str:
 
 READ_UP_TO = "SELECT 1 FROM cursors WHERE stream = 'contract' AND block_number >= :block"
 RUNNING = {ChainStatus.RUNNING}
-Asked = Callable[[Grid, Account, random.Random], str]
-KINDS: dict[str, Asked] = {
+Submit = Callable[[Grid, Account, random.Random], str]
+KINDS: dict[str, Submit] = {
     "finishing": lambda grid, customer, _: finishing(grid, customer),
     "failing": lambda grid, customer, _: failing(grid, customer),
     "cancelled": lambda grid, customer, _: cancelled(grid, customer, RUNNING),
@@ -144,14 +144,14 @@ KINDS: dict[str, Asked] = {
 
 
 def wait_for_end(grid: Grid, job_ids: Sequence[str], timeout_s: float = 120.0) -> None:
-    """Until the contract is cold (or the job was given back) and nothing is left to do for these jobs."""
+    """Wait until each job is final on the contract or was given back, and nothing is left to do for these jobs."""
     wait_until(lambda: ended(grid, job_ids), f"{job_ids} to end", timeout_s, every_s=0.1)
     wait_until(lambda: not rows(grid, OPEN_OF, ids=list(job_ids)), "nothing to be left to do", timeout_s, 0.05)
     wait_for_rest(grid, timeout_s, effects=False)
 
 
 def ended(grid: Grid, job_ids: Sequence[str]) -> bool:
-    """Whether the contract of each job is cold, or it was given back."""
+    """Whether each job is final on the contract or was given back."""
     query = "SELECT job_id FROM jobs WHERE job_id = ANY(:ids) AND state = 'REFUSED'"
     given_back = {row.job_id for row in rows(grid, query, ids=list(job_ids))}
     return all(job.status.cold for job in grid.chain.jobs([job_id for job_id in job_ids if job_id not in given_back]))
@@ -161,18 +161,18 @@ OPEN_OF = "SELECT 1 FROM effects WHERE job_id = ANY(:ids) AND done_at IS NULL AN
 
 
 OPEN_EFFECTS = "SELECT count(*) FROM effects WHERE done_at IS NULL AND parked_at IS NULL"
-ELSE_LEFT = """
+OTHER_WORK = """
     SELECT (SELECT count(*) FROM transactions WHERE state NOT IN ('MINED', 'REVERTED', 'FOREIGN'))
         + (SELECT count(*) FROM callbacks WHERE read_at IS NULL)"""
 
 
 def wait_for_rest(grid: Grid, timeout_s: float = 120.0, *, effects: bool = True) -> None:
-    """Until nothing is left to do: no effect (if these count), no transaction, no callback, no event in the spool."""
+    """Wait until nothing is left to do: no transaction, no callback, no event in the spool, and no effect if `effects`."""
     with ledger(grid) as engine:
 
         def at_rest() -> bool:
             with engine.connect() as connection:
-                left = connection.scalar(text(ELSE_LEFT)) or (effects and connection.scalar(text(OPEN_EFFECTS)))
+                left = connection.scalar(text(OTHER_WORK)) or (effects and connection.scalar(text(OPEN_EFFECTS)))
             spooled = [file for file in (grid.folder / "spool").iterdir() if file.name.endswith(("-end", "-start"))]
             return not left and not spooled
 
@@ -180,6 +180,6 @@ def wait_for_rest(grid: Grid, timeout_s: float = 120.0, *, effects: bool = True)
 
 
 def _limit(grid: Grid, job_id: str) -> str:
-    """The time limit that SLURM has for a job, as it prints it."""
+    """The time limit of a job, as squeue prints it."""
     squeue = ("squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%l")
     return slurm_of(grid).run(*squeue).stdout.strip()

@@ -1,4 +1,4 @@
-"""The keeper starts each process that died again, as systemd does at a site."""
+"""The keeper: starts each process again that has died, as systemd does at a site."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from types import TracebackType
 
 from devgrid.processes import Processes
 
-LOOK_EVERY_S = 0.05
+CHECK_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +16,11 @@ class Death:
     """A process that was found dead."""
 
     name: str
-    seen_s: float
+    found_s: float
 
 
 class ProcessSupervisor:
-    """Watches processes by name for as long as it is entered."""
+    """A context manager: inside it, each of the named processes is started again when it has died."""
 
     def __init__(self, processes: Processes, names: Sequence[str]) -> None:
         self._processes = processes
@@ -40,7 +40,7 @@ class ProcessSupervisor:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._over.wait(LOOK_EVERY_S):
+        while not self._over.wait(CHECK_EVERY_S):
             alive = {running.name for running in self._processes.running()}
             for name in self._names:
                 if name not in alive:

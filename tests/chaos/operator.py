@@ -1,4 +1,4 @@
-"""The operator of a grid under fire: does what an alarm asks for, and no more than SLURM's own log bears out."""
+"""The operator of a grid in a chaos test: confirms a job as lost after an alarm, if slurmctld's own log shows that it is."""
 
 import subprocess
 import sys
@@ -23,20 +23,20 @@ HELD = """
 
 
 def confirm_lost(grid: Grid) -> list[str]:
-    """Confirm the jobs that the sweep holds back and whose files slurmctld says that it has removed."""
+    """Confirm as lost the jobs that the sweep holds and whose files slurmctld has removed, as its log shows."""
     held = rows(grid, HELD, alarm=AlarmName.SWEEP_CONTRADICTION)
     forgotten = purged(grid.folder)
     lost = [row.job_id for row in held if row.slurm_id in forgotten]
     if lost:
         argv = [sys.executable, "-m", "supervisor_tasks.cli", "job", "mark-lost", "--yes", *lost]
-        # What has moved on meanwhile ends the command with a status of its own, and is held no more.
+        # A job that has moved on since the query is no longer held: the command then fails, which does not matter.
         subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, timeout=deadline(60))
     return lost
 
 
 @contextmanager
 def on_duty(grid: Grid) -> Iterator[list[str]]:
-    """An operator is there for as long as this lasts; the list grows by what was confirmed as lost."""
+    """Inside this, an operator watches the grid. Yields the list of the jobs that he has confirmed as lost."""
     over, confirmed = threading.Event(), list[str]()
 
     def watch() -> None:
@@ -44,7 +44,7 @@ def on_duty(grid: Grid) -> Iterator[list[str]]:
             try:
                 confirmed.extend(confirm_lost(grid))
             except OperationalError:
-                continue  # the database is what is broken now
+                continue  # the fault of this moment is the database
 
     thread = threading.Thread(target=watch, name="operator", daemon=True)
     thread.start()

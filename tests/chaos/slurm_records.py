@@ -1,4 +1,4 @@
-"""What SLURM itself says of its jobs: slurmctld, accounting, the line of devgrid's completion hook, and its daemons' logs."""
+"""Reads SLURM's own records of its jobs: slurmctld, accounting, the lines of devgrid's completion hook, the daemons' logs."""
 
 import os
 import re
@@ -17,8 +17,8 @@ GRID_JOB = re.compile("0x[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job in SLURM's records. `job_id` is the grid's, from the name of its log file or its own name; `live` means that
-    slurmctld has it and it has not ended.
+    """A job in SLURM's records. `job_id` is the grid's, from the name of the job's log file or from its own name. `live` means
+    that slurmctld has the job and it has not ended.
     """
 
     slurm_id: int
@@ -30,40 +30,40 @@ class SlurmJob:
 
 
 def records(folder: Path, completed: list[SlurmJob], *, accounting: bool) -> dict[int, SlurmJob]:
-    """By SLURM id: what accounting says, else slurmctld, else the line that the completion hook left."""
+    """The records by SLURM id: accounting's, else slurmctld's, else the one of the completion hook."""
     jobs = {job.slurm_id: job for job in completed}
     jobs |= {job.slurm_id: job for job in _remembered(folder)}
     if accounting:
         for job in _accounted(folder):
-            known = jobs.get(job.slurm_id)
-            named = job if GRID_JOB.fullmatch(job.job_id) or known is None else _renamed(job, known.job_id)
-            jobs[job.slurm_id] = named if not (known and known.live) else known
+            other = jobs.get(job.slurm_id)
+            named = job if GRID_JOB.fullmatch(job.job_id) or other is None else _renamed(job, other.job_id)
+            jobs[job.slurm_id] = other if other and other.live else named
     return {slurm_id: job for slurm_id, job in sorted(jobs.items()) if job.job_id}
 
 
 def purged(folder: Path) -> Counter[int]:
-    """What slurmctld's log says of batch jobs whose files it found at a start and that it does not know (SLURM 22.05)."""
+    """Counts, by SLURM id, the batch jobs whose files slurmctld found at a start and which it did not know (SLURM 22.05)."""
     return Counter(
         int(number) for number in re.findall(r"Purged files for defunct batch JobId=(\d+)", slurmctld_log(folder))
     )
 
 
 def unlaunched(folder: Path) -> set[int]:
-    """The jobs that a slurmd could not launch and had cancelled: one that stood still is told to launch what has long been
-    given up, and SLURM does not requeue what was submitted with --no-requeue (SLURM 22.05).
+    """The SLURM ids of jobs that a slurmd could not launch and had cancelled. A slurmd that stood still gets the order to
+    launch late, when slurmctld has given the launch up; SLURM does not requeue a job with --no-requeue (SLURM 22.05).
     """
     words = re.compile(r"Could not launch job (\d+) and not able to requeue it, cancelling job")
     logs = (folder / "slurm").glob("slurmd-*.log")
     return {int(number) for log in logs for number in words.findall(log.read_text(errors="replace"))}
 
 
-def asked_to_end(folder: Path) -> set[int]:
-    """The jobs that anybody had slurmctld cancel: scancel, or a slurmd."""
+def kill_requested(folder: Path) -> set[int]:
+    """The SLURM ids of jobs that slurmctld was asked to cancel, by scancel or by a slurmd."""
     return {int(number) for number in re.findall(r"REQUEST_KILL_JOB JobId=(\d+) ", slurmctld_log(folder))}
 
 
 def slurmctld_log(folder: Path) -> str:
-    """What slurmctld wrote since the grid was made."""
+    """The log of slurmctld since the start of the grid."""
     return (folder / "slurm" / "slurmctld.log").read_text(errors="replace")
 
 
@@ -72,7 +72,7 @@ def _renamed(job: SlurmJob, job_id: str) -> SlurmJob:
 
 
 def _remembered(folder: Path) -> Iterator[SlurmJob]:
-    for line in _ask(folder, "scontrol", "--oneliner", "show", "job").splitlines():
+    for line in _run(folder, "scontrol", "--oneliner", "show", "job").splitlines():
         found = re.match(r"JobId=(\d+) JobName=(\S*)", line)
         if found is None:
             continue
@@ -90,9 +90,9 @@ def _remembered(folder: Path) -> Iterator[SlurmJob]:
 
 
 def _accounted(folder: Path) -> Iterator[SlurmJob]:
-    asked = ("--allusers", "--allocations", "--noheader", "--parsable2", "--duplicates", "--starttime=2000-01-01")
+    options = ("--allusers", "--allocations", "--noheader", "--parsable2", "--duplicates", "--starttime=2000-01-01")
     fields = "--format=JobIDRaw,State,ElapsedRaw,ExitCode,JobName%80"
-    for line in _ask(folder, "sacct", *asked, fields).splitlines():
+    for line in _run(folder, "sacct", *options, fields).splitlines():
         slurm_id, state, elapsed_s, exit_status, name = line.split("|", 4)
         exit_code, _, signal = exit_status.partition(":")
         yield SlurmJob(
@@ -105,7 +105,9 @@ def _accounted(folder: Path) -> Iterator[SlurmJob]:
 
 
 def completed(folder: Path, file: str = "completed") -> Iterator[SlurmJob]:
-    """The lines of devgrid's completion hook (devgrid/cluster/slurm.py); `told`: those written once our hook had ended."""
+    """The lines of devgrid's completion hook (devgrid/cluster/slurm.py). The file `told` has those whose call of our hook has
+    returned.
+    """
     for line in _lines_of(folder, file):
         slurm_id, state, exit_status, start_s, end_s, log, name = line.split("|", 6)
         exit_code, _, signal = exit_status.partition(":")
@@ -120,13 +122,13 @@ def completed(folder: Path, file: str = "completed") -> Iterator[SlurmJob]:
         )
 
 
-def untold(folder: Path) -> list[int]:
-    """The SLURM ids of jobs for whose end our hook was called and never came to its own, although slurmctld lived on."""
-    called = _lines_of(folder, "completed")  # before `told`: each of these lines comes first
+def hook_unfinished(folder: Path) -> list[int]:
+    """The SLURM ids of jobs for whose end our hook was called and did not finish, although slurmctld lived on."""
+    called = _lines_of(folder, "completed")  # read before `told`: the hook writes each line here first
     starts = re.findall(r"^\[([^]]+)\] slurmctld version ", slurmctld_log(folder), re.MULTILINE)
     last_start_s = datetime.fromisoformat(starts[-1]).timestamp() if starts else 0.0
-    told = set(_lines_of(folder, "told"))
-    lines = [line.split("|", 6) for line in called if line not in told]
+    finished = set(_lines_of(folder, "told"))
+    lines = [line.split("|", 6) for line in called if line not in finished]
     return [int(line[0]) for line in lines if int(line[4]) > last_start_s]
 
 
@@ -136,18 +138,19 @@ def _lines_of(folder: Path, file: str) -> list[str]:
 
 
 def _grid_job(log: str, name: str) -> str:
-    """The owner may change a job's name, and hardly that of its log."""
+    """The grid's id, from the log's name if that has one: an owner easily changes the name of a job, and hardly its log's."""
     stem = Path(log).name.removesuffix(".log")
     return next((found for found in (stem, name) if GRID_JOB.fullmatch(found)), "")
 
 
-def _seconds(shown: str) -> int:
-    days, _, clock = shown.rpartition("-")
+def _seconds(duration: str) -> int:
+    """Parse a duration as scontrol prints it: days-hours:minutes:seconds."""
+    days, _, clock = duration.rpartition("-")
     hours, minutes, seconds = clock.split(":")
     return int(days or 0) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
 
 
-def _ask(folder: Path, *argv: str) -> str:
+def _run(folder: Path, *argv: str) -> str:
     conf = {"SLURM_CONF": str(folder / "slurm" / "slurm.conf")}
     environment = {**os.environ, **conf, **Users(folder).environment()}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, errors="replace", timeout=deadline(60))

@@ -1,8 +1,8 @@
-"""What slurmctld's own log says of jobs that ended and that it forgot.
+"""Finds in slurmctld's log the jobs that ended and whose end slurmctld then forgot.
 
-It saves its memory every few seconds, and was killed before. After its restart such a job runs once more in its books, though
-no node has it (and its finder cancels it), or its id is given to the next one that comes. Both words are SLURM's,
-the one before the kill and the one after. Lines of SLURM 22.05.
+slurmctld saves its state every few seconds, and was killed before that. After its restart it has such a job as running again,
+though no node has it (slurmctld cancels it when it notices), or it gives the job's id to the next submission. Both ends are
+SLURM's own: the one before the kill, and the one after it. The lines are those of SLURM 22.05.
 """
 
 import re
@@ -13,7 +13,7 @@ from datetime import datetime
 
 _LINE = re.compile(
     r"\[(?P<time>[^]]+)\] (?:"
-    r"(?P<life>slurmctld version )"
+    r"(?P<start>slurmctld version )"
     r"|(?P<saved>Saving all slurm state)"
     r"|_slurm_rpc_submit_batch_job: JobId=(?P<submitted>\d+) InitPrio"
     r"|(?:sched: Allocate|sched/backfill: _start_job: Started) JobId=(?P<started>\d+) "
@@ -28,8 +28,8 @@ _LINE = re.compile(
 
 @dataclass(frozen=True)
 class UnsavedEnd:
-    """An end that slurmctld wrote into its log and not into its memory. `lost` says that it knew nothing of the job
-    afterwards; else it took it for one that still ran, or still waited.
+    """An end that slurmctld logged and did not save. If `lost`, slurmctld did not know the job afterwards; otherwise it
+    had the job as still running, or still waiting.
     """
 
     slurm_id: int
@@ -41,7 +41,7 @@ class UnsavedEnd:
 
 @dataclass
 class _Run:
-    """What the log said of an id since it was given."""
+    """The job that has a SLURM id, as far as the log was read."""
 
     started_s: float | None = None
     end: tuple[str, int, int] | None = None  # state, elapsed seconds, exit status
@@ -50,22 +50,22 @@ class _Run:
 @dataclass
 class _Reader:
     runs: dict[int, _Run] = field(default_factory=lambda: defaultdict(_Run))
-    before: dict[int, _Run] = field(default_factory=dict)  # what had ended when slurmctld was killed
+    ended_unsaved: dict[int, _Run] = field(default_factory=dict)  # jobs that had ended when slurmctld was killed
 
     def read(self, found: re.Match[str]) -> Iterator[UnsavedEnd]:
         kind = found.lastgroup if found.lastgroup != "number" else "completed"
         time_s = datetime.fromisoformat(found["time"]).timestamp()
-        if kind in ("saved", "life"):
+        if kind in ("saved", "start"):
             ended = {slurm_id: run for slurm_id, run in self.runs.items() if run.end}
             self.runs = defaultdict(_Run, {slurm_id: run for slurm_id, run in self.runs.items() if not run.end})
-            self.before |= ended if kind == "life" else {}
+            self.ended_unsaved |= ended if kind == "start" else {}
         elif kind is not None:
             slurm_id = int(found[kind])
             yield from self._forgotten(slurm_id, lost=kind in ("purged", "submitted"))
             self._follow(kind, slurm_id, time_s, found)
 
     def _forgotten(self, slurm_id: int, *, lost: bool) -> Iterator[UnsavedEnd]:
-        run = self.before.pop(slurm_id, None)
+        run = self.ended_unsaved.pop(slurm_id, None)
         if run and run.end:
             yield UnsavedEnd(slurm_id, *run.end, lost=lost)
 
@@ -90,6 +90,6 @@ def _end(kind: str, elapsed_s: int, found: re.Match[str]) -> tuple[str, int, int
 
 
 def unsaved_ends(log: Iterable[str]) -> list[UnsavedEnd]:
-    """The ends that slurmctld announced and did not remember after it was killed, in the order in which that showed."""
+    """The ends that slurmctld logged and did not remember after it was killed, in the order in which the log shows this."""
     reader = _Reader()
     return [end for line in log if (found := _LINE.match(line)) for end in reader.read(found)]

@@ -1,7 +1,8 @@
-"""`python -m tests.chaos.soak`: mixed jobs, random faults and lies for a chosen time; then the audit, and what was seen.
+"""`python -m tests.chaos.soak`: mixed jobs, random faults and forged callbacks for a chosen time; then the audit.
 
-Everything follows from a seed but for what the machine does with it. One fault at a time: it begins, lasts, ends, and the jobs
-that were there by then are waited for. Meanwhile jobs come in, customers cancel and top up, and strangers lie.
+The seed determines the jobs, the faults and the callbacks; the timing depends on the machine. One fault at a time begins, lasts
+and ends; then the soak waits for the jobs that were there by then. Meanwhile jobs come in, customers cancel and top up, and
+strangers send forged callbacks.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -28,9 +29,9 @@ from devgrid.hand_in import CREDIT
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from tests.chaos import faults, jobs, operator
-from tests.chaos.audit import Discrepancy, audit
+from tests.chaos.audit import CheckResult, audit
 from tests.chaos.evidence import Evidence, gather
-from tests.chaos.forged_callbacks import lies, tell
+from tests.chaos.forged_callbacks import forged_callbacks, send
 from tests.support.watching import rows
 
 RECORD = Path(__file__).parents[2] / "docs" / "reliability.json"
@@ -38,10 +39,10 @@ BLOCK_TIME_S = 0.25
 LASTS_S = (1.0, 10.0)
 PLENTY_WEI = 10**9 * CREDIT  # an hour's jobs lock more than a customer of devgrid has
 REST_S = (0.0, 5.0)
-WEIGHED_EVERY_S = 15.0
-LIES_AT_A_TIME = 10
+MEMORY_EVERY_S = 15.0
+FORGED_AT_A_TIME = 10
 PATIENCE_S = 600.0  # for the jobs of a fault; a longer recovery ends the soak
-# How often each kind is asked for. The long ones run for minutes, so that there is a bill.
+# The weight of each kind of job. The long ones run for minutes, so that they cost something.
 MIXTURE = {
     "finishing": 10,
     "failing": 4,
@@ -52,13 +53,13 @@ MIXTURE = {
     "long": 2,
 }
 LONG_S = (60, 185)
-# The sweep of a soak comes often: what only it finds is found within the soak.
+# Sweeps come often, so that what only a sweep finds is found within the soak.
 SETTINGS = {"SWEEP_EVERY_S": "20", "SWEEP_GRACE_S": "15"}
 LOST, DOUBLED, MINUTES, ENDS = "lost", "doubled", "wrong minutes", "wrong ends"
 MEANING = {
     "ended": LOST,
     "claims": LOST,
-    "hooks_heard": LOST,
+    "hook_events_stored": LOST,
     "inbox_read": LOST,
     "nothing_left": LOST,
     "ran_once": DOUBLED,
@@ -78,18 +79,18 @@ MEANING = {
 class Log:
     """What happened during a soak."""
 
-    asked: Counter[str] = field(default_factory=Counter)
-    quick: list[str] = field(default_factory=list)
-    known: list[str] = field(default_factory=list)
+    submitted: Counter[str] = field(default_factory=Counter)
+    quick: list[str] = field(default_factory=list)  # ids of jobs that end within seconds
+    job_ids: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
-    lies: Counter[str] = field(default_factory=Counter)
+    forged_answers: Counter[str] = field(default_factory=Counter)
     recoveries: list[tuple[float, str]] = field(default_factory=list)
-    memory_mb: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))  # of each worker there was
+    memory_mb: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))  # by pid of a worker
     too_late: list[str] = field(default_factory=list)
 
 
 class Soak:
-    """A grid under fire."""
+    """A grid with load, faults and forged callbacks."""
 
     def __init__(self, target: faults.Target, seed: int, jobs_per_s: float, log: Log) -> None:
         self._target = target
@@ -103,10 +104,10 @@ class Soak:
         self._over = threading.Event()
 
     def run(self, seconds: float) -> None:
-        """Keep on for so long, and wait for rest. Raises what a load or a fault did not expect."""
+        """Run for so many seconds, and wait until nothing is left to do. Raises the errors of the threads."""
         ends_s = time.monotonic() + seconds
         with ThreadPoolExecutor(24) as pool:
-            others = [pool.submit(self._load, pool), pool.submit(self._lie), pool.submit(self._weigh)]
+            others = [pool.submit(self._load, pool), pool.submit(self._send_forged), pool.submit(self._measure_memory)]
             try:
                 while time.monotonic() < ends_s:
                     self._one_fault(random.Random(self._chance.random()), ends_s)
@@ -115,12 +116,12 @@ class Soak:
             for other in others:
                 other.result()
         jobs.wait_for_rest(self._grid, PATIENCE_S)
-        self._weigh_once()
+        self._measure_once()
 
     def _one_fault(self, chance: random.Random, ends_s: float) -> None:
         fault = chance.choice(faults.ALL)
         lasts_s = chance.uniform(*LASTS_S)
-        say(f"{fault.name} for {lasts_s:.1f} s; {round(ends_s - time.monotonic())} s to go")
+        show(f"{fault.name} for {lasts_s:.1f} s; {round(ends_s - time.monotonic())} s to go")
         with fault.on(self._target):
             self._over.wait(lasts_s)
         self._log.faults[fault.name] += 1
@@ -128,11 +129,11 @@ class Soak:
         self._wait_for(list(self._log.quick))
         took_s = time.monotonic() - ended_s
         self._log.recoveries.append((took_s, fault.name))
-        say(f"    settled {took_s:.1f} s after it")
+        show(f"    settled {took_s:.1f} s after it")
         self._over.wait(chance.uniform(*REST_S))
 
     def _wait_for(self, job_ids: list[str]) -> None:
-        """Until these jobs have ended, as the contract says, and the ledger knows."""
+        """Wait until the ledger has settled these jobs."""
         query = "SELECT count(*) AS n FROM jobs WHERE job_id = ANY(:ids) AND state = 'SETTLED'"
         wait_until(
             lambda: rows(self._grid, query, ids=job_ids)[0].n == len(job_ids), "the jobs to be settled", PATIENCE_S, 0.2
@@ -142,43 +143,43 @@ class Soak:
 
     def _load(self, pool: ThreadPoolExecutor) -> None:
         chance = random.Random(self._seed + 1)
-        asked: list[Future[None]] = []
+        submissions: list[Future[None]] = []
         while not self._over.wait(chance.expovariate(self._jobs_per_s)):
             kind = chance.choices(list(MIXTURE), list(MIXTURE.values()))[0]
-            asked.append(pool.submit(self._ask, kind, random.Random(chance.random())))
-        for one in asked:
-            one.result()
+            submissions.append(pool.submit(self._submit, kind, random.Random(chance.random())))
+        for submission in submissions:
+            submission.result()
 
-    def _ask(self, kind: str, chance: random.Random) -> None:
-        ask: Callable[[Grid, Account, random.Random], str] = jobs.KINDS.get(kind, _long)
+    def _submit(self, kind: str, chance: random.Random) -> None:
+        submit: jobs.Submit = jobs.KINDS.get(kind, _long)
         try:
-            job_id = ask(self._grid, self._customer, chance)
+            job_id = submit(self._grid, self._customer, chance)
         except (AssertionError, TimeoutError) as error:
             self._log.too_late.append(f"{kind}: {str(error).splitlines()[0]}")
             return
-        self._log.asked[kind] += 1
-        self._log.known.append(job_id)
+        self._log.submitted[kind] += 1
+        self._log.job_ids.append(job_id)
         if kind in ("finishing", "failing"):
             self._log.quick.append(job_id)
 
-    def _lie(self) -> None:
+    def _send_forged(self) -> None:
         batch = 0
         while not self._over.wait(1.0):
             batch += 1
-            known = self._log.known[-50:]
+            job_ids = self._log.job_ids[-50:]
             query = "SELECT slurm_id FROM jobs WHERE job_id = ANY(:ids) AND slurm_id IS NOT NULL"
             try:
-                ids = [row.slurm_id for row in rows(self._grid, query, ids=known)]
+                slurm_ids = [row.slurm_id for row in rows(self._grid, query, ids=job_ids)]
             except OperationalError:
                 continue  # the fault of this moment is the database
-            said = islice(lies(self._seed + batch, known, ids), LIES_AT_A_TIME)
-            self._log.lies.update(tell(self._grid, list(said)))
+            callbacks = islice(forged_callbacks(self._seed + batch, job_ids, slurm_ids), FORGED_AT_A_TIME)
+            self._log.forged_answers.update(send(self._grid, list(callbacks)))
 
-    def _weigh(self) -> None:
-        while not self._over.wait(WEIGHED_EVERY_S):
-            self._weigh_once()
+    def _measure_memory(self) -> None:
+        while not self._over.wait(MEMORY_EVERY_S):
+            self._measure_once()
 
-    def _weigh_once(self) -> None:
+    def _measure_once(self) -> None:
         for running in self._grid.processes.running():
             process = running.process()
             if running.name == "worker" and process is not None:
@@ -190,18 +191,18 @@ def _long(grid: Grid, customer: Account, chance: random.Random) -> str:
 
 
 def main() -> None:
-    """Run, audit, print and, with --record, write docs/reliability.json; status 1 when anything is wrong."""
+    """Run, audit, print and, with --record, write docs/reliability.json; status 1 if there are violations."""
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--load", type=float, default=0.6, help="jobs a second")
-    parser.add_argument("--record", action="store_true", help=f"write what was seen to {RECORD.name}")
-    parser.add_argument("--keep", action="store_true", help="keep the logs when anything is wrong")
+    parser.add_argument("--record", action="store_true", help=f"write the figures to {RECORD.name}")
+    parser.add_argument("--keep", action="store_true", help="keep the logs if there are violations")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     log = Log()
     with faults.Target.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides=SETTINGS)) as target:
-        say(f"seed {seed}, grid in {target.grid.folder}")
+        show(f"seed {seed}, grid in {target.grid.folder}")
         at_rest = False
         try:
             with operator.on_duty(target.grid):
@@ -211,21 +212,21 @@ def main() -> None:
             evidence = gather(target.grid.folder)
             result = summary(seed, options, log, evidence, audit(evidence))
             print(json.dumps(result, indent=1), flush=True)
-            if options.record and at_rest:  # else the audit saw a grid that moved
+            if options.record and at_rest:  # else the grid was still at work during the audit
                 RECORD.write_text(json.dumps(result, indent=1) + "\n")
             if options.keep and result["violations"]:
                 kept = Path(tempfile.mkdtemp(prefix="soak-"))
                 shutil.copytree(target.grid.folder / "log", kept / "log")
                 for name in ("slurmctld.log", "completed", "told"):
                     shutil.copy(target.grid.folder / "slurm" / name, kept / name)
-                say(f"the logs are in {kept}")
+                show(f"the logs are in {kept}")
     sys.exit(1 if result["violations"] else 0)
 
 
 def summary(
-    seed: int, options: argparse.Namespace, log: Log, evidence: Evidence, findings: Sequence[Discrepancy]
+    seed: int, options: argparse.Namespace, log: Log, evidence: Evidence, findings: Sequence[CheckResult]
 ) -> dict[str, object]:
-    """What is written down of a soak."""
+    """The figures of a soak, as docs/reliability.json has them."""
     wrong = Counter({LOST: 0, DOUBLED: 0, MINUTES: 0, ENDS: 0})
     for found in findings:
         wrong[MEANING.get(found.check.name, "other violations")] += len(found.violations)
@@ -236,13 +237,13 @@ def summary(
         "seed": seed,
         "jobs_a_second": options.load,
         "jobs": len(evidence.ours),
-        "jobs_by_kind": dict(sorted(log.asked.items())),
+        "jobs_by_kind": dict(sorted(log.submitted.items())),
         "minutes_billed": sum(
             job.final_cost_wei // job.price_wei_per_min for job in evidence.ours if job.price_wei_per_min
         ),
         "faults": sum(log.faults.values()),
         "faults_by_kind": dict(sorted(log.faults.items())),
-        "lies": dict(sorted(log.lies.items())),
+        "lies": dict(sorted(log.forged_answers.items())),
         **{name.replace(" ", "_"): number for name, number in wrong.items()},
         "forgotten_by_slurm": len(evidence.forgotten),
         "ended_by_slurm": sum(map(evidence.ended_by_slurm, evidence.expected)),
@@ -256,20 +257,20 @@ def summary(
     }
 
 
-def _memory(of_workers: Collection[Sequence[float]]) -> dict[str, object]:
-    """Faults end workers, and a new one is small: start and end are those of the one that lived longest."""
-    longest = max(of_workers, key=len)
+def _memory(by_worker: Collection[Sequence[float]]) -> dict[str, object]:
+    """Start and end are those of the worker that lived longest: faults end workers, and a new one is small."""
+    longest = max(by_worker, key=len)
     return {
         "start": round(longest[0]),
         "end": round(longest[-1]),
-        "lived_min": round((len(longest) - 1) * WEIGHED_EVERY_S / 60, 1),
-        "most_of_any": round(max(map(max, of_workers))),
-        "workers": len(of_workers),
+        "lived_min": round((len(longest) - 1) * MEMORY_EVERY_S / 60, 1),
+        "most_of_any": round(max(map(max, by_worker))),
+        "workers": len(by_worker),
     }
 
 
-def say(text: str) -> None:
-    """Progress, with the time of day."""
+def show(text: str) -> None:
+    """Print a line of progress, with the time of day."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 

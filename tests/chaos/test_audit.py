@@ -1,4 +1,4 @@
-"""The audit finds a clean grid clean, and sees each thing that can be wrong."""
+"""The audit finds nothing on a clean grid, and finds each kind of violation."""
 
 import copy
 import subprocess
@@ -47,18 +47,18 @@ def evidence(grid: Grid) -> Evidence:
     return gather(grid.folder)
 
 
-def test_audit__grid_at_rest__everything_looked_at_and_nothing_wrong(evidence: Evidence) -> None:
+def test_audit__grid_at_rest__everything_examined_and_nothing_wrong(evidence: Evidence) -> None:
     findings = audit(evidence)
     assert violations(findings) == []
-    without = {found.check.name for found in findings if not found.looked_at}
-    assert without <= {
+    without_items = {found.check.name for found in findings if not found.examined}
+    assert without_items <= {
         "acknowledged",
         "forgotten_by_slurm",
     }  # only the reporter called, and slurmctld was not killed
 
 
-def test_program__says_what_is_wrong_with_a_row__and_ends_with_status_1(grid: Grid) -> None:
-    """The whole way: a row of the real ledger is changed, the program sees it, and is content when it is changed back."""
+def test_program__a_row_is_wrong__prints_it_and_ends_with_status_1(grid: Grid) -> None:
+    """With a real ledger: the program finds nothing before a row is changed, and finds the changed row."""
 
     def run() -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "tests.chaos.audit", str(grid.folder)]
@@ -95,7 +95,7 @@ def with_slurm(evidence: Evidence, **changes: Any) -> Evidence:
 
 
 def forgotten_by_slurm(evidence: Evidence, **changes: Any) -> Evidence:
-    """As if slurmctld had taken a job, forgotten it and purged its files; the job is panicked and costs nothing."""
+    """As if slurmctld had accepted a job, forgotten it and purged its files; the job is panicked and costs nothing."""
     job = finished(evidence)
     slurm_id = evidence.slurm_jobs(job.job_id)[0].slurm_id
     slurm = {number: seen for number, seen in evidence.slurm.items() if number != slurm_id}
@@ -105,16 +105,16 @@ def forgotten_by_slurm(evidence: Evidence, **changes: Any) -> Evidence:
     return replace(evidence, slurm=slurm, marks=marks, jobs=jobs_now, purged=Counter([slurm_id]))
 
 
-GIVEN_UP = {"expected", "not_given_up", "right_status", "ran_once"}  # the checks that see a job which is panicked
+GIVEN_UP = {"expected", "not_given_up", "right_status", "ran_once"}  # the checks that find a panicked job
 
 
 def test_panicked__forgotten_by_slurm__is_no_fault_of_ours(evidence: Evidence) -> None:
     lost = forgotten_by_slurm(evidence)
     assert GIVEN_UP.isdisjoint(wrong(lost))
-    assert {found.check.name: found.looked_at for found in audit(lost)}["forgotten_by_slurm"] == 1
+    assert {found.check.name: found.examined for found in audit(lost)}["forgotten_by_slurm"] == 1
 
 
-def test_panicked__slurm_never_said_that_it_forgot_the_job__is_ours(evidence: Evidence) -> None:
+def test_panicked__slurm_never_logged_that_it_forgot_the_job__is_ours(evidence: Evidence) -> None:
     assert wrong(replace(forgotten_by_slurm(evidence), purged=Counter())) >= GIVEN_UP
 
 
@@ -130,7 +130,7 @@ def test_panicked__slurm_has_a_record_of_the_job__is_ours(evidence: Evidence) ->
     assert wrong(lost) >= {"expected", "not_given_up", "right_status"}
 
 
-def test_finished__and_forgotten_after_slurm_had_said_so__is_right(evidence: Evidence) -> None:
+def test_finished__and_forgotten_after_slurm_had_logged_the_end__is_right(evidence: Evidence) -> None:
     job = finished(evidence)
     lost = forgotten_by_slurm(evidence, status="FINISHED", final_cost_wei=job.final_cost_wei)
     slurm_id = evidence.slurm_jobs(job.job_id)[0].slurm_id
@@ -138,8 +138,8 @@ def test_finished__and_forgotten_after_slurm_had_said_so__is_right(evidence: Evi
     assert wrong(replace(lost, unsaved=[UnsavedEnd(slurm_id, "FAILED", 1, 256, lost=True)])) >= {"forgotten_by_slurm"}
 
 
-def test_finished__and_in_slurms_books_once_more_since__is_right(evidence: Evidence) -> None:
-    """The contract has what SLURM said first; the record is that of the job that no node had any more."""
+def test_finished__and_running_again_in_slurms_records_since__is_right(evidence: Evidence) -> None:
+    """The contract has the end that SLURM logged first. The record is that of the second run, which no node had."""
     seen = evidence.slurm_jobs(finished(evidence).job_id)[0]
     again = with_slurm(evidence, state="CANCELLED", elapsed_s=75)
     assert wrong(again) == {"right_status", "minutes", "ledger_figures"}
@@ -154,7 +154,7 @@ def given_up_by_slurmd(evidence: Evidence) -> Evidence:
     cancelled = with_job(with_slurm(evidence, state="CANCELLED", elapsed_s=0), status="CANCELLED")
     slurm_id = evidence.slurm_jobs(job.job_id)[0].slurm_id
     without_mark = {job_id: ids for job_id, ids in evidence.marks.items() if job_id != job.job_id}
-    return replace(cancelled, marks=without_mark, unlaunched={slurm_id}, asked_to_end={slurm_id})
+    return replace(cancelled, marks=without_mark, unlaunched={slurm_id}, kill_requested={slurm_id})
 
 
 OF_A_CANCELLED_JOB = {"expected", "ran_once"}
@@ -168,7 +168,7 @@ def test_cancelled__by_a_slurmd_that_could_not_launch_it__is_slurms_own_doing(ev
     assert "expected" not in wrong(once_before)
 
 
-def test_cancelled__and_no_slurmd_said_why__is_ours(evidence: Evidence) -> None:
+def test_cancelled__and_no_slurmd_logged_why__is_ours(evidence: Evidence) -> None:
     assert wrong(replace(given_up_by_slurmd(evidence), unlaunched=set())) >= OF_A_CANCELLED_JOB
 
 
@@ -176,7 +176,7 @@ def test_cancelled__by_slurmctld_without_a_request__is_slurms_own_doing(evidence
     slurm_id = evidence.slurm_jobs(finished(evidence).job_id)[0].slurm_id
     again = with_job(with_slurm(evidence, state="CANCELLED"), status="CANCELLED")
     assert wrong(again) == {"ledger_agrees"}
-    assert "expected" in wrong(replace(again, asked_to_end={slurm_id}))
+    assert "expected" in wrong(replace(again, kill_requested={slurm_id}))
 
 
 def test_failed__by_the_loss_of_its_node__is_slurms_own_doing(evidence: Evidence) -> None:
@@ -189,8 +189,8 @@ def test_failed__by_the_loss_of_its_node__is_slurms_own_doing(evidence: Evidence
 
 def test_finished__though_a_slurmd_had_it_cancelled__is_ours(evidence: Evidence) -> None:
     job = finished(evidence)
-    lie = replace(given_up_by_slurmd(evidence), jobs={**evidence.jobs, job.job_id: job})
-    assert wrong(lie) >= {"right_status", "ran_once"}
+    on_chain_only = replace(given_up_by_slurmd(evidence), jobs={**evidence.jobs, job.job_id: job})
+    assert wrong(on_chain_only) >= {"right_status", "ran_once"}
 
 
 def wrong(evidence: Evidence) -> set[str]:
@@ -224,7 +224,7 @@ def second_run_marked(evidence: Evidence) -> Evidence:
 
 
 def longer_bill(evidence: Evidence) -> Evidence:
-    """The contract was told one minute more than SLURM's clock gives."""
+    """The report of the end has one minute more than SLURM's elapsed time."""
     sent = [
         replace(call, arguments=(*call.arguments[:2], call.arguments[2] + 1, *call.arguments[3:]))
         if call.call == "providerSetJobStatus"
@@ -259,12 +259,12 @@ def other_bytes(evidence: Evidence) -> Evidence:
     return replace(evidence, ledger=ledger)
 
 
-def about_the_finished(evidence: Evidence) -> tuple[str, int]:
+def ids_of_finished(evidence: Evidence) -> tuple[str, int]:
     seen = evidence.slurm_jobs(finished(evidence).job_id)[0]
     return seen.job_id, seen.slurm_id
 
 
-def said(job_id: str, slurm_id: int, status: int = 7, duration_s: int = 0, exit_code: int = 0) -> dict[str, Any]:
+def callback(job_id: str, slurm_id: int, status: int = 7, duration_s: int = 0, exit_code: int = 0) -> dict[str, Any]:
     return {
         "job_id": job_id,
         "slurm_id": slurm_id,
@@ -274,11 +274,11 @@ def said(job_id: str, slurm_id: int, status: int = 7, duration_s: int = 0, exit_
     }
 
 
-def a_lie_in_place_of_the_end(evidence: Evidence, **lie: int) -> Evidence:
-    """The hook's event is lost, and a liar has said something else of the same job and id."""
-    about = about_the_finished(evidence)
+def forged_in_place_of_the_end(evidence: Evidence, **forged: int) -> Evidence:
+    """The hook's event is lost, and a forged callback about the same job and id has come."""
+    ids = ids_of_finished(evidence)
     callbacks = [
-        {**row, **lie} if (row["job_id"], row["slurm_id"], row["status"]) == (*about, 7) else row
+        {**row, **forged} if (row["job_id"], row["slurm_id"], row["status"]) == (*ids, 7) else row
         for row in evidence.ledger["callbacks"]
     ]
     assert callbacks != evidence.ledger["callbacks"]
@@ -299,38 +299,39 @@ def test_failed__its_script_is_not_there__is_right_without_slurm(evidence: Evide
 
 
 def test_acknowledged__of_a_plugin_of_another_version__is_not_kept(evidence: Evidence) -> None:
-    other = [said(*about_the_finished(evidence), status=status) for status in (5, 11)]
+    other = [callback(*ids_of_finished(evidence), status=status) for status in (5, 11)]
     assert "acknowledged" not in wrong(replace(evidence, acknowledged=other))
 
 
 def test_audit__inbox_of_a_job_was_full__a_missing_callback_is_right(evidence: Evidence) -> None:
-    about = about_the_finished(evidence)
-    lies = [{**evidence.ledger["callbacks"][0], **said(*about, duration_s=10**6 + number)} for number in range(1000)]
-    others = [row for row in evidence.ledger["callbacks"] if (row["job_id"], row["slurm_id"]) != about]
-    full = replace(evidence, ledger={**evidence.ledger, "callbacks": [*others, *lies]})
-    assert {"hooks_heard", "acknowledged"}.isdisjoint(wrong(replace(full, acknowledged=[said(*about)])))
-    short = replace(full, ledger={**full.ledger, "callbacks": [*others, *lies[1:]]})
-    assert wrong(replace(short, acknowledged=[said(*about)])) >= {"hooks_heard", "acknowledged"}
+    ids = ids_of_finished(evidence)
+    row = evidence.ledger["callbacks"][0]
+    forged = [{**row, **callback(*ids, duration_s=10**6 + number)} for number in range(1000)]
+    others = [row for row in evidence.ledger["callbacks"] if (row["job_id"], row["slurm_id"]) != ids]
+    full = replace(evidence, ledger={**evidence.ledger, "callbacks": [*others, *forged]})
+    assert {"hook_events_stored", "acknowledged"}.isdisjoint(wrong(replace(full, acknowledged=[callback(*ids)])))
+    short = replace(full, ledger={**full.ledger, "callbacks": [*others, *forged[1:]]})
+    assert wrong(replace(short, acknowledged=[callback(*ids)])) >= {"hook_events_stored", "acknowledged"}
 
 
-def test_heard__not_in_the_inbox_and_noted_as_lost__is_right(evidence: Evidence) -> None:
+def test_hook_event__not_in_the_inbox_and_noted_as_lost__is_right(evidence: Evidence) -> None:
     silent = without_rows(evidence, "callbacks")
-    assert "hooks_heard" in wrong(silent)
-    noted = replace(silent, lost_ends={seen.slurm_id for seen in evidence.told})
-    assert "hooks_heard" not in wrong(noted)
+    assert "hook_events_stored" in wrong(silent)
+    noted = replace(silent, lost_ends={seen.slurm_id for seen in evidence.hook_finished})
+    assert "hook_events_stored" not in wrong(noted)
 
 
-def test_heard__the_hook_never_came_to_an_end_and_slurmctld_lived__is_wrong(grid: Grid) -> None:
-    """One that has died with its slurmctld has not been told; here there was one slurmctld all the time."""
-    told = grid.folder / "slurm" / "told"
-    lines = told.read_text()
-    assert gather(grid.folder).untold == []
+def test_hook_event__the_hook_did_not_finish_and_slurmctld_lived__is_wrong(grid: Grid) -> None:
+    """A hook that dies with its slurmctld is no violation; here slurmctld ran all the time."""
+    finished = grid.folder / "slurm" / "told"
+    lines = finished.read_text()
+    assert gather(grid.folder).hook_unfinished == []
     last = [line for line in lines.splitlines() if "|COMPLETED|" in line][-1]
-    told.write_text(lines.replace(f"{last}\n", ""))
+    finished.write_text(lines.replace(f"{last}\n", ""))
     try:
-        assert "hooks_heard" in wrong(gather(grid.folder))
+        assert "hook_events_stored" in wrong(gather(grid.folder))
     finally:
-        told.write_text(lines)
+        finished.write_text(lines)
 
 
 Doctored = Callable[[Evidence], Evidence]
@@ -363,17 +364,17 @@ DOCTORED: dict[str, list[Doctored]] = {
     ],
     "no_twins": [twin],
     "none_left": [lambda e: with_slurm(e, live=True)],
-    "hooks_heard": [
+    "hook_events_stored": [
         lambda e: without_rows(e, "callbacks"),
-        lambda e: a_lie_in_place_of_the_end(e, status=8),
-        lambda e: a_lie_in_place_of_the_end(e, duration_s=4711),
-        lambda e: a_lie_in_place_of_the_end(e, exit_code=9),
-        lambda e: replace(e, told=[replace(seen, state="NODE_FAIL") for seen in e.told]),
+        lambda e: forged_in_place_of_the_end(e, status=8),
+        lambda e: forged_in_place_of_the_end(e, duration_s=4711),
+        lambda e: forged_in_place_of_the_end(e, exit_code=9),
+        lambda e: replace(e, hook_finished=[replace(seen, state="NODE_FAIL") for seen in e.hook_finished]),
     ],
     "acknowledged": [
-        lambda e: replace(e, acknowledged=[said("0x0", 1)]),
-        lambda e: replace(e, acknowledged=[said(*about_the_finished(e), duration_s=4711)]),
-        lambda e: replace(e, acknowledged=[said(*about_the_finished(e), exit_code=9)]),
+        lambda e: replace(e, acknowledged=[callback("0x0", 1)]),
+        lambda e: replace(e, acknowledged=[callback(*ids_of_finished(e), duration_s=4711)]),
+        lambda e: replace(e, acknowledged=[callback(*ids_of_finished(e), exit_code=9)]),
     ],
     "inbox_read": [
         lambda e: with_row(e, "callbacks", read_at=None),
@@ -399,11 +400,11 @@ DOCTORED: dict[str, list[Doctored]] = {
 }
 
 
-def test_doctored__every_check_is_tried() -> None:
+def test_doctored__every_check_is_tested() -> None:
     assert DOCTORED.keys() == {check.name for check in CHECKS}
 
 
 @pytest.mark.parametrize(("name", "doctor"), [(name, doctor) for name, all_of in DOCTORED.items() for doctor in all_of])
-def test_doctored__its_check_sees_it(evidence: Evidence, name: str, doctor: Doctored) -> None:
+def test_doctored__its_check_finds_it(evidence: Evidence, name: str, doctor: Doctored) -> None:
     findings = {found.check.name: found for found in audit(doctor(evidence))}
     assert findings[name].violations

@@ -18,7 +18,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.grids import BLOCK_TIME_S
 
-pytestmark = pytest.mark.chaos  # minutes; e2e/test_two_clusters.py has what is quick
+pytestmark = pytest.mark.chaos  # minutes; e2e/test_two_clusters.py has the quick tests
 
 JOBS = 100
 OUTAGE_S = 60.0
@@ -32,7 +32,7 @@ RECORD = REPOSITORY / "build" / "cluster-outages.json"
 
 @dataclass
 class Site:
-    """Two clusters. The second reaches the chain by a network that can fail."""
+    """Two clusters. The second reaches the chain through a proxy that can fail."""
 
     grid: Grid
     rpc: Proxy
@@ -51,7 +51,7 @@ class Site:
         return self.grid.submit_scripts(self.customer, "#!/bin/bash\ntrue\n", number, on=cluster)
 
     def settle(self, name: str) -> float:
-        """The seconds from the request of 100 jobs of the healthy cluster to the last one's end on the contract."""
+        """Submit 100 jobs to the healthy cluster. Returns the seconds until the last one has ended on the contract."""
         begun_s = time.monotonic()
         self.wait_for_end(self.submit(self.healthy, JOBS))
         self.seconds[name] = round(time.monotonic() - begun_s, 1)
@@ -79,7 +79,7 @@ def site() -> Iterator[Site]:
                 cluster.fleet.start(flower=False)
             site = Site(grid, rpc, grid.new_customer())
             for cluster in grid.clusters:
-                site.wait_for_end(site.submit(cluster, 1))  # both are warm: connections are open, code is loaded
+                site.wait_for_end(site.submit(cluster, 1))  # so that connections are open and code is loaded
             for number in range(ALONE_RUNS):
                 site.settle(f"alone {number + 1}")
             yield site
@@ -120,7 +120,7 @@ OUTAGES: dict[str, Begin] = {
 
 @contextmanager
 def outage(site: Site, begin: Begin) -> Iterator[None]:
-    """The outage lasts a minute, or as long as this does, if that is longer."""
+    """Inside this, the outage lasts, and for a minute at least."""
     begun_s, end = time.monotonic(), begin(site)
     try:
         yield

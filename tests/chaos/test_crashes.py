@@ -1,4 +1,4 @@
-"""A death at each point, one after another while the work of the last one goes on; then everything is compared."""
+"""A death at each crash point, one after another, while the jobs of the earlier ones still run; then an audit."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,19 +12,19 @@ SEEDS = tuple(2 * number + number % 2 for number in range(len(CrashPoint)))  # b
 
 
 @pytest.fixture(scope="module")
-def field() -> Iterator[CrashTestGrid]:
-    with CrashTestGrid.made(workers=2) as running:
+def crash_grid() -> Iterator[CrashTestGrid]:
+    with CrashTestGrid.start(workers=2) as running:
         yield running
 
 
 @pytest.mark.timeout(600)
-def test_killed_where_the_world_changes__every_job_ends_right_and_nothing_is_lost(field: CrashTestGrid) -> None:
-    field.ask_for_long_jobs()
-    outcomes = [field.kill(plan(seed)) for seed in SEEDS]
+def test_killed_where_the_world_changes__every_job_ends_right_and_nothing_is_lost(crash_grid: CrashTestGrid) -> None:
+    crash_grid.submit_long_jobs()
+    outcomes = [crash_grid.kill(plan(seed)) for seed in SEEDS]
     print(*outcomes, sep="\n")
     assert [str(outcome) for outcome in outcomes if not outcome.reached] == []
-    assert field.check() == []
-    assert field.finish() == []
+    assert crash_grid.check() == []
+    assert crash_grid.finish() == []
 
 
 def test_seeds__kill_at_every_point() -> None:

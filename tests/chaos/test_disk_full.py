@@ -1,5 +1,5 @@
-"""A disk is full. The ledger's: nothing is stored, nothing that is not stored is acknowledged, and all goes on. The spool's:
-SLURM goes on, and what its hooks could not write is told and found.
+"""A disk is full. If it is the ledger's, no callback is acknowledged that is not stored, and all goes on afterwards. If it is
+the spool's, SLURM goes on, the reporter logs which ends the hooks could not write, and the jobs still end right.
 """
 
 import time
@@ -15,7 +15,7 @@ from protos.supervisor.v1alpha1.supervisor_pb2 import JobStatus, SetJobStatusReq
 from tests.chaos import faults, jobs
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
-from tests.chaos.forged_callbacks import tell
+from tests.chaos.forged_callbacks import send
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import parked, rows, wait_for_end
 
@@ -31,9 +31,9 @@ def target() -> Iterator[faults.Target]:
 
 
 def call(grid: Grid, number: int) -> str:
-    """A callback about a job that no ledger has."""
-    said = SetJobStatusRequest(name=f"0x{number:064x}", id=10**6 + number, status=JobStatus.JOB_STATUS_FINISHED)
-    (answer,) = tell(grid, [said])
+    """Send a callback about a job that no ledger has. Returns the answer."""
+    callback = SetJobStatusRequest(name=f"0x{number:064x}", id=10**6 + number, status=JobStatus.JOB_STATUS_FINISHED)
+    (answer,) = send(grid, [callback])
     return answer
 
 
@@ -74,7 +74,7 @@ def test_spool_disk_full__jobs_start_and_end__slurm_runs_and_lost_ends_are_found
             wait_for_end(grid, job_id, 90.0)
     ids = {row.slurm_id for row in rows(grid, "SELECT slurm_id FROM jobs WHERE job_id = ANY(:ids)", ids=job_ids)}
     jobs.wait_for_rest(grid, 90.0)
-    wait_until(lambda: not (grid.folder / "spool" / "lost").stat().st_size, "the reporter to tell what is lost", 60.0)
+    wait_until(lambda: not (grid.folder / "spool" / "lost").stat().st_size, "the reporter to log the lost ends", 60.0)
     assert gather(grid.folder).lost_ends & ids
     assert parked(grid) == []
     found = violations(audit(gather(grid.folder)))

@@ -1,6 +1,7 @@
-"""Everything of ours is down while jobs start, end and are cancelled; then it is started again and all settle right.
+"""The whole fleet is down while jobs start, end and are cancelled. Then it starts again, and all jobs are settled right.
 
-What SLURM tells meanwhile waits in the spool, or is lost where the field's own plugins are used; then SLURM itself is asked.
+The hooks' events wait in the spool meanwhile. With the plugins that clusters in the field run, they are lost, and the fleet
+queries SLURM.
 """
 
 import time
@@ -17,7 +18,7 @@ from devgrid.services import script_store
 from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos import jobs
-from tests.chaos.audit import HOOKS_HEARD, audit, violations
+from tests.chaos.audit import HOOK_EVENTS_STORED, audit, violations
 from tests.chaos.evidence import gather
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.marks import in_chaos
@@ -26,7 +27,7 @@ from tests.support.watching import parked, rows, slurm_of, wait_for_end
 JOBS = 50
 OURS = ("worker", "beat", "callbacks")
 LONG_S = 600.0
-NOT_WITH_THE_FIELDS = HOOKS_HEARD
+NOT_WITH_UPSTREAM_PLUGINS = HOOK_EVENTS_STORED
 
 
 @pytest.fixture(scope="module", params=[in_chaos("spool"), "upstream"])
@@ -37,8 +38,8 @@ def hooks(request: pytest.FixtureRequest) -> Hooks:
 
 @pytest.fixture(scope="module")
 def grid(hooks: Hooks, request: pytest.FixtureRequest) -> Iterator[Grid]:
-    """Ten minutes are longer than slurmctld remembers (MinJobAge, 300 s): where the spool does not keep the figures,
-    accounting has to.
+    """The outage of ten minutes is longer than slurmctld keeps a job (MinJobAge, 300 s): without the spool, accounting must
+    have the figures.
     """
     accounting = hooks == "upstream" and bool(request.config.getoption("--chaos"))
     running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, hooks=hooks, accounting=accounting))
@@ -50,8 +51,8 @@ def grid(hooks: Hooks, request: pytest.FixtureRequest) -> Iterator[Grid]:
 
 
 def test_down_while_50_jobs_end__all_settle_right(grid: Grid, hooks: Hooks) -> None:
-    """Minutes are none here: see the next one."""
-    job_ids = ask(grid, "sleep $((SLURM_JOB_ID % 3 + 1))")
+    """No job runs for a minute here; in the next test some do."""
+    job_ids = submit(grid, "sleep $((SLURM_JOB_ID % 3 + 1))")
     down(grid, hooks, job_ids, at_least_s=0.0)
     check(grid, hooks, job_ids)
 
@@ -59,7 +60,7 @@ def test_down_while_50_jobs_end__all_settle_right(grid: Grid, hooks: Hooks) -> N
 @pytest.mark.chaos
 @pytest.mark.timeout(2400)
 def test_down_for_ten_minutes_while_50_jobs_end__all_settle_right(grid: Grid, hooks: Hooks) -> None:
-    job_ids = ask(grid, "sleep $((SLURM_JOB_ID * 7 % 150 + 1))")
+    job_ids = submit(grid, "sleep $((SLURM_JOB_ID * 7 % 150 + 1))")
     out_of_credits = jobs.timing_out(grid, grid.chain.account("customer"))
     down(grid, hooks, [*job_ids, out_of_credits], at_least_s=LONG_S)
     check(grid, hooks, [*job_ids, out_of_credits])
@@ -69,8 +70,8 @@ def test_down_for_ten_minutes_while_50_jobs_end__all_settle_right(grid: Grid, ho
 # --- acting ---------------------------------------------------------------------------------------------------------------
 
 
-def ask(grid: Grid, work: str, n: int = JOBS) -> list[str]:
-    """Jobs that wait for the gate to open, then do their work and end with one exit code or another."""
+def submit(grid: Grid, work: str, n: int = JOBS) -> list[str]:
+    """Submit jobs that wait for the gate to open, then do their work and end with exit codes 0 to 2."""
     gate(grid).unlink(missing_ok=True)
     body = f'until [ -e "{gate(grid)}" ]; do sleep 0.2; done\n{work}\nexit $((SLURM_JOB_ID % 3))'
     script = script_store.store_script(grid.folder / "scripts", jobs.marking(grid, body))
@@ -84,10 +85,10 @@ def gate(grid: Grid) -> Path:
 
 
 def down(grid: Grid, hooks: Hooks, job_ids: list[str], *, at_least_s: float) -> None:
-    """Once SLURM has all jobs, all of ours is killed; the jobs end; all of ours is started again."""
+    """Wait until SLURM has all jobs, kill the fleet, wait until the jobs have ended, and start the fleet again."""
     fleet, slurm = grid.fleet, slurm_of(grid)
-    given = "SELECT 1 FROM jobs WHERE job_id = ANY(:ids) AND state IN ('QUEUED', 'RUNNING')"
-    wait_until(lambda: len(rows(grid, given, ids=job_ids)) == len(job_ids), "SLURM to have all jobs", 180.0, 0.2)
+    in_slurm = "SELECT 1 FROM jobs WHERE job_id = ANY(:ids) AND state IN ('QUEUED', 'RUNNING')"
+    wait_until(lambda: len(rows(grid, in_slurm, ids=job_ids)) == len(job_ids), "SLURM to have all jobs", 180.0, 0.2)
     for name in OURS:
         grid.processes.kill(fleet.find(name))
     down_since_s = time.monotonic()
@@ -109,10 +110,12 @@ def down(grid: Grid, hooks: Hooks, job_ids: list[str], *, at_least_s: float) -> 
 
 
 def cancel_one(grid: Grid, state: str, job_ids: list[str]) -> None:
-    """As the site's admin does it, behind our back. slurmctld begins the first job a moment after it has the last."""
-    slurm, about = slurm_of(grid), ("--noheader", f"--states={state}", f"--name={','.join(job_ids)}", "--format=%A")
-    wait_until(lambda: slurm.run("squeue", *about).stdout.split() != [], f"a job to be {state}", 60.0, 0.2)
-    assert slurm.run("scancel", slurm.run("squeue", *about).stdout.split()[0]).returncode == 0
+    """Cancel a job of that state, as the site's admin, without the supervisor. slurmctld starts the first job a moment after
+    it got the last one.
+    """
+    slurm, options = slurm_of(grid), ("--noheader", f"--states={state}", f"--name={','.join(job_ids)}", "--format=%A")
+    wait_until(lambda: slurm.run("squeue", *options).stdout.split() != [], f"a job to be {state}", 60.0, 0.2)
+    assert slurm.run("scancel", slurm.run("squeue", *options).stdout.split()[0]).returncode == 0
 
 
 def spooled_ends(grid: Grid) -> int:
@@ -124,13 +127,13 @@ def hot(grid: Grid, job_ids: list[str]) -> int:
 
 
 def check(grid: Grid, hooks: Hooks, job_ids: list[str]) -> None:
-    """As contract and SLURM see it, by the audit: status, minutes, exit code, one SLURM job each."""
+    """Audit contract and SLURM: status, minutes and exit code of each job, and one SLURM job each."""
     ends = [wait_for_end(grid, job_id, timeout_s=240.0).status for job_id in job_ids]
     assert ends.count(ChainStatus.CANCELLED) == 2
     assert {ChainStatus.FINISHED, ChainStatus.FAILED} < set(ends)
     assert ChainStatus.PANICKED not in ends
     jobs.wait_for_rest(grid)
-    found = audit(gather(grid.folder))
-    wrong = [one for one in found if hooks == "spool" or one.check.question != NOT_WITH_THE_FIELDS]
-    assert violations(wrong) == []
+    results = audit(gather(grid.folder))
+    applicable = [one for one in results if hooks == "spool" or one.check.question != NOT_WITH_UPSTREAM_PLUGINS]
+    assert violations(applicable) == []
     assert parked(grid) == []

@@ -1,8 +1,8 @@
-"""SLURM has forgotten the jobs that ended while everything of ours was down, and there is no accounting.
+"""SLURM has forgotten the jobs that ended while the whole fleet was down, and there is no accounting.
 
-With the project's own hooks the figures are in the spool, and no sweep ends the jobs while no reporter delivers it.
-With the field's plugins no part knows them: after two sweeps such a job is PANICKED, which costs its customer nothing; the
-others go on.
+With the project's own hooks the figures are in the spool, and no sweep ends the jobs while no reporter delivers them.
+With the plugins that clusters in the field run, the figures are lost: after two sweeps such a job is PANICKED, which costs its
+customer nothing. The other jobs go on.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import parked, rows, slurm_of, wait_for_end
 
 JOBS = 8
-FAILS, FINISHES = 0, 1  # of the jobs, those that end while we are down
+FAILS, FINISHES = 0, 1  # the jobs that end while the fleet is down
 PURGED_WITHIN_S = 180.0  # slurmctld looks for old jobs now and then
 SWEEPS = {"SWEEP_EVERY_S": "3", "SWEEP_GRACE_S": "5"}
 
@@ -45,26 +45,26 @@ def grid(hooks: Hooks) -> Iterator[Grid]:
 
 
 @pytest.mark.chaos
-def test_jobs_end_and_are_forgotten_while_we_are_down(grid: Grid, hooks: Hooks) -> None:
-    job_ids = ask(grid)
+def test_jobs_end_and_are_forgotten_while_the_fleet_is_down(grid: Grid, hooks: Hooks) -> None:
+    job_ids = submit(grid)
     running = "SELECT 1 FROM jobs WHERE state = 'RUNNING'"
     wait_until(lambda: len(rows(grid, running)) == JOBS, "all jobs to run", 120.0, 0.2)
     *job_ids, first = job_ids
     (jobs.marks(grid) / first).write_text("0")
     assert wait_for_end(grid, first, timeout_s=120.0).status is ChainStatus.FINISHED
     if hooks == "spool":
-        heard = "SELECT 1 FROM periodic_runs WHERE name = 'reporter'"
-        wait_until(lambda: bool(rows(grid, heard)), "the reporter to be heard", 60.0, 0.5)
+        reported = "SELECT 1 FROM periodic_runs WHERE name = 'reporter'"
+        wait_until(lambda: bool(rows(grid, reported)), "a heartbeat of the reporter", 60.0, 0.5)
         grid.processes.kill(grid.processes.find("reporter"))
     for name in OURS:
         grid.processes.kill(grid.fleet.find(name))
     ended = job_ids[:2]
     (jobs.marks(grid) / ended[FAILS]).write_text("3")
     (jobs.marks(grid) / ended[FINISHES]).write_text("0")
-    known = ("squeue", "--noheader", "--states=all", f"--name={','.join(ended)}", "--format=%A")
-    wait_until(lambda: not slurm_of(grid).run(*known).stdout, "SLURM to forget them", PURGED_WITHIN_S, 0.5)
+    squeue = ("squeue", "--noheader", "--states=all", f"--name={','.join(ended)}", "--format=%A")
+    wait_until(lambda: not slurm_of(grid).run(*squeue).stdout, "SLURM to forget them", PURGED_WITHIN_S, 0.5)
     silent = "SELECT 1 WHERE NOT EXISTS (SELECT FROM periodic_runs WHERE succeeded_at > now() - make_interval(secs => :away_s))"
-    wait_until(lambda: bool(rows(grid, silent, away_s=AWAY_S)), "all of ours to be missed", 60.0, 0.5)
+    wait_until(lambda: bool(rows(grid, silent, away_s=AWAY_S)), "all heartbeats to be too old", 60.0, 0.5)
     grid.fleet.start_callbacks()
     grid.fleet.start_worker()
     grid.fleet.start_beat()
@@ -89,8 +89,8 @@ def test_jobs_end_and_are_forgotten_while_we_are_down(grid: Grid, hooks: Hooks) 
     assert parked(grid) == []
 
 
-def ask(grid: Grid) -> list[str]:
-    """Jobs that each wait for a file of their own, and end with the exit code that it holds."""
+def submit(grid: Grid) -> list[str]:
+    """Submit jobs that each wait for a file of their own, and end with the exit code that it holds."""
     gate = f'"{jobs.marks(grid)}/$SLURM_JOB_NAME"'
     body = f"until [ -s {gate} ]; do sleep 0.2; done\nsleep 1\nexit $(cat {gate})"
     script = script_store.store_script(grid.folder / "scripts", f"#!/bin/bash\n{body}\n")
@@ -99,12 +99,12 @@ def ask(grid: Grid) -> list[str]:
 
 
 def figures(grid: Grid, job_ids: list[str]) -> dict[int, int]:
-    """The ledger's seconds, by SLURM's id."""
+    """The elapsed seconds in the ledger, by SLURM id."""
     query = "SELECT slurm_id, elapsed_s FROM jobs WHERE job_id = ANY(:ids)"
     return {row.slurm_id: row.elapsed_s for row in rows(grid, query, ids=job_ids)}
 
 
 def slurms_figures(grid: Grid, job_ids: list[str]) -> dict[int, int]:
-    """The seconds that SLURM told when it still knew."""
+    """The elapsed seconds that SLURM gave its completion hook, by SLURM id."""
     lines = [line.split("|") for line in (grid.folder / "slurm" / "completed").read_text().splitlines()]
     return {int(line[0]): int(line[4]) - int(line[3]) for line in lines if line[6] in job_ids}

@@ -1,4 +1,4 @@
-"""Each part is killed, stopped and made slow in turn while jobs come in: all end right, and an outage settles nothing."""
+"""Each part is killed, stopped and made slow in turn while jobs come in: all jobs end right, and no outage settles a job."""
 
 import re
 import time
@@ -23,10 +23,10 @@ MINUTE_S = 60.0
 MANY = 100
 FEW = 20
 AT_ONCE = 8
-# slurmctld that is killed forgets what it took within its last seconds: the sweep finds that, and must not take long here.
+# A slurmctld that is killed forgets the jobs of its last seconds. Only a sweep finds that, so sweeps come often here.
 SETTINGS = {"SWEEP_EVERY_S": "30", "SWEEP_GRACE_S": "15"}
-KNOWN: set[str] = set()  # violations that a test has failed for: they stay, and are not the next one's
-# Slow parts, clocks and what differs little from its neighbours are left to `make chaos`.
+REPORTED: set[str] = set()  # violations for which an earlier test has failed: they stay on the grid
+# Slow parts, clocks, and faults that are much like these are left to `make chaos`.
 IN_TURN = [
     *(faults.killed(part) for part in (*faults.OURS, *faults.THEIRS)),
     *(faults.stopped(part) for part in (*faults.OURS, *faults.THEIRS)),
@@ -61,19 +61,19 @@ def assert_all_right(grid: Grid, job_ids: list[str], timeout_s: float) -> None:
     for job_id in job_ids:
         wait_for_end(grid, job_id, timeout_s)
     jobs.wait_for_rest(grid, timeout_s)
-    found = [line for line in violations(audit(gather(grid.folder))) if line not in KNOWN]
-    KNOWN.update(found)
-    assert not found, "\n".join([*found, *what_is_known(grid, found), tail(grid.folder / "log" / "worker.log", 60)])
+    found = [line for line in violations(audit(gather(grid.folder))) if line not in REPORTED]
+    REPORTED.update(found)
+    assert not found, "\n".join([*found, *log_lines(grid, found), tail(grid.folder / "log" / "worker.log", 60)])
 
 
-def what_is_known(grid: Grid, found: list[str]) -> Iterator[str]:
-    """What the ledger, slurmctld and the nodes say of the jobs that these lines name."""
+def log_lines(grid: Grid, found: list[str]) -> Iterator[str]:
+    """The journals, and the lines of slurmctld's and the nodes' logs, of the jobs that these violations name."""
     logs = [path.read_text(errors="replace") for path in sorted((grid.folder / "slurm").glob("slurm*.log"))]
     for job_id in sorted(set(re.findall(r"0x[0-9a-f]{64}", "\n".join(found)))):
         yield f"{job_id}: {' '.join(journal(grid, job_id))}"
         for row in rows(grid, "SELECT DISTINCT slurm_id FROM callbacks WHERE job_id = :id", id=job_id):
-            about = re.compile(rf"\bjob(?:_?id)?[= ]{row.slurm_id}\b", re.IGNORECASE)
-            yield from (line for log in logs for line in log.splitlines() if about.search(line))
+            of_job = re.compile(rf"\bjob(?:_?id)?[= ]{row.slurm_id}\b", re.IGNORECASE)
+            yield from (line for log in logs for line in log.splitlines() if of_job.search(line))
 
 
 @pytest.mark.timeout(600)

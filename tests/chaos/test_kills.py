@@ -1,4 +1,4 @@
-"""Any process may die during the journey, and the job ends the same: once in SLURM, once on the contract."""
+"""Any process may die during the journey of a job, and the job still ends once in SLURM and once on the contract."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from tests.support.watching import journal, ledger, parked, rows, slurm_ids, slu
 
 pytestmark = pytest.mark.chaos  # test_crashes.py, which `make test` runs, has a death at each point of the program
 
-SCRIPT = "#!/bin/bash\nuntil [ -e ~/{gate} ]; do sleep 0.2; done\necho done\n"  # else it may have ended before a look
+SCRIPT = "#!/bin/bash\nuntil [ -e ~/{gate} ]; do sleep 0.2; done\necho done\n"  # else the job may end before a poll
 KILLED_AT = (
     "(requested)",
     "Claimed",
@@ -37,7 +37,7 @@ def kill_worker(grid: Grid) -> None:
 
 @contextmanager
 def nodes_drained(grid: Grid) -> Iterator[None]:
-    """SLURM takes jobs and starts none."""
+    """Inside this, SLURM accepts jobs and starts none."""
     slurm_of(grid).run("scontrol", "update", "nodename=node[1-4]", "state=drain", "reason=test")
     try:
         yield
@@ -46,7 +46,7 @@ def nodes_drained(grid: Grid) -> Iterator[None]:
 
 
 def gated(grid: Grid, customer: Account) -> tuple[str, Callable[[], None]]:
-    """A job that runs until it is let go."""
+    """A job that runs until the returned function is called."""
     gate = f"gate-{secrets.token_hex(4)}"
     return grid.submit_script(customer, SCRIPT.format(gate=gate)), (grid.users.home(customer.address) / gate).touch
 
@@ -56,7 +56,7 @@ def until(grid: Grid, job_id: str, event: str) -> None:
 
 
 def assert_ended_well(grid: Grid, customer: Account, job_id: str) -> None:
-    """As the contract, SLURM and the customer see it."""
+    """Assert it on the contract, in SLURM and in the customer's output."""
     assert_ended(grid, job_id, "COMPLETED", ChainStatus.FINISHED)
     assert len(slurm_ids(grid, job_id)) == 1
     assert grid.output(customer.address, job_id) == "done\n"
@@ -93,11 +93,11 @@ def test_redis_flushed_at__any_step_of_the_journey__ends_the_same(grid: Grid, cu
     assert_ended_well(grid, customer, job_id)
 
 
-def test_worker_killed_while_submitting__what_slurm_has_is_adopted(grid: Grid, customer: Account) -> None:
+def test_worker_killed_while_submitting__the_job_in_slurm_is_adopted(grid: Grid, customer: Account) -> None:
     """As if the worker had died between sbatch and the commit of its answer: SLURM has the job, the ledger does not."""
     fleet = grid.fleet
     grid.processes.kill(fleet.find("beat"))
-    with nodes_drained(grid):  # or a look has seen it run by then, and there is more to take back than its id
+    with nodes_drained(grid):  # else a poll may have seen it run by then, and more than its id would have to be undone
         job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 20\necho done\n")
         fleet.start_beat()
         until(grid, job_id, "Submitted")

@@ -1,7 +1,7 @@
-"""Two fleets share one wallet by mistake: each has a database of its own, and everything else in common, the settings copied.
+"""Two fleets share one wallet by mistake: each has a database of its own; the settings are copied, and all else is shared.
 
-The chain gives each claim to one of them. Neither touches what is the other's, both call their operator, and every job ends as
-if there were one fleet.
+The chain gives each claim to one of them. Neither touches the other's jobs, both call their operator, and every job ends as if
+there were one fleet.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from tests.support.watching import rows, wait_for, wait_for_end
 
 pytestmark = pytest.mark.chaos  # minutes; unit and integration tests have the rules of foreign claims
 
-# A sweep that comes often, and whose doubts are soon certain: it is what could cancel or panic another fleet's jobs.
+# Sweeps come often, with a short grace: a sweep is what could cancel or panic the jobs of another fleet.
 SETTINGS = {"SWEEP_EVERY_S": "4", "SWEEP_GRACE_S": "3"}
 AT_ONCE = 8
 SWEEPS = 3
@@ -35,7 +35,7 @@ SWEEPS = 3
 
 @dataclass(frozen=True)
 class Twins:
-    """One grid, as each of its two fleets sees it."""
+    """One grid with two fleets: each Grid here has the settings of one of them."""
 
     first: Grid
     second: Grid
@@ -57,7 +57,7 @@ def twins() -> Iterator[Twins]:
 
 
 def copied_settings(grid: Grid) -> dict[str, str]:
-    """The same in all but the ledger, the cluster's name and the port on this machine."""
+    """A copy of the settings with another ledger, cluster name, state folder and port."""
     engine = create_engine(grid.environment["DATABASE_URL"], isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.execute(text("CREATE DATABASE second"))
@@ -70,17 +70,17 @@ def copied_settings(grid: Grid) -> dict[str, str]:
 
 
 def hand_in(grid: Grid, customers: list[Account]) -> list[str]:
-    """Jobs of several customers at once, so that there is something to take for both fleets at the same time."""
+    """Submit jobs of several customers at once, so that both fleets find jobs to claim at the same time."""
 
-    def ask(customer: Account) -> list[str]:
+    def submit(customer: Account) -> list[str]:
         return [jobs.finishing(grid, customer), jobs.failing(grid, customer)]
 
     with ThreadPoolExecutor(len(customers)) as pool:
-        return [job_id for asked in pool.map(ask, customers) for job_id in asked]
+        return [job_id for submitted in pool.map(submit, customers) for job_id in submitted]
 
 
 def sweeps(grid: Grid) -> int:
-    """How many sweeps have seen everything."""
+    """How many sweeps saw all sources."""
     whole = "SELECT count(*) AS n FROM sweeps WHERE report->'unseen' = '{}'::jsonb"
     return int(rows(grid, whole)[0].n)
 
@@ -94,19 +94,19 @@ def alarms(grid: Grid) -> set[str]:
 
 
 def both_claim(twins: Twins, customers: list[Account]) -> list[str]:
-    """Hand in until each fleet has claimed a few and knows that it is not alone."""
+    """Submit jobs until each fleet has claimed a few and has raised the alarm about the other one."""
     job_ids: list[str] = []
 
-    def seen() -> bool:
+    def have_claimed_and_alarmed() -> bool:
         return all(
             len(claimed(grid)) >= 3 and AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in alarms(grid) for grid in twins
         )
 
-    def more() -> bool:
+    def submit_more() -> bool:
         job_ids.extend(hand_in(twins.first, customers))
-        return seen()
+        return have_claimed_and_alarmed()
 
-    wait_until(more, "both fleets to claim and to see each other", 240.0, 0.5)
+    wait_until(submit_more, "both fleets to claim and to see each other", 240.0, 0.5)
     return job_ids
 
 
@@ -114,9 +114,9 @@ def both_claim(twins: Twins, customers: list[Account]) -> list[str]:
 def test_two_fleets__one_wallet__each_job_is_one_fleets_and_ends_right(twins: Twins) -> None:
     grid = twins.first
     customers = [grid.new_customer() for _ in range(AT_ONCE // 2)]
-    wait = jobs.marks(grid) / "go"
+    go = jobs.marks(grid) / "go"
     long = [
-        grid.submit_script(customer, jobs.marking(grid, f'until [ -e "{wait}" ]; do sleep 0.1; done'))
+        grid.submit_script(customer, jobs.marking(grid, f'until [ -e "{go}" ]; do sleep 0.1; done'))
         for customer in customers
     ]
     for job_id in long:
@@ -133,7 +133,7 @@ def test_two_fleets__one_wallet__each_job_is_one_fleets_and_ends_right(twins: Tw
         240.0,
         0.2,
     )
-    wait.touch()
+    go.touch()
     for job_id in [*job_ids, cancelled, topped_up]:
         wait_for_end(grid, job_id, 240.0)
     for each in twins:

@@ -44,7 +44,7 @@ UNTIL_TOLD = "#!/bin/bash\nuntil [ -e ~/may-end ]; do sleep 0.1; done\n"
 MIN_JOB_AGE_S = 20  # SLURM forgets the jobs that ended so long ago, as it does after five minutes at a site
 FLEET = ("worker", "beat", "callbacks")
 # What was written after the moment to which the ledger is restored is not in the ledger: transactions and callbacks.
-NOT_IN_THE_BACKUP = ("signed_bytes", "nonces", "fates", "acknowledged", "hooks_heard")
+NOT_IN_THE_BACKUP = ("signed_bytes", "nonces", "fates", "acknowledged", "hook_events_stored")
 SYSTEMCTL = """#!/bin/sh
 echo "$*" > "{requests}/.request" && mv "{requests}/.request" "{requests}/request"
 while [ -e "{requests}/request" ]; do sleep 0.1; done

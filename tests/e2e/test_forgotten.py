@@ -1,5 +1,5 @@
-"""SLURM forgets jobs before anybody looked, and the site has no accounting: what SLURM's hooks said is believed, and what liars
-add to that changes nothing but that the operator is asked. (Sites with accounting: test_ends_accounted.py.)
+"""SLURM forgets jobs before the worker polls them, and the site has no accounting. The worker takes the ends that SLURM's hooks
+reported. Forged callbacks change nothing but that the operator must decide. (Sites with accounting: test_ends_accounted.py.)
 """
 
 import re
@@ -17,7 +17,7 @@ from devgrid.processes import wait_until
 from plugins.spool import CANCELLED, FAILED
 from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, SetJobStatusRequest
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.chaos.forged_callbacks import ANSWERS, lies, tell
+from tests.chaos.forged_callbacks import ANSWERS, forged_callbacks, send
 from tests.chaos.slurm_records import SlurmJob, completed
 from tests.support.end_states import as_customer, id_of, record_of, row_of, running, scontrol
 from tests.support.grids import BLOCK_TIME_S
@@ -25,11 +25,11 @@ from tests.support.watching import journal, parked, rows, slurm_of, wait_for_end
 
 MIN_JOB_AGE_S = 2
 PURGED_WITHIN_S = 150.0  # slurmctld looks for old jobs once a minute
-LIES = 600
-MORE_LIES = 300
+FORGED = 600
+MORE_FORGED = 300
 TRIES = 5
-SEED = 5  # half of the jobs are told ends that may be true
-LIED_ABOUT = 6
+SEED = 5  # half of the jobs get a forged end that could be true
+MISREPORTED = 6
 WORKS_S = 12
 GATE = "go"
 UNTIL_GO = f"until [ -e ~/{GATE} ]; do sleep 0.1; done\n"
@@ -40,7 +40,7 @@ STATUS_OF = {"COMPLETED": ChainStatus.FINISHED, "FAILED": ChainStatus.FAILED}
 @dataclass(frozen=True)
 class Forgotten:
     """Jobs that SLURM has forgotten: one whose owner gave it another name, one whose end a caller misreported,
-    one that was suspended, one that waited, one whose node was lost, and those that liars talk about.
+    one that was suspended, one that waited, one whose node was lost, and those that forged callbacks are about.
     """
 
     renamed: str
@@ -48,9 +48,9 @@ class Forgotten:
     suspended: str
     waited: str
     lost_node: str
-    lied_about: list[str]
+    misreported: list[str]
     slurm_ids: dict[str, int]
-    kills: int  # that anybody had asked slurmctld for by then
+    kills: int  # requests to cancel a job that slurmctld had got by then
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +78,14 @@ def customer(grid: Grid) -> Account:
 
 @pytest.fixture(scope="module")
 def forgotten(grid: Grid, customer: Account) -> Forgotten:
-    """The worker is down while they end, is back when SLURM knows none of them, and hears by then what liars say."""
+    """The worker is down while the jobs end. It starts again when SLURM has forgotten them and forged callbacks have come."""
     slurm = slurm_of(grid)
     suspended = grid.submit_script(customer, f"#!/bin/bash\n{UNTIL_GO}")
     be_seen_suspended(grid, suspended)
     renamed, disputed = (grid.submit_script(customer, WORKS.format(code)) for code in (5, 0))
-    lied_about = [grid.submit_script(customer, WORKS.format(number % 3)) for number in range(LIED_ABOUT)]
+    misreported = [grid.submit_script(customer, WORKS.format(number % 3)) for number in range(MISREPORTED)]
     lost_node = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", cpusPerTask=8)
-    ids = {job_id: running(grid, job_id) for job_id in (renamed, disputed, suspended, lost_node, *lied_about)}
+    ids = {job_id: running(grid, job_id) for job_id in (renamed, disputed, suspended, lost_node, *misreported)}
     waited = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=8)  # all nodes
     wait_until(lambda: "SlurmJobIdentified" in journal(grid, waited), "the job to wait", 30.0, 0.1)
     ids[waited] = id_of(grid, waited)
@@ -95,24 +95,24 @@ def forgotten(grid: Grid, customer: Account) -> Forgotten:
     node = record_of(grid, ids[lost_node]).node
     scontrol(grid, "update", f"nodename={node}", "state=down", "reason=test")
     (grid.users.home(customer.address) / GATE).touch()
-    heard = {job_id: 1 if job_id == waited else 2 for job_id in ids}
-    wait_until(lambda: {job_id: len(called(grid, job_id)) for job_id in ids} == heard, "callbacks", 60.0, 0.1)
+    expected = {job_id: 1 if job_id == waited else 2 for job_id in ids}
+    wait_until(lambda: {job_id: len(called(grid, job_id)) for job_id in ids} == expected, "callbacks", 60.0, 0.1)
     wait_until(lambda: not listed(grid) & set(ids.values()), "slurmctld to forget the jobs", PURGED_WITHIN_S, 1.0)
-    series = lies(SEED, lied_about, [ids[job_id] for job_id in lied_about])
-    assert set(tell(grid, list(islice(series, LIES)), TRIES)) <= ANSWERS
+    series = forged_callbacks(SEED, misreported, [ids[job_id] for job_id in misreported])
+    assert set(send(grid, list(islice(series, FORGED)), TRIES)) <= ANSWERS
     ran_for_nothing = SetJobStatusRequest(name=disputed, id=ids[disputed], status=JOB_STATUS_FAILED)
-    assert tell(grid, [ran_for_nothing], TRIES) == {"OK": 1}
+    assert send(grid, [ran_for_nothing], TRIES) == {"OK": 1}
     before = kills(grid)
     grid.fleet.start_worker()
-    return Forgotten(renamed, disputed, suspended, waited, lost_node, lied_about, ids, before)
+    return Forgotten(renamed, disputed, suspended, waited, lost_node, misreported, ids, before)
 
 
 def be_seen_suspended(grid: Grid, job_id: str) -> None:
-    """The job is suspended until a look has seen that."""
+    """Suspend the job until the worker has polled that."""
     slurm_id = str(running(grid, job_id))
     scontrol(grid, "suspend", slurm_id)
     seen = "SELECT 1 FROM events WHERE job_id = :id AND details ->> 'seen' = 'SUSPENDED'"
-    wait_until(lambda: bool(rows(grid, seen, id=job_id)), "a look to see it suspended", 120.0, 0.1)
+    wait_until(lambda: bool(rows(grid, seen, id=job_id)), "a poll to see it suspended", 120.0, 0.1)
     scontrol(grid, "resume", slurm_id)
 
 
@@ -131,7 +131,7 @@ def kills(grid: Grid) -> int:
 
 
 def truth(grid: Grid, slurm_id: int) -> SlurmJob:
-    """What SLURM said of a job when it ended."""
+    """SLURM's own record of the job's end."""
     return next(job for job in completed(grid.folder) if job.slurm_id == slurm_id)
 
 
@@ -171,24 +171,26 @@ def test_seen_suspended__is_left_to_the_operator(grid: Grid, forgotten: Forgotte
 
 
 def is_left_to_the_operator(grid: Grid, job_id: str, ends: str) -> None:
-    wait_until(lambda: job_id in parked_witnesses(grid), "the job to be parked", 60.0, 0.1)
+    wait_until(lambda: job_id in parked_jobs(grid), "the job to be parked", 60.0, 0.1)
     query = "SELECT evidence FROM effects WHERE job_id = :id AND parked_at IS NOT NULL"
     assert re.fullmatch(ends, rows(grid, query, id=job_id)[0].evidence["ends"])
     assert grid.chain.job(job_id).status is ChainStatus.RUNNING
 
 
-def test_lies__about_jobs_that_slurm_forgot__change_no_end_and_cancel_no_job(grid: Grid, forgotten: Forgotten) -> None:
-    lied_about = set(forgotten.lied_about)
-    wait_until(lambda: lied_about <= ended(grid) | parked_witnesses(grid), "an end, or the operator's turn", 60.0, 0.1)
+def test_forged_callbacks__about_jobs_that_slurm_forgot__change_no_end_and_cancel_no_job(
+    grid: Grid, forgotten: Forgotten
+) -> None:
+    misreported = set(forgotten.misreported)
+    wait_until(lambda: misreported <= ended(grid) | parked_jobs(grid), "an end, or the operator's turn", 60.0, 0.1)
     assert_ended_as_slurm_said_or_parked(grid, forgotten)
-    assert lied_about & ended(grid)
-    asked = lied_about & parked_witnesses(grid)
+    assert misreported & ended(grid)
+    asked = misreported & parked_jobs(grid)
     assert asked
-    more = lies(SEED + 1, sorted(asked), [forgotten.slurm_ids[job_id] for job_id in sorted(asked)])
-    assert set(tell(grid, list(islice(more, MORE_LIES)), TRIES)) <= ANSWERS
+    more = forged_callbacks(SEED + 1, sorted(asked), [forgotten.slurm_ids[job_id] for job_id in sorted(asked)])
+    assert set(send(grid, list(islice(more, MORE_FORGED)), TRIES)) <= ANSWERS
     unread = "SELECT 1 FROM callbacks WHERE read_at IS NULL"
     wait_until(lambda: not rows(grid, unread), "the inbox to be read", 60.0, 0.1)
-    wait_until(lambda: asked <= parked_witnesses(grid), "the last look", 60.0, 0.1)
+    wait_until(lambda: asked <= parked_jobs(grid), "the last look", 60.0, 0.1)
     assert_ended_as_slurm_said_or_parked(grid, forgotten)
     assert kills(grid) == forgotten.kills
 
@@ -197,15 +199,15 @@ def ended(grid: Grid) -> set[str]:
     return {row.job_id for row in rows(grid, "SELECT job_id FROM jobs WHERE state = 'SETTLED'")}
 
 
-def parked_witnesses(grid: Grid) -> set[str]:
+def parked_jobs(grid: Grid) -> set[str]:
     """The jobs that are left to the operator."""
     return {row.job_id for row in parked(grid) if row.kind == "poll_slurm"}
 
 
 def assert_ended_as_slurm_said_or_parked(grid: Grid, forgotten: Forgotten) -> None:
-    for job_id in forgotten.lied_about:
+    for job_id in forgotten.misreported:
         job, said = grid.chain.job(job_id), truth(grid, forgotten.slurm_ids[job_id])
         right = (STATUS_OF[said.state], said.exit_status, 0)
         hot = (ChainStatus.RUNNING, 0, 0)
-        expected = hot if job_id in parked_witnesses(grid) else right
+        expected = hot if job_id in parked_jobs(grid) else right
         assert (job.status, job.exit_code, job.final_cost_wei) == expected

@@ -1,7 +1,7 @@
-"""What `make chaos` says at its end."""
+"""What `make chaos` prints at its end."""
 
-from tests.chaos.__main__ import Proof, read_report
-from tests.chaos.crash_series import DiscrepancyKind
+from tests.chaos.__main__ import LongTest, read_report
+from tests.chaos.crash_series import CrashSeries
 from tests.chaos.crashes import Outcome, Run
 
 REPORT = """<?xml version="1.0"?><testsuites><testsuite>
@@ -19,35 +19,35 @@ def outcome(seed: int, place: str, reached: bool = True) -> Outcome:
 
 def test_report__of_pytest__the_failed_come_last_with_the_first_line_of_their_error() -> None:
     assert read_report(REPORT) == [
-        Proof("test_fault[redis stopped]", "passed", 61.5),
-        Proof("test_down[spool]", "passed", 700.0),
-        Proof("test_fault[sshd slow]", "FAILED", 300.1, "AssertionError: 0x12 is wrong"),
-        Proof("test_down[field]", "ERROR", 2.0, "no grid"),
+        LongTest("test_fault[redis stopped]", "passed", 61.5),
+        LongTest("test_down[spool]", "passed", 700.0),
+        LongTest("test_fault[sshd slow]", "FAILED", 300.1, "AssertionError: 0x12 is wrong"),
+        LongTest("test_down[field]", "ERROR", 2.0, "no grid"),
     ]
 
 
-def test_series__all_reached_and_no_violation__is_right() -> None:
-    found = DiscrepancyKind(2)
-    found.add(outcome(1, "before-sbatch"))
-    found.add(outcome(2, "after-sbatch"))
-    assert found.right
-    assert found.summary()[0].startswith("crash runs: 2 deaths in 2 runs, at 2 of ")
-    assert "       1 at before-sbatch" in found.summary()
+def test_series__all_reached_and_no_violation__passes() -> None:
+    series = CrashSeries(2)
+    series.add(outcome(1, "before-sbatch"))
+    series.add(outcome(2, "after-sbatch"))
+    assert series.passed
+    assert series.summary()[0].startswith("crash runs: 2 deaths in 2 runs, at 2 of ")
+    assert "       1 at before-sbatch" in series.summary()
 
 
 def test_series__a_place_that_was_reached_once__is_reached() -> None:
-    found = DiscrepancyKind(2)
-    found.add(outcome(1, "before-sbatch", reached=False))
-    assert not found.right
-    assert "    never reached: before-sbatch" in found.summary()
-    found.add(outcome(2, "before-sbatch"))
-    assert found.right
+    series = CrashSeries(2)
+    series.add(outcome(1, "before-sbatch", reached=False))
+    assert not series.passed
+    assert "    never reached: before-sbatch" in series.summary()
+    series.add(outcome(2, "before-sbatch"))
+    assert series.passed
 
 
-def test_series__a_violation__is_wrong_and_told_once_a_grid() -> None:
-    found = DiscrepancyKind(2)
-    found.add(outcome(1, "before-sbatch"))
-    found.wrong("seed 1", ["0x12 ran twice"])
-    found.wrong("seed 2", ["0x12 ran twice", "0x13 ran twice"])
-    assert not found.right
-    assert found.summary()[-2:] == ["    WRONG seed 1: 0x12 ran twice", "    WRONG seed 2: 0x13 ran twice"]
+def test_series__a_violation__fails_and_is_listed_once_a_grid() -> None:
+    series = CrashSeries(2)
+    series.add(outcome(1, "before-sbatch"))
+    series.add_violations("seed 1", ["0x12 ran twice"])
+    series.add_violations("seed 2", ["0x12 ran twice", "0x13 ran twice"])
+    assert not series.passed
+    assert series.summary()[-2:] == ["    WRONG seed 1: 0x12 ran twice", "    WRONG seed 2: 0x13 ran twice"]
