@@ -1,7 +1,7 @@
-"""`make bench`: what the project promises, measured on this machine with everything on it.
+"""`make bench`: measures what the project promises, with all parts on this machine.
 
-Prints a table and one JSON object. The figures in docs/performance.json are shown beside it; `--record` replaces them.
-`--only "redis stopped"` measures what has these words in its name, and replaces no other figure.
+Prints a table, with the recorded figures of docs/performance.json in it, and one JSON object. `--record` replaces the recorded
+figures. With `--only "redis stopped"`, only measures with these words in their names run, and no other figure is replaced.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from devgrid.options import GridOptions
 from tests.load import burst, parsing, probes, specs, sweep, upgrade
 from tests.load.callbacks import callbacks
 from tests.load.cores import Share
-from tests.load.figures import Figure, tell
+from tests.load.figures import Figure, show
 from tests.load.flat import flat
 from tests.load.latency import claim_latency, completion, polled_claim_latency
 from tests.load.record import by_name, recorded, write
@@ -32,7 +32,7 @@ from tests.load.usage import FLEET, cpu_s_of, memory_mb
 Measure = Callable[[Grid], list[Figure]]
 
 IDLE_S = 30.0
-NOBODY_LISTENS = "ws://127.0.0.1:9"
+NO_LISTENER = "ws://127.0.0.1:9"
 OTHERS = {
     "parsers of benchmarks": parsing.figures,
     "sweep and monitor": sweep.figures,
@@ -46,7 +46,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--record", action="store_true", help="write the figures to docs/performance.json and .md")
     parser.add_argument(
-        "--only", default="", metavar="WORDS", help="what has this in its name: burst, sweep, redis stopped"
+        "--only",
+        default="",
+        metavar="WORDS",
+        help="run only the measures with these words in their names: burst, sweep, redis stopped",
     )
     options = parser.parse_args()
     figures = [*fleet_figures(options.only), *other_figures(options.only), *recovery(options.only)]
@@ -57,13 +60,13 @@ def main() -> None:
 
 
 def fleet_figures(only: str) -> list[Figure]:
-    """What is measured on grids with their fleet, as far as it has the words in its name."""
+    """Run the measures on grids with a fleet whose names have the words `only` in them."""
     figures: list[Figure] = []
     for title, block_time_s, settings, measures in GRIDS:
         chosen = [measure for measure in measures if only in name_of(measure)]
         if not chosen:
             continue
-        tell(f"a grid with {title}")
+        show(f"a grid with {title}")
         grid = Grid.start(GridOptions(block_time_s=block_time_s, overrides=settings))
         try:
             grid.fleet.start()
@@ -79,34 +82,34 @@ def fleet_figures(only: str) -> list[Figure]:
 
 
 def measured(grid: Grid, measure: Measure) -> list[Figure]:
-    """One measure, with its figures shown as soon as they are there."""
-    tell(f"measuring: {name_of(measure)}")
+    """Run one measure, and print its figures at once."""
+    show(f"measuring: {name_of(measure)}")
     share = Share(grid)
-    found = measure(grid)
-    for figure in found:
-        tell(f"    {figure.name}: {figure.value:.3g} {figure.unit}")
-    tell(f"    the grid had {share.told()}; load average {os.getloadavg()[0]:.1f}")
-    return found
+    figures = measure(grid)
+    for figure in figures:
+        show(f"    {figure.name}: {figure.value:.3g} {figure.unit}")
+    show(f"    the grid had {share.describe()}; load average {os.getloadavg()[0]:.1f}")
+    return figures
 
 
 def other_figures(only: str) -> list[Figure]:
-    """What is measured without a fleet."""
-    found: list[Figure] = []
-    for name, figures in OTHERS.items():
+    """Run the measures without a fleet whose names have the words `only` in them."""
+    figures: list[Figure] = []
+    for name, measure in OTHERS.items():
         if only in name:
-            tell(f"measuring: {name}")
-            found += figures()
-    return found
+            show(f"measuring: {name}")
+            figures += measure()
+    return figures
 
 
 def name_of(measure: Measure) -> str:
-    """The words by which `--only` finds it."""
+    """The name of a measure, which `--only` is compared with."""
     return f"{measure.__module__.rpartition('.')[2]} {measure.__name__}".replace("_", " ")
 
 
 def idle_cpu(grid: Grid) -> list[Figure]:
-    """CPU of the whole fleet while there is nothing to do."""
-    time.sleep(10.0)  # let it settle down
+    """The CPU that the whole fleet takes while there is nothing to do."""
+    time.sleep(10.0)  # until the work of the start is done
     before_s = sum(cpu_s_of(grid, name) for name in FLEET)
     time.sleep(IDLE_S)  # the measurement itself
     used_s = sum(cpu_s_of(grid, name) for name in FLEET) - before_s
@@ -114,13 +117,13 @@ def idle_cpu(grid: Grid) -> list[Figure]:
 
 
 def memory(grid: Grid) -> list[Figure]:
-    """Resident memory, after the work."""
+    """The resident memory of the fleet after the other measures."""
     used_mb = {name: memory_mb(grid, name) for name in FLEET}
-    tell("    " + ", ".join(f"{name} {used:.0f} MB" for name, used in used_mb.items()))
+    show("    " + ", ".join(f"{name} {used:.0f} MB" for name, used in used_mb.items()))
     return [Figure("resident memory of the fleet", sum(used_mb.values()), "MB", 400.0)]
 
 
-# A grid each: what it is, its block time in seconds (None: each transaction is mined at once), settings, measures.
+# For each grid: a title, the block time in seconds (None: each transaction is mined at once), settings, measures.
 GRIDS: tuple[tuple[str, float | None, dict[str, str], tuple[Measure, ...]], ...] = (
     ("1 s blocks", 1.0, {}, (idle_cpu, burst.short_jobs, completion, memory, callbacks, price_on_chain)),
     (
@@ -130,12 +133,12 @@ GRIDS: tuple[tuple[str, float | None, dict[str, str], tuple[Measure, ...]], ...]
         (burst.waiting_jobs, burst.many_logins, burst.two_workers),
     ),
     ("automine", None, {}, (claim_latency, flat)),
-    ("automine and no WebSocket", None, {"METASCHEDULER_ENDPOINT_WS": NOBODY_LISTENS}, (polled_claim_latency,)),
+    ("automine and no WebSocket", None, {"METASCHEDULER_ENDPOINT_WS": NO_LISTENER}, (polled_claim_latency,)),
 )
 
 
 def machine() -> dict[str, object]:
-    """What it is measured on."""
+    """The machine on which the figures are measured."""
     return {
         "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),

@@ -1,4 +1,4 @@
-"""Bursts: many jobs become claimable at once, and what the fleet makes of them beside sbatch alone."""
+"""Bursts: many jobs become claimable at once. Compares the fleet with sbatch alone."""
 
 import signal
 import time
@@ -17,7 +17,7 @@ from devgrid.services import script_store
 from devgrid.services.workflow import Resources
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.load import raw_sbatch
-from tests.load.figures import Figure, tell
+from tests.load.figures import Figure, show
 from tests.load.registration import READY
 from tests.load.usage import OWN, SECOND_WORKER, Meter, Usage, process_of
 from tests.support.watching import parked, rows, slurm_of
@@ -28,23 +28,23 @@ LOGINS = 200
 SHORT_JOB = "#!/bin/bash\nsleep 1\n"
 WAITING_JOB = "#!/bin/bash\ntrue\n"
 MINUTES = 10
-ENOUGH_WAITING = "4000"  # jobs: CLAIM_MAX_WAITING is no part of what a burst measures
-AT_ONCE = 20  # customers that hand their jobs in
-FEW_CORES = 4  # fewer, and two workers cannot have one each beside all else
+ENOUGH_WAITING = "4000"  # jobs: CLAIM_MAX_WAITING must not limit a burst
+AT_ONCE = 20  # customers that submit jobs at the same time
+MIN_CORES = 4  # with fewer, two workers cannot have a core each beside all else
 
 
 def short_jobs(grid: Grid) -> list[Figure]:
-    """Jobs of one second that run, with the CPU, the messages and the transactions of their whole journey."""
+    """Measure jobs that run for a second: their times, and the CPU, messages and transactions of their whole journey."""
     (customer,) = new_customers(grid, 1)
     job_ids = request(grid, [customer], BURST, definition(grid, SHORT_JOB))
     with Meter(grid) as meter:
         before = meter.read()
         began_s = make_claimable(grid, job_ids)
         wait_until(lambda: in_state(meter, job_ids, "SETTLED") == BURST, f"{BURST} jobs to be settled", 180.0, 0.5)
-        time.sleep(1.5)  # what Postgres counts comes a second late
+        time.sleep(1.5)  # Postgres updates its counters a second late
         used = meter.read().since(before)
-    make_sure_of(grid, job_ids)
-    tell(f"    CPU in ms a job: {used.told(BURST)}")
+    check_all_finished(grid, job_ids)
+    show(f"    CPU in ms a job: {used.describe(BURST)}")
     submitted_s = seconds(grid, "SELECT max(at) FROM events WHERE name = 'Submitted' AND job_id = ANY(:ids)", job_ids)
     ended_s = seconds(grid, "SELECT max(received_at) FROM callbacks WHERE status = 7 AND job_id = ANY(:ids)", job_ids)
     settled_s = seconds(grid, "SELECT max(at) FROM events WHERE state = 'SETTLED' AND job_id = ANY(:ids)", job_ids)
@@ -56,8 +56,8 @@ def short_jobs(grid: Grid) -> list[Figure]:
 
 
 def one_job(grid: Grid) -> None:
-    """Carry one job to its end. The processes of the fleet have then imported and connected all that a job needs, which
-    costs seconds of CPU at their start and is no part of what a job costs.
+    """Carry one job to its end. The processes of the fleet then have all imports and connections that a job needs. These take
+    seconds of CPU at the first job, and are no part of the cost of a job.
     """
     (customer,) = new_customers(grid, 1)
     job_ids = request(grid, [customer], 1, definition(grid, SHORT_JOB))
@@ -67,7 +67,7 @@ def one_job(grid: Grid) -> None:
 
 
 def counts(used: Usage) -> list[Figure]:
-    """What a job of that burst costs."""
+    """The cost of a job in that burst."""
     name = f"burst of {BURST}"
     return [
         Figure(f"{name}: CPU of our own processes", 1000 * sum(used.cpu_s.values()) / BURST, "ms a job", 25.0),
@@ -77,7 +77,7 @@ def counts(used: Usage) -> list[Figure]:
 
 
 def waiting_jobs(grid: Grid) -> list[Figure]:
-    """Many jobs of a few customers; no job runs."""
+    """Measure many jobs of a few customers. No job runs."""
     each = LARGE_BURST // LARGE_BURST_CUSTOMERS
     raw, ours = beside_raw(grid, LARGE_BURST_CUSTOMERS, each)
     name = f"burst of {LARGE_BURST} of {LARGE_BURST_CUSTOMERS} customers"
@@ -89,7 +89,7 @@ def waiting_jobs(grid: Grid) -> list[Figure]:
 
 
 def many_logins(grid: Grid) -> list[Figure]:
-    """A job each of many customers: each needs a login of its own."""
+    """Measure one job of each of many customers: each needs a login of its own."""
     raw, ours = beside_raw(grid, LOGINS, 1)
     name = f"burst of {LOGINS} of {LOGINS} customers"
     return [
@@ -100,8 +100,8 @@ def many_logins(grid: Grid) -> list[Figure]:
 
 
 def two_workers(grid: Grid) -> list[Figure]:
-    """The same burst with one worker and with two: by their rates where each has a core of its own, else by the CPU a job."""
-    apart = (psutil.cpu_count() or 1) >= FEW_CORES
+    """Compare one worker with two in the same burst: by their rates if each has a core of its own, else by the CPU a job."""
+    apart = (psutil.cpu_count() or 1) >= MIN_CORES
     with partition_busy(grid):
         alone, alone_cpu_s = _of_workers(grid, ["worker"], apart)
         start_second_worker(grid)
@@ -118,7 +118,7 @@ def two_workers(grid: Grid) -> list[Figure]:
 
 
 def _of_workers(grid: Grid, workers: Sequence[str], apart: bool) -> tuple[float, float]:
-    """Submissions a second, and the seconds of CPU that the workers took. `apart`: each on a core of its own."""
+    """Submissions a second, and the seconds of CPU that the workers took. If `apart`, each worker has a core of its own."""
     for core, name in enumerate(workers if apart else ()):
         process_of(grid, name).cpu_affinity([core])
     customers = new_customers(grid, LARGE_BURST_CUSTOMERS)
@@ -127,8 +127,8 @@ def _of_workers(grid: Grid, workers: Sequence[str], apart: bool) -> tuple[float,
 
 
 def start_second_worker(grid: Grid) -> None:
-    """Beside the one that is there, for the slurm queue, as a site adds workers; returns when it works: its start is no
-    part of a measurement.
+    """Start a second worker for the slurm queue, as a site adds workers. Returns when it is ready: its start is no part of a
+    measurement.
     """
     grid.fleet.start_worker(SECOND_WORKER, "--queues", f"{grid.environment['CLUSTER_NAME']}.slurm")
     log = grid.folder / "log" / f"{SECOND_WORKER}.log"
@@ -136,22 +136,22 @@ def start_second_worker(grid: Grid) -> None:
 
 
 def beside_raw(grid: Grid, customers: int, jobs_each: int) -> tuple[float, float]:
-    """Submissions a second by sbatch alone, and by the fleet, on one grid and one after the other, while none can run."""
+    """Submissions a second by sbatch alone, and then by the fleet, on the same grid, while no job can run."""
     what = definition(grid, WAITING_JOB)
     with partition_busy(grid):
         with paused(grid, "worker", "beat"):
             took_s, slurm_ids = raw_sbatch.submit(grid, new_customers(grid, customers), jobs_each, what, WAITING_JOB)
             cancel(grid, slurm_ids)
         raw = len(slurm_ids) / took_s
-        tell(f"    sbatch alone: {raw:.1f} a second")
+        show(f"    sbatch alone: {raw:.1f} a second")
         return raw, submissions(grid, new_customers(grid, customers), jobs_each)[0]
 
 
 def submissions(
     grid: Grid, customers: Sequence[Account], jobs_each: int, names: Sequence[str] = OWN
 ) -> tuple[float, Usage]:
-    """How many a second, from the first claim in the ledger to the last SLURM id, and what these processes used until then.
-    Cancels the jobs afterwards, and waits until all are settled.
+    """Submissions a second, from the first claim in the ledger to the last SLURM id, and the usage of the processes until
+    then. Cancels the jobs afterwards, and waits until all are settled.
     """
     job_ids = request(grid, customers, jobs_each, definition(grid, WAITING_JOB))
     with Meter(grid, names) as meter:
@@ -159,7 +159,7 @@ def submissions(
         make_claimable(grid, job_ids)
         wait_until(lambda: submitted(meter, job_ids) == len(job_ids), f"{len(job_ids)} jobs in SLURM", 600.0, 0.5)
         used = meter.read().since(before)
-        tell(f"    CPU in ms a job until then: {used.told(len(job_ids))}")
+        show(f"    CPU in ms a job until then: {used.describe(len(job_ids))}")
         claimed_s = seconds(grid, "SELECT min(at) FROM events WHERE name = 'Claimed' AND job_id = ANY(:ids)", job_ids)
         last_s = seconds(grid, "SELECT max(at) FROM events WHERE name = 'Submitted' AND job_id = ANY(:ids)", job_ids)
         query = "SELECT slurm_id FROM jobs WHERE job_id = ANY(:ids)"
@@ -168,7 +168,7 @@ def submissions(
             lambda: in_state(meter, job_ids, "SETTLED") == len(job_ids), "the cancelled jobs to settle", 600.0, 1.0
         )
     rate = len(job_ids) / (last_s - claimed_s)
-    tell(f"    the fleet: {rate:.1f} a second")
+    show(f"    the fleet: {rate:.1f} a second")
     return rate, used
 
 
@@ -177,12 +177,12 @@ def submissions(
 
 @contextmanager
 def partition_busy(grid: Grid) -> Iterator[None]:
-    """No job runs meanwhile but one, which has all nodes for itself."""
+    """Inside this, one job has all nodes, so that no other job runs."""
     slurm = slurm_of(grid)
     nodes = f"--nodes={len(slurm.layout.node_ports)}"
-    sleeps = ("--parsable", "--exclusive", nodes, "--output=/dev/null", "--comment=bench", "--wrap=sleep 36000")
-    said = slurm.run("sbatch", "--partition=main", *sleeps).stdout
-    (slurm_id,) = said.split()
+    options = ("--parsable", "--exclusive", nodes, "--output=/dev/null", "--comment=bench", "--wrap=sleep 36000")
+    printed = slurm.run("sbatch", "--partition=main", *options).stdout
+    (slurm_id,) = printed.split()
     try:
         is_running = partial(slurm.run, "squeue", "--noheader", "--states=running", f"--jobs={slurm_id}")
         wait_until(lambda: bool(is_running().stdout.strip()), "the partition to be busy", 60.0, 0.2)
@@ -193,7 +193,7 @@ def partition_busy(grid: Grid) -> Iterator[None]:
 
 @contextmanager
 def paused(grid: Grid, *names: str) -> Iterator[None]:
-    """These processes stand still meanwhile."""
+    """Inside this, these processes are stopped (SIGSTOP)."""
     stopped = [grid.processes.find(name) for name in names]
     for one in stopped:
         grid.processes.kill(one, signal.SIGSTOP, wait=False)
@@ -205,7 +205,7 @@ def paused(grid: Grid, *names: str) -> Iterator[None]:
 
 
 def cancel(grid: Grid, slurm_ids: Sequence[str]) -> None:
-    """Cancel these jobs, and no others; returns when none of them is left in the queue."""
+    """Cancel these jobs. Returns when none of them is left in the queue."""
     slurm, wanted = slurm_of(grid), set(slurm_ids)
 
     def left() -> set[str]:
@@ -216,7 +216,7 @@ def cancel(grid: Grid, slurm_ids: Sequence[str]) -> None:
 
 
 def new_customers(grid: Grid, number: int) -> list[Account]:
-    """Customers with credits and Linux users, made at once."""
+    """Create customers with credits and Linux users."""
     customers = [grid.chain.new_account() for _ in range(number)]
     credit = CUSTOMERS_CREDITS * CREDIT
     calls = [("Credit", "mint", (customer.address, credit)) for customer in customers]
@@ -227,12 +227,12 @@ def new_customers(grid: Grid, number: int) -> list[Account]:
 
 
 def definition(grid: Grid, script: str) -> JobDefinition:
-    """Of a job that runs this script, and wants little."""
+    """The definition of a small job that runs this script."""
     return definition_of(script_store.store_script(grid.folder / "scripts", script), Resources(memPerCpu=100))
 
 
 def request(grid: Grid, customers: Sequence[Account], jobs_each: int, what: JobDefinition) -> list[str]:
-    """So many jobs of each customer on chain, given to no provider yet; their ids."""
+    """Request the jobs of each customer on chain. Returns their ids. No provider has them yet."""
     locked_wei = MINUTES * ChainPrices().of(what)
 
     def hand_in(customer: Account) -> list[str]:
@@ -243,7 +243,7 @@ def request(grid: Grid, customers: Sequence[Account], jobs_each: int, what: JobD
 
 
 def make_claimable(grid: Grid, job_ids: Sequence[str]) -> float:
-    """Give all jobs to the provider while the fleet stands still, and let it go on; returns when that was (Unix time)."""
+    """Give all jobs to the provider while the fleet is stopped, and let it go on. Returns the time of that (Unix time)."""
     with paused(grid, "beat", "worker"):
         grid.chain.admin.meta_schedule(job_ids, grid.chain.account("provider").address)
         began_s = time.time()
@@ -261,7 +261,7 @@ def submitted(meter: Meter, job_ids: Sequence[str]) -> int:
     return int(meter.ask("SELECT count(slurm_id) FROM jobs WHERE job_id = ANY(:ids)", ids=list(job_ids)))
 
 
-def make_sure_of(grid: Grid, job_ids: Sequence[str]) -> None:
+def check_all_finished(grid: Grid, job_ids: Sequence[str]) -> None:
     """Raises RuntimeError unless all jobs are FINISHED on chain and nothing is parked."""
     wrong = [job.job_id for job in grid.chain.jobs(job_ids) if job.status is not ChainStatus.FINISHED]
     if wrong or parked(grid):
@@ -269,7 +269,7 @@ def make_sure_of(grid: Grid, job_ids: Sequence[str]) -> None:
 
 
 def seconds(grid: Grid, query: str, job_ids: Sequence[str]) -> float:
-    """A moment of the ledger as Unix time."""
+    """The time that a query of the ledger selects, as Unix time."""
     epoch = f"SELECT EXTRACT(EPOCH FROM ({query}))::float8 AS s"  # noqa: S608  a query of this module
     found: float = rows(grid, epoch, ids=list(job_ids))[0].s
     return found

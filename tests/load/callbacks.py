@@ -1,10 +1,10 @@
-"""The gRPC process: how many callbacks it stores and acknowledges, and how soon."""
+"""Measures the gRPC process: how many callbacks a second it stores and acknowledges, and after how long."""
 
 from sqlalchemy import text
 
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
-from tests.load.figures import Figure, tell
+from tests.load.figures import Figure, show
 from tests.load.light_caller import Calls, Outcome, in_a_process
 from tests.load.usage import cpu_s_of
 from tests.support.watching import ledger, rows
@@ -13,10 +13,10 @@ CALLERS = 32
 CALLS = 10_000
 OFFERED_A_SECOND = 300
 OFFERED = 3_000
-FIRST = 1 << 64  # job ids from here on are of no other measure
+FIRST = 1 << 64  # no other measure has job ids from here on
 
-# Of jobs that it does not know, the inbox keeps a few.
-_KNOW = """
+# The inbox keeps only a few callbacks of jobs that the ledger does not have.
+_INSERT_JOBS = """
 INSERT INTO jobs (cluster, job_id, slurm_id, state, customer, provider, claim_key, definition, time_limit_min, chain_status,
     chain_block, chain_log_index, grid_logger_url, top_ups, cancel_requested, poll_count, status_message)
 SELECT :cluster, '0x' || lpad('1' || lpad(to_hex(number), 16, '0'), 64, '0'), 1, 'SETTLED', '', '', number,
@@ -24,7 +24,7 @@ SELECT :cluster, '0x' || lpad('1' || lpad(to_hex(number), 16, '0'), 64, '0'), 1,
     1, 1, '', '[]', false, 0, ''
 FROM generate_series(0, :calls - 1) AS number
 """
-_FORGET = (
+_DELETE_JOBS = (
     "DELETE FROM callbacks WHERE job_id LIKE :made_up",
     "DELETE FROM jobs WHERE job_id LIKE :made_up",
 )
@@ -32,19 +32,19 @@ _MADE_UP = "0x" + "0" * 47 + "1%"
 
 
 def callbacks(grid: Grid) -> list[Figure]:
-    """Durable acknowledgements: as many as callers that do not pause get, and at a rate that is offered."""
-    know(grid)
+    """Measure the rate at which callers without a pause are acknowledged, and the wait at a fixed rate of calls."""
+    insert_jobs(grid)
     try:
-        most = call(grid, Calls(FIRST, CALLS, CALLERS))
+        unpaced = call(grid, Calls(FIRST, CALLS, CALLERS))
         wait_until(lambda: unread(grid) == 0, "the workers to have read these callbacks", 120.0, 0.5)
-        offered = call(grid, Calls(FIRST + CALLS, OFFERED, CALLERS, OFFERED_A_SECOND))
+        paced = call(grid, Calls(FIRST + CALLS, OFFERED, CALLERS, OFFERED_A_SECOND))
     finally:
-        forget(grid)
-    rate = most.answered / most.seconds
+        delete_jobs(grid)
+    rate = unpaced.answered / unpaced.seconds
     name = f"callback acknowledged, {OFFERED_A_SECOND} a second offered, p99"
     return [
         Figure(f"callbacks stored and acknowledged, {CALLERS} callers", rate, "a second", 2000.0, at_least=True),
-        Figure(name, offered.p99_ms(), "ms", 5.0),
+        Figure(name, paced.p99_ms(), "ms", 5.0),
     ]
 
 
@@ -57,23 +57,23 @@ def call(grid: Grid, calls: Calls) -> Outcome:
     if stored(grid) - before != calls.number:
         raise RuntimeError(f"{calls.number} callbacks were acknowledged, and {stored(grid) - before} are stored")
     shares = ", ".join(f"{name} {used:.0f}" for name, used in zip(names, used_us, strict=True))
-    tell(
+    show(
         f"    {outcome.answered / outcome.seconds:.0f} a second, p99 {outcome.p99_ms():.1f} ms; us of CPU each: {shares}"
     )
     return outcome
 
 
-def know(grid: Grid) -> None:
-    """The ledger knows the jobs that are spoken of."""
+def insert_jobs(grid: Grid) -> None:
+    """Insert the made-up jobs of the calls into the ledger."""
     with ledger(grid) as engine, engine.begin() as connection:
-        about = {"cluster": grid.environment["CLUSTER_NAME"], "calls": CALLS + OFFERED}
-        connection.execute(text(_KNOW), about)
+        parameters = {"cluster": grid.environment["CLUSTER_NAME"], "calls": CALLS + OFFERED}
+        connection.execute(text(_INSERT_JOBS), parameters)
 
 
-def forget(grid: Grid) -> None:
-    """Take the made-up jobs out again, with what was said of them."""
+def delete_jobs(grid: Grid) -> None:
+    """Delete the made-up jobs and their callbacks."""
     with ledger(grid) as engine, engine.begin() as connection:
-        for statement in _FORGET:
+        for statement in _DELETE_JOBS:
             connection.execute(text(statement), {"made_up": _MADE_UP})
 
 

@@ -1,4 +1,4 @@
-"""How much of its time a grid waited for a core: what tells a machine that is busy with others from a defect of ours.
+"""How long a grid waited for a core: this distinguishes a busy machine from a defect of ours.
 
 Linux counts for each thread how long it ran and how long it was ready to run and had to wait (/proc/PID/task/TID/schedstat).
 """
@@ -15,14 +15,14 @@ NANOSECONDS = 1e9
 
 
 class Share:
-    """Of a grid's threads: what they got of the cores from one moment to another, and what they wanted besides."""
+    """The CPU time that the threads of a grid got since this was created, and the time that they waited for a core."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._before = dict(_threads(grid))
 
-    def told(self) -> str:
-        """In seconds of all threads together since the beginning; those that have ended meanwhile do not count."""
+    def describe(self) -> str:
+        """Both, in seconds of all threads together. A thread that has ended meanwhile does not count."""
         ran = waited = 0
         for thread, (ran_ns, waited_ns) in _threads(self._grid):
             ran_before, waited_before = self._before.get(thread, (0, 0))
@@ -31,7 +31,7 @@ class Share:
 
 
 def _threads(grid: Grid) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Each thread with the nanoseconds that it ran and waited."""
+    """Each thread with the nanoseconds that it ran and that it waited for a core."""
     for running in grid.processes.running():
         root = running.process()
         with suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""What is measured, and how it is shown."""
+"""A measured figure, and progress on stderr."""
 
 import sys
 from dataclasses import dataclass
@@ -19,5 +19,6 @@ class Figure:
         return self.value >= self.bound if self.at_least else self.value <= self.bound
 
 
-def tell(text: str) -> None:
+def show(text: str) -> None:
+    """Print a line of progress."""
     print(text, file=sys.stderr, flush=True)

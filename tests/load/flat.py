@@ -1,6 +1,6 @@
-"""What a million settled jobs in the ledger cost: the same few jobs, with an empty ledger and with a full one.
+"""Measures how much a million settled jobs in the ledger slow down new jobs, against an empty ledger.
 
-The times are the database's own: of the events in the journal, and of the callbacks in the inbox.
+The times are the database's own, of the events in the journal and of the callbacks in the inbox.
 """
 
 import statistics
@@ -15,12 +15,12 @@ from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from tests.load import large_ledger
-from tests.load.figures import Figure, tell
+from tests.load.figures import Figure, show
 from tests.load.latency import is_settled, schedule
 from tests.support.watching import ledger, rows, wait_for_end
 
 JOBS = 40
-WARM_UP = 8  # jobs before those that count: connections and caches of the database are cold after it was filled
+WARM_UP = 8  # jobs before the measured ones: connections and caches of the database are cold after it was filled
 COMMANDS = 9
 BOUND = 1.10
 PARTS = {
@@ -37,16 +37,16 @@ _EVENTS = """
 
 
 def flat(grid: Grid) -> list[Figure]:
-    """How many times as long the parts of a job's way take with a million settled jobs as with none."""
+    """How many times as long each part of a job's journey takes with a million settled jobs as with none."""
     customer = grid.new_customer()
-    with fleet_away(grid):
-        pass  # both measurements begin with a new fleet: one that has carried many jobs is quicker
+    with fleet_stopped(grid):
+        pass  # both measurements begin with a new fleet: a fleet that has carried many jobs is quicker
     empty = medians_s(grid, customer)
-    with fleet_away(grid):
+    with fleet_stopped(grid):
         fill(grid)
     full = medians_s(grid, customer)
     for part, before_s in empty.items():
-        tell(f"    {part}: {1000 * before_s:.1f} ms with an empty ledger, {1000 * full[part]:.1f} ms with a full one")
+        show(f"    {part}: {1000 * before_s:.1f} ms with an empty ledger, {1000 * full[part]:.1f} ms with a full one")
     return [
         Figure(
             f"{part} with {large_ledger.SETTLED:,} settled jobs beside none", full[part] / empty[part], "times", BOUND
@@ -72,16 +72,16 @@ def medians_s(grid: Grid, customer: Account) -> dict[str, float]:
 
 
 def one_job(grid: Grid, customer: Account) -> str:
-    """Carry a short job to its end. It runs for long enough that no look at its start already sees its end."""
+    """Carry a short job to its end. It runs for long enough that the poll at its start does not see its end."""
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 0.3\n")
     schedule(grid, job_id)
     wait_for_end(grid, job_id)
-    wait_until(lambda: is_settled(grid, job_id), "the ledger to know", 10.0, 0.05)
+    wait_until(lambda: is_settled(grid, job_id), "the ledger to settle the job", 10.0, 0.05)
     return job_id
 
 
 def status_s(grid: Grid) -> float:
-    """One run of `supervisor status`, from its start to its end."""
+    """The seconds that one run of `supervisor status` takes."""
     begun_s = time.perf_counter()
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "status"]
     subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, check=True)
@@ -89,14 +89,14 @@ def status_s(grid: Grid) -> float:
 
 
 def fill(grid: Grid) -> None:
-    """Put settled jobs into the ledger, from before the chain of the grid began."""
+    """Put settled jobs into the ledger, in blocks before those of the grid's chain."""
     with ledger(grid) as engine:
         large_ledger.fill(engine, grid.environment["CLUSTER_NAME"], hot=0, behind=2 * large_ledger.SETTLED)
 
 
 @contextmanager
-def fleet_away(grid: Grid) -> Iterator[None]:
-    """Stop the fleet, and start it again afterwards."""
+def fleet_stopped(grid: Grid) -> Iterator[None]:
+    """Inside this, the fleet is stopped."""
     for name in FLEET:
         grid.processes.stop(grid.processes.find(name))
     yield

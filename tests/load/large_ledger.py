@@ -1,13 +1,16 @@
-"""A ledger that has been in use for years: a million settled jobs, with what belongs to them."""
+"""A ledger as after years of use: a million settled jobs, with their rows in the other tables."""
 
 from sqlalchemy import Engine, text
 
 SETTLED = 1_000_000
 HOT = 1_000
 
-# A settled job has an effect done, a callback read, a transaction mined and an event; of a hot one all is still open.
+# A settled job has an effect that is done, a callback that is read, a mined transaction and an event. A hot job has the same
+# rows, still open.
 _NUMBERS = "FROM generate_series(1, :settled + :hot) AS n"
-_ADDRESS = "'0x' || repeat('3', 40)"  # no wallet of the grid has it: what its own jobs wrote stays as it is
+_ADDRESS = (
+    "'0x' || repeat('3', 40)"  # no wallet of the grid has it, so that the rows of the grid's own jobs stay as they are
+)
 _JOB_ID = "'0x' || lpad(to_hex(n), 64, '0')"
 _FILL = (
     f"""
@@ -54,13 +57,13 @@ _INDEXES = """
 
 
 def fill(engine: Engine, cluster: str, settled: int = SETTLED, hot: int = HOT, behind: int = 0) -> None:
-    """Make the rows, and let the planner know of them. Indexes are built behind them, which is much faster.
+    """Insert the rows, and update the planner's statistics. The indexes are built after the rows, which is much faster.
 
-    Each job has a block of its own. With `behind`, the number of the last one is so many less: a chain that has just begun
-    must not take the blocks for its own.
+    Each job has a block of its own. `behind` is subtracted from the numbers of these blocks, so that a chain that has just
+    begun does not take them for its own.
     """
     with engine.begin() as connection:
-        # The rows refer to each other as they should; Postgres need not look each one up.
+        # The foreign keys are right; without this, Postgres would look up each one.
         connection.execute(text("SET LOCAL session_replication_role = replica"))
         connection.execute(text("SET LOCAL maintenance_work_mem = '256MB'"))
         indexes = list(connection.execute(text(_INDEXES)))

@@ -1,4 +1,4 @@
-"""How long one job at a time waits, on an idle grid."""
+"""Measures how long one job at a time waits on an idle grid."""
 
 import statistics
 import threading
@@ -16,24 +16,24 @@ JOBS = 50
 BLOCK_POLL_S = 0.01
 P50_BOUND_S, P95_BOUND_S = 0.20, 0.40
 POLLED_P50_BOUND_S, POLLED_P95_BOUND_S = 0.70, 1.05
-SEEN_WITHIN_S = 0.2  # a block's receipts are in the ledger so soon
+SEEN_WITHIN_S = 0.2  # from a block to its receipts in the ledger
 NEXT_BLOCK_BOUND_S = 1.0 + SEEN_WITHIN_S
 
 
 def claim_latency(grid: Grid) -> list[Figure]:
-    """From metaSchedule being sent to sbatch being called, where new blocks wake the fleet."""
+    """The time from sending metaSchedule to calling sbatch, with the chain's WebSocket: new blocks wake the fleet."""
     return percentiles("claimable to sbatch, with WebSocket", claim_waits_s(grid), P50_BOUND_S, P95_BOUND_S)
 
 
 def polled_claim_latency(grid: Grid) -> list[Figure]:
-    """The same where the chain's WebSocket does not answer."""
+    """The same if the chain's WebSocket does not answer."""
     name = "claimable to sbatch, without WebSocket"
     return percentiles(name, claim_waits_s(grid), POLLED_P50_BOUND_S, POLLED_P95_BOUND_S)
 
 
 def completion(grid: Grid) -> list[Figure]:
-    """From a completion callback to its FINISHED seen mined, and to the same moment from the callback's block, the first
-    one behind it. The callbacks come at all moments between two blocks.
+    """The time from a completion callback until the ledger has its FINISHED as mined, and the same from the first block after
+    the callback. The callbacks come at all moments between two blocks.
     """
     customer = grid.new_customer()
     with block_times(grid.chain) as blocks_s:
@@ -41,32 +41,32 @@ def completion(grid: Grid) -> list[Figure]:
             job_id = grid.submit_script(customer, f"#!/bin/bash\nsleep {0.5 + 0.37 * number % 1:.2f}\n")
             schedule(grid, job_id)
             wait_for_end(grid, job_id)
-            wait_until(lambda one=job_id: is_settled(grid, one), "the ledger to know", 10.0, 0.05)  # type: ignore[misc]
+            wait_until(lambda one=job_id: is_settled(grid, one), "the ledger to settle the job", 10.0, 0.05)  # type: ignore[misc]
     query = """
         SELECT EXTRACT(EPOCH FROM c.received_at)::float8 AS called_s, EXTRACT(EPOCH FROM t.done_at)::float8 AS mined_s
         FROM callbacks c JOIN jobs j ON j.job_id = c.job_id JOIN transactions t ON t.job_id = c.job_id
         WHERE c.status = 7 AND t.purpose = 'report FINISHED' AND j.customer = :customer"""
-    found = rows(grid, query, customer=customer.address)
-    after_block_s = [row.mined_s - next_block_s(blocks_s, row.called_s) for row in found]
+    reports = rows(grid, query, customer=customer.address)
+    after_block_s = [row.mined_s - next_block_s(blocks_s, row.called_s) for row in reports]
     in_its_block = sum(waited_s <= SEEN_WITHIN_S for waited_s in after_block_s)
     name = "callback to FINISHED mined"
     return [
-        *percentiles(name, [row.mined_s - row.called_s for row in found], 2.0, 3.0),
+        *percentiles(name, [row.mined_s - row.called_s for row in reports], 2.0, 3.0),
         Figure(f"{name}, after the callback's block, p95 of {JOBS}", p95(after_block_s), "s", NEXT_BLOCK_BOUND_S),
-        Figure(f"{name}: in the callback's block", 100 * in_its_block / len(found), "%", 0, at_least=True),
+        Figure(f"{name}: in the callback's block", 100 * in_its_block / len(reports), "%", 0, at_least=True),
     ]
 
 
 def claim_waits_s(grid: Grid) -> list[float]:
-    """The wait of each of JOBS jobs."""
+    """The seconds that each of JOBS jobs waits for sbatch."""
     customer = grid.new_customer()
-    warm = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
-    schedule(grid, warm)
-    wait_for_end(grid, warm)
+    warm_up = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
+    schedule(grid, warm_up)
+    wait_for_end(grid, warm_up)
     waits_s = []
     for number in range(JOBS):
         job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
-        time.sleep(0.037 * number % 0.5)  # not in step with the clock that polls
+        time.sleep(0.037 * number % 0.5)  # not in step with the poll of the chain
         began_s = time.time()
         schedule(grid, job_id)
         wait_for_end(grid, job_id)
@@ -79,7 +79,7 @@ def claim_waits_s(grid: Grid) -> list[float]:
 
 @contextmanager
 def block_times(chain: Chain) -> Iterator[list[float]]:
-    """When each new block was there, as Unix times: a block's own timestamp has whole seconds."""
+    """Yields the list of the times at which new blocks came, as Unix times: a block's own timestamp has whole seconds."""
     seen_s, done = list[float](), threading.Event()
 
     def watch() -> None:
@@ -100,12 +100,12 @@ def block_times(chain: Chain) -> Iterator[list[float]]:
 
 
 def next_block_s(blocks_s: Sequence[float], after_s: float) -> float:
-    """When the first block behind that moment was there."""
+    """The time at which the first block after that time came."""
     return next(block_s for block_s in blocks_s if block_s > after_s)
 
 
 def percentiles(name: str, waits_s: list[float], p50_bound: float, p95_bound: float) -> list[Figure]:
-    """Their median and their 95th percentile, in seconds."""
+    """The median and the 95th percentile of the waits."""
     return [
         Figure(f"{name}, p50 of {len(waits_s)}", statistics.median(waits_s), "s", p50_bound),
         Figure(f"{name}, p95 of {len(waits_s)}", p95(waits_s), "s", p95_bound),

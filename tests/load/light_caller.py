@@ -1,11 +1,11 @@
-"""`python -m tests.load.light_caller`: callers of SetJobStatus that take little of the machine on which the server is measured.
+"""`python -m tests.load.light_caller`: callers of SetJobStatus that take little CPU from the server that is measured.
 
 It speaks HTTP/2 over TLS itself, in one thread with one connection for each caller, and writes the same frames as gRPC's
 clients: headers without HPACK's tables, a message, the end of the stream. grpcio's own client takes some 0.3 ms of CPU a call,
-which on two cores would be measured as the server's. Prints one JSON object (`Outcome`).
+which on two cores would count as the server's. Prints one JSON object (`Outcome`).
 
-With `--rate`, calls begin at their times, without waiting for those before (open loop); without it each caller begins its next
-call when it has its answer (closed loop).
+With a rate, calls begin at their times, without waiting for the answers to earlier ones (open loop). Without it, each caller
+begins its next call when it has its answer (closed loop).
 """
 
 import argparse
@@ -34,9 +34,9 @@ ANSWER_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What to call: `number` callbacks about as many jobs, whose ids are counted from `first`, all under SLURM id 1.
+    """The calls: `number` callbacks about as many jobs, with ids from `first` on, all with SLURM id 1.
 
-    `rate` is how many begin a second; 0: each of the `callers` begins the next one when it has its answer.
+    `rate` is how many begin a second. If it is 0, each of the `callers` begins its next call when it has its answer.
     """
 
     first: int
@@ -47,9 +47,9 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of the calls: how many were answered, over how long, and each one's wait in seconds.
+    """The result of the calls: how many were answered, in how many seconds, and the wait of each in seconds.
 
-    A call's wait in the open loop begins at the time at which the call was due, so a late caller hides nothing.
+    In the open loop, the wait begins at the time at which the call was due, so that a late caller does not hide a wait.
     """
 
     answered: int
@@ -62,8 +62,8 @@ class Outcome:
 
 @dataclass(slots=True)
 class Connection:
-    """One caller's connection. `due` are the moments of the calls that wait for their answers, by stream; `said` the streams
-    whose message has come: gRPC sends one with OK, and none with any other status.
+    """One caller's connection. `due` are the times of the calls that wait for their answers, by stream. `answered` are the
+    streams whose message has come: gRPC sends one with OK, and none with any other status.
     """
 
     socket: ssl.SSLSocket
@@ -71,10 +71,10 @@ class Connection:
     stream: int = -1
     received: bytearray = field(default_factory=bytearray)
     due: dict[int, float] = field(default_factory=dict)
-    said: set[int] = field(default_factory=set)
+    answered: set[int] = field(default_factory=set)
 
     def call(self, message: bytes, due_s: float) -> None:
-        """Begin a call: its headers and its message in one piece."""
+        """Begin a call: send its headers and its message at once."""
         self.stream += 2
         self.due[self.stream] = due_s
         body = b"\0" + len(message).to_bytes(4) + message
@@ -84,7 +84,7 @@ class Connection:
         )
 
     def answers(self) -> list[float]:
-        """Read what has come; returns since when the calls that have their answer were due. Raises ConnectionError."""
+        """Read what has come. Returns the due times of the calls that are answered now. Raises ConnectionError."""
         while True:
             try:
                 piece = self.socket.recv(65_536)
@@ -103,19 +103,19 @@ class Connection:
             payload = bytes(received[at + 9 : at + 9 + length])
             at += 9 + length
             if kind == GOAWAY:
-                raise ConnectionError(f"the server says good-bye: {payload!r}")
+                raise ConnectionError(f"the server closes the connection: {payload!r}")
             self._acknowledge(kind, flags, payload)
             if kind == DATA:
-                self.said.add(stream)
+                self.answered.add(stream)
             if kind == HEADERS and flags & END_STREAM:
                 ended.append(self._end(stream))
         del received[:at]
         return ended
 
     def _end(self, stream: int) -> float:
-        if stream not in self.said:
+        if stream not in self.answered:
             raise RuntimeError("a call was refused: its answer has no message")
-        self.said.remove(stream)
+        self.answered.remove(stream)
         return self.due.pop(stream)
 
     def _acknowledge(self, kind: int, flags: int, payload: bytes) -> None:
@@ -135,7 +135,7 @@ def run(address: str, authority: Path, calls: Calls) -> Outcome:
 
 
 class _Loop:
-    """The calls of all connections: closed loop, or open loop at a rate a second."""
+    """Makes the calls on all connections: in a closed loop, or in an open loop at a rate a second."""
 
     def __init__(self, connections: Sequence[Connection], waiting: deque[bytes], rate: float) -> None:
         self._connections = connections
@@ -163,7 +163,7 @@ class _Loop:
         return Outcome(len(self._waits_s), time.perf_counter() - began_s, self._waits_s)
 
     def _begin_due(self, began_s: float) -> float:
-        """Begin what is due; returns how long until the next one is."""
+        """Begin the calls that are due. Returns the seconds until the next one is due."""
         while self._waiting:
             due_s = began_s + self._begun / self._rate
             pause_s = due_s - time.perf_counter()
@@ -187,7 +187,7 @@ class _Loop:
 
 
 def job_id(number: int) -> str:
-    """The id of a job that is spoken of."""
+    """The id of a made-up job."""
     return f"0x{number:064x}"
 
 
@@ -198,7 +198,7 @@ def _connect(address: str, authority: Path) -> Connection:
     plain = socket.create_connection((host, int(port)), 10.0)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     encrypted = context.wrap_socket(plain, server_hostname=host)
-    # Answers are small; a window as large as HTTP/2 allows need never be opened again.
+    # Answers are small: with a window as large as HTTP/2 allows, no later WINDOW_UPDATE is needed.
     window = _frame(WINDOW_UPDATE, 0, 0, (2**31 - 1 - 65_535).to_bytes(4))
     encrypted.sendall(PREFACE + _frame(SETTINGS, 0, 0, b"") + window)
     encrypted.setblocking(False)
@@ -206,7 +206,7 @@ def _connect(address: str, authority: Path) -> Connection:
 
 
 def _headers(authority: str) -> bytes:
-    """HPACK: two indexed fields, and literals that go into no table and are not packed."""
+    """The headers in HPACK: two indexed fields, and literals that are not put into a table and not compressed."""
     fields = (
         (b"\x04", METHOD),
         (b"\x01", authority.encode()),
@@ -226,7 +226,7 @@ def _message(name: str) -> bytes:
 
 
 def in_a_process(address: str, authority: Path, calls: Calls) -> Outcome:
-    """The same in a process of its own, whose threads do not share a core's time with the measuring program."""
+    """Run `run` in a process of its own, which does not share an interpreter with the measuring program."""
     argv = [sys.executable, "-m", "tests.load.light_caller", address, str(authority), json.dumps(asdict(calls))]
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""How fast the benchmarks' outputs are read: `python -m tests.load.parsing`."""
+"""Measures how fast the parsers read the outputs of benchmarks: `python -m tests.load.parsing`."""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ def figures() -> list[Figure]:
 
 
 def outputs() -> Iterator[tuple[str, str, bytes]]:
-    """Outputs of 10 MB: a result behind progress lines or noise, or results over and over."""
+    """Outputs of 10 MB: a result after progress lines or noise, or results repeated."""
     noise, result = sample("hpl-ai-nvidia-23.5.made-up.txt").split("=" * 80 + "\nT/V", 1)
     yield "HPL-AI's log with colours", "hpl", filled("hpl", noise, f"{'=' * 80}\nT/V{result}")
     table = sample("osu-latency-7.3.made-up.txt")
@@ -28,13 +28,13 @@ def outputs() -> Iterator[tuple[str, str, bytes]]:
 
 
 def filled(section: str, filling: str, end: str) -> bytes:
-    """A section of about 10 MB: the filling, many times over, and the end."""
+    """A section of about 10 MB: the filling repeated, then the end."""
     room = MAX_BYTES - len(end) - 1000
     return printed((section, filling * (room // len(filling)) + end), notes=("fact volume.scratch planned",))
 
 
 def rate(name: str, benchmark: str, output: bytes) -> Figure:
-    """The best of some, in the time that this process had a core: the machine may have other work."""
+    """The best rate of some runs, by the CPU time of this process: the machine may have other work."""
     best_s = min(seconds(benchmark, output) for _ in range(REPEATS))
     return Figure(f"parser: {name}", len(output) / 1e6 / best_s, "MB/s", 20.0, at_least=True)
 

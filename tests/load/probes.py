@@ -1,4 +1,4 @@
-"""What orchestrators ask every few seconds: /livez and /readyz of a process at work, and `supervisor health`."""
+"""Measures the probes that orchestrators call every few seconds: /livez and /readyz of a process, and `supervisor health`."""
 
 import http.client
 import os
@@ -21,13 +21,13 @@ HUNDREDTHS = 100
 
 
 def figures() -> list[Figure]:
-    """Beat is asked: its loop and both of its checks are at work. Postgres is there, and an embedded Redis."""
+    """Measure the probes of a beat that works, with a Postgres and an embedded Redis."""
     with migrated() as (_, environment):
         port = free_port()
-        asked = environment | {"HEALTH_ADDRESS": f"127.0.0.1:{port}"}
+        settings = environment | {"HEALTH_ADDRESS": f"127.0.0.1:{port}"}
         argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", "beat", "--embedded"]
         with subprocess.Popen(
-            argv, cwd=REPOSITORY, env=asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            argv, cwd=REPOSITORY, env=settings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as beat:
             try:
                 wait_until(lambda: answers(port), "beat to serve its probes", 60.0)
@@ -49,7 +49,7 @@ def _p99_ms(port: int, page: str) -> float:
 
 
 def _health_s(environment: dict[str, str]) -> float:
-    """One run of the command, from its start to its end. That the fleet of one process is not well is told by it."""
+    """The seconds that one run of the command takes. It reports that the fleet is unhealthy, as only beat runs."""
     begun_s = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "supervisor_tasks.cli", "health"], cwd=REPOSITORY, env=environment, capture_output=True

@@ -1,4 +1,4 @@
-"""What SLURM behind sshd takes without a supervisor: the same scripts, given to sbatch over one SSH connection a user."""
+"""Submits without a supervisor, to measure SLURM and sshd alone: the same scripts, over one SSH connection a customer."""
 
 import base64
 import io
@@ -29,9 +29,9 @@ TIMEOUT_S = 60.0
 def submit(
     grid: Grid, customers: Sequence[Account], jobs_each: int, definition: JobDefinition, script: str
 ) -> tuple[float, list[str]]:
-    """Submit so many jobs of each customer; the seconds from the first login to the last answer, and SLURM's ids.
+    """Submit the jobs of each customer. Returns the seconds from the first login to the last answer, and the SLURM ids.
 
-    Raises RuntimeError when sbatch takes a job not.
+    Raises RuntimeError when sbatch rejects a job.
     """
     key = paramiko.Ed25519Key.from_private_key(
         io.StringIO(base64.b64decode(grid.environment["SLURM_SSH_PRIVATE_KEY"]).decode())
@@ -39,15 +39,15 @@ def submit(
     submit_all = partial(_submit_all, grid, key, jobs_each, _definition(definition), script)
     began_s = time.perf_counter()
     with ThreadPoolExecutor(CONNECTIONS) as pool:
-        found = list(pool.map(submit_all, customers))
+        ids_by_customer = list(pool.map(submit_all, customers))
     took_s = time.perf_counter() - began_s
-    return took_s, [slurm_id for many in found for slurm_id in many]
+    return took_s, [slurm_id for slurm_ids in ids_by_customer for slurm_id in slurm_ids]
 
 
 def _submit_all(
     grid: Grid, key: paramiko.PKey, jobs: int, definition: Definition, script: str, customer: Account
 ) -> list[str]:
-    """All jobs of one customer, over one connection."""
+    """Submit all jobs of one customer over one connection."""
     with paramiko.SSHClient() as client:
         client.load_host_keys(grid.environment["SLURM_SSH_KNOWN_HOSTS"])
         host, _, port = grid.environment["SLURM_SSH_ADDRESS"].rpartition(":")
@@ -80,16 +80,16 @@ def _submit_one(
         comment=_comment(grid, customer, definition, job_id),
     )
     stdin, stdout, stderr = client.exec_command(shlex.join(argv), timeout=TIMEOUT_S)
-    stdin.write(commands.batch_script(job_id, script))  # slurmctld asks for its mark
+    stdin.write(commands.batch_script(job_id, script))  # supervisor_submit.lua requires the mark in it
     stdin.channel.shutdown_write()
-    said, complaint = stdout.read().decode().strip(), stderr.read().decode().strip()
-    if not said.isdigit():
-        raise RuntimeError(f"sbatch printed {said!r}, and {complaint!r}")
-    return said
+    slurm_id, error = stdout.read().decode().strip(), stderr.read().decode().strip()
+    if not slurm_id.isdigit():
+        raise RuntimeError(f"sbatch printed {slurm_id!r}, and on stderr {error!r}")
+    return slurm_id
 
 
 def _comment(grid: Grid, customer: Account, definition: Definition, job_id: JobId) -> str:
-    """With the token without which slurmctld takes no job of a customer."""
+    """The comment with the submission token: slurmctld rejects a customer's job without one."""
     submission = Submission(
         job_id=job_id,
         user=customer.address,

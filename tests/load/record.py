@@ -1,4 +1,4 @@
-"""What was measured last, kept in docs: performance.json, and the same figures as tables in performance.md."""
+"""Keeps the figures of the last measurement in docs: in performance.json, and as tables in performance.md."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -16,14 +16,14 @@ MOVES, SETTLES = ": first job moves after", ": 100 jobs settled after"
 
 
 def recorded() -> list[Figure]:
-    """The figures in performance.json; none where nothing was ever recorded."""
+    """The figures in performance.json; none if the file does not exist."""
     if not FIGURES.exists():
         return []
     return [Figure(**entry) for entry in json.loads(FIGURES.read_text())["figures"]]
 
 
 def write(machine: dict[str, Any], figures: Sequence[Figure], *, whole: bool) -> None:
-    """Record again, in both files. If `whole` is False, what was not measured now stays as it was recorded."""
+    """Write the figures into both files. Unless `whole`, recorded figures that were not measured now stay."""
     if not whole:
         figures = list((by_name(recorded()) | by_name(figures)).values())
     result = {"machine": machine, "figures": [asdict(figure) for figure in figures]}
@@ -32,7 +32,7 @@ def write(machine: dict[str, Any], figures: Sequence[Figure], *, whole: bool) ->
 
 
 def with_tables(document: str, figures: Sequence[Figure]) -> str:
-    """The document with these figures between its two marks. Raises ValueError when it has no marks."""
+    """The document, with these figures between its two marks. Raises ValueError when it has no marks."""
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -41,7 +41,7 @@ def with_tables(document: str, figures: Sequence[Figure]) -> str:
 
 
 def tables(figures: Sequence[Figure]) -> str:
-    """One table of single figures, and one of the recoveries, a fault a row."""
+    """Two tables: the single figures, and the recoveries with a row for each fault."""
     single = [figure for figure in figures if not figure.name.endswith((MOVES, SETTLES))]
     rows = [f"| {figure.name} | {shown(figure)} | {bound(figure)} |" for figure in single]
     named = by_name(figures)
@@ -62,7 +62,7 @@ def shown(figure: Figure) -> str:
 
 
 def bound(figure: Figure) -> str:
-    """With a word where it was not kept."""
+    """The bound, and whether the figure missed it."""
     missed = "" if figure.kept else ", **missed**"
     return f"{'at least' if figure.at_least else 'at most'} {figure.bound:g}{missed}"
 

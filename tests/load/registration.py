@@ -1,4 +1,4 @@
-"""How soon a changed price is on chain after a restart without benchmarks."""
+"""Measures how soon a changed price is on chain after a restart without benchmarks."""
 
 import time
 
@@ -11,11 +11,11 @@ BLOCK_TIME_S = 1.0
 POLL_S = 1.0  # CHAIN_POLL_S
 RESTARTS = 5
 EVERY_S = 0.005
-READY = "ready."  # Celery's last word before it works
+READY = "ready."  # the end of the line that Celery logs when it is ready
 
 
 def price_on_chain(grid: Grid) -> list[Figure]:
-    """From the worker being ready to the block that has the price, the slowest of some restarts. Blocks take a second."""
+    """The seconds from a ready worker to the block that has the price, the most of some restarts. Blocks take a second."""
     waits_s = []
     for number in range(1, RESTARTS + 1):
         price_wei = 95 * 10**16 + number
@@ -26,13 +26,13 @@ def price_on_chain(grid: Grid) -> list[Figure]:
         grid.fleet.start_worker()
         wait_until(lambda: log.read_text().count(READY) > begun, "the worker to be ready", 60.0, EVERY_S)  # noqa: B023
         ready_s = time.monotonic()
-        wait_until(lambda: _price_that_waits(grid) == price_wei, "the new price", 60.0, EVERY_S)  # noqa: B023
+        wait_until(lambda: _waiting_price_wei(grid) == price_wei, "the new price", 60.0, EVERY_S)  # noqa: B023
         waits_s.append(time.monotonic() - ready_s)
     bound_s = POLL_S + BLOCK_TIME_S
     return [Figure(f"changed price on chain after a restart, slowest of {RESTARTS}", max(waits_s), "s", bound_s)]
 
 
-def _price_that_waits(grid: Grid) -> int | None:
+def _waiting_price_wei(grid: Grid) -> int | None:
     try:
         return grid.chain.providers.waiting(grid.chain.account("provider").address).prices.cpu_wei_per_min
     except ChainError:

@@ -1,6 +1,6 @@
-"""`python -m tests.load.retention`: calls of the retention on a ledger with a million old jobs, each settled.
+"""`python -m tests.load.retention`: measures calls of the retention on a ledger with a million old, settled jobs.
 
-One call deletes at most PASS_JOBS jobs and takes at most PASS_S.
+One call may delete at most PASS_JOBS jobs and take at most PASS_S.
 """
 
 import argparse
@@ -14,28 +14,28 @@ from devgrid.state_folder import private_processes
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.migrations import upgrade
 from supervisor_tasks.ledger.retention import PASS_JOBS, PASS_S, Retention
-from tests.load.figures import Figure, tell
+from tests.load.figures import Figure, show
 from tests.load.large_ledger import SETTLED, fill
 
 CLUSTER = "old"
 DAYS = 400
 CALLS = 5
-GROW_OLD = "UPDATE jobs SET updated_at = now() - interval '500 days' WHERE cluster = :cluster AND state = 'SETTLED'"
+MAKE_OLD = "UPDATE jobs SET updated_at = now() - interval '500 days' WHERE cluster = :cluster AND state = 'SETTLED'"
 
 
 def calls(engine: Engine, count: int = CALLS) -> list[tuple[int, float]]:
-    """Of each call the jobs that it deleted, and its seconds."""
-    retention, found = Retention(engine, CLUSTER, DAYS), []
+    """Call the retention. Returns the number of deleted jobs and the seconds of each call."""
+    retention, measured = Retention(engine, CLUSTER, DAYS), []
     for _ in range(count):
         begun_s = time.monotonic()
         deleted = retention.delete(lambda: True)
-        found.append((deleted.rows["jobs"], time.monotonic() - begun_s))
-        tell(f"    {found[-1][0]} jobs in {found[-1][1]:.2f} s")
-    return found
+        measured.append((deleted.rows["jobs"], time.monotonic() - begun_s))
+        show(f"    {measured[-1][0]} jobs in {measured[-1][1]:.2f} s")
+    return measured
 
 
 def figures(settled: int = SETTLED) -> list[Figure]:
-    """The slowest of the calls, on a ledger of so many old jobs."""
+    """The seconds of the slowest call, on a ledger with so many old jobs."""
     with private_processes() as processes:
         folder = processes.folder / "postgres"
         folder.mkdir()
@@ -45,7 +45,7 @@ def figures(settled: int = SETTLED) -> list[Figure]:
         engine = create_engine(server.url, isolation_level="AUTOCOMMIT")
         fill(engine.execution_options(isolation_level="READ COMMITTED"), CLUSTER, settled=settled)
         with engine.connect() as connection:
-            connection.execute(text(GROW_OLD), {"cluster": CLUSTER})
+            connection.execute(text(MAKE_OLD), {"cluster": CLUSTER})
             connection.execute(text("VACUUM ANALYZE"))
         measured = calls(engine.execution_options(isolation_level="READ COMMITTED"))
     jobs, slowest_s = min(jobs for jobs, _ in measured), max(took_s for _, took_s in measured)

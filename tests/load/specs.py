@@ -1,4 +1,4 @@
-"""The specs of a partition of a thousand nodes: parsed, and asked for in one command behind a real sshd."""
+"""Measures the specs of a partition of a thousand nodes: parsing them, and querying them in one command over a real sshd."""
 
 import re
 import statistics
@@ -17,7 +17,7 @@ from tests.load.figures import Figure
 from tests.support.submitting import lets_in, new_key
 
 RECORDED = Path(__file__).parents[1] / "data" / "slurm" / "specs-states-slurm-22.05.8.txt"
-MARK = "4f1d0c9ab3"  # with which it was recorded
+MARK = "4f1d0c9ab3"  # the mark in the recorded output
 NODES = 1000
 RUNS = 20
 COMMAND = """#!/bin/sh
@@ -32,7 +32,7 @@ esac
 def figures() -> list[Figure]:
     partition, nodes, sinfo = thousand_nodes()
     printed = f"{MARK}\n{partition}{MARK} 0\n{nodes}{MARK} 0\n{sinfo}{MARK} 0\n"
-    # Others' work on a busy machine is no part of what it takes.
+    # CPU time: the other work of a busy machine does not count.
     parsed_s = median_s(lambda: read_specs(CommandAnswer(0, printed, ""), MARK, "main"), time.process_time)
     with private_processes() as processes:
         folder = processes.folder / "recorded"
@@ -45,18 +45,18 @@ def figures() -> list[Figure]:
         key, users = new_key(processes.folder / "key"), Users(processes.folder)
         sshd = Sshd.start(processes, users.environment(), lets_in(key))
         ssh = Ssh(sshd.address, load_key(key.read_text()), sshd.known_hosts)
-        asked = Nodes(ssh=ssh, admin=admin(), scontrol=str(command), sinfo=str(command), partition="main")
-        asked.specs()  # logged in
-        asked_s = median_s(asked.specs)
+        nodes_query = Nodes(ssh=ssh, admin=admin(), scontrol=str(command), sinfo=str(command), partition="main")
+        nodes_query.specs()  # logs in
+        queried_s = median_s(nodes_query.specs)
         ssh.close()
     return [
         Figure(f"specs of {NODES} nodes: parsed, CPU time", parsed_s, "s", 0.2),
-        Figure(f"specs of {NODES} nodes: one command over SSH and parsed", asked_s, "s", 1.0),
+        Figure(f"specs of {NODES} nodes: one command over SSH and parsed", queried_s, "s", 1.0),
     ]
 
 
 def median_s(work: Callable[[], PartitionHardware], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Of so many runs."""
+    """The median seconds of RUNS runs."""
     times = []
     for _ in range(RUNS):
         began_s = clock()
@@ -66,7 +66,7 @@ def median_s(work: Callable[[], PartitionHardware], clock: Callable[[], float] =
 
 
 def thousand_nodes() -> tuple[str, str, str]:
-    """What the three commands print of a thousand nodes: recorded ones, again and again under other names."""
+    """What the three commands print for a thousand nodes: the recorded nodes, repeated under other names."""
     partition, nodes, _ = re.split(rf"{MARK} 0\n", RECORDED.read_text().partition("\n")[2])[:3]
     lines = nodes.splitlines(keepends=True)
     copies = range(NODES // len(lines) + 1)

@@ -1,8 +1,8 @@
-"""`python -m tests.load.sweep`: a sweep over ten thousand hot jobs, with its SLURM commands and RPC requests counted, when all
-is well and when SLURM does not list some; and the monitor at a thousand callbacks. `make bench` calls it too.
+"""`python -m tests.load.sweep`: measures a sweep over ten thousand hot jobs, and the monitor with a thousand callbacks.
 
-The chain, sshd and Postgres are real. The jobs are rows of the ledger and slots of the contract's storage that were made for
-this, and squeue and sacct are programs that print what SLURM would.
+It counts the SLURM commands and RPC requests of the sweep, when all is well and when SLURM does not list some jobs. The chain,
+sshd and Postgres are real. The jobs are written straight into the ledger and into the contract's storage, and squeue and sacct
+are programs that print what SLURM would. `make bench` runs it too.
 """
 
 import sys
@@ -35,18 +35,18 @@ from supervisor_tasks.reconciliation.run import sweep
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.squeue import FIELDS
 from supervisor_tasks.slurm.ssh import Ssh
-from tests.load.figures import Figure, tell
+from tests.load.figures import Figure, show
 from tests.support.ledger import emptied
 
 JOBS = 10_000
-JOBS_SLOT = 1  # of the mapping in JobRepository's storage, behind that of AccessControl
+JOBS_SLOT = 1  # of the mapping in JobRepository's storage, after that of AccessControl
 AT_ONCE = 1000
 
 MISSING = 500
 CALLBACKS = 1000
 
 SQUEUE = """#!/bin/sh
-# Prints a recorded list with the mark that was asked for, or the answer about some jobs, and writes down that it was called.
+# Prints a recorded list with the mark that the caller chose, or the answer about some jobs, and records the call.
 echo called >> '{folder}/slurm-calls'
 case "$*" in *--jobs=*) printed=answer;; *) printed=listing;; esac
 exec sed "s/@MARK@/${{SQUEUE_FORMAT2##*|}}/g" '{folder}'/$printed
@@ -82,7 +82,7 @@ WAITING_JOBS = (
 
 @dataclass(frozen=True, slots=True)
 class PolledJobs:
-    """One pass of the monitor: how long it took, and how often it asked SLURM."""
+    """One pass of the monitor: its seconds, and the number of its SLURM commands."""
 
     seconds: float
     commands: int
@@ -90,7 +90,7 @@ class PolledJobs:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One sweep: how long it took, by its own report, and what it asked."""
+    """One sweep: its seconds by its own report, and the number of its SLURM commands and RPC requests."""
 
     seconds: float
     commands: int
@@ -99,7 +99,7 @@ class Measured:
 
 
 def figures() -> list[Figure]:
-    """What the sweep and the monitor take and ask, at their worst."""
+    """The most time, commands and requests that the sweep and the monitor take."""
     grid = Grid.start()
     try:
         prepare(grid)
@@ -107,10 +107,10 @@ def figures() -> list[Figure]:
     finally:
         grid.stop()
     for one in sweeps:
-        tell(
+        show(
             f"    {one.seconds:.2f} s, {one.commands} SLURM commands, {one.requests} RPC requests: {one.report['seconds']}"
         )
-        tell(f"    jobs {one.report['jobs']}, found {one.report['found']}, unseen {one.report['unseen']}")
+        show(f"    jobs {one.report['jobs']}, found {one.report['found']}, unseen {one.report['unseen']}")
     found = []
     for what, some, bound_s in (
         (f"sweep of {JOBS} jobs", sweeps[:-1], 1.0),
@@ -130,7 +130,7 @@ def figures() -> list[Figure]:
 
 
 def prepare(grid: Grid) -> None:
-    """An empty ledger. Of the fleet only the gRPC process is started, which sshd asks for keys."""
+    """Make an empty ledger, and start the gRPC process, from which sshd gets the keys. No other process of the fleet runs."""
     grid.fleet.migrate()
     grid.fleet.start_callbacks()
 
@@ -138,8 +138,8 @@ def prepare(grid: Grid) -> None:
 def measure(
     grid: Grid, jobs: int = JOBS, missing: int = MISSING, callbacks: int = CALLBACKS, sweeps: int = 3
 ) -> tuple[list[Measured], PolledJobs]:
-    """Make the jobs and sweep some times, the last time with some missing; then the monitor, which has heard of the end
-    of others.
+    """Make the jobs and sweep some times, the last time with some jobs missing in SLURM. Then run the monitor once, with
+    callbacks about the ends of other jobs.
     """
     job_ids = [JobId(f"0x{number:064x}") for number in range(1, jobs + 1)]
     customer, provider = grid.new_customer().address, grid.chain.account("provider").address
@@ -173,8 +173,8 @@ def one_sweep(worker: Worker, calls: Path) -> Measured:
 
 
 def forget_waiting_jobs(grid: Grid, customers: int, jobs_each: int) -> list[tuple[int, dict[str, int]]]:
-    """Jobs that waited, that slurmctld was killed before it had saved, and that left nothing anywhere: the sweeps that see so
-    for the second and the third time, with how many commands each ran on the login node and what it found.
+    """Sweep three times over waiting jobs that a killed slurmctld forgot without a trace. Returns, of the second and the third
+    sweep, how many commands each ran on the login node and what it found.
     """
     provider, first = grid.chain.account("provider").address, 5000
     record_slurm(grid, [], "")
@@ -217,12 +217,14 @@ def forget_waiting_jobs(grid: Grid, customers: int, jobs_each: int) -> list[tupl
 
 
 def called(calls: Path) -> int:
-    """How often squeue and sacct were called so far."""
+    """How often squeue and sacct were called."""
     return len(calls.read_text().splitlines()) if calls.exists() else 0
 
 
 def one_poll(grid: Grid, worker: Worker, job_ids: Sequence[JobId], customer: str) -> PolledJobs:
-    """The plugins have told the end of all these, and SLURM bears it out: from the inbox to the ledger's last commit."""
+    """Run the monitor once: the inbox has a callback about the end of each job, and SLURM confirms it. Its time ends with the
+    last commit in the ledger.
+    """
     ledger = worker.context.ledger
     list_jobs(grid, "answer", job_ids, customer, "COMPLETED")
     with ledger.engine.begin() as connection:
@@ -248,7 +250,7 @@ def one_poll(grid: Grid, worker: Worker, job_ids: Sequence[JobId], customer: str
 
 @contextmanager
 def counted_commands() -> Iterator[list[Sequence[str]]]:
-    """The commands that are run on the login node meanwhile."""
+    """Yields the list of the commands that run on the login node meanwhile."""
     run, commands = Ssh.run, list[Sequence[str]]()
 
     def counted(self: Ssh, user: str, argv: Sequence[str], *args: Any, **kwargs: Any) -> CommandAnswer:
@@ -264,7 +266,7 @@ def counted_commands() -> Iterator[list[Sequence[str]]]:
 
 @contextmanager
 def counted_requests() -> Iterator[list[int]]:
-    """The sizes of the HTTP requests that are made meanwhile."""
+    """Yields the list of the sizes of the RPC batches that are sent meanwhile."""
     request, sizes = Rpc._request, list[int]()
 
     def counted(self: Rpc, batch: Sequence[Call]) -> list[Any]:
@@ -285,7 +287,7 @@ def put_on_chain(
     provider: str,
     status: ChainStatus = ChainStatus.RUNNING,
 ) -> None:
-    """Jobs of this status, written into the contract's storage: the id; status and customer in one word; the provider."""
+    """Write jobs of this status into the contract's storage: the id; status and customer in one word; the provider."""
     calls = []
     for job_id in job_ids:
         first = int.from_bytes(keccak(bytes.fromhex(job_id[2:]) + JOBS_SLOT.to_bytes(32, "big")), "big")
@@ -300,7 +302,7 @@ def put_on_chain(
 
 
 def record_slurm(grid: Grid, job_ids: Sequence[JobId], customer: str) -> None:
-    """A squeue that lists the jobs, and a sacct."""
+    """Write a squeue that lists the jobs, and a sacct that has no record."""
     for name, program in (("squeue", SQUEUE), ("sacct", SACCT)):
         (grid.folder / name).write_text(program.format(folder=grid.folder))
         (grid.folder / name).chmod(0o755)
@@ -308,7 +310,7 @@ def record_slurm(grid: Grid, job_ids: Sequence[JobId], customer: str) -> None:
 
 
 def list_jobs(grid: Grid, file: str, job_ids: Sequence[JobId], customer: str, state: str) -> None:
-    """What that squeue lists."""
+    """Write the list that squeue prints."""
     comment = f"supervisor {grid.environment['PUBLIC_ADDRESS']}"
     shown = {"UserName": customer, "State": state, "TimeUsed": "1:00", "exit_code": "0", "Reason": "None"}
     shown |= {"SubmitTime": "1700000000", "RestartCnt": "0", "Comment": comment, "STDOUT": "/nowhere"}
@@ -321,7 +323,7 @@ def list_jobs(grid: Grid, file: str, job_ids: Sequence[JobId], customer: str, st
 
 
 def put_into_ledger(worker: Worker, jobs: int, customer: str, provider: str, head: int) -> None:
-    """Running jobs that the monitor polls."""
+    """Insert running jobs that the monitor polls."""
     ledger = worker.context.ledger
     ledger.facts.set(PROVIDER, provider)
     where = {"cluster": ledger.cluster, "jobs": jobs, "customer": customer, "provider": provider}
@@ -354,7 +356,7 @@ def put_into_ledger(worker: Worker, jobs: int, customer: str, provider: str, hea
 
 
 def main() -> None:
-    """Measure, tell, and end with status 1 when a bound is missed."""
+    """Measure, print the figures, and end with status 1 if a bound is missed."""
     found = figures()
     for figure in found:
         print(f"{figure.name}: {figure.value:.3g} {figure.unit}{'' if figure.kept else '   MISSED'}")

@@ -1,9 +1,8 @@
-"""`python -m tests.load.upgrade --jobs 200000`: an old ledger goes through every migration while a fleet's statements run.
+"""`python -m tests.load.upgrade --jobs 200000`: applies every migration to an old ledger while a fleet's statements run.
 
-The tables of the first release are filled with settled jobs and what belongs to them. Then all migrations are applied, and
-six threads write to the tables that a fleet writes to at every job, each from the migration on that makes its table. What
-a statement waits for is what a fleet would.
-`make bench` calls it too.
+The tables of the first release are filled with settled jobs and their rows in other tables. Then all migrations are applied.
+Meanwhile six threads write to the tables that a fleet writes to for every job, each thread once the migration that makes its
+table has run. A statement waits for as long as a fleet's would. `make bench` runs it too.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.migrations import pending, upgrade
-from tests.load.figures import Figure, tell
+from tests.load.figures import Figure, show
 
 JOBS = 200_000
 FIRST = "0001"
@@ -33,7 +32,7 @@ CLUSTER = "main"
 
 _NUMBERS = "FROM generate_series(1, :jobs) AS n"
 _JOB_ID = "'0x' || lpad(to_hex(n), 64, '0')"
-# Of each settled job six events, four effects, a callback, two reports and a claim, as after an ordinary life.
+# Each settled job has six events, four effects, a callback, two reports and a claim, as after an ordinary journey.
 FILL = (
     f"""
     INSERT INTO jobs (cluster, job_id, customer, provider, claim_key, definition, time_limit_min, state, chain_status,
@@ -67,7 +66,7 @@ FILL = (
     """
     INSERT INTO effects (cluster, job_id, kind, due_at) VALUES (:cluster, '0xhot', 'fetch', now() + interval '1 day')""",
 )
-# What a fleet does to the tables at every job; each works before, during and after every migration.
+# What a fleet writes for every job. Each statement must work before, during and after every migration.
 STATEMENTS = {
     "jobs": "UPDATE jobs SET updated_at = now() WHERE cluster = 'main' AND job_id = '0xhot'",
     "effects": "UPDATE effects SET attempts = attempts + 1 WHERE cluster = 'main' AND job_id = '0xhot' AND kind = 'fetch'"
@@ -82,12 +81,12 @@ STATEMENTS = {
     " SELECT '0x' || md5(clock_timestamp()::text || random()), id, '\\x00', 1, 1, 0 FROM transactions"
     " WHERE chain_id = 1 AND nonce = 3 AND address = '0x' || repeat('3', 40)",
 }
-MADE_BY = {"signatures": "0003"}  # the others are there from the first release on
+MADE_BY = {"signatures": "0003"}  # the first release has the other tables
 
 
 @dataclass(slots=True)
 class Statement:
-    """What a thread executes again and again, and the longest that it waited."""
+    """The statement of a thread, and the longest time that it took."""
 
     table: str
     longest_s: float = 0.0
@@ -95,13 +94,13 @@ class Statement:
     errors: list[str] = field(default_factory=list)
 
     def execute(self, engine: Engine, over: threading.Event) -> None:
-        """Until it is over. An error is kept: the table does not take a fleet's statement any more."""
+        """Execute it repeatedly until `over`, or until an error, which is kept: the table no longer takes the statement."""
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             while not over.is_set() and not self.errors:
                 begun_s = time.monotonic()
                 try:
                     connection.execute(text(STATEMENTS[self.table]))
-                except Exception as error:  # noqa: BLE001  it is told at the end
+                except Exception as error:  # noqa: BLE001  raised at the end
                     self.errors.append(repr(error))
                 self.longest_s = max(self.longest_s, time.monotonic() - begun_s)
                 self.times += 1
@@ -120,7 +119,7 @@ def first_release(jobs: int) -> Iterator[tuple[Engine, str]]:
         upgrade(server.url, FIRST)
         engine = create_engine(server.url, poolclass=NullPool)
         with engine.begin() as connection:
-            connection.execute(text("SET LOCAL session_replication_role = replica"))  # the rows refer as they should
+            connection.execute(text("SET LOCAL session_replication_role = replica"))  # the foreign keys are right
             for statement in FILL:
                 connection.execute(text(statement), {"cluster": CLUSTER, "jobs": jobs})
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -129,7 +128,7 @@ def first_release(jobs: int) -> Iterator[tuple[Engine, str]]:
 
 
 def upgraded(jobs: int) -> tuple[float, list[Statement]]:
-    """The seconds that all migrations took, and the statements that ran beside them."""
+    """Apply all migrations. Returns their seconds, and the statements that ran meanwhile."""
     with first_release(jobs) as (engine, url):
         over, statements = threading.Event(), [Statement(table) for table in STATEMENTS]
         threads = {one.table: threading.Thread(target=one.execute, args=(engine, over)) for one in statements}
@@ -137,7 +136,7 @@ def upgraded(jobs: int) -> tuple[float, list[Statement]]:
         begun_s = time.monotonic()
         try:
             for revision in pending(FIRST):
-                tell(f"    {time.monotonic() - begun_s:.1f} s: migration {revision}")
+                show(f"    {time.monotonic() - begun_s:.1f} s: migration {revision}")
                 upgrade(url, revision)
                 _start_those_made_by(revision, threads)
             took_s = time.monotonic() - begun_s
@@ -160,10 +159,10 @@ def _start_those_made_by(revision: str, threads: Mapping[str, threading.Thread])
 
 
 def figures(jobs: int = JOBS) -> list[Figure]:
-    """The upgrade, with its bound for so many jobs, and the longest wait of a statement."""
+    """The seconds of the upgrade, with the bound for so many jobs, and of the longest statement."""
     took_s, statements = upgraded(jobs)
     for one in statements:
-        tell(f"    {one.table}: {one.times} statements, the longest took {one.longest_s:.2f} s")
+        show(f"    {one.table}: {one.times} statements, the longest took {one.longest_s:.2f} s")
     longest_s = max(one.longest_s for one in statements)
     return [
         Figure(f"all migrations of a ledger of {jobs} jobs", took_s, "s", PROMISED_S * jobs / PROMISED_JOBS),

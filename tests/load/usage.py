@@ -1,4 +1,4 @@
-"""What a grid's own processes take: CPU, memory, messages, transactions."""
+"""Measures the usage of a grid's own processes: CPU, memory, messages, transactions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,25 +20,25 @@ _TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was taken so far: seconds of CPU by process, messages sent to the broker, transactions of Postgres."""
+    """The usage so far: seconds of CPU by process, messages sent to the broker, transactions of Postgres."""
 
     cpu_s: dict[str, float]
     messages: int
     transactions: int
 
     def since(self, before: "Usage") -> "Usage":
-        """What was taken from `before` to this one."""
+        """The usage between `before` and this one."""
         cpu_s = {name: used - before.cpu_s.get(name, 0.0) for name, used in self.cpu_s.items()}
         return Usage(cpu_s, self.messages - before.messages, self.transactions - before.transactions)
 
-    def told(self, jobs: int) -> str:
+    def describe(self, jobs: int) -> str:
         """The CPU of each process in milliseconds a job, the greatest first."""
         shares = sorted(self.cpu_s.items(), key=lambda share: -share[1])
         return ", ".join(f"{name} {1000 * used / jobs:.1f}" for name, used in shares)
 
 
 class Meter:
-    """Reads the usage of a grid, and asks its ledger over one connection: its own transactions are not counted."""
+    """Reads the usage of a grid. Queries its ledger over one connection, whose transactions are not counted."""
 
     def __init__(self, grid: Grid, names: Sequence[str] = OWN) -> None:
         self._grid = grid
@@ -47,7 +47,7 @@ class Meter:
         self._engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
         self._connection = self._engine.connect()
         self._redis: Any = redis.Redis(unix_socket_path=grid.environment["BROKER_URL"].removeprefix("redis+socket://"))
-        self._asked = 0
+        self._queries = 0
 
     def __enter__(self) -> "Meter":
         return self
@@ -58,24 +58,24 @@ class Meter:
         self._redis.close()
 
     def ask(self, query: str, **parameters: object) -> Any:
-        """The single value that a question to the ledger brings."""
-        self._asked += 1
+        """The single value that a query of the ledger returns."""
+        self._queries += 1
         return self._connection.scalar(text(query), parameters)
 
     def read(self) -> Usage:
-        """The usage so far. Postgres tells transactions of other connections about a second late."""
-        transactions = int(self.ask(_TRANSACTIONS)) - self._asked
+        """The usage so far. Postgres counts the transactions of other connections about a second late."""
+        transactions = int(self.ask(_TRANSACTIONS)) - self._queries
         cpu_s = {name: cpu_s_of(self._grid, name) for name in self._names}
         return Usage(cpu_s, self._messages(), transactions)
 
     def _messages(self) -> int:
-        """Messages are put into lists; what is published is events, which only Flower reads."""
+        """How many messages were pushed to lists. Published messages are events, which only Flower reads."""
         counted = cast(dict[str, dict[str, int]], self._redis.info("commandstats"))
         return sum(counted.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("lpush", "rpush"))
 
 
 def cpu_s_of(grid: Grid, name: str) -> float:
-    """Seconds of CPU that a process has used, with its children, also those that have ended."""
+    """The seconds of CPU that a process and its children have used, with children that have ended."""
     processes = [process_of(grid, name)]
     processes += processes[0].children(recursive=True)
     return sum(sum(process.cpu_times()[:4]) for process in processes)
