@@ -22,10 +22,10 @@ from tests.support.ports import (
     Crowd,
     Port,
     allow_open_files,
-    any_name,
-    half_a_call,
+    random_job_id,
     report,
     started_site,
+    unfinished_call,
     usual_wait_s,
 )
 
@@ -74,7 +74,7 @@ def test_400_watch_streams_broken_off__are_refused_and_the_process_answers(port:
             stream.cancel()
     # A connection of its own: by itself, gRPC takes the one whose streams are being broken off.
     with grpc.insecure_channel(port.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-        report(channel, any_name(), timeout_s=deadline(5.0))
+        report(channel, random_job_id(), timeout_s=deadline(5.0))
         assert watch(channel, "") is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -88,7 +88,7 @@ def test_long_service_names__are_refused_and_take_no_memory(port: Port) -> None:
             with pytest.raises(grpc.RpcError) as caught:
                 health.Check(request, timeout=deadline(10))
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        report(channel, any_name(), timeout_s=deadline(5.0))
+        report(channel, random_job_id(), timeout_s=deadline(5.0))
     assert port.memory_mb() - before_mb < 30
 
 
@@ -97,7 +97,7 @@ def test_callback_port__callers_never_finish_their_calls__other_callers_do_not_w
     """Each took a thread of the process until its connection ended."""
     with grpc.insecure_channel(port.address) as channel:
         alone_s = usual_wait_s(channel)
-        crowd.connect(100, PREFACE + b"".join(half_a_call(stream) for stream in range(1, 9, 2)), addresses=20)
+        crowd.connect(100, PREFACE + b"".join(unfinished_call(stream) for stream in range(1, 9, 2)), addresses=20)
         assert usual_wait_s(channel) - alone_s < MAX_DELAY_S
 
 
@@ -107,10 +107,10 @@ def test_callback_port__25600_half_calls_of_one_peer__serves_a_good_caller_of_it
     with grpc.insecure_channel(port.address) as channel:
         alone_s = usual_wait_s(channel)
     before_mb = port.memory_mb()
-    crowd.connect(256, PREFACE + b"".join(half_a_call(stream) for stream in range(1, 201, 2)))
+    crowd.connect(256, PREFACE + b"".join(unfinished_call(stream) for stream in range(1, 201, 2)))
     with grpc.insecure_channel(port.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         assert usual_wait_s(channel) - alone_s < MAX_DELAY_S
-        report(channel, any_name(), timeout_s=deadline(5.0))
+        report(channel, random_job_id(), timeout_s=deadline(5.0))
     assert port.memory_mb() - before_mb < 100
 
 
@@ -134,9 +134,9 @@ def flood(port: Port, crowd: Crowd, connections: int) -> float:
     crowd.connect(share, b"GET / HTTP/1.1\r\n\r\n", addresses=50)
     crowd.connect(share, b"\x16\x03\x01\x02\x00\x01", addresses=50)  # the first bytes of TLS
     crowd.connect(share, PREFACE[:10], addresses=50)
-    crowd.connect(share, PREFACE + half_a_call(), addresses=200)
+    crowd.connect(share, PREFACE + unfinished_call(), addresses=200)
     crowd.connect(share, RANDOM.randbytes(200), addresses=50)
-    crowd.send_slowly(share, PREFACE, half_a_call(), addresses=200)
+    crowd.send_slowly(share, PREFACE, unfinished_call(), addresses=200)
     with grpc.insecure_channel(port.address) as channel:
         return usual_wait_s(channel) - alone_s
 
@@ -151,7 +151,7 @@ def test_1000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(po
 def test_10000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(port: Port, crowd: Crowd) -> None:
     assert flood(port, crowd, 10_000) < MAX_DELAY_S
     with grpc.insecure_channel(port.address) as channel:
-        report(channel, any_name(), timeout_s=deadline(5.0))
+        report(channel, random_job_id(), timeout_s=deadline(5.0))
 
 
 def test_connections_of_one_peer__are_bounded__a_new_caller_of_it_is_served(port: Port, crowd: Crowd) -> None:
@@ -159,7 +159,7 @@ def test_connections_of_one_peer__are_bounded__a_new_caller_of_it_is_served(port
     crowd.connect(500, PREFACE)
     wait_until(lambda: crowd.still_open() <= 256, "the connections above the bound to be closed", 20.0)
     with grpc.insecure_channel(port.address) as channel:
-        report(channel, any_name(), timeout_s=deadline(5.0))
+        report(channel, random_job_id(), timeout_s=deadline(5.0))
 
 
 def test_connections_that_say_nothing__are_closed(port: Port, crowd: Crowd) -> None:

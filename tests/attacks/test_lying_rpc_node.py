@@ -31,7 +31,7 @@ from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.monitoring import chain_alarms
 from supervisor_tasks.wallet.wallet import TooDearError, Write
-from tests.support.rpc_proxies import Call, in_front_of, particular, really
+from tests.support.rpc_proxies import Call, node_proxy, real_answers, refusing_node
 from tests.support.wallet_harness import ChainHarness, claims, databases, empty, held, registered, scheduled_jobs
 
 MIB = 2**20
@@ -167,7 +167,7 @@ def test_prices__a_node_says_what_it_likes__no_transaction_costs_more_than_the_b
     chain: Chain, engine: Engine, provider: Account
 ) -> None:
     scheduled_jobs(chain, provider, 1)
-    with particular(chain, lambda _: None, dear(chain)) as url, held(chain):
+    with refusing_node(chain, lambda _: None, dear(chain)) as url, held(chain):
         fleet = ChainHarness.of(chain, provider, engine, Rpc.at(url), most_wei_per_tx=MAX_WEI)
         (gas,) = fleet.wallet.estimate([Write("", "claim", CLAIM.encode())])
         assert isinstance(gas, int)
@@ -188,7 +188,7 @@ def test_send__one_costs_more_than_the_bound__is_not_signed_and_the_others_are_s
     """One that is never mined would hold up all behind it."""
     block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
     said = {"eth_getBlockByNumber": {**block, "baseFeePerGas": hex(GWEI)}}
-    with particular(chain, lambda _: None, said) as url, held(chain):
+    with refusing_node(chain, lambda _: None, said) as url, held(chain):
         fleet = ChainHarness.of(chain, provider, engine, Rpc.at(url), most_wei_per_tx=MAX_WEI)
         large = Write("claim:large", "claim", CLAIM.encode(), gas=LYING_GAS)
         with pytest.raises(TooDearError, match="WALLET_MAX_WEI_PER_TX"):
@@ -219,7 +219,7 @@ def forging(chain: Chain, forge: Forge) -> Iterator[tuple[threading.Event, str]]
         if not lies.is_set():
             return None
         asked = [{**call, "params": json.loads(_back(json.dumps(call["params"])))} for call in calls]
-        said = {entry["id"]: entry for entry in really(chain, asked)}
+        said = {entry["id"]: entry for entry in real_answers(chain, asked)}
         rewritten = ("eth_getLogs", "eth_getTransactionReceipt", "eth_getTransactionByHash")
         for call in calls:
             if call["method"] in rewritten:
@@ -229,7 +229,7 @@ def forging(chain: Chain, forge: Forge) -> Iterator[tuple[threading.Event, str]]
     def _back(text: str) -> str:
         return text.replace(MADE_UP, REAL[0]) if REAL else text
 
-    with in_front_of(chain, answer) as (_, url):
+    with node_proxy(chain, answer) as (_, url):
         yield lies, url
 
 
@@ -321,14 +321,14 @@ def test_claim__second_endpoint_is_behind__waits_for_it(chain: Chain, engine: En
     def answer(calls: list[Call]) -> tuple[int, Any] | None:
         if not behind.is_set():
             return None
-        said = {entry["id"]: entry for entry in really(chain, calls)}
+        said = {entry["id"]: entry for entry in real_answers(chain, calls)}
         for call in calls:
             if call["method"] == "eth_getTransactionReceipt":
                 said[call["id"]]["result"] = None
         return 200, list(said.values())
 
     (job_id,) = scheduled_jobs(chain, provider, 1)
-    with in_front_of(chain, answer) as (asked, second):
+    with node_proxy(chain, answer) as (asked, second):
         fleet = ChainHarness.of(chain, provider, engine, Endpoints([chain.rpc_url, second], chain.chain_id))
         behind.set()
         fleet.site.ledger.alarms.on(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
@@ -367,7 +367,7 @@ def test_claim__second_endpoint_fails_twice_in_an_hour__forged_claim_is_not_beli
         return text
 
     with (
-        in_front_of(chain, answer) as (_, honest),
+        node_proxy(chain, answer) as (_, honest),
         beside_a_liar(chain, engine, provider, honest, lie) as (fleet, lies),
     ):
         rpc = fleet.site.chain.contract.rpc

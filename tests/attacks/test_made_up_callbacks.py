@@ -15,7 +15,7 @@ from supervisor_tasks.config.settings import load
 from supervisor_tasks.ledger.callbacks import FORGET_EVERY_S, STRANGE_KEPT_S, CallbackReader
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
-from tests.support.ports import CallbackSite, Port, answer_to, any_name, report, started_site
+from tests.support.ports import CallbackSite, Port, answer_to, random_job_id, report, started_site
 
 MADE_UP = 1_500
 CALLERS = 8
@@ -56,21 +56,21 @@ def flood(port: Port, number: int, about: Callable[[int], tuple[str, int]]) -> s
 def test_callbacks__made_up_about_unknown_jobs__are_few_and_push_out_no_good_ones(
     site: CallbackSite, port: Port, key_file: Path
 ) -> None:
-    ours = any_name()
-    site.know(ours, slurm_id=7)
-    answers = flood(port, MADE_UP, lambda _: (any_name(), 7))
+    ours = random_job_id()
+    site.insert_job(ours, slurm_id=7)
+    answers = flood(port, MADE_UP, lambda _: (random_job_id(), 7))
     assert answers == {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND}
     assert site.rows() == MAX_CALLBACKS[CallbackOrigin.STRANGE]
     with grpc.insecure_channel(port.address) as channel:
         report(channel, ours)
     with open_channel(SupervisorTarget(port.address, key_file=key_file)) as channel:
-        report(channel, any_name())  # of a job that a ledger knew before it was restored
+        report(channel, random_job_id())  # of a job that a ledger knew before it was restored
     assert site.rows() == MAX_CALLBACKS[CallbackOrigin.STRANGE] + 2
 
 
 def test_made_up_ids_of_a_known_job__are_strangers_too(site: CallbackSite, port: Port) -> None:
-    ours = any_name()
-    site.know(ours, slurm_id=7)
+    ours = random_job_id()
+    site.insert_job(ours, slurm_id=7)
     answers = flood(port, MADE_UP, lambda turn: (ours, 1000 + turn))
     assert answers == {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND}
     assert site.rows() == MAX_CALLBACKS[CallbackOrigin.STRANGE]
@@ -81,8 +81,8 @@ def test_made_up_ids_of_a_known_job__are_strangers_too(site: CallbackSite, port:
 def test_made_up_ids_of_a_job_without_one__push_out_nothing_that_is_proven(
     site: CallbackSite, port: Port, key_file: Path
 ) -> None:
-    ours = any_name()
-    site.know(ours, state="SUBMITTING")
+    ours = random_job_id()
+    site.insert_job(ours, state="SUBMITTING")
     answers = flood(port, 3 * MAX_CALLBACKS[CallbackOrigin.EARLY], lambda turn: (ours, 1000 + turn))
     assert answers == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert site.rows() == MAX_CALLBACKS[CallbackOrigin.EARLY]
@@ -94,11 +94,11 @@ def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_aga
     site: CallbackSite, port: Port
 ) -> None:
     assert FORGET_EVERY_S + STRANGE_KEPT_S < HOUR_S
-    found_later = any_name()
+    found_later = random_job_id()
     with grpc.insecure_channel(port.address) as channel:
         report(channel, found_later)
-    flood(port, MADE_UP, lambda _: (any_name(), 7))
-    site.know(found_later, slurm_id=7)  # a sweep has found it on chain
+    flood(port, MADE_UP, lambda _: (random_job_id(), 7))
+    site.insert_job(found_later, slurm_id=7)  # a sweep has found it on chain
     site.do("UPDATE callbacks SET read_at = now() - make_interval(secs => :ago_s)", ago_s=STRANGE_KEPT_S + 1)
     engine = open_engine(load(environment=site.environment))
     assert (
@@ -108,14 +108,14 @@ def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_aga
     engine.dispose()
     assert site.number_of("SELECT count(*) FROM callbacks WHERE unknown_job") == 0
     assert site.rows() == 1
-    assert flood(port, 10, lambda _: (any_name(), 7)) == {grpc.StatusCode.OK}
+    assert flood(port, 10, lambda _: (random_job_id(), 7)) == {grpc.StatusCode.OK}
 
 
 @pytest.mark.chaos
 def test_20000_made_up_callbacks__have_no_more_room(site: CallbackSite, port: Port) -> None:
-    ours = any_name()
-    site.know(ours, slurm_id=7)
-    names = itertools.cycle([any_name() for _ in range(20_000)])
+    ours = random_job_id()
+    site.insert_job(ours, slurm_id=7)
+    names = itertools.cycle([random_job_id() for _ in range(20_000)])
     flood(port, 20_000, lambda _: (next(names), 7))
     assert site.rows() == MAX_CALLBACKS[CallbackOrigin.STRANGE]
     with grpc.insecure_channel(port.address) as channel:

@@ -22,9 +22,9 @@ from tests.support.end_states import (
     id_of,
     record_of,
     row_of,
+    run_as_customer,
     running,
     scontrol,
-    tried,
     wait_for_state,
 )
 from tests.support.grids import served_grid
@@ -98,8 +98,8 @@ def test_requeued_after_its_end__slurm_refuses_that(grid: Grid, customer: Accoun
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
     wait_until(lambda: shown(grid, slurm_id, "Requeue") == "0", "SLURM to be told", PATIENCE_S, 0.1)
     wait_for_state(grid, slurm_id, "CANCELLED")
-    asked = tried(grid, customer, "scontrol", "requeue", str(slurm_id))
-    changed = tried(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1")
+    asked = run_as_customer(grid, customer, "scontrol", "requeue", str(slurm_id))
+    changed = run_as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1")
     assert "disabled" in asked.stderr
     assert "finished" in changed.stderr
     assert record_of(grid, slurm_id).state == "CANCELLED"

@@ -11,7 +11,7 @@ from devgrid.cluster.linux_users import SAFE_SHELL
 from devgrid.cluster.sshd import Sshd
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import State
-from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv, lets_in
+from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv, authorized_keys_command
 
 # Each shell that reads one of them says so.
 START_UP_FILES = (
@@ -53,7 +53,9 @@ def read(world: SubmissionEnv) -> Iterator[Path]:
 
 
 def another_sshd(world: SubmissionEnv, name: str, *options: str) -> Sshd:
-    return Sshd.start(world.processes, world.slurm.env(), lets_in(world.key), name=name, options=options)
+    return Sshd.start(
+        world.processes, world.slurm.env(), authorized_keys_command(world.key), name=name, options=options
+    )
 
 
 def environment_of_a_command(world: SubmissionEnv, sshd: Sshd | None = None) -> str:

@@ -27,7 +27,7 @@ from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks.ledger.heartbeats import REPORTER
 from supervisor_tasks.ledger.tick_names import CALLBACKS
-from tests.support.ports import CallbackSite, Port, answer_to, any_name, report, started_site
+from tests.support.ports import CallbackSite, Port, answer_to, random_job_id, report, started_site
 
 OK, DENIED, UNPROVEN = grpc.StatusCode.OK, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
 SET_STATUS = "/supervisor.v1alpha1.JobAPI/SetJobStatus"
@@ -103,7 +103,7 @@ def test_stranger__proof_is_required__leaves_no_row_no_heartbeat_and_few_log_lin
     site: CallbackSite, strict: Port
 ) -> None:
     with grpc.insecure_channel(strict.address) as channel:
-        answers = {answer_to(channel, any_name()) for _ in range(STRANGERS_CALLS)}
+        answers = {answer_to(channel, random_job_id()) for _ in range(STRANGERS_CALLS)}
         assert answers | {check(channel), check(channel, REPORTER_ASKS)} == {UNPROVEN}
         with pytest.raises(grpc.RpcError) as caught:
             services.SshAPIStub(channel).FetchAuthorizedKeys(
@@ -120,7 +120,7 @@ def test_our_own_programs__where_a_proof_is_required__are_heard(
 ) -> None:
     """The authorized-keys command is a copy of its one file, as on a login node."""
     with proving(strict, key_file) as channel:
-        report(channel, any_name())
+        report(channel, random_job_id())
         assert check(channel, REPORTER_ASKS) is OK
     wait_until(lambda: signs(site, REPORTER) == 1, "the reporter's sign of life", 60.0, 0.1)
     assert site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'proven'") == 1
@@ -143,7 +143,7 @@ def said_with(channel: grpc.Channel, raw: bytes, entries: tuple[tuple[str, str],
 
 
 def a_callback() -> bytes:
-    request = messages.SetJobStatusRequest(name=any_name(), id=7, status=messages.JOB_STATUS_RUNNING)
+    request = messages.SetJobStatusRequest(name=random_job_id(), id=7, status=messages.JOB_STATUS_RUNNING)
     return request.SerializeToString()
 
 
@@ -201,7 +201,7 @@ def test_stranger__site_with_a_key__is_no_reporter_and_its_callbacks_are_unprove
     site: CallbackSite, lenient: Port
 ) -> None:
     with grpc.insecure_channel(lenient.address) as channel:
-        report(channel, any_name())
+        report(channel, random_job_id())
         assert check(channel, REPORTER_ASKS) is OK
     after_the_next_sign_of_its_own(site, "lenient")
     assert signs(site, REPORTER) == 0
@@ -211,7 +211,7 @@ def test_stranger__site_with_a_key__is_no_reporter_and_its_callbacks_are_unprove
 def test_what_a_stranger_said_first__is_proven_when_our_own_program_says_it(
     site: CallbackSite, lenient: Port, key_file: Path
 ) -> None:
-    name = any_name()
+    name = random_job_id()
     with grpc.insecure_channel(lenient.address) as channel:
         report(channel, name)
     with proving(lenient, key_file) as channel:
@@ -224,11 +224,11 @@ def test_what_a_stranger_said_first__is_proven_when_our_own_program_says_it(
 def test_callers_of_other_networks__are_denied_and_leave_no_trace(site: CallbackSite, key_file: Path) -> None:
     port = site.start("networks", CALLBACK_KEY_FILE=str(key_file), CALLBACK_NETWORKS="127.0.0.64/26, fd00::/8")
     with grpc.insecure_channel(port.address) as channel:
-        assert answer_to(channel, any_name()) is DENIED
+        assert answer_to(channel, random_job_id()) is DENIED
         assert check(channel, REPORTER_ASKS) is DENIED
     assert site.rows() == 0
     with proving(port, key_file) as channel:  # it comes from elsewhere, and is known by its key
-        report(channel, any_name())
+        report(channel, random_job_id())
     assert site.rows() == 1
 
 
@@ -288,5 +288,5 @@ def test_certificate_files_that_change__are_shown_without_a_restart(site: Callba
     assert shown(port) not in (first, b"")
     credentials = grpc.ssl_channel_credentials(after.ca.read_bytes())
     with grpc.secure_channel(port.address, credentials) as channel:
-        report(channel, any_name())
+        report(channel, random_job_id())
     assert "certificate_not_taken" in port.log

@@ -16,7 +16,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus, Definition, JobId
 from supervisor_tasks.slurm.commands import batch_script, sbatch
 from supervisor_tasks.slurm.submit_token import Submission, with_token
-from tests.support.end_states import PATIENCE_S, as_customer, running, tried, wait_for_state
+from tests.support.end_states import PATIENCE_S, as_customer, run_as_customer, running, wait_for_state
 from tests.support.watching import journal, ledger, parked, rows, slurm_of, wait_for_end
 
 SLEEPS = "#!/bin/bash\nsleep 600\n"
@@ -115,7 +115,7 @@ class Interceptor:
     def give(self, comment: str, *options: str, script: bytes | None = None) -> str:
         asked = sbatch("sbatch", self.job_id, PAID, limit_min=LIMIT_MIN, partition="main", comment=comment)
         text = batch_script(self.job_id, SLEEPS) if script is None else script
-        done = tried(self.grid, self.customer, *asked, *options, stdin=text.decode())
+        done = run_as_customer(self.grid, self.customer, *asked, *options, stdin=text.decode())
         assert (done.returncode == 0) == bool(done.stdout)
         return (done.stdout or done.stderr).strip()
 
@@ -129,7 +129,7 @@ def test_key__of_the_tokens__is_no_file_that_a_customer_reads(grid: Grid, custom
     settings = (slurm_of(grid).layout.folder / "supervisor_submit.conf").read_text()
     (key_file,) = re.findall(r"key_file = (.*)", settings)
     assert Path(key_file).read_text().strip() == slurm_of(grid).submit_key
-    read = tried(grid, customer, "cat", key_file)
+    read = run_as_customer(grid, customer, "cat", key_file)
     assert (read.stdout, "Permission denied" in read.stderr) == ("", True)
 
 
@@ -162,7 +162,7 @@ def test_token__is_in_no_record_of_slurm(grid: Grid, slurm_id: int) -> None:
 )
 def test_own_submission__refused(grid: Grid, customer: Account, argv: tuple[str, ...]) -> None:
     before = slurm_of(grid).run("squeue", "--noheader").stdout.split()[0]
-    done = tried(grid, customer, *argv)
+    done = run_as_customer(grid, customer, *argv)
     assert done.returncode != 0
     assert "supervisor: no token" in done.stderr or "supervisor: wrong token" in done.stderr
     assert slurm_of(grid).run("squeue", "--noheader").stdout.split()[0] == before
@@ -182,10 +182,10 @@ def test_nested_submission__taken_where_the_site_allows_it_and_a_job_runs(
     grid: Grid, customer: Account, slurm_id: int, grid_settings: Path
 ) -> None:
     grid_settings.write_text(grid_settings.read_text() + "nested_jobs = yes\n")
-    assert tried(grid, customer, "sbatch", "--hold", "--job-name=allowed", "--wrap=true").returncode == 0
+    assert run_as_customer(grid, customer, "sbatch", "--hold", "--job-name=allowed", "--wrap=true").returncode == 0
     slurm_of(grid).run("scancel", *in_slurm(grid, "allowed"))
     stranger = grid.new_customer()
-    assert "supervisor: no token" in tried(grid, stranger, "sbatch", "--wrap=true").stderr
+    assert "supervisor: no token" in run_as_customer(grid, stranger, "sbatch", "--wrap=true").stderr
 
 
 # --- what a customer does with a token ------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def test_two_customers_jobs_of_root_and_of_the_site__taken(grid: Grid) -> None:
 @pytest.mark.parametrize("change", CHANGES)
 def test_owner_changes_his_job__refused(grid: Grid, customer: Account, slurm_id: int, change: str) -> None:
     before = shown(grid, slurm_id)
-    done = tried(grid, customer, "scontrol", "update", f"JobId={slurm_id}", change)
+    done = run_as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", change)
     assert done.returncode != 0
     assert "Access/permission denied" in done.stderr
     assert shown(grid, slurm_id) | {"RunTime": ""} == before | {"RunTime": ""}
@@ -284,7 +284,7 @@ def test_owner_changes_his_job__refused(grid: Grid, customer: Account, slurm_id:
 @pytest.mark.parametrize("what", ["requeue", "requeuehold", "hold", "suspend", "top"])
 def test_owner_requeues_or_holds_his_job__refused(grid: Grid, customer: Account, slurm_id: int, what: str) -> None:
     before = shown(grid, slurm_id)
-    assert tried(grid, customer, "scontrol", what, str(slurm_id)).returncode != 0
+    assert run_as_customer(grid, customer, "scontrol", what, str(slurm_id)).returncode != 0
     after = shown(grid, slurm_id)
     for unchanged in ("JobState", "Restarts", "Priority", "Requeue", "SubmitTime"):
         assert after[unchanged] == before[unchanged], unchanged
@@ -292,7 +292,7 @@ def test_owner_requeues_or_holds_his_job__refused(grid: Grid, customer: Account,
 
 def test_owner_cancels_his_job__allowed(grid: Grid, customer: Account) -> None:
     job = running(grid, grid.submit_script(customer, SLEEPS))
-    assert tried(grid, customer, "scancel", str(job)).returncode == 0
+    assert run_as_customer(grid, customer, "scancel", str(job)).returncode == 0
     wait_until(lambda: shown(grid, job)["JobState"] == "CANCELLED", "the job to end", 30.0, 0.1)
 
 
@@ -321,7 +321,7 @@ def test_token__start_up_file_submits_with_it__only_the_paid_job_runs_and_only_o
     stolen = re.findall(r"supervisor [^ ']+ token=[0-9.a-f]+", (home / "input").read_text())
     assert stolen
     for options in (("--time=600", "--ntasks=6"), (f"--job-name={job_id}", "--time=2")):
-        later = tried(grid, thief, "sbatch", f"--comment={stolen[0]}", *options, "--wrap=sleep 600")
+        later = run_as_customer(grid, thief, "sbatch", f"--comment={stolen[0]}", *options, "--wrap=sleep 600")
         assert "supervisor: " in later.stderr
         assert later.returncode != 0
     assert len(jobs_of(grid, thief)) == 1

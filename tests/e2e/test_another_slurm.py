@@ -23,7 +23,7 @@ from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.commands import supervisor
 from tests.support.end_states import scontrol
 from tests.support.grids import BLOCK_TIME_S
-from tests.support.submitting import lets_in
+from tests.support.submitting import authorized_keys_command
 from tests.support.watching import journal, ledger, rows, slurm_of, wait_for_end
 
 pytestmark = pytest.mark.chaos  # minutes, as slurmctld is restarted each time; tests/integration has the rules
@@ -62,7 +62,7 @@ def another_slurm(grid: Grid) -> Iterator[tuple[Slurm, Sshd]]:
         spool.mkdir()
         slurm = Slurm.start(processes, users, spool=spool, nodes=1)
         try:
-            yield slurm, Sshd.start(processes, slurm.env(), lets_in(grid.folder / "supervisor_key"))
+            yield slurm, Sshd.start(processes, slurm.env(), authorized_keys_command(grid.folder / "supervisor_key"))
         finally:
             slurm.stop()
 

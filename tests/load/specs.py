@@ -14,7 +14,7 @@ from supervisor_tasks.slurm.node_query import Nodes
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.load.figures import Figure
-from tests.support.submitting import lets_in, new_key
+from tests.support.submitting import authorized_keys_command, new_key
 
 RECORDED = Path(__file__).parents[1] / "data" / "slurm" / "specs-states-slurm-22.05.8.txt"
 MARK = "4f1d0c9ab3"  # the mark in the recorded output
@@ -43,7 +43,7 @@ def figures() -> list[Figure]:
         command.write_text(COMMAND.format(folder=folder))
         command.chmod(0o755)
         key, users = new_key(processes.folder / "key"), Users(processes.folder)
-        sshd = Sshd.start(processes, users.environment(), lets_in(key))
+        sshd = Sshd.start(processes, users.environment(), authorized_keys_command(key))
         ssh = Ssh(sshd.address, load_key(key.read_text()), sshd.known_hosts)
         nodes_query = Nodes(ssh=ssh, admin=admin(), scontrol=str(command), sinfo=str(command), partition="main")
         nodes_query.specs()  # logs in

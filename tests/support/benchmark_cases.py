@@ -1,4 +1,4 @@
-"""The scripts that the golden files show; `make golden` writes them again."""
+"""The job scripts in the golden files. `make golden` writes the files again."""
 
 from benchmarks.plan import Launcher, Mode, Plan, PlannedNode, Ucx
 from benchmarks.registry import SUITE
@@ -36,7 +36,7 @@ PLANS: dict[str, Plan] = {
 
 
 def rendered() -> dict[str, JobScript]:
-    """The scripts of all plans, by the names of their golden files; one that is like an earlier plan's is left out."""
+    """The scripts of all plans, by the names of their golden files. A script that equals an earlier one is left out."""
     found = dict[str, JobScript]()
     for name, plan in PLANS.items():
         for key, benchmark in SUITE.items():
@@ -46,7 +46,7 @@ def rendered() -> dict[str, JobScript]:
 
 
 def text(job: JobScript) -> str:
-    """A golden file: the script, with what sbatch is asked for in its second line."""
+    """The text of a golden file: the script, with the options of sbatch as its second line."""
     interpreter, _, body = job.script.partition("\n")
     return f"{interpreter}\n# sbatch {' '.join(job.resource_flags())}\n{body}"
 

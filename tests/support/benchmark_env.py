@@ -1,7 +1,6 @@
-"""Benchmark runs on real parts (Postgres, sshd, SLURM), with benchmarks that take a moment and do what a test wants.
+"""Benchmark runs on real parts (Postgres, sshd, SLURM), with short benchmarks that do what a test wants.
 
-As a program it is a worker that takes the run that is under way as far as it goes:
-python -m tests.support.benchmark_env WORLD.json
+As a program it is a worker that carries on the open run until it ends: python -m tests.support.benchmark_env WORLD.json
 """
 
 import json
@@ -95,27 +94,29 @@ def _plan(specs: PartitionHardware, nonce: str) -> Plan:
 
 
 def measuring(site: WorkerContext, cluster: Cluster, names: Sequence[str], user: str = RUNNER) -> WorkerContext:
-    """The site of a worker of the benchmark queue, with these benchmarks."""
+    """The context of a worker of the benchmark queue, with these benchmarks."""
     site.ledger.facts.set(PROVIDER, PROVIDER_ADDRESS)
     suite: Mapping[str, Benchmark] = {name: _benchmark(name) for name in names}
     return replace(site, benchmark_side=BenchmarkServices(BenchmarkJobs(cluster, user), suite, _plan))
 
 
 def tick(site: WorkerContext, *, at_once: bool = False) -> str:
-    """As the clock has it done, or `at_once` before it is due; what did not answer."""
-    site.ledger.ticks.record(SLURM_ANSWERED)  # SLURM is asked elsewhere whether it works
+    """Carry on the run once, if its effect is due; with `at_once`, even if it is not. Returns the error of a service that did
+    not answer, or an empty text.
+    """
+    site.ledger.ticks.record(SLURM_ANSWERED)  # another task probes SLURM
     if at_once:
         with site.ledger.engine.begin() as connection:
             connection.execute(text("UPDATE effects SET due_at = now() WHERE kind = 'benchmark' AND done_at IS NULL"))
     site.ledger.effects.due_without_message()  # frees the lease of a worker that was killed
-    before = _taken(site)
+    before = _last_lease(site)
     benchmark(site)
-    after = _taken(site)
+    after = _last_lease(site)
     return after[1] if after[0] != before[0] else ""
 
 
-def _taken(site: WorkerContext) -> tuple[int, str]:
-    """How often the run's effect was ever taken, and its last error."""
+def _last_lease(site: WorkerContext) -> tuple[int, str]:
+    """The last lease token of the run's effect, and its last error."""
     query = text("SELECT lease_token, last_error FROM effects WHERE kind = 'benchmark' ORDER BY id DESC LIMIT 1")
     with site.ledger.engine.connect() as connection:
         row = connection.execute(query).one_or_none()
@@ -123,7 +124,7 @@ def _taken(site: WorkerContext) -> tuple[int, str]:
 
 
 def until_done(site: WorkerContext, patience_s: float = PATIENCE_S) -> dict[str, Any]:
-    """The run once it has ended."""
+    """Carry on the run until it has ended. Returns it."""
 
     def done() -> bool:
         tick(site)
@@ -136,16 +137,16 @@ def until_done(site: WorkerContext, patience_s: float = PATIENCE_S) -> dict[str,
 
 
 def until_stage(site: WorkerContext, benchmark: str, *stages: str, slurm_state: str = "") -> dict[str, Any]:
-    """A benchmark of the last run once it is there."""
+    """Carry on the run until the benchmark is in one of the stages. Returns its row."""
     found: dict[str, Any] = {}
 
-    def there() -> bool:
+    def is_reached() -> bool:
         tick(site)
         found.update(results(site)[benchmark])
         return found["stage"] in stages and found["slurm_state"].startswith(slurm_state)
 
     try:
-        wait_until(there, f"{benchmark} to be {stages}", PATIENCE_S, TICK_S)
+        wait_until(is_reached, f"{benchmark} to be {stages}", PATIENCE_S, TICK_S)
     except TimeoutError as error:
         raise AssertionError(f"{error}; it is {found}") from error
     return found
@@ -159,26 +160,27 @@ def results(site: WorkerContext) -> dict[str, dict[str, Any]]:
 
 
 def in_slurm(world: SubmissionEnv, name: str) -> list[str]:
-    """The states of all jobs of that name that SLURM has had."""
+    """The states of all SLURM jobs of that name, with ended ones."""
     return world.slurm.run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%T").stdout.split()
 
 
 def start_worker(world: SubmissionEnv, names: Sequence[str], crash_at: Path) -> "subprocess.Popen[bytes]":
-    """A worker of its own process, which dies where the file says."""
-    about = world.processes.folder / "benchmarking.json"
-    told = {"environment": world.environment, "address": world.sshd.address, "key": str(world.key)}
-    about.write_text(json.dumps(told | {"known_hosts": str(world.sshd.known_hosts), "names": list(names)}))
+    """Start a worker in a process of its own, which dies at the crash point in the file `crash_at`."""
+    config = world.processes.folder / "benchmarking.json"
+    parameters = {"environment": world.environment, "address": world.sshd.address, "key": str(world.key)}
+    config.write_text(json.dumps(parameters | {"known_hosts": str(world.sshd.known_hosts), "names": list(names)}))
     with (world.processes.folder / "benchmarking.log").open("ab") as log:
-        argv = [sys.executable, "-m", "tests.support.benchmark_env", str(about)]
+        argv = [sys.executable, "-m", "tests.support.benchmark_env", str(config)]
         environment = {"PATH": os.environ["PATH"], "CRASH_AT": str(crash_at)}
         return subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
 
 
-def main(about: Path) -> None:
-    told = json.loads(about.read_text())
-    ssh = Ssh(told["address"], load_key(Path(told["key"]).read_text()), Path(told["known_hosts"]))
+def main(config: Path) -> None:
+    parameters = json.loads(config.read_text())
+    ssh = Ssh(parameters["address"], load_key(Path(parameters["key"]).read_text()), Path(parameters["known_hosts"]))
     cluster = Cluster(ssh=ssh, paths=PATHS, admin=admin(), partition="main", public_address="supervisor.example.com:1")
-    site = measuring(site_of(open_engine(load(environment=told["environment"])), cluster), cluster, told["names"])
+    engine = open_engine(load(environment=parameters["environment"]))
+    site = measuring(site_of(engine, cluster), cluster, parameters["names"])
     while site.ledger.benchmarks.under_way() is not None:
         tick(site)
         time.sleep(TICK_S)  # the clock of this worker

@@ -1,4 +1,4 @@
-"""Plans for tests, and a way to run what is rendered from them."""
+"""Plans for tests, and functions that run rendered scripts and make their output."""
 
 import subprocess
 from pathlib import Path
@@ -18,7 +18,7 @@ def a_plan(**changes: Any) -> Plan:
 
 
 def run_here(script: str, **environment: str) -> bytes:
-    """What a batch script prints when this machine is the node; both streams in one, as SLURM writes them."""
+    """Run a batch script on this machine as if it were the node. Returns its output, both streams in one as SLURM writes it."""
     path = environment.pop("PATH", "/usr/local/bin:/usr/bin:/bin")
     done = subprocess.run(
         ["bash", "-s"],
@@ -33,6 +33,6 @@ def run_here(script: str, **environment: str) -> bytes:
 
 
 def printed(*sections: tuple[str, str], notes: tuple[str, ...] = (), status: int = 0) -> bytes:
-    """Sections between marks, as a script prints them."""
+    """The output of a script: sections between marks, and notes."""
     lines = [f"\n@@{NONCE} begin {name}\n{text}\n@@{NONCE} end {name} {status}\n" for name, text in sections]
     return "".join([*lines, *(f"\n@@{NONCE} {note}\n" for note in notes)]).encode()

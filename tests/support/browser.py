@@ -1,4 +1,4 @@
-"""A headless Chromium that reaches this machine only, for tests that look at pages as an operator does."""
+"""A headless Chromium that reaches only this machine, for tests of pages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

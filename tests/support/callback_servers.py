@@ -1,4 +1,4 @@
-"""What the gRPC process works with: a database and a broker of its own, and no grid around it."""
+"""The servers that the gRPC process needs: a database and a broker of its own, without a grid."""
 
 from sqlalchemy import Engine, create_engine
 
@@ -11,7 +11,7 @@ PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1K
 
 
 def start_servers(processes: Processes) -> tuple[Engine, dict[str, str]]:
-    """A migrated database, and the settings of a process that serves it."""
+    """Start a Postgres with the ledger's tables, and a Redis. Returns the engine, and the settings of a gRPC process."""
     urls = {}
     for name, describe in (("postgres", embedded_servers.postgres), ("redis", embedded_servers.redis)):
         folder = processes.folder / name

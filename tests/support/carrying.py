@@ -1,4 +1,4 @@
-"""Carries out effects of a ledger's jobs one batch at a time, as a worker does, and no others."""
+"""Carries out chosen effects of a ledger in one batch, as a worker does."""
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.batch import Batch
@@ -13,7 +13,7 @@ TAKE = outbox_sql.leasing(
 
 
 def lease(ledger: Ledger, *effect_ids: int) -> list[OpenEffect]:
-    """Take these effects, as far as they are due and free."""
+    """Lease those of these effects that are due and not leased."""
     parameters = {
         "cluster": ledger.cluster,
         "holder": ledger.holder.number(),
@@ -30,10 +30,10 @@ def carry_out(site: WorkerContext, *effect_ids: int) -> None:
 
 
 def carry_out_leased(site: WorkerContext, taken: list[OpenEffect]) -> None:
-    """Carry out, in one batch, what is taken already."""
-    left = [taken]
+    """Carry out, in one batch, effects that are already leased."""
+    batches = [taken]
     if not taken:
         return
-    batch = Batch(site, taken[0].kind, lambda *_: left.pop() if left else [])
+    batch = Batch(site, taken[0].kind, lambda *_: batches.pop() if batches else [])
     batch.run(lambda: True)
     batch.close()

@@ -1,4 +1,4 @@
-"""The operator's command, called as from a command line without a terminal."""
+"""Runs the operator's command as from a command line without a terminal."""
 
 from collections.abc import Mapping
 
@@ -10,8 +10,8 @@ __all__ = ["Result", "supervisor"]
 
 
 def supervisor(*words: str, env: Mapping[str, str | None], typed: str = "") -> Result:
-    """Run `supervisor` with these words, and these variables in its environment, on a wide screen unless COLUMNS says so.
+    """Run `supervisor` with these words and variables. The screen has 200 columns unless `env` sets COLUMNS.
 
-    Without it, the width of the terminal counts where the tests were started, if there is one.
+    Without COLUMNS, the output would depend on the width of the terminal in which the tests run.
     """
     return CliRunner().invoke(app, words, env={"COLUMNS": "200", **env}, input=typed, prog_name="supervisor")

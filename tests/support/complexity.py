@@ -1,8 +1,8 @@
-"""How much the product branches, by package and by function: `make complexity` prints it, `make check` holds the bounds.
+"""Counts the branches of the product by package and by function: `make complexity` prints them, `make check` checks the bounds.
 
 Cyclomatic complexity as radon counts it: comprehensions and each `and` and `or` count, which ruff's C901 (at most 10 in
 `make check`) leaves out. The rate is the complexity of all functions over the lines of these functions, from `def` to
-the end, with docstrings, comments and empty lines. `--check` prints only what misses a bound, and ends with status 1.
+the end, with docstrings, comments and empty lines. `--check` prints only what misses a bound, and then ends with status 1.
 """
 
 import ast
@@ -53,7 +53,7 @@ class Measured:
 
 
 def measured(files: Iterable[Path]) -> Measured:
-    """What radon counts in these files."""
+    """The functions in these files, as radon counts them."""
     functions = list[tuple[str, int, int]]()
     for file in files:
         place = file.relative_to(REPOSITORY)
@@ -65,7 +65,7 @@ def measured(files: Iterable[Path]) -> Measured:
 
 
 def nested(source: str) -> Iterator[tuple[int, str]]:
-    """The comprehensions that contain another one, and the conditional expressions that do, each with its line."""
+    """The comprehensions in which another one is, and the conditional expressions in which another one is, with their lines."""
     for node in ast.walk(ast.parse(source)):
         inner = [each for each in ast.walk(node) if each is not node]
         if isinstance(node, COMPREHENSIONS) and any(isinstance(each, COMPREHENSIONS) for each in inner):
@@ -117,7 +117,7 @@ def _figures(found: Measured) -> tuple[str, ...]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures, or with --check what misses a bound: then 1 is returned."""
+    """Print the figures, or with --check only what misses a bound. Returns the exit status."""
     if arguments != ["--check"]:
         show()
         return 0

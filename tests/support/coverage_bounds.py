@@ -1,7 +1,7 @@
-"""Says how much of the product the tests reach, and holds it to the bounds: `... coverage_bounds COVERAGE_JSON`.
+"""Prints how much of the product the tests reach, and checks the bounds: `... coverage_bounds COVERAGE_JSON`.
 
-With --some, not all tests ran, and no bound is held. A rate is of branches, as a line that is reached says little of its
-conditions.
+With --some, not all tests ran, and no bound is checked. The bounds are for branches: a line can be reached with only one value
+of its conditions.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 PURE_AT_LEAST = 95.0  # per cent
 PRODUCT_AT_LEAST = 90.0
-LEAST_REACHED = 10  # modules that are shown
+LEAST_REACHED = 10  # modules in the report
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ def pure_modules() -> set[str]:
 
 
 def reached(summaries: Iterable[Mapping[str, Any]]) -> Reached:
-    """The sum of what coverage says of some modules."""
-    kept = list(summaries)
+    """The sums of coverage's figures of some modules."""
+    figures = list(summaries)
     names = ("covered_branches", "num_branches", "covered_lines", "num_statements")
-    return Reached(*(sum(int(summary[name]) for summary in kept) for name in names))
+    return Reached(*(sum(int(summary[name]) for summary in figures) for name in names))
 
 
-def told(files: Mapping[str, Any], pure: set[str]) -> tuple[list[str], bool]:
+def report(files: Mapping[str, Any], pure: set[str]) -> tuple[list[str], bool]:
     """The lines of the report, and whether both bounds hold. Raises ValueError when a pure module was not measured."""
     missing = pure - files.keys()
     if missing:
@@ -75,8 +75,8 @@ def told(files: Mapping[str, Any], pure: set[str]) -> tuple[list[str], bool]:
 
 
 def main(figures: Path, *, some: bool) -> int:
-    """Print the report; 1 when a bound is missed by all tests."""
-    lines, holds = told(json.loads(figures.read_text())["files"], pure_modules())
+    """Print the report. Returns 1 if all tests ran and a bound is missed."""
+    lines, holds = report(json.loads(figures.read_text())["files"], pure_modules())
     print("\n".join(lines))
     return 0 if holds or some else 1
 

@@ -1,7 +1,7 @@
 """Lays the pages out for mkdocs: `python -m tests.support.docs_site FOLDER`.
 
-The pages link to each other, and to files of the repository, as they lie in it. So the site has the same folders: the
-tracked pages, and the files that they link to.
+The pages link to each other, and to files of the repository, by relative paths. So the site has the same folders: the tracked
+pages, and the files that they link to.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""How jobs end in SLURM: provoking it, and comparing what the ledger and the contract have with SLURM's own record."""
+"""Makes jobs end in different ways in SLURM, and compares ledger and contract with SLURM's own record."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ PATIENCE_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """SLURM's own word on a job."""
+    """SLURM's own record of a job."""
 
     state: str
     elapsed_s: int
@@ -28,14 +28,14 @@ class Record:
 
 
 def as_customer(grid: Grid, customer: Account, *argv: str, stdin: str = "") -> str:
-    """What one of SLURM's commands prints to the customer's own Linux user."""
-    done = tried(grid, customer, *argv, stdin=stdin)
+    """Run one of SLURM's commands as the customer's Linux user. It must succeed. Returns its output."""
+    done = run_as_customer(grid, customer, *argv, stdin=stdin)
     assert done.returncode == 0, (argv, done.stderr)
     return done.stdout.strip()
 
 
-def tried(grid: Grid, customer: Account, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """One of SLURM's commands as the customer's own Linux user; its exit status is not checked."""
+def run_as_customer(grid: Grid, customer: Account, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run one of SLURM's commands as the customer's Linux user. Its exit status is not checked."""
     uid = grid.users.add(customer.address)
     return subprocess.run(
         argv,
@@ -52,32 +52,32 @@ def tried(grid: Grid, customer: Account, *argv: str, stdin: str = "") -> subproc
 
 
 def scontrol(grid: Grid, *words: str) -> None:
-    """As the admin; it must succeed."""
+    """Run scontrol as the admin. It must succeed."""
     done = slurm_of(grid).run("scontrol", *words)
     assert done.returncode == 0, (words, done.stdout, done.stderr)
 
 
 def own_job(grid: Grid, customer: Account, script: str, *options: str) -> int:
-    """A job that the customer gives to SLURM without us; its id."""
+    """Submit a job as the customer, without the supervisor. Returns its SLURM id."""
     short = ("--time=5", "--mem-per-cpu=50M", "--output=/dev/null")
     return int(as_customer(grid, customer, "sbatch", "--parsable", *short, *options, stdin=f"#!/bin/bash\n{script}\n"))
 
 
 def id_of(grid: Grid, job_id: str) -> int:
-    """The SLURM id in the ledger, once it is there."""
+    """The SLURM id of a job, once the ledger has it."""
     wait_until(lambda: "Submitted" in journal(grid, job_id), f"{job_id} to be submitted", PATIENCE_S, 0.1)
     number: int = row_of(grid, job_id).slurm_id
     return number
 
 
 def running(grid: Grid, job_id: str) -> int:
-    """The SLURM id of a job, once the contract has it running."""
+    """The SLURM id of a job, once it is RUNNING on the contract."""
     wait_for(grid, job_id, {ChainStatus.RUNNING}, PATIENCE_S)
     return id_of(grid, job_id)
 
 
 def row_of(grid: Grid, job_id: str) -> Any:
-    """The job as the ledger has it."""
+    """The row of a job in the ledger."""
     return rows(grid, "SELECT * FROM jobs WHERE job_id = :id", id=job_id)[0]
 
 
@@ -93,13 +93,13 @@ def record_of(grid: Grid, slurm_id: int) -> Record:
 
 
 def wait_for_state(grid: Grid, slurm_id: int, *states: str) -> Record:
-    """SLURM's record once it is in one of these states."""
+    """SLURM's record of a job, once it is in one of these states."""
     wait_until(lambda: record_of(grid, slurm_id).state in states, f"{slurm_id} to be {states}", PATIENCE_S, 0.1)
     return record_of(grid, slurm_id)
 
 
 def assert_overrun_is_billed(grid: Grid, job_id: str) -> None:
-    """A job with a limit of a minute, which SLURM ends some 80 s after its start, is out of credits; the minute is billed."""
+    """Assert that a job with a limit of a minute, which SLURM ends after some 80 s, is OUT_OF_CREDITS and pays the minute."""
     job = wait_for_end(grid, job_id, timeout_s=150)
     assert job.status is ChainStatus.OUT_OF_CREDITS
     row = row_of(grid, job_id)
@@ -109,8 +109,8 @@ def assert_overrun_is_billed(grid: Grid, job_id: str) -> None:
 
 
 def assert_ended(grid: Grid, job_id: str, state: str, status: ChainStatus, exit_status: int | None = 0) -> Record:
-    """The contract has the status, the minutes and the exit status that belong to SLURM's end state; without an
-    `exit_status`, the one that squeue shows.
+    """Assert that the contract has the status, the minutes and the exit status that belong to SLURM's end state. If
+    `exit_status` is None, the one that squeue shows is expected.
     """
     job = wait_for_end(grid, job_id, PATIENCE_S)
     row = rows(grid, "SELECT slurm_id, elapsed_s, exit_status FROM jobs WHERE job_id = :id", id=job_id)[0]

@@ -17,8 +17,8 @@ from supervisor_tasks.config.settings import SECRETS, Settings
 
 DOCKER = REPOSITORY / "docker"
 FILE = DOCKER / ".env.example"
-# What a site must say, with a value to begin from. The other settings have a default.
-OF_THE_SITE = {
+# The settings that a site must choose, each with a value to begin with. The other settings have a default.
+SITE_SETTINGS = {
     "cluster_name": "main",
     "public_address": "supervisor.example.com:3000",
     "sbatch_endpoint": "sbatch.example.com:443",
@@ -36,7 +36,11 @@ HEAD = """\
 
 def rendered() -> str:
     """The file's text."""
-    parts = [HEAD, "# --- what the site must say", *(f"{name.upper()}={value}" for name, value in OF_THE_SITE.items())]
+    parts = [
+        HEAD,
+        "# --- what the site must say",
+        *(f"{name.upper()}={value}" for name, value in SITE_SETTINGS.items()),
+    ]
     parts += ["", "# --- docker/compose.yaml: images, published ports, limits", *_of_compose()]
     for section, lines in _sections():
         parts += ["", f"# --- {section}", *lines]
@@ -49,15 +53,15 @@ def compose(name: str) -> Any:
 
 
 def set_by_compose() -> set[str]:
-    """Settings that compose.yaml gives its containers; what .env says of them does not count."""
-    given = dict[str, str]()
+    """The settings that compose.yaml itself gives its containers: their values in .env do not count."""
+    environment = dict[str, str]()
     for service in compose("compose.yaml")["services"].values():
-        given |= service.get("environment", {})
-    return {name.removesuffix("_FILE").lower() for name, value in given.items() if f"${{{name}:-" not in value}
+        environment |= service.get("environment", {})
+    return {name.removesuffix("_FILE").lower() for name, value in environment.items() if f"${{{name}:-" not in value}
 
 
 def _of_compose() -> Iterator[str]:
-    """The variables of the compose files that are no settings."""
+    """A line for each variable of the compose files that is no setting."""
     texts = [(DOCKER / name).read_text() for name in ("compose.yaml", "compose.clusters.yaml")]
     found: Mapping[str, str] = dict(re.findall(r"\$\{([A-Z_]+):-([^}]*)\}", "".join(texts)))
     for name, default in found.items():
@@ -66,18 +70,18 @@ def _of_compose() -> Iterator[str]:
 
 
 def _sections() -> Iterator[tuple[str, list[str]]]:
-    """The settings under the headings that they have in settings.py."""
-    of_field = headings()
+    """The settings, under their headings in settings.py."""
+    heading_of = headings()
     by_compose, lines = set_by_compose(), dict[str, list[str]]()
     for name, field in Settings.model_fields.items():
-        if name not in OF_THE_SITE:
-            lines.setdefault(of_field[name], []).append(_line(name, field, by_compose))
+        if name not in SITE_SETTINGS:
+            lines.setdefault(heading_of[name], []).append(_line(name, field, by_compose))
     yield from lines.items()
 
 
 @cache
 def headings() -> dict[str, str]:
-    """The comment above each group of fields, by field."""
+    """The heading of each field: the comment above its group in settings.py."""
     found = dict[str, str]()
     for group in re.split(r"\n\n    # ", inspect.getsource(settings.Settings))[1:]:
         heading, _, fields = group.partition("\n")
@@ -96,7 +100,7 @@ def _line(name: str, field: FieldInfo, by_compose: set[str]) -> str:
 
 
 def default_text(field: FieldInfo) -> str:
-    """A default as the variable would say it."""
+    """A default, as it would be written in an environment variable."""
     value = field.get_default(call_default_factory=True, validated_data={})
     if isinstance(value, SecretStr):
         value = value.get_secret_value()

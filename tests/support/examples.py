@@ -1,4 +1,4 @@
-"""How many examples of a property a test tries: all in `make test`, a fifth in `make unit`, which is for while you work."""
+"""How many examples hypothesis tries: all in `make test`, a fifth in `make unit`, which is for use while you work."""
 
 from hypothesis import settings
 

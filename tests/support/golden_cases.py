@@ -1,4 +1,4 @@
-"""The lists and stories that the golden files contain, with data that never change.
+"""The outputs of the operator's commands in the golden files, with data that never change.
 
 `make golden` writes the golden files again: tests/unit/cli/golden/NAME.COLUMNS.txt.
 """
@@ -60,7 +60,7 @@ LONG_ERROR = (
 
 
 def ago(**units: float) -> datetime:
-    """A moment before the one at which the lists are shown."""
+    """A time before NOW."""
     return NOW - timedelta(**units)
 
 
@@ -401,7 +401,7 @@ def entry(at: datetime, source: str, what: str, **details: Any) -> dict[str, Any
 
 
 def story() -> list[dict[str, Any]]:
-    """A job that was submitted, ran, was topped up, and ended; its report waits, as the node refuses it."""
+    """A job that was submitted, ran, was topped up, and ended; its report is not sent, as the node refuses it."""
     begun = ago(hours=1)
 
     def after(seconds: float) -> datetime:
@@ -634,7 +634,7 @@ def a_status(shown: Output) -> None:
 
 
 def a_live_screen(shown: Output, *, brief: bool = False) -> None:
-    """What `supervisor top` has above the list of jobs, and its last line."""
+    """The lines that `supervisor top` shows above the list of jobs, and its last line."""
     states = [
         {"state": "QUEUED", "jobs": 2, "oldest_at": ago(minutes=9)},
         {"state": "RUNNING", "jobs": 14, "oldest_at": ago(hours=30)},
@@ -674,13 +674,13 @@ SHOWN: Mapping[str, Callable[[Output], None]] = {
 
 
 def printed(name: str, width: int, *, color: bool = False) -> str:
-    """What a terminal of so many columns shows."""
-    told = io.StringIO()
-    with columns(width), redirect_stdout(told):
+    """The output on a terminal with so many columns."""
+    output = io.StringIO()
+    with columns(width), redirect_stdout(output):
         shown = Output([])
         shown.color = color
         SHOWN[name](shown)
-    return told.getvalue()
+    return output.getvalue()
 
 
 @contextmanager

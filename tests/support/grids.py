@@ -1,4 +1,4 @@
-"""Grids with the fleet that serves them."""
+"""Grids with a fleet."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,8 +7,8 @@ from dataclasses import replace
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
 
-# anvil strands nonces now and then when it mines each transaction at once. The fleet looks at each block: at four a second, an
-# idle grid takes 20 % of a core, at one a second 11 %.
+# anvil sometimes leaves a nonce unmined when it mines each transaction at once. The fleet reads each block: an idle grid takes
+# 20 % of a core at four blocks a second, 11 % at one.
 BLOCK_TIME_S = 0.5
 
 

@@ -1,4 +1,4 @@
-"""A process whose main thread stands still while its other threads go on."""
+"""Stops the main thread of a process while its other threads go on."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +9,10 @@ from devgrid.processes import Processes, Running, wait_until
 
 @contextmanager
 def main_thread_held(processes: Processes, name: str, answers: Callable[[], bool]) -> Iterator[None]:
-    """strace holds the main thread in its next system call, and the other threads go on. A call that is made under Python's
-    lock would hold them all, so that the process does not answer: the main thread is let go then, and held in another call.
+    """Inside this, strace holds the main thread in a system call, and the other threads go on.
+
+    A call that the main thread makes while it holds the GIL would stop all threads, so that the process does not answer. Then
+    this releases the main thread, and holds it in another call.
     """
     main_thread = processes.find(name).pid
     hold = ["strace", "-qq", "-o", "/dev/null", "-e", "inject=all:delay_enter=600000000", "-p", str(main_thread)]
@@ -23,7 +25,7 @@ def main_thread_held(processes: Processes, name: str, answers: Callable[[], bool
     def held() -> bool:
         holding.append(processes.start(f"holding-{name}", hold))
         wait_until(is_traced, f"strace to hold {name}", 30.0)
-        if answers() and is_traced():  # it also stops for a moment when strace comes
+        if answers() and is_traced():  # it is also stopped for a moment when strace attaches
             return True
         processes.kill(holding.pop())
         return False

@@ -1,4 +1,4 @@
-"""A ledger on a real Postgres, for tests that need no more of a grid."""
+"""A ledger on a real Postgres, for tests that need nothing else of a grid."""
 
 import atexit
 import os
@@ -33,25 +33,25 @@ TABLES = (
 )
 
 
-MODEL = "model"  # the database that `supervisor db upgrade` has made; those of the tests are copies of it
+MODEL = "model"  # the database that `supervisor db upgrade` makes; the tests use copies of it
 
 
 @contextmanager
 def migrated() -> Iterator[tuple[Engine, dict[str, str]]]:
-    """An empty ledger and the environment of those who use it."""
+    """Yields an empty ledger, and the environment of a process that uses it."""
     name, admin = f"ledger_{secrets.token_hex(4)}", _server()
     with private_processes() as processes:
-        _do(admin, f"CREATE DATABASE {name} TEMPLATE {MODEL}")
+        _execute(admin, f"CREATE DATABASE {name} TEMPLATE {MODEL}")
         environment = _environment(processes.folder, admin.url.set(database=name))
         engine = open_engine(load(environment=environment))
         yield engine, environment
         engine.dispose()
-    _do(admin, f"DROP DATABASE {name} WITH (FORCE)")
+    _execute(admin, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @cache
 def _server() -> Engine:
-    """The Postgres of all ledgers of this program, as `postgres`; its first start and the migrations take seconds."""
+    """The Postgres of all ledgers of this program. It starts once: the start and the migrations take seconds."""
     processes = Processes(new_state_folder())
     atexit.register(remove, processes)
     folder = processes.folder / "postgres"
@@ -59,7 +59,7 @@ def _server() -> Engine:
     server = embedded_servers.postgres(folder)
     start_server(processes, "postgres", server)
     admin = create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
-    _do(admin, f"CREATE DATABASE {MODEL}")
+    _execute(admin, f"CREATE DATABASE {MODEL}")
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--yes"]
     environment = _environment(processes.folder, admin.url.set(database=MODEL))
     subprocess.run(argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
@@ -77,7 +77,7 @@ def _environment(folder: Path, database: URL) -> dict[str, str]:
     }
 
 
-def _do(admin: Engine, statement: str) -> None:
+def _execute(admin: Engine, statement: str) -> None:
     with admin.connect() as connection:
         connection.execute(text(statement))
 
@@ -88,7 +88,7 @@ def emptied(engine: Engine) -> None:
 
 
 def through(engine: Engine) -> Execute:
-    """What runs a statement in the form of the driver, as beat does, over this engine, which tests count."""
+    """A function that executes a statement of the driver's form, as beat does, on this engine, whose statements tests count."""
 
     def execute(statement: str, parameters: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         with read_connection(engine) as connection:

@@ -6,5 +6,5 @@ import pytest
 
 
 def in_chaos(*values: Any, id: str | None = None) -> Any:
-    """A parameter that `make chaos` tries, and `make attacks` in its folder: `make test` has others like it."""
+    """A parameter that only `make chaos` runs, and `make attacks` in its folder. `make test` runs similar ones."""
     return pytest.param(*values, marks=pytest.mark.chaos, id=id)

@@ -1,6 +1,6 @@
-"""For `celery worker -I tests.support.not_receiving`: a worker that takes no more messages once the file is in its HOME.
+"""For `celery worker -I tests.support.not_receiving`: the worker receives no messages once a file is in its HOME.
 
-It still answers pings. Workers refuse the broadcast that once did this.
+It still answers pings. A broadcast cannot cause this, as workers refuse it.
 """
 
 import threading
@@ -24,5 +24,5 @@ worker_ready.connect(watch, weak=False)
 
 def _cancel(consumer: Any, file: Path) -> None:
     while not file.exists():
-        time.sleep(0.05)  # nothing tells when a file appears
+        time.sleep(0.05)  # no notification when a file appears
     consumer.call_soon(consumer.cancel_task_queue, QUEUE)

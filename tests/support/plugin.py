@@ -1,5 +1,5 @@
-"""What pytest learns of this project: how slow the machine is, which tests come first, which need SLURM or a quiet machine,
-which run over both ways to SLURM, what has failed so far, what took longest.
+"""A pytest plugin for this project: scales time-outs by the machine's speed, orders the tests, marks those that start SLURM,
+parametrises those that run over both transports, and reports failures at once and the slowest files.
 
 Registered by tests/conftest.py; works with and without pytest-xdist.
 """
@@ -38,7 +38,7 @@ MAX_FIRST = (
     "tests/integration",
     "tests/unit",
 )
-HANGS = 2.0  # a test that takes so many times its time-out hangs; waits inside of it end before, and say for what
+HANGS = 2.0  # a test is stopped after so many times its time-out; its own waits end before that, with the reason
 
 _seconds_of_file: defaultdict[str, float] = defaultdict(float)
 _running: set[str] = set()
@@ -76,7 +76,7 @@ def pytest_report_header() -> str:
 
 
 def _rank(item: pytest.Item) -> int:
-    """Where the test's file stands in MAX_FIRST."""
+    """The position of the test's file in MAX_FIRST."""
     places = (place for place, begin in enumerate(MAX_FIRST) if item.nodeid.startswith(begin))
     return next(places, len(MAX_FIRST))
 
@@ -87,8 +87,8 @@ def _rank(item: pytest.Item) -> int:
 @pytest.fixture
 def transport(request: pytest.FixtureRequest) -> Transport:
     """SLURM_TRANSPORT. A folder whose fixtures live longer than a test has its own fixture of this name."""
-    way: Transport = request.param
-    return way
+    chosen: Transport = request.param
+    return chosen
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -138,7 +138,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
 @pytest.hookimpl(trylast=True)  # after the dot or the letter
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _seconds_of_file[report.nodeid.partition("::")[0]] += report.duration
-    if report.failed and (terminal := _terminal()):  # a run that is cut off before its end must tell, too
+    if report.failed and (terminal := _terminal()):  # a run that is cut off before its end must show it, too
         terminal.write_line(f"\nfailed at its {report.when}: {report.nodeid}")
 
 
@@ -156,7 +156,7 @@ def pytest_keyboard_interrupt() -> None:
 
 
 def _terminal() -> pytest.TerminalReporter | None:
-    """Where the results are written; xdist's workers write nothing."""
+    """The reporter that prints the results; None in xdist's workers."""
     return None if _config is None else _config.pluginmanager.get_plugin("terminalreporter")
 
 

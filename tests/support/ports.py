@@ -1,4 +1,4 @@
-"""A callbacks' port to attack: the gRPC process with a database and a broker of its own, and no grid around it."""
+"""A callbacks' port to attack: the gRPC process with a database and a broker of its own, without a grid."""
 
 import resource
 import secrets
@@ -30,8 +30,8 @@ SLOWLY_S = 0.2
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 
 
-def half_a_call(stream: int = 1) -> bytes:
-    """HTTP/2's frame that begins a callback, as HPACK writes it without its tables; its message never comes."""
+def unfinished_call(stream: int = 1) -> bytes:
+    """The HTTP/2 frame that begins a callback, in HPACK without its tables. The message of the call never follows."""
     path = b"/supervisor.v1alpha1.JobAPI/SetJobStatus"
     block = b"\x83\x86" + b"\x04" + bytes([len(path)]) + path + b"\x01\x01a"
     block += b"\x0f\x10\x10application/grpc" + b"\x00\x02te\x08trailers"
@@ -60,7 +60,7 @@ class Port:
 
 @dataclass
 class CallbackSite:
-    """A database, a broker, certificates; and processes that serve them."""
+    """A database, a broker and certificates, for gRPC processes that `start` starts."""
 
     processes: Processes
     engine: Engine
@@ -98,8 +98,8 @@ class CallbackSite:
         with self.engine.begin() as connection:
             connection.execute(text(statement), about)
 
-    def know(self, job_id: str, slurm_id: int | None = None, state: str = "RUNNING") -> None:
-        """The ledger knows the job."""
+    def insert_job(self, job_id: str, slurm_id: int | None = None, state: str = "RUNNING") -> None:
+        """Insert a job into the ledger."""
         row: dict[str, Any] = {
             "cluster": "here",
             "job_id": job_id,
@@ -133,22 +133,22 @@ def started_site() -> Iterator[CallbackSite]:
             engine.dispose()
 
 
-def any_name() -> str:
-    """A job's id that no ledger knows."""
+def random_job_id() -> str:
+    """A random job id, which no ledger has."""
     return f"0x{secrets.token_hex(32)}"
 
 
-def report(channel: grpc.Channel, name: str, slurm_id: int = 7, timeout_s: float = 10.0, **more: Any) -> None:
-    """A callback that a job is finished."""
-    fields = {"duration": 1, "status": messages.JOB_STATUS_FINISHED, **more}
+def report(channel: grpc.Channel, name: str, slurm_id: int = 7, timeout_s: float = 10.0, **changes: Any) -> None:
+    """Send a callback that reports the job as finished, with changes."""
+    fields = {"duration": 1, "status": messages.JOB_STATUS_FINISHED, **changes}
     request = messages.SetJobStatusRequest(name=name, id=slurm_id, **fields)
     services.JobAPIStub(channel).SetJobStatus(request, timeout=timeout_s)
 
 
-def answer_to(channel: grpc.Channel, name: str, slurm_id: int = 7, **more: Any) -> grpc.StatusCode:
-    """What a callback is answered with."""
+def answer_to(channel: grpc.Channel, name: str, slurm_id: int = 7, **changes: Any) -> grpc.StatusCode:
+    """Send such a callback. Returns the status of the answer."""
     try:
-        report(channel, name, slurm_id, **more)
+        report(channel, name, slurm_id, **changes)
     except grpc.RpcError as error:
         code: grpc.StatusCode = error.code()
         return code
@@ -156,24 +156,24 @@ def answer_to(channel: grpc.Channel, name: str, slurm_id: int = 7, **more: Any) 
 
 
 def usual_wait_s(channel: grpc.Channel, calls: int = 60) -> float:
-    """How long a good caller waits for an answer: the median of many calls, for the machine has other work as well."""
-    ask = services.SshAPIStub(channel).FetchAuthorizedKeys
+    """The seconds that an honest caller waits for an answer: the median of many calls, as the machine has other work, too."""
+    fetch = services.SshAPIStub(channel).FetchAuthorizedKeys
     waits_s = []
     for _ in range(calls):
         began_s = time.perf_counter()
-        ask(messages.FetchAuthorizedKeysRequest(), timeout=20)
+        fetch(messages.FetchAuthorizedKeysRequest(), timeout=20)
         waits_s.append(time.perf_counter() - began_s)
     return statistics.median(waits_s)
 
 
 def allow_open_files(number: int) -> None:
-    """This process may have so many files open, if the machine lets it."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, most), most))
+    """Let this process open so many files, as far as the machine permits."""
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, limit), limit))
 
 
 class Crowd:
-    """Connections that stay, and send what they are told to; from as many addresses as wanted (127.0.1.1, 127.0.1.2 ...)."""
+    """Connections that stay open, and send given bytes; from any number of addresses (127.0.1.1, 127.0.1.2 ...)."""
 
     def __init__(self, port: Port) -> None:
         self._port = port
@@ -183,13 +183,13 @@ class Crowd:
         self._sender: threading.Thread | None = None
 
     def connect(self, number: int, sends: bytes = b"", addresses: int = 1) -> None:
-        """So many more connections. One that the port closes at once is opened and counts."""
+        """Open so many more connections. One that the port closes at once counts, too."""
         for turn in range(number):
-            which = turn % addresses
+            address = turn % addresses
             connection = socket.socket()
             self._sockets.append(connection)
             connection.settimeout(30.0)
-            connection.bind((f"127.0.{1 + which // 250}.{1 + which % 250}", 0))
+            connection.bind((f"127.0.{1 + address // 250}.{1 + address % 250}", 0))
             try:
                 connection.connect(("127.0.0.1", self._port.number))
                 connection.sendall(sends)
@@ -197,7 +197,7 @@ class Crowd:
                 continue  # it is closed already
 
     def send_slowly(self, number: int, first: bytes, slowly: bytes, addresses: int = 1) -> None:
-        """So many more connections, which send `first` at once, and then of `slowly` one byte each SLOWLY_S."""
+        """Open so many more connections, which send `first` at once, and then a byte of `slowly` every SLOWLY_S."""
         self.connect(number, first, addresses)
         self._slow += [(connection, slowly) for connection in self._sockets[-number:]]
         if self._sender is None:
@@ -213,7 +213,7 @@ class Crowd:
             place += 1
 
     def still_open(self) -> int:
-        """How many of them the port has not closed."""
+        """How many of the connections the port has not closed."""
         return sum(1 for connection in self._sockets if not _is_closed(connection))
 
     def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""Servers that take messages about alarms: HTTP and SMTP, each with the faults that a test orders."""
+"""Servers that receive messages about alarms over HTTP and SMTP, with the faults that a test chooses."""
 
 import json
 import ssl
@@ -15,12 +15,12 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from devgrid.ports import free_port
 
-HANGS = 0  # in the place of an HTTP status
+HANGS = 0  # in place of an HTTP status: the server does not answer
 Fault = Callable[[], int]
 
 
 class WebhookReceiver(ThreadingHTTPServer):
-    """An HTTP server. It keeps each body that it got, and answers with `statuses` in turn, then with 200."""
+    """An HTTP server. It keeps each body that it receives, and answers with `statuses` in turn, then with 200."""
 
     daemon_threads = True
 

@@ -1,7 +1,7 @@
 """Record what the SLURM of this machine prints, as test data: python -m tests.support.record_slurm
 
-It writes tests/data/slurm/VERSION/, the commands being those of the product. The jobs: 1 `true`, 2 `exit 3`, 3 `kill -9 $$`,
-4 runs with a GPU, 5 is held. Replaced: the folder of the cluster, the host and the kernel.
+It writes tests/data/slurm/VERSION/ with the commands of the product. The jobs: 1 `true`, 2 `exit 3`, 3 `kill -9 $$`, 4 runs
+with a GPU, 5 is held. The folder of the cluster, the host and the kernel are replaced.
 """
 
 import os
@@ -23,7 +23,7 @@ ENDED = ("COMPLETED", "FAILED", "FAILED")
 
 
 def submit(slurm: Slurm, number: int, body: str) -> None:
-    """As the supervisor does it, as root."""
+    """Submit a job with the supervisor's command, as root."""
     wanted = Definition(
         gpus=int(number == RUNS_WITH_A_GPU), mem_per_cpu_mb=100, cpus_per_task=2, ntasks=1, batch_location_hash="h"
     )
@@ -38,14 +38,14 @@ def submit(slurm: Slurm, number: int, body: str) -> None:
 
 
 def states(slurm: Slurm) -> list[str]:
-    """Of all jobs, by id."""
+    """The states of all jobs, in the order of their ids."""
     return slurm.run("squeue", "--noheader", "--states=all", "--sort=i", "--format=%T").stdout.split()
 
 
 def record(slurm: Slurm, folder: Path) -> None:
     """Write what each command prints."""
     fields = ",".join(f"{field}:0|{DELIMITER}" for field in FIELDS)
-    asked = {
+    commands_by_name = {
         "squeue-listing": ("squeue", "--noheader", "--all", "--states=all", "--sort=i", f"--Format={fields}"),
         "squeue-json": ("squeue", "--all", "--json", f"--jobs={RUNS_WITH_A_GPU}"),
         "scontrol-show-config": commands.show_config("scontrol"),
@@ -58,7 +58,7 @@ def record(slurm: Slurm, folder: Path) -> None:
     machine = os.uname()
     kernel = {machine.release: "6.1.0", machine.version: "#1 SMP"}
     replaced = {str(slurm.layout.folder): "/srv/grid/slurm", machine.nodename: "login1", **kernel}
-    for name, argv in asked.items():
+    for name, argv in commands_by_name.items():
         printed = slurm.run(*commands.UNIX_TIMES, *argv).stdout
         for ours, theirs in replaced.items():
             printed = printed.replace(ours, theirs)

@@ -1,9 +1,9 @@
-"""Record what the SLURM of this machine answers to orders, keeps in accounting and tells its hooks, as test data:
+"""Record the answers of this machine's SLURM to commands, its accounting and its hooks' environment, as test data:
 python -m tests.support.record_slurm_answers
 
 It writes tests/data/slurm/VERSION/: answers.json (command, status and outputs), sacct.txt and hooks.json (the environment of
-each hook). The jobs are those of record_slurm; a job that is taken for an answer gets a later id. Replaced: the folder of the
-cluster, the host and the kernel.
+each hook). The jobs are those of record_slurm; a job that sbatch accepts here gets a later id. The folder of the cluster,
+the host and the kernel are replaced.
 """
 
 import json
@@ -27,7 +27,7 @@ UNKNOWN = SlurmId(999_999)
 DONE = SlurmId(1)
 ORDERED = JobId(f"0x{20:064x}")  # the job of each sbatch here
 DEFINITION = Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=2, ntasks=1, batch_location_hash="h")
-# What sbatch is told besides, of two options of one name the last counts. The nodes have 8 CPUs, 16000 MB and 2 GPUs.
+# The extra options of each sbatch. If an option comes twice, the last one counts. The nodes have 8 CPUs, 16000 MB and 2 GPUs.
 SUBMITTED = {
     "sbatch": (),
     "sbatch-partition": ("--partition=nowhere",),
@@ -42,7 +42,7 @@ SUBMITTED = {
     "sbatch-reservation": ("--reservation=none",),
 }
 SCRIPTS = {"sbatch-empty": b"", "sbatch-no-interpreter": b"true\n"}
-# slurmctld's hooks leave their environment in files, and so does a SPANK plugin on the node.
+# slurmctld's hooks write their environment to files, and so does a SPANK plugin on the node.
 HOOK = """#!/bin/sh
 name="{folder}/{kind}-${{JOBID:-$SLURM_JOB_ID}}"
 /usr/bin/env -0 >"$name.draft" && /bin/mv "$name.draft" "$name"
@@ -76,13 +76,13 @@ HOOKS = ("started-4", "node-4", "ended-1", "ended-2", "ended-3")
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Asks a cluster, whose hooks write into `hooks`."""
+    """Runs commands on a cluster whose hooks write into the folder `hooks`."""
 
     slurm: Slurm
     hooks: Path
 
     def neutral(self, text: str) -> str:
-        """Return the text without what is this machine's."""
+        """Return the text with this machine's own names replaced."""
         machine = os.uname()
         ours = {str(self.slurm.processes.folder): "/srv/grid", machine.nodename: "login1"}
         for word, theirs in {**ours, machine.release: "6.1.0", machine.version: "#1 SMP"}.items():
@@ -96,29 +96,29 @@ class Recorder:
         return {"command": self.neutral(shlex.join(argv)), "status": done.returncode, **texts}
 
     def sbatch(self, script: Path, *options: str) -> list[str]:
-        """The worker's command, with more options."""
+        """The worker's sbatch command, with more options."""
         comment = commands.comment("h:1")
         argv = commands.sbatch("sbatch", ORDERED, DEFINITION, limit_min=60, partition="main", comment=comment)
         return [*argv, f"--chdir={self.hooks}", *options, str(script)]
 
     def submissions(self) -> dict[str, list[str]]:
-        """Each sbatch, by name."""
+        """All sbatch commands, by name."""
         script = self.hooks / "script.sh"
         script.write_bytes(commands.batch_script(ORDERED, "#!/bin/sh\ntrue\n"))
-        told = {name: self.sbatch(script, *options) for name, options in SUBMITTED.items()}
+        submissions = {name: self.sbatch(script, *options) for name, options in SUBMITTED.items()}
         for name, text in SCRIPTS.items():
             (self.hooks / name).write_bytes(text)
-            told[name] = self.sbatch(self.hooks / name)
-        return told
+            submissions[name] = self.sbatch(self.hooks / name)
+        return submissions
 
     def environment(self, name: str) -> Mapping[str, str]:
-        """What a hook was told, without what SLURM's daemons were started with."""
+        """The environment of a hook, without the variables with which SLURM's daemons were started."""
         variables = dict(pair.split("=", 1) for pair in (self.hooks / name).read_text().split("\0") if pair)
         own = {**os.environ, **self.slurm.env()}
         return {name: self.neutral(value) for name, value in sorted(variables.items()) if name not in own}
 
     def sacct(self) -> list[str]:
-        """The worker's question about the first jobs."""
+        """The worker's sacct command for the first jobs."""
         return sacct_by_id("sacct", ",".join(str(number) for number, _ in enumerate(BODIES, start=1)), DELIMITER)
 
 
@@ -138,8 +138,8 @@ def orders() -> dict[str, list[str]]:
     }
 
 
-def orders_to_nobody() -> dict[str, list[str]]:
-    """The commands that are given while slurmctld is down, by name."""
+def orders_without_slurmctld() -> dict[str, list[str]]:
+    """The commands that run while slurmctld is down, by name."""
     return {
         "scancel-down": commands.scancel("scancel", [SlurmId(RUNS_WITH_A_GPU)], "root"),
         "update-down": commands.set_time_limit("scontrol", SlurmId(RUNS_WITH_A_GPU), 90),
@@ -177,13 +177,13 @@ def record(recorder: Recorder, folder: Path) -> None:
     slurm.stop()
     for daemon in ("slurmctld", "slurmdbd"):
         slurm.processes.stop(slurm.processes.find(daemon))
-    refused = {"sbatch-down": submissions["sbatch"], **orders_to_nobody(), "sacct-down": sacct}
-    write(folder / "answers.json", answers | {name: recorder.ask(argv) for name, argv in refused.items()})
+    without_slurmctld = {"sbatch-down": submissions["sbatch"], **orders_without_slurmctld(), "sacct-down": sacct}
+    write(folder / "answers.json", answers | {name: recorder.ask(argv) for name, argv in without_slurmctld.items()})
 
 
-def write(file: Path, told: object) -> None:
-    """Write JSON as people read it."""
-    file.write_text(json.dumps(told, indent=1) + "\n")
+def write(file: Path, content: object) -> None:
+    """Write indented JSON."""
+    file.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Record what the slurmrestd of this machine answers, as test data: python -m tests.support.record_slurmrestd
+"""Record the answers of this machine's slurmrestd, as test data: python -m tests.support.record_slurmrestd
 
-It writes tests/data/slurm/rest/NAME-slurm-VERSION.json: status and body, as they came, in the newest version of the API that
-the product knows and slurmrestd has. The requests are the product's. Replaced: the folder of the cluster, host and kernel.
+It writes tests/data/slurm/rest/NAME-slurm-VERSION.json: the unchanged status and body, in the newest version of the API that
+both the product and slurmrestd know. The requests are the product's. The folder of the cluster, host and kernel are replaced.
 """
 
 import json
@@ -34,7 +34,7 @@ FOREVER_MIN = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Asks slurmrestd and writes the answers."""
+    """Sends requests to slurmrestd and writes the answers."""
 
     slurm: Slurm
     daemon: Slurmrestd
@@ -43,16 +43,16 @@ class Recorder:
     def ask(
         self, method: str, path: str, user: str, body: Mapping[str, Any] | None = None, left_s: int = TOKEN_FOR_S
     ) -> urllib3.BaseHTTPResponse:
-        """Ask one question by the product's way."""
+        """Send one request, as the product does."""
         now_s = int(time.time())
         token = TokenMint(self.daemon.key.read_bytes()).token(user, now_s - TOKEN_FOR_S, now_s + left_s)
         headers = {"X-SLURM-USER-NAME": user, "X-SLURM-USER-TOKEN": token}
-        shown = None if body is None else dict(written(self.version, body))
+        json_body = None if body is None else dict(written(self.version, body))
         return urllib3.request(
             method,
             f"http://{self.daemon.address}/slurm/{path}",
             headers=headers,
-            json=shown,
+            json=json_body,
             retries=False,
             timeout=ANSWERED_WITHIN_S,
         )
@@ -66,14 +66,14 @@ class Recorder:
         body: Mapping[str, Any] | None = None,
         left_s: int = TOKEN_FOR_S,
     ) -> Any:
-        """Ask, and write the answer under this name."""
+        """Send a request, and write the answer under this name."""
         asked_s = time.monotonic()
         answer = self.ask(method, f"{self.version}/{path}", user or admin(), body, left_s)
         print(f"{name}: status {answer.status} after {time.monotonic() - asked_s:.1f} s", flush=True)
         return self.write(name, answer)
 
     def write(self, name: str, answer: urllib3.BaseHTTPResponse) -> Any:
-        """Write an answer."""
+        """Write an answer to its file, with this machine's own names replaced. Returns its body."""
         text, machine = answer.data.decode(), os.uname()
         replaced = {str(self.slurm.layout.folder): "/srv/grid/slurm", machine.nodename: "login1"}
         for ours, theirs in {**replaced, machine.release: "6.1.0", machine.version: "#1 SMP"}.items():
@@ -108,17 +108,17 @@ class Recorder:
         return answer.json()
 
     def state(self, name: str) -> str:
-        """Of the job of that name, as squeue shows it."""
+        """The state of the job of that name, as squeue shows it."""
         shown = self.slurm.run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%T")
         return shown.stdout.strip()
 
     def wait(self, name: str, state: str) -> None:
-        """Until the job has that state."""
+        """Wait until the job has that state."""
         wait_until(lambda: self.state(name) == state, f"{name} to be {state}", 60.0, 0.2)
 
 
 def offered(slurm: Slurm, daemon: Slurmrestd) -> str:
-    """The newest version of the API that it has."""
+    """The newest version of the API that slurmrestd has."""
     found = [
         version
         for version in VERSIONS
@@ -129,7 +129,7 @@ def offered(slurm: Slurm, daemon: Slurmrestd) -> str:
 
 
 def submit_all(recorder: Recorder) -> Any:
-    """The jobs that wait, run and are refused. Returns the answer for the one that runs."""
+    """Submit jobs that wait, run and are rejected. Returns the answer for the one that runs."""
     running = recorder.submit("running", keep="submitted", limit_min=9)
     recorder.wait("running", "RUNNING")
     recorder.submit("gpu", gpus=1)
@@ -175,7 +175,7 @@ def record(recorder: Recorder) -> None:
     recorder.submit("waits", keep="waits-for-node")
     recorder.slurm.run("scontrol", "update", "partitionname=main", "state=inactive")
     recorder.submit("inactive", keep="partition-inactive")
-    # The last: slurmctld 24.11.5 answers no order after it, and must be killed.
+    # This must be the last: slurmctld 24.11.5 answers no request after it, and must be killed.
     recorder.keep("cancel-no-answer", "DELETE", f"job/{running}", OTHER)
 
 

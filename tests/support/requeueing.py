@@ -8,11 +8,11 @@ from devgrid.processes import wait_until
 from tests.support.end_states import PATIENCE_S, as_customer, record_of, wait_for_state
 from tests.support.watching import slurm_of
 
-SETTLED_AFTER_S = 4.0  # since the requeue: the node has ended the run before it
+SETTLED_AFTER_S = 4.0  # after the requeue; by then the node has ended the old run
 
 
 def requeue(grid: Grid, customer: Account, slurm_id: int) -> int:
-    """What the job itself can do as its owner; returns when SLURM began the run that this ends."""
+    """Requeue a job as its owner, which the job itself can do, too. Returns the start time of the run that this ends."""
     start_s = int(shown(grid, slurm_id, "StartTime"))
     as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1")
     as_customer(grid, customer, "scontrol", "requeue", str(slurm_id))
@@ -21,11 +21,13 @@ def requeue(grid: Grid, customer: Account, slurm_id: int) -> int:
 
 
 def begin_again(grid: Grid, slurm_id: int) -> None:
-    """SLURM keeps a requeued job for two minutes, unless it is told that it may begin. The node refuses the new run, or has it
-    fail, when the word to end the last one reaches it in the same second.
+    """Start a requeued job again, and wait until it runs.
+
+    SLURM would hold it for two minutes; StartTime=now ends that. The node must have ended the old run first: if the order to
+    end it arrives in the same second, the node refuses the new run, or that fails.
     """
 
-    def runs() -> bool:
+    def is_running() -> bool:
         record = record_of(grid, slurm_id)
         state = record.state
         if state == "PENDING" and time.time() >= record.submit_s + SETTLED_AFTER_S:
@@ -34,7 +36,7 @@ def begin_again(grid: Grid, slurm_id: int) -> None:
             raise AssertionError(slurm_of(grid).run("scontrol", "show", "job", str(slurm_id)).stdout)
         return state == "RUNNING"
 
-    wait_until(runs, f"{slurm_id} to run again", PATIENCE_S, 1.0)
+    wait_until(is_running, f"{slurm_id} to run again", PATIENCE_S, 1.0)
 
 
 def shown(grid: Grid, slurm_id: int, field: str) -> str:
@@ -44,10 +46,10 @@ def shown(grid: Grid, slurm_id: int, field: str) -> str:
 
 
 def seconds_of_runs(grid: Grid, slurm_id: int) -> list[tuple[str, int]]:
-    """State and seconds at the end of each run, as SLURM told its completion hook."""
+    """State and seconds at the end of each run, as SLURM's completion hook recorded them."""
     lines = (slurm_of(grid).layout.folder / "completed").read_text().splitlines()
-    told = [line.split("|") for line in lines]
-    return [(words[1], int(words[4]) - int(words[3])) for words in told if words[0] == str(slurm_id)]
+    runs = [line.split("|") for line in lines]
+    return [(run[1], int(run[4]) - int(run[3])) for run in runs if run[0] == str(slurm_id)]
 
 
 def wait_for_seconds(grid: Grid, slurm_id: int, seconds: int) -> None:

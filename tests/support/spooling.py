@@ -1,4 +1,4 @@
-"""A spool, its reporter, and a supervisor that writes down what it is told, for the tests of what runs beside SLURM."""
+"""A spool, a reporter, and a supervisor that records its calls, for the tests of the programs beside SLURM."""
 
 import os
 import sys
@@ -35,7 +35,9 @@ KEY = "restrict,pty ssh-ed25519 AAAA supervisor\n"
 
 
 class Supervisor(JobAPIServicer, SshAPIServicer, HealthServicer):
-    """Writes down what it is told. `refusals` are given first, one a call; `always` holds for a job."""
+    """A gRPC server that records its calls. The first calls are refused with `refusals`, one each. `always` is the refusal of
+    all calls about a job.
+    """
 
     def __init__(self) -> None:
         self.calls: deque[tuple[float, SetJobStatusRequest]] = deque()
@@ -74,7 +76,7 @@ class Supervisor(JobAPIServicer, SshAPIServicer, HealthServicer):
         self.health_asked.append(request.service)
         return HealthCheckResponse(status=HealthCheckResponse.SERVING)
 
-    def told(self, slurm_id: int) -> list[tuple[int, int]]:
+    def received(self, slurm_id: int) -> list[tuple[int, int]]:
         """Status and exit code of each call about a job, in order."""
         return [(call.status, call.exit_code) for _, call in self.calls if call.id == slurm_id]
 
@@ -104,19 +106,19 @@ def name_of(number: int) -> str:
 
 
 def new_spool(processes: Processes) -> Path:
-    """As a site makes it."""
+    """Make a spool, as a site does."""
     spool = processes.folder / "spool"
     spool.mkdir()
     return spool
 
 
 def events(spool: Path) -> list[str]:
-    """What waits."""
+    """The names of the events that wait in the spool."""
     return sorted(file.name for file in spool.iterdir() if NAME.fullmatch(file.name))
 
 
 def write(spool: Path, slurm_id: int, kind: str, sequence: int | None = None) -> Path:
-    """An event as the hooks write it."""
+    """Write an event into the spool, as the hooks do."""
     text = f"job_id={name_of(slurm_id)}\nslurm_id={slurm_id}\n"
     text = (
         "event=started\n" + text
@@ -139,7 +141,7 @@ def start_reporter(
     within: Sequence[str] = (),
     **environment: str,
 ) -> Running:
-    """A reporter that is at work; `within` is the command that starts its own."""
+    """Start a reporter, and wait until it works. `within` is a command that runs the reporter's own, as a prefix."""
     options = ["--spool", str(spool), "--supervisor", f"127.0.0.1:{port}"]
     options += [] if authority is None else ["--ca", str(authority)]
     ready: Callable[[], bool] = (spool / "rejected").exists

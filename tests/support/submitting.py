@@ -1,4 +1,4 @@
-"""Submission on real parts: Postgres, sshd and SLURM, with a network between us and sshd that misbehaves on demand.
+"""Submission on real parts: Postgres, sshd and SLURM. A test can put a proxy in front of sshd or slurmrestd that fails.
 
 As a program it is a worker that carries out one effect: python -m tests.support.submitting WORLD.json EFFECT_ID
 """
@@ -66,7 +66,7 @@ class SubmissionEnv:
     engine: Engine
     environment: dict[str, str]
     slurmrestd: Slurmrestd | None = None
-    _read: dict[str, str] = field(default_factory=dict)  # scripts of SLURM's jobs, by id and time of submission
+    _read: dict[str, str] = field(default_factory=dict)  # scripts of SLURM's jobs, by the line with id and submit time
 
     @classmethod
     @contextmanager
@@ -95,7 +95,7 @@ class SubmissionEnv:
                 also=(*(jwt_conf(jwt_key) if rest else ()), *slurm_conf),
             )
             key = new_key(processes.folder / "key")
-            sshd = Sshd.start(processes, slurm.env(), lets_in(key))
+            sshd = Sshd.start(processes, slurm.env(), authorized_keys_command(key))
             try:
                 daemon = start_slurmrestd(processes, users, slurm, jwt_key) if rest else None
                 yield cls(processes, slurm, sshd, key, engine, environment, daemon)
@@ -105,7 +105,7 @@ class SubmissionEnv:
     def cluster(
         self, address: str | None = None, sshd: Sshd | None = None, paths: Paths = PATHS, homes: Homes | None = None
     ) -> Cluster:
-        """SLURM, at sshd's own address or at a proxy's."""
+        """A client of SLURM over SSH, at sshd's own address or at a proxy's."""
         sshd = sshd or self.sshd
         if address is not None:
             sshd.also_at(address)
@@ -120,25 +120,25 @@ class SubmissionEnv:
         )
 
     def rest_cluster(self, address: str | None = None, ca: Path | None = None) -> RestCluster:
-        """SLURM over slurmrestd, at its Unix socket or at a proxy's address. With `ca` the proxy speaks TLS."""
+        """A client of SLURM over slurmrestd, at its Unix socket or at a proxy's address; with `ca` over TLS."""
         assert self.slurmrestd is not None
         scheme = "http" if ca is None else "https"
         url = self.slurmrestd.url if address is None else f"{scheme}://{address}"
         return rest_cluster_at(url, self.slurmrestd.key, self.slurm.users.homes, ca)
 
     def cluster_over(self, transport: str, address: str | None = None) -> Cluster | RestCluster:
-        """SLURM over that way, directly or at a proxy's address."""
+        """A client of SLURM over that transport, directly or at a proxy's address."""
         return self.rest_cluster(address) if transport == REST else self.cluster(address)
 
     def server(self, transport: str) -> str:
-        """The address that a proxy in that way leads to: sshd's or slurmrestd's."""
+        """The address of the server of that transport, for a proxy: sshd's or slurmrestd's."""
         if transport == SSH:
             return self.sshd.address
         assert self.slurmrestd is not None
         return self.slurmrestd.address
 
     def before_a_submission(self, cluster: SlurmCluster, proxy: Proxy, direction: Direction) -> int:
-        """How many bytes pass the proxy before those of a submission: over slurmrestd, those of the question for the clock."""
+        """How many bytes pass the proxy before those of a submission: over slurmrestd, those of the clock request."""
         if isinstance(cluster, Cluster):
             return 0
         passed = proxy.passed[direction]
@@ -147,12 +147,12 @@ class SubmissionEnv:
         return proxy.passed[direction] - passed
 
     def site(self, cluster: Cluster | RestCluster) -> WorkerContext:
-        """A worker of the slurm queue."""
+        """The context of a worker of the slurm queue."""
         return site_of(self.engine, cluster)
 
     def new_customer(self) -> Address:
-        """A customer of whom SLURM has no job. Over slurmrestd, a renamed job of another test would leave it undecided whether
-        SLURM has a job of this one.
+        """A customer without jobs in SLURM. Over slurmrestd, a renamed job of another test could be this test's, and the worker
+        could not decide.
         """
         customer = Address("0x" + secrets.token_hex(20))
         self.slurm.users.add(customer)
@@ -176,24 +176,24 @@ class SubmissionEnv:
             return int(connection.scalar(query, {"job": job, "kind": kind.value}) or 0)
 
     def carry_out(self, site: WorkerContext, job: JobId) -> Job:
-        """Do what is due for the job's submission, once."""
+        """Carry out the effect of the job's submission once, if it is due."""
         site.ledger.effects.due_without_message()
         carry_out(site, self.effect_id(job))
         return site.ledger.jobs([job])[job]
 
     def until_queued(self, site: WorkerContext, job: JobId) -> Job:
-        """As workers and the clock do; every wait for another try is shortened."""
+        """Carry out the submission until the job is QUEUED, without the waits between the tries."""
 
-        def queued() -> bool:
+        def is_queued() -> bool:
             if self.carry_out(site, job).state is State.SUBMITTING:
                 self.a_minute_passes(job)
             return site.ledger.jobs([job])[job].state is State.QUEUED
 
-        wait_until(queued, f"{job} to be queued", PATIENCE_S, 0.1)
+        wait_until(is_queued, f"{job} to be queued", PATIENCE_S, 0.1)
         return site.ledger.jobs([job])[job]
 
     def a_minute_passes(self, job: JobId) -> None:
-        """For the ledger. Nothing can be under way: the caller knows that what was sent has arrived or never will."""
+        """Make the job's events and effects a minute older in the ledger. No command may still be on its way to SLURM."""
         with self.engine.begin() as connection:
             for change in (
                 "UPDATE events SET at = at - interval '60 s' WHERE job_id = :job",
@@ -203,15 +203,15 @@ class SubmissionEnv:
                 connection.execute(text(change), {"job": job})
 
     def look(self, site: WorkerContext, job: JobId) -> Job:
-        """Look at what SLURM has of the job, however long the next look is away."""
-        hurried = "UPDATE effects SET due_at = now() WHERE job_id = :job AND kind = 'poll_slurm' AND done_at IS NULL"
+        """Poll the job in SLURM at once, even if its next poll is not due."""
+        due_now = "UPDATE effects SET due_at = now() WHERE job_id = :job AND kind = 'poll_slurm' AND done_at IS NULL"
         with self.engine.begin() as connection:
-            connection.execute(text(hurried), {"job": job})
+            connection.execute(text(due_now), {"job": job})
         poll_jobs(site)
         return site.ledger.jobs([job])[job]
 
     def lease_runs_out(self, job: JobId) -> None:
-        """As after LEASE_S."""
+        """Let the lease of the job's effect expire."""
         change = text(
             "UPDATE effects SET lease_until = now() - interval '1 s' WHERE job_id = :job AND lease IS NOT NULL"
         )
@@ -219,15 +219,15 @@ class SubmissionEnv:
             connection.execute(change, {"job": job})
 
     def parked(self, site: WorkerContext, job: JobId) -> str:
-        """Why the job's submission was left to the operator, if it was; else what is due is done."""
+        """The error for which the job's submission was parked. If it is not parked, tries it once and returns an empty text."""
         effect_id = self.effect_id(job)
         with self.engine.connect() as connection:
             query = text("SELECT last_error FROM effects WHERE id = :id AND parked_at IS NOT NULL")
-            why = connection.scalar(query, {"id": effect_id})
-        if why is None:
+            error = connection.scalar(query, {"id": effect_id})
+        if error is None:
             self.carry_out(site, job)
             self.a_minute_passes(job)
-        return str(why or "")
+        return str(error or "")
 
     def journal(self, job: JobId) -> list[str]:
         with self.engine.connect() as connection:
@@ -252,7 +252,7 @@ class SubmissionEnv:
         return found
 
     def script(self, slurm_id: int) -> str:
-        """As SLURM has it."""
+        """The batch script of a job, as SLURM has it."""
         return self.slurm.run("scontrol", "write", "batch_script", str(slurm_id), "-").stdout
 
     def field(self, slurm_id: int, name: str) -> str:
@@ -262,7 +262,7 @@ class SubmissionEnv:
         ).stdout.strip()
 
     def set(self, slurm_id: int, **fields: str) -> None:
-        """What the owner does with scontrol update."""
+        """Change fields of a job with scontrol update, as its owner."""
         uid = self.slurm.users.add(CUSTOMER)
         words = [f"{name}={value}" for name, value in fields.items()]
         done = subprocess.run(
@@ -276,22 +276,23 @@ class SubmissionEnv:
         )
         assert done.returncode == 0, done.stderr
 
-    def slurmctld_is_asked(self) -> bool:
+    def slurmctld_has_client(self) -> bool:
         """Whether a program has a connection to slurmctld."""
         port = self.slurm.layout.controller_port
-        ours = (one for one in psutil.net_connections("tcp") if one.raddr and one.raddr.port == port)
-        return any(one.status == psutil.CONN_ESTABLISHED for one in ours)
+        connections = psutil.net_connections("tcp")
+        to_slurmctld = (one for one in connections if one.raddr and one.raddr.port == port)
+        return any(one.status == psutil.CONN_ESTABLISHED for one in to_slurmctld)
 
     # --- another process --------------------------------------------------------------------------------------------
 
     def start_worker(self, name: str, address: str, job: JobId, transport: str = SSH) -> "subprocess.Popen[bytes]":
-        """A worker of its own process that carries the job's submission out, behind the proxy at that address."""
+        """Start a worker in a process of its own that carries out the job's submission through the proxy at that address."""
         self.sshd.also_at(address)
         jwt_key = "" if self.slurmrestd is None else str(self.slurmrestd.key)
         world = self.processes.folder / f"{name}.json"
-        about = {"environment": self.environment, "address": address, "key": str(self.key)}
-        about |= {"transport": transport, "jwt_key": jwt_key, "homes": str(self.slurm.users.homes)}
-        world.write_text(json.dumps(about | {"known_hosts": str(self.sshd.known_hosts)}))
+        config = {"environment": self.environment, "address": address, "key": str(self.key)}
+        config |= {"transport": transport, "jwt_key": jwt_key, "homes": str(self.slurm.users.homes)}
+        world.write_text(json.dumps(config | {"known_hosts": str(self.sshd.known_hosts)}))
         argv = [sys.executable, "-m", "tests.support.submitting", str(world), str(self.effect_id(job))]
         log = (self.processes.folder / f"{name}.log").open("wb")
         with log:
@@ -313,14 +314,16 @@ class Login:
         with private_processes() as processes:
             users, key = Users(processes.folder), new_key(processes.folder / "key")
             users.add(CUSTOMER)
-            yield cls(processes, users, key, Sshd.start(processes, users.environment(), lets_in(key)))
+            yield cls(processes, users, key, Sshd.start(processes, users.environment(), authorized_keys_command(key)))
 
     @property
     def home(self) -> Path:
         return self.users.home(CUSTOMER)
 
     def another_sshd(self, name: str, *options: str) -> Sshd:
-        return Sshd.start(self.processes, self.users.environment(), lets_in(self.key), name=name, options=options)
+        return Sshd.start(
+            self.processes, self.users.environment(), authorized_keys_command(self.key), name=name, options=options
+        )
 
     def ssh(self, sshd: Sshd, address: str | None = None, connect_timeout_s: float = 3.0) -> Ssh:
         key = load_key(self.key.read_text())
@@ -340,17 +343,17 @@ def rest_cluster_at(url: str, key: Path, homes: Path, ca: Path | None = None) ->
         public_address="supervisor.example.com:3000",
         home=f"{homes}/{{address}}",
         environment={},
-        min_job_age_s=3600,  # `a_minute_passes` makes submissions look old that SLURM has just got
+        min_job_age_s=3600,  # `a_minute_passes` makes a submission look old that SLURM has just received
     )
 
 
 def site_of(engine: Engine, cluster: Cluster | RestCluster) -> WorkerContext:
-    def nobody(address: str) -> None:
-        raise AssertionError(f"a submission does not talk to {address}")
+    def no_connection(address: str) -> None:
+        raise AssertionError(f"a submission opens no connection to {address}")
 
     ledger = Ledger(engine, "here", lambda _: None)
     slurm = SlurmServices(cluster, nodes_of(cluster), trust_callbacks=True, met=LastClusterCheck(float("inf")))
-    return WorkerContext(ledger, GridLogger(nobody), None, slurm)  # type: ignore[arg-type]
+    return WorkerContext(ledger, GridLogger(no_connection), None, slurm)  # type: ignore[arg-type]
 
 
 def nodes_of(cluster: SlurmCluster) -> Nodes | RestNodes:
@@ -367,21 +370,21 @@ def new_key(file: Path) -> Path:
     return file
 
 
-def lets_in(key: Path) -> list[str]:
-    """An AuthorizedKeysCommand of that key."""
+def authorized_keys_command(key: Path) -> list[str]:
+    """An AuthorizedKeysCommand that prints that key."""
     return ["cat", str(key.with_suffix(".pub"))]
 
 
 def main(world: Path, effect_id: int) -> None:
-    about = json.loads(world.read_text())
-    ssh = Ssh(about["address"], load_key(Path(about["key"]).read_text()), Path(about["known_hosts"]))
+    config = json.loads(world.read_text())
+    ssh = Ssh(config["address"], load_key(Path(config["key"]).read_text()), Path(config["known_hosts"]))
     public = "supervisor.example.com:3000"
     cluster: Cluster | RestCluster = Cluster(
         ssh=ssh, paths=PATHS, admin=admin(), partition="main", public_address=public
     )
-    if about["transport"] == REST:
-        cluster = rest_cluster_at(f"http://{about['address']}", Path(about["jwt_key"]), Path(about["homes"]))
-    engine = open_engine(load(environment=about["environment"]))
+    if config["transport"] == REST:
+        cluster = rest_cluster_at(f"http://{config['address']}", Path(config["jwt_key"]), Path(config["homes"]))
+    engine = open_engine(load(environment=config["environment"]))
     site = site_of(engine, cluster)
     carry_out(site, effect_id)
     cluster.close()
@@ -392,4 +395,4 @@ def main(world: Path, effect_id: int) -> None:
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]))
 
-__all__ = ["CUSTOMER", "LIVE", "PATHS", "PATIENCE_S", "SubmissionEnv", "job_id", "lets_in", "new_key"]
+__all__ = ["CUSTOMER", "LIVE", "PATHS", "PATIENCE_S", "SubmissionEnv", "authorized_keys_command", "job_id", "new_key"]

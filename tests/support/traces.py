@@ -1,4 +1,4 @@
-"""A receiver of traces: OTLP over HTTP, read by OpenTelemetry's own messages."""
+"""A receiver of traces: OTLP over HTTP, parsed with OpenTelemetry's own messages."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ Value = str | int | bool
 
 @dataclass(frozen=True, slots=True)
 class ReceivedSpan:
-    """A span as it came. Ids are hex; `parent` is empty for a root. Times are Unix times."""
+    """A received span. Ids are hex; `parent` is empty for a root. Times are Unix times."""
 
     service: str
     trace: str
@@ -31,7 +31,7 @@ class ReceivedSpan:
 
 
 class TraceReceiver(ThreadingHTTPServer):
-    """Keeps each span that it takes, and answers with `status`. While `let_go` is not set, it answers nothing."""
+    """Keeps each span that it accepts, and answers with `status`. While `let_go` is not set, it does not answer."""
 
     daemon_threads = True
     allow_reuse_address = True

@@ -1,8 +1,8 @@
 """The ways to SLURM (SLURM_TRANSPORT) that a test runs over.
 
-A test that asks for the fixture `transport`, itself or through its other fixtures, runs over each way with the same
-assertions. `only_ssh` leaves the way over slurmrestd out, for one of the reasons below and for no other; `rest_in_chaos`
-leaves it to `make chaos`.
+A test that uses the fixture `transport`, itself or through its other fixtures, runs over each way with the same assertions.
+`only_ssh` leaves out the way over slurmrestd, for one of the reasons below and no other. `rest_in_chaos` leaves it to
+`make chaos`.
 """
 
 from enum import StrEnum
@@ -15,11 +15,11 @@ SSH: Transport = "ssh"
 REST: Transport = "rest"
 WAYS = (SSH, REST)
 TRANSPORT = "transport"  # the fixture
-MARKER = "over"  # its words are the ways that the test runs over
+MARKER = "over"  # its arguments are the ways that the test runs over
 
 
 class OnlySsh(StrEnum):
-    """Why a test runs over SSH alone. docs/how-to/slurmrestd.md says of each what follows for the site."""
+    """Why a test runs over SSH alone. docs/how-to/slurmrestd.md has what follows from each for the site."""
 
     LOGIN_NODE = "sshd, SLURM's commands, their SPANK plugins and a customer's start-up files are a login node's"
     SCRIPTS = "slurmrestd 22.05 shows no batch script: a job that its owner has renamed is left to the operator"
@@ -30,15 +30,15 @@ class OnlySsh(StrEnum):
 
 
 def only_ssh(why: OnlySsh) -> pytest.MarkDecorator:
-    """Mark a test, or a row of its table."""
+    """Mark a test, or one of its parameters."""
     return pytest.mark.over(SSH, why=why)
 
 
-rest_in_chaos = pytest.mark.rest_in_chaos  # over slurmrestd `make chaos` alone runs it: it takes long
+rest_in_chaos = pytest.mark.rest_in_chaos  # takes long: over slurmrestd, only `make chaos` runs it
 
 
 def way_of(item: pytest.Item) -> str:
-    """The way that a test is parametrised with; empty for a test of no way."""
+    """The way that a test is parametrised with; empty for a test without one."""
     callspec = getattr(item, "callspec", None)
     return "" if callspec is None else str(callspec.params.get(TRANSPORT, ""))
 
@@ -50,5 +50,5 @@ def runs(item: pytest.Item) -> bool:
 
 
 def is_for_chaos(item: pytest.Item) -> bool:
-    """Whether `make test` leaves a test out over the way that it is parametrised with."""
+    """Whether `make test` leaves out a test with the way that it is parametrised with."""
     return way_of(item) == REST and item.get_closest_marker(rest_in_chaos.name) is not None

@@ -34,7 +34,7 @@ GAS = 300_000
 
 @contextmanager
 def databases(processes: Processes, *names: str) -> Iterator[list[Engine]]:
-    """Postgres with that many databases, each with the ledger's tables."""
+    """A Postgres with databases of these names, each with the ledger's tables."""
     folder = processes.folder / "postgres"
     folder.mkdir()
     server = embedded_servers.postgres(folder)
@@ -58,11 +58,11 @@ def registered(chain: Chain) -> Account:
     return account
 
 
-LEDGERS = list[Ledger]()  # each keeps a connection, once it has held anything
+LEDGERS = list[Ledger]()  # each keeps a connection once it has leased an effect
 
 
 def empty(engine: Engine) -> None:
-    """Forget everything."""
+    """Delete all rows of the ledger, and close the connections of the earlier ledgers."""
     while LEDGERS:
         LEDGERS.pop().holder.close()
     with engine.begin() as connection:
@@ -72,7 +72,7 @@ def empty(engine: Engine) -> None:
 
 @dataclass
 class ChainHarness:
-    """The chain's side of a fleet, driven by hand."""
+    """The chain services of a fleet. Tests call them step by step."""
 
     site: WorkerContext
     wallet: Wallet
@@ -92,7 +92,7 @@ class ChainHarness:
         stuck_after_s: float = 0.2,
         min_wei: int = 0,
     ) -> "ChainHarness":
-        """A fleet with that key and that ledger."""
+        """A fleet with the key of that account and that ledger."""
         address, rpc = chain.addresses.metascheduler, rpc or Rpc.at(chain.rpc_url)
         ledger = Ledger(engine, "here", lambda _: None)
         LEDGERS.append(ledger)
@@ -116,26 +116,26 @@ class ChainHarness:
         return cls(WorkerContext(ledger, GridLogger(channels.open), side, None), wallet, engine, chain)
 
     def follow(self) -> bool:
-        """One pass of the tracker; whether something is still open."""
+        """Run one pass of the tracker. Returns whether a transaction is still open."""
         return follow_once(self.site)
 
-    def time_passed(self, interval: str = "1 minute") -> None:
-        """As when nothing was sent for so long."""
+    def age_transactions(self, interval: str = "1 minute") -> None:
+        """Make all transactions look as if they were last sent so long ago."""
         with self.engine.begin() as connection:
             connection.execute(text("UPDATE transactions SET sent_at = now() - CAST(:i AS interval)"), {"i": interval})
 
     def rows(self, columns: str = "nonce, intent, state") -> list[tuple[Any, ...]]:
         """The transactions of the ledger, by nonce."""
         with self.engine.connect() as connection:
-            found = connection.execute(text(f"SELECT {columns} FROM transactions ORDER BY nonce, id"))  # noqa: S608  our own words
-            return [tuple(row) for row in found]
+            result = connection.execute(text(f"SELECT {columns} FROM transactions ORDER BY nonce, id"))  # noqa: S608  our own words
+            return [tuple(row) for row in result]
 
     def states(self) -> list[str]:
-        """Their states."""
+        """The states of the transactions, by nonce."""
         return [state for (state,) in self.rows("state")]
 
     def signatures(self) -> int:
-        """How many were made."""
+        """How many signatures were made."""
         with self.engine.connect() as connection:
             return int(connection.scalar(text("SELECT count(*) FROM signatures")) or 0)
 
@@ -145,7 +145,7 @@ class ChainHarness:
 
 
 def sign_again(wallet: Wallet) -> None:
-    """Each open transaction is signed again for a higher fee."""
+    """Sign each open transaction again with a higher fee."""
     state = wallet.fetch_account_state()
     dearer = [(entry, wallet.dearer(entry, state.market) or entry.fees) for entry in wallet.open_transactions()]
     wallet.replace(dearer, state.head)
@@ -156,11 +156,11 @@ def claims(number: int, first: int = 0) -> list[Write]:
     return [Write(f"claim:{n}", "claim", CLAIM.encode(), gas=GAS) for n in range(first, first + number)]
 
 
-CUSTOMERS: dict[str, Account] = {}  # of the jobs below
+CUSTOMERS: dict[str, Account] = {}  # of `scheduled_jobs`, by job id
 
 
 def scheduled_jobs(chain: Chain, provider: Account, number: int) -> list[JobId]:
-    """Jobs that wait to be claimed."""
+    """Create jobs that wait to be claimed by the provider."""
     customer = chain.new_account()
     chain.admin.mint_credits(customer.address, 10**24)
     job_ids = chain.customers.request_jobs(customer, DEFINITION, number, 10**20)
@@ -171,7 +171,7 @@ def scheduled_jobs(chain: Chain, provider: Account, number: int) -> list[JobId]:
 
 @contextmanager
 def gas_limit(chain: Chain, gas: int) -> Iterator[None]:
-    """A block holds so much meanwhile. (The contracts' own deployment needs more.)"""
+    """Inside this, the gas limit of a block is `gas`. (The deployment of the contracts needs more.)"""
     usual = chain.rpc.call("eth_getBlockByNumber", "latest", False)["gasLimit"]
     chain.rpc.call("evm_setBlockGasLimit", hex(gas))
     chain.mine()
@@ -184,7 +184,7 @@ def gas_limit(chain: Chain, gas: int) -> Iterator[None]:
 
 @contextmanager
 def held(chain: Chain) -> Iterator[None]:
-    """What is sent meanwhile waits; it is mined at the end."""
+    """Inside this, transactions wait; they are mined at the end."""
     chain.rpc.call("evm_setAutomine", False)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Looking at a grid from outside: the contract, SLURM's own records, the ledger."""
+"""Reads the state of a grid: the contract, SLURM's own records, the ledger."""
 
 import atexit
 import subprocess
@@ -26,23 +26,23 @@ def slurm_of(grid: Grid) -> Slurm:
 
 
 def wait_for_end(grid: Grid, job_id: str, timeout_s: float = 60.0) -> ChainJob:
-    """The job once its contract is cold."""
+    """The job, once it is final on the contract."""
     return wait_for(grid, job_id, {status for status in ChainStatus if status.cold}, timeout_s)
 
 
 def wait_for(grid: Grid, job_id: str, statuses: set[ChainStatus], timeout_s: float = 60.0) -> ChainJob:
-    """The job once it has one of these statuses on chain."""
+    """The job, once it has one of these statuses on chain."""
     try:
         wait_until(lambda: grid.chain.job(job_id).status in statuses, f"{job_id} to be {statuses}", timeout_s, 0.05)
     except TimeoutError as error:
-        written = [grid.folder / "log" / name for name in ("worker.log", "fleet.log")]  # fleet: `supervisor run`
-        log = "\n".join(tail(file, 30) for file in written if file.exists())
+        files = [grid.folder / "log" / name for name in ("worker.log", "fleet.log")]  # fleet: `supervisor run`
+        log = "\n".join(tail(file, 30) for file in files if file.exists())
         raise AssertionError(f"{error}; is {grid.chain.job(job_id)}\nevents: {journal(grid, job_id)}\n{log}") from error
     return grid.chain.job(job_id)
 
 
 def sweep(grid: Grid) -> None:
-    """As the operator asks for it; it has ended when this returns."""
+    """Run a sweep to its end, as the operator does."""
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "sweep", "run", "--yes"]
     subprocess.run(argv, env=grid.environment, check=True, capture_output=True, timeout=deadline(120))
 
@@ -55,8 +55,8 @@ def ledger(grid: Grid) -> Iterator[Engine]:
 
 @cache
 def _engine_of(url: str) -> Engine:
-    """Tests ask again and again: its connections are kept, as a new one costs Postgres 30 ms of CPU. Postgres ends those that
-    are not used, so that none holds up its end.
+    """The engine of a database. It is kept, with its connections: tests query often, and a new connection costs Postgres
+    30 ms of CPU. Postgres closes unused connections, so that none delays its end.
     """
     engine = create_engine(url, pool_pre_ping=True, connect_args={"options": f"-c idle_session_timeout={IDLE_MS}"})
     atexit.register(engine.dispose)
@@ -64,7 +64,7 @@ def _engine_of(url: str) -> Engine:
 
 
 def rows(grid: Grid, query: str, **parameters: object) -> list[Any]:
-    """What a question to the ledger brings."""
+    """The rows that a query of the ledger returns."""
     with ledger(grid) as engine, engine.connect() as connection:
         return list(connection.execute(text(query), parameters))
 
@@ -75,11 +75,11 @@ def journal(grid: Grid, job_id: str) -> list[str]:
 
 
 def slurm_ids(grid: Grid, job_id: str) -> list[int]:
-    """All jobs that SLURM has had under that name."""
+    """The SLURM ids of all jobs with that name, with ended ones."""
     listed = slurm_of(grid).run("squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%A")
     return [int(number) for number in listed.stdout.split()]
 
 
 def parked(grid: Grid) -> list[Any]:
-    """Effects that were left to the operator."""
+    """The effects that are parked."""
     return rows(grid, "SELECT job_id, kind, last_error FROM effects WHERE parked_at IS NOT NULL")

@@ -91,7 +91,7 @@ def test_slurmrestd_killed_before_slurmctld_answers__one_job(world: SubmissionEn
         world.processes.kill(slurmctld, signal.SIGSTOP, wait=False)
         try:
             proxy.fault(None)
-            wait_until(lambda: world.slurmctld_is_asked(), "the submission to be with slurmctld", PATIENCE_S)
+            wait_until(lambda: world.slurmctld_has_client(), "the submission to be with slurmctld", PATIENCE_S)
             world.processes.kill(world.processes.find(NAME))
             world.processes.start_again(NAME)
         finally:

@@ -772,7 +772,7 @@ def test_slurmctld_restarted_in_the_middle__one_job(
     proxy.wait_for_fault(PATIENCE_S)
     world.slurm.processes.kill(slurmctld, signal.SIGSTOP, wait=False)
     proxy.fault(None)
-    wait_until(lambda: world.slurmctld_is_asked(), "the submission to be with slurmctld", PATIENCE_S)
+    wait_until(lambda: world.slurmctld_has_client(), "the submission to be with slurmctld", PATIENCE_S)
     world.slurm.processes.kill(slurmctld)
     world.slurm.start_controller()
     submitting.join(deadline(PATIENCE_S))

@@ -62,13 +62,13 @@ def test_jobs_of_slurm__supervisor_down_at_first__learns_all_in_each_jobs_order(
     wait_until(lambda: len(events(spool)) == 10, f"the hooks to have written 10 events: {events(spool)}", 60.0)
     with serving(port) as (supervisor, _):
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
-    assert supervisor.told(done) == [(JOB_STATUS_RUNNING, 0), (JOB_STATUS_FINISHED, 0)]
-    assert supervisor.told(failed) == [(JOB_STATUS_RUNNING, 0), (JOB_STATUS_FAILED, 3 * 256)]
-    assert supervisor.told(killed) == [(JOB_STATUS_RUNNING, 0), (JOB_STATUS_FAILED, 9)]
-    assert supervisor.told(waiting) == [(JOB_STATUS_CANCELLED, 0)]
-    assert supervisor.told(stranger) == [(JOB_STATUS_FINISHED, 0)]  # the completion hook is not told the comment
-    assert supervisor.told(named) == []
-    assert supervisor.told(renamed) == [(JOB_STATUS_RUNNING, 0), (JOB_STATUS_FINISHED, 0)]
+    assert supervisor.received(done) == [(JOB_STATUS_RUNNING, 0), (JOB_STATUS_FINISHED, 0)]
+    assert supervisor.received(failed) == [(JOB_STATUS_RUNNING, 0), (JOB_STATUS_FAILED, 3 * 256)]
+    assert supervisor.received(killed) == [(JOB_STATUS_RUNNING, 0), (JOB_STATUS_FAILED, 9)]
+    assert supervisor.received(waiting) == [(JOB_STATUS_CANCELLED, 0)]
+    assert supervisor.received(stranger) == [(JOB_STATUS_FINISHED, 0)]  # the completion hook is not told the comment
+    assert supervisor.received(named) == []
+    assert supervisor.received(renamed) == [(JOB_STATUS_RUNNING, 0), (JOB_STATUS_FINISHED, 0)]
     durations = [call.duration for _, call in supervisor.calls if call.id == done]
     assert durations == [0, _elapsed_s(slurm, done)]
     assert durations[1] >= 2

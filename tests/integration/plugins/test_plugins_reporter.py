@@ -56,7 +56,7 @@ def test_reporter__event_appears__is_delivered_at_once_and_its_file_removed(proc
             written_s.append(time.monotonic())
             write(spool, job, "start")
             wait_until(lambda: not events(spool), "the event to be delivered", 60.0)
-            assert supervisor.told(job) == [(JOB_STATUS_RUNNING, 0)]
+            assert supervisor.received(job) == [(JOB_STATUS_RUNNING, 0)]
         took_s = [call[0] - at_s for call, at_s in zip(supervisor.calls, written_s, strict=True)]
         # The best of five: each but the first is written right after a look, and would wait for the next one.
         assert min(took_s[1:]) < AT_ONCE_S, took_s
@@ -69,7 +69,7 @@ def test_reporter__draft_of_a_hook__is_left_alone(processes: Processes, spool: P
         write(spool, 1, "start")
         wait_until(lambda: bool(supervisor.calls), "the other event", 60.0)
         assert (spool / ".1-7-end").exists()
-        assert supervisor.told(7) == []
+        assert supervisor.received(7) == []
 
 
 def test_reporter__supervisor_cannot_store_it__tries_again_until_it_is_taken(processes: Processes, spool: Path) -> None:
@@ -80,7 +80,7 @@ def test_reporter__supervisor_cannot_store_it__tries_again_until_it_is_taken(pro
         start_reporter(processes, spool, port)
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
         running = (JOB_STATUS_RUNNING, 0)
-        assert supervisor.told(1) == [running, running, running, (JOB_STATUS_FAILED, 768)]
+        assert supervisor.received(1) == [running, running, running, (JOB_STATUS_FAILED, 768)]
 
 
 @pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "NOT_FOUND"])  # malformed, and about a job that is not known
@@ -118,12 +118,12 @@ def test_reporter__folder_of_the_rejected_is_gone__is_made_again_without_delay(
         (spool / "rejected").rmdir()
         write(spool, 1, "start")
         wait_until(lambda: not events(spool), "the event to be rejected", 60.0)
-        assert len(supervisor.told(1)) == 1
+        assert len(supervisor.received(1)) == 1
         shutil.rmtree(spool / "rejected")
         (spool / "1-2-end").write_text("what is this")
         write(spool, 3, "end")
         wait_until(lambda: not events(spool), "the file to be rejected", 60.0)
-        assert supervisor.told(3) == [END]
+        assert supervisor.received(3) == [END]
     assert [file.name for file in (spool / "rejected").iterdir()] == ["1-2-end"]
     assert said(processes, "spool_failed") == []
 
@@ -139,7 +139,7 @@ def test_reporter__rejected_event_cannot_be_put_aside__other_events_do_not_wait(
         wait_until(lambda: bool(longest_waits(processes)), "the longest wait to be reached", 60.0)
         write(spool, 2, "end")
         wait_until(lambda: HEARD_AS in supervisor.health_asked, "it to be heard", 60.0)
-        assert supervisor.told(2) == [END]
+        assert supervisor.received(2) == [END]
         assert events(spool) == ["1-1-end"]
 
 
@@ -165,7 +165,7 @@ def test_reporter__killed_before_the_answer__delivers_again_after_its_restart(
         supervisor.hold.set()
         start_reporter(processes, spool, port)
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
-        assert len(supervisor.told(1)) == 2
+        assert len(supervisor.received(1)) == 2
 
 
 def test_reporter__several_jobs__are_under_way_side_by_side(processes: Processes, spool: Path) -> None:
@@ -217,10 +217,10 @@ def test_reporter__network_forgets_its_connection__takes_another_one_soon(proces
     with serving() as (supervisor, port), Proxy.start(f"127.0.0.1:{port}") as network:
         start_reporter(processes, spool, int(network.address.rpartition(":")[2]))
         write(spool, 1, "start")
-        wait_until(lambda: supervisor.told(1) == [START], "the first event", 60.0)
+        wait_until(lambda: supervisor.received(1) == [START], "the first event", 60.0)
         network.fault(Fault.FORGET)
         write(spool, 2, "start")
-        wait_until(lambda: supervisor.told(2) == [START], "the event after the break", 60.0)
+        wait_until(lambda: supervisor.received(2) == [START], "the event after the break", 60.0)
         assert network.connections == 2
 
 
@@ -235,7 +235,7 @@ def test_reporter__tls__trusts_its_own_authority_alone(processes: Processes, spo
         processes.stop(processes.find("reporter"))
         start_reporter(processes, spool, port, ours.ca)
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
-        assert supervisor.told(1) == [(JOB_STATUS_RUNNING, 0)]
+        assert supervisor.received(1) == [(JOB_STATUS_RUNNING, 0)]
 
 
 def test_reporter__idle__ends_at_once_when_asked(processes: Processes, spool: Path) -> None:
@@ -275,7 +275,7 @@ def test_reporter__answer_that_is_no_answer__is_asked_again(processes: Processes
         supervisor.refusals.extend([grpc.StatusCode[code]] * 2)
         start_reporter(processes, spool, port)
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
-        assert supervisor.told(1) == [START] * 3
+        assert supervisor.received(1) == [START] * 3
     assert code in log_of(processes)
 
 
@@ -292,7 +292,7 @@ def test_reporter__jobs_that_always_fail__delay_no_others_and_keep_their_own_ord
         wait_until(lambda: len(supervisor.calls) > 2 * len(bad), "the bad ones to be tried", 60.0)
         write(spool, 100, "start")
         write(spool, 100, "end")
-        wait_until(lambda: supervisor.told(100) == [START, END], "the good one", 60.0)
+        wait_until(lambda: supervisor.received(100) == [START, END], "the good one", 60.0)
         assert {call.status for _, call in supervisor.calls if call.id in bad} == {JOB_STATUS_RUNNING}
         supervisor.always.clear()
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
@@ -305,8 +305,8 @@ def test_reporter__numbers_against_the_clock__are_what_counts(processes: Process
     with serving() as (supervisor, port):
         start_reporter(processes, spool, port)
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
-        assert supervisor.told(1) == [START, END]
-        assert supervisor.told(2) == [END]
+        assert supervisor.received(1) == [START, END]
+        assert supervisor.received(2) == [END]
 
 
 PLACES = {  # and what is told of the start there
@@ -332,7 +332,7 @@ def test_reporter__killed_where_the_world_changes__loses_nothing(
         assert len(events(spool)) == (1 if place == "after-event-delivered" else 2)
         start_reporter(processes, spool, port)
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
-        assert supervisor.told(1) == [*starts, END]
+        assert supervisor.received(1) == [*starts, END]
 
 
 def test_reporter__killed_again_and_again_under_load__loses_nothing(processes: Processes, spool: Path) -> None:
@@ -347,7 +347,7 @@ def test_reporter__killed_again_and_again_under_load__loses_nothing(processes: P
         start_reporter(processes, spool, port)
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
         for job in range(1, 301):
-            heard = supervisor.told(job)
+            heard = supervisor.received(job)
             assert heard == sorted(heard)  # RUNNING (4) before FAILED (8), each once or more
             assert set(heard) == {START, END}
 
@@ -385,8 +385,8 @@ def test_reporter__events_that_no_hook_could_write__are_told_as_hints_and_loudly
         supervisor.refusals.extend([grpc.StatusCode.UNAVAILABLE] * 4)
         start_reporter(processes, spool, port)
         wait_until(lambda: not events(spool) and not (spool / "lost").stat().st_size, "all to be told", 60.0)
-        assert supervisor.told(1)[-1] == END
-        assert (supervisor.told(2)[-1], supervisor.told(3)[-1]) == (START, START)
+        assert supervisor.received(1)[-1] == END
+        assert (supervisor.received(2)[-1], supervisor.received(3)[-1]) == (START, START)
         processes.stop(processes.find("reporter"))
     lost = said(processes, "event_lost")
     assert [(line["job_id"], line["slurm_id"]) for line in lost] == [(name_of(job), job) for job in (2, 3, 3)]
@@ -399,12 +399,12 @@ def test_reporter__hint_that_is_never_taken__keeps_no_other_one_waiting(processe
     with serving() as (supervisor, port):
         supervisor.always.update(dict.fromkeys(bad, grpc.StatusCode.RESOURCE_EXHAUSTED))
         start_reporter(processes, spool, port)
-        wait_until(lambda: supervisor.told(100) == [START], "the other hint", 60.0)
-        wait_until(lambda: len(supervisor.told(1)) > 2, "the first one to be tried again", 60.0)
-        assert supervisor.told(100) == [START]  # once
+        wait_until(lambda: supervisor.received(100) == [START], "the other hint", 60.0)
+        wait_until(lambda: len(supervisor.received(1)) > 2, "the first one to be tried again", 60.0)
+        assert supervisor.received(100) == [START]  # once
         with (spool / "lost").open("a") as lost:
             lost.write(f"1 end {name_of(100)} 100 no room again\n")
-        wait_until(lambda: supervisor.told(100) == [START] * 2, "the hint of its second event", 60.0)
+        wait_until(lambda: supervisor.received(100) == [START] * 2, "the hint of its second event", 60.0)
         supervisor.always.clear()
         wait_until(lambda: not (spool / "lost").stat().st_size, "all to be told", 60.0)
 
@@ -435,7 +435,7 @@ def test_reporter__draft_of_a_hook_that_was_killed__is_taken_over(processes: Pro
     os.utime(draft, (time.time() - 100,) * 2)
     with serving() as (supervisor, port):
         start_reporter(processes, spool, port)
-        wait_until(lambda: supervisor.told(1) == [END], "the event", 60.0)
+        wait_until(lambda: supervisor.received(1) == [END], "the event", 60.0)
     (line,) = said(processes, "hook_killed")
     assert line["file"].endswith("0000000000000000001-1-end")
     assert line["outcome"] == "taken over"
@@ -449,7 +449,7 @@ def test_reporter__spool_goes_away_and_comes_back__goes_on(processes: Processes,
         wait_until(lambda: bool(said(processes, "spool_failed")), "the reporter to notice", 60.0)
         (spool / "rejected").mkdir(parents=True)
         write(spool, 1, "end")
-        wait_until(lambda: supervisor.told(1) == [END], "the event", 60.0)
+        wait_until(lambda: supervisor.received(1) == [END], "the event", 60.0)
 
 
 @pytest.mark.parametrize("what", ["watches", "instances"])
@@ -462,7 +462,7 @@ def test_reporter__kernel_has_nothing_to_watch_with__looks_round_and_says_so_onc
         for job in range(1, 4):
             write(spool, job, "end")
             wait_until(lambda: not events(spool), "the event to be delivered", 20.0)
-            assert supervisor.told(job) == [END]
+            assert supervisor.received(job) == [END]
         processes.kill(processes.find("reporter"), signal.SIGTERM)
     (line,) = errors(processes)
     assert line["event"] == "inotify_unavailable"

@@ -19,7 +19,7 @@ from supervisor_tasks.jobs.events import ScriptFetched
 from supervisor_tasks.jobs.model import Address, JobId, State
 from supervisor_tasks.ledger.ledger import JobChange
 from tests.support.ledger import claim
-from tests.support.submitting import SubmissionEnv, lets_in
+from tests.support.submitting import SubmissionEnv, authorized_keys_command
 
 CUSTOMERS = 6
 JOBS_EACH = 3
@@ -38,7 +38,9 @@ def world() -> Iterator[SubmissionEnv]:
 @pytest.fixture(scope="module")
 def crowded(world: SubmissionEnv) -> Sshd:
     options = [f"MaxStartups {SOME}:50:{ALL}", "MaxSessions 2", "LoginGraceTime 0"]
-    return Sshd.start(world.processes, world.slurm.env(), lets_in(world.key), name="crowded", options=options)
+    return Sshd.start(
+        world.processes, world.slurm.env(), authorized_keys_command(world.key), name="crowded", options=options
+    )
 
 
 def at_the_door(sshd: Sshd, door: ExitStack, number: int) -> list[socket.socket]:

@@ -40,7 +40,7 @@ from supervisor_tasks.monitoring.chain_alarms import AWAY_S
 from supervisor_tasks.monitoring.metrics import LedgerMetrics, LedgerReading
 from supervisor_tasks.wallet.gas import RevertedError
 from supervisor_tasks.wallet.wallet import Wallet, Write
-from tests.support.rpc_proxies import Call, in_front_of, really
+from tests.support.rpc_proxies import Call, node_proxy, real_answers
 from tests.support.wallet_harness import (
     ChainHarness,
     claims,
@@ -285,7 +285,7 @@ def test_logs_of_blocks_that_were_not_asked_for__the_next_endpoint_is_asked(chai
         lie = {"jsonrpc": "2.0", "id": calls[0]["id"], "result": [true, {**true, "blockNumber": hex(head - 1)}]}
         return (200, [lie]) if calls[0]["method"] == "eth_getLogs" else None
 
-    with in_front_of(chain, answer) as (asked, url):
+    with node_proxy(chain, answer) as (asked, url):
         rpc = _all_alive(Endpoints([url, chain.rpc_url], CHAIN_ID))
         assert rpc.call("eth_getLogs", query) == chain.rpc.call("eth_getLogs", query)
         assert "eth_getLogs" in asked
@@ -296,13 +296,13 @@ def refusing(chain: Chain, methods: Sequence[str], code: int = -32005) -> Abstra
     error = {"code": code, "message": "this node does not feel like it"}
 
     def answer(calls: list[Call]) -> tuple[int, Any]:
-        real = zip(calls, really(chain, calls), strict=True)
+        real = zip(calls, real_answers(chain, calls), strict=True)
         return 200, [
             {"jsonrpc": "2.0", "id": call["id"], "error": error} if call["method"] in methods else true
             for call, true in real
         ]
 
-    return in_front_of(chain, answer)
+    return node_proxy(chain, answer)
 
 
 def _all_alive(rpc: Endpoints) -> Endpoints:
@@ -468,7 +468,7 @@ def test_node_that_takes_few_calls_at_once__gets_fewer_and_is_asked_no_more_for_
 
     job_ids = scheduled_jobs(chain, provider, 2)
     nobodys = [JobId(f"0x{number:064x}") for number in range(1, 251)]
-    with in_front_of(chain, answer) as (_, url):
+    with node_proxy(chain, answer) as (_, url):
         rpc = _all_alive(Endpoints([url], CHAIN_ID))
         contract = ChainHarness.of(chain, provider, engine, rpc).site.chain.contract
         assert contract.on_chain([*nobodys, *job_ids], chain.block_number()).keys() == set(job_ids)
@@ -482,7 +482,7 @@ def test_node_that_takes_few_calls_at_once__gets_fewer_and_is_asked_no_more_for_
 
 def test_node_that_takes_a_thousand_calls__gets_a_thousand(chain: Chain, provider: Account, engine: Engine) -> None:
     sizes: list[int] = []
-    with in_front_of(chain, lambda calls: sizes.append(len(calls))) as (_, url):
+    with node_proxy(chain, lambda calls: sizes.append(len(calls))) as (_, url):
         contract = ChainHarness.of(chain, provider, engine, Rpc.at(url)).site.chain.contract
         contract.on_chain([JobId(f"0x{number:064x}") for number in range(1, 2001)], chain.block_number())
     assert sizes[-2:] == [1000, 1000]
@@ -496,7 +496,7 @@ def test_node__refuses_all_batches__is_not_asked_call_by_call(chain: Chain, stat
         requests_made.append(len(calls))
         return status, "no"
 
-    with in_front_of(chain, answer) as (_, url):
+    with node_proxy(chain, answer) as (_, url):
         rpc = Rpc.at(url)
         with pytest.raises(RpcUnavailableError, match=str(status)):
             rpc.batch([("eth_chainId", ())] * 100)
@@ -594,7 +594,7 @@ def test_endpoints_that_are_all_slow__are_asked_all_the_same(chain: Chain, numbe
         return (503, "no") if broken.wait(failover.LOOK_DEADLINE_S + 0.4) else None
 
     with ExitStack() as stack:
-        urls = [stack.enter_context(in_front_of(chain, answer))[1] for _ in range(number)]
+        urls = [stack.enter_context(node_proxy(chain, answer))[1] for _ in range(number)]
         rpc = Endpoints(urls, CHAIN_ID)
         first = rpc._endpoints[0]
         assert int(rpc.call("eth_chainId"), 16) == CHAIN_ID

@@ -22,7 +22,7 @@ from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.wallet.pending_policy import GIVEN_UP_AFTER_S
 from supervisor_tasks.wallet.raw_transaction import TransactionFields
 from supervisor_tasks.wallet.wallet import WalletEmptyError, Write
-from tests.support.rpc_proxies import particular
+from tests.support.rpc_proxies import refusing_node
 from tests.support.wallet_harness import (
     CUSTOMERS,
     GAS,
@@ -233,7 +233,7 @@ def test_node__suggests_no_tip_but_wants_one__gets_one_at_once_at_the_same_fee(
 ) -> None:
     scheduled_jobs(chain, provider, 1)
     base_fee(chain, 25 * GWEI)
-    with particular(chain, wants_a_tip, {"eth_maxPriorityFeePerGas": "0x0"}) as url:
+    with refusing_node(chain, wants_a_tip, {"eth_maxPriorityFeePerGas": "0x0"}) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
         fleet.wallet.send(claims(1))
         first = fleet.wallet.open_transactions()[0].fees
@@ -252,13 +252,13 @@ def test_node__refuses_with_an_unknown_error__nonce_is_given_up_and_no_fee_is_ra
     chain: Chain, provider: Account, engines: list[Engine]
 ) -> None:
     scheduled_jobs(chain, provider, 2)
-    with particular(chain, lambda signed: "the sky is falling" if signed.gas == GAS + 1 else None) as url:
+    with refusing_node(chain, lambda signed: "the sky is falling" if signed.gas == GAS + 1 else None) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
         fleet.wallet.send([replace(claims(1)[0], intent="never", gas=GAS + 1)])
         fleet.wallet.send(claims(1))
         chain.mine(5)
         for _ in range(3):
-            fleet.time_passed()
+            fleet.age_transactions()
             assert fleet.follow()
         assert fleet.follow()
         assert fleet.signatures() == 2
@@ -274,13 +274,13 @@ def test_node_takes_no_transaction_for_a_while__all_are_mined_as_they_were_signe
 ) -> None:
     scheduled_jobs(chain, provider, 3)
     trouble = ["method handler crashed"]
-    with particular(chain, lambda _: trouble[0] if trouble else None) as url:
+    with refusing_node(chain, lambda _: trouble[0] if trouble else None) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
         fleet.wallet.send(claims(3))
         chain.mine(5)
         assert fleet.follow()
         _waited(fleet, 2 * GIVEN_UP_AFTER_S)
-        fleet.time_passed()  # in which no process asked
+        fleet.age_transactions()  # in which no process asked
         assert fleet.follow()
         trouble.clear()
         settled(fleet)
@@ -299,12 +299,12 @@ def test_fee_above_the_nodes_cap__is_signed_again_when_it_costs_less(
         dear = signed.gas * signed.fees.max_fee_wei > cap_wei
         return "tx fee (1.08 ether) exceeds the configured cap (1.00 ether)" if dear else None
 
-    with particular(chain, fee_cap) as url:
+    with refusing_node(chain, fee_cap) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
         fleet.wallet.send(claims(1))
         for _ in range(5):
             base_fee(chain, 250 * GWEI)
-        fleet.time_passed()
+        fleet.age_transactions()
         assert fleet.follow()
         assert fleet.signatures() == 1
         base_fee(chain, GWEI)
@@ -323,9 +323,9 @@ def test_base_fee_spikes_beyond_the_balance__the_usual_bytes_are_mined_when_it_f
         chain.rpc.call("anvil_dropAllTransactions")
         chain.rpc.call("anvil_setBalance", provider.address, hex(GAS * 60 * GWEI))
         base_fee(chain, 250 * GWEI)
-        fleet.time_passed()
+        fleet.age_transactions()
         wait_until(lambda: fleet.follow() and AlarmName.WALLET_EMPTY in fleet.alarms(), "the alarm", 60.0, 0.1)
-        fleet.time_passed()
+        fleet.age_transactions()
         fleet.follow()
         assert fleet.signatures() == 1
         (alarm,) = fleet.site.ledger.alarms.all()
@@ -349,7 +349,7 @@ def test_signed_in_a_spike__balance_is_too_low__is_signed_again_when_the_fee_fal
         chain.rpc.call("anvil_dropAllTransactions")
         chain.rpc.call("anvil_setBalance", provider.address, hex(GAS * 60 * GWEI))
         base_fee(chain, GWEI)
-        fleet.time_passed()
+        fleet.age_transactions()
         fleet.follow()
     settled(fleet)
     assert fleet.states() == ["MINED"] * 2

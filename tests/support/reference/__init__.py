@@ -8,7 +8,7 @@ from tests.support.reference import alarms, commands, log_events, metrics, setti
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FOLDER = REPOSITORY / "docs" / "reference"
-STALE = "docs/reference: found {names} that the code would write otherwise; expected the same: run `make docs`"
+STALE = "docs/reference: found {names} that differ from the code; expected the same text: run `make docs`"
 
 
 @cache

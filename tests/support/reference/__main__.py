@@ -1,4 +1,4 @@
-"""`python -m tests.support.reference` writes docs/reference/; with --check, it says in one line whether that is due."""
+"""`python -m tests.support.reference` writes docs/reference/; with --check, it prints a line if a page is stale."""
 
 import sys
 

@@ -12,7 +12,7 @@ from tests.support.reference.markdown import page as text_of
 from tests.support.reference.source import meanings, modules
 
 ABOUT = """An alarm is on until its cause is gone. `supervisor` shows the alarms that are on, with details and advice. The
-log has `alarm_on` and `alarm_off`, and Prometheus `supervisor_alarm{alarm="..."}`. A critical alarm is also told in the
+log has `alarm_on` and `alarm_off`, and Prometheus `supervisor_alarm{alarm="..."}`. A critical alarm is also sent in the
 quiet hours (NOTIFY_QUIET_HOURS). Each links to its page: what it means, how to look, what to do."""
 
 
@@ -24,9 +24,9 @@ def page(repository: Path) -> str:
         title = f"[`{name.value}`](../how-to/alarms/{name.value}.md){' (critical)' if name in CRITICAL else ''}"
         lines += item(f"{title}: {meaning.cause} **Do:** {meaning.advice} Code: {', '.join(places[name.name])}.")
     lines += ["", "## Switches", "", "Operators set them, and so does a worker that has found the cause.", ""]
-    told = meanings(Switch)
+    meaning_of = meanings(Switch)
     for switch in Switch:
-        lines += item(f"`{switch.value}`: {told[switch.name]}")
+        lines += item(f"`{switch.value}`: {meaning_of[switch.name]}")
     return text_of(lines)
 
 

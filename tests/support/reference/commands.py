@@ -10,7 +10,7 @@ from supervisor_tasks import cli
 from tests.support.reference.markdown import head
 from tests.support.reference.markdown import page as text_of
 
-ABOUT = """What `supervisor COMMAND --help` says. How to use the commands: [operate a fleet](../how-to/operate.md)."""
+ABOUT = """What `supervisor COMMAND --help` prints. How to use the commands: [operate a fleet](../how-to/operate.md)."""
 PROGRAM = "supervisor"
 WIDTH = "80"
 COMMANDS = re.compile(r"^Commands:\n((?:  .*\n?)+)", re.MULTILINE)
@@ -34,7 +34,7 @@ def walk(words: Sequence[str] = ()) -> Iterator[tuple[Sequence[str], str]]:
 
 
 def commands_in(text: str) -> list[str]:
-    """The commands that a help names."""
+    """The names of the commands in a help text."""
     found = COMMANDS.search(text)
     return [] if found is None else re.findall(r"^  ([a-z][a-z-]*)(?:  |$)", found[1], re.MULTILINE)
 
@@ -49,7 +49,7 @@ def help_of(words: Sequence[str]) -> str:
 
 @contextmanager
 def _width() -> Iterator[None]:
-    """The same width of lines on each machine."""
+    """Inside this, the width of lines is the same on each machine."""
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = WIDTH
     try:

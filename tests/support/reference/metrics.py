@@ -18,7 +18,7 @@ from tests.support.reference.markdown import head, item, paragraph
 from tests.support.reference.markdown import page as text_of
 
 ABOUT = """Prometheus scrapes them; the alert rules and the dashboard (`docker/monitoring`) use them. Each has the label
-`cluster`. A counter's name ends in `_total`; a moment is a Unix time, and 0 if it was not. What the totals count is
+`cluster`. A counter's name ends in `_total`; a time is a Unix time, and 0 means never. What the totals count is
 kept in the ledger, so they survive each process; what a process measures itself begins at 0 with the process."""
 LEDGER = (
     "`supervisor metrics` serves these at `METRICS_ADDRESS`. While the ledger does not answer, only the first is there."

@@ -37,18 +37,18 @@ ORDER = ("worker", "beat", "callbacks", "flower", "metrics", "the command")
 OF_PYDANTIC = ("a valid", "a number", "a finite")  # how its own messages begin
 FORMS = {bool: "true or false", int: "a whole number", float: "a number"}
 BOUNDS = {"gt": "above {}", "ge": "{} or more", "lt": "below {}", "le": "{} or less"}
-UNFIT = ": \x00"  # no setting takes this: the error says what is expected
+UNFIT = ": \x00"  # no setting with a form accepts this: the error contains what is expected
 
 
 def page(repository: Path) -> str:
     """The page's text."""
     lines = head("Settings", ABOUT)
-    read_by, told, section = processes(repository), meanings(Settings), ""
+    read_by, meaning_of, section = processes(repository), meanings(Settings), ""
     for name, field in Settings.model_fields.items():
         if headings()[name] != section:
             section = headings()[name]
             lines += [*([""] if lines[-1] else []), f"## {section[0].upper()}{section[1:]}", ""]
-        lines += item(_described(name, field, told[name], read_by[name]))
+        lines += item(_described(name, field, meaning_of[name], read_by[name]))
     return text_of(lines)
 
 
@@ -74,13 +74,13 @@ def _form(name: str, field: FieldInfo) -> str:
 
 @cache
 def _expected() -> Mapping[str, str]:
-    """What the errors of the settings say that they expect; settings that take any text are left out."""
+    """What each setting expects, from its error. Settings that accept any text are left out."""
     try:
         load(environment={name.upper(): UNFIT for name in Settings.model_fields})
     except SettingsError as error:
         parted = [line.partition(": found ") for line in error.lines]
         return {name.lower(): rest.partition("; expected ")[2] for name, _, rest in parted}
-    raise AssertionError("no setting found the text unfit")
+    raise AssertionError("no setting refused the unfit text")
 
 
 def _number(field: FieldInfo) -> str:
@@ -105,7 +105,7 @@ def _default(name: str, field: FieldInfo) -> str:
 
 
 def _needs(name: str) -> str:
-    """Which process cannot start without the setting, and which keeps the secret."""
+    """The processes that cannot start without the setting, and those that keep the secret."""
     required = [need for need, names in REQUIRED.items() if name in names]
     kept = [need for need, names in ALSO_KEPT.items() if name in names]
     parts = [f" Required by {_of(need)}." for need in required] + [f" Kept by {_of(need)}." for need in kept]
@@ -143,7 +143,7 @@ def _read(tree: ast.Module) -> Iterator[str]:
 
 
 def _properties() -> Mapping[str, set[str]]:
-    """The settings that each property of Settings is made of."""
+    """The settings that each property of Settings reads."""
     (tree,) = (
         node
         for node in ast.parse(Path(settings.__file__).read_text()).body

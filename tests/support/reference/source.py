@@ -1,4 +1,4 @@
-"""What is read of the product's source: the modules, and the texts that stand beside names."""
+"""Reads the product's source: the modules, and the texts below names."""
 
 import ast
 import inspect

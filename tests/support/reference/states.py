@@ -16,7 +16,7 @@ from tests.support.reference.markdown import page as text_of
 from tests.support.reference.source import in_words, meanings
 
 ABOUT = """`advance(job, event)` in `supervisor_tasks/jobs/state_machine.py` decides what an event makes of a job: the new
-state, and the effects that are left to do. [The life of a job](../explanation/job-lifecycle.md) tells it in order."""
+state, and the effects that are left to do. [The life of a job](../explanation/job-lifecycle.md) describes it in order."""
 OVERVIEW = """A number is how many rules the event has in the state: the first one whose condition holds decides. A dash is
 an event that the state ignores by declaration."""
 RULE_TEXT = """Of each rule: the states in which it holds, its condition, the states that it can bring the job into (if it
@@ -43,10 +43,10 @@ def _about(event: type) -> str:
 
 
 def _states() -> Iterator[str]:
-    told = meanings(State)
+    meaning_of = meanings(State)
     for state in State:
         kinds = [f"`{kind.value}`" for kind in EffectKind if kind in EFFECTS_BY_STATE[state]]
-        yield from item(f"`{state.value}`: {told[state.name]} Effects that can be open: {', '.join(kinds)}.")
+        yield from item(f"`{state.value}`: {meaning_of[state.name]} Effects that can be open: {', '.join(kinds)}.")
 
 
 def _overview() -> list[str]:
@@ -60,7 +60,7 @@ def _cell(event: type, state: State) -> str:
 
 
 def _rules(event: type) -> Iterator[str]:
-    """The rules of an event in the order in which they are asked, each with all states that it is entered for."""
+    """The rules of an event in the order in which they are tried, each with all states in which it holds."""
     of_rule: dict[tuple[When, Rule], list[State]] = {}
     for state in State:
         for pair in RULES.get((event, state), ()):

@@ -23,12 +23,12 @@ def test_setting__each__is_named_once(name: str) -> None:
 
 
 def test_defaults__all_of_them_said__are_those_of_the_program() -> None:
-    said = {name: value for name, value in SHOWN.items() if name.lower() not in env_example.OF_THE_SITE}
+    said = {name: value for name, value in SHOWN.items() if name.lower() not in env_example.SITE_SETTINGS}
     assert load(environment=said).model_dump() == load(environment={}).model_dump()
 
 
 def test_values_of_the_site__are_well_formed() -> None:
-    load(environment={name.upper(): value for name, value in env_example.OF_THE_SITE.items()})
+    load(environment={name.upper(): value for name, value in env_example.SITE_SETTINGS.items()})
 
 
 def test_secrets__have_no_line_to_put_them_on() -> None:
