@@ -1,4 +1,4 @@
-"""A whole grid on one machine, for people and tests: chain, services, SLURM clusters and the fleets that serve them."""
+"""A whole grid on one machine, for developers and tests: chain, services, SLURM clusters, and a fleet for each of them."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
-"""A program ends with the command that it is part of: `make test` is killed, and pytest and its workers end too.
+"""Ends a program when the command that it is part of has ended: if `make test` is killed, pytest and its workers end, too.
 
 The command is the outermost ancestor that is `make` or a Python of this environment (pytest; a worker of pytest-xdist
-belongs to pytest). A shell in which a person typed the command does not belong to it: what was put into the background
-goes on when the shell ends.
+belongs to pytest). The shell in which the command was typed does not belong to it: a command in the background goes on when
+the shell ends.
 """
 
 import os
@@ -18,7 +18,7 @@ _followed: list[threading.Thread] = []
 
 
 def end_with_command() -> None:
-    """From now on this program ends as by SIGKILL when its command, or what stands between them, has ended."""
+    """From now on, end this program by SIGKILL when its command, or a process between them, has ended."""
     if _followed:
         return
     links = _links()

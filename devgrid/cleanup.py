@@ -1,12 +1,12 @@
-"""Nothing of a grid outlives the program that started it, however that program ends.
+"""Ends and removes a grid when the program that started it has ended, however that program ended.
 
-A program that makes a state folder has a cleaner: a process in a session of its own, which no Ctrl-C reaches, and no child of
-the program, so that it is not found by what kills the program with all its descendants. The cleaner knows the program's
-folders by its standard input. When the program has ended, the cleaner ends what still runs in them and removes them. Before
-that, the program tells it which folders are removed already, or must stay. The cleaner loads all of its code before the
-first grid starts: the clone may have been changed or removed when the program ends.
+A program that makes a state folder has a cleaner: a process in a session of its own, which no Ctrl-C reaches, and which is no
+child of the program, so that killing the program with all its descendants does not kill it. The program sends the cleaner the
+names of its folders over a pipe, and which of them are removed already or must stay. When the program has ended, the cleaner
+ends the processes in the other folders and removes these. The cleaner loads all of its code before the first grid starts: the
+clone may have been changed or removed when the program ends.
 
-A kernel's PR_SET_PDEATHSIG does not do: it holds for one thread's children, not for theirs, and a change of the user ends it.
+The kernel's PR_SET_PDEATHSIG is not enough: it holds for one thread's children, not for theirs, and a change of user ends it.
 """
 
 import atexit
@@ -29,21 +29,21 @@ from devgrid.state_files import StateFileError
 
 GONE_WITHIN_S = 30.0
 TRIES = 3
-# The shell ends at once, and process 1 becomes the cleaner's parent. What comes to all processes of a machine or of a container
-# is ignored from the first moment.
-APART = 'trap "" HUP INT TERM; exec 3<&0; "$@" <&3 3<&- &'
+# The shell ends at once, and process 1 becomes the cleaner's parent. Signals that are sent to all processes of a machine or a
+# container are ignored from the start.
+DETACHED = 'trap "" HUP INT TERM; exec 3<&0; "$@" <&3 3<&- &'
 LOG = "cleanup.log"
 READY = b"ready\n"
 
 
 class Cleaner:
-    """The cleaner of this program, as the program sees it."""
+    """The program's side of its cleaner."""
 
     def __init__(self) -> None:
         pidfd = os.pidfd_open(os.getpid())
-        own = fcntl.fcntl(pidfd, fcntl.F_DUPFD_CLOEXEC, 20)  # the shell has a use for 3
+        own = fcntl.fcntl(pidfd, fcntl.F_DUPFD_CLOEXEC, 20)  # the shell uses 3
         os.close(pidfd)
-        argv = ["/bin/sh", "-c", APART, "sh", sys.executable, "-m", "devgrid.cleanup", str(own)]
+        argv = ["/bin/sh", "-c", DETACHED, "sh", sys.executable, "-m", "devgrid.cleanup", str(own)]
         environment = {name: value for name, value in os.environ.items() if name != "DEVGRID_STATE"}
         child = subprocess.Popen(
             argv,
@@ -64,14 +64,14 @@ class Cleaner:
         self._lock = threading.Lock()
         atexit.register(self._end)
 
-    def tell(self, word: str, folder: Path) -> None:
-        """One line: `add` or `leave`, and the folder. Raises BrokenPipeError when something has ended the cleaner."""
+    def send(self, command: str, folder: Path) -> None:
+        """Send a line: `add` or `leave`, and the folder. Raises BrokenPipeError when the cleaner has been killed."""
         with self._lock:
-            self._to.write(f"{word} {folder}\n".encode())
+            self._to.write(f"{command} {folder}\n".encode())
             self._to.flush()
 
     def _end(self) -> None:
-        """The program has ended when its grids have."""
+        """Wait until the cleaner has ended, so that the program ends after its grids."""
         self._to.close()
         self._from.read()  # until the cleaner has ended
         self._from.close()
@@ -82,18 +82,18 @@ _starting = threading.Lock()
 
 
 def clean_up(folder: Path) -> None:
-    """From now on that folder does not outlive this program, and this program not the command that it is part of."""
+    """Have that folder removed at the end of this program, and this program ended with the command that it is part of."""
     with _starting:
         if not _cleaners:
             end_with_command()
             _cleaners.append(Cleaner())
-    _cleaners[0].tell("add", folder)
+    _cleaners[0].send("add", folder)
 
 
 def leave(folder: Path) -> None:
-    """That folder is removed, or must stay."""
+    """Let the cleaner leave that folder alone: it is removed already, or must stay."""
     for cleaner in _cleaners:
-        cleaner.tell("leave", folder)
+        cleaner.send("leave", folder)
 
 
 # --- the cleaner's own process ------------------------------------------------------------------------------------------
@@ -103,24 +103,24 @@ def main(program: int) -> None:
     """Wait until the program of that pidfd has ended or has closed its end of the pipe; then clean up."""
     os.write(1, READY)
     for folder in _folders_left(program):
-        _remove_if_it_can_be_done(folder)
+        _try_to_remove(folder)
 
 
-def _remove_if_it_can_be_done(folder: Path) -> None:
-    """Its processes may be ending for another reason at the same time. What cannot be removed is told in a log; the other
-    folders are removed all the same.
+def _try_to_remove(folder: Path) -> None:
+    """Remove a folder. Its processes may be ending for another reason at the same time, so this tries several times. The
+    errors go to a log in the folder, and the other folders are still removed.
     """
     for _ in range(TRIES):
         try:
             end_and_remove(folder)
             return
-        except Exception as error:  # noqa: BLE001  told to the next reader of the folder
+        except Exception as error:  # noqa: BLE001  logged in the folder
             with suppress(OSError), (folder / LOG).open("a") as log:
                 log.write(f"{error!r}\n")
 
 
 def _folders_left(program: int) -> list[Path]:
-    """What the program leaves behind. Its children may hold the pipe open after its end, so its pidfd counts as well."""
+    """The folders that the program leaves behind. Its children may keep the pipe open, so the end of its pidfd counts, too."""
     poll = select.poll()
     for descriptor in (0, program):
         poll.register(descriptor, select.POLLIN)
@@ -131,17 +131,17 @@ def _folders_left(program: int) -> list[Path]:
         read = os.read(0, 65536) if 0 in ready else b""
         *lines, rest = (rest + read).split(b"\n")
         for line in lines:
-            word, _, folder = os.fsdecode(line).partition(" ")
+            command, _, folder = os.fsdecode(line).partition(" ")
             folders.pop(folder, None)
-            if word == "add":
+            if command == "add":
                 folders[folder] = None
         if not read:
             return [Path(folder) for folder in folders]
 
 
 def end_and_remove(folder: Path) -> None:
-    """End everything of a grid, also of one that is half dead, politely first: a Postgres that is killed leaves its shared
-    memory behind.
+    """End all processes of a grid, even of a damaged one, and remove its folder. Processes get SIGTERM first: a Postgres that
+    is killed leaves its shared memory behind.
     """
     if not folder.exists():
         return
@@ -151,12 +151,12 @@ def end_and_remove(folder: Path) -> None:
             Processes(own).stop_all()
     processes = Processes(folder)
 
-    def gone() -> bool:
+    def is_gone() -> bool:
         processes.kill_strays()
         shutil.rmtree(folder, ignore_errors=True)
         return not folder.exists()
 
-    wait_until(gone, f"{folder} to be removed", GONE_WITHIN_S, every_s=0.2)
+    wait_until(is_gone, f"{folder} to be removed", GONE_WITHIN_S, every_s=0.2)
 
 
 def _end_jobs(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command `devgrid`: a grid to look at, and what a customer does with it."""
+"""The command `devgrid`: starts a grid to try, and does what a customer does on it."""
 
 import argparse
 import os
@@ -35,16 +35,16 @@ from devgrid.services.workflow import WorkflowError
 from supervisor_tasks.errors import SupervisorError
 
 DEBUG = "DEVGRID_DEBUG"  # a variable: a bug's traceback is shown
-INTERRUPTED = 130  # as a shell says of a program that SIGINT ended
+INTERRUPTED = 130  # the status that a shell has for a program that SIGINT ended
 CUSTOMER = "customer"
 LINES = "40"
 
 
 class UsageError(Exception):
-    """The command cannot be carried out as it was given."""
+    """The command has wrong arguments, or cannot run in the present state of the grid."""
 
 
-TOLD = (
+EXPECTED_ERRORS = (  # shown in one line; any other is a bug of devgrid
     UsageError,
     NoGridError,
     HandInError,
@@ -61,7 +61,7 @@ TOLD = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong."""
+    """Prints an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         """End with status 2."""
@@ -69,7 +69,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Carry out one command; what goes wrong is said in one line, with status 1. Ctrl-C ends it with status 130.
+    """Run one command. An error is printed in one line, with status 1. Ctrl-C ends the command with status 130.
     DEVGRID_DEBUG=1 shows the traceback of a bug.
     """
     options = _parser().parse_args(argv)
@@ -78,13 +78,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `devgrid logs worker | head`
-    except TOLD as error:
+    except EXPECTED_ERRORS as error:
         sys.exit(f"devgrid: {error}")
     except Exception as error:
         if os.environ.get(DEBUG):
             raise
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        sys.exit(f"devgrid: a bug of devgrid: found {said}; {DEBUG}=1 shows where")
+        found = " ".join(f"{type(error).__name__}: {error}".split())
+        sys.exit(f"devgrid: a bug of devgrid: found {found}; {DEBUG}=1 shows where")
     except KeyboardInterrupt:
         print("devgrid: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_up)
 
     commands.add_parser(
-        "status", help="what of the grid runs, and where; status 1 if something has ended"
+        "status", help="which processes of the grid run, and where; status 1 if one has ended"
     ).set_defaults(run=_status)
     command = commands.add_parser("env", help="lines for a shell, by which `supervisor` works on the grid")
     command.add_argument("--cluster", help="on this cluster; else on the first")
@@ -115,10 +115,10 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("logs", help="the log of a process, or the names of all logs")
     command.add_argument("name", nargs="?")
     command.add_argument("-n", "--lines", default=LINES, help=f"so many lines of its end ({LINES})")
-    command.add_argument("-f", "--follow", action="store_true", help="and what comes, until Ctrl-C")
+    command.add_argument("-f", "--follow", action="store_true", help="and each new line, until Ctrl-C")
     command.set_defaults(run=_logs)
 
-    command = commands.add_parser("submit", help="hand a workflow file in")
+    command = commands.add_parser("submit", help="submit a workflow file")
     command.add_argument("workflow", type=Path)
     command.add_argument("--minutes", default="60", help="credits for so many minutes (60)")
     command.add_argument("--cluster", help="the cluster that runs it; else the cheapest that fits")
@@ -180,16 +180,16 @@ def _env(options: argparse.Namespace) -> None:
 
 
 def _logs(options: argparse.Namespace) -> None:
-    """`tail` shows it, and ends quietly by Ctrl-C."""
+    """Show a log with `tail`, which Ctrl-C ends without a message."""
     lines = whole_number("--lines", options.lines, MAX_LINES)
-    known = kept_grid.logs(kept_grid.kept_folder())
+    files = kept_grid.logs(kept_grid.kept_folder())
     if options.name is None:
-        print("\n".join(known))
+        print("\n".join(files))
         return
-    if options.name not in known:
-        raise UsageError(f"logs: found {options.name!r}; expected one of {', '.join(known)}")
+    if options.name not in files:
+        raise UsageError(f"logs: found {options.name!r}; expected one of {', '.join(files)}")
     follow = ["--follow"] if options.follow else []
-    os.execvp("tail", ["tail", f"--lines={lines}", *follow, str(known[options.name])])  # noqa: S606  no shell is wanted
+    os.execvp("tail", ["tail", f"--lines={lines}", *follow, str(files[options.name])])  # noqa: S606  no shell is wanted
 
 
 def _down(_: argparse.Namespace) -> None:
@@ -209,10 +209,10 @@ def _submit(options: argparse.Namespace) -> None:
 
 
 def _cluster(grid: Grid, name: str) -> GridCluster:
-    known = {cluster.name: cluster for cluster in grid.clusters}
-    if name not in known:
-        raise UsageError(f"--cluster: found {name!r}; expected one of {', '.join(known)}")
-    return known[name]
+    clusters = {cluster.name: cluster for cluster in grid.clusters}
+    if name not in clusters:
+        raise UsageError(f"--cluster: found {name!r}; expected one of {', '.join(clusters)}")
+    return clusters[name]
 
 
 def _cancel(options: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_a
 from supervisor_tasks.worker import needs_of_command
 
 CELERY = (sys.executable, *run_command.START, *run_command.CELERY)
-# A worker alone talks only to the broker; without these it is ready a second earlier. Flower knows it by its heartbeat.
+# With these, a worker talks only to the broker, and is ready a second earlier. Flower shows it by its heartbeat.
 LONE_WORKER = ("--without-gossip", "--without-mingle")
 
 
@@ -25,8 +25,8 @@ FLOWER = {"FLOWER_BASIC_AUTH"}
 
 
 class Fleet:
-    """Processes of one cluster. `environment` holds the supervisor's settings; each process is given the secrets that it works
-    with and no others.
+    """The processes of one cluster's fleet. `environment` holds the supervisor's settings; each process gets only the secrets
+    that it needs.
     """
 
     def __init__(self, processes: Processes, environment: Mapping[str, str], name: str = "") -> None:
@@ -36,7 +36,7 @@ class Fleet:
         self.flower_port = 0
 
     def start(self, flower: bool = True) -> None:
-        """Bring the ledger up to date and start everything; returns when the gRPC process listens."""
+        """Migrate the ledger and start all processes. Returns when the gRPC process listens."""
         self.migrate()
         self.start_callbacks(wait=False)
         self.start_worker()
@@ -46,14 +46,14 @@ class Fleet:
         self.wait_for_callbacks()
 
     def migrate(self) -> None:
-        """`supervisor db upgrade`."""
+        """Run `supervisor db upgrade`."""
         argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--yes"]
         done = subprocess.run(argv, cwd=REPOSITORY, env=self._without(CHAIN | FLOWER), capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(argv)} ended with status {done.returncode}:\n{done.stdout}{done.stderr}")
 
     def start_worker(self, name: str = "worker", *options: str) -> Running:
-        """A worker of all queues, or as the options say."""
+        """Start a worker, of all queues unless the options choose some."""
         argv = [
             *CELERY,
             "worker",
@@ -67,11 +67,11 @@ class Fleet:
         return self._start(name, argv, self._without(FLOWER, *needs_of_command([str(word) for word in argv])))
 
     def start_beat(self, name: str = "beat") -> Running:
-        """The clock."""
+        """Start beat."""
         return self._start(name, [*CELERY, "beat", "--pidfile=", "--loglevel", "INFO"], self._without(CHAIN | FLOWER))
 
     def start_callbacks(self, wait: bool = True) -> Running:
-        """The gRPC process."""
+        """Start the gRPC process."""
         environment = self._without(CHAIN | FLOWER, Need.SSH_PUBLIC)
         if "SLURM_SSH_PRIVATE_KEY" in self.environment and slurm_access(self.environment) is SlurmAccess.SSH_KEY:
             environment["SLURM_SSH_PUBLIC_KEY"] = ssh_keys.public_half(self.environment["SLURM_SSH_PRIVATE_KEY"])
@@ -81,33 +81,33 @@ class Fleet:
         return running
 
     def wait_for_callbacks(self) -> None:
-        """Until the gRPC process takes calls."""
+        """Wait until the gRPC process accepts calls."""
         port = int(self.environment["LISTEN_ADDRESS"].rpartition(":")[2])
         wait_until(lambda: answers(port), "the gRPC process to listen", 30.0)
 
     def start_flower(self) -> Running:
-        """The operator's dashboard."""
+        """Start Flower, the dashboard for operators."""
         self.flower_port = free_port()
         options = [f"--port={self.flower_port}", "--logging=warning"]
         return self._start("flower", [*CELERY, "flower", *options], self._without(CHAIN))
 
     def start_metrics(self, port: int) -> Running:
-        """The ledger's metrics for Prometheus, at that port."""
+        """Start `supervisor metrics`, which serves the ledger's metrics at that port."""
         argv = [sys.executable, "-m", "supervisor_tasks.cli", "metrics", "--listen", f"127.0.0.1:{port}"]
         return self._start("metrics", argv, self._without(CHAIN | FLOWER))
 
     @property
     def flower_url(self) -> str:
-        """Where Flower is."""
+        """The URL of Flower."""
         return f"http://127.0.0.1:{self.flower_port}"
 
     def wait_for_flower(self) -> None:
-        """Until Flower serves its first page."""
+        """Wait until Flower serves its first page."""
         wait_until(self._flower_serves, "Flower to answer", 30.0)
 
     def shown_workers(self) -> list[str]:
         """The names of the workers that Flower shows, of all clusters of its broker."""
-        return [worker["hostname"] for worker in self._asked_flower("/workers?json=1").json()["data"]]
+        return [worker["hostname"] for worker in self._get_from_flower("/workers?json=1").json()["data"]]
 
     def find(self, name: str) -> Running:
         """A process of the fleet."""
@@ -115,18 +115,18 @@ class Fleet:
 
     def _flower_serves(self) -> bool:
         try:
-            return self._asked_flower("/healthcheck").ok
+            return self._get_from_flower("/healthcheck").ok
         except requests.RequestException:
             return False
 
-    def _asked_flower(self, path: str) -> requests.Response:
+    def _get_from_flower(self, path: str) -> requests.Response:
         return requests.get(f"{self.flower_url}{path}", timeout=2)
 
     def _start(self, name: str, argv: Sequence[str | Path], environment: Mapping[str, str]) -> Running:
         return self.processes.start(f"{self._name}{name}", argv, env=environment, cwd=REPOSITORY)
 
     def _without(self, others: Collection[str], *needs: Need) -> dict[str, str]:
-        """The settings without these, and without the keys that a process with these needs does not work with."""
+        """The settings without `others`, and without the keys that a process with these needs does not use."""
         names = kept(needs, slurm_access(self.environment))
         left_out = {name.upper() for name in KEYS if name not in names} | set(others)
         return {name: value for name, value in self.environment.items() if name not in left_out}

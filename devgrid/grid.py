@@ -68,7 +68,7 @@ class Grid:
 
     @classmethod
     def start(cls, options: GridOptions | None = None) -> "Grid":
-        """Start everything but the fleet. What fails is stopped again and its error raised."""
+        """Start everything but the fleet. If a part fails, all are stopped and its error is raised."""
         processes = Processes(new_state_folder())
         try:
             return _start(processes, options or GridOptions())
@@ -104,7 +104,7 @@ class Grid:
 
     @contextmanager
     def no_blocks(self) -> Iterator[None]:
-        """The chain of a grid with a block time takes transactions and mines none for as long as this lasts."""
+        """Inside this, the chain accepts transactions and mines no block. For a grid with a block time."""
         producer = self.processes.find(BLOCK_PRODUCER)
         self.processes.kill(producer, signal.SIGSTOP, wait=False)
         try:
@@ -115,7 +115,7 @@ class Grid:
     # --- what a customer does ---------------------------------------------------------------------------------------
 
     def new_customer(self, role: str | None = None, shell: str = SAFE_SHELL) -> Account:
-        """A customer with credits and a Linux user on each cluster, whose login shell may be one that reads start-up files."""
+        """A new customer with credits, and a Linux user with that login shell on each cluster."""
         customer = self.chain.new_account(role=role)
         self.chain.admin.mint_credits(customer.address, CUSTOMERS_CREDITS * CREDIT)
         for cluster in self.clusters:
@@ -125,7 +125,7 @@ class Grid:
     def check_hand_in(
         self, customer: Account, workflow_text: str, minutes: int = 60, *, on: GridCluster | None = None
     ) -> None:
-        """Raises HandInError for a workflow that no cluster can run or the customer cannot pay for, and WorkflowError."""
+        """Raise HandInError if no cluster can run the workflow or the customer cannot pay for it. Raises WorkflowError."""
         workflow = load(workflow_text)
         check_script_size(len(render(workflow).encode()))
         clusters = {
@@ -144,22 +144,22 @@ class Grid:
             return None  # it is not approved
 
     def submit(self, customer: Account, workflow_text: str, minutes: int = 60, *, on: GridCluster | None = None) -> str:
-        """Hand a workflow file in, with credits for so many minutes; returns the job's id. The job runs on the cluster that is
-        named, or else on the cheapest that fits. Raises WorkflowError.
+        """Submit a workflow file, with credits for so many minutes. Returns the job's id. The job runs on the cluster `on`, or
+        else on the cheapest one that fits. Raises WorkflowError.
         """
         resources = load(workflow_text).resources
         location = script_store.store(self.folder / "scripts", workflow_text)
         return self.request(customer, location, resources, minutes, on=on)
 
     def submit_script(self, customer: Account, script: str, minutes: int = 60, **resources: int) -> str:
-        """Hand a batch script in as it is."""
+        """Submit a batch script, unchanged. Returns the job's id."""
         name = script_store.store_script(self.folder / "scripts", script)
         return self.request(customer, name, Resources.model_validate({"memPerCpu": 100, **resources}), minutes)
 
     def submit_scripts(
         self, customer: Account, script: str, number: int, minutes: int = 60, *, on: GridCluster | None = None
     ) -> list[str]:
-        """Hand in one small script many times at once."""
+        """Submit one small script many times at once. Returns the ids of the jobs."""
         location = script_store.store_script(self.folder / "scripts", script)
         definition = _for_cluster(definition_of(location, Resources(memPerCpu=100)), on)
         locked_wei = self._prices(on).of(definition) * minutes
@@ -174,7 +174,7 @@ class Grid:
         *,
         on: GridCluster | None = None,
     ) -> str:
-        """Request a job on chain."""
+        """Request a job on chain. Returns its id."""
         definition = _for_cluster(definition_of(location, resources), on)
         return self.chain.customers.request_job(customer, definition, self._prices(on).of(definition) * minutes)
 
@@ -182,7 +182,7 @@ class Grid:
         return ChainPrices() if on is None else on.prices
 
     def output(self, customer: str, job_id: str) -> str:
-        """What the job itself wrote."""
+        """The output of the job itself."""
         return self.cluster.output(customer, job_id)
 
 
@@ -203,7 +203,7 @@ def provider_role(cluster: str) -> str:
 
 
 def _for_cluster(definition: JobDefinition, on: GridCluster | None) -> JobDefinition:
-    """The definition of a job that only the cluster of that name can run."""
+    """The definition of a job that only the cluster `on` can run, if that is given."""
     return definition if on is None else replace(definition, uses=(("name", on.name),))
 
 
@@ -213,16 +213,16 @@ def _start(processes: Processes, options: GridOptions) -> Grid:
         directory = Ldap.start(processes, certificates).settings()
         options = replace(options, overrides={**directory, **options.overrides})
     with ThreadPoolExecutor(3 + len(options.others)) as pool:
-        options.tell("starting SLURM, the chain, Postgres, Redis and sshd")
-        waits_login = [
+        options.report("starting SLURM, the chain, Postgres, Redis and sshd")
+        login_futures = [
             pool.submit(start_login_side, own, cluster, certificates)
             for cluster, own in _with_processes(processes, options)
         ]
-        waits_chain = pool.submit(start_chain, processes, options.block_time_s)
-        waits_servers = pool.submit(start_servers, processes, options.postgres_disk_mb)
-        chain, servers = waits_chain.result(), waits_servers.result()
-        first, *others = [waits.result() for waits in waits_login]
-    options.tell("starting the job definition service, the meta-scheduler and the reporter")
+        chain_future = pool.submit(start_chain, processes, options.block_time_s)
+        servers_future = pool.submit(start_servers, processes, options.postgres_disk_mb)
+        chain, servers = chain_future.result(), servers_future.result()
+        first, *others = [future.result() for future in login_futures]
+    options.report("starting the job definition service, the meta-scheduler and the reporter")
     shared = {**servers, "SBATCH_ENDPOINT": start_services(processes, chain, certificates)}
     cluster = join_grid(first, chain, FIRST_PROVIDER, options, shared)
     joined = [

@@ -1,7 +1,7 @@
-"""What a customer hands in, checked before the chain sees it: ids, credits, minutes, sizes. Pure.
+"""Checks a customer's input before it goes to the chain: ids, credits, minutes, sizes. Pure.
 
-The chain would refuse a wrong hand-in by the name of an error, or take a job that no cluster can run. These checks say it in
-words and credits.
+The chain would refuse wrong input with only the name of an error, or accept a job that no cluster can run. The errors of these
+checks state it in words and credits.
 """
 
 import re
@@ -18,13 +18,13 @@ MAX_MINUTES = 525_600  # a year
 MAX_CLUSTERS = 8  # each has a SLURM and a fleet of its own on this machine
 MAX_LINES = 1_000_000
 MAX_FILE_BYTES = 1_000_000
-MAX_SCRIPT_BYTES = 4_000_000  # SLURM and gRPC take 4 MiB with what stands around the script
+MAX_SCRIPT_BYTES = 4_000_000  # SLURM and gRPC accept 4 MiB, with the message around the script
 LEAST_PREFIX = 3  # 0x and a digit
 MAX_NAMED = 5
 
 
 class HandInError(ValueError):
-    """What a person handed in cannot be used; the message says what was found, what was expected and what helps."""
+    """A customer's input is wrong. The message has what was found, what was expected, and what helps."""
 
 
 def whole_number(name: str, text: str, most: int) -> int:
@@ -51,7 +51,7 @@ def wei_of(text: str) -> int:
 
 
 def credits_text(wei: int) -> str:
-    """An amount as people read it. It is rounded down, so that a limit that is printed can be kept."""
+    """An amount in credits, to print. It is rounded down, so that a printed limit can be used as it is."""
     return f"{wei // 10 ** (CREDIT_DIGITS - 4) / 10**4:,.4f} credits"
 
 

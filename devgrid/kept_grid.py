@@ -1,4 +1,4 @@
-"""The grid that runs for this clone: where it is, whether it lives, how it does, and how other programs reach it."""
+"""The grid that runs for this clone: its folder, its state, and the settings by which other programs reach it."""
 
 import os
 import shlex
@@ -22,7 +22,7 @@ from supervisor_tasks.config import needs
 
 
 def _shown(file: Path) -> str:
-    """The path of a file as a person in the clone types it."""
+    """The path of a file, relative to the clone if it is in the clone."""
     return str(file.relative_to(REPOSITORY) if file.is_relative_to(REPOSITORY) else file)
 
 
@@ -38,7 +38,7 @@ class NoGridError(Exception):
 
 
 def kept_folder() -> Path:
-    """The state folder of the grid, dead or alive. Raises NoGridError."""
+    """The state folder of the grid, which need not run. Raises NoGridError."""
     if not CURRENT.exists():
         CURRENT.unlink(missing_ok=True)
         raise NoGridError(f"no grid runs for this clone; start one with {START}")
@@ -46,7 +46,7 @@ def kept_folder() -> Path:
 
 
 def kept_grid() -> Grid:
-    """The grid, whose chain runs. Raises NoGridError or StateFileError."""
+    """The grid, if its chain runs. Raises NoGridError or StateFileError."""
     folder = kept_folder()
     if not _lives(folder):
         raise NoGridError(
@@ -57,7 +57,7 @@ def kept_grid() -> Grid:
 
 
 def remove_kept_grid() -> None:
-    """Stop the grid, dead, damaged or alive, and remove its files. Raises NoGridError."""
+    """Stop the grid, even a dead or damaged one, and remove its files. Raises NoGridError."""
     folder = kept_folder()
     grid = _whole_grid(folder)
     if grid is None:
@@ -82,14 +82,14 @@ def _lives(folder: Path) -> bool:
 
 def exports(cluster: GridCluster, flower: str) -> str:
     """The lines by which a shell reaches the ledger, the chain and SLURM of a cluster with `supervisor`; no key is among
-    them. The commands of this clone come first in its PATH, and `devgrid` is one of them. `flower` is where Flower is.
+    them. The commands of this clone come first in its PATH, and `devgrid` is one of them. `flower` is the URL of Flower.
     """
     keys = {name.upper() for name in needs.KEYS}
-    known = {
+    exported = {
         name: value for name, value in cluster.environment.items() if name not in keys and name not in NOT_EXPORTED
     }
-    known["FLOWER_URL"] = flower
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in sorted(known.items()) if value]
+    exported["FLOWER_URL"] = flower
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in sorted(exported.items()) if value]
     lines.append(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"')
     lines.append(f'devgrid() {{ {shlex.quote(sys.executable)} -m devgrid "$@"; }}')
     return "\n".join(lines)
@@ -117,7 +117,7 @@ def ended(folder: Path) -> list[str]:
 
 
 def status(grid: Grid) -> str:
-    """How the grid does: its addresses, its processes, the customers' jobs."""
+    """The state of the grid: its addresses, its processes, the customer's jobs."""
     entries = list(started(grid.folder))
     head = {
         "grid": str(grid.folder),
@@ -134,7 +134,7 @@ def status(grid: Grid) -> str:
 
 
 def flower_url(entries: list[tuple[str, Running]]) -> str:
-    """Where Flower is, from its command line; empty when it does not run."""
+    """The URL of Flower, from its command line; empty when it does not run."""
     processes = (entry.process() for _, entry in entries if entry.name == "flower")
     for process in filter(None, processes):
         for word in _words(process):

@@ -1,6 +1,6 @@
-"""How slow the machine is at this moment: how long a fixed piece of work takes, compared with a quiet machine.
+"""Measures how slow the machine is now: how long a fixed piece of work takes, compared with a quiet machine.
 
-Every wait of devgrid and of the tests ends by a Deadline. A wait for what a busy machine does late is then not a failure.
+Every wait of devgrid and of the tests ends by a Deadline, so that a busy machine does not make it fail.
 """
 
 import hashlib
@@ -13,15 +13,15 @@ ROUNDS = 150_000
 ROUNDS_TAKE_S = 0.04  # on a quiet machine; a disk's share is added to it
 WRITES = 10
 WRITE_TAKES_S = 0.005  # until it is on the disk; most disks need less
-SLOWEST = 6.0  # a machine that is slower still is not waited for: a program that hangs must be reported, too
+SLOWEST = 6.0  # waits are not prolonged more than this, so that a program that hangs is still reported
 MEASURED_FOR_S = 20.0
 
 _measured: tuple[float, float] | None = None  # when, and the figure
 
 
 def slowness() -> float:
-    """How many times longer than on a quiet machine the fixed piece of work takes: from 1 to SLOWEST. A figure is used for
-    MEASURED_FOR_S, as the measurement itself is a load.
+    """How many times as long as on a quiet machine the fixed piece of work takes: from 1 to SLOWEST. The figure is measured
+    again after MEASURED_FOR_S, as the measurement itself is a load.
     """
     global _measured
     if _measured is None or time.monotonic() - _measured[0] > MEASURED_FOR_S:
@@ -47,8 +47,8 @@ def _writing_s() -> float:
 
 
 class Deadline:
-    """The end of a wait: `timeout_s` after its begin on a quiet machine, later on a slow one. The machine is measured where
-    the time is over, so that a load that has come meanwhile counts.
+    """The end of a wait: `timeout_s` after its begin on a quiet machine, later on a slow one. The machine is measured when
+    the time is over, so that a load that came meanwhile counts.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Deadline:
         return self._now_s() - self._begun_s
 
     def is_over(self) -> bool:
-        """Whether the wait has lasted long enough for this machine: the slowest that it was seen since the begin."""
+        """Whether the wait has lasted long enough, by the greatest slowness that was measured since the begin."""
         if self.waited_s <= self._timeout_s * self._slowness:
             return False
         self._slowness = max(self._slowness, self._measure())
@@ -72,5 +72,5 @@ class Deadline:
 
 
 def deadline(timeout_s: float) -> float:
-    """A time-out in seconds for a call that takes a figure (a process's end, a thread's, an answer). Measured now."""
+    """A time-out in seconds, for a call that takes a number. The machine is measured now."""
     return timeout_s * slowness()

@@ -1,4 +1,4 @@
-"""What a grid and its clusters are started with. Pure."""
+"""The options of a grid and its clusters. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ Transport = Literal["ssh", "rest"]
 class ClusterOptions:
     """One cluster: its SLURM, its hooks and what its provider offers.
 
-    `hooks` says what reports SLURM's events to the supervisor: the project's own reporter, or an imitation of the upstream
+    `hooks` selects what reports SLURM's events to the supervisor: the project's own reporter, or an imitation of the upstream
     plugins, which try once. `slurm_conf` are more lines of that file. `overrides` are settings of the fleet. With
-    `spool_disk_mb` the spool lies on a disk of that size, which can be filled. Unless it is `registered`, the provider is
+    `spool_disk_mb` the spool is on a disk of that size, which can be filled. Unless it is `registered`, the provider is
     unknown to the grid, and the supervisor measures and registers it. Without `job_submit`, SLURM lets customers submit and
     change jobs themselves, as at a site that does not use job_submit.lua. With a `callback_key` the reporter and sshd's
     command prove what they report; the upstream plugins cannot. With the `transport` rest there is a slurmrestd, and no sshd.
@@ -40,7 +40,7 @@ class ClusterOptions:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What the provider is registered with: a job that uses the name runs on this cluster."""
+        """The labels of the provider. A job that uses the label `name` runs on this cluster."""
         return {"name": self.name}
 
     @property
@@ -53,11 +53,11 @@ class ClusterOptions:
 class GridOptions(ClusterOptions):
     """A grid with its first cluster, and with the clusters of `others`, each of another name. Without a block time each
     transaction is mined at once. With `ldap`, customers get accounts in a directory of its own. With `postgres_disk_mb` the
-    database lies on a disk of that size, which can be filled. `tell` is given a line for each step of the start.
+    database is on a disk of that size, which can be filled. `report` is called with a line for each step of the start.
     """
 
     others: tuple[ClusterOptions, ...] = ()
     block_time_s: float | None = None
     ldap: bool = False
     postgres_disk_mb: int | None = None
-    tell: Callable[[str], None] = lambda _: None
+    report: Callable[[str], None] = lambda _: None

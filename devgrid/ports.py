@@ -1,8 +1,8 @@
-"""TCP ports of this machine that are free, and that no other program of the project is given.
+"""Free TCP ports of this machine, each for one program of the project only.
 
-A port that is free now can be another program's a moment later, before the server that gets it listens. So programs
-take blocks of ports. A program holds a block by a Unix socket with an abstract name, which the kernel gives up with the
-program. Such a name is seen in one network namespace, as ports are.
+Another program can take a free port before the server that shall have it listens. So programs take blocks of ports. A program
+holds a block by a Unix socket with an abstract name, which the kernel frees at the end of the program. Such a name is
+visible in one network namespace, as ports are.
 """
 
 import atexit
@@ -18,8 +18,8 @@ BLOCK_PORTS = 50
 
 
 class PortAllocator:
-    """Gives each port once, as long as there are blocks left: a server that is being restarted has its port again. For
-    threads; a forked process begins with blocks of its own.
+    """Gives each port once, as long as there are blocks left, so that a server has its port again after a restart. Threads may
+    share it; a forked process takes blocks of its own.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class PortAllocator:
                 self._left = list(range(first, first + BLOCK_PORTS))
 
     def close(self) -> None:
-        """Let other programs have the ports. In a forked process the blocks stay with the first one."""
+        """Free the blocks for other programs. In a forked process, they stay with the parent."""
         for holder in self._held:
             holder.close()
         self._held, self._left = [], []
@@ -62,14 +62,14 @@ class PortAllocator:
 
 
 def free_port(in_a_row: int = 1) -> int:
-    """A TCP port of 127.0.0.1 that no process has, and that this function gives to no other process. With `in_a_row` it
-    is the first of so many. Raises OSError when there is none.
+    """A free TCP port of 127.0.0.1, which this function gives to no other process. With `in_a_row`, the first of so many.
+    Raises OSError when there is none.
     """
     return _ALLOCATOR.take(in_a_row)
 
 
 def _blocks() -> Iterator[int]:
-    """The blocks' first ports, from a random one on. They lie below the ports that the kernel gives to connections."""
+    """The blocks' first ports, from a random one on. They are below the ports that the kernel gives to connections."""
     below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     number = (below - FIRST_PORT) // BLOCK_PORTS
     begin = secrets.randbelow(number)

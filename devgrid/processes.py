@@ -1,4 +1,4 @@
-"""The processes of a grid: started one by one, known by id and start time, stopped without trace."""
+"""Starts, finds and stops the processes of a grid, which are known by id and start time."""
 
 import json
 import os
@@ -21,8 +21,12 @@ from devgrid.machine import Deadline
 from devgrid.state_files import state_in
 
 PATIENCE_S = 5.0
-MAX_PAUSE_S = 1.0  # between two looks at a condition, however long a look takes
-MARKS = ("DEVGRID_STATE", "HOME", "STATE_DIR")  # by these a process belongs to a folder; a job has its home there
+MAX_PAUSE_S = 1.0  # between two checks of a condition, however long a check takes
+MARKS = (
+    "DEVGRID_STATE",
+    "HOME",
+    "STATE_DIR",
+)  # variables: a process belongs to the folder that one of them names. A job has its home there
 SLURM = ("munged", "slurmctld", "slurmd", "slurmdbd", "slurmstepd")
 DAEMONS = {*SLURM, "anvil", "iperf3", "mariadbd", "postgres", "redis-server", "slapd", "sshd"}  # some lose the mark
 
@@ -33,7 +37,7 @@ class StartError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A started process. `started_s` (seconds since the epoch) tells it from a later one with the same id."""
+    """A started process. `started_s` (seconds since the epoch) distinguishes it from a later one with the same id."""
 
     name: str
     pid: int
@@ -114,13 +118,13 @@ class Processes:
         return running
 
     def reap(self) -> None:
-        """Take note of what was started here and has ended by itself."""
+        """Reap the children that have ended by themselves."""
         for child in list(self._children.values()):
             child.poll()
 
     def start_again(self, name: str, **environment: str) -> Running:
-        """Start what was started here under that name before, in the same way, this time with that in its environment besides.
-        Raises KeyError when nothing was.
+        """Start a process again that was started here under that name, in the same way, and with these variables, too.
+        Raises KeyError when there was none.
         """
         recipe = self._recipes[name]
         try:
@@ -129,34 +133,36 @@ class Processes:
             self._recipes[name] = recipe
 
     def running(self) -> list[Running]:
-        """What was started here and is still alive, oldest first."""
+        """The processes that were started here and still run, oldest first."""
         return [entry for entry in self.started() if entry.process() is not None]
 
     def started(self) -> list[Running]:
-        """What was started here, oldest first, also what has ended since the last start. Raises StateFileError."""
+        """The processes that were started here, oldest first, with those that have ended since the last start. Raises
+        StateFileError.
+        """
         if not self._register.exists():
             return []
         with state_in(self._register) as entries:
             return [Running(**entry) for entry in entries]
 
     def find(self, name: str) -> Running:
-        """The live process of that name; KeyError when there is none."""
+        """The live process of that name. Raises KeyError when there is none."""
         for entry in self.running():
             if entry.name == name:
                 return entry
         raise KeyError(f"no process named {name!r} runs; running: {[entry.name for entry in self.running()]}")
 
     def kill(self, running: Running, sig: signal.Signals = signal.SIGKILL, wait: bool = True) -> None:
-        """Send one signal to one process; with `wait`, until it is gone."""
+        """Send one signal to one process. With `wait`, waits until it has ended."""
         process = running.process()
         if process is not None:
             with suppress(psutil.NoSuchProcess):  # it ends at this moment
                 process.send_signal(sig)
         if wait:
-            wait_until(lambda: self._gone(running), f"{running.name} to end", 30.0)
+            wait_until(lambda: self._has_ended(running), f"{running.name} to end", 30.0)
 
     def signal_tree(self, running: Running, sig: signal.Signals) -> None:
-        """Send one signal to a process and to all that descend from it, parents first."""
+        """Send one signal to a process and its descendants, parents first."""
         process = running.process()
         for member in [] if process is None else [process, *process.children(recursive=True)]:
             try:
@@ -165,20 +171,20 @@ class Processes:
                 continue
 
     def stop(self, running: Running, patience_s: float = 10.0) -> None:
-        """Ask a process to end, then end it."""
+        """End a process by SIGTERM, or by SIGKILL if it has not ended after `patience_s`."""
         process = running.process()
         if process is None:
             return
         with suppress(psutil.NoSuchProcess):
             process.terminate()
         try:
-            wait_until(lambda: self._gone(running), f"{running.name} to end", patience_s)
+            wait_until(lambda: self._has_ended(running), f"{running.name} to end", patience_s)
         except TimeoutError:
             self.kill(running)
 
     def stop_all(self) -> None:
-        """Ask everything that was started here to end, newest first; end what does not, and the strays that carry our
-        mark.
+        """End all processes that were started here, newest first, by SIGTERM and after PATIENCE_S by SIGKILL; then kill the
+        strays that carry our mark.
         """
         entries = list(reversed(self.running()))
         family = _descendants(
@@ -190,7 +196,7 @@ class Processes:
                 with suppress(psutil.NoSuchProcess):  # other programs may be ending these too
                     process.terminate()
         try:
-            wait_until(lambda: all(self._gone(entry) for entry in entries), "all processes to end", PATIENCE_S)
+            wait_until(lambda: all(self._has_ended(entry) for entry in entries), "all processes to end", PATIENCE_S)
         except TimeoutError:
             for entry in entries:
                 self.kill(entry)
@@ -198,12 +204,12 @@ class Processes:
             _kill(member)
         self.kill_strays()
         for child in self._children.values():
-            child.poll()  # which reaps what died long ago, and was started again
+            child.poll()  # which reaps children that died earlier and were started again
         self._write([])
 
     def kill_pythons(self) -> None:
-        """End what was started here in Python, at once: what it would save goes with the folder, and to end in peace costs a
-        fleet two seconds of CPU.
+        """Kill the Python processes that were started here: what they would save is removed with the folder, and an orderly end
+        costs a fleet two seconds of CPU.
         """
         for running in self.running():
             process = running.process()
@@ -212,8 +218,8 @@ class Processes:
                     process.kill()
 
     def kill_strays(self) -> None:
-        """End what carries our mark, with what descends from it, and the daemons that run on our folder; but not this program
-        and those that it descends from. Others that name the folder, such as an editor or a pager, are not ours.
+        """Kill the processes that carry our mark, with their descendants, and the daemons that use our folder, but not this
+        program and its ancestors. Other processes that name the folder, such as an editor or a pager, are not ours.
         """
         own = psutil.Process()
         spared = {own.pid, *(ancestor.pid for ancestor in own.parents())}
@@ -225,23 +231,23 @@ class Processes:
             elif self._is_daemon(process):
                 _kill(process)
 
-    def _gone(self, running: Running) -> bool:
+    def _has_ended(self, running: Running) -> bool:
         child = self._children.get(running.pid)
         if child is not None:
             return child.poll() is not None  # which reaps it
         return running.process() is None
 
     def _is_marked(self, pid: int) -> bool:
-        """By its environment. psutil reads no further than the first entry of an environment that is none; the title of 22.05's
-        slurmstepd overwrites just that.
+        """Whether the environment of a process has our mark. psutil would stop at the first malformed entry, and the title of
+        slurmstepd 22.05 overwrites the first one.
         """
         pairs = (entry.partition("=") for entry in _words(pid, "environ"))
         return any(name in MARKS and self._is_ours(value) for name, _, value in pairs)
 
     def _is_daemon(self, process: psutil.Process) -> bool:
-        """A program that lies in our folder, or a daemon with an argument that does (sshd and redis-server write a title over
-        theirs), or a slurmstepd that has opened a file there: the title of 24.11's overwrites its whole environment. What a
-        terminal has started is none.
+        """Whether a process is a program in our folder, a daemon with a path there in its arguments (sshd and redis-server
+        overwrite these with a title), or a slurmstepd with an open file there (the title of 24.11 overwrites its whole
+        environment). A process with a terminal is not.
         """
         try:
             program, name, terminal = process.exe(), process.name(), process.terminal()
@@ -255,7 +261,7 @@ class Processes:
         return self._is_ours(program) or (name in DAEMONS and any(map(self._is_ours, words)))
 
     def _is_ours(self, path: str) -> bool:
-        """Whether this is our folder, or lies in it."""
+        """Whether this is our folder, or a path in it."""
         own = str(self.folder)
         return path == own or path.startswith(f"{own}/")
 
@@ -289,7 +295,7 @@ def _descendants(entries: Sequence[Running]) -> list[psutil.Process]:
 
 
 def _words(pid: int, file: str) -> list[str]:
-    """What /proc shows of a process, if it is still there."""
+    """The words in a file of /proc about a process; none if the process has ended."""
     try:
         return [os.fsdecode(word) for word in Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")]
     except OSError:
@@ -297,7 +303,7 @@ def _words(pid: int, file: str) -> list[str]:
 
 
 def open_files(pid: int) -> list[str]:
-    """What a process has opened, if it is still there."""
+    """The files that a process has open; none if it has ended."""
     found = list[str]()
     with suppress(OSError):
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
@@ -307,8 +313,8 @@ def open_files(pid: int) -> list[str]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, every_s: float = 0.02) -> None:
-    """Wait for a condition, on a slow machine longer than `timeout_s`; TimeoutError names it. Between two looks is `every_s`,
-    and at least twice the time that a look takes: what waits leaves the machine to what it waits for.
+    """Wait for a condition, on a slow machine longer than `timeout_s`. Raises TimeoutError with `what`. The pause between two
+    checks is `every_s`, and at least twice the time that a check takes, to leave the machine to the work that is awaited.
     """
     deadline = Deadline(timeout_s)
     while True:

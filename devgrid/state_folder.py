@@ -1,4 +1,4 @@
-"""Where a grid keeps its files."""
+"""The folders in which grids keep their files."""
 
 import shutil
 import tempfile
@@ -12,8 +12,8 @@ from devgrid.processes import Processes
 
 def new_state_folder() -> Path:
     """A fresh folder that other Linux users may enter (the customers' jobs run from it), with a name short enough
-    for the paths of Unix sockets (108 bytes at most). When this program has ended, so has what runs there, and the folder is
-    gone, unless it was kept.
+    for the paths of Unix sockets (108 bytes at most). At the end of this program, the processes in the folder are ended and
+    the folder is removed, unless it was kept.
     """
     folder = Path(tempfile.mkdtemp(prefix="grid-", dir="/var/tmp"))
     cleanup.clean_up(folder)
@@ -29,13 +29,13 @@ def remove(processes: Processes) -> None:
 
 
 def keep(folder: Path) -> None:
-    """Let a state folder and what runs there outlive this program."""
+    """Let a state folder and its processes outlive this program."""
     cleanup.leave(folder)
 
 
 @contextmanager
 def private_processes() -> Iterator[Processes]:
-    """Processes in a folder of their own; at the end they are stopped and the folder is gone."""
+    """Processes in a folder of their own. At the end they are stopped and the folder is removed."""
     folder = new_state_folder()
     processes = Processes(folder)
     try:

@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 
 HOST_OF_CONTAINERS = "host.containers.internal"  # this machine, as podman's containers know it
 VALID = datetime.timedelta(days=30)
-# Python 3.13 takes no authority that does not say what its key is for, nor a certificate that names no authority's key.
+# Python 3.13 accepts an authority only with a key usage, and a certificate only with an authority key identifier.
 _SIGNS = x509.KeyUsage(
     key_cert_sign=True,
     crl_sign=True,

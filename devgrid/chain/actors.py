@@ -1,4 +1,4 @@
-"""What customers, providers and the grid's administrators do on the chain.
+"""The calls that customers, providers and the grid's administrators make on the chain.
 
 Each call waits until it is mined, and raises ChainError with the contract's reason if it reverts. Amounts are in wei.
 """
@@ -22,11 +22,11 @@ class Customers:
     def request_job(
         self, customer: Account, definition: JobDefinition, locked_wei: int, name: str = "", delegate: bool = False
     ) -> str:
-        """Request a job and lock credits for it; the job's id. `name` has 32 bytes at most in UTF-8."""
+        """Request a job and lock credits for it. Returns the job's id. `name` has 32 bytes at most in UTF-8."""
         return self._request(customer, definition, 1, locked_wei, name, delegate)[0]
 
     def request_jobs(self, customer: Account, definition: JobDefinition, n: int, locked_wei: int) -> list[str]:
-        """Request n equal jobs at once, each with its own locked credits; their ids."""
+        """Request n equal jobs at once, each with its own locked credits. Returns their ids."""
         return self._request(customer, definition, n, locked_wei, "", False)
 
     def cancel_job(self, customer: Account, job_id: str) -> None:
@@ -73,7 +73,7 @@ class Providers:
         self.client.send(account, "ProviderManager", "register", hardware, price, sorted((labels or {}).items()))
 
     def waits_for_approval(self, address: str) -> bool:
-        """Whether a registration waits."""
+        """Whether a registration of the provider waits for approval."""
         waits: bool = self.client.call("ProviderManager", "isWaitingForApproval", address)[0]
         return waits
 
@@ -82,7 +82,7 @@ class Providers:
         return self._read("getProvider", address)
 
     def waiting(self, address: str) -> Provider:
-        """A provider as it waits for approval. Raises ChainError when none does."""
+        """The registration of a provider that waits for approval. Raises ChainError when there is none."""
         return self._read("getWaitingForApprovalProvider", address)
 
     def _read(self, view: str, address: str) -> Provider:
@@ -114,7 +114,7 @@ class Administrators:
         self.client.send(self.account("admin"), "ProviderManager", "approve", address)
 
     def remove_provider(self, address: str) -> None:
-        """Turn a registration down, or end one that was approved."""
+        """Reject a registration, or remove an approved provider."""
         self.client.send(self.account("admin"), "ProviderManager", "remove", address)
 
     def ban_provider(self, address: str, banned: bool = True) -> None:

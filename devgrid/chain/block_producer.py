@@ -1,8 +1,8 @@
-"""A chain's clock: has anvil mine a block every so often. `python -m devgrid.chain.block_producer --rpc URL --every SECONDS`.
+"""A chain's clock: anvil mines a block at regular times. `python -m devgrid.chain.block_producer --rpc URL --every SECONDS`.
 
-anvil has a clock of its own (--block-time), which makes up for each block that it was late for, and puts into it what waited at
-the time for which it was meant: on a busy machine hundreds of empty blocks come before the next transaction. Here a block that
-is late replaces those that it is too late for.
+anvil has a clock of its own (--block-time), which later mines each block that it missed, with the transactions that waited at
+the time of that block: on a busy machine hundreds of empty blocks come before the next transaction. Here one late block
+replaces all missed ones.
 """
 
 import argparse
@@ -20,12 +20,12 @@ MINE = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "evm_mine", "params": []
 
 
 def next_tick_s(last_s: float, every_s: float, now_s: float) -> float:
-    """When the next block is due: after the same time as always, or at once, if that has passed already. Pure."""
+    """The time of the next block: `every_s` after the last one, or now if that has passed already. Pure."""
     return max(last_s + every_s, now_s)
 
 
 def mine(rpc_url: str) -> None:
-    """One block; a node that does not answer gets the next one."""
+    """Mine one block. If the node does not answer, the block is left out."""
     request = urllib.request.Request(rpc_url, MINE, {"Content-Type": "application/json"})  # noqa: S310  http, of our own
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:  # noqa: S310
@@ -37,7 +37,7 @@ def mine(rpc_url: str) -> None:
 def main() -> None:
     """Mine until a signal ends the process."""
     parser = argparse.ArgumentParser(
-        prog="devgrid.chain.block_producer", description="Has anvil mine a block every so often."
+        prog="devgrid.chain.block_producer", description="Makes anvil mine a block at regular times."
     )
     parser.add_argument("--rpc", required=True, help="anvil's URL")
     parser.add_argument("--every", type=float, required=True, help="seconds")

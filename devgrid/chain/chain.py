@@ -1,4 +1,4 @@
-"""The grid's chain, with the accounts that its programs share and what customers, providers and administrators do on it."""
+"""The grid's chain, with the accounts that its programs share and the calls of customers, providers and administrators."""
 
 import json
 import os
@@ -28,8 +28,8 @@ class Chain(ChainClient):
     @classmethod
     def load(cls, folder: Path) -> "Chain":
         """The chain that was started in that folder. Raises StateFileError when there was none."""
-        with state_in(folder / CHAIN_FILE) as known:
-            return cls(folder, known["rpc_url"], known["chain_id"], ChainAddresses(**known["addresses"]))
+        with state_in(folder / CHAIN_FILE) as state:
+            return cls(folder, state["rpc_url"], state["chain_id"], ChainAddresses(**state["addresses"]))
 
     def new_account(self, ether: int = 100, role: str | None = None) -> Account:
         """A new account with ether for gas; one with a role is remembered in chain.json (see `account`)."""
@@ -73,8 +73,8 @@ class Chain(ChainClient):
         new.replace(self.folder / CHAIN_FILE)
 
     def _accounts(self) -> dict[str, Account]:
-        with state_in(self.folder / CHAIN_FILE) as known:
-            return {role: Account(**account) for role, account in known["accounts"].items()}
+        with state_in(self.folder / CHAIN_FILE) as state:
+            return {role: Account(**account) for role, account in state["accounts"].items()}
 
 
 def random_account() -> Account:

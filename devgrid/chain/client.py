@@ -41,33 +41,33 @@ class ChainClient:
     # --- contracts ---
 
     def call(self, contract: str, name: str, *arguments: object) -> tuple[Any, ...]:
-        """What a function of a contract (by its Solidity name) returns. Raises ChainError when it reverts."""
-        asked = function(contract, name)
-        call = {"to": self.addresses.of(contract), "data": asked.encode(*arguments)}
-        return asked.decode(self._ask(f"{contract}.{name}", "eth_call", call, "latest"))
+        """Call a function of a contract (by its Solidity name). Raises ChainError when it reverts."""
+        abi = function(contract, name)
+        call = {"to": self.addresses.of(contract), "data": abi.encode(*arguments)}
+        return abi.decode(self._request(f"{contract}.{name}", "eth_call", call, "latest"))
 
     def send(self, account: Account, contract: str, name: str, *arguments: object) -> dict[str, Any]:
-        """Call a function in a transaction; the receipt."""
+        """Call a function in a transaction. Returns the receipt."""
         return self.send_many(account, [(contract, name, arguments)])[0]
 
     def send_many(self, account: Account, calls: Sequence[tuple[str, str, Sequence[object]]]) -> list[dict[str, Any]]:
-        """Many transactions back to back; the receipts. Gas is estimated for the first call to each function, and the
-        others get half as much again. Raises ChainError when any of them reverts.
+        """Send many transactions at once. Returns their receipts. Gas is estimated for the first call of each function; all
+        calls of it get 1.5 times as much. Raises ChainError when one of them reverts.
         """
         gas: dict[str, int] = {}
         transactions: list[dict[str, Any]] = []
         for contract, name, arguments in calls:
             call = {"to": self.addresses.of(contract), "data": function(contract, name).encode(*arguments)}
             if name not in gas:
-                asked = self._ask(f"{contract}.{name}", "eth_estimateGas", {**call, "from": account.address})
-                gas[name] = int(asked, 16) * 3 // 2
+                estimate = self._request(f"{contract}.{name}", "eth_estimateGas", {**call, "from": account.address})
+                gas[name] = int(estimate, 16) * 3 // 2
             transactions.append({**call, "gas": gas[name]})
         hashes = self.broadcast(account, transactions)
         receipts = self.receipts(hashes)
         for (contract, name, _), transaction, receipt in zip(calls, transactions, receipts, strict=True):
             if receipt["status"] != "0x1":
-                again = {**transaction, "gas": hex(transaction["gas"]), "from": account.address}
-                self._ask(f"{contract}.{name}", "eth_call", again, "latest")
+                repeated = {**transaction, "gas": hex(transaction["gas"]), "from": account.address}
+                self._request(f"{contract}.{name}", "eth_call", repeated, "latest")
                 raise ChainError(f"{contract}.{name} reverted in {receipt['transactionHash']}, and would not now")
         return receipts
 
@@ -75,7 +75,7 @@ class ChainClient:
         """The arguments of all events of that name since a block."""
         kind = event(contract, name)
         query = {"address": self.addresses.of(contract), "topics": [kind.topic], "fromBlock": hex(first_block)}
-        return [kind.decode(log["data"]) for log in self._ask(name, "eth_getLogs", query)]
+        return [kind.decode(log["data"]) for log in self._request(name, "eth_getLogs", query)]
 
     # --- jobs and credits ---
 
@@ -85,13 +85,13 @@ class ChainClient:
 
     def jobs(self, job_ids: Sequence[str]) -> list[ChainJob]:
         """Many jobs at once, in their order. Raises ChainError as `job` does."""
-        asked = function("JobRepository", "get")
+        abi = function("JobRepository", "get")
         to = self.addresses.of("JobRepository")
         calls: list[Call] = [
-            ("eth_call", ({"to": to, "data": asked.encode(job_id_bytes(job_id))}, "latest")) for job_id in job_ids
+            ("eth_call", ({"to": to, "data": abi.encode(job_id_bytes(job_id))}, "latest")) for job_id in job_ids
         ]
         return [
-            self.job(job_id) if isinstance(answer, RpcError) else job_from_abi(asked.decode(answer)[0])
+            self.job(job_id) if isinstance(answer, RpcError) else job_from_abi(abi.decode(answer)[0])
             for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True)
         ]
 
@@ -103,8 +103,8 @@ class ChainClient:
     # --- transactions ---
 
     def broadcast(self, account: Account, transactions: Sequence[dict[str, Any]]) -> list[str]:
-        """Sign transactions and send them to the node; their hashes. Raises ChainError when the node refuses one."""
-        with BROADCASTING, self._one_by_one_mining_held(len(transactions) > 1):
+        """Sign transactions and send them to the node. Returns their hashes. Raises ChainError when the node refuses one."""
+        with BROADCASTING, self._automine_paused(len(transactions) > 1):
             answers = self.rpc.batch(self._signed(account, transactions))
         for answer in answers:
             if isinstance(answer, RpcError):
@@ -112,7 +112,7 @@ class ChainClient:
         return answers
 
     def receipts(self, hashes: Sequence[str]) -> list[dict[str, Any]]:
-        """Wait for the receipts of one account's transactions. The node is asked for the others once the last one is mined."""
+        """Wait for the receipts of one account's transactions. The others are requested once the last one is mined."""
         found: dict[str, dict[str, Any]] = {}
 
         def all_mined() -> bool:
@@ -136,10 +136,10 @@ class ChainClient:
         """Mine blocks now."""
         self.rpc.call("anvil_mine", hex(blocks))
 
-    def lose_from(self, block: int) -> None:
-        """Replace this block and all above it by empty ones. The block producer waits meanwhile, because anvil loses what
-        is mined in the same moment.
-        A block that was empty may stay as it is: the one in its place can have the same second and fee, so the same hash.
+    def reorganise_from(self, block: int) -> None:
+        """Replace this block and all above it by empty ones. The block producer waits meanwhile, because anvil loses a block
+        that is mined in the same moment. An empty block may stay as it is: its replacement can have the same second and fee,
+        and so the same hash.
         """
         with (self.folder / MINING_LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -176,9 +176,9 @@ class ChainClient:
         return calls
 
     @contextmanager
-    def _one_by_one_mining_held(self, wanted: bool) -> Iterator[None]:
-        """A chain that mines each transaction at once may strand one of many that come together (anvil 1.7.1: a block
-        mined while the next nonce arrives), so a burst is taken in first and mined then.
+    def _automine_paused(self, wanted: bool) -> Iterator[None]:
+        """Inside this, a chain that mines each transaction at once mines none; it mines them at the end. Otherwise it may leave
+        one of many transactions unmined (anvil 1.7.1: if it mines a block while the next nonce arrives).
         """
         if not wanted or not self.rpc.call("anvil_getAutomine"):
             yield
@@ -190,10 +190,10 @@ class ChainClient:
             while int(self.rpc.call("txpool_status")["pending"], 16):
                 self.mine()
             self.rpc.call("evm_setAutomine", True)
-            self.mine()  # what others sent just before automine came back
+            self.mine()  # what others sent just before automine was on again
 
-    def _ask(self, what: str, method: str, *params: object) -> Any:
-        """Asks again when anvil was between two blocks (BlockOutOfRangeError, for a question about the latest one)."""
+    def _request(self, what: str, method: str, *params: object) -> Any:
+        """Send a request. Repeats it when anvil was between two blocks (BlockOutOfRangeError, for the latest block)."""
         tries = 0
         while True:
             tries += 1

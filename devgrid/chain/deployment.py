@@ -42,10 +42,10 @@ def start_chain(processes: Processes, block_time_s: float | None = None) -> Chai
 
 
 def start_anvil(processes: Processes, block_time_s: float | None, *options: str) -> int:
-    """Start a bare chain, with further command line options of anvil; its port. Raises StartError."""
+    """Start a chain without contracts, with further options of anvil. Returns its port. Raises StartError."""
     port = free_port()
     command: list[str | Path] = [ANVIL, "--port", str(port), "--chain-id", str(CHAIN_ID), "--silent"]
-    # states that are kept in memory, none on disk: a reorganisation, and a look back, can be that deep
+    # anvil keeps so many states, in memory and not on disk: reorganisations and queries of old blocks can be that deep
     command += ["--prune-history", "64", "--slots-in-an-epoch", "1", "--gas-limit", str(BLOCK_GAS), "--accounts", "1"]
     command += ["--no-mining"] if block_time_s is not None else []
     # anvil keeps a cache and spilled states under HOME
@@ -86,8 +86,8 @@ def _deploy(chain: Chain, admin: Account, metascheduler: Account) -> None:
         {"data": _creation(contract, arguments.get(contract, [])), "gas": 6_000_000} for contract in CONTRACTS
     ]
     role = keccak(text="METASCHEDULER_ROLE")
-    behind = ("JobRepository", "ProviderJobQueues", "ProviderManager")
-    members = {"MetaScheduler": metascheduler.address, **dict.fromkeys(behind, at.metascheduler)}
+    called = ("JobRepository", "ProviderJobQueues", "ProviderManager")
+    members = {"MetaScheduler": metascheduler.address, **dict.fromkeys(called, at.metascheduler)}
     for contract, member in members.items():
         data = function(contract, "grantRole").encode(role, member)
         transactions.append({"to": at.of(contract), "data": data, "gas": 100_000})

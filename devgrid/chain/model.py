@@ -1,4 +1,4 @@
-"""What the contracts hold, as devgrid reads it: accounts, addresses, job definitions, providers and jobs. Pure.
+"""The contracts' data, as devgrid reads it: accounts, addresses, job definitions, providers and jobs. Pure.
 
 Amounts are in wei: credits x 1e18, or ether x 1e18.
 """
@@ -11,7 +11,7 @@ from supervisor_tasks.jobs.model import ChainStatus
 
 
 class ChainError(RuntimeError):
-    """The chain refused a call; `revert` is the contract's reason, where there is one."""
+    """The chain refused a call. `revert` is the contract's reason, if there is one."""
 
     def __init__(self, message: str, revert: Revert | None = None) -> None:
         super().__init__(message)
@@ -42,8 +42,8 @@ class ChainAddresses:
 
     def of(self, contract: str) -> str:
         """The address of a contract by its Solidity name."""
-        known = (self.metascheduler, self.jobs, self.queues, self.provider_manager, self.credit, self.constants)
-        return dict(zip(CONTRACTS, known, strict=True))[contract]
+        addresses = (self.metascheduler, self.jobs, self.queues, self.provider_manager, self.credit, self.constants)
+        return dict(zip(CONTRACTS, addresses, strict=True))[contract]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class ChainPrices:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A provider as the contract knows it."""
+    """A provider as the contract has it."""
 
     address: str
     nodes: tuple[ChainNode, ...]
@@ -130,7 +130,7 @@ class Provider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainJob:
-    """A job as the contract knows it. Times are seconds since the epoch, 0 for "not yet"."""
+    """A job as the contract has it. Times are seconds since the epoch, 0 for "not yet"."""
 
     job_id: str
     status: ChainStatus

@@ -28,8 +28,8 @@ from devgrid.tls import Certificates
 CALLBACK_KEY = "callback.key"
 ENVIRONMENT_FILE = "environment.json"
 PRICES = tuple(f"METASCHEDULER_{what}_PRICE_PER_MIN" for what in ("GPU", "CPU", "MEM"))
-NEEDED = ("CLUSTER_NAME", "DATABASE_URL", *PRICES)  # of a cluster's settings, by devgrid itself
-FIRST_PROVIDER = "provider"  # the role of the first cluster's account; the others' begin with it
+NEEDED = ("CLUSTER_NAME", "DATABASE_URL", *PRICES)  # the settings of a cluster that devgrid itself uses
+FIRST_PROVIDER = "provider"  # the role of the first cluster's account; the roles of the others begin with it
 
 
 @dataclass(slots=True)
@@ -61,9 +61,9 @@ class GridCluster:
 
     @property
     def prices(self) -> ChainPrices:
-        """What its provider asks for."""
-        known = (self.environment[name] for name in PRICES)
-        return ChainPrices(*map(int, known))
+        """The prices of its provider."""
+        prices = (self.environment[name] for name in PRICES)
+        return ChainPrices(*map(int, prices))
 
     @property
     def fleet(self) -> Fleet:
@@ -71,7 +71,7 @@ class GridCluster:
         return Fleet(self.processes, self.environment)
 
     def start_reporter(self) -> Running:
-        """Start the process that delivers the spool."""
+        """Start the reporter, which delivers the spool."""
         options = [
             "--cluster",
             self.name,
@@ -90,12 +90,12 @@ class GridCluster:
         return self._start_reporting("upstream-plugin", module, "--events", self.folder / "spool")
 
     def output(self, customer: str, job_id: str) -> str:
-        """What the job itself wrote."""
+        """The output of the job itself."""
         log = self.users.home(customer) / f"{job_id}.log"
         return log.read_text(errors="replace") if log.exists() else ""
 
     def save(self) -> None:
-        """Write its settings for later programs; only their owner may read them."""
+        """Write its settings for other programs. Only the owner may read the file."""
         file = self.folder / ENVIRONMENT_FILE
         file.touch(mode=0o600)
         file.write_text(json.dumps(self.environment))
@@ -109,7 +109,7 @@ class GridCluster:
 
 @dataclass(frozen=True, slots=True)
 class LoginSide:
-    """A SLURM with its sshd or slurmrestd and users, before a grid knows it. `environment` has the settings that name them."""
+    """A SLURM with its users and its sshd or slurmrestd, before it joins a grid. `environment` has the settings for them."""
 
     processes: Processes
     users: Users
@@ -164,7 +164,7 @@ def start_login_side(processes: Processes, options: ClusterOptions, certificates
 
 
 def _start_sshd(processes: Processes, slurm: Slurm, authorized_keys: Sequence[str]) -> dict[str, str]:
-    """Start the login node; returns the settings that name it."""
+    """Start the login node. Returns the settings for it."""
     ssh_key = _new_ssh_key(processes.folder)
     sshd = Sshd.start(processes, slurm.env(), authorized_keys, admin_key=ssh_key)
     return {
@@ -178,8 +178,8 @@ def _start_sshd(processes: Processes, slurm: Slurm, authorized_keys: Sequence[st
 def join_grid(
     login: LoginSide, chain: Chain, role: str, options: ClusterOptions, shared: Mapping[str, str]
 ) -> GridCluster:
-    """Make the cluster one of a grid's providers and start what reports its SLURM's events. `shared` are the settings that
-    every fleet of the grid has.
+    """Register the cluster's provider, and start the process that reports the events of its SLURM. `shared` are the settings
+    that every fleet of the grid has.
     """
     provider = chain.new_account(role=role)
     layout = login.slurm.layout
@@ -213,20 +213,20 @@ def join_grid(
 
 def load_cluster(folder: Path, chain: Chain, certificates: Certificates, role: str) -> GridCluster:
     """A cluster that another program started in that folder. Raises StateFileError."""
-    with state_in(folder / ENVIRONMENT_FILE) as found:
-        environment = {name: str(found[name]) for name in (*NEEDED, *found)}
+    with state_in(folder / ENVIRONMENT_FILE) as settings:
+        environment = {name: str(settings[name]) for name in (*NEEDED, *settings)}
     return GridCluster(Processes(folder), chain, Users(folder), certificates, role, environment)
 
 
 def _new_key(file: Path) -> Path:
-    """A file that only its owner opens, with a new random key."""
+    """Write a new random key to a file that only its owner can open."""
     file.touch(mode=0o600)
     file.write_text(secrets.token_hex(32))
     return file
 
 
 def _new_ssh_key(folder: Path) -> Path:
-    """A file with the supervisor's new SSH key; the public one lies beside it."""
+    """Make a new SSH key for the supervisor. Returns its private file; the public one is beside it."""
     file = folder / "supervisor_key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True)
     return file

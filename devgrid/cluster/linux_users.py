@@ -1,4 +1,4 @@
-"""The Linux users of a grid: customers of 42 characters, which useradd refuses, through nss_wrapper.
+"""The Linux users of a grid, through nss_wrapper: customers have names of 42 characters, which useradd refuses.
 
 nss_wrapper makes the processes that load it read other files than /etc/passwd and /etc/group; nothing of the machine changes.
 """
@@ -19,7 +19,7 @@ SAFE_SHELL = "/bin/sh"  # reads no start-up file when sshd runs a command, wheth
 
 
 class Users:
-    """The users known to one grid's SLURM and sshd. More may be added while these run."""
+    """The users that one grid's SLURM and sshd have. More may be added while these run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "users"
@@ -33,15 +33,15 @@ class Users:
             self._group.write_text(Path("/etc/group").read_text())
 
     def add(self, name: str, shell: str = SAFE_SHELL) -> int:
-        """Make a user with a home and return the uid; one that exists keeps its own. With bash as shell, the user's start-up
-        files are read by the programs that sshd runs.
+        """Make a user with a home, unless the user exists. Returns the uid. With bash as shell, the programs that sshd runs
+        read the user's start-up files.
         """
         with (self.folder / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            known = {line.split(":")[0]: int(line.split(":")[2]) for line in self._passwd.read_text().splitlines()}
-            if name in known:
-                return known[name]
-            uid = max(FIRST_UID, *(number + 1 for number in known.values() if number < 2 * FIRST_UID))
+            uid_of = {line.split(":")[0]: int(line.split(":")[2]) for line in self._passwd.read_text().splitlines()}
+            if name in uid_of:
+                return uid_of[name]
+            uid = max(FIRST_UID, *(number + 1 for number in uid_of.values() if number < 2 * FIRST_UID))
             home = self.homes / name
             home.mkdir()
             os.chown(home, uid, uid)
@@ -49,16 +49,16 @@ class Users:
             _append(self._passwd, f"{name}:x:{uid}:{uid}::{home}:{shell}")
             return uid
 
-    def give_shell(self, name: str, shell: str) -> None:
-        """Have a user log in with another shell from now on."""
+    def set_shell(self, name: str, shell: str) -> None:
+        """Change the login shell of a user."""
         self._change(name, 6, shell)
 
-    def give_home(self, name: str, home: Path) -> None:
-        """Say that a user's home is that folder from now on. Its owner stays."""
+    def set_home(self, name: str, home: Path) -> None:
+        """Change the home of a user. The owner of the folder stays."""
         self._change(name, 5, str(home))
 
-    def give_number(self, name: str, uid: int) -> None:
-        """Say that a user has that number, which may be another one's."""
+    def set_uid(self, name: str, uid: int) -> None:
+        """Change the uid of a user. Another user may have the same one."""
         self._change(name, 2, str(uid))
 
     def _change(self, name: str, number: int, value: str) -> None:
@@ -69,12 +69,12 @@ class Users:
         _replace(self._passwd, [":".join(fields) for fields in lines])
 
     def home(self, name: str) -> Path:
-        """Where a customer's jobs leave their logs."""
+        """The home of a user: a customer's jobs write their logs there."""
         return self.homes / name
 
     def _machines_users(self) -> str:
-        """Those of this machine. The admin gets a home of the grid's: a session over SSH would read the start-up files of
-        the real one, which may take long, or wait for a lock that a killed session has left.
+        """The users of this machine. The admin gets a home in the grid: a session over SSH would read the start-up files of the
+        real home, which may take long, or wait for a lock that a killed session has left.
         """
         home = self.homes / admin()
         home.mkdir(mode=0o700)
@@ -82,7 +82,7 @@ class Users:
         return "".join(":".join([*f[:5], str(home), "/bin/sh"] if f[0] == admin() else f) + "\n" for f in lines)
 
     def environment(self) -> dict[str, str]:
-        """What a process needs in its environment to know these users."""
+        """The environment by which a process sees these users."""
         return {
             "LD_PRELOAD": _library(),
             "NSS_WRAPPER_PASSWD": str(self._passwd),
@@ -100,14 +100,14 @@ def _append(file: Path, line: str) -> None:
 
 
 def _replace(file: Path, lines: Sequence[str]) -> None:
-    """Readers see the old file or the new one."""
+    """Replace a file, so that readers see either the old one or the new one."""
     new = file.with_suffix(".new")
     new.write_text("".join(f"{line}\n" for line in lines))
     new.replace(file)
 
 
 def _library() -> str:
-    """The loader's own name for it: a setuid program ignores a path."""
+    """The library's name for LD_PRELOAD, without a path: a setuid program ignores paths."""
     if ctypes.util.find_library("nss_wrapper") is None:
         raise StartError(f"{LIBRARY} is not installed; install the Debian package libnss-wrapper (make packages)")
     return LIBRARY

@@ -18,8 +18,9 @@ from devgrid.processes import Processes, StartError, answers, unix_socket_answer
 
 OTHER_CLUSTERS = "clusters"  # the folder of a grid's clusters but the first
 
-# What SLURM itself says of each job that has ended, for a reader that compares: slurmctld forgets. It is written down once
-# more when the hook has been told, however that ended: with a slurmctld that is killed, its hooks may die too.
+# SLURM's own figures of each job that has ended, for tests that compare them later: slurmctld forgets them. The line goes to
+# `completed` before our hook is called, and to `told` after the hook has ended, with any status: a hook may die with a
+# slurmctld that is killed.
 COMPLETED = r"""#!/bin/sh
 line="$JOBID|$JOBSTATE|$EXITCODE|$START|$END|$STDOUT|$JOBNAME"
 printf '%s\n' "$line" >>{folder}/completed
@@ -31,13 +32,13 @@ exit $status
 
 
 def cluster_folders(folder: Path) -> list[Path]:
-    """The folders of a grid's clusters. The files of the first one lie in the grid's own folder."""
+    """The folders of a grid's clusters. The files of the first one are in the grid's own folder."""
     return [folder, *sorted((folder / OTHER_CLUSTERS).glob("*"))]
 
 
 def end_jobs(folder: Path, users: Users) -> None:
     """Cancel all jobs of the SLURM in a state folder and wait until none is left, so that no process of a job stays. A
-    fleet that still works may submit others meanwhile, which are cancelled too.
+    fleet that still works may submit more jobs meanwhile; these are cancelled, too.
     """
     environment = {**os.environ, "SLURM_CONF": str(folder / "slurm" / "slurm.conf"), **users.environment()}
     cancelled: set[str] = set()
@@ -46,7 +47,7 @@ def end_jobs(folder: Path, users: Users) -> None:
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=deadline(60))
         return done.stdout
 
-    def none_is_left() -> bool:
+    def none_left() -> bool:
         jobs = run("squeue", "--noheader", "--format=%A").split()
         if new := [job for job in jobs if job not in cancelled]:
             run("scancel", "--signal=KILL", "--full", *new)
@@ -54,7 +55,7 @@ def end_jobs(folder: Path, users: Users) -> None:
             cancelled.update(new)
         return not jobs
 
-    wait_until(none_is_left, "all jobs to end", 20.0, every_s=0.1)
+    wait_until(none_left, "all jobs to end", 20.0, every_s=0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,9 @@ class Slurm:
         threads_per_core: int = 1,
         also: Sequence[str] = (),
     ) -> "Slurm":
-        """Start munge, the controller and the nodes; returns when all nodes are idle. The hooks write to `spool`, and with
-        a `node_spool` the nodes' SPANK plugin to that one. With `job_submit`, slurmctld takes customers' jobs from the
-        supervisor only. `also` are more lines of slurm.conf.
+        """Start munge, the controller and the nodes. Returns when all nodes are idle. The hooks write to `spool`. With a
+        `node_spool`, the nodes load the SPANK plugin, which writes to that one. With `job_submit`, slurmctld accepts
+        customers' jobs from the supervisor only. `also` are more lines of slurm.conf.
         """
         layout = SlurmLayout(
             folder=processes.folder / "slurm",
@@ -117,8 +118,8 @@ class Slurm:
         return slurm
 
     def env(self) -> dict[str, str]:
-        """What SLURM's commands need in their environment. A job inherits it, DEVGRID_STATE too: by this mark
-        `Processes` finds what a job has put out of SLURM's sight (proctrack/linuxproc follows parents only).
+        """The environment of SLURM's commands. A job inherits it, with DEVGRID_STATE: by this mark `Processes` finds a job's
+        processes that SLURM no longer tracks (proctrack/linuxproc follows parents only).
         """
         conf = str(self.layout.folder / "slurm.conf")
         return {"SLURM_CONF": conf, "DEVGRID_STATE": str(self.processes.folder), **self.users.environment()}
@@ -131,7 +132,7 @@ class Slurm:
 
     @property
     def submit_key(self) -> str:
-        """What the supervisor proves itself to job_submit.lua with; empty without that."""
+        """The key of the supervisor's submission tokens; empty without job_submit.lua."""
         return (self.layout.folder / slurm_hooks.SUBMIT_KEY).read_text().strip() if self.layout.job_submit else ""
 
     def start_controller(self, *options: str) -> None:
@@ -206,8 +207,8 @@ class Slurm:
             _own_tmpdir(folder),
         ]
         self.processes.start("mariadbd", argv, ready=lambda: unix_socket_answers(socket))
-        # slurmdbd also creates a database that is missing. With libmariadb3 11.8.9 it ends then (5027): that refuses every
-        # result on the connection whose first attempt failed.
+        # slurmdbd would create a missing database itself. With libmariadb3 11.8.9 it then ends with error 5027: that library
+        # refuses every result on a connection whose first attempt failed.
         grant = "CREATE DATABASE slurm_acct_db;"
         grant += "CREATE USER slurm@'127.0.0.1'; CREATE USER slurm@localhost; GRANT ALL ON *.* TO slurm@'127.0.0.1';"
         grant += "GRANT ALL ON *.* TO slurm@localhost;"
@@ -255,5 +256,5 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _own_tmpdir(folder: Path) -> str:
-    """A MariaDB that starts deletes all temporary tables that it finds in its tmpdir: in /tmp also those of others."""
+    """The option for a tmpdir of its own: at its start, MariaDB deletes all temporary tables there, in /tmp also others'."""
     return f"--tmpdir={folder / 'tmp'}"

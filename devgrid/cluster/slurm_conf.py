@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-NEEDS_CGROUPS = (24, 11)  # the SLURM whose nodes do not start without control groups
+NEEDS_CGROUPS = (24, 11)  # from this SLURM version on, a slurmd needs control groups or CgroupPlugin=disabled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,17 +22,17 @@ class SlurmLayout:
     accounting_port: int | None
     spank: bool = False  # whether the nodes load the project's SPANK plugin
     threads_per_core: int = 1
-    job_submit: bool = False  # whether slurmctld asks the project's job_submit.lua, which lies beside slurm.conf
+    job_submit: bool = False  # whether slurmctld uses the project's job_submit.lua, which is beside slurm.conf
     also: tuple[str, ...] = ()
 
     @property
     def munge_socket(self) -> Path:
-        """Where munged listens."""
+        """The socket of munged."""
         return self.folder / "munge" / "munge.socket"
 
 
 def slurm_conf(layout: SlurmLayout) -> str:
-    """slurm.conf; the hooks are the project's own plugins. Of a line that comes twice, SLURM takes the last."""
+    """slurm.conf, with the project's own hooks. If a line comes twice, SLURM takes the last one."""
     folder = layout.folder
     lines = [
         f"ClusterName={layout.cluster_name}",
@@ -79,7 +79,7 @@ def slurm_conf(layout: SlurmLayout) -> str:
 
 
 def _cores(layout: SlurmLayout) -> str:
-    """Of a node with several threads a core. SLURM takes each CPU for a core otherwise."""
+    """The cores of a node with several threads a core. Otherwise SLURM takes each CPU for a core."""
     if layout.threads_per_core == 1:
         return ""
     cores = layout.cpus_per_node // layout.threads_per_core
@@ -97,8 +97,9 @@ def gres_conf(layout: SlurmLayout) -> str:
 
 
 def cgroup_conf(layout: SlurmLayout, version: tuple[int, ...]) -> str:
-    """Where TaskPlugin is task/cgroup, a job that takes more memory than it asked for is killed. Elsewhere SLURM uses no
-    control groups: slurmd of 24.11 does not start where it cannot make any; 22.05 does not know the word, and needs none.
+    """cgroup.conf. With TaskPlugin task/cgroup, a job that uses more memory than it requested is killed. Otherwise SLURM uses
+    no control groups: slurmd of 24.11 would not start on a machine where it cannot make any; 22.05 does not know
+    CgroupPlugin=disabled, and does not need it.
     """
     if any("task/cgroup" in line for line in layout.also):
         return "ConstrainRAMSpace=yes\nConstrainSwapSpace=yes\nIgnoreSystemd=yes\n"
@@ -106,12 +107,12 @@ def cgroup_conf(layout: SlurmLayout, version: tuple[int, ...]) -> str:
 
 
 def plugstack_conf(layout: SlurmLayout, spool: Path) -> str:
-    """What the nodes load. `optional`: a plugin that does not load keeps no job from running."""
+    """plugstack.conf, with the plugin that the nodes load. `optional`: jobs run even if the plugin does not load."""
     return f"optional {layout.folder}/plugins/spank_supervisor.so spool={spool}\n"
 
 
 def slurmdbd_conf(layout: SlurmLayout, storage_port: int) -> str:
-    """slurmdbd.conf; SLURM wants it closed to all other users (mode 600)."""
+    """slurmdbd.conf. SLURM requires mode 600."""
     folder = layout.folder
     return "\n".join(
         [

@@ -1,4 +1,4 @@
-"""SLURM's side of the project, built from plugins/hook and plugins/spank, and put where a private SLURM finds it."""
+"""Builds the project's hooks and SPANK plugin from plugins/hook and plugins/spank, and installs them for a private SLURM."""
 
 import fcntl
 import hashlib
@@ -15,17 +15,17 @@ SUBMIT_KEY = "supervisor-submit.key"
 
 
 class BuildError(RuntimeError):
-    """The compiler did not like it; the message holds what it said."""
+    """The build failed. The message contains the output of the compiler."""
 
 
 def install(folder: Path, spool: Path) -> None:
-    """The programs and their settings, in a folder of a grid's own."""
+    """Copy the programs and their settings into a folder of a grid."""
     shutil.copytree(built(), folder, symlinks=True)
     configure(folder, spool)
 
 
 def install_job_submit(conf: Path) -> None:
-    """job_submit.lua with a new key, in the folder of slurm.conf."""
+    """Copy job_submit.lua into the folder of slurm.conf, with a new key."""
     for name in ("job_submit.lua", "supervisor_submit.lua", "supervisor_sha256.lua"):
         shutil.copy(PLUGINS / name, conf / name)
     key = conf / SUBMIT_KEY
@@ -35,15 +35,13 @@ def install_job_submit(conf: Path) -> None:
 
 
 def configure(folder: Path, spool: Path, **settings: int) -> None:
-    """The programs' spool.conf. `settings`: max_events, timeout_ms."""
+    """Write the programs' spool.conf. `settings`: max_events, timeout_ms."""
     lines = [f"spool={spool}", *(f"{name}={value}" for name, value in settings.items())]
     (folder / "spool.conf").write_text("\n".join([*lines, ""]))
 
 
 def built() -> Path:
-    """The folder that holds the programs, built from the sources as they are now. Grids that start side by side wait for
-    the first one.
-    """
+    """The folder of the programs, built from the present sources. Grids that start at the same time wait for one build."""
     folder = BUILD / _fingerprint()
     if not folder.exists():
         BUILD.mkdir(parents=True, exist_ok=True)

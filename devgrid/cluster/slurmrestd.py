@@ -1,4 +1,4 @@
-"""A private slurmrestd: the way to SLURM without a login node."""
+"""A private slurmrestd, for access to SLURM without a login node."""
 
 import base64
 import os
@@ -26,12 +26,12 @@ def new_jwt_key(folder: Path) -> Path:
 
 
 def jwt_conf(key: Path) -> tuple[str, str]:
-    """The lines of slurm.conf by which slurmctld takes tokens that are signed with this key."""
+    """The lines of slurm.conf by which slurmctld accepts tokens that are signed with this key."""
     return ("AuthAltTypes=auth/jwt", f"AuthAltParameters=jwt_key={key}")
 
 
 def _api() -> tuple[str, ...]:
-    """The words that choose the API: from 23.02 on, its version is an option of its own."""
+    """The options that choose the API. From SLURM 23.02 on, its version is a separate option."""
     if slurm_version().startswith("22.05"):
         return ("-s", "openapi/v0.0.38")
     return ("-s", "openapi/slurmctld", "-d", "v0.0.42")
@@ -50,7 +50,7 @@ class Slurmrestd:
     def start(
         cls, processes: Processes, users: Users, environment: Mapping[str, str], key: Path, address: str = ""
     ) -> "Slurmrestd":
-        """Start slurmrestd as a user of its own. It needs SLURM_CONF in `environment`, and it is given no key."""
+        """Start slurmrestd as a user of its own. It needs SLURM_CONF in `environment`, and gets no key."""
         folder, uid = processes.folder / NAME, users.add(USER)
         folder.mkdir(mode=0o755)
         os.chown(folder, uid, uid)
@@ -67,7 +67,7 @@ class Slurmrestd:
         return self.processes.find(NAME)
 
     def settings(self, users: Users, environment: Mapping[str, str]) -> dict[str, str]:
-        """The supervisor's settings that name it. Jobs inherit of `environment` what is not SLURM's own."""
+        """The supervisor's settings for it. Jobs inherit `environment` without SLURM_CONF."""
         words = [f"{name}={shlex.quote(value)}" for name, value in environment.items() if name != "SLURM_CONF"]
         return {
             "SLURM_TRANSPORT": "rest",

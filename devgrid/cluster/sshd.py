@@ -1,4 +1,4 @@
-"""A private OpenSSH: the login node. It asks the supervisor's gRPC process which key may log in."""
+"""A private OpenSSH: the login node. It gets the keys that may log in from the supervisor's gRPC process."""
 
 import os
 import shlex
@@ -35,8 +35,9 @@ class Sshd:
     ) -> "Sshd":
         """Start sshd on a free port of 127.0.0.1. Sessions get `environment`; `authorized_keys` is the program that
         prints the keys which may log in (`%u` stands for the user); `options` are lines of sshd_config in place of ours.
-        With the private key's file of a `trusted_ca`, beside which the public one lies, certificates open accounts and no key
-        does. With the private key's file `admin_key`, the admin user gets in by it while `authorized_keys` does not answer.
+        `trusted_ca` is the file of a private key, with the public one beside it: then only certificates of that authority
+        can log in, and no keys. `admin_key` is the file of a private key with which the admin user can log in even while
+        `authorized_keys` does not answer.
         """
         if trusted_ca is not None:
             public = trusted_ca.with_suffix(".pub")
@@ -72,20 +73,22 @@ class Sshd:
 def authorized_keys_command(supervisor: str, authority: Path, key: Path | None = None) -> list[str]:
     """The project's own AuthorizedKeysCommand, for a supervisor at host:port with a certificate of that authority."""
     program = [sys.executable, "-I", "-S", str(REPOSITORY / "plugins" / "authorized_keys.py")]
-    proving = [] if key is None else ["--key", str(key)]
+    key_option = [] if key is None else ["--key", str(key)]
     allowed = [word for user in (admin(), BENCHMARK_USER) for word in ("--allow", user)]
-    return [*program, "--supervisor", supervisor, "--ca", str(authority), *proving, *allowed, "%u"]
+    return [*program, "--supervisor", supervisor, "--ca", str(authority), *key_option, *allowed, "%u"]
 
 
 def _with(options: Sequence[str], config: str) -> str:
-    """Of a line that comes twice sshd takes the first one, but of MaxStartups the last (OpenSSH 9.2)."""
+    """Replace lines of the configuration. If a line came twice, sshd would take the first one, but the last MaxStartups
+    (OpenSSH 9.2).
+    """
     given = {line.split()[0] for line in options}
     kept = [line for line in config.splitlines() if line and line.split()[0] not in given]
     return "\n".join([*options, *kept, ""])
 
 
 def _config(folder: Path, port: int, environment: Mapping[str, str]) -> str:
-    # The command itself may not lie under a folder that all users can write to, such as /var/tmp; bash does not.
+    # sshd refuses a command in a folder that all users can write to, such as /var/tmp. So the command is bash.
     set_env = " ".join(f'{name}="{value}"' for name, value in environment.items())
     return "\n".join(
         [

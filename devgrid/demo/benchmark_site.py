@@ -1,6 +1,6 @@
-"""What a grid needs to be measured in a minute: a Linux user, a volume, a server on the other end, and small problems.
+"""Prepares a grid so that it can be measured in a minute: a Linux user, a volume, an iperf3 server, and small problems.
 
-The nodes are this machine, several times: ranks of one job talk over the loopback, as shared memory between two slurmd of one
+All nodes are this machine. The ranks of a job talk over the loopback, as shared memory between two slurmd of one
 machine is not shared memory of one node.
 """
 
@@ -17,7 +17,7 @@ MPI = {"btl": "self,tcp", "btl_tcp_if_include": "lo", "mpi_yield_when_idle": "1"
 
 
 def prepare(grid: Grid) -> None:
-    """Before its fleet is started: settings and what they name."""
+    """Set the settings of the benchmarks, and make what they refer to. Call it before the fleet is started."""
     grid.users.add(BENCHMARK_USER)
     settings = {
         "BENCHMARK_DISABLE": "false",

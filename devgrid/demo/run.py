@@ -1,4 +1,4 @@
-"""The demo: one job from the chain to SLURM and back, told live; or one on each of several clusters."""
+"""The demo: one job from the chain to SLURM and back, shown live; or one on each of several clusters."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from devgrid.chain.model import ChainPrices
 from devgrid.demo.benchmark import measure_and_approve
 from devgrid.demo.benchmark_site import GPUS_PER_NODE, NODES, prepare
-from devgrid.demo.story import DemoReporter, JobStory, ledger_of
+from devgrid.demo.story import DemoReporter, JobProgress, ledger_of
 from devgrid.fleet import Fleet
 from devgrid.grid import Grid
 from devgrid.hand_in import check_script_size
@@ -19,15 +19,15 @@ from devgrid.options import ClusterOptions, GridOptions
 from devgrid.processes import wait_until
 from devgrid.services.workflow import load, render
 
-MAX_WAIT_S = 3600.0  # a job may take its time; each step before it runs may not
+MAX_WAIT_S = 3600.0  # for the job to run; the steps before that have shorter limits
 TO_CLAIM_S = 60.0
 TO_BE_SHOWN_S = 30.0
 BLOCK_TIME_S = 0.25
 
 
 def run_demo(workflow_text: str, keep_as: Path | None, benchmark: bool = False, clusters: int = 1) -> None:
-    """Run a workflow file to its end on a grid of its own, once on each of its clusters. With `keep_as`, a link of that name
-    leads to the grid, which stays up. With `benchmark`, the grid does not know its cluster before it is measured. Raises
+    """Run a workflow file to its end on a new grid, once on each of its clusters. With `keep_as`, the grid stays up, with a
+    link of that name to it. With `benchmark`, the cluster must be measured before the grid accepts it. Raises
     WorkflowError, HandInError, StartError, DemoError or TimeoutError.
     """
     check_script_size(len(render(load(workflow_text)).encode()))
@@ -38,15 +38,15 @@ def run_demo(workflow_text: str, keep_as: Path | None, benchmark: bool = False, 
         if benchmark:
             measure_and_approve(grid, reporter.step)
         with ledger_of(grid) as engine:
-            _tell_jobs(grid, workflow_text, engine, reporter)
+            _show_jobs(grid, workflow_text, engine, reporter)
         if clusters > 1:
-            _tell_workers(grid, flower, reporter)
+            _show_workers(grid, flower, reporter)
         if keep_as is not None:
             flower.wait_for_flower()
 
 
 def start_grid(keep_as: Path, clusters: int = 1) -> None:
-    """Start a grid with its fleets and customers, which stays up; a link of that name leads to it. Raises StartError or
+    """Start a grid with its fleets and customers, which stays up, with a link of that name to it. Raises StartError or
     TimeoutError.
     """
     with _new_grid(_options(clusters, benchmark=False), keep_as) as (grid, reporter):
@@ -60,7 +60,7 @@ def start_grid(keep_as: Path, clusters: int = 1) -> None:
 def _new_grid(options: GridOptions, keep_as: Path | None) -> Iterator[tuple[Grid, DemoReporter]]:
     """A grid that is stopped at the end, or stays up with a link to it if all went well."""
     reporter = DemoReporter()
-    grid = Grid.start(replace(options, tell=reporter.note))
+    grid = Grid.start(replace(options, report=reporter.note))
     kept = False
     try:
         yield grid, reporter
@@ -76,7 +76,7 @@ def _new_grid(options: GridOptions, keep_as: Path | None) -> Iterator[tuple[Grid
 
 
 def _options(clusters: int, benchmark: bool) -> GridOptions:
-    """A cluster of four nodes, and others of two that are cheaper from one to the next."""
+    """A cluster of four nodes, and others of two, each cheaper than the one before."""
     if benchmark:
         return GridOptions(block_time_s=BLOCK_TIME_S, registered=False, nodes=NODES, gpus_per_node=GPUS_PER_NODE)
     others = [
@@ -94,7 +94,7 @@ def _cheaper(number: int) -> ChainPrices:
 
 
 def _start_fleets(grid: Grid, reporter: DemoReporter) -> Fleet:
-    """Start a fleet for each cluster, and one Flower; returns the fleet that has it."""
+    """Start a fleet for each cluster, and one Flower. Returns the fleet that has it."""
     reporter.note("starting the fleet: worker, beat, gRPC process, Flower")
     grid.fleet.migrate()
     fleets = [cluster.fleet for cluster in grid.clusters]
@@ -108,19 +108,19 @@ def _start_fleets(grid: Grid, reporter: DemoReporter) -> Fleet:
     return fleets[0]
 
 
-def _tell_jobs(grid: Grid, workflow_text: str, engine: Engine, reporter: DemoReporter) -> None:
+def _show_jobs(grid: Grid, workflow_text: str, engine: Engine, reporter: DemoReporter) -> None:
     """Run the workflow file once on each cluster, all at the same time. Raises DemoError, TimeoutError."""
-    stories = [
-        JobStory(grid, cluster, grid.new_customer(role=role), engine, reporter)
+    jobs = [
+        JobProgress(grid, cluster, grid.new_customer(role=role), engine, reporter)
         for cluster, role in zip(grid.clusters, _customers(grid), strict=True)
     ]
-    for story in stories:
-        story.begin(workflow_text)
+    for job in jobs:
+        job.begin(workflow_text)
 
-    wait_until(lambda: _all(stories, JobStory.claimed), "the job to be claimed", TO_CLAIM_S, every_s=0.05)
-    wait_until(lambda: _all(stories, JobStory.settled), "the job to be settled", MAX_WAIT_S, every_s=0.05)
-    for story in stories:
-        story.conclude()
+    wait_until(lambda: _all(jobs, JobProgress.claimed), "the job to be claimed", TO_CLAIM_S, every_s=0.05)
+    wait_until(lambda: _all(jobs, JobProgress.settled), "the job to be settled", MAX_WAIT_S, every_s=0.05)
+    for job in jobs:
+        job.conclude()
 
 
 def _customers(grid: Grid) -> list[str]:
@@ -128,13 +128,13 @@ def _customers(grid: Grid) -> list[str]:
     return ["customer", *(f"customer-{cluster.name}" for cluster in grid.others)]
 
 
-def _all(stories: Sequence[JobStory], state: Callable[[JobStory], bool]) -> bool:
-    """Whether all are in that state. Each is asked, because it tells meanwhile what is new."""
-    reached = [state(story) for story in stories]
+def _all(jobs: Sequence[JobProgress], state: Callable[[JobProgress], bool]) -> bool:
+    """Whether all jobs are in that state. Calls `state` for each of them, as it also shows the job's new steps."""
+    reached = [state(job) for job in jobs]
     return all(reached)
 
 
-def _tell_workers(grid: Grid, flower: Fleet, reporter: DemoReporter) -> None:
+def _show_workers(grid: Grid, flower: Fleet, reporter: DemoReporter) -> None:
     """Wait until the one Flower shows a worker of each cluster. Raises TimeoutError."""
     flower.wait_for_flower()
 
@@ -147,7 +147,7 @@ def _tell_workers(grid: Grid, flower: Fleet, reporter: DemoReporter) -> None:
 
 
 def _how_to_go_on(grid: Grid) -> str:
-    """Lines that work when they are pasted into a shell in this clone."""
+    """Commands to paste into a shell in this clone."""
     head = f"Flower          {flower_url(list(started(grid.folder)))}\nstate and logs  {grid.folder}\n"
     others = [f"{COMMAND} submit FILE --cluster {cluster.name}" for cluster in grid.others]
     lines = [

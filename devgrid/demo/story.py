@@ -1,4 +1,4 @@
-"""What a demo prints: one job's steps as they happen, its output and its bill."""
+"""Prints a demo: the steps of each job as they happen, its output and its bill."""
 
 import time
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from devgrid.hand_in import credits_text
 from devgrid.services.grid_logger import logged_lines
 from supervisor_tasks.jobs.model import ChainStatus
 
-# What the journal's events are called in the story.
-STORY = {
+# The names of the journal's events in the demo.
+STEPS = {
     "Claimed": "claimed",
     "ScriptFetched": "script fetched",
     "Submitted": "submitted",
@@ -31,43 +31,43 @@ NOTHING_EARNED = "The contract pays for whole minutes of SLURM's elapsed time, a
 
 
 class DemoError(Exception):
-    """The job, or the grid under it, did not end as it should."""
+    """The job did not finish, or the grid failed."""
 
 
 @contextmanager
 def ledger_of(grid: Grid) -> Iterator[Engine]:
-    """The ledger of a grid's first cluster, for questions. Raises DemoError when its Postgres does not answer them."""
+    """The ledger of a grid's first cluster, for queries. Raises DemoError when its Postgres does not answer."""
     engine = create_engine(grid.environment["DATABASE_URL"])
     try:
         yield engine
     except SQLAlchemyError as error:
-        said = str(getattr(error, "orig", None) or error).partition("\n")[0]
+        reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
         raise DemoError(
-            f"the ledger's Postgres: {said}; expected it to answer until the end: run the demo again"
+            f"the ledger's Postgres: {reason}; expected it to answer until the end: run the demo again"
         ) from error
     finally:
         engine.dispose()
 
 
 class DemoReporter:
-    """Prints the story of a demo with the time of each step."""
+    """Prints the steps of a demo, each with its time."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
         self._started_s = time.monotonic()
 
     def note(self, text: str) -> None:
-        """A line about the demo itself."""
+        """Print a line about the demo itself."""
         self._console.print(f"[dim]{self._clock()}  {text}[/dim]")
 
-    def step(self, name: str, about: str, cluster: str = "") -> None:
-        """A step of the story, with the cluster where there are several."""
+    def step(self, name: str, details: str, cluster: str = "") -> None:
+        """Print a step of a job, with the cluster if there are several."""
         where = f"{cluster:<12}" if cluster else ""
         self._console.print(f"{self._clock()}  {where}[bold green]{name:<18}[/bold green]", end="")
-        self._console.print(about, markup=False)
+        self._console.print(details, markup=False)
 
     def section(self, name: str, body: str) -> None:
-        """A titled block of lines."""
+        """Print a block of lines with a title."""
         self._console.rule(name, align="left")
         self._console.print(body, markup=False)
 
@@ -75,8 +75,8 @@ class DemoReporter:
         return f"{time.monotonic() - self._started_s:7.2f} s"
 
 
-class JobStory:
-    """One job of a customer on one cluster, told while it happens."""
+class JobProgress:
+    """One job of a customer on one cluster. Shows the steps of the job as they happen."""
 
     def __init__(
         self, grid: Grid, cluster: GridCluster, customer: Account, engine: Engine, reporter: DemoReporter
@@ -84,60 +84,60 @@ class JobStory:
         self._grid, self._cluster, self._customer = grid, cluster, customer
         self._engine, self._reporter = engine, reporter
         self._name = cluster.name if len(grid.clusters) > 1 else ""
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
         self._balance_wei = grid.chain.credit_balance(customer.address)
         self._earned_wei = grid.chain.credit_balance(cluster.provider.address)
         self.job_id = ""
 
     @property
     def title(self) -> str:
-        """What tells the blocks of several clusters apart."""
+        """The cluster, for the titles of blocks; empty if there is only one."""
         return f" ({self._name})" if self._name else ""
 
     def begin(self, workflow_text: str) -> None:
-        """Hand the job in. Raises HandInError when no cluster can run it."""
+        """Submit the job. Raises HandInError when no cluster can run it."""
         on = self._cluster if self._name else None
         self._grid.check_hand_in(self._customer, workflow_text, on=on)
         self.job_id = self._grid.submit(self._customer, workflow_text, on=on)
-        self._tell("requested", self.job_id)
+        self._show("requested", self.job_id)
 
     def claimed(self) -> bool:
-        """Tell what is new; whether the job is claimed, or has come to its end without that."""
-        return self.settled() or "claimed" in self._told
+        """Show the new steps. Returns whether the job is claimed, or has ended without that."""
+        return self.settled() or "claimed" in self._shown
 
     def settled(self) -> bool:
-        """Tell what is new; whether the job has come to its end."""
+        """Show the new steps. Returns whether the job has ended."""
         job = self._job()
         if job.status >= ChainStatus.META_SCHEDULED:
-            self._tell("meta-scheduled", f"to {job.provider}")
-        for name, about in self._journal():
-            self._tell(name, about)
+            self._show("meta-scheduled", f"to {job.provider}")
+        for name, details in self._journal():
+            self._show(name, details)
         if job.status.cold:
-            self._tell("settled", f"{job.status.name} in block {job.block_number_state_change}")
-        return job.status.cold or "rejected by SLURM" in self._told
+            self._show("settled", f"{job.status.name} in block {job.block_number_state_change}")
+        return job.status.cold or "rejected by SLURM" in self._shown
 
     def conclude(self) -> None:
-        """Print the job's output, what SLURM says of it, and the bill. Raises DemoError unless the job has finished."""
+        """Print the job's output, SLURM's figures, and the bill. Raises DemoError unless the job has finished."""
         job = self._job()
         if not job.status.cold:
             lines = logged_lines(self._grid.folder / "user-logs", job.customer, self.job_id)
             raise DemoError("SLURM rejected the job: " + "; ".join(lines))
         output = self._cluster.output(job.customer, self.job_id).rstrip()
         self._reporter.section(f"The job's own output{self.title}", output or "(nothing)")
-        self._tell_slurm()
-        self._tell_bill(job)
+        self._show_slurm()
+        self._show_bill(job)
         if job.status is not ChainStatus.FINISHED:
             raise DemoError(f"the job ended {job.status.name}: {job.last_error or 'no reason given'}")
 
     def _job(self) -> ChainJob:
         return self._grid.chain.job(self.job_id)
 
-    def _tell(self, name: str, about: str) -> None:
-        if name not in self._told:
-            self._told.add(name)
-            self._reporter.step(name, about, self._name)
+    def _show(self, name: str, details: str) -> None:
+        if name not in self._shown:
+            self._shown.add(name)
+            self._reporter.step(name, details, self._name)
 
-    def _tell_slurm(self) -> None:
+    def _show_slurm(self) -> None:
         query = text("SELECT slurm_id, elapsed_s, exit_status FROM jobs WHERE job_id = :job_id")
         with self._engine.connect() as connection:
             row = connection.execute(query, {"job_id": self.job_id}).one()
@@ -146,7 +146,7 @@ class JobStory:
         )
         self._reporter.section(f"SLURM{self.title}", body)
 
-    def _tell_bill(self, job: ChainJob) -> None:
+    def _show_bill(self, job: ChainJob) -> None:
         balances = self._grid.chain.credit_balance
         per_minute = self._cluster.prices.of(job.definition)
         paid = self._balance_wei - balances(self._customer.address)
@@ -162,14 +162,14 @@ class JobStory:
         self._reporter.section(f"The bill{self.title}", body)
 
     def _journal(self) -> list[tuple[str, str]]:
-        """The named steps of the job so far, each with its details."""
+        """The steps of the job so far that have a name, each with its details."""
         query = text("SELECT name, details FROM events WHERE job_id = :job_id ORDER BY id")
         with self._engine.connect() as connection:
             rows = connection.execute(query, {"job_id": self.job_id}).all()
-        return [(STORY[row.name], _about(row.name, row.details)) for row in rows if row.name in STORY]
+        return [(STEPS[row.name], _details(row.name, row.details)) for row in rows if row.name in STEPS]
 
 
-def _about(name: str, details: dict[str, object]) -> str:
+def _details(name: str, details: dict[str, object]) -> str:
     if name == "Submitted":
         return f"SLURM id {details['slurm_id']}"
     if name == "ScriptFetched":

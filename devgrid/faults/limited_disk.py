@@ -1,7 +1,7 @@
-"""Small disks of their own for Postgres and for the spool, which can be filled.
+"""Small separate disks for Postgres and for the spool, which a test can fill.
 
 Each is a tmpfs in a mount namespace that one process holds. No other process sees it, and it ends with that process, so no
-mount can be left behind. Postgres enters the namespace; the spool, which many work with, is a link into it.
+mount can be left behind. Postgres enters the namespace. The spool, which several processes use, is a link into it.
 """
 
 import errno
@@ -35,9 +35,9 @@ exec sleep infinity
 
 
 def start_disk(processes: Processes, server: EmbeddedServer, size_mb: int) -> list[str]:
-    """Move the data of a Postgres that does not run to a disk of that size; returns how it is started there, by root."""
+    """Move the data of a stopped Postgres to a disk of that size. Returns the command that starts it there, for root."""
     with (server.folder / "data" / "postgresql.auto.conf").open("a") as conf:
-        conf.write(SMALL_WAL)  # else it keeps more of it than the disk holds
+        conf.write(SMALL_WAL)  # else Postgres keeps more WAL than fits on the disk
     ready = server.folder / "disk-ready"
     hold = ("/bin/sh", "-c", HOLD, HOLDER, server.folder / "data", server.folder / "disk", f"{size_mb}m", ready)
     holder = processes.start(HOLDER, ["unshare", "--mount", *hold], ready=ready.exists)
@@ -69,7 +69,7 @@ def data_of(processes: Processes) -> Path:
 
 
 def fill(folder: Path) -> None:
-    """Take all the room that is left on a folder's disk."""
+    """Fill the disk of a folder."""
     filler = os.open(folder / FILLER, os.O_CREAT | os.O_WRONLY)
     try:
         space = os.fstatvfs(filler)
@@ -87,5 +87,5 @@ def fill(folder: Path) -> None:
 
 
 def make_room(folder: Path) -> None:
-    """Give back what was taken."""
+    """Free the room that `fill` took."""
     (folder / FILLER).unlink()

@@ -1,10 +1,10 @@
-"""A network that misbehaves on demand: a TCP proxy that cuts, delays and loses bytes, at chosen places.
+"""A network that fails on demand: a TCP proxy that cuts, delays and loses bytes at chosen places.
 
 with Proxy.start("127.0.0.1:22") as proxy:      # or the path of a Unix socket
     ... connect to proxy.address ...
     proxy.inject(Direction.TO_SERVER, 1000, Fault.CUT)        # once, when 1,000 more bytes have gone to the server
-    proxy.fault(Fault.HANG)                     # now: nothing passes any more, and no connection ends
-    proxy.fault(None)                           # as if nothing had been; delayed bytes go on
+    proxy.fault(Fault.HANG)                     # now: no byte passes, and no connection ends
+    proxy.fault(None)                           # end of the fault; delayed bytes go on
 """
 
 import asyncio
@@ -39,10 +39,10 @@ class Fault(StrEnum):
     CUT = "cut"  # connections are reset; new ones pass
     END = "end"  # connections are ended in good order, too early; new ones pass
     REFUSE = "refuse"  # as cut, and new ones are reset as well
-    HANG = "hang"  # connections are accepted and nothing passes in either direction; bytes are kept for later
-    FORGET = "forget"  # of connections nothing passes any more, not even their end; new ones pass
-    GARBLE_TO_CLIENT = "garble what comes back"  # every bit of it is turned
-    LOSE_TO_SERVER = "lose what goes there"  # taken and thrown away; the client thinks that it arrived
+    HANG = "hang"  # connections are accepted, and no byte passes in either direction; bytes are kept for later
+    FORGET = "forget"  # no byte of present connections passes, nor their end; new ones pass
+    GARBLE_TO_CLIENT = "garble what comes back"  # every bit of it is flipped
+    LOSE_TO_SERVER = "lose what goes there"  # accepted and thrown away; the client takes it for delivered
     LOSE_TO_CLIENT = "lose what comes back"
 
 
@@ -79,8 +79,8 @@ class Proxy:
     def start(
         cls, target: str, port: int = 0, host: str = "127.0.0.1", certificates: Certificates | None = None
     ) -> Self:
-        """In front of `host:port` or the path of a Unix socket; on a free port of this host's address, or on this one. With
-        certificates it speaks TLS with its clients.
+        """Start a proxy of `target`, which is `host:port` or the path of a Unix socket. It listens on `port` of `host`, or on a
+        free port. With certificates it speaks TLS with its clients.
         """
         proxy = cls(target, certificates)
         proxy._thread.start()
@@ -88,7 +88,7 @@ class Proxy:
         return proxy
 
     def stop(self) -> None:
-        """Reset all connections and listen no more."""
+        """Reset all connections, and stop listening."""
         self._wait(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)
@@ -101,7 +101,7 @@ class Proxy:
         self.stop()
 
     def fault(self, fault: Fault | None) -> None:
-        """From now on; None ends the fault. A planned fault is dropped."""
+        """Begin a fault now; None ends the present one. A planned fault is dropped."""
         self._call(lambda: self._apply(fault))
 
     def inject(self, direction: Direction, more_bytes: int, fault: Fault, *, on_arrival: bool = False) -> None:
@@ -117,7 +117,7 @@ class Proxy:
         self._call(arm)
 
     def wait_for_fault(self, timeout_s: float = PATIENCE_S) -> None:
-        """Until the planned fault has happened. Raises TimeoutError."""
+        """Wait until the planned fault has begun. Raises TimeoutError."""
         if not self._happened.wait(deadline(timeout_s)):
             raise TimeoutError(f"waited {timeout_s:g} s for {self._planned}; passed {self.passed}")
 
@@ -154,7 +154,7 @@ class Proxy:
             if self._fault is not Fault.REFUSE:
                 await self._connect(client, to_client)
         except (OSError, asyncio.CancelledError):
-            pass  # the other end is told below
+            pass  # the client's connection is reset below
         finally:
             _reset(to_client)
             self._discard(to_client)
@@ -200,8 +200,8 @@ class Proxy:
         planned = self._planned
         if planned is None or planned.direction is not direction:
             return data, b""
-        some = max(planned.passed - self.passed[direction], 0)
-        return data[:some], data[some:]
+        room = max(planned.passed - self.passed[direction], 0)
+        return data[:room], data[room:]
 
     def _garbled(self, direction: Direction, piece: bytes) -> bytes:
         garbles = direction is Direction.TO_CLIENT and self._fault is Fault.GARBLE_TO_CLIENT
@@ -256,7 +256,7 @@ class Proxy:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection as when a machine fails: what is under way is lost, and the peer is told by a reset."""
+    """End a connection as when a machine fails: bytes under way are lost, and the peer gets a reset."""
     transport_socket = writer.get_extra_info("socket")
     if transport_socket is not None and not writer.transport.is_closing():
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""An imitation of the plugins that clusters in the field run: each event is told once, and lost when it is not taken.
+"""An imitation of the plugins that clusters in the field run: each event is sent once, and lost if it is not accepted.
 
 The real ones live in slurmd (SPANK, the job's start) and in slurmctld (job completion). This one is a process of its own. It
-learns of the events by the project's hooks, in a folder that serves as its memory and as nothing else, and asks SLURM for what
-the real ones find in SLURM's own memory: the job's comment, its start and its end. What it sends is the same:
+gets the events from the project's hooks, through a folder that has no other use. With squeue it gets what the real ones find in
+SLURM's own memory: the job's comment, its start and its end. It sends the same:
 
 - only of a job whose comment begins with `supervisor`, to the address that begins at its twelfth character;
 - by a channel of its own for each event: TLS always, the host name checked and the certificate not, 30 s at most, once;
@@ -36,21 +36,21 @@ log = logging.getLogger("upstream_plugin")
 TIMEOUT_S = 30.0
 MARK = "supervisor"
 ADDRESS_AT = 11  # of the comment's characters, counted from 0
-NODES = 8  # so many nodes may tell a start at once; slurmctld tells one end after the other
-SILENT = 0  # JOB_STATUS_UNSPECIFIED, which is never sent
+NODES = 8  # so many nodes may report a start at once; slurmctld reports one end after the other
+NOT_SENT = 0  # JOB_STATUS_UNSPECIFIED
 STATUSES = {
     "FAILED": spool.FAILED,
     "TIMEOUT": spool.OUT_OF_CREDITS,
     "CANCELLED": spool.CANCELLED,
-    "REQUEUED": SILENT,
-    "PENDING": SILENT,  # the word of the completion hook of SLURM 22.05 for a requeue
-    "RESIZING": SILENT,
+    "REQUEUED": NOT_SENT,
+    "PENDING": NOT_SENT,  # in SLURM 22.05, the completion hook's state of a requeue
+    "RESIZING": NOT_SENT,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class InSlurm:
-    """What SLURM has of a job. The times are seconds since the epoch, 0 for none."""
+    """SLURM's data of a job. The times are seconds since the epoch, 0 for none."""
 
     comment: str
     start_s: int
@@ -63,17 +63,17 @@ class InSlurm:
 
     @property
     def lasted_s(self) -> int:
-        """All of it, also where the job was resized meanwhile."""
+        """The whole time, even if the job was resized meanwhile."""
         return max(self.end_s - self.start_s, 0) if self.start_s else 0
 
 
 def upstream_report(state: str, exit_status: int) -> tuple[int, int]:
-    """FINISHED of NODE_FAIL, PREEMPTED and the like; SILENT where nothing is said."""
+    """The status and exit status to send. FINISHED for NODE_FAIL, PREEMPTED and the like; NOT_SENT for no callback."""
     return STATUSES.get(state, spool.FINISHED), exit_status
 
 
 def run(folder: Path, stopping: threading.Event) -> None:
-    """Tell what comes, once, until `stopping`."""
+    """Send each event that comes once, until `stopping`."""
     with ThreadPoolExecutor(NODES) as nodes, ThreadPoolExecutor(1) as controller:
         _take_all(folder, nodes, controller)
         for _ in watch(
@@ -93,20 +93,20 @@ def _take_all(folder: Path, nodes: Executor, controller: Executor) -> None:
     for file in spool.pending(folder):
         event = spool.read(file, upstream_report)
         file.unlink()
-        if event.status != SILENT:
-            (nodes if event.status == spool.RUNNING else controller).submit(_tell, event)
+        if event.status != NOT_SENT:
+            (nodes if event.status == spool.RUNNING else controller).submit(_try_to_send, event)
 
 
-def _tell(event: spool.SpooledEvent) -> None:
+def _try_to_send(event: spool.SpooledEvent) -> None:
     try:
-        tell(event, asked(event.slurm_id))
+        send(event, job_in_slurm(event.slurm_id))
     except (grpc.RpcError, OSError, ValueError, subprocess.SubprocessError) as error:
-        why = error.code().name if isinstance(error, grpc.Call) else error
-        log.warning("lost: status %d of SLURM's %d: %s", event.status, event.slurm_id, why)
+        reason = error.code().name if isinstance(error, grpc.Call) else error
+        log.warning("lost: status %d of SLURM's %d: %s", event.status, event.slurm_id, reason)
 
 
-def asked(slurm_id: int) -> InSlurm:
-    """What squeue shows of a job. Raises CalledProcessError when SLURM does not know it."""
+def job_in_slurm(slurm_id: int) -> InSlurm:
+    """Query a job with squeue. Raises CalledProcessError when SLURM does not know it."""
     argv = ["squeue", "--noheader", "--states=all", f"--jobs={slurm_id}", "--format=%S|%e|%k"]
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
     done = subprocess.run(argv, env=environment, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
@@ -114,15 +114,15 @@ def asked(slurm_id: int) -> InSlurm:
     return InSlurm(comment, *(int(word) if word.isdigit() else 0 for word in (start, end)))
 
 
-def tell(event: spool.SpooledEvent, job: InSlurm) -> None:
-    """One call to the address in the job's comment; none for a job that is not the supervisor's. gRPC verifies a certificate
-    always: the one that the server shows is taken for the authority, so that its host name alone is checked.
+def send(event: spool.SpooledEvent, job: InSlurm) -> None:
+    """Send one callback to the address in the job's comment, unless the job is not the supervisor's. gRPC always verifies the
+    certificate: the one that the server shows is used as the authority, so that only its host name is checked.
     """
     if not job.address:
         return
     ends_s = time.monotonic() + TIMEOUT_S
     host, _, port = job.address.rpartition(":")
-    shown = ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=TIMEOUT_S)
+    certificate = ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=TIMEOUT_S)
     request = SetJobStatusRequest(
         name=event.job_id,
         id=event.slurm_id,
@@ -130,7 +130,7 @@ def tell(event: spool.SpooledEvent, job: InSlurm) -> None:
         status=event.status,  # type: ignore[arg-type]  # the enum's number
         exit_code=event.exit_code,
     )
-    with grpc.secure_channel(job.address, grpc.ssl_channel_credentials(shown.encode())) as channel:
+    with grpc.secure_channel(job.address, grpc.ssl_channel_credentials(certificate.encode())) as channel:
         JobAPIStub(channel).SetJobStatus(request, timeout=max(ends_s - time.monotonic(), 0.0))
 
 

@@ -22,7 +22,7 @@ class GridLogger(LoggerAPIServicer):
         self._lock = threading.Lock()
 
     def Write(self, request_iterator: Iterator[WriteRequest], context: grpc.ServicerContext) -> WriteResponse:
-        """Each message is a line."""
+        """Append a line for each message."""
         for request in request_iterator:
             file = _log_file(self._folder, request.user, request.log_name)
             with self._lock:
@@ -44,6 +44,6 @@ def _log_file(folder: Path, user: str, log_name: str) -> Path:
 
 
 def _file_name(name: str) -> str:
-    """The name percent-encoded, or its hash where that would be too long for a file system."""
+    """The name percent-encoded, or its hash if that would be too long for a file system."""
     safe = quote(name, safe="")
     return safe if len(safe) <= LOG_NAME_BYTES else "sha256=" + hashlib.sha256(name.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The job definition service: gives the batch script of a job to its provider.
+"""The job definition service: sends the batch script of a job to its provider.
 
 Like the real one, it checks the signature of a one-use challenge and, on chain, that the job belongs to that customer and that
 provider.
@@ -31,7 +31,7 @@ CHALLENGE_LIFE_S = 600.0
 
 
 class RefusedError(Exception):
-    """The service says no; with the gRPC status and the words that say why."""
+    """The service refuses a request, with a gRPC status and a reason."""
 
     def __init__(self, status: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)
@@ -40,7 +40,7 @@ class RefusedError(Exception):
 
 @dataclass(slots=True)
 class Challenges:
-    """One-use nonces, each good for ten minutes. They are known by their bytes: what strangers send back is compared and
+    """One-use nonces, each good for ten minutes. They are found by their bytes: what strangers send is compared and
     never parsed (deep JSON overflows the stack, as eth_abi's parser sets the recursion limit to 100,000).
     """
 
@@ -69,7 +69,7 @@ class Challenges:
 
 
 class AuthApi(services.AuthAPIServicer):
-    """Gives challenges."""
+    """Issues challenges."""
 
     def __init__(self, challenges: Challenges) -> None:
         self._challenges = challenges
@@ -77,12 +77,12 @@ class AuthApi(services.AuthAPIServicer):
     def Challenge(
         self, request: messages.ChallengeRequest, context: grpc.ServicerContext
     ) -> messages.ChallengeResponse:
-        """A new one."""
+        """Issue a new challenge."""
         return messages.ChallengeResponse(challenge=self._challenges.issue())
 
 
 class SBatchApi(services.SBatchAPIServicer):
-    """Gives scripts to whom they belong."""
+    """Sends scripts to the providers of their jobs."""
 
     def __init__(self, challenges: Challenges, rpc: Rpc, jobs: str, folder: Path, public_address: str) -> None:
         self._challenges = challenges

@@ -1,4 +1,4 @@
-"""The grid's meta-scheduler: gives pending jobs to providers that fit them.
+"""The grid's meta-scheduler: assigns pending jobs to providers that can run them.
 
 `python -m devgrid.services.metascheduler --folder STATE`, with the account that holds METASCHEDULER_ROLE in the chain.json of
 that state folder. A provider that refused a job does not get it again.
@@ -51,12 +51,12 @@ def fits(definition: JobDefinition, locked_wei: int, provider: Provider) -> bool
     )
     labels = dict(provider.labels)
     used = all(labels.get(key) == value for key, value in definition.uses)
-    liked = all(holds(labels.get(key), operator, value) for key, operator, value in definition.affinity)
-    return hardware and used and liked and locked_wei >= provider.prices.of(definition)
+    matched = all(holds(labels.get(key), operator, value) for key, operator, value in definition.affinity)
+    return hardware and used and matched and locked_wei >= provider.prices.of(definition)
 
 
 def holds(found: str | None, operator: str, wanted: str) -> bool:
-    """Whether a label's value satisfies an affinity: as numbers where both are numbers, else as text."""
+    """Whether a label's value satisfies an affinity. The two are compared as numbers if both are numbers, else as text."""
     if found is None:
         return False
     if operator == "in":
@@ -81,7 +81,7 @@ def _comparable(found: str, wanted: str) -> tuple[tuple[float, str], tuple[float
 
 @dataclass(slots=True)
 class MetaScheduler:
-    """Watches the chain and assigns."""
+    """Watches the chain and assigns jobs."""
 
     chain: Chain
     _next_block: int = 0
@@ -89,8 +89,8 @@ class MetaScheduler:
     _refused_by: dict[str, frozenset[str]] = field(default_factory=dict)
     _providers: dict[str, Provider | None] = field(default_factory=dict)
 
-    def look(self) -> None:
-        """Read what happened since the last look and assign what can be assigned."""
+    def poll(self) -> None:
+        """Read the events since the last poll, and assign the jobs that can be assigned."""
         head = self.chain.block_number()
         if head < self._next_block:
             return
@@ -129,7 +129,7 @@ class MetaScheduler:
             self.chain.admin.meta_schedule(job_ids, provider)
 
     def _known_providers(self) -> list[Provider]:
-        """Asked for again only after something about them has happened."""
+        """The providers. One is read again only after an event about it."""
         for address, provider in list(self._providers.items()):
             if provider is None:
                 try:
@@ -140,7 +140,7 @@ class MetaScheduler:
 
 
 def main() -> None:
-    """Look again and again until SIGTERM."""
+    """Poll the chain until SIGTERM."""
     parser = argparse.ArgumentParser(
         prog="devgrid.services.metascheduler", description="Gives pending jobs to providers."
     )
@@ -150,7 +150,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     while not stopping.wait(POLL_S):
         try:
-            scheduler.look()
+            scheduler.poll()
         except (ChainError, TransientError) as error:
             print(f"metascheduler: {error}", flush=True)
 

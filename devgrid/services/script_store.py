@@ -1,4 +1,4 @@
-"""Where the job definition service keeps batch scripts: files named after what they hold."""
+"""Stores the batch scripts of the job definition service in files named by the hash of their content."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ def store_script(folder: Path, script: str) -> str:
     """Keep a script as it is; returns its batch location hash."""
     folder.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(script.encode()).hexdigest()
-    draft = folder / f".{name}-{uuid.uuid4().hex}"  # the same script may be handed in twice at once
+    draft = folder / f".{name}-{uuid.uuid4().hex}"  # the same script may be stored twice at once
     draft.write_bytes(script.encode())
     draft.replace(folder / name)
     return name

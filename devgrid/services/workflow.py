@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self, get_args
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-# Parts of the grid's language that devgrid has not: refused by name, so that no customer waits for them.
+# Parts of the grid's workflow language that devgrid does not have. They are refused by name.
 ELSEWHERE = ("launch", "use", "input", "output", "inputMode", "virtualNetworks", "continuousOutputSync", "network")
 NESTING = 100  # levels of lists and mappings; a loop in a loop adds three
 FOUND_CHARACTERS = 80  # of a wrong value, shown to its author
@@ -22,7 +22,7 @@ class _Strict(BaseModel):
 
 
 def _fits_a_script(text: str) -> str:
-    """Bash drops NUL bytes, and half a surrogate pair is no UTF-8: neither would arrive as it was written."""
+    """Refuse text that would not arrive unchanged: bash drops NUL bytes, and half a surrogate pair is not valid UTF-8."""
     if "\0" in text:
         raise ValueError("must hold no NUL character")
     if any("\ud800" <= character <= "\udfff" for character in text):
@@ -42,7 +42,7 @@ Steps = Annotated[tuple["WorkflowStep", ...], AfterValidator(_at_least_one)]
 
 
 class Resources(_Strict):
-    """What a job, or a step of it, is given."""
+    """The resources of a job, or of a step of it."""
 
     tasks: Count = 1
     cpusPerTask: Count = 1  # noqa: N815  the file's own names
@@ -58,13 +58,13 @@ class Variable(_Strict):
 
 
 class Container(_Strict):
-    """An image; devgrid runs the command on the node itself."""
+    """A container image. devgrid does not use it, and runs the command on the node itself."""
 
     image: Text
 
 
 class StepResources(_Strict):
-    """A step that asks for more than one task runs by srun."""
+    """The resources of a step. A step with more than one task runs by srun."""
 
     tasks: Count = 1
     cpusPerTask: Count | None = None  # noqa: N815
@@ -87,13 +87,13 @@ class Range(_Strict):
     increment: int = Field(1, strict=True)
 
     def loop(self) -> str:
-        """Bash counts: a range is as long as it likes, and the script is not."""
+        """The loop in bash, which counts itself, so that a long range does not make the script long."""
         comparison = "<=" if self.increment > 0 else ">="
         return f"for ((index={self.begin}; index{comparison}{self.end}; index+={self.increment})); do"
 
 
 class For(_Strict):
-    """Steps for each of several values, which stand in $index and $item."""
+    """Steps that run for each of several values. The value is in $index or $item."""
 
     range: Range | None = None
     items: tuple[Text, ...] | None = None
@@ -109,7 +109,7 @@ class For(_Strict):
 
 
 class WorkflowStep(_Strict):
-    """One thing after another; `catch` runs when it fails, `finally` in any case."""
+    """One step. `catch` runs if it fails, `finally` in any case."""
 
     name: Text = ""
     run: RunAction | None = None
@@ -120,7 +120,7 @@ class WorkflowStep(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _older_form(cls, value: Any) -> Any:
-        """`image` and `command` used to stand in the step itself."""
+        """Accept the older form, with `image` and `command` in the step itself."""
         if isinstance(value, dict) and "command" in value and "run" not in value:
             rest = {key: part for key, part in value.items() if key not in ("command", "image", "env", "resources")}
             run = {key: value[key] for key in ("command", "env", "resources") if key in value}
@@ -147,7 +147,7 @@ class Workflow(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _older_form(cls, value: Any) -> Any:
-        """The resources used to stand at the top."""
+        """Accept the older form, with the resources at the top level."""
         names = ("tasks", "cpusPerTask", "memPerCpu", "gpus")
         if isinstance(value, dict) and "resources" not in value and any(name in value for name in names):
             rest = {key: part for key, part in value.items() if key not in names}
@@ -164,8 +164,8 @@ def load(text: str) -> Workflow:
 
 
 def _parsed(text: str) -> Any:
-    """PyYAML lets through what Python says of a date, a number or a `!!bool` that is none. Depth is limited here: Python's
-    own limit is raised to 100,000 by eth_abi's parser, and PyYAML takes a minute to get there.
+    """Parse YAML. PyYAML passes on Python's own errors for an invalid date, number or `!!bool`. The depth is limited here:
+    eth_abi's parser raises Python's own limit to 100,000, and PyYAML takes a minute to reach that.
     """
     try:
         depth = 0

@@ -48,7 +48,7 @@ esac
 def world() -> Iterator[SubmissionEnv]:
     with SubmissionEnv.running(accounting=True) as world:
         world.slurm.users.add(LIAR)
-        world.slurm.users.give_shell(LIAR, "/bin/bash")
+        world.slurm.users.set_shell(LIAR, "/bin/bash")
         yield world
 
 

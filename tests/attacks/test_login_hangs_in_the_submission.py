@@ -74,7 +74,7 @@ def test_submission__many_logins_hang__another_customers_job_is_as_fast_as_alone
     times_of(grid, customer)  # the first login
     alone = times_of(grid, customer)
     liar = grid.new_customer()
-    grid.users.give_shell(liar.address, "/bin/bash")
+    grid.users.set_shell(liar.address, "/bin/bash")
     (grid.users.home(liar.address) / ".bashrc").write_text(HANGS)
     grid.submit_scripts(liar, "#!/bin/bash\ntrue\n", jobs)
     wait_until(lambda: number(grid, HAPPENED, liar, name="ScriptFetched") == jobs, "all claims", CLAIMED_S, 0.2)
@@ -102,7 +102,7 @@ def test_submission__late_logins_fill_a_worker__another_job_is_as_fast_as_alone(
     alone = times_of(grid, customer)
     liars = [grid.new_customer() for _ in range(LIARS)]
     for liar in liars:
-        grid.users.give_shell(liar.address, "/bin/bash")
+        grid.users.set_shell(liar.address, "/bin/bash")
         (grid.users.home(liar.address) / ".bashrc").write_text(TOO_LATE)
     for liar in liars:
         grid.submit_scripts(liar, "#!/bin/bash\ntrue\n", JOBS_OF_A_LIAR)

@@ -34,10 +34,10 @@ def shared(world: SubmissionEnv) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
     folder.chmod(0o1777)
     for name in (ATTACKER, VICTIM):
-        users.give_home(name, folder)
+        users.set_home(name, folder)
     yield folder
     for name in (ATTACKER, VICTIM):
-        users.give_home(name, users.home(name))
+        users.set_home(name, users.home(name))
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_home_of_two_customers__no_session_begins_there_and_the_operator_is_call
     (said,) = alarm.details["errors"]
     assert VICTIM in said
     assert str(shared) in said
-    world.slurm.users.give_home(VICTIM, world.slurm.users.home(VICTIM))
+    world.slurm.users.set_home(VICTIM, world.slurm.users.home(VICTIM))
     wait_until(lambda: world.carry_out(site, job).state is State.QUEUED, "the job to be submitted", PATIENCE_S)
     watch_effects(site.ledger)
     assert AlarmName.HOME_UNSAFE not in {one.name for one in site.ledger.alarms.all()}
@@ -112,9 +112,9 @@ def home(world: SubmissionEnv) -> Iterator[Path]:
     uid, folder = users.add(VICTIM), world.processes.folder / "homes" / VICTIM
     folder.mkdir(parents=True)
     os.chown(folder, uid, uid)
-    users.give_home(VICTIM, folder)
+    users.set_home(VICTIM, folder)
     yield folder
-    users.give_home(VICTIM, users.home(VICTIM))
+    users.set_home(VICTIM, users.home(VICTIM))
     folder.parent.rename(world.processes.folder / f"homes-{folder.stat(follow_symlinks=False).st_ino}")
 
 
@@ -175,7 +175,7 @@ def test_home_in_a_folder_of_another_customer__is_refused(world: SubmissionEnv, 
 def test_home_behind_a_link_of_another_customer__is_refused(world: SubmissionEnv, cluster: Cluster, home: Path) -> None:
     link = home.parent / "link"
     link.symlink_to(home)
-    world.slurm.users.give_home(VICTIM, link)
+    world.slurm.users.set_home(VICTIM, link)
     cluster.require_own_home(VICTIM)
     os.chown(link, world.slurm.users.add(ATTACKER), 0, follow_symlinks=False)
     refused(cluster, str(link), ATTACKER)
@@ -184,7 +184,7 @@ def test_home_behind_a_link_of_another_customer__is_refused(world: SubmissionEnv
 def test_home_that_is_a_file__is_refused(world: SubmissionEnv, cluster: Cluster, home: Path) -> None:
     file = home / "file"
     file.touch()
-    world.slurm.users.give_home(VICTIM, file)
+    world.slurm.users.set_home(VICTIM, file)
     refused(cluster, str(file), "is no folder")
 
 
@@ -192,7 +192,7 @@ def test_home_that_does_not_exist__is_refused_until_it_is_made(
     world: SubmissionEnv, cluster: Cluster, home: Path
 ) -> None:
     uid, missing = world.slurm.users.add(VICTIM), home.parent / "to-be-made"
-    world.slurm.users.give_home(VICTIM, missing)
+    world.slurm.users.set_home(VICTIM, missing)
     refused(cluster, str(missing), "does not exist", "pam_mkhomedir")
     missing.mkdir()
     refused(cluster, str(missing), "belongs to")
@@ -205,7 +205,7 @@ def test_two_accounts_with_one_number__are_refused(world: SubmissionEnv, cluster
     users = world.slurm.users
     uid = users.add(VICTIM)
     users.add(twin)
-    users.give_number(twin, uid)
+    users.set_uid(twin, uid)
     with pytest.raises(UnsafeHomeError, match=f"{twin}.*{VICTIM}"):
         cluster.require_own_home(twin)
 

@@ -49,7 +49,7 @@ def read(world: SubmissionEnv) -> Iterator[Path]:
     yield told
     for name in ("was-read", *START_UP_FILES, *ENVIRONMENTS):
         (home / name).unlink()
-    users.give_shell(CUSTOMER, SAFE_SHELL)
+    users.set_shell(CUSTOMER, SAFE_SHELL)
 
 
 def another_sshd(world: SubmissionEnv, name: str, *options: str) -> Sshd:
@@ -79,14 +79,14 @@ def shell_called_sh(world: SubmissionEnv, program: str) -> str:
 def test_accounts_login_shell__reads_no_start_up_file(world: SubmissionEnv, read: Path, program: str) -> None:
     """LDAP_LOGIN_SHELL's default, on a system where it is dash and on one where it is bash."""
     assert SAFE_SHELL == "/bin/sh"
-    world.slurm.users.give_shell(CUSTOMER, shell_called_sh(world, program))
+    world.slurm.users.set_shell(CUSTOMER, shell_called_sh(world, program))
     assert "FORGED" not in environment_of_a_command(world)
     assert read.read_text() == ""
 
 
 def test_bash__reads_the_customers_file(world: SubmissionEnv, read: Path) -> None:
     """What the login shell is chosen against: without this, the test above would prove nothing."""
-    world.slurm.users.give_shell(CUSTOMER, "/bin/bash")
+    world.slurm.users.set_shell(CUSTOMER, "/bin/bash")
     environment_of_a_command(world)
     assert ".bashrc" in read.read_text()
 

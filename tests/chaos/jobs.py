@@ -121,7 +121,7 @@ def reorganised(grid: Grid, customer: Account) -> str:
     with grid.no_blocks():  # else a late scan would lose more blocks than it must bear
         read = partial(rows, grid, READ_UP_TO, block=running_at)
         wait_until(lambda: bool(read()), "the scan to read the block", PATIENCE_S, 0.05)
-    grid.chain.lose_from(running_at)
+    grid.chain.reorganise_from(running_at)
     wait_for(grid, job_id, RUNNING, PATIENCE_S)
     go.touch()
     return job_id

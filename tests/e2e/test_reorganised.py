@@ -42,7 +42,7 @@ def test_end_lost__is_settled_again_the_same(reorganising: Grid, buyer: Account)
     job_id = grid.submit_script(buyer, "#!/bin/bash\nexit 3\n")
     before = wait_for_end(grid, job_id)
     settled(grid, job_id)
-    grid.chain.lose_from(before.block_number_state_change)
+    grid.chain.reorganise_from(before.block_number_state_change)
     assert not grid.chain.job(job_id).status.cold
     wait_until(lambda: "Reorganised" in journal(grid, job_id), "the scan to see it", 60.0, 0.1)
     settled(grid, job_id)
@@ -66,7 +66,7 @@ def test_claim_lost_while_the_worker_is_down__one_slurm_job_that_ends_right(reor
         "SELECT t.block_number FROM transactions t JOIN jobs j ON j.claim_key LIKE t.hash || ':%' WHERE j.job_id = :id"
     )
     claim = rows(grid, query, id=job_id)
-    grid.chain.lose_from(claim[0].block_number)
+    grid.chain.reorganise_from(claim[0].block_number)
     assert grid.chain.job(job_id).status is ChainStatus.META_SCHEDULED
     grid.fleet.start_worker()
     wait_until(lambda: "Reorganised" in journal(grid, job_id), "the scan to see it", 60.0, 0.1)

@@ -57,5 +57,5 @@ def test_lose_from__a_block_that_is_empty__what_came_after_it_is_lost() -> None:
         empty = chain.block_number() - 3
         for _ in range(2):  # the blocks of the first time are all of one second
             receipt = chain.send(customer, "Credit", "approve", chain.addresses.metascheduler, 1)
-            chain.lose_from(empty)
+            chain.reorganise_from(empty)
             assert chain.rpc.call("eth_getTransactionReceipt", receipt["transactionHash"]) is None

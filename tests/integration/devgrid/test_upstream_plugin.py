@@ -17,7 +17,7 @@ from devgrid import REPOSITORY
 from devgrid.cluster.linux_users import Users
 from devgrid.cluster.slurm import Slurm
 from devgrid.faults.network_proxy import Proxy
-from devgrid.faults.upstream_plugin import InSlurm, tell, upstream_report
+from devgrid.faults.upstream_plugin import InSlurm, send, upstream_report
 from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
@@ -204,9 +204,9 @@ def job(address: str) -> InSlurm:
 
 def test_tell__each_event__by_a_connection_of_its_own__certificate_of_any_authority(tmp_path: Path) -> None:
     with serving(certificates=make_certificates(tmp_path)) as (supervisor, port), in_front_of(port) as network:
-        tell(EVENT, job(network.address))
+        send(EVENT, job(network.address))
         once = network.connections
-        tell(EVENT, job(network.address))
+        send(EVENT, job(network.address))
         assert network.connections == 2 * once
         assert [call.duration for _, call in supervisor.calls] == [60, 60]
 
@@ -215,12 +215,12 @@ def test_tell__certificate_of_another_host__is_lost(tmp_path: Path) -> None:
     """127.0.0.2 is not among the names of the certificate."""
     with serving(certificates=make_certificates(tmp_path)) as (supervisor, port):
         with pytest.raises((grpc.RpcError, OSError)):
-            tell(EVENT, job(f"127.0.0.2:{port}"))
+            send(EVENT, job(f"127.0.0.2:{port}"))
         assert not supervisor.calls
 
 
 def test_tell__port_without_tls__is_lost() -> None:
     with serving() as (supervisor, port):
         with pytest.raises((ssl.SSLError, OSError)):
-            tell(EVENT, job(f"127.0.0.1:{port}"))
+            send(EVENT, job(f"127.0.0.1:{port}"))
         assert not supervisor.calls

@@ -102,7 +102,7 @@ class ReorgScenario:
 
     def lose(self, above: int) -> None:
         """All blocks above this one are replaced by empty ones."""
-        self.chain.lose_from(above + 1)
+        self.chain.reorganise_from(above + 1)
 
     def follow(self) -> None:
         """The scan sees what happened, the tracker sends again what was lost, the scan reads that."""

@@ -374,12 +374,12 @@ def with_bashrc(world: SubmissionEnv) -> Iterator[WorkerContext]:
     (home / "bin").mkdir(mode=0o777)
     (home / "bin").chmod(0o777)
     (home / ".bashrc").write_text(BASHRC)
-    world.slurm.users.give_shell(CUSTOMER, "/bin/bash")
+    world.slurm.users.set_shell(CUSTOMER, "/bin/bash")
     site = world.site(world.cluster())
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()
-    world.slurm.users.give_shell(CUSTOMER, "/bin/sh")
+    world.slurm.users.set_shell(CUSTOMER, "/bin/sh")
     (home / ".bashrc").unlink()
 
 
@@ -406,9 +406,9 @@ def start_up(world: SubmissionEnv) -> Iterator[Path]:
     """The file that the shell of the customer's next connection reads."""
     file = world.slurm.users.home(CUSTOMER) / ".bashrc"
     file.touch()
-    world.slurm.users.give_shell(CUSTOMER, "/bin/bash")
+    world.slurm.users.set_shell(CUSTOMER, "/bin/bash")
     yield file
-    world.slurm.users.give_shell(CUSTOMER, "/bin/sh")
+    world.slurm.users.set_shell(CUSTOMER, "/bin/sh")
     file.unlink()
 
 
@@ -512,7 +512,7 @@ def test_submission__one_customers_login_hangs__anothers_job_is_submitted_and_se
     home = world.slurm.users.home(HANGING)
     (home / "hangs").touch()
     (home / ".bashrc").write_text('while test -e "$HOME/hangs"; do sleep 0.1; done\n')
-    world.slurm.users.give_shell(HANGING, "/bin/bash")
+    world.slurm.users.set_shell(HANGING, "/bin/bash")
     site = world.site(world.cluster())
     hang = [world.new_job(site, customer=HANGING) for _ in range(THREADS + 4)]
     tried = text("SELECT count(*) FROM effects WHERE job_id = ANY(:jobs) AND attempts > 0")

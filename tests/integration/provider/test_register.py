@@ -396,7 +396,7 @@ def test_lost_block__registration_is_sent_again_and_not_taken_for_turned_down(pl
     above = play.chain.block_number()
     play.look()
     assert play.standing() is RegistrationStatus.WAITING
-    play.chain.lose_from(above + 1)
+    play.chain.reorganise_from(above + 1)
     register(play.worker.context)
     assert play.alarms() == set()
     assert "does not show it yet" in play.told()["why"]

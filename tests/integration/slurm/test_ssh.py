@@ -206,11 +206,11 @@ def hanging(login: Login) -> Iterator[Path]:
     hangs.touch()
     start_up.write_text('while test -e "$HOME/hangs"; do sleep 0.05; done\n')
     login.users.add(OTHER)
-    login.users.give_shell(CUSTOMER, "/bin/bash")
+    login.users.set_shell(CUSTOMER, "/bin/bash")
     yield hangs
     hangs.unlink(missing_ok=True)
     start_up.unlink()
-    login.users.give_shell(CUSTOMER, "/bin/sh")
+    login.users.set_shell(CUSTOMER, "/bin/sh")
 
 
 def test_login_hangs__one_thread_waits_for_it__then_no_thread_for_a_while(
