@@ -1,4 +1,4 @@
-"""A grid and its fleet for each file of this folder: an attack leaves nothing behind for the next one."""
+"""Starts a grid and its fleet for each file of this folder, so that no attack affects another file."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
-"""The admin's login on the login node is stolen, or a customer's session lies: the admin runs what only he can run, and nothing
-else runs as him. sshd writes down each command of a grid with its user.
+"""The admin's login on the login node is stolen, or a customer's session gives false answers: the admin runs only what needs
+his rights. sshd logs each command of a grid with its user.
 """
 
 import shlex
@@ -24,7 +24,7 @@ WRITES_DOWN = """#!/bin/sh
 printf '%s\\0%s\\0' "$(id -un)" "$SSH_ORIGINAL_COMMAND" >>{log}
 exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"
 """
-# docs/security.md says of each why it is not the customer's.
+# docs/security.md has the reason why each is not run as the customer.
 OF_THE_ADMIN = {
     "clock",
     "homes",
@@ -70,7 +70,7 @@ def _write_down_commands(grid: Grid) -> None:
 
 
 def program_of(command: str) -> str:
-    """The name of what a command runs: of a shell's script its `$0`, of scontrol also what it does."""
+    """The name of the program that a command runs: for a shell script its `$0`, for scontrol with its subcommand."""
     words = shlex.split(command)
     while words[0] in ("env", "timeout", "-k") or "=" in words[0] or words[0].isdecimal():
         words = words[1:]
@@ -81,7 +81,7 @@ def program_of(command: str) -> str:
 
 
 def ran(grid: Grid, user: str) -> set[str]:
-    """What ran as this user."""
+    """The programs that ran as this user."""
     words = _log(grid).read_text().split("\0")
     return {program_of(command) for name, command in zip(words[::2], words[1::2], strict=False) if name == user}
 

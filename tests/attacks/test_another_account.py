@@ -1,6 +1,6 @@
-"""A customer gives his job another account or QOS than the site gave it, or asks for whole cores of nodes whose cores have
-two threads. It is found, also if he did that before the supervisor's first look: this site has no job_submit.lua, so
-accounting knows what the site gives. Where a plugin of the site chooses, its choice is not touched.
+"""A customer gives his job another account or QOS than the site's, or requests whole cores of nodes whose cores have two
+threads. The supervisor finds that, even if he did it before the first poll: this site has no job_submit.lua, so accounting has
+the site's defaults. If a plugin of the site chooses, its choice stays.
 """
 
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def begin(world: SubmissionEnv, state: str = "UP") -> None:
 
 
 def submitted(world: SubmissionEnv, site: WorkerContext) -> tuple[JobId, int]:
-    """A job that no look has seen."""
+    """A submitted job that the worker has not polled yet."""
     job_id = world.new_job(site)
     wait_until(lambda: world.carry_out(site, job_id).slurm_id is not None, "the submission", PATIENCE_S, 0.5)
     slurm_id = site.ledger.jobs([job_id])[job_id].slurm_id
@@ -121,7 +121,7 @@ def test_changed_and_begun_before_the_first_look__is_cancelled(
 
 
 def test_site_gives_another_default__the_next_job_has_that(world: SubmissionEnv, site: WorkerContext) -> None:
-    """The worker has asked for the customer's defaults before."""
+    """The worker has read the customer's defaults before."""
     first, _ = submitted(world, site)
     world.look(site, first)
     for default, qos in (("vip", "high"), GIVEN):

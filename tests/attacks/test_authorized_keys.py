@@ -1,4 +1,4 @@
-"""Attackers want the supervisor's key in accounts that are no customer's, and a forged or absent supervisor to delay sshd."""
+"""Attacks on the authorized-keys command: the supervisor's key for accounts of no customer, a forged or absent supervisor."""
 
 import os
 import socket
@@ -55,7 +55,7 @@ def supervisor(certificates: Certificates) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
 
 
-# --- who is opened ----------------------------------------------------------------------------------------------------------
+# --- which accounts ----------------------------------------------------------------------------------------------------------
 
 OTHERS = [
     "root",
@@ -103,7 +103,7 @@ def test_sshd__lets_the_key_into_customers_accounts_and_the_admins_alone(certifi
         ssh.close()
 
 
-# --- who is believed --------------------------------------------------------------------------------------------------------
+# --- which supervisor --------------------------------------------------------------------------------------------------------
 
 
 def test_forged_supervisor__is_not_believed_unless_the_operator_wants_that(
@@ -141,7 +141,7 @@ def test_plain_text__is_spoken_to_this_machine_alone_and_only_when_told() -> Non
 
 @contextmanager
 def answering(act: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that does that with the first connection, and with no other."""
+    """A server that calls the function with the first connection, and accepts no other."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -167,7 +167,7 @@ def until_it_goes(connection: socket.socket) -> None:
 
 
 def drips(connection: socket.socket) -> None:
-    """An empty frame of settings, one byte at a time: no single wait is long."""
+    """Send an empty SETTINGS frame, one byte at a time, so that no single wait is long."""
     for byte in bytes(9) * 10_000:
         connection.sendall(bytes((byte,)))
         time.sleep(0.05)
@@ -217,7 +217,7 @@ def test_supervisor_that_does_not_answer__sshd_waits_a_second_at_most(
 
 def test_supervisor_that_is_away__sshd_waits_a_second_at_most(certificates: Certificates) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
-    with socket.socket() as full:  # takes no connection: the kernel's queue is as long as one, and full
+    with socket.socket() as full:  # accepts no connection: the kernel's queue has room for one, and is full
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         queued = [socket.socket() for _ in range(4)]
@@ -240,7 +240,7 @@ BARE_TAKES_S = 0.05  # on a quiet machine
 
 @pytest.mark.quiet_machine
 def test_answers__are_quick(supervisor: str, certificates: Certificates) -> None:
-    """150 ms for 95 of 100 logins on a quiet machine; on a slow one as much longer as other programs take to start."""
+    """95 of 100 logins take 150 ms at most on a quiet machine; on a slow one longer, as all programs take longer to start."""
     took_s, bare_s = list[float](), list[float]()
     for _ in range(20):
         took_s.append(run("--supervisor", supervisor, "--ca", certificates.ca, CUSTOMER).took_s)

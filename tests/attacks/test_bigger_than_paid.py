@@ -1,4 +1,4 @@
-"""A customer changes a job of his in SLURM, so that it is bigger than what was paid for. This site has no accounting."""
+"""A customer changes his job in SLURM, so that it gets more than was paid for. This site has no accounting."""
 
 from collections.abc import Iterator
 
@@ -64,7 +64,7 @@ def grid() -> Iterator[Grid]:
     other = "PartitionName=other Nodes=ALL MaxTime=INFINITE State=UP"
     running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, slurm_conf=(other,), job_submit=False))
     try:
-        # Whole nodes are given to each job, as some sites want it: what SLURM rounds up is no attack.
+        # Each job gets whole nodes, as some sites configure it: it is no attack that SLURM rounds up.
         scontrol(running, "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE")
         running.fleet.start(flower=False)
         yield running
@@ -103,14 +103,14 @@ def spare(grid: Grid, customer: Account) -> Iterator[None]:
 def size(grid: Grid, slurm_id: int) -> dict[str, str]:
     wanted = ",".join(f"{field}:0|" for field in FIELDS.split(","))
     argv = ("squeue", "--noheader", "--states=all", f"--jobs={slurm_id}", f"--Format={wanted}")
-    told = slurm_of(grid).run(*argv).stdout.strip().split("|")
+    values = slurm_of(grid).run(*argv).stdout.strip().split("|")
     return {
-        field: "" if word in ("N/A", "(null)") else word for field, word in zip(FIELDS.split(","), told, strict=False)
+        field: "" if word in ("N/A", "(null)") else word for field, word in zip(FIELDS.split(","), values, strict=False)
     }
 
 
 def look(grid: Grid, *job_ids: str) -> None:
-    """The next look may be minutes away: it is due now."""
+    """Poll the job at once, as its next poll may be minutes away."""
     hurried = "UPDATE effects SET due_at = now() WHERE job_id = ANY(:ids) AND kind = 'poll_slurm' AND done_at IS NULL"
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(hurried), {"ids": list(job_ids)})
@@ -136,7 +136,7 @@ def test_changed_while_it_waits__is_put_back(grid: Grid, customer: Account) -> N
 
 
 def test_gpus_for_a_job_that_paid_for_none__are_put_back(grid: Grid, customer: Account) -> None:
-    """SLURM 22.05 takes Gres= for a job without GPUs only."""
+    """SLURM 22.05 accepts Gres= only for a job without GPUs."""
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, SLEEPS, minutes=60)
     slurm_id = id_of(grid, job_id)
@@ -186,7 +186,7 @@ def test_changed_and_begun_before_a_look__is_cancelled_with_a_reason_and_an_alar
 
 
 def test_changed_while_its_looks_are_parked__is_found_by_the_sweep_and_cancelled(grid: Grid, customer: Account) -> None:
-    """An owner who holds his job for an hour has its looks parked. A changed name and log keep the hooks silent."""
+    """If an owner holds his job for an hour, its poll is parked. With a changed name and log, the hooks report nothing."""
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
     slurm_id = id_of(grid, job_id)
@@ -232,7 +232,7 @@ def test_rounded_up_by_slurm_itself__is_no_attack(grid: Grid, customer: Account)
 
 
 def test_whole_nodes_while_the_prolog_runs__are_no_attack(grid: Grid, customer: Account, slow_prolog: None) -> None:
-    """SLURM shows such a job as CONFIGURING: it waits, and what it shows is what it has been given."""
+    """SLURM shows such a job as CONFIGURING: it does not run yet, and SLURM shows what was allocated to it."""
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 1\n", minutes=60, cpusPerTask=3)
     slurm_id = id_of(grid, job_id)
     wait_for_state(grid, slurm_id, "CONFIGURING")

@@ -1,4 +1,4 @@
-"""Floods of the callbacks' port: streams, connections, slow senders and garbage keep no good caller waiting."""
+"""Floods of the callbacks' port with streams, connections, slow senders and garbage do not delay an honest caller."""
 
 import os
 import random
@@ -53,7 +53,7 @@ def crowd(port: Port) -> Iterator[Crowd]:
 
 
 def watch(channel: grpc.Channel, service: str) -> grpc.StatusCode:
-    """What the first answer of a Watch stream is; the stream is broken off then."""
+    """Open a Watch stream, and cancel it after the first answer. Returns that answer."""
     health: Any = health_pb2_grpc.HealthStub(channel)
     stream = health.Watch(health_pb2.HealthCheckRequest(service=service), timeout=deadline(5))
     try:
@@ -66,20 +66,20 @@ def watch(channel: grpc.Channel, service: str) -> grpc.StatusCode:
 
 
 def test_400_watch_streams_broken_off__are_refused_and_the_process_answers(port: Port) -> None:
-    """They held all threads of the process, which did not answer any more, and did not end."""
+    """Once, they held all threads of the process, which then neither answered nor ended."""
     with grpc.insecure_channel(port.address) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
         streams = [health.Watch(health_pb2.HealthCheckRequest(service=str(number))) for number in range(400)]
         for stream in streams:
             stream.cancel()
-    # A connection of its own: by itself, gRPC takes the one whose streams are being broken off.
+    # A connection of its own: otherwise gRPC uses the one whose streams are being cancelled.
     with grpc.insecure_channel(port.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         report(channel, random_job_id(), timeout_s=deadline(5.0))
         assert watch(channel, "") is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_long_service_names__are_refused_and_take_no_memory(port: Port) -> None:
-    """Watch kept 260 MB of them."""
+    """Once, Watch kept 260 MB of them."""
     before_mb = port.memory_mb()
     with grpc.insecure_channel(port.address) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
@@ -94,7 +94,7 @@ def test_long_service_names__are_refused_and_take_no_memory(port: Port) -> None:
 
 @pytest.mark.quiet_machine  # delays of 100 ms show on a quiet machine alone
 def test_callback_port__callers_never_finish_their_calls__other_callers_do_not_wait(port: Port, crowd: Crowd) -> None:
-    """Each took a thread of the process until its connection ended."""
+    """Once, each took a thread of the process until its connection ended."""
     with grpc.insecure_channel(port.address) as channel:
         alone_s = usual_wait_s(channel)
         crowd.connect(100, PREFACE + b"".join(unfinished_call(stream) for stream in range(1, 9, 2)), addresses=20)
@@ -103,7 +103,7 @@ def test_callback_port__callers_never_finish_their_calls__other_callers_do_not_w
 
 @pytest.mark.quiet_machine  # delays of 100 ms show on a quiet machine alone
 def test_callback_port__25600_half_calls_of_one_peer__serves_a_good_caller_of_it(port: Port, crowd: Crowd) -> None:
-    """They took more than 100 MB, for an hour."""
+    """Once, they took more than 100 MB for an hour."""
     with grpc.insecure_channel(port.address) as channel:
         alone_s = usual_wait_s(channel)
     before_mb = port.memory_mb()
@@ -126,11 +126,11 @@ def test_call_whose_message_never_comes__is_given_up(port: Port) -> None:
 
 
 def flood(port: Port, crowd: Crowd, connections: int) -> float:
-    """How much longer a good caller waits beside so many connections, on a connection of his own made after them."""
+    """How much longer an honest caller waits beside so many connections, on a connection that is opened after them."""
     share = -(-connections // 7)
     with grpc.insecure_channel(port.address) as channel:
         alone_s = usual_wait_s(channel)
-    crowd.connect(share, addresses=1)  # which say nothing
+    crowd.connect(share, addresses=1)  # which send nothing
     crowd.connect(share, b"GET / HTTP/1.1\r\n\r\n", addresses=50)
     crowd.connect(share, b"\x16\x03\x01\x02\x00\x01", addresses=50)  # the first bytes of TLS
     crowd.connect(share, PREFACE[:10], addresses=50)
@@ -195,7 +195,7 @@ program.main()
 
 
 def test_a_process_that_cannot_answer_itself__ends_with_a_line_that_says_so(site: CallbackSite, tmp_path: Path) -> None:
-    """Also one that is stuck because its log is a pipe that is full, where no line can say so."""
+    """Even if it hangs because its log is a full pipe, so that it cannot log a line."""
     log = tmp_path / "log"
     environment = {**site.environment, "LISTEN_ADDRESS": "127.0.0.1:0"}
     argv = [sys.executable, "-c", STUCK]

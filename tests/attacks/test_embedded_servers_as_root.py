@@ -50,7 +50,7 @@ class User:
         self.urls = self.child.stdout.readline().split()
 
     def end(self) -> str:
-        """What it said on standard error."""
+        """End the process. Returns its standard error."""
         return self.child.communicate(timeout=deadline(90))[1]
 
 
@@ -66,7 +66,7 @@ def state() -> Iterator[Path]:
 
 
 def end_servers(folder: Path) -> None:
-    """Those of a folder, Postgres with all its children."""
+    """End the servers of a folder, Postgres with all its children."""
     servers = [process for process in psutil.process_iter() if str(folder) in _command(process)]
     for server in servers:
         server.send_signal(signal.SIGINT)
@@ -82,7 +82,7 @@ def _command(process: psutil.Process) -> str:
 
 @pytest.fixture
 def victim() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of root that is no business of the servers."""
+    """A process of root that has nothing to do with the servers."""
     child = subprocess.Popen(["sleep", "600"])
     yield child
     child.kill()
@@ -90,7 +90,7 @@ def victim() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def as_user(name: str, *argv: str | Path) -> int:
-    """The exit status of a command that another user runs."""
+    """Run a command as another user. Returns its exit status."""
     entry = pwd.getpwnam(name)
     words = [str(word) for word in argv]
     return subprocess.run(
@@ -99,12 +99,12 @@ def as_user(name: str, *argv: str | Path) -> int:
 
 
 def users_of(state: Path) -> set[str]:
-    """The other users who may write below the folder: the owner of the data, and a stranger."""
+    """The users who can write below the folder: the owner of the data, and a stranger."""
     return {(state / "postgres" / "data").owner(), STRANGER} - {"root"}
 
 
 def identity(pid: int) -> str:
-    """A process as server.pid names it."""
+    """The text of a server.pid that names a process."""
     return f"{pid} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
 
 
@@ -133,7 +133,7 @@ def test_locks__links_that_another_user_plants__make_no_files_of_roots(state: Pa
 
 
 def test_file__a_link_or_another_users__is_not_opened(tmp_path: Path) -> None:
-    """As one that another user planted while the folder was open to all."""
+    """Another user may have planted such a file while all users could write to the folder."""
     treasure, link, strangers = tmp_path / "treasure", tmp_path / "link", tmp_path / "strangers"
     treasure.write_text("of root\n")
     link.symlink_to(treasure)
@@ -170,7 +170,7 @@ def test_end_servers__pid_file_by_root_names_no_server__process_is_not_signalled
 def test_servers__root_may_not_look_into_others_processes__start_and_end(
     state: Path, victim: subprocess.Popen[bytes]
 ) -> None:
-    """So it is in a container: the program of another user's process cannot be read."""
+    """In a container, root cannot read which program a process of another user runs."""
     first, second = User(state, *WITHOUT_PTRACE), User(state, *WITHOUT_PTRACE)
     (postgres,) = (process for process in psutil.process_iter() if f"-D {state}/" in _command(process))
     assert first.urls == second.urls != []
@@ -191,8 +191,8 @@ def test_folder__that_another_user_has_made_before__is_refused() -> None:
         for name in ("postgres", "redis"):
             (outer / name).mkdir()
             os.chown(outer / name, pwd.getpwnam(STRANGER).pw_uid, -1)
-        said = User(outer).end()
-        assert f"STATE_DIR: {outer / 'postgres'} belongs to {STRANGER!r}" in said
+        errors = User(outer).end()
+        assert f"STATE_DIR: {outer / 'postgres'} belongs to {STRANGER!r}" in errors
     finally:
         shutil.rmtree(outer)
 
@@ -202,8 +202,8 @@ def test_folder__parent_is_writable_for_all_users__is_refused() -> None:
     try:
         (outer / "open").mkdir()
         (outer / "open").chmod(0o777)
-        said = User(outer / "open" / "state").end()
-        assert f"STATE_DIR: {outer / 'open'} can be written by others" in said
+        errors = User(outer / "open" / "state").end()
+        assert f"STATE_DIR: {outer / 'open'} can be written by others" in errors
     finally:
         shutil.rmtree(outer)
 
@@ -216,8 +216,8 @@ def test_database__runs_as_a_user_made_for_it(state: Path) -> None:
         assert owners == {data.owner()}
         assert owners.isdisjoint({"root", STRANGER})
     finally:
-        said = user.end()
-        assert user.urls, said
+        errors = user.end()
+        assert user.urls, errors
 
 
 def test_sockets__another_user_connects__is_refused(state: Path) -> None:
@@ -236,7 +236,7 @@ REACH = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 
 
 def test_postgres__socket_is_open_to_all_users__still_asks_for_credentials(state: Path) -> None:
-    """What a backup tool, a container's mount or a mistaken chmod opens."""
+    """A backup tool, a container's mount or a mistaken chmod can open the socket."""
     user = User(state)
     try:
         url = user.urls[0].replace("+psycopg", "")

@@ -1,5 +1,5 @@
-"""Callbacks under ids that SLURM never gave to the job: one whose submission was cut off is submitted again, and is not left to
-the operator because of them.
+"""Callbacks with SLURM ids that SLURM never gave to the job: a job whose submission was cut off is submitted again, and is not
+parked because of them.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def cut_off(world: SubmissionEnv, site: WorkerContext) -> JobId:
 
 
 def called(world: SubmissionEnv, job_id: JobId, slurm_id: int) -> None:
-    """Three times, as a start and two ends."""
+    """Send three callbacks about the job: a start and two ends."""
     with world.engine.begin() as connection:
         for status in (3, 7, 8):
             connection.execute(text(SAID), {"id": job_id, "slurm_id": slurm_id, "status": status})
@@ -58,7 +58,7 @@ def next_id(site: WorkerContext) -> int:
 
 
 def recognised(world: SubmissionEnv, site: WorkerContext) -> SlurmId:
-    """The id of a job that a look has seen."""
+    """The SLURM id of a job that the worker has polled."""
     job_id = world.new_job(site)
     world.carry_out(site, job_id)
 
@@ -89,7 +89,7 @@ def test_called_under_an_id_that_slurm_never_gave_to_the_job__is_submitted_again
 def test_submission__called_under_an_id_that_slurm_forgot__is_left_to_the_operator(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
-    """As of a job that ran and ended while the supervisor was away. Accounting would know it."""
+    """The callbacks can be true: a job may have run and ended while the supervisor was away. Accounting would have it."""
     world.processes.kill(world.processes.find("slurmctld"))
     world.slurm.start_controller()
     job_id = cut_off(world, site)

@@ -1,6 +1,6 @@
-"""A customer's start-up file answers in sbatch's place, with any job id: one that cannot be, one that SLURM has not given, or
-one of another job. Other jobs end with their own words, and are neither cancelled nor changed; the liar's job is found, or
-given back.
+"""A customer's start-up file answers in place of sbatch, with any job id: an impossible one, one that SLURM has not given, or
+one of another job. The other jobs end with their own figures, and are neither cancelled nor changed. The attacker's job is
+found in SLURM, or given back.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from tests.support.carrying import carry_out
 from tests.support.marks import in_chaos
 from tests.support.submitting import CUSTOMER, LIVE, PATHS, SubmissionEnv
 
-LIAR = Address("0x" + "4" * 40)
+ATTACKER = Address("0x" + "4" * 40)
 LONG = "#!/bin/bash\nsleep 600\n"
 CANNOT_BE = 4294967295
 PATIENCE_S = 60.0
@@ -47,8 +47,8 @@ esac
 @pytest.fixture(scope="module")
 def world() -> Iterator[SubmissionEnv]:
     with SubmissionEnv.running(accounting=True) as world:
-        world.slurm.users.add(LIAR)
-        world.slurm.users.set_shell(LIAR, "/bin/bash")
+        world.slurm.users.add(ATTACKER)
+        world.slurm.users.set_shell(ATTACKER, "/bin/bash")
         yield world
 
 
@@ -58,14 +58,14 @@ def site(world: SubmissionEnv, request: pytest.FixtureRequest) -> Iterator[Worke
     yield site
     site.slurm.cluster.close()
     site.ledger.holder.close()
-    for user in (CUSTOMER, LIAR):
+    for user in (CUSTOMER, ATTACKER):
         world.slurm.run("scancel", f"--user={user}")
 
 
 @pytest.fixture
-def lies(world: SubmissionEnv) -> Iterator[Path]:
-    """The liar's home folder: what his start-up file does, and the id that it prints."""
-    home = world.slurm.users.home(LIAR)
+def attackers_home(world: SubmissionEnv) -> Iterator[Path]:
+    """The attacker's home, with his start-up file and the id that it prints."""
+    home = world.slurm.users.home(ATTACKER)
     (home / ".bashrc").write_text(IN_SBATCHS_PLACE)
     yield home
     (home / ".bashrc").unlink()
@@ -78,7 +78,7 @@ def job_of(site: WorkerContext, job_id: JobId) -> Job:
 def honest_job(
     world: SubmissionEnv, site: WorkerContext, script: str = LONG, customer: Address = CUSTOMER
 ) -> tuple[JobId, SlurmId]:
-    """A job that SLURM has, under the id that the ledger knows."""
+    """A job that SLURM has under the id in the ledger."""
     job_id = world.new_job(site, script, customer)
     number = world.carry_out(site, job_id).slurm_id
     assert number is not None
@@ -86,7 +86,7 @@ def honest_job(
 
 
 def look_once(world: SubmissionEnv, site: WorkerContext) -> None:
-    """What is due in half a second or in minutes is due."""
+    """Carry out all polls at once, even those that are not due."""
     with world.engine.begin() as connection:
         connection.execute(text("UPDATE effects SET due_at = now() WHERE kind = 'poll_slurm' AND done_at IS NULL"))
     poll_jobs(site)
@@ -102,7 +102,7 @@ def until(world: SubmissionEnv, site: WorkerContext, job_id: JobId, state: State
 
 
 def what_becomes_of(world: SubmissionEnv, site: WorkerContext, job_id: JobId) -> Job:
-    """Of a job of the liar's: looked at, looked for, submitted again, until it runs or was given back."""
+    """Carry on a job of the attacker until it runs or was given back: poll it, look for it, submit it again."""
 
     def decided() -> bool:
         if world.effect_id(job_id):
@@ -118,15 +118,15 @@ def what_becomes_of(world: SubmissionEnv, site: WorkerContext, job_id: JobId) ->
 
 
 def test_id_that_no_job_can_have__is_not_believed_and_the_others_ends_are_seen(
-    world: SubmissionEnv, site: WorkerContext, lies: Path
+    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
-    (lies / "id").write_text(str(CANNOT_BE))
-    liars, (honest, _) = world.new_job(site, LONG, LIAR), honest_job(world, site, "#!/bin/bash\nexit 7\n")
-    assert world.carry_out(site, liars).slurm_id is None
+    (attackers_home / "id").write_text(str(CANNOT_BE))
+    attackers_job, (honest, _) = world.new_job(site, LONG, ATTACKER), honest_job(world, site, "#!/bin/bash\nexit 7\n")
+    assert world.carry_out(site, attackers_job).slurm_id is None
     ended = until(world, site, honest, State.ENDED)
     assert ended.outcome is not None
     assert ended.outcome.exit_status == 7 * 256
-    given_back = what_becomes_of(world, site, liars)
+    given_back = what_becomes_of(world, site, attackers_job)
     assert given_back.state is State.REFUSED
     assert str(CANNOT_BE) in given_back.status_message
 
@@ -143,30 +143,30 @@ def test_look__impossible_id_is_in_the_ledger__the_other_jobs_are_seen(
 
 
 @pytest.mark.parametrize("whose", ["another customer's", "his own", "no job's yet"])
-def test_id_of_another_job__the_liars_is_given_back_and_the_other_one_is_left_alone(
-    world: SubmissionEnv, site: WorkerContext, lies: Path, whose: str
+def test_id_of_another_job__the_attackers_is_given_back_and_the_other_one_is_left_alone(
+    world: SubmissionEnv, site: WorkerContext, attackers_home: Path, whose: str
 ) -> None:
     gate = world.slurm.users.home(CUSTOMER) / "gate"
     gate.unlink(missing_ok=True)
-    (lies / ".bashrc").rename(lies / "lies")
+    (attackers_home / ".bashrc").rename(attackers_home / "lies")
     victim, number = honest_job(world, site, "#!/bin/bash\nuntil [ -e ~/gate ]; do sleep 0.1; done\nexit 5\n", CUSTOMER)
-    own, own_number = honest_job(world, site, LONG, LIAR)
+    own, own_number = honest_job(world, site, LONG, ATTACKER)
     named = {"another customer's": number, "his own": own_number, "no job's yet": own_number + 1000}[whose]
-    (lies / "id").write_text(str(named))
-    (lies / "lies").rename(lies / ".bashrc")
+    (attackers_home / "id").write_text(str(named))
+    (attackers_home / "lies").rename(attackers_home / ".bashrc")
     limits = [world.field(one, "TimeLimit") for one in (number, own_number)]
-    liars = world.new_job(site, LONG, LIAR)
-    assert world.carry_out(site, liars).slurm_id == named
+    attackers_job = world.new_job(site, LONG, ATTACKER)
+    assert world.carry_out(site, attackers_job).slurm_id == named
     longer = ToppedUp("top up", 9, (1, 0))
-    site.ledger.record(JobChange(liars, longer), JobChange(liars, CancelRequested((1, 1))))
+    site.ledger.record(JobChange(attackers_job, longer), JobChange(attackers_job, CancelRequested((1, 1))))
     for kind in (EffectKind.TOP_UP, EffectKind.CANCEL):
-        carry_out(site, world.effect_id(liars, kind))
+        carry_out(site, world.effect_id(attackers_job, kind))
     assert [world.field(one, "TimeLimit") for one in (number, own_number)] == limits
     assert {world.field(one, "State") for one in (number, own_number)} <= set(LIVE)
-    site.ledger.record(JobChange(liars, ToppedUp("another", 1, (1, 2))))
+    site.ledger.record(JobChange(attackers_job, ToppedUp("another", 1, (1, 2))))
     look_once(world, site)
-    assert job_of(site, liars).slurm_id is None
-    assert "SubmissionDenied" in world.journal(liars)
+    assert job_of(site, attackers_job).slurm_id is None
+    assert "SubmissionDenied" in world.journal(attackers_job)
     gate.touch()
     ended = until(world, site, victim, State.ENDED)
     assert ended.outcome is not None
@@ -174,40 +174,40 @@ def test_id_of_another_job__the_liars_is_given_back_and_the_other_one_is_left_al
     assert job_of(site, own).slurm_id == own_number
 
 
-def test_liar_that_goes_on_lying__is_given_back_with_the_reason(
-    world: SubmissionEnv, site: WorkerContext, lies: Path
+def test_attacker_that_always_forges__is_given_back_with_the_reason(
+    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
     _, number = honest_job(world, site)
-    (lies / "id").write_text(str(number))
-    liars = world.new_job(site, LONG, LIAR)
-    given_back = what_becomes_of(world, site, liars)
+    (attackers_home / "id").write_text(str(number))
+    attackers_job = world.new_job(site, LONG, ATTACKER)
+    given_back = what_becomes_of(world, site, attackers_job)
     assert given_back.state is State.REFUSED
     assert f"SLURM id {number}" in given_back.status_message
-    assert world.journal(liars).count("SubmissionDenied") == 3
+    assert world.journal(attackers_job).count("SubmissionDenied") == 3
     assert world.field(number, "State") in LIVE
 
 
 def test_submission__answered_with_anothers_id__the_job_is_found_under_its_own_id(
-    world: SubmissionEnv, site: WorkerContext, lies: Path
+    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
-    (lies / ".bashrc").write_text(BEHIND_SBATCH)
+    (attackers_home / ".bashrc").write_text(BEHIND_SBATCH)
     _, number = honest_job(world, site)
-    (lies / "id").write_text(str(number))
-    liars = world.new_job(site, LONG, LIAR)
-    assert world.carry_out(site, liars).slurm_id == number
-    found = what_becomes_of(world, site, liars)
-    assert [found.slurm_id] == world.in_slurm(liars)
+    (attackers_home / "id").write_text(str(number))
+    attackers_job = world.new_job(site, LONG, ATTACKER)
+    assert world.carry_out(site, attackers_job).slurm_id == number
+    found = what_becomes_of(world, site, attackers_job)
+    assert [found.slurm_id] == world.in_slurm(attackers_job)
     assert found.slurm_id != number
 
 
 def test_job_submitted_once_more_beside_a_second_submission__the_oldest_one_stays(
-    world: SubmissionEnv, site: WorkerContext, lies: Path
+    world: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
-    """With a token of the first submission, which was not run: slurmctld takes it until it has seen the second one."""
+    """The token is that of the first submission, which did not run: slurmctld accepts it until it has seen the second one."""
     with_key = replace(over_ssh(site.slurm.cluster), submit_key="0" * 64)
     site = replace(site, slurm_side=replace(site.slurm, cluster=with_key))
-    (lies / ".bashrc").write_text(BEFORE_SBATCH)
-    job_id = world.new_job(site, LONG, LIAR)
+    (attackers_home / ".bashrc").write_text(BEFORE_SBATCH)
+    job_id = world.new_job(site, LONG, ATTACKER)
     site.ledger.record(JobChange(job_id, SubmitStarted(10)), JobChange(job_id, SubmitNotExecuted("cut off")))
     number = world.carry_out(site, job_id).slurm_id
     oldest, *extras = sorted(world.in_slurm(job_id))

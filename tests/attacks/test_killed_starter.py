@@ -1,4 +1,4 @@
-"""The program that started a grid is killed, or the command that it is part of: nothing of the grid is left."""
+"""The program that started a grid is killed, or the command that it is part of: no process or file of the grid is left."""
 
 import os
 import shutil
@@ -54,7 +54,7 @@ from devgrid.state_folder import private_processes
 def test_that_hangs():
     with private_processes() as processes:
         processes.start("sleeper", ["sleep", "600"])
-        with open({told!r}, "w") as file:
+        with open({folder_file!r}, "w") as file:
             file.write(str(processes.folder))
         time.sleep(600)
 """
@@ -74,7 +74,7 @@ def left_of(folder: Path) -> list[str]:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """A zombie has ended; process 1 has not noticed yet."""
+    """Whether a process runs. A zombie does not: process 1 has only not reaped it yet."""
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
@@ -110,7 +110,7 @@ def test_program_is_ended__by_a_signal__its_processes_and_its_folder_are_gone(
 
 
 def test_program_is_killed_with_all_its_descendants__its_folder_is_gone(starter: subprocess.Popen[str]) -> None:
-    """As by a tool that ends a process tree."""
+    """The test kills it as a tool does that ends a process tree."""
     assert starter.stdout is not None
     folder = Path(starter.stdout.readline().strip())
     for member in [*psutil.Process(starter.pid).children(recursive=True), psutil.Process(starter.pid)]:
@@ -133,7 +133,7 @@ def test_starter__clone_removed_then_starter_killed__processes_and_folder_are_go
 
 
 def test_bystanders_that_name_the_folder__the_grid_is_cleaned_up__go_on(starter: subprocess.Popen[str]) -> None:
-    """A developer reads a log of the grid, in a shell that has another child; another one's folder has a longer name."""
+    """The bystanders: a reader of the grid's log, its shell with another child, a process with a folder of a longer name."""
     assert starter.stdout is not None
     folder = Path(starter.stdout.readline().strip())
     log = folder / "log" / "deaf.log"
@@ -158,14 +158,16 @@ def test_bystanders_that_name_the_folder__the_grid_is_cleaned_up__go_on(starter:
 
 
 def test_pytest_is_killed__its_workers_grids_are_gone(tmp_path: Path) -> None:
-    told = tmp_path / "told"
+    folder_file = tmp_path / "folder_file"
     file = tmp_path / "test_hangs.py"
-    file.write_text(TEST_FILE.format(told=str(told)))
+    file.write_text(TEST_FILE.format(folder_file=str(folder_file)))
     argv = [sys.executable, "-m", "pytest", "-c", os.devnull, "-p", "no:cacheprovider", "-n", "1", str(file)]
     with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True) as master:
         try:
-            wait_until(lambda: told.exists() and bool(told.read_text()), "the test to begin", GONE_WITHIN_S, 0.1)
-            folder = Path(told.read_text())
+            wait_until(
+                lambda: folder_file.exists() and bool(folder_file.read_text()), "the test to begin", GONE_WITHIN_S, 0.1
+            )
+            folder = Path(folder_file.read_text())
             assert len(left_of(folder)) > 1
         finally:
             master.kill()
@@ -185,8 +187,8 @@ def test_make_test__a_process_of_it_is_ended__its_grids_are_gone(
     victim: str, sig: signal.Signals, tmp_path: Path
 ) -> None:
     """The target's own line of the Makefile, with a pytest that runs one test, which hangs."""
-    told, pytest_there = tmp_path / "told", tmp_path / "pytest"
-    (tmp_path / "test_hangs.py").write_text(TEST_FILE.format(told=str(told)))
+    folder_file, pytest_there = tmp_path / "folder_file", tmp_path / "pytest"
+    (tmp_path / "test_hangs.py").write_text(TEST_FILE.format(folder_file=str(folder_file)))
     options = f"-c {os.devnull} -p no:cacheprovider -n 1 {tmp_path}/test_hangs.py"
     pytest_there.write_text(f"#!/bin/sh\nexec {sys.executable} -m pytest {options}\n")
     pytest_there.chmod(0o755)
@@ -196,8 +198,10 @@ def test_make_test__a_process_of_it_is_ended__its_grids_are_gone(
     with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, start_new_session=True) as make:
         family = [psutil.Process(make.pid)]
         try:
-            wait_until(lambda: told.exists() and bool(told.read_text()), "the test to begin", GONE_WITHIN_S, 0.1)
-            folder = Path(told.read_text())
+            wait_until(
+                lambda: folder_file.exists() and bool(folder_file.read_text()), "the test to begin", GONE_WITHIN_S, 0.1
+            )
+            folder = Path(folder_file.read_text())
             family += family[0].children(recursive=True)
             assert len(left_of(folder)) > 1
             next(process for process in family if process.name() == victim).send_signal(sig)

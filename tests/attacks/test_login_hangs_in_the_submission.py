@@ -1,5 +1,5 @@
-"""A customer's start-up file answers what time it is and hangs in everything else, for ever or until the guard is too late:
-another customer's job is submitted and settled beside many such jobs as it is alone.
+"""A customer's start-up file answers the clock request and hangs in all other commands, for ever or beyond the guard's limit:
+beside many such jobs, another customer's job is submitted and settled as fast as alone.
 """
 
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from tests.support.watching import rows, wait_for_end
 
 HANGS = 'case "$BASH_EXECUTION_STRING" in *" clock "*) ;; *) exec sleep 30;; esac\n'
 TOO_LATE = 'case "$BASH_EXECUTION_STRING" in *" clock "*) ;; *) sleep 12;; esac\n'
-LIARS = 8  # two threads each are all that a worker has
-JOBS_OF_A_LIAR = 4
+ATTACKERS = 8  # of two threads each; a worker has no more
+JOBS_OF_AN_ATTACKER = 4
 PROBES = 2
 CLAIMED_S = 180.0
 WITHIN_S = 2.0
-SETTLED_LATER_S = 1.0  # than alone; looks, blocks and receipts come at their own times
+SETTLED_LATER_S = 1.0  # than alone; polls, blocks and receipts come at their own times
 ALONE_TIMES = 4  # on a machine that is busy, a job takes longer alone, too
 
 # Commands: what was taken at one time is one.
@@ -48,7 +48,7 @@ class Times:
 
 
 def times_of(grid: Grid, customer: Account) -> Times:
-    """Of a short job."""
+    """Submit a short job, and measure its times."""
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
     wait_for_end(grid, job_id, CLAIMED_S)
     settled = "SELECT 1 FROM jobs WHERE job_id = :id AND state = 'SETTLED'"
@@ -63,7 +63,7 @@ def number(grid: Grid, query: str, customer: Account, **parameters: str) -> int:
 
 
 def assert_as_fast(beside: Times, alone: Times) -> None:
-    """The machine may have become slower since the job was alone."""
+    """Assert that the job was as fast as alone, except for a machine that has become slower since."""
     assert beside.submitted_s <= deadline(max(WITHIN_S, ALONE_TIMES * alone.submitted_s)), (alone, beside)
 
 
@@ -73,23 +73,23 @@ def test_submission__many_logins_hang__another_customers_job_is_as_fast_as_alone
 ) -> None:
     times_of(grid, customer)  # the first login
     alone = times_of(grid, customer)
-    liar = grid.new_customer()
-    grid.users.set_shell(liar.address, "/bin/bash")
-    (grid.users.home(liar.address) / ".bashrc").write_text(HANGS)
-    grid.submit_scripts(liar, "#!/bin/bash\ntrue\n", jobs)
-    wait_until(lambda: number(grid, HAPPENED, liar, name="ScriptFetched") == jobs, "all claims", CLAIMED_S, 0.2)
-    wait_until(lambda: number(grid, UNDER_WAY, liar) > 0, "one to hang", CLAIMED_S, 0.05)
+    attacker = grid.new_customer()
+    grid.users.set_shell(attacker.address, "/bin/bash")
+    (grid.users.home(attacker.address) / ".bashrc").write_text(HANGS)
+    grid.submit_scripts(attacker, "#!/bin/bash\ntrue\n", jobs)
+    wait_until(lambda: number(grid, HAPPENED, attacker, name="ScriptFetched") == jobs, "all claims", CLAIMED_S, 0.2)
+    wait_until(lambda: number(grid, UNDER_WAY, attacker) > 0, "one to hang", CLAIMED_S, 0.05)
     under_way = []
     for _ in range(PROBES):
         beside = times_of(grid, customer)
-        under_way.append(number(grid, UNDER_WAY, liar))
+        under_way.append(number(grid, UNDER_WAY, attacker))
         assert_as_fast(beside, alone)
         assert beside.settled_s <= deadline(ALONE_TIMES * alone.settled_s), (alone, beside)
         if jobs == 200:  # on a quiet machine
             assert beside.submitted_s <= deadline(WITHIN_S), (alone, beside)
             assert beside.settled_s <= deadline(alone.settled_s + SETTLED_LATER_S), (alone, beside)
     assert max(under_way) <= 2, under_way
-    cut_off = lambda: number(grid, HAPPENED, liar, name="SubmitOutcomeUnknown") > 0  # noqa: E731
+    cut_off = lambda: number(grid, HAPPENED, attacker, name="SubmitOutcomeUnknown") > 0  # noqa: E731
     wait_until(cut_off, "the first to be cut off", 60.0, 0.2)
     beside = times_of(grid, customer)
     assert_as_fast(beside, alone)
@@ -100,16 +100,16 @@ def test_submission__many_logins_hang__another_customers_job_is_as_fast_as_alone
 def test_submission__late_logins_fill_a_worker__another_job_is_as_fast_as_alone(grid: Grid, customer: Account) -> None:
     times_of(grid, customer)  # the first login
     alone = times_of(grid, customer)
-    liars = [grid.new_customer() for _ in range(LIARS)]
-    for liar in liars:
-        grid.users.set_shell(liar.address, "/bin/bash")
-        (grid.users.home(liar.address) / ".bashrc").write_text(TOO_LATE)
-    for liar in liars:
-        grid.submit_scripts(liar, "#!/bin/bash\ntrue\n", JOBS_OF_A_LIAR)
-    for liar in liars:
-        was_late = lambda: number(grid, HAPPENED, liar, name="SubmitNotExecuted") > 0  # noqa: B023, E731
+    attackers = [grid.new_customer() for _ in range(ATTACKERS)]
+    for attacker in attackers:
+        grid.users.set_shell(attacker.address, "/bin/bash")
+        (grid.users.home(attacker.address) / ".bashrc").write_text(TOO_LATE)
+    for attacker in attackers:
+        grid.submit_scripts(attacker, "#!/bin/bash\ntrue\n", JOBS_OF_AN_ATTACKER)
+    for attacker in attackers:
+        was_late = lambda: number(grid, HAPPENED, attacker, name="SubmitNotExecuted") > 0  # noqa: B023, E731
         wait_until(was_late, "each to have been too late", CLAIMED_S, 0.2)
     for _ in range(PROBES):
         beside = times_of(grid, customer)
-        print(alone, beside, [number(grid, UNDER_WAY, liar) for liar in liars])
+        print(alone, beside, [number(grid, UNDER_WAY, attacker) for attacker in attackers])
         assert_as_fast(beside, alone)

@@ -1,5 +1,5 @@
-"""A stranger at a site that has a key says that jobs run, and that they have ended after ever so long: no job ends or is billed
-by it, also where SLURM has forgotten the job and nothing else has told its end.
+"""A stranger without the site's key sends callbacks that jobs run, and that they have ended after a long time: no job ends or
+is billed by them, even if SLURM has forgotten the job and no other report of its end has come.
 
 This site has no accounting, and SLURM forgets a job within minutes of its end.
 """
@@ -24,7 +24,7 @@ from tests.support.watching import journal, rows, slurm_of, wait_for_end
 
 FORGOTTEN_WITHIN_S = 180.0  # slurmctld looks for old jobs once a minute
 UNTIL_ENOUGH = "#!/bin/bash\nuntil [ -e ~/enough{number} ]; do sleep 0.1; done\n"
-LIES = (
+FORGED = (
     {"status": messages.JOB_STATUS_RUNNING, "duration": 7},
     {"status": messages.JOB_STATUS_FINISHED, "duration": 2},  # what can be true
     {"status": messages.JOB_STATUS_FINISHED, "duration": 3_000},
@@ -41,7 +41,7 @@ def grid() -> Iterator[Grid]:
 
 @contextmanager
 def stranger(grid: Grid) -> Iterator[grpc.Channel]:
-    """Who reaches the port, and has no key."""
+    """A caller that reaches the port and has no key."""
     authority = (grid.folder / "tls" / "ca.pem").read_bytes()
     address = grid.environment["PUBLIC_ADDRESS"]
     with grpc.secure_channel(address, grpc.ssl_channel_credentials(authority)) as channel:
@@ -53,15 +53,15 @@ def unread(grid: Grid, job_id: str) -> int:
     return int(rows(grid, query, id=job_id)[0].number)
 
 
-def lied_about(grid: Grid, job_id: str, slurm_id: int) -> None:
-    """All lies, once the supervisor has read them and looked because of them."""
+def send_forged(grid: Grid, job_id: str, slurm_id: int) -> None:
+    """Send all forged callbacks about a job, and wait until the supervisor has read them and polled the job because of them."""
     looks = len(journal(grid, job_id))
     with stranger(grid) as channel:
-        for lie in LIES:
-            report(channel, job_id, slurm_id, **lie)
+        for forged in FORGED:
+            report(channel, job_id, slurm_id, **forged)
     told = "SELECT count(*) AS number FROM callbacks WHERE job_id = :id AND proof = 'unproven'"
-    assert rows(grid, told, id=job_id)[0].number == len(LIES)
-    wait_until(lambda: unread(grid, job_id) == 0, "the lies to be read", PATIENCE_S, 0.1)
+    assert rows(grid, told, id=job_id)[0].number == len(FORGED)
+    wait_until(lambda: unread(grid, job_id) == 0, "the forged callbacks to be read", PATIENCE_S, 0.1)
     wait_until(lambda: len(journal(grid, job_id)) > looks, "a look because of them", PATIENCE_S, 0.1)
 
 
@@ -73,17 +73,17 @@ def assert_billed_as_slurm_says(grid: Grid, job_id: str, slurm_id: int) -> None:
     assert job.final_cost_wei == seconds // 60 * ChainPrices().of(job.definition)
 
 
-def test_lies_about_a_job_that_runs__end_nothing_and_bill_nothing(grid: Grid, customer: Account) -> None:
+def test_forged_callbacks__about_a_job_that_runs__end_nothing_and_bill_nothing(grid: Grid, customer: Account) -> None:
     job_id = grid.submit_script(customer, UNTIL_ENOUGH.format(number=1), minutes=100)
     slurm_id = running(grid, job_id)
-    lied_about(grid, job_id, slurm_id)
+    send_forged(grid, job_id, slurm_id)
     assert "SlurmCompleted" not in journal(grid, job_id)
     assert grid.chain.job(job_id).status is ChainStatus.RUNNING
     (grid.users.home(customer.address) / "enough1").touch()
     assert_billed_as_slurm_says(grid, job_id, slurm_id)
 
 
-def test_lies__about_a_job_that_slurm_forgot__do_not_end_it_before_the_reporter_does(
+def test_forged_callbacks__about_a_job_that_slurm_forgot__do_not_end_it_before_the_reporter_does(
     grid: Grid, customer: Account
 ) -> None:
     job_id = grid.submit_script(customer, UNTIL_ENOUGH.format(number=2), minutes=100)
@@ -95,7 +95,7 @@ def test_lies__about_a_job_that_slurm_forgot__do_not_end_it_before_the_reporter_
     asked = ("squeue", "--noheader", "--states=all", "--format=%A")
     wait_until(lambda: not slurm_of(grid).run(*asked).stdout, "slurmctld to forget it", FORGOTTEN_WITHIN_S, 1.0)
     grid.fleet.start_worker()
-    lied_about(grid, job_id, slurm_id)
+    send_forged(grid, job_id, slurm_id)
     assert "SlurmCompleted" not in journal(grid, job_id)
     assert not grid.chain.job(job_id).status.cold
     grid.start_reporter()

@@ -1,4 +1,4 @@
-"""An RPC node bursts the worker's memory, sends it elsewhere, has it overpay, or invents jobs."""
+"""A false RPC node tries to fill the worker's memory, redirect it, make it overpay, or have it begin invented jobs."""
 
 import gzip
 import json
@@ -70,12 +70,12 @@ def provider(chain: Chain) -> Account:
     return registered(chain)
 
 
-# --- answers that are not what was asked for ------------------------------------------------------------------------------
+# --- answers that do not fit the request ------------------------------------------------------------------------------
 
 
 @contextmanager
 def node(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """A server that answers each POST so."""
+    """A server that answers each POST in this way."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -148,7 +148,7 @@ def test_answer__that_leads_elsewhere__is_not_followed() -> None:
 
 
 def dear(chain: Chain, **more: str) -> dict[str, Any]:
-    """What a node says that wants transactions to be dear."""
+    """The answers of a node that wants to make transactions dear."""
     block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
     return {
         "eth_estimateGas": hex(LYING_GAS),
@@ -159,7 +159,7 @@ def dear(chain: Chain, **more: str) -> dict[str, Any]:
 
 
 def costs_wei(fleet: ChainHarness) -> list[int]:
-    """The most that each signature ever made can cost."""
+    """The most that each signature in the ledger can cost, in wei."""
     return [entry.gas * entry.fees.max_fee_wei for entry in fleet.wallet.open_transactions()]
 
 
@@ -185,7 +185,7 @@ def test_prices__a_node_says_what_it_likes__no_transaction_costs_more_than_the_b
 def test_send__one_costs_more_than_the_bound__is_not_signed_and_the_others_are_sent(
     chain: Chain, engine: Engine, provider: Account
 ) -> None:
-    """One that is never mined would hold up all behind it."""
+    """A transaction that is never mined would hold up all later ones."""
     block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
     said = {"eth_getBlockByNumber": {**block, "baseFeePerGas": hex(GWEI)}}
     with refusing_node(chain, lambda _: None, said) as url, held(chain):
@@ -212,48 +212,48 @@ Forge = Callable[[str], str]
 
 @contextmanager
 def forging(chain: Chain, forge: Forge) -> Iterator[tuple[threading.Event, str]]:
-    """A node that tells the truth until the event is set, and then rewrites all logs and receipts, of one mind with itself."""
-    lies = threading.Event()
+    """A node that gives true answers until the event is set, and then rewrites all logs and receipts consistently."""
+    is_forging = threading.Event()
 
     def answer(calls: list[Call]) -> tuple[int, Any] | None:
-        if not lies.is_set():
+        if not is_forging.is_set():
             return None
-        asked = [{**call, "params": json.loads(_back(json.dumps(call["params"])))} for call in calls]
-        said = {entry["id"]: entry for entry in real_answers(chain, asked)}
+        real_calls = [{**call, "params": json.loads(_back(json.dumps(call["params"])))} for call in calls]
+        answers = {entry["id"]: entry for entry in real_answers(chain, real_calls)}
         rewritten = ("eth_getLogs", "eth_getTransactionReceipt", "eth_getTransactionByHash")
         for call in calls:
             if call["method"] in rewritten:
-                said[call["id"]] = json.loads(forge(json.dumps(said[call["id"]])))
-        return 200, list(said.values())
+                answers[call["id"]] = json.loads(forge(json.dumps(answers[call["id"]])))
+        return 200, list(answers.values())
 
     def _back(text: str) -> str:
         return text.replace(MADE_UP, REAL[0]) if REAL else text
 
     with node_proxy(chain, answer) as (_, url):
-        yield lies, url
+        yield is_forging, url
 
 
 REAL: list[str] = []  # the hash of the transaction that a made-up one stands for
 
 
-def anothers_claim(chain: Chain, lies: threading.Event) -> Account:
-    """Another provider claims a job, which the liar tells as ours."""
+def claim_by_another(chain: Chain, is_forging: threading.Event) -> Account:
+    """Another provider claims a job. The forging node shows the claim as ours."""
     other = registered(chain)
     scheduled_jobs(chain, other, 1)
-    lies.set()
+    is_forging.set()
     receipt = chain.send(other, "MetaScheduler", "claimNextJob")
     REAL[:] = [receipt["transactionHash"]]
     return other
 
 
 @contextmanager
-def beside_a_liar(
-    chain: Chain, engine: Engine, provider: Account, second: str, lie: Forge
+def fleet_with_forging_node(
+    chain: Chain, engine: Engine, provider: Account, second: str, rewrite: Forge
 ) -> Iterator[tuple[ChainHarness, threading.Event]]:
-    with forging(chain, lie) as (lies, url):
+    with forging(chain, rewrite) as (is_forging, url):
         fleet = ChainHarness.of(chain, provider, engine, Endpoints([url, second], chain.chain_id))
         scan(fleet.site)  # from here on
-        yield fleet, lies
+        yield fleet, is_forging
 
 
 def known_jobs(fleet: ChainHarness) -> set[str]:
@@ -268,13 +268,13 @@ def test_claim__forged_by_one_endpoint__no_job_is_begun_and_the_operator_is_call
     monkeypatch.setattr(cross_check, "DISAGREE_S", 0.0)
     others = dict[str, str]()
 
-    def lie(text: str) -> str:
+    def rewrite(text: str) -> str:
         for theirs, ours in others.items():
             text = text.replace(theirs, ours)
         return text
 
-    with beside_a_liar(chain, engine, provider, chain.rpc_url, lie) as (fleet, lies):
-        other = anothers_claim(chain, lies)
+    with fleet_with_forging_node(chain, engine, provider, chain.rpc_url, rewrite) as (fleet, is_forging):
+        other = claim_by_another(chain, is_forging)
         others[other.address[2:].lower()] = provider.address[2:].lower()
         if invented:
             others[REAL[0]] = MADE_UP
@@ -282,7 +282,7 @@ def test_claim__forged_by_one_endpoint__no_job_is_begun_and_the_operator_is_call
             scan(fleet.site)
         assert known_jobs(fleet) == set()
         assert AlarmName.ENDPOINTS_DISAGREE in fleet.alarms()
-        lies.clear()
+        is_forging.clear()
         scan(fleet.site)
         assert known_jobs(fleet) == set()
         monkeypatch.setitem(chain_alarms.QUIET_S, AlarmName.ENDPOINTS_DISAGREE, -1.0)  # "seen" is in whole seconds
@@ -296,20 +296,22 @@ def test_claim__forged_by_one_endpoint__no_job_is_begun_and_the_operator_is_call
 def test_claim__forged_in_the_receipt_of_our_own_transaction__no_job_is_begun(
     chain: Chain, engine: Engine, provider: Account
 ) -> None:
-    """The liar names a job that the contract never gave."""
+    """The forging node names a job that the contract never gave."""
     (job_id,) = scheduled_jobs(chain, provider, 1)
-    with beside_a_liar(chain, engine, provider, chain.rpc_url, lambda text: text.replace(job_id[2:], MADE_UP[2:])) as (
+    with fleet_with_forging_node(
+        chain, engine, provider, chain.rpc_url, lambda text: text.replace(job_id[2:], MADE_UP[2:])
+    ) as (
         fleet,
-        lies,
+        is_forging,
     ):
         REAL.clear()
-        lies.set()
+        is_forging.set()
         claim(fleet.site)
         for _ in range(5):
             assert fleet.follow()
         assert known_jobs(fleet) == set()
         assert fleet.states() == ["SENT"]
-        lies.clear()
+        is_forging.clear()
         wait_until(lambda: not fleet.follow(), "the claim to be read", 20.0)
         assert known_jobs(fleet) == {job_id}
         assert fleet.signatures() == 1
@@ -344,7 +346,7 @@ def test_claim__second_endpoint_is_behind__waits_for_it(chain: Chain, engine: En
 
 
 class Clock:
-    """An hour passes when a test says so."""
+    """A clock that a test sets forward by an hour."""
 
     now_s = 0.0
 
@@ -361,19 +363,19 @@ def test_claim__second_endpoint_fails_twice_in_an_hour__forged_claim_is_not_beli
         receipts = any(call["method"] == "eth_getTransactionReceipt" for call in calls)
         return (503, "") if receipts and failing.is_set() else None
 
-    def lie(text: str) -> str:
+    def rewrite(text: str) -> str:
         for theirs, ours in others.items():
             text = text.replace(theirs, ours)
         return text
 
     with (
         node_proxy(chain, answer) as (_, honest),
-        beside_a_liar(chain, engine, provider, honest, lie) as (fleet, lies),
+        fleet_with_forging_node(chain, engine, provider, honest, rewrite) as (fleet, is_forging),
     ):
         rpc = fleet.site.chain.contract.rpc
         assert isinstance(rpc, Endpoints)
         rpc.measure_by(clock)
-        others[anothers_claim(chain, lies).address[2:].lower()] = provider.address[2:].lower()
+        others[claim_by_another(chain, is_forging).address[2:].lower()] = provider.address[2:].lower()
         failing.set()
         scan(fleet.site)
         clock.now_s += 3600.0

@@ -1,4 +1,4 @@
-"""A node that announces what it likes: without end, without measure, of another chain, or by leading elsewhere."""
+"""A false WebSocket node: endless or huge messages, blocks of another chain, redirects."""
 
 import json
 import resource
@@ -31,7 +31,7 @@ Script = Callable[[ServerConnection], None]
 
 
 class Heard:
-    """What a listener is told."""
+    """The calls that a listener gets."""
 
     def __init__(self) -> None:
         self.heads: list[int] = []
@@ -58,7 +58,7 @@ def head(number: object) -> str:
 
 @contextmanager
 def node(script: Script, chain_id: int = CHAIN_ID) -> Iterator[str]:
-    """A node that accepts every subscription, and then does as it likes."""
+    """A node that accepts every subscription, and then behaves as the test chooses."""
 
     def handle(connection: ServerConnection) -> None:
         try:
@@ -211,7 +211,7 @@ def test_flood_of_blocks__wakes_a_task_ten_times_a_second_at_most() -> None:
         chain = start_chain(processes)
         provider = chain.new_account()
         chain.register_provider(provider, [ChainNode(2, 32, 64_000)], ChainPrices())
-        scheduled_jobs(chain, provider, 1)  # so each look finds something
+        scheduled_jobs(chain, provider, 1)  # so each poll finds something
         fleet = ChainHarness.of(chain, provider, engine)
         with node(forever(head("0x1"), head("0xffff")), chain.chain_id) as url:
             watch = NewBlocks(fleet.site, PAUSE_S, lambda _: woken.append(time.monotonic()), url)

@@ -1,4 +1,4 @@
-"""Callbacks that are made up: about jobs that no ledger knows, and about known jobs under ids that are not theirs."""
+"""Made-up callbacks: about jobs that no ledger has, and about jobs of the ledger with SLURM ids that are not theirs."""
 
 import itertools
 import secrets
@@ -48,7 +48,7 @@ def _nothing_said(site: CallbackSite) -> None:
 
 
 def flood(port: Port, number: int, about: Callable[[int], tuple[str, int]]) -> set[grpc.StatusCode]:
-    """Make so many callbacks up; returns what they were answered."""
+    """Send so many made-up callbacks. Returns the statuses of the answers."""
     with grpc.insecure_channel(port.address) as channel, ThreadPoolExecutor(CALLERS) as pool:
         return set(pool.map(lambda turn: answer_to(channel, *about(turn), timeout_s=30.0), range(number)))
 
@@ -64,7 +64,7 @@ def test_callbacks__made_up_about_unknown_jobs__are_few_and_push_out_no_good_one
     with grpc.insecure_channel(port.address) as channel:
         report(channel, ours)
     with open_channel(SupervisorTarget(port.address, key_file=key_file)) as channel:
-        report(channel, random_job_id())  # of a job that a ledger knew before it was restored
+        report(channel, random_job_id())  # of a job that the ledger had before it was restored
     assert site.rows() == MAX_CALLBACKS[CallbackOrigin.STRANGE] + 2
 
 

@@ -46,7 +46,7 @@ def site(world: SubmissionEnv, transport: Transport) -> Iterator[WorkerContext]:
 
 @contextmanager
 def nodes_that_start_nothing(slurm: Slurm, folder: Path) -> Iterator[None]:
-    """No node can start a job meanwhile."""
+    """Inside this, no node can start a job."""
     (folder / "failing.c").write_text(FAILING_ON_NODES)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "failing.so", folder / "failing.c"], check=True)
     plugstack = slurm.layout.folder / "plugstack.conf"
@@ -78,7 +78,7 @@ def test_node_cannot_start_a_job__job_is_submitted_again_and_the_operator_called
 
 
 def submitted_again(world: SubmissionEnv, site: WorkerContext, job: JobId) -> Job:
-    """The job once SLURM has it again, and runs it."""
+    """Wait until SLURM has the job again and runs it."""
     world.a_minute_passes(job)
     world.until_queued(site, job)
     wait_until(lambda: world.look(site, job).state is State.RUNNING, "the job to run", PATIENCE_S, 0.2)

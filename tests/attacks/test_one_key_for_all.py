@@ -46,7 +46,7 @@ def ca(world: SubmissionEnv) -> Path:
 
 @pytest.fixture(scope="module")
 def sshd(world: SubmissionEnv, ca: Path) -> Sshd:
-    """It trusts the authority and no key. It would run ~/.ssh/rc, and forward, if a certificate let it."""
+    """An sshd that trusts the authority and no key. It would run ~/.ssh/rc, and forward, if a certificate permitted it."""
     options = ("PermitUserRC yes",)
     return Sshd.start(world.processes, world.slurm.env(), (), name="trusting", options=options, trusted_ca=ca)
 
@@ -61,7 +61,7 @@ def ssh_with(sshd: Sshd, keys: Keys) -> Ssh:
 
 
 def opens(sshd: Sshd, keys: Keys, user: str) -> bool:
-    """Whether sshd lets that user in. Raises what is no answer to the key."""
+    """Whether sshd lets that user in. Raises errors that are no refusal of the key."""
     ssh = ssh_with(sshd, keys)
     try:
         return ssh.run(user, ["id", "-un"]).stdout == f"{user}\n"
@@ -74,7 +74,7 @@ def opens(sshd: Sshd, keys: Keys, user: str) -> bool:
 
 
 def test_one_key__opens_every_account(world: SubmissionEnv) -> None:
-    """What certificates are for: without them, and stolen, it is good for all, for ever."""
+    """The reason for certificates: without them, a stolen key opens every account for ever."""
     key = load_key(world.key.read_text())
     assert opens(world.sshd, lambda _: key, CUSTOMER)
     assert opens(world.sshd, lambda _: key, OTHER)
@@ -168,7 +168,7 @@ def test_connection__outlives_its_certificate__and_the_next_one_is_signed_for_ag
 
 
 def test_site_with_certificates__submits(world: SubmissionEnv, sshd: Sshd, ca: Path) -> None:
-    """With the settings of a site: the worker holds the authority's key, and there is no other."""
+    """With the settings of a site: the worker has the authority's key, and no other."""
     settings = load(
         Need.SLURM,
         environment={

@@ -80,7 +80,7 @@ def fleet(processes: Processes) -> Fleet:
 
 @pytest.fixture(scope="module")
 def worker(fleet: Fleet) -> Iterator[Celery]:
-    """The worker as another program sees it."""
+    """The worker, controlled as another program would."""
     fleet.start_worker("worker", "-Q", "main.default")
     app = Celery(broker=fleet.environment["BROKER_URL"])
     wait_until(lambda: bool(app.control.ping(timeout=1.0)), "the worker to answer", PATIENCE_S, 0.1)
@@ -89,7 +89,7 @@ def worker(fleet: Fleet) -> Iterator[Celery]:
 
 
 def state_of(app: Celery) -> dict[str, Any]:
-    """What a command could have changed. There is one worker: the wait ends with its answer (`limit`)."""
+    """The state that a command could have changed. There is one worker: the wait ends with its answer (`limit`)."""
     asked = app.control.inspect(timeout=30.0, limit=1)
     (queues,), (stats,), (revoked,) = (
         list((answer or {"": None}).values()) for answer in (asked.active_queues(), asked.stats(), asked.revoked())
@@ -166,7 +166,7 @@ def asked(port: int, method: str, path: str, password: str = "") -> int:
 
 
 def test_flower__control_and_task_requests__are_refused(worker: Celery, fleet: Fleet) -> None:
-    """Also where an operator has opened the API without a password."""
+    """Even if an operator has opened the API without a password."""
     opened = Fleet(fleet.processes, fleet.environment | {"FLOWER_UNAUTHENTICATED_API": "true"}, "opened-")
     running = opened.start_flower()
     try:
@@ -217,7 +217,7 @@ def running_process(fleet: Fleet) -> Any:
 def test_flower__elsewhere_without_a_password__does_not_start(
     fleet: Fleet, address: str, given: dict[str, str]
 ) -> None:
-    """Flower itself takes an empty variable for a login without a name and a password, which each caller can give."""
+    """Flower itself would read an empty variable as a login with an empty name and password, which every caller can send."""
     argv = [*CELERY, "flower", f"--address={address}", f"--port={free_port()}"]
     done = subprocess.run(
         argv, cwd=REPOSITORY, env=fleet.environment | given, capture_output=True, text=True, timeout=PATIENCE_S
@@ -239,7 +239,7 @@ def test_flower__elsewhere_with_a_password__asks_for_it(fleet: Fleet, tmp_path: 
         pages = ["/", "/workers", "/tasks", "/broker", "/worker/a", "/task/a", "/tasks/datatable", "/metrics"]
         for path in (*pages, "/api/workers", "/api/tasks"):
             assert asked(port, "GET", path) == 401, path
-        assert asked(port, "GET", "/healthcheck") == 200  # which says "OK" alone
+        assert asked(port, "GET", "/healthcheck") == 200  # which answers only "OK"
         assert asked(port, "GET", "/workers", "operator:wrong") == 401
         for login in ("operator:correct-horse", "second:battery:staple"):
             assert asked(port, "GET", "/workers", login) == asked(port, "GET", "/metrics", login) == 200
@@ -256,7 +256,7 @@ def test_metrics__listen_on_this_machine_alone__unless_asked() -> None:
 
 @pytest.fixture
 def guarded_redis(processes: Processes, tmp_path: Path) -> tuple[str, Certificates]:
-    """A Redis that speaks TLS, asks for a client's certificate, and has one user who may do what the fleet needs."""
+    """A Redis that speaks TLS, requires a client certificate, and has one user with the rights that the fleet needs."""
     certificates, port = make_certificates(tmp_path / "tls"), free_port()
     acl = "user supervisor on >correct-horse ~* &* +@all -@admin -@dangerous +info +keys"
     options = {

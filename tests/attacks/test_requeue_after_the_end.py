@@ -1,4 +1,4 @@
-"""A job that has ended, as the ledger knows, is requeued in the seconds before SLURM is told to refuse that."""
+"""A job that has ended in the ledger is requeued in the seconds before the supervisor has SLURM refuse that."""
 
 import secrets
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def looked_until(world: SubmissionEnv, site: WorkerContext, job_id: JobId, state
 
 
 def ended_and_requeued(world: SubmissionEnv, site: WorkerContext, *changes: str) -> tuple[JobId, SlurmId]:
-    """SLURM was not told to refuse it: as when that came a moment too early. The owner also makes other changes."""
+    """A job that was requeued after its end, before SLURM was asked to refuse that. Its owner makes other changes, too."""
     gate = f"enough-{secrets.token_hex(4)}"
     job_id = world.new_job(site, UNTIL_REQUEUED.format(gate=gate))
     slurm_id = world.carry_out(site, job_id).slurm_id

@@ -1,4 +1,4 @@
-"""A customer's job requeues itself: SLURM begins a new run with a new time limit, and tells of the last run alone.
+"""A customer's job requeues itself: SLURM begins a new run with a new time limit, and shows only the last run.
 
 This site has no job_submit.lua, and no accounting (in `make attacks` also with it). Beside the owner, an administrator
 requeues jobs.
@@ -37,13 +37,13 @@ PAID_MIN = 2
 
 @pytest.fixture(scope="module", params=[pytest.param(False, id="no accounting"), in_chaos(True, id="accounting")])
 def grid(request: pytest.FixtureRequest) -> Iterator[Grid]:
-    # SLURM forgets nothing for a day: the next sweep is a quarter of an hour away, and what is found is found by looking.
+    # SLURM forgets no job for a day, and the next sweep comes after a quarter of an hour: only polls can find the requeue.
     with served_grid(GridOptions(min_job_age_s=86_400, accounting=request.param, job_submit=False)) as running_grid:
         yield running_grid
 
 
 def as_if_the_first_run_had_taken(grid: Grid, job_id: str, seconds: int) -> None:
-    """Half an hour is long for a test. The next look is due now."""
+    """Make the first run look half an hour long, and the next poll due."""
     longer = "UPDATE jobs SET runs = jsonb_set(runs, '{0,elapsed_s}', to_jsonb(CAST(:s AS int))) WHERE job_id = :id"
     hurried = "UPDATE effects SET due_at = now() WHERE job_id = :id AND kind = 'poll_slurm' AND done_at IS NULL"
     with ledger(grid) as engine, engine.begin() as connection:
@@ -65,7 +65,7 @@ def test_requeued_by_its_owner__all_runs_are_billed_and_the_next_gets_what_is_le
     first_s = record_of(grid, slurm_id).submit_s - start_s
     assert first_s >= 6
     assert row_of(grid, job_id).runs[0]["elapsed_s"] == first_s
-    # What the first run took is no more to be had: the limit is whole minutes in SLURM.
+    # The time of the first run is used up; the limit in SLURM is in whole minutes.
     as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "TimeLimit=1")
     begin_again(grid, slurm_id)
     wait_for_seconds(grid, slurm_id, 3)
@@ -115,7 +115,9 @@ def test_requeues_itself_without_end__gets_what_was_paid_for_and_not_more(grid: 
 
     def is_over() -> bool:
         record = record_of(grid, slurm_id)
-        settled = time.time() >= record.submit_s + SETTLED_AFTER_S  # the node has ended the run before: as begin_again
+        settled = (
+            time.time() >= record.submit_s + SETTLED_AFTER_S
+        )  # by then the node has ended the last run, as in begin_again
         if record.state == "PENDING" and settled and "Begin" in shown(grid, slurm_id, "Reason"):
             slurm_of(grid).run("scontrol", "update", f"JobId={slurm_id}", "StartTime=now")
         return grid.chain.job(job_id).status in ended

@@ -1,5 +1,5 @@
-"""A node's slurmd dies under a job, and SLURM gives the job to another node: both runs are billed. The supervisor is not told
-of the death: it sees what slurmctld makes of it, with accounting and without.
+"""A node's slurmd dies under a job, and SLURM gives the job to another node: both runs are billed. No report of the
+death comes to the supervisor: it sees only slurmctld's states, with accounting and without.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def grid(request: pytest.FixtureRequest) -> Iterator[Grid]:
 
 
 def node_dies(grid: Grid, slurm_id: int) -> str:
-    """Kill the slurmd under a job that may be requeued; returns the node, once SLURM has taken the job from it."""
+    """Kill the slurmd under a job that may be requeued. Returns the node, once SLURM has taken the job from it."""
     scontrol(grid, "update", f"JobId={slurm_id}", "Requeue=1")
     node = record_of(grid, slurm_id).node
     grid.processes.kill(grid.processes.find(f"slurmd-{node}"))
@@ -56,7 +56,7 @@ def test_slurmd_is_killed__both_runs_are_billed(grid: Grid, customer: Account) -
     (grid.users.home(customer.address) / "enough").touch()
     job = wait_for_end(grid, job_id, PATIENCE_S)
     assert job.status is ChainStatus.FINISHED
-    wait_for_state(grid, slurm_id, "COMPLETED", "CANCELLED")  # SLURM 22.05 requeues it once more, and is told not to
+    wait_for_state(grid, slurm_id, "COMPLETED", "CANCELLED")  # SLURM 22.05 would requeue it once more; this forbids it
     ends = seconds_of_runs(grid, slurm_id)
     assert [state for state, _ in ends[:2]] == ["NODE_FAIL", "COMPLETED"]
     assert [state for state, _ in ends[2:]] in ([], ["PENDING"], ["PENDING", "CANCELLED"])

@@ -1,6 +1,6 @@
-"""SLURM runs a job twice, and the supervisor was not there to see it, or a node failed: both runs are billed, with accounting
-and without. Without it the site's own hooks tell of them. Where these are missing too, the first run counts as long as it can
-have been.
+"""SLURM runs a job twice while the supervisor is away, or as a node failed: both runs are billed, with accounting and without.
+Without accounting, the site's own hooks report both. Without these, the first run counts for the longest time that is
+possible.
 """
 
 import time
@@ -55,14 +55,14 @@ def grid(options: GridOptions) -> Iterator[Grid]:
 
 
 def assert_billed(grid: Grid, job_id: str, slurm_id: int, unsure_s: int = 0) -> None:
-    """The seconds of all runs as SLURM told them, and nothing for the time between, but `unsure_s` at most. A node may
-    refuse a run in its first second, which is a run too.
+    """Assert that the seconds of all runs in SLURM are billed, and at most `unsure_s` for the time between them. A run that a
+    node refuses in its first second counts as a run, too.
     """
     job = wait_for_end(grid, job_id, PATIENCE_S)
     assert job.status is ChainStatus.FINISHED
     ends = seconds_of_runs(grid, slurm_id)
     states = [state for state, _ in ends]
-    ends = ends[: states.index("COMPLETED") + 1]  # SLURM was told that it is not to be requeued after that
+    ends = ends[: states.index("COMPLETED") + 1]  # after that, SLURM must not requeue it
     assert len(ends) >= 2, ends
     billed_s = row_of(grid, job_id).elapsed_s
     assert 0 <= billed_s - sum(seconds for _, seconds in ends) <= len(ends) - 1 + unsure_s, (ends, billed_s)
@@ -105,7 +105,9 @@ def test_node_fails__slurm_requeues_the_job_and_both_runs_are_billed(grid: Grid,
     as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1")
     wait_for_seconds(grid, slurm_id, 5)
     node = record_of(grid, slurm_id).node
-    scontrol(grid, "update", f"nodename={node}", "state=drain", "reason=test")  # else it is back with its next word
+    scontrol(
+        grid, "update", f"nodename={node}", "state=drain", "reason=test"
+    )  # else it would be back with its next message
     scontrol(grid, "update", f"nodename={node}", "state=down", "reason=test")
     wait_until(lambda: len(row_of(grid, job_id).runs) == 2, "a look at the second run", PATIENCE_S, 0.1)
     begin_again(grid, slurm_id)

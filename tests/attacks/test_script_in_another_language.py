@@ -14,7 +14,7 @@ from tests.support.transports import WAYS
 
 ASKS = "#SBATCH --ntasks=7\n#SBATCH --array=1-3\n#SBATCH --time=99\n#SBATCH --hold\n#SBATCH --nice=5\n"
 ASKS_AS_ELSEWHERE = "#PBS -t 1-3\n#PBS -h\n#PBS -p 5\n#PBS -A another\n"  # sbatch would obey these
-# Prints the text that the interpreter reads.
+# A program that prints the text that the interpreter reads.
 PYTHON = (
     "from __future__ import annotations\nimport os, sys, hashlib, random\n"
     "print(hashlib.sha256(open(__file__, 'rb').read()).hexdigest(), end=' ')\n"
@@ -64,7 +64,7 @@ def world() -> Iterator[SubmissionEnv]:
 
 @pytest.fixture(scope="module")
 def sites(world: SubmissionEnv) -> Iterator[dict[Transport, WorkerContext]]:
-    """A worker for each way to SLURM."""
+    """A worker for each transport."""
     sites = {way: world.site(world.cluster_over(way)) for way in WAYS}
     yield sites
     for site in sites.values():
@@ -79,7 +79,7 @@ def site(sites: dict[Transport, WorkerContext], transport: Transport) -> WorkerC
 
 @pytest.fixture(scope="module")
 def begun(world: SubmissionEnv, sites: dict[Transport, WorkerContext]) -> dict[tuple[Transport, str], JobId]:
-    """A job of each script over each way. They run side by side, as each takes a second."""
+    """Submit a job of each script over each transport. They run side by side, as each takes a second."""
     return {(way, name): submitted(world, sites[way], script_of(name)) for name in SCRIPTS for way in WAYS}
 
 

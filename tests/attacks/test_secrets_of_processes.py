@@ -1,4 +1,4 @@
-"""A reader of logs, of databases, of Flower, or of other processes' environments looks for the provider's keys."""
+"""An attacker reads logs, databases, Flower and the environments of processes, and looks for the provider's keys."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ NOTIFIED = {
     "NOTIFY_SLACK_URL": "path-of-slack-4715",
     "NOTIFY_ALERTMANAGER_URL": "path-of-alertmanager-4716",
 }
-# Settings that may hold a secret, and that this grid has not, or without one.
+# Settings that may hold a secret, and that this grid does not have, or has without a secret.
 NOT_HERE = {
     "DATABASE_URL": "a Unix socket, which asks who connects",
     "BROKER_URL": "a Unix socket in a folder that one user enters",
@@ -52,7 +52,7 @@ CHAIN = {
     "NOTIFY_SMTP_PASSWORD",
     *NOTIFIED,
 }
-# What each process of the fleet works with. All others of the grid get no secret at all.
+# The secrets that each process of the fleet uses. All others of the grid get no secret at all.
 WORKS_WITH = {
     "worker": {
         "ETH_PRIVATE_KEY",
@@ -68,7 +68,7 @@ WORKS_WITH = {
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    """A grid whose endpoint wants a token, with every kind of process that a site runs."""
+    """A grid whose RPC endpoint requires a token, with every kind of process that a site runs."""
     overrides = {
         "FLOWER_BASIC_AUTH": FLOWERS_PASSWORD,
         "NOTIFY_WEBHOOK_TOKEN": BEARER,
@@ -97,7 +97,7 @@ def grid() -> Iterator[Grid]:
 
 @pytest.fixture(scope="module")
 def job_id(grid: Grid) -> str:
-    """A job that has gone its whole way."""
+    """A job that has been settled."""
     customer: Account = grid.new_customer()
     job_id = grid.submit(customer, WORKFLOW.read_text())
     wait_for_end(grid, job_id)
@@ -105,7 +105,7 @@ def job_id(grid: Grid) -> str:
 
 
 def secrets_of(grid: Grid) -> dict[str, list[str]]:
-    """Each secret's variable, and the forms in which it could be seen."""
+    """The variable of each secret, and the forms in which it could appear."""
     wallet = grid.environment["ETH_PRIVATE_KEY"].removeprefix("0x")
     key = grid.environment["SLURM_SSH_PRIVATE_KEY"]
     lines = base64.b64decode(key).decode().splitlines()[1:-1]
@@ -133,7 +133,7 @@ def found_in(text: str, grid: Grid) -> set[str]:
 
 
 def processes_of(grid: Grid) -> Iterator[psutil.Process]:
-    """All that run for this grid, jobs and sessions among them. Postgres and sshd write over the mark."""
+    """All processes of this grid, with jobs and SSH sessions. Postgres and sshd overwrite the mark in their environment."""
     mark, started = f"DEVGRID_STATE={grid.folder}".encode(), {entry.pid for entry in grid.processes.running()}
     for process in psutil.process_iter():
         if process.pid in started or mark in proc(process.pid, "environ").split(b"\0"):

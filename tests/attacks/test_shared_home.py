@@ -1,4 +1,4 @@
-"""A customer leaves a start-up file where the supervisor's next session as another customer reads it."""
+"""A customer leaves a start-up file in a folder where the supervisor's next session as another customer reads it."""
 
 import os
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def world() -> Iterator[SubmissionEnv]:
 
 @pytest.fixture
 def shared(world: SubmissionEnv) -> Iterator[Path]:
-    """The home of both customers, as /dev/shm is: each may write there."""
+    """The home of both customers, with the mode of /dev/shm: both may write there."""
     users, folder = world.slurm.users, world.processes.folder / "shared"
     folder.mkdir(exist_ok=True)
     folder.chmod(0o1777)
@@ -42,7 +42,7 @@ def shared(world: SubmissionEnv) -> Iterator[Path]:
 
 @pytest.fixture
 def run_as(world: SubmissionEnv, shared: Path) -> Path:
-    """What the attacker's start-up file writes: the user that it was run as."""
+    """The file into which the attacker's start-up file writes the user that it runs as."""
     uid, told = world.slurm.users.add(ATTACKER), shared / "run-as"
     told.touch()
     told.chmod(0o666)
@@ -107,7 +107,7 @@ def cluster(world: SubmissionEnv) -> Iterator[Cluster]:
 
 @pytest.fixture
 def home(world: SubmissionEnv) -> Iterator[Path]:
-    """A home of the victim's own that a test may spoil."""
+    """A home of the victim's own, which a test may make unsafe."""
     users = world.slurm.users
     uid, folder = users.add(VICTIM), world.processes.folder / "homes" / VICTIM
     folder.mkdir(parents=True)
@@ -213,7 +213,7 @@ def test_two_accounts_with_one_number__are_refused(world: SubmissionEnv, cluster
 def test_start_up_file_that_answers_for_its_owner__is_not_asked(
     world: SubmissionEnv, cluster: Cluster, home: Path
 ) -> None:
-    """The admin asks, in a session of his own."""
+    """The check runs in a session of the admin."""
     (home / ".bashrc").write_text("echo all is well; exit 0\n")
     home.chmod(0o777)
     refused(cluster, "chmod go-w")

@@ -1,4 +1,6 @@
-"""A customer's start-up files run before each command that the supervisor runs as him: they print, wait, lie and read along."""
+"""A customer's start-up files run before each command that the supervisor runs as him: they print, wait,
+answer falsely and read the input.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import State
 from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv, authorized_keys_command
 
-# Each shell that reads one of them says so.
+# Each of them leaves a mark when a shell reads it.
 START_UP_FILES = (
     ".profile",
     ".bash_profile",
@@ -36,7 +38,7 @@ def world() -> Iterator[SubmissionEnv]:
 
 @pytest.fixture
 def read(world: SubmissionEnv) -> Iterator[Path]:
-    """What the customer's start-up files leave in his home when they are read."""
+    """The marks that the customer's start-up files leave in his home when a shell reads them."""
     home, users = world.slurm.users.home(CUSTOMER), world.slurm.users
     (home / ".ssh").mkdir(exist_ok=True)
     told = home / "was-read"
@@ -66,7 +68,7 @@ def environment_of_a_command(world: SubmissionEnv, sshd: Sshd | None = None) -> 
 
 
 def shell_called_sh(world: SubmissionEnv, program: str) -> str:
-    """As on the systems where /bin/sh is that program."""
+    """A shell with the name sh, as on systems where /bin/sh is that program."""
     folder = world.processes.folder / program
     folder.mkdir(exist_ok=True)
     link = folder / "sh"
@@ -85,14 +87,14 @@ def test_accounts_login_shell__reads_no_start_up_file(world: SubmissionEnv, read
 
 
 def test_bash__reads_the_customers_file(world: SubmissionEnv, read: Path) -> None:
-    """What the login shell is chosen against: without this, the test above would prove nothing."""
+    """The login shell is chosen because bash reads the file. Without this, the test above would prove nothing."""
     world.slurm.users.set_shell(CUSTOMER, "/bin/bash")
     environment_of_a_command(world)
     assert ".bashrc" in read.read_text()
 
 
 def test_sshd_with_its_defaults__runs_the_customers_rc_file(world: SubmissionEnv, read: Path) -> None:
-    """What `PermitUserRC no` prevents, with any login shell."""
+    """`PermitUserRC no` prevents this, with any login shell."""
     environment_of_a_command(world, another_sshd(world, "usual", "PermitUserRC yes"))
     assert read.read_text() == ".ssh/rc\n"
 

@@ -1,4 +1,4 @@
-"""Strangers who reach the callbacks' port: they leave no trace where a proof is required, and bill nothing elsewhere."""
+"""Strangers reach the callbacks' port: if a proof is required they leave no trace; otherwise they cause no bill."""
 
 import secrets
 import shutil
@@ -48,13 +48,13 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def strict(site: CallbackSite, key_file: Path) -> Port:
-    """A port that wants a proof."""
+    """A port that requires a proof."""
     return site.start("strict", CALLBACK_KEY_FILE=str(key_file), CALLBACK_PROOF="required", CLUSTER_NAME="strict")
 
 
 @pytest.fixture(scope="module")
 def lenient(site: CallbackSite, key_file: Path) -> Port:
-    """A port of a site that has a key, and plugins of the field besides."""
+    """A port of a site that has a key, and also uses plugins without one."""
     return site.start("lenient", CALLBACK_KEY_FILE=str(key_file), CLUSTER_NAME="lenient")
 
 
@@ -90,8 +90,8 @@ def signs(site: CallbackSite, name: str) -> int:
     return site.number_of("SELECT count(*) FROM periodic_runs WHERE name = :name", name=name)
 
 
-def after_the_next_sign_of_its_own(site: CallbackSite, cluster: str) -> None:
-    """What the port of that cluster heard before is in the ledger now, if it belongs there. Other ports tell their own."""
+def wait_for_next_heartbeat(site: CallbackSite, cluster: str) -> None:
+    """Wait until the calls that the port of that cluster has received are in the ledger, if they belong there."""
     own = "FROM periodic_runs WHERE name = :name AND cluster = :cluster"
     about = {"name": CALLBACKS, "cluster": cluster}
     for which in ("the next sign of life", "the sign of life after that"):
@@ -110,7 +110,7 @@ def test_stranger__proof_is_required__leaves_no_row_no_heartbeat_and_few_log_lin
                 messages.FetchAuthorizedKeysRequest(), timeout=deadline(10)
             )
         assert caught.value.code() is UNPROVEN
-    after_the_next_sign_of_its_own(site, "strict")
+    wait_for_next_heartbeat(site, "strict")
     assert (site.rows(), signs(site, REPORTER)) == (0, 0)
     assert 1 <= strict.log.count("stranger_refused") < 20
 
@@ -118,7 +118,7 @@ def test_stranger__proof_is_required__leaves_no_row_no_heartbeat_and_few_log_lin
 def test_our_own_programs__where_a_proof_is_required__are_heard(
     site: CallbackSite, strict: Port, key_file: Path, tmp_path: Path
 ) -> None:
-    """The authorized-keys command is a copy of its one file, as on a login node."""
+    """The authorized-keys command is a copy of its single file, as on a login node."""
     with proving(strict, key_file) as channel:
         report(channel, random_job_id())
         assert check(channel, REPORTER_ASKS) is OK
@@ -131,8 +131,8 @@ def test_our_own_programs__where_a_proof_is_required__are_heard(
     assert done.stdout.startswith("ssh-ed25519 "), done.stderr
 
 
-def said_with(channel: grpc.Channel, raw: bytes, entries: tuple[tuple[str, str], ...]) -> grpc.StatusCode:
-    """What a callback with these entries of metadata is answered."""
+def answer_with_metadata(channel: grpc.Channel, raw: bytes, entries: tuple[tuple[str, str], ...]) -> grpc.StatusCode:
+    """Send a callback with these entries of metadata. Returns the status of the answer."""
     call: Any = channel.unary_unary(SET_STATUS)
     try:
         call(raw, metadata=entries, timeout=deadline(10))
@@ -157,7 +157,7 @@ def sealed(key: bytes, raw: bytes, ago_s: float = 0.0, node: str = "node1") -> t
 
 
 def test_proofs_that_are_none__are_refused(site: CallbackSite, lenient: Port, key_file: Path) -> None:
-    """Also where a proof is not required: a wrong key is told, and not taken for none."""
+    """Even if no proof is required: a wrong key is refused, and not treated as no key."""
     key, raw = proof.read_key(key_file), a_callback()
     good = sealed(key, raw)
     wrong = (
@@ -170,14 +170,14 @@ def test_proofs_that_are_none__are_refused(site: CallbackSite, lenient: Port, ke
         ((proof.PROOF, good[2][1]),),
     )
     with grpc.insecure_channel(lenient.address) as channel:
-        assert [said_with(channel, raw, entries) for entries in wrong[:5]] == [UNPROVEN] * 5
-        assert said_with(channel, raw, wrong[6]) is UNPROVEN
+        assert [answer_with_metadata(channel, raw, entries) for entries in wrong[:5]] == [UNPROVEN] * 5
+        assert answer_with_metadata(channel, raw, wrong[6]) is UNPROVEN
         assert site.rows() == 0
-        assert said_with(channel, raw, good) is OK
+        assert answer_with_metadata(channel, raw, good) is OK
 
 
 def test_a_repeat_within_five_minutes__changes_nothing(site: CallbackSite, strict: Port, key_file: Path) -> None:
-    """A callback that comes again is one row; a reporter's sign of life that comes again is none."""
+    """A repeated callback is one row; a repeated heartbeat of the reporter is none."""
     key, raw = proof.read_key(key_file), a_callback()
     again = sealed(key, raw, ago_s=1)
     method, question = (
@@ -186,14 +186,14 @@ def test_a_repeat_within_five_minutes__changes_nothing(site: CallbackSite, stric
     )
     entries = proof.metadata(key, method, question)
     with grpc.insecure_channel(strict.address) as channel:
-        assert [said_with(channel, raw, again) for _ in range(3)] == [OK] * 3
+        assert [answer_with_metadata(channel, raw, again) for _ in range(3)] == [OK] * 3
         assert site.rows() == 1
         ask: Any = channel.unary_unary(method)
         ask(question, metadata=entries, timeout=deadline(10))
         wait_until(lambda: signs(site, REPORTER) == 1, "the reporter's sign of life", 60.0, 0.1)
         site.do("DELETE FROM periodic_runs")
         ask(question, metadata=entries, timeout=deadline(10))
-    after_the_next_sign_of_its_own(site, "strict")
+    wait_for_next_heartbeat(site, "strict")
     assert signs(site, REPORTER) == 0
 
 
@@ -203,7 +203,7 @@ def test_stranger__site_with_a_key__is_no_reporter_and_its_callbacks_are_unprove
     with grpc.insecure_channel(lenient.address) as channel:
         report(channel, random_job_id())
         assert check(channel, REPORTER_ASKS) is OK
-    after_the_next_sign_of_its_own(site, "lenient")
+    wait_for_next_heartbeat(site, "lenient")
     assert signs(site, REPORTER) == 0
     assert site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'unproven'") == 1
 
@@ -268,7 +268,7 @@ def test_a_certificate_of_another_host__is_a_warning_with_both_names(site: Callb
 
 
 def shown(port: Port) -> bytes:
-    """The certificate that the port shows now."""
+    """The certificate that the port shows at present."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

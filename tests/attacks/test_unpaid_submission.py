@@ -1,5 +1,5 @@
-"""A customer wants more of SLURM than he paid for: he submits jobs himself, with or without a token of the supervisor's that he
-has read, or changes those that the supervisor submitted.
+"""A customer tries to get more from SLURM than he paid for: he submits jobs himself, with or without a token of the supervisor
+that he has read, or changes the jobs that the supervisor submitted.
 """
 
 import re
@@ -43,7 +43,7 @@ CHANGES = [
 PAID = Definition(gpus=0, mem_per_cpu_mb=50, cpus_per_task=1, ntasks=1, batch_location_hash="h")
 LIMIT_MIN = 2
 COMMENT = "supervisor 127.0.0.1:1"
-# What bash runs first: it changes the options in the guard's input, each to one of the same length.
+# Bash runs this first: it changes the options in the guard's input, each to one of the same length.
 STEALS = r"""
 case "$BASH_EXECUTION_STRING" in *guard*) ;; *) return ;; esac
 n=$(printf %s "$BASH_EXECUTION_STRING" | grep -o ' fed [0-9]*' | head -n 1); head -c "${n# fed }" >~/input
@@ -74,14 +74,14 @@ def begun(grid: Grid, customer: Account) -> int:
 
 @pytest.fixture
 def slurm_id(grid: Grid, begun: int) -> int:
-    """A job that runs. A slurmctld that was killed may have forgotten that it does, and begins it once more."""
+    """A job that runs. A slurmctld that was killed may have forgotten that it runs, and start it once more."""
     wait_for_state(grid, begun, "RUNNING")
     return begun
 
 
 @pytest.fixture
 def grid_settings(grid: Grid) -> Iterator[Path]:
-    """The script's settings, which a test changes; slurmctld runs all the while."""
+    """The settings of the Lua script. A test may change them while slurmctld runs."""
     file = slurm_of(grid).layout.folder / "supervisor_submit.conf"
     before = file.read_text()
     yield file
@@ -89,7 +89,7 @@ def grid_settings(grid: Grid) -> Iterator[Path]:
 
 
 class Interceptor:
-    """A customer who has read the token of a submission of his, which did not reach slurmctld."""
+    """A customer who has read the token of his submission. The submission did not reach slurmctld."""
 
     def __init__(self, grid: Grid, customer: Account, number: int) -> None:
         self.grid, self.customer = grid, customer
@@ -362,7 +362,7 @@ def refused(grid: Grid, job_id: str) -> bool:
 
 
 def fails_for_long(grid: Grid, job_id: str) -> None:
-    """As after the five minutes after which an alarm is raised."""
+    """Make the failure five minutes old, so that the alarm is raised."""
     change = "UPDATE effects SET failing_since = failing_since - interval '6 min' WHERE job_id = :id"
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(change), {"id": job_id})

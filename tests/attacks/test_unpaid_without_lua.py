@@ -1,4 +1,4 @@
-"""Without job_submit.lua: the operator hears of jobs that customers submit themselves, and of tokens that stay in comments."""
+"""Without job_submit.lua: alarms report jobs that customers submit themselves, and tokens that stay in comments."""
 
 from collections.abc import Iterator
 

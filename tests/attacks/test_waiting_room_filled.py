@@ -1,5 +1,5 @@
-"""One customer fills CLAIM_MAX_WAITING with jobs that wait, or are held: others are claimed all the same, and the operator
-hears who fills the room when it is full for all.
+"""One customer fills CLAIM_MAX_WAITING with jobs that wait or are held: the jobs of others are still claimed, and if the limit
+is reached for all, an alarm names the customer.
 """
 
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""A customer asks for whole cores of nodes whose cores have two threads, or for all memory of a node. SLURM does not show
-that among what the job asks for, so it looks as what SLURM rounds up itself. This site has no job_submit.lua.
+"""A customer requests whole cores of nodes whose cores have two threads, or all memory of a node. SLURM does not show that
+among the job's requests, so it looks like what SLURM itself rounds up. This site has no job_submit.lua.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def grid() -> Iterator[Grid]:
 
 
 def waiting(grid: Grid, customer: Account) -> tuple[str, int]:
-    """A job of four CPUs that a look has seen, while no node takes one."""
+    """A job of four CPUs that waits, as no node accepts jobs. The worker has polled it."""
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, SLEEPS, cpusPerTask=4)
     slurm_id = id_of(grid, job_id)

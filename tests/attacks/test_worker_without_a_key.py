@@ -1,5 +1,5 @@
-"""A worker has no key for job_submit.lua, or another one than slurmctld's. The job is not given away for it: it waits in
-READY, the operator is told what to do, and the job is submitted once a worker has the key.
+"""A worker has no key for job_submit.lua, or another one than slurmctld's. The job is not given back for that: it waits in
+READY, an alarm shows what to do, and the job is submitted once a worker has the key.
 """
 
 import pytest
@@ -20,7 +20,7 @@ WITHOUT = {"no key": (None, NONE), "an empty key": ("", NONE), "a wrong key": ("
 
 
 def refused(grid: Grid, job_id: str) -> str:
-    """Why the job's submission failed the last time; the job is not given away for it."""
+    """Why the job's submission failed the last time. The job must not be given back for that."""
     assert "SubmitRejected" not in journal(grid, job_id)
     effects = rows(grid, "SELECT last_error FROM effects WHERE job_id = :id AND kind = 'submit'", id=job_id)
     return str(effects[0].last_error or "") if effects else ""
@@ -31,7 +31,7 @@ def state_of(grid: Grid, job_id: str) -> str:
 
 
 def fails_for_long(grid: Grid, job_id: str) -> None:
-    """As after the five minutes after which an alarm is raised."""
+    """Make the failure five minutes old, so that the alarm is raised."""
     change = "UPDATE effects SET failing_since = failing_since - interval '6 min' WHERE job_id = :id"
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(change), {"id": job_id})
