@@ -143,7 +143,7 @@ def test_look__impossible_id_is_in_the_ledger__the_other_jobs_are_seen(
 
 
 @pytest.mark.parametrize("whose", ["another customer's", "his own", "no job's yet"])
-def test_id_of_another_job__the_attackers_is_given_back_and_the_other_one_is_left_alone(
+def test_id_of_another_job__attackers_job_is_given_back_and_the_other_left_alone(
     world: SubmissionEnv, site: WorkerContext, attackers_home: Path, whose: str
 ) -> None:
     gate = world.slurm.users.home(CUSTOMER) / "gate"

@@ -83,9 +83,7 @@ def test_forged_callbacks__about_a_job_that_runs__end_nothing_and_bill_nothing(g
     assert_billed_as_slurm_says(grid, job_id, slurm_id)
 
 
-def test_forged_callbacks__about_a_job_that_slurm_forgot__do_not_end_it_before_the_reporter_does(
-    grid: Grid, customer: Account
-) -> None:
+def test_forged_callbacks__slurm_forgot_the_job__only_the_reporter_ends_it(grid: Grid, customer: Account) -> None:
     job_id = grid.submit_script(customer, UNTIL_ENOUGH.format(number=2), minutes=100)
     slurm_id = running(grid, job_id)
     for name in ("reporter", "worker"):

@@ -177,7 +177,7 @@ def is_left_to_the_operator(grid: Grid, job_id: str, ends: str) -> None:
     assert grid.chain.job(job_id).status is ChainStatus.RUNNING
 
 
-def test_forged_callbacks__about_jobs_that_slurm_forgot__change_no_end_and_cancel_no_job(
+def test_forged_callbacks__slurm_forgot_the_jobs__change_no_end_and_cancel_no_job(
     grid: Grid, forgotten: Forgotten
 ) -> None:
     misreported = set(forgotten.misreported)

@@ -471,12 +471,12 @@ EXPLORER = "https://explorer.example.org/tx/{hash}"
 
 
 def show_job(shown: Output, *, details: bool = False, transaction_url: str = "") -> None:
-    told = story()
-    shown.facts(facts_of(JOB, {"created_at": ago(hours=1), "updated_at": ago(minutes=45)}, NOW, told))
+    timeline = story()
+    shown.facts(facts_of(JOB, {"created_at": ago(hours=1), "updated_at": ago(minutes=45)}, NOW, timeline))
     shown.title("what happened")
-    shown.lines(lines_of(told, details=details, transaction_url=transaction_url))
+    shown.lines(lines_of(timeline, details=details, transaction_url=transaction_url))
     shown.title("what comes next")
-    shown.lines(next_of(JOB, told, NOW))
+    shown.lines(next_of(JOB, timeline, NOW))
 
 
 QUEUED = {"benchmark": 0, "chain": 2, "default": 0, "slurm": 310}
@@ -601,7 +601,7 @@ def a_provider(shown: Output) -> None:
     labels = {"os": "linux", "compute.gflops": "41210.5", "storage.scratch.read.bw.mibps": "10240"}
     registered = {"machines": [machine | {"nodes": 4}], "prices": prices, "labels": labels}
     offered = registered | {"machines": [machine | {"nodes": 3}], "prices": prices | {"cpu_credits_per_min": "0.9"}}
-    told = {
+    standing_facts = {
         "address": CUSTOMERS[1],
         "decision": "wait",
         "why": "the nodes changed 40 s ago, and must stay the same for 300 s",
@@ -610,7 +610,7 @@ def a_provider(shown: Output) -> None:
         **{"registered": registered, "waiting": None, "offered": offered},
     }
     stands = ProviderStanding(RegistrationStatus.APPROVED, 93_000.0, {"measure": "new switches"})
-    show_provider(shown, told, stands, NOW, wide=False)
+    show_provider(shown, standing_facts, stands, NOW, wide=False)
 
 
 def a_benchmark_run(shown: Output) -> None:
