@@ -166,7 +166,7 @@ images-test: setup $(if $(HELM),,build/bin/helm) ## build the image, run fleets 
 	@devgrid/install-packages.sh docker/packages.txt
 	@$(BIN)/pytest tests/images
 
-soak: setup ## mixed jobs, random faults and lies, then the audit (MINUTES=10 SEED=n LOAD=jobs-a-second RECORD=1 KEEP=1)
+soak: setup ## mixed jobs, random faults and forged callbacks, then the audit (MINUTES=10 SEED=n LOAD=jobs-a-second RECORD=1 KEEP=1)
 	@$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(LOAD),--load $(LOAD)) \
 		$(if $(RECORD),--record) $(if $(KEEP),--keep)
 
