@@ -6,8 +6,9 @@ the run. A batch of runs shares a grid (crash_series.py).
 """
 
 import random
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,7 @@ ALMOST_PARKED = f"""
     SELECT 1 FROM effects WHERE done_at IS NULL AND parked_at IS NULL
         AND unexpected_failures + (unexpected_failures > 0 AND lease IS NOT NULL)::int >= {PARKED_AFTER - 1}
 """  # noqa: S608  our own
+FETCHED = "SELECT 1 FROM jobs WHERE job_id = ANY(:ids) AND script IS NOT NULL"
 # The kind of job that is certain to pass the point.
 KIND_OF_POINT = {
     CrashPoint.SCANCEL: "cancelled",
@@ -153,13 +155,44 @@ class CrashTestGrid:
 
     def kill(self, run: Run) -> Outcome:
         """Carry out a run up to the death: when a process passes the place, or never if the jobs end without passing it."""
+
+        def submit() -> list[str]:
+            self._arm(run)
+            chance = random.Random(run.seed)
+            return [jobs.KINDS[kind](self.grid, self._customer, chance) for kind in run.kinds]
+
+        return self._kill(run, submit)
+
+    def kill_in_batch(self, run: Run, size: int) -> Outcome:
+        """Carry out a run with so many jobs that are submitted to SLURM together: sshd stands still until all scripts are
+        there. A place that claims and fetches pass, too, is armed only then.
+        """
+        of_submissions = run.place.partition("-")[2] in (CrashPoint.SBATCH, CrashPoint.ID_STORED)
+
+        def submit() -> list[str]:
+            sshd = self.grid.processes.find("sshd")
+            self.grid.processes.signal_tree(sshd, signal.SIGSTOP)
+            try:
+                if of_submissions:
+                    self._arm(run)
+                job_ids = jobs.finishing_together(self.grid, self._customer, size)
+                wait_until(
+                    lambda: len(rows(self.grid, FETCHED, ids=job_ids)) == size, f"{size} scripts", PATIENCE_S, 0.05
+                )
+                if not of_submissions:
+                    self._arm(run)
+            finally:
+                self.grid.processes.signal_tree(sshd, signal.SIGCONT)
+            return job_ids
+
+        return self._kill(run, submit)
+
+    def _kill(self, run: Run, submit: Callable[[], list[str]]) -> Outcome:
         wait_until(
             lambda: not rows(self.grid, ALMOST_PARKED), "the effects that many deaths have hit to be done", PATIENCE_S
         )
         began_s, deaths = time.monotonic(), len(self.keeper.deaths)
-        self._arm(run)
-        chance = random.Random(run.seed)
-        job_ids = [jobs.KINDS[kind](self.grid, self._customer, chance) for kind in run.kinds]
+        job_ids = submit()
         self._job_ids += job_ids
 
         def decided() -> bool:

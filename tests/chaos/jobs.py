@@ -50,6 +50,14 @@ def finishing(grid: Grid, customer: Account, seconds: float = 0.2) -> str:
     return job_id
 
 
+def finishing_together(grid: Grid, customer: Account, number: int) -> list[str]:
+    """So many jobs that do their work, requested at once."""
+    job_ids = grid.submit_scripts(customer, marking(grid, "sleep 0.2"), number)
+    for job_id in job_ids:
+        expect(grid, job_id, "FINISHED", runs=1, exit_status=0)
+    return job_ids
+
+
 def failing(grid: Grid, customer: Account) -> str:
     """A job that ends with exit code 3."""
     job_id = grid.submit_script(customer, marking(grid, "exit 3"))
