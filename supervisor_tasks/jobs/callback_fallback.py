@@ -31,7 +31,9 @@ SUSPENDED = (
 )
 
 
-HINTS_AT_ONCE = 4  # different callbacks of one job under one SLURM id; the hook and the SPANK plugin report two things
+CALLBACKS_AT_ONCE = (
+    4  # different callbacks of one job under one SLURM id; the hook and the SPANK plugin report two things
+)
 MAX_GAP_S = 30.0
 
 
@@ -39,9 +41,9 @@ def poll_delay_s(callbacks: int) -> float:
     """Seconds until the look after a callback, when `callbacks` different callbacks came for the job. A caller that
     forges callbacks causes at most two looks a minute.
     """
-    if callbacks <= HINTS_AT_ONCE:
+    if callbacks <= CALLBACKS_AT_ONCE:
         return 0.0
-    return min(2.0 ** min(callbacks - HINTS_AT_ONCE - 1, 10), MAX_GAP_S)
+    return min(2.0 ** min(callbacks - CALLBACKS_AT_ONCE - 1, 10), MAX_GAP_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,7 @@ def _places(context: WorkerContext, demand: Demand) -> int:
     reason = f"{jobs} jobs wait, {chain.claim_max_waiting} at most may (CLAIM_MAX_WAITING)"
     log.info("not_claiming", claimable=demand.claimable, because=reason)
     advice = "end jobs that are held (scancel), or raise CLAIM_MAX_WAITING"
-    ledger.alarms.on(AlarmName.CLAIMS_FULL, waiting=jobs, customers=room.told(waiting), advice=advice)
+    ledger.alarms.on(AlarmName.CLAIMS_FULL, waiting=jobs, customers=room.largest_customers(waiting), advice=advice)
     return 0
 
 

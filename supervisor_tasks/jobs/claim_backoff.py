@@ -17,7 +17,9 @@ from supervisor_tasks.ledger.transactions import Mined
 from supervisor_tasks.wallet.gas import RevertedError
 
 PURPOSES = ("claim", "claim-cancelling", "claim-top-up")
-REVERTED = {purpose: Fact(f"claims.revert_streak.{purpose.replace('-', '_')}", INT) for purpose in PURPOSES}  # in a row
+REVERT_STREAKS = {
+    purpose: Fact(f"claims.revert_streak.{purpose.replace('-', '_')}", INT) for purpose in PURPOSES
+}  # in a row
 MAX_REVERTED = 3  # in a row; a customer may cancel a job in the block of its claim
 MAX_WAIT_S = 60.0
 ESTIMATED_S = 60.0  # a customer may cancel between the look at the queue and the estimate
@@ -96,14 +98,14 @@ def _clear_alarm_if_recovered(ledger: Ledger) -> None:
 def _record_success(ledger: Ledger, purpose: str) -> None:
     in_a_row, _ = _reverts_in_a_row(ledger, purpose)
     if in_a_row:
-        ledger.facts.clear_if(REVERTED[purpose], in_a_row)
+        ledger.facts.clear_if(REVERT_STREAKS[purpose], in_a_row)
         _clear_alarm_if_recovered(ledger)
 
 
 def _record_failure(ledger: Ledger, purpose: str, error: str) -> None:
     earlier, _ = _reverts_in_a_row(ledger, purpose)
     in_a_row = earlier + 1
-    ledger.facts.set(REVERTED[purpose], in_a_row)
+    ledger.facts.set(REVERT_STREAKS[purpose], in_a_row)
     if in_a_row >= MAX_REVERTED:
         about = {"in_a_row": in_a_row, "error": error, "next_in_s": revert_delay_s(in_a_row)}
         ledger.alarms.on(AlarmName.CLAIMS_REVERTING, purpose=purpose, **about, advice=ADVICE)
@@ -111,7 +113,7 @@ def _record_failure(ledger: Ledger, purpose: str, error: str) -> None:
 
 def _reverts_in_a_row(ledger: Ledger, purpose: str) -> tuple[int, float]:
     """The number of reverts in a row, and the age of the last one in seconds."""
-    stored = ledger.facts.read(REVERTED[purpose])
+    stored = ledger.facts.read(REVERT_STREAKS[purpose])
     if stored is None or stored.age_s > QUIET_S:
         return 0, 0.0
     return stored.value, stored.age_s

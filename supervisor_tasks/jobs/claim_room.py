@@ -35,7 +35,7 @@ class Room:
         taken = sum(min(waits.turn, places_of_one) for waits in waiting.values())
         return max(self.places - taken, 0)
 
-    def told(self, waiting: Mapping[str, Waits]) -> dict[str, str]:
+    def largest_customers(self, waiting: Mapping[str, Waits]) -> dict[str, str]:
         """The customers with the most waiting jobs, in words."""
         most = sorted(waiting.items(), key=lambda one: -(one[1].turn + one[1].held))[:SHOWN_CUSTOMERS]
         return {customer: f"{waits.turn} wait, {waits.held} are held" for customer, waits in most}

@@ -35,7 +35,7 @@ def _never_shown(job: Job) -> bool:
     return job.state is State.QUEUED and job.slurm_id is not None and job.slurm_submit_s is None
 
 
-def deny(
+def denied_submissions(
     context: WorkerContext, jobs: Mapping[JobId, Job], sights: dict[JobId, MatchResult]
 ) -> dict[JobId, SubmissionDenied]:
     """The jobs that SLURM does not have under the ids in sbatch's answers. If slurmctld does not answer at the moment,

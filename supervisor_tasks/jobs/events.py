@@ -122,7 +122,7 @@ class SlurmRunningObserved:
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierRunsTold:
+class EarlierRunsReported:
     """The hooks reported the seconds of each run before the present one, at the end of that run."""
 
     ends_s: tuple[int, ...]
@@ -314,7 +314,7 @@ Event = (
     | SlurmJobIdentified
     | SlurmPendingObserved
     | SlurmRunningObserved
-    | EarlierRunsTold
+    | EarlierRunsReported
     | MoreThanPaid
     | SlurmCompleted
     | RunsAfterItsEnd
@@ -351,7 +351,7 @@ STORED_NAMES: Mapping[type[Event], str] = {
     SlurmJobIdentified: "SlurmJobIdentified",
     SlurmPendingObserved: "SlurmPendingObserved",
     SlurmRunningObserved: "SlurmRunningObserved",
-    EarlierRunsTold: "EarlierRunsTold",
+    EarlierRunsReported: "EarlierRunsTold",
     MoreThanPaid: "MoreThanPaid",
     SlurmCompleted: "SlurmCompleted",
     RunsAfterItsEnd: "RunsAfterItsEnd",

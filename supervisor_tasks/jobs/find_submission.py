@@ -47,7 +47,7 @@ NOTHING = SlurmRecords([], listed=False)
 # --- after a submission that was cut off ------------------------------------------------------------------------------
 
 
-def look_for(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> None:
+def search_cut_off_submissions(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> None:
     """Search for the jobs of one customer whose submissions were cut off, and answer the effect of each. A job's second
     search decides: it comes when nothing that was sent can arrive any more.
     """

@@ -7,14 +7,13 @@ import structlog
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.callback_fallback import CallbackRecord, ConflictingOutcomes, outcome_from_callbacks
-from supervisor_tasks.jobs.denied_ids import deny
+from supervisor_tasks.jobs.denied_ids import denied_submissions
 from supervisor_tasks.jobs.events import LaunchFailed, SlurmJobIdentified, SubmissionDenied
 from supervisor_tasks.jobs.launch_failures import launch_failures
 from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.model import Job, JobId, Outcome, State
 from supervisor_tasks.jobs.run_callbacks import runs_from_callbacks
-from supervisor_tasks.jobs.runs import is_exact
-from supervisor_tasks.jobs.runs import seen as runs_after
+from supervisor_tasks.jobs.runs import is_exact, runs_after_look
 from supervisor_tasks.jobs.site_choices import with_site_choices
 from supervisor_tasks.jobs.stalled import PATIENCE_S, is_unexpected_state, stall_reason
 from supervisor_tasks.ledger.callbacks import CallbackSeen
@@ -60,7 +59,7 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     attempts = {effect.job_id: effect.attempts for effect in effects}
     sights = look_at(context, jobs.values())
     sights |= with_site_choices(context, jobs, sights)
-    denied = deny(context, jobs, sights)
+    denied = denied_submissions(context, jobs, sights)
     failed = launch_failures(context, jobs, sights)
     forgotten = [job for job_id, job in jobs.items() if sights[job_id].unknown and job_id not in denied]
     reported = _reported_ends(context, forgotten)
@@ -196,6 +195,6 @@ def _ended_with_unseen_runs(jobs: Mapping[JobId, Job], sights: Mapping[JobId, Ma
         seen = sights[job_id].seen
         if seen is None or seen.phase is not Phase.ENDED:
             continue
-        if not is_exact(runs_after(job.runs, seen.sighting(0), 0)):
+        if not is_exact(runs_after_look(job.runs, seen.sighting(0), 0)):
             ended[job_id] = seen
     return ended

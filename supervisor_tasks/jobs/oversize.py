@@ -17,8 +17,8 @@ from supervisor_tasks.jobs.size_rules import (
     Excess,
     as_asked,
     excesses,
+    excesses_to_undo,
     may_be_rounded,
-    to_take_back,
 )
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
@@ -160,7 +160,7 @@ def _watch_unanswered(ledger: Ledger, unanswered: Mapping[str, str], jobs: int) 
 
 def _with_consequences(seen: JobRecord, found: Sequence[Excess]) -> list[Excess]:
     """The excesses that have consequences. For an ended job, the time limit has none: its time is billed as it is."""
-    to_undo = to_take_back(found, waits=seen.is_pending)
+    to_undo = excesses_to_undo(found, waits=seen.is_pending)
     if seen.phase is Phase.ENDED:
         return [excess for excess in to_undo if excess.of != TIME_LIMIT]
     return to_undo

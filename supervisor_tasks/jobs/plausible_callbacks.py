@@ -32,11 +32,13 @@ def plausible_ids(
     controller, now_s = cluster.controller(), cluster.now_s()
     named = {number for number in named if can_be_given(number, controller.max_id)}
     highest = highest_given(controller.next_id, ledger.highest_recognised_id(), named)
-    last = Last(highest, controller.runs_for_s(now_s), ledger.recognised_as(named))
+    given_ids = GivenIds(highest, controller.runs_for_s(now_s), ledger.recognised_as(named))
     free = named - cluster.known_ids(named)
     plausible = dict[JobId, set[SlurmId]]()
     for job_id, numbers in called_ids.items():
-        plausible[job_id] = {number for number in free & {*numbers} if last.may_be(job_id, number, ago_s[job_id])}
+        plausible[job_id] = {
+            number for number in free & {*numbers} if given_ids.may_have_been_given(job_id, number, ago_s[job_id])
+        }
     return plausible
 
 
@@ -50,7 +52,7 @@ def highest_given(next_id: int, recognised_id: int, named: Collection[SlurmId]) 
 
 
 @dataclass(frozen=True, slots=True)
-class Last:
+class GivenIds:
     """What is known about the ids that SLURM gave: the highest one, how long slurmctld has run, and the jobs that own
     some ids. A slurmctld that was killed gives ids again, and may have given ids that no look has seen. Pure.
     """
@@ -59,7 +61,7 @@ class Last:
     runs_for_s: float
     owners: Mapping[SlurmId, Collection[JobId]]
 
-    def may_be(self, job_id: JobId, slurm_id: SlurmId, begun_ago_s: float) -> bool:
+    def may_have_been_given(self, job_id: JobId, slurm_id: SlurmId, begun_ago_s: float) -> bool:
         """Whether SLURM may have given that id to a job whose submission began `begun_ago_s` ago."""
         if begun_ago_s + CLOCKS_APART_S >= self.runs_for_s:
             return slurm_id <= self.highest + GIVEN_AND_FORGOTTEN

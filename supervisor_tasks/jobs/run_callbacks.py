@@ -9,10 +9,9 @@ from collections.abc import Mapping
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.callback_fallback import ENDED
-from supervisor_tasks.jobs.events import EarlierRunsTold
+from supervisor_tasks.jobs.events import EarlierRunsReported
 from supervisor_tasks.jobs.model import Job, JobId
-from supervisor_tasks.jobs.runs import is_exact
-from supervisor_tasks.jobs.runs import seen as runs_after
+from supervisor_tasks.jobs.runs import is_exact, runs_after_look
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.job_matching import MatchResult
 from supervisor_tasks.slurm.job_states import Phase
@@ -40,7 +39,7 @@ def runs_from_callbacks(
         ends_s = [row.duration_s for row in callbacks[job_id] if row.proven and row.status in ENDED]
         earlier_s = ends_of_earlier_runs(seen, ends_s)
         if earlier_s is not None:
-            changes[job_id] = JobChange(job_id, EarlierRunsTold(earlier_s))
+            changes[job_id] = JobChange(job_id, EarlierRunsReported(earlier_s))
         elif is_awaited(seen, ends_s) and attempts[job_id] < AWAITED_LOOKS:
             waits[job_id] = MatchResult(unclear="the hooks have not reported the ends of all runs of the job yet")
     return changes, waits
@@ -81,4 +80,4 @@ def _is_unsure(job: Job, seen: JobRecord) -> bool:
     """Whether SLURM requeued the job, and neither looks nor accounting show all of its earlier runs."""
     if seen.restarts <= seen.earlier_runs:
         return False
-    return not is_exact(runs_after(job.runs, seen.sighting(0), 0))
+    return not is_exact(runs_after_look(job.runs, seen.sighting(0), 0))

@@ -53,7 +53,7 @@ class JobRun:
 Runs = tuple[JobRun, ...]
 
 
-def seen(runs: Runs, sighting: Sighting, since_s: int | None = None) -> Runs:
+def runs_after_look(runs: Runs, sighting: Sighting, since_s: int | None = None) -> Runs:
     """The runs after a look. `since_s` is the time of the submission: a job that was requeued before the first look
     cannot have run before it.
     """

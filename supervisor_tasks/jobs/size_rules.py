@@ -115,7 +115,7 @@ def _other_than_given(of: str, shown: str, given: str) -> list[Excess]:
     return [Excess(of, shown or "none", given, (f"{of}={given}",))]
 
 
-def to_take_back(found: Sequence[Excess], *, waits: bool) -> list[Excess]:
+def excesses_to_undo(found: Sequence[Excess], *, waits: bool) -> list[Excess]:
     """The excesses to put back, or for which a running job is cancelled. A reservation is none for a running job: it
     takes in only users that the site has named, and may have drawn in the job by itself (a MAGNETIC one).
     """

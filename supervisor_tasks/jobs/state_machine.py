@@ -24,7 +24,7 @@ from supervisor_tasks.jobs.events import (
     CancelRequested,
     ChainStatusObserved,
     Claimed,
-    EarlierRunsTold,
+    EarlierRunsReported,
     EffectCompleted,
     EffectMissing,
     Event,
@@ -71,7 +71,7 @@ from supervisor_tasks.jobs.model import (
     validation_error,
 )
 from supervisor_tasks.jobs.reorg_rules import claimed_again, reorganised
-from supervisor_tasks.jobs.runs import Sighting, billed_s, is_used_up, seen, with_ends
+from supervisor_tasks.jobs.runs import Sighting, billed_s, is_used_up, runs_after_look, with_ends
 
 REQUEUEABLE = "its owner could have had SLURM run it once more after its end (Requeue=1)"
 USED_UP = "all runs of the job together have used the {minutes} minutes that were paid for"
@@ -395,8 +395,8 @@ def _slurm_still_runs_it(job: Job, event: SlurmRunningObserved) -> Next:
     return _stopped_in_time(running, next_poll(replace(running, poll_count=job.poll_count)))
 
 
-@on(EarlierRunsTold, *IN_SLURM)
-def _earlier_runs_reported(job: Job, event: EarlierRunsTold) -> Next:
+@on(EarlierRunsReported, *IN_SLURM)
+def _earlier_runs_reported(job: Job, event: EarlierRunsReported) -> Next:
     corrected = replace(job, runs=with_ends(job.runs, event.ends_s))
     if corrected == job:
         return job, ()
@@ -406,7 +406,7 @@ def _earlier_runs_reported(job: Job, event: EarlierRunsTold) -> Next:
 def _with_run(job: Job, sighting: Sighting | None, since_s: int | None = None) -> Job:
     if sighting is None:
         return job
-    return replace(job, runs=seen(job.runs, sighting, since_s))
+    return replace(job, runs=runs_after_look(job.runs, sighting, since_s))
 
 
 def _stopped_in_time(job: Job, *effects: Effect) -> Next:
@@ -716,7 +716,7 @@ ignore(CallbackReceived, states=(State.ENDED, State.REFUSED), because="the end o
 ignore(
     SlurmPendingObserved,
     SlurmRunningObserved,
-    EarlierRunsTold,
+    EarlierRunsReported,
     MoreThanPaid,
     SlurmCompleted,
     SlurmJobMissing,
@@ -726,7 +726,7 @@ ignore(
 ignore(
     SlurmPendingObserved,
     SlurmRunningObserved,
-    EarlierRunsTold,
+    EarlierRunsReported,
     MoreThanPaid,
     SlurmCompleted,
     SlurmJobMissing,

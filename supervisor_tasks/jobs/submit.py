@@ -24,7 +24,12 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
     Submitted,
 )
-from supervisor_tasks.jobs.find_submission import earlier_submissions, look_for, only_submissions, required
+from supervisor_tasks.jobs.find_submission import (
+    earlier_submissions,
+    only_submissions,
+    required,
+    search_cut_off_submissions,
+)
 from supervisor_tasks.jobs.group import EffectOutcome, Group, outcome_of
 from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
 from supervisor_tasks.ledger.journal import Past
@@ -52,7 +57,7 @@ def submit(group: Group) -> None:
     if sought:
         if ready:
             group.context.ledger.effects.extend([effect for _, effect in sought])  # a search may take minutes
-        look_for(group, sought)
+        search_cut_off_submissions(group, sought)
 
 
 def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> None:

@@ -19,7 +19,7 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import LedgerUnavailableError, TransientError
 from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_log import GridLogger
-from supervisor_tasks.jobs.callback_fallback import HINTS_AT_ONCE, poll_delay_s
+from supervisor_tasks.jobs.callback_fallback import CALLBACKS_AT_ONCE, poll_delay_s
 from supervisor_tasks.jobs.events import CallbackReceived, SlurmCompleted, SlurmPendingObserved, SlurmRunningObserved
 from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, watch_effects
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
@@ -127,7 +127,7 @@ def test_parked__too_many_callbacks_about_a_job__are_not_tried(ledger: Ledger, e
     queued_and_due(ledger, engine, 1)
     (effect,) = ledger.effects.lease([EffectKind.POLL_SLURM])
     park(ledger, effect, "no")
-    for heard in range(HINTS_AT_ONCE + 1, HINTS_AT_ONCE + 100):
+    for heard in range(CALLBACKS_AT_ONCE + 1, CALLBACKS_AT_ONCE + 100):
         ledger.record(JobChange(job_id(1), CallbackReceived(poll_delay_s(heard))))
         make_due(engine)
         assert ledger.effects.lease([EffectKind.POLL_SLURM]) == []

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, text
 
 import supervisor_tasks
 from supervisor_tasks.benchmarking.cleanup import BENCHMARK_CLEANUP_REQUESTED
-from supervisor_tasks.jobs.claim_backoff import REVERTED
+from supervisor_tasks.jobs.claim_backoff import REVERT_STREAKS
 from supervisor_tasks.ledger import facts as module
 from supervisor_tasks.ledger import migrations
 from supervisor_tasks.ledger.fact_store import Facts
@@ -187,7 +187,7 @@ def test_migration__renames_what_is_stored_and_its_reverse_gives_it_back(facts: 
     assert facts.get(SLURM_START) == SlurmStart("1700000000", 20.0, 17)
     assert (facts.get(FAILED_TRIES), facts.get(SEEN), facts.get(BENCHMARK_CLEANUP_REQUESTED)) == (3, True, True)
     assert facts.read(REWIND) is not None
-    assert facts.get(REVERTED["claim-top-up"]) == 4
+    assert facts.get(REVERT_STREAKS["claim-top-up"]) == 4
     registrations = Registrations(facts)
     assert registrations.asked(REGISTRATION_REQUESTED) == "the operator"
     assert registrations.hardware()[0] == (Machine(0, 2, 16000),)

@@ -1,4 +1,4 @@
-"""docs/reference/states-and-events.md: the rule table of the state machine."""
+"""docs/reference/states-and-events.md: the rule table of the state machine. Events have their names in the journal."""
 
 import ast
 import inspect
@@ -8,7 +8,7 @@ from functools import cache
 from textwrap import dedent
 from typing import Any, get_args
 
-from supervisor_tasks.jobs.events import Event
+from supervisor_tasks.jobs.events import Event, stored_name
 from supervisor_tasks.jobs.model import EFFECTS_BY_STATE, EffectKind, State
 from supervisor_tasks.jobs.state_machine import IGNORED, RULES, Rule, When, always
 from tests.support.reference.markdown import head, item, paragraph, subitem, table
@@ -32,7 +32,7 @@ def page() -> str:
     lines += ["## Which event has rules in which state", "", *paragraph(OVERVIEW), "", *_overview(), ""]
     lines += ["## Rules", "", *paragraph(RULE_TEXT), ""]
     for event in get_args(Event):
-        lines += [f"### {event.__name__}", "", *paragraph(_about(event)), ""]
+        lines += [f"### {stored_name(event)}", "", *paragraph(_about(event)), ""]
         lines += [*_rules(event), *_ignored(event), ""]
     return text_of(lines)
 
@@ -51,7 +51,7 @@ def _states() -> Iterator[str]:
 
 def _overview() -> list[str]:
     columns = ["event", *(state.value.lower() for state in State)]
-    rows = [[event.__name__, *(_cell(event, state) for state in State)] for event in get_args(Event)]
+    rows = [[stored_name(event), *(_cell(event, state) for state in State)] for event in get_args(Event)]
     return table(columns, rows)
 
 

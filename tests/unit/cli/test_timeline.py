@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import get_args
 
 import pytest
 
@@ -17,7 +16,7 @@ from supervisor_tasks.cli.timeline import (
     next_of,
     outcome_text,
 )
-from supervisor_tasks.jobs.events import Event
+from supervisor_tasks.jobs.events import STORED_NAMES
 from supervisor_tasks.jobs.model import JOB_EFFECTS, State
 from supervisor_tasks.jobs.stalled import NOT_LISTED
 from supervisor_tasks.ledger import operator_log
@@ -29,7 +28,7 @@ def texts(*entries: dict[str, object], **options: str) -> list[str]:
 
 
 def test_tellers__each_event__has_words() -> None:
-    assert {event.__name__ for event in get_args(Event)} == set(TELLERS)
+    assert set(STORED_NAMES.values()) == set(TELLERS)
 
 
 def test_next_of__each_kind_of_effect_of_a_job__has_words() -> None:

@@ -28,9 +28,9 @@ def test_share_of_less_than_one_job__is_one() -> None:
     assert Room(places=2, share=0.1).left({"a": Waits(turn=2)}) == 1
 
 
-def test_told__two_customers__the_one_with_most_places_comes_first() -> None:
-    told = ROOM.told({"a": Waits(turn=1), "b": Waits(turn=2, held=3)})
-    assert list(told.items()) == [("b", "2 wait, 3 are held"), ("a", "1 wait, 0 are held")]
+def test_largest_customers__two__the_one_with_most_jobs_comes_first() -> None:
+    largest = ROOM.largest_customers({"a": Waits(turn=1), "b": Waits(turn=2, held=3)})
+    assert list(largest.items()) == [("b", "2 wait, 3 are held"), ("a", "1 wait, 0 are held")]
 
 
 @pytest.mark.parametrize(

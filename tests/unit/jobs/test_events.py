@@ -25,7 +25,7 @@ STORED = {
     events.SlurmJobIdentified: "SlurmJobIdentified",
     events.SlurmPendingObserved: "SlurmPendingObserved",
     events.SlurmRunningObserved: "SlurmRunningObserved",
-    events.EarlierRunsTold: "EarlierRunsTold",
+    events.EarlierRunsReported: "EarlierRunsTold",
     events.MoreThanPaid: "MoreThanPaid",
     events.SlurmCompleted: "SlurmCompleted",
     events.RunsAfterItsEnd: "RunsAfterItsEnd",

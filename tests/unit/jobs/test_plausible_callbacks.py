@@ -1,11 +1,11 @@
 import pytest
 
 from supervisor_tasks.jobs.model import JobId, SlurmId
-from supervisor_tasks.jobs.plausible_callbacks import GIVEN_AND_FORGOTTEN, Last, highest_given
+from supervisor_tasks.jobs.plausible_callbacks import GIVEN_AND_FORGOTTEN, GivenIds, highest_given
 from supervisor_tasks.slurm.parsers import MAX_SLURM_ID, can_be_given
 
 OURS, ANOTHER = JobId("ours"), JobId("another")
-LAST = Last(highest=100, runs_for_s=1000.0, owners={SlurmId(50): {ANOTHER}, SlurmId(60): {OURS}})
+GIVEN = GivenIds(highest=100, runs_for_s=1000.0, owners={SlurmId(50): {ANOTHER}, SlurmId(60): {OURS}})
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,8 @@ LAST = Last(highest=100, runs_for_s=1000.0, owners={SlurmId(50): {ANOTHER}, Slur
         (101 + GIVEN_AND_FORGOTTEN, 1000.0, False),
     ],
 )
-def test_may_be(slurm_id: int, begun_ago_s: float, plausible: bool) -> None:
-    assert LAST.may_be(OURS, SlurmId(slurm_id), begun_ago_s) is plausible
+def test_may_have_been_given(slurm_id: int, begun_ago_s: float, plausible: bool) -> None:
+    assert GIVEN.may_have_been_given(OURS, SlurmId(slurm_id), begun_ago_s) is plausible
 
 
 @pytest.mark.parametrize(("number", "can"), [(0, False), (1, True), (MAX_SLURM_ID, True), (MAX_SLURM_ID + 1, False)])

@@ -13,7 +13,7 @@ from supervisor_tasks.jobs.runs import (
     is_exact,
     is_used_up,
     left_min,
-    seen,
+    runs_after_look,
     used_s,
     with_ends,
 )
@@ -39,7 +39,7 @@ def running(submit_s: int, start_s: int, seen_s: int, restarts: int = 0, *, susp
 def looked(*sightings: Sighting, since_s: int | None = None) -> Runs:
     runs: Runs = ()
     for sighting in sightings:
-        runs = seen(runs, sighting, since_s)
+        runs = runs_after_look(runs, sighting, since_s)
     return runs
 
 

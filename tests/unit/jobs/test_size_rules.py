@@ -6,7 +6,7 @@ import pytest
 
 from supervisor_tasks.jobs.model import Definition, SlurmId
 from supervisor_tasks.jobs.paid import Paid
-from supervisor_tasks.jobs.size_rules import as_asked, excesses, may_be_rounded, to_take_back
+from supervisor_tasks.jobs.size_rules import as_asked, excesses, excesses_to_undo, may_be_rounded
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.size import Size, gpu_count, is_whole_memory, memory_per_cpu_limit, request_of, tres_amounts
 from supervisor_tasks.slurm.squeue import listed_jobs
@@ -165,5 +165,5 @@ def test_request_of__a_job_in_json__of_this_and_of_later_versions() -> None:
 
 def test_to_take_back__a_reservation__only_while_the_job_waits() -> None:
     found = excesses(replace(SIZE, reservation="others", gpus=2), PAID)
-    assert [excess.of for excess in to_take_back(found, waits=True)] == ["GPUs", "Reservation"]
-    assert [excess.of for excess in to_take_back(found, waits=False)] == ["GPUs"]
+    assert [excess.of for excess in excesses_to_undo(found, waits=True)] == ["GPUs", "Reservation"]
+    assert [excess.of for excess in excesses_to_undo(found, waits=False)] == ["GPUs"]

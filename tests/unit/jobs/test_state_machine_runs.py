@@ -8,7 +8,7 @@ from supervisor_tasks.jobs.events import (
     CallbackReceived,
     CancelRequested,
     ChainStatusObserved,
-    EarlierRunsTold,
+    EarlierRunsReported,
     LimitApplied,
     MoreThanPaid,
     OperatorAbandonedEffect,
@@ -76,9 +76,9 @@ def test_earlier_run__reported_only_by_hooks__leaves_more_time_for_the_next_run(
     unseen = SlurmJobIdentified(ID, T + 500, replace(requeued(500), restarts=1), T)
     job = then(lived(*TO_RUNNING)[0], unseen)
     assert (job.earlier_s, job.run_limit_min) == (500, 2)
-    told, effects = step(then(job, LimitApplied(2)), EarlierRunsTold((130,)))
+    told, effects = step(then(job, LimitApplied(2)), EarlierRunsReported((130,)))
     assert (told.earlier_s, told.run_limit_min, effects) == (130, 8, (Effect(EffectKind.TOP_UP),))
-    assert step(told, EarlierRunsTold((130,))) == (told, ())
+    assert step(told, EarlierRunsReported((130,))) == (told, ())
 
 
 def test_ended__accounting_tells_of_the_earlier_runs__its_seconds_count() -> None:
