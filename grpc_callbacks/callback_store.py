@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import dict_row, scalar_row
 
 from grpc_callbacks.callers import Proof
-from grpc_callbacks.room import CallbackOrigin, Known, Scope, scope_of
+from grpc_callbacks.room import CallbackOrigin, LedgerJob, Scope, scope_of
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.ledger.callbacks_sql import INSERT, INSERT_OURS, KEPT_EARLY, KEPT_STRANGE, KNOWN, NEEDLESS
 from supervisor_tasks.ledger.heartbeats import record_heartbeats
@@ -49,7 +49,7 @@ ARRAYS = {
     "proof": "proofs",
 }
 
-KEPT = {CallbackOrigin.EARLY: KEPT_EARLY, CallbackOrigin.STRANGE: KEPT_STRANGE}
+KEPT = {CallbackOrigin.EARLY: KEPT_EARLY, CallbackOrigin.UNKNOWN_JOB: KEPT_STRANGE}
 
 Row = dict[str, Any]
 Content = tuple[str, int, int, int, int]
@@ -91,7 +91,7 @@ class CallbackStore:
                 raise
             return self._store(rows)
 
-    def leave_signs(self, names: Collection[str]) -> None:
+    def record_heartbeats(self, names: Collection[str]) -> None:
         """Commit heartbeats. Raises psycopg.Error."""
         connection = self._open()
         with connection.transaction():
@@ -153,9 +153,9 @@ class CallbackStore:
                 others.append((row, origin))
                 continue
             room_left[scope] -= 1
-            is_strange = origin is CallbackOrigin.STRANGE
-            fitting.append(row | {"unknown_job": is_strange, "again_s": HINT_AGAIN_S})
-            if not is_strange:
+            is_unknown = origin is CallbackOrigin.UNKNOWN_JOB
+            fitting.append(row | {"unknown_job": is_unknown, "again_s": HINT_AGAIN_S})
+            if not is_unknown:
                 stored.known.add(id(row))
         if fitting:
             connection.cursor().executemany(INSERT, fitting)
@@ -171,7 +171,7 @@ class CallbackStore:
         most = {"cluster": self._cluster, "most": self._most[CallbackOrigin.OURS]}
         scopes, room_left = dict[tuple[str, int, bool], Scope](), dict[Scope, int]()
         for found in connection.cursor(row_factory=dict_row).execute(KNOWN, about | most).fetchall():
-            job = Known(found["given_id"], found["state"]) if found["known"] else None
+            job = LedgerJob(found["given_id"], found["state"]) if found["known"] else None
             scope = scope_of(found["job_id"], found["slurm_id"], job, proven=found["proven"])
             scopes[found["job_id"], found["slurm_id"], found["proven"]] = scope
             if scope[0] is CallbackOrigin.OURS:

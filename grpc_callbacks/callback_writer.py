@@ -33,7 +33,7 @@ Answer = asyncio.Future[None]
 Entry = tuple[Row | None, Answer, float]  # and when it came; without a row: only a check whether the database answers
 
 
-class CallbackWriterClosedError(TransientError):
+class CallbackNotStoredError(TransientError):
     """The database did not store the callback; a retry helps."""
 
 
@@ -48,7 +48,7 @@ class NoSuchJobError(PermanentError):
 REFUSED: dict[CallbackOrigin, type[SupervisorError]] = {
     CallbackOrigin.OURS: InboxFullError,
     CallbackOrigin.EARLY: InboxFullError,
-    CallbackOrigin.STRANGE: NoSuchJobError,
+    CallbackOrigin.UNKNOWN_JOB: NoSuchJobError,
 }
 
 
@@ -70,14 +70,14 @@ class CallbackWriter:
         self._busy_since_s: float | None = None
         self._reporter_called = threading.Event()  # since the last heartbeat that was stored
         self._heartbeat_s = float("-inf")
-        self._thread = threading.Thread(target=self._write_on, name="inbox", daemon=True)
+        self._thread = threading.Thread(target=self._write_batches, name="inbox", daemon=True)
         self._thread.start()
 
     async def store(self, report: CallbackPayload, peer: str, proof: Proof = Proof.NO_KEY) -> None:
         """Commit a callback.
 
         A repeat makes no second row. After HINT_AGAIN_S a repeat marks the row unread, so that a worker looks at the
-        job again. A repeat with a proof makes the row proven. Raises CallbackWriterClosedError or InboxFullError (a
+        job again. A repeat with a proof makes the row proven. Raises CallbackNotStoredError or InboxFullError (a
         retry helps) or NoSuchJobError (a retry is useless).
         """
         row = {
@@ -93,17 +93,17 @@ class CallbackWriter:
         try:
             await self._written(row)
         except (psycopg.Error, TimeoutError) as error:
-            raise CallbackWriterClosedError("the callback could not be stored") from error
+            raise CallbackNotStoredError("the callback could not be stored") from error
 
     async def is_open(self) -> bool:
         """Return whether the database can store a callback."""
         try:
             await self._written(None)
-        except (psycopg.Error, TimeoutError, CallbackWriterClosedError):
+        except (psycopg.Error, TimeoutError, CallbackNotStoredError):
             return False
         return True
 
-    def hear_reporter(self) -> None:
+    def note_reporter_heartbeat(self) -> None:
         """Note the reporter's heartbeat; the writer stores it with the next heartbeat of this process. Never waits."""
         self._reporter_called.set()
 
@@ -126,7 +126,7 @@ class CallbackWriter:
         finally:
             expiry.cancel()
 
-    def _write_on(self) -> None:
+    def _write_batches(self) -> None:
         while (first := self._waiting.get()) is not None:
             batch = [first, *self._also_waiting()]
             wanted = [entry for entry in batch if not entry[1].done()]
@@ -182,9 +182,9 @@ class CallbackWriter:
             return error
         except Exception as error:
             log.exception("callback_write_failed", callbacks=len(rows))
-            closed = CallbackWriterClosedError(f"the callbacks could not be stored: {type(error).__name__}")
-            closed.__cause__ = error
-            return closed
+            not_stored = CallbackNotStoredError(f"the callbacks could not be stored: {type(error).__name__}")
+            not_stored.__cause__ = error
+            return not_stored
 
     def _record_heartbeats(self) -> None:
         """Record the heartbeat of this process, and the reporter's if one came since the last time. No caller waits."""
@@ -195,7 +195,7 @@ class CallbackWriter:
             names.append(REPORTER)
         self._reporter_called.clear()
         try:
-            self._store.leave_signs(names)
+            self._store.record_heartbeats(names)
             self._heartbeat_s = time.monotonic()
         except Exception:
             log.exception("heartbeat_write_failed")  # without heartbeats an alarm calls the operator

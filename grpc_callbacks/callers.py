@@ -84,7 +84,7 @@ class Callers:
             return Caller(Proof.NO_KEY)
         return Caller(Proof.UNPROVEN)
 
-    def is_sign_of_life(self, caller: Caller) -> bool:
+    def counts_as_heartbeat(self, caller: Caller) -> bool:
         """Return whether a reporter's heartbeat counts.
 
         At a site with a key it must be proven, newer than the last of its node, and newer than the start of this

@@ -11,41 +11,41 @@ class CallbackOrigin(StrEnum):
 
     OURS = "a job of ours under its SLURM id"
     EARLY = "a job of ours that has no SLURM id yet"
-    STRANGE = "no job of ours under that SLURM id"
+    UNKNOWN_JOB = "no job of ours under that SLURM id"
 
 
 # Callbacks that the ledger keeps: about one job under one SLURM id, about one job under all ids, and about all jobs
 # together. Callbacks with a proof are counted apart from all others.
-MAX_CALLBACKS = {CallbackOrigin.OURS: 1000, CallbackOrigin.EARLY: 100, CallbackOrigin.STRANGE: 1000}
+MAX_CALLBACKS = {CallbackOrigin.OURS: 1000, CallbackOrigin.EARLY: 100, CallbackOrigin.UNKNOWN_JOB: 1000}
 
 # Callbacks with the same scope are counted together: origin, job, SLURM id, proven.
 Scope = tuple[CallbackOrigin, str, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class LedgerJob:
     """A job in the ledger."""
 
     slurm_id: int | None
     state: str
 
 
-def kind_of(slurm_id: int, job: Known | None) -> CallbackOrigin:
+def origin_of(slurm_id: int, job: LedgerJob | None) -> CallbackOrigin:
     """Return what a callback with that SLURM id is about; `job` is the ledger's job with the callback's name.
 
     The ledger has a job before SLURM gets it, so an unknown name is not ours. The exception is a ledger that was
     restored: there the sweep finds the job on the chain, and its end in SLURM.
     """
     if job is None:
-        return CallbackOrigin.STRANGE
+        return CallbackOrigin.UNKNOWN_JOB
     if job.slurm_id is None and job.state not in OVER:
         return CallbackOrigin.EARLY
-    return CallbackOrigin.OURS if job.slurm_id == slurm_id else CallbackOrigin.STRANGE
+    return CallbackOrigin.OURS if job.slurm_id == slurm_id else CallbackOrigin.UNKNOWN_JOB
 
 
-def scope_of(job_id: str, slurm_id: int, job: Known | None, *, proven: bool) -> Scope:
+def scope_of(job_id: str, slurm_id: int, job: LedgerJob | None, *, proven: bool) -> Scope:
     """Return the scope in which a callback is counted."""
-    origin = kind_of(slurm_id, job)
+    origin = origin_of(slurm_id, job)
     if origin is CallbackOrigin.OURS:
         return origin, job_id, slurm_id, proven
     if origin is CallbackOrigin.EARLY:

@@ -16,7 +16,7 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
 
-from grpc_callbacks.callback_writer import CallbackWriter, CallbackWriterClosedError, InboxFullError, NoSuchJobError
+from grpc_callbacks.callback_writer import CallbackNotStoredError, CallbackWriter, InboxFullError, NoSuchJobError
 from grpc_callbacks.callers import Caller, Callers, Proof, StrangerError
 from grpc_callbacks.connections import CALLS_OF_A_PEER, MAX_OF_A_PEER, CallerConnection, UnreadCalls
 from grpc_callbacks.front import Front, allow_open_files
@@ -31,8 +31,8 @@ from supervisor_tasks.monitoring.instruments import CALLBACKS
 
 log = RateLimitedLogger(structlog.get_logger())
 
-REPORTER_ASKS = "plugins.reporter"  # the service in the reporter's health check; no other caller asks for it
-SERVICES = ("", "supervisor.v1alpha1.JobAPI", "supervisor.v1alpha1.SshAPI", REPORTER_ASKS)
+REPORTER_SERVICE = "plugins.reporter"  # the service in the reporter's health check; no other caller asks for it
+SERVICES = ("", "supervisor.v1alpha1.JobAPI", "supervisor.v1alpha1.SshAPI", REPORTER_SERVICE)
 HEALTH_EVERY_S = 2.0
 GRACE_S = 5.0
 STREAMS = 16  # of a connection; a gRPC client holds further calls back until one of them ends
@@ -202,7 +202,7 @@ class Services:
             CALLBACKS.labels("too_many").inc()
             log.warning("callback_too_many", peer=peer, job_id=request.name, error=str(error))
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{error}; retry later") from error
-        except CallbackWriterClosedError as error:
+        except CallbackNotStoredError as error:
             CALLBACKS.labels("not_stored").inc()
             log.warning("callback_not_stored", peer=peer, job_id=request.name, error=str(error.__cause__))
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"{error}; retry later") from error
@@ -223,14 +223,14 @@ class Services:
         service = _parsed(health_pb2.HealthCheckRequest, raw).service
         if service not in SERVICES:
             raise Refused(grpc.StatusCode.NOT_FOUND, "")
-        if service == REPORTER_ASKS and self._callers.is_sign_of_life(called.caller):
-            self._inbox.hear_reporter()
+        if service == REPORTER_SERVICE and self._callers.counts_as_heartbeat(called.caller):
+            self._inbox.note_reporter_heartbeat()
         answers = health_pb2.HealthCheckResponse
         if not self._serving:
             return answers(status=answers.NOT_SERVING)
         return answers(status=answers.SERVING)
 
-    async def tell_health(self) -> None:
+    async def update_health(self) -> None:
         """Check the database, and update the answer of `check`; write the counts of dropped log lines."""
         log.flush_dropped_counts()
         self._serving = await self._inbox.is_open()
@@ -266,7 +266,7 @@ class CallbackServer:
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address is in use or not of this machine."""
-        await self._services.tell_health()
+        await self._services.update_health()
         await self._server.start()
         self.port = await self._front.listen(self._address)
         ask = OwnPort(_reached_by_itself(self._address), self.port, self._own, tls=self._tls).ask
@@ -276,7 +276,7 @@ class CallbackServer:
     async def run_until(self, asked_to_end: asyncio.Event) -> None:
         """Serve, and update the health every HEALTH_EVERY_S, until the event is set."""
         while not asked_to_end.is_set():
-            await self._services.tell_health()
+            await self._services.update_health()
             try:
                 await asyncio.wait_for(asked_to_end.wait(), HEALTH_EVERY_S)
             except TimeoutError:

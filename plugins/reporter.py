@@ -42,7 +42,7 @@ from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 CLUSTER_NAME = "main"  # as the supervisor's settings have it
 log = EventLog("reporter")
 
-NEVER_TAKEN = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)  # malformed; about an unknown job
+REJECTING_CODES = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)  # malformed; about an unknown job
 CALLERS = 8
 TIMEOUT_S = 10.0
 MAX_WAIT_S = 2.0
@@ -51,7 +51,7 @@ ROUND_JOBS = 500
 CARE_EVERY_S = 30.0
 FIGURES_EVERY_S = 60.0
 HEARTBEAT_EVERY_S = 5.0
-HEARD_AS = "plugins.reporter"  # the service in a reporter's health check (grpc_callbacks/server.py)
+HEARTBEAT_SERVICE = "plugins.reporter"  # the service in a reporter's health check (grpc_callbacks/server.py)
 
 
 class Reporter:
@@ -214,7 +214,7 @@ class Reporter:
         try:
             self._stub.SetJobStatus(request, timeout=TIMEOUT_S)
         except grpc.RpcError as error:
-            if error.code() not in NEVER_TAKEN:
+            if error.code() not in REJECTING_CODES:
                 raise
             return error.details() or error.code().name
         self.figures["delivered"] += 1
@@ -248,7 +248,7 @@ class Reporter:
             return
         self._heartbeat_at_s = now_s
         try:
-            self._health.Check(HealthCheckRequest(service=HEARD_AS), timeout=TIMEOUT_S)
+            self._health.Check(HealthCheckRequest(service=HEARTBEAT_SERVICE), timeout=TIMEOUT_S)
             self._heartbeat_error = ""
         except grpc.RpcError as error:
             code = error.code().name

@@ -80,15 +80,15 @@ def slurm_id_of(file: Path) -> int:
     return int(file.name.split("-")[1])
 
 
-def told_by_us(state: str, exit_status: int) -> tuple[int, int]:
+def reported_outcome(state: str, exit_status: int) -> tuple[int, int]:
     """Return the status and the exit status for the supervisor, from SLURM's end state and SLURM's raw exit status."""
     return STATUS.get(state, FAILED), ENDED_BY_SLURM.get(state, exit_status)
 
 
-Told = Callable[[str, int], tuple[int, int]]
+OutcomeOf = Callable[[str, int], tuple[int, int]]
 
 
-def read(file: Path, outcome_of: Told = told_by_us) -> SpooledEvent:
+def read(file: Path, outcome_of: OutcomeOf = reported_outcome) -> SpooledEvent:
     """Read an event. Raises MalformedEventError, and OSError when the file is unreadable."""
     text = _read_regular(file)
     try:

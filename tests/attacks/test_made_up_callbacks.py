@@ -60,12 +60,12 @@ def test_callbacks__made_up_about_unknown_jobs__are_few_and_push_out_no_good_one
     site.insert_job(ours, slurm_id=7)
     answers = flood(port, MADE_UP, lambda _: (random_job_id(), 7))
     assert answers == {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND}
-    assert site.rows() == MAX_CALLBACKS[CallbackOrigin.STRANGE]
+    assert site.rows() == MAX_CALLBACKS[CallbackOrigin.UNKNOWN_JOB]
     with grpc.insecure_channel(port.address) as channel:
         report(channel, ours)
     with open_channel(SupervisorTarget(port.address, key_file=key_file)) as channel:
         report(channel, random_job_id())  # of a job that the ledger had before it was restored
-    assert site.rows() == MAX_CALLBACKS[CallbackOrigin.STRANGE] + 2
+    assert site.rows() == MAX_CALLBACKS[CallbackOrigin.UNKNOWN_JOB] + 2
 
 
 def test_made_up_ids_of_a_known_job__are_strangers_too(site: CallbackSite, port: Port) -> None:
@@ -73,7 +73,7 @@ def test_made_up_ids_of_a_known_job__are_strangers_too(site: CallbackSite, port:
     site.insert_job(ours, slurm_id=7)
     answers = flood(port, MADE_UP, lambda turn: (ours, 1000 + turn))
     assert answers == {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND}
-    assert site.rows() == MAX_CALLBACKS[CallbackOrigin.STRANGE]
+    assert site.rows() == MAX_CALLBACKS[CallbackOrigin.UNKNOWN_JOB]
     with grpc.insecure_channel(port.address) as channel:
         report(channel, ours, 7)
 
@@ -103,7 +103,7 @@ def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_aga
     engine = open_engine(load(environment=site.environment))
     assert (
         CallbackReader(engine, "here", PeriodicRuns(engine, "here")).purge_unknown()
-        == MAX_CALLBACKS[CallbackOrigin.STRANGE] - 1
+        == MAX_CALLBACKS[CallbackOrigin.UNKNOWN_JOB] - 1
     )
     engine.dispose()
     assert site.number_of("SELECT count(*) FROM callbacks WHERE unknown_job") == 0
@@ -117,6 +117,6 @@ def test_20000_made_up_callbacks__have_no_more_room(site: CallbackSite, port: Po
     site.insert_job(ours, slurm_id=7)
     names = itertools.cycle([random_job_id() for _ in range(20_000)])
     flood(port, 20_000, lambda _: (next(names), 7))
-    assert site.rows() == MAX_CALLBACKS[CallbackOrigin.STRANGE]
+    assert site.rows() == MAX_CALLBACKS[CallbackOrigin.UNKNOWN_JOB]
     with grpc.insecure_channel(port.address) as channel:
         report(channel, ours)

@@ -20,7 +20,7 @@ from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from devgrid.tls import make_certificates
-from grpc_callbacks.server import REPORTER_ASKS
+from grpc_callbacks.server import REPORTER_SERVICE
 from plugins import proof
 from plugins.channel import SupervisorTarget, open_channel
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
@@ -104,7 +104,7 @@ def test_stranger__proof_is_required__leaves_no_row_no_heartbeat_and_few_log_lin
 ) -> None:
     with grpc.insecure_channel(strict.address) as channel:
         answers = {answer_to(channel, random_job_id()) for _ in range(STRANGERS_CALLS)}
-        assert answers | {check(channel), check(channel, REPORTER_ASKS)} == {UNPROVEN}
+        assert answers | {check(channel), check(channel, REPORTER_SERVICE)} == {UNPROVEN}
         with pytest.raises(grpc.RpcError) as caught:
             services.SshAPIStub(channel).FetchAuthorizedKeys(
                 messages.FetchAuthorizedKeysRequest(), timeout=deadline(10)
@@ -121,7 +121,7 @@ def test_our_own_programs__where_a_proof_is_required__are_heard(
     """The authorized-keys command is a copy of its single file, as on a login node."""
     with proving(strict, key_file) as channel:
         report(channel, random_job_id())
-        assert check(channel, REPORTER_ASKS) is OK
+        assert check(channel, REPORTER_SERVICE) is OK
     wait_until(lambda: signs(site, REPORTER) == 1, "the reporter's sign of life", 60.0, 0.1)
     assert site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'proven'") == 1
     alone = shutil.copy(REPOSITORY / "plugins" / "authorized_keys.py", tmp_path)
@@ -182,7 +182,7 @@ def test_a_repeat_within_five_minutes__changes_nothing(site: CallbackSite, stric
     again = sealed(key, raw, ago_s=1)
     method, question = (
         "/grpc.health.v1.Health/Check",
-        health_pb2.HealthCheckRequest(service=REPORTER_ASKS).SerializeToString(),
+        health_pb2.HealthCheckRequest(service=REPORTER_SERVICE).SerializeToString(),
     )
     entries = proof.metadata(key, method, question)
     with grpc.insecure_channel(strict.address) as channel:
@@ -202,7 +202,7 @@ def test_stranger__site_with_a_key__is_no_reporter_and_its_callbacks_are_unprove
 ) -> None:
     with grpc.insecure_channel(lenient.address) as channel:
         report(channel, random_job_id())
-        assert check(channel, REPORTER_ASKS) is OK
+        assert check(channel, REPORTER_SERVICE) is OK
     wait_for_next_heartbeat(site, "lenient")
     assert signs(site, REPORTER) == 0
     assert site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'unproven'") == 1
@@ -225,7 +225,7 @@ def test_callers_of_other_networks__are_denied_and_leave_no_trace(site: Callback
     port = site.start("networks", CALLBACK_KEY_FILE=str(key_file), CALLBACK_NETWORKS="127.0.0.64/26, fd00::/8")
     with grpc.insecure_channel(port.address) as channel:
         assert answer_to(channel, random_job_id()) is DENIED
-        assert check(channel, REPORTER_ASKS) is DENIED
+        assert check(channel, REPORTER_SERVICE) is DENIED
     assert site.rows() == 0
     with proving(port, key_file) as channel:  # it comes from elsewhere, and is known by its key
         report(channel, random_job_id())

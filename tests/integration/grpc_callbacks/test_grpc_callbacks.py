@@ -31,11 +31,11 @@ from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
 from grpc_callbacks.callback_store import CallbackStore
-from grpc_callbacks.callback_writer import CallbackWriter, CallbackWriterClosedError, InboxFullError
+from grpc_callbacks.callback_writer import CallbackNotStoredError, CallbackWriter, InboxFullError
 from grpc_callbacks.room import CallbackOrigin
-from grpc_callbacks.server import REPORTER_ASKS
+from grpc_callbacks.server import REPORTER_SERVICE
 from grpc_callbacks.validation import CallbackPayload
-from plugins.reporter import HEARD_AS
+from plugins.reporter import HEARTBEAT_SERVICE
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.heartbeats import REPORTER, continuous_since_key
 from supervisor_tasks.ledger.tables import METADATA
@@ -332,8 +332,8 @@ def test_signs_of_life__its_own_always__the_reporters_when_one_asks_for_that(sit
             forgotten()
             wait_until(lambda: CALLBACKS in ticks(site), "its sign of life", 60.0, 0.1)
             assert set(ticks(site)) == {CALLBACKS, continuous_since_key(CALLBACKS)}
-        assert REPORTER_ASKS == HEARD_AS
-        health.Check(health_pb2.HealthCheckRequest(service=HEARD_AS), timeout=deadline(10))
+        assert REPORTER_SERVICE == HEARTBEAT_SERVICE
+        health.Check(health_pb2.HealthCheckRequest(service=HEARTBEAT_SERVICE), timeout=deadline(10))
         wait_until(lambda: REPORTER in ticks(site), "the reporter's", 60.0, 0.1)
         forgotten()
         wait_until(lambda: CALLBACKS in ticks(site), "its sign of life", 60.0, 0.1)
@@ -400,7 +400,7 @@ def test_inbox__too_many_callbacks_about_one_job__are_refused_until_it_is_settle
 def test_inbox__callback_with_an_unexpected_error__is_refused_and_writer_goes_on(site: WorkerContext) -> None:
     inbox = CallbackWriter(site.environment["DATABASE_URL"], "here")
     report = CallbackPayload(NAME, 7, 7, 1, 0)
-    with pytest.raises(CallbackWriterClosedError):
+    with pytest.raises(CallbackNotStoredError):
         asyncio.run(
             inbox.store(report, "\ud800")
         )  # which has no bytes: the driver raises what is no error of a database

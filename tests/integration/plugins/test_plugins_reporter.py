@@ -23,7 +23,7 @@ from devgrid.ports import free_port
 from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
-from plugins.reporter import HEARD_AS
+from plugins.reporter import HEARTBEAT_SERVICE
 from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, JOB_STATUS_RUNNING
 from tests.support.spooling import events, name_of, new_spool, serving, start_reporter, write
 
@@ -138,7 +138,7 @@ def test_reporter__rejected_event_cannot_be_put_aside__other_events_do_not_wait(
         (spool / "1-1-end").write_text("what is this")
         wait_until(lambda: bool(longest_waits(processes)), "the longest wait to be reached", 60.0)
         write(spool, 2, "end")
-        wait_until(lambda: HEARD_AS in supervisor.health_asked, "it to be heard", 60.0)
+        wait_until(lambda: HEARTBEAT_SERVICE in supervisor.health_asked, "it to be heard", 60.0)
         assert supervisor.received(2) == [END]
         assert events(spool) == ["1-1-end"]
 
@@ -425,7 +425,9 @@ def test_reporter__where_ends_are_delivered__lets_itself_be_heard_again_and_agai
         supervisor.always[2] = grpc.StatusCode.RESOURCE_EXHAUSTED
         write(spool, 2, "end")
         start_reporter(processes, spool, port)
-        wait_until(lambda: set(supervisor.health_asked) == {HEARD_AS}, "its heartbeat, with any events waiting", 60.0)
+        wait_until(
+            lambda: set(supervisor.health_asked) == {HEARTBEAT_SERVICE}, "its heartbeat, with any events waiting", 60.0
+        )
 
 
 def test_reporter__draft_of_a_hook_that_was_killed__is_taken_over(processes: Processes, spool: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from grpc_callbacks.callers import Callers, StrangerError
 from grpc_callbacks.connections import CallerConnection, Connections, UnreadCalls, address_of
 from grpc_callbacks.front import PREFACE, Beginning, beginning
-from grpc_callbacks.room import CallbackOrigin, Known, kind_of
+from grpc_callbacks.room import CallbackOrigin, LedgerJob, origin_of
 from grpc_callbacks.tls import is_for
 from plugins import proof
 from supervisor_tasks.config.validators import is_loopback
@@ -100,19 +100,19 @@ def test_beginning(first: bytes, tls: bool, found: Beginning) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "kind"),
+    ("job", "origin"),
     [
-        (None, CallbackOrigin.STRANGE),
-        (Known(7, "RUNNING"), CallbackOrigin.OURS),
-        (Known(7, "SETTLED"), CallbackOrigin.OURS),
-        (Known(8, "RUNNING"), CallbackOrigin.STRANGE),
-        (Known(None, "CLAIMED"), CallbackOrigin.EARLY),
-        (Known(None, "SETTLED"), CallbackOrigin.STRANGE),
-        (Known(None, "REFUSED"), CallbackOrigin.STRANGE),
+        (None, CallbackOrigin.UNKNOWN_JOB),
+        (LedgerJob(7, "RUNNING"), CallbackOrigin.OURS),
+        (LedgerJob(7, "SETTLED"), CallbackOrigin.OURS),
+        (LedgerJob(8, "RUNNING"), CallbackOrigin.UNKNOWN_JOB),
+        (LedgerJob(None, "CLAIMED"), CallbackOrigin.EARLY),
+        (LedgerJob(None, "SETTLED"), CallbackOrigin.UNKNOWN_JOB),
+        (LedgerJob(None, "REFUSED"), CallbackOrigin.UNKNOWN_JOB),
     ],
 )
-def test_kind_of(job: Known | None, kind: CallbackOrigin) -> None:
-    assert kind_of(7, job) is kind
+def test_origin_of(job: LedgerJob | None, origin: CallbackOrigin) -> None:
+    assert origin_of(7, job) is origin
 
 
 @pytest.mark.parametrize(
