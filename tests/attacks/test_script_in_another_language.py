@@ -10,7 +10,7 @@ from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import JobId, State
 from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
-from tests.support.transports import WAYS
+from tests.support.transports import TRANSPORTS
 
 ASKS = "#SBATCH --ntasks=7\n#SBATCH --array=1-3\n#SBATCH --time=99\n#SBATCH --hold\n#SBATCH --nice=5\n"
 ASKS_AS_ELSEWHERE = "#PBS -t 1-3\n#PBS -h\n#PBS -p 5\n#PBS -A another\n"  # sbatch would obey these
@@ -65,7 +65,7 @@ def world() -> Iterator[SubmissionEnv]:
 @pytest.fixture(scope="module")
 def sites(world: SubmissionEnv) -> Iterator[dict[Transport, WorkerContext]]:
     """A worker for each transport."""
-    sites = {way: world.site(world.cluster_over(way)) for way in WAYS}
+    sites = {way: world.site(world.cluster_over(way)) for way in TRANSPORTS}
     yield sites
     for site in sites.values():
         site.slurm.cluster.close()
@@ -80,7 +80,7 @@ def site(sites: dict[Transport, WorkerContext], transport: Transport) -> WorkerC
 @pytest.fixture(scope="module")
 def begun(world: SubmissionEnv, sites: dict[Transport, WorkerContext]) -> dict[tuple[Transport, str], JobId]:
     """Submit a job of each script over each transport. They run side by side, as each takes a second."""
-    return {(way, name): submitted(world, sites[way], script_of(name)) for name in SCRIPTS for way in WAYS}
+    return {(way, name): submitted(world, sites[way], script_of(name)) for name in SCRIPTS for way in TRANSPORTS}
 
 
 def script_of(name: str) -> str:

@@ -93,7 +93,7 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if transports.TRANSPORT in metafunc.fixturenames:
-        metafunc.parametrize(transports.TRANSPORT, transports.WAYS, indirect=True)
+        metafunc.parametrize(transports.TRANSPORT, transports.TRANSPORTS, indirect=True)
 
 
 # --- which tests need SLURM ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from devgrid.options import Transport
 
 SSH: Transport = "ssh"
 REST: Transport = "rest"
-WAYS = (SSH, REST)
+TRANSPORTS = (SSH, REST)
 TRANSPORT = "transport"  # the fixture
 MARKER = "over"  # its arguments are the ways that the test runs over
 
@@ -37,7 +37,7 @@ def only_ssh(why: OnlySsh) -> pytest.MarkDecorator:
 rest_in_chaos = pytest.mark.rest_in_chaos  # takes long: over slurmrestd, only `make chaos` runs it
 
 
-def way_of(item: pytest.Item) -> str:
+def transport_of(item: pytest.Item) -> str:
     """The way that a test is parametrised with; empty for a test without one."""
     callspec = getattr(item, "callspec", None)
     return "" if callspec is None else str(callspec.params.get(TRANSPORT, ""))
@@ -46,9 +46,9 @@ def way_of(item: pytest.Item) -> str:
 def runs(item: pytest.Item) -> bool:
     """Whether a test runs over the way that it is parametrised with."""
     marker = item.get_closest_marker(MARKER)
-    return marker is None or way_of(item) in ("", *marker.args)
+    return marker is None or transport_of(item) in ("", *marker.args)
 
 
 def is_for_chaos(item: pytest.Item) -> bool:
     """Whether `make test` leaves out a test with the way that it is parametrised with."""
-    return way_of(item) == REST and item.get_closest_marker(rest_in_chaos.name) is not None
+    return transport_of(item) == REST and item.get_closest_marker(rest_in_chaos.name) is not None
