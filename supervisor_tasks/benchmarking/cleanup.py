@@ -31,7 +31,7 @@ def cancel_old_benchmarks(context: WorkerContext) -> None:
     benchmarks = list[SqueueRow]()
     for job in slurm.cluster.list_all().values():
         is_ours = job.user in users and is_named(job.name, beginning)
-        if is_ours and job.seen.phase is not Phase.ENDED:
+        if is_ours and job.record.phase is not Phase.ENDED:
             benchmarks.append(job)
     # Read after SLURM's list: a name is in the ledger before SLURM gets it.
     current = book.names_under_way() if benchmarks else frozenset()
@@ -42,7 +42,7 @@ def cancel_old_benchmarks(context: WorkerContext) -> None:
 
 
 def _cancel(cluster: SlurmCluster, job: SqueueRow) -> None:
-    about = {"slurm_id": job.slurm_id, "name": job.name, "state": job.seen.state}
+    about = {"slurm_id": job.slurm_id, "name": job.name, "state": job.record.state}
     try:
         cluster.cancel(job.slurm_id, job.user)
     except SlurmRejectedError as error:  # it ends by its time limit

@@ -357,7 +357,7 @@ def _record(context: WorkerContext, one: Measurement) -> JobRecord | None:
     """The job as slurmctld has it. If slurmctld has several with this name, the first one counts, and the others are
     cancelled.
     """
-    named = [job.seen for job in context.benchmarking.jobs.listed(one) if job.name == one.job_name]
+    named = [job.record for job in context.benchmarking.jobs.listed(one) if job.name == one.job_name]
     taken = SlurmRecords(named, listed=True).taken
     for extra in taken[1:]:
         if extra.phase is not Phase.ENDED:

@@ -51,4 +51,4 @@ def record_of(context: WorkerContext, job: Job) -> JobRecord | None:
     sight = look_at(context, [job], accounting=False)[job.job_id]
     if sight.unclear:
         raise SlurmUnavailableError(sight.unclear)
-    return sight.seen
+    return sight.record

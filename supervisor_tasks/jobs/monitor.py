@@ -93,13 +93,13 @@ def _conclude(context: WorkerContext, observed: Observed, effect: OpenEffect) ->
     runs = list(observed.runs[job.job_id])
     evidence = {"state": job.state, "slurm_id": job.slurm_id}
     if job.job_id in observed.stalled:
-        park(context.ledger, effect, observed.stalled[job.job_id], **evidence, slurm_says=str(sight.seen))
+        park(context.ledger, effect, observed.stalled[job.job_id], **evidence, slurm_says=str(sight.record))
         return runs
     reported = observed.reported.get(job.job_id)
     if isinstance(reported, ConflictingOutcomes):
         park(context.ledger, effect, reported.why, **evidence, ends=str(reported))
         return runs
-    event = _event_of(sight.seen, reported, observed.now_s)
+    event = _event_of(sight.record, reported, observed.now_s)
     return [*runs, JobChange(job.job_id, event, done=effect)]
 
 

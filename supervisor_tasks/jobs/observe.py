@@ -82,7 +82,7 @@ def _has_just_begun(job: Job, sight: MatchResult) -> bool:
     """Whether SLURM runs the job since less than a second, and no look has seen it run. Its node may fail to start it;
     the look a second later shows that, and it is then no run.
     """
-    begun = sight.seen is not None and sight.seen.state == "RUNNING" and sight.seen.elapsed_s == 0
+    begun = sight.record is not None and sight.record.state == "RUNNING" and sight.record.elapsed_s == 0
     return begun and job.state is State.QUEUED
 
 
@@ -120,7 +120,7 @@ def _evidence(callbacks: Iterable[CallbackSeen]) -> list[CallbackRecord]:
 def _stalled(context: WorkerContext, sights: Mapping[JobId, MatchResult]) -> dict[JobId, str]:
     """The jobs that SLURM has shown for too long in a state that leads to no end, and why an operator must look."""
     unexpected = {
-        job_id: sight.seen for job_id, sight in sights.items() if sight.seen and is_unexpected_state(sight.seen)
+        job_id: sight.record for job_id, sight in sights.items() if sight.record and is_unexpected_state(sight.record)
     }
     looks = context.ledger.journal.looks(unexpected, LOOKED_BACK_S) if unexpected else {}
     reasons = {job_id: stall_reason(seen, looks.get(job_id, ())) for job_id, seen in unexpected.items()}
@@ -131,7 +131,7 @@ def _now_s(context: WorkerContext, sights: Iterable[MatchResult]) -> int:
     """The site's time (Unix time) if a job has not begun or is suspended, else 0. A job that runs shows the time
     itself: its start and its seconds.
     """
-    stand_still = any(sight.seen is not None and sight.seen.is_stalled for sight in sights)
+    stand_still = any(sight.record is not None and sight.record.is_stalled for sight in sights)
     return context.slurm.cluster.now_s() if stand_still else 0
 
 
@@ -139,7 +139,7 @@ def _new_runs(
     context: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId, MatchResult], now_s: int
 ) -> dict[JobId, JobChange]:
     """The jobs for which SLURM shows a run that the ledger does not know: the first run, or a run after a requeue."""
-    shown = [(job, sights[job.job_id].seen) for job in jobs]
+    shown = [(job, sights[job.job_id].record) for job in jobs]
     new = [(job, seen) for job, seen in shown if seen is not None and seen.submit_s != job.slurm_submit_s]
     submitted_s = _submitted_s_of_requeued(context, new)
     changes = dict[JobId, JobChange]()
@@ -180,8 +180,8 @@ def _with_accounted_runs(
     changed = dict[JobId, MatchResult]()
     for job_id, seen in ended.items():
         answer = accounted[job_id]
-        if answer.seen is not None and answer.seen.earlier_runs >= seen.restarts:
-            record = replace(seen, earlier_s=answer.seen.earlier_s, earlier_runs=answer.seen.earlier_runs)
+        if answer.record is not None and answer.record.earlier_runs >= seen.restarts:
+            record = replace(seen, earlier_s=answer.record.earlier_s, earlier_runs=answer.record.earlier_runs)
             changed[job_id] = MatchResult(record)
         elif attempts[job_id] < ASKED_FOR_RUNS:
             reason = answer.unclear or "accounting has not all runs of the job yet"
@@ -192,7 +192,7 @@ def _with_accounted_runs(
 def _ended_with_unseen_runs(jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]) -> dict[JobId, JobRecord]:
     ended = dict[JobId, JobRecord]()
     for job_id, job in jobs.items():
-        seen = sights[job_id].seen
+        seen = sights[job_id].record
         if seen is None or seen.phase is not Phase.ENDED:
             continue
         if not is_exact(runs_after_look(job.runs, seen.sighting(0), 0)):

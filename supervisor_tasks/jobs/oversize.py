@@ -94,7 +94,7 @@ def _live(jobs: Iterable[Job], sights: Mapping[JobId, MatchResult]) -> list[Live
     """The jobs to compare: SLURM shows a size, and the supervisor does not stop them already."""
     live = list[Live]()
     for job in jobs:
-        seen = sights[job.job_id].seen
+        seen = sights[job.job_id].record
         if job.stop is None and seen is not None and seen.size is not None and _has_a_size(seen):
             live.append((job, seen, seen.size))
     return live

@@ -70,7 +70,7 @@ def _unsure(jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]) -> d
     """SLURM's records of the jobs whose earlier runs are not known."""
     unsure = dict[JobId, JobRecord]()
     for job_id, job in jobs.items():
-        seen = sights[job_id].seen
+        seen = sights[job_id].record
         if seen is not None and _is_unsure(job, seen):
             unsure[job_id] = seen
     return unsure

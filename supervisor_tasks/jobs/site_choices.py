@@ -38,7 +38,7 @@ def _seen_first(jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]) 
     for job in jobs.values():
         if job.runs:
             continue
-        seen = sights[job.job_id].seen
+        seen = sights[job.job_id].record
         if seen is not None and seen.size is not None:
             new.append((job, seen, seen.size))
     return new

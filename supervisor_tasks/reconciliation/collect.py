@@ -238,7 +238,7 @@ def _confirmed_lookups(context: WorkerContext, snapshot: Snapshot) -> dict[JobId
     if not absent:
         return {}
     results = look_at(context, context.ledger.jobs(absent).values(), snapshot.slurm)
-    return {job_id: result.seen for job_id, result in results.items() if not result.unclear}
+    return {job_id: result.record for job_id, result in results.items() if not result.unclear}
 
 
 def _recently_reported(ledger: Ledger, snapshot: Snapshot) -> frozenset[JobId]:
@@ -355,7 +355,7 @@ def _log_traces(
     for user in random.sample(users, min(len(users), CUSTOMERS_AT_ONCE)):
         asked = {job_id: begun_ago_s[job_id] for job_id, customer in customers.items() if customer == user}
         try:
-            written = context.slurm.cluster.left_logs(user, asked)
+            written = context.slurm.cluster.jobs_with_logs(user, asked)
         except TransientError as error:  # a broken account must not stop the search for the others
             report.unseen["logs"] = str(error)[:SHOWN_TEXT]
             failures += 1

@@ -33,7 +33,7 @@ def alarm_of_foreign_jobs(context: WorkerContext, jobs: Sequence[SqueueRow]) -> 
         context.ledger.alarms.off(AlarmName.FOREIGN_CUSTOMER_JOBS)
         return
     first = sorted(jobs, key=lambda job: job.slurm_id)[:LOG_SAMPLE_SIZE]
-    some = {str(job.slurm_id): f"{job.user}, {job.seen.state}, {_size_text(job.seen.size)}" for job in first}
+    some = {str(job.slurm_id): f"{job.user}, {job.record.state}, {_size_text(job.record.size)}" for job in first}
     context.ledger.alarms.on(AlarmName.FOREIGN_CUSTOMER_JOBS, jobs=len(jobs), some=some, advice=FOREIGN)
 
 

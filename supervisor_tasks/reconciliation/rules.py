@@ -161,7 +161,7 @@ def _listed(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
     SLURM soon forgets it. A job that has more than was paid for counts then, too: its owner can hold it until the
     effect is parked.
     """
-    if row.seen.phase is Phase.ENDED:
+    if row.record.phase is Phase.ENDED:
         events = (EffectMissing(EffectKind.POLL_SLURM),)
         yield Discrepancy(DiscrepancyKind.END_NOT_RECORDED, job.job_id, row.slurm_id, events)
     elif _lost_a_top_up(job, row):
@@ -178,9 +178,9 @@ def _not_as_paid(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
     if job.slurm_submit_s not in (None, row.submit_s):
         yield Discrepancy(DiscrepancyKind.RUNS_AGAIN, job.job_id, row.slurm_id, look)
         return
-    if job.paid is None or row.seen.size is None:
+    if job.paid is None or row.record.size is None:
         return
-    if excesses(row.seen.size, job.paid):
+    if excesses(row.record.size, job.paid):
         yield Discrepancy(DiscrepancyKind.MORE_THAN_PAID, job.job_id, row.slurm_id, look)
 
 
@@ -219,7 +219,7 @@ def _absent_with_record(job: JobSummary, record: JobRecord, snapshot: Snapshot) 
 def _is_listed(record: JobRecord, snapshot: Snapshot) -> bool:
     """Whether SLURM's list has the job after all, renamed or with a user that cannot be named at the moment."""
     row = (snapshot.slurm or {}).get(record.slurm_id)
-    return row is not None and row.seen == record
+    return row is not None and row.record == record
 
 
 def _missing_job(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
@@ -327,7 +327,7 @@ def _runs_after_its_end(row: SqueueRow, job: JobSummary) -> bool:
         return False
     if job.slurm_submit_s is None:
         return False
-    return row.user == job.customer and row.seen.restarts > 0 and row.submit_s > job.slurm_submit_s
+    return row.user == job.customer and row.record.restarts > 0 and row.submit_s > job.slurm_submit_s
 
 
 def _is_known_as(row: SqueueRow, job: JobSummary) -> bool:

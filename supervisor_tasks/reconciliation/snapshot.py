@@ -245,7 +245,7 @@ def unexplained(snapshot: Snapshot) -> list[SqueueRow]:
     rows = list[SqueueRow]()
     for row in (snapshot.slurm or {}).values():
         is_candidate = row.user in customers and row.slurm_id not in slurm_ids
-        if is_candidate and row.batch and (is_active(row) or _ran(row)):
+        if is_candidate and row.has_script and (is_active(row) or _ran(row)):
             rows.append(row)
     return rows
 
@@ -278,7 +278,7 @@ def marked_names(slurm: Collection[SqueueRow], comment: str) -> set[JobId]:
 
 def is_active(row: SqueueRow) -> bool:
     """Whether SLURM runs the job or will run it."""
-    return row.seen.phase in (Phase.WAITING, Phase.RUNNING)
+    return row.record.phase in (Phase.WAITING, Phase.RUNNING)
 
 
 def is_behind(job: JobSummary, snapshot: Snapshot) -> bool:
@@ -320,7 +320,7 @@ def is_row_of(row: SqueueRow, job: JobSummary) -> bool:
 
 def _ran(row: SqueueRow) -> bool:
     """Whether the job ended by itself: it was not rejected, and not cancelled under an earlier claim."""
-    return row.seen.phase is Phase.ENDED and row.seen.state != "CANCELLED" and row.seen.reason != "BadConstraints"
+    return row.record.phase is Phase.ENDED and row.record.state != "CANCELLED" and row.record.reason != "BadConstraints"
 
 
 def has_our_mark(row: SqueueRow, comment: str) -> bool:

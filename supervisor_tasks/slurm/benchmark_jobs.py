@@ -64,9 +64,9 @@ class BenchmarkJobs:
         argv = sacct_named(
             sacct, measurement.job_name, self.owner(measurement), minutes_back(measurement.called_s_ago), delimiter
         )
-        for record in reversed(accounted_jobs(self._ask(measurement, argv), delimiter)):
-            if record.seen.phase is Phase.ENDED:
-                return record.seen
+        for row in reversed(accounted_jobs(self._ask(measurement, argv), delimiter)):
+            if row.record.phase is Phase.ENDED:
+                return row.record
         return None
 
     def output(self, measurement: Measurement) -> bytes | None:

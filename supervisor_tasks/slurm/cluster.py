@@ -18,9 +18,9 @@ from supervisor_tasks.slurm.guarded_command import LoginClock, Order
 from supervisor_tasks.slurm.homes import Home, Homes, home_seen, look
 from supervisor_tasks.slurm.interface import (
     CLOCKS_DIFFER_S,
-    Answered,
     Controller,
-    Owners,
+    FindOwners,
+    OnAnswer,
     Request,
     SlurmCluster,
 )
@@ -59,10 +59,10 @@ from supervisor_tasks.slurm.script_matching import (
     ScriptSearch,
     found_by_name,
     found_by_script,
+    is_recognised,
     job_id_in_header,
     last_writes,
     read_scripts,
-    recognised,
     script_heads,
     written_at,
 )
@@ -71,7 +71,7 @@ from supervisor_tasks.slurm.splitting import ask_in_parts
 from supervisor_tasks.slurm.squeue import (
     SqueueRow,
     listed_jobs,
-    requests,
+    requested_sizes,
     squeue_all,
     squeue_by_id,
     squeue_format,
@@ -183,7 +183,7 @@ class Cluster:
         requests: Sequence[tuple[JobId, Request]],
         clock: LoginClock,
         begun_s: float,
-        answered: Answered,
+        answered: OnAnswer,
     ) -> None:
         """Submit jobs of one customer to SLURM, one after the other, within SUBMIT_TIMEOUT_S of `begun_s`
         (`our_clock_s`) or not at all. Calls `answered` once for each job, in this thread, as soon as its answer is
@@ -275,7 +275,7 @@ class Cluster:
             return error
 
     def find(
-        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: Owners
+        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
     ) -> dict[JobId, list[JobRecord] | UndecidedError]:
         """Return all records that slurmctld has of each of these jobs of one customer, even if their owner has renamed
         them. `owners` takes SLURM ids with their submission times and returns the ids that are jobs of ours, with these
@@ -286,7 +286,7 @@ class Cluster:
         listed = self.list_all(user)
         owned = owners({slurm_id: row.submit_s for slurm_id, row in listed.items()})
         searches = [ScriptSearch(job_id, user, ago_s, owned) for job_id, ago_s in begun_s_ago.items()]
-        named = {search.job_id: search.named(listed.values()) for search in searches}
+        named = {search.job_id: search.with_our_name(listed.values()) for search in searches}
         headers = self._headers_of(named.values())
         found = {job_id: found_by_name(job_id, rows, headers) for job_id, rows in named.items()}
         not_found = [search for search in searches if found[search.job_id] == []]
@@ -298,15 +298,15 @@ class Cluster:
         self, user: Address, searches: Sequence[ScriptSearch], listed: Collection[SqueueRow]
     ) -> dict[JobId, list[JobRecord] | UndecidedError]:
         now_s = self.now_s() - CLOCKS_DIFFER_S
-        young = {search.job_id: search.young(listed, now_s) for search in searches}
-        headers = self._headers_of(young.values())
+        recent = {search.job_id: search.submitted_since_start(listed, now_s) for search in searches}
+        headers = self._headers_of(recent.values())
         unread = set[SlurmId]()
-        for rows in young.values():
+        for rows in recent.values():
             unread.update(row.slurm_id for row in rows)
         unread -= headers.keys()
         if unread:
             unread &= self.list_all(user).keys()  # those that slurmctld still has
-        return {search.job_id: found_by_script(search, young[search.job_id], headers, unread) for search in searches}
+        return {search.job_id: found_by_script(search, recent[search.job_id], headers, unread) for search in searches}
 
     def _headers_of(self, suspects: Iterable[Sequence[SqueueRow]]) -> dict[SlurmId, str]:
         """Return the scripts' second lines for the suspects of each job, but not for a job with too many suspects."""
@@ -367,7 +367,7 @@ class Cluster:
         unread = set(slurm_ids) - headers.keys()
         if unread:
             unread &= self.list_all().keys()  # those that slurmctld still has
-        results = {job_id: recognised(job_id, rows, headers, unread) for job_id, rows in suspects.items()}
+        results = {job_id: is_recognised(job_id, rows, headers, unread) for job_id, rows in suspects.items()}
         not_found = [search for search in wanted if results[search.job_id] is False]
         users = {search.job_id: search.user for search in not_found}
         ago_s = {search.job_id: search.ago_s for search in not_found}
@@ -379,10 +379,10 @@ class Cluster:
         """Return whether each of these jobs has written its output file since its submission began, as the login node
         sees it.
         """
-        written = self.left_logs(user, begun_s_ago)
+        written = self.jobs_with_logs(user, begun_s_ago)
         return {job_id: job_id in written for job_id in begun_s_ago}
 
-    def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
+    def jobs_with_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
         """Return the jobs of one customer that have written their output files since their submissions began, in one
         command. Raises UnsafeHomeError, because it begins a session as the customer.
         """
@@ -522,7 +522,7 @@ class Cluster:
         not know are left out. Raises SlurmUnavailableError.
         """
         ids = ",".join(map(str, sorted(slurm_ids)))
-        return requests(self._ask(squeue_json(self.paths.squeue, ids)), slurm_ids)
+        return requested_sizes(self._ask(squeue_json(self.paths.squeue, ids)), slurm_ids)
 
     def site_choices(self, shown: Collection[tuple[str, Size]]) -> Mapping[str, SiteChoice] | None:
         """Return what the site gives the jobs of these users, who have jobs of these sizes. A user is left out if SLURM

@@ -58,7 +58,7 @@ class SlurmNode:
         return is_asleep or not self._silent
 
     @property
-    def unsettled(self) -> bool:
+    def is_unreported(self) -> bool:
         """Whether slurmctld has just started and has no report of the node yet. Soon the node is IDLE or does not
         respond.
         """
@@ -123,9 +123,9 @@ def hardware_of(
             counted.append(node)
         else:
             left_out.append(node)
-    unsettled = [node.name for node in left_out if node.unsettled]
-    if unsettled:
-        raise SlurmUnavailableError(f"slurmctld has just started; it is yet to hear from {_few(unsettled)}")
+    unreported = [node.name for node in left_out if node.is_unreported]
+    if unreported:
+        raise SlurmUnavailableError(f"slurmctld has just started; it is yet to hear from {_few(unreported)}")
     hidden_nodes = max(total - len(nodes), 0)
     return PartitionHardware(tuple(counted), tuple(left_out), hidden_nodes, max_time_min)
 

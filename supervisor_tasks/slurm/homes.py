@@ -147,7 +147,7 @@ def _places(facts: Sequence[str]) -> dict[str, FolderFacts]:
     return places
 
 
-def fault(user: str, home: Home) -> str | None:
+def home_fault(user: str, home: Home) -> str | None:
     """Return why another user may decide what a session of this user runs, and how to repair it; None when no other
     user may.
     """
@@ -237,10 +237,10 @@ class Homes:
 
     def _judge(self, user: str, see: See, log_in: Callable[[], object]) -> _Verdict:
         home = self._seen(user, see)
-        why = fault(user, home)
+        why = home_fault(user, home)
         if home.is_missing and why == _fault_of_home(home):
             log_in()
-            why = fault(user, self._seen(user, see))
+            why = home_fault(user, self._seen(user, see))
         for_s = self._safe_for_s if why is None else self._unsafe_for_s
         verdict = _Verdict(why, time.monotonic() + for_s)
         with self._changed:

@@ -20,8 +20,8 @@ from supervisor_tasks.slurm.submit_token import Submission
 
 CLOCKS_DIFFER_S = 600.0  # slurmctld's and the login node's: munge allows 300 s
 
-Owners = Callable[[Mapping[SlurmId, int]], Mapping[SlurmId, Collection[JobId]]]
-Answered = Callable[[JobId, SlurmId | Exception], None]
+FindOwners = Callable[[Mapping[SlurmId, int]], Mapping[SlurmId, Collection[JobId]]]
+OnAnswer = Callable[[JobId, SlurmId | Exception], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class SlurmCluster(Protocol):
         requests: Sequence[tuple[JobId, Request]],
         clock: LoginClock,
         begun_s: float,
-        answered: Answered,
+        answered: OnAnswer,
     ) -> None:
         """Submit jobs of one customer to SLURM, one after the other, within SUBMIT_TIMEOUT_S of `begun_s`
         (`our_clock_s`) or not at all. Calls `answered` once for each job, in this thread, as soon as its answer is
@@ -134,7 +134,7 @@ class SlurmCluster(Protocol):
         """
 
     def find(
-        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: Owners
+        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
     ) -> dict[JobId, list[JobRecord] | UndecidedError]:
         """Return all records that slurmctld has of each of these jobs of one customer, whose submissions began so many
         seconds ago. `owners` takes SLURM ids with their submission times and returns the ids that are jobs of ours, with
@@ -161,7 +161,7 @@ class SlurmCluster(Protocol):
         error is in the place of a job when the worker cannot see it and SLURM may have forgotten the job.
         """
 
-    def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
+    def jobs_with_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
         """Return the jobs of one customer that have written their output files since their submissions began. Raises a
         TransientError where the worker cannot see that.
         """

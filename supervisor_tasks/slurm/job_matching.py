@@ -48,17 +48,18 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class MatchResult:
-    """The result for one job: SLURM's record of it (`seen`), or the reason why it is unclear at the moment (`unclear`).
-    If both are empty, slurmctld and the accounting database (where there is one) have answered and do not know the job.
+    """The result for one job: SLURM's record of it (`record`), or the reason why it is unclear at the moment
+    (`unclear`). If both are empty, slurmctld and the accounting database (where there is one) have answered and do not
+    know the job.
     """
 
-    seen: JobRecord | None = None
+    record: JobRecord | None = None
     unclear: str = ""
 
     @property
     def unknown(self) -> bool:
         """Whether SLURM answers and does not know the job."""
-        return self.seen is None and not self.unclear
+        return self.record is None and not self.unclear
 
 
 UNKNOWN = MatchResult()
@@ -70,12 +71,12 @@ Scripts = Callable[[Sequence[SlurmId]], Mapping[SlurmId, JobId | None]]
 
 def listed_record(job: SqueueRow) -> Record:
     """Make a record from squeue's row. A job without a batch script is not ours."""
-    return Record(job.seen, job.name, is_read=not job.batch)
+    return Record(job.record, job.name, is_read=not job.has_script)
 
 
 def accounted_record(job: SacctRow) -> Record:
     """Make a record from sacct's row."""
-    return Record(job.seen, name="", is_read=True, ours=job.job_id)
+    return Record(job.record, name="", is_read=True, ours=job.job_id)
 
 
 def match_jobs(wanted: Sequence[MatchRequest], records: Iterable[Record], scripts: Scripts) -> dict[JobId, MatchResult]:

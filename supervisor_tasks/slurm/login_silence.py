@@ -26,7 +26,7 @@ class LoginSilence:
         """Return for how many seconds the login must be left alone; 0 when it may be asked."""
         return max(self.until_s - now_s, 0.0)
 
-    def hung(self, begun_s: float, now_s: float) -> None:
+    def record_hang(self, begun_s: float, now_s: float) -> None:
         """Record that a command that began at `begun_s` has hung until now. Commands that hang at the same time count
         as one silence.
         """
@@ -36,7 +36,7 @@ class LoginSilence:
         self.until_s = now_s + min(FIRST_S * 2**self.times, MAX_SILENCE_S)
         self.times += 1
 
-    def took(self, seconds: float, now_s: float) -> None:
+    def record_duration(self, seconds: float, now_s: float) -> None:
         """Record that a command that took `seconds` ended now. One quick command does not end the slow time: a start-up
         file may be slow only at every second command.
         """

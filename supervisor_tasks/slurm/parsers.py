@@ -335,7 +335,7 @@ def can_be_given(slurm_id: int, max_id: int = MAX_SLURM_ID) -> bool:
     return 1 <= slurm_id <= max_id
 
 
-def refusal(error_text: str) -> type[SlurmUnavailableError]:
+def error_of_question(error_text: str) -> type[SlurmUnavailableError]:
     """Return the error for a question that failed with this text."""
     return SlurmUnavailableError if is_missing_answer(error_text.lower()) else QuestionRefusedError
 

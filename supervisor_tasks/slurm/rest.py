@@ -26,9 +26,9 @@ from supervisor_tasks.slurm.guarded_command import ANSWERED_AFTER_S, LoginClock,
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.interface import (
     CLOCKS_DIFFER_S,
-    Answered,
     Controller,
-    Owners,
+    FindOwners,
+    OnAnswer,
     Request,
 )
 from supervisor_tasks.slurm.job_matching import MatchRequest, MatchResult, listed_record, match_jobs
@@ -159,7 +159,7 @@ class RestCluster:
         requests: Sequence[tuple[JobId, Request]],
         clock: LoginClock,
         begun_s: float,
-        answered: Answered,
+        answered: OnAnswer,
     ) -> None:
         """Submit jobs of one customer, one request each; see SlurmCluster."""
         for job_id, request in requests:
@@ -254,7 +254,7 @@ class RestCluster:
         return {slurm_id: row for slurm_id, row in rows.items() if slurm_id in slurm_ids}
 
     def find(
-        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: Owners
+        self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
     ) -> dict[JobId, list[JobRecord] | UndecidedError]:
         """Return all records of these jobs, found by their names or output files. The error is in the place of a job that
         is not found while the user has a job from that time that has not all our marks and is no other job of ours: he
@@ -269,10 +269,10 @@ class RestCluster:
     def _find(
         self, search: ScriptSearch, listed: Collection[SqueueRow], now_s: float
     ) -> list[JobRecord] | UndecidedError:
-        ours = [job.seen for job in search.named(listed) if job.batch]
+        ours = [job.record for job in search.with_our_name(listed) if job.has_script]
         if ours:
             return ours
-        unclear = [job.slurm_id for job in search.young(listed, now_s) if not self._has_our_marks(job)]
+        unclear = [job.slurm_id for job in search.submitted_since_start(listed, now_s) if not self._has_our_marks(job)]
         if unclear:
             return UndecidedError(
                 f"it is not known whether SLURM has the job: its submission was cut off {search.ago_s:.0f} s ago, and the"
@@ -309,7 +309,7 @@ class RestCluster:
         results = dict[JobId, bool | None]()
         for search in wanted:
             rows = rows_of_user.get(search.user, ())
-            is_listed = any(row.batch and has_job_name(row, search.job_id) for row in rows)
+            is_listed = any(row.has_script and has_job_name(row, search.job_id) for row in rows)
             results[search.job_id] = True if is_listed else None
         return results
 
@@ -327,7 +327,7 @@ class RestCluster:
             )
         return None
 
-    def left_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:  # noqa: ARG002
+    def jobs_with_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:  # noqa: ARG002
         """Raise SlurmUnavailableError: the homes cannot be seen."""
         raise SlurmUnavailableError(NO_LOGS)
 
@@ -370,7 +370,7 @@ class RestCluster:
         """Return slurmctld's state. Its start is a text and no time, because slurmctld may begin its statistics again without
         a restart.
         """
-        identity = rest_answers.identity(self.access.ask("ping", CONTROLLER_TIMEOUT_S))
+        identity = rest_answers.parse_identity(self.access.ask("ping", CONTROLLER_TIMEOUT_S))
         since_s = rest_answers.counting_since_s(self.access.ask("diag", CONTROLLER_TIMEOUT_S))
         return Controller(f"at or before {since_s}", False, identity, min_job_age_s=self.min_job_age_s)
 
@@ -385,7 +385,7 @@ class RestCluster:
             return
         with crash_point(CrashPoint.SCANCEL):
             answer = self.access.order("DELETE", f"job/{slurm_id}", user=user)
-            if rest_answers.ACCESS_DENIED not in answer.numbers:
+            if rest_answers.ACCESS_DENIED not in answer.error_numbers:
                 rest_answers.require_success(answer, "cancel")
 
     def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:

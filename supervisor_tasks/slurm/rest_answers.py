@@ -44,13 +44,13 @@ class RestAnswer:
     body: Mapping[str, Any]
 
     @property
-    def numbers(self) -> list[int]:
+    def error_numbers(self) -> list[int]:
         """SLURM's numbers of its errors."""
         shown = [error.get("error_number", error.get("error_code", 0)) for error in self._errors]
         return [number for number in shown if isinstance(number, int)]
 
     @property
-    def said(self) -> str:
+    def error_text(self) -> str:
         """The errors in words; empty where there is none."""
         texts = list[str]()
         for error in self._errors:
@@ -68,20 +68,20 @@ class RestAnswer:
         return self.status != OK or bool(self._errors)
 
     @property
-    def was_not_read(self) -> bool:
+    def was_refused_by_slurmrestd(self) -> bool:
         """Whether slurmrestd itself refused the request. 24.11 answers 404 also for a job that slurmctld does not know."""
         return self.status in _NOT_READ and not self.is_unknown_job
 
     @property
     def is_missing(self) -> bool:
         """Whether slurmctld gave no answer. slurmrestd 24.11 then answers an order with an error number of the system."""
-        has_system_error = any(0 < number < _SLURMS_NUMBERS_FROM for number in self.numbers)
-        return has_system_error or self.was_not_read or is_missing_answer(self.verdict)
+        has_system_error = any(0 < number < _SLURMS_NUMBERS_FROM for number in self.error_numbers)
+        return has_system_error or self.was_refused_by_slurmrestd or is_missing_answer(self.verdict)
 
     @property
     def is_unknown_job(self) -> bool:
         """Whether SLURM has no such job, or the job has ended."""
-        return any(number in UNKNOWN_JOB for number in self.numbers)
+        return any(number in UNKNOWN_JOB for number in self.error_numbers)
 
     @property
     def _errors(self) -> list[Mapping[str, Any]]:
@@ -101,14 +101,14 @@ def submitted(answer: RestAnswer, *, has_submit_key: bool, max_id: int = MAX_SLU
     number = answer.body.get("job_id")
     if isinstance(number, int) and can_be_given(number, max_id):
         return SlurmId(number)
-    shown = f"slurmrestd answered a submission with status {answer.status} and no job id: {answer.said}"
-    if answer.was_not_read:
+    shown = f"slurmrestd answered a submission with status {answer.status} and no job id: {answer.error_text}"
+    if answer.was_refused_by_slurmrestd:
         raise SlurmUnavailableError(shown)
-    if has_submit_key and ACCESS_DENIED in answer.numbers:
+    if has_submit_key and ACCESS_DENIED in answer.error_numbers:
         raise OutcomeUnknownError(
             f"{shown} (SLURM_SUBMIT_KEY: slurmctld's log has the reason of job_submit.lua, or the partition's rights)"
         )
-    raise_for_verdict(answer.verdict, answer.verdict, answer.said, shown)
+    raise_for_verdict(answer.verdict, answer.verdict, answer.error_text, shown)
     raise OutcomeUnknownError(shown)
 
 
@@ -117,7 +117,7 @@ def require_answer(answer: RestAnswer, what: str) -> Mapping[str, Any]:
     if not answer.failed:
         return answer.body
     kind = SlurmUnavailableError if answer.is_missing else QuestionRefusedError
-    raise kind(f"{what}: slurmrestd answered with status {answer.status}: {answer.said}")
+    raise kind(f"{what}: slurmrestd answered with status {answer.status}: {answer.error_text}")
 
 
 def require_success(answer: RestAnswer, what: str) -> bool:
@@ -129,7 +129,7 @@ def require_success(answer: RestAnswer, what: str) -> bool:
     if answer.is_unknown_job:
         return False
     kind: type[SupervisorError] = SlurmUnavailableError if answer.is_missing else SlurmRejectedError
-    raise kind(f"{what}: slurmrestd answered with status {answer.status}: {answer.said}")
+    raise kind(f"{what}: slurmrestd answered with status {answer.status}: {answer.error_text}")
 
 
 def jobs_listed(body: Mapping[str, Any], now_s: int) -> dict[SlurmId, SqueueRow]:
@@ -164,7 +164,7 @@ def counting_since_s(body: Mapping[str, Any]) -> int:
     return _statistic(body, "req_time_start")
 
 
-def identity(body: Mapping[str, Any]) -> ClusterIdentity:
+def parse_identity(body: Mapping[str, Any]) -> ClusterIdentity:
     """Return the cluster as far as slurmrestd's ping shows it: by its controllers. Raises SlurmUnavailableError when none of
     them answers.
     """

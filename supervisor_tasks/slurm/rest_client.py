@@ -96,7 +96,7 @@ class RestClient:
                 self._version = version
                 return RestAnswer(answer.status, rest_versions.read(version, answer.body))
         wanted = " or ".join(rest_versions.VERSIONS)
-        raise RestUnavailableError(f"slurmrestd at {self.url} has no API of {wanted}; it answers {answer.said!r}")
+        raise RestUnavailableError(f"slurmrestd at {self.url} has no API of {wanted}; it answers {answer.error_text!r}")
 
     def _exchange(
         self, method: str, path: str, headers: Mapping[str, str], text: bytes | None, until_s: float

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm.commands import UNIX_TIMES
-from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord, SlurmUnavailableError, refusal, wait_status
+from supervisor_tasks.slurm.parsers import (
+    CommandAnswer,
+    JobRecord,
+    SlurmUnavailableError,
+    error_of_question,
+    wait_status,
+)
 
 FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "ExitCode", "User", "Submit", "End", "SubmitLine")
 _OF_USERS = (
@@ -25,7 +31,7 @@ _SHOWN = 300  # characters of an unreadable text, in an error
 class SacctRow:
     """A record of accounting; `submit_line` is the command line of sbatch."""
 
-    seen: JobRecord
+    record: JobRecord
     submit_line: str
 
     @property
@@ -80,20 +86,20 @@ def accounted_jobs(answer: CommandAnswer, delimiter: str) -> list[SacctRow]:
     """
     message = f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}"
     if answer.status != 0 and answer.stderr.strip():
-        raise refusal(answer.stderr)(message)
+        raise error_of_question(answer.stderr)(message)
     *fields, rest = answer.stdout.split(f"|{delimiter}")
     if answer.status != 0 or rest.strip() or len(fields) % len(FIELDS):
         raise SlurmUnavailableError(message)
-    records = [_accounted(fields[first : first + len(FIELDS)]) for first in range(0, len(fields), len(FIELDS))]
-    return sorted(records, key=lambda record: (record.seen.slurm_id, record.seen.submit_s))
+    rows = [_accounted(fields[first : first + len(FIELDS)]) for first in range(0, len(fields), len(FIELDS))]
+    return sorted(rows, key=lambda row: (row.record.slurm_id, row.record.submit_s))
 
 
 def submitted_as(answer: CommandAnswer, delimiter: str, job_id: JobId) -> list[JobRecord]:
     """Return the jobs whose sbatch was called for this job, each by its last run. Raises SlurmUnavailableError."""
     last_runs = dict[SlurmId, JobRecord]()
-    for record in accounted_jobs(answer, delimiter):
-        if record.job_id == job_id:
-            last_runs[record.seen.slurm_id] = record.seen
+    for row in accounted_jobs(answer, delimiter):
+        if row.job_id == job_id:
+            last_runs[row.record.slurm_id] = row.record
     return list(last_runs.values())
 
 

@@ -34,17 +34,17 @@ class ScriptSearch:
     ago_s: float
     owners: Mapping[SlurmId, Collection[JobId]]
 
-    def named(self, rows: Iterable[SqueueRow]) -> list[SqueueRow]:
+    def with_our_name(self, rows: Iterable[SqueueRow]) -> list[SqueueRow]:
         """Return, of the user's jobs, those with the job's name or output that are no others of ours."""
         return [row for row in self._free(rows) if has_job_name(row, self.job_id)]
 
-    def young(self, rows: Iterable[SqueueRow], now_s: float) -> list[SqueueRow]:
+    def submitted_since_start(self, rows: Iterable[SqueueRow], now_s: float) -> list[SqueueRow]:
         """Return, of the user's jobs, those that SLURM got since the submission began and that are no others of ours."""
-        return candidates(self._free(rows), now_s - self.ago_s)
+        return batch_jobs_since(self._free(rows), now_s - self.ago_s)
 
     def suspects(self, rows: Collection[SqueueRow], now_s: float) -> list[SqueueRow]:
-        """Return, of the user's jobs, those that may be this one: with its name or output, or young."""
-        suspects = {row.slurm_id: row for row in (*self.named(rows), *self.young(rows, now_s))}
+        """Return, of the user's jobs, those that may be this one: with its name or output, or got by SLURM since."""
+        suspects = {row.slurm_id: row for row in (*self.with_our_name(rows), *self.submitted_since_start(rows, now_s))}
         return list(suspects.values())
 
     def _free(self, rows: Iterable[SqueueRow]) -> list[SqueueRow]:
@@ -87,9 +87,9 @@ def job_id_in_header(line: str) -> JobId | None:
     return job_id if line == script_header(job_id) else None
 
 
-def candidates(listed: Iterable[SqueueRow], since_s: float) -> list[SqueueRow]:
+def batch_jobs_since(listed: Iterable[SqueueRow], since_s: float) -> list[SqueueRow]:
     """Return the batch jobs that SLURM got since this time, without rejected jobs, which never ran."""
-    return [job for job in listed if job.batch and job.submit_s >= since_s and not was_rejected(job.seen)]
+    return [job for job in listed if job.has_script and job.submit_s >= since_s and not was_rejected(job.record)]
 
 
 def last_writes(files: Iterable[str]) -> list[str]:
@@ -106,7 +106,7 @@ def written_at(answer: CommandAnswer, file: str) -> int | None:
     return int(found[-1]) if found else None
 
 
-def recognised(
+def is_recognised(
     job_id: JobId, suspects: Sequence[SqueueRow], headers: Mapping[SlurmId, str], unread: Collection[SlurmId]
 ) -> bool | None:
     """Whether one of the suspects is our job, by the headers of their scripts; None when one may be. `unread` are the
@@ -135,23 +135,23 @@ def found_by_name(
     if too_many is not None:
         return too_many
     header = script_header(job_id)
-    return [job.seen for job in named if headers.get(job.slurm_id, header) == header]
+    return [job.record for job in named if headers.get(job.slurm_id, header) == header]
 
 
 def found_by_script(
-    search: ScriptSearch, young: Sequence[SqueueRow], headers: Mapping[SlurmId, str], unread: Collection[SlurmId]
+    search: ScriptSearch, recent: Sequence[SqueueRow], headers: Mapping[SlurmId, str], unread: Collection[SlurmId]
 ) -> list[JobRecord] | UndecidedError:
     """Return the records of our job, which has another name, out of the jobs that SLURM got since the submission began.
     `unread` are the jobs whose scripts SLURM does not show.
     """
-    ours = [job.seen for job in young if headers.get(job.slurm_id) == script_header(search.job_id)]
-    unclear = [job.slurm_id for job in young if job.slurm_id in unread and not has_job_name(job, search.job_id)]
+    ours = [job.record for job in recent if headers.get(job.slurm_id) == script_header(search.job_id)]
+    unclear = [job.slurm_id for job in recent if job.slurm_id in unread and not has_job_name(job, search.job_id)]
     if unclear and not ours:
         return UndecidedError(
             f"it is not known whether SLURM has the job: its submission was cut off {search.ago_s:.0f} s ago, and of the"
             f" jobs {unclear} of {search.user}, which are no others of ours, the scripts cannot be read"
         )
-    return _too_many(young) or ours
+    return _too_many(recent) or ours
 
 
 def _too_many(jobs: Sequence[SqueueRow]) -> UndecidedError | None:

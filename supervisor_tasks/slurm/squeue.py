@@ -17,9 +17,9 @@ from supervisor_tasks.slurm.parsers import (
     JobRecord,
     SlurmUnavailableError,
     elapsed_s,
+    error_of_question,
     is_unknown_job,
     limit_min,
-    refusal,
     wait_status,
 )
 from supervisor_tasks.slurm.size import Size, is_whole_memory, request_of, size_of
@@ -42,7 +42,7 @@ _SHOWN = 200  # characters of an unreadable record, in the error
 @dataclass(frozen=True, slots=True)
 class SqueueRow:
     """A job as SLURM lists it. Its owner can write `name`, `comment` and `stdout` (a path). SLURM sets `submit_s`
-    (seconds since the epoch, by slurmctld's clock), `seen`, `batch` (whether it has a batch script) and `limit_min`.
+    (seconds since the epoch, by slurmctld's clock), `record`, `has_script` (a batch script) and `limit_min`.
     The limit is None where it is no number of minutes: UNLIMITED, or the partition's.
     """
 
@@ -52,8 +52,8 @@ class SqueueRow:
     comment: str
     stdout: str
     submit_s: int
-    seen: JobRecord
-    batch: bool = True
+    record: JobRecord
+    has_script: bool = True
     limit_min: int | None = None
 
 
@@ -78,7 +78,7 @@ def squeue_format(delimiter: str) -> bytes:
     return ",".join(f"{field}:0|{delimiter}" for field in FIELDS).encode() + b"\n"
 
 
-def requests(answer: CommandAnswer, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
+def requested_sizes(answer: CommandAnswer, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
     """Return what these jobs asked for, from `squeue --json`. For a running job, SLURM's lists show only what SLURM gave
     it, which SLURM may have rounded up. Raises SlurmUnavailableError.
     """
@@ -101,7 +101,7 @@ def listed_jobs(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, SqueueRo
     if answer.status != 0 and is_empty and is_unknown_job(error_text):
         return {}
     if answer.status != 0 or (is_empty and error_text):
-        raise refusal(error_text)(f"squeue ended with status {answer.status}: {error_text[:_SHOWN]!r}")
+        raise error_of_question(error_text)(f"squeue ended with status {answer.status}: {error_text[:_SHOWN]!r}")
     rows = map(_listed, _records(answer.stdout, delimiter))
     return {row.slurm_id: row for row in rows}
 

@@ -229,7 +229,7 @@ class Ssh:
             self.forget_clock(other)
             self.clock(other, is_admin=True)
             if ended_s - begun_s >= HUNG_S and self._hung(user, begun_s):
-                self._login(user).silence.hung(begun_s, our_clock_s())
+                self._login(user).silence.record_hang(begun_s, our_clock_s())
 
     def clock(self, user: str, *, is_admin: bool = False) -> LoginClock:
         """Return the clock of the machine that a user's connection leads to. It is asked once for each connection, and
@@ -307,7 +307,7 @@ class Ssh:
             raise
         except (SshUnavailableError, SshCutError) as error:
             if opens_new and not is_admin and self._hung(user, begun_s):
-                login.silence.hung(begun_s, our_clock_s())
+                login.silence.record_hang(begun_s, our_clock_s())
             raise SshUnavailableError(str(error)) from error
         finally:
             login.asked_s = None
@@ -338,7 +338,7 @@ class Ssh:
             yield
         finally:
             ended_s = our_clock_s()
-            silence.took((listener.first_s or ended_s) - begun_s, ended_s)
+            silence.record_duration((listener.first_s or ended_s) - begun_s, ended_s)
 
     def _hung(self, user: str, begun_s: float) -> bool:
         """Whether only this user's login has hung since then. A login node that stands still answers no user."""

@@ -695,7 +695,7 @@ def test_list_all__hostile_names__forge_nothing(world: SubmissionEnv, site: Work
     assert [listed[slurm_id].comment for slurm_id in ids if slurm_id] == names
     again = site.slurm.cluster.list_all(CUSTOMER)
     # What SLURM says of a job may have changed between the two questions; whose it is and what it is called may not.
-    assert {slurm_id: replace(job, seen=listed[slurm_id].seen) for slurm_id, job in again.items()} == {
+    assert {slurm_id: replace(job, record=listed[slurm_id].record) for slurm_id, job in again.items()} == {
         slurm_id: job for slurm_id, job in listed.items() if job.user == CUSTOMER
     }
 

@@ -83,7 +83,7 @@ def id_of(site: WorkerContext, job: JobId) -> SlurmId:
 
 def seen_as(site: WorkerContext, job: JobId) -> tuple[str, int] | None:
     """The state and the exit status that a look shows."""
-    seen = look_at(site, site.ledger.jobs([job]).values())[job].seen
+    seen = look_at(site, site.ledger.jobs([job]).values())[job].record
     return None if seen is None else (seen.state, seen.exit_status)
 
 
@@ -166,7 +166,7 @@ def test_scripts_cannot_be_read__the_renamed_job_alone_waits_for_that(
     finally:
         broken.slurm.cluster.close()
         broken.ledger.holder.close()
-    assert sights[plain].seen is not None
+    assert sights[plain].record is not None
     assert sights[renamed].unclear == UNREAD
 
 

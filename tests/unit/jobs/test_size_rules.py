@@ -23,7 +23,7 @@ def of(size: Size, paid: Paid = PAID) -> list[str]:
 
 def test_recorded__each_change_of_a_waiting_job__is_told() -> None:
     jobs = listed_jobs(CommandAnswer(0, squeue_sample("squeue-sizes"), ""), DELIMITER)
-    found = {slurm_id: of(job.seen.size, PAID) for slurm_id, job in jobs.items() if job.seen.size is not None}
+    found = {slurm_id: of(job.record.size, PAID) for slurm_id, job in jobs.items() if job.record.size is not None}
     assert found == {
         SlurmId(9): [],  # runs, as it was submitted
         SlurmId(10): ["CPUs", "memory"],  # runs with four tasks of one CPU

@@ -299,19 +299,19 @@ def test_compare__renamed_and_recognised_in_the_list__nothing_is_wrong() -> None
     unnamed = row(user="nobody", comment="none")
     for job, listed in ((known(), row(name="mine")), (known(slurm_submit_s=1000), unnamed)):
         view = seeing(job, rows=[listed], previous_doubts={f"missing {name(1)}": GRACE_S})
-        assert find_discrepancies(replace(view, confirmed_lookups={name(1): listed.seen})) == []
-        other = replace(listed.seen, elapsed_s=99)
+        assert find_discrepancies(replace(view, confirmed_lookups={name(1): listed.record})) == []
+        other = replace(listed.record, elapsed_s=99)
         assert [found.kind for found in find_discrepancies(replace(view, confirmed_lookups={name(1): other}))] == [
             DiscrepancyKind.CONTRADICTED
         ]
     ended = row(name="mine", state="COMPLETED")
-    view = replace(seeing(known(), rows=[ended]), confirmed_lookups={name(1): ended.seen})
+    view = replace(seeing(known(), rows=[ended]), confirmed_lookups={name(1): ended.record})
     assert [found.kind for found in find_discrepancies(view)] == [DiscrepancyKind.END_NOT_RECORDED]
 
 
 def test_compare__many_renamed_and_recognised__the_lost_one_is_not_held_for_them() -> None:
     jobs, rows = [known(number) for number in range(1, 9)], [row(number, name="mine") for number in range(1, 8)]
-    asked = {name(number): listed.seen for number, listed in enumerate(rows, start=1)}
+    asked = {name(number): listed.record for number, listed in enumerate(rows, start=1)}
     view = replace(gone(*jobs, age_s=GRACE_S, rows=rows), confirmed_lookups={**asked, name(8): None})
     assert found(view) == [(DiscrepancyKind.LOST, name(8))]
 
@@ -530,7 +530,7 @@ def test_unexplained__batch_jobs_of_the_customer__that_ran_and_belong_to_no_job(
     rows = [
         row(7, number=7),
         row(8, number=8, user=STRANGER),
-        row(9, number=9, batch=False),
+        row(9, number=9, has_script=False),
         row(10, "CANCELLED", number=10),
         row(11, "FAILED", number=11),
         row(12, number=12),
@@ -689,7 +689,7 @@ def test_size_and_runs__not_as_the_ledger_has_them__slurm_is_polled(
 ) -> None:
     seen = JobRecord(SlurmId(1), "RUNNING", 60, 0, submit_s=submit_s, size=size)
     about: dict[str, Any] = {"paid": PAID, "slurm_submit_s": 1000} | job
-    view = seeing(known(**about), rows=[row(seen=seen, submit_s=submit_s)])
+    view = seeing(known(**about), rows=[row(record=seen, submit_s=submit_s)])
     findings = find_discrepancies(view)
     assert [finding.kind for finding in findings] == found
     assert all(finding.events == (EffectMissing(EffectKind.POLL_SLURM),) for finding in findings)
@@ -702,7 +702,7 @@ def test_size_and_runs__not_as_the_ledger_has_them__slurm_is_polled(
         ({"slurm_id": SlurmId(2)}, True),
         ({"slurm_id": SlurmId(2), "user": STRANGER}, True),
         ({"slurm_id": SlurmId(2), "user": "alice"}, False),
-        ({"slurm_id": SlurmId(2), "seen": JobRecord(SlurmId(2), "COMPLETED", 60, 0)}, False),
+        ({"slurm_id": SlurmId(2), "record": JobRecord(SlurmId(2), "COMPLETED", 60, 0)}, False),
         ({"slurm_id": SlurmId(2), "name": name(3)}, False),  # which is being submitted
         ({"slurm_id": SlurmId(2), "name": name(3), "user": STRANGER}, True),
         ({"slurm_id": SlurmId(2), "comment": "supervisor elsewhere:1"}, True),

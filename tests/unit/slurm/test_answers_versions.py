@@ -82,12 +82,12 @@ def test_slurmctld_and_slurmdbd_down__of_each_version__nothing_is_concluded(vers
 
 def test_accounted_jobs__of_each_version__have_states_ends_and_the_line_of_sbatch(version: str) -> None:
     printed = CommandAnswer(0, (DATA / version / "sacct.txt").read_text(), "")
-    records = accounted_jobs(printed, DELIMITER)
-    assert [record.seen.state for record in records] == ["COMPLETED", "FAILED", "FAILED", "RUNNING", "PENDING"]
-    assert [record.seen.exit_status for record in records] == [0, 3 * 256, 9, 0, 0]
-    assert [record.seen.user for record in records] == ["root"] * 5
-    assert [record.seen.ended_s is not None for record in records] == [True, True, True, False, False]
-    assert [record.job_id for record in records] == [JobId(f"0x{number:064x}") for number in range(1, 6)]
+    rows = accounted_jobs(printed, DELIMITER)
+    assert [row.record.state for row in rows] == ["COMPLETED", "FAILED", "FAILED", "RUNNING", "PENDING"]
+    assert [row.record.exit_status for row in rows] == [0, 3 * 256, 9, 0, 0]
+    assert [row.record.user for row in rows] == ["root"] * 5
+    assert [row.record.ended_s is not None for row in rows] == [True, True, True, False, False]
+    assert [row.job_id for row in rows] == [JobId(f"0x{number:064x}") for number in range(1, 6)]
 
 
 def test_hooks__of_each_version__are_told_what_the_plugins_read(version: str) -> None:

@@ -156,7 +156,7 @@ def test_recorded__shrunk_by_its_owner__accounting_comes_to_what_squeue_shows() 
     job = MatchRequest(job_id=JobId(f"0x{1:064}"), slurm_id=whole.slurm_id, user=USER, submit_s=whole.submit_s)
 
     def sight(name: str) -> tuple[str, int, int]:
-        seen = recognised(job, *map(accounted_record, accounted_jobs(recorded(name), DELIMITER))).seen
+        seen = recognised(job, *map(accounted_record, accounted_jobs(recorded(name), DELIMITER))).record
         assert seen is not None
         return seen.state, seen.elapsed_s, seen.exit_status
 
@@ -176,7 +176,7 @@ def test_many_jobs__scripts_are_asked_for_once_and_only_of_the_doubtful() -> Non
     records = [listed(replace(SEEN, slurm_id=job.slurm_id), names[job.slurm_id]) for job in jobs]
     sights = match_jobs(jobs, records, ask)
     assert asked == [[0, 50]]
-    assert sum(sight.seen is not None for sight in sights.values()) == 98
+    assert sum(sight.record is not None for sight in sights.values()) == 98
 
 
 def test_two_jobs_of_one_id__each_script_is_asked_for_once_and_each_job_is_told() -> None:

@@ -2,7 +2,7 @@ from supervisor_tasks.slurm.login_silence import FIRST_S, MAX_SILENCE_S, SLOW_FO
 
 
 def hung_for(silence: LoginSilence, begun_s: float) -> float:
-    silence.hung(begun_s, begun_s + 15.0)
+    silence.record_hang(begun_s, begun_s + 15.0)
     return silence.left_s(begun_s + 15.0)
 
 
@@ -23,7 +23,7 @@ def test_hung_again_and_again__is_left_alone_for_ever_longer_up_to_a_bound() -> 
 def test_two_that_hang_at_once__are_one_silence() -> None:
     silence = LoginSilence()
     assert hung_for(silence, 0.0) == FIRST_S
-    silence.hung(1.0, 16.0)
+    silence.record_hang(1.0, 16.0)
     assert silence.left_s(16.0) == FIRST_S - 1.0
 
 
@@ -37,9 +37,9 @@ def test_carried_out__the_next_silence_is_short_again() -> None:
 
 def test_slow__quick_commands_in_between__stays_slow_for_a_while() -> None:
     silence = LoginSilence()
-    silence.took(SLOW_S - 0.1, 10.0)
+    silence.record_duration(SLOW_S - 0.1, 10.0)
     assert not silence.is_slow(10.0)
-    silence.took(SLOW_S, 20.0)
-    silence.took(0.1, 21.0)
+    silence.record_duration(SLOW_S, 20.0)
+    silence.record_duration(0.1, 21.0)
     assert silence.is_slow(20.0 + SLOW_FOR_S - 0.1)
     assert not silence.is_slow(20.0 + SLOW_FOR_S)

@@ -48,12 +48,12 @@ def recorded(name: str, status: int = 0) -> CommandAnswer:
 
 def seen_jobs(answer: CommandAnswer) -> dict[SlurmId, JobRecord]:
     """What squeue shows."""
-    return {slurm_id: job.seen for slurm_id, job in listed_jobs(answer, DELIMITER).items()}
+    return {slurm_id: job.record for slurm_id, job in listed_jobs(answer, DELIMITER).items()}
 
 
 def accounted(name: str, status: int = 0) -> list[JobRecord]:
     """What sacct shows."""
-    return [record.seen for record in accounted_jobs(recorded(name, status), DELIMITER)]
+    return [row.record for row in accounted_jobs(recorded(name, status), DELIMITER)]
 
 
 def listed_as(state: str, used: str) -> str:

@@ -17,7 +17,7 @@ from supervisor_tasks.slurm.parsers import (
     next_id,
 )
 from supervisor_tasks.slurm.size import Size, memory_per_cpu_limit
-from supervisor_tasks.slurm.squeue import SqueueRow, listed_jobs, requests
+from supervisor_tasks.slurm.squeue import SqueueRow, listed_jobs, requested_sizes
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 DELIMITER = "4f1d0c9ab3"
@@ -51,30 +51,30 @@ def listed(version: str) -> dict[SlurmId, SqueueRow]:
 
 def test_listed_jobs__of_each_version__have_the_same_phases_and_ends(version: str) -> None:
     """22.05 prints a raw wait status in the field exit_code, 24.11 `code:signal`."""
-    seen = [(row.seen.phase, row.seen.reason) for row in listed(version).values()]
+    seen = [(row.record.phase, row.record.reason) for row in listed(version).values()]
     assert [phase for phase, _ in seen] == [Phase.ENDED, Phase.ENDED, Phase.ENDED, Phase.RUNNING, Phase.WAITING]
-    assert [row.seen.exit_status for row in listed(version).values()] == [0, 3 * 256, 9, 0, 0]
+    assert [row.record.exit_status for row in listed(version).values()] == [0, 3 * 256, 9, 0, 0]
     assert seen[-1][1] == "JobHeldUser"
 
 
 def test_listed_jobs__of_each_version__have_the_sizes_that_were_asked_for(version: str) -> None:
     """24.11 shows --cpus-per-task as a TRES of each task, too."""
-    sizes = [row.seen.size for row in listed(version).values()]
+    sizes = [row.record.size for row in listed(version).values()]
     assert [size and size.gpus for size in sizes] == [0, 0, 0, 1, 0]
     assert sizes[0] == SIZE
 
 
 def test_listed_jobs__of_each_version__have_times_and_what_owners_write(version: str) -> None:
     row = listed(version)[RUNS]
-    assert row.seen.start_s is not None
-    assert 1_700_000_000 < row.submit_s <= row.seen.start_s
+    assert row.record.start_s is not None
+    assert 1_700_000_000 < row.submit_s <= row.record.start_s
     assert (row.name, row.comment) == (f"0x{4:064x}", "supervisor h:1")
     assert row.stdout.endswith(f"/{row.name}.log")
-    assert not row.seen.may_requeue
+    assert not row.record.may_requeue
 
 
 def test_requests__of_each_version__are_what_was_asked_for(version: str) -> None:
-    asked = requests(printed(version, "squeue-json"), [RUNS])[RUNS]
+    asked = requested_sizes(printed(version, "squeue-json"), [RUNS])[RUNS]
     assert (asked.cpus, asked.memory_mb, asked.nodes, asked.gpus) == (2, 200, 1, 1)
 
 

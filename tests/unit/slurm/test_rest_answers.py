@@ -17,8 +17,8 @@ from supervisor_tasks.slurm.rest_answers import (
     counting_since_s,
     drained_s,
     ended_on,
-    identity,
     jobs_listed,
+    parse_identity,
     partition_hardware,
     partition_memory_per_cpu,
     require_answer,
@@ -96,14 +96,14 @@ def test_require_answer__refused__is_not_a_missing_answer() -> None:
 def test_jobs_listed__running_job__has_what_squeue_shows() -> None:
     row = jobs("jobs", now_s=1795481738)["running"]
     assert (row.slurm_id, row.user, row.comment, row.stdout) == (18, CUSTOMER, "supervisor x", "running.log")
-    assert (row.limit_min, row.batch, row.seen.may_requeue) == (9, True, False)
-    assert row.seen.size is not None
-    assert (row.seen.size.cpus, row.seen.size.memory_mb, row.seen.size.nodes) == (2, 200, 1)
-    assert (row.seen.size.threads, row.seen.size.whole_memory, row.seen.size.partition) == ("*", False, "main")
+    assert (row.limit_min, row.has_script, row.record.may_requeue) == (9, True, False)
+    assert row.record.size is not None
+    assert (row.record.size.cpus, row.record.size.memory_mb, row.record.size.nodes) == (2, 200, 1)
+    assert (row.record.size.threads, row.record.size.whole_memory, row.record.size.partition) == ("*", False, "main")
 
 
 def test_jobs_listed__unusual_sizes__are_seen() -> None:
-    sizes = {name: row.seen.size for name, row in jobs("jobs").items()}
+    sizes = {name: row.record.size for name, row in jobs("jobs").items()}
     found = {name: size for name, size in sizes.items() if size is not None}
     assert {name for name, size in found.items() if size.whole_memory} == {"whole"}
     assert {name for name, size in found.items() if size.array} == {"array"}
@@ -117,12 +117,12 @@ def test_jobs_listed__user_is_unknown__has_no_name() -> None:
 
 
 def test_jobs_listed__rejected_job__is_recognised() -> None:
-    assert [name for name, row in jobs("jobs").items() if was_rejected(row.seen)] == ["rej"]
+    assert [name for name, row in jobs("jobs").items() if was_rejected(row.record)] == ["rej"]
 
 
 def test_jobs_listed__ends__have_the_seconds_and_statuses_of_squeue() -> None:
     rows = jobs("jobs-ended", now_s=clock_s(answer("diag").body))
-    shown = {name: (row.seen.state, row.seen.elapsed_s, row.seen.exit_status) for name, row in rows.items()}
+    shown = {name: (row.record.state, row.record.elapsed_s, row.record.exit_status) for name, row in rows.items()}
     assert shown["gpu"] == ("CANCELLED", 28, 15)
     assert shown["whole"] == ("CANCELLED", 0, 0)
     assert shown["nonzero"] == ("FAILED", 0, 768)
@@ -134,7 +134,7 @@ def test_jobs_listed__ends__have_the_seconds_and_statuses_of_squeue() -> None:
 def test_jobs_listed__ended_after_the_time_of_the_worker__has_all_its_seconds(early_s: int) -> None:
     (job,) = (job for job in answer("jobs-ended").body["jobs"] if job["name"] == "gpu")
     assert job["end_time"] - job["start_time"] == 28
-    assert jobs("jobs-ended", now_s=job["end_time"] - early_s)["gpu"].seen.elapsed_s == 28
+    assert jobs("jobs-ended", now_s=job["end_time"] - early_s)["gpu"].record.elapsed_s == 28
 
 
 def test_jobs_listed__field_is_missing__counts_as_no_answer() -> None:
@@ -166,7 +166,7 @@ def test_partition__not_there__counts_as_no_answer() -> None:
 
 
 def test_identity__controllers__without_a_name() -> None:
-    found = identity(answer("ping").body)
+    found = parse_identity(answer("ping").body)
     assert found == ClusterIdentity("", "", ("vm",)) == ClusterIdentity.parse(str(found))
     assert found.is_the_same_as(ClusterIdentity("devgrid", "6817", ("vm", "vm2")))
     assert not found.is_the_same_as(replace(found, hosts=("other",)))
@@ -174,7 +174,7 @@ def test_identity__controllers__without_a_name() -> None:
 
 def test_identity__controller_is_down__counts_as_no_answer() -> None:
     with pytest.raises(SlurmUnavailableError):
-        identity({"pings": [{"hostname": "vm", "ping": "DOWN"}]})
+        parse_identity({"pings": [{"hostname": "vm", "ping": "DOWN"}]})
 
 
 def test_clock__statistics__have_it() -> None:

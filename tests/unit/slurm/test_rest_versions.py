@@ -14,8 +14,8 @@ from supervisor_tasks.slurm.rest_answers import (
     RestAnswer,
     clock_s,
     counting_since_s,
-    identity,
     jobs_listed,
+    parse_identity,
     partition_hardware,
     partition_memory_per_cpu,
     requests_listed,
@@ -92,14 +92,14 @@ def test_jobs_listed__running_job__has_what_squeue_shows() -> None:
     row = jobs("jobs")["running"]
     assert (row.slurm_id, row.user, row.comment, row.limit_min) == (1, CUSTOMER, "supervisor x", 9)
     assert row.stdout.endswith("running.log")
-    assert (row.batch, row.seen.may_requeue, row.seen.state) == (True, False, "RUNNING")
-    assert row.seen.size is not None
-    assert (row.seen.size.cpus, row.seen.size.memory_mb, row.seen.size.nodes) == (2, 200, 1)
-    assert (row.seen.size.threads, row.seen.size.whole_memory, row.seen.size.partition) == ("*", False, "main")
+    assert (row.has_script, row.record.may_requeue, row.record.state) == (True, False, "RUNNING")
+    assert row.record.size is not None
+    assert (row.record.size.cpus, row.record.size.memory_mb, row.record.size.nodes) == (2, 200, 1)
+    assert (row.record.size.threads, row.record.size.whole_memory, row.record.size.partition) == ("*", False, "main")
 
 
 def test_jobs_listed__unusual_sizes__are_seen() -> None:
-    sizes = {name: row.seen.size for name, row in jobs("jobs").items() if row.seen.size is not None}
+    sizes = {name: row.record.size for name, row in jobs("jobs").items() if row.record.size is not None}
     assert {name for name, size in sizes.items() if size.array} == {"array"}
     assert {name for name, size in sizes.items() if size.gpus} == {"gpu"}
     assert {name for name, size in sizes.items() if size.threads != "*"} == {"threads"}
@@ -107,7 +107,7 @@ def test_jobs_listed__unusual_sizes__are_seen() -> None:
 
 
 def test_jobs_listed__ends__have_the_states_and_statuses_of_squeue() -> None:
-    shown = {name: (row.seen.state, row.seen.exit_status) for name, row in jobs("jobs-ended").items()}
+    shown = {name: (row.record.state, row.record.exit_status) for name, row in jobs("jobs-ended").items()}
     assert shown["nonzero"] == ("FAILED", 768)
     assert shown["gpu"] == ("CANCELLED", 15)
     assert shown["suspended"] == ("SUSPENDED", 0)
@@ -115,7 +115,7 @@ def test_jobs_listed__ends__have_the_states_and_statuses_of_squeue() -> None:
 
 
 def test_jobs_listed__rejected_job__is_recognised() -> None:
-    assert [name for name, row in jobs("jobs").items() if was_rejected(row.seen)] == ["rej"]
+    assert [name for name, row in jobs("jobs").items() if was_rejected(row.record)] == ["rej"]
 
 
 def test_requests_listed__running_job__is_its_request() -> None:
@@ -133,7 +133,7 @@ def test_partition_hardware__nodes__are_those_of_the_partition() -> None:
 
 
 def test_identity_and_clock__controller_is_up__are_read() -> None:
-    found = identity(answer("ping").body)
+    found = parse_identity(answer("ping").body)
     assert found == ClusterIdentity("", "", ("login1",))
     assert not found.is_the_same_as(replace(found, hosts=("other",)))
     assert counting_since_s(answer("diag").body) <= clock_s(answer("diag").body)

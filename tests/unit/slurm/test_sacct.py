@@ -79,7 +79,7 @@ def test_job_id__of_a_line_that_is_not_ours__is_not_ours(line: str) -> None:
 
 def test_recorded__just_requeued_or_suspended__has_no_line_for_a_moment() -> None:
     records = accounted_jobs(CommandAnswer(0, recorded("sacct-requeued-at-once"), ""), DELIMITER)
-    assert [(one.seen.state, one.seen.user) for one in records if not one.submit_line]
+    assert [(one.record.state, one.record.user) for one in records if not one.submit_line]
     assert not [one for one in records if not one.submit_line and one.job_id]
 
 

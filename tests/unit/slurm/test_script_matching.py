@@ -8,10 +8,10 @@ from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord, SlurmUnavai
 from supervisor_tasks.slurm.script_matching import (
     MAX_SCRIPTS,
     ScriptSearch,
-    candidates,
+    batch_jobs_since,
     has_job_name,
+    is_recognised,
     job_id_in_header,
-    recognised,
     script_heads,
     was_rejected,
     written_at,
@@ -73,13 +73,15 @@ def test_suspects__jobs_with_the_name_or_submitted_later__but_no_other_of_ours()
 
 def test_recognised__by_the_mark_of_a_script__or_by_its_word_where_there_is_none() -> None:
     jobs = [listing()[SlurmId(number)] for number in (3, 9)]
-    assert recognised(OURS, jobs, {SlurmId(3): script_header(OURS), SlurmId(9): "true"}, set()) is True
-    assert recognised(OURS, jobs, {SlurmId(9): script_header(OURS), SlurmId(3): "true"}, set()) is True
-    assert recognised(OURS, jobs, {SlurmId(9): "true"}, {SlurmId(3)}) is True  # it calls itself so, and has no script
-    assert recognised(OURS, jobs, {SlurmId(3): script_header(OTHER), SlurmId(9): "true"}, set()) is False
-    assert recognised(OTHER, jobs, {SlurmId(3): "true"}, {SlurmId(9)}) is None  # what 9 is, is not known
-    assert recognised(OTHER, jobs, {SlurmId(3): "true"}, set()) is False  # 9 is forgotten by now
-    assert recognised(OTHER, jobs * MAX_SCRIPTS, {}, set()) is None
+    assert is_recognised(OURS, jobs, {SlurmId(3): script_header(OURS), SlurmId(9): "true"}, set()) is True
+    assert is_recognised(OURS, jobs, {SlurmId(9): script_header(OURS), SlurmId(3): "true"}, set()) is True
+    assert (
+        is_recognised(OURS, jobs, {SlurmId(9): "true"}, {SlurmId(3)}) is True
+    )  # it calls itself so, and has no script
+    assert is_recognised(OURS, jobs, {SlurmId(3): script_header(OTHER), SlurmId(9): "true"}, set()) is False
+    assert is_recognised(OTHER, jobs, {SlurmId(3): "true"}, {SlurmId(9)}) is None  # what 9 is, is not known
+    assert is_recognised(OTHER, jobs, {SlurmId(3): "true"}, set()) is False  # 9 is forgotten by now
+    assert is_recognised(OTHER, jobs * MAX_SCRIPTS, {}, set()) is None
 
 
 def test_written_at__start_up_files_print__is_the_time_of_the_exact_file() -> None:
@@ -98,9 +100,9 @@ def test_marked_job__only_our_own_line() -> None:
 
 
 def test_worth_reading__batch_jobs_since_then() -> None:
-    assert {job.slurm_id for job in candidates(listing().values(), 0)} == {1, 2, 3, 4, 5, 6, 7, 9, 10}
+    assert {job.slurm_id for job in batch_jobs_since(listing().values(), 0)} == {1, 2, 3, 4, 5, 6, 7, 9, 10}
     late = listing()[SlurmId(9)].submit_s
-    assert {job.slurm_id for job in candidates(listing().values(), late)} == {9, 10}
+    assert {job.slurm_id for job in batch_jobs_since(listing().values(), late)} == {9, 10}
 
 
 def test_was_rejected__only_what_never_ran() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
-from supervisor_tasks.slurm.squeue import FIELDS, listed_jobs, requests, squeue_all, squeue_by_id, squeue_format
+from supervisor_tasks.slurm.squeue import FIELDS, listed_jobs, requested_sizes, squeue_all, squeue_by_id, squeue_format
 from tests.support.slurm_samples import squeue_sample
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
@@ -60,9 +60,9 @@ def test_listed_jobs__recorded__names_with_line_feeds_are_names() -> None:
     assert jobs[SlurmId(5)].stdout.endswith("/0xaa5.log")
     assert jobs[SlurmId(6)].comment == "supervisor h:1"
     assert {job.user for job in jobs.values()} == {"0x" + "ab" * 20}
-    assert jobs[SlurmId(9)].seen.exit_status == 768
-    assert jobs[SlurmId(6)].seen.phase is Phase.RUNNING
-    assert [slurm_id for slurm_id, job in jobs.items() if not job.batch] == [8]  # salloc's
+    assert jobs[SlurmId(9)].record.exit_status == 768
+    assert jobs[SlurmId(6)].record.phase is Phase.RUNNING
+    assert [slurm_id for slurm_id, job in jobs.items() if not job.has_script] == [8]  # salloc's
     assert 1_795_000_000 < jobs[SlurmId(7)].submit_s < 1_796_000_000
 
 
@@ -107,7 +107,7 @@ def test_listed_jobs__record_that_cannot_be_read__is_named(place: int) -> None:
 @pytest.mark.parametrize(("flag", "batch"), [("0", False), ("1", True), ("2", True)])
 def test_listed_jobs__batch_flag_is_a_count_of_launches(flag: str, batch: bool) -> None:
     record = (*RECORD[:8], flag, *RECORD[9:])
-    assert listed_jobs(CommandAnswer(0, printed(record), ""), DELIMITER)[SlurmId(7)].batch is batch
+    assert listed_jobs(CommandAnswer(0, printed(record), ""), DELIMITER)[SlurmId(7)].has_script is batch
 
 
 OWNERS_WORDS = st.text(max_size=300) | st.just(printed(RECORD).replace(DELIMITER, "0" * len(DELIMITER)))
@@ -142,4 +142,4 @@ def test_squeue_all__the_mark_is_not_in_the_command_line() -> None:
 def test_requests__tres_is_no_text__is_no_answer(tres: object) -> None:
     shown = json.dumps({"jobs": [{"job_id": 7, "tres_req_str": tres}]})
     with pytest.raises(SlurmUnavailableError, match="requested TRES"):
-        requests(CommandAnswer(0, shown, ""), [SlurmId(7)])
+        requested_sizes(CommandAnswer(0, shown, ""), [SlurmId(7)])
