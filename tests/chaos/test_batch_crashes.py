@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from supervisor_tasks.crash_points import CrashPoint
+from tests.chaos import jobs
 from tests.chaos.crashes import CrashTestGrid, Run
 
 pytestmark = pytest.mark.chaos
@@ -19,6 +20,9 @@ SEED = 1126
 @pytest.fixture(scope="module")
 def crash_grid() -> Iterator[CrashTestGrid]:
     with CrashTestGrid.start(workers=2) as running:
+        # No worker claims a job before SLURM has answered, and sshd must not stand still before that.
+        first = jobs.finishing(running.grid, running.grid.new_customer())
+        jobs.wait_for_end(running.grid, [first])
         yield running
 
 
