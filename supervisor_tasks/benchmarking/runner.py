@@ -225,7 +225,7 @@ def _hand_over(context: WorkerContext, one: Measurement, clock: LoginClock, begu
         case Fate.UNKNOWN:
             log.warning("benchmark_submission_unclear", run=one.run_id, benchmark=one.benchmark, error=str(answer))
         case Fate.NOT_RUN:
-            context.ledger.benchmarks.changed(one, MeasurementUpdate(stage=BenchmarkState.WAITING))
+            context.ledger.benchmarks.store_update(one, MeasurementUpdate(stage=BenchmarkState.WAITING))
             raise answer
         case _:
             raise answer
@@ -387,12 +387,12 @@ def _names_begin(context: WorkerContext) -> str:
 
 
 def _change(context: WorkerContext, one: Measurement, change: MeasurementUpdate) -> None:
-    if context.ledger.benchmarks.changed(one, change) and change.stage is not one.stage:
+    if context.ledger.benchmarks.store_update(one, change) and change.stage is not one.stage:
         _report(one, change.stage, slurm_id=change.slurm_id, slurm_state=change.slurm_state, reason=change.reason)
 
 
 def _decide(context: WorkerContext, one: Measurement, verdict: Verdict) -> None:
-    if context.ledger.benchmarks.decided(one, verdict):
+    if context.ledger.benchmarks.store_verdict(one, verdict):
         _report(one, verdict.stage, labels=dict(verdict.labels), reason=verdict.reason)
 
 

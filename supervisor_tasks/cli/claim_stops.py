@@ -31,7 +31,7 @@ def slurm_answers(summary: StatusSummary) -> bool:
 def _of_operator(summary: StatusSummary) -> Iterator[str]:
     if summary.claiming_paused:
         yield "paused by an operator"
-    if summary.held:
+    if summary.submissions_paused:
         yield "submissions are paused"
 
 

@@ -15,7 +15,7 @@ from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_hold_of_sweep
-from supervisor_tasks.ledger.clusters import known_clusters, summary
+from supervisor_tasks.ledger.clusters import ClusterSummary, known_clusters, summary
 from supervisor_tasks.ledger.facts import SLURM_CLUSTER, SLURM_MIN_JOB_AGE, UNEXPECTED_CLUSTER
 
 CLUSTERS = View(
@@ -50,7 +50,7 @@ def list_(
     database = cli.database
 
     def rows() -> list[dict[str, object]]:
-        return [asdict(summary(database, name)) for name in known_clusters(database)]
+        return [_row(summary(database, name)) for name in known_clusters(database)]
 
     cli.present(CLUSTERS, rows, output, watch, no_color)
 
@@ -168,21 +168,26 @@ def release_wallet(context: typer.Context, reason: options.Reason = "", yes: opt
     if wallet is None:
         raise CommandError(f"found no wallet of the cluster {cluster!r}; there is nothing to release")
     now, cluster_summary = cli.now(), summary(cli.database, cluster)
-    heard_at = cluster_summary.heard_at
-    if heard_at is not None and now - heard_at < AT_WORK:
+    last_tick_at = cluster_summary.last_tick_at
+    if last_tick_at is not None and now - last_tick_at < AT_WORK:
         raise CommandError(
-            f"found the fleet of {cluster!r} at work {(now - heard_at).seconds} s ago; expected none for"
+            f"found the fleet of {cluster!r} at work {(now - last_tick_at).seconds} s ago; expected none for"
             f" {AT_WORK.seconds} s: stop its workers and beat first"
         )
     jobs = f"{counted(cluster_summary.open_jobs, 'job')} of {cluster!r} not settled"
-    if heard_at is None:
+    if last_tick_at is None:
         fleet = "whose fleet has never worked"
     else:
-        fleet = f"whose fleet last worked {span((now - heard_at).total_seconds())} ago"
+        fleet = f"whose fleet last worked {span((now - last_tick_at).total_seconds())} ago"
     will = f"other clusters may work with {wallet.address}, until the fleet starts again: {jobs}, {fleet}"
     with cli.change("cluster release-wallet", cluster, will, yes=yes, reason=reason):
         cli.ledger.wallets.release()
     typer.echo("released")
+
+
+def _row(line: ClusterSummary) -> dict[str, object]:
+    """Return the fields of a cluster under the names of the output: its last tick is `heard_at` there."""
+    return {"heard_at" if name == "last_tick_at" else name: value for name, value in asdict(line).items()}
 
 
 COMMANDS = {"cluster": app}

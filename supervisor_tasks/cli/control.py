@@ -141,7 +141,7 @@ def rewind(
     """
     cli = cli_context(context)
     target = "the last block in common" if to_block is None else f"block {to_block}"
-    refusal = None if to_block is None else cli.blocks.why_not_back_to(to_block)
+    refusal = None if to_block is None else cli.blocks.rewind_obstacle(to_block)
     if refusal is not None:
         raise CommandError(refusal)
     read = cli.overview.snapshot().cursors.get(LOGS, 0)

@@ -203,7 +203,7 @@ def adopt(
     Example: supervisor job adopt 0a1b2c3d4e5f6071 --reason "restored from no backup"
     """
     cli = cli_context(context)
-    others = cli.ledger.others
+    others = cli.ledger.foreign_claims
     known = {found.hex(): number for found, number in others.count().items()}
     chosen = tag.lower().removeprefix("0x")
     if chosen not in known:

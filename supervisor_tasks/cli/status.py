@@ -92,11 +92,16 @@ def _show(cli: CliContext, output: Format) -> None:
     snapshot = cli.overview.snapshot()
     findings = findings_of(cli, snapshot)
     if output in (Format.JSON, Format.YAML):
-        cli.shown.document(asdict(snapshot) | _document(snapshot, findings), output)
+        cli.shown.document(_fields(snapshot) | _document(snapshot, findings), output)
     elif output is Format.NAME:
         typer.echo(snapshot.cluster)
     else:
         show_status(cli.shown, snapshot, findings, cli.now(), wide=output is Format.WIDE)
+
+
+def _fields(snapshot: StatusSummary) -> dict[str, Any]:
+    """Return the snapshot under the names of the output: `submissions_paused` is `held` there."""
+    return {"held" if name == "submissions_paused" else name: value for name, value in asdict(snapshot).items()}
 
 
 def _document(snapshot: StatusSummary, findings: Findings) -> dict[str, Any]:
@@ -134,7 +139,9 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
     endpoints = ", ".join(f"{name} {health}" for name, health in snapshot.endpoints.items())
     texts = {
         "claims": _claims(snapshot, findings.claim_stops),
-        "submissions": Cell("paused: `supervisor cluster show`", "yellow") if snapshot.held else Cell("on"),
+        "submissions": Cell("paused: `supervisor cluster show`", "yellow")
+        if snapshot.submissions_paused
+        else Cell("on"),
         "provider": "" if snapshot.standing is None else snapshot.standing.value,
         "oldest due effect": span(oldest_due_s(snapshot.effects)),
         "unread callbacks": str(sum(snapshot.unread_callbacks.values())),

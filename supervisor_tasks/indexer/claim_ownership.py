@@ -9,7 +9,7 @@ from supervisor_tasks.chain.contract import ChainEvent, Contract
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError, require
 from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.foreign_claims import OthersClaim
+from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.transactions import TransactionStore
 from supervisor_tasks.wallet.raw_transaction import extract_tag
@@ -23,7 +23,7 @@ def drop_foreign_claims(ledger: Ledger, contract: Contract, happened: Sequence[C
     """
     ours, others = classify_claims(ledger, contract, happened)
     if others:
-        ledger.others.keep(others)
+        ledger.foreign_claims.keep(others)
         about = {
             "address": contract.provider,
             "claims": len(others),
@@ -35,7 +35,7 @@ def drop_foreign_claims(ledger: Ledger, contract: Contract, happened: Sequence[C
 
 def classify_claims(
     ledger: Ledger, contract: Contract, happened: Sequence[ChainEvent], *, old: bool = False
-) -> tuple[list[ChainEvent], list[OthersClaim]]:
+) -> tuple[list[ChainEvent], list[ForeignClaim]]:
     """The events without the claims of other ledgers; and those claims. A claim that carries our tag, or a tag that
     was taken over, is ours even when the ledger has forgotten it (a backup was restored). A claim without any tag was
     made by hand, and this ledger runs its job. `claim_known_to_ledger` is false for all of these. With `old`, the node
@@ -46,7 +46,7 @@ def classify_claims(
     unknown = claims - book.ours(claims) if claims else set()
     if not unknown:
         return list(happened), []
-    ours = {None, book.instance_tag(), *ledger.others.taken()}
+    ours = {None, book.instance_tag(), *ledger.foreign_claims.taken()}
     tags = _tags(contract, sorted(unknown), old)
     foreign = {tx_hash: tag for tx_hash, tag in tags.items() if tag not in ours}
     log.info("claims_of_unknown_origin", number=len(unknown), others=len(foreign), first=min(unknown))
@@ -55,11 +55,11 @@ def classify_claims(
 
 def _split_claims(
     happened: Sequence[ChainEvent], unknown: Collection[str], foreign: Mapping[str, bytes | None]
-) -> tuple[list[ChainEvent], list[OthersClaim]]:
+) -> tuple[list[ChainEvent], list[ForeignClaim]]:
     """The events without the claims in `foreign` transactions, and those claims. `unknown` transactions are not in the
     ledger.
     """
-    kept, others = list[ChainEvent](), list[OthersClaim]()
+    kept, others = list[ChainEvent](), list[ForeignClaim]()
     for entry in happened:
         if not isinstance(entry.event, Claimed) or entry.tx_hash not in unknown:
             kept.append(entry)
@@ -69,7 +69,7 @@ def _split_claims(
         if tag is None:
             kept.append(replace(entry, event=claim))
         else:
-            others.append(OthersClaim(tag, claim))
+            others.append(ForeignClaim(tag, claim))
     return kept, others
 
 

@@ -89,7 +89,7 @@ def rewind(context: WorkerContext, to_block: int | None = None) -> int:
                 f"found block {target}; expected one up to {common}, the last that ledger and node both have"
             )
         if to_block is not None:
-            refusal = context.chain.blocks.why_not_back_to(to_block)
+            refusal = context.chain.blocks.rewind_obstacle(to_block)
             if refusal is not None:
                 raise RewindError(refusal)
         undo(context, target, head)
@@ -102,7 +102,7 @@ def undo(context: WorkerContext, fork: int, head: int) -> None:
     instead. The wallet signs nothing meanwhile.
     """
     chain = context.chain
-    job_ids = chain.blocks.jobs_heard_of_above(fork)
+    job_ids = chain.blocks.jobs_with_events_above(fork)
     until = head + max(chain.confirmations, head - fork, 1)
     changes = _changes(context, job_ids, fork, head, until)
     with chain.wallet.exclusive(), crash_point(CrashPoint.REORGANISED):
@@ -125,7 +125,7 @@ def _take_back(context: WorkerContext, head: int, top: int, fork: int | None) ->
 
 
 def _last_common_block(context: WorkerContext, head: int) -> int | None:
-    stored = context.chain.blocks.last_mined_in() | set(context.chain.blocks.known().items())
+    stored = context.chain.blocks.last_mined_in() | set(context.chain.blocks.kept_hashes().items())
     current_hashes = blocks.hashes_at(context.chain.contract.rpc, {number for number, _ in stored if number <= head})
     return blocks.last_common_block(stored, current_hashes)
 

@@ -52,7 +52,7 @@ def _step(context: WorkerContext) -> bool:
     """Do one step; returns whether there is more to do. A node that is behind is not read."""
     chain, ledger = context.chain, context.ledger
     head = blocks.head(chain.contract.rpc)
-    kept_hashes = chain.blocks.known()
+    kept_hashes = chain.blocks.kept_hashes()
     cursor = ledger.cursors.of(CONTRACT_STREAM)
     _show_lag(context, head, cursor[0] if cursor else head)
     if blocks.is_behind(head, kept_hashes):
@@ -92,7 +92,7 @@ def _read_on(context: WorkerContext, head: int, kept_hashes: dict[int, str], cur
     """Do one step with a node that has what was read already; returns whether there is more to do."""
     chain, ledger = context.chain, context.ledger
     if kept_hashes and not look_for_fork(context, head, kept_hashes):
-        return max(kept_hashes) > max(chain.blocks.known(), default=0)
+        return max(kept_hashes) > max(chain.blocks.kept_hashes(), default=0)
     read_up_to = head - 1 if cursor is None else cursor[0]
     if not look_for_lost_receipts(context, head, kept_hashes, read_up_to):
         return False
@@ -123,7 +123,7 @@ def _read(context: WorkerContext, kept_hashes: dict[int, str], first: int, head:
     last = stretch.blocks[-1].number
 
     def store_cursor(connection: Connection) -> None:
-        context.chain.blocks.remember(connection, stretch.hashes)
+        context.chain.blocks.store(connection, stretch.hashes)
         ledger.cursors.set(connection, CONTRACT_STREAM, last, stretch.hashes[last])
 
     jobs = ledger.record(*_changes(context, happened), also=store_cursor)

@@ -128,7 +128,7 @@ def labels_of(latest: Mapping[str, StoredMeasurement]) -> dict[str, Value]:
     return labels
 
 
-def staying_labels(
+def labels_missing_here(
     here: Mapping[str, StoredMeasurement], everywhere: Mapping[str, StoredMeasurement]
 ) -> frozenset[str]:
     """The labels that are measured elsewhere but not `here`: their benchmarks failed here, or left them out."""
@@ -292,7 +292,7 @@ class BenchmarkStore:
                 called_at=func.clock_timestamp(),
             )
 
-    def changed(self, one: Measurement, change: MeasurementUpdate) -> bool:
+    def store_update(self, one: Measurement, change: MeasurementUpdate) -> bool:
         """Store the change of a benchmark. False when another worker was faster."""
         now = func.clock_timestamp()
         missing_at = func.coalesce(RESULTS.c.missing_at, now) if change.missing else None
@@ -312,7 +312,7 @@ class BenchmarkStore:
                 reason=sanitize_and_truncate(change.reason) or None,
             )
 
-    def decided(self, one: Measurement, verdict: Verdict) -> bool:
+    def store_verdict(self, one: Measurement, verdict: Verdict) -> bool:
         """Store the verdict on a benchmark. False when another worker was faster."""
         with self._engine.begin() as connection:
             return self._set(

@@ -41,13 +41,13 @@ class Blocks:
         self._cluster = cluster
         self.kept = depth + 1 + MARGIN
 
-    def known(self) -> dict[int, str]:
+    def kept_hashes(self) -> dict[int, str]:
         """The hash of each block that is kept."""
         query = select(BLOCKS.c.number, BLOCKS.c.hash).where(BLOCKS.c.cluster == self._cluster)
         with read_connection(self._engine) as connection:
             return {row.number: row.hash for row in connection.execute(query)}
 
-    def why_not_back_to(self, block: int) -> str | None:
+    def rewind_obstacle(self, block: int) -> str | None:
         """Why the ledger cannot go back to that block, or None if it can. It cannot go beyond the blocks that are kept:
         below them it has no hashes to compare with the node's, and above them it has read nothing.
         """
@@ -61,7 +61,7 @@ class Blocks:
             kept = f"{lowest} is the first that is kept, {highest} the last"
         return f"found block {block}; expected one whose hash the ledger knows: {kept}"
 
-    def remember(self, connection: Connection, hashes: Mapping[int, str]) -> None:
+    def store(self, connection: Connection, hashes: Mapping[int, str]) -> None:
         """Store blocks that were read, in the given transaction. Blocks far below them are deleted."""
         rows = [
             {"cluster": self._cluster, "number": number, "hash": block_hash} for number, block_hash in hashes.items()
@@ -90,7 +90,7 @@ class Blocks:
             rows = connection.execute(query.where(TRANSACTIONS.c.cluster == self._cluster))
             return {(row.block_number, row.block_hash) for row in rows}
 
-    def jobs_heard_of_above(self, fork: int) -> list[JobId]:
+    def jobs_with_events_above(self, fork: int) -> list[JobId]:
         """The jobs with events above the block `fork`, and those that an earlier fork left in doubt."""
         return self._jobs(or_(JOBS.c.last_event_block > fork, JOBS.c.reorg_deadline_block.is_not(None)))
 

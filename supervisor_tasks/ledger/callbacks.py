@@ -151,7 +151,7 @@ class CallbackReader:
                 found[JobId(row.job_id)].append(_callback(row))
         return found
 
-    def last_heard_s(self, job_ids: Collection[str]) -> dict[JobId, dict[SlurmId, float]]:
+    def last_callback_ages_s(self, job_ids: Collection[str]) -> dict[JobId, dict[SlurmId, float]]:
         """How many seconds ago the last callback about each of these jobs came, for each SLURM id in its callbacks."""
         age = func.extract("epoch", func.now() - func.max(CALLBACKS.c.received_at)).label("age_s")
         mine = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
@@ -162,7 +162,9 @@ class CallbackReader:
                 ages_s.setdefault(JobId(row.job_id), {})[SlurmId(row.slurm_id)] = float(row.age_s)
         return ages_s
 
-    def told_of(self, slurm_ids: Mapping[JobId, SlurmId], statuses: Collection[int], seconds: float) -> set[JobId]:
+    def jobs_reported_as(
+        self, slurm_ids: Mapping[JobId, SlurmId], statuses: Collection[int], seconds: float
+    ) -> set[JobId]:
         """The jobs for which a plugin reported one of the statuses, out of these jobs under these SLURM ids. Only
         callbacks count that were not read yet, or that came in the last `seconds`.
         """

@@ -26,7 +26,7 @@ class ClusterSummary:
     cluster: str
     open_jobs: int
     alarms: int
-    heard_at: datetime | None
+    last_tick_at: datetime | None
     switches: list[str]
 
 

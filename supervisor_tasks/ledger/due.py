@@ -63,10 +63,10 @@ class Look:
     """The state of the ledger at one moment. Ages are in seconds, by the database's clock.
 
     `undispatched`: an effect is due, and no message is under way for it. `abandoned`: an effect is leased by a worker
-    that is gone. `ended_lately`: a job ended within LATELY_S; the chain may still lose the block of its end. `untold`:
-    the change of an alarm, or a message about it, is due. `claims_known_since` is the first block from which all claims
-    are known, None before the first sweep. `hour` is the hour of the day in UTC. `busy` names the work that a worker
-    does at this moment under its guard.
+    that is gone. `ended_lately`: a job ended within LATELY_S; the chain may still lose the block of its end.
+    `message_due`: the change of an alarm, or a message about it, is due. `claims_known_since` is the first block from
+    which all claims are known, None before the first sweep. `hour` is the hour of the day in UTC. `busy` names the work
+    that a worker does at this moment under its guard.
     """
 
     undispatched: bool = False
@@ -78,7 +78,7 @@ class Look:
     ended_lately: bool = False
     measuring: bool = False
     sweep: bool = False
-    untold: bool = False
+    message_due: bool = False
     claims_known_since: int | None = None
     hour: int = 12
     busy: frozenset[str] = frozenset()
@@ -124,9 +124,10 @@ class Due:
         columns = dict(row)
         busy = frozenset(self._guards[number] for number in columns.pop("guards") if number in self._guards)
         alarms = frozenset(map(AlarmName, columns.pop("alarms")))
+        message_due = columns.pop("untold")
         stored = columns.pop("facts").items()
         facts = {name: Stored(value, age_s) for name, (value, age_s) in stored}
-        return Look(**columns, busy=busy, alarms=alarms, facts=facts)
+        return Look(**columns, message_due=message_due, busy=busy, alarms=alarms, facts=facts)
 
     def _tick(self, readings: Mapping[str, int]) -> None:
         names, numbers = [CLOCK, *readings], [None, *readings.values()]

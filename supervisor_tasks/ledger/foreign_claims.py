@@ -22,7 +22,7 @@ TAKEN = METADATA.tables["adopted_tags"]
 
 
 @dataclass(frozen=True, slots=True)
-class OthersClaim:
+class ForeignClaim:
     """A claim, and the tag of the ledger that made it."""
 
     tag: bytes
@@ -36,7 +36,7 @@ class ForeignClaims:
         self._engine = engine
         self._cluster = cluster
 
-    def keep(self, claims: Collection[OthersClaim]) -> None:
+    def keep(self, claims: Collection[ForeignClaim]) -> None:
         """Store claims. The last claim of a job replaces the ones before."""
         rows = [
             {
@@ -54,11 +54,11 @@ class ForeignClaims:
         with self._engine.begin() as connection:
             connection.execute(new.on_conflict_do_update(index_elements=["cluster", "job_id"], set_=last), rows)
 
-    def all(self) -> dict[JobId, OthersClaim]:
+    def all(self) -> dict[JobId, ForeignClaim]:
         """All stored claims."""
         with read_connection(self._engine) as connection:
             rows = connection.execute(select(CLAIMS).where(CLAIMS.c.cluster == self._cluster))
-            return {JobId(row.job_id): OthersClaim(bytes(row.tag), _claim(row.claim)) for row in rows}
+            return {JobId(row.job_id): ForeignClaim(bytes(row.tag), _claim(row.claim)) for row in rows}
 
     def count(self) -> Counter[bytes]:
         """How many claims each tag has. Tags that were taken over are left out."""

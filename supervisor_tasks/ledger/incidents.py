@@ -358,7 +358,7 @@ def _silence(row: Any) -> Silence | None:
 
 
 def _incident(
-    row: Any, incident_id: int, channels_told: frozenset[str] = frozenset(), silence: Silence | None = None
+    row: Any, incident_id: int, notified_channels: frozenset[str] = frozenset(), silence: Silence | None = None
 ) -> Incident:
     return Incident(
         id=incident_id,
@@ -368,6 +368,6 @@ def _incident(
         cleared_at=row.cleared_at,
         raises=row.raises,
         details=row.details,
-        told=channels_told,
+        notified_channels=notified_channels,
         silence=silence,
     )

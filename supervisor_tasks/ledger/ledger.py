@@ -107,7 +107,7 @@ class Ledger:
         self.facts = Facts(engine, cluster)
         self.sweeps = Sweeps(engine, cluster)
         self.benchmarks = BenchmarkStore(engine, cluster)
-        self.others = ForeignClaims(engine, cluster)
+        self.foreign_claims = ForeignClaims(engine, cluster)
         self.wallets = WalletHolders(engine, cluster)
 
     def record(

@@ -19,7 +19,7 @@ from supervisor_tasks.jobs.model import EffectKind, Job, JobId, obsolete_effects
 from supervisor_tasks.ledger import outbox_sql
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
-from supervisor_tasks.ledger.worker_sessions import ALIVE_HOLDERS, GONE, TURNS, WorkerSession
+from supervisor_tasks.ledger.worker_sessions import ALIVE_HOLDERS, DATABASE_ERRORS, TAKING_EFFECTS, WorkerSession
 
 log = structlog.get_logger()
 
@@ -125,7 +125,7 @@ class Effects:
         """
         parameters = self._lease_parameters(kinds) | {"most": most}
         with crash_point(CrashPoint.LEASE), read_connection(self._engine) as connection:
-            found = taken(connection.execute(outbox_sql.LEASE, parameters))
+            found = open_effects(connection.execute(outbox_sql.LEASE, parameters))
         return found or self._lease_alone(parameters)
 
     def lease_groups(self, most_groups: int, of_one: int) -> list[OpenEffect]:
@@ -141,8 +141,8 @@ class Effects:
             "at_once": GROUPS_OF_ONE_CUSTOMER,
         }
         with crash_point(CrashPoint.LEASE), self._engine.begin() as connection:
-            connection.execute(outbox_sql.ONE_TAKER, {"turns": TURNS, "cluster": self._cluster})
-            found = taken(connection.execute(outbox_sql.LEASE_GROUPS, parameters))
+            connection.execute(outbox_sql.ONE_TAKER, {"turns": TAKING_EFFECTS, "cluster": self._cluster})
+            found = open_effects(connection.execute(outbox_sql.LEASE_GROUPS, parameters))
         return found or self._lease_alone(parameters)
 
     def _lease_parameters(self, kinds: Iterable[EffectKind]) -> dict[str, Any]:
@@ -160,8 +160,8 @@ class Effects:
             if not connection.scalar(outbox_sql.ANY_FOR_ALONE, parameters):
                 return []
         with crash_point(CrashPoint.LEASE), self._engine.begin() as connection:
-            connection.execute(outbox_sql.ONE_TAKER, {"turns": TURNS, "cluster": self._cluster})
-            return taken(connection.execute(outbox_sql.LEASE_ALONE, parameters))
+            connection.execute(outbox_sql.ONE_TAKER, {"turns": TAKING_EFFECTS, "cluster": self._cluster})
+            return open_effects(connection.execute(outbox_sql.LEASE_ALONE, parameters))
 
     def any_due(self, kinds: Iterable[EffectKind]) -> bool:
         """Whether effects of these kinds are due that no worker works on; not each of them can be taken."""
@@ -202,7 +202,7 @@ class Effects:
         }
         with crash_point(CrashPoint.POSTPONE):
             rows = self._give_back(outbox_sql.POSTPONE, parameters)
-        soon = taken(row for row in rows if row.parked_at is None and row.due_in_s <= COUNTDOWN_S)
+        soon = open_effects(row for row in rows if row.parked_at is None and row.due_in_s <= COUNTDOWN_S)
         if soon:
             self.wake(soon)
 
@@ -213,7 +213,7 @@ class Effects:
         try:
             with self._engine.begin() as connection:
                 return list(connection.execute(statement, parameters))
-        except GONE:
+        except DATABASE_ERRORS:
             self._holder.defer_release(statement, parameters)
             raise
 
@@ -243,7 +243,7 @@ class Effects:
             "evidence": json.dumps({name: _evidence(value) for name, value in (evidence or {}).items()}),
         }
         rows = self._give_back(outbox_sql.PARK, parameters)
-        again = taken(row for row in rows if row.parked_at is None)
+        again = open_effects(row for row in rows if row.parked_at is None)
         if again:
             self.wake(again)
         return bool(rows) and not again
@@ -262,7 +262,7 @@ class Effects:
         """Start effects over that are parked, or that fail again and again: this one, those of this job, or all."""
         parameters = {"cluster": self._cluster, "effect_id": effect_id, "job_id": job_id}
         with self._engine.begin() as connection:
-            return taken(connection.execute(outbox_sql.RETRY, parameters))
+            return open_effects(connection.execute(outbox_sql.RETRY, parameters))
 
     def trouble(self) -> EffectAlarmSummary:
         """How many effects are parked, and how many have failed for long without being parked."""
@@ -283,7 +283,7 @@ class Effects:
             self._free(connection, alive)
             parameters = {"cluster": self._cluster, "again_s": WAKE_AGAIN_S, "most": MAX_EFFECTS}
             rows = list(connection.execute(outbox_sql.DUE_WITHOUT_MESSAGE, parameters))
-        return [replace(effect, notified=row.notified) for effect, row in zip(taken(rows), rows, strict=True)]
+        return [replace(effect, notified=row.notified) for effect, row in zip(open_effects(rows), rows, strict=True)]
 
     def _free(self, connection: Connection, alive: Sequence[int]) -> None:
         parameters = {
@@ -329,7 +329,7 @@ class Effects:
         )
         for row in rows:
             wanted.pop((JobId(row.subject), EffectKind(row.kind)), None)
-        return taken(row for row in rows if row.done_at is None and row.parked_at is None)
+        return open_effects(row for row in rows if row.done_at is None and row.parked_at is None)
 
     def open(self, connection: Connection, wanted: EffectRequests) -> list[OpenEffect]:
         """Open effects, or bring forward those that are open. Returns those that a worker may take."""
@@ -342,7 +342,7 @@ class Effects:
             "dues": list(wanted.values()),
         }
         rows = connection.execute(outbox_sql.OPEN, parameters)
-        return taken(row for row in rows if row.lease is None and row.parked_at is None)
+        return open_effects(row for row in rows if row.lease is None and row.parked_at is None)
 
     def close_obsolete(self, connection: Connection, changed: Sequence[Job]) -> None:
         """Close the effects that have no purpose in the present state of their jobs."""
@@ -381,7 +381,7 @@ def _leases(effects: Sequence[OpenEffect]) -> dict[str, Any]:
     }
 
 
-def taken(rows: Iterable[Any]) -> list[OpenEffect]:
+def open_effects(rows: Iterable[Any]) -> list[OpenEffect]:
     """The effects of rows as the statements of outbox_sql.py return them."""
     return [
         OpenEffect(

@@ -85,13 +85,13 @@ _PRUNE = text(
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A sweep that has begun, by the database's clock. `suspects` are the doubts of the last sweep with their ages in
-    seconds. `asked_at` is when a caller last asked for a sweep.
+    """A sweep that has begun, by the database's clock. `previous_doubts_s` are the doubts of the last sweep with their
+    ages in seconds. `asked_at` is when a caller last asked for a sweep.
     """
 
     at: datetime
     why: str
-    suspects: Mapping[str, float]
+    previous_doubts_s: Mapping[str, float]
     asked_at: datetime | None = None
 
 
@@ -239,7 +239,7 @@ def _summaries(rows: Iterable[Any], partition: str = "", compares_sizes: bool = 
             cancel_requested=row.cancel_requested,
             open=kinds(row.open),
             parked=kinds(row.parked),
-            heard=row.heard,
+            has_unread_callback=row.heard,
             earlier_limits_min=earlier_limits(row.time_limit_min, added_min, row.applied_limit_min, runs),
             stopped=row.stop_status is not None,
             paid=_paid(row.definition, row.time_limit_min, added_min, runs, partition, compares_sizes),

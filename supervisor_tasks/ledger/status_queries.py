@@ -131,7 +131,7 @@ class StatusSummary:
     ticks_s: dict[str, float]
     alarms: list[Alarm]
     claiming_paused: bool
-    held: bool  # no job is submitted to SLURM
+    submissions_paused: bool  # no job is submitted to SLURM
     last_sweep: Swept | None
     since_sweep_s: float
     standing: RegistrationStatus | None = None
@@ -179,7 +179,7 @@ class Overview:
                 standing=facts.get(REGISTRATION_STATUS),
                 endpoints=facts.get(ENDPOINTS) or {},
                 claiming_paused=Switches(self._engine, self._cluster).is_set(Switch.CLAIMING_PAUSED),
-                held=Switches(self._engine, self._cluster).is_set(Switch.SUBMISSIONS_PAUSED),
+                submissions_paused=Switches(self._engine, self._cluster).is_set(Switch.SUBMISSIONS_PAUSED),
                 last_sweep=last_sweep,
                 since_sweep_s=0.0 if last_sweep is None else _age_s(connection, last_sweep.finished_at),
             )

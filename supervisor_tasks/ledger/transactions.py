@@ -39,7 +39,7 @@ INT64_HEX_DIGITS = 66  # with 0x
 TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"  # Transfer(address,address,uint256)
 
 # Refusals after which the node still has the transaction, or one that took its place.
-NODE_HAS_IT = (NodeErrorKind.ALREADY_KNOWN, NodeErrorKind.NONCE_TOO_LOW)
+KNOWN_TO_NODE = (NodeErrorKind.ALREADY_KNOWN, NodeErrorKind.NONCE_TOO_LOW)
 
 PRESENT = ("raw", "max_fee_wei", "priority_fee_wei")  # columns of the present signature, beside the hash
 
@@ -337,15 +337,15 @@ class TransactionStore:
         ]
         connection.execute(_CLOSE, as_rows(marks))
 
-    def contest(self, ids: Sequence[int]) -> None:
+    def mark_nonce_conflict(self, ids: Sequence[int]) -> None:
         """Store that the nonces of these transactions are mined, but it is not known with which transaction."""
         self._mark_open(ids, contested_at=func.coalesce(TRANSACTIONS.c.contested_at, func.now()))
 
-    def uncontest(self, ids: Sequence[int]) -> None:
+    def clear_nonce_conflict(self, ids: Sequence[int]) -> None:
         """Store that the nonces of these transactions are not mined after all."""
         self._mark_open(ids, contested_at=None)
 
-    def foreign(self, ids: Sequence[int]) -> None:
+    def mark_foreign(self, ids: Sequence[int]) -> None:
         """Store that foreign transactions have the nonces of these. The intents of these are free again."""
         values = {"state": "FOREIGN", "done_at": func.now(), "error": "another writer's transaction has this nonce"}
         with self._engine.begin() as connection:
@@ -422,7 +422,7 @@ def _signature(row_id: int, row: dict[str, Any], head: int) -> dict[str, Any]:
 
 def _state_after(error: str | None) -> str:
     """The state after the node's answer. A refused transaction stays open: it is sent again; its receipt decides."""
-    is_sent = error is None or classify(error) in NODE_HAS_IT
+    is_sent = error is None or classify(error) in KNOWN_TO_NODE
     return "SENT" if is_sent else "SIGNED"
 
 

@@ -29,8 +29,9 @@ from supervisor_tasks.ledger.lock_names import HOLDERS, SINGLE_FLIGHT, LockName
 
 log = structlog.get_logger()
 
-GONE = (DBAPIError, LedgerUnavailableError)
-TURNS = 0x7042  # class of the advisory locks under which one worker at a time takes effects, alone or in groups
+DATABASE_ERRORS = (DBAPIError, LedgerUnavailableError)
+# The class of the advisory locks under which one worker at a time takes effects, alone or in groups.
+TAKING_EFFECTS = 0x7042
 
 HEARTBEAT_EVERY_S = 1.0
 SESSION_TIMEOUT_S = 15.0  # a holder that is silent for so long loses its leases and locks
@@ -67,7 +68,7 @@ class StaleSessionDetector:
         self._seen: dict[tuple[int, str, str], float] = {}
         self._looked_s = float("-inf")
 
-    def too_long(self, last_words: Iterable[tuple[int, str, str]], now_s: float) -> list[tuple[int, str, str]]:
+    def silent_holders(self, last_words: Iterable[tuple[int, str, str]], now_s: float) -> list[tuple[int, str, str]]:
         """The holders (process id, its start, its last query) that have sent no query for SESSION_TIMEOUT_S."""
         before = dict[tuple[int, str, str], float]()
         if now_s - self._looked_s <= WATCH_GAP_S:
@@ -137,9 +138,9 @@ class WorkerSession:
             rows = list(connection.execute(OTHERS))
             self._checked_s = time.monotonic()
             others = [(row.pid, row.since, row.last_word) for row in rows]
-            for pid, since, last_word in self._silence.too_long(others, self._checked_s):
+            for pid, since, last_word in self._silence.silent_holders(others, self._checked_s):
                 _end_process(connection, pid, since, last_word)
-        except GONE:
+        except DATABASE_ERRORS:
             self._discard_connection(connection)
             return False
         return True
@@ -149,7 +150,8 @@ class WorkerSession:
             while self._deferred:
                 connection.execute(*self._deferred[0])
                 self._deferred.pop(0)
-        except GONE as error:  # tried again after the next heartbeat, which shows whether the connection is lost
+        except DATABASE_ERRORS as error:
+            # It is tried again after the next heartbeat, which shows whether the connection is lost.
             log.warning("lease_release_deferred", owed=len(self._deferred), error=str(error))
 
     def _discard_connection(self, connection: Connection) -> None:
@@ -196,5 +198,5 @@ def advisory_lock(engine: Engine, name: LockName) -> Iterator[None]:
 def _unlock(connection: Connection, key: int) -> None:
     try:
         connection.execute(select(func.pg_advisory_unlock(SINGLE_FLIGHT, key)))
-    except GONE:
+    except DATABASE_ERRORS:
         connection.invalidate()  # the lock ended with the connection

@@ -150,7 +150,7 @@ RULES = {
     "register": Rule(_register, 5.0, IDLE_S["register"]),
     "retention": Rule(_retention, 60.0),
     "refresh_inventory": Rule(lambda *_: False, 60.0, IDLE_S["refresh_inventory"]),
-    "notify": Rule(lambda look, _: look.untold, 1.0),
+    "notify": Rule(lambda look, _: look.message_due, 1.0),
 }
 GUARDED = (
     "collect_receipts",

@@ -96,7 +96,9 @@ def exposed(reading: LedgerReading) -> Iterator[Metric]:
     yield _gauge(
         "claims_paused", "Whether the operator has stopped the claiming of jobs.", int(summary.claiming_paused)
     )
-    yield _gauge("submissions_paused", "Whether the operator has stopped submissions to SLURM.", int(summary.held))
+    yield _gauge(
+        "submissions_paused", "Whether the operator has stopped submissions to SLURM.", int(summary.submissions_paused)
+    )
     yield _gauge(
         "jobs_claimable",
         "Jobs that wait on the contract, as a worker last read them; NaN before the first look.",

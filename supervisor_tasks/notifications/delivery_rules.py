@@ -81,7 +81,7 @@ def plan(incident: Incident, channels: Collection[str], critical: bool, policy: 
     worth_sending = _is_worth_sending(incident, critical, policy)
     new_channels = list[str]()
     if quiet_until is None and worth_sending:
-        new_channels = [channel for channel in channels if channel not in incident.told]
+        new_channels = [channel for channel in channels if channel not in incident.notified_channels]
     raised = _messages(MessageKind.RAISED, new_channels)
     if incident.cleared_at is None:
         return NoticePlan(raised, look_again_at=quiet_until)
@@ -90,7 +90,7 @@ def plan(incident: Incident, channels: Collection[str], critical: bool, policy: 
         return NoticePlan(raised, look_again_at=min(filter(None, (quiet_until, settled_at))))
     if quiet_until is not None and worth_sending:
         return NoticePlan(look_again_at=quiet_until)
-    resolved = _messages(MessageKind.RESOLVED, [*sorted(incident.told), *new_channels])
+    resolved = _messages(MessageKind.RESOLVED, [*sorted(incident.notified_channels), *new_channels])
     return NoticePlan((*raised, *resolved), closed=True)
 
 

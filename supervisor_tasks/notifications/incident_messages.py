@@ -36,8 +36,8 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """An incident. `alarm` is the alarm's name, or TEST. `told` are the channels that have a message about its raise.
-    `silence` is the alarm's last one.
+    """An incident. `alarm` is the alarm's name, or TEST. `notified_channels` are the channels that have a message about
+    its raise. `silence` is the alarm's last one.
     """
 
     id: int
@@ -47,7 +47,7 @@ class Incident:
     cleared_at: datetime | None = None  # None: the alarm is on
     raises: int = 1
     details: Mapping[str, Any] = field(default_factory=dict)
-    told: frozenset[str] = frozenset()
+    notified_channels: frozenset[str] = frozenset()
     silence: Silence | None = None
 
 

@@ -13,7 +13,7 @@ from supervisor_tasks.config.settings import USUAL_PRICES
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.benchmarks import StoredMeasurement, labels_of, latest_of, staying_labels
+from supervisor_tasks.ledger.benchmarks import StoredMeasurement, labels_missing_here, labels_of, latest_of
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.registrations import MEASUREMENT_REQUESTED, NODES, REGISTRATION_REQUESTED, Registrations
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
@@ -136,7 +136,7 @@ def _results(measured: list[StoredMeasurement]) -> dict[str, Results]:
     results = dict[str, Results]()
     for hardware_digest, measurements in of_machines.items():
         here = latest_of(measurements)
-        results[hardware_digest] = Results(label_texts(labels_of(here)), staying_labels(here, everywhere))
+        results[hardware_digest] = Results(label_texts(labels_of(here)), labels_missing_here(here, everywhere))
     return results
 
 

@@ -14,7 +14,7 @@ from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.jobs.model import Address, JobId
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
-from supervisor_tasks.ledger.foreign_claims import OthersClaim
+from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.reconciliation.snapshot import Snapshot, claimed
 
@@ -60,7 +60,7 @@ def save_progress(ledger: Ledger, first: int) -> None:
 
 def read(
     context: WorkerContext, contract: Contract
-) -> tuple[dict[JobId, Claimed], dict[JobId, OthersClaim], int | None]:
+) -> tuple[dict[JobId, Claimed], dict[JobId, ForeignClaim], int | None]:
     """Read claims from blocks that were mined before this ledger's first scan, the latest blocks first, with at most
     HISTORY_QUESTIONS requests. Returns our claims, other ledgers' claims and the first block that was read, which is
     None before the first scan.
@@ -71,7 +71,7 @@ def read(
         return {}, {}, None
     first = scan[0] + 1 if history is None else history[0]
     claims: dict[JobId, Claimed] = {}
-    others: dict[JobId, OthersClaim] = {}
+    others: dict[JobId, ForeignClaim] = {}
     for _ in range(HISTORY_QUESTIONS):
         if first <= start_block:
             break

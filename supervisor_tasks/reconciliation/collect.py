@@ -21,7 +21,7 @@ from supervisor_tasks.jobs.model import Address, Job, JobId, SlurmId
 from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import PROVIDER, SLURM_ACCEPTED, SLURM_BOOT_TIME, SLURM_START, SlurmStart
-from supervisor_tasks.ledger.foreign_claims import OthersClaim
+from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.heartbeats import continuous_uptime_s
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.reconciliations import Begun
@@ -100,7 +100,7 @@ def collect_snapshot(context: WorkerContext, begun: Begun, report: Reconciliatio
             provider=Address(provider or ""),
             comment=comment(cluster.public_address),
             jobs=jobs,
-            previous_doubts=begun.suspects,
+            previous_doubts=begun.previous_doubts_s,
             grace_s=side.grace_s,
             slurmctld_uptime_s=boot.age_s if boot else 0.0,
             continuous_uptime_s=uptime_s,
@@ -154,8 +154,8 @@ def _look_at_chain(
     ledger, contract = context.ledger, context.sweep.contract_of(snapshot.provider)
     claims, others, read_since = backfill.read(context, contract)
     report.more |= read_since is None
-    others = ledger.others.all() | others
-    taken = ledger.others.taken()
+    others = ledger.foreign_claims.all() | others
+    taken = ledger.foreign_claims.taken()
     for job_id, other in others.items():
         if other.tag in taken:
             claims[job_id] = other.claim
@@ -197,12 +197,12 @@ def _scan_is_current(ledger: Ledger) -> bool:
     return age_s is not None and age_s < SCANNED_WITHIN_S and not too_deep
 
 
-def _store_foreign_claims(ledger: Ledger, others: Mapping[JobId, OthersClaim], snapshot: Snapshot) -> None:
+def _store_foreign_claims(ledger: Ledger, others: Mapping[JobId, ForeignClaim], snapshot: Snapshot) -> None:
     """Keep other ledgers' claims as long as the contract has their jobs hot and ours."""
     hot = {job_id: other for job_id, other in others.items() if claimed(job_id, snapshot)}
-    ledger.others.keep(hot.values())
+    ledger.foreign_claims.keep(hot.values())
     over = [job_id for job_id in others.keys() - hot.keys() if others[job_id].claim.at[0] <= snapshot.block]
-    ledger.others.delete(over)
+    ledger.foreign_claims.delete(over)
 
 
 def _persisted_by_slurm(ledger: Ledger, snapshot: Snapshot, begun: Begun) -> frozenset[JobId]:
@@ -251,7 +251,7 @@ def _recently_reported(ledger: Ledger, snapshot: Snapshot) -> frozenset[JobId]:
             slurm_ids[job.job_id] = job.slurm_id
     if not slurm_ids:
         return frozenset()
-    return frozenset(ledger.inbox.told_of(slurm_ids, ENDED, snapshot.grace_s))
+    return frozenset(ledger.inbox.jobs_reported_as(slurm_ids, ENDED, snapshot.grace_s))
 
 
 def _traces(
@@ -330,7 +330,7 @@ def _with_callbacks(
     """
     under_own_id = set[JobId]()
     other_ids = dict[JobId, set[SlurmId]]()
-    for job_id, ages_s in context.ledger.inbox.last_heard_s(begun_ago_s).items():
+    for job_id, ages_s in context.ledger.inbox.last_callback_ages_s(begun_ago_s).items():
         slurm_ids = {slurm_id for slurm_id, age_s in ages_s.items() if age_s <= begun_ago_s[job_id]}
         if jobs[job_id].slurm_id in slurm_ids:
             under_own_id.add(job_id)

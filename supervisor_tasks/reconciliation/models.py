@@ -14,8 +14,8 @@ from supervisor_tasks.jobs.runs import Runs, earlier_s, left_min
 class JobSummary:
     """A job of the ledger without its script and definition. `chain_block` is the block of the newest status from the
     contract. `open` has the kinds of its open effects, and `parked` those of them that are left to the operator.
-    `heard` means that the inbox holds an unread callback about it. `earlier_limits_min` are the time limits that it had
-    before SLURM was given the last one. `paid` is what it may have in SLURM.
+    `has_unread_callback` means that the inbox holds an unread callback about it. `earlier_limits_min` are the time
+    limits that it had before SLURM was given the last one. `paid` is what it may have in SLURM.
     """
 
     job_id: JobId
@@ -29,7 +29,7 @@ class JobSummary:
     cancel_requested: bool = False
     open: frozenset[EffectKind] = frozenset()
     parked: frozenset[EffectKind] = frozenset()
-    heard: bool = False
+    has_unread_callback: bool = False
     earlier_limits_min: frozenset[int] = frozenset()
     stopped: bool = False
     paid: Paid | None = None

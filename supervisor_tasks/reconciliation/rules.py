@@ -193,7 +193,7 @@ def _lost_a_top_up(job: JobSummary, row: SqueueRow) -> bool:
 
 def _absent(job: JobSummary, snapshot: Snapshot) -> Iterator[Discrepancy]:
     """SLURM does not list the job. That counts if accounting does not know the job either, or if the site has none."""
-    if job.heard or job.job_id not in snapshot.confirmed_lookups:
+    if job.has_unread_callback or job.job_id not in snapshot.confirmed_lookups:
         return
     record = snapshot.confirmed_lookups[job.job_id]
     if record is not None:

@@ -139,7 +139,7 @@ class Snapshot:
         persisted = self.persisted_by_slurm or ()
         forgotten = list[JobId]()
         for job in self.missing:
-            was_saved = job.job_id in persisted and not job.heard
+            was_saved = job.job_id in persisted and not job.has_unread_callback
             if was_saved and self.lookup_found_nothing(job.job_id):
                 forgotten.append(job.job_id)
         return forgotten
@@ -191,7 +191,7 @@ def pending_and_missing(snapshot: Snapshot) -> list[JobSummary]:
     """
     pending = list[JobSummary]()
     for job in snapshot.missing:
-        is_absent = snapshot.lookup_found_nothing(job.job_id) and not job.heard
+        is_absent = snapshot.lookup_found_nothing(job.job_id) and not job.has_unread_callback
         if is_absent and never_ran(job) and absence_confirmed(job, snapshot):
             pending.append(job)
     return pending

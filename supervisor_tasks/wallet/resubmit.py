@@ -167,7 +167,7 @@ def _give_nonces_up(context: WorkerContext, plan: ResubmissionPlan, state: Accou
     ]
     if not lost:
         return
-    wallet.book.foreign([entry.id for entry in lost])
+    wallet.book.mark_foreign([entry.id for entry in lost])
     shown = [f"{entry.nonce}: {entry.purpose}" for entry in lost[:LOG_SAMPLE_SIZE]]
     wallet.alarm_of_foreign(nonces=", ".join(shown), transactions=len(lost))
     log.warning("nonces_lost", nonces=shown, transactions=len(lost))
@@ -187,8 +187,8 @@ def _store_conflicts(book: TransactionStore, plan: ResubmissionPlan) -> None:
                 begun.append(entry.id)
             elif was_in_conflict and not in_conflict:
                 ended.append(entry.id)
-    book.contest(begun)
-    book.uncontest(ended)
+    book.mark_nonce_conflict(begun)
+    book.clear_nonce_conflict(ended)
 
 
 def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> None:

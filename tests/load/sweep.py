@@ -206,8 +206,12 @@ def forget_waiting_jobs(grid: Grid, customers: int, jobs_each: int) -> list[tupl
         sweep(worker.context, "the first sight")
         found = []
         for sight in ("second", "third"):
-            wait_until(lambda: ledger.sweeps.begin("doubts").suspects != {}, "doubts", 30.0)
-            wait_until(lambda: min(ledger.sweeps.begin("ages").suspects.values()) > 1.1, "the doubts to be older", 30.0)
+            wait_until(lambda: ledger.sweeps.begin("doubts").previous_doubts_s != {}, "doubts", 30.0)
+            wait_until(
+                lambda: min(ledger.sweeps.begin("ages").previous_doubts_s.values()) > 1.1,
+                "the doubts to be older",
+                30.0,
+            )
             with counted_commands() as commands:
                 sweep(worker.context, f"the {sight} sight")
             found.append((len(commands), ledger.sweeps.last()[0].report["found"]))

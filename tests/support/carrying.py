@@ -21,7 +21,7 @@ def lease(ledger: Ledger, *effect_ids: int) -> list[OpenEffect]:
         "ids": list(effect_ids),
     }
     with ledger.engine.begin() as connection:
-        return effects.taken(connection.execute(TAKE, parameters))
+        return effects.open_effects(connection.execute(TAKE, parameters))
 
 
 def carry_out(site: WorkerContext, *effect_ids: int) -> None:

@@ -500,7 +500,7 @@ def a_summary() -> StatusSummary:
         ticks_s={"claim": 0.5, finished_key("claim"): 0.5, "scan": 2.5, "slurm": 1.0, "sweep": 840.0},
         alarms=alarms,
         claiming_paused=True,
-        held=False,
+        submissions_paused=False,
         last_sweep=Swept(ago(minutes=14, seconds=2), ago(minutes=14), {"found": {"missing": 1}}, 12),
         since_sweep_s=840.0,
         standing=RegistrationStatus.APPROVED,

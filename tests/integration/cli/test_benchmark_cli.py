@@ -49,8 +49,8 @@ def measured(benchmarks: BenchmarkStore, gflops: float) -> int:
     benchmarks.begin(run, planned, "benchmark-0x-here-", NODES)
     hpl, osu = benchmarks.measurements(run)
     about = {"labels": {LABEL: gflops, "cpu": "<script>"}, "notes": ["on one node"], "output": b"\x1b[31mWR\xff"}
-    benchmarks.decided(hpl, Verdict(stage=BenchmarkState.MEASURED, **about))  # type: ignore[arg-type]
-    benchmarks.decided(osu, Verdict(stage=BenchmarkState.FAILED, reason="exit code 1"))
+    benchmarks.store_verdict(hpl, Verdict(stage=BenchmarkState.MEASURED, **about))  # type: ignore[arg-type]
+    benchmarks.store_verdict(osu, Verdict(stage=BenchmarkState.FAILED, reason="exit code 1"))
     benchmarks.finish(run)
     return number
 

@@ -15,7 +15,7 @@ from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.facts import UNEXPECTED_CLUSTER
-from supervisor_tasks.ledger.foreign_claims import OthersClaim
+from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
 from supervisor_tasks.ledger.registrations import REGISTRATION
@@ -88,13 +88,13 @@ def held_job(ledger: Ledger) -> tuple[str, ...]:
 
 
 def foreign_claim(ledger: Ledger) -> tuple[str, ...]:
-    ledger.others.keep([OthersClaim(TAG, claim(1))])
+    ledger.foreign_claims.keep([ForeignClaim(TAG, claim(1))])
     return ()
 
 
 def kept_blocks(ledger: Ledger) -> tuple[str, ...]:
     with ledger.engine.begin() as connection:
-        Blocks(ledger.engine, ledger.cluster, 0).remember(connection, {70: "0x70", 71: "0x71"})
+        Blocks(ledger.engine, ledger.cluster, 0).store(connection, {70: "0x70", 71: "0x71"})
     return ()
 
 

@@ -51,7 +51,7 @@ from supervisor_tasks.ledger.alarms import STATE_LOST, AlarmName, Switch
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import REWIND, SWEEP_REQUESTED, TRANSACTION_REQUESTS
-from supervisor_tasks.ledger.foreign_claims import OthersClaim
+from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.heartbeats import REPORTER, missing_sources, record_heartbeats
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.migrations import newest_revision, revision, upgrade
@@ -732,7 +732,7 @@ def test_confirm_lost__a_job_that_is_held__is_panicked_and_no_other(run: Run, le
 def test_rewind__is_a_fact_of_the_ledger_and_goes_no_deeper_than_what_is_kept(run: Run, ledger: Ledger) -> None:
     assert "none is kept yet" in run("chain", "rewind", "--to-block", "0", "--yes", status=1).stderr
     with ledger.engine.begin() as connection:
-        Blocks(ledger.engine, ledger.cluster, 0).remember(connection, {70: "0x70", 71: "0x71"})
+        Blocks(ledger.engine, ledger.cluster, 0).store(connection, {70: "0x70", 71: "0x71"})
     assert "70 is the first that is kept" in run("chain", "rewind", "--to-block", "69", "--yes", status=1).stderr
     assert "71 the last" in run("chain", "rewind", "--to-block", "72", "--yes", status=1).stderr
     assert ledger.facts.read(REWIND) is None
@@ -744,15 +744,15 @@ def test_rewind__is_a_fact_of_the_ledger_and_goes_no_deeper_than_what_is_kept(ru
 
 def test_adopt__known_tag__its_jobs_become_ours_and_a_sweep_is_requested(run: Run, ledger: Ledger) -> None:
     tag = b"\x0a" * 8
-    ledger.others.keep([OthersClaim(tag, claim(1)), OthersClaim(b"\x0b" * 8, claim(2))])
+    ledger.foreign_claims.keep([ForeignClaim(tag, claim(1)), ForeignClaim(b"\x0b" * 8, claim(2))])
     assert "0a0a0a0a0a0a0a0a (1 jobs)" in run("job", "adopt", "00", "--yes", status=1).stderr
     refused = run("job", "adopt", tag.hex(), "--yes", status=1)  # the chain of these settings is nowhere
     assert "the chain cannot be looked at" in refused.stderr
     assert "expected no sign of life" in refused.stderr
     run("job", "adopt", tag.hex(), "--yes-it-is-dead", status=4)
-    assert (ledger.others.taken(), ledger.facts.get(SWEEP_REQUESTED)) == (set(), None)
+    assert (ledger.foreign_claims.taken(), ledger.facts.get(SWEEP_REQUESTED)) == (set(), None)
     run("job", "adopt", f"0x{tag.hex().upper()}", "--yes", "--yes-it-is-dead")
-    assert (ledger.others.taken(), ledger.facts.get(SWEEP_REQUESTED) is not None) == ({tag}, True)
+    assert (ledger.foreign_claims.taken(), ledger.facts.get(SWEEP_REQUESTED) is not None) == ({tag}, True)
     run("job", "adopt", tag.hex(), "--yes", status=1)
 
 

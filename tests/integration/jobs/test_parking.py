@@ -27,7 +27,7 @@ from supervisor_tasks.ledger import outbox, outbox_sql
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.outbox import ALONE_AFTER, LATE_AFTER_TRIES, PARKED_AFTER, OpenEffect
-from supervisor_tasks.ledger.worker_sessions import TURNS
+from supervisor_tasks.ledger.worker_sessions import TAKING_EFFECTS
 from tests.support.carrying import carry_out, carry_out_leased, lease
 from tests.support.ledger import bring_to_queued, emptied, job_id, migrated
 
@@ -417,7 +417,7 @@ def test_lease__failed_twice__waits_for_a_worker_that_takes_one_at_the_same_time
     here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     waiting = f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {here}"  # noqa: S608
     with ThreadPoolExecutor(1) as pool, engine.connect() as other:
-        other.execute(outbox_sql.ONE_TAKER, {"turns": TURNS, "cluster": "here"})
+        other.execute(outbox_sql.ONE_TAKER, {"turns": TAKING_EFFECTS, "cluster": "here"})
         other.execute(text(took_one), {"id": job_id(1)})
         second = pool.submit(ledger.effects.lease, [EffectKind.POLL_SLURM])
         wait_until(lambda: second.done() or bool(rows(engine, waiting)), "the second worker to wait", 60.0)

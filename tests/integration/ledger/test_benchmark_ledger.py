@@ -44,7 +44,9 @@ def measure(benchmarks: BenchmarkStore, flops: float) -> int:
     assert run is not None
     benchmarks.begin(run, [MACHINE, HPL, OSU], "benchmark-0xab-here-", HARDWARE)
     _, hpl, _ = benchmarks.measurements(run)
-    benchmarks.decided(hpl, Verdict(stage=BenchmarkState.MEASURED, labels={"compute.gflops": flops}, output=b"\0\xff"))
+    benchmarks.store_verdict(
+        hpl, Verdict(stage=BenchmarkState.MEASURED, labels={"compute.gflops": flops}, output=b"\0\xff")
+    )
     benchmarks.finish(run)
     return number
 
@@ -124,7 +126,7 @@ def test_submission__is_started_by_one_worker_and_not_after_a_cancellation(bench
     assert not benchmarks.start_submission(hpl, "root")
 
 
-def test_changed__from_a_stage_that_is_over__changes_nothing(benchmarks: BenchmarkStore) -> None:
+def test_store_update__from_a_stage_that_is_over__changes_nothing(benchmarks: BenchmarkStore) -> None:
     benchmarks.ask("a test")
     run = benchmarks.under_way()
     assert run is not None
@@ -135,14 +137,14 @@ def test_changed__from_a_stage_that_is_over__changes_nothing(benchmarks: Benchma
     submitted = MeasurementUpdate(
         stage=BenchmarkState.SUBMITTED, slurm_id=SlurmId(7), slurm_state="RUNNING", poll_delay_s=30
     )
-    assert benchmarks.changed(submitting, submitted)
+    assert benchmarks.store_update(submitting, submitted)
     (job,) = benchmarks.measurements(run)
     assert (job.slurm_id, job.slurm_state) == (7, "RUNNING")
-    assert not benchmarks.changed(submitting, MeasurementUpdate(stage=BenchmarkState.WAITING))
-    assert benchmarks.changed(job, MeasurementUpdate(stage=BenchmarkState.SUBMITTED, missing=True))
+    assert not benchmarks.store_update(submitting, MeasurementUpdate(stage=BenchmarkState.WAITING))
+    assert benchmarks.store_update(job, MeasurementUpdate(stage=BenchmarkState.SUBMITTED, missing=True))
     (missing,) = benchmarks.measurements(run)
     assert missing.missing_for_s is not None
-    assert benchmarks.changed(missing, submitted)
+    assert benchmarks.store_update(missing, submitted)
     assert benchmarks.measurements(run)[0].missing_for_s is None
 
 
@@ -154,7 +156,7 @@ def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(benchma
     assert run is not None
     benchmarks.begin(run, [MACHINE, HPL], "benchmark-0xab-here-", {})
     for one in benchmarks.measurements(run):
-        benchmarks.decided(one, Verdict(stage=BenchmarkState.FAILED, reason="exit code 1", output=b"oh"))
+        benchmarks.store_verdict(one, Verdict(stage=BenchmarkState.FAILED, reason="exit code 1", output=b"oh"))
     assert benchmarks.labels() == {"compute.gflops": 12.25}
     assert [(point.run_id, point.value) for point in benchmarks.history("compute.gflops")] == [
         (first, 10.5),
@@ -185,7 +187,7 @@ def test_failing__until_the_benchmark_was_measured_or_left_out(benchmarks: Bench
         assert run is not None
         benchmarks.begin(run, [MACHINE, HPL], "benchmark-0xab-here-", HARDWARE)
         for one, verdict in zip(benchmarks.measurements(run), verdicts, strict=True):
-            assert benchmarks.decided(one, verdict)
+            assert benchmarks.store_verdict(one, verdict)
         benchmarks.finish(run)
         return benchmarks.failing(run)
 

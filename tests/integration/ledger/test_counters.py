@@ -209,7 +209,7 @@ def test_transactions__mined_reverted_replaced_and_lost__are_counted(
     book.replace([(one.id, {"raw": b"\x02", "hash": one.hash, "max_fee_wei": 30, "priority_fee_wei": 2})], head=2)
     close(engine, book, mined(one, earned=3 * 10**18), mined(two, success=False))
     close(engine, book, replace(mined(three, success=False), given_up=True))
-    book.foreign([four.id, one.id])  # the second one is not open any more
+    book.mark_foreign([four.id, one.id])  # the second one is not open any more
     assert totals(ledger) == {
         ("transactions", "mined"): 1,
         ("transactions", "reverted"): 1,

@@ -222,10 +222,10 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "first_claim": lambda ledger, _: ledger.journal.first_claim([f"0x{n:064x}" for n in range(1, BATCH)]),
     "ages": lambda ledger, _: ledger.journal.ages([f"0x{n:064x}" for n in range(1, BATCH)], SubmitStarted),
     "looks": lambda ledger, _: ledger.journal.looks([f"0x{n:064x}" for n in range(1, BATCH)], 7200.0),
-    "last_heard": lambda ledger, _: ledger.inbox.last_heard_s([f"0x{n:064x}" for n in range(1, BATCH)]),
+    "last_heard": lambda ledger, _: ledger.inbox.last_callback_ages_s([f"0x{n:064x}" for n in range(1, BATCH)]),
     "ever_suspended": lambda ledger, _: ledger.journal.ever_suspended([f"0x{n:064x}" for n in range(1, BATCH)]),
     "heard": lambda ledger, _: ledger.inbox.counts([(JobId(f"0x{n:064x}"), n) for n in range(1, BATCH)]),
-    "callbacks that tell an end": lambda ledger, _: ledger.inbox.told_of(
+    "callbacks that tell an end": lambda ledger, _: ledger.inbox.jobs_reported_as(
         {JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}, ENDED, 300.0
     ),
     "callbacks_since": lambda ledger, _: ledger.inbox.of_last(RUNNING, 3600.0),
@@ -242,7 +242,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "lease of accounts": lambda ledger, _: ledger.effects.lease([EffectKind.ACCOUNT], 200),
     "blocks: mined_in": lambda ledger, _: blocks(ledger).mined_in(FORK, SETTLED),
     "blocks: last_mined_in": lambda ledger, _: blocks(ledger).last_mined_in(),
-    "blocks: jobs_heard_of_above": lambda ledger, _: blocks(ledger).jobs_heard_of_above(FORK),
+    "blocks: jobs_with_events_above": lambda ledger, _: blocks(ledger).jobs_with_events_above(FORK),
     "blocks: jobs_whose_doubt_is_over": lambda ledger, _: blocks(ledger).jobs_whose_doubt_is_over(FORK),
     "blocks: take_back": lambda ledger, _: taken_back(ledger),
     "missing": lambda _, wallet: wallet.missing(["claim:7", "claim:none"]),

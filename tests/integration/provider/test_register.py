@@ -425,7 +425,7 @@ def measure_on(play: RegistrationScenario, machines: tuple[Machine, ...], gflops
         {"nodes": [asdict(one) for one in machines]},
     )
     (hpl,) = runs.measurements(run)
-    assert runs.decided(hpl, Verdict(stage=BenchmarkState.MEASURED, labels={"compute.gflops": gflops}))
+    assert runs.store_verdict(hpl, Verdict(stage=BenchmarkState.MEASURED, labels={"compute.gflops": gflops}))
     runs.finish(run)
     return run.id
 

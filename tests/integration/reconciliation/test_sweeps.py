@@ -24,7 +24,7 @@ from supervisor_tasks.ledger import reconciliations as module
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, Fact
-from supervisor_tasks.ledger.foreign_claims import OthersClaim
+from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.heartbeats import AWAY_S, REPORTER, continuous_uptime_s, record_heartbeats
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.tick_names import CALLBACKS
@@ -129,7 +129,7 @@ def test_slurmctld_was_started_again__the_sweep_is_wanted_before_the_start_is_kn
 def test_begin__earlier_doubts__come_with_their_age(ledger: Ledger) -> None:
     ledger.sweeps.keep(ledger.sweeps.begin("first"), REPORT, {"missing 0x1": 40.0})
     execute(ledger, "UPDATE sweeps SET suspects = suspects || '{\"missing 0x2\": 0}'")
-    suspects = ledger.sweeps.begin("second").suspects
+    suspects = ledger.sweeps.begin("second").previous_doubts_s
     assert 40.0 <= suspects["missing 0x1"] < 40.0 + deadline(20.0)
     assert suspects["missing 0x2"] > 1e9
 
@@ -160,10 +160,10 @@ def test_hot_and_named__what_a_comparison_needs_of_each_job(ledger: Ledger) -> N
     hot = ledger.sweeps.hot()
     assert set(hot) == {job_id(1), job_id(2)}
     first, second = hot[job_id(1)], hot[job_id(2)]
-    assert (first.state, first.slurm_id, first.heard) == (State.RUNNING, SlurmId(101), True)
+    assert (first.state, first.slurm_id, first.has_unread_callback) == (State.RUNNING, SlurmId(101), True)
     assert {EffectKind.POLL_SLURM, EffectKind.REPORT} <= first.open
     assert (first.earlier_limits_min, second.earlier_limits_min) == (frozenset({10}), frozenset())
-    assert (second.parked, second.heard) == (frozenset({EffectKind.POLL_SLURM}), False)
+    assert (second.parked, second.has_unread_callback) == (frozenset({EffectKind.POLL_SLURM}), False)
     named = ledger.sweeps.named([job_id(2)], [SlurmId(103)])
     assert set(named) == {job_id(2), job_id(3)}
     assert named[job_id(3)].is_final
@@ -216,9 +216,9 @@ def test_confirm_lost__only_what_was_held_and_is_still_that_job(ledger: Ledger) 
     assert ledger.sweeps.due()
 
 
-def test_others__claims_of_another_ledger__are_kept_as_they_were_until_they_are_over(ledger: Ledger) -> None:
-    others = ledger.others
-    first, second = OthersClaim(b"first---", claim(1)), OthersClaim(b"second--", claim(2))
+def test_foreign_claims__are_kept_as_they_were_until_they_are_over(ledger: Ledger) -> None:
+    others = ledger.foreign_claims
+    first, second = ForeignClaim(b"first---", claim(1)), ForeignClaim(b"second--", claim(2))
     others.keep([first, second])
     others.keep([first])
     assert others.all() == {job_id(1): first, job_id(2): second}
@@ -227,7 +227,7 @@ def test_others__claims_of_another_ledger__are_kept_as_they_were_until_they_are_
     assert (others.taken(), dict(others.count())) == ({b"first---"}, {b"second--": 1})
     others.delete([job_id(1)])
     assert set(others.all()) == {job_id(2)}
-    assert Ledger(ledger.engine, "there", wake=lambda _: None).others.all() == {}
+    assert Ledger(ledger.engine, "there", wake=lambda _: None).foreign_claims.all() == {}
 
 
 def test_keep__words_that_postgres_cannot_hold__are_kept_all_the_same(ledger: Ledger) -> None:
@@ -300,7 +300,7 @@ def test_alarm_of_blindness__the_same_side_for_an_hour(ledger: Ledger) -> None:
     assert alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE) is None
 
 
-def test_told_of__ends_that_are_unread_or_young__under_the_jobs_slurm_id(ledger: Ledger) -> None:
+def test_jobs_reported_as__ends_unread_or_young__under_the_jobs_slurm_id(ledger: Ledger) -> None:
     asked = {job_id(number): SlurmId(100 + number) for number in range(1, 6)}
     said = (
         (1, 101, 7, True, 0),
@@ -317,7 +317,7 @@ def test_told_of__ends_that_are_unread_or_young__under_the_jobs_slurm_id(ledger:
             " CASE WHEN :read THEN now() END)",
             id=job_id(number), slurm_id=slurm_id, status=status, ago_s=ago_s, read=read,
         )  # fmt: skip
-    assert ledger.inbox.told_of(asked, ENDED, 300.0) == {job_id(1), job_id(2)}
+    assert ledger.inbox.jobs_reported_as(asked, ENDED, 300.0) == {job_id(1), job_id(2)}
 
 
 # --- what the operator gave up --------------------------------------------------------------------------------------------

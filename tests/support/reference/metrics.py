@@ -79,7 +79,7 @@ def _snapshot() -> StatusSummary:
         ticks_s={},
         alarms=[],
         claiming_paused=False,
-        held=False,
+        submissions_paused=False,
         last_sweep=Swept(now, now, {}),
         since_sweep_s=0.0,
     )

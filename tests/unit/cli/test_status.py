@@ -33,7 +33,7 @@ def shown(snapshot: StatusSummary, name: str) -> str:
     [
         ({}, "on"),
         ({"claiming_paused": True}, "paused by an operator"),
-        ({"held": True}, "stopped: submissions are paused"),
+        ({"submissions_paused": True}, "stopped: submissions are paused"),
         ({"claimable": TickReading(2, 1.0)}, "on; 2 jobs wait on the contract"),
         ({"claimable": None}, "on"),
         (
@@ -62,7 +62,7 @@ def shown(snapshot: StatusSummary, name: str) -> str:
         ({"standing": RegistrationStatus.BANNED}, "stopped: the provider is banned"),
         ({"standing": None}, "stopped: how the provider stands is not known yet"),
         (
-            {"held": True, "alarms": alarm(AlarmName.TRANSACTION_STUCK)},
+            {"submissions_paused": True, "alarms": alarm(AlarmName.TRANSACTION_STUCK)},
             "stopped: submissions are paused; alarm transaction_stuck",
         ),
     ],

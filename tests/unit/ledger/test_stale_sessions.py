@@ -8,7 +8,7 @@ SILENT, OTHER = (7, "began", "word"), (8, "began", "word")
 def watch(
     silence: StaleSessionDetector, seconds: range, *words: tuple[int, str, str]
 ) -> list[list[tuple[int, str, str]]]:
-    return [silence.too_long(words, float(second)) for second in seconds]
+    return [silence.silent_holders(words, float(second)) for second in seconds]
 
 
 def test_silent__for_long_enough__is_told_and_not_a_moment_before() -> None:
@@ -19,18 +19,18 @@ def test_silent__for_long_enough__is_told_and_not_a_moment_before() -> None:
 def test_stale_session__gives_a_sign__restarts_its_time() -> None:
     silence = StaleSessionDetector()
     watch(silence, range(14), SILENT)
-    assert silence.too_long([(7, "began", "another word")], 14.0) == []
+    assert silence.silent_holders([(7, "began", "another word")], 14.0) == []
     assert watch(silence, range(15, 29), (7, "began", "another word")) == [[]] * 14
 
 
 def test_stale_session__watcher_stood_still__counts_no_silence() -> None:
     silence = StaleSessionDetector()
     watch(silence, range(14), SILENT, OTHER)
-    assert silence.too_long([SILENT, OTHER], 14 + WATCH_GAP_S + 1) == []
+    assert silence.silent_holders([SILENT, OTHER], 14 + WATCH_GAP_S + 1) == []
 
 
 def test_gone__is_forgotten() -> None:
     silence = StaleSessionDetector()
     watch(silence, range(14), SILENT)
-    silence.too_long([], 14.0)
-    assert silence.too_long([SILENT], 15.0) == []
+    silence.silent_holders([], 14.0)
+    assert silence.silent_holders([SILENT], 15.0) == []

@@ -53,7 +53,7 @@ def test_due__nothing_happens__nothing() -> None:
         ({"undispatched": True}, {"dispatch_due_effects"}),
         ({"abandoned": True}, {"dispatch_due_effects"}),
         ({"unread": True}, {"poll_jobs"}),
-        ({"untold": True}, {"notify"}),
+        ({"message_due": True}, {"notify"}),
         ({"unmined": True}, {"collect_receipts", "scan", "register"}),
         ({"under_way": True}, {"scan"}),
         ({"failing": True}, {"check_alarms"}),

@@ -38,7 +38,7 @@ EMPTY = StatusSummary(
     ticks_s={},
     alarms=[],
     claiming_paused=False,
-    held=False,
+    submissions_paused=False,
     last_sweep=None,
     since_sweep_s=0.0,
 )
@@ -55,7 +55,7 @@ FULL = StatusSummary(
     ticks_s={},
     alarms=[Alarm(AlarmName.WALLET_EMPTY, {}, NOON)],
     claiming_paused=True,
-    held=False,
+    submissions_paused=False,
     last_sweep=Swept(NOON, NOON, {"lost": 3, "why": "asked", "blind_since_s": {"slurm": 1700.5}}),
     since_sweep_s=0.0,
     standing=RegistrationStatus.WAITING,

@@ -59,7 +59,8 @@ class Story:
         made = plan(self.incident, self.channels, self.critical, self.policy, now)
         self.told += [f"{now:%H:%M} {message.kind}" for message in made.messages]
         told = {message.channel for message in made.messages if message.kind is MessageKind.RAISED}
-        self.incident = None if made.closed else replace(self.incident, told=self.incident.told | told)
+        notified = self.incident.notified_channels | told
+        self.incident = None if made.closed else replace(self.incident, notified_channels=notified)
         assert made.look_again_at is None or made.look_again_at > now
         self.due_at = made.look_again_at
 
@@ -114,13 +115,13 @@ def test_plan__several_channels__one_message_each() -> None:
 
 
 def test_plan__channel_that_came_later__is_told_of_what_is_still_on_and_of_its_end() -> None:
-    incident = Incident(1, "key", "wallet_empty", at("12:00"), told=frozenset({"webhook"}))
+    incident = Incident(1, "key", "wallet_empty", at("12:00"), notified_channels=frozenset({"webhook"}))
     made = plan(incident, BOTH, False, Policy(), at("13:00"))
     assert made == NoticePlan((MessageRequest(BOTH[0], MessageKind.RAISED),))
 
 
 def test_plan__channel_that_is_gone__still_gets_the_resolution_of_what_it_was_told() -> None:
-    incident = Incident(1, "key", "wallet_empty", at("12:00"), at("12:30"), told=frozenset({"slack"}))
+    incident = Incident(1, "key", "wallet_empty", at("12:00"), at("12:30"), notified_channels=frozenset({"slack"}))
     made = plan(incident, (), False, Policy(settle_s=0.0), at("13:00"))
     assert made == NoticePlan((MessageRequest("slack", MessageKind.RESOLVED),), closed=True)
 

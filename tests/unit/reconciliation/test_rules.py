@@ -250,7 +250,7 @@ def test_compare__slurm_does_not_know_it__what_speaks_against_a_panic() -> None:
     assert found(gone(job, age_s=sure, slurmctld_uptime_s=GRACE_S - 1)) == [
         (DiscrepancyKind.MISSING, name(1))
     ]  # slurmctld has just started
-    assert find_discrepancies(gone(known(heard=True), age_s=sure)) == []  # a callback is not read yet
+    assert find_discrepancies(gone(known(has_unread_callback=True), age_s=sure)) == []  # a callback is not read yet
     assert find_discrepancies(gone(known(parked=POLLED), age_s=sure)) == []  # it is the operator's
     assert find_discrepancies(replace(gone(job, age_s=sure), confirmed_lookups={})) == []  # accounting does not answer
     assert find_discrepancies(replace(gone(job, age_s=sure), slurm=None)) == []  # nor does SLURM
@@ -354,7 +354,7 @@ def test_compare__slurm_forgot_a_new_job__submits_again_only_without_traces() ->
     for too_early in (gone(waits, age_s=GRACE_S - 1), gone(waits, age_s=sure, slurmctld_uptime_s=GRACE_S - 1)):
         assert pending_and_missing(too_early) == []
         assert only(replace(too_early, traces={name(1): Trace.NONE})).kind is DiscrepancyKind.MISSING
-    assert pending_and_missing(gone(known(heard=True, **WAITS), age_s=sure)) == []
+    assert pending_and_missing(gone(known(has_unread_callback=True, **WAITS), age_s=sure)) == []
     assert pending_and_missing(replace(view, confirmed_lookups={})) == []
 
 
@@ -390,7 +390,7 @@ def test_lost_its_memory__what_speaks_against_it() -> None:
     assert not replace(lost, confirmed_lookups={}).slurm_lost_state  # accounting has not answered
     ended = JobRecord(SlurmId(1), "COMPLETED", 60, 0)
     assert not replace(lost, confirmed_lookups=dict.fromkeys(lost.confirmed_lookups, ended)).slurm_lost_state
-    heard = {job_id: replace(job, heard=True) for job_id, job in lost.jobs.items()}
+    heard = {job_id: replace(job, has_unread_callback=True) for job_id, job in lost.jobs.items()}
     assert not replace(lost, jobs=heard).slurm_lost_state
     many = {**lost.jobs, **{name(n): known(n) for n in range(100, 200)}}
     rows = {SlurmId(n): row(n, number=n) for n in range(100, 200)}
@@ -568,7 +568,7 @@ JOBS = st.builds(
     st.integers(1, 6),
     st.sampled_from(HOT),
     slurm_id=st.none() | st.integers(1, 8).map(SlurmId),
-    heard=st.booleans(),
+    has_unread_callback=st.booleans(),
     parked=st.sampled_from([frozenset[EffectKind](), POLLED]),
     slurm_submit_s=st.sampled_from([None, 1000, 2000]),
 )
@@ -649,7 +649,11 @@ def test_compare__submitted_again__only_what_waited_and_left_no_trace(view: Snap
     for finding in find_discrepancies(view):
         if any(isinstance(event, SubmissionLostBySlurm) for event in finding.events):
             job = view.jobs[finding.job_id]
-            assert (job.state, job.chain_status, job.heard) == (State.QUEUED, ChainStatus.SCHEDULED, False)
+            assert (job.state, job.chain_status, job.has_unread_callback) == (
+                State.QUEUED,
+                ChainStatus.SCHEDULED,
+                False,
+            )
             assert view.traces[job.job_id] is Trace.NONE
             assert view.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id)
             assert job in view.missing
