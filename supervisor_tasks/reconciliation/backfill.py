@@ -16,7 +16,7 @@ from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import Ledger
-from supervisor_tasks.reconciliation.snapshot import Snapshot, claimed
+from supervisor_tasks.reconciliation.snapshot import Snapshot, is_hot_and_ours
 
 HISTORY = "history"  # the cursor that goes backwards: the ledger has all claims since that block
 HISTORY_QUESTIONS = 5  # per sweep; each is for as many blocks as the node accepts
@@ -40,12 +40,12 @@ def read_next_range(context: WorkerContext) -> bool:
     contract = context.sweep.contract_of(Address(provider or ""))
     until_s = time.monotonic() + HISTORY_AT_ONCE_S
     while has_pending_blocks(context) and time.monotonic() < until_s and not ledger.sweeps.due():
-        claims, others, first = read(context, contract)
+        claims, others, first = read_old_claims(context, contract)
         job_ids = claims.keys() | others.keys()
         unknown = job_ids - ledger.sweeps.named(job_ids, ()).keys()
         block = int(contract.rpc.call("eth_blockNumber"), 16)
         snapshot = Snapshot(provider=contract.provider, comment="", jobs={}, chain=contract.on_chain([*unknown], block))
-        if any(claimed(job_id, snapshot) for job_id in unknown):
+        if any(is_hot_and_ours(job_id, snapshot) for job_id in unknown):
             ledger.sweeps.ask("a claim from before this ledger's first scan")
         elif first is not None:
             save_progress(ledger, first)
@@ -58,7 +58,7 @@ def save_progress(ledger: Ledger, first: int) -> None:
         ledger.cursors.set(connection, HISTORY, first, "")
 
 
-def read(
+def read_old_claims(
     context: WorkerContext, contract: Contract
 ) -> tuple[dict[JobId, Claimed], dict[JobId, ForeignClaim], int | None]:
     """Read claims from blocks that were mined before this ledger's first scan, the latest blocks first, with at most

@@ -32,8 +32,8 @@ from supervisor_tasks.reconciliation.snapshot import (
     Snapshot,
     Trace,
     absence_confirmed,
-    claimed,
     is_active,
+    is_hot_and_ours,
     marked_names,
     pending_and_missing,
     unexplained,
@@ -47,7 +47,7 @@ ASKED_AT_ONCE = 1000
 TRACED_AT_ONCE = 50
 CUSTOMERS_AT_ONCE = 10  # whose homes one sweep looks at: each needs a login and a command
 CLOCKS_APART_S = 5.0  # how far the clocks of the login node and of slurmctld may differ
-SILENT_AT_MOST = 3  # questions without an answer: each may take half a minute
+MAX_UNANSWERED = 3  # questions without an answer: each may take half a minute
 SCANNED_WITHIN_S = 90.0  # a longer gap in the scan may hide that blocks are lost
 SAVED_WITHIN_S = 60.0  # slurmctld writes its state down every few seconds
 FORGOTTEN_AT_MOST = 3  # how often a job is submitted again because slurmctld forgot it
@@ -152,7 +152,7 @@ def _look_at_chain(
     if not snapshot.provider:
         raise ProviderUnknownError("no worker of the chain queue has stored yet which address this provider has")
     ledger, contract = context.ledger, context.sweep.contract_of(snapshot.provider)
-    claims, others, read_since = backfill.read(context, contract)
+    claims, others, read_since = backfill.read_old_claims(context, contract)
     report.more |= read_since is None
     others = ledger.foreign_claims.all() | others
     taken = ledger.foreign_claims.taken()
@@ -165,7 +165,7 @@ def _look_at_chain(
     in_slurm = marked_names((snapshot.slurm or {}).values(), snapshot.comment)
     also_asked = (in_slurm | unknown | others.keys()) - snapshot.jobs.keys()
     chain = contract.on_chain([*snapshot.jobs, *also_asked], block)
-    snapshot = snapshot.changed(block=block, chain=chain, scanned=_scan_is_current(ledger))
+    snapshot = snapshot.changed(block=block, chain=chain, scan_is_current=_scan_is_current(ledger))
     _store_foreign_claims(ledger, others, snapshot)
     new_claims = {job_id: claims[job_id] for job_id in unknown & claims.keys()}
     doubted = _doubted(context, contract, snapshot, new_claims)
@@ -173,8 +173,8 @@ def _look_at_chain(
         report.unseen["claims"] = f"no second endpoint shows the claims of {len(doubted)} jobs, such as {min(doubted)}"
         read_since = None  # these blocks are read again
     confirmed = {job_id: claim for job_id, claim in new_claims.items() if job_id not in doubted}
-    foreign_tags = {job_id: others[job_id].tag.hex() for job_id in unknown - claims.keys()}
-    return snapshot.changed(claims=confirmed, others=foreign_tags), read_since
+    foreign_claim_tags = {job_id: others[job_id].tag.hex() for job_id in unknown - claims.keys()}
+    return snapshot.changed(claims=confirmed, foreign_claim_tags=foreign_claim_tags), read_since
 
 
 def _doubted(
@@ -183,7 +183,7 @@ def _doubted(
     """The jobs whose claim only one endpoint shows, among those that the contract has hot and ours."""
     events = list[ChainEvent]()
     for job_id, claim in claims.items():
-        if claimed(job_id, snapshot):
+        if is_hot_and_ours(job_id, snapshot):
             tx_hash = claim.claim_key.rpartition(":")[0]
             events.append(ChainEvent(job_id, replace(claim, claim_known_to_ledger=True), tx_hash))
     doubted_hashes = unconfirmed(context.ledger, contract, events)
@@ -199,7 +199,7 @@ def _scan_is_current(ledger: Ledger) -> bool:
 
 def _store_foreign_claims(ledger: Ledger, others: Mapping[JobId, ForeignClaim], snapshot: Snapshot) -> None:
     """Keep other ledgers' claims as long as the contract has their jobs hot and ours."""
-    hot = {job_id: other for job_id, other in others.items() if claimed(job_id, snapshot)}
+    hot = {job_id: other for job_id, other in others.items() if is_hot_and_ours(job_id, snapshot)}
     ledger.foreign_claims.keep(hot.values())
     over = [job_id for job_id in others.keys() - hot.keys() if others[job_id].claim.at[0] <= snapshot.block]
     ledger.foreign_claims.delete(over)
@@ -359,7 +359,7 @@ def _log_traces(
         except TransientError as error:  # a broken account must not stop the search for the others
             report.unseen["logs"] = str(error)[:SHOWN_TEXT]
             failures += 1
-            if failures >= SILENT_AT_MOST:
+            if failures >= MAX_UNANSWERED:
                 break
             continue
         for job_id in asked:

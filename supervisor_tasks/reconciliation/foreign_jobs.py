@@ -37,7 +37,7 @@ def alarm_of_foreign_jobs(context: WorkerContext, jobs: Sequence[SqueueRow]) -> 
     context.ledger.alarms.on(AlarmName.FOREIGN_CUSTOMER_JOBS, jobs=len(jobs), some=some, advice=FOREIGN)
 
 
-def alarm_of_shown_tokens(context: WorkerContext, jobs: Collection[SqueueRow]) -> None:
+def update_unchecked_token_alarm(context: WorkerContext, jobs: Collection[SqueueRow]) -> None:
     """Call the operator while the comment of a live job shows one of this supervisor's tokens: slurmctld has not
     checked that token.
     """

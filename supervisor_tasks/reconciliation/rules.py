@@ -28,11 +28,11 @@ from supervisor_tasks.reconciliation.snapshot import (
     Snapshot,
     Trace,
     absence_confirmed,
-    claimed,
     has_our_mark,
     is_active,
     is_behind,
-    is_claimed,
+    is_hot_and_ours,
+    is_hot_job_of,
     is_row_of,
     listed_id,
     never_ran,
@@ -98,8 +98,8 @@ def _on_chain(snapshot: Snapshot) -> Iterator[Discrepancy]:
         node_is_behind = job.chain_block > snapshot.block
         if not job.is_final and not node_is_behind:
             yield from _by_contract(job, snapshot.chain.get(job.job_id), snapshot)
-    for job_id in snapshot.others:
-        if job_id not in snapshot.jobs and claimed(job_id, snapshot):
+    for job_id in snapshot.foreign_claim_tags:
+        if job_id not in snapshot.jobs and is_hot_and_ours(job_id, snapshot):
             yield Discrepancy(DiscrepancyKind.FOREIGN_CLAIM, job_id)
 
 
@@ -118,7 +118,7 @@ def _by_contract(job: JobSummary, standing: OnChainJob | None, snapshot: Snapsho
 def _reassigned(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
     """The contract has the job pending, or with another provider: a doubt, until a later sweep sees it again."""
     events: tuple[Event, ...] = ()
-    if snapshot.confirmed_by_previous_run(DiscrepancyKind.REASSIGNED_ON_CHAIN, job.job_id) and snapshot.scanned:
+    if snapshot.confirmed_by_previous_run(DiscrepancyKind.REASSIGNED_ON_CHAIN, job.job_id) and snapshot.scan_is_current:
         events = (ChainStatusObserved(ChainStatus.PENDING, at=(snapshot.block, LAST_LOG)),)
     return Discrepancy(DiscrepancyKind.REASSIGNED_ON_CHAIN, job.job_id, events=events)
 
@@ -388,7 +388,7 @@ def _over(job: JobSummary, snapshot: Snapshot) -> bool:
     if snapshot.chain is None:
         return False
     standing = snapshot.chain.get(job.job_id)
-    return standing is not None and not is_claimed(standing, job.provider)
+    return standing is not None and not is_hot_job_of(standing, job.provider)
 
 
 # --- the ledger itself ------------------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.ledger.worker_sessions import advisory_lock
 from supervisor_tasks.messaging.queues import SWEEP_ASKED_EVERY_S
 from supervisor_tasks.reconciliation import backfill
-from supervisor_tasks.reconciliation.collect import SHOWN_TEXT, SILENT_AT_MOST, ReconciliationReport, collect_snapshot
+from supervisor_tasks.reconciliation.collect import MAX_UNANSWERED, SHOWN_TEXT, ReconciliationReport, collect_snapshot
 from supervisor_tasks.reconciliation.doubts import doubts, held_now
-from supervisor_tasks.reconciliation.foreign_jobs import alarm_of_foreign_jobs, alarm_of_shown_tokens
+from supervisor_tasks.reconciliation.foreign_jobs import alarm_of_foreign_jobs, update_unchecked_token_alarm
 from supervisor_tasks.reconciliation.rules import Discrepancy, find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot, foreign
 from supervisor_tasks.reconciliation.source_outages import unreachable_since, update_unreachable_alarm
@@ -78,7 +78,7 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     if snapshot.slurm is not None:
         to_cancel = {finding.cancel for finding in findings}
         alarm_of_foreign_jobs(context, [job for job in foreign(snapshot) if job.slurm_id not in to_cancel])
-        alarm_of_shown_tokens(context, snapshot.slurm.values())
+        update_unchecked_token_alarm(context, snapshot.slurm.values())
     _hold(context.ledger, snapshot)
     _wake(context, report)
     now_s = begun.at.timestamp()
@@ -130,7 +130,7 @@ def _cancel(
             refused = dict.fromkeys(slurm_ids, str(error))
             unanswered += isinstance(error, TransientError)
         _report_cancelled({slurm_id: to_cancel[slurm_id] for slurm_id in slurm_ids}, refused, report)
-        if unanswered >= SILENT_AT_MOST:
+        if unanswered >= MAX_UNANSWERED:
             break
     if report.not_cancelled:
         some = dict(list(report.not_cancelled.items())[:SHOWN_REFUSED])
@@ -195,7 +195,7 @@ def _alarm_of_foreign_claims(ledger: Ledger, snapshot: Snapshot, findings: Seque
     if others:
         ledger.alarms.on(
             AlarmName.FOREIGN_CLAIMS,
-            tags=dict(Counter(snapshot.others[job_id] for job_id in others)),
+            tags=dict(Counter(snapshot.foreign_claim_tags[job_id] for job_id in others)),
             some=others[:20],
             advice="another ledger claimed these jobs with this wallet: if it is lost, and its fleet stopped for good,"
             " `supervisor job adopt TAG`",

@@ -61,8 +61,8 @@ class Snapshot:
     """What a sweep has seen. None stands for a side that did not answer.
 
     `jobs` are the ledger's hot jobs and those that SLURM's list points to. `claims` are old claims that were read from
-    the chain's logs, or taken over. `others` are other ledgers' claims, with that ledger's instance tag. `scanned`
-    means that the scan goes on, and would have found lost blocks.
+    the chain's logs, or taken over. `foreign_claim_tags` are other ledgers' claims, with that ledger's instance tag.
+    `scan_is_current` means that the scan goes on, and would have found lost blocks.
 
     `persisted_by_slurm` are jobs that SLURM does not list, and that slurmctld had on its disk when it was started; None
     if that was not looked up. `confirmed_lookups` is the answer of SLURM and accounting about jobs that SLURM does not
@@ -80,10 +80,10 @@ class Snapshot:
     comment: str
     jobs: Mapping[JobId, JobSummary]
     claims: Mapping[JobId, Claimed] = field(default_factory=dict)
-    others: Mapping[JobId, str] = field(default_factory=dict)
+    foreign_claim_tags: Mapping[JobId, str] = field(default_factory=dict)
     chain: Mapping[JobId, OnChainJob] | None = None
     block: int = 0
-    scanned: bool = True
+    scan_is_current: bool = True
     slurm: Mapping[SlurmId, SqueueRow] | None = None
     persisted_by_slurm: Collection[JobId] | None = None
     confirmed_lookups: Mapping[JobId, JobRecord | None] = field(default_factory=dict)
@@ -215,12 +215,12 @@ def absence_confirmed(job: JobSummary, snapshot: Snapshot) -> bool:
 
 def never_seen(snapshot: Snapshot) -> list[JobId]:
     """Return our jobs that are hot on chain and unknown to the ledger."""
-    return [job_id for job_id in snapshot.claims if job_id not in snapshot.jobs and claimed(job_id, snapshot)]
+    return [job_id for job_id in snapshot.claims if job_id not in snapshot.jobs and is_hot_and_ours(job_id, snapshot)]
 
 
-def claimed(job_id: JobId, snapshot: Snapshot) -> bool:
+def is_hot_and_ours(job_id: JobId, snapshot: Snapshot) -> bool:
     """Whether the job is hot and ours on the contract."""
-    return snapshot.chain is not None and is_claimed(snapshot.chain.get(job_id), snapshot.provider)
+    return snapshot.chain is not None and is_hot_job_of(snapshot.chain.get(job_id), snapshot.provider)
 
 
 def unlisted(snapshot: Snapshot) -> dict[JobId, Address]:
@@ -258,7 +258,9 @@ def foreign(snapshot: Snapshot) -> list[SqueueRow]:
     expected = _expected(snapshot)
     rows = list[SqueueRow]()
     for row in (snapshot.slurm or {}).values():
-        is_explained = row.slurm_id in slurm_ids or row.name in snapshot.others or (row.name, row.user) in expected
+        is_explained = (
+            row.slurm_id in slurm_ids or row.name in snapshot.foreign_claim_tags or (row.name, row.user) in expected
+        )
         if not is_explained and is_active(row) and CUSTOMER.fullmatch(row.user):
             rows.append(row)
     return rows
@@ -328,7 +330,7 @@ def has_our_mark(row: SqueueRow, comment: str) -> bool:
     return row.comment == comment and JOB_NAME.fullmatch(row.name) is not None and is_active(row)
 
 
-def is_claimed(standing: OnChainJob | None, provider: Address) -> bool:
+def is_hot_job_of(standing: OnChainJob | None, provider: Address) -> bool:
     """Whether the job is ours, and hot."""
     if standing is None:
         return False

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import Ledger
 
-BLIND_S = 3600.0
+UNSEEN_ALARM_AFTER_S = 3600.0
 
 
 def unreachable_since(unseen: Collection[str], before: Mapping[str, float], now_s: float) -> dict[str, float]:
@@ -21,7 +21,9 @@ def update_unreachable_alarm(
     ledger: Ledger, unseen: Mapping[str, str], since_s: Mapping[str, float], now_s: float
 ) -> None:
     """Call the operator for sides that have been unseen for an hour, until a sweep sees them."""
-    unseen_s = {side: round(now_s - began_s) for side, began_s in since_s.items() if now_s - began_s >= BLIND_S}
+    unseen_s = {
+        side: round(now_s - began_s) for side, began_s in since_s.items() if now_s - began_s >= UNSEEN_ALARM_AFTER_S
+    }
     if not unseen_s:
         ledger.alarms.off(AlarmName.RECONCILIATION_SOURCE_UNREACHABLE)
         return

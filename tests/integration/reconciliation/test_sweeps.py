@@ -32,7 +32,7 @@ from supervisor_tasks.monitoring.cluster_guard import record_controller_start
 from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, check_heartbeats
 from supervisor_tasks.reconciliation.rules import find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot
-from supervisor_tasks.reconciliation.source_outages import BLIND_S, update_unreachable_alarm
+from supervisor_tasks.reconciliation.source_outages import UNSEEN_ALARM_AFTER_S, update_unreachable_alarm
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import JobRecord
@@ -290,13 +290,13 @@ def test_watch_tellers__missed_for_a_while__alarm_is_on_until_they_are_back(ledg
 
 def test_alarm_of_blindness__the_same_side_for_an_hour(ledger: Ledger) -> None:
     unseen = {"slurm": "an unreadable row", "chain": "refused"}
-    update_unreachable_alarm(ledger, unseen, {"slurm": 1.0, "chain": 1.0}, BLIND_S)
+    update_unreachable_alarm(ledger, unseen, {"slurm": 1.0, "chain": 1.0}, UNSEEN_ALARM_AFTER_S)
     assert alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE) is None
-    update_unreachable_alarm(ledger, unseen, {"slurm": 1.0, "chain": 2.0}, BLIND_S + 1)
+    update_unreachable_alarm(ledger, unseen, {"slurm": 1.0, "chain": 2.0}, UNSEEN_ALARM_AFTER_S + 1)
     called = alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE)
     assert called is not None
     assert called.details["errors"] == {"slurm": "an unreadable row"}
-    update_unreachable_alarm(ledger, {}, {}, BLIND_S + 2)
+    update_unreachable_alarm(ledger, {}, {}, UNSEEN_ALARM_AFTER_S + 2)
     assert alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE) is None
 
 

@@ -154,7 +154,7 @@ def test_compare__the_contract_gave_the_job_away__believed_at_the_second_sight()
         first = only(view)
         assert (first.kind, first.events) == (DiscrepancyKind.REASSIGNED_ON_CHAIN, ())
         again = replace(view, previous_doubts=dict.fromkeys(doubts(view, [first]), GRACE_S))
-        assert only(replace(again, scanned=False)).events == ()  # its claim may be in a lost block
+        assert only(replace(again, scan_is_current=False)).events == ()  # its claim may be in a lost block
         assert only(again).events == (ChainStatusObserved(ChainStatus.PENDING, at=(100, LAST_LOG)),)
 
 
@@ -518,7 +518,7 @@ def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -
 
 
 def test_compare__claimed_by_another_ledger__told_while_it_is_hot_and_left_alone() -> None:
-    view = seeing(rows=[row(7, number=1)], others={name(1): "ab" * 8}, chain={name(1): standing()})
+    view = seeing(rows=[row(7, number=1)], foreign_claim_tags={name(1): "ab" * 8}, chain={name(1): standing()})
     assert found(view) == [(DiscrepancyKind.FOREIGN_CLAIM, name(1)), (DiscrepancyKind.UNIDENTIFIED, name(1))]
     assert not [finding for finding in find_discrepancies(view) if finding.events or finding.cancel]
     for cold in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
