@@ -98,7 +98,7 @@ class Measurement:
     run_as: str = ""
     options: tuple[str, ...] = ()
     script: str = ""
-    lost: int = 0
+    lost_submissions: int = 0
     slurm_id: SlurmId | None = None
     slurm_state: str = ""
     exit_status: int = 0
@@ -252,7 +252,7 @@ def batch_script(one: Measurement) -> bytes:
     return f"{interpreter}\n(\n{body}\n)\n{report_end}\n".encode()
 
 
-def given(one: Measurement, option: str) -> str:
+def sbatch_option(one: Measurement, option: str) -> str:
     """Return what sbatch was given for an option, such as `time`; empty for nothing."""
     beginning = f"--{option}="
     return next((word.removeprefix(beginning) for word in one.options if word.startswith(beginning)), "")
@@ -260,4 +260,4 @@ def given(one: Measurement, option: str) -> str:
 
 def limit_of(one: Measurement) -> str:
     """Return the job's time limit as text."""
-    return f"{given(one, 'time') or '?'} min"
+    return f"{sbatch_option(one, 'time') or '?'} min"

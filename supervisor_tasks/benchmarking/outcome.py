@@ -5,7 +5,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisor_tasks.benchmarking.model import BenchmarkState, Measurement, MeasurementUpdate, Value, given, limit_of
+from supervisor_tasks.benchmarking.model import (
+    BenchmarkState,
+    Measurement,
+    MeasurementUpdate,
+    Value,
+    limit_of,
+    sbatch_option,
+)
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord, describe_exit
@@ -24,14 +31,15 @@ MAX_WAIT_S = 48 * 3600.0  # in SLURM's queue; all that waits for the run, such a
 
 
 def after_look(
-    one: Measurement, record: JobRecord | None, submission_window_s: float, *, left_end: bool = False
+    one: Measurement, record: JobRecord | None, submission_window_s: float, *, output_shows_end: bool = False
 ) -> MeasurementUpdate:
     """Return what follows from SLURM's record of the job. No record means that SLURM has answered and does not know the
-    job, and neither does accounting, if the site has it. `left_end` means that the job's output shows its end.
+    job, and neither does accounting, if the site has it. `output_shows_end` means that the job's output shows its
+    end.
     """
     if record is not None:
         return _recorded(one, record)
-    if left_end:
+    if output_shows_end:
         return MeasurementUpdate(stage=BenchmarkState.ENDED, slurm_id=one.slurm_id)
     if one.stage is BenchmarkState.SUBMITTING:
         return _never_arrived(one, submission_window_s)
@@ -95,9 +103,9 @@ def too_few_nodes(one: Measurement, specs: PartitionHardware) -> str:
     """Return what is missing; empty if nothing is. Nodes that SLURM does not show count as working: the job may wait
     for them.
     """
-    wanted = int(given(one, "nodes") or 1)
+    wanted = int(sbatch_option(one, "nodes") or 1)
     working = [node.name for node in specs.in_order if node.works]
-    nodelist = given(one, "nodelist")
+    nodelist = sbatch_option(one, "nodelist")
     if nodelist:
         named = nodelist.split(",")
         working = [name for name in working if name in named]
@@ -137,7 +145,7 @@ def after_cancel(
 def _never_arrived(one: Measurement, submission_window_s: float) -> MeasurementUpdate:
     if may_arrive(one.called_s_ago, submission_window_s):
         return MeasurementUpdate(stage=BenchmarkState.SUBMITTING, poll_delay_s=submission_window_s - one.called_s_ago)
-    if one.lost + 1 >= SUBMISSIONS:
+    if one.lost_submissions + 1 >= SUBMISSIONS:
         reason = f"it was handed to SLURM {SUBMISSIONS} times, and SLURM knows nothing of it"
         return MeasurementUpdate(stage=BenchmarkState.FAILED, reason=reason)
     return MeasurementUpdate(stage=BenchmarkState.WAITING, lost=True)

@@ -235,8 +235,8 @@ def _look(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     """Check what SLURM does with the job, and have it ended if the run must end."""
     jobs = context.benchmarking.jobs
     record = _record(context, one) or jobs.accounted(one)
-    left_end = record is None and end_reported(one.job_name, jobs.output(one)) is not None
-    change = after_look(one, record, jobs.cluster.submission_window_s, left_end=left_end)
+    shows_end = record is None and end_reported(one.job_name, jobs.output(one)) is not None
+    change = after_look(one, record, jobs.cluster.submission_window_s, output_shows_end=shows_end)
     if change.stage is BenchmarkState.SUBMITTED and change.slurm_id is not None:
         change = _ended_by_us(context, run, one, record, change, change.slurm_id)
     _change(context, one, change)

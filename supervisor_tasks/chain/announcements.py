@@ -37,7 +37,7 @@ class Announcements:
         if self.number < 0:
             self._why_not = NO_BLOCK
 
-    def cut(self, why: str) -> None:
+    def disconnected(self, why: str) -> None:
         """The node announces nothing any more."""
         self._why_not = why
         self.number, self.announced_s, self._behind_s = -1, float("-inf"), None
@@ -49,7 +49,7 @@ class Announcements:
         self.number, self.announced_s = max(number, self.number), now_s
         self._why_not = ""
 
-    def shown(self, head: int, now_s: float) -> None:
+    def endpoint_head(self, head: int, now_s: float) -> None:
         """The RPC endpoints show a head."""
         if self.number < 0 or self.number - AHEAD_BLOCKS <= head <= self.number:
             self._behind_s = None

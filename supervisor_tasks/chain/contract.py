@@ -195,7 +195,7 @@ class Contract:
                 jobs[job_id] = _on_chain(_returned(answer))
         return jobs
 
-    def standings(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChainJobOwner]:
+    def owners_at(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChainJobOwner]:
         """The state of jobs on the contract at that block, in one batch. A job that the contract does not know counts
         as not ours. Raises RpcUnavailableError when the node does not have the block.
         """

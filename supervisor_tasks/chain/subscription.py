@@ -61,7 +61,7 @@ class Listener(Protocol):
     def log(self, entry: dict[str, Any]) -> None:
         """The node announced a log of the contracts. Its form is right; its content may be anything."""
 
-    def cut(self, why: str, *, foreign: bool) -> None:
+    def disconnected(self, why: str, *, foreign: bool) -> None:
         """The node announces nothing any more; `foreign`: the endpoint serves another chain."""
 
 
@@ -232,7 +232,7 @@ class Subscription:
         except Exception as error:  # the edge of a thread: an error of web3 ends the connection, and not the thread
             log.exception("subscription_broke", endpoint=self._name)
             why = type(error).__name__
-        self._listener.cut(f"{self._name}: {why}", foreign=foreign)
+        self._listener.disconnected(f"{self._name}: {why}", foreign=foreign)
         return why
 
     async def _follow(self) -> None:

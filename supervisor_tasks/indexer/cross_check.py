@@ -35,7 +35,7 @@ ALONE_ADVICE = (
 Events = dict[str, set[ChainEvent]]  # by the transaction's hash
 
 
-def unconfirmed(ledger: Ledger, contract: Contract, happened: Iterable[ChainEvent]) -> set[str]:
+def unconfirmed_transactions(ledger: Ledger, contract: Contract, happened: Iterable[ChainEvent]) -> set[str]:
     """The hashes of the transactions whose events no second endpoint shows; empty when there is only one endpoint. Each
     endpoint gets one request for all transactions together.
     """

@@ -126,12 +126,12 @@ class NewBlocks:
         self._logs.append(entry)
         self._heads.announce()
 
-    def cut(self, why: str, *, foreign: bool) -> None:
+    def disconnected(self, why: str, *, foreign: bool) -> None:
         """The node announces nothing any more."""
         if foreign:
             log.error("subscription_serves_another_chain", why=why, advice="look at METASCHEDULER_ENDPOINT_WS")
         with self._lock:
-            self._announcements.cut(why)
+            self._announcements.disconnected(why)
         self._heads.announce()
 
     # --- the thread that looks ----------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class NewBlocks:
         """Rely on the announcements, or poll; each change between the two is logged."""
         now_s = time.monotonic()
         with self._lock:
-            self._announcements.shown(head, now_s)
+            self._announcements.endpoint_head(head, now_s)
             why_not, number = self._announcements.why_not(now_s), self._announcements.number
             self._heads.live = not why_not and self._announcements.silent_in_s(now_s) > 0
         if self._subscription is None or why_not in NOT_BEGUN:

@@ -133,7 +133,7 @@ def _last_common_block(context: WorkerContext, head: int) -> int | None:
 def _changes(
     context: WorkerContext, job_ids: Sequence[JobId], fork: int, head: int, until: int | None
 ) -> list[JobChange]:
-    standings = context.chain.contract.standings(job_ids, head) if job_ids else {}
+    owners = context.chain.contract.owners_at(job_ids, head) if job_ids else {}
     return [
         JobChange(
             job_id,
@@ -146,5 +146,5 @@ def _changes(
                 until=until,
             ),
         )
-        for job_id, standing in standings.items()
+        for job_id, standing in owners.items()
     ]

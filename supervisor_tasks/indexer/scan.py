@@ -15,7 +15,7 @@ from supervisor_tasks.chain.contract import ChainEvent
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.indexer.claim_ownership import drop_foreign_claims
-from supervisor_tasks.indexer.cross_check import unconfirmed
+from supervisor_tasks.indexer.cross_check import unconfirmed_transactions
 from supervisor_tasks.indexer.event_logs import decode_logs
 from supervisor_tasks.indexer.reorg import end_doubts, look_for_fork, look_for_lost_receipts, rewind_as_asked
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed, Event
@@ -112,7 +112,7 @@ def _read(context: WorkerContext, kept_hashes: dict[int, str], first: int, head:
     ledger, contract = context.ledger, context.chain.contract
     stretch = context.chain.reach.ask(partial(_stretch, context, kept_hashes, first, head))
     happened = decode_logs(ledger, contract, stretch.logs)
-    doubted = unconfirmed(ledger, contract, happened)
+    doubted = unconfirmed_transactions(ledger, contract, happened)
     if doubted:
         last_certain = _first_block_of(doubted, stretch.logs) - 1
         log.info("waits_for_a_second_endpoint", transactions=len(doubted), read_up_to=last_certain)

@@ -460,7 +460,7 @@ def _measurement(row: Any) -> Measurement:
         run_as=row.run_as or "",
         options=tuple(row.options),
         script=row.script,
-        lost=row.lost,
+        lost_submissions=row.lost,
         slurm_id=None if row.slurm_id is None else SlurmId(row.slurm_id),
         slurm_state=row.slurm_state,
         exit_status=row.exit_status,

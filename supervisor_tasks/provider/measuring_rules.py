@@ -10,12 +10,12 @@ def run_due(situation: RegistrationInput) -> str:
     """Return why a benchmark run is due now; empty if none is due. Each new set of machines, prices or operator's
     labels gets a run.
     """
-    benchmarks, newest = situation.benchmarks, situation.on_offer.newest
+    benchmarks, newest = situation.benchmarks, situation.on_chain.newest
     if not benchmarks.enabled or benchmarks.under_way or not situation.machines:
         return ""
     if situation.asked_to_measure:
         return situation.asked_to_measure
-    if situation.on_offer.banned:
+    if situation.on_chain.banned:
         return ""
     if newest is None:
         return "nothing is registered" if situation.unmeasured else ""
@@ -39,7 +39,7 @@ def _news_of_machines(situation: RegistrationInput, newest: Offer) -> list[str]:
     news = machine_differences(newest.machines, situation.machines)
     if news:
         return news
-    runs_are_known = bool(situation.benchmarks.measured)
+    runs_are_known = bool(situation.benchmarks.measured_machines)
     return ["other nodes work than were measured"] if runs_are_known else []
 
 

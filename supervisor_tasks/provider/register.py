@@ -57,8 +57,8 @@ def register(context: WorkerContext) -> None:
 def _register(context: WorkerContext) -> bool:
     book = Registrations(context.ledger.facts)
     seen = _situation(context, book)
-    if seen.on_offer.registered is not None:
-        book.learn_prices(seen.on_offer.registered.prices, datetime.now(UTC))
+    if seen.on_chain.registered is not None:
+        book.learn_prices(seen.on_chain.registered.prices, datetime.now(UTC))
     situation = _measure(context, book, replace(seen, memory=remembered(seen)))
     book.keep(situation.memory)
     decision = decide(situation)
@@ -82,17 +82,17 @@ def _situation(context: WorkerContext, book: Registrations) -> RegistrationInput
     all that was mined by then.
     """
     side, memory = context.offer, book.memory()
-    fate = context.chain.wallet.book.fate(memory.intent) if memory.intent else TransactionStatus()
-    on_offer = context.chain.contract.on_offer()
+    last_transaction = context.chain.wallet.book.fate(memory.intent) if memory.intent else TransactionStatus()
+    on_chain = context.chain.contract.on_offer()
     cursor = context.ledger.cursors.of(CONTRACT_STREAM)
-    if cursor is not None and on_offer.block < cursor[0]:
-        raise RpcUnavailableError(f"the node is at block {on_offer.block}, and {cursor[0]} was read already")
+    if cursor is not None and on_chain.block < cursor[0]:
+        raise RpcUnavailableError(f"the node is at block {on_chain.block}, and {cursor[0]} was read already")
     looked = slurm_is_healthy(context.ledger) and shows_nodes(context.ledger.ticks.age_s(NODES))
     machines, known_s = book.hardware() if looked else ((), 0.0)
     return RegistrationInput(
-        on_offer=on_offer,
+        on_chain=on_chain,
         memory=memory,
-        fate=fate,
+        last_transaction=last_transaction,
         confirmations=context.chain.confirmations,
         machines=machines,
         settled=known_s >= side.hardware_stable_s,
@@ -119,9 +119,9 @@ def _benchmarks(context: WorkerContext) -> MeasuredState:
         ended_s_ago=None if ended_at is None else (datetime.now(UTC) - ended_at).total_seconds(),
         every_s=side.benchmark_every_s,
         labels=label_texts(labels_of(latest_of(measured))),
-        of=_results(measured),
-        known=frozenset(label for one in measured for label in one.labels),
-        measured=measured_machines,
+        results_by_machines=_results(measured),
+        measured_keys=frozenset(label for one in measured for label in one.labels),
+        measured_machines=measured_machines,
         pricing_digest=pricing_digest,
     )
 
@@ -226,7 +226,7 @@ def _document(
     context: WorkerContext, situation: RegistrationInput, decision: RegistrationDecision, refusal: Refused | None
 ) -> dict[str, Any]:
     """Return the state of the registration for the operator."""
-    chain, side = situation.on_offer, context.offer
+    chain, side = situation.on_chain, context.offer
     offers = {"registered": chain.registered, "waiting": chain.waiting, "offered": decision.offer}
     refused = "" if refusal is None else f"; it would be refused: {refusal}"
     odd = price_warnings(side.prices, USUAL_PRICES)

@@ -134,10 +134,10 @@ def still_measured(ended: Sequence[CompletedRun]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredState:
-    """The state of the benchmarks. `labels` are the latest good results, `of` those of each set of machines, and
-    `known` the keys of all that the last runs measured. `measured` are the machines that need no measurement, empty if
-    no run is known. `pricing_digest` is that of the last run for which it is known. `every_s` 0 means no schedule, and
-    `ended_s_ago` None means that there never was a run.
+    """The state of the benchmarks. `labels` are the latest good results, `results_by_machines` those of each set of
+    machines, and `measured_keys` the keys of all that the last runs measured. `measured_machines` are the machines that
+    need no measurement, empty if no run is known. `pricing_digest` is that of the last run for which it is known.
+    `every_s` 0 means no schedule, and `ended_s_ago` None means that there never was a run.
     """
 
     enabled: bool
@@ -145,9 +145,9 @@ class MeasuredState:
     ended_s_ago: float | None = None
     every_s: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
-    of: Mapping[str, Results] = field(default_factory=dict)
-    known: frozenset[str] = frozenset()
-    measured: frozenset[str] = frozenset()
+    results_by_machines: Mapping[str, Results] = field(default_factory=dict)
+    measured_keys: frozenset[str] = frozenset()
+    measured_machines: frozenset[str] = frozenset()
     pricing_digest: str = ""
 
 
@@ -158,9 +158,9 @@ class RegistrationInput:
     `asked_to_measure` why he wants a run.
     """
 
-    on_offer: OnChainOffers
+    on_chain: OnChainOffers
     memory: RegistrationRecord
-    fate: TransactionStatus
+    last_transaction: TransactionStatus
     confirmations: int
     machines: tuple[Machine, ...]
     settled: bool
@@ -174,7 +174,7 @@ class RegistrationInput:
     @property
     def kept_labels(self) -> dict[str, str]:
         """The benchmark labels that the contract has. Labels that the operator gave himself do not count as such."""
-        newest = self.on_offer.newest
+        newest = self.on_chain.newest
         if newest is None:
             return {}
         kept = dict[str, str]()
@@ -190,7 +190,7 @@ class RegistrationInput:
         and only for machines like those that were measured. A label that was measured once and is not any more is
         removed. A label that this ledger has never seen measured stays, because the ledger may be new.
         """
-        kept, measured_keys = self.kept_labels, self.benchmarks.known
+        kept, measured_keys = self.kept_labels, self.benchmarks.measured_keys
         if self.benchmarks.under_way:
             return kept
         results = self._results
@@ -201,10 +201,10 @@ class RegistrationInput:
     def _results(self) -> Results:
         """What was measured on the offered machines; on any machines, if no run's machines are known."""
         benchmarks = self.benchmarks
-        if not benchmarks.of:
+        if not benchmarks.results_by_machines:
             return Results(benchmarks.labels)
         nothing = Results({}, stay=frozenset(benchmarks.labels))
-        return benchmarks.of.get(machines_digest(_machines(self)[0]), nothing)
+        return benchmarks.results_by_machines.get(machines_digest(_machines(self)[0]), nothing)
 
     @property
     def labels(self) -> Labels:
@@ -216,7 +216,7 @@ class RegistrationInput:
         """Whether these machines still need a measurement."""
         if not self.benchmarks.enabled:
             return False
-        return self.benchmarks.under_way or machines_digest(self.machines) not in self.benchmarks.measured
+        return self.benchmarks.under_way or machines_digest(self.machines) not in self.benchmarks.measured_machines
 
     @property
     def pricing_digest(self) -> str:
@@ -228,8 +228,8 @@ class RegistrationInput:
         """Whether an offer that the contract does not show may still be under way there. Its block may be one that the
         node does not have yet, or one that may be lost.
         """
-        mined = self.fate.mined_block
-        return mined is not None and self.on_offer.block < mined + self.confirmations
+        mined = self.last_transaction.mined_block
+        return mined is not None and self.on_chain.block < mined + self.confirmations
 
 
 class Action(StrEnum):
@@ -259,7 +259,7 @@ def remembered(situation: RegistrationInput) -> RegistrationRecord:
     """Return the memory after a look at the contract. An offer was turned down if it was sent or in force, and is now
     neither in force nor waiting. An accepted offer that another one has replaced was not turned down.
     """
-    memory, chain = situation.memory, situation.on_offer
+    memory, chain = situation.memory, situation.on_chain
     there = chain.digests
     turned_down = set[str]()
     if chain.waiting is None and not situation.too_early:
@@ -287,18 +287,18 @@ def _accepted(memory: RegistrationRecord, chain: OnChainOffers) -> bool:
 
 def _taken_back(situation: RegistrationInput) -> set[str]:
     """The digests of the offers that the contract would have if the grid had not turned them down."""
-    memory, chain = situation.memory, situation.on_offer
+    memory, chain = situation.memory, situation.on_chain
     taken_back = set[str]()
-    if situation.fate.mined_block is not None and not memory.accepted:
+    if situation.last_transaction.mined_block is not None and not memory.accepted:
         taken_back.add(memory.sent)
-    if chain.registered is None and not situation.fate.open:
+    if chain.registered is None and not situation.last_transaction.open:
         taken_back.add(memory.approved)
     return taken_back - {""}
 
 
 def standing(situation: RegistrationInput) -> RegistrationStatus:
     """Return how the provider stands. The memory must be up to date with the contract: see `remembered`."""
-    chain, memory = situation.on_offer, situation.memory
+    chain, memory = situation.on_chain, situation.memory
     if chain.banned:
         return RegistrationStatus.BANNED
     if chain.registered is not None:
@@ -324,14 +324,14 @@ def decide(situation: RegistrationInput) -> RegistrationDecision:
     """Decide what the registration needs. New machines are measured before they are registered. New prices and labels
     of the operator are registered at once, with the benchmark labels that exist.
     """
-    newest, (machines, held_back) = situation.on_offer.newest, _machines(situation)
+    newest, (machines, held_back) = situation.on_chain.newest, _machines(situation)
     offer = Offer(machines, situation.prices, situation.labels) if machines else None
     obstacle = _obstacle(situation, offer)
     if obstacle is not None:
         return obstacle
     assert offer is not None  # noqa: S101  otherwise there is an obstacle
     if newest is not None and newest.digest == offer.digest:
-        state = "waits for approval" if situation.on_offer.waiting is not None else "is in force"
+        state = "waits for approval" if situation.on_chain.waiting is not None else "is in force"
         return RegistrationDecision(Action.NOTHING, _joined(f"what is offered {state}", held_back), offer)
     turned_down = None if situation.asked else _turned_down(situation, offer)
     if turned_down is not None:
@@ -347,22 +347,22 @@ def _joined(*reasons: str) -> str:
 
 def _obstacle(situation: RegistrationInput, offer: Offer | None) -> RegistrationDecision | None:
     """Return what prevents sending an offer now; None if nothing does."""
-    if situation.fate.open:
+    if situation.last_transaction.open:
         return RegistrationDecision(Action.WAIT, "a registration is under way: its transaction is not mined yet", offer)
-    if situation.on_offer.banned:
+    if situation.on_chain.banned:
         return RegistrationDecision(Action.WAIT, "the grid has banned this provider: it takes no registration", offer)
-    if situation.too_early and situation.memory.sent not in situation.on_offer.digests:
+    if situation.too_early and situation.memory.sent not in situation.on_chain.digests:
         return RegistrationDecision(Action.WAIT, "a registration was mined, and the node does not show it yet", offer)
     if offer is None:
         return RegistrationDecision(Action.WAIT, "SLURM shows no node of the partition that works")
-    if situation.on_offer.newest is None and situation.unmeasured and not situation.asked:
+    if situation.on_chain.newest is None and situation.unmeasured and not situation.asked:
         return RegistrationDecision(Action.MEASURE, "nothing is registered, and the cluster is measured first", offer)
     return None
 
 
 def _machines(situation: RegistrationInput) -> tuple[tuple[Machine, ...], str]:
     """Return the machines that are offered, and why those that SLURM shows are not offered yet."""
-    seen, newest = situation.machines, situation.on_offer.newest
+    seen, newest = situation.machines, situation.on_chain.newest
     if newest is None:
         return seen, ""
     if not seen:

@@ -13,7 +13,7 @@ from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.chain.contract import ChainEvent, Contract
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import ProviderUnknownError, SupervisorError, TransientError
-from supervisor_tasks.indexer.cross_check import unconfirmed
+from supervisor_tasks.indexer.cross_check import unconfirmed_transactions
 from supervisor_tasks.jobs.callback_fallback import ENDED
 from supervisor_tasks.jobs.events import Claimed, SubmissionLostBySlurm, SubmitStarted, Submitted
 from supervisor_tasks.jobs.lookup import look_at
@@ -186,7 +186,7 @@ def _doubted(
         if is_hot_and_ours(job_id, snapshot):
             tx_hash = claim.claim_key.rpartition(":")[0]
             events.append(ChainEvent(job_id, replace(claim, claim_known_to_ledger=True), tx_hash))
-    doubted_hashes = unconfirmed(context.ledger, contract, events)
+    doubted_hashes = unconfirmed_transactions(context.ledger, contract, events)
     return {event.job_id for event in events if event.tx_hash in doubted_hashes}
 
 

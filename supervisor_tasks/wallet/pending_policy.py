@@ -52,14 +52,14 @@ class Pending:
     nonce: int
     gas: int
     fees: Fees
-    mine: bool  # whether the wallet still has the key of its address
+    has_key: bool  # whether the wallet still has the key of its address
     accepted: bool  # whether a node is known to have its present bytes
     refusal: NodeErrorKind | None
     sent_age_s: float
     signed_age_s: float
     blocks: int
     nonce_conflict_age_s: float | None
-    nothing: bool = False  # its present bytes only use up the nonce
+    is_cancellation: bool = False  # its present bytes only use up the nonce
     unclassified_age_s: float = 0.0  # for how long it was next to be mined and was refused for an UNCLASSIFIED reason
 
 
@@ -102,7 +102,7 @@ def decide(pending: Pending, mined_nonces: int, market: Market, rules: Rules, le
     if pending.nonce < mined_nonces:
         return _mined_without_it(pending)
     if _is_hopeless(pending, mined_nonces):
-        action = PendingAction.GIVE_UP if pending.mine else PendingAction.FEE_CAP_REACHED
+        action = PendingAction.GIVE_UP if pending.has_key else PendingAction.FEE_CAP_REACHED
         return PendingDecision(action, pending.fees)
     if pending.refusal is NodeErrorKind.INSUFFICIENT_FUNDS and not _pays(pending, pending.fees, left_wei):
         return _cheaper(pending, market, rules, left_wei)
@@ -131,7 +131,7 @@ def _as_it_is(pending: Pending) -> PendingDecision:
 def _under_the_nodes_cap(pending: Pending, market: Market, rules: Rules, left_wei: int) -> PendingDecision:
     """Sign again when today's price is much lower: the node takes no transaction above its cap."""
     now = fees(market, rules.bounds.of(pending.gas))
-    if pending.mine and much_cheaper(now, pending.fees) and _pays(pending, now, left_wei):
+    if pending.has_key and much_cheaper(now, pending.fees) and _pays(pending, now, left_wei):
         return PendingDecision(PendingAction.REPLACE, now)
     return _as_it_is(pending)
 
@@ -140,7 +140,7 @@ def _dearer(pending: Pending, market: Market, rules: Rules, left_wei: int) -> Pe
     """Sign again at a price at which nodes replace the old bytes, if the bounds and the balance allow it."""
     underpriced = pending.refusal is NodeErrorKind.UNDERPRICED
     more = replacement(pending.fees, market, rules.bounds.of(pending.gas), underpriced=underpriced)
-    if not pending.mine or more is None:
+    if not pending.has_key or more is None:
         return PendingDecision(PendingAction.FEE_CAP_REACHED, pending.fees)
     if not _pays(pending, more, left_wei):
         return PendingDecision(PendingAction.INSUFFICIENT_FUNDS, more)
@@ -153,7 +153,7 @@ def as_requested(
     """What to do about a transaction that an operator wants changed. A nonce that is mined, and one of a former key,
     cannot be signed again: then the decision stays.
     """
-    if not pending.mine or decision.action in (PendingAction.VERIFY_NONCE, PendingAction.NONCE_USED_ELSEWHERE):
+    if not pending.has_key or decision.action in (PendingAction.VERIFY_NONCE, PendingAction.NONCE_USED_ELSEWHERE):
         return decision
     if request is TransactionRequest.CANCEL:
         return PendingDecision(PendingAction.GIVE_UP, pending.fees)
@@ -165,7 +165,7 @@ def as_requested(
 
 def _pays(pending: Pending, price: Fees, left_wei: int) -> bool:
     """Whether what is left is enough. The balance of a former key is not known, so it counts as enough."""
-    return not pending.mine or pending.gas * price.max_fee_wei <= left_wei
+    return not pending.has_key or pending.gas * price.max_fee_wei <= left_wei
 
 
 def _cheaper(pending: Pending, market: Market, rules: Rules, left_wei: int) -> PendingDecision:
@@ -185,7 +185,7 @@ def _is_hopeless(pending: Pending, mined_nonces: int) -> bool:
     GIVEN_UP_AFTER_S, and only the transaction with the next nonce is given up. If the outage ends then, that costs the
     gas of a transaction that does nothing.
     """
-    if pending.accepted or pending.nothing:
+    if pending.accepted or pending.is_cancellation:
         return False
     if pending.refusal is NodeErrorKind.GAS:
         return pending.signed_age_s >= CERTAIN_S
@@ -209,6 +209,6 @@ def _needs_higher_fee(pending: Pending, mined_nonces: int, market: Market, rules
         return True
     if pending.nonce != mined_nonces:
         return False
-    if pending.refusal in UNCLASSIFIED and not (pending.accepted or pending.nothing):
+    if pending.refusal in UNCLASSIFIED and not (pending.accepted or pending.is_cancellation):
         return False
     return pending.blocks >= STUCK_BLOCKS and pending.signed_age_s >= rules.stuck_after_s

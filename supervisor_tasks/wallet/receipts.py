@@ -11,7 +11,7 @@ from supervisor_tasks.chain.contract import ChainEvent
 from supervisor_tasks.chain.rpc.client import RpcError
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.crash_points import CrashPoint, crash_point
-from supervisor_tasks.indexer.cross_check import unconfirmed
+from supervisor_tasks.indexer.cross_check import unconfirmed_transactions
 from supervisor_tasks.indexer.event_logs import decode_logs
 from supervisor_tasks.jobs import claim_backoff
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
@@ -84,7 +84,7 @@ def _confirmed(context: WorkerContext, receipts: dict[int, dict[str, Any]]) -> d
     """The receipts whose events a second endpoint shows too. The others are mined, and are read once it shows them."""
     contract = context.chain.contract
     events, _ = contract.decode_events(_logs(receipts.values()))
-    doubted = unconfirmed(context.ledger, contract, events)
+    doubted = unconfirmed_transactions(context.ledger, contract, events)
     return {row_id: receipt for row_id, receipt in receipts.items() if receipt["transactionHash"] not in doubted}
 
 

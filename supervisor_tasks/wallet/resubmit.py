@@ -110,14 +110,14 @@ def _pending(entry: Sent, address: str, state: AccountState, refused_s: float) -
         nonce=entry.nonce,
         gas=entry.gas,
         fees=entry.fees,
-        mine=entry.address == address,
+        has_key=entry.address == address,
         accepted=entry.accepted,
         refusal=entry.refusal,
         sent_age_s=entry.sent_age_s,
         signed_age_s=entry.signed_age_s,
         blocks=state.head - entry.head,
         nonce_conflict_age_s=entry.nonce_conflict_age_s,
-        nothing=entry.refusal in (NodeErrorKind.GAS, *UNCLASSIFIED) and decode(entry.raw).to == entry.address,
+        is_cancellation=entry.refusal in (NodeErrorKind.GAS, *UNCLASSIFIED) and decode(entry.raw).to == entry.address,
         unclassified_age_s=refused_s,
     )
 

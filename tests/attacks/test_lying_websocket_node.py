@@ -47,7 +47,7 @@ class Heard:
     def log(self, entry: dict[str, Any]) -> None:
         self.logs += len(entry) > 0
 
-    def cut(self, why: str, *, foreign: bool) -> None:
+    def disconnected(self, why: str, *, foreign: bool) -> None:
         self.cuts.append((why, foreign))
 
 

@@ -24,7 +24,7 @@ class NodeErrorKind(StrEnum):
 
 
 # The first match decides: "replacement transaction underpriced" contains "underpriced", too.
-WORDS = (
+PHRASES = (
     (NodeErrorKind.ALREADY_KNOWN, ("already known", "already imported", "known transaction", "already in mempool")),
     (NodeErrorKind.NONCE_TOO_LOW, ("nonce too low", "nonce is too low", "nonce already used")),
     (NodeErrorKind.NONCE_GAP, ("nonce too high", "nonce gap", "gapped-nonce", "in-flight transaction limit")),
@@ -58,7 +58,7 @@ def over_the_limit(message: str) -> bool:
 def classify(message: str) -> NodeErrorKind:
     """What the node's text means."""
     text = message.lower()
-    for refusal, phrases in WORDS:
+    for refusal, phrases in PHRASES:
         if any(phrase in text for phrase in phrases):
             return refusal
     return NodeErrorKind.OTHER

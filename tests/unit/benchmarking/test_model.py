@@ -202,13 +202,15 @@ def test_look__at_nothing__is_no_submission_only_when_nothing_can_arrive_any_mor
     assert (early.stage, early.poll_delay_s, early.lost) == (BenchmarkState.SUBMITTING, 20.0, False)
     late = after_look(one(BenchmarkState.SUBMITTING, called_s_ago=23.0), None, SETTLED_S)
     assert (late.stage, late.lost) == (BenchmarkState.WAITING, True)
-    last = after_look(one(BenchmarkState.SUBMITTING, called_s_ago=23.0, lost=SUBMISSIONS - 1), None, SETTLED_S)
+    last = after_look(
+        one(BenchmarkState.SUBMITTING, called_s_ago=23.0, lost_submissions=SUBMISSIONS - 1), None, SETTLED_S
+    )
     assert (last.stage, "knows nothing of it" in last.reason) == (BenchmarkState.FAILED, True)
 
 
 @pytest.mark.parametrize("stage", [BenchmarkState.SUBMITTING, BenchmarkState.SUBMITTED])
 def test_look__at_nothing__is_an_end_when_the_output_says_so(stage: BenchmarkState) -> None:
-    change = after_look(one(stage, called_s_ago=100, slurm_id=SlurmId(7)), None, SETTLED_S, left_end=True)
+    change = after_look(one(stage, called_s_ago=100, slurm_id=SlurmId(7)), None, SETTLED_S, output_shows_end=True)
     assert (change.stage, change.slurm_id, change.slurm_state) == (BenchmarkState.ENDED, 7, "")
 
 

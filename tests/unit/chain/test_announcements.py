@@ -53,46 +53,46 @@ def test_why_not__endpoints_are_ahead__polling_takes_over_until_it_has_caught_up
     found, last_s = announced(1.0), 9.0
     assert found.silent_in_s(last_s) == 3.0
     assert found.silent_in_s(last_s + 3.0) == 0.0  # two seconds after the block that was not announced
-    found.shown(12, last_s + 3.0)
-    found.shown(13, last_s + 3.0 + BEHIND_S)
+    found.endpoint_head(12, last_s + 3.0)
+    found.endpoint_head(13, last_s + 3.0 + BEHIND_S)
     assert found.why_not(last_s + 3.0 + BEHIND_S)
     found.head(11, last_s + 5.0)  # it has still not caught up
-    found.shown(14, last_s + 5.0)
+    found.endpoint_head(14, last_s + 5.0)
     assert found.why_not(last_s + 5.0)
     found.head(15, last_s + 6.0)
-    found.shown(15, last_s + 6.0)
+    found.endpoint_head(15, last_s + 6.0)
     assert found.why_not(last_s + 6.0) == ""
 
 
 def test_why_not__the_chain_itself_is_quiet__relied_on_and_looked_at_more_often() -> None:
     found = announced(0.1)
-    found.shown(9, 1.0)
-    found.shown(9, 3600.0)
+    found.endpoint_head(9, 1.0)
+    found.endpoint_head(9, 3600.0)
     assert (found.why_not(3600.0), found.silent_in_s(3600.0)) == ("", 0.0)
 
 
 def test_why_not__block_announced_before_the_endpoint_has_it__is_relied_on() -> None:
     found = announced(1.0)
-    found.shown(8, 9.0)
-    found.shown(8, 20.0)
+    found.endpoint_head(8, 9.0)
+    found.endpoint_head(8, 20.0)
     assert found.why_not(20.0) == ""
 
 
 def test_why_not__announces_another_chains_blocks__not_relied_on() -> None:
     found = announced(1.0)
     found.head(10**9, 10.0)
-    found.shown(10, 10.0)
-    found.shown(11, 10.0 + BEHIND_S)
+    found.endpoint_head(10, 10.0)
+    found.endpoint_head(11, 10.0 + BEHIND_S)
     assert found.why_not(10.0 + BEHIND_S)
 
 
-def test_why_not__cut__says_why_until_the_next_block() -> None:
+def test_why_not__disconnected__says_why_until_the_next_block() -> None:
     found = announced(1.0)
-    found.cut("the node closed the connection")
+    found.disconnected("the node closed the connection")
     assert found.why_not(9.0) == "the node closed the connection"
     found.subscribed()
     found.head(30, 20.0)
-    found.shown(30, 20.0)
+    found.endpoint_head(30, 20.0)
     assert found.why_not(20.0) == ""
 
 

@@ -51,11 +51,11 @@ def chain(registered: Offer | None = None, waiting: Offer | None = None, banned:
     return OnChainOffers(registered, waiting, banned, block=10)
 
 
-def situation(on_offer: OnChainOffers, **also: Any) -> RegistrationInput:
+def situation(on_chain: OnChainOffers, **also: Any) -> RegistrationInput:
     usual: dict[str, Any] = {
-        "on_offer": on_offer,
+        "on_chain": on_chain,
         "memory": RegistrationRecord(operator={"name": "here"}),
-        "fate": TransactionStatus(),
+        "last_transaction": TransactionStatus(),
         "confirmations": 0,
         "machines": (NODE,),
         "settled": True,
@@ -80,9 +80,13 @@ def ended(asked: RegistrationInput, *machines: Machine, **labels: str) -> Regist
     """The run that was asked for has ended: it was of these machines, of those that SLURM shows if none are given."""
     before, known = asked.benchmarks, labels or MEASURED
     name = machines_digest(machines or asked.machines)
-    of = {**before.of, name: Results(known)}
+    results = {**before.results_by_machines, name: Results(known)}
+    measured_machines = before.measured_machines | {name}
     return replace(
-        asked, benchmarks=replace(before, under_way=False, labels=known, of=of, measured=before.measured | {name})
+        asked,
+        benchmarks=replace(
+            before, under_way=False, labels=known, results_by_machines=results, measured_machines=measured_machines
+        ),
     )
 
 
@@ -124,13 +128,13 @@ def test_decide__label_under_a_measured_key__counts_only_with_the_override() -> 
 def test_decide__a_label_that_is_measured_no_more__is_registered_no_more() -> None:
     """The operator took a volume out, say. A new ledger knows less, and keeps what the contract has."""
     found = situation(
-        chain(offer(gpu="a100")), benchmarks=with_runs(labels=MEASURED, known=frozenset({*MEASURED, "gpu"}))
+        chain(offer(gpu="a100")), benchmarks=with_runs(labels=MEASURED, measured_keys=frozenset({*MEASURED, "gpu"}))
     )
     assert decide(found).offer == OFFER
     assert run_due(found) == "", "it is a result of a run, and none is due for it"
     half_way = replace(found, benchmarks=replace(found.benchmarks, under_way=True, labels={}))
     assert decide(half_way).action is Action.NOTHING
-    new_ledger = replace(found, benchmarks=replace(found.benchmarks, known=frozenset(MEASURED)))
+    new_ledger = replace(found, benchmarks=replace(found.benchmarks, measured_keys=frozenset(MEASURED)))
     assert decide(new_ledger).action is Action.NOTHING
 
 
@@ -162,7 +166,7 @@ def test_price_changed__registered_at_once_with_the_old_labels_and_measured_afte
     asked = after_asking_for_a_run(found)
     assert decide(asked).action is Action.REGISTER
     assert decide(asked).offer == offer(prices=DEARER)
-    registered = replace(asked, on_offer=chain(OFFER, offer(prices=DEARER)))
+    registered = replace(asked, on_chain=chain(OFFER, offer(prices=DEARER)))
     assert decide(registered).action is Action.NOTHING
     half_way = replace(registered, benchmarks=with_runs(under_way=True, labels=MEASURED | {"cpu": "zen"}))
     assert decide(half_way).action is Action.NOTHING, "one registration for all results of a run"
@@ -206,12 +210,16 @@ def of_all(*, measured_days_ago: float | None = None, **also: Any) -> Registrati
         if measured_days_ago is None
         else [CompletedRun(machines_digest(ALL), measured_days_ago * 86_400, forced=False)]
     )
-    of = {run.hardware_digest: Results(MEASURED) for run in runs}
+    results = {run.hardware_digest: Results(MEASURED) for run in runs}
     found = situation(chain(offer(*ALL)), machines=ALL)
     labels = MEASURED if runs else {}
     known = frozenset(labels)
     benchmarks = with_runs(
-        of=of, labels=labels, known=known, measured=still_measured(runs), pricing_digest=found.pricing_digest
+        results_by_machines=results,
+        labels=labels,
+        measured_keys=known,
+        measured_machines=still_measured(runs),
+        pricing_digest=found.pricing_digest,
     )
     return replace(found, benchmarks=benchmarks, **also)
 
@@ -231,7 +239,7 @@ def test_node_away_while_it_is_measured__what_was_measured_is_not_registered_for
     found = replace(before, **change)
     assert run_due(found).startswith(why)
     asked = after_asking_for_a_run(found)
-    back = replace(ended(asked, NODE, **HALF), machines=ALL, settled=False, on_offer=chain(decide(asked).offer))
+    back = replace(ended(asked, NODE, **HALF), machines=ALL, settled=False, on_chain=chain(decide(asked).offer))
     assert run_due(back) == ""
     assert decide(back).action is Action.NOTHING, "the labels stay until these nodes are measured"
     settled = replace(back, settled=True)
@@ -257,10 +265,10 @@ def test_node_that_comes_and_goes__is_measured_once_and_its_labels_are_used_agai
     done = ended(after_asking_for_a_run(fewer), NODE, **HALF)
     assert run_due(done) == ""
     assert decide(done).offer == HALF_OFFER
-    back = replace(done, on_offer=chain(HALF_OFFER), machines=ALL)
+    back = replace(done, on_chain=chain(HALF_OFFER), machines=ALL)
     assert run_due(back) == ""
     assert decide(back).offer == offer(*ALL)
-    gone = replace(back, on_offer=chain(offer(*ALL)), machines=(NODE,))
+    gone = replace(back, on_chain=chain(offer(*ALL)), machines=(NODE,))
     assert run_due(gone) == ""
     assert decide(gone).offer == HALF_OFFER
     assert decide(replace(gone, settled=False)).action is Action.NOTHING, "the labels are those of what is offered"
@@ -269,9 +277,9 @@ def test_node_that_comes_and_goes__is_measured_once_and_its_labels_are_used_agai
 def test_label_that_was_not_measured_on_these_machines__stays_as_it_was() -> None:
     found = of_all(measured_days_ago=1)
     failed = Results({"cpu": "zen"}, stay=frozenset({"compute.gflops"}))
-    without = replace(found, benchmarks=replace(found.benchmarks, of={machines_digest(ALL): failed}))
+    without = replace(found, benchmarks=replace(found.benchmarks, results_by_machines={machines_digest(ALL): failed}))
     assert decide(without).offer == offer(*ALL, cpu="zen")
-    measured_no_more = replace(without.benchmarks, of={machines_digest(ALL): Results({"cpu": "zen"})})
+    measured_no_more = replace(without.benchmarks, results_by_machines={machines_digest(ALL): Results({"cpu": "zen"})})
     assert dict(replace(without, benchmarks=measured_no_more).labels) == {"name": "here", "cpu": "zen"}
 
 
@@ -296,7 +304,7 @@ def test_still_measured__the_last_ones_and_those_of_the_last_days(runs: list[Com
 def test_decide__price_changed_while_slurm_is_away__registers_and_measures_later() -> None:
     away = of_all(measured_days_ago=30, machines=(), prices=DEARER)
     assert run_due(away) == ""
-    registered = replace(away, on_offer=chain(offer(*ALL, prices=DEARER)))
+    registered = replace(away, on_chain=chain(offer(*ALL, prices=DEARER)))
     assert decide(registered).action is Action.NOTHING
     back = replace(registered, machines=ALL)
     assert run_due(back) == "the prices or the operator's labels are others than when it was measured"
@@ -341,22 +349,28 @@ def test_run_due__the_operator_asks__unless_benchmarks_are_off_or_one_is_under_w
 
 @pytest.mark.parametrize("changed", [{"prices": DEARER}, {"prices": DEARER, "asked": "now"}])
 def test_decide__a_registration_under_way__waits(changed: dict[str, Any]) -> None:
-    assert decide(situation(chain(OFFER), fate=TransactionStatus(open=True), **changed)).action is Action.WAIT
+    assert (
+        decide(situation(chain(OFFER), last_transaction=TransactionStatus(open=True), **changed)).action is Action.WAIT
+    )
 
 
 def test_decide__mined_in_a_block_that_the_node_lacks__waits_and_forgets_nothing() -> None:
     late = TransactionStatus(mined_block=11)
-    found = told(situation(chain(), memory=RegistrationRecord(sent=OFFER.digest), fate=late))
+    found = told(situation(chain(), memory=RegistrationRecord(sent=OFFER.digest), last_transaction=late))
     assert found.memory.rejected == ()
     assert decide(found).action is Action.WAIT
-    may_be_lost = replace(found, fate=TransactionStatus(mined_block=9), confirmations=2)
+    may_be_lost = replace(found, last_transaction=TransactionStatus(mined_block=9), confirmations=2)
     assert told(may_be_lost).memory.rejected == ()
 
 
 def sent_and(on_offer: OnChainOffers, **memory: Any) -> RegistrationInput:
     """A registration that was mined, and what the contract says after it."""
     known = RegistrationRecord(sent=OFFER.digest, tries=1, operator={"name": "here"}, **memory)
-    return told(situation(on_offer, memory=known, fate=MINED, benchmarks=MeasuredState(enabled=False, labels=MEASURED)))
+    return told(
+        situation(
+            on_offer, memory=known, last_transaction=MINED, benchmarks=MeasuredState(enabled=False, labels=MEASURED)
+        )
+    )
 
 
 def test_rejected__is_not_registered_again_with_the_same_content() -> None:
@@ -368,23 +382,23 @@ def test_rejected__is_not_registered_again_with_the_same_content() -> None:
     other = decide(replace(found, prices=DEARER))
     assert other.action is Action.REGISTER
     assert other.offer is not None
-    after = told(replace(found, memory=after_sending(found, other.offer, "i"), on_offer=chain()))
+    after = told(replace(found, memory=after_sending(found, other.offer, "i"), on_chain=chain()))
     assert decide(after).action is Action.WAIT, "the first one stays rejected as well"
 
 
 def test_removed_after_approval__is_told_apart_and_not_registered_again() -> None:
     approved = sent_and(chain(OFFER))
     assert standing(approved) is RegistrationStatus.APPROVED
-    removed = told(replace(approved, on_offer=chain()))
+    removed = told(replace(approved, on_chain=chain()))
     assert standing(removed) is RegistrationStatus.REMOVED
     assert decide(removed).turned_down
 
 
 def test_decide__registered_by_another_program_and_removed__does_not_register_again() -> None:
     before = told(situation(chain(OFFER)))
-    assert decide(told(replace(before, on_offer=chain()))).action is Action.REGISTER, "labels were lost with it"
+    assert decide(told(replace(before, on_chain=chain()))).action is Action.REGISTER, "labels were lost with it"
     measured = MeasuredState(enabled=False, labels=MEASURED)
-    assert decide(told(replace(before, on_offer=chain(), benchmarks=measured))).turned_down
+    assert decide(told(replace(before, on_chain=chain(), benchmarks=measured))).turned_down
 
 
 def test_change_turned_down__the_old_one_stays_in_force() -> None:
@@ -397,28 +411,28 @@ def test_approved__another_offer_takes_its_place__was_not_turned_down() -> None:
     """Another program with the provider's key registers, and the grid approves that: ours is offered again."""
     found = sent_and(chain(OFFER))
     for on_offer in (chain(OFFER, offer(prices=DEARER)), chain(offer(prices=DEARER)), chain(offer(prices=DEARER))):
-        found = told(replace(found, on_offer=on_offer))
+        found = told(replace(found, on_chain=on_offer))
     assert found.memory.rejected == ()
     assert decide(found).action is Action.REGISTER
-    again = told(replace(found, memory=after_sending(found, OFFER, "i"), on_offer=chain(offer(prices=DEARER))))
+    again = told(replace(found, memory=after_sending(found, OFFER, "i"), on_chain=chain(offer(prices=DEARER))))
     assert decide(again).turned_down, "what is sent again can be turned down"
-    removed = told(replace(sent_and(chain(OFFER)), on_offer=chain()))
+    removed = told(replace(sent_and(chain(OFFER)), on_chain=chain()))
     assert decide(removed).turned_down
 
 
 def test_approved__lost_with_its_block_and_turned_down_then__is_turned_down() -> None:
-    waits_again = told(replace(sent_and(chain(OFFER)), on_offer=chain(None, OFFER)))
-    assert decide(told(replace(waits_again, on_offer=chain()))).turned_down
+    waits_again = told(replace(sent_and(chain(OFFER)), on_chain=chain(None, OFFER)))
+    assert decide(told(replace(waits_again, on_chain=chain()))).turned_down
 
 
 def test_rejected__approved_after_all__is_forgiven() -> None:
-    again = told(replace(sent_and(chain()), on_offer=chain(OFFER)))
+    again = told(replace(sent_and(chain()), on_chain=chain(OFFER)))
     assert again.memory.rejected == ()
     assert decide(again).action is Action.NOTHING
 
 
 def test_decide__reverted_again_and_again__gives_up_until_requested() -> None:
-    found = replace(sent_and(chain()), fate=TransactionStatus(), memory=RegistrationRecord())
+    found = replace(sent_and(chain()), last_transaction=TransactionStatus(), memory=RegistrationRecord())
     for _ in range(MAX_TRIES):
         decision = decide(found)
         assert decision.action is Action.REGISTER
@@ -450,7 +464,7 @@ def test_standing__as_the_contract_says(on_offer: OnChainOffers, expected: Regis
 offers = st.sampled_from([None, OFFER, offer(prices=DEARER), offer(BIG), offer(cpu="zen")])
 situations = st.builds(
     RegistrationInput,
-    on_offer=st.builds(OnChainOffers, offers, offers, st.booleans(), st.just(10)),
+    on_chain=st.builds(OnChainOffers, offers, offers, st.booleans(), st.just(10)),
     memory=st.builds(
         RegistrationRecord,
         sent=st.sampled_from(["", OFFER.digest, offer(prices=DEARER).digest]),
@@ -459,7 +473,9 @@ situations = st.builds(
         approved=st.sampled_from(["", OFFER.digest]),
         rejected=st.sampled_from([(), (OFFER.digest,)]),
     ),
-    fate=st.sampled_from([TransactionStatus(), TransactionStatus(open=True), MINED, TransactionStatus(mined_block=11)]),
+    last_transaction=st.sampled_from(
+        [TransactionStatus(), TransactionStatus(open=True), MINED, TransactionStatus(mined_block=11)]
+    ),
     confirmations=st.integers(0, 2),
     machines=st.sampled_from([(), (NODE,), (BIG,)]),
     settled=st.booleans(),
@@ -471,8 +487,8 @@ situations = st.builds(
         enabled=st.booleans(),
         under_way=st.booleans(),
         labels=st.sampled_from([{}, MEASURED]),
-        of=st.sampled_from([{}, {machines_digest((NODE,)): Results(MEASURED)}]),
-        measured=st.sampled_from([frozenset(), frozenset({machines_digest((NODE,))})]),
+        results_by_machines=st.sampled_from([{}, {machines_digest((NODE,)): Results(MEASURED)}]),
+        measured_machines=st.sampled_from([frozenset(), frozenset({machines_digest((NODE,))})]),
         pricing_digest=st.sampled_from(["", "others"]),
     ),
     asked=st.sampled_from(["", "now"]),
@@ -487,15 +503,19 @@ def test_decide__what_was_registered_and_is_seen_so__is_not_registered_again(fou
     if decision.action is not Action.REGISTER:
         return
     assert decision.offer is not None
-    assert not found.on_offer.banned
+    assert not found.on_chain.banned
     memory = after_sending(found, decision.offer, "intent")
-    under_way = replace(found, memory=memory, fate=TransactionStatus(open=True))
+    under_way = replace(found, memory=memory, last_transaction=TransactionStatus(open=True))
     assert decide(told(under_way)).action is Action.WAIT
     mined = replace(
-        found, memory=memory, fate=MINED, on_offer=chain(found.on_offer.registered, decision.offer), asked=""
+        found,
+        memory=memory,
+        last_transaction=MINED,
+        on_chain=chain(found.on_chain.registered, decision.offer),
+        asked="",
     )
     assert decide(told(mined)).action is Action.NOTHING
-    turned_down = replace(mined, on_offer=chain(found.on_offer.registered))
+    turned_down = replace(mined, on_chain=chain(found.on_chain.registered))
     again = decide(told(turned_down))
     assert again.action is not Action.REGISTER or again.offer != decision.offer
 

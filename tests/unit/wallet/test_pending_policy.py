@@ -179,7 +179,7 @@ PENDING = Pending(
     nonce=7,
     gas=250_000,
     fees=Fees(21 * GWEI, GWEI, legacy=False),
-    mine=True,
+    has_key=True,
     accepted=True,
     refusal=None,
     sent_age_s=1.0,
@@ -209,7 +209,7 @@ REMEDIES = [
     ("another waits", replace(PENDING, refusal=Error.REPLACEMENT_UNDERPRICED), 7, True, Action.REPLACE),
     ("it pays less and may not pay more", replace(PENDING, fees=Fees(CAP, 1, False)), 7, True, Action.FEE_CAP_REACHED),
     ("it has no tip to speak of, at the cap", replace(NOT_PAID, fees=Fees(CAP, 95, False)), 7, True, Action.REPLACE),
-    ("it pays less and the key is gone", replace(PENDING, fees=POOR, mine=False), 7, True, Action.FEE_CAP_REACHED),
+    ("it pays less and the key is gone", replace(PENDING, fees=POOR, has_key=False), 7, True, Action.FEE_CAP_REACHED),
     ("unpayable", replace(PENDING, refusal=Error.INSUFFICIENT_FUNDS, accepted=False), 7, False, Action.INSUFFICIENT_FUNDS),
     ("it is payable again", replace(PENDING, refusal=Error.INSUFFICIENT_FUNDS, accepted=False), 7, True, Action.SEND),
     ("it pays less, and no more is payable", replace(PENDING, fees=POOR), 7, False, Action.INSUFFICIENT_FUNDS),
@@ -217,17 +217,17 @@ REMEDIES = [
     ("it is unpayable and in no hurry", OLD, 7, False, Action.SEND),
     ("a block does not hold it", NEVER, 7, True, Action.GIVE_UP),
     ("a block does not hold it, and it is unpayable", NEVER, 7, False, Action.GIVE_UP),
-    ("a block does not hold it, and the key is gone", replace(NEVER, mine=False), 7, True, Action.FEE_CAP_REACHED),
+    ("a block does not hold it, and the key is gone", replace(NEVER, has_key=False), 7, True, Action.FEE_CAP_REACHED),
     ("a node has said so just now", replace(NEVER, signed_age_s=1.0), 7, True, Action.SEND),
     ("another node has taken it", replace(NEVER, accepted=True), 7, True, Action.WAIT),
-    ("what does nothing was refused", replace(NEVER, nothing=True), 7, True, Action.SEND),
+    ("what does nothing was refused", replace(NEVER, is_cancellation=True), 7, True, Action.SEND),
     ("it is refused in unknown words for minutes", UNKNOWN, 7, True, Action.GIVE_UP),
     ("for minutes, and it is unpayable", UNKNOWN, 7, False, Action.GIVE_UP),
-    ("for minutes, and the key is gone", replace(UNKNOWN, mine=False), 7, True, Action.FEE_CAP_REACHED),
+    ("for minutes, and the key is gone", replace(UNKNOWN, has_key=False), 7, True, Action.FEE_CAP_REACHED),
     ("for a while", replace(UNKNOWN, unclassified_age_s=GIVEN_UP_AFTER_S - 1), 7, True, Action.SEND),
     ("for minutes, behind another", UNKNOWN, 6, True, Action.SEND),
     ("for minutes, and then it was taken", replace(UNKNOWN, accepted=True, blocks=0), 7, True, Action.SEND),
-    ("what does nothing is refused in unknown words", replace(UNKNOWN, nothing=True), 7, True, Action.REPLACE),
+    ("what does nothing is refused in unknown words", replace(UNKNOWN, is_cancellation=True), 7, True, Action.REPLACE),
     ("unknown words, and it pays less", replace(UNKNOWN, fees=POOR, unclassified_age_s=0.0), 7, True, Action.REPLACE),
     ("may cost more than a node allows", replace(UNKNOWN, refusal=Error.FEE_CAP, unclassified_age_s=0.0), 7, True, Action.SEND),
     ("more than a node allows, for minutes", replace(UNKNOWN, refusal=Error.FEE_CAP), 7, True, Action.GIVE_UP),
@@ -268,7 +268,7 @@ def test_decide__unpayable_bytes__are_signed_again_when_the_present_price_is_pay
     assert decide(UNPAID, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(Action.INSUFFICIENT_FUNDS, DEAR)
     assert decide(UNPAID, 7, CALM, RULES, 10**16).action is Action.INSUFFICIENT_FUNDS
     assert decide(UNPAID, 7, CALM, RULES, 10**18).action is Action.SEND
-    assert decide(replace(UNPAID, mine=False), 7, CALM, RULES, 0).action is Action.SEND
+    assert decide(replace(UNPAID, has_key=False), 7, CALM, RULES, 0).action is Action.SEND
 
 
 def test_decide__above_the_nodes_fee_cap__is_signed_again_only_when_cheaper() -> None:
@@ -276,7 +276,7 @@ def test_decide__above_the_nodes_fee_cap__is_signed_again_only_when_cheaper() ->
     assert decide(refused, 7, CALM, RULES, 10**18) == PendingDecision(Action.REPLACE, USUAL)
     assert decide(refused, 7, SPIKE, RULES, 10**18) == PendingDecision(Action.SEND, DEAR)
     assert decide(refused, 7, Market(600 * GWEI, GWEI, 0), RULES, 10**18) == PendingDecision(Action.SEND, DEAR)
-    assert decide(replace(refused, mine=False), 7, CALM, RULES, 10**18) == PendingDecision(Action.SEND, DEAR)
+    assert decide(replace(refused, has_key=False), 7, CALM, RULES, 10**18) == PendingDecision(Action.SEND, DEAR)
 
 
 def test_decide__underpriced_again_and_again__reaches_the_wanted_tip_before_the_cap() -> None:
@@ -421,7 +421,7 @@ def test_claims_in_vain__ever_longer_waits(in_a_row: int, wait_s: float) -> None
         (TransactionRequest.BUMP, replace(PENDING, fees=Fees(CAP, CAP, False)), 7, Action.FEE_CAP_REACHED),
         (TransactionRequest.BUMP, PENDING, 8, Action.VERIFY_NONCE),
         (TransactionRequest.CANCEL, PENDING, 8, Action.VERIFY_NONCE),
-        (TransactionRequest.CANCEL, replace(PENDING, mine=False), 7, Action.WAIT),
+        (TransactionRequest.CANCEL, replace(PENDING, has_key=False), 7, Action.WAIT),
     ],
 )
 def test_as_requested__is_done_unless_the_nonce_is_mined_or_the_key_is_gone(
