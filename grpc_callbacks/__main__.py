@@ -59,7 +59,7 @@ async def _serve(settings: Settings) -> None:
     except OSError as error:
         await server.stop()
         found = f"LISTEN_ADDRESS: found {settings.listen_address!r}"
-        logs.tell_refusal(f"{found}; expected a free one of this machine ({error})", settings.cluster_name)
+        logs.log_refusal(f"{found}; expected a free one of this machine ({error})", settings.cluster_name)
         sys.exit(2)
     about = {"tls": settings.tls_enable, "proof": settings.callback_proof, "key": settings.callback_key is not None}
     with or_exit():

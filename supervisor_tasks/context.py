@@ -63,7 +63,7 @@ class SlurmServices:
     trust_callbacks: bool
     benchmark_user: str = "root"
     try_every_s: float = 10.0
-    met: LastClusterCheck = field(default_factory=LastClusterCheck)
+    last_check: LastClusterCheck = field(default_factory=LastClusterCheck)
 
 
 @dataclass(frozen=True, slots=True)

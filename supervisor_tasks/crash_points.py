@@ -37,7 +37,7 @@ class CrashPoint(StrEnum):
     EVENT_DELIVERED = "event-delivered"
 
 
-ARMED = os.environ.get("CRASH_AT")
+ORDER_FILE = os.environ.get("CRASH_AT")
 
 
 @contextmanager
@@ -60,9 +60,9 @@ def after(point: CrashPoint) -> None:
 
 def hit(place: str) -> None:
     """Kill this process with SIGKILL if the file of CRASH_AT names this place, and its count is used up."""
-    if ARMED is None:
+    if ORDER_FILE is None:
         return
-    if _is_turn(Path(ARMED), place):
+    if _is_turn(Path(ORDER_FILE), place):
         os.kill(os.getpid(), signal.SIGKILL)
 
 

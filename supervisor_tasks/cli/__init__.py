@@ -6,9 +6,9 @@ settings name, with the keys that are set. Apart from `run`, `metrics` and `db u
 and makes no folder. It shows text of strangers as data.
 """
 
-from supervisor_tasks.config.first_process import end_when_asked
+from supervisor_tasks.config.first_process import end_on_signal
 
-end_when_asked()  # before the other imports, which take long
+end_on_signal()  # before the other imports, which take long
 
 import os  # noqa: E402
 import sys  # noqa: E402

@@ -32,7 +32,7 @@ from supervisor_tasks.ledger.operator_log import DONE, OperatorLog
 from supervisor_tasks.ledger.reconciliations import Sweeps
 from supervisor_tasks.ledger.status_queries import Overview, StatusSummary
 from supervisor_tasks.ledger.undispatched import not_dispatched
-from supervisor_tasks.monitoring.health import complaints, periodic_work
+from supervisor_tasks.monitoring.health import periodic_work, problems
 from supervisor_tasks.monitoring.metrics import oldest_due_s
 
 MAX_NAMED = 5  # candidates that an ambiguous name lists
@@ -135,10 +135,10 @@ class CliContext:
             )
         return self.ledger.jobs(job_ids)[JobId(job_ids[0])]
 
-    def complaints(self, snapshot: StatusSummary) -> list[str]:
+    def problems(self, snapshot: StatusSummary) -> list[str]:
         """Return a line for each problem of the fleet."""
         periodic = periodic_work(self.settings.chain_poll_s, accounts=self.settings.ldap_url is not None)
-        return complaints(periodic, snapshot.ticks_s, oldest_due_s(snapshot.effects))
+        return problems(periodic, snapshot.ticks_s, oldest_due_s(snapshot.effects))
 
     def claim_stops(self, snapshot: StatusSummary) -> list[str]:
         """Return a line for each reason for which no job is claimed now."""

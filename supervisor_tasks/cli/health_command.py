@@ -16,7 +16,7 @@ from psycopg.errors import UndefinedColumn, UndefinedTable
 from supervisor_tasks.cli.target import target
 from supervisor_tasks.config.running_postgres import default_state_folder, no_database, running_postgres
 from supervisor_tasks.ledger.vital_signs import VitalSigns, vital_signs
-from supervisor_tasks.monitoring.health import complaints, periodic_work
+from supervisor_tasks.monitoring.health import periodic_work, problems
 
 # As in settings.py; a test compares them.
 CLUSTER_NAME = "main"
@@ -52,7 +52,7 @@ def health(as_json: bool) -> int:
         known = ", ".join(signs.clusters)
         raise HealthError(f"CLUSTER_NAME: found {cluster!r}; expected a cluster that this ledger knows ({known})")
     periodic = periodic_work(_chain_poll_s(), accounts=bool(_given("LDAP_URL")))
-    lines = complaints(periodic, signs.ticks_s, signs.oldest_due_s)
+    lines = problems(periodic, signs.ticks_s, signs.oldest_due_s)
     if as_json:
         print(json.dumps({"cluster": cluster, "healthy": not lines, "complaints": lines}, indent=2))
     else:

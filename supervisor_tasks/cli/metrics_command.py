@@ -50,7 +50,7 @@ def metrics(
 
     def read() -> LedgerReading:
         summary = overview.snapshot()
-        return LedgerReading(summary, read_figures(engine, cluster), not cli.complaints(summary))
+        return LedgerReading(summary, read_figures(engine, cluster), not cli.problems(summary))
 
     collected = LedgerMetrics(cluster, CachedReading(read))
     try:

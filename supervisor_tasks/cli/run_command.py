@@ -120,9 +120,9 @@ def become(process: str, options: Sequence[str]) -> NoReturn:
     missing = missing_servers(PROCESSES[process].servers, os.environ)
     shows_help = not set(HELP).isdisjoint(options)
     if missing and not embedded and not shows_help:
-        from supervisor_tasks.config.logging import tell_refusal
+        from supervisor_tasks.config.logging import log_refusal
 
-        tell_refusal("\n".join(missing), os.environ.get("CLUSTER_NAME", ""))
+        log_refusal("\n".join(missing), os.environ.get("CLUSTER_NAME", ""))
         sys.exit(WRONG_SETTINGS)
     sys.stdout.flush()
     argv = command(process, options)

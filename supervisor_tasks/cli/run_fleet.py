@@ -43,7 +43,7 @@ MAX_PAUSE_S = 30.0
 LASTED_S = 60.0  # a child that ran for so long was started well
 MAX_RESTARTS = 10  # of one child in a row; then the fleet ends, and systemd or the container's runtime decides
 STOP_AFTER_S = 90.0  # a worker ends what it has begun
-OF_A_SIGNAL = 128
+SIGNAL_STATUS_BASE = 128
 
 
 def environment_of(process: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -117,7 +117,7 @@ class FleetRunner:
             status = self._reap()
         self._stop()
         if not status and self._end_signal == signal.SIGINT:
-            return OF_A_SIGNAL + self._end_signal
+            return SIGNAL_STATUS_BASE + self._end_signal
         return status
 
     def _note_signal(self, number: int, _: object) -> None:
@@ -242,7 +242,7 @@ def run_fleet(flags: Flags) -> int:
     given = {**os.environ, **flags.settings}
     missing = missing_servers(SERVERS, given)
     if missing and not flags.embedded:
-        logs.tell_refusal("\n".join(missing), given.get("CLUSTER_NAME", ""))
+        logs.log_refusal("\n".join(missing), given.get("CLUSTER_NAME", ""))
         return WRONG_SETTINGS
     guard_process()
     logs.configure(secrets=given_secrets(given), cluster=given.get("CLUSTER_NAME", ""))

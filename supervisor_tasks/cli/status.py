@@ -78,14 +78,14 @@ def purse_of(cli: CliContext) -> Purse:
 class Findings:
     """What the command concludes from the ledger: what is wrong, why no job is claimed now, and the purse."""
 
-    complaints: Sequence[str]
+    problems: Sequence[str]
     claim_stops: Sequence[str]
     purse: Purse
 
 
 def findings_of(cli: CliContext, snapshot: StatusSummary) -> Findings:
     """Judge the state of the cluster."""
-    return Findings(cli.complaints(snapshot), cli.claim_stops(snapshot), purse_of(cli))
+    return Findings(cli.problems(snapshot), cli.claim_stops(snapshot), purse_of(cli))
 
 
 def _show(cli: CliContext, output: Format) -> None:
@@ -114,7 +114,7 @@ def _document(snapshot: StatusSummary, findings: Findings) -> dict[str, Any]:
         "claimable_jobs": None if snapshot.claimable is None else snapshot.claimable.number,
         "why_no_claims": list(findings.claim_stops),
         "lag_blocks": lag_blocks(snapshot),
-        "complaints": list(findings.complaints),
+        "complaints": list(findings.problems),
     }
 
 
@@ -135,7 +135,7 @@ def show_status(shown: Output, snapshot: StatusSummary, findings: Findings, now:
 
 def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
     """Return the values that the cluster has only once."""
-    complaints, purse = findings.complaints, findings.purse
+    problems, purse = findings.problems, findings.purse
     endpoints = ", ".join(f"{name} {health}" for name, health in snapshot.endpoints.items())
     texts = {
         "claims": _claims(snapshot, findings.claim_stops),
@@ -155,7 +155,7 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
         "queues": _queues(snapshot.queues),
         "SLURM": _slurm(snapshot),
     }
-    health = Cell("; ".join(complaints), "red") if complaints else Cell("everything periodic comes to an end", "green")
+    health = Cell("; ".join(problems), "red") if problems else Cell("everything periodic comes to an end", "green")
     shown = {name: value if isinstance(value, Cell) else Cell(value) for name, value in texts.items()}
     return {"cluster": Cell(snapshot.cluster), "health": health} | shown
 

@@ -269,7 +269,7 @@ def _start(server: EmbeddedServer) -> None:
             **_identity(server.user),
         )
     _started.append(child)
-    server.process.write_down(child.pid)
+    server.process.record_pid(child.pid)
 
 
 def _wait_for(server: EmbeddedServer) -> None:

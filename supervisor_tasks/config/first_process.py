@@ -23,10 +23,10 @@ from types import ModuleType
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 M_ARENA_MAX = -8  # malloc.h
 ARENAS = 2
-OF_A_SIGNAL = 128  # the exit status is this plus the signal's number, as in shells
+SIGNAL_STATUS_BASE = 128  # the exit status is this plus the signal's number, as in shells
 
 
-def end_when_asked() -> None:
+def end_on_signal() -> None:
     """Let SIGNALS end this process at once, as they end any process that is not the first.
 
     A signal that came after `hold_signals` ends the process now.
@@ -74,12 +74,12 @@ def limit_arenas() -> None:
 
 
 def _end(number: int, _: object) -> None:
-    os._exit(OF_A_SIGNAL + number)
+    os._exit(SIGNAL_STATUS_BASE + number)
 
 
 def main() -> None:
     """Run the module that the first argument names, with the other arguments."""
-    end_when_asked()
+    end_on_signal()
     limit_arenas()
     del sys.argv[0]
     leave_out_unused(sys.argv[0], sys.argv[1:])

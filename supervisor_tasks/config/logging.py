@@ -78,7 +78,7 @@ def configure(level: str = "info", secrets: Sequence[str] = (), cluster: str = "
     )
 
 
-def tell_refusal(reasons: str, cluster: str) -> None:
+def log_refusal(reasons: str, cluster: str) -> None:
     """Show why the process cannot start, a line for each reason: as plain text on a terminal, otherwise as a line of the log.
 
     It is for the time before the log is configured: malformed settings do not allow that.

@@ -32,7 +32,7 @@ class ServerProcess:
     def _name(self) -> str:
         return self.program[:COMM_CHARACTERS]
 
-    def write_down(self, pid: int) -> None:
+    def record_pid(self, pid: int) -> None:
         """Record that this process is the server. Raises OSError."""
         write_private(self.record, f"{pid} {_start(pid)}")
 

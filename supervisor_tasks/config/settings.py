@@ -618,7 +618,7 @@ def or_exit() -> Iterator[None]:
     try:
         yield
     except SupervisorError as error:
-        logs.tell_refusal(str(error), os.environ.get("CLUSTER_NAME", ""))
+        logs.log_refusal(str(error), os.environ.get("CLUSTER_NAME", ""))
         sys.exit(2)
 
 

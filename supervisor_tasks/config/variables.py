@@ -14,8 +14,8 @@ log = structlog.get_logger()
 
 # How similar two names must be, of 1. SLURM_PARTITON and SLURM_PARTITION have 0.97, systemd's STATE_DIRECTORY and
 # STATE_DIR 0.75. SLURM's own names come nearer to ours: SLURM_ACCOUNT and SLURM_ACCOUNTING have 0.897.
-ALIKE = 0.8
-ALIKE_IN_SLURM = 0.9
+LEAST_SIMILARITY = 0.8
+LEAST_SIMILARITY_IN_SLURM = 0.9
 SLURMS = frozenset({"SBATCH", "SLURM"})
 # Other programs read variables with these first words too. All other first words of settings are only ours.
 SHARED = SLURMS | {
@@ -75,11 +75,11 @@ def _least_similarity(name: str, our_names: Collection[str]) -> float:
     if first not in SHARED:
         return 0.0
     if first not in SLURMS:
-        return ALIKE
+        return LEAST_SIMILARITY
     if second in SLURMS_SECOND:
-        return ALIKE_IN_SLURM
+        return LEAST_SIMILARITY_IN_SLURM
     our_first_words = {_first_two(ours) for ours in our_names}
-    return 0.0 if (first, second) in our_first_words else ALIKE_IN_SLURM
+    return 0.0 if (first, second) in our_first_words else LEAST_SIMILARITY_IN_SLURM
 
 
 def _first_two(name: str) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from supervisor_tasks.ledger.migrations import newest_revision, revision
 from supervisor_tasks.ledger.tick_names import CALLBACKS
 from supervisor_tasks.ledger.vital_signs import vital_signs
 from supervisor_tasks.monitoring.checks import BrokerAnswers
-from supervisor_tasks.monitoring.health import complaints, periodic_work
+from supervisor_tasks.monitoring.health import periodic_work, problems
 
 START_DATABASE = "start Postgres, or correct DATABASE_URL; `supervisor db status` tries it again"
 
@@ -62,7 +62,7 @@ def fleet(shared: Examined) -> Iterable[Finding]:
     url = shared.url.get().replace("postgresql+psycopg://", "postgresql://", 1)
     signs = vital_signs(url, settings.cluster_name)
     periodic = periodic_work(settings.chain_poll_s, accounts=settings.ldap_url is not None)
-    return fleet_verdicts(complaints(periodic, signs.ticks_s, signs.oldest_due_s))
+    return fleet_verdicts(problems(periodic, signs.ticks_s, signs.oldest_due_s))
 
 
 def alarms(shared: Examined) -> Iterable[Finding]:

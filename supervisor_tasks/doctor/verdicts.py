@@ -65,10 +65,10 @@ def cluster_verdict(name: str, known: Sequence[str]) -> Finding:
     )
 
 
-def fleet_verdicts(complaints: Sequence[str]) -> list[Finding]:
-    """Judge whether the periodic work ends in time, by the complaints of monitoring/health.py."""
+def fleet_verdicts(problems: Sequence[str]) -> list[Finding]:
+    """Judge whether the periodic work ends in time, by the problems of monitoring/health.py."""
     mend = "start the process that is named, and read its log"
-    found = [red("fleet", complaint, mend) for complaint in complaints]
+    found = [red("fleet", problem, mend) for problem in problems]
     return found or [green("fleet", "everything periodic comes to an end")]
 
 

@@ -22,11 +22,12 @@ from supervisor_tasks.ledger.registrations import (
     REGISTRATION_STATUS,
 )
 from supervisor_tasks.ledger.tick_names import IDLE_S, OLD_ROWS_DELETED, finished_key
-from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, SEEN, SLURM_ANSWERED, check_is_due
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED_SINCE_START, FAILED_TRIES, SLURM_ANSWERED, check_is_due
 from supervisor_tasks.provider.registration_rules import Action, RegistrationStatus
 
 NIGHT_HOURS = 4
 ONCE_A_NIGHT_S = 12 * 3600.0
+LEAST_IDLE_GAP_S = 5.0  # between two messages for a task that has nothing to do
 YOUNG_S = 30.0  # a fact of the registration that is younger counts as just changed
 WATCHED_ALARMS = {
     AlarmName.EFFECT_PARKED,
@@ -46,7 +47,7 @@ REGISTRATION_FACTS: tuple[Fact[Any], ...] = (
 )
 FACTS: tuple[Fact[Any], ...] = (
     FAILED_TRIES,
-    SEEN,
+    ANSWERED_SINCE_START,
     SCAN_STALLED,
     CALLBACK_HEARTBEAT_MISSED,
     REWIND,
@@ -114,7 +115,7 @@ def _scan(look: Look, _: RuleSettings) -> bool:
 
 def _check_slurm(look: Look, settings: RuleSettings) -> bool:
     answered_s = look.ticks_s.get(SLURM_ANSWERED)
-    seen = look.get(SEEN) or False
+    seen = look.get(ANSWERED_SINCE_START) or False
     return check_is_due(answered_s, seen, look.read(FAILED_TRIES), settings.slurm_retry_interval_s)
 
 
@@ -180,5 +181,5 @@ def due(look: Look, settings: RuleSettings) -> dict[str, float]:
             continue
         since_end_s = look.ticks_s.get(finished_key(name), float("inf"))
         if rule.idle_s is not None and since_end_s >= rule.idle_s:
-            every_s_of_task[name] = max(rule.every_s, 5.0)
+            every_s_of_task[name] = max(rule.every_s, LEAST_IDLE_GAP_S)
     return every_s_of_task

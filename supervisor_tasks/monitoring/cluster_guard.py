@@ -30,12 +30,11 @@ def require_expected_cluster(context: WorkerContext) -> None:
 
     Raises AnotherSlurmError, SlurmUnavailableError or SshUnavailableError.
     """
-    met = context.slurm.met
-    if time.monotonic() - met.at_s >= ASKED_AGAIN_S:
-        recognise(context, context.slurm.cluster.controller())
+    if time.monotonic() - context.slurm.last_check.at_s >= ASKED_AGAIN_S:
+        compare_cluster(context, context.slurm.cluster.controller())
 
 
-def recognise(context: WorkerContext, controller: Controller) -> None:
+def compare_cluster(context: WorkerContext, controller: Controller) -> None:
     """Compare the SLURM that answered with the one that the ledger has stored; store the first one.
 
     Raises AnotherSlurmError.
@@ -49,14 +48,14 @@ def recognise(context: WorkerContext, controller: Controller) -> None:
         context.ledger.alarms.on(
             AlarmName.SLURM_CLUSTER_MISMATCH, at=address, found=str(found), expected=expected, advice=advice
         )
-        context.slurm.met.at_s = float("-inf")
+        context.slurm.last_check.at_s = float("-inf")
         raise AnotherSlurmError(f"found the SLURM cluster {found} at {address}; expected {expected}")
     facts.set(SLURM_CLUSTER, str(found))
     unexpected = facts.get(UNEXPECTED_CLUSTER)
     if unexpected is not None:
         facts.clear_if(UNEXPECTED_CLUSTER, unexpected)
     context.ledger.alarms.off(AlarmName.SLURM_CLUSTER_MISMATCH)
-    context.slurm.met.at_s = time.monotonic()
+    context.slurm.last_check.at_s = time.monotonic()
 
 
 def record_controller_start(ledger: Ledger, controller: Controller, silent_s: float, now_s: float) -> None:
@@ -67,7 +66,7 @@ def record_controller_start(ledger: Ledger, controller: Controller, silent_s: fl
     saved would stay unknown.
     """
     booted, stored_boot = controller.booted, ledger.facts.get(SLURM_BOOT_TIME)
-    if is_to_be_learnt(booted, stored_boot, ledger.facts.get(SLURM_START)):
+    if is_unrecorded_start(booted, stored_boot, ledger.facts.get(SLURM_START)):
         ledger.facts.set(SLURM_START, SlurmStart(booted, float(round(silent_s)), first_id(controller, now_s)))
     if stored_boot != booted:
         ledger.sweeps.ask(f"slurmctld runs since {booted}")
@@ -85,7 +84,7 @@ def first_id(controller: Controller, now_s: float) -> int:
     return controller.next_id
 
 
-def is_to_be_learnt(booted: str, known: str | None, start: SlurmStart | None) -> bool:
+def is_unrecorded_start(booted: str, known: str | None, start: SlurmStart | None) -> bool:
     """Return whether the silence before a start of slurmctld must be stored: the start is new, or none is stored."""
     return known != booted or start is None
 

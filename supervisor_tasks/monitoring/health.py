@@ -47,7 +47,7 @@ def _of_queue(name: str, every_s: float) -> Periodic:
     return Periodic(name, every_s, finished_key(name), f"the workers of the queue {QUEUE_OF_TASK[name].value}")
 
 
-def complaints(periodic: list[Periodic], ticks_s: Mapping[str, float], oldest_due_s: float) -> list[str]:
+def problems(periodic: list[Periodic], ticks_s: Mapping[str, float], oldest_due_s: float) -> list[str]:
     """Return what is wrong, a line each: what was found, what was expected, what to do. Empty if all is well."""
     stale = [work for work in periodic if ticks_s.get(work.tick, float("inf")) > work.patience_s]
     if periodic and len(stale) == len(periodic):

@@ -175,7 +175,7 @@ async def mark_loop() -> None:
         await asyncio.sleep(MARK_EVERY_S)
 
 
-def end_in_peace(**_: object) -> None:
+def mark_ending(**_: object) -> None:
     """Mark the loop as ending, when Celery shuts the worker down: its last work may take longer than a round may."""
     LOOP.end()
 

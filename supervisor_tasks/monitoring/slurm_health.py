@@ -17,11 +17,11 @@ from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.registrations import NODES
 from supervisor_tasks.ledger.tick_names import finished_key
-from supervisor_tasks.monitoring.cluster_guard import AnotherSlurmError, recognise, record_controller_start
+from supervisor_tasks.monitoring.cluster_guard import AnotherSlurmError, compare_cluster, record_controller_start
 from supervisor_tasks.monitoring.slurm_tries import (
+    ANSWERED_SINCE_START,
     FAILED_TRIES,
     KNOWN_FOR_S,
-    SEEN,
     SLURM_ANSWERED,
     TRIES,
     check_is_due,
@@ -48,7 +48,7 @@ def reset_failure_count(ledger: Ledger) -> None:
     The check then also cancels old benchmarks.
     """
     ledger.facts.set(FAILED_TRIES, 0)
-    ledger.facts.set(SEEN, False)
+    ledger.facts.set(ANSWERED_SINCE_START, False)
     ledger.facts.set(BENCHMARK_CLEANUP_REQUESTED, True)
 
 
@@ -73,7 +73,7 @@ def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
 def _due(context: WorkerContext) -> bool:
     ledger = context.ledger
     answered_s = ledger.ticks.age_s(SLURM_ANSWERED)
-    seen = ledger.facts.get(SEEN) or False
+    seen = ledger.facts.get(ANSWERED_SINCE_START) or False
     return check_is_due(answered_s, seen, ledger.facts.read(FAILED_TRIES), context.slurm.try_every_s)
 
 
@@ -88,7 +88,7 @@ def _check(context: WorkerContext) -> bool:
     ledger.alarms.off(AlarmName.SLURM_NOT_ANSWERING)
     forget_when_quiet(ledger)
     try:
-        recognise(context, controller)
+        compare_cluster(context, controller)
     except AnotherSlurmError:
         ledger.ticks.remove(SLURM_ANSWERED)  # nothing is claimed
         ledger.ticks.remove(NODES)
@@ -97,7 +97,7 @@ def _check(context: WorkerContext) -> bool:
     if ledger.ticks.age_s(NODES) is None:
         context.sweep.wake("refresh_inventory")  # SLURM may have other nodes now
     ledger.facts.set(FAILED_TRIES, 0)
-    ledger.facts.set(SEEN, True)
+    ledger.facts.set(ANSWERED_SINCE_START, True)
     silent_s = ledger.ticks.age_s("check_slurm") or 0.0
     record_controller_start(ledger, controller, silent_s, now_s)
     _store_min_job_age(context, controller.min_job_age_s)
@@ -130,6 +130,6 @@ def _record_failure(ledger: Ledger, error: TransientError) -> None:
     tries = (ledger.facts.get(FAILED_TRIES) or 0) + 1
     ledger.facts.set(FAILED_TRIES, tries)
     silent_s = ledger.ticks.age_s("check_slurm")
-    if is_alarming(tries, ledger.facts.get(SEEN) or False, silent_s):
+    if is_alarming(tries, ledger.facts.get(ANSWERED_SINCE_START) or False, silent_s):
         shown_s = None if silent_s is None else round(silent_s)
         ledger.alarms.on(AlarmName.SLURM_NOT_ANSWERING, silent_s=shown_s, tries=tries, error=str(error)[:500])

@@ -4,11 +4,11 @@ from supervisor_tasks.ledger.facts import FLAG, INT, Fact, Stored
 
 SLURM_ANSWERED = "slurm"  # the tick that exists while SLURM answers
 FAILED_TRIES = Fact("slurm.failed_tries", INT)  # in a row since the last answer, or since a start
-SEEN = Fact("slurm.answered_since_start", FLAG)
+ANSWERED_SINCE_START = Fact("slurm.answered_since_start", FLAG)
 CHECK_EVERY_S = 40.0  # while it answers; two checks come before an answer is too old (KNOWN_FOR_S)
 KNOWN_FOR_S = 90.0  # SLURM counts as working for so long after an answer
 TRIES = 10  # at a start, SLURM_RETRY_INTERVAL_S apart; then an alarm is raised
-SLOWLY = 3  # after the alarm the intervals are so many times longer
+SLOW_FACTOR = 3  # after the alarm the intervals are so many times longer
 
 
 def next_try_s(tries: int, seen: bool, every_s: float) -> float:
@@ -20,7 +20,7 @@ def next_try_s(tries: int, seen: bool, every_s: float) -> float:
         return 0.0
     if tries < TRIES:
         return every_s
-    return SLOWLY * every_s
+    return SLOW_FACTOR * every_s
 
 
 def check_is_due(answered_s: float | None, seen: bool, failed: Stored[int] | None, every_s: float) -> bool:

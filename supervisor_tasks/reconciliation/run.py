@@ -24,7 +24,7 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.ledger.worker_sessions import advisory_lock
-from supervisor_tasks.messaging.queues import SWEEP_ASKED_EVERY_S
+from supervisor_tasks.messaging.queues import SWEEP_CHECKED_EVERY_S
 from supervisor_tasks.reconciliation import backfill
 from supervisor_tasks.reconciliation.collect import MAX_UNANSWERED, SHOWN_TEXT, ReconciliationReport, collect_snapshot
 from supervisor_tasks.reconciliation.doubts import doubts, held_now
@@ -242,7 +242,7 @@ def interval_s(every_s: float, min_job_age_s: float) -> float:
     """
     if not min_job_age_s:
         return every_s
-    in_time_s = min_job_age_s / IN_TIME - SWEEP_ASKED_EVERY_S
+    in_time_s = min_job_age_s / IN_TIME - SWEEP_CHECKED_EVERY_S
     return min(every_s, max(in_time_s, SHORTEST_S))
 
 

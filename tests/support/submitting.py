@@ -352,7 +352,7 @@ def site_of(engine: Engine, cluster: Cluster | RestCluster) -> WorkerContext:
         raise AssertionError(f"a submission opens no connection to {address}")
 
     ledger = Ledger(engine, "here", lambda _: None)
-    slurm = SlurmServices(cluster, nodes_of(cluster), trust_callbacks=True, met=LastClusterCheck(float("inf")))
+    slurm = SlurmServices(cluster, nodes_of(cluster), trust_callbacks=True, last_check=LastClusterCheck(float("inf")))
     return WorkerContext(ledger, GridLogger(no_connection), None, slurm)  # type: ignore[arg-type]
 
 

@@ -20,8 +20,8 @@ ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 # What `supervisor run` does, asked to end right before it becomes the process.
 ASKED_BEFORE_EXEC = """
 import os, signal, sys
-from supervisor_tasks.config.first_process import end_when_asked, hold_signals
-end_when_asked()
+from supervisor_tasks.config.first_process import end_on_signal, hold_signals
+end_on_signal()
 hold_signals()
 os.kill(os.getpid(), signal.SIGTERM)
 print("still here", flush=True)

@@ -28,7 +28,7 @@ from supervisor_tasks.ledger.facts import SWEEP_REQUESTED
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.wallet_holders import WalletHolders
 from supervisor_tasks.lifecycle import AT_START
-from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, SEEN
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED_SINCE_START, FAILED_TRIES
 from tests.support.refusals import reasons
 
 PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
@@ -183,7 +183,11 @@ def test_worker__broker_refuses_messages_at_start__its_requests_are_in_the_ledge
         finally:
             for name in ("another", "clock"):
                 processes.kill(processes.find(name))
-    assert (facts.get(FAILED_TRIES), facts.get(SEEN), facts.get(BENCHMARK_CLEANUP_REQUESTED)) == (0, False, True)
+    assert (facts.get(FAILED_TRIES), facts.get(ANSWERED_SINCE_START), facts.get(BENCHMARK_CLEANUP_REQUESTED)) == (
+        0,
+        False,
+        True,
+    )
 
 
 def lost_wake_ups(processes: Processes) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from supervisor_tasks.ledger.facts import (
     dataclass_codec,
 )
 from supervisor_tasks.ledger.registrations import REGISTRATION_REQUESTED, Registrations
-from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, SEEN
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED_SINCE_START, FAILED_TRIES
 from supervisor_tasks.provider.offer import Machine
 from tests.support.ledger import emptied, migrated
 
@@ -185,7 +185,11 @@ def test_migration__renames_what_is_stored_and_its_reverse_gives_it_back(facts: 
     command.upgrade(config, "head")
     assert facts.get(PROVIDER) == "0x33"
     assert facts.get(SLURM_START) == SlurmStart("1700000000", 20.0, 17)
-    assert (facts.get(FAILED_TRIES), facts.get(SEEN), facts.get(BENCHMARK_CLEANUP_REQUESTED)) == (3, True, True)
+    assert (facts.get(FAILED_TRIES), facts.get(ANSWERED_SINCE_START), facts.get(BENCHMARK_CLEANUP_REQUESTED)) == (
+        3,
+        True,
+        True,
+    )
     assert facts.read(REWIND) is not None
     assert facts.get(REVERT_STREAKS["claim-top-up"]) == 4
     registrations = Registrations(facts)

@@ -8,7 +8,7 @@ from supervisor_tasks.ledger.heartbeats import (
     missing_sources,
 )
 from supervisor_tasks.ledger.tick_names import CALLBACKS
-from supervisor_tasks.monitoring.health import LEAST_S, complaints
+from supervisor_tasks.monitoring.health import LEAST_S, problems
 from supervisor_tasks.reconciliation.source_outages import unreachable_since
 
 
@@ -34,10 +34,10 @@ def test_away__a_reporter__only_where_one_was_ever_heard() -> None:
     assert (missing_sources(gone), continuous_uptime_s(gone)) == ({REPORTER: 3600.0}, None)
 
 
-def test_complaints__the_grpc_process_is_part_of_the_fleet() -> None:
-    assert complaints([], ticks(CALLBACKS), 0.0) == []
+def test_problems__the_grpc_process_is_part_of_the_fleet() -> None:
+    assert problems([], ticks(CALLBACKS), 0.0) == []
     for ticks_s in ({}, ticks(CALLBACKS, LEAST_S + 1)):
-        (line,) = complaints([], ticks_s, 0.0)
+        (line,) = problems([], ticks_s, 0.0)
         assert "the gRPC process is not heard" in line
 
 

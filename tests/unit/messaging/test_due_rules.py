@@ -12,8 +12,8 @@ from supervisor_tasks.ledger.tick_names import OLD_ROWS_DELETED, finished_key
 from supervisor_tasks.messaging.due_rules import GUARDED, RULES, RuleSettings, due
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 from supervisor_tasks.monitoring.health import MISSED as MISSED_TICKS
-from supervisor_tasks.monitoring.health import complaints, periodic_work
-from supervisor_tasks.monitoring.slurm_tries import CHECK_EVERY_S, KNOWN_FOR_S, SEEN, SLURM_ANSWERED
+from supervisor_tasks.monitoring.health import periodic_work, problems
+from supervisor_tasks.monitoring.slurm_tries import ANSWERED_SINCE_START, CHECK_EVERY_S, KNOWN_FOR_S, SLURM_ANSWERED
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from supervisor_tasks.reconciliation.collect import SCANNED_WITHIN_S
 
@@ -30,7 +30,7 @@ REGISTERED = {
     **stored(REGISTRATION_STATUS, RegistrationStatus.APPROVED),
     **stored(HARDWARE, ()),
     **stored(REGISTRATION, {"decision": "nothing"}),
-    **stored(SEEN, True),
+    **stored(ANSWERED_SINCE_START, True),
 }
 RECENT = {finished_key(name): 1.0 for name in RULES} | {SLURM_ANSWERED: 1.0, "callbacks": 1.0}
 
@@ -137,12 +137,12 @@ def test_periodic_work__every_queue_has_some() -> None:
     assert {QUEUE_OF_TASK[name] for name in names - {"clock"}} == set(QUEUE_OF_TASK.values())
 
 
-def test_complaints__beat_is_away__names_beat() -> None:
+def test_problems__beat_is_away__names_beat() -> None:
     work = periodic_work(1.0, accounts=False)
     ticks_s = {entry.tick: 1.0 for entry in work} | {"callbacks": 1.0, "clock": 31.0}
-    (line,) = complaints(work, ticks_s, 0.0)
+    (line,) = problems(work, ticks_s, 0.0)
     assert line == "clock: last ended 31 s ago, expected one every 5 s: see beat"
-    assert complaints(work, ticks_s | {"clock": MISSED_TICKS * 5.0}, 0.0) == []
+    assert problems(work, ticks_s | {"clock": MISSED_TICKS * 5.0}, 0.0) == []
 
 
 @pytest.mark.parametrize(("hour", "is_due"), [(21, False), (22, True), (23, True), (0, True), (1, True), (2, False)])

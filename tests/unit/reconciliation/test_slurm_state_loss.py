@@ -9,7 +9,7 @@ from supervisor_tasks.jobs.model import ChainStatus, Job, State
 from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.ledger.alarms import STATE_LOST, is_hold_of_sweep
 from supervisor_tasks.ledger.facts import SlurmStart
-from supervisor_tasks.monitoring.cluster_guard import JUST_STARTED_S, first_id, is_to_be_learnt
+from supervisor_tasks.monitoring.cluster_guard import JUST_STARTED_S, first_id, is_unrecorded_start
 from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
 from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import CommandAnswer, next_id
@@ -24,11 +24,11 @@ def test_lifts__the_sweeps_own_hold__and_not_the_operators() -> None:
     assert not is_hold_of_sweep(None)
 
 
-def test_is_to_be_learnt__a_new_start__or_one_whose_silence_is_not_known() -> None:
-    assert is_to_be_learnt("100", None, None)
-    assert is_to_be_learnt("200", "100", SlurmStart("100", 20.0))
-    assert is_to_be_learnt("100", "100", None)
-    assert not is_to_be_learnt("100", "100", SlurmStart("100", 20.0))
+def test_is_unrecorded_start__a_new_start__or_one_whose_silence_is_not_known() -> None:
+    assert is_unrecorded_start("100", None, None)
+    assert is_unrecorded_start("200", "100", SlurmStart("100", 20.0))
+    assert is_unrecorded_start("100", "100", None)
+    assert not is_unrecorded_start("100", "100", SlurmStart("100", 20.0))
 
 
 def after(*events: Event) -> Job:
