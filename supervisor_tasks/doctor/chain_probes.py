@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 from supervisor_tasks.chain.rpc.client import Rpc, require
 from supervisor_tasks.config.url_secrets import shown
 from supervisor_tasks.doctor.check_results import Finding, NotTriedError
-from supervisor_tasks.doctor.examination import Probe, said
+from supervisor_tasks.doctor.examination import Probe, error_line
 from supervisor_tasks.doctor.shared import CONNECT_S, Examined
 from supervisor_tasks.doctor.verdicts import (
     EndpointSeen,
@@ -51,7 +51,7 @@ def _look(url: str, number: int) -> EndpointSeen:
         answers = Rpc.at(url, CONNECT_S, name).batch([("eth_chainId", ()), ("eth_blockNumber", ())])
         chain_id, head = (int(require(answer), 16) for answer in answers)
     except Exception as error:  # noqa: BLE001  the other endpoints are judged too
-        return EndpointSeen(name, error=said(error))
+        return EndpointSeen(name, error=error_line(error))
     return EndpointSeen(name, chain_id, head, time.monotonic() - begun_s)
 
 
@@ -64,7 +64,7 @@ def announcements(shared: Examined) -> Iterator[Finding]:
     try:
         chain_id = _chain_over_websocket(url)
     except Exception as error:  # noqa: BLE001  without announcements, the fleet works on
-        seen = EndpointSeen(name, error=said(error))
+        seen = EndpointSeen(name, error=error_line(error))
     else:
         seen = EndpointSeen(name, chain_id, took_s=time.monotonic() - begun_s)
     yield announcements_verdict(seen, shared.settings.chain_id)

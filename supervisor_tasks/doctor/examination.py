@@ -11,7 +11,7 @@ from supervisor_tasks.doctor.check_results import Finding, NotTriedError, red, s
 
 DEADLINE_S = 5.0  # for all probes; with the start of the command, the answer is there within 10 s
 MARGIN_S = 0.7  # so much before the deadline, a probe stops waiting for a thing that another probe tries
-MAX_SAID = 300  # characters of an error
+MAX_ERROR_CHARS = 300  # characters of an error
 # urllib3 prints which of its objects failed, and Python the number of the error. The words behind are enough for an operator.
 CLIENTS_WORDS = re.compile(r"\w+\(host='[^']*', port=\d+\): |Failed to establish a new connection: |\[Errno -?\d+\] ")
 
@@ -110,10 +110,10 @@ def attempt(probe: Probe[T], shared: T) -> list[Finding]:
     except NotTriedError as why:
         return [skipped(probe.name, str(why))]
     except Exception as error:  # noqa: BLE001  the other probes go on
-        return [red(probe.name, said(error), probe.mend)]
+        return [red(probe.name, error_line(error), probe.mend)]
 
 
-def said(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """Return an error as one line. The text of a gRPC error has many lines; its method `details` returns the message."""
     details = getattr(error, "details", None)
     text = str(error)
@@ -122,4 +122,4 @@ def said(error: Exception) -> str:
     lines = text.strip().splitlines()
     if not lines:
         return type(error).__name__
-    return CLIENTS_WORDS.sub("", lines[0])[:MAX_SAID]
+    return CLIENTS_WORDS.sub("", lines[0])[:MAX_ERROR_CHARS]

@@ -19,7 +19,7 @@ from protos.sbatchapi.v1alpha1.sbatch_pb2_grpc import AuthAPIStub
 from supervisor_tasks.bootstrap import channels_of, directory_of
 from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.doctor.check_results import Finding, NotTriedError, green, red, yellow
-from supervisor_tasks.doctor.examination import Probe, said
+from supervisor_tasks.doctor.examination import Probe, error_line
 from supervisor_tasks.doctor.shared import CONNECT_S, Examined
 from supervisor_tasks.doctor.verdicts import CertificateSeen, certificate_verdict
 from supervisor_tasks.grid.grpc_channels import Channels
@@ -68,7 +68,7 @@ def flower(shared: Examined) -> Iterator[Finding]:
         with urllib3.PoolManager(retries=False, timeout=CONNECT_S) as pool:
             status = pool.request("GET", f"{url.rstrip('/')}/healthcheck").status
     except urllib3.exceptions.HTTPError as error:
-        yield yellow("Flower", f"{url}: {said(error)}", FLOWER)
+        yield yellow("Flower", f"{url}: {error_line(error)}", FLOWER)
         return
     if status == 200:
         yield green("Flower", f"{url} answers")
@@ -136,7 +136,7 @@ def certificate(name: str, of: Callable[[Settings], list[Secured]], mend: str, s
         try:
             yield certificate_verdict(thing, _seen(service), datetime.now(UTC), mend)
         except OSError as error:
-            yield red(f"TLS of {thing}", said(error), mend)
+            yield red(f"TLS of {thing}", error_line(error), mend)
 
 
 def _seen(service: Secured) -> CertificateSeen:
@@ -151,7 +151,7 @@ def _seen(service: Secured) -> CertificateSeen:
         try:
             _handshake(service, _context(service.authority, verified=True))
         except ssl.SSLCertVerificationError as error:
-            distrust = error.verify_message or said(error)
+            distrust = error.verify_message or error_line(error)
     return CertificateSeen(shown.not_valid_after_utc, names, distrust)
 
 

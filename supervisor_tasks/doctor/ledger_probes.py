@@ -15,7 +15,7 @@ from supervisor_tasks.doctor.verdicts import (
     clock_verdict,
     cluster_verdict,
     fleet_verdicts,
-    heard_verdict,
+    heartbeat_verdict,
     migrations_verdict,
 )
 from supervisor_tasks.ledger.clusters import known_clusters
@@ -74,11 +74,11 @@ def heard(shared: Examined) -> Iterator[Finding]:
     """When the gRPC process and the reporter last sent a heartbeat, and when a plugin last called."""
     ticks_s = shared.ledger.ticks.ages_s()
     start_grpc = "start the gRPC process, and read its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY"
-    yield heard_verdict("gRPC process", ticks_s.get(CALLBACKS), AWAY_S, start_grpc, needed=True)
+    yield heartbeat_verdict("gRPC process", ticks_s.get(CALLBACKS), AWAY_S, start_grpc, needed=True)
     start_reporter = (
         "start the reporter beside slurmctld, and read its log; where there is none: `supervisor reporter disable`"
     )
-    yield heard_verdict("reporter", ticks_s.get(REPORTER), AWAY_S, start_reporter, needed=False)
+    yield heartbeat_verdict("reporter", ticks_s.get(REPORTER), AWAY_S, start_reporter, needed=False)
     age_s = last_callback_age_s(shared.engine.needed(), shared.settings.cluster_name)
     if age_s is None:
         yield skipped("hooks", "no plugin or hook has called yet")

@@ -113,7 +113,7 @@ def accounting(shared: Examined) -> Iterator[Finding]:
         argv = [shared.settings.slurm_sacct_path, "--allocations", "--noheader", "--starttime=now-1minutes"]
         answer = login_node.ssh.run(login_node.admin, argv, timeout_s=COMMAND_S)
         status, stderr = answer.status, answer.stderr
-    yield accounting_verdict(asked=asked, unused=unused, status=status, said=stderr)
+    yield accounting_verdict(asked=asked, unused=unused, status=status, stderr=stderr)
 
 
 def nodes(shared: Examined) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ FEW_JOBS = 100  # that the wallet pays for
 CLOCK_OFF_S = 5.0  # SLURM's munge allows 300 s, tokens and challenges less
 CLOCK_WRONG_S = 60.0
 FEW_DAYS = 14  # of a certificate that is left
-NO_MORE_THAN = 300  # characters of an error
+MAX_ERROR_CHARS = 300  # characters of an error
 
 NOT_FOUND = 127  # the status of a shell that finds no such program
 TOKEN_MISSING = "supervisor: no token"  # noqa: S105  what job_submit.lua prints for a job without one
@@ -78,7 +78,7 @@ def alarm_verdicts(names: Sequence[str]) -> list[Finding]:
     return found or [green("alarms", "none is on")]
 
 
-def heard_verdict(name: str, age_s: float | None, away_s: float, mend: str, *, needed: bool) -> Finding:
+def heartbeat_verdict(name: str, age_s: float | None, away_s: float, mend: str, *, needed: bool) -> Finding:
     """Judge a process by the age of its last heartbeat; None if it never sent one."""
     if age_s is None:
         if needed:
@@ -114,7 +114,7 @@ def _endpoint_verdict(one: EndpointSeen, chain_id: int, best: int, *, has_workin
     name, mend = f"RPC endpoint {one.name}", "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
     if one.error:
         failed = yellow if has_working else red
-        return failed(name, one.error[:NO_MORE_THAN], mend)
+        return failed(name, one.error[:MAX_ERROR_CHARS], mend)
     if one.chain_id != chain_id:
         found = f"serves chain {one.chain_id}; expected {chain_id}"
         return red(name, found, "correct METASCHEDULER_ENDPOINT_RPC or CHAIN_ID")
@@ -133,7 +133,7 @@ def announcements_verdict(one: EndpointSeen, chain_id: int) -> Finding:
     """Judge the endpoint that announces new blocks. Without it, blocks are polled."""
     name = f"WebSocket endpoint {one.name}"
     if one.error:
-        found = f"{one.error[:NO_MORE_THAN]}; blocks are polled meanwhile"
+        found = f"{one.error[:MAX_ERROR_CHARS]}; blocks are polled meanwhile"
         return yellow(name, found, "mend the endpoint, or correct METASCHEDULER_ENDPOINT_WS")
     if one.chain_id != chain_id:
         return red(name, f"serves chain {one.chain_id}; expected {chain_id}", "correct METASCHEDULER_ENDPOINT_WS")
@@ -232,7 +232,7 @@ def version_verdict(name: str, setting: str, status: int, stdout: str, stderr: s
     version = stdout.strip()
     if status == 0 and version:
         return green(name, version.splitlines()[0])
-    printed = (stderr or stdout).strip()[:NO_MORE_THAN]
+    printed = (stderr or stdout).strip()[:MAX_ERROR_CHARS]
     mend = "see what it prints on the login node"
     if status == NOT_FOUND:
         mend = "install it on the login node, or correct its path"
@@ -247,7 +247,7 @@ def controller_verdict(identity: str, known: str | None, *, same: bool) -> Findi
     return red("slurmctld", f"is {identity}; expected {known}", mend)
 
 
-def accounting_verdict(*, asked: bool, unused: bool, status: int, said: str) -> Finding:
+def accounting_verdict(*, asked: bool, unused: bool, status: int, stderr: str) -> Finding:
     """Judge accounting: whether sacct answers where the fleet asks it, and whether the fleet asks it where there is one."""
     if unused:
         return yellow(
@@ -258,7 +258,9 @@ def accounting_verdict(*, asked: bool, unused: bool, status: int, said: str) -> 
     if status == 0:
         return green("accounting", "sacct answers")
     return red(
-        "accounting", said.strip()[:NO_MORE_THAN] or f"status {status}", "start slurmdbd, or SLURM_ACCOUNTING=false"
+        "accounting",
+        stderr.strip()[:MAX_ERROR_CHARS] or f"status {status}",
+        "start slurmdbd, or SLURM_ACCOUNTING=false",
     )
 
 
@@ -278,7 +280,7 @@ def job_submit_verdict(status: int, stderr: str) -> Finding:
         return red("job_submit.lua", found, "JobSubmitPlugins=lua in slurm.conf: see plugins/README.md")
     if TOKEN_MISSING in stderr:
         return green("job_submit.lua", "refuses a customer's job without payment")
-    words = stderr.strip()[:NO_MORE_THAN] or f"status {status}"
+    words = stderr.strip()[:MAX_ERROR_CHARS] or f"status {status}"
     if REFUSED_BY_LUA in stderr:
         return red("job_submit.lua", words, "correct supervisor_submit.conf: see plugins/README.md")
     return yellow("job_submit.lua", words, "read slurmctld's log: something else refuses the job")
@@ -324,7 +326,7 @@ def certificate_verdict(name: str, seen: CertificateSeen, now: datetime, mend: s
     if days < 0:
         return red(thing, f"expired {-days:.0f} days ago ({names})", mend)
     if seen.distrust:
-        return red(thing, f"{seen.distrust[:NO_MORE_THAN]} ({names})", mend)
+        return red(thing, f"{seen.distrust[:MAX_ERROR_CHARS]} ({names})", mend)
     if days < FEW_DAYS:
         return yellow(thing, f"{days:.0f} days left ({names})", mend)
     return green(thing, f"{days:.0f} days left ({names})")

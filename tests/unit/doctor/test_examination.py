@@ -9,7 +9,7 @@ import pytest
 
 from devgrid.machine import deadline
 from supervisor_tasks.doctor.check_results import Finding, Level, NotTriedError, green
-from supervisor_tasks.doctor.examination import Probe, Shared, examine, said
+from supervisor_tasks.doctor.examination import Probe, Shared, error_line, examine
 
 HANGS = threading.Event()  # never set
 
@@ -92,12 +92,12 @@ class Refusal(grpc.RpcError):
         return "connection refused"
 
 
-def test_said__is_one_line() -> None:
-    assert said(OSError("a\nb")) == "a"
-    assert said(KeyError()) == "KeyError"
-    assert said(Refusal()) == "connection refused"
+def test_error_line__is_one_line() -> None:
+    assert error_line(OSError("a\nb")) == "a"
+    assert error_line(KeyError()) == "KeyError"
+    assert error_line(Refusal()) == "connection refused"
     refused = ConnectionRefusedError(111, "Connection refused")
-    assert said(refused) == "Connection refused"
-    assert said(OSError(f"HTTPConnection(host='node', port=1): Failed to establish a new connection: {refused}")) == (
-        "Connection refused"
-    )
+    assert error_line(refused) == "Connection refused"
+    assert error_line(
+        OSError(f"HTTPConnection(host='node', port=1): Failed to establish a new connection: {refused}")
+    ) == ("Connection refused")
