@@ -109,7 +109,7 @@ def plan(context: typer.Context, output: options.Output = Format.TABLE, no_color
 
     cli = cli_context(context)
     cli.shown.color = not no_color
-    cli.tell_target()
+    cli.print_target()
     settings = load(Need.SLURM)
     slurm = slurm_side(settings)
     try:

@@ -105,7 +105,7 @@ def check(
     from supervisor_tasks.doctor.check_up import try_settings
 
     cli = cli_context(context)
-    cli.tell_target()
+    cli.print_target()
     typer.echo(result, err=True)
     cli.shown.color = not no_color
     show_findings(cli, try_settings(settings, process.value), output)

@@ -55,7 +55,7 @@ class CliContext:
         typer.echo(self.shown.target, err=True)
         return engine
 
-    def tell_target(self) -> None:
+    def print_target(self) -> None:
         """Print which ledger the settings name, if they name one: for commands that also try settings that are wrong."""
         with suppress(SettingsError, NoDatabaseError, ProgrammingError):  # which they report in their own way
             typer.echo(target(self.settings.cluster_name, running_database_url(self.settings)), err=True)
@@ -146,18 +146,25 @@ class CliContext:
 
     @contextmanager
     def change(
-        self, command: str, subject: str | Sequence[str], will: str, *, yes: bool, reason: str = "", quiet: bool = False
+        self,
+        command: str,
+        subject: str | Sequence[str],
+        plan: str,
+        *,
+        yes: bool,
+        reason: str = "",
+        is_confirmed: bool = False,
     ) -> Iterator[None]:
         """Make a change: print what will happen, ask, and store the operator, the reason and the outcome.
 
-        `subject` names what is changed, such as a job, or several jobs. With `quiet`, the caller has printed and asked.
-        Raises NotConfirmedError.
+        `subject` names what is changed, such as a job, or several jobs. If it `is_confirmed`, the caller has
+        printed and asked. Raises NotConfirmedError.
         """
         log = self.log  # first: this prints which ledger it is, and refuses a cluster that the ledger does not know
-        if not quiet:
-            self.confirm(will, yes=yes)
+        if not is_confirmed:
+            self.confirm(plan, yes=yes)
         subjects = [subject] if isinstance(subject, str) else subject
-        entries = log.begin(*subjects, operator=operator(), command=command, change=will, reason=reason)
+        entries = log.begin(*subjects, operator=operator(), command=command, change=plan, reason=reason)
         try:
             yield
         except LedgerUnavailableError:
@@ -167,9 +174,9 @@ class CliContext:
             raise
         log.end(entries, DONE)
 
-    def confirm(self, will: str, *, yes: bool) -> None:
+    def confirm(self, plan: str, *, yes: bool) -> None:
         """Print what will happen, and ask the operator; `yes` is his answer. Raises NotConfirmedError."""
-        typer.echo(self.shown.line(f"{will}."), err=True)
+        typer.echo(self.shown.line(f"{plan}."), err=True)
         if yes:
             return
         if not sys.stdin.isatty():

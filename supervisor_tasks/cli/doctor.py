@@ -57,7 +57,7 @@ def doctor(
     cli = cli_context(context)
     cli.shown = Output(secrets_of(os.environ))
     cli.shown.color = not no_color
-    cli.tell_target()
+    cli.print_target()
     address = options.hex_beginning(customer)
     show_findings(cli, check_up(dict(os.environ), address, within_s), Format.JSON if as_json else output)
 

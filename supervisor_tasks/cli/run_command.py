@@ -116,7 +116,7 @@ def _fleet(words: Sequence[str]) -> int:
 def become(process: str, options: Sequence[str]) -> NoReturn:
     """Replace this process by the one that is named, or end it with status 2 if a server is neither named nor embedded."""
     wait_before_start(process, os.environ)
-    options, embedded = without_embedded(PROCESSES[process], options)
+    options, embedded = take_embedded_flag(PROCESSES[process], options)
     missing = missing_servers(PROCESSES[process].servers, os.environ)
     shows_help = not set(HELP).isdisjoint(options)
     if missing and not embedded and not shows_help:
@@ -130,7 +130,7 @@ def become(process: str, options: Sequence[str]) -> NoReturn:
     os.execve(argv[0], argv, environment(process, os.environ))  # noqa: S606  our own program
 
 
-def without_embedded(process: FleetProcess, options: Sequence[str]) -> tuple[list[str], bool]:
+def take_embedded_flag(process: FleetProcess, options: Sequence[str]) -> tuple[list[str], bool]:
     """Return the options without --embedded, and whether it was there. A process without servers keeps all its options."""
     if not process.servers:
         return list(options), False

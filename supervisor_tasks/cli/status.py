@@ -59,7 +59,7 @@ def status(
 
 
 @dataclass(frozen=True, slots=True)
-class Purse:
+class WalletSummary:
     """The wallet's coins for gas as a worker last saw them, None before that; and the credits and paid jobs of today."""
 
     balance_wei: int | None
@@ -67,25 +67,25 @@ class Purse:
     jobs: int
 
 
-def purse_of(cli: CliContext) -> Purse:
+def wallet_summary(cli: CliContext) -> WalletSummary:
     """Return what the wallet holds, and what was paid today."""
     balance = cli.ledger.facts.get(BALANCE)
     earned_wei, jobs = Earnings(cli.ledger.engine, cli.ledger.cluster).today()
-    return Purse(None if balance is None else balance.wei, earned_wei, jobs)
+    return WalletSummary(None if balance is None else balance.wei, earned_wei, jobs)
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the command concludes from the ledger: what is wrong, why no job is claimed now, and the purse."""
+    """What the command concludes: what is wrong, why no job is claimed now, and what the wallet holds and earned."""
 
     problems: Sequence[str]
     claim_stops: Sequence[str]
-    purse: Purse
+    wallet: WalletSummary
 
 
 def findings_of(cli: CliContext, snapshot: StatusSummary) -> Findings:
     """Judge the state of the cluster."""
-    return Findings(cli.problems(snapshot), cli.claim_stops(snapshot), purse_of(cli))
+    return Findings(cli.problems(snapshot), cli.claim_stops(snapshot), wallet_summary(cli))
 
 
 def _show(cli: CliContext, output: Format) -> None:
@@ -106,10 +106,10 @@ def _fields(snapshot: StatusSummary) -> dict[str, Any]:
 
 def _document(snapshot: StatusSummary, findings: Findings) -> dict[str, Any]:
     """Return the findings for programs. The wei are text, as numbers of JSON are not exact."""
-    purse = findings.purse
+    wallet = findings.wallet
     return {
-        "balance_wei": None if purse.balance_wei is None else str(purse.balance_wei),
-        "earned_today_wei": str(purse.earned_wei),
+        "balance_wei": None if wallet.balance_wei is None else str(wallet.balance_wei),
+        "earned_today_wei": str(wallet.earned_wei),
         "claims": not findings.claim_stops,
         "claimable_jobs": None if snapshot.claimable is None else snapshot.claimable.number,
         "why_no_claims": list(findings.claim_stops),
@@ -135,8 +135,9 @@ def show_status(shown: Output, snapshot: StatusSummary, findings: Findings, now:
 
 def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
     """Return the values that the cluster has only once."""
-    problems, purse = findings.problems, findings.purse
+    problems, wallet = findings.problems, findings.wallet
     endpoints = ", ".join(f"{name} {health}" for name, health in snapshot.endpoints.items())
+    earned = format_credits(wallet.earned_wei)
     texts = {
         "claims": _claims(snapshot, findings.claim_stops),
         "submissions": Cell("paused: `supervisor cluster show`", "yellow")
@@ -146,8 +147,8 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
         "oldest due effect": span(oldest_due_s(snapshot.effects)),
         "unread callbacks": str(sum(snapshot.unread_callbacks.values())),
         "open transactions": _open_transactions(snapshot),
-        "wallet": _wallet(snapshot.wallet, purse),
-        "earned today": f"{format_credits(purse.earned_wei)} credits from {counted(purse.jobs, 'paid job')} (UTC's day)",
+        "wallet": _wallet(snapshot.wallet, wallet),
+        "earned today": f"{earned} credits from {counted(wallet.jobs, 'paid job')} (UTC's day)",
         "RPC endpoints": endpoints or "none was asked",
         "last sweep": _sweep(snapshot),
         "chain head": _head(snapshot.head, snapshot.cursors.get(LOGS, 0)),
@@ -250,14 +251,14 @@ def _slow_claims(snapshot: StatusSummary) -> Cell:
     return Cell("on")
 
 
-def _wallet(wallet: Writer | None, purse: Purse) -> str:
-    if wallet is None:
-        return f"has signed nothing yet{_held(purse)}"
-    return f"{wallet.address}{_held(purse)}, next nonce {wallet.next_nonce}"
+def _wallet(writer: Writer | None, wallet: WalletSummary) -> str:
+    if writer is None:
+        return f"has signed nothing yet{_held(wallet)}"
+    return f"{writer.address}{_held(wallet)}, next nonce {writer.next_nonce}"
 
 
-def _held(purse: Purse) -> str:
-    return "" if purse.balance_wei is None else f", holds {coins(purse.balance_wei)} for gas"
+def _held(wallet: WalletSummary) -> str:
+    return "" if wallet.balance_wei is None else f", holds {coins(wallet.balance_wei)} for gas"
 
 
 COMMANDS = {"status": app}

@@ -45,7 +45,7 @@ FINDINGS = View(
         Column("CANCELLED", "cancelled", wide=True),
     ),
 )
-FOUND: Mapping[str, str] = {
+KIND_TEXTS: Mapping[str, str] = {
     DiscrepancyKind.FINAL_ON_CHAIN: "over on the contract",
     DiscrepancyKind.REASSIGNED_ON_CHAIN: "not ours on the contract",
     DiscrepancyKind.AHEAD_ON_CHAIN: "running on the contract",
@@ -236,7 +236,7 @@ def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(kind: str) -> str:
-    return FOUND.get(kind, kind.replace("_", " "))
+    return KIND_TEXTS.get(kind, kind.replace("_", " "))
 
 
 def _reasons(errors: Mapping[str, str]) -> str:

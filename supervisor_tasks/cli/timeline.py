@@ -20,14 +20,14 @@ from supervisor_tasks.jobs.stalled import NOT_LISTED
 Entry = Mapping[str, Any]
 EventText = tuple[str, Callable[[Mapping[str, Any]], str]]
 
-TOLD_BESIDE = ("CallbackReceived",)  # events without a line in the short form: the callback itself has a line
+ONLY_IN_WIDE = ("CallbackReceived",)  # events without a line in the short form: the callback itself has a line
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*[+-]\d\d:\d\d")
 SEEN = ("SlurmPendingObserved", "SlurmRunningObserved")  # the events that have SLURM's own word
 MISSING = (
     "SLURM does not list the job: after SWEEP_GRACE_S it ends as PANICKED at no cost. If the alarm sweep_contradiction"
     " is on, `supervisor job mark-lost` confirms that; `supervisor job settle` ends it in another way"
 )
-JOURNALLED = ("job cancel", "job settle", "job resubmit", "effect abandon")  # an event has the reason
+REASON_IN_EVENT = ("job cancel", "job settle", "job resubmit", "effect abandon")  # an event has the reason
 DONE = "done"  # as ledger/operator_log.py stores it
 OPEN = ("SIGNED", "SENT")  # the states of a transaction that is not known to be mined
 CALLBACK_STATUS = (
@@ -70,7 +70,7 @@ def _adopted(details: Mapping[str, Any]) -> str:
     return "taken in; SLURM shows nothing of it" if number is None else f"taken in: SLURM has it as {number}"
 
 
-TELLERS: dict[str, EventText] = {
+EVENT_TEXTS: dict[str, EventText] = {
     "Claimed": ("chain", _claimed),
     "ScriptFetched": ("worker", lambda details: f"script fetched, {details.get('bytes')} bytes"),
     "ScriptUnavailable": ("worker", _because("there is no script")),
@@ -116,7 +116,7 @@ class Line:
     """
 
     at: datetime
-    who: str
+    actor: str
     what: str
     style: str = ""
     details: str = ""
@@ -141,7 +141,7 @@ def lines_of(story: Iterable[Entry], *, details: bool, transaction_url: str = ""
         what = line.what
         if line.times > 1:
             what = f"{what}, {line.times} times in {_precise_span(last_at - line.at)}"
-        shown.append([Cell(moment, "dim"), Cell(after, "dim"), Cell(line.who), Cell(what, line.style, line.link)])
+        shown.append([Cell(moment, "dim"), Cell(after, "dim"), Cell(line.actor), Cell(what, line.style, line.link)])
         before = last_at
         if line.details:
             shown.append([Cell(""), Cell(""), Cell(""), Cell(line.details, "dim")])
@@ -160,7 +160,7 @@ def _folded(lines: Iterable[Line]) -> Iterator[Line]:
     for line in lines:
         if last is None:
             last = line
-        elif (last.who, last.what) == (line.who, line.what):
+        elif (last.actor, last.what) == (line.actor, line.what):
             last = replace(last, times=last.times + 1, until=line.at)
         else:
             yield last
@@ -172,12 +172,12 @@ def _folded(lines: Iterable[Line]) -> Iterator[Line]:
 def _line(entry: Entry, with_details: bool, transaction_url: str) -> Line | None:
     """Return the line of an entry. The short form has one for an effect only if it is parked: its events show the rest."""
     at, source, what, details = entry["at"], entry["source"], entry["what"], entry["details"]
-    if what in TOLD_BESIDE and not with_details:
+    if what in ONLY_IN_WIDE and not with_details:
         return None
     shown = plain(_readable(details)) if with_details else ""
     if source == "journal":
-        who, teller = TELLERS.get(what, ("ledger", _fixed(what)))
-        return Line(at, who, teller(details), STYLES.get(str(details.get("state")), ""), shown)
+        actor, text_of = EVENT_TEXTS.get(what, ("ledger", _fixed(what)))
+        return Line(at, actor, text_of(details), STYLES.get(str(details.get("state")), ""), shown)
     if source == "callback":
         return Line(at, "plugin", _callback(what, details), details=shown)
     if source == "command":
@@ -211,7 +211,7 @@ def _callback(what: str, details: Mapping[str, Any]) -> str:
 
 def _command(command: str, details: Mapping[str, Any]) -> str:
     text = f"{details.get('operator')} gives the command {command}"
-    if details.get("reason") and command not in JOURNALLED:
+    if details.get("reason") and command not in REASON_IN_EVENT:
         text += f": {details['reason']}"
     outcome = details.get("outcome") or "how it ended is not known"
     if outcome == DONE:

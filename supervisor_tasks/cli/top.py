@@ -141,20 +141,20 @@ def pressed(screen: Screen, key: str, job_ids: Sequence[str]) -> Screen:
     if key == "\n" and job_ids:
         return replace(screen, opened=job_ids[screen.marked])
     if key == "f":
-        return replace(screen, only=following(screen.only), marked=0)
+        return replace(screen, only=next_filter(screen.only), marked=0)
     step = {"j": 1, "k": -1}.get(key, 0)
     if screen.opened is not None:
         return replace(screen, first_line=max(screen.first_line + step * MOVE, 0))
     return replace(screen, marked=max(min(screen.marked + step, last), 0))
 
 
-def following(only: State | None) -> State | None:
+def next_filter(only: State | None) -> State | None:
     """Return the state that the next press of the filter shows; None for all."""
     states: list[State | None] = [*State, None]
     return states[0] if only is None else states[states.index(only) + 1]
 
 
-def what_follows(*, paused: bool, under_way: int) -> str:
+def effect_of_pause(*, paused: bool, under_way: int) -> str:
     """Return what pausing the claims changes, or resuming them if they are paused, in numbers."""
     jobs = f"{counted(under_way, 'job')} under way"
     if paused:
@@ -165,13 +165,13 @@ def what_follows(*, paused: bool, under_way: int) -> str:
 def _claims(cli: CliContext) -> tuple[bool, str]:
     """Return whether claims are paused, and what a change of that brings."""
     paused = cli.ledger.switches.is_set(Switch.CLAIMING_PAUSED)
-    return paused, what_follows(paused=paused, under_way=sum(cli.overview.snapshot().jobs.values()))
+    return paused, effect_of_pause(paused=paused, under_way=sum(cli.overview.snapshot().jobs.values()))
 
 
 def _switch_claims(cli: CliContext) -> None:
     switches, (paused, will) = cli.ledger.switches, _claims(cli)
     verb = "resume" if paused else "pause"
-    with cli.change(f"claims {verb}", "claims", will, yes=True, reason="top", quiet=True):
+    with cli.change(f"claims {verb}", "claims", will, yes=True, reason="top", is_confirmed=True):
         if paused:
             switches.unset(Switch.CLAIMING_PAUSED)
         else:

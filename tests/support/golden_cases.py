@@ -27,7 +27,7 @@ from supervisor_tasks.cli.job_actions import RETRIED
 from supervisor_tasks.cli.log import LOG, with_short_ids
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.provider import ProviderStanding, show_provider
-from supervisor_tasks.cli.status import TICKS, Findings, Purse, show_status
+from supervisor_tasks.cli.status import TICKS, Findings, WalletSummary, show_status
 from supervisor_tasks.cli.status import facts_of as status_facts
 from supervisor_tasks.cli.sweep import SWEEPS, show_sweep
 from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
@@ -510,7 +510,7 @@ def a_summary() -> StatusSummary:
 
 COMPLAINT = "an effect has been due for 76 s, expected at most 60 s: no worker takes it"
 FINDINGS = Findings(
-    [COMPLAINT], why_no_claims(a_summary(), chain_poll_s=1.0), Purse(12_000, 8_381_200_000_000_000_000, 4)
+    [COMPLAINT], why_no_claims(a_summary(), chain_poll_s=1.0), WalletSummary(12_000, 8_381_200_000_000_000_000, 4)
 )
 
 

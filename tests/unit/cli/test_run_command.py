@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from devgrid import REPOSITORY
-from supervisor_tasks.cli.run_command import PROCESSES, command, missing_servers, without_embedded
+from supervisor_tasks.cli.run_command import PROCESSES, command, missing_servers, take_embedded_flag
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_run__no_server_and_no_flag__starts_none_and_ends_with_2(process: str, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_embedded__of_a_process_with_servers__takes_the_flag_away() -> None:
-    assert without_embedded(PROCESSES["worker"], ["--embedded", "-Q", "main.chain"]) == (["-Q", "main.chain"], True)
-    assert without_embedded(PROCESSES["worker"], ["-Q", "main.chain"]) == (["-Q", "main.chain"], False)
-    assert without_embedded(PROCESSES["reporter"], ["--embedded"]) == (["--embedded"], False)
+def test_take_embedded_flag__of_a_process_with_servers__takes_the_flag_away() -> None:
+    assert take_embedded_flag(PROCESSES["worker"], ["--embedded", "-Q", "main.chain"]) == (["-Q", "main.chain"], True)
+    assert take_embedded_flag(PROCESSES["worker"], ["-Q", "main.chain"]) == (["-Q", "main.chain"], False)
+    assert take_embedded_flag(PROCESSES["reporter"], ["--embedded"]) == (["--embedded"], False)
 
 
 def test_run__help_of_a_process__needs_no_server() -> None:

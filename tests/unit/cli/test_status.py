@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from supervisor_tasks.cli.claim_stops import why_no_claims
-from supervisor_tasks.cli.status import Findings, Purse, facts_of
+from supervisor_tasks.cli.status import Findings, WalletSummary, facts_of
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.reconciliations import Swept
 from supervisor_tasks.ledger.status_queries import StatusSummary, TickReading
@@ -15,7 +15,7 @@ from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from tests.support.golden_cases import NOW, a_summary
 
-EMPTY = Purse(0, 0, 0)
+EMPTY = WalletSummary(0, 0, 0)
 TICKS = {"claim": 0.5, finished_key("claim"): 0.5, SLURM_ANSWERED: 1.0}
 CLAIMS = replace(a_summary(), claiming_paused=False, alarms=[], ticks_s=TICKS, claimable=TickReading(0, 1.0))
 

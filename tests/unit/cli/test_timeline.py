@@ -8,9 +8,9 @@ import pytest
 from supervisor_tasks.cli import timeline
 from supervisor_tasks.cli.timeline import (
     EFFECTS,
+    EVENT_TEXTS,
     MISSING,
-    TELLERS,
-    TOLD_BESIDE,
+    ONLY_IN_WIDE,
     exit_text,
     lines_of,
     next_of,
@@ -27,8 +27,8 @@ def texts(*entries: dict[str, object], **options: str) -> list[str]:
     return [line[-1].text for line in lines_of(entries, details=False, **options)]
 
 
-def test_tellers__each_event__has_words() -> None:
-    assert set(STORED_NAMES.values()) == set(TELLERS)
+def test_event_texts__each_event__has_words() -> None:
+    assert set(STORED_NAMES.values()) == set(EVENT_TEXTS)
 
 
 def test_next_of__each_kind_of_effect_of_a_job__has_words() -> None:
@@ -36,7 +36,7 @@ def test_next_of__each_kind_of_effect_of_a_job__has_words() -> None:
 
 
 def test_line__of_an_event_without_details__is_told_all_the_same() -> None:
-    for name in TELLERS.keys() - set(TOLD_BESIDE):
+    for name in EVENT_TEXTS.keys() - set(ONLY_IN_WIDE):
         (text,) = texts(entry(NOW, "journal", name))
         assert text
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor_tasks.cli.top import Screen, following, pressed, what_follows
+from supervisor_tasks.cli.top import Screen, effect_of_pause, next_filter, pressed
 from supervisor_tasks.jobs.model import State
 
 JOBS = ["0x1", "0x2"]
@@ -39,7 +39,7 @@ def test_key__without_jobs__opens_nothing() -> None:
 def test_filter__goes_through_all_states_and_back_to_all() -> None:
     only, seen = None, list[State | None]()
     for _ in range(len(State) + 1):
-        only = following(only)
+        only = next_filter(only)
         seen.append(only)
     assert seen == [*State, None]
 
@@ -51,6 +51,6 @@ def test_filter__goes_through_all_states_and_back_to_all() -> None:
         (False, 1, "no more jobs will be claimed; 1 job under way will go on"),
     ],
 )
-def test_what_follows__of_a_switch__is_told_in_numbers(paused: bool, under_way: int, told: str) -> None:
-    assert what_follows(paused=paused, under_way=under_way) == told
+def test_effect_of_pause__of_a_switch__is_told_in_numbers(paused: bool, under_way: int, told: str) -> None:
+    assert effect_of_pause(paused=paused, under_way=under_way) == told
     assert len(f"{told}: go on? y/n") < 80

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from supervisor_tasks.cli.sweep import FOUND, compared, next_at
+from supervisor_tasks.cli.sweep import KIND_TEXTS, compared, next_at
 from supervisor_tasks.cli.tx import STATES, TransactionState
 from supervisor_tasks.cli.wording import coins, gas_price, listed, worded
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind
@@ -48,8 +48,8 @@ def test_gas_price__of_wei__is_in_gwei(wei: int, shown: str) -> None:
 
 
 def test_found__each_kind_of_a_sweep__has_words() -> None:
-    assert set(FOUND) == set(DiscrepancyKind)
-    assert len(set(FOUND.values())) == len(FOUND)
+    assert set(KIND_TEXTS) == set(DiscrepancyKind)
+    assert len(set(KIND_TEXTS.values())) == len(KIND_TEXTS)
 
 
 def test_states__each_state_of_a_transaction__has_words() -> None:
