@@ -7,7 +7,7 @@ from benchmarks.plan import Mode, Plan
 from benchmarks.rank_layout import RankLayout, chosen, nodelist, problem_size, process_grid
 from benchmarks.rendering import JobScript, container_words, rendered
 from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
-from benchmarks.sections import Section, number, shown, taken_apart
+from benchmarks.sections import Section, number, shown, split_output
 
 LABEL = "compute.gflops"
 _SIZES = r"[ \t]+([0-9]{1,9})[ \t]+([0-9]{1,5})[ \t]+([0-9]{1,6})[ \t]+([0-9]{1,6})"  # N NB P Q
@@ -91,7 +91,7 @@ def dat(n: int, nb: int, p: int, q: int) -> str:
 
 def parse(output: bytes, nonce: str) -> Reading:
     """Return the best GFLOPS of the log. Raises UnreadableOutputError."""
-    found = taken_apart(output, nonce)
+    found = split_output(output, nonce)
     if "hpl" not in found.sections and found.missing:
         return Reading(left_out=found.missing, notes=found.notes)
     section = found.section("hpl")

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 
-from benchmarks.json_output import document, inner
+from benchmarks.json_output import document, number_at
 from benchmarks.partial_results import Part, collected
 from benchmarks.plan import Mode, Plan
 from benchmarks.rank_layout import RankLayout, chosen, nodelist
 from benchmarks.rendering import JobScript, container_words, rendered
 from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
-from benchmarks.sections import ScriptOutput, Section, number, shown, taken_apart
+from benchmarks.sections import ScriptOutput, Section, number, shown, split_output
 
 _HEADER = "access,bw(MiB/s),IOPS,"
 _VERSION = re.compile(r"\n(IOR-[0-9][0-9A-Za-z.+-]{0,30})")
@@ -53,7 +53,7 @@ def render(plan: Plan) -> JobScript:
 
 def parse(output: bytes, nonce: str) -> Reading:
     """Return the results of the volumes that can be read. Raises UnreadableOutputError if there is none."""
-    found = taken_apart(output, nonce)
+    found = split_output(output, nonce)
     parts = list[Part]()
     for key in found.facts:
         kind, _, volume = key.partition(".")
@@ -127,6 +127,6 @@ def _fio(section: Section, *, volume: str, access: str) -> Mapping[str, Measured
     if section.why_unusable:
         raise UnreadableOutputError(f"fio on {volume}: {section.why_unusable}")
     found = document(section.text, "fio")
-    bytes_per_s = inner(found, f"fio's bandwidth of {access}", "jobs", 0, access, "bw_bytes")
-    iops = inner(found, f"fio's IOPS of {access}", "jobs", 0, access, "iops")
+    bytes_per_s = number_at(found, f"fio's bandwidth of {access}", "jobs", 0, access, "bw_bytes")
+    iops = number_at(found, f"fio's IOPS of {access}", "jobs", 0, access, "iops")
     return _measured(volume, access, bytes_per_s / _MIB, iops)

@@ -29,7 +29,7 @@ def documents(text: str, program: str) -> list[object]:
     return [_read(line[0], program) for line in re.finditer(r"^\{[^\n]*", text, re.MULTILINE)]
 
 
-def inner(value: object, what: str, *keys: str | int) -> float:
+def number_at(value: object, what: str, *keys: str | int) -> float:
     """Return the number above zero that a document has under these keys. Raises UnreadableOutputError."""
     for key in keys:
         try:

@@ -6,7 +6,7 @@ from benchmarks.microarch import microarchitecture
 from benchmarks.plan import Plan
 from benchmarks.rendering import JobScript, rendered
 from benchmarks.result import Reading, UnreadableOutputError
-from benchmarks.sections import ScriptOutput, shown, taken_apart
+from benchmarks.sections import ScriptOutput, shown, split_output
 
 # Go's name for each of uname's names. A machine that is not listed has the same name in both.
 _GO_ARCH = {
@@ -53,7 +53,7 @@ def _cpu(found: ScriptOutput, cpuinfo: Mapping[str, str]) -> str:
 
 def parse(output: bytes, nonce: str) -> Reading:
     """Return the words for the labels. Raises UnreadableOutputError if os, arch or cpu cannot be read."""
-    found = taken_apart(output, nonce)
+    found = split_output(output, nonce)
     uname = {name: _one_word(found, name) for name in ("os", "arch")}
     cpuinfo = _fields(found.section("cpuinfo").text)
     cpu = _cpu(found, cpuinfo)
@@ -70,7 +70,7 @@ def parse(output: bytes, nonce: str) -> Reading:
     elif why:
         left_out["gpu"] = why
     several = (f"GPUs of several kinds: {', '.join(names)}",) if len(names) > 1 else ()
-    return Reading(words=words, left_out=left_out, notes=(*found.notes, *several))
+    return Reading(texts=words, left_out=left_out, notes=(*found.notes, *several))
 
 
 def _one_word(found: ScriptOutput, name: str) -> str:

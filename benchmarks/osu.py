@@ -9,7 +9,7 @@ from benchmarks.plan import Mode, Plan
 from benchmarks.rank_layout import RankLayout, nodelist
 from benchmarks.rendering import JobScript, container_words, rendered
 from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
-from benchmarks.sections import Section, number, shown, taken_apart
+from benchmarks.sections import Section, number, shown, split_output
 
 _ROW = re.compile(r"\n[ \t]*([0-9]{1,12})[ \t]+(\S{1,40})")
 _TITLE = re.compile(r"\n# (OSU[^\n]{0,60}? v[0-9][0-9.a-z]{0,15})\b")
@@ -67,7 +67,7 @@ def render(plan: Plan) -> JobScript:
 
 def parse(output: bytes, nonce: str) -> Reading:
     """Return the values at the largest message. Raises UnreadableOutputError if none of the three can be read."""
-    found = taken_apart(output, nonce)
+    found = split_output(output, nonce)
     titles = [_TITLE.search("\n" + section.text) for section in found.sections.values()]
     tools = dict.fromkeys(title[1] for title in titles if title)
     parts = [Part(test.section, (test.label,), partial(_largest, test=test)) for test in TESTS]

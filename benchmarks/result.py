@@ -29,7 +29,7 @@ class Reading:
     """
 
     numbers: Mapping[str, MeasuredValue] = field(default_factory=dict)
-    words: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     tool: str = ""
@@ -37,4 +37,4 @@ class Reading:
     @property
     def empty(self) -> bool:
         """Whether nothing was measured."""
-        return not (self.numbers or self.words)
+        return not (self.numbers or self.texts)

@@ -54,7 +54,7 @@ class ScriptOutput:
         return found
 
 
-def taken_apart(output: bytes, nonce: str) -> ScriptOutput:
+def split_output(output: bytes, nonce: str) -> ScriptOutput:
     """Return the sections and marks of a job's output. Of a longer output, only the last 10 MB are read, because results
     come last; a section whose begin is cut off begins at the cut. Raises UnreadableOutputError if no mark of this run is
     in it.

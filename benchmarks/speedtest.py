@@ -6,12 +6,12 @@ A native run without that program measures against a configured iperf3 server, o
 from collections.abc import Mapping
 from functools import partial
 
-from benchmarks.json_output import document, documents, inner
+from benchmarks.json_output import document, documents, number_at
 from benchmarks.partial_results import Part, collected
 from benchmarks.plan import Mode, Plan
 from benchmarks.rendering import JobScript, container_words, rendered
 from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
-from benchmarks.sections import Section, shown, taken_apart
+from benchmarks.sections import Section, shown, split_output
 
 _LABELS = {"upload": "network.upload.bw.mbps", "download": "network.download.bw.mbps"}  # by direction
 _UNIT = "MB/s"
@@ -44,7 +44,7 @@ def render(plan: Plan) -> JobScript:
 
 def parse(output: bytes, nonce: str) -> Reading:
     """Return both labels. Raises UnreadableOutputError."""
-    found = taken_apart(output, nonce)
+    found = split_output(output, nonce)
     if any(name.startswith("iperf3.") for name in found.sections):
         parts = [Part(f"iperf3.{name}", (label,), partial(_iperf3, label=label)) for name, label in _LABELS.items()]
         return collected(found, parts, tool="iperf3")
@@ -62,7 +62,7 @@ def _ookla(section: Section) -> Mapping[str, MeasuredValue]:
         raise UnreadableOutputError(f"speedtest printed {len(results)} results; expected one; {shown(section.text)}")
     measured = dict[str, MeasuredValue]()
     for direction, label in _LABELS.items():
-        bytes_per_s = inner(results[0], f"speedtest's {direction}", direction, "bandwidth")
+        bytes_per_s = number_at(results[0], f"speedtest's {direction}", direction, "bandwidth")
         measured[label] = MeasuredValue(bytes_per_s / _MEGA, _UNIT)
     return measured
 
@@ -74,5 +74,5 @@ def _iperf3(section: Section, *, label: str) -> Mapping[str, MeasuredValue]:
     found = document(section.text, "iperf3")
     if isinstance(found, dict) and "error" in found:  # iperf3 still ends with status 0
         raise UnreadableOutputError(f"iperf3: {shown(str(found['error']))}")
-    bits_per_s = inner(found, "iperf3's rate", "end", "sum_received", "bits_per_second")
+    bits_per_s = number_at(found, "iperf3's rate", "end", "sum_received", "bits_per_second")
     return {label: MeasuredValue(bits_per_s / _BITS / _MEGA, _UNIT)}

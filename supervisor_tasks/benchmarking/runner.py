@@ -303,7 +303,7 @@ def _parsed(context: WorkerContext, run: BenchmarkRun, one: Measurement, body: b
     except Exception as error:
         log.exception("benchmark_reader_failed", run=run.id, benchmark=one.benchmark)
         return Verdict(stage=BenchmarkState.FAILED, reason=f"its output could not be read: {error!r}", output=body)
-    labels = {label: measured.number for label, measured in reading.numbers.items()} | dict(reading.words)
+    labels = {label: measured.number for label, measured in reading.numbers.items()} | dict(reading.texts)
     verdict = Verdict(
         stage=BenchmarkState.MEASURED,
         labels=labels,

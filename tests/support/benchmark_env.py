@@ -78,7 +78,7 @@ def _benchmark(name: str) -> Benchmark:
         if what == "missing":
             return Reading(left_out={f"{name}.number": f"no {value} on the node"})
         if what == "word":
-            return Reading(words={f"{name}.word": value}, notes=("said by uname",))
+            return Reading(texts={f"{name}.word": value}, notes=("said by uname",))
         if what != "value":
             raise UnreadableOutputError("no line with a value")
         return Reading(numbers={f"{name}.number": MeasuredValue(float(value), "things")})

@@ -102,7 +102,7 @@ def test_benchmarks__native_on_two_slurmd__measure_or_name_what_is_missing(slurm
     assert "no folder" in readings["ior"].left_out["storage.disk-tmp.read.iops"]
     assert list(readings["speedtest"].numbers) == ["network.upload.bw.mbps", "network.download.bw.mbps"]
     assert any("iperf3" in note for note in readings["speedtest"].notes)
-    assert set(readings["machine"].words) == {"os", "arch", "cpu", "cpu.microarch"}
+    assert set(readings["machine"].texts) == {"os", "arch", "cpu", "cpu.microarch"}
     assert readings["machine"].left_out == {"gpu": "no nvidia-smi on the node"}
     assert readings["osu"].empty
     assert all(reason.startswith("no osu_") for reason in readings["osu"].left_out.values())

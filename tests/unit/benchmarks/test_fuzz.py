@@ -110,7 +110,7 @@ def check(benchmark: str, output: bytes) -> None:
     assert isinstance(reading, Reading)
     assert all(0 < measured.number < 1e16 for measured in reading.numbers.values())
     assert not reading.numbers.keys() & reading.left_out.keys()
-    measured = {key: one.number for key, one in reading.numbers.items()} | dict(reading.words)
+    measured = {key: one.number for key, one in reading.numbers.items()} | dict(reading.texts)
     assert all(key and value for key, value in label_texts(measured).items())
 
 

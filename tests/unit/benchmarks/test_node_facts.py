@@ -17,12 +17,12 @@ CPUINFO = (DATA / "cpuinfo-x86_64-amd-linux-6.18.txt").read_text()
 
 def test_machine__this_machine__is_what_it_says_of_itself() -> None:
     reading = parse(run_here(render(a_plan()).script), NONCE)
-    assert reading.words["os"] == "linux"
-    assert reading.words["arch"] == {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
-    assert f": {reading.words['cpu']}\n" in Path("/proc/cpuinfo").read_text()
-    assert reading.words["cpu.microarch"] == host().name
-    assert "gpu" not in {**reading.words, **reading.left_out}
-    assert set(label_texts(reading.words)) == {"arch", "cpu", "cpu.microarch", "os"}
+    assert reading.texts["os"] == "linux"
+    assert reading.texts["arch"] == {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+    assert f": {reading.texts['cpu']}\n" in Path("/proc/cpuinfo").read_text()
+    assert reading.texts["cpu.microarch"] == host().name
+    assert "gpu" not in {**reading.texts, **reading.left_out}
+    assert set(label_texts(reading.texts)) == {"arch", "cpu", "cpu.microarch", "os"}
 
 
 def node(*, os: str = "Linux", arch: str = "x86_64", cpuinfo: str = CPUINFO, **more: str) -> bytes:
@@ -31,7 +31,7 @@ def node(*, os: str = "Linux", arch: str = "x86_64", cpuinfo: str = CPUINFO, **m
 
 def test_machine__recorded_epyc_with_gpus__is_read() -> None:
     reading = parse(node(gpu="NVIDIA A100-SXM4-40GB\nNVIDIA A100-SXM4-40GB\n"), NONCE)
-    assert reading.words == {
+    assert reading.texts == {
         "os": "linux",
         "arch": "amd64",
         "cpu": "AMD EPYC",
@@ -43,7 +43,7 @@ def test_machine__recorded_epyc_with_gpus__is_read() -> None:
 
 def test_machine__gpus_of_two_kinds__is_the_first_and_says_so() -> None:
     reading = parse(node(gpu="Tesla T4\nNVIDIA L4\n"), NONCE)
-    assert reading.words["gpu"] == "Tesla T4"
+    assert reading.texts["gpu"] == "Tesla T4"
     assert reading.notes == ("GPUs of several kinds: Tesla T4, NVIDIA L4",)
 
 
@@ -51,7 +51,7 @@ def test_machine__nvidia_smi_fails_or_is_missing__has_no_gpu() -> None:
     failed = f"\n@@{NONCE} begin gpu\nNVIDIA-SMI has failed\n@@{NONCE} end gpu 9\n".encode()
     for marks in (failed, printed(notes=("missing gpu no nvidia-smi on the node",))):
         reading = parse(node() + marks, NONCE)
-        assert "gpu" not in reading.words
+        assert "gpu" not in reading.texts
         assert "nvidia-smi" in reading.left_out["gpu"]
 
 
@@ -59,7 +59,7 @@ def test_machine__arm_without_model_name__takes_lscpus() -> None:
     features = " ".join(TARGETS["neoverse_v1"].features)
     cpuinfo = f"processor\t: 0\nFeatures\t: {features}\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
     reading = parse(node(arch="aarch64", cpuinfo=cpuinfo, lscpu="Vendor ID:  ARM\nModel name:   Neoverse-V1\n"), NONCE)
-    assert reading.words == {"os": "linux", "arch": "arm64", "cpu": "Neoverse-V1", "cpu.microarch": "neoverse_v1"}
+    assert reading.texts == {"os": "linux", "arch": "arm64", "cpu": "Neoverse-V1", "cpu.microarch": "neoverse_v1"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.registry import SUITE
 from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
-from benchmarks.sections import MAX_BYTES, taken_apart
+from benchmarks.sections import MAX_BYTES, split_output
 from tests.support.benchmark_plans import DATA, NONCE, printed
 
 
@@ -284,7 +284,7 @@ def test_output__more_than_ten_megabytes__reads_the_last_of_them() -> None:
 
 def test_output__colours_and_carriage_returns__are_gone() -> None:
     raw = printed(("a", "\x1b[1;31mred\x1b[0m\r\nx\ry \x1b]0;title\x07z \x1b(B\x1b[K"))
-    assert taken_apart(raw, NONCE).section("a").text == "\nred\nx\ny z \n"
+    assert split_output(raw, NONCE).section("a").text == "\nred\nx\ny z \n"
 
 
 def test_samples__all__say_tool_and_version_in_their_names() -> None:
