@@ -15,7 +15,7 @@ from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_hold_of_sweep
-from supervisor_tasks.ledger.clusters import ClusterSummary, known_clusters, summary
+from supervisor_tasks.ledger.clusters import known_clusters, summary
 from supervisor_tasks.ledger.facts import SLURM_CLUSTER, SLURM_MIN_JOB_AGE, UNEXPECTED_CLUSTER
 
 CLUSTERS = View(
@@ -25,7 +25,7 @@ CLUSTERS = View(
         Column("CLUSTER", "cluster"),
         Column("OPEN_JOBS", "open_jobs", "number"),
         Column("ALARMS", "alarms", "number"),
-        Column("HEARD", "heard_at", "age"),
+        Column("LAST_TICK", "last_tick_at", "age"),
         Column("PAUSED", "switches", flexible=True),
     ),
 )
@@ -50,7 +50,7 @@ def list_(
     database = cli.database
 
     def rows() -> list[dict[str, object]]:
-        return [_row(summary(database, name)) for name in known_clusters(database)]
+        return [asdict(summary(database, name)) for name in known_clusters(database)]
 
     cli.present(CLUSTERS, rows, output, watch, no_color)
 
@@ -183,11 +183,6 @@ def release_wallet(context: typer.Context, reason: options.Reason = "", yes: opt
     with cli.change("cluster release-wallet", cluster, will, yes=yes, reason=reason):
         cli.ledger.wallets.release()
     typer.echo("released")
-
-
-def _row(line: ClusterSummary) -> dict[str, object]:
-    """Return the fields of a cluster under the names of the output: its last tick is `heard_at` there."""
-    return {"heard_at" if name == "last_tick_at" else name: value for name, value in asdict(line).items()}
 
 
 COMMANDS = {"cluster": app}

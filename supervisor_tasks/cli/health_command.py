@@ -54,7 +54,7 @@ def health(as_json: bool) -> int:
     periodic = periodic_work(_chain_poll_s(), accounts=bool(_given("LDAP_URL")))
     lines = problems(periodic, signs.ticks_s, signs.oldest_due_s)
     if as_json:
-        print(json.dumps({"cluster": cluster, "healthy": not lines, "complaints": lines}, indent=2))
+        print(json.dumps({"cluster": cluster, "healthy": not lines, "problems": lines}, indent=2))
     else:
         print("\n".join(lines) or "healthy")
     return 1 if lines else 0

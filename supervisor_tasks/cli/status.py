@@ -92,16 +92,11 @@ def _show(cli: CliContext, output: Format) -> None:
     snapshot = cli.overview.snapshot()
     findings = findings_of(cli, snapshot)
     if output in (Format.JSON, Format.YAML):
-        cli.shown.document(_fields(snapshot) | _document(snapshot, findings), output)
+        cli.shown.document(asdict(snapshot) | _document(snapshot, findings), output)
     elif output is Format.NAME:
         typer.echo(snapshot.cluster)
     else:
         show_status(cli.shown, snapshot, findings, cli.now(), wide=output is Format.WIDE)
-
-
-def _fields(snapshot: StatusSummary) -> dict[str, Any]:
-    """Return the snapshot under the names of the output: `submissions_paused` is `held` there."""
-    return {"held" if name == "submissions_paused" else name: value for name, value in asdict(snapshot).items()}
 
 
 def _document(snapshot: StatusSummary, findings: Findings) -> dict[str, Any]:
@@ -114,7 +109,7 @@ def _document(snapshot: StatusSummary, findings: Findings) -> dict[str, Any]:
         "claimable_jobs": None if snapshot.claimable is None else snapshot.claimable.number,
         "why_no_claims": list(findings.claim_stops),
         "lag_blocks": lag_blocks(snapshot),
-        "complaints": list(findings.problems),
+        "problems": list(findings.problems),
     }
 
 

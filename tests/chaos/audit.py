@@ -35,6 +35,7 @@ KEPT_STATUSES = (
 )  # 4: RUNNING; a status of another version is acknowledged and not kept
 HOOK_STATUS_OF = {"COMPLETED": 7, "CANCELLED": 6, "TIMEOUT": 9}  # every other end is FAILED (8) to our hooks
 MAX_CALLBACKS_KEPT = 1000  # of one job and SLURM id; more callbacks about a settled job are acknowledged and not kept
+UNKNOWN_CHECKED_TO = "callbacks.unknown_checked_to"  # the fact: the last callback that was checked, and perhaps deleted
 LEGAL = {
     ("PENDING", "META_SCHEDULED"),
     ("META_SCHEDULED", "SCHEDULED"),
@@ -267,6 +268,7 @@ def hook_events_stored(evidence: Evidence) -> ItemResults:
             figures = HOOK_STATUS_OF.get(seen.state, 8), seen.elapsed_s, _hook_exit_status(seen)
             is_stored = _is_stored(stored, seen.job_id, seen.slurm_id, figures)
             kept = is_stored or seen.slurm_id in spooled | evidence.lost_ends
+            kept = kept or _may_be_purged(evidence, seen.job_id, seen.slurm_id)
             end = f"the end of {seen.job_id} ({seen.slurm_id}; status, seconds, exit status {figures})"
             yield None if kept else f"{end} is neither in the inbox nor spooled"
     for slurm_id in evidence.hook_unfinished:
@@ -280,6 +282,7 @@ def acknowledged(evidence: Evidence) -> ItemResults:
         figures = row["status"], row["duration_s"], row["exit_code"]
         if row["status"] in KEPT_STATUSES:
             kept = _is_stored(stored, row["job_id"], row["slurm_id"], figures)
+            kept = kept or _may_be_purged(evidence, row["job_id"], row["slurm_id"])
             yield None if kept else f"acknowledged and not stored: {row}"
 
 
@@ -429,6 +432,19 @@ def _is_stored(
     """Whether the inbox has this callback, or has no room for more callbacks about this job."""
     of_job = stored.get((job_id, slurm_id), set())
     return figures in of_job or len(of_job) >= MAX_CALLBACKS_KEPT
+
+
+def _may_be_purged(evidence: Evidence, job_id: str, slurm_id: int) -> bool:
+    """Whether the ledger may have deleted this callback. 45 minutes after it was read, the ledger deletes a callback that
+    matches no job of its own under its SLURM id, and notes up to which callback it has looked.
+    """
+    if not any(row["name"] == UNKNOWN_CHECKED_TO and int(row["value"]) > 0 for row in evidence.ledger["facts"]):
+        return False
+    job = evidence.ledger_jobs.get(job_id)
+    if job is None:
+        return True
+    may_get_the_id = job["slurm_id"] is None and job["state"] not in ("SETTLED", "REFUSED")
+    return job["slurm_id"] != slurm_id and not may_get_the_id
 
 
 def _hook_exit_status(seen: SlurmJob) -> int:

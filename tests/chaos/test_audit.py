@@ -314,6 +314,15 @@ def test_audit__inbox_of_a_job_was_full__a_missing_callback_is_right(evidence: E
     assert wrong(replace(short, acknowledged=[callback(*ids)])) >= {"hook_events_stored", "acknowledged"}
 
 
+def test_audit__unknown_callbacks_were_purged__only_a_known_job_must_have_its_own(evidence: Evidence) -> None:
+    unknown, known = callback("0x" + "e" * 64, 1), callback(*ids_of_finished(evidence), duration_s=4711)
+    fact = {"cluster": "devgrid", "name": "callbacks.unknown_checked_to", "value": "7"}
+    purged = replace(evidence, ledger={**evidence.ledger, "facts": [*evidence.ledger["facts"], fact]})
+    assert "acknowledged" in wrong(replace(evidence, acknowledged=[unknown]))
+    assert "acknowledged" not in wrong(replace(purged, acknowledged=[unknown]))
+    assert "acknowledged" in wrong(replace(purged, acknowledged=[known]))
+
+
 def test_hook_event__not_in_the_inbox_and_noted_as_lost__is_right(evidence: Evidence) -> None:
     silent = without_rows(evidence, "callbacks")
     assert "hook_events_stored" in wrong(silent)

@@ -147,7 +147,7 @@ def test_settled_by_the_operator__contract_hears_it_and_slurm_stops(grid: Grid, 
 
 def test_status__of_a_fleet_at_work__is_healthy(grid: Grid) -> None:
     status = ask(grid, "status")
-    assert status["complaints"] == []
+    assert status["problems"] == []
     assert status["wallet"]["next_nonce"] > 0
     swept = ask(grid, "sweep", "run", "--yes")
     assert "operator" in json.dumps(swept["report"])

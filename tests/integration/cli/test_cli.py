@@ -540,7 +540,7 @@ def test_health__ticks__name_the_task_without_progress(run: Run, ledger: Ledger)
     with ledger.engine.begin() as connection:
         query = "UPDATE periodic_runs SET succeeded_at = now() - interval '1 h' WHERE name LIKE 'claim%'"
         connection.execute(text(query))
-    (complaint,) = said(run("health", "--json", status=1))["complaints"]
+    (complaint,) = said(run("health", "--json", status=1))["problems"]
     assert "claim: last ended 3600 s ago" in complaint
     assert "queue chain" in complaint
 
@@ -1297,3 +1297,15 @@ def test_cluster_release_wallet__its_fleet_is_at_work__is_refused(run: Run, ledg
 
 def test_cluster_release_wallet__it_holds_none__is_told(run: Run) -> None:
     assert "there is nothing to release" in run("cluster", "release-wallet", "--yes", status=1).output
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        (("cluster", "list"), {"cluster", "open_jobs", "alarms", "last_tick_at", "switches"}),
+        (("status",), {"?"}),
+    ],
+)
+def test_document__its_keys__do_not_change_with_the_code(run: Run, words: Sequence[str], keys: set[str]) -> None:
+    document = said(run(*words, "-o", "json"))
+    assert set(document[0] if isinstance(document, list) else document) == keys
