@@ -1,7 +1,7 @@
 """Reads the stored callbacks. A callback is only a hint: it makes the monitor look at its job soon."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 import structlog
@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.callback_fallback import RUNNING, poll_delay_s
 from supervisor_tasks.jobs.events import CallbackReceived
-from supervisor_tasks.jobs.model import Job, JobId
+from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.ledger.callbacks import CallbackSeen
 from supervisor_tasks.ledger.counters import Total
 from supervisor_tasks.ledger.ledger import JobChange
@@ -32,9 +32,9 @@ def read_callbacks(context: WorkerContext) -> int:
     callbacks = context.ledger.inbox.unread()
     if not callbacks:
         return 0
-    jobs = context.ledger.jobs({callback.job_id for callback in callbacks})
+    slurm_ids = context.ledger.slurm_ids({callback.job_id for callback in callbacks})
     received = context.ledger.inbox.counts({(callback.job_id, callback.slurm_id) for callback in callbacks})
-    matches = {callback.id: _match(jobs.get(callback.job_id), callback) for callback in callbacks}
+    matches = {callback.id: _match(slurm_ids, callback) for callback in callbacks}
     hints = dict[JobId, CallbackReceived]()
     for callback in callbacks:
         if matches[callback.id] == MATCHED:
@@ -50,12 +50,13 @@ def read_callbacks(context: WorkerContext) -> int:
     return len(callbacks)
 
 
-def _match(job: Job | None, callback: CallbackSeen) -> str:
-    if job is not None and job.slurm_id == callback.slurm_id:
-        return MATCHED
-    if job is not None and job.slurm_id is None:
+def _match(slurm_ids: Mapping[JobId, SlurmId | None], callback: CallbackSeen) -> str:
+    if callback.job_id not in slurm_ids:
+        return UNKNOWN_JOB
+    slurm_id = slurm_ids[callback.job_id]
+    if slurm_id is None:
         return BEFORE_ANSWER
-    return UNKNOWN_JOB
+    return MATCHED if slurm_id == callback.slurm_id else UNKNOWN_JOB
 
 
 def _hint(callback: CallbackSeen, received: int) -> CallbackReceived:

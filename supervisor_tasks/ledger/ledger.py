@@ -58,6 +58,9 @@ A_JOB = *(column for column in JOBS.c if column is not JOBS.c.script), HAS_SCRIP
 _THESE_JOBS = select(*A_JOB).where(
     JOBS.c.cluster == bindparam("cluster"), JOBS.c.job_id == func.any(bindparam("job_ids", type_=ARRAY(Text)))
 )
+_THESE_SLURM_IDS = select(JOBS.c.job_id, JOBS.c.slurm_id).where(
+    JOBS.c.cluster == bindparam("cluster"), JOBS.c.job_id == func.any(bindparam("job_ids", type_=ARRAY(Text)))
+)
 _LOCK_JOBS = _THESE_JOBS.order_by(JOBS.c.job_id).with_for_update()
 
 
@@ -181,6 +184,12 @@ class Ledger:
         with read_connection(self.engine) as connection:
             rows = connection.execute(_THESE_JOBS, given).mappings()
             return {JobId(row["job_id"]): job_from_row(row) for row in rows}
+
+    def slurm_ids(self, job_ids: Iterable[str]) -> dict[JobId, SlurmId | None]:
+        """The SLURM ids of those of these jobs that the ledger knows; None before the submission was answered."""
+        given = {"cluster": self.cluster, "job_ids": list(job_ids)}
+        with read_connection(self.engine) as connection:
+            return {JobId(row.job_id): row.slurm_id for row in connection.execute(_THESE_SLURM_IDS, given)}
 
     def scripts(self, job_ids: Iterable[str]) -> dict[JobId, str]:
         """The scripts of these jobs. Jobs without a script are left out."""
