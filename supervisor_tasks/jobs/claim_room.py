@@ -2,7 +2,7 @@
 
 claimNextJob gives the next job, and the provider cannot choose which. So the waiting jobs of one customer count as at
 most his share of the room, and the rest of the room stays open for the next jobs. Jobs that wait until a person changes
-them (held, a dependency that failed ...) take nothing from the cluster and do not count.
+them (held, a dependency that failed ...; `is_held` in jobs/stalled.py) take nothing from the cluster and do not count.
 
 The jobs above a customer's share, and the jobs that he holds, have only one bound: the credits that each of them locks
 on the chain. One customer alone could reach any other bound on all jobs together, and so stop the claims for all.

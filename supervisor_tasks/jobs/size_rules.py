@@ -1,10 +1,10 @@
 """What SLURM gives to a job, compared with what was paid for. Pure.
 
 The owner can change a job until it runs: he can ask for more CPUs, GPUs, memory and time than were paid for. The
-supervisor puts back what is more than paid, as long as SLURM allows that. Less than paid is the owner's choice. So is
-all that has no price: JobName, Comment, Nice, StartTime, Requeue, Dependency, WorkDir and the paths of the output. The
-site chooses the account and the QOS of a job, by a default or its own plugin. The job must keep those
-(jobs/site_choices.py).
+supervisor puts back what is more than paid, as long as SLURM allows that, and else cancels the job (the rules for
+`MoreThanPaid` in jobs/state_machine.py). Less than paid is the owner's choice. So is all that has no price: JobName,
+Comment, Nice, StartTime, Requeue, Dependency, WorkDir and the paths of the output. The site chooses the account and the
+QOS of a job, by a default or its own plugin. The job must keep those (jobs/site_choices.py).
 """
 
 from collections.abc import Callable, Sequence

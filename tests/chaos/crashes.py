@@ -159,33 +159,40 @@ class CrashTestGrid:
         def submit() -> list[str]:
             self._arm(run)
             chance = random.Random(run.seed)
-            return [jobs.KINDS[kind](self.grid, self._customer, chance) for kind in run.kinds]
+            job_ids = [jobs.KINDS[kind](self.grid, self._customer, chance) for kind in run.kinds]
+            self._job_ids += job_ids
+            return job_ids
 
         return self._kill(run, submit)
 
     def kill_in_batch(self, run: Run, size: int) -> Outcome:
-        """Carry out a run with so many jobs that are submitted to SLURM together: sshd stands still until all scripts are
-        there. A place that claims and fetches pass, too, is armed only then.
+        """Carry out a run with so many jobs that are submitted to SLURM together (`submit_together`). A place that claims
+        and fetches pass, too, is armed only when all scripts are there.
         """
         of_submissions = run.place.partition("-")[2] in (CrashPoint.SBATCH, CrashPoint.ID_STORED)
 
         def submit() -> list[str]:
-            sshd = self.grid.processes.find("sshd")
-            self.grid.processes.signal_tree(sshd, signal.SIGSTOP)
-            try:
-                if of_submissions:
-                    self._arm(run)
-                job_ids = jobs.finishing_together(self.grid, self._customer, size)
-                wait_until(
-                    lambda: len(rows(self.grid, FETCHED, ids=job_ids)) == size, f"{size} scripts", PATIENCE_S, 0.05
-                )
-                if not of_submissions:
-                    self._arm(run)
-            finally:
-                self.grid.processes.signal_tree(sshd, signal.SIGCONT)
-            return job_ids
+            if of_submissions:
+                self._arm(run)
+                return self.submit_together(size, lambda: None)
+            return self.submit_together(size, lambda: self._arm(run))
 
         return self._kill(run, submit)
+
+    def submit_together(self, size: int, when_fetched: Callable[[], object]) -> list[str]:
+        """Submit so many jobs. sshd stands still until all scripts are there and `when_fetched` was called, so that they
+        are submitted to SLURM together.
+        """
+        sshd = self.grid.processes.find("sshd")
+        self.grid.processes.signal_tree(sshd, signal.SIGSTOP)
+        try:
+            job_ids = jobs.finishing_together(self.grid, self._customer, size)
+            wait_until(lambda: len(rows(self.grid, FETCHED, ids=job_ids)) == size, f"{size} scripts", PATIENCE_S, 0.05)
+            when_fetched()
+        finally:
+            self.grid.processes.signal_tree(sshd, signal.SIGCONT)
+        self._job_ids += job_ids
+        return job_ids
 
     def _kill(self, run: Run, submit: Callable[[], list[str]]) -> Outcome:
         wait_until(
@@ -193,7 +200,6 @@ class CrashTestGrid:
         )
         began_s, deaths = time.monotonic(), len(self.keeper.deaths)
         job_ids = submit()
-        self._job_ids += job_ids
 
         def decided() -> bool:
             return not self._order.exists() or jobs.ended(self.grid, job_ids)

@@ -1,9 +1,12 @@
-"""A death where a submission changes the world, with 1, 2 and 50 jobs that are submitted together; then an audit."""
+"""A death where a submission changes the world, with 1, 2 and 50 jobs that are submitted together; then an audit. Redis is
+flushed while 50 jobs are ready.
+"""
 
 import random
 from collections.abc import Iterator
 
 import pytest
+from redis import Redis
 
 from supervisor_tasks.crash_points import CrashPoint
 from tests.chaos import jobs
@@ -47,3 +50,15 @@ def test_killed_while_it_submits__each_job_of_the_batch_runs_once(crash_grid: Cr
         print(outcome)
         assert outcome.reached, str(outcome)
         assert crash_grid.check() == []
+
+
+@pytest.mark.timeout(300)
+def test_redis_flushed__50_jobs_are_ready__each_runs_once(crash_grid: CrashTestGrid) -> None:
+    broker = crash_grid.grid.environment["BROKER_URL"].removeprefix("redis+socket://")
+
+    def flush() -> None:
+        with Redis(unix_socket_path=broker) as redis:
+            redis.flushall()
+
+    crash_grid.submit_together(max(SIZES), flush)
+    assert crash_grid.check() == []

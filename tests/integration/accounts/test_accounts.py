@@ -236,7 +236,7 @@ def test_ensure__died_before_it_had_looked_for_the_number__gets_another_one(ldap
     "name", ["0x12", "0x" + "G" * 40, "x,dc=run", "0x" + "A" * 40, "0x" + "1" * 40 + "\n", "*)(uid=*"]
 )
 def test_ensure__what_is_no_address__is_never_sent(ldap: Ldap, name: str) -> None:
-    with pytest.raises(ValueError, match="is no address"):
+    with pytest.raises(ValueError, match="is not an address"):
         ensure(directory_of(ldap), Address(name))
 
 
@@ -369,7 +369,7 @@ def test_fleet__one_fails_unexpectedly_each_time__is_parked_and_others_are_made(
     shown = supervisor("effect", "list", "--state", "parked", "--kind", "account", "-o", "json", env=grid.environment)
     (row,) = json.loads(shown.stdout)
     assert (row["effect"], row["subject"], row["state"]) == (parked.id, "no address", None)
-    assert "is no address" in row["last_error"]
+    assert "is not an address" in row["last_error"]
     refused = supervisor("effect", "abandon", str(parked.id), "--reason", "?", "--yes", env=grid.environment)
     assert "expected an effect of a job" in refused.stderr
     retried = supervisor("job", "retry", "--effect", str(parked.id), "--yes", "-o", "json", env=grid.environment)

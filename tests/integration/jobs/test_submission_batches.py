@@ -208,6 +208,26 @@ def test_connection_cut_at_a_byte__no_outcome_is_false(
     assert_each_outcome_is_true(world, batch, worker.submit(batch))
 
 
+@pytest.mark.parametrize(
+    ("number", "answers"),
+    [(2, 1), (50, 1), (50, 7), *(in_chaos(50, answers) for answers in range(2, 50) if answers != 7)],
+)
+def test_connection_cut_after_an_answer__no_outcome_is_false(
+    world: SubmissionEnv, worker: Worker, proxy: Proxy, number: int, answers: int
+) -> None:
+    batch, told = requests(number), Told()
+
+    def answered(job: JobId, outcome: Outcome) -> None:
+        told.answered(job, outcome)
+        if len(told.outcomes) == answers:
+            proxy.fault(Fault.CUT)
+
+    worker.cluster.submit_batch(CUSTOMER, batch, worker.clock, our_clock_s(), answered)
+    assert told.times == Counter(job for job, _ in batch)
+    assert all(isinstance(told.outcomes[job], int) for job, _ in batch[:answers])
+    assert_each_outcome_is_true(world, batch, told)
+
+
 @pytest.mark.parametrize("number", BATCHES)
 def test_cut_off_and_submitted_again__one_job_each(
     world: SubmissionEnv, worker: Worker, proxy: Proxy, transport: Transport, number: int

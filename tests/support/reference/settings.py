@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 
 from supervisor_tasks.config import settings
-from supervisor_tasks.config.needs import ALSO_KEPT, REQUIRED, Need
+from supervisor_tasks.config.needs import ALSO_KEPT, OVER_REST, REQUIRED, WITH_CERTIFICATES, Need
 from supervisor_tasks.config.settings import IN_FILES, Settings, SettingsError, load
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.worker import NEED_OF_QUEUE
@@ -22,6 +22,7 @@ from tests.support.reference.source import meanings, modules
 ABOUT = """Settings are environment variables. A setting that can be read from a file has `NAME_FILE` for the file's path.
 How to choose them: [configure a site](../how-to/configure.md). `supervisor config show` lists the values of a process."""
 # Which processes a module belongs to. bootstrap.py builds what a worker works with.
+WAYS_TO_SLURM = {"SLURM_SSH_CERTIFICATES": WITH_CERTIFICATES, "SLURM_TRANSPORT=rest": OVER_REST}
 PROCESSES = {
     "grpc_callbacks/": "callbacks",
     "supervisor_tasks/cli/metrics_command.py": "metrics",
@@ -106,10 +107,14 @@ def _default(name: str, field: FieldInfo) -> str:
 
 def _needs(name: str) -> str:
     """The processes that cannot start without the setting, and those that keep the secret."""
-    required = [need for need, names in REQUIRED.items() if name in names]
-    kept = [need for need, names in ALSO_KEPT.items() if name in names]
-    parts = [f" Required by {_of(need)}." for need in required] + [f" Kept by {_of(need)}." for need in kept]
-    return "".join(parts)
+    required = "".join(f" Required by {_of(need)}." for need, names in REQUIRED.items() if name in names)
+    for way, needs in WAYS_TO_SLURM.items():
+        required += "".join(
+            f" With {way} required by {_of(need)}."
+            for need, names in needs.items()
+            if name in names and name not in REQUIRED[need]
+        )
+    return required + "".join(f" Kept by {_of(need)}." for need, names in ALSO_KEPT.items() if name in names)
 
 
 def _of(need: Need) -> str:
