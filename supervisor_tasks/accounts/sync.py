@@ -14,13 +14,13 @@ from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableError, TransientError
-from supervisor_tasks.jobs.exclusive_run import (
+from supervisor_tasks.jobs.effect_failures import (
     DIRECTORY_AWAY,
     DIRECTORY_REFUSES,
     give_back_unforeseen,
     given_back_on_failure,
-    run_exclusive,
 )
+from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import Address, EffectKind
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.lock_names import directory_lock

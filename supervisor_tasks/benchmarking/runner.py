@@ -40,7 +40,8 @@ from supervisor_tasks.benchmarking.outcome import (
 from supervisor_tasks.benchmarking.plan import jobs_of
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import ProviderUnknownError, TransientError
-from supervisor_tasks.jobs.exclusive_run import RUN_NOT_PLANNED, given_back_on_failure, record_run
+from supervisor_tasks.jobs.effect_failures import RUN_NOT_PLANNED, given_back_on_failure
+from supervisor_tasks.jobs.exclusive_run import record_run
 from supervisor_tasks.jobs.model import EffectKind, SlurmId
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import Verdict

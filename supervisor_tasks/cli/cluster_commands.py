@@ -130,7 +130,8 @@ def _paused(reason: str | None, what: str) -> str | Cell:
 
 @app.command()
 def accept(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Accept SLURM as it is: jobs that it does not know any more are lost, and workers submit jobs to it again.
+    """Accept SLURM as it is: jobs that it does not know any more are lost. Workers submit jobs to it again, unless an
+    operator has paused that.
 
     Example: supervisor cluster accept --reason "the cluster was set up again"
     """

@@ -1,4 +1,4 @@
-"""A job begins only when two RPC endpoints show the same events in the receipt of the same transaction.
+"""With two RPC endpoints or more, a job begins when two of them show the same events in a transaction's receipt.
 
 A lying node can invent a log at no cost. With a claim that never happened, or another provider's claim, this provider
 would run a job that is not paid. An endpoint that answers and does not show the event holds the job back without a time

@@ -185,8 +185,9 @@ class Batch:
         starts = [item for item in items if isinstance(item, Start)]
         if outcomes or starts:
             lost = self._recorder.record(outcomes, starts)
+            error = LeaseLostError(lost)
             for effect in lost:
-                self._items.put(EffectOutcome(effect, error=LeaseLostError([effect])))
+                self._items.put(EffectOutcome(effect, error=error))
             self._recorded_s = time.monotonic()
         for outcome in outcomes:
             del self._jobs[outcome.effect]

@@ -25,9 +25,9 @@ BEFORE_ANSWER = "early"  # the callback came before sbatch's answer; the first l
 
 
 def read_callbacks(context: WorkerContext) -> int:
-    """Make the jobs of all unread callbacks due for a look, and mark the callbacks as read; returns how many there were.
-    A callback that two workers read at the same time is counted once, and asks for two looks. Raises
-    LedgerUnavailableError; a retry helps.
+    """Make the jobs of unread callbacks due for a look, if they have the SLURM id in the callback, and mark the
+    callbacks as read; returns how many these were. A callback that two workers read at the same time is counted
+    once, and asks for two looks. Raises LedgerUnavailableError; a retry helps.
     """
     callbacks = context.ledger.inbox.unread()
     if not callbacks:

@@ -63,7 +63,8 @@ def _numbers(demand: Demand) -> dict[str, int]:
 @exclusive("claim")
 def claim(context: WorkerContext) -> bool:
     """Look at the queues, and write one claim for each job, cancellation and top-up for us. Their receipts show what
-    each claim gave. Raises RpcUnavailableError, LedgerUnavailableError or NoEstimateError; a retry helps.
+    each claim gave. Raises RpcUnavailableError, LedgerUnavailableError, NoEstimateError, WalletEmptyError or
+    TooDearError (a retry helps), or WrongChainError.
     """
     chain = context.chain
     with reading_once(), chain_watched(context):

@@ -26,11 +26,11 @@ ESTIMATED_S = 60.0  # a customer may cancel between the look at the queue and th
 QUIET_S = 3600.0  # a count that has not changed for this long is void
 ADVICE = (
     "each of these transactions costs gas: read the error, and `supervisor tx list`; `supervisor claims pause` stops the"
-    " claiming of new jobs. The worker sends one claim a minute, and the alarm ends when one succeeds"
+    " claiming of new jobs. The worker sends one claim at a time, at least once a minute, and the alarm ends when one succeeds"
 )
 ESTIMATED_ADVICE = (
     "the worker sends no claim, and pays nothing, as long as the contract would refuse it: read the error. Each poll"
-    " estimates again, and the alarm ends when the contract would accept a claim, or when no job waits"
+    " estimates again, and the alarm ends when the contract would accept a claim, or when none waits"
 )
 
 

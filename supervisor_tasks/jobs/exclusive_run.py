@@ -1,6 +1,6 @@
 """Work that takes all due effects in one batch, and that only one worker does at a time."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, wraps
 
@@ -8,29 +8,13 @@ import structlog
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.jobs.backoff import retry_delay_s
-from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.lock_names import cluster_lock
-from supervisor_tasks.ledger.outbox import PARKED_AFTER, OpenEffect
 from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
 from supervisor_tasks.monitoring.instruments import BATCHES, timed
-from supervisor_tasks.slurm.homes import UNSAFE
 
 log = structlog.get_logger()
-
-DIRECTORY_REFUSES = "the directory refuses: "
-DIRECTORY_AWAY = "the directory does not answer: "
-RUN_NOT_PLANNED = "the run cannot be planned: "
-# Alarms about effects whose last error begins with these words, when they have failed for so many seconds.
-ALARMS_OF_ERRORS = (
-    (AlarmName.HOME_UNSAFE, UNSAFE, 0.0),
-    (AlarmName.LDAP_REQUEST_REJECTED, DIRECTORY_REFUSES, 0.0),
-    (AlarmName.LDAP_UNAVAILABLE, DIRECTORY_AWAY, 180.0),
-    (AlarmName.BENCHMARK_STALLED, RUN_NOT_PLANNED, 0.0),
-)
-
 
 DueWork = Callable[[WorkerContext], bool]
 ContextTask = Callable[[WorkerContext], None]
@@ -132,84 +116,3 @@ def record_run(ledger: Ledger, name: str, readings: Callable[[], Mapping[str, in
         ledger.ticks.record(finished_key(name))
         raise
     ledger.ticks.record(finished_key(name), name, readings=readings)
-
-
-@contextmanager
-def given_back_on_failure(ledger: Ledger, effects: Sequence[OpenEffect]) -> Iterator[None]:
-    """Make the effects of a batch due again soon if the batch fails. A TransientError is logged as a warning. An
-    unexpected error is raised; an effect that fails so each time is taken alone, and then parked.
-    """
-    again_s = retry_delay_s(max(effect.attempts for effect in effects))
-    try:
-        yield
-    except TransientError as error:
-        ledger.effects.postpone(effects, again_s, str(error))
-        log.warning("batch_postponed", effects=len(effects), error=str(error))
-    except Exception as error:
-        give_back_unforeseen(ledger, effects, error)
-        raise
-    except BaseException as error:  # the worker got the order to end: no failure of the effects
-        ledger.effects.postpone(effects, again_s, repr(error))
-        raise
-
-
-def give_back_unforeseen(ledger: Ledger, effects: Sequence[OpenEffect], error: Exception, **seen: object) -> None:
-    """Make effects due again soon after an unexpected error. One that was taken alone is parked at its third error."""
-    if len(effects) == 1 and effects[0].unexpected_failures + 1 >= PARKED_AFTER:
-        park(ledger, effects[0], error_text(error), error=type(error).__name__, **seen)
-    else:
-        again_s = retry_delay_s(max(effect.attempts for effect in effects))
-        ledger.effects.postpone(effects, again_s, error_text(error), unexpected=True)
-
-
-def error_text(error: Exception) -> str:
-    """Return an unexpected error for the operator. The repr of an OSError does not name its file."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{type(error).__name__}: {error}"
-    return repr(error)
-
-
-def park(ledger: Ledger, effect: OpenEffect, reason: str, **seen: object) -> None:
-    """Leave an effect to the operator, with an alarm and the evidence in `seen`. If news of the job came in meanwhile,
-    the effect is tried once more instead.
-    """
-    parked = ledger.effects.park(effect, reason, {"reason": reason, **seen})
-    about = effect.named | {"kind": effect.kind, "attempts": effect.attempts, "reason": reason}
-    if not parked:
-        log.warning("effect_retried_after_new_event", **about)
-        return
-    log.error("effect_parked", **about)
-    watch_effects(ledger)
-
-
-def watch_effects(ledger: Ledger) -> None:
-    """Call the operator for parked effects, and for effects that have failed for long. The alarms end when there are
-    none. Late effects are still tried: an outage never ends a job.
-    """
-    trouble = ledger.effects.trouble()
-    if trouble.parked:
-        ledger.alarms.on(
-            AlarmName.EFFECT_PARKED, effects=trouble.parked, advice="supervisor effect list --state parked"
-        )
-    else:
-        ledger.alarms.off(AlarmName.EFFECT_PARKED)
-    if trouble.late:
-        ledger.alarms.on(
-            AlarmName.EFFECT_OVERDUE,
-            effects=trouble.late,
-            tries=trouble.most_tries,
-            for_s=round(trouble.longest_s),
-            last_error=trouble.last_error,
-        )
-    else:
-        ledger.alarms.off(AlarmName.EFFECT_OVERDUE)
-    for alarm, words, for_s in ALARMS_OF_ERRORS:
-        _watch_errors(ledger, alarm, words, for_s)
-
-
-def _watch_errors(ledger: Ledger, alarm: AlarmName, words: str, for_s: float) -> None:
-    failing = ledger.effects.failing_with(words, for_s)
-    if failing.effects:
-        ledger.alarms.on(alarm, effects=failing.effects, errors=failing.errors, subjects=failing.subjects)
-    else:
-        ledger.alarms.off(alarm)

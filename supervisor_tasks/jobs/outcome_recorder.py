@@ -10,7 +10,7 @@ import structlog
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import OutcomeUnknownError, PermanentError, TransientError
-from supervisor_tasks.jobs import exclusive_run
+from supervisor_tasks.jobs import effect_failures
 from supervisor_tasks.jobs.backoff import retry_delay_s
 from supervisor_tasks.jobs.events import (
     Event,
@@ -110,12 +110,16 @@ class OutcomeRecorder:
         self, outcomes: Sequence[EffectOutcome], starts: Sequence[Start], lost: Collection[int]
     ) -> list[OpenEffect]:
         """Record the events that need no lost lease. `lost`: the ids of the effects that another worker holds."""
-        kept = list[EffectOutcome]()
+        kept, dropped = list[EffectOutcome](), list[JobId]()
         for outcome in outcomes:
             if outcome.effect.id in lost and isinstance(outcome.event, REQUIRES_LEASE):
-                log.warning("effect_leases_lost", kind=self._kind, jobs=[outcome.effect.job_id])
+                dropped.append(outcome.effect.job_id)
             else:
                 kept.append(outcome)
+        if dropped:
+            log.warning(
+                "effect_leases_lost", kind=self._kind, jobs=dropped, error="their outcomes do not count any more"
+            )
         lost_starts = [effect for start in starts for effect in start.events if effect.id in lost]
         held = [_start_without(start, lost) for start in starts]
         return lost_starts + self.record(kept, held)
@@ -149,11 +153,11 @@ class OutcomeRecorder:
             case PermanentError():
                 for effect in effects:
                     evidence = self._evidence(effect)
-                    exclusive_run.park(ledger, effect, str(error), error=type(error).__name__, **evidence)
+                    effect_failures.park(ledger, effect, str(error), error=type(error).__name__, **evidence)
             case _:
                 log.error("effects_failed_unexpectedly", exc_info=error, **fields)
                 evidence = self._evidence(effects[0]) if len(effects) == 1 else {}
-                exclusive_run.give_back_unforeseen(ledger, effects, error, **evidence)
+                effect_failures.give_back_unforeseen(ledger, effects, error, **evidence)
 
     def _evidence(self, effect: OpenEffect) -> dict[str, object]:
         job = self._jobs.get(effect)

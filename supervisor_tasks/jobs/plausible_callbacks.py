@@ -31,7 +31,8 @@ def plausible_ids(
     cluster, ledger = context.slurm.cluster, context.ledger
     controller, now_s = cluster.controller(), cluster.now_s()
     named = {number for number in named if can_be_given(number, controller.max_id)}
-    highest = highest_given(controller.next_id, ledger.highest_recognised_id(), named)
+    recognised_id = ledger.highest_recognised_id() if controller.next_id else 0
+    highest = highest_given(controller.next_id, recognised_id, named)
     given_ids = GivenIds(highest, controller.runs_for_s(now_s), ledger.recognised_as(named))
     free = named - cluster.known_ids(named)
     plausible = dict[JobId, set[SlurmId]]()

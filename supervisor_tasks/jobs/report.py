@@ -9,8 +9,9 @@ import structlog
 from supervisor_tasks.chain.contract import refuse_call, report_call
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.backoff import retry_delay_s
+from supervisor_tasks.jobs.effect_failures import given_back_on_failure, park
 from supervisor_tasks.jobs.events import ChainStatusObserved
-from supervisor_tasks.jobs.exclusive_run import exclusive, given_back_on_failure, park
+from supervisor_tasks.jobs.exclusive_run import exclusive
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Job, JobId, pending_reports
 from supervisor_tasks.ledger import changed_jobs
 from supervisor_tasks.ledger.ledger import JobChange

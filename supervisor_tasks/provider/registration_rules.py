@@ -178,7 +178,7 @@ class RegistrationInput:
         if newest is None:
             return {}
         kept = dict[str, str]()
-        for key, text in newest.labels:
+        for key, text in dict(newest.labels).items():
             is_operators = self.memory.operator.get(key) == text
             if BENCHMARK_KEY.fullmatch(key) and not is_operators:
                 kept[key] = text

@@ -237,10 +237,10 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
                 "cluster": "geneva",
                 "open_jobs": 3,
                 "alarms": 2,
-                "heard_at": ago(seconds=1),
+                "last_tick_at": ago(seconds=1),
                 "switches": ["claiming_paused"],
             },
-            {"cluster": "lausanne", "open_jobs": 0, "alarms": 0, "heard_at": ago(days=40), "switches": []},
+            {"cluster": "lausanne", "open_jobs": 0, "alarms": 0, "last_tick_at": ago(days=40), "switches": []},
         ],
     ),
     "log": (

@@ -20,8 +20,8 @@ from supervisor_tasks.errors import LedgerUnavailableError, TransientError
 from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.jobs.callback_fallback import CALLBACKS_AT_ONCE, poll_delay_s
+from supervisor_tasks.jobs.effect_failures import given_back_on_failure, park, watch_effects
 from supervisor_tasks.jobs.events import CallbackReceived, SlurmCompleted, SlurmPendingObserved, SlurmRunningObserved
-from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, park, watch_effects
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
 from supervisor_tasks.ledger import outbox, outbox_sql
 from supervisor_tasks.ledger.alarms import AlarmName

@@ -16,8 +16,8 @@ from supervisor_tasks.chain.contract import CLAIM, report_call
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.claim import claim
+from supervisor_tasks.jobs.effect_failures import given_back_on_failure, watch_effects
 from supervisor_tasks.jobs.events import ScriptFetched, SlurmRunningObserved, SubmitStarted, Submitted
-from supervisor_tasks.jobs.exclusive_run import given_back_on_failure, watch_effects
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, StatusUpdate
 from supervisor_tasks.jobs.report import report
 from supervisor_tasks.ledger.alarms import AlarmName
