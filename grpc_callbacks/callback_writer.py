@@ -68,7 +68,7 @@ class CallbackWriter:
         self._store = CallbackStore(database_url, cluster, most)
         self._waiting: SimpleQueue[Entry | None] = SimpleQueue()
         self._busy_since_s: float | None = None
-        self._reporter_called = threading.Event()  # since the last heartbeat that was stored
+        self._reporter_called = threading.Event()  # since the last try to store a heartbeat
         self._heartbeat_s = float("-inf")
         self._thread = threading.Thread(target=self._write_batches, name="inbox", daemon=True)
         self._thread.start()

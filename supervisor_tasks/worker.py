@@ -1,7 +1,6 @@
 """The worker of this process. It is built at the start, with the keys that its queues need."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -12,6 +11,7 @@ from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load_or_exit, or_exit
 from supervisor_tasks.config.variables import warn_of_mistyped
 from supervisor_tasks.messaging.queues import Queue
+from supervisor_tasks.messaging.worker_arguments import queues_named
 
 if TYPE_CHECKING:
     from supervisor_tasks.context import WorkerContext
@@ -38,25 +38,13 @@ def needs_of_command(argv: Sequence[str]) -> list[Need]:
     """
     if "worker" not in argv:
         return []
-    named = _queues_named(argv)
+    named = queues_named(argv)
     needs = list[Need]()
     for queue in Queue:
         is_served = not named or queue.value in named or queue is Queue.DEFAULT
         if is_served and NEED_OF_QUEUE[queue] not in needs:
             needs.append(NEED_OF_QUEUE[queue])
     return needs
-
-
-def _queues_named(argv: Sequence[str]) -> list[str]:
-    """Return the queues after `-Q` or `--queues`, without the cluster's name; none if the command line names none."""
-    words = list[str]()
-    for argument in argv:
-        words += argument.split("=", 1)
-    queues = list[str]()
-    for option, value in pairwise(words):
-        if option in ("-Q", "--queues"):
-            queues += [queue.rpartition(".")[2] for queue in value.split(",")]
-    return queues
 
 
 def current_worker() -> "Worker":

@@ -136,26 +136,30 @@ def accept(context: typer.Context, reason: options.Reason = "", yes: options.Yes
     Example: supervisor cluster accept --reason "the cluster was set up again"
     """
     cli = cli_context(context)
-    expected, unexpected = cli.ledger.facts.get(SLURM_CLUSTER), cli.ledger.facts.get(UNEXPECTED_CLUSTER)
-    held_for = cli.ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
-    raised = {alarm.name for alarm in cli.ledger.alarms.all()}
-    has_lost_state = AlarmName.SLURM_STATE_LOST in raised or is_hold_of_sweep(held_for)
-    if unexpected is None and not has_lost_state:
-        paused = (
-            f"; an operator has paused submissions ({held_for}): `supervisor submissions resume`" if held_for else ""
-        )
-        raise CommandError(
-            f"found no other SLURM, and none that has lost its state; there is nothing to accept{paused}"
-        )
-    jobs = cli.overview.snapshot().jobs
-    in_slurm = counted(sum(number for state, number in jobs.items() if state in ("QUEUED", "RUNNING")), "job")
-    if unexpected is not None:
-        will = f"the cluster, which was {expected or 'unknown'}, will be {unexpected}; {in_slurm} in SLURM may be lost"
-    else:
-        will = f"of {in_slurm} in SLURM, those that it has forgotten, and that never ran, will be submitted again"
+    will = _what_accept_does(cli)
     with cli.change("cluster accept", cli.settings.cluster_name, will, yes=yes, reason=reason):
         operator_actions.accept_slurm(cli.ledger)
     typer.echo("accepted; what ran and is forgotten waits for `supervisor job mark-lost`: see `supervisor sweep show`")
+
+
+def _what_accept_does(cli: CliContext) -> str:
+    """Return the plan of `accept`. Raises CommandError if there is nothing to accept."""
+    expected, unexpected = cli.ledger.facts.get(SLURM_CLUSTER), cli.ledger.facts.get(UNEXPECTED_CLUSTER)
+    held_for = cli.ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
+    is_held_by_sweep = is_hold_of_sweep(held_for)
+    pause = ""
+    if held_for is not None and not is_held_by_sweep:
+        pause = f"an operator has paused submissions ({held_for})"
+    raised = [alarm.name for alarm in cli.ledger.alarms.all()]
+    if unexpected is None and not is_held_by_sweep and AlarmName.SLURM_STATE_LOST not in raised:
+        hint = f"; {pause}: `supervisor submissions resume`" if pause else ""
+        raise CommandError(f"found no other SLURM, and none that has lost its state; there is nothing to accept{hint}")
+    jobs = cli.overview.snapshot().jobs
+    in_slurm = counted(jobs.get("QUEUED", 0) + jobs.get("RUNNING", 0), "job")
+    if unexpected is not None:
+        return f"the cluster, which was {expected or 'unknown'}, will be {unexpected}; {in_slurm} in SLURM may be lost"
+    forgotten = f"of {in_slurm} in SLURM, those that it has forgotten, and that never ran, will be submitted again"
+    return "; ".join(filter(None, (forgotten, pause)))
 
 
 @app.command("release-wallet")

@@ -5,16 +5,15 @@ Without a process, or with flags in its place, it runs the whole fleet of one cl
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import pairwise
 from typing import NoReturn
 
 from supervisor_tasks.cli.restarts import wait_before_start
 from supervisor_tasks.config.first_process import hold_signals
+from supervisor_tasks.messaging.worker_arguments import has_name, queues_named
 
 START = ("-m", "supervisor_tasks.config.first_process")  # reacts to SIGTERM from its start
 CELERY = ("celery", "--quiet", "-A", "supervisor_tasks")  # --quiet: no banner between the lines of the log
@@ -177,32 +176,11 @@ def _own_options(process: str, options: Sequence[str], given: Mapping[str, str])
 
 def _node_name(options: Sequence[str], given: Mapping[str, str]) -> list[str]:
     """Name a worker after its cluster and queues. Clusters share a broker, and Flower takes workers of one name for one."""
-    words = _words(options)
-    if "-n" in words or "--hostname" in words:
+    if has_name(options):
         return []
     cluster = given.get("CLUSTER_NAME") or "main"
-    queues = "-".join(_queues(words)) or "worker"
+    queues = "-".join(queues_named(options)) or "worker"
     return ["--hostname", f"{cluster}-{queues}@%h"]
-
-
-def _words(options: Sequence[str]) -> list[str]:
-    """Split options from values that are joined to them: `--queues=chain`, `-Q=chain`, `-Qchain`."""
-    words = list[str]()
-    for option in options:
-        if re.match("-[nQ][^=]", option):
-            words += [option[:2], option[2:]]
-        else:
-            words += option.split("=", 1)
-    return words
-
-
-def _queues(words: Sequence[str]) -> list[str]:
-    """Return the queues that -Q or --queues names, without the cluster before their point."""
-    queues = list[str]()
-    for word, next_word in pairwise(words):
-        if word in ("-Q", "--queues"):
-            queues += [queue.rpartition(".")[2] for queue in next_word.split(",")]
-    return queues
 
 
 def _flowers_configuration() -> list[str]:

@@ -7,7 +7,7 @@ import time
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.ledger.alarms import AlarmName, Switch
+from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_hold_of_sweep
 from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, SLURM_CLUSTER, SLURM_START, UNEXPECTED_CLUSTER, SlurmStart
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
@@ -91,7 +91,11 @@ def is_unrecorded_start(booted: str, known: str | None, start: SlurmStart | None
 
 def require_not_held(ledger: Ledger) -> None:
     """Raise SubmissionsHeldError while submissions are held."""
-    if ledger.switches.is_set(Switch.SUBMISSIONS_PAUSED):
-        raise SubmissionsHeldError(
-            "submissions are held: see `supervisor alarm list`, then `supervisor cluster accept`"
-        )
+    reason = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
+    if reason is None:
+        return
+    if is_hold_of_sweep(reason):
+        advice = "see `supervisor alarm list`, then `supervisor cluster accept`"
+    else:
+        advice = "`supervisor submissions resume` ends the pause"
+    raise SubmissionsHeldError(f"submissions are held ({reason}): {advice}")

@@ -48,6 +48,7 @@ SHARED = {  # workflows that others call; between packages, no workflow imports 
     "indexer.event_logs": "receipts and old claims have logs as well",
     "jobs.claim": "indexer.new_blocks looks whether a job is claimable",
     "jobs.claim_backoff": "receipts and chain_alarms count claims that revert",
+    "jobs.effect_failures": "accounts and benchmark runs are effects, too",
     "jobs.exclusive_run": "one way to run a workflow in one process at a time",
     "jobs.lookup": "the sweep asks SLURM as the monitor does",
     "jobs.oversize": "slurm_health ends its alarm",
