@@ -447,7 +447,7 @@ def test_reporter__spool_goes_away_and_comes_back__goes_on(processes: Processes,
     with serving() as (supervisor, port):
         start_reporter(processes, spool, port)
         wait_until((spool / "rejected").is_dir, "the reporter to begin", 60.0)
-        shutil.rmtree(spool)
+        shutil.rmtree(spool.rename(spool.with_name("gone")))  # the reporter may write to it at this moment
         wait_until(lambda: bool(said(processes, "spool_failed")), "the reporter to notice", 60.0)
         (spool / "rejected").mkdir(parents=True)
         write(spool, 1, "end")
