@@ -22,6 +22,7 @@ import structlog
 from supervisor_tasks.cli.fleet_flags import Flags
 from supervisor_tasks.cli.run_command import SERVERS, WRONG_SETTINGS, command, environment, missing_servers
 from supervisor_tasks.config import logging as logs
+from supervisor_tasks.config.first_process import SIGNAL_STATUS_BASE
 from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access
 from supervisor_tasks.config.process_guard import guard_process
 from supervisor_tasks.config.ssh_keys import public_half
@@ -43,7 +44,6 @@ MAX_PAUSE_S = 30.0
 LASTED_S = 60.0  # a child that ran for so long was started well
 MAX_RESTARTS = 10  # of one child in a row; then the fleet ends, and systemd or the container's runtime decides
 STOP_AFTER_S = 90.0  # a worker ends what it has begun
-SIGNAL_STATUS_BASE = 128
 
 
 def environment_of(process: str, given: Mapping[str, str]) -> dict[str, str]:

@@ -86,10 +86,8 @@ class LedgerReader:
         rows: list[Row] = []
         for cluster in clusters:
             overview = Overview(self.engine, cluster)
-            found = overview.jobs(JobFilter(limit=MAX_OPEN)) + overview.lately_settled(MAX_SETTLED)
-            if wanted is not None:
-                found = _named(overview, wanted)
-            rows += [{**row, "cluster": cluster} for row in found]
+            shown = _unsettled_and_last(overview) if wanted is None else _named(overview, wanted)
+            rows += [{**row, "cluster": cluster} for row in shown]
         return JobList(rows, clusters, Overview(self.engine, "").now())
 
     def story(self, cluster: str, job_id: str) -> JobStory:
@@ -124,6 +122,10 @@ def _bill(ledger: Ledger, job: Job, row: Row) -> Bill:
     paid = Earnings(ledger.engine, ledger.cluster).total(EarningsFilter(job.job_id))
     prices = assigned_prices(job, row["created_at"], Registrations(ledger.facts).registered_prices(), paid.earned_wei)
     return Bill(job, prices, paid.earned_wei, paid.fees_wei)
+
+
+def _unsettled_and_last(overview: Overview) -> list[Row]:
+    return overview.jobs(JobFilter(limit=MAX_OPEN)) + overview.lately_settled(MAX_SETTLED)
 
 
 def _named(overview: Overview, wanted: Question) -> list[Row]:

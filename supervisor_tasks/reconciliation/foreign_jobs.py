@@ -25,7 +25,7 @@ NOT_ASKED = (
 )
 
 
-def alarm_of_foreign_jobs(context: WorkerContext, jobs: Sequence[SqueueRow]) -> None:
+def update_foreign_job_alarm(context: WorkerContext, jobs: Sequence[SqueueRow]) -> None:
     """Switch on one alarm for all these jobs, with the first few of them. Switch it off if there are none, or if the
     site allows them.
     """

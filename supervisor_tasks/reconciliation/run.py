@@ -28,7 +28,7 @@ from supervisor_tasks.messaging.queues import SWEEP_CHECKED_EVERY_S
 from supervisor_tasks.reconciliation import backfill
 from supervisor_tasks.reconciliation.collect import MAX_UNANSWERED, SHOWN_TEXT, ReconciliationReport, collect_snapshot
 from supervisor_tasks.reconciliation.doubts import doubts, held_now
-from supervisor_tasks.reconciliation.foreign_jobs import alarm_of_foreign_jobs, update_unchecked_token_alarm
+from supervisor_tasks.reconciliation.foreign_jobs import update_foreign_job_alarm, update_unchecked_token_alarm
 from supervisor_tasks.reconciliation.rules import Discrepancy, find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot, foreign
 from supervisor_tasks.reconciliation.source_outages import unreachable_since, update_unreachable_alarm
@@ -77,7 +77,7 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     _alarm(context.ledger, snapshot, findings, held)
     if snapshot.slurm is not None:
         to_cancel = {finding.cancel for finding in findings}
-        alarm_of_foreign_jobs(context, [job for job in foreign(snapshot) if job.slurm_id not in to_cancel])
+        update_foreign_job_alarm(context, [job for job in foreign(snapshot) if job.slurm_id not in to_cancel])
         update_unchecked_token_alarm(context, snapshot.slurm.values())
     _hold(context.ledger, snapshot)
     _wake(context, report)
