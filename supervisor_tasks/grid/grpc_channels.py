@@ -11,9 +11,11 @@ from cryptography.x509.oid import ExtensionOID, NameOID
 from supervisor_tasks.errors import TransientError
 
 TIMEOUT_S = 5.0
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of an answer, such as a script; SLURM accepts no longer scripts (max_script_size)
 # gRPC waits up to two minutes between two tries to connect, and channels to one address share that wait. With these
 # options, connections work again within seconds after an outage.
-RECONNECT = [
+OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.min_reconnect_backoff_ms", 5_000),  # really the longest time of one attempt to connect
@@ -39,11 +41,11 @@ class Channels:
         certificate.
         """
         if not self.tls:
-            return grpc.insecure_channel(address, options=RECONNECT)
+            return grpc.insecure_channel(address, options=OPTIONS)
         if not self.verified:
             return _unverified(address)
         root = None if self.authority is None else self.authority.read_bytes()
-        return grpc.secure_channel(address, grpc.ssl_channel_credentials(root), RECONNECT)
+        return grpc.secure_channel(address, grpc.ssl_channel_credentials(root), OPTIONS)
 
 
 def _unverified(address: str) -> grpc.Channel:
@@ -58,7 +60,7 @@ def _unverified(address: str) -> grpc.Channel:
     pem = certificate.encode()
     name = _name(x509.load_pem_x509_certificate(pem))
     credentials = grpc.ssl_channel_credentials(pem)
-    return grpc.secure_channel(address, credentials, [*RECONNECT, ("grpc.ssl_target_name_override", name)])
+    return grpc.secure_channel(address, credentials, [*OPTIONS, ("grpc.ssl_target_name_override", name)])
 
 
 def _name(certificate: x509.Certificate) -> str:

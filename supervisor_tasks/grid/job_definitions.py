@@ -92,7 +92,7 @@ class JobDefinitions:
 
 
 def _script_is_too_long(error: grpc.RpcError) -> bool:
-    """Whether the script is longer than gRPC and SLURM accept (4 MiB). A retry has the same result."""
+    """Whether the script is longer than gRPC and SLURM accept (MAX_MESSAGE_BYTES of a channel). A retry has the same result."""
     return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in (error.details() or "")
 
 

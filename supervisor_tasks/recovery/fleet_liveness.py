@@ -1,4 +1,4 @@
-"""Whether the fleet of another ledger lives, judged without its key and its settings.
+"""Whether the fleet of another ledger lives, for `supervisor job adopt`; judged without its key and its settings.
 
 There are three signs: its transactions on chain; its ticks, if both ledgers are clusters of one database; and its
 connections, if both are databases of one server. A fleet that runs elsewhere and has nothing to write leaves no sign.

@@ -32,7 +32,7 @@ class Fees:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most that the operator lets a transaction pay."""
+    """The most that the operator lets a transaction pay: WALLET_MAX_WEI_PER_GAS and WALLET_MAX_WEI_PER_TX."""
 
     wei_per_gas: int
     wei_per_tx: int
