@@ -243,7 +243,7 @@ def summary(
         ),
         "faults": sum(log.faults.values()),
         "faults_by_kind": dict(sorted(log.faults.items())),
-        "lies": dict(sorted(log.forged_answers.items())),
+        "forged_callback_answers": dict(sorted(log.forged_answers.items())),
         **{name.replace(" ", "_"): number for name, number in wrong.items()},
         "forgotten_by_slurm": len(evidence.forgotten),
         "ended_by_slurm": sum(map(evidence.ended_by_slurm, evidence.expected)),
