@@ -99,7 +99,10 @@ def test_node_cannot_start_a_job__of_a_whole_grid__job_runs_in_the_end(transport
         grid.fleet.start(flower=False)
         with nodes_that_start_nothing(slurm_of(grid), grid.folder):
             job_id = grid.submit_script(grid.new_customer(), "#!/bin/bash\nsleep 2\n")
-            wait_until(lambda: "LaunchFailed" in journal(grid, job_id), "the node to fail", PATIENCE_S, 0.2)
+            try:
+                wait_until(lambda: "LaunchFailed" in journal(grid, job_id), "the node to fail", PATIENCE_S, 0.2)
+            except TimeoutError as error:
+                raise AssertionError(f"{error}: {evidence(grid, job_id)}") from error
         wait_for_end(grid, job_id)
         assert grid.chain.job(job_id).status is ChainStatus.FINISHED
         assert journal(grid, job_id).count("Submitted") == 2
@@ -107,3 +110,12 @@ def test_node_cannot_start_a_job__of_a_whole_grid__job_runs_in_the_end(transport
         assert ended.elapsed_s >= 2
     finally:
         grid.stop()
+
+
+def evidence(grid: Grid, job_id: str) -> str:
+    """What the ledger and SLURM show of a job, and what the workers logged of it."""
+    slurm, log = slurm_of(grid), (grid.folder / "log" / "worker.log").read_text().splitlines()
+    effects = rows(grid, "SELECT kind, due_at, parked_at, last_error FROM effects WHERE done_at IS NULL")
+    shown = [slurm.run("scontrol", "show", what).stdout for what in ("jobs", "nodes")]
+    about = [line for line in log if job_id in line or "claim" in line or '"error"' in line]
+    return "\n".join((f"{journal(grid, job_id)} {effects}", *shown, *about[-30:]))
