@@ -185,7 +185,7 @@ class Batch:
         starts = [item for item in items if isinstance(item, Start)]
         if outcomes or starts:
             lost = self._recorder.record(outcomes, starts)
-            error = LeaseLostError(lost)
+            error = LeaseLostError(lost)  # one for all, so that they are given back, and logged, together
             for effect in lost:
                 self._items.put(EffectOutcome(effect, error=error))
             self._recorded_s = time.monotonic()

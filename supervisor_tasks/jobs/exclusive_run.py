@@ -22,28 +22,20 @@ ContextTask = Callable[[WorkerContext], None]
 
 def exclusive(name: str) -> Callable[[DueWork], ContextTask]:
     """Decorate a function that takes all that is due and returns whether there is more: `run_exclusive` repeats it."""
-
-    def decorate(work: DueWork) -> ContextTask:
-        @wraps(work)
-        def run(context: WorkerContext) -> None:
-            run_exclusive(context.ledger, name, partial(work, context))
-
-        return run
-
-    return decorate
+    return lambda work: _repeated(run_exclusive, name, work)
 
 
 def side_by_side(name: str) -> Callable[[DueWork], ContextTask]:
     """Decorate a function like `exclusive` does, for work that several workers do at the same time."""
+    return lambda work: _repeated(run_side_by_side, name, work)
 
-    def decorate(work: DueWork) -> ContextTask:
-        @wraps(work)
-        def run(context: WorkerContext) -> None:
-            run_side_by_side(context.ledger, name, partial(work, context))
 
-        return run
+def _repeated(repeat: Callable[[Ledger, str, Callable[[], bool]], None], name: str, work: DueWork) -> ContextTask:
+    @wraps(work)
+    def run(context: WorkerContext) -> None:
+        repeat(context.ledger, name, partial(work, context))
 
-    return decorate
+    return run
 
 
 def run_exclusive(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:

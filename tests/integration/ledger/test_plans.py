@@ -225,6 +225,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "last_heard": lambda ledger, _: ledger.inbox.last_callback_ages_s([f"0x{n:064x}" for n in range(1, BATCH)]),
     "ever_suspended": lambda ledger, _: ledger.journal.ever_suspended([f"0x{n:064x}" for n in range(1, BATCH)]),
     "heard": lambda ledger, _: ledger.inbox.counts([(JobId(f"0x{n:064x}"), n) for n in range(1, BATCH)]),
+    "slurm_ids": lambda ledger, _: ledger.slurm_ids([f"0x{n:064x}" for n in range(1, BATCH)]),
     "callbacks that tell an end": lambda ledger, _: ledger.inbox.jobs_reported_as(
         {JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}, ENDED, 300.0
     ),
