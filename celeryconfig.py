@@ -1,7 +1,7 @@
 """Celery's configuration: queues, routes, beat, delivery.
 
-The ledger is the truth, and a message is only a wake-up. So workers acknowledge late and keep no results, and beat
-sends no more messages than the workers process.
+The ledger is the truth, and a message is only a wake-up. So workers acknowledge late
+and keep no results, and beat sends no more messages than the workers process.
 """
 
 import sys
@@ -19,7 +19,9 @@ from supervisor_tasks.messaging.queues import QUEUE_OF_TASK, TASKS, Queue
 from supervisor_tasks.monitoring.flower_guard import guard as _guard_flower
 from supervisor_tasks.monitoring.flower_guard import log_start as _log_flower
 from supervisor_tasks.monitoring.probes import serve_flower as _serve_flower
-from supervisor_tasks.monitoring.remote_control import keep_questions_only as _keep_questions_only
+from supervisor_tasks.monitoring.remote_control import (
+    keep_questions_only as _keep_questions_only,
+)
 from supervisor_tasks.worker import needs_of_command as _needs_of_command
 
 _needs = _needs_of_command(sys.argv)
@@ -45,7 +47,8 @@ if "flower" in sys.argv:
 broker_use_ssl = _broker_tls(_settings)
 broker_connection_retry_on_startup = True
 broker_transport_options = {
-    "ack_emulation": False,  # the ledger has the work that a worker received and did not do; Redis needs no copy
+    # the ledger has the work that a worker received and did not do; Redis needs no copy
+    "ack_emulation": False,
     "socket_timeout": 7,
     "socket_connect_timeout": 3,
     "socket_keepalive": True,
@@ -61,13 +64,20 @@ task_ignore_result = True
 task_acks_late = True
 task_reject_on_worker_lost = True
 task_publish_retry = False  # beat wakes the work again for which a message failed
-worker_send_task_events = True  # for Flower; no events when a message is sent, because Flower shows the queues
+# for Flower; no events when a message is sent, because Flower shows the queues
+worker_send_task_events = True
 worker_prefetch_multiplier = 1
-worker_pool = "threads"  # tasks mostly wait, and gRPC, paramiko and web3 do not survive a fork
+# tasks mostly wait, and gRPC, paramiko and web3 do not survive a fork
+worker_pool = "threads"
 worker_concurrency = 16
 worker_hijack_root_logger = False
 
 task_create_missing_queues = False
 task_default_queue = Queue.DEFAULT.of(_cluster)
-task_queues = [BrokerQueue(queue.of(_cluster), routing_key=queue.of(_cluster)) for queue in Queue]
-task_routes = {f"{TASKS}.{name}": {"queue": queue.of(_cluster)} for name, queue in QUEUE_OF_TASK.items()}
+task_queues = [
+    BrokerQueue(queue.of(_cluster), routing_key=queue.of(_cluster)) for queue in Queue
+]
+task_routes = {
+    f"{TASKS}.{name}": {"queue": queue.of(_cluster)}
+    for name, queue in QUEUE_OF_TASK.items()
+}

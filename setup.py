@@ -1,4 +1,6 @@
-"""Generates the Python code of the .proto files into the wheel. Everything else about the package is in pyproject.toml."""
+"""Generates the Python code of the .proto files into the wheel. Everything else about
+the package is in pyproject.toml.
+"""
 
 import subprocess
 import sys
@@ -13,8 +15,9 @@ PROTOS = Path("protos")
 class BuildWithProtos(build_py):
     """Copies the modules as usual, then adds the generated ones.
 
-    The build takes nothing from an earlier `make protos`: that code is untracked and can be old. In a development
-    environment (an editable install) `make protos` writes the code beside its sources instead.
+    The build takes nothing from an earlier `make protos`: that code is untracked and
+    can be old. In a development environment (an editable install) `make protos` writes
+    the code beside its sources instead.
     """
 
     def run(self) -> None:
@@ -22,8 +25,14 @@ class BuildWithProtos(build_py):
         super().run()
         if not self.editable_mode:
             sources = [str(source) for source in sorted(PROTOS.rglob("*.proto"))]
-            out = [f"--python_out={self.build_lib}", f"--grpc_python_out={self.build_lib}"]
-            subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I.", *out, *sources], check=True)
+            out = [
+                f"--python_out={self.build_lib}",
+                f"--grpc_python_out={self.build_lib}",
+            ]
+            subprocess.run(
+                [sys.executable, "-m", "grpc_tools.protoc", "-I.", *out, *sources],
+                check=True,
+            )
 
 
 setup(cmdclass={"build_py": BuildWithProtos})

@@ -1,23 +1,34 @@
-"""HPL: compute.gflops. Mixed precision (NVIDIA's HPL-AI, also called HPL-MxP) on GPUs, plain HPL on CPU clusters."""
+"""HPL: compute.gflops. Mixed precision (NVIDIA's HPL-AI, also called HPL-MxP) on GPUs,
+plain HPL on CPU clusters.
+"""
 
 import re
 from collections.abc import Iterator
 
 from benchmarks.plan import Mode, Plan
-from benchmarks.rank_layout import RankLayout, chosen, nodelist, problem_size, process_grid
+from benchmarks.rank_layout import (
+    RankLayout,
+    chosen,
+    nodelist,
+    problem_size,
+    process_grid,
+)
 from benchmarks.rendering import JobScript, container_words, rendered
 from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
 from benchmarks.sections import Section, number, shown, split_output
 
 LABEL = "compute.gflops"
-_SIZES = r"[ \t]+([0-9]{1,9})[ \t]+([0-9]{1,5})[ \t]+([0-9]{1,6})[ \t]+([0-9]{1,6})"  # N NB P Q
+# N NB P Q
+_SIZES = r"[ \t]+([0-9]{1,9})[ \t]+([0-9]{1,5})[ \t]+([0-9]{1,6})[ \t]+([0-9]{1,6})"
 _PER_GPU = r"(?:[ \t]*\([^()\n]{1,40}\))?"
-# After the Gflops of the LU factorisation, HPL-AI prints the refinement's time and iterations, and the Gflops of both.
+# After the Gflops of the LU factorisation, HPL-AI prints the refinement's time and
+# iterations, and the Gflops of both.
 _REFINED = r"(?:[ \t]+\S{1,40}[ \t]+[0-9]{1,9}[ \t]+(\S{1,40}))?"
 _RESULT = re.compile(
     rf"\n[ \t]*(HPL_AI[ \t]+)?(W[RC][0-9A-Z]{{1,14}}){_SIZES}[ \t]+(\S{{1,40}})[ \t]+(\S{{1,40}}){_PER_GPU}{_REFINED}"
 )
-# HPL-MxP as NVIDIA's hpl-mxp.sh runs it: the check comes before the result. The next line, `LU GFLOPS`, is only a part.
+# HPL-MxP as NVIDIA's hpl-mxp.sh runs it: the check comes before the result. The next
+# line, `LU GFLOPS`, is only a part.
 _MXP = re.compile(
     r"\n[ \t]*N[ \t]*=[ \t]*[0-9]{1,9},[ \t]*NB[ \t]*=[ \t]*[0-9]{1,5},[ \t]*NPROW[ \t]*=[^\n]{1,120}"
     r"\n[ \t]*GFLOPS[ \t]*=[ \t]*([^\s,]{1,40}),"
@@ -30,15 +41,23 @@ _MOST_GFLOPS = 1e11  # a hundred times the fastest machine
 
 
 def render(plan: Plan) -> JobScript:
-    """Render the job with one rank for each GPU. On CPU clusters the plan sets the ranks; if it does not, there is one
-    for each CPU.
+    """Render the job with one rank for each GPU. On CPU clusters the plan sets the
+    ranks; if it does not, there is one for each CPU.
     """
     layout = layout_of(plan)
     gpus = min(node.gpus for node in layout.nodes)
     mem_mb = min(node.mem_mb for node in layout.nodes)
-    n = problem_size(mem_mb, len(layout.nodes), plan.hpl_memory_share, plan.hpl_block_size)
+    n = problem_size(
+        mem_mb, len(layout.nodes), plan.hpl_memory_share, plan.hpl_block_size
+    )
     if plan.hpl_max_n is not None:
-        n = min(n, max(plan.hpl_block_size, plan.hpl_max_n // plan.hpl_block_size * plan.hpl_block_size))
+        n = min(
+            n,
+            max(
+                plan.hpl_block_size,
+                plan.hpl_max_n // plan.hpl_block_size * plan.hpl_block_size,
+            ),
+        )
     p, q = process_grid(layout.ranks)
     facts = {
         "container": plan.mode is Mode.CONTAINER,
@@ -80,9 +99,25 @@ def layout_of(plan: Plan) -> RankLayout:
 
 
 def dat(n: int, nb: int, p: int, q: int) -> str:
-    """Return HPL.dat, which is hpcc's hpccinf.txt too: hpcc needs the lines about PTRANS at its end."""
+    """Return HPL.dat, which is hpcc's hpccinf.txt too: hpcc needs the lines about
+    PTRANS at its end.
+    """
     values = [
-        *("HPLinpack benchmark input file", "", "HPL.out", 6, 1, n, 1, nb, 0, 1, p, q, 16.0),
+        *(
+            "HPLinpack benchmark input file",
+            "",
+            "HPL.out",
+            6,
+            1,
+            n,
+            1,
+            nb,
+            0,
+            1,
+            p,
+            q,
+            16.0,
+        ),
         *(1, 2, 1, 4, 1, 2, 1, 1, 1, 1, 1, 1, 2, 64, 0, 0, 1, 8),
         *("", 0, 0, 0, 0),
     ]
@@ -106,7 +141,11 @@ def parse(output: bytes, nonce: str) -> Reading:
     notes = list(found.notes)
     if section.why_unusable:
         notes.append(f"the job went on after the result: {section.why_unusable}")
-    return Reading({LABEL: MeasuredValue(max(believed), "GFLOPS")}, notes=tuple(notes), tool=_tool(text))
+    return Reading(
+        {LABEL: MeasuredValue(max(believed), "GFLOPS")},
+        notes=tuple(notes),
+        tool=_tool(text),
+    )
 
 
 def _tool(text: str) -> str:
@@ -116,7 +155,9 @@ def _tool(text: str) -> str:
 
 
 def _results(text: str) -> Iterator[tuple[float, str]]:
-    """GFLOPS of each plausible result line, and the outcome of its residual check; empty if it has no check."""
+    """GFLOPS of each plausible result line, and the outcome of its residual check;
+    empty if it has no check.
+    """
     for shown_gflops, begin, end in _result_lines(text):
         outcomes = {check[1] for check in _CHECK.finditer(text, begin, end)}
         outcome = "FAILED" if "FAILED" in outcomes else "".join(outcomes)
@@ -129,7 +170,8 @@ def _results(text: str) -> Iterator[tuple[float, str]]:
 
 
 def _result_lines(text: str) -> Iterator[tuple[str, int, int]]:
-    """The GFLOPS of each result line, and where the text of its residual check begins and ends.
+    """The GFLOPS of each result line, and where the text of its residual check begins
+    and ends.
 
     HPL and HPL-AI print the check after the result, HPL-MxP before it.
     """
@@ -144,8 +186,8 @@ def _result_lines(text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _gflops(line: re.Match[str]) -> str:
-    """GFLOPS of the whole solution in a result line. Mixed precision is measured with refinement, as HPL-MxP defines
-    it; a line without refinement shows only a part.
+    """GFLOPS of the whole solution in a result line. Mixed precision is measured with
+    refinement, as HPL-MxP defines it; a line without refinement shows only a part.
     """
     mixed, plain, refined = line[1], line[8], line[9]
     if mixed:
@@ -154,7 +196,9 @@ def _gflops(line: re.Match[str]) -> str:
 
 
 def _why_nothing(section: Section, text: str) -> str:
-    lines = [line[0].strip() for line in (*_RESULT.finditer(text), *_MXP.finditer(text))]
+    lines = [
+        line[0].strip() for line in (*_RESULT.finditer(text), *_MXP.finditer(text))
+    ]
     printed = "no result line"
     if lines:
         printed = f"no result with a passed residual among {len(lines)}, such as {shown(lines[-1])}"

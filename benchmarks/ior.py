@@ -1,4 +1,6 @@
-"""IOR: bandwidth and operations a second of the volumes. fio measures them where a node has no ior."""
+"""IOR: bandwidth and operations a second of the volumes. fio measures them where a node
+has no ior.
+"""
 
 import re
 import statistics
@@ -30,7 +32,12 @@ def render(plan: Plan) -> JobScript:
     nodes = chosen(plan.nodes, single_node=plan.ior_single_node)
     ranks_per_node = min(_MOST_RANKS_PER_NODE, *(node.cpus for node in nodes))
     layout = RankLayout(nodes, ranks_per_node, nodelist(plan, nodes))
-    block_mb = plan.ior_block_mb_per_node // layout.ranks_per_node // _TRANSFER_MB * _TRANSFER_MB
+    block_mb = (
+        plan.ior_block_mb_per_node
+        // layout.ranks_per_node
+        // _TRANSFER_MB
+        * _TRANSFER_MB
+    )
     facts = {
         "container": plan.mode is Mode.CONTAINER,
         "container_flags": container_words(plan, plan.images.ior),
@@ -52,7 +59,9 @@ def render(plan: Plan) -> JobScript:
 
 
 def parse(output: bytes, nonce: str) -> Reading:
-    """Return the results of the volumes that can be read. Raises UnreadableOutputError if there is none."""
+    """Return the results of the volumes that can be read. Raises UnreadableOutputError
+    if there is none.
+    """
     found = split_output(output, nonce)
     parts = list[Part]()
     for key in found.facts:
@@ -67,8 +76,12 @@ def parse(output: bytes, nonce: str) -> Reading:
 
 
 def _tools(found: ScriptOutput) -> dict[str, None]:
-    """The tools that name themselves in their output, each once, in the order of the output."""
-    versions = [_VERSION.search("\n" + section.text) for section in found.sections.values()]
+    """The tools that name themselves in their output, each once, in the order of the
+    output.
+    """
+    versions = [
+        _VERSION.search("\n" + section.text) for section in found.sections.values()
+    ]
     return dict.fromkeys(version[1] for version in versions if version)
 
 
@@ -79,7 +92,13 @@ def _parts_of(volume: str, found: ScriptOutput) -> list[Part]:
     for access in _ACCESSES:
         labels_of_access = _labels(volume, access)
         labels += labels_of_access
-        by_fio.append(Part(f"fio.{volume}.{access}", labels_of_access, partial(_fio, volume=volume, access=access)))
+        by_fio.append(
+            Part(
+                f"fio.{volume}.{access}",
+                labels_of_access,
+                partial(_fio, volume=volume, access=access),
+            )
+        )
     if any(part.section in found.sections for part in by_fio):
         return by_fio
     return [Part(f"ior.{volume}", tuple(labels), partial(_ior, volume=volume))]
@@ -89,21 +108,35 @@ def _labels(volume: str, access: str) -> tuple[str, str]:
     return f"storage.{volume}.{access}.bw.mibps", f"storage.{volume}.{access}.iops"
 
 
-def _measured(volume: str, access: str, mibps: float, iops: float) -> dict[str, MeasuredValue]:
+def _measured(
+    volume: str, access: str, mibps: float, iops: float
+) -> dict[str, MeasuredValue]:
     bandwidth, operations = _labels(volume, access)
-    return {bandwidth: MeasuredValue(mibps, "MiB/s"), operations: MeasuredValue(iops, "1/s")}
+    return {
+        bandwidth: MeasuredValue(mibps, "MiB/s"),
+        operations: MeasuredValue(iops, "1/s"),
+    }
 
 
 def _ior(section: Section, *, volume: str) -> Mapping[str, MeasuredValue]:
-    """Means over the iterations. The columns after IOPS differ from version to version and are not read."""
+    """Means over the iterations. The columns after IOPS differ from version to version
+    and are not read.
+    """
     if section.why_unusable:
         raise UnreadableOutputError(f"ior on {volume}: {section.why_unusable}")
     means = dict[str, MeasuredValue]()
     for access, rows in _rows_of_ior(section, volume).items():
         columns = [[*row.split(",", 2), "", ""] for row in rows]
-        bandwidths = [number(bandwidth, f"ior's bandwidth of {access}") for bandwidth, *_ in columns]
-        operations = [number(iops, f"ior's IOPS of {access}") for _, iops, *_ in columns]
-        means |= _measured(volume, access, statistics.fmean(bandwidths), statistics.fmean(operations))
+        bandwidths = [
+            number(bandwidth, f"ior's bandwidth of {access}")
+            for bandwidth, *_ in columns
+        ]
+        operations = [
+            number(iops, f"ior's IOPS of {access}") for _, iops, *_ in columns
+        ]
+        means |= _measured(
+            volume, access, statistics.fmean(bandwidths), statistics.fmean(operations)
+        )
     return means
 
 
@@ -127,6 +160,8 @@ def _fio(section: Section, *, volume: str, access: str) -> Mapping[str, Measured
     if section.why_unusable:
         raise UnreadableOutputError(f"fio on {volume}: {section.why_unusable}")
     found = document(section.text, "fio")
-    bytes_per_s = number_at(found, f"fio's bandwidth of {access}", "jobs", 0, access, "bw_bytes")
+    bytes_per_s = number_at(
+        found, f"fio's bandwidth of {access}", "jobs", 0, access, "bw_bytes"
+    )
     iops = number_at(found, f"fio's IOPS of {access}", "jobs", 0, access, "iops")
     return _measured(volume, access, bytes_per_s / _MIB, iops)

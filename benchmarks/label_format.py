@@ -4,8 +4,8 @@ import re
 
 
 def normalised(text: str) -> str:
-    """Return the text in lowercase. Each run of characters other than letters, digits, `.`, `_` and `-` becomes one
-    `-`, and none stays at the ends.
+    """Return the text in lowercase. Each run of characters other than letters, digits,
+    `.`, `_` and `-` becomes one `-`, and none stays at the ends.
     """
     return re.sub(r"[^a-zA-Z0-9._-]+", "-", text).strip("-").lower()
 

@@ -1,7 +1,9 @@
-"""The microarchitecture of a processor, by archspec's table and rules, from what its node prints.
+"""The microarchitecture of a processor, by archspec's table and rules, from what its
+node prints.
 
-archspec itself looks at the machine that it runs on. A node may have no archspec, or another version of it. So the node
-prints its /proc/cpuinfo, and the choice is made here.
+archspec itself looks at the machine that it runs on. A node may have no archspec, or
+another version of it. So the node prints its /proc/cpuinfo, and the choice is made
+here.
 """
 
 import re
@@ -13,8 +15,8 @@ from archspec.cpu.schema import TARGETS_JSON
 
 
 def microarchitecture(machine: str, cpuinfo: Mapping[str, str]) -> str:
-    """Return the name of the newest compatible microarchitecture, else the machine's family; "" if archspec does not
-    know such a machine.
+    """Return the name of the newest compatible microarchitecture, else the machine's
+    family; "" if archspec does not know such a machine.
 
     `machine` is what `uname -m` prints, `cpuinfo` the first processor of /proc/cpuinfo.
     """
@@ -22,28 +24,40 @@ def microarchitecture(machine: str, cpuinfo: Mapping[str, str]) -> str:
     if root is None:
         return ""
     info = _partly_known(machine, cpuinfo)
-    family = [target for target in TARGETS.values() if target == root or root in target.ancestors]
+    family = [
+        target
+        for target in TARGETS.values()
+        if target == root or root in target.ancestors
+    ]
     candidates = [target for target in family if _compatible(machine, info, target)]
     return str(_newest(candidates, info.cpu_part, root).name)
 
 
-def _newest(candidates: Sequence[Microarchitecture], cpu_part: str, root: Microarchitecture) -> Microarchitecture:
-    """The newest of the candidates. A feature that the firmware turns off must not hide the rest: all descendants of the
-    best generic one count, or those with the same part number if there are any.
+def _newest(
+    candidates: Sequence[Microarchitecture], cpu_part: str, root: Microarchitecture
+) -> Microarchitecture:
+    """The newest of the candidates. A feature that the firmware turns off must not hide
+    the rest: all descendants of the best generic one count, or those with the same part
+    number if there are any.
     """
     generics = [target for target in candidates if target.vendor == "generic"]
     best_generic = max(generics, key=_newness, default=root)
     same_part = list[Microarchitecture]()
     if cpu_part:
         same_part = [target for target in candidates if target.cpu_part == cpu_part]
-    descendants = [target for target in same_part or candidates if target > best_generic]
+    descendants = [
+        target for target in same_part or candidates if target > best_generic
+    ]
     return max(descendants, key=_newness, default=best_generic)
 
 
-def _compatible(machine: str, info: Microarchitecture, target: Microarchitecture) -> bool:
+def _compatible(
+    machine: str, info: Microarchitecture, target: Microarchitecture
+) -> bool:
     if machine in ("x86_64", "aarch64"):
         return bool(COMPATIBILITY_CHECKS[machine](info, target))
-    # archspec's other rules look at our own machine. A machine other than POWER gets its family.
+    # archspec's other rules look at our own machine. A machine other than POWER gets
+    # its family.
     if machine.startswith("ppc64"):
         return bool(target.generation <= info.generation)
     return bool(target.name == machine)
@@ -55,11 +69,16 @@ def _partly_known(machine: str, cpuinfo: Mapping[str, str]) -> Microarchitecture
         code = cpuinfo.get("CPU implementer", "generic")
         vendor = TARGETS_JSON["conversions"]["arm_vendors"].get(code, code)
         features = set(cpuinfo.get("Features", "").split())
-        return partial_uarch(vendor=vendor, features=features, cpu_part=cpuinfo.get("CPU part", ""))
+        return partial_uarch(
+            vendor=vendor, features=features, cpu_part=cpuinfo.get("CPU part", "")
+        )
     if machine.startswith("ppc64"):
         power = re.search(r"POWER([0-9]{1,3})", cpuinfo.get("cpu", ""))
         return partial_uarch(generation=int(power[1]) if power else 0)
-    return partial_uarch(vendor=cpuinfo.get("vendor_id", "generic"), features=set(cpuinfo.get("flags", "").split()))
+    return partial_uarch(
+        vendor=cpuinfo.get("vendor_id", "generic"),
+        features=set(cpuinfo.get("flags", "").split()),
+    )
 
 
 def _newness(target: Microarchitecture) -> tuple[int, int]:

@@ -1,4 +1,6 @@
-"""What kind of machine a node of the partition is: os, arch, cpu, cpu.microarch, gpu. No container is used."""
+"""What kind of machine a node of the partition is: os, arch, cpu, cpu.microarch, gpu.
+No container is used.
+"""
 
 from collections.abc import Mapping
 
@@ -8,7 +10,8 @@ from benchmarks.rendering import JobScript, rendered
 from benchmarks.result import Reading, UnreadableOutputError
 from benchmarks.sections import ScriptOutput, shown, split_output
 
-# Go's name for each of uname's names. A machine that is not listed has the same name in both.
+# Go's name for each of uname's names. A machine that is not listed has the same name in
+# both.
 _GO_ARCH = {
     "x86_64": "amd64",
     "aarch64": "arm64",
@@ -47,18 +50,26 @@ def _cpu(found: ScriptOutput, cpuinfo: Mapping[str, str]) -> str:
     if not cpu:
         cpu = cpuinfo.get("cpu", "")
     if not cpu or len(cpu) > _MOST_LETTERS:
-        raise UnreadableOutputError(f"no `model name` in /proc/cpuinfo: {shown(found.section('cpuinfo').text)}")
+        raise UnreadableOutputError(
+            f"no `model name` in /proc/cpuinfo: {shown(found.section('cpuinfo').text)}"
+        )
     return cpu
 
 
 def parse(output: bytes, nonce: str) -> Reading:
-    """Return the words for the labels. Raises UnreadableOutputError if os, arch or cpu cannot be read."""
+    """Return the words for the labels. Raises UnreadableOutputError if os, arch or cpu
+    cannot be read.
+    """
     found = split_output(output, nonce)
     uname = {name: _one_word(found, name) for name in ("os", "arch")}
     cpuinfo = _fields(found.section("cpuinfo").text)
     cpu = _cpu(found, cpuinfo)
     machine = uname["arch"]
-    words = {"os": uname["os"].lower(), "arch": _GO_ARCH.get(machine, machine), "cpu": cpu}
+    words = {
+        "os": uname["os"].lower(),
+        "arch": _GO_ARCH.get(machine, machine),
+        "cpu": cpu,
+    }
     left_out = dict(found.missing)
     if microarch := microarchitecture(machine, cpuinfo):
         words["cpu.microarch"] = microarch
@@ -77,7 +88,9 @@ def _one_word(found: ScriptOutput, name: str) -> str:
     section = found.section(name)
     lines = section.text.split()
     if section.exit_status != 0 or len(lines) != 1 or len(lines[0]) > _MOST_LETTERS:
-        raise UnreadableOutputError(f"uname printed {shown(section.text)}; expected one word for {name}")
+        raise UnreadableOutputError(
+            f"uname printed {shown(section.text)}; expected one word for {name}"
+        )
     return lines[0]
 
 
@@ -98,6 +111,9 @@ def _gpus(found: ScriptOutput) -> tuple[list[str], str]:
         return [], ""
     lines = [line.strip() for line in section.text.splitlines()]
     if section.exit_status != 0 or not any(lines):
-        return [], f"nvidia-smi ended with status {section.exit_status}: {shown(section.text)}"
+        return (
+            [],
+            f"nvidia-smi ended with status {section.exit_status}: {shown(section.text)}",
+        )
     names = [line for line in lines if 0 < len(line) <= _MOST_LETTERS]
     return list(dict.fromkeys(names)), ""

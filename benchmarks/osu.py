@@ -1,4 +1,6 @@
-"""OSU micro-benchmarks: the network's latency and bandwidth between two nodes, and its latency between all."""
+"""OSU micro-benchmarks: the network's latency and bandwidth between two nodes, and its
+latency between all.
+"""
 
 import re
 from dataclasses import dataclass
@@ -18,7 +20,9 @@ _LARGEST_WITHOUT_DOUBT = 1024  # bytes; a table that ends earlier was cut off
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One program: its section in the output, its label, its unit and a word of its title."""
+    """One program: its section in the output, its label, its unit and a word of its
+    title.
+    """
 
     section: str
     program: str
@@ -29,13 +33,23 @@ class Test:
 
 TESTS = (
     Test("latency", "osu_latency", "network.p2p.latency.us", "us", "Latency Test"),
-    Test("bibw", "osu_bibw", "network.p2p.bw.mbps", "MB/s", "Bi-Directional Bandwidth Test"),
-    Test("alltoall", "osu_alltoall", "network.all-to-all.latency.us", "us", "All-to-All"),
+    Test(
+        "bibw",
+        "osu_bibw",
+        "network.p2p.bw.mbps",
+        "MB/s",
+        "Bi-Directional Bandwidth Test",
+    ),
+    Test(
+        "alltoall", "osu_alltoall", "network.all-to-all.latency.us", "us", "All-to-All"
+    ),
 )
 
 
 def render(plan: Plan) -> JobScript:
-    """Render the job with one rank on each node; with two ranks if there is only one node."""
+    """Render the job with one rank on each node; with two ranks if there is only one
+    node.
+    """
     single = len(plan.nodes) == 1
     layout = RankLayout(plan.nodes, 2 if single else 1, nodelist(plan, plan.nodes))
     pair_only = ("latency", "bibw")
@@ -66,11 +80,16 @@ def render(plan: Plan) -> JobScript:
 
 
 def parse(output: bytes, nonce: str) -> Reading:
-    """Return the values at the largest message. Raises UnreadableOutputError if none of the three can be read."""
+    """Return the values at the largest message. Raises UnreadableOutputError if none of
+    the three can be read.
+    """
     found = split_output(output, nonce)
     titles = [_TITLE.search("\n" + section.text) for section in found.sections.values()]
     tools = dict.fromkeys(title[1] for title in titles if title)
-    parts = [Part(test.section, (test.label,), partial(_largest, test=test)) for test in TESTS]
+    parts = [
+        Part(test.section, (test.label,), partial(_largest, test=test))
+        for test in TESTS
+    ]
     return collected(found, parts, tool=", ".join(tools))
 
 
@@ -83,4 +102,8 @@ def _largest(section: Section, *, test: Test) -> dict[str, MeasuredValue]:
         raise UnreadableOutputError(
             f"{test.program} printed no line `size value` of {_LARGEST_WITHOUT_DOUBT} bytes or more; {shown(section.text)}"
         )
-    return {test.label: MeasuredValue(number(shown_value, f"{test.program} at {largest} bytes"), test.unit)}
+    return {
+        test.label: MeasuredValue(
+            number(shown_value, f"{test.program} at {largest} bytes"), test.unit
+        )
+    }

@@ -1,4 +1,6 @@
-"""Read several measurements of one job: those that can be read, and for the others the reason why not."""
+"""Read several measurements of one job: those that can be read, and for the others the
+reason why not.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,8 +11,8 @@ from benchmarks.sections import ScriptOutput, Section
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One section of the output, the labels that it gives, and the function that reads it (raising
-    UnreadableOutputError).
+    """One section of the output, the labels that it gives, and the function that reads
+    it (raising UnreadableOutputError).
     """
 
     section: str
@@ -19,24 +21,38 @@ class Part:
 
 
 def _why_missing(found: ScriptOutput, part: Part) -> str:
-    """What the script printed about a part that it left out; empty if it left out nothing."""
+    """What the script printed about a part that it left out; empty if it left out
+    nothing.
+    """
     for key in (part.section, *part.labels):
         if key in found.missing:
             return found.missing[key]
     return ""
 
 
-def collected(found: ScriptOutput, parts: Iterable[Part], *, tool: str = "", notes: tuple[str, ...] = ()) -> Reading:
-    """Return the reading of all parts. Raises UnreadableOutputError if none can be read, unless all were left out by
-    name.
+def collected(
+    found: ScriptOutput,
+    parts: Iterable[Part],
+    *,
+    tool: str = "",
+    notes: tuple[str, ...] = (),
+) -> Reading:
+    """Return the reading of all parts. Raises UnreadableOutputError if none can be
+    read, unless all were left out by name.
     """
-    numbers, left_out, failed = dict[str, MeasuredValue](), dict[str, str](), list[str]()
+    numbers, left_out, failed = (
+        dict[str, MeasuredValue](),
+        dict[str, str](),
+        list[str](),
+    )
     for part in parts:
         section = found.sections.get(part.section)
         missing = _why_missing(found, part)
         try:
             if section is None:
-                raise UnreadableOutputError(missing or f"the output ends before {part.section}")
+                raise UnreadableOutputError(
+                    missing or f"the output ends before {part.section}"
+                )
             numbers |= part.read(section)
         except UnreadableOutputError as error:
             left_out |= dict.fromkeys(part.labels, str(error))

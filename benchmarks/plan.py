@@ -1,8 +1,8 @@
-"""What a rendering needs to know: the nodes, how the site runs programs, what the operator chose. A plan is checked
-when it is made.
+"""What a rendering needs to know: the nodes, how the site runs programs, what the
+operator chose. A plan is checked when it is made.
 
-A plan holds no secret. Its values may come from settings, SLURM or the operator; a script quotes those that it
-contains.
+A plan holds no secret. Its values may come from settings, SLURM or the operator; a
+script quotes those that it contains.
 """
 
 import re
@@ -20,8 +20,11 @@ VOLUMES = {
 }
 DEFAULT_MEMORY_SHARE = 0.5
 DEFAULT_BLOCK_SIZE = 512
-# Variables that would change what runs, where output goes or what SLURM has set. The operator's own must have other names.
-_RESERVED = re.compile(r"(LD_.*|BASH_.*|BASH|ENV|IFS|PATH|HOME|SHELL|SHELLOPTS|PS4|SLURM_.*|SBATCH_.*|BENCHMARK_.*)")
+# Variables that would change what runs, where output goes or what SLURM has set. The
+# operator's own must have other names.
+_RESERVED = re.compile(
+    r"(LD_.*|BASH_.*|BASH|ENV|IFS|PATH|HOME|SHELL|SHELLOPTS|PS4|SLURM_.*|SBATCH_.*|BENCHMARK_.*)"
+)
 
 
 class Mode(StrEnum):
@@ -32,7 +35,9 @@ class Mode(StrEnum):
 
 
 class Launcher(StrEnum):
-    """What starts the ranks of a native program; srun always starts those of containers."""
+    """What starts the ranks of a native program; srun always starts those of
+    containers.
+    """
 
     MPIRUN = "mpirun"
     SRUN = "srun"
@@ -40,9 +45,13 @@ class Launcher(StrEnum):
 
 def _variable_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(f"{name!r} is not a name of an environment variable: letters, digits and _, no digit first")
+        raise ValueError(
+            f"{name!r} is not a name of an environment variable: letters, digits and _, no digit first"
+        )
     if _RESERVED.fullmatch(name):
-        raise ValueError(f"{name} must not be set for a benchmark: it changes what runs, or what SLURM has set")
+        raise ValueError(
+            f"{name} must not be set for a benchmark: it changes what runs, or what SLURM has set"
+        )
     return name
 
 
@@ -54,13 +63,17 @@ def _one_line(text: str) -> str:
 
 def _word(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_./:@=,+%#][A-Za-z0-9_./:@=,+%#-]*", text):
-        raise ValueError(f"{text!r} is not one word of letters, digits and _./:@=,+%#-, no - first")
+        raise ValueError(
+            f"{text!r} is not one word of letters, digits and _./:@=,+%#-, no - first"
+        )
     return text
 
 
 def _path(text: str) -> str:
     if not re.fullmatch(r"/[A-Za-z0-9_./@+ -]*", text) or ".." in text.split("/"):
-        raise ValueError(f"{text!r} is not an absolute path of letters, digits, spaces and _./@+-")
+        raise ValueError(
+            f"{text!r} is not an absolute path of letters, digits, spaces and _./@+-"
+        )
     return text
 
 
@@ -78,7 +91,8 @@ VariableName = Annotated[str, AfterValidator(_variable_name)]
 VolumeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 Transport = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_,^]*$")]
 Iperf3Server = Annotated[
-    str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}$|^$")
+    str,
+    Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}$|^$"),
 ]  # empty: none
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
@@ -97,7 +111,9 @@ class PlannedNode(_Frozen):
 
 
 class Images(_Frozen):
-    """Container images in Enroot's form (registry#path:tag). The defaults are those of interfaces.md section 6."""
+    """Container images in Enroot's form (registry#path:tag). The defaults are those of
+    interfaces.md section 6.
+    """
 
     hpl: Word = "registry-1.deepsquare.run#library/hpc-benchmarks:23.5"
     osu: Word = "registry-1.deepsquare.run#library/osu-benchmarks:latest"
@@ -106,7 +122,9 @@ class Images(_Frozen):
 
 
 class Ucx(_Frozen):
-    """UCX over the fast network. `affinity` has one device list for each node, in the nodes' order, or one for all."""
+    """UCX over the fast network. `affinity` has one device list for each node, in the
+    nodes' order, or one for all.
+    """
 
     enabled: bool = False
     affinity: tuple[Device, ...] = ()
@@ -114,12 +132,20 @@ class Ucx(_Frozen):
 
     @classmethod
     def of_settings(cls, enabled: bool, affinity: str, transport: str) -> Self:
-        """Make it from BENCHMARK_UCX, BENCHMARK_UCX_AFFINITY (`mlx5_0:1|mlx5_0:1`) and BENCHMARK_UCX_TRANSPORT."""
-        return cls(enabled=enabled, affinity=tuple(part for part in affinity.split("|") if part), transport=transport)
+        """Make it from BENCHMARK_UCX, BENCHMARK_UCX_AFFINITY (`mlx5_0:1|mlx5_0:1`) and
+        BENCHMARK_UCX_TRANSPORT.
+        """
+        return cls(
+            enabled=enabled,
+            affinity=tuple(part for part in affinity.split("|") if part),
+            transport=transport,
+        )
 
 
 class Plan(_Frozen):
-    """One run: its nodes and its options. `nonce` is new for each run; it marks our lines in the output."""
+    """One run: its nodes and its options. `nonce` is new for each run; it marks our
+    lines in the output.
+    """
 
     mode: Mode
     partition: Word
@@ -131,15 +157,19 @@ class Plan(_Frozen):
     ior_single_node: bool = False
     hpl_memory_share: float = Field(DEFAULT_MEMORY_SHARE, gt=0, le=1)
     hpl_block_size: int = Field(DEFAULT_BLOCK_SIZE, ge=1, le=4096)
-    cpu_ranks_per_node: int | None = Field(None, gt=0)  # of HPL on CPU clusters; None: one for each CPU
-    # Upper bound of N, for clusters whose memory would make HPL run for days, and for tests.
+    # of HPL on CPU clusters; None: one for each CPU
+    cpu_ranks_per_node: int | None = Field(None, gt=0)
+    # Upper bound of N, for clusters whose memory would make HPL run for days, and for
+    # tests.
     hpl_max_n: int | None = Field(None, gt=0)
     ior_block_mb_per_node: int = Field(10 * 1024, ge=1)
     ior_iterations: int = Field(5, ge=1, le=100)
     ucx: Ucx = Ucx()
     trace: bool = False
     environment: dict[VariableName, Text] = Field(default_factory=dict)
-    volumes: dict[VolumeName, AbsolutePath] = Field(default_factory=lambda: dict(VOLUMES))
+    volumes: dict[VolumeName, AbsolutePath] = Field(
+        default_factory=lambda: dict(VOLUMES)
+    )
     modules: tuple[Word, ...] = ()
     container_flags: tuple[Text, ...] = ()  # the site's own srun flags for containers
     launcher: Launcher = Launcher.MPIRUN
@@ -155,7 +185,9 @@ class Plan(_Frozen):
             raise ValueError("a node is named twice")
         if len(self.ucx.affinity) not in (0, 1, len(self.nodes)):
             expected = f"none, one for all or one for each of {len(self.nodes)} nodes"
-            raise ValueError(f"{len(self.ucx.affinity)} entries of UCX affinity; expected {expected}")
+            raise ValueError(
+                f"{len(self.ucx.affinity)} entries of UCX affinity; expected {expected}"
+            )
         return self
 
     @property

@@ -26,8 +26,12 @@ class RankLayout:
         return max(1, min(node.cpus for node in self.nodes) // self.ranks_per_node)
 
 
-def chosen(candidates: Sequence[PlannedNode], *, single_node: bool) -> tuple[PlannedNode, ...]:
-    """Return the nodes of a job: all candidates, or the first of the most common kind."""
+def chosen(
+    candidates: Sequence[PlannedNode], *, single_node: bool
+) -> tuple[PlannedNode, ...]:
+    """Return the nodes of a job: all candidates, or the first of the most common
+    kind.
+    """
     if not single_node:
         return tuple(candidates)
     kinds = [(node.cpus, node.gpus, node.mem_mb) for node in candidates]
@@ -36,7 +40,9 @@ def chosen(candidates: Sequence[PlannedNode], *, single_node: bool) -> tuple[Pla
 
 
 def nodelist(plan: Plan, nodes: Sequence[PlannedNode]) -> tuple[str, ...]:
-    """Return the node names that sbatch needs: none if all nodes are taken, or all are alike."""
+    """Return the node names that sbatch needs: none if all nodes are taken, or all are
+    alike.
+    """
     kinds = {(node.cpus, node.gpus, node.mem_mb) for node in plan.nodes}
     if len(nodes) == len(plan.nodes) or len(kinds) == 1:
         return ()
@@ -49,9 +55,11 @@ def process_grid(ranks: int) -> tuple[int, int]:
     return ranks // q, q
 
 
-def problem_size(mem_mb_per_node: int, nodes: int, share: float, block_size: int) -> int:
-    """Return N of HPL: share x sqrt(memory / 8) x 1000, a multiple of NB and at least one. Two nodes of 128460 MB give
-    89600.
+def problem_size(
+    mem_mb_per_node: int, nodes: int, share: float, block_size: int
+) -> int:
+    """Return N of HPL: share x sqrt(memory / 8) x 1000, a multiple of NB and at least
+    one. Two nodes of 128460 MB give 89600.
     """
     n = int(share * math.sqrt(mem_mb_per_node * nodes / 8) * 1000)
     return max(block_size, n // block_size * block_size)

@@ -13,8 +13,9 @@ from benchmarks.result import Reading
 class Benchmark:
     """One job of a run.
 
-    `parse` takes the job's output and the plan's nonce. For any bytes it returns a Reading or raises
-    UnreadableOutputError. A Reading may be empty: then all its labels are left out, each with the reason.
+    `parse` takes the job's output and the plan's nonce. For any bytes it returns a
+    Reading or raises UnreadableOutputError. A Reading may be empty: then all its labels
+    are left out, each with the reason.
     """
 
     name: str

@@ -22,7 +22,9 @@ _TEMPLATES.filters["quote"] = lambda value: shlex.quote(str(value))
 
 @dataclass(frozen=True, slots=True)
 class JobScript:
-    """What to submit: the script goes to sbatch's standard input. `nodelist` is empty if any nodes will do."""
+    """What to submit: the script goes to sbatch's standard input. `nodelist` is empty
+    if any nodes will do.
+    """
 
     script: str
     nodes: int
@@ -35,7 +37,9 @@ class JobScript:
     nodelist: tuple[str, ...] = ()
 
     def resource_flags(self) -> tuple[str, ...]:
-        """Return the options for sbatch; the caller adds partition, name, comment and output."""
+        """Return the options for sbatch; the caller adds partition, name, comment and
+        output.
+        """
         memory = f"{self.mem_mb_per_node}M" if self.mem_mb_per_node else "0"
         flags = [
             f"--nodes={self.nodes}",
@@ -55,8 +59,8 @@ class JobScript:
 
 
 def rendered(template: str, plan: Plan, facts: Mapping[str, object]) -> str:
-    """Return the text of a template for a plan. Raises jinja2.UndefinedError for a name that the template uses and
-    `facts` lacks.
+    """Return the text of a template for a plan. Raises jinja2.UndefinedError for a name
+    that the template uses and `facts` lacks.
     """
     text = _TEMPLATES.get_template(template).render(plan=plan, **facts)
     return re.sub(r"\n{3,}", "\n\n", text)
@@ -64,4 +68,7 @@ def rendered(template: str, plan: Plan, facts: Mapping[str, object]) -> str:
 
 def container_words(plan: Plan, image: str) -> str:
     """Return the options for srun, quoted, that run a step in an image (Pyxis)."""
-    return " ".join(shlex.quote(word) for word in (f"--container-image={image}", *plan.container_flags))
+    return " ".join(
+        shlex.quote(word)
+        for word in (f"--container-image={image}", *plan.container_flags)
+    )

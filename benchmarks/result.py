@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 
 class UnreadableOutputError(Exception):
-    """The output holds no credible measurement. The message shows what was found and what was expected.
+    """The output holds no credible measurement. The message shows what was found and
+    what was expected.
 
     Reading the same output again does not help; only another run may.
     """
@@ -23,9 +24,10 @@ class MeasuredValue:
 class Reading:
     """What was read, by the keys of labels (interfaces.md section 5).
 
-    `left_out` names the labels that this benchmark would have but did not measure this time, with the reason; a program
-    that the node lacks is no failure of the cluster. `notes` explain how the numbers came about if that is unusual.
-    `tool` is the name and version of the program, if it printed them.
+    `left_out` names the labels that this benchmark would have but did not measure this
+    time, with the reason; a program that the node lacks is no failure of the cluster.
+    `notes` explain how the numbers came about if that is unusual. `tool` is the name
+    and version of the program, if it printed them.
     """
 
     numbers: Mapping[str, MeasuredValue] = field(default_factory=dict)

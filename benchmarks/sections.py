@@ -1,8 +1,10 @@
-"""A job's output taken apart by the marks that its script printed. Pure, linear, at most 10 MB.
+"""A job's output taken apart by the marks that its script printed. Pure, linear, at
+most 10 MB.
 
-A mark is a line of its own: `@@NONCE begin SECTION`, `@@NONCE end SECTION EXIT_STATUS`, `@@NONCE fact KEY VALUE`,
-`@@NONCE note TEXT` or `@@NONCE missing TEXT`. The nonce is the run's own. So no line that shells, containers and
-programs print between and around the sections is taken for a mark.
+A mark is a line of its own: `@@NONCE begin SECTION`, `@@NONCE end SECTION EXIT_STATUS`,
+`@@NONCE fact KEY VALUE`, `@@NONCE note TEXT` or `@@NONCE missing TEXT`. The nonce is
+the run's own. So no line that shells, containers and programs print between and around
+the sections is taken for a mark.
 """
 
 import math
@@ -13,16 +15,22 @@ from dataclasses import dataclass
 from benchmarks.result import UnreadableOutputError
 
 MAX_BYTES = 10_000_000
-_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)|[()][0-9A-Za-z]|[=>78cM])")
+_ESCAPES = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)|[()][0-9A-Za-z]|[=>78cM])"
+)
 _SHOWN = 200
 _LONGEST_NUMBER = 40
-_LARGEST = 1e15  # above what any machine reaches in any of the units, and a sum of all rows is still a number
+# above what any machine reaches in any of the units, and a sum of all rows is still a
+# number
+_LARGEST = 1e15
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The text between a begin and its end. `exit_status` is None if the output ends before the section does."""
+    """The text between a begin and its end. `exit_status` is None if the output ends
+    before the section does.
+    """
 
     text: str
     exit_status: int | None
@@ -50,17 +58,22 @@ class ScriptOutput:
         """Return a section that must be there. Raises UnreadableOutputError."""
         found = self.sections.get(name)
         if found is None:
-            raise UnreadableOutputError(f"no section {name}; found {', '.join(self.sections) or 'none'}")
+            raise UnreadableOutputError(
+                f"no section {name}; found {', '.join(self.sections) or 'none'}"
+            )
         return found
 
 
 def split_output(output: bytes, nonce: str) -> ScriptOutput:
-    """Return the sections and marks of a job's output. Of a longer output, only the last 10 MB are read, because results
-    come last; a section whose begin is cut off begins at the cut. Raises UnreadableOutputError if no mark of this run is
-    in it.
+    """Return the sections and marks of a job's output. Of a longer output, only the
+    last 10 MB are read, because results come last; a section whose begin is cut off
+    begins at the cut. Raises UnreadableOutputError if no mark of this run is in it.
     """
     text = plain(output)
-    form = re.compile(rf"^@@{re.escape(nonce)} (begin|end|fact|note|missing)[ \t]+(\S[^\n]*)$", re.MULTILINE)
+    form = re.compile(
+        rf"^@@{re.escape(nonce)} (begin|end|fact|note|missing)[ \t]+(\S[^\n]*)$",
+        re.MULTILINE,
+    )
     marks = list(form.finditer(text))
     sections = _sections(text, marks)
     facts, notes, missing = dict[str, str](), list[str](), dict[str, str]()
@@ -81,7 +94,9 @@ def split_output(output: bytes, nonce: str) -> ScriptOutput:
 
 
 def _sections(text: str, marks: Sequence[re.Match[str]]) -> dict[str, Section]:
-    """The sections by name. One without a begin starts after the section before; one without an end lasts to the next."""
+    """The sections by name. One without a begin starts after the section before; one
+    without an end lasts to the next.
+    """
     sections = dict[str, Section]()
     open_name, began = "", 0
     for mark in marks:
@@ -99,8 +114,8 @@ def _sections(text: str, marks: Sequence[re.Match[str]]) -> dict[str, Section]:
 
 
 def plain(output: bytes) -> str:
-    """Return text without colours and other escapes, with a line feed at each line's end; of a longer output, the last
-    10 MB.
+    """Return text without colours and other escapes, with a line feed at each line's
+    end; of a longer output, the last 10 MB.
     """
     last = output[-MAX_BYTES:]
     if b"\x1b" in last:
@@ -115,8 +130,8 @@ def shown(text: str) -> str:
 
 
 def number(text: str, what: str) -> float:
-    """Return a number above zero that can be a measurement. Raises UnreadableOutputError for NaN, zero and numbers that
-    no machine reaches.
+    """Return a number above zero that can be a measurement. Raises
+    UnreadableOutputError for NaN, zero and numbers that no machine reaches.
     """
     value = math.nan
     if len(text) <= _LONGEST_NUMBER and _NUMBER.fullmatch(text.strip(" \t")):

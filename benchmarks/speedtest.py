@@ -1,6 +1,8 @@
-"""Ookla's speedtest: upload and download, in bytes / 1e6 a second under the name `mbps`, as in the whole field.
+"""Ookla's speedtest: upload and download, in bytes / 1e6 a second under the name
+`mbps`, as in the whole field.
 
-A native run without that program measures against a configured iperf3 server, or leaves both labels out by name.
+A native run without that program measures against a configured iperf3 server, or leaves
+both labels out by name.
 """
 
 from collections.abc import Mapping
@@ -13,7 +15,8 @@ from benchmarks.rendering import JobScript, container_words, rendered
 from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
 from benchmarks.sections import Section, shown, split_output
 
-_LABELS = {"upload": "network.upload.bw.mbps", "download": "network.download.bw.mbps"}  # by direction
+# by direction
+_LABELS = {"upload": "network.upload.bw.mbps", "download": "network.download.bw.mbps"}
 _UNIT = "MB/s"
 _MEGA = 1e6
 _BITS = 8
@@ -46,9 +49,16 @@ def parse(output: bytes, nonce: str) -> Reading:
     """Return both labels. Raises UnreadableOutputError."""
     found = split_output(output, nonce)
     if any(name.startswith("iperf3.") for name in found.sections):
-        parts = [Part(f"iperf3.{name}", (label,), partial(_iperf3, label=label)) for name, label in _LABELS.items()]
+        parts = [
+            Part(f"iperf3.{name}", (label,), partial(_iperf3, label=label))
+            for name, label in _LABELS.items()
+        ]
         return collected(found, parts, tool="iperf3")
-    return collected(found, [Part("speedtest", tuple(_LABELS.values()), _ookla)], tool="speedtest (Ookla)")
+    return collected(
+        found,
+        [Part("speedtest", tuple(_LABELS.values()), _ookla)],
+        tool="speedtest (Ookla)",
+    )
 
 
 def _ookla(section: Section) -> Mapping[str, MeasuredValue]:
@@ -59,10 +69,14 @@ def _ookla(section: Section) -> Mapping[str, MeasuredValue]:
         if isinstance(result, dict) and result.get("type") == "result":
             results.append(result)
     if len(results) != 1:
-        raise UnreadableOutputError(f"speedtest printed {len(results)} results; expected one; {shown(section.text)}")
+        raise UnreadableOutputError(
+            f"speedtest printed {len(results)} results; expected one; {shown(section.text)}"
+        )
     measured = dict[str, MeasuredValue]()
     for direction, label in _LABELS.items():
-        bytes_per_s = number_at(results[0], f"speedtest's {direction}", direction, "bandwidth")
+        bytes_per_s = number_at(
+            results[0], f"speedtest's {direction}", direction, "bandwidth"
+        )
         measured[label] = MeasuredValue(bytes_per_s / _MEGA, _UNIT)
     return measured
 
@@ -74,5 +88,7 @@ def _iperf3(section: Section, *, label: str) -> Mapping[str, MeasuredValue]:
     found = document(section.text, "iperf3")
     if isinstance(found, dict) and "error" in found:  # iperf3 still ends with status 0
         raise UnreadableOutputError(f"iperf3: {shown(str(found['error']))}")
-    bits_per_s = number_at(found, "iperf3's rate", "end", "sum_received", "bits_per_second")
+    bits_per_s = number_at(
+        found, "iperf3's rate", "end", "sum_received", "bits_per_second"
+    )
     return {label: MeasuredValue(bits_per_s / _BITS / _MEGA, _UNIT)}

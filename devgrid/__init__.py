@@ -1,4 +1,6 @@
-"""A whole grid on one machine, for developers and tests: chain, services, SLURM clusters, and a fleet for each of them."""
+"""A whole grid on one machine, for developers and tests: chain, services, SLURM
+clusters, and a fleet for each of them.
+"""
 
 from pathlib import Path
 

@@ -1,8 +1,9 @@
-"""Ends a program when the command that it is part of has ended: if `make test` is killed, pytest and its workers end, too.
+"""Ends a program when the command that it is part of has ended: if `make test` is
+killed, pytest and its workers end, too.
 
-The command is the outermost ancestor that is `make` or a Python of this environment (pytest; a worker of pytest-xdist
-belongs to pytest). The shell in which the command was typed does not belong to it: a command in the background goes on when
-the shell ends.
+The command is the outermost ancestor that is `make` or a Python of this environment
+(pytest; a worker of pytest-xdist belongs to pytest). The shell in which the command was
+typed does not belong to it: a command in the background goes on when the shell ends.
 """
 
 import os
@@ -18,11 +19,15 @@ _followed: list[threading.Thread] = []
 
 
 def end_with_command() -> None:
-    """From now on, end this program by SIGKILL when its command, or a process between them, has ended."""
+    """From now on, end this program by SIGKILL when its command, or a process between
+    them, has ended.
+    """
     if _followed:
         return
     links = _links()
-    thread = threading.Thread(target=_follow, args=(links,), name="ancestors", daemon=True)
+    thread = threading.Thread(
+        target=_follow, args=(links,), name="ancestors", daemon=True
+    )
     _followed.append(thread)
     if links:
         thread.start()
@@ -53,9 +58,12 @@ def _follow(links: list[int]) -> None:
     for link in links:
         poll.register(link, select.POLLIN)
     ended = {descriptor for descriptor, _ in poll.poll()}
-    for link in links[: max(place for place, link in enumerate(links) if link in ended)]:
+    for link in links[
+        : max(place for place, link in enumerate(links) if link in ended)
+    ]:
         try:
-            signal.pidfd_send_signal(link, signal.SIGTERM)  # run_all.sh would begin the next part
+            # run_all.sh would begin the next part
+            signal.pidfd_send_signal(link, signal.SIGTERM)
         except ProcessLookupError:
             continue
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,12 +1,16 @@
-"""Ends and removes a grid when the program that started it has ended, however that program ended.
+"""Ends and removes a grid when the program that started it has ended, however that
+program ended.
 
-A program that makes a state folder has a cleaner: a process in a session of its own, which no Ctrl-C reaches, and which is no
-child of the program, so that killing the program with all its descendants does not kill it. The program sends the cleaner the
-names of its folders over a pipe, and which of them are removed already or must stay. When the program has ended, the cleaner
-ends the processes in the other folders and removes these. The cleaner loads all of its code before the first grid starts: the
-clone may have been changed or removed when the program ends.
+A program that makes a state folder has a cleaner: a process in a session of its own,
+which no Ctrl-C reaches, and which is no child of the program, so that killing the
+program with all its descendants does not kill it. The program sends the cleaner the
+names of its folders over a pipe, and which of them are removed already or must stay.
+When the program has ended, the cleaner ends the processes in the other folders and
+removes these. The cleaner loads all of its code before the first grid starts: the clone
+may have been changed or removed when the program ends.
 
-The kernel's PR_SET_PDEATHSIG is not enough: it holds for one thread's children, not for theirs, and a change of user ends it.
+The kernel's PR_SET_PDEATHSIG is not enough: it holds for one thread's children, not for
+theirs, and a change of user ends it.
 """
 
 import atexit
@@ -29,8 +33,8 @@ from devgrid.state_files import StateFileError
 
 GONE_WITHIN_S = 30.0
 TRIES = 3
-# The shell ends at once, and process 1 becomes the cleaner's parent. Signals that are sent to all processes of a machine or a
-# container are ignored from the start.
+# The shell ends at once, and process 1 becomes the cleaner's parent. Signals that are
+# sent to all processes of a machine or a container are ignored from the start.
 DETACHED = 'trap "" HUP INT TERM; exec 3<&0; "$@" <&3 3<&- &'
 LOG = "cleanup.log"
 READY = b"ready\n"
@@ -43,8 +47,19 @@ class Cleaner:
         pidfd = os.pidfd_open(os.getpid())
         own = fcntl.fcntl(pidfd, fcntl.F_DUPFD_CLOEXEC, 20)  # the shell uses 3
         os.close(pidfd)
-        argv = ["/bin/sh", "-c", DETACHED, "sh", sys.executable, "-m", "devgrid.cleanup", str(own)]
-        environment = {name: value for name, value in os.environ.items() if name != "DEVGRID_STATE"}
+        argv = [
+            "/bin/sh",
+            "-c",
+            DETACHED,
+            "sh",
+            sys.executable,
+            "-m",
+            "devgrid.cleanup",
+            str(own),
+        ]
+        environment = {
+            name: value for name, value in os.environ.items() if name != "DEVGRID_STATE"
+        }
         child = subprocess.Popen(
             argv,
             cwd=REPOSITORY,
@@ -60,18 +75,24 @@ class Cleaner:
         self._to, self._from = child.stdin, child.stdout
         child.wait()
         if self._from.readline() != READY:
-            raise RuntimeError("the cleaner of devgrid does not start: try `python -m devgrid.cleanup 0 </dev/null`")
+            raise RuntimeError(
+                "the cleaner of devgrid does not start: try `python -m devgrid.cleanup 0 </dev/null`"
+            )
         self._lock = threading.Lock()
         atexit.register(self._end)
 
     def send(self, command: str, folder: Path) -> None:
-        """Send a line: `add` or `leave`, and the folder. Raises BrokenPipeError when the cleaner has been killed."""
+        """Send a line: `add` or `leave`, and the folder. Raises BrokenPipeError when
+        the cleaner has been killed.
+        """
         with self._lock:
             self._to.write(f"{command} {folder}\n".encode())
             self._to.flush()
 
     def _end(self) -> None:
-        """Wait until the cleaner has ended, so that the program ends after its grids."""
+        """Wait until the cleaner has ended, so that the program ends after its
+        grids.
+        """
         self._to.close()
         self._from.read()  # until the cleaner has ended
         self._from.close()
@@ -82,7 +103,9 @@ _starting = threading.Lock()
 
 
 def clean_up(folder: Path) -> None:
-    """Have that folder removed at the end of this program, and this program ended with the command that it is part of."""
+    """Have that folder removed at the end of this program, and this program ended with
+    the command that it is part of.
+    """
     with _starting:
         if not _cleaners:
             end_with_command()
@@ -96,19 +119,22 @@ def leave(folder: Path) -> None:
         cleaner.send("leave", folder)
 
 
-# --- the cleaner's own process ------------------------------------------------------------------------------------------
+# --- the cleaner's own process --------------------------------------------------------
 
 
 def main(program: int) -> None:
-    """Wait until the program of that pidfd has ended or has closed its end of the pipe; then clean up."""
+    """Wait until the program of that pidfd has ended or has closed its end of the pipe;
+    then clean up.
+    """
     os.write(1, READY)
     for folder in _folders_left(program):
         _try_to_remove(folder)
 
 
 def _try_to_remove(folder: Path) -> None:
-    """Remove a folder. Its processes may be ending for another reason at the same time, so this tries several times. The
-    errors go to a log in the folder, and the other folders are still removed.
+    """Remove a folder. Its processes may be ending for another reason at the same time,
+    so this tries several times. The errors go to a log in the folder, and the other
+    folders are still removed.
     """
     for _ in range(TRIES):
         try:
@@ -120,7 +146,9 @@ def _try_to_remove(folder: Path) -> None:
 
 
 def _folders_left(program: int) -> list[Path]:
-    """The folders that the program leaves behind. Its children may keep the pipe open, so the end of its pidfd counts, too."""
+    """The folders that the program leaves behind. Its children may keep the pipe open,
+    so the end of its pidfd counts, too.
+    """
     poll = select.poll()
     for descriptor in (0, program):
         poll.register(descriptor, select.POLLIN)
@@ -140,8 +168,9 @@ def _folders_left(program: int) -> list[Path]:
 
 
 def end_and_remove(folder: Path) -> None:
-    """End all processes of a grid, even of a damaged one, and remove its folder. Processes get SIGTERM first: a Postgres that
-    is killed leaves its shared memory behind.
+    """End all processes of a grid, even of a damaged one, and remove its folder.
+    Processes get SIGTERM first: a Postgres that is killed leaves its shared memory
+    behind.
     """
     if not folder.exists():
         return

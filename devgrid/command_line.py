@@ -41,7 +41,9 @@ LINES = "40"
 
 
 class UsageError(Exception):
-    """The command has wrong arguments, or cannot run in the present state of the grid."""
+    """The command has wrong arguments, or cannot run in the present state of the
+    grid.
+    """
 
 
 EXPECTED_ERRORS = (  # shown in one line; any other is a bug of devgrid
@@ -69,15 +71,16 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command. An error is printed in one line, with status 1. Ctrl-C ends the command with status 130.
-    DEVGRID_DEBUG=1 shows the traceback of a bug.
+    """Run one command. An error is printed in one line, with status 1. Ctrl-C ends the
+    command with status 130. DEVGRID_DEBUG=1 shows the traceback of a bug.
     """
     options = _parser().parse_args(argv)
     try:
         options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `devgrid logs worker | head`
+        # `devgrid logs worker | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except EXPECTED_ERRORS as error:
         sys.exit(f"devgrid: {error}")
     except Exception as error:
@@ -94,34 +97,59 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="devgrid", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    command = commands.add_parser("demo", help="start a grid and the fleet, and run one workflow file to its end")
+    command = commands.add_parser(
+        "demo", help="start a grid and the fleet, and run one workflow file to its end"
+    )
     command.add_argument("workflow", type=Path)
     command.add_argument("--keep", action="store_true", help="leave the grid up")
-    command.add_argument("--benchmark", action="store_true", help="begin with a cluster that is not measured yet")
-    command.add_argument("--clusters", default="1", help="run the file once on each of so many clusters (1)")
+    command.add_argument(
+        "--benchmark",
+        action="store_true",
+        help="begin with a cluster that is not measured yet",
+    )
+    command.add_argument(
+        "--clusters",
+        default="1",
+        help="run the file once on each of so many clusters (1)",
+    )
     command.set_defaults(run=_demo)
 
-    command = commands.add_parser("up", help="start a grid with its fleet, which stays up")
+    command = commands.add_parser(
+        "up", help="start a grid with its fleet, which stays up"
+    )
     command.add_argument("--clusters", default="1", help="with so many clusters (1)")
     command.set_defaults(run=_up)
 
     commands.add_parser(
-        "status", help="which processes of the grid run, and where; status 1 if one has ended"
+        "status",
+        help="which processes of the grid run, and where; status 1 if one has ended",
     ).set_defaults(run=_status)
-    command = commands.add_parser("env", help="lines for a shell, by which `supervisor` works on the grid")
+    command = commands.add_parser(
+        "env", help="lines for a shell, by which `supervisor` works on the grid"
+    )
     command.add_argument("--cluster", help="on this cluster; else on the first")
     command.set_defaults(run=_env)
 
-    command = commands.add_parser("logs", help="the log of a process, or the names of all logs")
+    command = commands.add_parser(
+        "logs", help="the log of a process, or the names of all logs"
+    )
     command.add_argument("name", nargs="?")
-    command.add_argument("-n", "--lines", default=LINES, help=f"so many lines of its end ({LINES})")
-    command.add_argument("-f", "--follow", action="store_true", help="and each new line, until Ctrl-C")
+    command.add_argument(
+        "-n", "--lines", default=LINES, help=f"so many lines of its end ({LINES})"
+    )
+    command.add_argument(
+        "-f", "--follow", action="store_true", help="and each new line, until Ctrl-C"
+    )
     command.set_defaults(run=_logs)
 
     command = commands.add_parser("submit", help="submit a workflow file")
     command.add_argument("workflow", type=Path)
-    command.add_argument("--minutes", default="60", help="credits for so many minutes (60)")
-    command.add_argument("--cluster", help="the cluster that runs it; else the cheapest that fits")
+    command.add_argument(
+        "--minutes", default="60", help="credits for so many minutes (60)"
+    )
+    command.add_argument(
+        "--cluster", help="the cluster that runs it; else the cheapest that fits"
+    )
     command.set_defaults(run=_submit)
 
     commands.add_parser("jobs", help="list the customer's jobs").set_defaults(run=_jobs)
@@ -135,11 +163,13 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
     command.add_argument("credits")
 
-    commands.add_parser("down", help="stop the grid and remove its files").set_defaults(run=_down)
+    commands.add_parser("down", help="stop the grid and remove its files").set_defaults(
+        run=_down
+    )
     return parser
 
 
-# --- the grid -----------------------------------------------------------------------------------------------------------
+# --- the grid -------------------------------------------------------------------------
 
 
 def _demo(options: argparse.Namespace) -> None:
@@ -149,7 +179,12 @@ def _demo(options: argparse.Namespace) -> None:
     text = _read(options.workflow)
     if options.keep:
         _refuse_a_second()
-    run_demo(text, keep_as=CURRENT if options.keep else None, benchmark=options.benchmark, clusters=clusters)
+    run_demo(
+        text,
+        keep_as=CURRENT if options.keep else None,
+        benchmark=options.benchmark,
+        clusters=clusters,
+    )
 
 
 def _up(options: argparse.Namespace) -> None:
@@ -175,8 +210,14 @@ def _status(_: argparse.Namespace) -> None:
 
 def _env(options: argparse.Namespace) -> None:
     grid = kept_grid.kept_grid()
-    cluster = grid.cluster if options.cluster is None else _cluster(grid, options.cluster)
-    print(kept_grid.exports(cluster, kept_grid.flower_url(list(kept_grid.started(grid.folder)))))
+    cluster = (
+        grid.cluster if options.cluster is None else _cluster(grid, options.cluster)
+    )
+    print(
+        kept_grid.exports(
+            cluster, kept_grid.flower_url(list(kept_grid.started(grid.folder)))
+        )
+    )
 
 
 def _logs(options: argparse.Namespace) -> None:
@@ -187,7 +228,9 @@ def _logs(options: argparse.Namespace) -> None:
         print("\n".join(files))
         return
     if options.name not in files:
-        raise UsageError(f"logs: found {options.name!r}; expected one of {', '.join(files)}")
+        raise UsageError(
+            f"logs: found {options.name!r}; expected one of {', '.join(files)}"
+        )
     follow = ["--follow"] if options.follow else []
     os.execvp("tail", ["tail", f"--lines={lines}", *follow, str(files[options.name])])  # noqa: S606  no shell is wanted
 
@@ -196,7 +239,7 @@ def _down(_: argparse.Namespace) -> None:
     kept_grid.remove_kept_grid()
 
 
-# --- what a customer does ---------------------------------------------------------------------------------------------
+# --- what a customer does -------------------------------------------------------------
 
 
 def _submit(options: argparse.Namespace) -> None:
@@ -211,7 +254,9 @@ def _submit(options: argparse.Namespace) -> None:
 def _cluster(grid: Grid, name: str) -> GridCluster:
     clusters = {cluster.name: cluster for cluster in grid.clusters}
     if name not in clusters:
-        raise UsageError(f"--cluster: found {name!r}; expected one of {', '.join(clusters)}")
+        raise UsageError(
+            f"--cluster: found {name!r}; expected one of {', '.join(clusters)}"
+        )
     return clusters[name]
 
 
@@ -235,16 +280,22 @@ def _jobs(_: argparse.Namespace) -> None:
     grid = kept_grid.kept_grid()
     for job_id in grid.chain.customers.jobs_of(grid.chain.account(CUSTOMER).address):
         job = grid.chain.job(job_id)
-        print(f"{job_id}  {job.status.name:<15} {credits_text(job.final_cost_wei):>18}  {job.last_error}")
+        print(
+            f"{job_id}  {job.status.name:<15} {credits_text(job.final_cost_wei):>18}  {job.last_error}"
+        )
 
 
 def _output(options: argparse.Namespace) -> None:
     grid = kept_grid.kept_grid()
-    sys.stdout.write(grid.output(grid.chain.account(CUSTOMER).address, _job(grid, options.job)))
+    sys.stdout.write(
+        grid.output(grid.chain.account(CUSTOMER).address, _job(grid, options.job))
+    )
 
 
 def _job(grid: Grid, name: str) -> str:
-    return job_named(name, grid.chain.customers.jobs_of(grid.chain.account(CUSTOMER).address))
+    return job_named(
+        name, grid.chain.customers.jobs_of(grid.chain.account(CUSTOMER).address)
+    )
 
 
 def _read(file: Path) -> str:
@@ -255,4 +306,6 @@ def _read(file: Path) -> str:
         return content.decode()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"{file}: {why}; expected a workflow file, see devgrid/workflows") from error
+        raise UsageError(
+            f"{file}: {why}; expected a workflow file, see devgrid/workflows"
+        ) from error

@@ -16,7 +16,8 @@ from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_a
 from supervisor_tasks.worker import needs_of_command
 
 CELERY = (sys.executable, *run_command.START, *run_command.CELERY)
-# With these, a worker talks only to the broker, and is ready a second earlier. Flower shows it by its heartbeat.
+# With these, a worker talks only to the broker, and is ready a second earlier. Flower
+# shows it by its heartbeat.
 LONE_WORKER = ("--without-gossip", "--without-mingle")
 
 
@@ -25,18 +26,22 @@ FLOWER = {"FLOWER_BASIC_AUTH"}
 
 
 class Fleet:
-    """The processes of one cluster's fleet. `environment` holds the supervisor's settings; each process gets only the secrets
-    that it needs.
+    """The processes of one cluster's fleet. `environment` holds the supervisor's
+    settings; each process gets only the secrets that it needs.
     """
 
-    def __init__(self, processes: Processes, environment: Mapping[str, str], name: str = "") -> None:
+    def __init__(
+        self, processes: Processes, environment: Mapping[str, str], name: str = ""
+    ) -> None:
         self.processes = processes
         self.environment = dict(environment)
         self._name = name
         self.flower_port = 0
 
     def start(self, flower: bool = True) -> None:
-        """Migrate the ledger and start all processes. Returns when the gRPC process listens."""
+        """Migrate the ledger and start all processes. Returns when the gRPC process
+        listens.
+        """
         self.migrate()
         self.start_callbacks(wait=False)
         self.start_worker()
@@ -48,9 +53,17 @@ class Fleet:
     def migrate(self) -> None:
         """Run `supervisor db upgrade`."""
         argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--yes"]
-        done = subprocess.run(argv, cwd=REPOSITORY, env=self._without(CHAIN | FLOWER), capture_output=True, text=True)
+        done = subprocess.run(
+            argv,
+            cwd=REPOSITORY,
+            env=self._without(CHAIN | FLOWER),
+            capture_output=True,
+            text=True,
+        )
         if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(argv)} ended with status {done.returncode}:\n{done.stdout}{done.stderr}")
+            raise RuntimeError(
+                f"{' '.join(argv)} ended with status {done.returncode}:\n{done.stdout}{done.stderr}"
+            )
 
     def start_worker(self, name: str = "worker", *options: str) -> Running:
         """Start a worker, of all queues unless the options choose some."""
@@ -64,18 +77,35 @@ class Fleet:
             *LONE_WORKER,
             *options,
         ]
-        return self._start(name, argv, self._without(FLOWER, *needs_of_command([str(word) for word in argv])))
+        return self._start(
+            name,
+            argv,
+            self._without(FLOWER, *needs_of_command([str(word) for word in argv])),
+        )
 
     def start_beat(self, name: str = "beat") -> Running:
         """Start beat."""
-        return self._start(name, [*CELERY, "beat", "--pidfile=", "--loglevel", "INFO"], self._without(CHAIN | FLOWER))
+        return self._start(
+            name,
+            [*CELERY, "beat", "--pidfile=", "--loglevel", "INFO"],
+            self._without(CHAIN | FLOWER),
+        )
 
     def start_callbacks(self, wait: bool = True) -> Running:
         """Start the gRPC process."""
         environment = self._without(CHAIN | FLOWER, Need.SSH_PUBLIC)
-        if "SLURM_SSH_PRIVATE_KEY" in self.environment and slurm_access(self.environment) is SlurmAccess.SSH_KEY:
-            environment["SLURM_SSH_PUBLIC_KEY"] = ssh_keys.public_half(self.environment["SLURM_SSH_PRIVATE_KEY"])
-        running = self._start("callbacks", [sys.executable, *run_command.START, "grpc_callbacks"], environment)
+        if (
+            "SLURM_SSH_PRIVATE_KEY" in self.environment
+            and slurm_access(self.environment) is SlurmAccess.SSH_KEY
+        ):
+            environment["SLURM_SSH_PUBLIC_KEY"] = ssh_keys.public_half(
+                self.environment["SLURM_SSH_PRIVATE_KEY"]
+            )
+        running = self._start(
+            "callbacks",
+            [sys.executable, *run_command.START, "grpc_callbacks"],
+            environment,
+        )
         if wait:
             self.wait_for_callbacks()
         return running
@@ -89,11 +119,22 @@ class Fleet:
         """Start Flower, the dashboard for operators."""
         self.flower_port = free_port()
         options = [f"--port={self.flower_port}", "--logging=warning"]
-        return self._start("flower", [*CELERY, "flower", *options], self._without(CHAIN))
+        return self._start(
+            "flower", [*CELERY, "flower", *options], self._without(CHAIN)
+        )
 
     def start_metrics(self, port: int) -> Running:
-        """Start `supervisor metrics`, which serves the ledger's metrics at that port."""
-        argv = [sys.executable, "-m", "supervisor_tasks.cli", "metrics", "--listen", f"127.0.0.1:{port}"]
+        """Start `supervisor metrics`, which serves the ledger's metrics at that
+        port.
+        """
+        argv = [
+            sys.executable,
+            "-m",
+            "supervisor_tasks.cli",
+            "metrics",
+            "--listen",
+            f"127.0.0.1:{port}",
+        ]
         return self._start("metrics", argv, self._without(CHAIN | FLOWER))
 
     @property
@@ -107,7 +148,10 @@ class Fleet:
 
     def shown_workers(self) -> list[str]:
         """The names of the workers that Flower shows, of all clusters of its broker."""
-        return [worker["hostname"] for worker in self._get_from_flower("/workers?json=1").json()["data"]]
+        return [
+            worker["hostname"]
+            for worker in self._get_from_flower("/workers?json=1").json()["data"]
+        ]
 
     def find(self, name: str) -> Running:
         """A process of the fleet."""
@@ -122,11 +166,21 @@ class Fleet:
     def _get_from_flower(self, path: str) -> requests.Response:
         return requests.get(f"{self.flower_url}{path}", timeout=2)
 
-    def _start(self, name: str, argv: Sequence[str | Path], environment: Mapping[str, str]) -> Running:
-        return self.processes.start(f"{self._name}{name}", argv, env=environment, cwd=REPOSITORY)
+    def _start(
+        self, name: str, argv: Sequence[str | Path], environment: Mapping[str, str]
+    ) -> Running:
+        return self.processes.start(
+            f"{self._name}{name}", argv, env=environment, cwd=REPOSITORY
+        )
 
     def _without(self, others: Collection[str], *needs: Need) -> dict[str, str]:
-        """The settings without `others`, and without the keys that a process with these needs does not use."""
+        """The settings without `others`, and without the keys that a process with these
+        needs does not use.
+        """
         names = kept(needs, slurm_access(self.environment))
         left_out = {name.upper() for name in KEYS if name not in names} | set(others)
-        return {name: value for name, value in self.environment.items() if name not in left_out}
+        return {
+            name: value
+            for name, value in self.environment.items()
+            if name not in left_out
+        }

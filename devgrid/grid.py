@@ -1,4 +1,6 @@
-"""A whole grid on one machine: chain, contracts, meta-scheduler, job definition service, SLURM, sshd, Postgres, Redis."""
+"""A whole grid on one machine: chain, contracts, meta-scheduler, job definition
+service, SLURM, sshd, Postgres, Redis.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -9,8 +11,20 @@ from pathlib import Path
 
 from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import BLOCK_PRODUCER, start_chain
-from devgrid.chain.model import Account, ChainError, ChainPrices, JobDefinition, Provider
-from devgrid.cluster.cluster import FIRST_PROVIDER, GridCluster, join_grid, load_cluster, start_login_side
+from devgrid.chain.model import (
+    Account,
+    ChainError,
+    ChainPrices,
+    JobDefinition,
+    Provider,
+)
+from devgrid.cluster.cluster import (
+    FIRST_PROVIDER,
+    GridCluster,
+    join_grid,
+    load_cluster,
+    start_login_side,
+)
 from devgrid.cluster.ldap import Ldap
 from devgrid.cluster.linux_users import SAFE_SHELL, Users
 from devgrid.cluster.slurm import OTHER_CLUSTERS, Slurm, cluster_folders, end_jobs
@@ -68,7 +82,9 @@ class Grid:
 
     @classmethod
     def start(cls, options: GridOptions | None = None) -> "Grid":
-        """Start everything but the fleet. If a part fails, all are stopped and its error is raised."""
+        """Start everything but the fleet. If a part fails, all are stopped and its
+        error is raised.
+        """
         processes = Processes(new_state_folder())
         try:
             return _start(processes, options or GridOptions())
@@ -82,7 +98,10 @@ class Grid:
         chain, certificates = Chain.load(folder), make_certificates(folder / "tls")
         first = load_cluster(folder, chain, certificates, FIRST_PROVIDER)
         _, *folders = cluster_folders(folder)
-        others = [load_cluster(each, chain, certificates, provider_role(each.name)) for each in folders]
+        others = [
+            load_cluster(each, chain, certificates, provider_role(each.name))
+            for each in folders
+        ]
         return cls(Processes(folder), chain, first, tuple(others))
 
     def keep(self) -> None:
@@ -104,7 +123,9 @@ class Grid:
 
     @contextmanager
     def no_blocks(self) -> Iterator[None]:
-        """Inside this, the chain accepts transactions and mines no block. For a grid with a block time."""
+        """Inside this, the chain accepts transactions and mines no block. For a grid
+        with a block time.
+        """
         producer = self.processes.find(BLOCK_PRODUCER)
         self.processes.kill(producer, signal.SIGSTOP, wait=False)
         try:
@@ -112,10 +133,12 @@ class Grid:
         finally:
             self.processes.kill(producer, signal.SIGCONT, wait=False)
 
-    # --- what a customer does ---------------------------------------------------------------------------------------
+    # --- what a customer does ---------------------------------------------------------
 
     def new_customer(self, role: str | None = None, shell: str = SAFE_SHELL) -> Account:
-        """A new customer with credits, and a Linux user with that login shell on each cluster."""
+        """A new customer with credits, and a Linux user with that login shell on each
+        cluster.
+        """
         customer = self.chain.new_account(role=role)
         self.chain.admin.mint_credits(customer.address, CUSTOMERS_CREDITS * CREDIT)
         for cluster in self.clusters:
@@ -123,9 +146,16 @@ class Grid:
         return customer
 
     def check_hand_in(
-        self, customer: Account, workflow_text: str, minutes: int = 60, *, on: GridCluster | None = None
+        self,
+        customer: Account,
+        workflow_text: str,
+        minutes: int = 60,
+        *,
+        on: GridCluster | None = None,
     ) -> None:
-        """Raise HandInError if no cluster can run the workflow or the customer cannot pay for it. Raises WorkflowError."""
+        """Raise HandInError if no cluster can run the workflow or the customer cannot
+        pay for it. Raises WorkflowError.
+        """
         workflow = load(workflow_text)
         check_script_size(len(render(workflow).encode()))
         clusters = {
@@ -135,7 +165,9 @@ class Grid:
         }
         definition = _for_cluster(definition_of("", workflow.resources), on)
         balance_wei = self.chain.credit_balance(customer.address)
-        check_job(definition, minutes, self._prices(on).of(definition), balance_wei, clusters)
+        check_job(
+            definition, minutes, self._prices(on).of(definition), balance_wei, clusters
+        )
 
     def _provider(self, cluster: GridCluster) -> Provider | None:
         try:
@@ -143,27 +175,50 @@ class Grid:
         except ChainError:
             return None  # it is not approved
 
-    def submit(self, customer: Account, workflow_text: str, minutes: int = 60, *, on: GridCluster | None = None) -> str:
-        """Submit a workflow file, with credits for so many minutes. Returns the job's id. The job runs on the cluster `on`, or
-        else on the cheapest one that fits. Raises WorkflowError.
+    def submit(
+        self,
+        customer: Account,
+        workflow_text: str,
+        minutes: int = 60,
+        *,
+        on: GridCluster | None = None,
+    ) -> str:
+        """Submit a workflow file, with credits for so many minutes. Returns the job's
+        id. The job runs on the cluster `on`, or else on the cheapest one that fits.
+        Raises WorkflowError.
         """
         resources = load(workflow_text).resources
         location = script_store.store(self.folder / "scripts", workflow_text)
         return self.request(customer, location, resources, minutes, on=on)
 
-    def submit_script(self, customer: Account, script: str, minutes: int = 60, **resources: int) -> str:
+    def submit_script(
+        self, customer: Account, script: str, minutes: int = 60, **resources: int
+    ) -> str:
         """Submit a batch script, unchanged. Returns the job's id."""
         name = script_store.store_script(self.folder / "scripts", script)
-        return self.request(customer, name, Resources.model_validate({"memPerCpu": 100, **resources}), minutes)
+        return self.request(
+            customer,
+            name,
+            Resources.model_validate({"memPerCpu": 100, **resources}),
+            minutes,
+        )
 
     def submit_scripts(
-        self, customer: Account, script: str, number: int, minutes: int = 60, *, on: GridCluster | None = None
+        self,
+        customer: Account,
+        script: str,
+        number: int,
+        minutes: int = 60,
+        *,
+        on: GridCluster | None = None,
     ) -> list[str]:
         """Submit one small script many times at once. Returns the ids of the jobs."""
         location = script_store.store_script(self.folder / "scripts", script)
         definition = _for_cluster(definition_of(location, Resources(memPerCpu=100)), on)
         locked_wei = self._prices(on).of(definition) * minutes
-        return self.chain.customers.request_jobs(customer, definition, number, locked_wei)
+        return self.chain.customers.request_jobs(
+            customer, definition, number, locked_wei
+        )
 
     def request(
         self,
@@ -176,7 +231,9 @@ class Grid:
     ) -> str:
         """Request a job on chain. Returns its id."""
         definition = _for_cluster(definition_of(location, resources), on)
-        return self.chain.customers.request_job(customer, definition, self._prices(on).of(definition) * minutes)
+        return self.chain.customers.request_job(
+            customer, definition, self._prices(on).of(definition) * minutes
+        )
 
     def _prices(self, on: GridCluster | None) -> ChainPrices:
         return ChainPrices() if on is None else on.prices
@@ -222,8 +279,13 @@ def _start(processes: Processes, options: GridOptions) -> Grid:
         servers_future = pool.submit(start_servers, processes, options.postgres_disk_mb)
         chain, servers = chain_future.result(), servers_future.result()
         first, *others = [future.result() for future in login_futures]
-    options.report("starting the job definition service, the meta-scheduler and the reporter")
-    shared = {**servers, "SBATCH_ENDPOINT": start_services(processes, chain, certificates)}
+    options.report(
+        "starting the job definition service, the meta-scheduler and the reporter"
+    )
+    shared = {
+        **servers,
+        "SBATCH_ENDPOINT": start_services(processes, chain, certificates),
+    }
     cluster = join_grid(first, chain, FIRST_PROVIDER, options, shared)
     joined = [
         join_grid(login, chain, provider_role(its.name), its, shared)
@@ -232,8 +294,12 @@ def _start(processes: Processes, options: GridOptions) -> Grid:
     return Grid(processes, chain, cluster, tuple(joined))
 
 
-def _with_processes(processes: Processes, options: GridOptions) -> Iterator[tuple[ClusterOptions, Processes]]:
-    """Each cluster with the processes of its own folder, so that equal names do not collide."""
+def _with_processes(
+    processes: Processes, options: GridOptions
+) -> Iterator[tuple[ClusterOptions, Processes]]:
+    """Each cluster with the processes of its own folder, so that equal names do not
+    collide.
+    """
     yield options, processes
     for cluster in options.others:
         folder = processes.folder / OTHER_CLUSTERS / cluster.name

@@ -1,4 +1,6 @@
-"""The grid that runs for this clone: its folder, its state, and the settings by which other programs reach it."""
+"""The grid that runs for this clone: its folder, its state, and the settings by which
+other programs reach it.
+"""
 
 import os
 import shlex
@@ -23,7 +25,9 @@ from supervisor_tasks.config import needs
 
 def _shown(file: Path) -> str:
     """The path of a file, relative to the clone if it is in the clone."""
-    return str(file.relative_to(REPOSITORY) if file.is_relative_to(REPOSITORY) else file)
+    return str(
+        file.relative_to(REPOSITORY) if file.is_relative_to(REPOSITORY) else file
+    )
 
 
 # A link to the state folder of the grid that runs for this clone.
@@ -57,7 +61,9 @@ def kept_grid() -> Grid:
 
 
 def remove_kept_grid() -> None:
-    """Stop the grid, even a dead or damaged one, and remove its files. Raises NoGridError."""
+    """Stop the grid, even a dead or damaged one, and remove its files. Raises
+    NoGridError.
+    """
     folder = kept_folder()
     grid = _whole_grid(folder)
     if grid is None:
@@ -81,22 +87,31 @@ def _lives(folder: Path) -> bool:
 
 
 def exports(cluster: GridCluster, flower: str) -> str:
-    """The lines by which a shell reaches the ledger, the chain and SLURM of a cluster with `supervisor`; no key is among
-    them. The commands of this clone come first in its PATH, and `devgrid` is one of them. `flower` is the URL of Flower.
+    """The lines by which a shell reaches the ledger, the chain and SLURM of a cluster
+    with `supervisor`; no key is among them. The commands of this clone come first in
+    its PATH, and `devgrid` is one of them. `flower` is the URL of Flower.
     """
     keys = {name.upper() for name in needs.KEYS}
     exported = {
-        name: value for name, value in cluster.environment.items() if name not in keys and name not in NOT_EXPORTED
+        name: value
+        for name, value in cluster.environment.items()
+        if name not in keys and name not in NOT_EXPORTED
     }
     exported["FLOWER_URL"] = flower
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in sorted(exported.items()) if value]
+    lines = [
+        f"export {name}={shlex.quote(value)}"
+        for name, value in sorted(exported.items())
+        if value
+    ]
     lines.append(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"')
     lines.append(f'devgrid() {{ {shlex.quote(sys.executable)} -m devgrid "$@"; }}')
     return "\n".join(lines)
 
 
 def logs(folder: Path) -> dict[str, Path]:
-    """The log of each process by its name; the name of a process of another cluster begins with the cluster's."""
+    """The log of each process by its name; the name of a process of another cluster
+    begins with the cluster's.
+    """
     return {
         f"{_prefix(folder, own)}{log.stem}": log
         for own in cluster_folders(folder)
@@ -105,7 +120,9 @@ def logs(folder: Path) -> dict[str, Path]:
 
 
 def started(folder: Path) -> Iterator[tuple[str, Running]]:
-    """All processes that were started, with their names as `logs` has them; some may have ended."""
+    """All processes that were started, with their names as `logs` has them; some may
+    have ended.
+    """
     for own in cluster_folders(folder):
         for entry in Processes(own).started():
             yield f"{_prefix(folder, own)}{entry.name}", entry
@@ -128,7 +145,8 @@ def status(grid: Grid) -> str:
     }
     lines = [f"{name:<10}{value}" for name, value in head.items()]
     lines += [
-        f"{'ended' if entry.process() is None else 'runs':<10}{name} (pid {entry.pid})" for name, entry in entries
+        f"{'ended' if entry.process() is None else 'runs':<10}{name} (pid {entry.pid})"
+        for name, entry in entries
     ]
     return "\n".join(lines)
 

@@ -1,6 +1,8 @@
-"""Measures how slow the machine is now: how long a fixed piece of work takes, compared with a quiet machine.
+"""Measures how slow the machine is now: how long a fixed piece of work takes, compared
+with a quiet machine.
 
-Every wait of devgrid and of the tests ends by a Deadline, so that a busy machine does not make it fail.
+Every wait of devgrid and of the tests ends by a Deadline, so that a busy machine does
+not make it fail.
 """
 
 import hashlib
@@ -13,19 +15,23 @@ ROUNDS = 150_000
 ROUNDS_TAKE_S = 0.04  # on a quiet machine; a disk's share is added to it
 WRITES = 10
 WRITE_TAKES_S = 0.005  # until it is on the disk; most disks need less
-SLOWEST = 6.0  # waits are not prolonged more than this, so that a program that hangs is still reported
+# waits are not prolonged more than this, so that a program that hangs is still reported
+SLOWEST = 6.0
 MEASURED_FOR_S = 20.0
 
 _measured: tuple[float, float] | None = None  # when, and the figure
 
 
 def slowness() -> float:
-    """How many times as long as on a quiet machine the fixed piece of work takes: from 1 to SLOWEST. The figure is measured
-    again after MEASURED_FOR_S, as the measurement itself is a load.
+    """How many times as long as on a quiet machine the fixed piece of work takes: from
+    1 to SLOWEST. The figure is measured again after MEASURED_FOR_S, as the measurement
+    itself is a load.
     """
     global _measured
     if _measured is None or time.monotonic() - _measured[0] > MEASURED_FOR_S:
-        figure = max(_calculating_s() / ROUNDS_TAKE_S, _writing_s() / (WRITES * WRITE_TAKES_S))
+        figure = max(
+            _calculating_s() / ROUNDS_TAKE_S, _writing_s() / (WRITES * WRITE_TAKES_S)
+        )
         _measured = time.monotonic(), min(max(figure, 1.0), SLOWEST)
     return _measured[1]
 
@@ -47,12 +53,16 @@ def _writing_s() -> float:
 
 
 class Deadline:
-    """The end of a wait: `timeout_s` after its begin on a quiet machine, later on a slow one. The machine is measured when
-    the time is over, so that a load that came meanwhile counts.
+    """The end of a wait: `timeout_s` after its begin on a quiet machine, later on a
+    slow one. The machine is measured when the time is over, so that a load that came
+    meanwhile counts.
     """
 
     def __init__(
-        self, timeout_s: float, measure: Callable[[], float] = slowness, now_s: Callable[[], float] = time.monotonic
+        self,
+        timeout_s: float,
+        measure: Callable[[], float] = slowness,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._timeout_s, self._measure, self._now_s = timeout_s, measure, now_s
         self._begun_s = now_s()
@@ -64,7 +74,9 @@ class Deadline:
         return self._now_s() - self._begun_s
 
     def is_over(self) -> bool:
-        """Whether the wait has lasted long enough, by the greatest slowness that was measured since the begin."""
+        """Whether the wait has lasted long enough, by the greatest slowness that was
+        measured since the begin.
+        """
         if self.waited_s <= self._timeout_s * self._slowness:
             return False
         self._slowness = max(self._slowness, self._measure())
@@ -72,5 +84,7 @@ class Deadline:
 
 
 def deadline(timeout_s: float) -> float:
-    """A time-out in seconds, for a call that takes a number. The machine is measured now."""
+    """A time-out in seconds, for a call that takes a number. The machine is measured
+    now.
+    """
     return timeout_s * slowness()

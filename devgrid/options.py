@@ -14,12 +14,15 @@ Transport = Literal["ssh", "rest"]
 class ClusterOptions:
     """One cluster: its SLURM, its hooks and what its provider offers.
 
-    `hooks` selects what reports SLURM's events to the supervisor: the project's own reporter, or an imitation of the upstream
-    plugins, which try once. `slurm_conf` are more lines of that file. `overrides` are settings of the fleet. With
-    `spool_disk_mb` the spool is on a disk of that size, which can be filled. Unless it is `registered`, the provider is
-    unknown to the grid, and the supervisor measures and registers it. Without `job_submit`, SLURM lets customers submit and
-    change jobs themselves, as at a site that does not use job_submit.lua. With a `callback_key` the reporter and sshd's
-    command prove what they report; the upstream plugins cannot. With the `transport` rest there is a slurmrestd, and no sshd.
+    `hooks` selects what reports SLURM's events to the supervisor: the project's own
+    reporter, or an imitation of the upstream plugins, which try once. `slurm_conf` are
+    more lines of that file. `overrides` are settings of the fleet. With `spool_disk_mb`
+    the spool is on a disk of that size, which can be filled. Unless it is `registered`,
+    the provider is unknown to the grid, and the supervisor measures and registers it.
+    Without `job_submit`, SLURM lets customers submit and change jobs themselves, as at
+    a site that does not use job_submit.lua. With a `callback_key` the reporter and
+    sshd's command prove what they report; the upstream plugins cannot. With the
+    `transport` rest there is a slurmrestd, and no sshd.
     """
 
     name: str = "devgrid"
@@ -40,7 +43,9 @@ class ClusterOptions:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of the provider. A job that uses the label `name` runs on this cluster."""
+        """The labels of the provider. A job that uses the label `name` runs on this
+        cluster.
+        """
         return {"name": self.name}
 
     @property
@@ -51,9 +56,11 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridOptions(ClusterOptions):
-    """A grid with its first cluster, and with the clusters of `others`, each of another name. Without a block time each
-    transaction is mined at once. With `ldap`, customers get accounts in a directory of its own. With `postgres_disk_mb` the
-    database is on a disk of that size, which can be filled. `report` is called with a line for each step of the start.
+    """A grid with its first cluster, and with the clusters of `others`, each of another
+    name. Without a block time each transaction is mined at once. With `ldap`, customers
+    get accounts in a directory of its own. With `postgres_disk_mb` the database is on a
+    disk of that size, which can be filled. `report` is called with a line for each step
+    of the start.
     """
 
     others: tuple[ClusterOptions, ...] = ()

@@ -1,8 +1,9 @@
 """Free TCP ports of this machine, each for one program of the project only.
 
-Another program can take a free port before the server that shall have it listens. So programs take blocks of ports. A program
-holds a block by a Unix socket with an abstract name, which the kernel frees at the end of the program. Such a name is
-visible in one network namespace, as ports are.
+Another program can take a free port before the server that shall have it listens. So
+programs take blocks of ports. A program holds a block by a Unix socket with an abstract
+name, which the kernel frees at the end of the program. Such a name is visible in one
+network namespace, as ports are.
 """
 
 import atexit
@@ -18,8 +19,9 @@ BLOCK_PORTS = 50
 
 
 class PortAllocator:
-    """Gives each port once, as long as there are blocks left, so that a server has its port again after a restart. Threads may
-    share it; a forked process takes blocks of its own.
+    """Gives each port once, as long as there are blocks left, so that a server has its
+    port again after a restart. Threads may share it; a forked process takes blocks of
+    its own.
     """
 
     def __init__(self) -> None:
@@ -29,7 +31,9 @@ class PortAllocator:
         self._left: list[int] = []
 
     def take(self, in_a_row: int = 1) -> int:
-        """A free port, the first of `in_a_row` free ones. Raises OSError when all blocks are taken."""
+        """A free port, the first of `in_a_row` free ones. Raises OSError when all
+        blocks are taken.
+        """
         with self._lock:
             if self._process != os.getpid():
                 self.close()
@@ -43,7 +47,9 @@ class PortAllocator:
                 self._left = list(range(first, first + BLOCK_PORTS))
 
     def close(self) -> None:
-        """Free the blocks for other programs. In a forked process, they stay with the parent."""
+        """Free the blocks for other programs. In a forked process, they stay with the
+        parent.
+        """
         for holder in self._held:
             holder.close()
         self._held, self._left = [], []
@@ -58,18 +64,22 @@ class PortAllocator:
                 continue
             self._held.append(holder)
             return first
-        raise OSError(f"found no block of {BLOCK_PORTS} ports that no other program holds; end some of them")
+        raise OSError(
+            f"found no block of {BLOCK_PORTS} ports that no other program holds; end some of them"
+        )
 
 
 def free_port(in_a_row: int = 1) -> int:
-    """A free TCP port of 127.0.0.1, which this function gives to no other process. With `in_a_row`, the first of so many.
-    Raises OSError when there is none.
+    """A free TCP port of 127.0.0.1, which this function gives to no other process. With
+    `in_a_row`, the first of so many. Raises OSError when there is none.
     """
     return _ALLOCATOR.take(in_a_row)
 
 
 def _blocks() -> Iterator[int]:
-    """The blocks' first ports, from a random one on. They are below the ports that the kernel gives to connections."""
+    """The blocks' first ports, from a random one on. They are below the ports that the
+    kernel gives to connections.
+    """
     below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     number = (below - FIRST_PORT) // BLOCK_PORTS
     begin = secrets.randbelow(number)

@@ -1,4 +1,6 @@
-"""Starts, finds and stops the processes of a grid, which are known by id and start time."""
+"""Starts, finds and stops the processes of a grid, which are known by id and start
+time.
+"""
 
 import json
 import os
@@ -28,7 +30,17 @@ MARKS = (
     "STATE_DIR",
 )  # variables: a process belongs to the folder that one of them names. A job has its home there
 SLURM = ("munged", "slurmctld", "slurmd", "slurmdbd", "slurmstepd")
-DAEMONS = {*SLURM, "anvil", "iperf3", "mariadbd", "postgres", "redis-server", "slapd", "sshd"}  # some lose the mark
+# some lose the mark
+DAEMONS = {
+    *SLURM,
+    "anvil",
+    "iperf3",
+    "mariadbd",
+    "postgres",
+    "redis-server",
+    "slapd",
+    "sshd",
+}
 
 
 class StartError(RuntimeError):
@@ -37,7 +49,9 @@ class StartError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A started process. `started_s` (seconds since the epoch) distinguishes it from a later one with the same id."""
+    """A started process. `started_s` (seconds since the epoch) distinguishes it from a
+    later one with the same id.
+    """
 
     name: str
     pid: int
@@ -47,16 +61,20 @@ class Running:
         """The live process, or None once it has ended (a zombie has ended)."""
         try:
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started_s) < 1 and process.status() != psutil.STATUS_ZOMBIE
+            same = (
+                abs(process.create_time() - self.started_s) < 1
+                and process.status() != psutil.STATUS_ZOMBIE
+            )
         except psutil.NoSuchProcess:
             return None
         return process if same else None
 
 
 class Processes:
-    """Starts processes with a log each under `folder` and writes down their ids, so that any later program
-    can stop them. Each child leads a session of its own and carries the folder's path as DEVGRID_STATE in its
-    environment, by which stray grandchildren are found at the end.
+    """Starts processes with a log each under `folder` and writes down their ids, so
+    that any later program can stop them. Each child leads a session of its own and
+    carries the folder's path as DEVGRID_STATE in its environment, by which stray
+    grandchildren are found at the end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -78,7 +96,9 @@ class Processes:
         ready: Callable[[], bool] | None = None,
         timeout_s: float = 30.0,
     ) -> Running:
-        """Start `argv` and wait until `ready()` is true. Raises StartError when it ends first or takes too long."""
+        """Start `argv` and wait until `ready()` is true. Raises StartError when it ends
+        first or takes too long.
+        """
         self._recipes[name] = lambda more: self.start(
             name,
             argv,
@@ -90,7 +110,10 @@ class Processes:
         )
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{name}.log"
-        environment = {**(os.environ if env is None else env), "DEVGRID_STATE": str(self.folder)}
+        environment = {
+            **(os.environ if env is None else env),
+            "DEVGRID_STATE": str(self.folder),
+        }
         with log.open("ab") as out:
             child = subprocess.Popen(
                 [str(word) for word in argv],
@@ -110,11 +133,17 @@ class Processes:
             self._write([*self.running(), running])
         if ready is not None:
             try:
-                wait_until(lambda: child.poll() is not None or ready(), f"{name} to be ready", timeout_s)
+                wait_until(
+                    lambda: child.poll() is not None or ready(),
+                    f"{name} to be ready",
+                    timeout_s,
+                )
             except TimeoutError as error:
                 raise StartError(f"{error}; end of {log}:\n{tail(log)}") from error
             if child.poll() is not None:
-                raise StartError(f"{name} ended with status {child.returncode}; end of {log}:\n{tail(log)}")
+                raise StartError(
+                    f"{name} ended with status {child.returncode}; end of {log}:\n{tail(log)}"
+                )
         return running
 
     def reap(self) -> None:
@@ -123,8 +152,8 @@ class Processes:
             child.poll()
 
     def start_again(self, name: str, **environment: str) -> Running:
-        """Start a process again that was started here under that name, in the same way, and with these variables, too.
-        Raises KeyError when there was none.
+        """Start a process again that was started here under that name, in the same way,
+        and with these variables, too. Raises KeyError when there was none.
         """
         recipe = self._recipes[name]
         try:
@@ -137,8 +166,8 @@ class Processes:
         return [entry for entry in self.started() if entry.process() is not None]
 
     def started(self) -> list[Running]:
-        """The processes that were started here, oldest first, with those that have ended since the last start. Raises
-        StateFileError.
+        """The processes that were started here, oldest first, with those that have
+        ended since the last start. Raises StateFileError.
         """
         if not self._register.exists():
             return []
@@ -150,9 +179,13 @@ class Processes:
         for entry in self.running():
             if entry.name == name:
                 return entry
-        raise KeyError(f"no process named {name!r} runs; running: {[entry.name for entry in self.running()]}")
+        raise KeyError(
+            f"no process named {name!r} runs; running: {[entry.name for entry in self.running()]}"
+        )
 
-    def kill(self, running: Running, sig: signal.Signals = signal.SIGKILL, wait: bool = True) -> None:
+    def kill(
+        self, running: Running, sig: signal.Signals = signal.SIGKILL, wait: bool = True
+    ) -> None:
         """Send one signal to one process. With `wait`, waits until it has ended."""
         process = running.process()
         if process is not None:
@@ -164,27 +197,33 @@ class Processes:
     def signal_tree(self, running: Running, sig: signal.Signals) -> None:
         """Send one signal to a process and its descendants, parents first."""
         process = running.process()
-        for member in [] if process is None else [process, *process.children(recursive=True)]:
+        for member in (
+            [] if process is None else [process, *process.children(recursive=True)]
+        ):
             try:
                 member.send_signal(sig)
             except psutil.NoSuchProcess:
                 continue
 
     def stop(self, running: Running, patience_s: float = 10.0) -> None:
-        """End a process by SIGTERM, or by SIGKILL if it has not ended after `patience_s`."""
+        """End a process by SIGTERM, or by SIGKILL if it has not ended after
+        `patience_s`.
+        """
         process = running.process()
         if process is None:
             return
         with suppress(psutil.NoSuchProcess):
             process.terminate()
         try:
-            wait_until(lambda: self._has_ended(running), f"{running.name} to end", patience_s)
+            wait_until(
+                lambda: self._has_ended(running), f"{running.name} to end", patience_s
+            )
         except TimeoutError:
             self.kill(running)
 
     def stop_all(self) -> None:
-        """End all processes that were started here, newest first, by SIGTERM and after PATIENCE_S by SIGKILL; then kill the
-        strays that carry our mark.
+        """End all processes that were started here, newest first, by SIGTERM and after
+        PATIENCE_S by SIGKILL; then kill the strays that carry our mark.
         """
         entries = list(reversed(self.running()))
         family = _descendants(
@@ -193,10 +232,15 @@ class Processes:
         for entry in entries:
             process = entry.process()
             if process is not None:
-                with suppress(psutil.NoSuchProcess):  # other programs may be ending these too
+                # other programs may be ending these too
+                with suppress(psutil.NoSuchProcess):
                     process.terminate()
         try:
-            wait_until(lambda: all(self._has_ended(entry) for entry in entries), "all processes to end", PATIENCE_S)
+            wait_until(
+                lambda: all(self._has_ended(entry) for entry in entries),
+                "all processes to end",
+                PATIENCE_S,
+            )
         except TimeoutError:
             for entry in entries:
                 self.kill(entry)
@@ -204,12 +248,13 @@ class Processes:
             _kill(member)
         self.kill_strays()
         for child in self._children.values():
-            child.poll()  # which reaps children that died earlier and were started again
+            # which reaps children that died earlier and were started again
+            child.poll()
         self._write([])
 
     def kill_pythons(self) -> None:
-        """Kill the Python processes that were started here: what they would save is removed with the folder, and an orderly end
-        costs a fleet two seconds of CPU.
+        """Kill the Python processes that were started here: what they would save is
+        removed with the folder, and an orderly end costs a fleet two seconds of CPU.
         """
         for running in self.running():
             process = running.process()
@@ -218,8 +263,9 @@ class Processes:
                     process.kill()
 
     def kill_strays(self) -> None:
-        """Kill the processes that carry our mark, with their descendants, and the daemons that use our folder, but not this
-        program and its ancestors. Other processes that name the folder, such as an editor or a pager, are not ours.
+        """Kill the processes that carry our mark, with their descendants, and the
+        daemons that use our folder, but not this program and its ancestors. Other
+        processes that name the folder, such as an editor or a pager, are not ours.
         """
         own = psutil.Process()
         spared = {own.pid, *(ancestor.pid for ancestor in own.parents())}
@@ -238,15 +284,17 @@ class Processes:
         return running.process() is None
 
     def _is_marked(self, pid: int) -> bool:
-        """Whether the environment of a process has our mark. psutil would stop at the first malformed entry, and the title of
-        slurmstepd 22.05 overwrites the first one.
+        """Whether the environment of a process has our mark. psutil would stop at the
+        first malformed entry, and the title of slurmstepd 22.05 overwrites the first
+        one.
         """
         pairs = (entry.partition("=") for entry in _words(pid, "environ"))
         return any(name in MARKS and self._is_ours(value) for name, _, value in pairs)
 
     def _is_daemon(self, process: psutil.Process) -> bool:
-        """Whether a process is a program in our folder, a daemon with a path there in its arguments (sshd and redis-server
-        overwrite these with a title), or a slurmstepd with an open file there (the title of 24.11 overwrites its whole
+        """Whether a process is a program in our folder, a daemon with a path there in
+        its arguments (sshd and redis-server overwrite these with a title), or a
+        slurmstepd with an open file there (the title of 24.11 overwrites its whole
         environment). A process with a terminal is not.
         """
         try:
@@ -255,10 +303,16 @@ class Processes:
             return False
         if terminal is not None:
             return False
-        words = [part for word in _words(process.pid, "cmdline") for part in re.split(r"[\s=:]", word)]
+        words = [
+            part
+            for word in _words(process.pid, "cmdline")
+            for part in re.split(r"[\s=:]", word)
+        ]
         if name == "slurmstepd":
             words += open_files(process.pid)
-        return self._is_ours(program) or (name in DAEMONS and any(map(self._is_ours, words)))
+        return self._is_ours(program) or (
+            name in DAEMONS and any(map(self._is_ours, words))
+        )
 
     def _is_ours(self, path: str) -> bool:
         """Whether this is our folder, or a path in it."""
@@ -297,7 +351,10 @@ def _descendants(entries: Sequence[Running]) -> list[psutil.Process]:
 def _words(pid: int, file: str) -> list[str]:
     """The words in a file of /proc about a process; none if the process has ended."""
     try:
-        return [os.fsdecode(word) for word in Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")]
+        return [
+            os.fsdecode(word)
+            for word in Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0")
+        ]
     except OSError:
         return []
 
@@ -312,9 +369,12 @@ def open_files(pid: int) -> list[str]:
     return found
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, every_s: float = 0.02) -> None:
-    """Wait for a condition, on a slow machine longer than `timeout_s`. Raises TimeoutError with `what`. The pause between two
-    checks is `every_s`, and at least twice the time that a check takes, to leave the machine to the work that is awaited.
+def wait_until(
+    condition: Callable[[], bool], what: str, timeout_s: float, every_s: float = 0.02
+) -> None:
+    """Wait for a condition, on a slow machine longer than `timeout_s`. Raises
+    TimeoutError with `what`. The pause between two checks is `every_s`, and at least
+    twice the time that a check takes, to leave the machine to the work that is awaited.
     """
     deadline = Deadline(timeout_s)
     while True:

@@ -8,7 +8,9 @@ from typing import Any
 
 
 class StateFileError(RuntimeError):
-    """A file of a grid's state folder is missing or damaged. A retry does not help; `devgrid down` removes such a grid."""
+    """A file of a grid's state folder is missing or damaged. A retry does not help;
+    `devgrid down` removes such a grid.
+    """
 
     def __init__(self, file: Path, found: str) -> None:
         super().__init__(
@@ -19,7 +21,9 @@ class StateFileError(RuntimeError):
 
 @contextmanager
 def state_in(file: Path) -> Iterator[Any]:
-    """The content of a file. Raises StateFileError, also for what is missing or of the wrong type when it is used within."""
+    """The content of a file. Raises StateFileError, also for what is missing or of the
+    wrong type when it is used within.
+    """
     try:
         yield json.loads(file.read_text())
     except FileNotFoundError as error:

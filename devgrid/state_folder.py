@@ -11,9 +11,10 @@ from devgrid.processes import Processes
 
 
 def new_state_folder() -> Path:
-    """A fresh folder that other Linux users may enter (the customers' jobs run from it), with a name short enough
-    for the paths of Unix sockets (108 bytes at most). At the end of this program, the processes in the folder are ended and
-    the folder is removed, unless it was kept.
+    """A fresh folder that other Linux users may enter (the customers' jobs run from
+    it), with a name short enough for the paths of Unix sockets (108 bytes at most). At
+    the end of this program, the processes in the folder are ended and the folder is
+    removed, unless it was kept.
     """
     folder = Path(tempfile.mkdtemp(prefix="grid-", dir="/var/tmp"))
     cleanup.clean_up(folder)
@@ -35,7 +36,9 @@ def keep(folder: Path) -> None:
 
 @contextmanager
 def private_processes() -> Iterator[Processes]:
-    """Processes in a folder of their own. At the end they are stopped and the folder is removed."""
+    """Processes in a folder of their own. At the end they are stopped and the folder is
+    removed.
+    """
     folder = new_state_folder()
     processes = Processes(folder)
     try:

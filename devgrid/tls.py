@@ -10,9 +10,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-HOST_OF_CONTAINERS = "host.containers.internal"  # this machine, as podman's containers know it
+# this machine, as podman's containers know it
+HOST_OF_CONTAINERS = "host.containers.internal"
 VALID = datetime.timedelta(days=30)
-# Python 3.13 accepts an authority only with a key usage, and a certificate only with an authority key identifier.
+# Python 3.13 accepts an authority only with a key usage, and a certificate only with an
+# authority key identifier.
 _SIGNS = x509.KeyUsage(
     key_cert_sign=True,
     crl_sign=True,
@@ -28,7 +30,9 @@ _SIGNS = x509.KeyUsage(
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM files: the authority that callers trust, and the server's certificate and key."""
+    """PEM files: the authority that callers trust, and the server's certificate and
+    key.
+    """
 
     ca: Path
     cert: Path
@@ -36,16 +40,24 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Make an authority and a server certificate for this machine; the key is closed to others. Those that a server
-    already works with stay: slapd has read them when the grid's other servers are started.
+    """Make an authority and a server certificate for this machine; the key is closed to
+    others. Those that a server already works with stay: slapd has read them when the
+    grid's other servers are started.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    files = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
+    files = Certificates(
+        folder / "ca.pem", folder / "server.pem", folder / "server.key"
+    )
     if files.key.exists():
         return files
-    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    ca_key, key = (
+        ec.generate_private_key(ec.SECP256R1()),
+        ec.generate_private_key(ec.SECP256R1()),
+    )
     authority = _builder("devgrid", "devgrid", ca_key.public_key())
-    authority = authority.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    authority = authority.add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    )
     authority = authority.add_extension(_SIGNS, critical=True)
     own = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
     authority = authority.add_extension(own, critical=False)
@@ -59,12 +71,18 @@ def make_certificates(folder: Path) -> Certificates:
     files.cert.write_bytes(_pem(server.sign(ca_key, hashes.SHA256())))
     files.key.touch(mode=0o600)
     files.key.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
     )
     return files
 
 
-def _builder(subject: str, issuer: str, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: str, issuer: str, key: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()

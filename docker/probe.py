@@ -1,6 +1,8 @@
-"""A container's health check: asks its process at HEALTH_ADDRESS for a page (livez) and ends with status 0 when that says 200.
+"""A container's health check: asks its process at HEALTH_ADDRESS for a page (livez) and
+ends with status 0 when that says 200.
 
-It needs the standard library only, so it starts in 50 ms; the supervisor's own command takes ten times as long.
+It needs the standard library only, so it starts in 50 ms; the supervisor's own command
+takes ten times as long.
 """
 
 import http.client

@@ -1,6 +1,8 @@
-"""The statements that store callbacks, and the one connection over which they go. Not for several threads.
+"""The statements that store callbacks, and the one connection over which they go. Not
+for several threads.
 
-It uses the driver alone: SQLAlchemy would take this process 20 MB, and a fifth of the CPU of each batch.
+It uses the driver alone: SQLAlchemy would take this process 20 MB, and a fifth of the
+CPU of each batch.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,17 +17,25 @@ from psycopg.rows import dict_row, scalar_row
 from grpc_callbacks.callers import Proof
 from grpc_callbacks.room import CallbackOrigin, LedgerJob, Scope, scope_of
 from supervisor_tasks.crash_points import CrashPoint, crash_point
-from supervisor_tasks.ledger.callbacks_sql import INSERT, INSERT_OURS, KEPT_EARLY, KEPT_STRANGE, KNOWN, NEEDLESS
+from supervisor_tasks.ledger.callbacks_sql import (
+    INSERT,
+    INSERT_OURS,
+    KEPT_EARLY,
+    KEPT_STRANGE,
+    KNOWN,
+    NEEDLESS,
+)
 from supervisor_tasks.ledger.heartbeats import record_heartbeats
 
 TIMEOUT_S = 2  # the plugins wait for 30 s; sshd and people wait for less
 
-# An index answers every query here. The planner reads a small table as a whole, and keeps doing so for minutes after
-# the table has grown, until autovacuum has counted its rows: a burst of callbacks into an empty ledger cost 1.5 ms each
-# instead of 0.1 ms.
+# An index answers every query here. The planner reads a small table as a whole, and
+# keeps doing so for minutes after the table has grown, until autovacuum has counted its
+# rows: a burst of callbacks into an empty ledger cost 1.5 ms each instead of 0.1 ms.
 PLANNER = "-c enable_seqscan=off -c jit=off"
 
-# With these options the kernel notices that the database's host is gone (libpq; no effect on Unix sockets).
+# With these options the kernel notices that the database's host is gone (libpq; no
+# effect on Unix sockets).
 CONNECT: dict[str, Any] = {
     "connect_timeout": TIMEOUT_S,
     "options": f"-c statement_timeout={TIMEOUT_S * 1000} {PLANNER}",
@@ -35,8 +45,8 @@ CONNECT: dict[str, Any] = {
     "keepalives_count": 2,
 }
 
-# A job's second run begins with the same callback as its first. A repeat after this time is a new hint; a plugin that
-# tries again does so sooner.
+# A job's second run begins with the same callback as its first. A repeat after this
+# time is a new hint; a plugin that tries again does so sooner.
 HINT_AGAIN_S = 30.0
 
 ARRAYS = {
@@ -58,16 +68,22 @@ Connection = psycopg.Connection[Any]
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """What became of rows, by their id(): those without room, and those about jobs of the ledger that were stored."""
+    """What became of rows, by their id(): those without room, and those about jobs of
+    the ledger that were stored.
+    """
 
     refused: dict[int, CallbackOrigin] = field(default_factory=dict)
     known: set[int] = field(default_factory=set)
 
 
 class CallbackStore:
-    """The inbox of one cluster. `most`: how many callbacks it keeps of each origin. `url` has SQLAlchemy's form."""
+    """The inbox of one cluster. `most`: how many callbacks it keeps of each origin.
+    `url` has SQLAlchemy's form.
+    """
 
-    def __init__(self, url: str, cluster: str, most: Mapping[CallbackOrigin, int]) -> None:
+    def __init__(
+        self, url: str, cluster: str, most: Mapping[CallbackOrigin, int]
+    ) -> None:
         self._url = url.replace("postgresql+psycopg://", "postgresql://", 1)
         self._cluster = cluster
         self._most = most
@@ -79,9 +95,11 @@ class CallbackStore:
             self._connection.close()
 
     def store(self, rows: Sequence[Row]) -> BatchOutcome:
-        """Commit the rows that have room; without rows, only ask whether the database answers. Raises psycopg.Error.
+        """Commit the rows that have room; without rows, only ask whether the database
+        answers. Raises psycopg.Error.
 
-        Tries twice when the connection is broken: one from before a restart of the database fails once.
+        Tries twice when the connection is broken: one from before a restart of the
+        database fails once.
         """
         is_old = self._connection is not None
         try:
@@ -107,12 +125,14 @@ class CallbackStore:
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(self._url, autocommit=True, prepare_threshold=1, **CONNECT)
+            self._connection = psycopg.connect(
+                self._url, autocommit=True, prepare_threshold=1, **CONNECT
+            )
         return self._connection
 
     def _execute(self, connection: Connection, rows: Sequence[Row]) -> BatchOutcome:
-        """Store the rows that have room. Nearly all callbacks are about jobs of ours: these need one statement, which is
-        a transaction of its own.
+        """Store the rows that have room. Nearly all callbacks are about jobs of ours:
+        these need one statement, which is a transaction of its own.
         """
         stored = BatchOutcome()
         if not rows:
@@ -131,19 +151,33 @@ class CallbackStore:
         return stored
 
     def _insert_ours(self, connection: Connection, rows: Sequence[Row]) -> set[Content]:
-        """Store the rows about jobs of ours that have room; returns their contents. Of rows with the same content, one
-        is stored, and rather one with a proof.
+        """Store the rows about jobs of ours that have room; returns their contents. Of
+        rows with the same content, one is stored, and rather one with a proof.
         """
-        by_content = {_content(row): row for row in sorted(rows, key=lambda row: row["proof"] == Proof.PROVEN)}
+        by_content = {
+            _content(row): row
+            for row in sorted(rows, key=lambda row: row["proof"] == Proof.PROVEN)
+        }
         one_each = list(by_content.values())
-        given = {array: list(map(itemgetter(column), one_each)) for column, array in ARRAYS.items()}
-        limits = {"cluster": self._cluster, "most": self._most[CallbackOrigin.OURS], "again_s": HINT_AGAIN_S}
-        places = connection.cursor(row_factory=scalar_row).execute(INSERT_OURS, given | limits)
+        given = {
+            array: list(map(itemgetter(column), one_each))
+            for column, array in ARRAYS.items()
+        }
+        limits = {
+            "cluster": self._cluster,
+            "most": self._most[CallbackOrigin.OURS],
+            "again_s": HINT_AGAIN_S,
+        }
+        places = connection.cursor(row_factory=scalar_row).execute(
+            INSERT_OURS, given | limits
+        )
         return {_content(one_each[place - 1]) for place in places}
 
-    def _insert_others(self, connection: Connection, rows: Sequence[Row], stored: BatchOutcome) -> None:
-        """Store the rows that have room. A row without room that is needless (NEEDLESS) is not refused: it counts as
-        acknowledged.
+    def _insert_others(
+        self, connection: Connection, rows: Sequence[Row], stored: BatchOutcome
+    ) -> None:
+        """Store the rows that have room. A row without room that is needless (NEEDLESS)
+        is not refused: it counts as acknowledged.
         """
         scopes, room_left = self._room(connection, rows)
         fitting, others = list[Row](), list[tuple[Row, CallbackOrigin]]()
@@ -163,16 +197,33 @@ class CallbackStore:
             if not _scalar(connection, NEEDLESS, row):
                 stored.refused[id(row)] = origin
 
-    def _room(self, connection: Connection, rows: Sequence[Row]) -> tuple[list[Scope], dict[Scope, int]]:
+    def _room(
+        self, connection: Connection, rows: Sequence[Row]
+    ) -> tuple[list[Scope], dict[Scope, int]]:
         """Return each callback's scope, and the room that is left in each scope."""
-        pairs = [(row["job_id"], row["slurm_id"], row["proof"] == Proof.PROVEN) for row in rows]
+        pairs = [
+            (row["job_id"], row["slurm_id"], row["proof"] == Proof.PROVEN)
+            for row in rows
+        ]
         job_ids, slurm_ids, proven = zip(*dict.fromkeys(pairs), strict=True)
-        about = {"job_ids": list(job_ids), "slurm_ids": list(slurm_ids), "proven": list(proven)}
+        about = {
+            "job_ids": list(job_ids),
+            "slurm_ids": list(slurm_ids),
+            "proven": list(proven),
+        }
         most = {"cluster": self._cluster, "most": self._most[CallbackOrigin.OURS]}
         scopes, room_left = dict[tuple[str, int, bool], Scope](), dict[Scope, int]()
-        for found in connection.cursor(row_factory=dict_row).execute(KNOWN, about | most).fetchall():
-            job = LedgerJob(found["given_id"], found["state"]) if found["known"] else None
-            scope = scope_of(found["job_id"], found["slurm_id"], job, proven=found["proven"])
+        for found in (
+            connection.cursor(row_factory=dict_row)
+            .execute(KNOWN, about | most)
+            .fetchall()
+        ):
+            job = (
+                LedgerJob(found["given_id"], found["state"]) if found["known"] else None
+            )
+            scope = scope_of(
+                found["job_id"], found["slurm_id"], job, proven=found["proven"]
+            )
             scopes[found["job_id"], found["slurm_id"], found["proven"]] = scope
             if scope[0] is CallbackOrigin.OURS:
                 room_left[scope] = self._most[CallbackOrigin.OURS] - found["kept"]
@@ -182,19 +233,38 @@ class CallbackStore:
 
     def _room_left(self, connection: Connection, scope: Scope) -> int:
         origin, job_id, _, proven = scope
-        about = {"cluster": self._cluster, "job_id": job_id, "proven": proven, "most": self._most[origin]}
+        about = {
+            "cluster": self._cluster,
+            "job_id": job_id,
+            "proven": proven,
+            "most": self._most[origin],
+        }
         return self._most[origin] - int(_scalar(connection, KEPT[origin], about))
 
 
-def _scalar(connection: Connection, statement: str, parameters: Mapping[str, Any]) -> Any:
-    return connection.cursor(row_factory=scalar_row).execute(statement, parameters).fetchone()
+def _scalar(
+    connection: Connection, statement: str, parameters: Mapping[str, Any]
+) -> Any:
+    return (
+        connection.cursor(row_factory=scalar_row)
+        .execute(statement, parameters)
+        .fetchone()
+    )
 
 
 def _content(row: Row) -> Content:
     """Return the content of a callback: the ledger keeps one row of each."""
-    return row["job_id"], row["slurm_id"], row["status"], row["duration_s"], row["exit_code"]
+    return (
+        row["job_id"],
+        row["slurm_id"],
+        row["status"],
+        row["duration_s"],
+        row["exit_code"],
+    )
 
 
 def _point_of(rows: Sequence[Row]) -> AbstractContextManager[None]:
-    """Return the crash point of a commit; none for a check of the database, which changes nothing."""
+    """Return the crash point of a commit; none for a check of the database, which
+    changes nothing.
+    """
     return crash_point(CrashPoint.CALLBACK_STORED) if rows else nullcontext()

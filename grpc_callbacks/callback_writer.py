@@ -1,8 +1,9 @@
-"""The inbox: it stores each callback on disk before gRPC acknowledges it, and stores heartbeats of this process and of
-the reporter.
+"""The inbox: it stores each callback on disk before gRPC acknowledges it, and stores
+heartbeats of this process and of the reporter.
 
-One thread writes, and commits all waiting callbacks together. Callers wait for it TIMEOUT_S at most: a database that
-hangs must delay neither the answers to sshd nor the end of the process.
+One thread writes, and commits all waiting callbacks together. Callers wait for it
+TIMEOUT_S at most: a database that hangs must delay neither the answers to sshd nor the
+end of the process.
 """
 
 import asyncio
@@ -30,7 +31,8 @@ BATCH = 200
 HEARTBEAT_EVERY_S = 2.0
 
 Answer = asyncio.Future[None]
-Entry = tuple[Row | None, Answer, float]  # and when it came; without a row: only a check whether the database answers
+# and when it came; without a row: only a check whether the database answers
+Entry = tuple[Row | None, Answer, float]
 
 
 class CallbackNotStoredError(TransientError):
@@ -38,11 +40,15 @@ class CallbackNotStoredError(TransientError):
 
 
 class InboxFullError(TransientError):
-    """There is no room for more callbacks about the job. The caller must keep it and retry after the job is over."""
+    """There is no room for more callbacks about the job. The caller must keep it and
+    retry after the job is over.
+    """
 
 
 class NoSuchJobError(PermanentError):
-    """The ledger knows no such job under that SLURM id, and has no room for more callbacks about unknown jobs."""
+    """The ledger knows no such job under that SLURM id, and has no room for more
+    callbacks about unknown jobs.
+    """
 
 
 REFUSED: dict[CallbackOrigin, type[SupervisorError]] = {
@@ -68,17 +74,23 @@ class CallbackWriter:
         self._store = CallbackStore(database_url, cluster, most)
         self._waiting: SimpleQueue[Entry | None] = SimpleQueue()
         self._busy_since_s: float | None = None
-        self._reporter_called = threading.Event()  # since the last try to store a heartbeat
+        # since the last try to store a heartbeat
+        self._reporter_called = threading.Event()
         self._heartbeat_s = float("-inf")
-        self._thread = threading.Thread(target=self._write_batches, name="inbox", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write_batches, name="inbox", daemon=True
+        )
         self._thread.start()
 
-    async def store(self, report: CallbackPayload, peer: str, proof: Proof = Proof.NO_KEY) -> None:
+    async def store(
+        self, report: CallbackPayload, peer: str, proof: Proof = Proof.NO_KEY
+    ) -> None:
         """Commit a callback.
 
-        A repeat makes no second row. After HINT_AGAIN_S a repeat marks the row unread, so that a worker looks at the
-        job again. A repeat with a proof makes the row proven. Raises CallbackNotStoredError or InboxFullError (a
-        retry helps) or NoSuchJobError (a retry is useless).
+        A repeat makes no second row. After HINT_AGAIN_S a repeat marks the row unread,
+        so that a worker looks at the job again. A repeat with a proof makes the row
+        proven. Raises CallbackNotStoredError or InboxFullError (a retry helps) or
+        NoSuchJobError (a retry is useless).
         """
         row = {
             "cluster": self._cluster,
@@ -104,11 +116,15 @@ class CallbackWriter:
         return True
 
     def note_reporter_heartbeat(self) -> None:
-        """Note the reporter's heartbeat; the writer stores it with the next heartbeat of this process. Never waits."""
+        """Note the reporter's heartbeat; the writer stores it with the next heartbeat
+        of this process. Never waits.
+        """
         self._reporter_called.set()
 
     def close(self) -> None:
-        """Write the waiting callbacks and close the connection; waits for a database that hangs TIMEOUT_S at most."""
+        """Write the waiting callbacks and close the connection; waits for a database
+        that hangs TIMEOUT_S at most.
+        """
         self._waiting.put(None)
         self._thread.join(TIMEOUT_S)
         self._store.close()
@@ -116,7 +132,9 @@ class CallbackWriter:
     async def _written(self, row: Row | None) -> None:
         busy_since_s = self._busy_since_s
         if busy_since_s is not None and time.monotonic() - busy_since_s > TIMEOUT_S:
-            raise TimeoutError(f"the database has not answered for more than {TIMEOUT_S} s")
+            raise TimeoutError(
+                f"the database has not answered for more than {TIMEOUT_S} s"
+            )
         loop = asyncio.get_running_loop()
         done = loop.create_future()
         expiry = loop.call_later(TIMEOUT_S, _expire, done)
@@ -151,15 +169,24 @@ class CallbackWriter:
         self._record_heartbeats()
 
     def _trace(self, row: Row, came_s: float) -> None:
-        """Record a span for a callback about a job of the ledger. A stranger can make up any other job."""
-        about = {name: row[name] for name in ("slurm_id", "status", "duration_s", "exit_code")}
-        self._tracer.span(row["job_id"], "callback", came_s, time.time(), proof=row["proof"], **about)
+        """Record a span for a callback about a job of the ledger. A stranger can make
+        up any other job.
+        """
+        about = {
+            name: row[name]
+            for name in ("slurm_id", "status", "duration_s", "exit_code")
+        }
+        self._tracer.span(
+            row["job_id"], "callback", came_s, time.time(), proof=row["proof"], **about
+        )
 
     def _refusal(self, origin: CallbackOrigin | None) -> SupervisorError | None:
         """Return the error for a caller; None if the callback had room."""
         if origin is None:
             return None
-        return REFUSED[origin](f"more than {self._most[origin]} callbacks about {origin}")
+        return REFUSED[origin](
+            f"more than {self._most[origin]} callbacks about {origin}"
+        )
 
     def _also_waiting(self) -> list[Entry]:
         entries: list[Entry] = []
@@ -175,19 +202,25 @@ class CallbackWriter:
         return entries
 
     def _try_to_store(self, rows: list[Row]) -> BatchOutcome | Exception:
-        """Store the rows, or return the error. If an error ended the thread, no caller would get an answer."""
+        """Store the rows, or return the error. If an error ended the thread, no caller
+        would get an answer.
+        """
         try:
             return self._store.store(rows)
         except psycopg.Error as error:
             return error
         except Exception as error:
             log.exception("callback_write_failed", callbacks=len(rows))
-            not_stored = CallbackNotStoredError(f"the callbacks could not be stored: {type(error).__name__}")
+            not_stored = CallbackNotStoredError(
+                f"the callbacks could not be stored: {type(error).__name__}"
+            )
             not_stored.__cause__ = error
             return not_stored
 
     def _record_heartbeats(self) -> None:
-        """Record the heartbeat of this process, and the reporter's if one came since the last time. No caller waits."""
+        """Record the heartbeat of this process, and the reporter's if one came since
+        the last time. No caller waits.
+        """
         if time.monotonic() - self._heartbeat_s < HEARTBEAT_EVERY_S:
             return
         names = [THIS_PROCESS]
@@ -198,16 +231,21 @@ class CallbackWriter:
             self._store.record_heartbeats(names)
             self._heartbeat_s = time.monotonic()
         except Exception:
-            log.exception("heartbeat_write_failed")  # without heartbeats an alarm calls the operator
+            # without heartbeats an alarm calls the operator
+            log.exception("heartbeat_write_failed")
 
 
 def _expire(done: Answer) -> None:
     if not done.done():
-        done.set_exception(TimeoutError(f"the database did not answer in {TIMEOUT_S} s"))
+        done.set_exception(
+            TimeoutError(f"the database did not answer in {TIMEOUT_S} s")
+        )
 
 
 def _wake(answers: Sequence[tuple[Answer, Exception | None]]) -> None:
-    """Wake the callers, those of one event loop together. A loop that has ended has no callers that wait."""
+    """Wake the callers, those of one event loop together. A loop that has ended has no
+    callers that wait.
+    """
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Answer, Exception | None]]] = {}
     for done, failure in answers:
         by_loop.setdefault(done.get_loop(), []).append((done, failure))

@@ -1,4 +1,6 @@
-"""Which callers may call: with a proof by the site's key (plugins/proof.py), or without one, for hints only."""
+"""Which callers may call: with a proof by the site's key (plugins/proof.py), or without
+one, for hints only.
+"""
 
 import hmac
 import re
@@ -44,7 +46,8 @@ class StrangerError(Exception):
 
 
 class Callers:
-    """The site's rules: the key, whether a proof is `required`, and the networks for callers without a proof.
+    """The site's rules: the key, whether a proof is `required`, and the networks for
+    callers without a proof.
 
     Without networks, callers without a proof may call from everywhere.
     """
@@ -65,15 +68,24 @@ class Callers:
         self._last_sign_ms: dict[str, int] = {}
 
     def admit(
-        self, address: Address, method: str, message: bytes, metadata: Iterable[tuple[str, str | bytes]]
+        self,
+        address: Address,
+        method: str,
+        message: bytes,
+        metadata: Iterable[tuple[str, str | bytes]],
     ) -> Caller:
-        """Return the caller of a call, checked by its proof or its address. Raises StrangerError."""
-        entries = {name: str(value) for name, value in metadata if name in PROOF_ENTRIES}
+        """Return the caller of a call, checked by its proof or its address. Raises
+        StrangerError.
+        """
+        entries = {
+            name: str(value) for name, value in metadata if name in PROOF_ENTRIES
+        }
         if self._key is not None and proof.PROOF in entries:
             return self._proven(self._key, method, message, entries)
         if self._required:
             raise StrangerError(
-                grpc.StatusCode.UNAUTHENTICATED, "found no proof; expected one by the site's CALLBACK_KEY"
+                grpc.StatusCode.UNAUTHENTICATED,
+                "found no proof; expected one by the site's CALLBACK_KEY",
             )
         if self._networks and not any(address in network for network in self._networks):
             raise StrangerError(
@@ -87,24 +99,32 @@ class Callers:
     def counts_as_heartbeat(self, caller: Caller) -> bool:
         """Return whether a reporter's heartbeat counts.
 
-        At a site with a key it must be proven, newer than the last of its node, and newer than the start of this
-        process: an older one can be a repeat of a heartbeat that another process received. Without a key each counts.
+        At a site with a key it must be proven, newer than the last of its node, and
+        newer than the start of this process: an older one can be a repeat of a
+        heartbeat that another process received. Without a key each counts.
         """
         if caller.proof is not Proof.PROVEN:
             return caller.proof is Proof.NO_KEY
-        if caller.time_ms <= max(self._began_ms, self._last_sign_ms.get(caller.node, NEVER)):
+        if caller.time_ms <= max(
+            self._began_ms, self._last_sign_ms.get(caller.node, NEVER)
+        ):
             return False
         self._last_sign_ms[caller.node] = caller.time_ms
         return True
 
-    def _proven(self, key: bytes, method: str, message: bytes, entries: dict[str, str]) -> Caller:
-        """Return the caller that made the proof. Raises StrangerError if the proof is of another key, or too old."""
+    def _proven(
+        self, key: bytes, method: str, message: bytes, entries: dict[str, str]
+    ) -> Caller:
+        """Return the caller that made the proof. Raises StrangerError if the proof is
+        of another key, or too old.
+        """
         node, time_text = entries.get(proof.NODE, ""), entries.get(proof.TIME, "")
         time_ms = int(time_text) if TIME.fullmatch(time_text) else NEVER
         expected = proof.seal(key, method, message, time_ms, node)
         if not hmac.compare_digest(expected.encode(), entries[proof.PROOF].encode()):
             raise StrangerError(
-                grpc.StatusCode.UNAUTHENTICATED, "found a proof by another key; expected one by the site's CALLBACK_KEY"
+                grpc.StatusCode.UNAUTHENTICATED,
+                "found a proof by another key; expected one by the site's CALLBACK_KEY",
             )
         apart_s = self._now_s() - time_ms / 1000
         if abs(apart_s) > proof.VALID_S:

@@ -1,4 +1,6 @@
-"""Which connections the front keeps, and which one it closes when there are too many. Pure."""
+"""Which connections the front keeps, and which one it closes when there are too many.
+Pure.
+"""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -35,25 +37,32 @@ class CallerConnection:
 
     @cached_property
     def origin(self) -> int | Address:
-        """The unit that counts as one peer: an IPv4 address, or the IPv6 network of one machine."""
+        """The unit that counts as one peer: an IPv4 address, or the IPv6 network of one
+        machine.
+        """
         if isinstance(self.address, IPv6Address):
             return int(self.address) >> IPV6_NETWORK_BITS
         return self.address
 
     @property
     def worth(self) -> tuple[bool, bool, bool, int]:
-        """The order of closing, the lowest first: no proof, never an answer, no call under way, the oldest."""
+        """The order of closing, the lowest first: no proof, never an answer, no call
+        under way, the oldest.
+        """
         return self.proven, self.answered, self.calls > 0, self.arrived
 
 
 class Connections:
     """The connections that are held."""
 
-    def __init__(self, most: int = MAX_CONNECTIONS, most_of_a_peer: int = MAX_OF_A_PEER) -> None:
+    def __init__(
+        self, most: int = MAX_CONNECTIONS, most_of_a_peer: int = MAX_OF_A_PEER
+    ) -> None:
         self._most = most
         self._most_of_a_peer = most_of_a_peer
         self._held: defaultdict[int | Address, set[CallerConnection]] = defaultdict(set)
-        self._calls: Counter[int | Address] = Counter()  # of the connections that are held
+        # of the connections that are held
+        self._calls: Counter[int | Address] = Counter()
         self._number = 0
 
     def __len__(self) -> int:
@@ -62,8 +71,9 @@ class Connections:
     def admit(self, new: CallerConnection) -> CallerConnection | None:
         """Add a connection; returns the one that the caller must close for it, if any.
 
-        That one is of the same peer if the peer has too many, else of the peer with most. It is never the new one, so
-        that no peer locks out another caller of its address.
+        That one is of the same peer if the peer has too many, else of the peer with
+        most. It is never the new one, so that no peer locks out another caller of its
+        address.
         """
         of_peer = self._held[new.origin]
         given_up = None
@@ -97,7 +107,9 @@ class Connections:
         self._count(connection, -1)
 
     def calls_of_peer(self, held: CallerConnection) -> int:
-        """Return how many calls of the connection's peer are under way, on all connections that are held."""
+        """Return how many calls of the connection's peer are under way, on all
+        connections that are held.
+        """
         return self._calls[held.origin]
 
     def _count(self, connection: CallerConnection, change: int) -> None:
@@ -111,7 +123,9 @@ def _least_worth(connections: set[CallerConnection]) -> CallerConnection | None:
 
 
 class UnreadCalls:
-    """Counts the calls whose message has not arrived, by connection. A caller can begin many calls and send nothing."""
+    """Counts the calls whose message has not arrived, by connection. A caller can begin
+    many calls and send nothing.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -122,7 +136,9 @@ class UnreadCalls:
         return self._number
 
     def begin(self, name: str) -> str | None:
-        """Count a call; with too many, returns the connection to close: the one with most. Its calls count no more."""
+        """Count a call; with too many, returns the connection to close: the one with
+        most. Its calls count no more.
+        """
         given_up = None
         if self._number >= self._most:
             given_up = max(self._calls, key=self._calls.__getitem__)
@@ -142,6 +158,8 @@ class UnreadCalls:
 
 
 def address_of(text: str) -> Address:
-    """Parse an address from the kernel; an IPv4 address that is mapped into IPv6 becomes IPv4."""
+    """Parse an address from the kernel; an IPv4 address that is mapped into IPv6
+    becomes IPv4.
+    """
     address = ip_address(text.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address

@@ -1,8 +1,10 @@
-"""The front of the callbacks' port: it accepts and limits connections, and passes on those that begin as gRPC does.
+"""The front of the callbacks' port: it accepts and limits connections, and passes on
+those that begin as gRPC does.
 
-gRPC itself does not limit a peer's connections, keeps connections that send nothing, and cannot report a TLS handshake
-at a plain port. gRPC listens on a Unix socket that only this process reaches. The front copies the bytes in both
-directions unchanged, TLS included.
+gRPC itself does not limit a peer's connections, keeps connections that send nothing,
+and cannot report a TLS handshake at a plain port. gRPC listens on a Unix socket that
+only this process reaches. The front copies the bytes in both directions unchanged, TLS
+included.
 """
 
 import asyncio
@@ -18,7 +20,12 @@ from typing import Any, cast
 
 import structlog
 
-from grpc_callbacks.connections import MAX_CONNECTIONS, CallerConnection, Connections, address_of
+from grpc_callbacks.connections import (
+    MAX_CONNECTIONS,
+    CallerConnection,
+    Connections,
+    address_of,
+)
 from grpc_callbacks.rate_limited_log import RateLimitedLogger
 
 log = RateLimitedLogger(structlog.get_logger())
@@ -55,19 +62,24 @@ def beginning(first: bytes, *, tls: bool) -> Beginning:
 
 
 def name_asked_for(hello: bytes) -> str | None:
-    """Return the host that a TLS client names in its ClientHello (SNI); None when it names none."""
+    """Return the host that a TLS client names in its ClientHello (SNI); None when it
+    names none.
+    """
     names = list[str | None]()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.sni_callback = lambda _, name, __: names.append(name)
     received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
     received.write(hello)
-    with suppress(ssl.SSLError):  # the handshake fails after the ClientHello, because there is no certificate
+    # the handshake fails after the ClientHello, because there is no certificate
+    with suppress(ssl.SSLError):
         context.wrap_bio(received, sent, server_side=True).do_handshake()
     return next(iter(names), None)
 
 
 def allow_open_files() -> int:
-    """Raise the limit of open files to the hard limit; returns how many connections that allows."""
+    """Raise the limit of open files to the hard limit; returns how many connections
+    that allows.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if most == resource.RLIM_INFINITY:
@@ -76,14 +88,19 @@ def allow_open_files() -> int:
 
 
 class Front:
-    """Listens for callers, and connects each caller with gRPC at the Unix socket `inner`."""
+    """Listens for callers, and connects each caller with gRPC at the Unix socket
+    `inner`.
+    """
 
-    def __init__(self, inner: str, public_address: str, *, tls: bool, most: int) -> None:
+    def __init__(
+        self, inner: str, public_address: str, *, tls: bool, most: int
+    ) -> None:
         self.inner = inner
         self.public_address = public_address
         self.tls = tls
         self.connections = Connections(most)
-        self.callers: dict[str, _Caller] = {}  # by the name under which gRPC knows the connection
+        # by the name under which gRPC knows the connection
+        self.callers: dict[str, _Caller] = {}
         self._held: dict[CallerConnection, _Caller] = {}
         self._servers: list[asyncio.Server] = []
 
@@ -92,11 +109,17 @@ class Front:
         sockets = listening_sockets(address)
         loop = asyncio.get_running_loop()
         for listening in sockets:
-            self._servers.append(await loop.create_server(lambda: _Caller(self), sock=listening, backlog=BACKLOG))
+            self._servers.append(
+                await loop.create_server(
+                    lambda: _Caller(self), sock=listening, backlog=BACKLOG
+                )
+            )
         return int(sockets[0].getsockname()[1])
 
     def connection(self, inner_peer: str) -> CallerConnection | None:
-        """Return the caller's connection by gRPC's name for the peer; None when the connection has ended."""
+        """Return the caller's connection by gRPC's name for the peer; None when the
+        connection has ended.
+        """
         caller = self.callers.get(inner_peer)
         return None if caller is None else caller.connection
 
@@ -118,7 +141,9 @@ class Front:
             caller.give_up()
 
     def hold(self, caller: "_Caller", connection: CallerConnection) -> None:
-        """Add a caller; if there are too many, close the connection of another caller."""
+        """Add a caller; if there are too many, close the connection of another
+        caller.
+        """
         given_up = self.connections.admit(connection)
         self._held[connection] = caller
         if given_up is not None:
@@ -132,22 +157,34 @@ class Front:
 
 
 def listening_sockets(address: str) -> list[socket.socket]:
-    """Open sockets that listen at host:port; without a host, at all addresses of the machine. Raises OSError."""
+    """Open sockets that listen at host:port; without a host, at all addresses of the
+    machine. Raises OSError.
+    """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if host:
         return _listening_at(host, int(port))
     if socket.has_dualstack_ipv6():
-        dual = socket.create_server(("::", int(port)), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+        dual = socket.create_server(
+            ("::", int(port)),
+            family=socket.AF_INET6,
+            backlog=BACKLOG,
+            dualstack_ipv6=True,
+        )
         return [dual]
     return [socket.create_server(("", int(port)), backlog=BACKLOG)]
 
 
 def _listening_at(host: str, port: int) -> list[socket.socket]:
-    """Listen at those addresses of the host that this machine has: localhost can mean ::1 although IPv6 is off."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    """Listen at those addresses of the host that this machine has: localhost can mean
+    ::1 although IPv6 is off.
+    """
+    found = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
     sockets, missing = list[socket.socket](), OSError(f"{host} has no address")
-    for family, where in dict.fromkeys((family, where) for family, *_, where in found):  # /etc/hosts may repeat one
+    # /etc/hosts may repeat one
+    for family, where in dict.fromkeys((family, where) for family, *_, where in found):
         try:
             sockets.append(_create_server(family, where))
         except OSError as error:
@@ -160,7 +197,9 @@ def _listening_at(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def _create_server(family: socket.AddressFamily, where: tuple[Any, ...]) -> socket.socket:
+def _create_server(
+    family: socket.AddressFamily, where: tuple[Any, ...]
+) -> socket.socket:
     return socket.create_server(cast(Any, where), family=family, backlog=BACKLOG)
 
 
@@ -174,7 +213,9 @@ _NAMES = count()
 
 
 class _Piped(asyncio.Protocol):
-    """One end of a pair. It writes the bytes that it receives to the other end, and pauses while that end is full."""
+    """One end of a pair. It writes the bytes that it receives to the other end, and
+    pauses while that end is full.
+    """
 
     transport: asyncio.Transport
 
@@ -202,7 +243,9 @@ class _Piped(asyncio.Protocol):
 
 
 class _Caller(_Piped):
-    """A caller's connection. It reaches gRPC only after its first bytes are those of gRPC."""
+    """A caller's connection. It reaches gRPC only after its first bytes are those of
+    gRPC.
+    """
 
     connection: CallerConnection
 
@@ -219,7 +262,9 @@ class _Caller(_Piped):
         host, port = transport.get_extra_info("peername")[:2]
         self.connection = CallerConnection(address_of(host), port)
         self._front.hold(self, self.connection)
-        self._deadline = asyncio.get_running_loop().call_later(FIRST_BYTES_S, self.give_up)
+        self._deadline = asyncio.get_running_loop().call_later(
+            FIRST_BYTES_S, self.give_up
+        )
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
@@ -258,10 +303,14 @@ class _Caller(_Piped):
         try:
             inner.bind(f"\0{own_name}")
             await asyncio.get_running_loop().sock_connect(inner, self._front.inner)
-            _, other = await asyncio.get_running_loop().create_connection(_Piped, sock=inner)
+            _, other = await asyncio.get_running_loop().create_connection(
+                _Piped, sock=inner
+            )
         except OSError as error:
             inner.close()
-            log.warning("connection_not_passed_on", peer=self.connection.peer, error=str(error))
+            log.warning(
+                "connection_not_passed_on", peer=self.connection.peer, error=str(error)
+            )
             self.give_up()
             return
         except asyncio.CancelledError:
@@ -276,7 +325,8 @@ class _Caller(_Piped):
             self.transport.resume_reading()
 
     def _refuse_tls(self) -> None:
-        """Close the connection, and log why: the field's plugins always use TLS, and the operator needs the reason.
+        """Close the connection, and log why: the field's plugins always use TLS, and
+        the operator needs the reason.
 
         Waits until the ClientHello is complete, because the log names the host in it.
         """
@@ -285,7 +335,8 @@ class _Caller(_Piped):
             hello_bytes = min(5 + int.from_bytes(self._first[3:5]), MAX_HELLO_BYTES)
         if len(self._first) < hello_bytes:
             return
-        if log.is_first("tls_at_a_plain_port"):  # reading the name costs more than the refusal
+        # reading the name costs more than the refusal
+        if log.is_first("tls_at_a_plain_port"):
             log.warning(
                 "tls_at_a_plain_port",
                 peer=self.connection.peer,

@@ -1,4 +1,6 @@
-"""A log with a limited rate: every caller that reaches the port causes lines, and strangers must not flood the log."""
+"""A log with a limited rate: every caller that reaches the port causes lines, and
+strangers must not flood the log.
+"""
 
 import threading
 import time
@@ -11,7 +13,9 @@ MAX_LINES = 500  # lines a period; a busy site has fewer completions
 
 
 class RateLimitedLogger:
-    """Writes the first lines of each period, counts the others, and writes the counts. Threads may share it."""
+    """Writes the first lines of each period, counts the others, and writes the counts.
+    Threads may share it.
+    """
 
     def __init__(self, log: Any, now_s: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -33,12 +37,16 @@ class RateLimitedLogger:
             self._log.warning(event, **about)
 
     def once(self, event: str, **about: object) -> None:
-        """Write the first warning with this event name in a period, and count the others; for what strangers cause."""
+        """Write the first warning with this event name in a period, and count the
+        others; for what strangers cause.
+        """
         if self.is_first(event):
             self.warning(event, **about)
 
     def is_first(self, event: str) -> bool:
-        """Return whether `once` would write the line, for a line that is expensive to make; if not, count it."""
+        """Return whether `once` would write the line, for a line that is expensive to
+        make; if not, count it.
+        """
         self.flush_dropped_counts()
         with self._lock:
             first = event not in self._seen
@@ -48,7 +56,9 @@ class RateLimitedLogger:
         return first
 
     def flush_dropped_counts(self) -> None:
-        """If the period is over, write how many lines were left out in it, and begin a new one."""
+        """If the period is over, write how many lines were left out in it, and begin a
+        new one.
+        """
         with self._lock:
             left_out = self._next_period()
         if left_out:

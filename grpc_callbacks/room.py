@@ -1,4 +1,6 @@
-"""How many callbacks the ledger keeps: invented callbacks must not take the room of true ones. Pure."""
+"""How many callbacks the ledger keeps: invented callbacks must not take the room of
+true ones. Pure.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,16 +9,23 @@ OVER = ("SETTLED", "REFUSED")
 
 
 class CallbackOrigin(StrEnum):
-    """What a callback is about, as far as the ledger knows when the callback arrives."""
+    """What a callback is about, as far as the ledger knows when the callback
+    arrives.
+    """
 
     OURS = "a job of ours under its SLURM id"
     EARLY = "a job of ours that has no SLURM id yet"
     UNKNOWN_JOB = "no job of ours under that SLURM id"
 
 
-# Callbacks that the ledger keeps: about one job under one SLURM id, about one job under all ids, and about all jobs
-# together. Callbacks with a proof are counted apart from all others.
-MAX_CALLBACKS = {CallbackOrigin.OURS: 1000, CallbackOrigin.EARLY: 100, CallbackOrigin.UNKNOWN_JOB: 1000}
+# Callbacks that the ledger keeps: about one job under one SLURM id, about one job under
+# all ids, and about all jobs together. Callbacks with a proof are counted apart from
+# all others.
+MAX_CALLBACKS = {
+    CallbackOrigin.OURS: 1000,
+    CallbackOrigin.EARLY: 100,
+    CallbackOrigin.UNKNOWN_JOB: 1000,
+}
 
 # Callbacks with the same scope are counted together: origin, job, SLURM id, proven.
 Scope = tuple[CallbackOrigin, str, int, bool]
@@ -31,19 +40,25 @@ class LedgerJob:
 
 
 def origin_of(slurm_id: int, job: LedgerJob | None) -> CallbackOrigin:
-    """Return what a callback with that SLURM id is about; `job` is the ledger's job with the callback's name.
+    """Return what a callback with that SLURM id is about; `job` is the ledger's job
+    with the callback's name.
 
-    The ledger has a job before SLURM gets it, so an unknown name is not ours. The exception is a ledger that was
-    restored: there the sweep finds the job on the chain, and its end in SLURM.
+    The ledger has a job before SLURM gets it, so an unknown name is not ours. The
+    exception is a ledger that was restored: there the sweep finds the job on the chain,
+    and its end in SLURM.
     """
     if job is None:
         return CallbackOrigin.UNKNOWN_JOB
     if job.slurm_id is None and job.state not in OVER:
         return CallbackOrigin.EARLY
-    return CallbackOrigin.OURS if job.slurm_id == slurm_id else CallbackOrigin.UNKNOWN_JOB
+    return (
+        CallbackOrigin.OURS if job.slurm_id == slurm_id else CallbackOrigin.UNKNOWN_JOB
+    )
 
 
-def scope_of(job_id: str, slurm_id: int, job: LedgerJob | None, *, proven: bool) -> Scope:
+def scope_of(
+    job_id: str, slurm_id: int, job: LedgerJob | None, *, proven: bool
+) -> Scope:
     """Return the scope in which a callback is counted."""
     origin = origin_of(slurm_id, job)
     if origin is CallbackOrigin.OURS:

@@ -1,4 +1,6 @@
-"""Ends the process when it does not answer itself, so that systemd, compose or Kubernetes starts it again."""
+"""Ends the process when it does not answer itself, so that systemd, compose or
+Kubernetes starts it again.
+"""
 
 import os
 import socket
@@ -16,25 +18,34 @@ from grpc_callbacks.front import PREFACE
 
 log = structlog.get_logger()
 
-TRY_S = 2.0  # the time for an answer, and from one try to the next after one that failed
+# the time for an answer, and from one try to the next after one that failed
+TRY_S = 2.0
 CALM_S = 5.0  # from one try to the next after one that was answered
-TRIES = 5  # failures in a row: a process that was stopped for a while and continues must not end
+# failures in a row: a process that was stopped for a while and continues must not end
+TRIES = 5
 LOG_S = 1.0
 EXIT_STATUS = 70  # EX_SOFTWARE
 SETTINGS_FRAME = bytes.fromhex("000000040000000000")
 
 
 class SelfCheck:
-    """Calls `ask` every CALM_S in its own thread, and every `try_s` after a failure. `ask` raises when there is no
-    answer.
+    """Calls `ask` every CALM_S in its own thread, and every `try_s` after a failure.
+    `ask` raises when there is no answer.
     """
 
-    def __init__(self, ask: Callable[[], None], end: Callable[[], None] | None = None, try_s: float = TRY_S) -> None:
+    def __init__(
+        self,
+        ask: Callable[[], None],
+        end: Callable[[], None] | None = None,
+        try_s: float = TRY_S,
+    ) -> None:
         self._ask = ask
         self._end = end or _end
         self._try_s = try_s
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._check_until_stopped, name="self-check", daemon=True)
+        self._thread = threading.Thread(
+            target=self._check_until_stopped, name="self-check", daemon=True
+        )
 
     def start(self) -> None:
         """Start the checks."""
@@ -54,7 +65,9 @@ class SelfCheck:
             else:
                 failures, period_s = 0, CALM_S
             if failures >= TRIES and not self._stopping.is_set():
-                _log_stuck(f"the process does not answer itself for {TRIES * self._try_s:g} s and ends ({error})")
+                _log_stuck(
+                    f"the process does not answer itself for {TRIES * self._try_s:g} s and ends ({error})"
+                )
                 self._end()
                 return
             self._stopping.wait(max(0.0, began_s + period_s - time.monotonic()))
@@ -71,29 +84,43 @@ class SelfCheck:
 
 
 def _log_stuck(error: str) -> None:
-    """Log in another thread, for LOG_S at most: the process may be stuck because its log takes no more lines."""
-    logging = threading.Thread(target=log.critical, args=("callbacks_stuck",), kwargs={"error": error}, daemon=True)
+    """Log in another thread, for LOG_S at most: the process may be stuck because its
+    log takes no more lines.
+    """
+    logging = threading.Thread(
+        target=log.critical,
+        args=("callbacks_stuck",),
+        kwargs={"error": error},
+        daemon=True,
+    )
     logging.start()
     logging.join(LOG_S)
 
 
 def _end() -> None:
-    os._exit(EXIT_STATUS)  # a normal end can wait for ever, for something that another thread holds
+    # a normal end can wait for ever, for something that another thread holds
+    os._exit(EXIT_STATUS)
 
 
 class OwnPort:
-    """Asks this process twice: as a caller, until gRPC sends its first byte; and with a Check to the services.
+    """Asks this process twice: as a caller, until gRPC sends its first byte; and with a
+    Check to the services.
 
-    The Check goes over a Unix socket: without the certificate's authority this process cannot verify its certificate.
+    The Check goes over a Unix socket: without the certificate's authority this process
+    cannot verify its certificate.
     """
 
     def __init__(self, host: str, port: int, inner: str, *, tls: bool) -> None:
         self._where = host, port
         self._context = _unverified() if tls else None
-        self._health: Any = health_pb2_grpc.HealthStub(grpc.insecure_channel(f"unix:{inner}"))
+        self._health: Any = health_pb2_grpc.HealthStub(
+            grpc.insecure_channel(f"unix:{inner}")
+        )
 
     def ask(self) -> None:
-        """Ask both questions. Raises OSError or RpcError when one has no answer within TRY_S."""
+        """Ask both questions. Raises OSError or RpcError when one has no answer within
+        TRY_S.
+        """
         with socket.create_connection(self._where, TRY_S) as connection:
             if self._context is not None:
                 with self._context.wrap_socket(connection) as encrypted:
@@ -110,7 +137,9 @@ def _await_first_byte(connection: socket.socket) -> None:
 
 
 def _unverified() -> ssl.SSLContext:
-    """Return a context that verifies no certificate, because the process connects to itself."""
+    """Return a context that verifies no certificate, because the process connects to
+    itself.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,8 +1,9 @@
 """The gRPC services: JobAPI, SshAPI and Check of grpc.health.v1.Health.
 
-They run on one event loop (grpc.aio), because a call that never finishes would hold a thread of gRPC's threaded server
-for ever. Messages arrive as bytes: a proof covers the bytes that travelled. Health's Watch is UNIMPLEMENTED: the caller
-decides how long a stream lasts, and a probe needs no stream.
+They run on one event loop (grpc.aio), because a call that never finishes would hold a
+thread of gRPC's threaded server for ever. Messages arrive as bytes: a proof covers the
+bytes that travelled. Health's Watch is UNIMPLEMENTED: the caller decides how long a
+stream lasts, and a probe needs no stream.
 """
 
 import asyncio
@@ -16,9 +17,19 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
 
-from grpc_callbacks.callback_writer import CallbackNotStoredError, CallbackWriter, InboxFullError, NoSuchJobError
+from grpc_callbacks.callback_writer import (
+    CallbackNotStoredError,
+    CallbackWriter,
+    InboxFullError,
+    NoSuchJobError,
+)
 from grpc_callbacks.callers import Caller, Callers, Proof, StrangerError
-from grpc_callbacks.connections import CALLS_OF_A_PEER, MAX_OF_A_PEER, CallerConnection, UnreadCalls
+from grpc_callbacks.connections import (
+    CALLS_OF_A_PEER,
+    MAX_OF_A_PEER,
+    CallerConnection,
+    UnreadCalls,
+)
 from grpc_callbacks.front import Front, allow_open_files
 from grpc_callbacks.notifier import PollNotifier
 from grpc_callbacks.private_sockets import SocketFolder
@@ -31,33 +42,45 @@ from supervisor_tasks.monitoring.instruments import CALLBACKS
 
 log = RateLimitedLogger(structlog.get_logger())
 
-REPORTER_SERVICE = "plugins.reporter"  # the service in the reporter's health check; no other caller asks for it
-SERVICES = ("", "supervisor.v1alpha1.JobAPI", "supervisor.v1alpha1.SshAPI", REPORTER_SERVICE)
+# the service in the reporter's health check; no other caller asks for it
+REPORTER_SERVICE = "plugins.reporter"
+SERVICES = (
+    "",
+    "supervisor.v1alpha1.JobAPI",
+    "supervisor.v1alpha1.SshAPI",
+    REPORTER_SERVICE,
+)
 HEALTH_EVERY_S = 2.0
 GRACE_S = 5.0
-STREAMS = 16  # of a connection; a gRPC client holds further calls back until one of them ends
+# of a connection; a gRPC client holds further calls back until one of them ends
+STREAMS = 16
 OPTIONS = (
     ("grpc.max_receive_message_length", 4096),  # a callback has 150 bytes at most
     ("grpc.max_metadata_size", 4096),
     ("grpc.absolute_max_metadata_size", 8192),
-    ("grpc.compression_enabled_algorithms_bitset", 1),  # no compression: a small message can unpack to a large one
+    # no compression: a small message can unpack to a large one
+    ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.max_concurrent_streams", STREAMS),
-    # Calls that have begun and have no handler yet. Above the first number (gRPC's default: 1,000) gRPC cancels calls
-    # at random, also those of good callers. So the number is more than one peer can begin (its connections x streams);
-    # UnreadCalls limits the calls that have a handler.
+    # Calls that have begun and have no handler yet. Above the first number (gRPC's
+    # default: 1,000) gRPC cancels calls at random, also those of good callers. So the
+    # number is more than one peer can begin (its connections x streams); UnreadCalls
+    # limits the calls that have a handler.
     ("grpc.server.max_pending_requests", 2 * MAX_OF_A_PEER * STREAMS),
     ("grpc.server.max_pending_requests_hard_limit", 4 * MAX_OF_A_PEER * STREAMS),
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 600_000),
-    ("grpc.max_connection_age_ms", 3_600_000),  # a call that never finishes ends with its connection
+    # a call that never finishes ends with its connection
+    ("grpc.max_connection_age_ms", 3_600_000),
     ("grpc.max_connection_age_grace_ms", 30_000),
-    # Plugins check their connection with pings. By default gRPC ends a connection (too_many_pings) whose pings come
-    # more often than every five minutes, or while no call is under way.
+    # Plugins check their connection with pings. By default gRPC ends a connection
+    # (too_many_pings) whose pings come more often than every five minutes, or while no
+    # call is under way.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
 MESSAGE_S = 15.0  # within this time a call's message must arrive
-MAX_WITHOUT_MESSAGE = 1024  # calls; at one more, the connection with most of them is closed
+# calls; at one more, the connection with most of them is closed
+MAX_WITHOUT_MESSAGE = 1024
 OURSELVES = "unix:"  # as gRPC writes the peer of a Unix socket without a name
 
 M = TypeVar("M", bound=Message)
@@ -85,11 +108,19 @@ class Called:
 class Services:
     """The methods that callers can call; checks each caller before it answers."""
 
-    def __init__(self, inbox: CallbackWriter, notifier: PollNotifier, callers: Callers, authorized_keys: str) -> None:
+    def __init__(
+        self,
+        inbox: CallbackWriter,
+        notifier: PollNotifier,
+        callers: Callers,
+        authorized_keys: str,
+    ) -> None:
         self._inbox = inbox
         self._notifier = notifier
         self._callers = callers
-        self._keys = messages.FetchAuthorizedKeysResponse(authorized_keys=authorized_keys.rstrip("\n") + "\n")
+        self._keys = messages.FetchAuthorizedKeysResponse(
+            authorized_keys=authorized_keys.rstrip("\n") + "\n"
+        )
         self.front: Front | None = None
         self._serving = False
         self._unread = UnreadCalls(MAX_WITHOUT_MESSAGE)
@@ -98,33 +129,56 @@ class Services:
         """Return the handlers for gRPC's server."""
         named: dict[str, dict[str, Answer]] = {
             "supervisor.v1alpha1.JobAPI": {"SetJobStatus": self.set_job_status},
-            "supervisor.v1alpha1.SshAPI": {"FetchAuthorizedKeys": self.fetch_authorized_keys},
+            "supervisor.v1alpha1.SshAPI": {
+                "FetchAuthorizedKeys": self.fetch_authorized_keys
+            },
             "grpc.health.v1.Health": {"Check": self.check},
         }
-        return tuple(self._handlers_of(service, answers) for service, answers in named.items())
+        return tuple(
+            self._handlers_of(service, answers) for service, answers in named.items()
+        )
 
-    def _handlers_of(self, service: str, answers: "Mapping[str, Answer]") -> grpc.GenericRpcHandler:
-        handlers = {name: self._handler(f"/{service}/{name}", answer) for name, answer in answers.items()}
+    def _handlers_of(
+        self, service: str, answers: "Mapping[str, Answer]"
+    ) -> grpc.GenericRpcHandler:
+        handlers = {
+            name: self._handler(f"/{service}/{name}", answer)
+            for name, answer in answers.items()
+        }
         return grpc.method_handlers_generic_handler(service, handlers)
 
-    def _handler(self, method: str, answer: Answer) -> "grpc.RpcMethodHandler[bytes, Message]":
+    def _handler(
+        self, method: str, answer: Answer
+    ) -> "grpc.RpcMethodHandler[bytes, Message]":
         async def handle(_: Any, context: Context) -> Message:
             try:
-                return await self._answered(method, answer, await self._message(context), context)
+                return await self._answered(
+                    method, answer, await self._message(context), context
+                )
             except Refused as refused:
                 await context.abort(refused.code, str(refused))
-            except Exception as error:  # a bad message must end only the caller's own call
+            except Exception as error:
+                # a bad message must end only the caller's own call
                 if log.is_first("call_failed"):
                     log.warning(
-                        "call_failed", method=method, peer=self._peer(context), error=repr(error), exc_info=True
+                        "call_failed",
+                        method=method,
+                        peer=self._peer(context),
+                        error=repr(error),
+                        exc_info=True,
                     )
-                await context.abort(grpc.StatusCode.INTERNAL, "see the supervisor's log")
+                await context.abort(
+                    grpc.StatusCode.INTERNAL, "see the supervisor's log"
+                )
 
-        # The call is a stream of messages, and the handler reads one: for a single message gRPC itself waits for ever.
+        # The call is a stream of messages, and the handler reads one: for a single
+        # message gRPC itself waits for ever.
         return grpc.stream_unary_rpc_method_handler(handle, None, _serialized)
 
     async def _message(self, context: Context) -> bytes:
-        """Read the call's message. If too many calls have none, close the connection with most of them."""
+        """Read the call's message. If too many calls have none, close the connection
+        with most of them.
+        """
         name = context.peer()
         given_up = self._unread.begin(name)
         if given_up is not None and self.front is not None:
@@ -134,28 +188,40 @@ class Services:
                 raw = await context.read()
         except TimeoutError as error:
             log.once("call_without_message", peer=self._peer(context))
-            raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, f"found no message within {MESSAGE_S:g} s") from error
+            raise Refused(
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                f"found no message within {MESSAGE_S:g} s",
+            ) from error
         finally:
             self._unread.end(name)
         if not isinstance(raw, bytes):
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "found no message; expected one")
+            raise Refused(
+                grpc.StatusCode.INVALID_ARGUMENT, "found no message; expected one"
+            )
         return raw
 
     def _peer(self, context: Context) -> str:
         """Return the caller's address for the log."""
-        connection = None if self.front is None else self.front.connection(context.peer())
+        connection = (
+            None if self.front is None else self.front.connection(context.peer())
+        )
         return "gone" if connection is None else connection.peer
 
-    async def _answered(self, method: str, answer: Answer, raw: bytes, context: Context) -> Message:
+    async def _answered(
+        self, method: str, answer: Answer, raw: bytes, context: Context
+    ) -> Message:
         if context.peer() == OURSELVES:
             return await answer(raw, Called(context, OURSELVES, Caller(Proof.UNPROVEN)))
-        connection = None if self.front is None else self.front.connection(context.peer())
+        connection = (
+            None if self.front is None else self.front.connection(context.peer())
+        )
         if self.front is None or connection is None:
             raise Refused(grpc.StatusCode.UNAVAILABLE, "the connection has ended")
         if self.front.connections.calls_of_peer(connection) >= CALLS_OF_A_PEER:
             log.once("too_many_calls", peer=connection.peer)
             raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{CALLS_OF_A_PEER} calls of one peer are under way; retry later"
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{CALLS_OF_A_PEER} calls of one peer are under way; retry later",
             )
         caller = self._admitted(connection, method, raw, context)
         self.front.connections.begin_call(connection)
@@ -166,7 +232,9 @@ class Services:
         connection.answered = True
         return message
 
-    def _admitted(self, connection: CallerConnection, method: str, raw: bytes, context: Context) -> Caller:
+    def _admitted(
+        self, connection: CallerConnection, method: str, raw: bytes, context: Context
+    ) -> Caller:
         metadata = context.invocation_metadata() or ()
         try:
             caller = self._callers.admit(connection.address, method, raw, metadata)
@@ -179,14 +247,21 @@ class Services:
     async def set_job_status(self, raw: bytes, called: Called) -> Message:
         """Store a callback; answers OK after the database has committed it.
 
-        INVALID_ARGUMENT: no plugin sends such a callback. UNAVAILABLE: the database did not store it; a retry helps.
-        RESOURCE_EXHAUSTED: the ledger keeps more callbacks about the job than true callers send; a plugin keeps the
-        callback and tries again. NOT_FOUND: the ledger does not know the job, and already keeps as many callbacks about
-        unknown jobs as it may.
+        INVALID_ARGUMENT: no plugin sends such a callback. UNAVAILABLE: the database did
+        not store it; a retry helps. RESOURCE_EXHAUSTED: the ledger keeps more callbacks
+        about the job than true callers send; a plugin keeps the callback and tries
+        again. NOT_FOUND: the ledger does not know the job, and already keeps as many
+        callbacks about unknown jobs as it may.
         """
         request, peer = _parsed(messages.SetJobStatusRequest, raw), called.peer
         try:
-            report = validate(request.name, request.id, request.duration, request.status, request.exit_code)
+            report = validate(
+                request.name,
+                request.id,
+                request.duration,
+                request.status,
+                request.exit_code,
+            )
             if not report.ignored:
                 await self._inbox.store(report, peer, called.caller.proof)
                 self._notifier.notify()
@@ -196,34 +271,57 @@ class Services:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         except NoSuchJobError as error:
             CALLBACKS.labels("unknown_job").inc()
-            log.once("callback_of_no_job", peer=peer, job_id=request.name, error=str(error))
+            log.once(
+                "callback_of_no_job", peer=peer, job_id=request.name, error=str(error)
+            )
             raise Refused(grpc.StatusCode.NOT_FOUND, str(error)) from error
         except InboxFullError as error:
             CALLBACKS.labels("too_many").inc()
-            log.warning("callback_too_many", peer=peer, job_id=request.name, error=str(error))
-            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{error}; retry later") from error
+            log.warning(
+                "callback_too_many", peer=peer, job_id=request.name, error=str(error)
+            )
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{error}; retry later"
+            ) from error
         except CallbackNotStoredError as error:
             CALLBACKS.labels("not_stored").inc()
-            log.warning("callback_not_stored", peer=peer, job_id=request.name, error=str(error.__cause__))
-            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{error}; retry later") from error
+            log.warning(
+                "callback_not_stored",
+                peer=peer,
+                job_id=request.name,
+                error=str(error.__cause__),
+            )
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE, f"{error}; retry later"
+            ) from error
         outcome = "callback_ignored" if report.ignored else "callback_stored"
         CALLBACKS.labels(outcome.removeprefix("callback_")).inc()
         before(CrashPoint.CALLBACK_ACKNOWLEDGED)
         called.context.add_done_callback(cast(Any, _acknowledged))
-        about = {"job_id": report.job_id, "slurm_id": report.slurm_id, "status": report.status}
+        about = {
+            "job_id": report.job_id,
+            "slurm_id": report.slurm_id,
+            "status": report.status,
+        }
         log.info(outcome, **about, peer=peer, proof=str(called.caller.proof))
         return messages.SetJobStatusResponse()
 
     async def fetch_authorized_keys(self, raw: bytes, called: Called) -> Message:
-        """Return the public half of the key that the supervisor logs in with, as a line of authorized_keys."""
+        """Return the public half of the key that the supervisor logs in with, as a line
+        of authorized_keys.
+        """
         return self._keys
 
     async def check(self, raw: bytes, called: Called) -> Message:
-        """Answer whether a service works; NOT_FOUND for a service of others. The reporter's check is its heartbeat."""
+        """Answer whether a service works; NOT_FOUND for a service of others. The
+        reporter's check is its heartbeat.
+        """
         service = _parsed(health_pb2.HealthCheckRequest, raw).service
         if service not in SERVICES:
             raise Refused(grpc.StatusCode.NOT_FOUND, "")
-        if service == REPORTER_SERVICE and self._callers.counts_as_heartbeat(called.caller):
+        if service == REPORTER_SERVICE and self._callers.counts_as_heartbeat(
+            called.caller
+        ):
             self._inbox.note_reporter_heartbeat()
         answers = health_pb2.HealthCheckResponse
         if not self._serving:
@@ -231,7 +329,9 @@ class Services:
         return answers(status=answers.SERVING)
 
     async def update_health(self) -> None:
-        """Check the database, and update the answer of `check`; write the counts of dropped log lines."""
+        """Check the database, and update the answer of `check`; write the counts of
+        dropped log lines.
+        """
         log.flush_dropped_counts()
         self._serving = await self._inbox.is_open()
 
@@ -252,7 +352,9 @@ class CallbackServer:
         self._sockets = sockets
         self._inner, self._own = sockets.path("callers"), sockets.path("self")
         self._tls = credentials is not None
-        self._front = Front(self._inner, public_address, tls=self._tls, most=allow_open_files())
+        self._front = Front(
+            self._inner, public_address, tls=self._tls, most=allow_open_files()
+        )
         services.front = self._front
         self._server = grpc.aio.server(options=OPTIONS)
         self._server.add_generic_rpc_handlers(services.handlers())
@@ -269,7 +371,9 @@ class CallbackServer:
         await self._services.update_health()
         await self._server.start()
         self.port = await self._front.listen(self._address)
-        ask = OwnPort(_reached_by_itself(self._address), self.port, self._own, tls=self._tls).ask
+        ask = OwnPort(
+            _reached_by_itself(self._address), self.port, self._own, tls=self._tls
+        ).ask
         self._self_check = SelfCheck(ask)
         self._self_check.start()
 
@@ -296,7 +400,10 @@ def _parsed(kind: type[M], raw: bytes) -> M:
     try:
         return kind.FromString(raw)
     except DecodeError as error:
-        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, f"found bytes that are no {kind.DESCRIPTOR.name}") from error
+        raise Refused(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            f"found bytes that are no {kind.DESCRIPTOR.name}",
+        ) from error
 
 
 def _serialized(message: Message) -> bytes:

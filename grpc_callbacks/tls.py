@@ -1,5 +1,5 @@
-"""The certificate of the gRPC process. The process checks it before it listens, because grpcio reports no error for a
-wrong one, and reads it again when its files change.
+"""The certificate of the gRPC process. The process checks it before it listens, because
+grpcio reports no error for a wrong one, and reads it again when its files change.
 """
 
 import threading
@@ -22,7 +22,9 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 def credentials(settings: Settings) -> grpc.ServerCredentials | None:
-    """Return the server's TLS credentials; None without TLS_ENABLE. Raises SettingsError."""
+    """Return the server's TLS credentials; None without TLS_ENABLE. Raises
+    SettingsError.
+    """
     if not settings.tls_enable:
         return None
     return Certificate(settings).credentials()
@@ -41,15 +43,22 @@ class Certificate:
         self._compare_names()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Return credentials for gRPC's server, which asks before each handshake whether there is a new certificate."""
-        changed: Any = self._changed  # grpcio's types do not allow None, which it may return
+        """Return credentials for gRPC's server, which asks before each handshake
+        whether there is a new certificate.
+        """
+        # grpcio's types do not allow None, which it may return
+        changed: Any = self._changed
         return grpc.dynamic_ssl_server_credentials(self._configuration(), changed)
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration([(self._pems["TLS_KEY"], self._pems["TLS_CERT"])])
+        return grpc.ssl_server_certificate_configuration(
+            [(self._pems["TLS_KEY"], self._pems["TLS_CERT"])]
+        )
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return the new certificate; None while it is the same, or while the files do not fit each other."""
+        """Return the new certificate; None while it is the same, or while the files do
+        not fit each other.
+        """
         with self._lock:
             stamp = self._stamp_now()
             if stamp == self._stamp:
@@ -58,14 +67,20 @@ class Certificate:
             try:
                 self._pems = self._read()
             except SettingsError as error:
-                log.warning("certificate_not_taken", error=str(error), help="the server still shows the one before")
+                log.warning(
+                    "certificate_not_taken",
+                    error=str(error),
+                    help="the server still shows the one before",
+                )
                 return None
             log.info("certificate_taken", names=names_of(self._pems["TLS_CERT"]))
             self._compare_names()
             return self._configuration()
 
     def _stamp_now(self) -> Stamp:
-        """Return what changes with the files: modification time, inode and size of each."""
+        """Return what changes with the files: modification time, inode and size of
+        each.
+        """
         stamps = list[tuple[int, int, int]]()
         for file in filter(None, self._files.values()):
             try:
@@ -80,22 +95,33 @@ class Certificate:
         pems, lines = dict[str, bytes](), list[str]()
         for name, file in self._files.items():
             if file is None:
-                lines.append(f"{name}: found nothing; expected a PEM file, because TLS_ENABLE is true")
+                lines.append(
+                    f"{name}: found nothing; expected a PEM file, because TLS_ENABLE is true"
+                )
                 continue
             try:
                 pems[name] = file.read_bytes()
             except OSError as error:
-                lines.append(f"{name}: found {str(file)!r}; expected a file that can be read ({error})")
+                lines.append(
+                    f"{name}: found {str(file)!r}; expected a file that can be read ({error})"
+                )
         if not lines:
             for name, expected in _misfits(pems["TLS_KEY"], pems["TLS_CERT"]):
-                lines.append(f"{name}: found {str(self._files[name])!r}; expected {expected}")
+                lines.append(
+                    f"{name}: found {str(self._files[name])!r}; expected {expected}"
+                )
         if lines:
             raise SettingsError(lines)
         return pems
 
     def _compare_names(self) -> None:
-        """Warn if the certificate does not name our host: the field's plugins check the name, and then send nothing."""
-        host, names = self._public_address.rpartition(":")[0], names_of(self._pems["TLS_CERT"])
+        """Warn if the certificate does not name our host: the field's plugins check the
+        name, and then send nothing.
+        """
+        host, names = (
+            self._public_address.rpartition(":")[0],
+            names_of(self._pems["TLS_CERT"]),
+        )
         if not is_for(host, names):
             log.warning(
                 "certificate_of_another_host",
@@ -106,17 +132,24 @@ class Certificate:
 
 
 def names_of(certificate: bytes) -> list[str]:
-    """Return the hosts and addresses in a certificate's subjectAltName, the only field that callers check."""
+    """Return the hosts and addresses in a certificate's subjectAltName, the only field
+    that callers check.
+    """
     try:
         extensions = x509.load_pem_x509_certificates(certificate)[0].extensions
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
         return []
-    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+    return [
+        *names.get_values_for_type(x509.DNSName),
+        *map(str, names.get_values_for_type(x509.IPAddress)),
+    ]
 
 
 def is_for(host: str, names: Sequence[str]) -> bool:
-    """Return whether a certificate with these names is valid for the host. A wildcard stands for one label."""
+    """Return whether a certificate with these names is valid for the host. A wildcard
+    stands for one label.
+    """
     host = host.strip("[]").rstrip(".").lower()
     try:
         return str(ip_address(host)) in names
@@ -126,7 +159,9 @@ def is_for(host: str, names: Sequence[str]) -> bool:
 
 
 def _misfits(key: bytes, certificate: bytes) -> list[tuple[str, str]]:
-    """Return the settings that are wrong (TLS_KEY, TLS_CERT or both), each with what was expected; empty if both fit."""
+    """Return the settings that are wrong (TLS_KEY, TLS_CERT or both), each with what
+    was expected; empty if both fit.
+    """
     of_key, of_certificate = _public_half(key), _public_key(certificate)
     misfits = list[tuple[str, str]]()
     if not of_key:
@@ -134,14 +169,17 @@ def _misfits(key: bytes, certificate: bytes) -> list[tuple[str, str]]:
     if not of_certificate:
         misfits.append(("TLS_CERT", "certificates as PEM, the server's own first"))
     if of_key and of_certificate and of_key != of_certificate:
-        misfits.append(("TLS_CERT", "the certificate of the key in TLS_KEY, before all others"))
+        misfits.append(
+            ("TLS_CERT", "the certificate of the key in TLS_KEY, before all others")
+        )
     return misfits
 
 
 def _public_half(key: bytes) -> PublicKeyTypes | None:
     try:
         return serialization.load_pem_private_key(key, None).public_key()
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: the key has a passphrase
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        # TypeError: the key has a passphrase
         return None
 
 

@@ -15,12 +15,16 @@ NOT_A_PLUGINS = {1: "PENDING", 2: "META_SCHEDULED", 3: "SCHEDULED", 10: "PANICKE
 
 
 class MalformedCallbackError(ValueError):
-    """No plugin sends such a callback; the message names what was found and what was expected."""
+    """No plugin sends such a callback; the message names what was found and what was
+    expected.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class CallbackPayload:
-    """A callback that a plugin may have sent. `duration_s` is SLURM's end minus start, `exit_code` a raw wait(2) status."""
+    """A callback that a plugin may have sent. `duration_s` is SLURM's end minus start,
+    `exit_code` a raw wait(2) status.
+    """
 
     job_id: str
     slurm_id: int
@@ -30,22 +34,40 @@ class CallbackPayload:
 
     @property
     def ignored(self) -> bool:
-        """Whether a plugin of another version sent it: CANCELLING, or a status that this version does not know."""
+        """Whether a plugin of another version sent it: CANCELLING, or a status that
+        this version does not know.
+        """
         return self.status not in STORED
 
 
-def validate(name: str, slurm_id: int, duration_s: int, status: int, exit_code: int) -> CallbackPayload:
-    """Check the fields of a callback and return them as a CallbackPayload. Raises MalformedCallbackError."""
+def validate(
+    name: str, slurm_id: int, duration_s: int, status: int, exit_code: int
+) -> CallbackPayload:
+    """Check the fields of a callback and return them as a CallbackPayload. Raises
+    MalformedCallbackError.
+    """
     if not NAME.fullmatch(name):
-        raise MalformedCallbackError(f"name: found {name[:80]!r}; expected 0x and 64 lowercase hex digits")
+        raise MalformedCallbackError(
+            f"name: found {name[:80]!r}; expected 0x and 64 lowercase hex digits"
+        )
     if not 1 <= slurm_id <= MAX_SLURM_ID:
-        raise MalformedCallbackError(f"id: found {slurm_id}; expected a SLURM job id, 1 to {MAX_SLURM_ID}")
+        raise MalformedCallbackError(
+            f"id: found {slurm_id}; expected a SLURM job id, 1 to {MAX_SLURM_ID}"
+        )
     if duration_s > MAX_DURATION_S:
-        raise MalformedCallbackError(f"duration: found {duration_s}; expected seconds, {MAX_DURATION_S} at most")
+        raise MalformedCallbackError(
+            f"duration: found {duration_s}; expected seconds, {MAX_DURATION_S} at most"
+        )
     if exit_code not in INT32:
-        raise MalformedCallbackError(f"exit_code: found {exit_code}; expected a wait(2) status, which has 32 bits")
+        raise MalformedCallbackError(
+            f"exit_code: found {exit_code}; expected a wait(2) status, which has 32 bits"
+        )
     if status == UNSPECIFIED:
-        raise MalformedCallbackError("status: found JOB_STATUS_UNSPECIFIED; expected RUNNING or an end state")
+        raise MalformedCallbackError(
+            "status: found JOB_STATUS_UNSPECIFIED; expected RUNNING or an end state"
+        )
     if status in NOT_A_PLUGINS:
-        raise MalformedCallbackError(f"status: found {NOT_A_PLUGINS[status]}; expected RUNNING or an end state")
+        raise MalformedCallbackError(
+            f"status: found {NOT_A_PLUGINS[status]}; expected RUNNING or an end state"
+        )
     return CallbackPayload(name, slurm_id, status, duration_s, exit_code)

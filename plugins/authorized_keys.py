@@ -1,11 +1,13 @@
-"""sshd's AuthorizedKeysCommand: asks the supervisor for the key that the supervisor logs in with, and prints it.
+"""sshd's AuthorizedKeysCommand: asks the supervisor for the key that the supervisor
+logs in with, and prints it.
 
-The key is valid for every customer of the cluster: the supervisor decides as which customer it logs in. For root, users
-of the system and users of the site the program prints nothing and does not ask the supervisor, unless --allow names
-them.
+The key is valid for every customer of the cluster: the supervisor decides as which
+customer it logs in. For root, users of the system and users of the site the program
+prints nothing and does not ask the supervisor, unless --allow names them.
 
-sshd waits for this program at each login, so it uses only the standard library, and the small part of HTTP/2 that one
-gRPC call needs. The operator copies this one file to a login node, so it repeats the code of `proof.py` for `--key`.
+sshd waits for this program at each login, so it uses only the standard library, and the
+small part of HTTP/2 that one gRPC call needs. The operator copies this one file to a
+login node, so it repeats the code of `proof.py` for `--key`.
 """
 
 import argparse
@@ -25,8 +27,10 @@ from pathlib import Path
 METHOD = "/supervisor.v1alpha1.SshAPI/FetchAuthorizedKeys"
 REQUEST = b""  # a FetchAuthorizedKeysRequest has no field
 CUSTOMER = re.compile("0x[0-9a-fA-F]{40}")
-ANSWERS_WITHIN_S = 0.9  # from the start of this process; sshd and its client wait for it
-LEAST_S = 0.5  # for the supervisor's answer, on a machine that took long to start this process
+# from the start of this process; sshd and its client wait for it
+ANSWERS_WITHIN_S = 0.9
+# for the supervisor's answer, on a machine that took long to start this process
+LEAST_S = 0.5
 MAX_BYTES = 64 * 1024
 LEAST_KEY_CHARACTERS = 32
 LOOPBACK = re.compile(r"127(\.\d+){3}|\[?::1\]?|localhost")
@@ -48,7 +52,13 @@ class Http2Connection:
     def __init__(self, sock: socket.socket, deadline_s: float) -> None:
         self._sock, self._deadline_s = sock, deadline_s
 
-    def call(self, scheme: str, authority: str, message: bytes, metadata: Sequence[tuple[str, str]]) -> bytes:
+    def call(
+        self,
+        scheme: str,
+        authority: str,
+        message: bytes,
+        metadata: Sequence[tuple[str, str]],
+    ) -> bytes:
         """Make one unary call; returns the answer's message. Raises CallError."""
         headers = [
             (":method", "POST"),
@@ -62,7 +72,9 @@ class Http2Connection:
         block = b"".join(_header(name, value) for name, value in headers)
         body = b"\0" + len(message).to_bytes(4) + message
         settings = _frame(_SETTINGS, 0, 0, b"")
-        request = _frame(_HEADERS, _END_HEADERS, _STREAM, block) + _frame(_DATA, _END_STREAM, _STREAM, body)
+        request = _frame(_HEADERS, _END_HEADERS, _STREAM, block) + _frame(
+            _DATA, _END_STREAM, _STREAM, body
+        )
         self._sock.sendall(_PREFACE + settings + request)
         return _message(self._answer())
 
@@ -99,7 +111,12 @@ class Http2Connection:
         length = int.from_bytes(head[:3])
         if length > _LARGEST_FRAME:
             raise CallError("the server that answers is no gRPC server")
-        return head[3], head[4], int.from_bytes(head[5:9]) & 0x7FFFFFFF, self._read(length)
+        return (
+            head[3],
+            head[4],
+            int.from_bytes(head[5:9]) & 0x7FFFFFFF,
+            self._read(length),
+        )
 
     def _read(self, number: int) -> bytes:
         data = b""
@@ -120,16 +137,22 @@ def _without_padding(payload: bytes, flags: int) -> bytes:
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
+    return (
+        len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
+    )
 
 
 def _header(name: str, value: str) -> bytes:
-    """Encode a header in full; the server does not store it for later ones (HPACK: literal without indexing)."""
+    """Encode a header in full; the server does not store it for later ones (HPACK:
+    literal without indexing).
+    """
     return b"\0" + _sized(name.encode()) + _sized(value.encode())
 
 
 def _sized(text: bytes) -> bytes:
-    """Put HPACK's length before the text: 7 bits, or 127 and the rest in groups of 7 bits, the lowest first."""
+    """Put HPACK's length before the text: 7 bits, or 127 and the rest in groups of 7
+    bits, the lowest first.
+    """
     length = len(text)
     if length < 127:
         return bytes((length,)) + text
@@ -143,7 +166,8 @@ def _sized(text: bytes) -> bytes:
 def _message(data: bytes) -> bytes:
     """Return the message in an answer. Raises CallError.
 
-    A failed call has no message: the reason is in compressed headers, and in the log of the supervisor's gRPC process.
+    A failed call has no message: the reason is in compressed headers, and in the log of
+    the supervisor's gRPC process.
     """
     if not data:
         raise CallError("the supervisor refuses the call; see its log")
@@ -175,16 +199,30 @@ def fetch(options: argparse.Namespace, deadline_s: float) -> str:
     """Ask the supervisor for the keys. Raises CallError, OSError or ValueError."""
     host, _, port = str(options.supervisor).rpartition(":")
     metadata = _proof(options.key)
-    with socket.create_connection((host.strip("[]"), int(port)), _left_s(deadline_s)) as plain:
+    with socket.create_connection(
+        (host.strip("[]"), int(port)), _left_s(deadline_s)
+    ) as plain:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock = plain if options.plain_text else _encrypted(plain, host.strip("[]"), options)
+        sock = (
+            plain
+            if options.plain_text
+            else _encrypted(plain, host.strip("[]"), options)
+        )
         with sock:
             scheme = "http" if options.plain_text else "https"
-            return keys_in(Http2Connection(sock, deadline_s).call(scheme, options.supervisor, REQUEST, metadata))
+            return keys_in(
+                Http2Connection(sock, deadline_s).call(
+                    scheme, options.supervisor, REQUEST, metadata
+                )
+            )
 
 
-def _encrypted(plain: socket.socket, host: str, options: argparse.Namespace) -> ssl.SSLSocket:
-    """Start TLS. Verifies the certificate by --ca or the system's authorities, but not with --tls-insecure."""
+def _encrypted(
+    plain: socket.socket, host: str, options: argparse.Namespace
+) -> ssl.SSLSocket:
+    """Start TLS. Verifies the certificate by --ca or the system's authorities, but not
+    with --tls-insecure.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     if options.tls_insecure:
@@ -197,25 +235,45 @@ def _encrypted(plain: socket.socket, host: str, options: argparse.Namespace) -> 
 
 
 def _proof(file: Path | None) -> Sequence[tuple[str, str]]:
-    """Return the metadata with the proof; none without a key file. Raises ValueError when the key is unusable."""
+    """Return the metadata with the proof; none without a key file. Raises ValueError
+    when the key is unusable.
+    """
     if file is None:
         return ()
-    key, node, time_ms = _read_key(file), socket.gethostname(), str(time.time_ns() // 1_000_000)
-    lines = ("supervisor callback, form 1", METHOD, node, time_ms, hashlib.sha256(REQUEST).hexdigest())
+    key, node, time_ms = (
+        _read_key(file),
+        socket.gethostname(),
+        str(time.time_ns() // 1_000_000),
+    )
+    lines = (
+        "supervisor callback, form 1",
+        METHOD,
+        node,
+        time_ms,
+        hashlib.sha256(REQUEST).hexdigest(),
+    )
     seal = hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).hexdigest()
-    return ("supervisor-node", node), ("supervisor-time-ms", time_ms), ("supervisor-proof", seal)
+    return (
+        ("supervisor-node", node),
+        ("supervisor-time-ms", time_ms),
+        ("supervisor-proof", seal),
+    )
 
 
 def _read_key(file: Path) -> bytes:
     try:
         text, mode = file.read_text(encoding="ascii").strip(), file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file}: found no key ({error}); expected the text of CALLBACK_KEY") from error
+        raise ValueError(
+            f"{file}: found no key ({error}); expected the text of CALLBACK_KEY"
+        ) from error
     if mode & stat.S_IRWXO:
         found = f"{file}: found mode {stat.S_IMODE(mode):o}"
         raise ValueError(f"{found}; expected a file that others cannot open (chmod o=)")
     if len(text) < LEAST_KEY_CHARACTERS:
-        raise ValueError(f"{file}: found {len(text)} characters; expected {LEAST_KEY_CHARACTERS} or more")
+        raise ValueError(
+            f"{file}: found {len(text)} characters; expected {LEAST_KEY_CHARACTERS} or more"
+        )
     return text.encode("ascii")
 
 
@@ -237,7 +295,9 @@ def _started_s() -> float:
 
 
 def main() -> None:
-    """Ask for the key and print it; without an answer exit with status 1, and sshd accepts no login with this key."""
+    """Ask for the key and print it; without an answer exit with status 1, and sshd
+    accepts no login with this key.
+    """
     options = _options()
     if not CUSTOMER.fullmatch(options.user) and options.user not in options.allow:
         return
@@ -251,7 +311,8 @@ def main() -> None:
         except (CallError, OSError, ValueError) as error:
             errors.append(f"{options.supervisor}: {error}")
 
-    asking = threading.Thread(target=ask, daemon=True)  # because a look-up of the host's name has no time-out
+    # because a look-up of the host's name has no time-out
+    asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(max(deadline_s - _now_s(), 0.0))
     if not keys:
@@ -261,20 +322,36 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="authorized_keys", description="sshd's AuthorizedKeysCommand.")
-    parser.add_argument("user", help="the user who logs in: sshd's %%u")
-    parser.add_argument("--supervisor", required=True, metavar="HOST:PORT", type=_host_and_port)
-    parser.add_argument(
-        "--allow", action="append", default=[], metavar="USER", help="a user besides the customers: the admin user"
+    parser = argparse.ArgumentParser(
+        prog="authorized_keys", description="sshd's AuthorizedKeysCommand."
     )
-    parser.add_argument("--ca", type=Path, help="the supervisor's authorities, instead of the system's")
+    parser.add_argument("user", help="the user who logs in: sshd's %%u")
+    parser.add_argument(
+        "--supervisor", required=True, metavar="HOST:PORT", type=_host_and_port
+    )
+    parser.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="USER",
+        help="a user besides the customers: the admin user",
+    )
+    parser.add_argument(
+        "--ca", type=Path, help="the supervisor's authorities, instead of the system's"
+    )
     parser.add_argument(
         "--tls-insecure",
         action="store_true",
         help="accept any certificate: a machine on the way can then log in with a key of its own",
     )
-    parser.add_argument("--key", type=Path, help="file of the site's CALLBACK_KEY, to prove the call with")
-    parser.add_argument("--plain-text", action="store_true", help="without TLS, to this machine only")
+    parser.add_argument(
+        "--key",
+        type=Path,
+        help="file of the site's CALLBACK_KEY, to prove the call with",
+    )
+    parser.add_argument(
+        "--plain-text", action="store_true", help="without TLS, to this machine only"
+    )
     parser.add_argument(
         "--plain-text-beyond-loopback",
         action="store_true",
@@ -285,7 +362,9 @@ def _options() -> argparse.Namespace:
     host = options.supervisor.rpartition(":")[0]
     loopback_only = options.plain_text and not options.plain_text_beyond_loopback
     if loopback_only and not LOOPBACK.fullmatch(host):
-        parser.error(f"--plain-text: found {host!r}; expected this machine, or --plain-text-beyond-loopback")
+        parser.error(
+            f"--plain-text: found {host!r}; expected this machine, or --plain-text-beyond-loopback"
+        )
     return options
 
 

@@ -1,5 +1,5 @@
-"""The gRPC channel to the supervisor: over TLS, or in plain text on this machine only. With the site's key each call
-carries a proof.
+"""The gRPC channel to the supervisor: over TLS, or in plain text on this machine only.
+With the site's key each call carries a proof.
 """
 
 import argparse
@@ -15,25 +15,33 @@ import grpc
 from plugins import proof
 
 OPTIONS = (
-    # By default gRPC's waits grow to two minutes: too long for a supervisor that comes back after an outage.
+    # By default gRPC's waits grow to two minutes: too long for a supervisor that comes
+    # back after an outage.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.min_reconnect_backoff_ms", 5_000),  # despite its name: the longest time for one attempt to connect
-    # Without pings, a connection that the network has dropped silently stays until the kernel closes it after a quarter
-    # of an hour. gRPC pings while a call waits; the server allows that (grpc_callbacks/server.py).
+    # despite its name: the longest time for one attempt to connect
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    # Without pings, a connection that the network has dropped silently stays until the
+    # kernel closes it after a quarter of an hour. gRPC pings while a call waits; the
+    # server allows that (grpc_callbacks/server.py).
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),  # for the kernel (TCP_USER_TIMEOUT)
-    ("grpc.http2.ping_timeout_ms", 5_000),  # for gRPC, which otherwise waits a minute despite the line above
+    # for gRPC, which otherwise waits a minute despite the line above
+    ("grpc.http2.ping_timeout_ms", 5_000),
 )
 
 
 class PlainTextError(ValueError):
-    """Without TLS, machines on the way could read and change the calls; the message names the options that help."""
+    """Without TLS, machines on the way could read and change the calls; the message
+    names the options that help.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorTarget:
-    """Where the supervisor is, and how to reach it. Without an authority there is no TLS."""
+    """Where the supervisor is, and how to reach it. Without an authority there is no
+    TLS.
+    """
 
     address: str
     authority: Path | None = None
@@ -44,8 +52,16 @@ class SupervisorTarget:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `supervisor_of` reads."""
     parser.add_argument("--supervisor", required=True, metavar="HOST:PORT")
-    parser.add_argument("--ca", type=Path, help="certificate authorities of the supervisor; without it, no TLS")
-    parser.add_argument("--key", type=Path, help="file of the site's CALLBACK_KEY, to prove each call with")
+    parser.add_argument(
+        "--ca",
+        type=Path,
+        help="certificate authorities of the supervisor; without it, no TLS",
+    )
+    parser.add_argument(
+        "--key",
+        type=Path,
+        help="file of the site's CALLBACK_KEY, to prove each call with",
+    )
     parser.add_argument(
         "--plain-text-beyond-loopback",
         action="store_true",
@@ -55,27 +71,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def supervisor_of(options: argparse.Namespace) -> SupervisorTarget:
     """Make a SupervisorTarget from the options of `add_options`."""
-    return SupervisorTarget(options.supervisor, options.ca, options.key, options.plain_text_beyond_loopback)
+    return SupervisorTarget(
+        options.supervisor, options.ca, options.key, options.plain_text_beyond_loopback
+    )
 
 
 def open_channel(supervisor: SupervisorTarget) -> grpc.Channel:
     """Open a channel to the supervisor.
 
-    Raises PlainTextError, proof.KeyFileError, or OSError when the authorities' file is unreadable.
+    Raises PlainTextError, proof.KeyFileError, or OSError when the authorities' file is
+    unreadable.
     """
     channel = _encrypted(supervisor) if supervisor.authority else _plain(supervisor)
     if supervisor.key_file is None:
         return channel
-    return grpc.intercept_channel(channel, _Proving(proof.read_key(supervisor.key_file)))
+    return grpc.intercept_channel(
+        channel, _Proving(proof.read_key(supervisor.key_file))
+    )
 
 
 def _encrypted(supervisor: SupervisorTarget) -> grpc.Channel:
     authorities = Path(supervisor.authority or "").read_bytes()
-    return grpc.secure_channel(supervisor.address, grpc.ssl_channel_credentials(authorities), options=OPTIONS)
+    return grpc.secure_channel(
+        supervisor.address, grpc.ssl_channel_credentials(authorities), options=OPTIONS
+    )
 
 
 def _plain(supervisor: SupervisorTarget) -> grpc.Channel:
-    if not supervisor.plain_text_beyond_loopback and not is_this_machine(supervisor.address):
+    if not supervisor.plain_text_beyond_loopback and not is_this_machine(
+        supervisor.address
+    ):
         raise PlainTextError(
             f"--supervisor: found {supervisor.address!r} without --ca; expected --ca FILE, because machines on the way could "
             "read and change the calls, or --plain-text-beyond-loopback, if they may"
@@ -90,7 +115,9 @@ def is_this_machine(address: str) -> bool:
         resolved = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    return all(ip_address(socket_address[0]).is_loopback for *_, socket_address in resolved)
+    return all(
+        ip_address(socket_address[0]).is_loopback for *_, socket_address in resolved
+    )
 
 
 class _Details(NamedTuple):
@@ -111,11 +138,21 @@ class _Proving(grpc.UnaryUnaryClientInterceptor):
         self._key = key
 
     def intercept_unary_unary(
-        self, continuation: Callable[[Any, Any], Any], client_call_details: Any, request: Any
+        self,
+        continuation: Callable[[Any, Any], Any],
+        client_call_details: Any,
+        request: Any,
     ) -> Any:
         """Continue the call with the proof in its metadata."""
         call = client_call_details
         entries = proof.metadata(self._key, call.method, request.SerializeToString())
         metadata = [*(call.metadata or ()), *entries]
-        details = _Details(call.method, call.timeout, metadata, call.credentials, call.wait_for_ready, call.compression)
+        details = _Details(
+            call.method,
+            call.timeout,
+            metadata,
+            call.credentials,
+            call.wait_for_ready,
+            call.compression,
+        )
         return continuation(details, request)

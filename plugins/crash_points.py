@@ -1,11 +1,15 @@
-"""The crash points (supervisor_tasks/crash_points.py) for programs beside SLURM, without the supervisor's imports."""
+"""The crash points (supervisor_tasks/crash_points.py) for programs beside SLURM,
+without the supervisor's imports.
+"""
 
 import os
 from contextlib import AbstractContextManager, nullcontext
 
 
 def crash_point(point: str) -> AbstractContextManager[None]:
-    """Mark the code in which the world changes. Imports the supervisor's package only if a test has set CRASH_AT."""
+    """Mark the code in which the world changes. Imports the supervisor's package only
+    if a test has set CRASH_AT.
+    """
     if "CRASH_AT" not in os.environ:
         return nullcontext()
     from supervisor_tasks import crash_points

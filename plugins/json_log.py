@@ -1,6 +1,8 @@
-"""The reporter's log: one JSON object a line, or readable text on a terminal. Standard library only.
+"""The reporter's log: one JSON object a line, or readable text on a terminal. Standard
+library only.
 
-The lines are like those of the supervisor's other processes: a fixed event name, a level, and values by name.
+The lines are like those of the supervisor's other processes: a fixed event name, a
+level, and values by name.
 """
 
 import json
@@ -33,7 +35,9 @@ class EventLog:
 
 
 class LineFormatter(logging.Formatter):
-    """Makes one line of a record. Control characters are escaped, so that no value can begin a new line."""
+    """Makes one line of a record. Control characters are escaped, so that no value can
+    begin a new line.
+    """
 
     def __init__(self, *, readable: bool, cluster: str) -> None:
         super().__init__()
@@ -42,7 +46,9 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        values: dict[str, Any] = {"cluster": self._cluster} | dict(getattr(record, VALUES, {}))
+        values: dict[str, Any] = {"cluster": self._cluster} | dict(
+            getattr(record, VALUES, {})
+        )
         if record.exc_info:
             values["exception"] = self.formatException(record.exc_info)
         return self._line(record, values)
@@ -69,10 +75,14 @@ def _json(record: logging.LogRecord, values: Mapping[str, Any]) -> str:
 
 
 def _text(record: logging.LogRecord, values: Mapping[str, Any]) -> str:
-    shown = "".join(f" {name}={json.dumps(value, default=str)}" for name, value in values.items())
+    shown = "".join(
+        f" {name}={json.dumps(value, default=str)}" for name, value in values.items()
+    )
     event = json.dumps(record.getMessage())[1:-1]
     return f"{_moment(record)} [{record.levelname.lower():<8}] {event:<24}{shown}"
 
 
 def _moment(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+    )

@@ -1,7 +1,9 @@
-"""The proof that a caller of the supervisor has the site's callback key: HMAC-SHA256 of method, message, time and node.
+"""The proof that a caller of the supervisor has the site's callback key: HMAC-SHA256 of
+method, message, time and node.
 
-The proof travels in three entries of gRPC's metadata. `grpc_callbacks/callers.py` checks it. The module imports only
-the standard library, because sshd waits for a program that uses the same proof.
+The proof travels in three entries of gRPC's metadata. `grpc_callbacks/callers.py`
+checks it. The module imports only the standard library, because sshd waits for a
+program that uses the same proof.
 """
 
 import hashlib
@@ -15,11 +17,14 @@ NODE, TIME, PROOF = "supervisor-node", "supervisor-time-ms", "supervisor-proof"
 VALID_S = 300  # the clocks must agree; munge, which SLURM needs, requires that too
 LEAST_KEY_CHARACTERS = 32
 
-_FORM = "supervisor callback, form 1"  # so that an attacker cannot use a hash of another protocol with the same key
+# so that an attacker cannot use a hash of another protocol with the same key
+_FORM = "supervisor callback, form 1"
 
 
 class KeyFileError(ValueError):
-    """The key file is unusable; the message names the file, what was found and what was expected."""
+    """The key file is unusable; the message names the file, what was found and what was
+    expected.
+    """
 
 
 def read_key(file: Path) -> bytes:
@@ -27,13 +32,17 @@ def read_key(file: Path) -> bytes:
     try:
         text, mode = file.read_text(encoding="ascii").strip(), file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
-        raise KeyFileError(f"{file}: found no key ({error}); expected the text of CALLBACK_KEY") from error
+        raise KeyFileError(
+            f"{file}: found no key ({error}); expected the text of CALLBACK_KEY"
+        ) from error
     if mode & stat.S_IRWXO:
         raise KeyFileError(
             f"{file}: found mode {stat.S_IMODE(mode):o}; expected a file that others cannot open (chmod o=)"
         )
     if len(text) < LEAST_KEY_CHARACTERS:
-        raise KeyFileError(f"{file}: found {len(text)} characters; expected {LEAST_KEY_CHARACTERS} or more")
+        raise KeyFileError(
+            f"{file}: found {len(text)} characters; expected {LEAST_KEY_CHARACTERS} or more"
+        )
     return text.encode("ascii")
 
 
@@ -47,6 +56,12 @@ def seal(key: bytes, method: str, message: bytes, time_ms: int, node: str) -> st
 
 
 def metadata(key: bytes, method: str, message: bytes) -> tuple[tuple[str, str], ...]:
-    """Return the metadata entries that prove this message, with this machine's name and the current time."""
+    """Return the metadata entries that prove this message, with this machine's name and
+    the current time.
+    """
     node, time_ms = socket.gethostname(), time.time_ns() // 1_000_000
-    return (NODE, node), (TIME, str(time_ms)), (PROOF, seal(key, method, message, time_ms, node))
+    return (
+        (NODE, node),
+        (TIME, str(time_ms)),
+        (PROOF, seal(key, method, message, time_ms, node)),
+    )

@@ -1,13 +1,16 @@
-"""Delivers the spool to the supervisor, in each job's order, until every event is acknowledged.
+"""Delivers the spool to the supervisor, in each job's order, until every event is
+acknowledged.
 
-Run `python -m plugins.reporter --spool FOLDER --supervisor HOST:PORT [--ca FILE] [--key FILE]` beside slurmctld (and on
-nodes where the SPANK plugin writes). The reporter removes an event's file only after the supervisor has answered OK. If
-the supervisor answers that an event is malformed or about an unknown job, the reporter moves it to `rejected/`; it tries
-every other event again. A reporter that has delivered an end sends the supervisor a heartbeat every few seconds. Needs
-grpcio, grpcio-health-checking, protobuf and watchfiles.
+Run `python -m plugins.reporter --spool FOLDER --supervisor HOST:PORT [--ca FILE] [--key
+FILE]` beside slurmctld (and on nodes where the SPANK plugin writes). The reporter
+removes an event's file only after the supervisor has answered OK. If the supervisor
+answers that an event is malformed or about an unknown job, the reporter moves it to
+`rejected/`; it tries every other event again. A reporter that has delivered an end
+sends the supervisor a heartbeat every few seconds. Needs grpcio,
+grpcio-health-checking, protobuf and watchfiles.
 
-With `--health HOST:PORT`, or HEALTH_ADDRESS, it answers there: /livez while it looks at the spool, /readyz while the spool
-can be read and the supervisor answers, and /metrics.
+With `--health HOST:PORT`, or HEALTH_ADDRESS, it answers there: /livez while it looks at
+the spool, /readyz while the spool can be read and the supervisor answers, and /metrics.
 """
 
 import argparse
@@ -42,7 +45,8 @@ from protos.supervisor.v1alpha1.supervisor_pb2_grpc import JobAPIStub
 CLUSTER_NAME = "main"  # as the supervisor's settings have it
 log = EventLog("reporter")
 
-REJECTING_CODES = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)  # malformed; about an unknown job
+# malformed; about an unknown job
+REJECTING_CODES = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
 CALLERS = 8
 TIMEOUT_S = 10.0
 MAX_WAIT_S = 2.0
@@ -51,14 +55,17 @@ ROUND_JOBS = 500
 CARE_EVERY_S = 30.0
 FIGURES_EVERY_S = 60.0
 HEARTBEAT_EVERY_S = 5.0
-HEARTBEAT_SERVICE = "plugins.reporter"  # the service in a reporter's health check (grpc_callbacks/server.py)
+# the service in a reporter's health check (grpc_callbacks/server.py)
+HEARTBEAT_SERVICE = "plugins.reporter"
 
 
 class Reporter:
     """Delivers one spool to one supervisor. It logs `figures` every minute."""
 
     def __init__(self, folder: Path, stub: JobAPIStub, health: HealthStub) -> None:
-        self.figures: Counter[str] = Counter(delivered=0, failed=0, rejected=0, adopted=0, lost=0)
+        self.figures: Counter[str] = Counter(
+            delivered=0, failed=0, rejected=0, adopted=0, lost=0
+        )
         self._folder = folder
         self._stub = stub
         self._health: Any = health  # its types do not have the methods
@@ -69,7 +76,8 @@ class Reporter:
         self._failed_in_a_row = 0
         self._last_failure = self._spool_failure = self._watch_failure = ""
         self._lost_logged = 0  # how many lines of `lost` are in the log
-        self._hints_sent: set[spool.SpooledEvent] = set()  # the hints of these lines that the supervisor has
+        # the hints of these lines that the supervisor has
+        self._hints_sent: set[spool.SpooledEvent] = set()
         self._hint_failures: Counter[spool.SpooledEvent] = Counter()
         self._care_at_s, self._figures_at_s = float("-inf"), time.monotonic()
         self._callers = ThreadPoolExecutor(CALLERS, thread_name_prefix="caller")
@@ -82,12 +90,15 @@ class Reporter:
             self._deliver_all()
             self._deliver_new_events()
             LOOP.mark()
-            self._stopping.wait(LOOK_ANYWAY_MS / 1000)  # reached when inotify cannot watch the spool
+            # reached when inotify cannot watch the spool
+            self._stopping.wait(LOOK_ANYWAY_MS / 1000)
         self._callers.shutdown()
         self._log_spool_errors_of(self._log_figures)
 
     def _deliver_new_events(self) -> None:
-        """Deliver new events as soon as inotify reports them. If the kernel has no watch left, log that once."""
+        """Deliver new events as soon as inotify reports them. If the kernel has no
+        watch left, log that once.
+        """
         try:
             for _ in self._changes():
                 LOOP.mark()
@@ -122,7 +133,9 @@ class Reporter:
         self._log_spool_errors_of(self._deliver_until_empty)
 
     def _log_spool_errors_of(self, work: Callable[[], None]) -> None:
-        """Do the work. Log once that the spool is not there (a disk, a mount); the caller tries again."""
+        """Do the work. Log once that the spool is not there (a disk, a mount); the
+        caller tries again.
+        """
         try:
             work()
         except OSError as error:
@@ -133,15 +146,24 @@ class Reporter:
             self._spool_failure = ""
 
     def _deliver_until_empty(self) -> None:
-        """Deliver all waiting events; between failed rounds wait longer each time, up to MAX_WAIT_S."""
+        """Deliver all waiting events; between failed rounds wait longer each time, up
+        to MAX_WAIT_S.
+        """
         wait_s = 0.1
         self._do_periodic_work()
-        while not self._stopping.is_set() and (self._has_lost() or spool.pending(self._folder)):
+        while not self._stopping.is_set() and (
+            self._has_lost() or spool.pending(self._folder)
+        ):
             if self._round():
                 wait_s = 0.1
             else:
                 waiting = len(spool.pending(self._folder))
-                log.warning("delivery_postponed", events=waiting, again_s=wait_s, error=self._last_failure)
+                log.warning(
+                    "delivery_postponed",
+                    events=waiting,
+                    again_s=wait_s,
+                    error=self._last_failure,
+                )
                 self._stopping.wait(wait_s)
                 wait_s = min(2 * wait_s, MAX_WAIT_S)
             LOOP.mark()
@@ -150,10 +172,11 @@ class Reporter:
         self._send_heartbeat()
 
     def _round(self) -> bool:
-        """Try each event of up to ROUND_JOBS jobs once; returns False when one was not delivered.
+        """Try each event of up to ROUND_JOBS jobs once; returns False when one was not
+        delivered.
 
-        Jobs go in parallel, the events of one job in order. Jobs that failed before come last, so that a job that
-        always fails does not delay the others.
+        Jobs go in parallel, the events of one job in order. Jobs that failed before
+        come last, so that a job that always fails does not delay the others.
         """
         jobs: dict[int, list[Path]] = {}
         for file in spool.pending(self._folder):
@@ -162,13 +185,20 @@ class Reporter:
             del self._failures[settled]
         turns = sorted(jobs, key=lambda slurm_id: self._failures[slurm_id])[:ROUND_JOBS]
         self._failed_in_a_row = 0
-        delivered = list(self._callers.map(self._deliver_job, turns, [jobs[slurm_id] for slurm_id in turns]))
+        delivered = list(
+            self._callers.map(
+                self._deliver_job, turns, [jobs[slurm_id] for slurm_id in turns]
+            )
+        )
         return self._deliver_hints() and all(delivered)
 
     def _deliver_job(self, slurm_id: int, files: Sequence[Path]) -> bool:
         if self._failed_in_a_row >= CALLERS or self._stopping.is_set():
-            return False  # the failures are not due to this job: the supervisor does not answer at all
-        delivered = all(self._deliver(file) for file in files)  # up to the first that fails: the order must stay
+            # the failures are not due to this job: the supervisor does not answer at
+            # all
+            return False
+        # up to the first that fails: the order must stay
+        delivered = all(self._deliver(file) for file in files)
         if delivered:
             self._failed_in_a_row = 0
         else:
@@ -193,7 +223,9 @@ class Reporter:
         return True
 
     def _send_file(self, file: Path) -> str | None:
-        """As `_send`, for a file; a malformed file is one that the supervisor will never accept."""
+        """As `_send`, for a file; a malformed file is one that the supervisor will
+        never accept.
+        """
         try:
             with crash_point("event-read"):
                 event = spool.read(file)
@@ -202,7 +234,9 @@ class Reporter:
         return self._send(event)
 
     def _send(self, event: spool.SpooledEvent) -> str | None:
-        """Send an event; returns None, or why the supervisor will never accept it. Raises RpcError: a retry helps."""
+        """Send an event; returns None, or why the supervisor will never accept it.
+        Raises RpcError: a retry helps.
+        """
         LOOP.mark()  # a round of many events takes longer than the loop may stand
         request = SetJobStatusRequest(
             name=event.job_id,
@@ -229,17 +263,23 @@ class Reporter:
     def _reject(self, file: Path, reason: str) -> None:
         dropped_names = spool.reject(file)
         self.figures["rejected"] += 1
-        log.error("event_rejected", file=file.name, slurm_id=spool.slurm_id_of(file), reason=reason)
+        log.error(
+            "event_rejected",
+            file=file.name,
+            slurm_id=spool.slurm_id_of(file),
+            reason=reason,
+        )
         for name in dropped_names:
             log.error("rejected_event_dropped", file=name)
 
-    # --- heartbeats -------------------------------------------------------------------------------------------------
+    # --- heartbeats -------------------------------------------------------------------
 
     def _send_heartbeat(self) -> None:
-        """Send a heartbeat every HEARTBEAT_EVERY_S, but only if this spool has ever delivered an end: the supervisor
-        waits for ends.
+        """Send a heartbeat every HEARTBEAT_EVERY_S, but only if this spool has ever
+        delivered an end: the supervisor waits for ends.
 
-        The caller has just read the spool, so a reporter that cannot read its spool sends no heartbeat.
+        The caller has just read the spool, so a reporter that cannot read its spool
+        sends no heartbeat.
         """
         now_s, mark = time.monotonic(), self._folder / "ends"
         if now_s - self._heartbeat_at_s < HEARTBEAT_EVERY_S:
@@ -248,7 +288,9 @@ class Reporter:
             return
         self._heartbeat_at_s = now_s
         try:
-            self._health.Check(HealthCheckRequest(service=HEARTBEAT_SERVICE), timeout=TIMEOUT_S)
+            self._health.Check(
+                HealthCheckRequest(service=HEARTBEAT_SERVICE), timeout=TIMEOUT_S
+            )
             self._heartbeat_error = ""
         except grpc.RpcError as error:
             code = error.code().name
@@ -258,14 +300,16 @@ class Reporter:
         if not mark.exists():
             mark.touch()
 
-    # --- lost events, and drafts of killed hooks --------------------------------------------------------------------
+    # --- lost events, and drafts of killed hooks --------------------------------------
 
     def _has_lost(self) -> bool:
         lost = self._folder / "lost"
         return lost.exists() and lost.stat().st_size > 0
 
     def _deliver_hints(self) -> bool:
-        """Make the supervisor check each job with a lost event; hints that failed before come last."""
+        """Make the supervisor check each job with a lost event; hints that failed
+        before come last.
+        """
         record = spool.read_lost(self._folder)
         if record.length == 0:
             return True
@@ -275,7 +319,9 @@ class Reporter:
         self._lost_logged = len(record.lines)
         self._hints_sent.difference_update(spool.LostRecord(new).hints)
         unsent = set(record.hints) - self._hints_sent
-        turns = sorted(unsent, key=lambda hint: (self._hint_failures[hint], hint.slurm_id))
+        turns = sorted(
+            unsent, key=lambda hint: (self._hint_failures[hint], hint.slurm_id)
+        )
         self._failed_in_a_row = 0
         delivered = list(map(self._deliver_hint, turns))
         if not all(delivered):
@@ -301,7 +347,9 @@ class Reporter:
         return True
 
     def _do_periodic_work(self) -> None:
-        """Take care of the spool every CARE_EVERY_S, and log the figures every FIGURES_EVERY_S."""
+        """Take care of the spool every CARE_EVERY_S, and log the figures every
+        FIGURES_EVERY_S.
+        """
         now_s = time.monotonic()
         if now_s - self._care_at_s >= CARE_EVERY_S:
             self._care_at_s = now_s
@@ -316,8 +364,14 @@ class Reporter:
 
     def _log_figures(self) -> None:
         waiting = spool.pending(self._folder)
-        aside = sum(1 for _ in (self._folder / "rejected").glob("*"))  # 0 if the folder does not exist
-        log.info("reporter_figures", waiting=len(waiting), **self.figures, kept_rejected=aside)
+        # 0 if the folder does not exist
+        aside = sum(1 for _ in (self._folder / "rejected").glob("*"))
+        log.info(
+            "reporter_figures",
+            waiting=len(waiting),
+            **self.figures,
+            kept_rejected=aside,
+        )
 
 
 def _is_for_delivery(name: str) -> bool:
@@ -326,7 +380,9 @@ def _is_for_delivery(name: str) -> bool:
 
 
 def _ids_in(line: str) -> dict[str, object]:
-    """Return the ids of the job that a line of `lost` is about; nothing if the line is not whole."""
+    """Return the ids of the job that a line of `lost` is about; nothing if the line is
+    not whole.
+    """
     hints = spool.LostRecord((line,)).hints
     if not hints:
         return {}
@@ -335,13 +391,21 @@ def _ids_in(line: str) -> dict[str, object]:
 
 def main() -> None:
     """Read the options and deliver until SIGTERM."""
-    parser = argparse.ArgumentParser(prog="reporter", description="Delivers SLURM's events to the supervisor.")
-    parser.add_argument("--spool", type=Path, required=True, help="where the hooks write")
-    parser.add_argument(
-        "--health", default=os.environ.get("HEALTH_ADDRESS"), help="host:port where it answers probes; none: nowhere"
+    parser = argparse.ArgumentParser(
+        prog="reporter", description="Delivers SLURM's events to the supervisor."
     )
     parser.add_argument(
-        "--cluster", default=os.environ.get("CLUSTER_NAME") or CLUSTER_NAME, help="its name, for logs and metrics"
+        "--spool", type=Path, required=True, help="where the hooks write"
+    )
+    parser.add_argument(
+        "--health",
+        default=os.environ.get("HEALTH_ADDRESS"),
+        help="host:port where it answers probes; none: nowhere",
+    )
+    parser.add_argument(
+        "--cluster",
+        default=os.environ.get("CLUSTER_NAME") or CLUSTER_NAME,
+        help="its name, for logs and metrics",
     )
     add_options(parser)
     options = parser.parse_args()
@@ -366,15 +430,23 @@ def main() -> None:
 
 
 @contextmanager
-def _served(options: argparse.Namespace, reporter: Reporter, health: HealthStub) -> Iterator[None]:
-    """Answer probes meanwhile, if an address is given. Ends the process with status 2 if it is not available."""
+def _served(
+    options: argparse.Namespace, reporter: Reporter, health: HealthStub
+) -> Iterator[None]:
+    """Answer probes meanwhile, if an address is given. Ends the process with status 2
+    if it is not available.
+    """
     if not options.health:
         yield
         return
     try:
-        server = serve_health(options.health, options.cluster, options.spool, reporter.figures, health)
+        server = serve_health(
+            options.health, options.cluster, options.spool, reporter.figures, health
+        )
     except (OSError, ValueError) as error:
-        reason = f"--health: found {options.health!r}; expected a free host:port ({error})"
+        reason = (
+            f"--health: found {options.health!r}; expected a free host:port ({error})"
+        )
         log.error("process_refuses_to_start", reason=reason)
         sys.exit(2)
     try:

@@ -32,7 +32,10 @@ BUILD = "supervisor_build_info"
 METRICS = {
     BUILD: ("gauge", "The version of the supervisor and of Python."),
     LOOP_MOMENT: ("gauge", "When the main loop last came round."),
-    ANSWERS: ("gauge", "Whether a service that the process needs answers: the spool, the supervisor."),
+    ANSWERS: (
+        "gauge",
+        "Whether a service that the process needs answers: the spool, the supervisor.",
+    ),
     WAITING: ("gauge", "The events that wait in the spool."),
     EVENTS: ("counter", "Events by what became of them; failed counts the tries."),
 }
@@ -69,24 +72,37 @@ class SupervisorAnswers:
 
 
 def serve_health(
-    address: str, cluster: str, folder: Path, figures: Mapping[str, int], health: HealthStub
+    address: str,
+    cluster: str,
+    folder: Path,
+    figures: Mapping[str, int],
+    health: HealthStub,
 ) -> ProbeServer:
-    """Answer probes at host:port. Raises OSError if the address is not available, and ValueError if it is not host:port."""
+    """Answer probes at host:port. Raises OSError if the address is not available, and
+    ValueError if it is not host:port.
+    """
     readable = SpoolReadable(folder)
     needs = Dependencies(
         Dependency("spool", readable),
         Dependency("supervisor", SupervisorAnswers(health), every_s=ASK_EVERY_S),
-        log_failure=lambda name, error: log.warning("dependency_not_answering", dependency=name, error=str(error)),
+        log_failure=lambda name, error: log.warning(
+            "dependency_not_answering", dependency=name, error=str(error)
+        ),
     )
     pages = {
         "/livez": lambda: livez(LOOP, needs),
         "/readyz": lambda: readyz(LOOP, needs),
-        "/metrics": lambda: Page(_metrics(cluster, figures, readable.waiting, needs).encode(), content_type=PROMETHEUS),
+        "/metrics": lambda: Page(
+            _metrics(cluster, figures, readable.waiting, needs).encode(),
+            content_type=PROMETHEUS,
+        ),
     }
     server = ProbeServer(address, pages, _log_failed_page)
     needs.start()
     server.start()
-    log.info("probes_served", process="reporter", address=address, port=server.server_port)
+    log.info(
+        "probes_served", process="reporter", address=address, port=server.server_port
+    )
     return server
 
 
@@ -94,23 +110,43 @@ def _log_failed_page(peer: str) -> None:
     log.error("probe_not_answered", peer=peer, error=repr(sys.exception()))
 
 
-def _metrics(cluster: str, figures: Mapping[str, int], waiting: int, needs: Dependencies) -> str:
+def _metrics(
+    cluster: str, figures: Mapping[str, int], waiting: int, needs: Dependencies
+) -> str:
     """Return the metrics in Prometheus's text format."""
-    about = {"process": "reporter", "version": version("grid-supervisor"), "python": platform.python_version()}
+    about = {
+        "process": "reporter",
+        "version": version("grid-supervisor"),
+        "python": platform.python_version(),
+    }
     values: dict[str, list[tuple[Labels, float]]] = {
         BUILD: [(about, 1)],
         LOOP_MOMENT: [({}, time.time() - LOOP.age_s)],
-        ANSWERS: [({"dependency": name}, int(bool(state["ok"]))) for name, state in needs.states().items()],
+        ANSWERS: [
+            ({"dependency": name}, int(bool(state["ok"])))
+            for name, state in needs.states().items()
+        ],
         WAITING: [({}, waiting)],
         EVENTS: [({"outcome": name}, number) for name, number in figures.items()],
     }
-    return "".join(_exposed(name, *METRICS[name], cluster, values[name]) for name in METRICS)
+    return "".join(
+        _exposed(name, *METRICS[name], cluster, values[name]) for name in METRICS
+    )
 
 
-def _exposed(name: str, kind: str, about: str, cluster: str, values: Iterable[tuple[Labels, float]]) -> str:
+def _exposed(
+    name: str,
+    kind: str,
+    about: str,
+    cluster: str,
+    values: Iterable[tuple[Labels, float]],
+) -> str:
     lines = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
     for labels, value in values:
-        named = ",".join(f'{label}="{_escaped(text)}"' for label, text in {"cluster": cluster, **labels}.items())
+        named = ",".join(
+            f'{label}="{_escaped(text)}"'
+            for label, text in {"cluster": cluster, **labels}.items()
+        )
         lines.append(f"{name}{{{named}}} {value}")
     return "".join(f"{line}\n" for line in lines)
 

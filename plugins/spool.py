@@ -1,9 +1,10 @@
-"""The spool's reading side: events that SLURM's hooks (plugins/hook, plugins/spank) wrote, one file each.
+"""The spool's reading side: events that SLURM's hooks (plugins/hook, plugins/spank)
+wrote, one file each.
 
 0001795242441000000000-7-end          an event: sequence number, SLURM's id, kind
-.0001795242441000000000-7-end.4711    a draft of the process 4711
-lost                                  a line for each event that a hook could not write
-ends                                  empty; exists once an end was delivered: the supervisor then expects heartbeats
+.0001795242441000000000-7-end.4711    a draft of the process 4711 lost
+a line for each event that a hook could not write ends
+empty; exists once an end was delivered: the supervisor then expects heartbeats
 rejected/                             events that the supervisor will never accept
 """
 
@@ -21,23 +22,30 @@ from plugins.crash_points import crash_point
 
 NAME = re.compile(r"(?P<sequence>\d{1,20})-(?P<slurm_id>\d{1,10})-(start|end)")
 DRAFT = re.compile(rf"\.(?P<name>{NAME.pattern})\.(?P<pid>\d+)")
-LOST_LINE = re.compile(r"\d+ (start|end) (?P<job_id>0x[0-9a-f]{64}) (?P<slurm_id>\d{1,10}) .*")
+LOST_LINE = re.compile(
+    r"\d+ (start|end) (?P<job_id>0x[0-9a-f]{64}) (?P<slurm_id>\d{1,10}) .*"
+)
 MAX_FILE_BYTES = 4096
 KEPT_REJECTED = 1000
 RESERVE_BYTES = 64 * 1024  # of `lost`, as hook/spool.c takes it
 KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of fallocate(2)
 
-# The writer of an older draft has ended: a hook that hangs ends after a minute. The kernel reuses process ids, so a
-# process that lives with the writer's id protects the draft for an hour and not for ever.
+# The writer of an older draft has ended: a hook that hangs ends after a minute. The
+# kernel reuses process ids, so a process that lives with the writer's id protects the
+# draft for an hour and not for ever.
 ABANDONED_AFTER_S = 90.0
 ABANDONED_FOR_SURE_S = 3600.0
 
-# JobStatus of supervisor.v1alpha1, and SLURM's end states as in docs/explanation/slurm-end-states.md. Every other state
-# is FAILED, never success. Where SLURM itself ended the job, the exit status that SLURM shows is not the script's.
+# JobStatus of supervisor.v1alpha1, and SLURM's end states as in
+# docs/explanation/slurm-end-states.md. Every other state is FAILED, never success.
+# Where SLURM itself ended the job, the exit status that SLURM shows is not the
+# script's.
 RUNNING, CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS = 4, 6, 7, 8, 9
 STATUS = {"COMPLETED": FINISHED, "TIMEOUT": OUT_OF_CREDITS, "CANCELLED": CANCELLED}
 ENDED_BY_SLURM = {
-    **dict.fromkeys(("TIMEOUT", "CANCELLED", "BOOT_FAIL", "DEADLINE", "NODE_FAIL", "PREEMPTED"), 0),
+    **dict.fromkeys(
+        ("TIMEOUT", "CANCELLED", "BOOT_FAIL", "DEADLINE", "NODE_FAIL", "PREEMPTED"), 0
+    ),
     "OUT_OF_MEMORY": 253,
 }
 
@@ -48,7 +56,9 @@ class MalformedEventError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SpooledEvent:
-    """An event as the reporter sends it to the supervisor; `exit_code` is a raw wait(2) status."""
+    """An event as the reporter sends it to the supervisor; `exit_code` is a raw wait(2)
+    status.
+    """
 
     job_id: str
     slurm_id: int
@@ -57,7 +67,9 @@ class SpooledEvent:
     exit_code: int = 0
 
     def __post_init__(self) -> None:
-        """Check that the numbers fit in the message to the supervisor. Raises ValueError."""
+        """Check that the numbers fit in the message to the supervisor. Raises
+        ValueError.
+        """
         unsigned_fit = 0 <= self.slurm_id < 2**64 and 0 <= self.duration_s < 2**64
         signed_fits = -(2**63) <= self.exit_code < 2**63
         if not unsigned_fit or not signed_fits:
@@ -65,9 +77,13 @@ class SpooledEvent:
 
 
 def pending(folder: Path) -> list[Path]:
-    """Return the events to deliver, by sequence number; a start comes before an end with the same number."""
+    """Return the events to deliver, by sequence number; a start comes before an end
+    with the same number.
+    """
     named = [file for file in folder.iterdir() if NAME.fullmatch(file.name)]
-    return sorted(named, key=lambda file: (sequence_of(file), file.name.endswith("-end")))
+    return sorted(
+        named, key=lambda file: (sequence_of(file), file.name.endswith("-end"))
+    )
 
 
 def sequence_of(file: Path) -> int:
@@ -81,7 +97,9 @@ def slurm_id_of(file: Path) -> int:
 
 
 def reported_outcome(state: str, exit_status: int) -> tuple[int, int]:
-    """Return the status and the exit status for the supervisor, from SLURM's end state and SLURM's raw exit status."""
+    """Return the status and the exit status for the supervisor, from SLURM's end state
+    and SLURM's raw exit status.
+    """
     return STATUS.get(state, FAILED), ENDED_BY_SLURM.get(state, exit_status)
 
 
@@ -89,7 +107,9 @@ OutcomeOf = Callable[[str, int], tuple[int, int]]
 
 
 def read(file: Path, outcome_of: OutcomeOf = reported_outcome) -> SpooledEvent:
-    """Read an event. Raises MalformedEventError, and OSError when the file is unreadable."""
+    """Read an event. Raises MalformedEventError, and OSError when the file is
+    unreadable.
+    """
     text = _read_regular(file)
     try:
         fields = dict(line.split("=", 1) for line in text.decode().splitlines())
@@ -98,17 +118,24 @@ def read(file: Path, outcome_of: OutcomeOf = reported_outcome) -> SpooledEvent:
         if fields["event"] == "started":
             return SpooledEvent(fields["job_id"], int(fields["slurm_id"]), RUNNING)
         exit_code, _, signal = fields["exit"].partition(":")
-        status, exit_status = outcome_of(fields["state"], int(exit_code) * 256 + int(signal or 0))
+        status, exit_status = outcome_of(
+            fields["state"], int(exit_code) * 256 + int(signal or 0)
+        )
         lasted_s = _lasted_s(int(fields["start_s"]), int(fields["end_s"]))
-        return SpooledEvent(fields["job_id"], int(fields["slurm_id"]), status, lasted_s, exit_status)
+        return SpooledEvent(
+            fields["job_id"], int(fields["slurm_id"]), status, lasted_s, exit_status
+        )
     except (ValueError, KeyError) as error:
-        raise MalformedEventError(f"{file}: {error!r}; expected the lines that plugins/hook writes") from error
+        raise MalformedEventError(
+            f"{file}: {error!r}; expected the lines that plugins/hook writes"
+        ) from error
 
 
 def _lasted_s(start_s: int, end_s: int) -> int:
     """Return a job's run time; 0 for a job that never began.
 
-    The start of such a job is its end, or a later time, or 0 (which jobcomp/script writes for a start in the future).
+    The start of such a job is its end, or a later time, or 0 (which jobcomp/script
+    writes for a start in the future).
     """
     return max(end_s - start_s, 0) if start_s else 0
 
@@ -124,32 +151,41 @@ def _read_regular(file: Path) -> bytes:
 
 
 def reject(file: Path) -> list[str]:
-    """Move a file to `rejected/`, and delete the oldest there when there are too many; returns the deleted names."""
+    """Move a file to `rejected/`, and delete the oldest there when there are too many;
+    returns the deleted names.
+    """
     folder = file.parent / "rejected"
     folder.mkdir(exist_ok=True)  # an operator may have removed it
     file.rename(folder / file.name)
-    kept = sorted(folder.iterdir(), key=lambda other: (other.lstat().st_ctime_ns, other.name))
+    kept = sorted(
+        folder.iterdir(), key=lambda other: (other.lstat().st_ctime_ns, other.name)
+    )
     dropped = kept[:-KEPT_REJECTED]
     for other in dropped:
         other.unlink()
     return [other.name for other in dropped]
 
 
-# --- drafts of killed hooks -------------------------------------------------------------------------------------------
+# --- drafts of killed hooks -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """A draft whose writer was killed: `adopted` if it was complete; otherwise it is removed."""
+    """A draft whose writer was killed: `adopted` if it was complete; otherwise it is
+    removed.
+    """
 
     name: str
     adopted: bool
 
 
 def take_abandoned(folder: Path) -> list[Abandoned]:
-    """Turn the complete drafts of killed hooks into events, and remove the incomplete ones."""
+    """Turn the complete drafts of killed hooks into events, and remove the incomplete
+    ones.
+    """
     taken = list[Abandoned]()
-    for file in list(folder.iterdir()):  # as a list, because the loop renames and removes files
+    # as a list, because the loop renames and removes files
+    for file in list(folder.iterdir()):
         draft = DRAFT.fullmatch(file.name)
         if draft is None:
             continue
@@ -163,7 +199,9 @@ def _is_abandoned(draft: Path, pid: int) -> bool:
         age_s = time.time() - draft.lstat().st_mtime
     except FileNotFoundError:
         return False
-    return age_s > ABANDONED_FOR_SURE_S or (age_s > ABANDONED_AFTER_S and not _lives(pid))
+    return age_s > ABANDONED_FOR_SURE_S or (
+        age_s > ABANDONED_AFTER_S and not _lives(pid)
+    )
 
 
 def _lives(pid: int) -> bool:
@@ -186,24 +224,30 @@ def _take(draft: Path, name: str) -> Abandoned:
     return Abandoned(name, adopted=True)
 
 
-# --- events that a hook could not write -------------------------------------------------------------------------------
+# --- events that a hook could not write -----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LostRecord:
-    """The content of `lost`: its lines, and its length in bytes. A crash or a full disk may have cut a line."""
+    """The content of `lost`: its lines, and its length in bytes. A crash or a full disk
+    may have cut a line.
+    """
 
     lines: tuple[str, ...] = ()
     length: int = 0
 
     @property
     def hints(self) -> list[SpooledEvent]:
-        """One event for each job. RUNNING makes the supervisor ask SLURM; the supervisor never takes it for an end."""
+        """One event for each job. RUNNING makes the supervisor ask SLURM; the
+        supervisor never takes it for an end.
+        """
         events = dict[SpooledEvent, None]()
         for line in self.lines:
             whole = LOST_LINE.fullmatch(line)
             if whole is not None:
-                events[SpooledEvent(whole["job_id"], int(whole["slurm_id"]), RUNNING)] = None
+                events[
+                    SpooledEvent(whole["job_id"], int(whole["slurm_id"]), RUNNING)
+                ] = None
         return list(events)
 
 
@@ -218,7 +262,9 @@ def read_lost(folder: Path) -> LostRecord:
 
 
 def clear_lost(folder: Path, length: int) -> bool:
-    """Clear the record; if it has grown past `length`, keep it and return False: the caller must read it again."""
+    """Clear the record; if it has grown past `length`, keep it and return False: the
+    caller must read it again.
+    """
     with (folder / "lost").open("r+b") as lost:
         fcntl.flock(lost, fcntl.LOCK_EX)
         if os.fstat(lost.fileno()).st_size != length:
@@ -231,10 +277,12 @@ def clear_lost(folder: Path, length: int) -> bool:
 def keep_reserve(folder: Path) -> None:
     """Reserve disk space for `lost` while the disk has space, as the hooks do.
 
-    The disk can be full before the first hook runs, and clearing `lost` frees its space. Without the reserve the hooks
-    still try to write.
+    The disk can be full before the first hook runs, and clearing `lost` frees its
+    space. Without the reserve the hooks still try to write.
     """
-    lost = os.open(folder / "lost", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    lost = os.open(
+        folder / "lost", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+    )
     try:
         if os.fstat(lost).st_blocks * 512 < RESERVE_BYTES:
             _reserve(lost)
@@ -243,5 +291,9 @@ def keep_reserve(folder: Path) -> None:
 
 
 def _reserve(lost: int) -> None:
-    """Call fallocate(2), because Python's posix_fallocate would make the file longer."""
-    ctypes.CDLL(None).fallocate(lost, KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(RESERVE_BYTES))
+    """Call fallocate(2), because Python's posix_fallocate would make the file
+    longer.
+    """
+    ctypes.CDLL(None).fallocate(
+        lost, KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(RESERVE_BYTES)
+    )

@@ -60,23 +60,36 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-SENSIBLE_GRACE_S = 60.0  # with less, a sweep mistakes a restart of slurmctld for a loss of jobs
+# with less, a sweep mistakes a restart of slurmctld for a loss of jobs
+SENSIBLE_GRACE_S = 60.0
 
 
 def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
-    """Build a worker for the queues that it serves, with only the parts that they need."""
-    logs.configure(settings.effective_log_level, settings.secret_values(), settings.cluster_name)
+    """Build a worker for the queues that it serves, with only the parts that they
+    need.
+    """
+    logs.configure(
+        settings.effective_log_level, settings.secret_values(), settings.cluster_name
+    )
     wake_ups = TaskDispatcher(app)
     engine = open_engine(settings)
-    tracer = tracer_of(settings, "worker", Journal(engine, settings.cluster_name).history)
+    tracer = tracer_of(
+        settings, "worker", Journal(engine, settings.cluster_name).history
+    )
     ledger = Ledger(engine, settings.cluster_name, wake_ups.effects, tracer.ended)
     rpc = Endpoints(settings.rpc_urls, settings.chain_id)
     serves_chain, serves_slurm = Queue.CHAIN in served, Queue.SLURM in served
     chain = _chain_side(settings, ledger, rpc, wake_ups) if serves_chain else None
-    slurm = slurm_side(settings) if {Queue.SLURM, Queue.BENCHMARK} & set(served) else None
+    slurm = (
+        slurm_side(settings) if {Queue.SLURM, Queue.BENCHMARK} & set(served) else None
+    )
     sweeping = _sweep_side(settings, rpc, wake_ups) if serves_slurm else None
     directory = directory_of(settings) if serves_chain else None
-    benchmarking = _benchmark_side(settings, slurm) if slurm is not None and _measures(settings, served) else None
+    benchmarking = (
+        _benchmark_side(settings, slurm)
+        if slurm is not None and _measures(settings, served)
+        else None
+    )
     offer = _offer_side(settings, wake_ups) if serves_chain else None
     grid_logger = GridLogger(channels_of(settings).open)
     context = WorkerContext(
@@ -94,7 +107,9 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     )
     new_blocks, hold_wallet = None, None
     if chain is not None:
-        new_blocks = NewBlocks(context, settings.chain_poll_s, wake_ups.wake, settings.ws_url)
+        new_blocks = NewBlocks(
+            context, settings.chain_poll_s, wake_ups.wake, settings.ws_url
+        )
         hold_wallet = partial(_hold_wallet, settings, ledger, chain)
     batches = {kind: Batch(context, kind) for kind in BATCH_POLICIES}
     return Worker(context, batches, wake_ups.wake, new_blocks, hold_wallet)
@@ -107,26 +122,43 @@ def _hold_wallet(settings: Settings, ledger: Ledger, chain: ChainServices) -> No
 
 def channels_of(settings: Settings) -> Channels:
     """Return the channels to the grid's services, as the settings require them."""
-    return Channels(settings.sbatch_tls_enable, settings.sbatch_ca, verified=not settings.sbatch_tls_insecure)
+    return Channels(
+        settings.sbatch_tls_enable,
+        settings.sbatch_ca,
+        verified=not settings.sbatch_tls_insecure,
+    )
 
 
 def _measures(settings: Settings, served: Collection[Queue]) -> bool:
-    """Return whether the worker measures the cluster: that needs a login node, which slurmrestd does not replace."""
+    """Return whether the worker measures the cluster: that needs a login node, which
+    slurmrestd does not replace.
+    """
     return Queue.BENCHMARK in served and settings.slurm_access is not SlurmAccess.REST
 
 
-def _chain_side(settings: Settings, ledger: Ledger, rpc: Rpc, wake_ups: TaskDispatcher) -> ChainServices:
+def _chain_side(
+    settings: Settings, ledger: Ledger, rpc: Rpc, wake_ups: TaskDispatcher
+) -> ChainServices:
     assert settings.eth_private_key is not None  # noqa: S101  Need.WALLET
     contract_address = settings.metascheduler_smart_contract
     key = settings.eth_private_key.get_secret_value()
     bounds = Bounds(settings.wallet_max_wei_per_gas, settings.wallet_max_wei_per_tx)
     chain_not_read_yet(settings.chain_id)
-    wallet = Wallet(ledger.engine, ledger.cluster, rpc, settings.chain_id, contract_address, key, bounds)
+    wallet = Wallet(
+        ledger.engine,
+        ledger.cluster,
+        rpc,
+        settings.chain_id,
+        contract_address,
+        key,
+        bounds,
+    )
     return ChainServices(
         contract=Contract(rpc, settings.chain_id, contract_address, wallet.address),
         wallet=wallet,
         job_definitions=JobDefinitions(
-            lambda: channels_of(settings).open(settings.sbatch_endpoint), wallet.sign_message
+            lambda: channels_of(settings).open(settings.sbatch_endpoint),
+            wallet.sign_message,
         ),
         claim_batch=settings.claim_batch,
         claim_max_waiting=settings.claim_max_waiting,
@@ -154,10 +186,13 @@ def _offer_side(settings: Settings, wake_ups: TaskDispatcher) -> OfferConfig:
 
 
 def directory_of(settings: Settings) -> "Directory | None":
-    """Build the access to the directory; None at a site that makes the accounts itself."""
+    """Build the access to the directory; None at a site that makes the accounts
+    itself.
+    """
     if settings.ldap_url is None:
         return None
-    from supervisor_tasks.accounts.directory import (  # imports ldap3, which costs each worker 0.4 s
+    # imports ldap3, which costs each worker 0.4 s
+    from supervisor_tasks.accounts.directory import (
         AccountForm,
         Directory,
         Member,
@@ -190,13 +225,21 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
-def _sweep_side(settings: Settings, rpc: Rpc, wake_ups: TaskDispatcher) -> ReconciliationServices:
+def _sweep_side(
+    settings: Settings, rpc: Rpc, wake_ups: TaskDispatcher
+) -> ReconciliationServices:
     @cache  # a Contract reads the addresses of the other contracts once
     def contract_of(provider: Address) -> Contract:
-        return Contract(rpc, settings.chain_id, settings.metascheduler_smart_contract, provider)
+        return Contract(
+            rpc, settings.chain_id, settings.metascheduler_smart_contract, provider
+        )
 
     if settings.sweep_grace_s < SENSIBLE_GRACE_S:
-        log.warning("sweep_grace_is_short", sweep_grace_s=settings.sweep_grace_s, expected_s=SENSIBLE_GRACE_S)
+        log.warning(
+            "sweep_grace_is_short",
+            sweep_grace_s=settings.sweep_grace_s,
+            expected_s=SENSIBLE_GRACE_S,
+        )
     return ReconciliationServices(
         contract_of=contract_of,
         wake=wake_ups.wake,
@@ -218,7 +261,9 @@ def _benchmark_side(settings: Settings, slurm: SlurmServices) -> BenchmarkServic
 
 
 def _ssh_keys(settings: Settings) -> Keys:
-    """Return the function that gives a user's key: one key for all users, or a certificate for each login."""
+    """Return the function that gives a user's key: one key for all users, or a
+    certificate for each login.
+    """
     if not settings.slurm_ssh_certificates:
         assert settings.slurm_ssh_private_key is not None  # noqa: S101  Need.SLURM
         key = load_key(settings.slurm_ssh_private_key.get_secret_value())
@@ -226,14 +271,18 @@ def _ssh_keys(settings: Settings) -> Keys:
     assert settings.slurm_ssh_ca_key is not None  # noqa: S101  Need.SLURM
     users = {settings.slurm_ssh_admin_user or "", settings.benchmark_run_as}
     ca_key = authority_key(settings.slurm_ssh_ca_key.get_secret_value())
-    return CertificateAuthority(ca_key, users, f"supervisor {settings.cluster_name}").key_for
+    return CertificateAuthority(
+        ca_key, users, f"supervisor {settings.cluster_name}"
+    ).key_for
 
 
 def _over_rest(settings: Settings, connect_timeout_s: float) -> SlurmServices:
     assert settings.slurmrestd_url is not None  # noqa: S101  Need.SLURM
     assert settings.slurm_jwt_key is not None  # noqa: S101
     mint = TokenMint(b64decode(settings.slurm_jwt_key.get_secret_value()))
-    client = RestClient(settings.slurmrestd_url, settings.slurmrestd_ca, connect_timeout_s)
+    client = RestClient(
+        settings.slurmrestd_url, settings.slurmrestd_ca, connect_timeout_s
+    )
     access = RestAccess(client=client, mint=mint, admin=settings.slurm_jwt_admin_user)
     cluster = RestCluster(
         access=access,
@@ -243,15 +292,23 @@ def _over_rest(settings: Settings, connect_timeout_s: float) -> SlurmServices:
         environment=settings.slurm_job_environment,
         message_timeout_s=settings.slurm_message_timeout_s,
         compares_sizes=settings.slurm_compare_sizes,
-        submit_key="" if settings.slurm_submit_key is None else settings.slurm_submit_key.get_secret_value(),
+        submit_key=""
+        if settings.slurm_submit_key is None
+        else settings.slurm_submit_key.get_secret_value(),
         min_job_age_s=settings.slurm_min_job_age_s,
         max_memory_per_cpu_mb=settings.slurm_max_memory_per_cpu_mb,
     )
-    nodes = RestNodes(access=access, partition=cluster.partition, unresponsive=settings.benchmark_unresponsive)
+    nodes = RestNodes(
+        access=access,
+        partition=cluster.partition,
+        unresponsive=settings.benchmark_unresponsive,
+    )
     return _services(settings, cluster, nodes)
 
 
-def _services(settings: Settings, cluster: SlurmCluster, nodes: NodeQuery) -> SlurmServices:
+def _services(
+    settings: Settings, cluster: SlurmCluster, nodes: NodeQuery
+) -> SlurmServices:
     return SlurmServices(
         cluster,
         nodes,
@@ -261,7 +318,9 @@ def _services(settings: Settings, cluster: SlurmCluster, nodes: NodeQuery) -> Sl
     )
 
 
-def slurm_side(settings: Settings, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> SlurmServices:
+def slurm_side(
+    settings: Settings, connect_timeout_s: float = CONNECT_TIMEOUT_S
+) -> SlurmServices:
     """Build the access to SLURM, from settings with Need.SLURM."""
     if settings.slurm_access is SlurmAccess.REST:
         return _over_rest(settings, connect_timeout_s)
@@ -275,16 +334,25 @@ def slurm_side(settings: Settings, connect_timeout_s: float = CONNECT_TIMEOUT_S)
         sacct=settings.slurm_sacct_path if settings.slurm_accounting else None,
     )
     cluster = Cluster(
-        ssh=Ssh(settings.slurm_ssh_address, _ssh_keys(settings), settings.slurm_ssh_known_hosts, connect_timeout_s),
+        ssh=Ssh(
+            settings.slurm_ssh_address,
+            _ssh_keys(settings),
+            settings.slurm_ssh_known_hosts,
+            connect_timeout_s,
+        ),
         paths=paths,
         admin=settings.slurm_ssh_admin_user,
         partition=settings.slurm_partition,
         public_address=settings.public_address,
         message_timeout_s=settings.slurm_message_timeout_s,
         compares_sizes=settings.slurm_compare_sizes,
-        homes=Homes(shared_allowed=settings.allow_shared_homes_where_customers_can_run_code_as_each_other),
+        homes=Homes(
+            shared_allowed=settings.allow_shared_homes_where_customers_can_run_code_as_each_other
+        ),
         environment_file=settings.slurm_environment_file,
-        submit_key="" if settings.slurm_submit_key is None else settings.slurm_submit_key.get_secret_value(),
+        submit_key=""
+        if settings.slurm_submit_key is None
+        else settings.slurm_submit_key.get_secret_value(),
     )
     nodes = Nodes(
         ssh=cluster.ssh,

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChainServices:
-    """The services of workers of the chain queue only: they need the wallet's key. `wake` sends a task's message."""
+    """The services of workers of the chain queue only: they need the wallet's key.
+    `wake` sends a task's message.
+    """
 
     contract: Contract
     wallet: Wallet
@@ -56,7 +58,9 @@ class LastClusterCheck:
 
 @dataclass(frozen=True, slots=True)
 class SlurmServices:
-    """The services of workers of the slurm and benchmark queues only: they need the SSH key."""
+    """The services of workers of the slurm and benchmark queues only: they need the SSH
+    key.
+    """
 
     cluster: SlurmCluster
     nodes: NodeQuery
@@ -68,7 +72,9 @@ class SlurmServices:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkServices:
-    """The services of the benchmarks beyond SLURM's side: their jobs, their programs and their plan."""
+    """The services of the benchmarks beyond SLURM's side: their jobs, their programs
+    and their plan.
+    """
 
     jobs: BenchmarkJobs
     suite: Mapping[str, Benchmark]
@@ -79,7 +85,9 @@ class BenchmarkServices:
 
 @dataclass(frozen=True, slots=True)
 class OfferConfig:
-    """The settings of the provider's offer, for workers of the chain queue. `wake` wakes the registration's task."""
+    """The settings of the provider's offer, for workers of the chain queue. `wake`
+    wakes the registration's task.
+    """
 
     prices: Prices
     operator_labels: Mapping[str, str]
@@ -94,8 +102,8 @@ class OfferConfig:
 class ReconciliationServices:
     """The services of the sweep beyond SLURM's side.
 
-    The sweep reads the contract, which needs no key. The workers with the wallet's key store the provider's address in
-    the ledger for it.
+    The sweep reads the contract, which needs no key. The workers with the wallet's key
+    store the provider's address in the ledger for it.
     """
 
     contract_of: Callable[[Address], Contract]
@@ -111,7 +119,8 @@ class ReconciliationServices:
 class WorkerContext:
     """A worker's services for one cluster.
 
-    A side that the worker's queues do not need is None. The directory is None at a site that makes its accounts itself.
+    A side that the worker's queues do not need is None. The directory is None at a site
+    that makes its accounts itself.
     """
 
     ledger: Ledger
@@ -130,33 +139,47 @@ class WorkerContext:
     def chain(self) -> ChainServices:
         """The chain's side. Raises LookupError in a worker without the wallet's key."""
         if self.chain_side is None:
-            raise LookupError("this worker does not serve the chain queue: it holds no wallet key")
+            raise LookupError(
+                "this worker does not serve the chain queue: it holds no wallet key"
+            )
         return self.chain_side
 
     @property
     def offer(self) -> OfferConfig:
-        """The offer. Raises LookupError in a worker that does not serve the chain queue."""
+        """The offer. Raises LookupError in a worker that does not serve the chain
+        queue.
+        """
         if self.offer_side is None:
-            raise LookupError("this worker does not serve the chain queue: it registers nothing")
+            raise LookupError(
+                "this worker does not serve the chain queue: it registers nothing"
+            )
         return self.offer_side
 
     @property
     def slurm(self) -> SlurmServices:
         """SLURM's side. Raises LookupError in a worker without the SSH key."""
         if self.slurm_side is None:
-            raise LookupError("this worker serves neither the slurm nor the benchmark queue: it holds no SSH key")
+            raise LookupError(
+                "this worker serves neither the slurm nor the benchmark queue: it holds no SSH key"
+            )
         return self.slurm_side
 
     @property
     def benchmarking(self) -> BenchmarkServices:
-        """The benchmarks' side. Raises LookupError in a worker that does not serve their queue."""
+        """The benchmarks' side. Raises LookupError in a worker that does not serve
+        their queue.
+        """
         if self.benchmark_side is None:
             raise LookupError("this worker does not serve the benchmark queue")
         return self.benchmark_side
 
     @property
     def sweep(self) -> ReconciliationServices:
-        """The sweep's side. Raises LookupError in a worker that does not serve the slurm queue."""
+        """The sweep's side. Raises LookupError in a worker that does not serve the
+        slurm queue.
+        """
         if self.sweep_side is None:
-            raise LookupError("this worker does not serve the slurm queue: it does not sweep")
+            raise LookupError(
+                "this worker does not serve the slurm queue: it does not sweep"
+            )
         return self.sweep_side

@@ -1,8 +1,9 @@
-"""The points where the program changes something outside of the process, each with a name, so that a test can kill the
-process there. Pure except for the file that CRASH_AT names.
+"""The points where the program changes something outside of the process, each with a
+name, so that a test can kill the process there. Pure except for the file that CRASH_AT
+names.
 
-That file contains `<place> <count>`: the process that passes the place for the count-th time ends by SIGKILL. Without the
-variable, a point costs one comparison.
+That file contains `<place> <count>`: the process that passes the place for the count-th
+time ends by SIGKILL. Without the variable, a point costs one comparison.
 """
 
 import os
@@ -42,7 +43,9 @@ ORDER_FILE = os.environ.get("CRASH_AT")
 
 @contextmanager
 def crash_point(point: CrashPoint) -> Iterator[None]:
-    """Mark the code that makes the change: a test can crash the process just before or just after it."""
+    """Mark the code that makes the change: a test can crash the process just before or
+    just after it.
+    """
     before(point)
     yield
     after(point)
@@ -59,7 +62,9 @@ def after(point: CrashPoint) -> None:
 
 
 def hit(place: str) -> None:
-    """Kill this process with SIGKILL if the file of CRASH_AT names this place, and its count is used up."""
+    """Kill this process with SIGKILL if the file of CRASH_AT names this place, and its
+    count is used up.
+    """
     if ORDER_FILE is None:
         return
     if _is_turn(Path(ORDER_FILE), place):
@@ -67,9 +72,11 @@ def hit(place: str) -> None:
 
 
 def _is_turn(order: Path, place: str) -> bool:
-    """Return whether the file with the order names this place, and its count is used up; otherwise count down.
+    """Return whether the file with the order names this place, and its count is used
+    up; otherwise count down.
 
-    The process that must crash removes the file first, so that each order causes one crash.
+    The process that must crash removes the file first, so that each order causes one
+    crash.
     """
     try:
         wanted, _, count = order.read_text().partition(" ")

@@ -14,15 +14,21 @@ class PermanentError(SupervisorError):
 
 
 class UndecidedError(PermanentError):
-    """A SLURM job that was found may or may not be the grid's job. The operator must decide."""
+    """A SLURM job that was found may or may not be the grid's job. The operator must
+    decide.
+    """
 
 
 class OutcomeUnknownError(SupervisorError):
-    """The other side may have carried out the request or not; the caller must find out before it acts."""
+    """The other side may have carried out the request or not; the caller must find out
+    before it acts.
+    """
 
 
 class ProviderUnknownError(TransientError):
-    """No worker has stored the provider's address yet. A retry helps once a worker of the chain queue has stored it."""
+    """No worker has stored the provider's address yet. A retry helps once a worker of
+    the chain queue has stored it.
+    """
 
 
 class DirectoryUnavailableError(TransientError):
@@ -32,9 +38,12 @@ class DirectoryUnavailableError(TransientError):
 class DirectoryRefusedError(PermanentError):
     """The directory refused a request. The message has its answer and the request.
 
-    A retry is useless: the operator must change the directory's settings or the supervisor's.
+    A retry is useless: the operator must change the directory's settings or the
+    supervisor's.
     """
 
 
 class LedgerUnavailableError(TransientError):
-    """The ledger's database does not answer, or cannot write now. Retry later: open work is still stored."""
+    """The ledger's database does not answer, or cannot write now. Retry later: open
+    work is still stored.
+    """

@@ -35,9 +35,11 @@ def goes_on() -> bool:
 
 
 class Worker:
-    """A worker process: its context, its batches, and the thread that looks for new blocks.
+    """A worker process: its context, its batches, and the thread that looks for new
+    blocks.
 
-    `hold_wallet` stores that this cluster works with the wallet; it is None in a worker without the wallet's key.
+    `hold_wallet` stores that this cluster works with the wallet; it is None in a worker
+    without the wallet's key.
     """
 
     def __init__(
@@ -57,24 +59,28 @@ class Worker:
         self._is_ready = False
         self._looks_for_blocks = False
         self._lock = Lock()
-        # Without this, each full garbage collection goes through all objects of the imports: a sweep of 10,000 jobs took
-        # 1.08 s instead of 0.91 s.
+        # Without this, each full garbage collection goes through all objects of the
+        # imports: a sweep of 10,000 jobs took 1.08 s instead of 0.91 s.
         gc.collect()
         gc.freeze()
 
     def hold_wallet(self) -> None:
-        """Store in the ledger that this cluster works with the wallet whose key the worker has, if it has one.
+        """Store in the ledger that this cluster works with the wallet whose key the
+        worker has, if it has one.
 
-        Raises WalletTakenError if another cluster works with it, and LedgerUnavailableError. Safe to repeat.
+        Raises WalletTakenError if another cluster works with it, and
+        LedgerUnavailableError. Safe to repeat.
         """
         if self._hold_wallet is not None:
             self._hold_wallet()
             self._hold_wallet = None
 
     def begin(self) -> None:
-        """Store a start's requests in the ledger before the worker's first task: there no broker can lose them.
+        """Store a start's requests in the ledger before the worker's first task: there
+        no broker can lose them.
 
-        Raises LedgerUnavailableError; the next task tries again. Raises WalletTakenError; then the worker ends.
+        Raises LedgerUnavailableError; the next task tries again. Raises
+        WalletTakenError; then the worker ends.
         """
         with self._lock:
             if not self._has_begun:
@@ -97,7 +103,8 @@ class Worker:
         reset_failure_count(ledger)
         ledger.sweeps.ask("a worker has started")
         if chain is not None:
-            is_new = ledger.facts.set(PROVIDER, chain.contract.provider)  # for the workers without the wallet's key
+            # for the workers without the wallet's key
+            is_new = ledger.facts.set(PROVIDER, chain.contract.provider)
             if is_new:
                 ledger.sweeps.ask(f"the provider is {chain.contract.provider}")
         if self.context.directory is not None:
@@ -107,7 +114,9 @@ class Worker:
         ledger.incidents.look_again()
 
     def on_ready(self) -> None:
-        """Wake the tasks that a start requests. If a message is lost, the task only runs later."""
+        """Wake the tasks that a start requests. If a message is lost, the task only
+        runs later.
+        """
         for name in AT_START:
             self._wake(name)
         with self._lock:
@@ -115,7 +124,9 @@ class Worker:
             self._look_for_blocks()
 
     def _look_for_blocks(self) -> None:
-        """Start the thread that claims jobs of new blocks, once the worker is ready and its cluster holds the wallet."""
+        """Start the thread that claims jobs of new blocks, once the worker is ready and
+        its cluster holds the wallet.
+        """
         if self._new_blocks is None or self._looks_for_blocks:
             return
         wallet_is_held = self._hold_wallet is None

@@ -1,4 +1,6 @@
-"""What Celery's processes do when they start, are ready and end. Each of them imports this module."""
+"""What Celery's processes do when they start, are ready and end. Each of them imports
+this module.
+"""
 
 from celery.signals import (
     beat_init,
@@ -19,7 +21,8 @@ from supervisor_tasks.worker import (
     start_watchdog,
 )
 
-celeryd_init.connect(set_up_logging, weak=False)  # before Celery warns of the user that it runs as
+# before Celery warns of the user that it runs as
+celeryd_init.connect(set_up_logging, weak=False)
 setup_logging.connect(set_up_logging, weak=False)
 worker_init.connect(on_worker_init, weak=False)
 worker_init.connect(serve_worker, weak=False)

@@ -1,4 +1,6 @@
-"""The Celery tasks: a name, a queue, and one call each. Only workers import this module; the others send by name."""
+"""The Celery tasks: a name, a queue, and one call each. Only workers import this
+module; the others send by name.
+"""
 
 from typing import Any
 
@@ -29,7 +31,8 @@ log = structlog.get_logger()
 
 
 class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
-    """The base of all tasks: adds the task's name to the logs, and logs a TransientError without a traceback.
+    """The base of all tasks: adds the task's name to the logs, and logs a
+    TransientError without a traceback.
 
     The result is for Flower: what the task did to jobs. No result is stored.
     """
@@ -39,13 +42,17 @@ class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
 
     def __call__(self, *args: Any, **kwargs: Any) -> str | None:
         """Run the task with its name in the log's context."""
-        with structlog.contextvars.bound_contextvars(task=self.name.rpartition(".")[2]), collecting() as changed:
+        with (
+            structlog.contextvars.bound_contextvars(task=self.name.rpartition(".")[2]),
+            collecting() as changed,
+        ):
             try:
                 current_worker().begin()
                 self.run(*args, **kwargs)
                 return summary(changed.values())
             except TransientError as error:
-                log.warning("task_failed_transient", error=str(error))  # beat sends the task again
+                # beat sends the task again
+                log.warning("task_failed_transient", error=str(error))
                 raise
 
 
@@ -129,19 +136,25 @@ def refresh_inventory() -> None:
 
 @shared_task(base=SupervisorTask)
 def check_slurm() -> None:
-    """Check whether SLURM answers; while it does not, the fleet claims, registers and measures nothing."""
+    """Check whether SLURM answers; while it does not, the fleet claims, registers and
+    measures nothing.
+    """
     slurm_health.check_slurm(current_context())
 
 
 @shared_task(base=SupervisorTask)
 def benchmark() -> None:
-    """Advance the benchmark run that is under way, if there is one, as far as it can go now."""
+    """Advance the benchmark run that is under way, if there is one, as far as it can go
+    now.
+    """
     runner.benchmark(current_context())
 
 
 @shared_task(base=SupervisorTask)
 def sweep(why: str = "") -> None:
-    """Compare ledger, contract and SLURM: at once with a reason `why`, otherwise only if a sweep is due."""
+    """Compare ledger, contract and SLURM: at once with a reason `why`, otherwise only
+    if a sweep is due.
+    """
     reconciliation.sweep(current_context(), why)
 
 

@@ -1,4 +1,6 @@
-"""The worker of this process. It is built at the start, with the keys that its queues need."""
+"""The worker of this process. It is built at the start, with the keys that its queues
+need.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -62,16 +64,19 @@ def current_context() -> "WorkerContext":
 def set_up_logging(**_: object) -> None:
     """Configure the logs of Celery's processes like those of our other processes."""
     settings = load_or_exit()
-    logs.configure(settings.effective_log_level, settings.secret_values(), settings.cluster_name)
+    logs.configure(
+        settings.effective_log_level, settings.secret_values(), settings.cluster_name
+    )
     logs.log_crashes()
     warn_of_mistyped()
 
 
 def on_worker_init(sender: Any, **_: object) -> None:
-    """Build the context for the queues that the worker consumes, or end the process with status 2.
+    """Build the context for the queues that the worker consumes, or end the process
+    with status 2.
 
-    A worker without a context would lose every message that it receives, and Celery continues when a signal's handler
-    fails.
+    A worker without a context would lose every message that it receives, and Celery
+    continues when a signal's handler fails.
     """
     set_up_logging()
     try:
@@ -80,14 +85,19 @@ def on_worker_init(sender: Any, **_: object) -> None:
             _hold_wallet(worker)
             _current.append(worker)
     except Exception as error:
-        log.exception("worker_startup_failed", advice="the worker ends; start it again when that is mended")
+        log.exception(
+            "worker_startup_failed",
+            advice="the worker ends; start it again when that is mended",
+        )
         raise SystemExit(2) from error
 
 
 def _hold_wallet(worker: "Worker") -> None:
-    """Store that this cluster works with the worker's wallet. Raises WalletTakenError if another cluster does.
+    """Store that this cluster works with the worker's wallet. Raises WalletTakenError
+    if another cluster does.
 
-    If the ledger does not answer, or has no tables yet, the worker's first task tries again.
+    If the ledger does not answer, or has no tables yet, the worker's first task tries
+    again.
     """
     from sqlalchemy.exc import DBAPIError
 
@@ -102,9 +112,10 @@ def _hold_wallet(worker: "Worker") -> None:
 def _build_worker(app: Celery) -> "Worker":
     """Build the worker for its queues and the default queue.
 
-    The import is in this function because it costs 100 MB, and beat and Flower load this module without it. Every worker
-    serves the default queue, also if its -Q leaves that queue out. The queue needs no key. Without its tasks
-    dispatch_due_effects and check_alarms, a fleet forgets its work and does not call the operator.
+    The import is in this function because it costs 100 MB, and beat and Flower load
+    this module without it. Every worker serves the default queue, also if its -Q leaves
+    that queue out. The queue needs no key. Without its tasks dispatch_due_effects and
+    check_alarms, a fleet forgets its work and does not call the operator.
     """
     from supervisor_tasks.bootstrap import build
 
@@ -112,7 +123,9 @@ def _build_worker(app: Celery) -> "Worker":
     queues = app.amqp.queues
     queues.select_add(queues[Queue.DEFAULT.of(cluster)])
     served = {queue for queue in Queue if queue.of(cluster) in queues.consume_from}
-    needs = dict.fromkeys(need for queue, need in NEED_OF_QUEUE.items() if queue in served)
+    needs = dict.fromkeys(
+        need for queue, need in NEED_OF_QUEUE.items() if queue in served
+    )
     return build(load_or_exit(*needs), served, app)
 
 

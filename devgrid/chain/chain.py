@@ -1,4 +1,6 @@
-"""The grid's chain, with the accounts that its programs share and the calls of customers, providers and administrators."""
+"""The grid's chain, with the accounts that its programs share and the calls of
+customers, providers and administrators.
+"""
 
 import json
 import os
@@ -17,9 +19,13 @@ CHAIN_FILE = "chain.json"
 
 
 class Chain(ChainClient):
-    """A running chain: `deployment.start_chain` starts one, `load` finds the one that another program started."""
+    """A running chain: `deployment.start_chain` starts one, `load` finds the one that
+    another program started.
+    """
 
-    def __init__(self, folder: Path, rpc_url: str, chain_id: int, addresses: ChainAddresses) -> None:
+    def __init__(
+        self, folder: Path, rpc_url: str, chain_id: int, addresses: ChainAddresses
+    ) -> None:
         super().__init__(folder, rpc_url, chain_id, addresses)
         self.customers = Customers(self)
         self.providers = Providers(self)
@@ -27,12 +33,21 @@ class Chain(ChainClient):
 
     @classmethod
     def load(cls, folder: Path) -> "Chain":
-        """The chain that was started in that folder. Raises StateFileError when there was none."""
+        """The chain that was started in that folder. Raises StateFileError when there
+        was none.
+        """
         with state_in(folder / CHAIN_FILE) as state:
-            return cls(folder, state["rpc_url"], state["chain_id"], ChainAddresses(**state["addresses"]))
+            return cls(
+                folder,
+                state["rpc_url"],
+                state["chain_id"],
+                ChainAddresses(**state["addresses"]),
+            )
 
     def new_account(self, ether: int = 100, role: str | None = None) -> Account:
-        """A new account with ether for gas; one with a role is remembered in chain.json (see `account`)."""
+        """A new account with ether for gas; one with a role is remembered in chain.json
+        (see `account`).
+        """
         account = random_account()
         self.set_balance(account, ether)
         if role is not None:
@@ -44,11 +59,18 @@ class Chain(ChainClient):
         accounts = self._accounts()
         if role not in accounts:
             known = ", ".join(sorted(accounts)) or "none"
-            raise StateFileError(self.folder / CHAIN_FILE, f"no account with the role {role!r} (known: {known})")
+            raise StateFileError(
+                self.folder / CHAIN_FILE,
+                f"no account with the role {role!r} (known: {known})",
+            )
         return accounts[role]
 
     def register_provider(
-        self, account: Account, nodes: Sequence[ChainNode], prices: ChainPrices, labels: Mapping[str, str] | None = None
+        self,
+        account: Account,
+        nodes: Sequence[ChainNode],
+        prices: ChainPrices,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         """Register a provider and approve it."""
         self.providers.register(account, nodes, prices, labels)
@@ -62,19 +84,25 @@ class Chain(ChainClient):
                 "ws_url": self.ws_url,
                 "chain_id": self.chain_id,
                 "addresses": asdict(self.addresses),
-                "accounts": {role: asdict(account) for role, account in accounts.items()},
+                "accounts": {
+                    role: asdict(account) for role, account in accounts.items()
+                },
             },
             indent=1,
         )
         new = self.folder / f"{CHAIN_FILE}.new"
         new.unlink(missing_ok=True)
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        with os.fdopen(
+            os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
+        ) as out:
             out.write(text)
         new.replace(self.folder / CHAIN_FILE)
 
     def _accounts(self) -> dict[str, Account]:
         with state_in(self.folder / CHAIN_FILE) as state:
-            return {role: Account(**account) for role, account in state["accounts"].items()}
+            return {
+                role: Account(**account) for role, account in state["accounts"].items()
+            }
 
 
 def random_account() -> Account:

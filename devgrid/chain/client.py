@@ -1,7 +1,8 @@
 """A client of the chain: reads contracts, sends transactions, mines and reorganises.
 
-Each method that changes the chain waits until the change is mined, and raises ChainError with the contract's reason if it
-reverts. Amounts are in wei: credits x 1e18, or ether x 1e18.
+Each method that changes the chain waits until the change is mined, and raises
+ChainError with the contract's reason if it reverts. Amounts are in wei: credits x 1e18,
+or ether x 1e18.
 """
 
 import fcntl
@@ -15,7 +16,14 @@ from eth_account import Account as Signer
 from eth_utils.address import to_checksum_address
 
 from devgrid.chain.block_producer import MINING_LOCK
-from devgrid.chain.model import Account, ChainAddresses, ChainError, ChainJob, job_from_abi, job_id_bytes
+from devgrid.chain.model import (
+    Account,
+    ChainAddresses,
+    ChainError,
+    ChainJob,
+    job_from_abi,
+    job_id_bytes,
+)
 from devgrid.processes import wait_until
 from supervisor_tasks.chain.abi_codec import decode_revert, event, function
 from supervisor_tasks.chain.rpc.client import Call, Rpc, RpcError, RpcUnavailableError
@@ -24,13 +32,18 @@ ETHER = 10**18
 FEES = {"maxFeePerGas": 200 * 10**9, "maxPriorityFeePerGas": 10**9}
 BETWEEN_BLOCKS_TRIES = 5
 MINED_TIMEOUT_S = 60.0
-BROADCASTING = threading.Lock()  # two threads that write for one account must not take the same nonce
+# two threads that write for one account must not take the same nonce
+BROADCASTING = threading.Lock()
 
 
 class ChainClient:
-    """A client of one chain. `folder` is the chain's state folder, which has the lock of its block producer."""
+    """A client of one chain. `folder` is the chain's state folder, which has the lock
+    of its block producer.
+    """
 
-    def __init__(self, folder: Path, rpc_url: str, chain_id: int, addresses: ChainAddresses) -> None:
+    def __init__(
+        self, folder: Path, rpc_url: str, chain_id: int, addresses: ChainAddresses
+    ) -> None:
         self.folder = folder
         self.rpc_url = rpc_url
         self.ws_url = "ws" + rpc_url.removeprefix("http")
@@ -38,46 +51,79 @@ class ChainClient:
         self.addresses = addresses
         self.rpc = Rpc.at(rpc_url)
 
-    # --- contracts ---
+    # --- contracts --------------------------------------------------------------------
 
     def call(self, contract: str, name: str, *arguments: object) -> tuple[Any, ...]:
-        """Call a function of a contract (by its Solidity name). Raises ChainError when it reverts."""
+        """Call a function of a contract (by its Solidity name). Raises ChainError when
+        it reverts.
+        """
         abi = function(contract, name)
         call = {"to": self.addresses.of(contract), "data": abi.encode(*arguments)}
-        return abi.decode(self._request(f"{contract}.{name}", "eth_call", call, "latest"))
+        return abi.decode(
+            self._request(f"{contract}.{name}", "eth_call", call, "latest")
+        )
 
-    def send(self, account: Account, contract: str, name: str, *arguments: object) -> dict[str, Any]:
+    def send(
+        self, account: Account, contract: str, name: str, *arguments: object
+    ) -> dict[str, Any]:
         """Call a function in a transaction. Returns the receipt."""
         return self.send_many(account, [(contract, name, arguments)])[0]
 
-    def send_many(self, account: Account, calls: Sequence[tuple[str, str, Sequence[object]]]) -> list[dict[str, Any]]:
-        """Send many transactions at once. Returns their receipts. Gas is estimated for the first call of each function; all
-        calls of it get 1.5 times as much. Raises ChainError when one of them reverts.
+    def send_many(
+        self, account: Account, calls: Sequence[tuple[str, str, Sequence[object]]]
+    ) -> list[dict[str, Any]]:
+        """Send many transactions at once. Returns their receipts. Gas is estimated for
+        the first call of each function; all calls of it get 1.5 times as much. Raises
+        ChainError when one of them reverts.
         """
         gas: dict[str, int] = {}
         transactions: list[dict[str, Any]] = []
         for contract, name, arguments in calls:
-            call = {"to": self.addresses.of(contract), "data": function(contract, name).encode(*arguments)}
+            call = {
+                "to": self.addresses.of(contract),
+                "data": function(contract, name).encode(*arguments),
+            }
             if name not in gas:
-                estimate = self._request(f"{contract}.{name}", "eth_estimateGas", {**call, "from": account.address})
+                estimate = self._request(
+                    f"{contract}.{name}",
+                    "eth_estimateGas",
+                    {**call, "from": account.address},
+                )
                 gas[name] = int(estimate, 16) * 3 // 2
             transactions.append({**call, "gas": gas[name]})
         hashes = self.broadcast(account, transactions)
         receipts = self.receipts(hashes)
-        for (contract, name, _), transaction, receipt in zip(calls, transactions, receipts, strict=True):
+        for (contract, name, _), transaction, receipt in zip(
+            calls, transactions, receipts, strict=True
+        ):
             if receipt["status"] != "0x1":
-                repeated = {**transaction, "gas": hex(transaction["gas"]), "from": account.address}
+                repeated = {
+                    **transaction,
+                    "gas": hex(transaction["gas"]),
+                    "from": account.address,
+                }
                 self._request(f"{contract}.{name}", "eth_call", repeated, "latest")
-                raise ChainError(f"{contract}.{name} reverted in {receipt['transactionHash']}, and would not now")
+                raise ChainError(
+                    f"{contract}.{name} reverted in {receipt['transactionHash']}, and would not now"
+                )
         return receipts
 
-    def events(self, contract: str, name: str, first_block: int = 0) -> list[tuple[Any, ...]]:
+    def events(
+        self, contract: str, name: str, first_block: int = 0
+    ) -> list[tuple[Any, ...]]:
         """The arguments of all events of that name since a block."""
         kind = event(contract, name)
-        query = {"address": self.addresses.of(contract), "topics": [kind.topic], "fromBlock": hex(first_block)}
-        return [kind.decode(log["data"]) for log in self._request(name, "eth_getLogs", query)]
+        query = {
+            "address": self.addresses.of(contract),
+            "topics": [kind.topic],
+            "fromBlock": hex(first_block),
+        }
+        return [
+            kind.decode(log["data"])
+            for log in self._request(name, "eth_getLogs", query)
+        ]
 
-    # --- jobs and credits ---
+    # --- jobs and credits -------------------------------------------------------------
 
     def job(self, job_id: str) -> ChainJob:
         """A job. Raises ChainError (InvalidJob) when there is none of that id."""
@@ -88,10 +134,16 @@ class ChainClient:
         abi = function("JobRepository", "get")
         to = self.addresses.of("JobRepository")
         calls: list[Call] = [
-            ("eth_call", ({"to": to, "data": abi.encode(job_id_bytes(job_id))}, "latest")) for job_id in job_ids
+            (
+                "eth_call",
+                ({"to": to, "data": abi.encode(job_id_bytes(job_id))}, "latest"),
+            )
+            for job_id in job_ids
         ]
         return [
-            self.job(job_id) if isinstance(answer, RpcError) else job_from_abi(abi.decode(answer)[0])
+            self.job(job_id)
+            if isinstance(answer, RpcError)
+            else job_from_abi(abi.decode(answer)[0])
             for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True)
         ]
 
@@ -100,33 +152,54 @@ class ChainClient:
         balance: int = self.call("Credit", "balanceOf", address)[0]
         return balance
 
-    # --- transactions ---
+    # --- transactions -----------------------------------------------------------------
 
-    def broadcast(self, account: Account, transactions: Sequence[dict[str, Any]]) -> list[str]:
-        """Sign transactions and send them to the node. Returns their hashes. Raises ChainError when the node refuses one."""
+    def broadcast(
+        self, account: Account, transactions: Sequence[dict[str, Any]]
+    ) -> list[str]:
+        """Sign transactions and send them to the node. Returns their hashes. Raises
+        ChainError when the node refuses one.
+        """
         with BROADCASTING, self._automine_paused(len(transactions) > 1):
             answers = self.rpc.batch(self._signed(account, transactions))
         for answer in answers:
             if isinstance(answer, RpcError):
-                raise ChainError(f"the node refused a transaction of {account.address}: {answer}") from answer
+                raise ChainError(
+                    f"the node refused a transaction of {account.address}: {answer}"
+                ) from answer
         return answers
 
     def receipts(self, hashes: Sequence[str]) -> list[dict[str, Any]]:
-        """Wait for the receipts of one account's transactions. The others are requested once the last one is mined."""
+        """Wait for the receipts of one account's transactions. The others are requested
+        once the last one is mined.
+        """
         found: dict[str, dict[str, Any]] = {}
 
         def all_mined() -> bool:
-            if hashes[-1] not in found and not self.rpc.call("eth_getTransactionReceipt", hashes[-1]):
+            if hashes[-1] not in found and not self.rpc.call(
+                "eth_getTransactionReceipt", hashes[-1]
+            ):
                 return False
             missing = [hash_ for hash_ in hashes if hash_ not in found]
-            answers = self.rpc.batch([("eth_getTransactionReceipt", (hash_,)) for hash_ in missing])
-            found.update((hash_, answer) for hash_, answer in zip(missing, answers, strict=True) if answer)
+            answers = self.rpc.batch(
+                [("eth_getTransactionReceipt", (hash_,)) for hash_ in missing]
+            )
+            found.update(
+                (hash_, answer)
+                for hash_, answer in zip(missing, answers, strict=True)
+                if answer
+            )
             return len(found) == len(hashes)
 
-        wait_until(all_mined, f"{len(hashes)} transactions to be mined", MINED_TIMEOUT_S, every_s=0.005)
+        wait_until(
+            all_mined,
+            f"{len(hashes)} transactions to be mined",
+            MINED_TIMEOUT_S,
+            every_s=0.005,
+        )
         return [found[hash_] for hash_ in hashes]
 
-    # --- blocks and balances ---
+    # --- blocks and balances ----------------------------------------------------------
 
     def block_number(self) -> int:
         """The height of the chain."""
@@ -137,8 +210,9 @@ class ChainClient:
         self.rpc.call("anvil_mine", hex(blocks))
 
     def reorganise_from(self, block: int) -> None:
-        """Replace this block and all above it by empty ones. The block producer waits meanwhile, because anvil loses a block
-        that is mined in the same moment. An empty block may stay as it is: its replacement can have the same second and fee,
+        """Replace this block and all above it by empty ones. The block producer waits
+        meanwhile, because anvil loses a block that is mined in the same moment. An
+        empty block may stay as it is: its replacement can have the same second and fee,
         and so the same hash.
         """
         with (self.folder / MINING_LOCK).open("w") as lock:
@@ -150,15 +224,23 @@ class ChainClient:
         """Give an account that much ether for gas."""
         self.rpc.call("anvil_setBalance", account.address, hex(ether * ETHER))
 
-    # --- inside ---
+    # --- inside -----------------------------------------------------------------------
 
     def _empty_from(self, block: int) -> bool:
         numbers = range(block, self.block_number() + 1)
-        found = self.rpc.batch([("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
-        return all(answer is not None and not answer["transactions"] for answer in found)
+        found = self.rpc.batch(
+            [("eth_getBlockByNumber", (hex(number), False)) for number in numbers]
+        )
+        return all(
+            answer is not None and not answer["transactions"] for answer in found
+        )
 
-    def _signed(self, account: Account, transactions: Iterable[dict[str, Any]]) -> list[Call]:
-        nonce = int(self.rpc.call("eth_getTransactionCount", account.address, "pending"), 16)
+    def _signed(
+        self, account: Account, transactions: Iterable[dict[str, Any]]
+    ) -> list[Call]:
+        nonce = int(
+            self.rpc.call("eth_getTransactionCount", account.address, "pending"), 16
+        )
         calls: list[Call] = []
         for offset, transaction in enumerate(transactions):
             full: dict[str, Any] = {
@@ -172,13 +254,16 @@ class ChainClient:
             if "to" in full:
                 full["to"] = to_checksum_address(full["to"])
             signed = Signer.sign_transaction(full, account.private_key)
-            calls.append(("eth_sendRawTransaction", ("0x" + signed.raw_transaction.hex(),)))
+            calls.append(
+                ("eth_sendRawTransaction", ("0x" + signed.raw_transaction.hex(),))
+            )
         return calls
 
     @contextmanager
     def _automine_paused(self, wanted: bool) -> Iterator[None]:
-        """Inside this, a chain that mines each transaction at once mines none; it mines them at the end. Otherwise it may leave
-        one of many transactions unmined (anvil 1.7.1: if it mines a block while the next nonce arrives).
+        """Inside this, a chain that mines each transaction at once mines none; it mines
+        them at the end. Otherwise it may leave one of many transactions unmined (anvil
+        1.7.1: if it mines a block while the next nonce arrives).
         """
         if not wanted or not self.rpc.call("anvil_getAutomine"):
             yield
@@ -193,7 +278,9 @@ class ChainClient:
             self.mine()  # what others sent just before automine was on again
 
     def _request(self, what: str, method: str, *params: object) -> Any:
-        """Send a request. Repeats it when anvil was between two blocks (BlockOutOfRangeError, for the latest block)."""
+        """Send a request. Repeats it when anvil was between two blocks
+        (BlockOutOfRangeError, for the latest block).
+        """
         tries = 0
         while True:
             tries += 1

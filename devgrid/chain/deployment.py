@@ -28,12 +28,15 @@ BLOCK_PRODUCER = "block-producer"
 
 
 def start_chain(processes: Processes, block_time_s: float | None = None) -> Chain:
-    """Start anvil with the contracts deployed and the accounts "admin" and "metascheduler" (which has its role).
-    Without a block time each transaction is mined at once. Raises StartError or ChainError.
+    """Start anvil with the contracts deployed and the accounts "admin" and
+    "metascheduler" (which has its role). Without a block time each transaction is mined
+    at once. Raises StartError or ChainError.
     """
     rpc_url = f"http://127.0.0.1:{start_anvil(processes, block_time_s)}"
     admin = random_account()
-    addresses = ChainAddresses(*(_address_of(admin.address, nonce) for nonce in range(len(CONTRACTS))))
+    addresses = ChainAddresses(
+        *(_address_of(admin.address, nonce) for nonce in range(len(CONTRACTS)))
+    )
     chain = Chain(processes.folder, rpc_url, CHAIN_ID, addresses)
     chain.save_accounts({"admin": admin})
     chain.set_balance(admin, 10_000)
@@ -42,15 +45,36 @@ def start_chain(processes: Processes, block_time_s: float | None = None) -> Chai
 
 
 def start_anvil(processes: Processes, block_time_s: float | None, *options: str) -> int:
-    """Start a chain without contracts, with further options of anvil. Returns its port. Raises StartError."""
+    """Start a chain without contracts, with further options of anvil. Returns its port.
+    Raises StartError.
+    """
     port = free_port()
-    command: list[str | Path] = [ANVIL, "--port", str(port), "--chain-id", str(CHAIN_ID), "--silent"]
-    # anvil keeps so many states, in memory and not on disk: reorganisations and queries of old blocks can be that deep
-    command += ["--prune-history", "64", "--slots-in-an-epoch", "1", "--gas-limit", str(BLOCK_GAS), "--accounts", "1"]
+    command: list[str | Path] = [
+        ANVIL,
+        "--port",
+        str(port),
+        "--chain-id",
+        str(CHAIN_ID),
+        "--silent",
+    ]
+    # anvil keeps so many states, in memory and not on disk: reorganisations and queries
+    # of old blocks can be that deep
+    command += [
+        "--prune-history",
+        "64",
+        "--slots-in-an-epoch",
+        "1",
+        "--gas-limit",
+        str(BLOCK_GAS),
+        "--accounts",
+        "1",
+    ]
     command += ["--no-mining"] if block_time_s is not None else []
     # anvil keeps a cache and spilled states under HOME
     environment = {**os.environ, "HOME": str(processes.folder)}
-    processes.start(ANVIL_PROCESS, [*command, *options], env=environment, ready=_serves(port))
+    processes.start(
+        ANVIL_PROCESS, [*command, *options], env=environment, ready=_serves(port)
+    )
     if block_time_s is not None:
         _start_block_producer(processes, port, block_time_s)
     return port
@@ -63,7 +87,11 @@ def _start_block_producer(processes: Processes, port: int, block_time_s: float) 
         "--lock": str(processes.folder / MINING_LOCK),
     }
     words = [word for pair in options.items() for word in pair]
-    processes.start(BLOCK_PRODUCER, [sys.executable, "-m", "devgrid.chain.block_producer", *words], cwd=REPOSITORY)
+    processes.start(
+        BLOCK_PRODUCER,
+        [sys.executable, "-m", "devgrid.chain.block_producer", *words],
+        cwd=REPOSITORY,
+    )
 
 
 def _serves(port: int) -> Callable[[], bool]:
@@ -81,30 +109,57 @@ def _serves(port: int) -> Callable[[], bool]:
 def _deploy(chain: Chain, admin: Account, metascheduler: Account) -> None:
     """Deploy everything in one block: the addresses are known beforehand."""
     at = chain.addresses
-    arguments = {"MetaScheduler": [at.jobs, at.queues, at.provider_manager, at.credit, at.constants]}
+    arguments = {
+        "MetaScheduler": [
+            at.jobs,
+            at.queues,
+            at.provider_manager,
+            at.credit,
+            at.constants,
+        ]
+    }
     transactions: list[dict[str, Any]] = [
-        {"data": _creation(contract, arguments.get(contract, [])), "gas": 6_000_000} for contract in CONTRACTS
+        {"data": _creation(contract, arguments.get(contract, [])), "gas": 6_000_000}
+        for contract in CONTRACTS
     ]
     role = keccak(text="METASCHEDULER_ROLE")
     called = ("JobRepository", "ProviderJobQueues", "ProviderManager")
-    members = {"MetaScheduler": metascheduler.address, **dict.fromkeys(called, at.metascheduler)}
+    members = {
+        "MetaScheduler": metascheduler.address,
+        **dict.fromkeys(called, at.metascheduler),
+    }
     for contract, member in members.items():
         data = function(contract, "grantRole").encode(role, member)
         transactions.append({"to": at.of(contract), "data": data, "gas": 100_000})
     hashes = chain.broadcast(admin, transactions)
     chain.mine()
-    failed = [receipt for receipt in chain.receipts(hashes) if receipt["status"] != "0x1"]
+    failed = [
+        receipt for receipt in chain.receipts(hashes) if receipt["status"] != "0x1"
+    ]
     if failed:
-        raise ChainError(f"the contracts were not deployed; failed transactions: {failed}")
+        raise ChainError(
+            f"the contracts were not deployed; failed transactions: {failed}"
+        )
 
 
 def _address_of(deployer: str, nonce: int) -> str:
-    """The address of the contract that the deployer creates with that nonce (below 128)."""
+    """The address of the contract that the deployer creates with that nonce (below
+    128).
+    """
     encoded_nonce = bytes([nonce or 0x80])  # RLP of a number below 128
-    return "0x" + keccak(b"\xd6\x94" + to_canonical_address(deployer) + encoded_nonce)[12:].hex()
+    return (
+        "0x"
+        + keccak(b"\xd6\x94" + to_canonical_address(deployer) + encoded_nonce)[
+            12:
+        ].hex()
+    )
 
 
 def _creation(contract: str, addresses: Sequence[str]) -> str:
-    """The data of a transaction that creates a contract whose constructor takes these addresses."""
+    """The data of a transaction that creates a contract whose constructor takes these
+    addresses.
+    """
     bytecode: str = json.loads((BUILD / f"{contract}.json").read_text())["bytecode"]
-    return bytecode + "".join(address.removeprefix("0x").rjust(64, "0") for address in addresses)
+    return bytecode + "".join(
+        address.removeprefix("0x").rjust(64, "0") for address in addresses
+    )

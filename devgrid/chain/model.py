@@ -1,4 +1,5 @@
-"""The contracts' data, as devgrid reads it: accounts, addresses, job definitions, providers and jobs. Pure.
+"""The contracts' data, as devgrid reads it: accounts, addresses, job definitions,
+providers and jobs. Pure.
 
 Amounts are in wei: credits x 1e18, or ether x 1e18.
 """
@@ -42,13 +43,22 @@ class ChainAddresses:
 
     def of(self, contract: str) -> str:
         """The address of a contract by its Solidity name."""
-        addresses = (self.metascheduler, self.jobs, self.queues, self.provider_manager, self.credit, self.constants)
+        addresses = (
+            self.metascheduler,
+            self.jobs,
+            self.queues,
+            self.provider_manager,
+            self.credit,
+            self.constants,
+        )
         return dict(zip(CONTRACTS, addresses, strict=True))[contract]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDefinition:
-    """A job as a customer orders it. `gpus` is per job; `affinity` holds (key, operator, value)."""
+    """A job as a customer orders it. `gpus` is per job; `affinity` holds (key,
+    operator, value).
+    """
 
     gpus: int = 0
     mem_per_cpu_mb: int = 100
@@ -71,14 +81,32 @@ class JobDefinition:
 
     def to_abi(self) -> tuple[Any, ...]:
         """The fields in the order of the contract's struct."""
-        affinity = [((key, value), operator.encode().ljust(2, b"\0")) for key, operator, value in self.affinity]
+        affinity = [
+            ((key, value), operator.encode().ljust(2, b"\0"))
+            for key, operator, value in self.affinity
+        ]
         resources = (self.gpus, self.mem_per_cpu_mb, self.cpus_per_task, self.ntasks)
-        return (*resources, self.batch_location_hash, self.storage_type, list(self.uses), affinity)
+        return (
+            *resources,
+            self.batch_location_hash,
+            self.storage_type,
+            list(self.uses),
+            affinity,
+        )
 
     @classmethod
     def from_abi(cls, fields: tuple[Any, ...]) -> "JobDefinition":
         """The contract's struct, decoded."""
-        gpus, memory, cpus, ntasks, batch_location_hash, storage_type, uses, affinity = fields
+        (
+            gpus,
+            memory,
+            cpus,
+            ntasks,
+            batch_location_hash,
+            storage_type,
+            uses,
+            affinity,
+        ) = fields
         return cls(
             gpus=gpus,
             mem_per_cpu_mb=memory,
@@ -87,7 +115,9 @@ class JobDefinition:
             batch_location_hash=batch_location_hash,
             storage_type=storage_type,
             uses=tuple(uses),
-            affinity=tuple((key, op.rstrip(b"\0").decode(), value) for (key, value), op in affinity),
+            affinity=tuple(
+                (key, op.rstrip(b"\0").decode(), value) for (key, value), op in affinity
+            ),
         )
 
 
@@ -102,7 +132,9 @@ class ChainNode:
 
 @dataclass(frozen=True, slots=True)
 class ChainPrices:
-    """What one GPU, one CPU and one MB cost a minute; the defaults are those of the supervisor's settings."""
+    """What one GPU, one CPU and one MB cost a minute; the defaults are those of the
+    supervisor's settings.
+    """
 
     gpu_wei_per_min: int = 8_500_000_000_000_000_000
     cpu_wei_per_min: int = 950_000_000_000_000_000
@@ -130,7 +162,9 @@ class Provider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainJob:
-    """A job as the contract has it. Times are seconds since the epoch, 0 for "not yet"."""
+    """A job as the contract has it. Times are seconds since the epoch, 0 for "not
+    yet".
+    """
 
     job_id: str
     status: ChainStatus
@@ -155,7 +189,19 @@ class ChainJob:
 
 def job_from_abi(fields: tuple[Any, ...]) -> ChainJob:
     """The contract's struct of a job, decoded."""
-    job_id, status, customer, provider, definition, cost, time, name, has_cancel_request, last_error, exit_code = fields
+    (
+        job_id,
+        status,
+        customer,
+        provider,
+        definition,
+        cost,
+        time,
+        name,
+        has_cancel_request,
+        last_error,
+        exit_code,
+    ) = fields
     max_cost, final_cost, pending_top_up, delegate = cost
     submit, start, end, cancel_request, block_number, panic = time
     return ChainJob(

@@ -1,4 +1,6 @@
-"""One cluster of a grid: a SLURM, its login node, its Linux users, and the provider account that sells its time."""
+"""One cluster of a grid: a SLURM, its login node, its Linux users, and the provider
+account that sells its time.
+"""
 
 import base64
 import json
@@ -28,13 +30,17 @@ from devgrid.tls import Certificates
 CALLBACK_KEY = "callback.key"
 ENVIRONMENT_FILE = "environment.json"
 PRICES = tuple(f"METASCHEDULER_{what}_PRICE_PER_MIN" for what in ("GPU", "CPU", "MEM"))
-NEEDED = ("CLUSTER_NAME", "DATABASE_URL", *PRICES)  # the settings of a cluster that devgrid itself uses
-FIRST_PROVIDER = "provider"  # the role of the first cluster's account; the roles of the others begin with it
+# the settings of a cluster that devgrid itself uses
+NEEDED = ("CLUSTER_NAME", "DATABASE_URL", *PRICES)
+# the role of the first cluster's account; the roles of the others begin with it
+FIRST_PROVIDER = "provider"
 
 
 @dataclass(slots=True)
 class GridCluster:
-    """A running cluster. `environment` has the settings of the fleet that serves it, `role` its provider account's role."""
+    """A running cluster. `environment` has the settings of the fleet that serves it,
+    `role` its provider account's role.
+    """
 
     processes: Processes
     chain: Chain
@@ -82,12 +88,18 @@ class GridCluster:
         ]
         if "CALLBACK_KEY" in self.environment:
             options += ["--key", str(self.folder / CALLBACK_KEY)]
-        return self._start_reporting("reporter", "plugins.reporter", "--spool", self.folder / "spool", *options)
+        return self._start_reporting(
+            "reporter", "plugins.reporter", "--spool", self.folder / "spool", *options
+        )
 
     def start_upstream_plugin(self) -> Running:
-        """Start the imitation of the upstream plugins, which reports each event once."""
+        """Start the imitation of the upstream plugins, which reports each event
+        once.
+        """
         module = "devgrid.faults.upstream_plugin"
-        return self._start_reporting("upstream-plugin", module, "--events", self.folder / "spool")
+        return self._start_reporting(
+            "upstream-plugin", module, "--events", self.folder / "spool"
+        )
 
     def output(self, customer: str, job_id: str) -> str:
         """The output of the job itself."""
@@ -103,13 +115,21 @@ class GridCluster:
     def _start_reporting(self, name: str, module: str, *options: str | Path) -> Running:
         argv: list[str | Path] = [sys.executable, "-m", module, *options]
         conf = {"SLURM_CONF": str(self.folder / "slurm" / "slurm.conf")}
-        crash_at = {name: value for name, value in self.environment.items() if name == "CRASH_AT"}
-        return self.processes.start(name, argv, cwd=REPOSITORY, env={**os.environ, **conf, **crash_at})
+        crash_at = {
+            name: value
+            for name, value in self.environment.items()
+            if name == "CRASH_AT"
+        }
+        return self.processes.start(
+            name, argv, cwd=REPOSITORY, env={**os.environ, **conf, **crash_at}
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class LoginSide:
-    """A SLURM with its users and its sshd or slurmrestd, before it joins a grid. `environment` has the settings for them."""
+    """A SLURM with its users and its sshd or slurmrestd, before it joins a grid.
+    `environment` has the settings for them.
+    """
 
     processes: Processes
     users: Users
@@ -118,8 +138,12 @@ class LoginSide:
     environment: dict[str, str]
 
 
-def start_login_side(processes: Processes, options: ClusterOptions, certificates: Certificates) -> LoginSide:
-    """Start SLURM and sshd or slurmrestd in the folder of these processes. Raises StartError."""
+def start_login_side(
+    processes: Processes, options: ClusterOptions, certificates: Certificates
+) -> LoginSide:
+    """Start SLURM and sshd or slurmrestd in the folder of these processes. Raises
+    StartError.
+    """
     folder = processes.folder
     users, spool, public = Users(folder), folder / "spool", f"127.0.0.1:{free_port()}"
     key_file = _new_key(folder / CALLBACK_KEY) if options.with_key else None
@@ -142,10 +166,15 @@ def start_login_side(processes: Processes, options: ClusterOptions, certificates
         also=(*(() if jwt_key is None else jwt_conf(jwt_key)), *options.slurm_conf),
     )
     if jwt_key is None:
-        access = _start_sshd(processes, slurm, authorized_keys_command(public, certificates.ca, key_file))
+        access = _start_sshd(
+            processes, slurm, authorized_keys_command(public, certificates.ca, key_file)
+        )
     else:
-        access = Slurmrestd.start(processes, users, slurm.env(), jwt_key).settings(users, slurm.env())
-        access["SLURM_MIN_JOB_AGE_S"] = str(options.min_job_age_s)  # slurmrestd does not show it
+        access = Slurmrestd.start(processes, users, slurm.env(), jwt_key).settings(
+            users, slurm.env()
+        )
+        # slurmrestd does not show it
+        access["SLURM_MIN_JOB_AGE_S"] = str(options.min_job_age_s)
     environment = {
         "CLUSTER_NAME": options.name,
         "STATE_DIR": str(folder),
@@ -163,7 +192,9 @@ def start_login_side(processes: Processes, options: ClusterOptions, certificates
     return LoginSide(processes, users, certificates, slurm, environment)
 
 
-def _start_sshd(processes: Processes, slurm: Slurm, authorized_keys: Sequence[str]) -> dict[str, str]:
+def _start_sshd(
+    processes: Processes, slurm: Slurm, authorized_keys: Sequence[str]
+) -> dict[str, str]:
     """Start the login node. Returns the settings for it."""
     ssh_key = _new_ssh_key(processes.folder)
     sshd = Sshd.start(processes, slurm.env(), authorized_keys, admin_key=ssh_key)
@@ -176,16 +207,22 @@ def _start_sshd(processes: Processes, slurm: Slurm, authorized_keys: Sequence[st
 
 
 def join_grid(
-    login: LoginSide, chain: Chain, role: str, options: ClusterOptions, shared: Mapping[str, str]
+    login: LoginSide,
+    chain: Chain,
+    role: str,
+    options: ClusterOptions,
+    shared: Mapping[str, str],
 ) -> GridCluster:
-    """Register the cluster's provider, and start the process that reports the events of its SLURM. `shared` are the settings
-    that every fleet of the grid has.
+    """Register the cluster's provider, and start the process that reports the events of
+    its SLURM. `shared` are the settings that every fleet of the grid has.
     """
     provider = chain.new_account(role=role)
     layout = login.slurm.layout
     node = ChainNode(layout.gpus_per_node, layout.cpus_per_node, layout.memory_mb)
     if options.registered:
-        chain.register_provider(provider, [node] * len(layout.node_ports), options.prices, options.labels)
+        chain.register_provider(
+            provider, [node] * len(layout.node_ports), options.prices, options.labels
+        )
     environment = {
         "PATH": os.environ["PATH"],
         "LC_ALL": "C.UTF-8",
@@ -194,7 +231,9 @@ def join_grid(
         "METASCHEDULER_ENDPOINT_WS": chain.ws_url,
         "METASCHEDULER_SMART_CONTRACT": chain.addresses.metascheduler,
         "CHAIN_ID": str(chain.chain_id),
-        "METASCHEDULER_LABELS": ",".join(f"{key}={value}" for key, value in options.labels.items()),
+        "METASCHEDULER_LABELS": ",".join(
+            f"{key}={value}" for key, value in options.labels.items()
+        ),
         **dict(zip(PRICES, map(str, astuple(options.prices)), strict=True)),
         "BENCHMARK_DISABLE": str(options.registered).lower(),
         "ETH_PRIVATE_KEY": provider.private_key,
@@ -202,7 +241,15 @@ def join_grid(
         **shared,
         **options.overrides,
     }
-    cluster = GridCluster(login.processes, chain, login.users, login.certificates, role, environment, login.slurm)
+    cluster = GridCluster(
+        login.processes,
+        chain,
+        login.users,
+        login.certificates,
+        role,
+        environment,
+        login.slurm,
+    )
     cluster.save()
     if options.hooks == "spool":
         cluster.start_reporter()
@@ -211,11 +258,15 @@ def join_grid(
     return cluster
 
 
-def load_cluster(folder: Path, chain: Chain, certificates: Certificates, role: str) -> GridCluster:
+def load_cluster(
+    folder: Path, chain: Chain, certificates: Certificates, role: str
+) -> GridCluster:
     """A cluster that another program started in that folder. Raises StateFileError."""
     with state_in(folder / ENVIRONMENT_FILE) as settings:
         environment = {name: str(settings[name]) for name in (*NEEDED, *settings)}
-    return GridCluster(Processes(folder), chain, Users(folder), certificates, role, environment)
+    return GridCluster(
+        Processes(folder), chain, Users(folder), certificates, role, environment
+    )
 
 
 def _new_key(file: Path) -> Path:
@@ -226,7 +277,11 @@ def _new_key(file: Path) -> Path:
 
 
 def _new_ssh_key(folder: Path) -> Path:
-    """Make a new SSH key for the supervisor. Returns its private file; the public one is beside it."""
+    """Make a new SSH key for the supervisor. Returns its private file; the public one
+    is beside it.
+    """
     file = folder / "supervisor_key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True
+    )
     return file

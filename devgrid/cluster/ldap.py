@@ -48,7 +48,9 @@ class Ldap:
 
     @classmethod
     def start(cls, processes: Processes, certificates: Certificates) -> "Ldap":
-        """Start slapd with an empty tree: people, and the group of the users of the cluster."""
+        """Start slapd with an empty tree: people, and the group of the users of the
+        cluster.
+        """
         ldap = cls(processes, certificates, free_port(), secrets.token_urlsafe(16))
         folder = processes.folder / "ldap"
         (folder / "data").mkdir(parents=True)
@@ -71,7 +73,15 @@ class Ldap:
     def start_server(self) -> None:
         """Start slapd with the data that it has."""
         conf = self.processes.folder / "ldap" / "slapd.conf"
-        argv = ["/usr/sbin/slapd", "-d", "0", "-f", str(conf), "-h", f"ldaps://127.0.0.1:{self.port}"]
+        argv = [
+            "/usr/sbin/slapd",
+            "-d",
+            "0",
+            "-f",
+            str(conf),
+            "-h",
+            f"ldaps://127.0.0.1:{self.port}",
+        ]
         self.processes.start("slapd", argv, ready=lambda: answers(self.port))
 
     def settings(self) -> dict[str, str]:
@@ -94,7 +104,8 @@ class Ldap:
             f"TLSCACertificateFile {self.certificates.ca}",
             f"TLSCertificateFile {self.certificates.cert}",
             f"TLSCertificateKeyFile {self.certificates.key}",
-            "sizelimit 100",  # small, so that clients must request pages; 389ds has 2000 by default
+            # small, so that clients must request pages; 389ds has 2000 by default
+            "sizelimit 100",
             "database mdb",
             f'suffix "{SUFFIX}"',
             f'rootdn "{ADMIN}"',

@@ -1,6 +1,8 @@
-"""The Linux users of a grid, through nss_wrapper: customers have names of 42 characters, which useradd refuses.
+"""The Linux users of a grid, through nss_wrapper: customers have names of 42
+characters, which useradd refuses.
 
-nss_wrapper makes the processes that load it read other files than /etc/passwd and /etc/group; nothing of the machine changes.
+nss_wrapper makes the processes that load it read other files than /etc/passwd and
+/etc/group; nothing of the machine changes.
 """
 
 import ctypes.util
@@ -15,11 +17,14 @@ from devgrid.processes import StartError
 LIBRARY = "libnss_wrapper.so"
 FIRST_UID = 200_000
 BENCHMARK_USER = "benchmark"
-SAFE_SHELL = "/bin/sh"  # reads no start-up file when sshd runs a command, whether it is dash or bash
+# reads no start-up file when sshd runs a command, whether it is dash or bash
+SAFE_SHELL = "/bin/sh"
 
 
 class Users:
-    """The users that one grid's SLURM and sshd have. More may be added while these run."""
+    """The users that one grid's SLURM and sshd have. More may be added while these
+    run.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "users"
@@ -33,15 +38,21 @@ class Users:
             self._group.write_text(Path("/etc/group").read_text())
 
     def add(self, name: str, shell: str = SAFE_SHELL) -> int:
-        """Make a user with a home, unless the user exists. Returns the uid. With bash as shell, the programs that sshd runs
-        read the user's start-up files.
+        """Make a user with a home, unless the user exists. Returns the uid. With bash
+        as shell, the programs that sshd runs read the user's start-up files.
         """
         with (self.folder / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            uid_of = {line.split(":")[0]: int(line.split(":")[2]) for line in self._passwd.read_text().splitlines()}
+            uid_of = {
+                line.split(":")[0]: int(line.split(":")[2])
+                for line in self._passwd.read_text().splitlines()
+            }
             if name in uid_of:
                 return uid_of[name]
-            uid = max(FIRST_UID, *(number + 1 for number in uid_of.values() if number < 2 * FIRST_UID))
+            uid = max(
+                FIRST_UID,
+                *(number + 1 for number in uid_of.values() if number < 2 * FIRST_UID),
+            )
             home = self.homes / name
             home.mkdir()
             os.chown(home, uid, uid)
@@ -73,13 +84,19 @@ class Users:
         return self.homes / name
 
     def _machines_users(self) -> str:
-        """The users of this machine. The admin gets a home in the grid: a session over SSH would read the start-up files of the
-        real home, which may take long, or wait for a lock that a killed session has left.
+        """The users of this machine. The admin gets a home in the grid: a session over
+        SSH would read the start-up files of the real home, which may take long, or wait
+        for a lock that a killed session has left.
         """
         home = self.homes / admin()
         home.mkdir(mode=0o700)
-        lines = [line.split(":") for line in Path("/etc/passwd").read_text().splitlines()]
-        return "".join(":".join([*f[:5], str(home), "/bin/sh"] if f[0] == admin() else f) + "\n" for f in lines)
+        lines = [
+            line.split(":") for line in Path("/etc/passwd").read_text().splitlines()
+        ]
+        return "".join(
+            ":".join([*f[:5], str(home), "/bin/sh"] if f[0] == admin() else f) + "\n"
+            for f in lines
+        )
 
     def environment(self) -> dict[str, str]:
         """The environment by which a process sees these users."""
@@ -107,7 +124,11 @@ def _replace(file: Path, lines: Sequence[str]) -> None:
 
 
 def _library() -> str:
-    """The library's name for LD_PRELOAD, without a path: a setuid program ignores paths."""
+    """The library's name for LD_PRELOAD, without a path: a setuid program ignores
+    paths.
+    """
     if ctypes.util.find_library("nss_wrapper") is None:
-        raise StartError(f"{LIBRARY} is not installed; install the Debian package libnss-wrapper (make packages)")
+        raise StartError(
+            f"{LIBRARY} is not installed; install the Debian package libnss-wrapper (make packages)"
+        )
     return LIBRARY

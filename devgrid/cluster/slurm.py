@@ -11,16 +11,30 @@ from pathlib import Path
 
 from devgrid.cluster import slurm_hooks
 from devgrid.cluster.linux_users import Users
-from devgrid.cluster.slurm_conf import SlurmLayout, cgroup_conf, gres_conf, plugstack_conf, slurm_conf, slurmdbd_conf
+from devgrid.cluster.slurm_conf import (
+    SlurmLayout,
+    cgroup_conf,
+    gres_conf,
+    plugstack_conf,
+    slurm_conf,
+    slurmdbd_conf,
+)
 from devgrid.machine import deadline
 from devgrid.ports import free_port
-from devgrid.processes import Processes, StartError, answers, unix_socket_answers, wait_until
+from devgrid.processes import (
+    Processes,
+    StartError,
+    answers,
+    unix_socket_answers,
+    wait_until,
+)
 
 OTHER_CLUSTERS = "clusters"  # the folder of a grid's clusters but the first
 
-# SLURM's own figures of each job that has ended, for tests that compare them later: slurmctld forgets them. The line goes to
-# `completed` before our hook is called, and to `told` after the hook has ended, with any status: a hook may die with a
-# slurmctld that is killed.
+# SLURM's own figures of each job that has ended, for tests that compare them later:
+# slurmctld forgets them. The line goes to `completed` before our hook is called, and to
+# `told` after the hook has ended, with any status: a hook may die with a slurmctld that
+# is killed.
 COMPLETED = r"""#!/bin/sh
 line="$JOBID|$JOBSTATE|$EXITCODE|$START|$END|$STDOUT|$JOBNAME"
 printf '%s\n' "$line" >>{folder}/completed
@@ -32,19 +46,28 @@ exit $status
 
 
 def cluster_folders(folder: Path) -> list[Path]:
-    """The folders of a grid's clusters. The files of the first one are in the grid's own folder."""
+    """The folders of a grid's clusters. The files of the first one are in the grid's
+    own folder.
+    """
     return [folder, *sorted((folder / OTHER_CLUSTERS).glob("*"))]
 
 
 def end_jobs(folder: Path, users: Users) -> None:
-    """Cancel all jobs of the SLURM in a state folder and wait until none is left, so that no process of a job stays. A
-    fleet that still works may submit more jobs meanwhile; these are cancelled, too.
+    """Cancel all jobs of the SLURM in a state folder and wait until none is left, so
+    that no process of a job stays. A fleet that still works may submit more jobs
+    meanwhile; these are cancelled, too.
     """
-    environment = {**os.environ, "SLURM_CONF": str(folder / "slurm" / "slurm.conf"), **users.environment()}
+    environment = {
+        **os.environ,
+        "SLURM_CONF": str(folder / "slurm" / "slurm.conf"),
+        **users.environment(),
+    }
     cancelled: set[str] = set()
 
     def run(*argv: str) -> str:
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=deadline(60))
+        done = subprocess.run(
+            argv, env=environment, capture_output=True, text=True, timeout=deadline(60)
+        )
         return done.stdout
 
     def none_left() -> bool:
@@ -86,8 +109,9 @@ class Slurm:
         threads_per_core: int = 1,
         also: Sequence[str] = (),
     ) -> "Slurm":
-        """Start munge, the controller and the nodes. Returns when all nodes are idle. The hooks write to `spool`. With a
-        `node_spool`, the nodes load the SPANK plugin, which writes to that one. With `job_submit`, slurmctld accepts
+        """Start munge, the controller and the nodes. Returns when all nodes are idle.
+        The hooks write to `spool`. With a `node_spool`, the nodes load the SPANK
+        plugin, which writes to that one. With `job_submit`, slurmctld accepts
         customers' jobs from the supervisor only. `also` are more lines of slurm.conf.
         """
         layout = SlurmLayout(
@@ -118,27 +142,44 @@ class Slurm:
         return slurm
 
     def env(self) -> dict[str, str]:
-        """The environment of SLURM's commands. A job inherits it, with DEVGRID_STATE: by this mark `Processes` finds a job's
-        processes that SLURM no longer tracks (proctrack/linuxproc follows parents only).
+        """The environment of SLURM's commands. A job inherits it, with DEVGRID_STATE:
+        by this mark `Processes` finds a job's processes that SLURM no longer tracks
+        (proctrack/linuxproc follows parents only).
         """
         conf = str(self.layout.folder / "slurm.conf")
-        return {"SLURM_CONF": conf, "DEVGRID_STATE": str(self.processes.folder), **self.users.environment()}
+        return {
+            "SLURM_CONF": conf,
+            "DEVGRID_STATE": str(self.processes.folder),
+            **self.users.environment(),
+        }
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """Run one of SLURM's commands as the admin."""
         return subprocess.run(
-            argv, env={**os.environ, **self.env()}, capture_output=True, text=True, timeout=deadline(60)
+            argv,
+            env={**os.environ, **self.env()},
+            capture_output=True,
+            text=True,
+            timeout=deadline(60),
         )
 
     @property
     def submit_key(self) -> str:
-        """The key of the supervisor's submission tokens; empty without job_submit.lua."""
-        return (self.layout.folder / slurm_hooks.SUBMIT_KEY).read_text().strip() if self.layout.job_submit else ""
+        """The key of the supervisor's submission tokens; empty without
+        job_submit.lua.
+        """
+        return (
+            (self.layout.folder / slurm_hooks.SUBMIT_KEY).read_text().strip()
+            if self.layout.job_submit
+            else ""
+        )
 
     def start_controller(self, *options: str) -> None:
         """Start slurmctld and wait until it answers."""
         argv = [*self._daemon("slurmctld"), *options]
-        self.processes.start("slurmctld", argv, env=self._environment(), ready=self._pings)
+        self.processes.start(
+            "slurmctld", argv, env=self._environment(), ready=self._pings
+        )
 
     def start_node(self, number: int) -> None:
         """Start the slurmd of a node."""
@@ -160,7 +201,9 @@ class Slurm:
 
     def _all_idle(self) -> bool:
         main = f"--partition={self.layout.partition}"
-        shown = self.run("sinfo", "--noheader", "--Node", main, "--format=%t").stdout.split()
+        shown = self.run(
+            "sinfo", "--noheader", "--Node", main, "--format=%t"
+        ).stdout.split()
         return shown == ["idle"] * len(self.layout.node_ports)
 
     def _write_files(self, spool: Path, node_spool: Path | None) -> None:
@@ -171,14 +214,18 @@ class Slurm:
             (folder / "dev" / f"gpu{number}").symlink_to("/dev/null")
         slurm_hooks.install(folder / "plugins", spool)
         if node_spool is not None:
-            (folder / "plugstack.conf").write_text(plugstack_conf(self.layout, node_spool))
+            (folder / "plugstack.conf").write_text(
+                plugstack_conf(self.layout, node_spool)
+            )
         if self.layout.job_submit:
             slurm_hooks.install_job_submit(folder)
         (folder / "completed.sh").write_text(COMPLETED.format(folder=folder))
         (folder / "completed.sh").chmod(0o755)
         (folder / "slurm.conf").write_text(slurm_conf(self.layout))
         (folder / "gres.conf").write_text(gres_conf(self.layout))
-        (folder / "cgroup.conf").write_text(cgroup_conf(self.layout, _numbers(slurm_version())))
+        (folder / "cgroup.conf").write_text(
+            cgroup_conf(self.layout, _numbers(slurm_version()))
+        )
 
     def _start_munge(self) -> None:
         munge = self.layout.munge_socket.parent
@@ -186,10 +233,26 @@ class Slurm:
         key = munge / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o400)
-        files = {"socket": "munge.socket", "key-file": "munge.key", "log-file": "munged.log", "pid-file": "munged.pid"}
+        files = {
+            "socket": "munge.socket",
+            "key-file": "munge.key",
+            "log-file": "munged.log",
+            "pid-file": "munged.pid",
+        }
         options = [f"--{name}={munge / file}" for name, file in files.items()]
-        argv = ["/usr/sbin/munged", "--foreground", "--force", *options, f"--seed-file={munge / 'munged.seed'}"]
-        self.processes.start("munged", argv, env=self._environment(), ready=self.layout.munge_socket.exists)
+        argv = [
+            "/usr/sbin/munged",
+            "--foreground",
+            "--force",
+            *options,
+            f"--seed-file={munge / 'munged.seed'}",
+        ]
+        self.processes.start(
+            "munged",
+            argv,
+            env=self._environment(),
+            ready=self.layout.munge_socket.exists,
+        )
 
     def _start_accounting(self) -> None:
         folder, port = self.layout.folder / "mariadb", free_port()
@@ -206,18 +269,25 @@ class Slurm:
             f"--pid-file={folder / 'mariadbd.pid'}",
             _own_tmpdir(folder),
         ]
-        self.processes.start("mariadbd", argv, ready=lambda: unix_socket_answers(socket))
-        # slurmdbd would create a missing database itself. With libmariadb3 11.8.9 it then ends with error 5027: that library
-        # refuses every result on a connection whose first attempt failed.
+        self.processes.start(
+            "mariadbd", argv, ready=lambda: unix_socket_answers(socket)
+        )
+        # slurmdbd would create a missing database itself. With libmariadb3 11.8.9 it
+        # then ends with error 5027: that library refuses every result on a connection
+        # whose first attempt failed.
         grant = "CREATE DATABASE slurm_acct_db;"
         grant += "CREATE USER slurm@'127.0.0.1'; CREATE USER slurm@localhost; GRANT ALL ON *.* TO slurm@'127.0.0.1';"
         grant += "GRANT ALL ON *.* TO slurm@localhost;"
-        subprocess.run(["mariadb", "--no-defaults", f"--socket={socket}", "-e", grant], check=True)
+        subprocess.run(
+            ["mariadb", "--no-defaults", f"--socket={socket}", "-e", grant], check=True
+        )
         conf = self.layout.folder / "slurmdbd.conf"
         conf.write_text(slurmdbd_conf(self.layout, port))
         conf.chmod(0o600)
         accounting_port = self.layout.accounting_port or 0
-        environment = self._environment() | {"SLURM_CONF": str(self.layout.folder / "slurm.conf")}
+        environment = self._environment() | {
+            "SLURM_CONF": str(self.layout.folder / "slurm.conf")
+        }
         self.processes.start(
             "slurmdbd",
             ["/usr/sbin/slurmdbd", "-D"],
@@ -242,12 +312,16 @@ class Slurm:
         ]
         done = subprocess.run(argv, capture_output=True, text=True)
         if done.returncode != 0:
-            raise StartError(f"mariadb-install-db: {done.stdout[-500:]}{done.stderr[-500:]}")
+            raise StartError(
+                f"mariadb-install-db: {done.stdout[-500:]}{done.stderr[-500:]}"
+            )
 
 
 def slurm_version() -> str:
     """Return the version of the SLURM that is installed, such as 22.05.8."""
-    shown = subprocess.run(["/usr/sbin/slurmctld", "-V"], check=True, capture_output=True, text=True).stdout
+    shown = subprocess.run(
+        ["/usr/sbin/slurmctld", "-V"], check=True, capture_output=True, text=True
+    ).stdout
     return shown.split()[-1]
 
 
@@ -256,5 +330,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _own_tmpdir(folder: Path) -> str:
-    """The option for a tmpdir of its own: at its start, MariaDB deletes all temporary tables there, in /tmp also others'."""
+    """The option for a tmpdir of its own: at its start, MariaDB deletes all temporary
+    tables there, in /tmp also others'.
+    """
     return f"--tmpdir={folder / 'tmp'}"

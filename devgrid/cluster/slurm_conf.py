@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-NEEDS_CGROUPS = (24, 11)  # from this SLURM version on, a slurmd needs control groups or CgroupPlugin=disabled
+# from this SLURM version on, a slurmd needs control groups or CgroupPlugin=disabled
+NEEDS_CGROUPS = (24, 11)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,8 @@ class SlurmLayout:
     accounting_port: int | None
     spank: bool = False  # whether the nodes load the project's SPANK plugin
     threads_per_core: int = 1
-    job_submit: bool = False  # whether slurmctld uses the project's job_submit.lua, which is beside slurm.conf
+    # whether slurmctld uses the project's job_submit.lua, which is beside slurm.conf
+    job_submit: bool = False
     also: tuple[str, ...] = ()
 
     @property
@@ -32,7 +34,9 @@ class SlurmLayout:
 
 
 def slurm_conf(layout: SlurmLayout) -> str:
-    """slurm.conf, with the project's own hooks. If a line comes twice, SLURM takes the last one."""
+    """slurm.conf, with the project's own hooks. If a line comes twice, SLURM takes the
+    last one.
+    """
     folder = layout.folder
     lines = [
         f"ClusterName={layout.cluster_name}",
@@ -79,7 +83,9 @@ def slurm_conf(layout: SlurmLayout) -> str:
 
 
 def _cores(layout: SlurmLayout) -> str:
-    """The cores of a node with several threads a core. Otherwise SLURM takes each CPU for a core."""
+    """The cores of a node with several threads a core. Otherwise SLURM takes each CPU
+    for a core.
+    """
     if layout.threads_per_core == 1:
         return ""
     cores = layout.cpus_per_node // layout.threads_per_core
@@ -97,8 +103,9 @@ def gres_conf(layout: SlurmLayout) -> str:
 
 
 def cgroup_conf(layout: SlurmLayout, version: tuple[int, ...]) -> str:
-    """cgroup.conf. With TaskPlugin task/cgroup, a job that uses more memory than it requested is killed. Otherwise SLURM uses
-    no control groups: slurmd of 24.11 would not start on a machine where it cannot make any; 22.05 does not know
+    """cgroup.conf. With TaskPlugin task/cgroup, a job that uses more memory than it
+    requested is killed. Otherwise SLURM uses no control groups: slurmd of 24.11 would
+    not start on a machine where it cannot make any; 22.05 does not know
     CgroupPlugin=disabled, and does not need it.
     """
     if any("task/cgroup" in line for line in layout.also):
@@ -107,7 +114,9 @@ def cgroup_conf(layout: SlurmLayout, version: tuple[int, ...]) -> str:
 
 
 def plugstack_conf(layout: SlurmLayout, spool: Path) -> str:
-    """plugstack.conf, with the plugin that the nodes load. `optional`: jobs run even if the plugin does not load."""
+    """plugstack.conf, with the plugin that the nodes load. `optional`: jobs run even if
+    the plugin does not load.
+    """
     return f"optional {layout.folder}/plugins/spank_supervisor.so spool={spool}\n"
 
 
@@ -135,7 +144,10 @@ def slurmdbd_conf(layout: SlurmLayout, storage_port: int) -> str:
 
 def _accounting(layout: SlurmLayout) -> list[str]:
     if layout.accounting_port is None:
-        return ["AccountingStorageType=accounting_storage/none", "JobAcctGatherType=jobacct_gather/none"]
+        return [
+            "AccountingStorageType=accounting_storage/none",
+            "JobAcctGatherType=jobacct_gather/none",
+        ]
     return [
         "AccountingStorageType=accounting_storage/slurmdbd",
         "AccountingStorageHost=localhost",

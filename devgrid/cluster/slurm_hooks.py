@@ -1,4 +1,6 @@
-"""Builds the project's hooks and SPANK plugin from plugins/hook and plugins/spank, and installs them for a private SLURM."""
+"""Builds the project's hooks and SPANK plugin from plugins/hook and plugins/spank, and
+installs them for a private SLURM.
+"""
 
 import fcntl
 import hashlib
@@ -31,7 +33,9 @@ def install_job_submit(conf: Path) -> None:
     key = conf / SUBMIT_KEY
     key.touch(mode=0o600)
     key.write_text(secrets.token_hex(32) + "\n")
-    (conf / "supervisor_submit.conf").write_text(f"key_file = {key}\nused_file = {conf}/state/supervisor-used\n")
+    (conf / "supervisor_submit.conf").write_text(
+        f"key_file = {key}\nused_file = {conf}/state/supervisor-used\n"
+    )
 
 
 def configure(folder: Path, spool: Path, **settings: int) -> None:
@@ -41,7 +45,9 @@ def configure(folder: Path, spool: Path, **settings: int) -> None:
 
 
 def built() -> Path:
-    """The folder of the programs, built from the present sources. Grids that start at the same time wait for one build."""
+    """The folder of the programs, built from the present sources. Grids that start at
+    the same time wait for one build.
+    """
     folder = BUILD / _fingerprint()
     if not folder.exists():
         BUILD.mkdir(parents=True, exist_ok=True)
@@ -53,8 +59,14 @@ def built() -> Path:
 
 
 def _fingerprint() -> str:
-    sources = [PLUGINS / "build.sh", *sorted(PLUGINS.glob("hook/*")), *sorted(PLUGINS.glob("spank/*"))]
-    return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    sources = [
+        PLUGINS / "build.sh",
+        *sorted(PLUGINS.glob("hook/*")),
+        *sorted(PLUGINS.glob("spank/*")),
+    ]
+    return hashlib.sha256(
+        b"\0".join(source.read_bytes() for source in sources)
+    ).hexdigest()[:16]
 
 
 def _build(folder: Path) -> None:

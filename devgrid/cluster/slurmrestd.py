@@ -12,7 +12,8 @@ from devgrid.cluster.linux_users import Users, admin
 from devgrid.cluster.slurm import slurm_version
 from devgrid.processes import Processes, Running, unix_socket_answers
 
-USER = "slurmrestd"  # neither root nor SlurmUser: slurmrestd refuses to run as one of them
+# neither root nor SlurmUser: slurmrestd refuses to run as one of them
+USER = "slurmrestd"
 NAME = "slurmrestd"
 KEY = "jwt_hs256.key"
 
@@ -26,12 +27,16 @@ def new_jwt_key(folder: Path) -> Path:
 
 
 def jwt_conf(key: Path) -> tuple[str, str]:
-    """The lines of slurm.conf by which slurmctld accepts tokens that are signed with this key."""
+    """The lines of slurm.conf by which slurmctld accepts tokens that are signed with
+    this key.
+    """
     return ("AuthAltTypes=auth/jwt", f"AuthAltParameters=jwt_key={key}")
 
 
 def _api() -> tuple[str, ...]:
-    """The options that choose the API. From SLURM 23.02 on, its version is a separate option."""
+    """The options that choose the API. From SLURM 23.02 on, its version is a separate
+    option.
+    """
     if slurm_version().startswith("22.05"):
         return ("-s", "openapi/v0.0.38")
     return ("-s", "openapi/slurmctld", "-d", "v0.0.42")
@@ -39,7 +44,9 @@ def _api() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Slurmrestd:
-    """A running slurmrestd on a Unix socket, and on `address` (host:port) if that is not empty."""
+    """A running slurmrestd on a Unix socket, and on `address` (host:port) if that is
+    not empty.
+    """
 
     processes: Processes
     url: str
@@ -48,17 +55,35 @@ class Slurmrestd:
 
     @classmethod
     def start(
-        cls, processes: Processes, users: Users, environment: Mapping[str, str], key: Path, address: str = ""
+        cls,
+        processes: Processes,
+        users: Users,
+        environment: Mapping[str, str],
+        key: Path,
+        address: str = "",
     ) -> "Slurmrestd":
-        """Start slurmrestd as a user of its own. It needs SLURM_CONF in `environment`, and gets no key."""
+        """Start slurmrestd as a user of its own. It needs SLURM_CONF in `environment`,
+        and gets no key.
+        """
         folder, uid = processes.folder / NAME, users.add(USER)
         folder.mkdir(mode=0o755)
         os.chown(folder, uid, uid)
         socket = folder / "socket"
-        argv = ["/usr/sbin/slurmrestd", "-u", str(uid), "-g", str(uid), *_api(), "-a", "rest_auth/jwt"]
+        argv = [
+            "/usr/sbin/slurmrestd",
+            "-u",
+            str(uid),
+            "-g",
+            str(uid),
+            *_api(),
+            "-a",
+            "rest_auth/jwt",
+        ]
         env = {"PATH": os.environ["PATH"], **environment, "SLURM_JWT": "daemon"}
         listens = [f"unix:{socket}", *([address] if address else [])]
-        processes.start(NAME, [*argv, *listens], env=env, ready=lambda: unix_socket_answers(socket))
+        processes.start(
+            NAME, [*argv, *listens], env=env, ready=lambda: unix_socket_answers(socket)
+        )
         return cls(processes, f"unix://{socket}", key, address)
 
     @property
@@ -67,8 +92,14 @@ class Slurmrestd:
         return self.processes.find(NAME)
 
     def settings(self, users: Users, environment: Mapping[str, str]) -> dict[str, str]:
-        """The supervisor's settings for it. Jobs inherit `environment` without SLURM_CONF."""
-        words = [f"{name}={shlex.quote(value)}" for name, value in environment.items() if name != "SLURM_CONF"]
+        """The supervisor's settings for it. Jobs inherit `environment` without
+        SLURM_CONF.
+        """
+        words = [
+            f"{name}={shlex.quote(value)}"
+            for name, value in environment.items()
+            if name != "SLURM_CONF"
+        ]
         return {
             "SLURM_TRANSPORT": "rest",
             "SLURMRESTD_URL": self.url,

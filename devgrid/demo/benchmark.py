@@ -1,4 +1,6 @@
-"""The first half of `devgrid demo --benchmark`: a new cluster is measured, registered and approved, shown live."""
+"""The first half of `devgrid demo --benchmark`: a new cluster is measured, registered
+and approved, shown live.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,14 +20,24 @@ ShowStep = Callable[[str, str], None]
 
 
 def measure_and_approve(grid: Grid, show: ShowStep) -> None:
-    """Wait until the cluster is measured and registered, and approve it. Raises DemoError or TimeoutError."""
+    """Wait until the cluster is measured and registered, and approve it. Raises
+    DemoError or TimeoutError.
+    """
     address = grid.chain.account("provider").address
     show("unknown", f"the contract does not know {address}")
     with ledger_of(grid) as engine:
         _show_run(BenchmarkStore(engine, grid.environment["CLUSTER_NAME"]), show)
-    wait_until(lambda: _waiting(grid, address) is not None, "the registration", TO_REGISTER_S, CHECK_EVERY_S)
+    wait_until(
+        lambda: _waiting(grid, address) is not None,
+        "the registration",
+        TO_REGISTER_S,
+        CHECK_EVERY_S,
+    )
     waiting = grid.chain.providers.waiting(address)
-    show("registered", f"{len(waiting.nodes)} nodes and {len(waiting.labels)} labels wait for approval")
+    show(
+        "registered",
+        f"{len(waiting.nodes)} nodes and {len(waiting.labels)} labels wait for approval",
+    )
     for key, value in waiting.labels:
         show("", f"{key} = {value}")
     grid.chain.admin.approve_provider(address)
@@ -33,14 +45,17 @@ def measure_and_approve(grid: Grid, show: ShowStep) -> None:
 
 
 def _show_run(benchmarks: BenchmarkStore, show: ShowStep) -> None:
-    wait_until(lambda: benchmarks.run() is not None, "a benchmark run", TO_ASK_S, CHECK_EVERY_S)
+    wait_until(
+        lambda: benchmarks.run() is not None, "a benchmark run", TO_ASK_S, CHECK_EVERY_S
+    )
     run = benchmarks.run()
     assert run is not None  # noqa: S101  just waited for
     show("to be measured", f"run {run['id']}: {run['why']}")
     shown: set[tuple[str, str]] = set()
 
     def ended() -> bool:
-        over = benchmarks.under_way() is None  # before the results are read, so that none is missed
+        # before the results are read, so that none is missed
+        over = benchmarks.under_way() is None
         for result in benchmarks.results(run["id"]):
             step = result["benchmark"], result["stage"]
             if step not in shown and result["stage"] in _STEPS:
@@ -67,7 +82,9 @@ def _details(result: dict[str, Any]) -> str:
     if result["stage"] != "MEASURED":
         return f"{name}: {result['reason']}"
     notes = "".join(f"; {note}" for note in result["notes"])
-    values = ", ".join(f"{label} {_number(value)}" for label, value in sorted(result["labels"].items()))
+    values = ", ".join(
+        f"{label} {_number(value)}" for label, value in sorted(result["labels"].items())
+    )
     return f"{name}: {values}{notes}"
 
 

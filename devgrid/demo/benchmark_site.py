@@ -1,7 +1,8 @@
-"""Prepares a grid so that it can be measured in a minute: a Linux user, a volume, an iperf3 server, and small problems.
+"""Prepares a grid so that it can be measured in a minute: a Linux user, a volume, an
+iperf3 server, and small problems.
 
-All nodes are this machine. The ranks of a job talk over the loopback, as shared memory between two slurmd of one
-machine is not shared memory of one node.
+All nodes are this machine. The ranks of a job talk over the loopback, as shared memory
+between two slurmd of one machine is not shared memory of one node.
 """
 
 from pathlib import Path
@@ -17,14 +18,18 @@ MPI = {"btl": "self,tcp", "btl_tcp_if_include": "lo", "mpi_yield_when_idle": "1"
 
 
 def prepare(grid: Grid) -> None:
-    """Set the settings of the benchmarks, and make what they refer to. Call it before the fleet is started."""
+    """Set the settings of the benchmarks, and make what they refer to. Call it before
+    the fleet is started.
+    """
     grid.users.add(BENCHMARK_USER)
     settings = {
         "BENCHMARK_DISABLE": "false",
         "BENCHMARK_RUN_AS": BENCHMARK_USER,
         "BENCHMARK_MODE": "native",
         "BENCHMARK_TIME_LIMIT": "10m",
-        "BENCHMARK_ENVIRONMENT": " ".join(f"OMPI_MCA_{name}={value}" for name, value in MPI.items()),
+        "BENCHMARK_ENVIRONMENT": " ".join(
+            f"OMPI_MCA_{name}={value}" for name, value in MPI.items()
+        ),
         "BENCHMARK_HPL_MAX_N": "512",
         "BENCHMARK_HPL_BLOCK_SIZE": "128",
         "BENCHMARK_IOR_BLOCK_MB_PER_NODE": "64",

@@ -1,4 +1,6 @@
-"""The demo: one job from the chain to SLURM and back, shown live; or one on each of several clusters."""
+"""The demo: one job from the chain to SLURM and back, shown live; or one on each of
+several clusters.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,10 +27,13 @@ TO_BE_SHOWN_S = 30.0
 BLOCK_TIME_S = 0.25
 
 
-def run_demo(workflow_text: str, keep_as: Path | None, benchmark: bool = False, clusters: int = 1) -> None:
-    """Run a workflow file to its end on a new grid, once on each of its clusters. With `keep_as`, the grid stays up, with a
-    link of that name to it. With `benchmark`, the cluster must be measured before the grid accepts it. Raises
-    WorkflowError, HandInError, StartError, DemoError or TimeoutError.
+def run_demo(
+    workflow_text: str, keep_as: Path | None, benchmark: bool = False, clusters: int = 1
+) -> None:
+    """Run a workflow file to its end on a new grid, once on each of its clusters. With
+    `keep_as`, the grid stays up, with a link of that name to it. With `benchmark`, the
+    cluster must be measured before the grid accepts it. Raises WorkflowError,
+    HandInError, StartError, DemoError or TimeoutError.
     """
     check_script_size(len(render(load(workflow_text)).encode()))
     with _new_grid(_options(clusters, benchmark), keep_as) as (grid, reporter):
@@ -46,8 +51,8 @@ def run_demo(workflow_text: str, keep_as: Path | None, benchmark: bool = False, 
 
 
 def start_grid(keep_as: Path, clusters: int = 1) -> None:
-    """Start a grid with its fleets and customers, which stays up, with a link of that name to it. Raises StartError or
-    TimeoutError.
+    """Start a grid with its fleets and customers, which stays up, with a link of that
+    name to it. Raises StartError or TimeoutError.
     """
     with _new_grid(_options(clusters, benchmark=False), keep_as) as (grid, reporter):
         flower = _start_fleets(grid, reporter)
@@ -57,8 +62,12 @@ def start_grid(keep_as: Path, clusters: int = 1) -> None:
 
 
 @contextmanager
-def _new_grid(options: GridOptions, keep_as: Path | None) -> Iterator[tuple[Grid, DemoReporter]]:
-    """A grid that is stopped at the end, or stays up with a link to it if all went well."""
+def _new_grid(
+    options: GridOptions, keep_as: Path | None
+) -> Iterator[tuple[Grid, DemoReporter]]:
+    """A grid that is stopped at the end, or stays up with a link to it if all went
+    well.
+    """
     reporter = DemoReporter()
     grid = Grid.start(replace(options, report=reporter.note))
     kept = False
@@ -78,9 +87,16 @@ def _new_grid(options: GridOptions, keep_as: Path | None) -> Iterator[tuple[Grid
 def _options(clusters: int, benchmark: bool) -> GridOptions:
     """A cluster of four nodes, and others of two, each cheaper than the one before."""
     if benchmark:
-        return GridOptions(block_time_s=BLOCK_TIME_S, registered=False, nodes=NODES, gpus_per_node=GPUS_PER_NODE)
+        return GridOptions(
+            block_time_s=BLOCK_TIME_S,
+            registered=False,
+            nodes=NODES,
+            gpus_per_node=GPUS_PER_NODE,
+        )
     others = [
-        ClusterOptions(name=f"devgrid-{number}", nodes=2, gpus_per_node=1, prices=_cheaper(number))
+        ClusterOptions(
+            name=f"devgrid-{number}", nodes=2, gpus_per_node=1, prices=_cheaper(number)
+        )
         for number in range(2, clusters + 1)
     ]
     return GridOptions(block_time_s=BLOCK_TIME_S, others=tuple(others))
@@ -89,7 +105,9 @@ def _options(clusters: int, benchmark: bool) -> GridOptions:
 def _cheaper(number: int) -> ChainPrices:
     usual = ChainPrices()
     return ChainPrices(
-        usual.gpu_wei_per_min // number, usual.cpu_wei_per_min // number, usual.mem_wei_per_min // number
+        usual.gpu_wei_per_min // number,
+        usual.cpu_wei_per_min // number,
+        usual.mem_wei_per_min // number,
     )
 
 
@@ -108,8 +126,12 @@ def _start_fleets(grid: Grid, reporter: DemoReporter) -> Fleet:
     return fleets[0]
 
 
-def _show_jobs(grid: Grid, workflow_text: str, engine: Engine, reporter: DemoReporter) -> None:
-    """Run the workflow file once on each cluster, all at the same time. Raises DemoError, TimeoutError."""
+def _show_jobs(
+    grid: Grid, workflow_text: str, engine: Engine, reporter: DemoReporter
+) -> None:
+    """Run the workflow file once on each cluster, all at the same time. Raises
+    DemoError, TimeoutError.
+    """
     jobs = [
         JobProgress(grid, cluster, grid.new_customer(role=role), engine, reporter)
         for cluster, role in zip(grid.clusters, _customers(grid), strict=True)
@@ -117,8 +139,18 @@ def _show_jobs(grid: Grid, workflow_text: str, engine: Engine, reporter: DemoRep
     for job in jobs:
         job.begin(workflow_text)
 
-    wait_until(lambda: _all(jobs, JobProgress.claimed), "the job to be claimed", TO_CLAIM_S, every_s=0.05)
-    wait_until(lambda: _all(jobs, JobProgress.settled), "the job to be settled", MAX_WAIT_S, every_s=0.05)
+    wait_until(
+        lambda: _all(jobs, JobProgress.claimed),
+        "the job to be claimed",
+        TO_CLAIM_S,
+        every_s=0.05,
+    )
+    wait_until(
+        lambda: _all(jobs, JobProgress.settled),
+        "the job to be settled",
+        MAX_WAIT_S,
+        every_s=0.05,
+    )
     for job in jobs:
         job.conclude()
 
@@ -129,7 +161,9 @@ def _customers(grid: Grid) -> list[str]:
 
 
 def _all(jobs: Sequence[JobProgress], state: Callable[[JobProgress], bool]) -> bool:
-    """Whether all jobs are in that state. Calls `state` for each of them, as it also shows the job's new steps."""
+    """Whether all jobs are in that state. Calls `state` for each of them, as it also
+    shows the job's new steps.
+    """
     reached = [state(job) for job in jobs]
     return all(reached)
 
@@ -140,16 +174,26 @@ def _show_workers(grid: Grid, flower: Fleet, reporter: DemoReporter) -> None:
 
     def all_shown() -> bool:
         shown = flower.shown_workers()
-        return all(any(name.startswith(f"{cluster.name}-worker@") for name in shown) for cluster in grid.clusters)
+        return all(
+            any(name.startswith(f"{cluster.name}-worker@") for name in shown)
+            for cluster in grid.clusters
+        )
 
-    wait_until(all_shown, "Flower to show a worker of each cluster", TO_BE_SHOWN_S, every_s=0.5)
-    reporter.section("One Flower shows the workers of all clusters", "\n".join(sorted(flower.shown_workers())))
+    wait_until(
+        all_shown, "Flower to show a worker of each cluster", TO_BE_SHOWN_S, every_s=0.5
+    )
+    reporter.section(
+        "One Flower shows the workers of all clusters",
+        "\n".join(sorted(flower.shown_workers())),
+    )
 
 
 def _how_to_go_on(grid: Grid) -> str:
     """Commands to paste into a shell in this clone."""
     head = f"Flower          {flower_url(list(started(grid.folder)))}\nstate and logs  {grid.folder}\n"
-    others = [f"{COMMAND} submit FILE --cluster {cluster.name}" for cluster in grid.others]
+    others = [
+        f"{COMMAND} submit FILE --cluster {cluster.name}" for cluster in grid.others
+    ]
     lines = [
         f'eval "$({COMMAND} env)"   # then this shell has `devgrid`, and `supervisor` works on this grid:',
         "supervisor status",

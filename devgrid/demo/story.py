@@ -36,7 +36,9 @@ class DemoError(Exception):
 
 @contextmanager
 def ledger_of(grid: Grid) -> Iterator[Engine]:
-    """The ledger of a grid's first cluster, for queries. Raises DemoError when its Postgres does not answer."""
+    """The ledger of a grid's first cluster, for queries. Raises DemoError when its
+    Postgres does not answer.
+    """
     engine = create_engine(grid.environment["DATABASE_URL"])
     try:
         yield engine
@@ -63,7 +65,9 @@ class DemoReporter:
     def step(self, name: str, details: str, cluster: str = "") -> None:
         """Print a step of a job, with the cluster if there are several."""
         where = f"{cluster:<12}" if cluster else ""
-        self._console.print(f"{self._clock()}  {where}[bold green]{name:<18}[/bold green]", end="")
+        self._console.print(
+            f"{self._clock()}  {where}[bold green]{name:<18}[/bold green]", end=""
+        )
         self._console.print(details, markup=False)
 
     def section(self, name: str, body: str) -> None:
@@ -76,10 +80,17 @@ class DemoReporter:
 
 
 class JobProgress:
-    """One job of a customer on one cluster. Shows the steps of the job as they happen."""
+    """One job of a customer on one cluster. Shows the steps of the job as they
+    happen.
+    """
 
     def __init__(
-        self, grid: Grid, cluster: GridCluster, customer: Account, engine: Engine, reporter: DemoReporter
+        self,
+        grid: Grid,
+        cluster: GridCluster,
+        customer: Account,
+        engine: Engine,
+        reporter: DemoReporter,
     ) -> None:
         self._grid, self._cluster, self._customer = grid, cluster, customer
         self._engine, self._reporter = engine, reporter
@@ -102,7 +113,9 @@ class JobProgress:
         self._show("requested", self.job_id)
 
     def claimed(self) -> bool:
-        """Show the new steps. Returns whether the job is claimed, or has ended without that."""
+        """Show the new steps. Returns whether the job is claimed, or has ended without
+        that.
+        """
         return self.settled() or "claimed" in self._shown
 
     def settled(self) -> bool:
@@ -113,21 +126,31 @@ class JobProgress:
         for name, details in self._journal():
             self._show(name, details)
         if job.status.cold:
-            self._show("settled", f"{job.status.name} in block {job.block_number_state_change}")
+            self._show(
+                "settled", f"{job.status.name} in block {job.block_number_state_change}"
+            )
         return job.status.cold or "rejected by SLURM" in self._shown
 
     def conclude(self) -> None:
-        """Print the job's output, SLURM's figures, and the bill. Raises DemoError unless the job has finished."""
+        """Print the job's output, SLURM's figures, and the bill. Raises DemoError
+        unless the job has finished.
+        """
         job = self._job()
         if not job.status.cold:
-            lines = logged_lines(self._grid.folder / "user-logs", job.customer, self.job_id)
+            lines = logged_lines(
+                self._grid.folder / "user-logs", job.customer, self.job_id
+            )
             raise DemoError("SLURM rejected the job: " + "; ".join(lines))
         output = self._cluster.output(job.customer, self.job_id).rstrip()
-        self._reporter.section(f"The job's own output{self.title}", output or "(nothing)")
+        self._reporter.section(
+            f"The job's own output{self.title}", output or "(nothing)"
+        )
         self._show_slurm()
         self._show_bill(job)
         if job.status is not ChainStatus.FINISHED:
-            raise DemoError(f"the job ended {job.status.name}: {job.last_error or 'no reason given'}")
+            raise DemoError(
+                f"the job ended {job.status.name}: {job.last_error or 'no reason given'}"
+            )
 
     def _job(self) -> ChainJob:
         return self._grid.chain.job(self.job_id)
@@ -138,12 +161,12 @@ class JobProgress:
             self._reporter.step(name, details, self._name)
 
     def _show_slurm(self) -> None:
-        query = text("SELECT slurm_id, elapsed_s, exit_status FROM jobs WHERE job_id = :job_id")
+        query = text(
+            "SELECT slurm_id, elapsed_s, exit_status FROM jobs WHERE job_id = :job_id"
+        )
         with self._engine.connect() as connection:
             row = connection.execute(query, {"job_id": self.job_id}).one()
-        body = (
-            f"SLURM id         {row.slurm_id}\nelapsed          {row.elapsed_s} s\nraw wait status  {row.exit_status}"
-        )
+        body = f"SLURM id         {row.slurm_id}\nelapsed          {row.elapsed_s} s\nraw wait status  {row.exit_status}"
         self._reporter.section(f"SLURM{self.title}", body)
 
     def _show_bill(self, job: ChainJob) -> None:
@@ -163,10 +186,16 @@ class JobProgress:
 
     def _journal(self) -> list[tuple[str, str]]:
         """The steps of the job so far that have a name, each with its details."""
-        query = text("SELECT name, details FROM events WHERE job_id = :job_id ORDER BY id")
+        query = text(
+            "SELECT name, details FROM events WHERE job_id = :job_id ORDER BY id"
+        )
         with self._engine.connect() as connection:
             rows = connection.execute(query, {"job_id": self.job_id}).all()
-        return [(STEPS[row.name], _details(row.name, row.details)) for row in rows if row.name in STEPS]
+        return [
+            (STEPS[row.name], _details(row.name, row.details))
+            for row in rows
+            if row.name in STEPS
+        ]
 
 
 def _details(name: str, details: dict[str, object]) -> str:
@@ -180,5 +209,9 @@ def _details(name: str, details: dict[str, object]) -> str:
         return "the contract pays for each whole minute"
     if name == "SlurmCompleted":
         outcome = details["outcome"]
-        return f"{outcome['status']} after {outcome['elapsed_s']} s" if isinstance(outcome, dict) else ""
+        return (
+            f"{outcome['status']} after {outcome['elapsed_s']} s"
+            if isinstance(outcome, dict)
+            else ""
+        )
     return str(details.get("reason", ""))

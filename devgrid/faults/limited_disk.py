@@ -1,7 +1,8 @@
 """Small separate disks for Postgres and for the spool, which a test can fill.
 
-Each is a tmpfs in a mount namespace that one process holds. No other process sees it, and it ends with that process, so no
-mount can be left behind. Postgres enters the namespace. The spool, which several processes use, is a link into it.
+Each is a tmpfs in a mount namespace that one process holds. No other process sees it,
+and it ends with that process, so no mount can be left behind. Postgres enters the
+namespace. The spool, which several processes use, is a link into it.
 """
 
 import errno
@@ -35,25 +36,54 @@ exec sleep infinity
 
 
 def start_disk(processes: Processes, server: EmbeddedServer, size_mb: int) -> list[str]:
-    """Move the data of a stopped Postgres to a disk of that size. Returns the command that starts it there, for root."""
+    """Move the data of a stopped Postgres to a disk of that size. Returns the command
+    that starts it there, for root.
+    """
     with (server.folder / "data" / "postgresql.auto.conf").open("a") as conf:
         conf.write(SMALL_WAL)  # else Postgres keeps more WAL than fits on the disk
     ready = server.folder / "disk-ready"
-    hold = ("/bin/sh", "-c", HOLD, HOLDER, server.folder / "data", server.folder / "disk", f"{size_mb}m", ready)
+    hold = (
+        "/bin/sh",
+        "-c",
+        HOLD,
+        HOLDER,
+        server.folder / "data",
+        server.folder / "disk",
+        f"{size_mb}m",
+        ready,
+    )
     holder = processes.start(HOLDER, ["unshare", "--mount", *hold], ready=ready.exists)
     enter = ["nsenter", "--mount", f"--target={holder.pid}", "--"]
     drop = (
         []
         if server.user is None
-        else ["setpriv", f"--reuid={server.user}", f"--regid={server.user}", "--clear-groups", "--"]
+        else [
+            "setpriv",
+            f"--reuid={server.user}",
+            f"--regid={server.user}",
+            "--clear-groups",
+            "--",
+        ]
     )
     return [*enter, *drop, *server.argv]
 
 
 def start_spool_disk(processes: Processes, spool: Path, size_mb: int) -> None:
     """Make the spool a disk of that size."""
-    folder, ready = spool.with_name(SPOOL_HOLDER), spool.with_name(f"{SPOOL_HOLDER}-ready")
-    hold = ("unshare", "--mount", "/bin/sh", "-c", HOLD_EMPTY, SPOOL_HOLDER, folder, f"{size_mb}m")
+    folder, ready = (
+        spool.with_name(SPOOL_HOLDER),
+        spool.with_name(f"{SPOOL_HOLDER}-ready"),
+    )
+    hold = (
+        "unshare",
+        "--mount",
+        "/bin/sh",
+        "-c",
+        HOLD_EMPTY,
+        SPOOL_HOLDER,
+        folder,
+        f"{size_mb}m",
+    )
     holder = processes.start(SPOOL_HOLDER, hold, ready=ready.exists)
     spool.symlink_to(f"/proc/{holder.pid}/root{folder}")
 

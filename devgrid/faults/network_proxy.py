@@ -1,4 +1,5 @@
-"""A network that fails on demand: a TCP proxy that cuts, delays and loses bytes at chosen places.
+"""A network that fails on demand: a TCP proxy that cuts, delays and loses bytes at
+chosen places.
 
 with Proxy.start("127.0.0.1:22") as proxy:      # or the path of a Unix socket
     ... connect to proxy.address ...
@@ -39,10 +40,14 @@ class Fault(StrEnum):
     CUT = "cut"  # connections are reset; new ones pass
     END = "end"  # connections are ended in good order, too early; new ones pass
     REFUSE = "refuse"  # as cut, and new ones are reset as well
-    HANG = "hang"  # connections are accepted, and no byte passes in either direction; bytes are kept for later
-    FORGET = "forget"  # no byte of present connections passes, nor their end; new ones pass
+    # connections are accepted, and no byte passes in either direction; bytes are kept
+    # for later
+    HANG = "hang"
+    # no byte of present connections passes, nor their end; new ones pass
+    FORGET = "forget"
     GARBLE_TO_CLIENT = "garble what comes back"  # every bit of it is flipped
-    LOSE_TO_SERVER = "lose what goes there"  # accepted and thrown away; the client takes it for delivered
+    # accepted and thrown away; the client takes it for delivered
+    LOSE_TO_SERVER = "lose what goes there"
     LOSE_TO_CLIENT = "lose what comes back"
 
 
@@ -73,14 +78,21 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._flows = asyncio.Event()
         self._server: asyncio.Server | None = None
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy of {target}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name=f"proxy of {target}", daemon=True
+        )
 
     @classmethod
     def start(
-        cls, target: str, port: int = 0, host: str = "127.0.0.1", certificates: Certificates | None = None
+        cls,
+        target: str,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        certificates: Certificates | None = None,
     ) -> Self:
-        """Start a proxy of `target`, which is `host:port` or the path of a Unix socket. It listens on `port` of `host`, or on a
-        free port. With certificates it speaks TLS with its clients.
+        """Start a proxy of `target`, which is `host:port` or the path of a Unix socket.
+        It listens on `port` of `host`, or on a free port. With certificates it speaks
+        TLS with its clients.
         """
         proxy = cls(target, certificates)
         proxy._thread.start()
@@ -104,14 +116,23 @@ class Proxy:
         """Begin a fault now; None ends the present one. A planned fault is dropped."""
         self._call(lambda: self._apply(fault))
 
-    def inject(self, direction: Direction, more_bytes: int, fault: Fault, *, on_arrival: bool = False) -> None:
-        """Let exactly this many more bytes pass in a direction, over all connections, and then begin the fault: at once or when
-        more of them arrive.
+    def inject(
+        self,
+        direction: Direction,
+        more_bytes: int,
+        fault: Fault,
+        *,
+        on_arrival: bool = False,
+    ) -> None:
+        """Let exactly this many more bytes pass in a direction, over all connections,
+        and then begin the fault: at once or when more of them arrive.
         """
 
         def arm() -> None:
             self._happened.clear()
-            self._planned = _PlannedFault(direction, self.passed[direction] + more_bytes, fault, on_arrival)
+            self._planned = _PlannedFault(
+                direction, self.passed[direction] + more_bytes, fault, on_arrival
+            )
             self._apply_if_due(Direction(direction), b"")
 
         self._call(arm)
@@ -119,13 +140,17 @@ class Proxy:
     def wait_for_fault(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until the planned fault has begun. Raises TimeoutError."""
         if not self._happened.wait(deadline(timeout_s)):
-            raise TimeoutError(f"waited {timeout_s:g} s for {self._planned}; passed {self.passed}")
+            raise TimeoutError(
+                f"waited {timeout_s:g} s for {self._planned}; passed {self.passed}"
+            )
 
-    # --- in the proxy's own thread ----------------------------------------------------------------------------------------
+    # --- in the proxy's own thread ----------------------------------------------------
 
     async def _listen(self, host: str, port: int) -> None:
         self._flows.set()
-        self._server = await asyncio.start_server(self._serve, host, port, ssl=self._tls())
+        self._server = await asyncio.start_server(
+            self._serve, host, port, ssl=self._tls()
+        )
         self.address = f"{host}:{self._server.sockets[0].getsockname()[1]}"
 
     def _tls(self) -> ssl.SSLContext | None:
@@ -143,7 +168,9 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter
+    ) -> None:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a connection is served by a task")
@@ -160,7 +187,9 @@ class Proxy:
             self._discard(to_client)
             self._tasks.discard(task)
 
-    async def _connect(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+    async def _connect(
+        self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter
+    ) -> None:
         await self._flows.wait()
         server, to_server = await self._reach()
         self._open.add(to_server)
@@ -180,7 +209,12 @@ class Proxy:
             return await asyncio.open_connection(host, int(port))
         return await asyncio.open_unix_connection(self.target)
 
-    async def _pass(self, direction: Direction, source: asyncio.StreamReader, drain: asyncio.StreamWriter) -> None:
+    async def _pass(
+        self,
+        direction: Direction,
+        source: asyncio.StreamReader,
+        drain: asyncio.StreamWriter,
+    ) -> None:
         while data := await source.read(CHUNK):
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
@@ -204,11 +238,17 @@ class Proxy:
         return data[:room], data[room:]
 
     def _garbled(self, direction: Direction, piece: bytes) -> bytes:
-        garbles = direction is Direction.TO_CLIENT and self._fault is Fault.GARBLE_TO_CLIENT
+        garbles = (
+            direction is Direction.TO_CLIENT and self._fault is Fault.GARBLE_TO_CLIENT
+        )
         return bytes(byte ^ 0xFF for byte in piece) if garbles else piece
 
     def _lost(self, direction: Direction) -> bool:
-        return self._fault is (Fault.LOSE_TO_SERVER if direction is Direction.TO_SERVER else Fault.LOSE_TO_CLIENT)
+        return self._fault is (
+            Fault.LOSE_TO_SERVER
+            if direction is Direction.TO_SERVER
+            else Fault.LOSE_TO_CLIENT
+        )
 
     def _apply_if_due(self, direction: Direction, arrived: bytes) -> None:
         planned = self._planned
@@ -243,7 +283,7 @@ class Proxy:
         for writer in tuple(self._open):
             writer.close()
 
-    # --- from other threads -----------------------------------------------------------------------------------------------
+    # --- from other threads -----------------------------------------------------------
 
     def _wait(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
@@ -256,9 +296,13 @@ class Proxy:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection as when a machine fails: bytes under way are lost, and the peer gets a reset."""
+    """End a connection as when a machine fails: bytes under way are lost, and the peer
+    gets a reset.
+    """
     transport_socket = writer.get_extra_info("socket")
     if transport_socket is not None and not writer.transport.is_closing():
         with contextlib.suppress(OSError):
-            transport_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            transport_socket.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE
+            )
     writer.transport.abort()

@@ -1,15 +1,21 @@
-"""An imitation of the plugins that clusters in the field run: each event is sent once, and lost if it is not accepted.
+"""An imitation of the plugins that clusters in the field run: each event is sent once,
+and lost if it is not accepted.
 
-The real ones live in slurmd (SPANK, the job's start) and in slurmctld (job completion). This one is a process of its own. It
-gets the events from the project's hooks, through a folder that has no other use. With squeue it gets what the real ones find in
-SLURM's own memory: the job's comment, its start and its end. It sends the same:
+The real ones live in slurmd (SPANK, the job's start) and in slurmctld (job completion).
+This one is a process of its own. It gets the events from the project's hooks, through a
+folder that has no other use. With squeue it gets what the real ones find in SLURM's own
+memory: the job's comment, its start and its end. It sends the same:
 
-- only of a job whose comment begins with `supervisor`, to the address that begins at its twelfth character;
-- by a channel of its own for each event: TLS always, the host name checked and the certificate not, 30 s at most, once;
-- RUNNING with duration 0 at the start; FAILED, OUT_OF_CREDITS (TIMEOUT) or CANCELLED at the end, FINISHED of every other one;
+- only of a job whose comment begins with `supervisor`, to the address that begins at
+  its twelfth character;
+- by a channel of its own for each event: TLS always, the host name checked and the
+  certificate not, 30 s at most, once;
+- RUNNING with duration 0 at the start; FAILED, OUT_OF_CREDITS (TIMEOUT) or CANCELLED at
+  the end, FINISHED of every other one;
 - nothing where a job is requeued or resized.
 
-`python -m devgrid.faults.upstream_plugin --events FOLDER`, with SLURM_CONF in its environment
+`python -m devgrid.faults.upstream_plugin --events FOLDER`, with SLURM_CONF in its
+environment
 """
 
 import argparse
@@ -36,7 +42,8 @@ log = logging.getLogger("upstream_plugin")
 TIMEOUT_S = 30.0
 MARK = "supervisor"
 ADDRESS_AT = 11  # of the comment's characters, counted from 0
-NODES = 8  # so many nodes may report a start at once; slurmctld reports one end after the other
+# so many nodes may report a start at once; slurmctld reports one end after the other
+NODES = 8
 NOT_SENT = 0  # JOB_STATUS_UNSPECIFIED
 STATUSES = {
     "FAILED": spool.FAILED,
@@ -68,7 +75,9 @@ class InSlurm:
 
 
 def upstream_report(state: str, exit_status: int) -> tuple[int, int]:
-    """The status and exit status to send. FINISHED for NODE_FAIL, PREEMPTED and the like; NOT_SENT for no callback."""
+    """The status and exit status to send. FINISHED for NODE_FAIL, PREEMPTED and the
+    like; NOT_SENT for no callback.
+    """
     return STATUSES.get(state, spool.FINISHED), exit_status
 
 
@@ -94,7 +103,9 @@ def _take_all(folder: Path, nodes: Executor, controller: Executor) -> None:
         event = spool.read(file, upstream_report)
         file.unlink()
         if event.status != NOT_SENT:
-            (nodes if event.status == spool.RUNNING else controller).submit(_try_to_send, event)
+            (nodes if event.status == spool.RUNNING else controller).submit(
+                _try_to_send, event
+            )
 
 
 def _try_to_send(event: spool.SpooledEvent) -> None:
@@ -102,27 +113,49 @@ def _try_to_send(event: spool.SpooledEvent) -> None:
         send(event, job_in_slurm(event.slurm_id))
     except (grpc.RpcError, OSError, ValueError, subprocess.SubprocessError) as error:
         reason = error.code().name if isinstance(error, grpc.Call) else error
-        log.warning("lost: status %d of SLURM's %d: %s", event.status, event.slurm_id, reason)
+        log.warning(
+            "lost: status %d of SLURM's %d: %s", event.status, event.slurm_id, reason
+        )
 
 
 def job_in_slurm(slurm_id: int) -> InSlurm:
-    """Query a job with squeue. Raises CalledProcessError when SLURM does not know it."""
-    argv = ["squeue", "--noheader", "--states=all", f"--jobs={slurm_id}", "--format=%S|%e|%k"]
+    """Query a job with squeue. Raises CalledProcessError when SLURM does not know
+    it.
+    """
+    argv = [
+        "squeue",
+        "--noheader",
+        "--states=all",
+        f"--jobs={slurm_id}",
+        "--format=%S|%e|%k",
+    ]
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
-    done = subprocess.run(argv, env=environment, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = subprocess.run(
+        argv,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
     start, end, comment = done.stdout.rstrip("\n").split("|", 2)
-    return InSlurm(comment, *(int(word) if word.isdigit() else 0 for word in (start, end)))
+    return InSlurm(
+        comment, *(int(word) if word.isdigit() else 0 for word in (start, end))
+    )
 
 
 def send(event: spool.SpooledEvent, job: InSlurm) -> None:
-    """Send one callback to the address in the job's comment, unless the job is not the supervisor's. gRPC always verifies the
-    certificate: the one that the server shows is used as the authority, so that only its host name is checked.
+    """Send one callback to the address in the job's comment, unless the job is not the
+    supervisor's. gRPC always verifies the certificate: the one that the server shows is
+    used as the authority, so that only its host name is checked.
     """
     if not job.address:
         return
     ends_s = time.monotonic() + TIMEOUT_S
     host, _, port = job.address.rpartition(":")
-    certificate = ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=TIMEOUT_S)
+    certificate = ssl.get_server_certificate(
+        (host.strip("[]"), int(port)), timeout=TIMEOUT_S
+    )
     request = SetJobStatusRequest(
         name=event.job_id,
         id=event.slurm_id,
@@ -130,8 +163,12 @@ def send(event: spool.SpooledEvent, job: InSlurm) -> None:
         status=event.status,  # type: ignore[arg-type]  # the enum's number
         exit_code=event.exit_code,
     )
-    with grpc.secure_channel(job.address, grpc.ssl_channel_credentials(certificate.encode())) as channel:
-        JobAPIStub(channel).SetJobStatus(request, timeout=max(ends_s - time.monotonic(), 0.0))
+    with grpc.secure_channel(
+        job.address, grpc.ssl_channel_credentials(certificate.encode())
+    ) as channel:
+        JobAPIStub(channel).SetJobStatus(
+            request, timeout=max(ends_s - time.monotonic(), 0.0)
+        )
 
 
 def main() -> None:
@@ -139,7 +176,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="upstream_plugin", description=__doc__)
     parser.add_argument("--events", type=Path, required=True)
     folder = parser.parse_args().events
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

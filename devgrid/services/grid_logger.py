@@ -1,4 +1,6 @@
-"""The grid logger: appends the lines that supervisors send to files that customers read."""
+"""The grid logger: appends the lines that supervisors send to files that customers
+read.
+"""
 
 import hashlib
 import threading
@@ -21,7 +23,9 @@ class GridLogger(LoggerAPIServicer):
         self._folder = folder
         self._lock = threading.Lock()
 
-    def Write(self, request_iterator: Iterator[WriteRequest], context: grpc.ServicerContext) -> WriteResponse:
+    def Write(
+        self, request_iterator: Iterator[WriteRequest], context: grpc.ServicerContext
+    ) -> WriteResponse:
         """Append a line for each message."""
         for request in request_iterator:
             file = _log_file(self._folder, request.user, request.log_name)
@@ -35,15 +39,27 @@ class GridLogger(LoggerAPIServicer):
 def logged_lines(folder: Path, user: str, log_name: str) -> list[str]:
     """The lines that were logged for a user under a name."""
     file = _log_file(folder, user, log_name)
-    return file.read_bytes().decode(errors="replace").split("\n")[:-1] if file.exists() else []
+    return (
+        file.read_bytes().decode(errors="replace").split("\n")[:-1]
+        if file.exists()
+        else []
+    )
 
 
 def _log_file(folder: Path, user: str, log_name: str) -> Path:
-    """The file of a log. Names come from customers: each has a file of its own, and none leads out of the folder."""
+    """The file of a log. Names come from customers: each has a file of its own, and
+    none leads out of the folder.
+    """
     return folder / f"user-{_file_name(user)}" / f"log-{_file_name(log_name)}"
 
 
 def _file_name(name: str) -> str:
-    """The name percent-encoded, or its hash if that would be too long for a file system."""
+    """The name percent-encoded, or its hash if that would be too long for a file
+    system.
+    """
     safe = quote(name, safe="")
-    return safe if len(safe) <= LOG_NAME_BYTES else "sha256=" + hashlib.sha256(name.encode()).hexdigest()
+    return (
+        safe
+        if len(safe) <= LOG_NAME_BYTES
+        else "sha256=" + hashlib.sha256(name.encode()).hexdigest()
+    )

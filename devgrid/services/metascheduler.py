@@ -1,7 +1,8 @@
 """The grid's meta-scheduler: assigns pending jobs to providers that can run them.
 
-`python -m devgrid.services.metascheduler --folder STATE`, with the account that holds METASCHEDULER_ROLE in the chain.json of
-that state folder. A provider that refused a job does not get it again.
+`python -m devgrid.services.metascheduler --folder STATE`, with the account that holds
+METASCHEDULER_ROLE in the chain.json of that state folder. A provider that refused a job
+does not get it again.
 """
 
 import argparse
@@ -25,7 +26,9 @@ REMOVED = event("ProviderManager", "ProviderRemoved")
 BANNED = event("ProviderManager", "ProviderBanChanged")
 
 
-def choose(job: ChainJob, providers: Sequence[Provider], refused_by: frozenset[str]) -> str | None:
+def choose(
+    job: ChainJob, providers: Sequence[Provider], refused_by: frozenset[str]
+) -> str | None:
     """The cheapest provider that can run a job, or None. Pure."""
     fitting = [
         provider
@@ -34,11 +37,17 @@ def choose(job: ChainJob, providers: Sequence[Provider], refused_by: frozenset[s
         and not provider.banned
         and fits(job.definition, job.max_cost_wei, provider)
     ]
-    return min(fitting, key=lambda provider: provider.prices.of(job.definition)).address if fitting else None
+    return (
+        min(fitting, key=lambda provider: provider.prices.of(job.definition)).address
+        if fitting
+        else None
+    )
 
 
 def fits(definition: JobDefinition, locked_wei: int, provider: Provider) -> bool:
-    """Whether a provider has the hardware and the labels, and the locked credits pay for a minute."""
+    """Whether a provider has the hardware and the labels, and the locked credits pay
+    for a minute.
+    """
     hardware = (
         sum(node.cpus for node in provider.nodes) >= definition.cpus
         and sum(node.gpus for node in provider.nodes) >= definition.gpus
@@ -51,12 +60,19 @@ def fits(definition: JobDefinition, locked_wei: int, provider: Provider) -> bool
     )
     labels = dict(provider.labels)
     used = all(labels.get(key) == value for key, value in definition.uses)
-    matched = all(holds(labels.get(key), operator, value) for key, operator, value in definition.affinity)
-    return hardware and used and matched and locked_wei >= provider.prices.of(definition)
+    matched = all(
+        holds(labels.get(key), operator, value)
+        for key, operator, value in definition.affinity
+    )
+    return (
+        hardware and used and matched and locked_wei >= provider.prices.of(definition)
+    )
 
 
 def holds(found: str | None, operator: str, wanted: str) -> bool:
-    """Whether a label's value satisfies an affinity. The two are compared as numbers if both are numbers, else as text."""
+    """Whether a label's value satisfies an affinity. The two are compared as numbers if
+    both are numbers, else as text.
+    """
     if found is None:
         return False
     if operator == "in":
@@ -90,7 +106,9 @@ class MetaScheduler:
     _providers: dict[str, Provider | None] = field(default_factory=dict)
 
     def poll(self) -> None:
-        """Read the events since the last poll, and assign the jobs that can be assigned."""
+        """Read the events since the last poll, and assign the jobs that can be
+        assigned.
+        """
         head = self.chain.block_number()
         if head < self._next_block:
             return
@@ -99,7 +117,9 @@ class MetaScheduler:
         self._assign()
 
     def _read(self, first: int, last: int) -> None:
-        topics = [kind.topic for kind in (REQUESTED, REFUSED, APPROVED, REMOVED, BANNED)]
+        topics = [
+            kind.topic for kind in (REQUESTED, REFUSED, APPROVED, REMOVED, BANNED)
+        ]
         query = {"fromBlock": hex(first), "toBlock": hex(last), "topics": [topics]}
         for log in self.chain.rpc.call("eth_getLogs", query):
             topic = log["topics"][0]
@@ -109,7 +129,9 @@ class MetaScheduler:
                 job_id, provider, _ = REFUSED.decode(log["data"])
                 key = "0x" + job_id.hex()
                 self._waiting[key] = None
-                self._refused_by[key] = self._refused_by.get(key, frozenset()) | {provider.lower()}
+                self._refused_by[key] = self._refused_by.get(key, frozenset()) | {
+                    provider.lower()
+                }
             else:
                 self._providers[APPROVED.decode(log["data"][:66])[0].lower()] = None
 
@@ -136,15 +158,20 @@ class MetaScheduler:
                     self._providers[address] = self.chain.providers.get(address)
                 except ChainError:
                     del self._providers[address]  # removed
-        return [provider for provider in self._providers.values() if provider is not None]
+        return [
+            provider for provider in self._providers.values() if provider is not None
+        ]
 
 
 def main() -> None:
     """Poll the chain until SIGTERM."""
     parser = argparse.ArgumentParser(
-        prog="devgrid.services.metascheduler", description="Gives pending jobs to providers."
+        prog="devgrid.services.metascheduler",
+        description="Gives pending jobs to providers.",
     )
-    parser.add_argument("--folder", type=Path, required=True, help="state folder of the grid")
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="state folder of the grid"
+    )
     scheduler = MetaScheduler(Chain.load(parser.parse_args().folder))
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())

@@ -1,4 +1,6 @@
-"""Stores the batch scripts of the job definition service in files named by the hash of their content."""
+"""Stores the batch scripts of the job definition service in files named by the hash of
+their content.
+"""
 
 import hashlib
 import re
@@ -9,7 +11,9 @@ from devgrid.services.workflow import load, render
 
 
 def store(folder: Path, workflow_text: str) -> str:
-    """Keep the script of a workflow file; returns its batch location hash. Raises WorkflowError."""
+    """Keep the script of a workflow file; returns its batch location hash. Raises
+    WorkflowError.
+    """
     return store_script(folder, render(load(workflow_text)))
 
 
@@ -17,7 +21,8 @@ def store_script(folder: Path, script: str) -> str:
     """Keep a script as it is; returns its batch location hash."""
     folder.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(script.encode()).hexdigest()
-    draft = folder / f".{name}-{uuid.uuid4().hex}"  # the same script may be stored twice at once
+    # the same script may be stored twice at once
+    draft = folder / f".{name}-{uuid.uuid4().hex}"
     draft.write_bytes(script.encode())
     draft.replace(folder / name)
     return name

@@ -12,8 +12,12 @@ from devgrid.tls import Certificates
 from supervisor_tasks.config import embedded_servers
 
 
-def start_services(processes: Processes, chain: Chain, certificates: Certificates) -> str:
-    """Start the job definition service with the grid logger, and the meta-scheduler; returns the first one's address."""
+def start_services(
+    processes: Processes, chain: Chain, certificates: Certificates
+) -> str:
+    """Start the job definition service with the grid logger, and the meta-scheduler;
+    returns the first one's address.
+    """
     address = f"127.0.0.1:{free_port()}"
     options = {
         "--listen": address,
@@ -26,8 +30,16 @@ def start_services(processes: Processes, chain: Chain, certificates: Certificate
     }
     words = [str(word) for pair in options.items() for word in pair]
     port = int(address.rpartition(":")[2])
-    processes.start("services", [sys.executable, "-m", "devgrid.services", *words], cwd=REPOSITORY)
-    argv = [sys.executable, "-m", "devgrid.services.metascheduler", "--folder", str(processes.folder)]
+    processes.start(
+        "services", [sys.executable, "-m", "devgrid.services", *words], cwd=REPOSITORY
+    )
+    argv = [
+        sys.executable,
+        "-m",
+        "devgrid.services.metascheduler",
+        "--folder",
+        str(processes.folder),
+    ]
     processes.start("metascheduler", argv, cwd=REPOSITORY, ready=lambda: answers(port))
     return address
 
@@ -47,9 +59,14 @@ def start_servers(processes: Processes, postgres_disk_mb: int | None) -> dict[st
 
 
 def start_server(
-    processes: Processes, name: str, server: embedded_servers.EmbeddedServer, disk_mb: int | None = None
+    processes: Processes,
+    name: str,
+    server: embedded_servers.EmbeddedServer,
+    disk_mb: int | None = None,
 ) -> None:
-    """Start an embedded server as one of the grid's processes, on a disk of its own if its size is given."""
+    """Start an embedded server as one of the grid's processes, on a disk of its own if
+    its size is given.
+    """
     argv, user = server.argv, None if server.user is None else _uid(server.user)
     if disk_mb is not None:
         argv, user = start_disk(processes, server, disk_mb), None

@@ -5,16 +5,35 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Self, get_args
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
-# Parts of the grid's workflow language that devgrid does not have. They are refused by name.
-ELSEWHERE = ("launch", "use", "input", "output", "inputMode", "virtualNetworks", "continuousOutputSync", "network")
+# Parts of the grid's workflow language that devgrid does not have. They are refused by
+# name.
+ELSEWHERE = (
+    "launch",
+    "use",
+    "input",
+    "output",
+    "inputMode",
+    "virtualNetworks",
+    "continuousOutputSync",
+    "network",
+)
 NESTING = 100  # levels of lists and mappings; a loop in a loop adds three
 FOUND_CHARACTERS = 80  # of a wrong value, shown to its author
 
 
 class WorkflowError(ValueError):
-    """A workflow file that cannot be used: one line that names each field that is wrong."""
+    """A workflow file that cannot be used: one line that names each field that is
+    wrong.
+    """
 
 
 class _Strict(BaseModel):
@@ -22,7 +41,9 @@ class _Strict(BaseModel):
 
 
 def _fits_a_script(text: str) -> str:
-    """Refuse text that would not arrive unchanged: bash drops NUL bytes, and half a surrogate pair is not valid UTF-8."""
+    """Refuse text that would not arrive unchanged: bash drops NUL bytes, and half a
+    surrogate pair is not valid UTF-8.
+    """
     if "\0" in text:
         raise ValueError("must hold no NUL character")
     if any("\ud800" <= character <= "\udfff" for character in text):
@@ -58,7 +79,9 @@ class Variable(_Strict):
 
 
 class Container(_Strict):
-    """A container image. devgrid does not use it, and runs the command on the node itself."""
+    """A container image. devgrid does not use it, and runs the command on the node
+    itself.
+    """
 
     image: Text
 
@@ -87,7 +110,9 @@ class Range(_Strict):
     increment: int = Field(1, strict=True)
 
     def loop(self) -> str:
-        """The loop in bash, which counts itself, so that a long range does not make the script long."""
+        """The loop in bash, which counts itself, so that a long range does not make the
+        script long.
+        """
         comparison = "<=" if self.increment > 0 else ">="
         return f"for ((index={self.begin}; index{comparison}{self.end}; index+={self.increment})); do"
 
@@ -122,8 +147,16 @@ class WorkflowStep(_Strict):
     def _older_form(cls, value: Any) -> Any:
         """Accept the older form, with `image` and `command` in the step itself."""
         if isinstance(value, dict) and "command" in value and "run" not in value:
-            rest = {key: part for key, part in value.items() if key not in ("command", "image", "env", "resources")}
-            run = {key: value[key] for key in ("command", "env", "resources") if key in value}
+            rest = {
+                key: part
+                for key, part in value.items()
+                if key not in ("command", "image", "env", "resources")
+            }
+            run = {
+                key: value[key]
+                for key in ("command", "env", "resources")
+                if key in value
+            }
             if "image" in value:
                 run["container"] = {"image": value["image"]}
             return rest | {"run": run}
@@ -149,14 +182,22 @@ class Workflow(_Strict):
     def _older_form(cls, value: Any) -> Any:
         """Accept the older form, with the resources at the top level."""
         names = ("tasks", "cpusPerTask", "memPerCpu", "gpus")
-        if isinstance(value, dict) and "resources" not in value and any(name in value for name in names):
+        if (
+            isinstance(value, dict)
+            and "resources" not in value
+            and any(name in value for name in names)
+        ):
             rest = {key: part for key, part in value.items() if key not in names}
-            return rest | {"resources": {name: value[name] for name in names if name in value}}
+            return rest | {
+                "resources": {name: value[name] for name in names if name in value}
+            }
         return value
 
 
 def load(text: str) -> Workflow:
-    """Read a workflow file. Raises WorkflowError: the path of each wrong field, what was found and what is allowed."""
+    """Read a workflow file. Raises WorkflowError: the path of each wrong field, what
+    was found and what is allowed.
+    """
     try:
         return Workflow.model_validate(_parsed(text))
     except ValidationError as error:
@@ -164,24 +205,31 @@ def load(text: str) -> Workflow:
 
 
 def _parsed(text: str) -> Any:
-    """Parse YAML. PyYAML passes on Python's own errors for an invalid date, number or `!!bool`. The depth is limited here:
-    eth_abi's parser raises Python's own limit to 100,000, and PyYAML takes a minute to reach that.
+    """Parse YAML. PyYAML passes on Python's own errors for an invalid date, number or
+    `!!bool`. The depth is limited here: eth_abi's parser raises Python's own limit to
+    100,000, and PyYAML takes a minute to reach that.
     """
     try:
         depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
             if depth > NESTING:
                 break
         else:
             return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, KeyError, AttributeError) as error:
-        raise WorkflowError(f"the file: not YAML: {' '.join(str(error).split())}") from error
+        raise WorkflowError(
+            f"the file: not YAML: {' '.join(str(error).split())}"
+        ) from error
     raise WorkflowError(f"the file: nested too deeply; allowed: {NESTING} levels")
 
 
 def render(workflow: Workflow) -> str:
-    """The batch script. Commands and values are data of the customer's: they are quoted whole, byte for byte."""
+    """The batch script. Commands and values are data of the customer's: they are quoted
+    whole, byte for byte.
+    """
     lines = ["#!/bin/bash", "set -u", *_job_environment(workflow.resources)]
     lines += [_export(variable) for variable in workflow.env]
     lines += _sequence(workflow.steps)
@@ -219,14 +267,23 @@ def _job_environment(resources: Resources) -> list[str]:
 
 
 def _sequence(steps: tuple[WorkflowStep, ...]) -> list[str]:
-    """Steps one after another; the first that fails ends the script (or the subshell) with its status."""
+    """Steps one after another; the first that fails ends the script (or the subshell)
+    with its status.
+    """
     return [line for step in steps for line in _step(step)]
 
 
 def _step(step: WorkflowStep) -> list[str]:
     body = _run(step.run) if step.run is not None else _for(step.for_)
     title = [f"echo {shlex.quote(f'--- {step.name}')}"] if step.name else []
-    lines = [*title, "(", 'set -a; . "$DEEPSQUARE_ENV"; set +a', *body, ")", "status=$?"]
+    lines = [
+        *title,
+        "(",
+        'set -a; . "$DEEPSQUARE_ENV"; set +a',
+        *body,
+        ")",
+        "status=$?",
+    ]
     if step.catch:
         lines += [
             "if [ $status -ne 0 ]; then (",
@@ -246,7 +303,11 @@ def _run(run: RunAction) -> Iterator[str]:
         yield _export(variable)
     command = f"/bin/bash -c {shlex.quote(run.command)}"
     if run.resources.tasks > 1:
-        cpus = f" --cpus-per-task={run.resources.cpusPerTask}" if run.resources.cpusPerTask else ""
+        cpus = (
+            f" --cpus-per-task={run.resources.cpusPerTask}"
+            if run.resources.cpusPerTask
+            else ""
+        )
         command = f"srun --ntasks={run.resources.tasks}{cpus} {command}"
     yield command
 
@@ -279,7 +340,9 @@ def _faults(error: ValidationError) -> Iterator[str]:
 
 def _found(value: object) -> str:
     if isinstance(value, dict):
-        return f"a mapping of {', '.join(map(repr, value)) or 'nothing'}"[:FOUND_CHARACTERS]
+        return f"a mapping of {', '.join(map(repr, value)) or 'nothing'}"[
+            :FOUND_CHARACTERS
+        ]
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     text = repr(value)
@@ -287,7 +350,9 @@ def _found(value: object) -> str:
 
 
 def _why_not(path: tuple[int | str, ...]) -> str:
-    """Why a field is refused: devgrid does not have it, or no grid has it; then what is allowed in its place."""
+    """Why a field is refused: devgrid does not have it, or no grid has it; then what is
+    allowed in its place.
+    """
     name = path[-1]
     if name in ELSEWHERE:
         return f"{name!r} is a part of the grid's workflows that devgrid does not have"
@@ -299,7 +364,10 @@ def _why_not(path: tuple[int | str, ...]) -> str:
 
 def _fields(model: type[BaseModel]) -> dict[str, Any]:
     """The types of a model's fields, by the names that a file uses."""
-    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+    return {
+        field.alias or name: field.annotation
+        for name, field in model.model_fields.items()
+    }
 
 
 def _model_of(model: type[BaseModel], name: str) -> type[BaseModel]:

@@ -1,5 +1,6 @@
-"""Check whether the services that a process needs answer. A thread for each service asks it at an interval. So a
-request for the result never waits, and a service that hangs delays no other check.
+"""Check whether the services that a process needs answer. A thread for each service
+asks it at an interval. So a request for the result never waits, and a service that
+hangs delays no other check.
 """
 
 import threading
@@ -8,14 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 EVERY_S = 2.0
-OUTDATED_S = 10.0  # a check without a result for so long hangs: its service does not answer
+# a check without a result for so long hangs: its service does not answer
+OUTDATED_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """A service. `check` raises when it does not answer. The process is ready without a service that is not `required`.
-    While a service with `holds_loop` does not answer, the main loop of the process stands still. It is asked every
-    `every_s`.
+    """A service. `check` raises when it does not answer. The process is ready without a
+    service that is not `required`. While a service with `holds_loop` does not answer,
+    the main loop of the process stands still. It is asked every `every_s`.
     """
 
     name: str
@@ -27,15 +29,17 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a check: the error, None if all was well, and when it came (monotonic seconds)."""
+    """The result of a check: the error, None if all was well, and when it came
+    (monotonic seconds).
+    """
 
     error: str | None
     at_s: float
 
 
 class Dependencies:
-    """The services of a process and their last results. `log_failure` is called with a service's name and the error when
-    the service stops answering.
+    """The services of a process and their last results. `log_failure` is called with a
+    service's name and the error when the service stops answering.
     """
 
     def __init__(
@@ -54,7 +58,10 @@ class Dependencies:
         """Start the checks, on threads that end with the process."""
         for dependency in self._dependencies:
             threading.Thread(
-                target=self._go_on, args=(dependency,), name=f"check-{dependency.name}", daemon=True
+                target=self._go_on,
+                args=(dependency,),
+                name=f"check-{dependency.name}",
+                daemon=True,
             ).start()
 
     def stop(self) -> None:
@@ -75,23 +82,41 @@ class Dependencies:
     @property
     def ready(self) -> bool:
         """Whether every required service answers."""
-        return all(self._error(dependency) is None for dependency in self._dependencies if dependency.required)
+        return all(
+            self._error(dependency) is None
+            for dependency in self._dependencies
+            if dependency.required
+        )
 
     @property
     def hold_loop(self) -> bool:
-        """Whether the main loop may stand still because a service does not answer. A restart of the process would not
-        help.
+        """Whether the main loop may stand still because a service does not answer. A
+        restart of the process would not help.
         """
-        return any(self._error(dependency) is not None for dependency in self._dependencies if dependency.holds_loop)
+        return any(
+            self._error(dependency) is not None
+            for dependency in self._dependencies
+            if dependency.holds_loop
+        )
 
     def states(self) -> Mapping[str, dict[str, object]]:
-        """Each service's state. The error is the name of its type: messages can hold addresses and user names."""
-        return {dependency.name: self._state(dependency) for dependency in self._dependencies}
+        """Each service's state. The error is the name of its type: messages can hold
+        addresses and user names.
+        """
+        return {
+            dependency.name: self._state(dependency)
+            for dependency in self._dependencies
+        }
 
     def _state(self, dependency: Dependency) -> dict[str, object]:
         error, answer = self._error(dependency), self._answers.get(dependency.name)
         age_s = None if answer is None else round(self._clock() - answer.at_s, 1)
-        return {"ok": error is None, "required": dependency.required, "error": error, "asked_ago_s": age_s}
+        return {
+            "ok": error is None,
+            "required": dependency.required,
+            "error": error,
+            "asked_ago_s": age_s,
+        }
 
     def _error(self, dependency: Dependency) -> str | None:
         answer = self._answers.get(dependency.name)

@@ -1,7 +1,9 @@
-"""A small HTTP server for probes and scrapes: a few pages, no state. It keeps nothing that a caller sends.
+"""A small HTTP server for probes and scrapes: a few pages, no state. It keeps nothing
+that a caller sends.
 
-A caller has REQUEST_S for its whole request of at most REQUEST_BYTES. At most CONNECTIONS are open at once; the server
-closes later ones. A page must not wait for anything: it is written from what the process already knows.
+A caller has REQUEST_S for its whole request of at most REQUEST_BYTES. At most
+CONNECTIONS are open at once; the server closes later ones. A page must not wait for
+anything: it is written from what the process already knows.
 """
 
 import io
@@ -36,16 +38,19 @@ Pages = Mapping[str, Callable[[], Page]]
 
 
 class ProbeServer(ThreadingHTTPServer):
-    """Answers GET and HEAD at host:port, on threads that end with the process. Port 0 takes any free one
-    (`server_port`). `log_failure` is called with the caller's address inside the handler of an error of a page. Raises
-    OSError if the address is not available, and ValueError if it is none.
+    """Answers GET and HEAD at host:port, on threads that end with the process. Port 0
+    takes any free one (`server_port`). `log_failure` is called with the caller's
+    address inside the handler of an error of a page. Raises OSError if the address is
+    not available, and ValueError if it is none.
     """
 
     daemon_threads = True
     request_queue_size = 64
     allow_reuse_address = True
 
-    def __init__(self, address: str, pages: Pages, log_failure: Callable[[str], object]) -> None:
+    def __init__(
+        self, address: str, pages: Pages, log_failure: Callable[[str], object]
+    ) -> None:
         host, _, port = address.rpartition(":")
         host = host.strip("[]") or "0.0.0.0"  # noqa: S104  `:port` means all addresses
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -68,10 +73,15 @@ class ProbeServer(ThreadingHTTPServer):
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.server_name, self.server_port = (
+            str(self.server_address[0]),
+            int(self.server_address[1]),
+        )
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a thread, or close it if CONNECTIONS are open already."""
+        """Serve a connection on a thread, or close it if CONNECTIONS are open
+        already.
+        """
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -106,7 +116,9 @@ class _Handler(BaseHTTPRequestHandler):
             super().__init__(request, client_address, server)
 
     def setup(self) -> None:
-        """Read the head of the request within its limits of time and length, before any of it is parsed."""
+        """Read the head of the request within its limits of time and length, before any
+        of it is parsed.
+        """
         super().setup()
         self.rfile = io.BufferedReader(io.BytesIO(_head_of(self.connection)))
 
@@ -130,12 +142,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(page.body)
 
     def log_message(self, *_: object) -> None:
-        """Log nothing: probes come every few seconds, and what a caller sends must stay out of the log."""
+        """Log nothing: probes come every few seconds, and what a caller sends must stay
+        out of the log.
+        """
 
 
 def _head_of(connection: socket.socket) -> bytes:
-    """Return the request up to its empty line. Raises TimeoutError, or ConnectionError for one that is too long or not
-    whole.
+    """Return the request up to its empty line. Raises TimeoutError, or ConnectionError
+    for one that is too long or not whole.
     """
     head, until_s = b"", time.monotonic() + REQUEST_S
     while b"\r\n\r\n" not in head and b"\n\n" not in head:

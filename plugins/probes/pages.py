@@ -1,4 +1,6 @@
-"""/livez and /readyz of a process, from its loop and from the services that it needs."""
+"""/livez and /readyz of a process, from its loop and from the services that it
+needs.
+"""
 
 import json
 from collections.abc import Mapping
@@ -10,17 +12,30 @@ from plugins.probes.progress import STANDS_AFTER_S, Progress
 
 
 def livez(loop: Progress, dependencies: Dependencies) -> Page:
-    """200 while the main loop completes rounds, or stands still because a service does not answer."""
+    """200 while the main loop completes rounds, or stands still because a service does
+    not answer.
+    """
     if dependencies.hold_loop:
         loop.mark()
-    about = {"alive": not loop.stands, "loop_age_s": round(loop.age_s, 1), "expected_within_s": STANDS_AFTER_S}
+    about = {
+        "alive": not loop.stands,
+        "loop_age_s": round(loop.age_s, 1),
+        "expected_within_s": STANDS_AFTER_S,
+    }
     return _document(about, well=not loop.stands)
 
 
 def readyz(loop: Progress, dependencies: Dependencies) -> Page:
     """200 while the services that the process needs answer, with the state of each."""
     ready = dependencies.ready and not loop.ending
-    return _document({"ready": ready, "ending": loop.ending, "dependencies": dict(dependencies.states())}, well=ready)
+    return _document(
+        {
+            "ready": ready,
+            "ending": loop.ending,
+            "dependencies": dict(dependencies.states()),
+        },
+        well=ready,
+    )
 
 
 def _document(about: Mapping[str, object], *, well: bool) -> Page:

@@ -1,11 +1,13 @@
-"""When a process's main loop last completed a round. A process is alive while its loop does so. An open port does not
-show that: a process can hold it open and do nothing.
+"""When a process's main loop last completed a round. A process is alive while its loop
+does so. An open port does not show that: a process can hold it open and do nothing.
 """
 
 import time
 from collections.abc import Callable
 
-STANDS_AFTER_S = 15.0  # a loop without a round for so long stands still; a broker that hangs takes 10 s at most
+# a loop without a round for so long stands still; a broker that hangs takes 10 s at
+# most
+STANDS_AFTER_S = 15.0
 
 
 class Progress:
@@ -17,11 +19,15 @@ class Progress:
         self._ending = False
 
     def mark(self) -> None:
-        """Store that the loop has completed a round, or that it waits for a dependency and knows it."""
+        """Store that the loop has completed a round, or that it waits for a dependency
+        and knows it.
+        """
         self._marked_s = self._clock()
 
     def end(self) -> None:
-        """Store that the process has been asked to end and finishes its work. Its loop completes no more rounds."""
+        """Store that the process has been asked to end and finishes its work. Its loop
+        completes no more rounds.
+        """
         self._ending = True
 
     @property

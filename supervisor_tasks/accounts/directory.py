@@ -1,7 +1,8 @@
-"""The directory (LDAP) in which customers get their accounts: docs/explanation/accounts.md.
+"""The directory (LDAP) in which customers get their accounts:
+docs/explanation/accounts.md.
 
-An existing account (result 68) and an existing member (result 20) count as success, so a repeated call has the same
-effect as one call.
+An existing account (result 68) and an existing member (result 20) count as success, so
+a repeated call has the same effect as one call.
 """
 
 import re
@@ -14,7 +15,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ldap3 import BASE, MODIFY_ADD, MODIFY_REPLACE, NONE, SUBTREE, Connection, Server, Tls
+from ldap3 import (
+    BASE,
+    MODIFY_ADD,
+    MODIFY_REPLACE,
+    NONE,
+    SUBTREE,
+    Connection,
+    Server,
+    Tls,
+)
 from ldap3.core.exceptions import LDAPBindError, LDAPCommunicationError, LDAPException
 from ldap3.core.results import (
     RESULT_ATTRIBUTE_OR_VALUE_EXISTS,
@@ -29,15 +39,19 @@ from supervisor_tasks.jobs.model import Address
 
 TIMEOUT_S = 10
 TRIES = 10  # to get a number that no other process takes at the same moment
-NUMBERS_APART = 50  # below this are the random distances between the numbers of two tries
+# below this are the random distances between the numbers of two tries
+NUMBERS_APART = 50
 ADDRESS = re.compile("0x[0-9a-f]{40}")
 ASSIGNED_BY_THE_SERVER = -1  # 389ds's DNA plugin replaces it with a free number
 BUSY = {3, 51, 52, 80}  # time limit, busy, unavailable, other: a retry may help
-SURNAMED = {"person", "organizationalperson", "inetorgperson"}  # classes that require `sn`
+# classes that require `sn`
+SURNAMED = {"person", "organizationalperson", "inetorgperson"}
 
 
 class Member(StrEnum):
-    """The attribute that names the members in the group of the users who may use the cluster."""
+    """The attribute that names the members in the group of the users who may use the
+    cluster.
+    """
 
     DN = "member"
     UNIQUE_DN = "uniqueMember"
@@ -46,9 +60,9 @@ class Member(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountForm:
-    """The form of a site's accounts. Without `first_uid_number`, the server assigns uid numbers. Without `gid_number`,
-    each account has its own group, with the account's number. `{address}` in a home or an attribute stands for the
-    customer's address.
+    """The form of a site's accounts. Without `first_uid_number`, the server assigns uid
+    numbers. Without `gid_number`, each account has its own group, with the account's
+    number. `{address}` in a home or an attribute stands for the customer's address.
     """
 
     people_dn: str
@@ -64,7 +78,9 @@ class AccountForm:
     first_uid_number: int | None
 
     def dn(self, customer: Address) -> str:
-        """Return the account's name in the directory. No character of an address has a special meaning there."""
+        """Return the account's name in the directory. No character of an address has a
+        special meaning there.
+        """
         return f"uid={_checked(customer)},{self.people_dn}"
 
     def own_group_dn(self, customer: Address) -> str:
@@ -72,12 +88,14 @@ class AccountForm:
         return f"cn={_checked(customer)},{self.own_groups_dn}"
 
     def member(self, customer: Address) -> str:
-        """Return the customer's name in the group of the users who may use the cluster."""
+        """Return the customer's name in the group of the users who may use the
+        cluster.
+        """
         return customer if self.member_attribute is Member.UID else self.dn(customer)
 
     def of_account(self, customer: Address, uid_number: int) -> dict[str, object]:
-        """Return the account's attributes without its object classes. The site's own attributes override the usual
-        ones.
+        """Return the account's attributes without its object classes. The site's own
+        attributes override the usual ones.
         """
         names = ["uid", "cn", "displayName"]
         if SURNAMED & _lower(self.object_classes):
@@ -90,12 +108,19 @@ class AccountForm:
             "homeDirectory": _filled(self.home_directory, customer),
             "loginShell": self.login_shell,
         }
-        own = {name: _all_filled(texts, customer) for name, texts in self.attributes.items()}
+        own = {
+            name: _all_filled(texts, customer)
+            for name, texts in self.attributes.items()
+        }
         replaced = _lower(own)
-        return {name: value for name, value in usual.items() if name.lower() not in replaced} | own
+        return {
+            name: value for name, value in usual.items() if name.lower() not in replaced
+        } | own
 
     def of_own_group(self, customer: Address, gid_number: int) -> dict[str, object]:
-        """Return the attributes of the customer's own group without its object classes."""
+        """Return the attributes of the customer's own group without its object
+        classes.
+        """
         attributes: dict[str, object] = {"cn": customer, "gidNumber": gid_number}
         if "groupofnames" in _lower(self.own_group_classes):
             attributes["member"] = self.dn(customer)
@@ -104,7 +129,9 @@ class AccountForm:
 
 def _checked(customer: Address) -> str:
     if not ADDRESS.fullmatch(customer):
-        raise ValueError(f"{customer!r} is not an address of 0x and 40 lowercase hex digits")
+        raise ValueError(
+            f"{customer!r} is not an address of 0x and 40 lowercase hex digits"
+        )
     return customer
 
 
@@ -123,8 +150,9 @@ def _lower(names: Iterable[str]) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directory:
-    """A directory and its connection settings. The server's certificate is verified over ldaps://, and over ldap:// if
-    an authority is set (StartTLS), unless the operator disables that.
+    """A directory and its connection settings. The server's certificate is verified
+    over ldaps://, and over ldap:// if an authority is set (StartTLS), unless the
+    operator disables that.
     """
 
     url: str
@@ -136,14 +164,22 @@ class Directory:
 
     @property
     def name(self) -> str:
-        """The name under which uid numbers are assigned. Only one worker of all clusters may assign them at a time."""
+        """The name under which uid numbers are assigned. Only one worker of all
+        clusters may assign them at a time.
+        """
         return f"directory {self.url} {self.form.people_dn}"
 
     @contextmanager
     def open(self) -> Iterator["Session"]:
-        """Open a bound connection. Raises DirectoryUnavailableError or DirectoryRefusedError."""
-        server = Server(self.url, tls=self._tls(), get_info=NONE, connect_timeout=TIMEOUT_S)
-        connection = Connection(server, self.bind_dn, self.bind_password, receive_timeout=TIMEOUT_S)
+        """Open a bound connection. Raises DirectoryUnavailableError or
+        DirectoryRefusedError.
+        """
+        server = Server(
+            self.url, tls=self._tls(), get_info=NONE, connect_timeout=TIMEOUT_S
+        )
+        connection = Connection(
+            server, self.bind_dn, self.bind_password, receive_timeout=TIMEOUT_S
+        )
         try:
             with _translated(f"{self.url} as {self.bind_dn}"):
                 self._bind(connection)
@@ -171,16 +207,22 @@ class Session:
     connection: Connection
     form: AccountForm
     _highest: int | None = None
-    _skipped: int = 0  # numbers to skip, so that two processes that collided take different ones
+    # numbers to skip, so that two processes that collided take different ones
+    _skipped: int = 0
 
     def ensure(self, customer: Address) -> None:
-        """Make sure that the customer has an account with its own number, has his own group if the site wants one, and
-        is a member of the group of the users who may use the cluster. An account that is not a member yet was never
-        used. Raises DirectoryUnavailableError or DirectoryRefusedError.
+        """Make sure that the customer has an account with its own number, has his own
+        group if the site wants one, and is a member of the group of the users who may
+        use the cluster. An account that is not a member yet was never used. Raises
+        DirectoryUnavailableError or DirectoryRefusedError.
         """
         dn = self.form.dn(customer)
         with _translated(f"account {dn}"):
-            if self._exists(dn) and not self._is_member(customer) and self._shares_number(customer):
+            if (
+                self._exists(dn)
+                and not self._is_member(customer)
+                and self._shares_number(customer)
+            ):
                 self._delete(dn)  # the process that added it ended before its check
             if not self._exists(dn):
                 self._add_with_own_number(dn, customer)
@@ -196,14 +238,22 @@ class Session:
         self._require(f"member {member} of {group}", RESULT_ATTRIBUTE_OR_VALUE_EXISTS)
 
     def _ensure_own_group(self, dn: str, customer: Address) -> None:
-        """Make sure that the account has its own group. An account made with another group keeps that group."""
+        """Make sure that the account has its own group. An account made with another
+        group keeps that group.
+        """
         uid_number, gid_number = self._numbers(dn)
-        if gid_number == ASSIGNED_BY_THE_SERVER:  # the server assigns only the uid number
+        # the server assigns only the uid number
+        if gid_number == ASSIGNED_BY_THE_SERVER:
             self._set_gid_number(dn, uid_number)
         elif gid_number != uid_number:
             return
-        group, classes = self.form.own_group_dn(customer), list(self.form.own_group_classes)
-        self.connection.add(group, classes, self.form.of_own_group(customer, uid_number))  # type: ignore[no-untyped-call]
+        group, classes = (
+            self.form.own_group_dn(customer),
+            list(self.form.own_group_classes),
+        )
+        self.connection.add(
+            group, classes, self.form.of_own_group(customer, uid_number)
+        )  # type: ignore[no-untyped-call]
         self._require(f"group {group}", RESULT_ENTRY_ALREADY_EXISTS)
         if self.connection.result["result"] == RESULT_ENTRY_ALREADY_EXISTS:
             # It may be the group of an earlier account, which had another number.
@@ -215,23 +265,34 @@ class Session:
 
     def _numbers(self, dn: str) -> tuple[int, int]:
         """Return an account's uid number and gid number."""
-        self.connection.search(dn, "(uidNumber=*)", BASE, attributes=["uidNumber", "gidNumber"])
+        self.connection.search(
+            dn, "(uidNumber=*)", BASE, attributes=["uidNumber", "gidNumber"]
+        )
         self._require(f"numbers of {dn}")
         entry: dict[str, Any] = next(iter(self.connection.response or []), {})
-        (uid_number,), (gid_number,) = (_values(entry, name) for name in ("uidNumber", "gidNumber"))
+        (uid_number,), (gid_number,) = (
+            _values(entry, name) for name in ("uidNumber", "gidNumber")
+        )
         return int(uid_number), int(gid_number)
 
     def _exists(self, dn: str) -> bool:
-        return bool(self.connection.search(dn, "(objectClass=*)", BASE, attributes=["1.1"]))
+        return bool(
+            self.connection.search(dn, "(objectClass=*)", BASE, attributes=["1.1"])
+        )
 
     def _is_member(self, customer: Address) -> bool:
-        group, attribute, member = self.form.group_dn, self.form.member_attribute.value, self.form.member(customer)
+        group, attribute, member = (
+            self.form.group_dn,
+            self.form.member_attribute.value,
+            self.form.member(customer),
+        )
         return bool(self.connection.compare(group, attribute, member))  # type: ignore[no-untyped-call]
 
     def _add_with_own_number(self, dn: str, customer: Address) -> None:
-        """Add the account with its own uid number. Processes with another ledger may assign numbers in this directory,
-        too. So this checks the number after it took it. Two processes that took the same number both give it back, and
-        take other numbers at random distances.
+        """Add the account with its own uid number. Processes with another ledger may
+        assign numbers in this directory, too. So this checks the number after it took
+        it. Two processes that took the same number both give it back, and take other
+        numbers at random distances.
         """
         for _ in range(TRIES):
             self._add(dn, customer)
@@ -240,30 +301,46 @@ class Session:
             self._delete(dn)
             self._highest = None
             self._skipped += secrets.randbelow(NUMBERS_APART)
-        raise DirectoryUnavailableError(f"entry {dn}: other processes took the same uid number {TRIES} times")
+        raise DirectoryUnavailableError(
+            f"entry {dn}: other processes took the same uid number {TRIES} times"
+        )
 
     def _shares_number(self, customer: Address) -> bool:
-        """Whether another account has this account's number; where each account has its own group, also whether another
-        group has it. False where the server assigns the numbers, because the server prevents that.
+        """Whether another account has this account's number; where each account has its
+        own group, also whether another group has it. False where the server assigns the
+        numbers, because the server prevents that.
         """
         if self.form.first_uid_number is None:
             return False
-        self.connection.search(self.form.dn(customer), "(uidNumber=*)", BASE, attributes=["uidNumber"])
-        numbers = [int(value) for entry in self.connection.response or [] for value in _values(entry, "uidNumber")]
+        self.connection.search(
+            self.form.dn(customer), "(uidNumber=*)", BASE, attributes=["uidNumber"]
+        )
+        numbers = [
+            int(value)
+            for entry in self.connection.response or []
+            for value in _values(entry, "uidNumber")
+        ]
         return any(self._another_has(number, customer) for number in numbers)
 
     def _another_has(self, number: int, customer: Address) -> bool:
         """Whether another account, or another customer's own group, has the number."""
-        if self._has(f"(&(uidNumber={number})(!(uid={customer})))", self.form.people_dn):
+        if self._has(
+            f"(&(uidNumber={number})(!(uid={customer})))", self.form.people_dn
+        ):
             return True
         if self.form.gid_number is not None:
             return False
-        return self._has(f"(&(gidNumber={number})(!(cn={customer})))", self.form.own_groups_dn)
+        return self._has(
+            f"(&(gidNumber={number})(!(cn={customer})))", self.form.own_groups_dn
+        )
 
     def _has(self, wanted: str, where: str) -> bool:
         self.connection.search(where, wanted, SUBTREE, attributes=["1.1"])
         self._require(f"entries {wanted} in {where}")
-        return any(entry["type"] == "searchResEntry" for entry in self.connection.response or [])
+        return any(
+            entry["type"] == "searchResEntry"
+            for entry in self.connection.response or []
+        )
 
     def _delete(self, dn: str) -> None:
         self.connection.delete(dn)  # type: ignore[no-untyped-call]
@@ -276,8 +353,8 @@ class Session:
         self._require(f"entry {dn}", RESULT_ENTRY_ALREADY_EXISTS)
 
     def _free_number(self) -> int:
-        """Return one more than the highest number in use. So the number of a deleted account is not given again while a
-        later one exists.
+        """Return one more than the highest number in use. So the number of a deleted
+        account is not given again while a later one exists.
         """
         first = self.form.first_uid_number
         if first is None:
@@ -291,10 +368,21 @@ class Session:
         return self._highest
 
     def _taken(self, attribute: str, where: str) -> list[int]:
-        """Return all numbers in use. A directory's limit may end the list early, and ldap3 does not raise for that."""
+        """Return all numbers in use. A directory's limit may end the list early, and
+        ldap3 does not raise for that.
+        """
         search = self.connection.extend.standard.paged_search
-        entries = search(where, f"({attribute}=*)", SUBTREE, attributes=[attribute], paged_size=500, generator=True)
-        numbers = [int(value) for entry in entries for value in _values(entry, attribute)]
+        entries = search(
+            where,
+            f"({attribute}=*)",
+            SUBTREE,
+            attributes=[attribute],
+            paged_size=500,
+            generator=True,
+        )
+        numbers = [
+            int(value) for entry in entries for value in _values(entry, attribute)
+        ]
         self._require(f"every {attribute} below {where}", RESULT_NO_SUCH_OBJECT)
         return numbers
 
@@ -304,8 +392,8 @@ class Session:
 
 
 def _close(connection: Connection) -> None:
-    """Close the connection, and also the socket of a connection that was refused half-way, which ldap3 2.9.1 leaves
-    open.
+    """Close the connection, and also the socket of a connection that was refused
+    half-way, which ldap3 2.9.1 leaves open.
     """
     with suppress(LDAPException):
         connection.unbind()
@@ -329,14 +417,18 @@ def _raise_for(connection: Connection, what: str) -> None:
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """Raise ldap3's errors as ours. An invalid certificate is an error of the settings, not an outage."""
+    """Raise ldap3's errors as ours. An invalid certificate is an error of the settings,
+    not an outage.
+    """
     try:
         yield
     except LDAPBindError as error:
         raise DirectoryRefusedError(f"{what}: {error}") from error
     except LDAPCommunicationError as error:
         is_certificate_error = "certificate" in str(error).lower()
-        kind = DirectoryRefusedError if is_certificate_error else DirectoryUnavailableError
+        kind = (
+            DirectoryRefusedError if is_certificate_error else DirectoryUnavailableError
+        )
         raise kind(f"{what}: {error}") from error
     except LDAPException as error:
         raise DirectoryRefusedError(f"{what}: {error!r}") from error

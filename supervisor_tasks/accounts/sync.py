@@ -1,7 +1,9 @@
-"""Accounts: each customer who requests a job from the grid, of any provider, gets an account in the site's directory.
+"""Accounts: each customer who requests a job from the grid, of any provider, gets an
+account in the site's directory.
 
-A customer who needs an account is an effect of the outbox, with the address as its subject. The effect stays in the ledger
-when it is done, so a second request of the customer adds no second effect.
+A customer who needs an account is an effect of the outbox, with the address as its
+subject. The effect stays in the ledger when it is done, so a second request of the
+customer adds no second effect.
 """
 
 from collections.abc import Sequence
@@ -13,7 +15,11 @@ import structlog
 from supervisor_tasks.chain import blocks
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableError, TransientError
+from supervisor_tasks.errors import (
+    DirectoryRefusedError,
+    DirectoryUnavailableError,
+    TransientError,
+)
 from supervisor_tasks.jobs.effect_failures import (
     DIRECTORY_AWAY,
     DIRECTORY_REFUSES,
@@ -34,34 +40,41 @@ log = structlog.get_logger()
 
 STREAM = "customers"
 MAX_ACCOUNTS = 200  # accounts that are made at a time
-REFUSED_AGAIN_S = 30.0  # the operator must change the settings of the worker or the directory
+# the operator must change the settings of the worker or the directory
+REFUSED_AGAIN_S = 30.0
 NO_DIRECTORY_AGAIN_S = 86400.0
 
 
 def make_accounts(context: WorkerContext) -> None:
-    """Read which customers have requested a job since the last time, and make the accounts that are due. One worker of
-    the cluster at a time does this. Of all clusters with this database, only one worker at a time writes to a
-    directory, so that no uid number is given twice.
+    """Read which customers have requested a job since the last time, and make the
+    accounts that are due. One worker of the cluster at a time does this. Of all
+    clusters with this database, only one worker at a time writes to a directory, so
+    that no uid number is given twice.
     """
     if context.directory is None:  # the site makes its accounts itself by now
         effects = context.ledger.effects
         effects.postpone(effects.lease([EffectKind.ACCOUNT]), NO_DIRECTORY_AGAIN_S)
         return
-    run_exclusive(context.ledger, "accounts", partial(_make_accounts, context, context.directory))
+    run_exclusive(
+        context.ledger, "accounts", partial(_make_accounts, context, context.directory)
+    )
 
 
 def _make_accounts(context: WorkerContext, directory: "Directory") -> bool:
     """Do one step; returns whether there is more to do."""
     more_blocks = _read_requests(context)
-    with try_advisory_lock(context.ledger.engine, directory_lock(directory.name)) as has_lock:
+    with try_advisory_lock(
+        context.ledger.engine, directory_lock(directory.name)
+    ) as has_lock:
         made_accounts = has_lock and _make(context.ledger, directory)
     return made_accounts or more_blocks
 
 
 def _read_requests(context: WorkerContext) -> bool:
-    """Commit which customers have requested a job, and up to which block the requests were read. Returns whether there
-    are more blocks. Blocks that a reorganisation may drop are read again; an unneeded account does no harm. A new ledger
-    begins at the present block, as the scan does.
+    """Commit which customers have requested a job, and up to which block the requests
+    were read. Returns whether there are more blocks. Blocks that a reorganisation may
+    drop are read again; an unneeded account does no harm. A new ledger begins at the
+    present block, as the scan does.
     """
     chain, ledger = context.chain, context.ledger
     head, cursor = blocks.head(chain.contract.rpc), ledger.cursors.of(STREAM)
@@ -74,7 +87,9 @@ def _read_requests(context: WorkerContext) -> bool:
         return False
     customers = set[Address]()
     while last <= read_up_to:
-        last, requesters = chain.reach.ask(partial(_customers, chain.contract, last + 1, head))
+        last, requesters = chain.reach.ask(
+            partial(_customers, chain.contract, last + 1, head)
+        )
         customers.update(requesters)
     with ledger.engine.begin() as connection:
         request(connection, ledger.cluster, EffectKind.ACCOUNT, sorted(customers))
@@ -82,8 +97,12 @@ def _read_requests(context: WorkerContext) -> bool:
     return last < head
 
 
-def _customers(contract: Contract, first: int, head: int, most_blocks: int) -> tuple[int, list[Address]]:
-    """Return the last of these blocks, at most `most_blocks`, and the customers who requested a job in them."""
+def _customers(
+    contract: Contract, first: int, head: int, most_blocks: int
+) -> tuple[int, list[Address]]:
+    """Return the last of these blocks, at most `most_blocks`, and the customers who
+    requested a job in them.
+    """
     last = min(head, first + most_blocks - 1)
     return last, contract.customers(first, last)
 
@@ -99,7 +118,8 @@ def _make(ledger: Ledger, directory: "Directory") -> bool:
                 for effect in effects:
                     _make_one(ledger, session, effect)
         except DirectoryRefusedError as error:
-            _postpone_refused(ledger, effects, error)  # those that are left: the directory does not let us in
+            # those that are left: the directory does not let us in
+            _postpone_refused(ledger, effects, error)
         except DirectoryUnavailableError as error:
             raise TransientError(f"{DIRECTORY_AWAY}{error}") from error
     return True
@@ -121,9 +141,15 @@ def _make_one(ledger: Ledger, session: "Session", effect: OpenEffect) -> None:
         log.info("account_created", customer=customer)
 
 
-def _postpone_refused(ledger: Ledger, effects: Sequence[OpenEffect], error: DirectoryRefusedError) -> None:
-    """Postpone the accounts that the directory refuses. They are never parked: the operator must change settings of the
-    worker or the directory.
+def _postpone_refused(
+    ledger: Ledger, effects: Sequence[OpenEffect], error: DirectoryRefusedError
+) -> None:
+    """Postpone the accounts that the directory refuses. They are never parked: the
+    operator must change settings of the worker or the directory.
     """
-    log.warning("accounts_refused", customers=[effect.subject for effect in effects[:5]], error=str(error))
+    log.warning(
+        "accounts_refused",
+        customers=[effect.subject for effect in effects[:5]],
+        error=str(error),
+    )
     ledger.effects.postpone(effects, REFUSED_AGAIN_S, f"{DIRECTORY_REFUSES}{error}")

@@ -1,4 +1,6 @@
-"""Old benchmarks: after a worker's start, cancel our jobs that an ended run or a lost ledger has left in SLURM."""
+"""Old benchmarks: after a worker's start, cancel our jobs that an ended run or a lost
+ledger has left in SLURM.
+"""
 
 import structlog
 
@@ -13,20 +15,28 @@ from supervisor_tasks.slurm.squeue import SqueueRow
 
 log = structlog.get_logger()
 
-BENCHMARK_CLEANUP_REQUESTED = Fact("benchmark.cleanup_requested", FLAG)  # a worker has started: they must be cancelled
+# a worker has started: they must be cancelled
+BENCHMARK_CLEANUP_REQUESTED = Fact("benchmark.cleanup_requested", FLAG)
 
 
 def cancel_old_benchmarks(context: WorkerContext) -> None:
-    """If a worker has started since the last time, cancel the jobs in SLURM that have our benchmarks' names. This looks
-    at the jobs of the users that benchmarks run as or have run as, and leaves out the jobs of the current run. Until a
-    worker of the chain queue has stored the provider's address, it does nothing; a later call does it. Raises
-    SlurmUnavailableError or SshUnavailableError.
+    """If a worker has started since the last time, cancel the jobs in SLURM that have
+    our benchmarks' names. This looks at the jobs of the users that benchmarks run as or
+    have run as, and leaves out the jobs of the current run. Until a worker of the chain
+    queue has stored the provider's address, it does nothing; a later call does it.
+    Raises SlurmUnavailableError or SshUnavailableError.
     """
     ledger, slurm = context.ledger, context.slurm
-    wanted, provider = ledger.facts.get(BENCHMARK_CLEANUP_REQUESTED), ledger.facts.get(PROVIDER)
+    wanted, provider = (
+        ledger.facts.get(BENCHMARK_CLEANUP_REQUESTED),
+        ledger.facts.get(PROVIDER),
+    )
     if wanted is None or provider is None:
         return
-    beginning, book = name_beginning(provider, ledger.cluster), BenchmarkStore(ledger.engine, ledger.cluster)
+    beginning, book = (
+        name_beginning(provider, ledger.cluster),
+        BenchmarkStore(ledger.engine, ledger.cluster),
+    )
     users = book.users() | {slurm.benchmark_user}
     benchmarks = list[SqueueRow]()
     for job in slurm.cluster.list_all().values():

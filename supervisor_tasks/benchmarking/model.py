@@ -1,9 +1,11 @@
-"""A benchmark run: its states, its next step, and how its jobs are named and submitted. Pure.
+"""A benchmark run: its states, its next step, and how its jobs are named and submitted.
+Pure.
 
-A run measures one benchmark after the other, each as one SLURM job. It goes by small steps, and another worker may
-begin each of them again. The ledger has what is known; the worker asks SLURM for the rest under the job's name, which no
-other job has. During an outage of SLURM the run waits. A benchmark that does not work is recorded with its reason, and the
-others go on.
+A run measures one benchmark after the other, each as one SLURM job. It goes by small
+steps, and another worker may begin each of them again. The ledger has what is known;
+the worker asks SLURM for the rest under the job's name, which no other job has. During
+an outage of SLURM the run waits. A benchmark that does not work is recorded with its
+reason, and the others go on.
 """
 
 import math
@@ -16,11 +18,14 @@ from supervisor_tasks.jobs.model import SlurmId
 
 MAX_OUTPUT = 10_000_000  # bytes that are read from the end of a job's output
 NICE = 10_000  # below the jobs of customers
-REFUSED_S = 60.0  # for how long the login node refuses the user before an alarm is raised
+# for how long the login node refuses the user before an alarm is raised
+REFUSED_S = 60.0
 LOGIN_AGAIN_AT_LEAST_S, LOGIN_AGAIN_AT_MOST_S = 2.0, 60.0
 CLEAN_AGAIN_S = 30.0
-CLEAN_GIVEN_UP_S = 15 * 60.0  # after the job's end; a file that stays must not keep a run from its end
-PREFIX = "benchmark"  # of names and comments: SLURM's plugins report what begins with `supervisor`
+# after the job's end; a file that stays must not keep a run from its end
+CLEAN_GIVEN_UP_S = 15 * 60.0
+# of names and comments: SLURM's plugins report what begins with `supervisor`
+PREFIX = "benchmark"
 
 Value = float | str
 
@@ -64,8 +69,8 @@ class BenchmarkState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkRun:
-    """A run. `token`, random hex digits, is in the names and the output of its jobs. `cancel_reason` is set as soon as
-    the run must end.
+    """A run. `token`, random hex digits, is in the names and the output of its jobs.
+    `cancel_reason` is set as soon as the run must end.
     """
 
     id: int
@@ -77,7 +82,9 @@ class BenchmarkRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedBenchmark:
-    """A benchmark as it will run: the script, and the sbatch options beyond those that all benchmarks have."""
+    """A benchmark as it will run: the script, and the sbatch options beyond those that
+    all benchmarks have.
+    """
 
     benchmark: str
     options: tuple[str, ...] = ()
@@ -86,8 +93,9 @@ class PlannedBenchmark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A benchmark of a run. `run_as` is the user as which it was submitted to SLURM. Ages are by the database's clock.
-    `due_in_s` is when its next step is due, as far as the worker that has the run knows.
+    """A benchmark of a run. `run_as` is the user as which it was submitted to SLURM.
+    Ages are by the database's clock. `due_in_s` is when its next step is due, as far as
+    the worker that has the run knows.
     """
 
     id: int
@@ -111,8 +119,8 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementUpdate:
-    """What is new about a benchmark. `missing` means that SLURM does not know it, and `lost` that SLURM never did,
-    though it was handed over.
+    """What is new about a benchmark. `missing` means that SLURM does not know it, and
+    `lost` that SLURM never did, though it was handed over.
     """
 
     stage: BenchmarkState
@@ -143,12 +151,18 @@ class RunStep(StrEnum):
 
     @property
     def begins_something(self) -> bool:
-        """Whether the step waits until SLURM is known to work, and while submissions are held."""
+        """Whether the step waits until SLURM is known to work, and while submissions
+        are held.
+        """
         return self in (RunStep.BEGIN, RunStep.SUBMIT)
 
 
-def next_step(run: BenchmarkRun, measurements: Sequence[Measurement]) -> tuple[RunStep, Measurement | None] | None:
-    """Return the step to do now, and its benchmark if it has one; None means that the run waits."""
+def next_step(
+    run: BenchmarkRun, measurements: Sequence[Measurement]
+) -> tuple[RunStep, Measurement | None] | None:
+    """Return the step to do now, and its benchmark if it has one; None means that the
+    run waits.
+    """
     if run.state is RunState.ASKED:
         if run.cancel_reason is not None:
             return RunStep.FINISH, None
@@ -166,12 +180,17 @@ def next_step(run: BenchmarkRun, measurements: Sequence[Measurement]) -> tuple[R
 
 
 def _is_dirty(one: Measurement) -> bool:
-    """Whether the files of a measurement that has ended may still be on the cluster. If SLURM never had the job, there
-    is nothing to clean, and the login node may not even let its user in.
+    """Whether the files of a measurement that has ended may still be on the cluster. If
+    SLURM never had the job, there is nothing to clean, and the login node may not even
+    let its user in.
     """
     if one.stage.open or one.cleaned:
         return False
-    return one.stage is not BenchmarkState.CANCELLED or one.slurm_id is not None or math.isfinite(one.called_s_ago)
+    return (
+        one.stage is not BenchmarkState.CANCELLED
+        or one.slurm_id is not None
+        or math.isfinite(one.called_s_ago)
+    )
 
 
 def _step_of(run: BenchmarkRun, one: Measurement) -> tuple[RunStep, Measurement] | None:
@@ -186,47 +205,56 @@ def _step_of(run: BenchmarkRun, one: Measurement) -> tuple[RunStep, Measurement]
 
 
 def login_again_in_s(refused_for_s: float) -> float:
-    """Return how long after a refused login the next one is tried. The intervals grow, because only the site can mend
-    the cause.
+    """Return how long after a refused login the next one is tried. The intervals grow,
+    because only the site can mend the cause.
     """
     return min(max(refused_for_s / 2, LOGIN_AGAIN_AT_LEAST_S), LOGIN_AGAIN_AT_MOST_S)
 
 
 def cleanup_expired(run: BenchmarkRun, one: Measurement) -> bool:
-    """Whether a file that cannot be removed stays where it is: the run must end, or the removal was tried for long
-    enough.
+    """Whether a file that cannot be removed stays where it is: the run must end, or the
+    removal was tried for long enough.
     """
     return run.cancel_reason is not None or one.ended_s_ago >= CLEAN_GIVEN_UP_S
 
 
-# --- names --------------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------
 
 
 def name_beginning(provider: str, cluster: str) -> str:
-    """Return how the names of all our benchmark jobs begin. No job of the grid has such a name: its name is a number in
-    hex digits.
+    """Return how the names of all our benchmark jobs begin. No job of the grid has such
+    a name: its name is a number in hex digits.
     """
     return f"{PREFIX}-{provider.lower()}-{cluster}-"
 
 
 def job_name(beginning: str, run_id: int, token: str, benchmark: str) -> str:
-    """Return the name of a job, which no other job has. A new ledger has other tokens for the same numbers."""
+    """Return the name of a job, which no other job has. A new ledger has other tokens
+    for the same numbers.
+    """
     return f"{beginning}{run_id}-{token}-{benchmark}"
 
 
 def is_named(name: str, beginning: str) -> bool:
-    """Whether a name is that of one of our benchmark jobs, and not of a cluster whose name begins like ours."""
-    return name.startswith(beginning) and re.match("[0-9]+-[0-9a-f]{16}-", name[len(beginning) :]) is not None
+    """Whether a name is that of one of our benchmark jobs, and not of a cluster whose
+    name begins like ours.
+    """
+    return (
+        name.startswith(beginning)
+        and re.match("[0-9]+-[0-9a-f]{16}-", name[len(beginning) :]) is not None
+    )
 
 
 def output_file(name: str) -> str:
-    """Return the file that a job writes, in the home folder of the user that it runs as."""
+    """Return the file that a job writes, in the home folder of the user that it runs
+    as.
+    """
     return f"{name}.log"
 
 
 def sbatch(path: str, one: Measurement, *, partition: str) -> list[str]:
-    """Return the command that submits a benchmark; its script goes to standard input. The options that all benchmarks
-    have come last: the others cannot overrule them.
+    """Return the command that submits a benchmark; its script goes to standard input.
+    The options that all benchmarks have come last: the others cannot overrule them.
     """
     return [
         path,
@@ -242,8 +270,9 @@ def sbatch(path: str, one: Measurement, *, partition: str) -> list[str]:
 
 
 def batch_script(one: Measurement) -> bytes:
-    """Return the script as sbatch reads it. The last line of its output shows with which status it ended. Its body is a
-    subshell, whose exit and traps are its own, and in which sbatch looks for no #SBATCH lines.
+    """Return the script as sbatch reads it. The last line of its output shows with
+    which status it ended. Its body is a subshell, whose exit and traps are its own, and
+    in which sbatch looks for no #SBATCH lines.
     """
     interpreter, body = "#!/bin/bash", one.script
     if body.startswith("#!"):
@@ -255,7 +284,14 @@ def batch_script(one: Measurement) -> bytes:
 def sbatch_option(one: Measurement, option: str) -> str:
     """Return what sbatch was given for an option, such as `time`; empty for nothing."""
     beginning = f"--{option}="
-    return next((word.removeprefix(beginning) for word in one.options if word.startswith(beginning)), "")
+    return next(
+        (
+            word.removeprefix(beginning)
+            for word in one.options
+            if word.startswith(beginning)
+        ),
+        "",
+    )
 
 
 def limit_of(one: Measurement) -> str:

@@ -1,4 +1,6 @@
-"""What follows from SLURM's record of a benchmark's job, and from the job's output. Pure."""
+"""What follows from SLURM's record of a benchmark's job, and from the job's output.
+Pure.
+"""
 
 import math
 import re
@@ -22,20 +24,28 @@ from supervisor_tasks.slurm.submit_once import may_arrive
 FIRST_LOOK_S = 1.0
 MAX_LOOK_S = 60.0
 MISSING_AGAIN_S = 5.0
-SUBMISSIONS = 5  # submissions that SLURM, when asked, does not know; then the benchmark has failed
-OUTPUT_LATE_S = 60.0  # a network file system may show the login node an older file for so long
+# submissions that SLURM, when asked, does not know; then the benchmark has failed
+SUBMISSIONS = 5
+# a network file system may show the login node an older file for so long
+OUTPUT_LATE_S = 60.0
 COMPLETED = "COMPLETED"
-NODES_COUNTED_AFTER_S = 15 * 60.0  # in SLURM's queue: a job that needs all planned nodes waits for one that went down
+# in SLURM's queue: a job that needs all planned nodes waits for one that went down
+NODES_COUNTED_AFTER_S = 15 * 60.0
 LONG_WAIT_S = 3600.0  # in SLURM's queue; then an alarm is raised
-MAX_WAIT_S = 48 * 3600.0  # in SLURM's queue; all that waits for the run, such as the registration, waits as long
+# in SLURM's queue; all that waits for the run, such as the registration, waits as long
+MAX_WAIT_S = 48 * 3600.0
 
 
 def after_look(
-    one: Measurement, record: JobRecord | None, submission_window_s: float, *, output_shows_end: bool = False
+    one: Measurement,
+    record: JobRecord | None,
+    submission_window_s: float,
+    *,
+    output_shows_end: bool = False,
 ) -> MeasurementUpdate:
-    """Return what follows from SLURM's record of the job. No record means that SLURM has answered and does not know the
-    job, and neither does accounting, if the site has it. `output_shows_end` means that the job's output shows its
-    end.
+    """Return what follows from SLURM's record of the job. No record means that SLURM
+    has answered and does not know the job, and neither does accounting, if the site has
+    it. `output_shows_end` means that the job's output shows its end.
     """
     if record is not None:
         return _recorded(one, record)
@@ -48,7 +58,11 @@ def after_look(
         return MeasurementUpdate(stage=BenchmarkState.ENDED, slurm_id=one.slurm_id)
     again_s = min(submission_window_s - missing_s, MISSING_AGAIN_S)
     return MeasurementUpdate(
-        stage=one.stage, poll_delay_s=again_s, slurm_id=one.slurm_id, slurm_state=one.slurm_state, missing=True
+        stage=one.stage,
+        poll_delay_s=again_s,
+        slurm_id=one.slurm_id,
+        slurm_state=one.slurm_state,
+        missing=True,
     )
 
 
@@ -69,13 +83,19 @@ def _recorded(one: Measurement, record: JobRecord) -> MeasurementUpdate:
         )
     poll_delay_s = min(max(one.called_s_ago / 2, FIRST_LOOK_S), MAX_LOOK_S)
     return MeasurementUpdate(
-        stage=BenchmarkState.SUBMITTED, poll_delay_s=poll_delay_s, slurm_id=record.slurm_id, slurm_state=record.shown
+        stage=BenchmarkState.SUBMITTED,
+        poll_delay_s=poll_delay_s,
+        slurm_id=record.slurm_id,
+        slurm_state=record.shown,
     )
 
 
-def blocked_reason(one: Measurement, record: JobRecord | None, specs: PartitionHardware | None = None) -> str:
-    """Return why a job that waits in SLURM must be ended: it will not begin, or others wait for it too long. Empty if
-    it may wait on. `specs` are the nodes as they are now, if it is time to count them.
+def blocked_reason(
+    one: Measurement, record: JobRecord | None, specs: PartitionHardware | None = None
+) -> str:
+    """Return why a job that waits in SLURM must be ended: it will not begin, or others
+    wait for it too long. Empty if it may wait on. `specs` are the nodes as they are
+    now, if it is time to count them.
     """
     if record is None or record.phase is not Phase.WAITING:
         return ""
@@ -90,18 +110,22 @@ def blocked_reason(one: Measurement, record: JobRecord | None, specs: PartitionH
 
 
 def counts_nodes(one: Measurement, record: JobRecord | None) -> bool:
-    """Whether the job has waited so long that the worker checks whether the nodes that it needs still work."""
+    """Whether the job has waited so long that the worker checks whether the nodes that
+    it needs still work.
+    """
     return _waited_s(one, record) > NODES_COUNTED_AFTER_S
 
 
 def waits_long(one: Measurement, record: JobRecord | None) -> bool:
-    """Whether an alarm is raised: the partition is busy, or something is wrong that only the operator can see."""
+    """Whether an alarm is raised: the partition is busy, or something is wrong that
+    only the operator can see.
+    """
     return _waited_s(one, record) > LONG_WAIT_S
 
 
 def too_few_nodes(one: Measurement, specs: PartitionHardware) -> str:
-    """Return what is missing; empty if nothing is. Nodes that SLURM does not show count as working: the job may wait
-    for them.
+    """Return what is missing; empty if nothing is. Nodes that SLURM does not show count
+    as working: the job may wait for them.
     """
     wanted = int(sbatch_option(one, "nodes") or 1)
     working = [node.name for node in specs.in_order if node.works]
@@ -129,31 +153,45 @@ def after_cancel(
     cancel_reason: str | None,
     refused: str,
 ) -> MeasurementUpdate:
-    """Return what follows once SLURM was asked to end a job, because it cannot start or because the run must end.
-    `refused` is why SLURM did not end it. Then the run leaves a waiting job behind, and waits for a running one: that
-    ends by its time limit.
+    """Return what follows once SLURM was asked to end a job, because it cannot start or
+    because the run must end. `refused` is why SLURM did not end it. Then the run leaves
+    a waiting job behind, and waits for a running one: that ends by its time limit.
     """
     stays = f"it could not be cancelled: {refused}" if refused else ""
     if cancel_reason is None:
         reason = "; ".join(filter(None, (cannot_start, stays)))
-        return replace(change, stage=BenchmarkState.FAILED, poll_delay_s=0.0, reason=reason)
+        return replace(
+            change, stage=BenchmarkState.FAILED, poll_delay_s=0.0, reason=reason
+        )
     if refused and record is not None and record.phase is Phase.WAITING:
-        return replace(change, stage=BenchmarkState.CANCELLED, poll_delay_s=0.0, reason=f"{cancel_reason}; {stays}")
-    return replace(change, poll_delay_s=MAX_LOOK_S if refused else FIRST_LOOK_S, reason=stays)
+        return replace(
+            change,
+            stage=BenchmarkState.CANCELLED,
+            poll_delay_s=0.0,
+            reason=f"{cancel_reason}; {stays}",
+        )
+    return replace(
+        change, poll_delay_s=MAX_LOOK_S if refused else FIRST_LOOK_S, reason=stays
+    )
 
 
 def _never_arrived(one: Measurement, submission_window_s: float) -> MeasurementUpdate:
     if may_arrive(one.called_s_ago, submission_window_s):
-        return MeasurementUpdate(stage=BenchmarkState.SUBMITTING, poll_delay_s=submission_window_s - one.called_s_ago)
+        return MeasurementUpdate(
+            stage=BenchmarkState.SUBMITTING,
+            poll_delay_s=submission_window_s - one.called_s_ago,
+        )
     if one.lost_submissions + 1 >= SUBMISSIONS:
-        reason = f"it was handed to SLURM {SUBMISSIONS} times, and SLURM knows nothing of it"
+        reason = (
+            f"it was handed to SLURM {SUBMISSIONS} times, and SLURM knows nothing of it"
+        )
         return MeasurementUpdate(stage=BenchmarkState.FAILED, reason=reason)
     return MeasurementUpdate(stage=BenchmarkState.WAITING, lost=True)
 
 
 def end_reported(name: str, output: bytes | None) -> tuple[int, bytes] | None:
-    """Return the exit status that the last line of an output shows, and the output without that line; None if no end is
-    shown.
+    """Return the exit status that the last line of an output shows, and the output
+    without that line; None if no end is shown.
     """
     if output is None:
         return None
@@ -165,7 +203,9 @@ def end_reported(name: str, output: bytes | None) -> tuple[int, bytes] | None:
 
 
 def why_failed(one: Measurement, output: bytes | None) -> str | None:
-    """Return why a job's output cannot be a measurement; empty if it can; None while its output may still arrive."""
+    """Return why a job's output cannot be a measurement; empty if it can; None while
+    its output may still arrive.
+    """
     reported = end_reported(one.job_name, output)
     if one.slurm_state == COMPLETED:
         if reported is not None:
@@ -177,7 +217,9 @@ def why_failed(one: Measurement, output: bytes | None) -> str | None:
         return "the output is not whole: its last line is missing"
     if one.slurm_state == "":
         if reported is None:
-            return "SLURM has forgotten the job, and its output does not tell how it ended"
+            return (
+                "SLURM has forgotten the job, and its output does not tell how it ended"
+            )
         return "" if reported[0] == 0 else f"exit code {reported[0]}"
     if one.slurm_state == "TIMEOUT":
         return f"it ran into its time limit ({limit_of(one)})"
@@ -187,24 +229,28 @@ def why_failed(one: Measurement, output: bytes | None) -> str | None:
 
 
 def cut_short(one: Measurement, failed: str | None, cancel_reason: str | None) -> bool:
-    """Whether a job does not count because its run had to end. A job that had completed by then counts. `failed` is the
-    result of `why_failed`.
+    """Whether a job does not count because its run had to end. A job that had completed
+    by then counts. `failed` is the result of `why_failed`.
     """
     completed = one.slurm_state == COMPLETED or (one.slurm_state == "" and failed == "")
     return cancel_reason is not None and not completed
 
 
 def unsound(values: Mapping[str, Value]) -> str:
-    """Return what is wrong with values that a parser found; empty if nothing is. A number that cannot be a measurement
-    is not registered.
+    """Return what is wrong with values that a parser found; empty if nothing is. A
+    number that cannot be a measurement is not registered.
     """
     if not values:
         return "the output holds no result"
-    return "; ".join(f"{label} is {value}" for label, value in values.items() if not _is_sound(value))
+    return "; ".join(
+        f"{label} is {value}" for label, value in values.items() if not _is_sound(value)
+    )
 
 
 def _is_sound(value: Value) -> bool:
-    """Whether a value can be a result: a text that is not empty, or a number above zero."""
+    """Whether a value can be a result: a text that is not empty, or a number above
+    zero.
+    """
     if isinstance(value, str):
         return bool(value.strip())
     return math.isfinite(value) and value > 0

@@ -1,4 +1,6 @@
-"""Make the plan of a benchmark run, and its jobs, from the settings and the partition's hardware."""
+"""Make the plan of a benchmark run, and its jobs, from the settings and the partition's
+hardware.
+"""
 
 import math
 import shlex
@@ -12,12 +14,17 @@ from supervisor_tasks.slurm.hardware import PartitionHardware
 
 
 def plan_of(settings: Settings, specs: PartitionHardware, nonce: str) -> Plan:
-    """Return the plan. Raises ValueError for settings that do not fit, such as UCX devices for another number of nodes."""
+    """Return the plan. Raises ValueError for settings that do not fit, such as UCX
+    devices for another number of nodes.
+    """
     return Plan(
         mode=Mode(settings.benchmark_mode),
         partition=settings.slurm_partition,
         nodes=tuple(
-            PlannedNode(name=node.name, cpus=node.cpus, gpus=node.gpus, mem_mb=node.mem_mb) for node in specs.nodes
+            PlannedNode(
+                name=node.name, cpus=node.cpus, gpus=node.gpus, mem_mb=node.mem_mb
+            )
+            for node in specs.nodes
         ),
         nonce=nonce,
         time_limit_min=_time_limit_min(settings, specs),
@@ -48,35 +55,51 @@ def plan_of(settings: Settings, specs: PartitionHardware, nonce: str) -> Plan:
     )
 
 
-def jobs_of(plan: Plan, suite: Iterable[Benchmark], sbatch_flags: tuple[str, ...]) -> list[PlannedBenchmark]:
+def jobs_of(
+    plan: Plan, suite: Iterable[Benchmark], sbatch_flags: tuple[str, ...]
+) -> list[PlannedBenchmark]:
     """Return the jobs of a run. The site's own sbatch options come first."""
     jobs = {one.name: one.render(plan) for one in suite}
     return [
-        PlannedBenchmark(benchmark=name, options=(*sbatch_flags, *job.resource_flags()), script=job.script)
+        PlannedBenchmark(
+            benchmark=name,
+            options=(*sbatch_flags, *job.resource_flags()),
+            script=job.script,
+        )
         for name, job in jobs.items()
     ]
 
 
 def _time_limit_min(settings: Settings, specs: PartitionHardware) -> int:
-    """The limit in the settings, but no more than the partition allows: SLURM would accept a longer job, and let it wait
-    without end.
+    """The limit in the settings, but no more than the partition allows: SLURM would
+    accept a longer job, and let it wait without end.
     """
     wanted_min = max(math.ceil(settings.benchmark_time_limit / 60), 1)
     return min(wanted_min, specs.max_time_min) if specs.max_time_min else wanted_min
 
 
 def _ucx(settings: Settings, specs: PartitionHardware) -> Ucx:
-    """Devices are given for all nodes of the partition, in their order, because the nodes that work change from run to
-    run.
+    """Devices are given for all nodes of the partition, in their order, because the
+    nodes that work change from run to run.
     """
-    ucx = Ucx.of_settings(settings.benchmark_ucx, settings.benchmark_ucx_affinity, settings.benchmark_ucx_transport)
+    ucx = Ucx.of_settings(
+        settings.benchmark_ucx,
+        settings.benchmark_ucx_affinity,
+        settings.benchmark_ucx_transport,
+    )
     if not ucx.enabled:
         return ucx.model_copy(update={"affinity": ()})
     nodes = specs.in_order
     if len(ucx.affinity) <= 1:
         return ucx
     if len(ucx.affinity) != len(nodes):
-        expected = f"none, one for all or one for each of the partition's {len(nodes)} nodes"
-        raise ValueError(f"{len(ucx.affinity)} entries of UCX affinity; expected {expected}")
+        expected = (
+            f"none, one for all or one for each of the partition's {len(nodes)} nodes"
+        )
+        raise ValueError(
+            f"{len(ucx.affinity)} entries of UCX affinity; expected {expected}"
+        )
     of_node = dict(zip((node.name for node in nodes), ucx.affinity, strict=True))
-    return ucx.model_copy(update={"affinity": tuple(of_node[node.name] for node in specs.nodes)})
+    return ucx.model_copy(
+        update={"affinity": tuple(of_node[node.name] for node in specs.nodes)}
+    )

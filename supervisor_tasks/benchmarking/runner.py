@@ -1,8 +1,9 @@
 """Benchmark: measure the cluster, one benchmark after the other, each as one SLURM job.
 
-A run is an effect of the outbox. The worker that leases it does what can be done at once and gives it back; no worker
-waits for a job. A benchmark is submitted as a customer's job is (slurm/submit_once.py). A worker that finds one in
-SUBMITTING looks for its job by name. While SLURM does not answer, everything waits.
+A run is an effect of the outbox. The worker that leases it does what can be done at
+once and gives it back; no worker waits for a job. A benchmark is submitted as a
+customer's job is (slurm/submit_once.py). A worker that finds one in SUBMITTING looks
+for its job by name. While SLURM does not answer, everything waits.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,11 +50,18 @@ from supervisor_tasks.ledger.conditions import Condition
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster, require_not_held
+from supervisor_tasks.monitoring.cluster_guard import (
+    require_expected_cluster,
+    require_not_held,
+)
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.slurm.guarded_command import LoginClock
 from supervisor_tasks.slurm.job_states import Phase
-from supervisor_tasks.slurm.parsers import JobRecord, SlurmRejectedError, SlurmUnavailableError
+from supervisor_tasks.slurm.parsers import (
+    JobRecord,
+    SlurmRejectedError,
+    SlurmUnavailableError,
+)
 from supervisor_tasks.slurm.ssh import LoginRefusedError, our_clock_s
 from supervisor_tasks.slurm.submit_once import Fate, SlurmRecords, fate_of, submit_once
 
@@ -70,11 +78,15 @@ LET_IN = (
 
 
 class ImpossibleRunError(TransientError):
-    """With these settings and these nodes nothing can be measured; with others it may be."""
+    """With these settings and these nodes nothing can be measured; with others it may
+    be.
+    """
 
 
 def benchmark(context: WorkerContext) -> None:
-    """Do what can be done now for the current run, if its effect is due. The worker that leases the effect does it."""
+    """Do what can be done now for the current run, if its effect is due. The worker
+    that leases the effect does it.
+    """
     with record_run(context.ledger, "benchmark"):
         for effect in context.ledger.effects.lease([EffectKind.BENCHMARK], 1):
             with given_back_on_failure(context.ledger, [effect]):
@@ -82,7 +94,9 @@ def benchmark(context: WorkerContext) -> None:
 
 
 def _advance(context: WorkerContext, effect: OpenEffect) -> None:
-    """Do all steps that can be done now. Then end the effect with the run, or give it back until the next step is due."""
+    """Do all steps that can be done now. Then end the effect with the run, or give it
+    back until the next step is due.
+    """
     effects, waits = context.ledger.effects, dict[int, float]()
     run = context.ledger.benchmarks.under_way()
     while run is not None and str(run.id) == effect.subject:
@@ -94,7 +108,9 @@ def _advance(context: WorkerContext, effect: OpenEffect) -> None:
             effects.postpone([effect], _refused(context, run, error), str(error))
             return
         if not goes_on:
-            effects.postpone([effect], min(wait_s for wait_s in waits.values() if wait_s > 0))
+            effects.postpone(
+                [effect], min(wait_s for wait_s in waits.values() if wait_s > 0)
+            )
             return
         effects.extend([effect])
         run = context.ledger.benchmarks.under_way()
@@ -102,14 +118,15 @@ def _advance(context: WorkerContext, effect: OpenEffect) -> None:
 
 
 def _step(context: WorkerContext, run: BenchmarkRun, waits: dict[int, float]) -> bool:
-    """Do one step. Returns False if there is none now. `waits` has the seconds until the next step of each measurement
-    that had a step already.
+    """Do one step. Returns False if there is none now. `waits` has the seconds until
+    the next step of each measurement that had a step already.
     """
     if context.benchmarking.disabled and run.cancel_reason is None:
         context.ledger.benchmarks.cancel(DISABLED)
         return True
     measurements = [
-        replace(one, due_in_s=waits.get(one.id, 0.0)) for one in context.ledger.benchmarks.measurements(run)
+        replace(one, due_in_s=waits.get(one.id, 0.0))
+        for one in context.ledger.benchmarks.measurements(run)
     ]
     next_ = next_step(run, measurements)
     if next_ is None:
@@ -123,14 +140,20 @@ def _step(context: WorkerContext, run: BenchmarkRun, waits: dict[int, float]) ->
     return True
 
 
-def _do(context: WorkerContext, run: BenchmarkRun, step: RunStep, one: Measurement | None) -> float:
-    """Do the step. Returns how many seconds later the next step of the same measurement is due."""
+def _do(
+    context: WorkerContext, run: BenchmarkRun, step: RunStep, one: Measurement | None
+) -> float:
+    """Do the step. Returns how many seconds later the next step of the same measurement
+    is due.
+    """
     if step.asks_slurm:
         require_expected_cluster(context)
     if step.begins_something:
         require_not_held(context.ledger)
         if not slurm_is_healthy(context.ledger):
-            raise SlurmUnavailableError("SLURM is not known to work at the moment; nothing is begun")
+            raise SlurmUnavailableError(
+                "SLURM is not known to work at the moment; nothing is begun"
+            )
     if one is not None:
         return HANDLERS[step](context, run, one)
     if step is RunStep.BEGIN:
@@ -145,13 +168,19 @@ def _begin(context: WorkerContext, run: BenchmarkRun) -> None:
     beginning = _names_begin(context)
     specs = context.slurm.nodes.specs()
     if not specs.nodes:
-        raise SlurmUnavailableError(f"none of the partition's {len(specs.left_out)} nodes works at the moment")
+        raise SlurmUnavailableError(
+            f"none of the partition's {len(specs.left_out)} nodes works at the moment"
+        )
     try:
         plan = context.benchmarking.plan_of(specs, run.token)
     except ValueError as error:
         raise ImpossibleRunError(f"{RUN_NOT_PLANNED}{error}") from error
-    planned = jobs_of(plan, context.benchmarking.suite.values(), context.benchmarking.sbatch_flags)
-    context.ledger.benchmarks.begin(run, planned, beginning, {"nodes": [asdict(node) for node in specs.nodes]})
+    planned = jobs_of(
+        plan, context.benchmarking.suite.values(), context.benchmarking.sbatch_flags
+    )
+    context.ledger.benchmarks.begin(
+        run, planned, beginning, {"nodes": [asdict(node) for node in specs.nodes]}
+    )
     log.info(
         "benchmark_run_begun",
         run=run.id,
@@ -161,12 +190,21 @@ def _begin(context: WorkerContext, run: BenchmarkRun) -> None:
     )
 
 
-def _refused(context: WorkerContext, run: BenchmarkRun, error: LoginRefusedError) -> float:
-    """Store that the login node does not let the user in, and since when. Call the operator if that lasts a minute.
-    Returns after how many seconds the login is tried again.
+def _refused(
+    context: WorkerContext, run: BenchmarkRun, error: LoginRefusedError
+) -> float:
+    """Store that the login node does not let the user in, and since when. Call the
+    operator if that lasts a minute. Returns after how many seconds the login is tried
+    again.
     """
-    about = {"run": run.id, "user": error.user, "reason": sanitize_and_truncate(str(error))[:500]}
-    return login_again_in_s(_login_refused(context).update(True, error.user, **about, advice=LET_IN))
+    about = {
+        "run": run.id,
+        "user": error.user,
+        "reason": sanitize_and_truncate(str(error))[:500],
+    }
+    return login_again_in_s(
+        _login_refused(context).update(True, error.user, **about, advice=LET_IN)
+    )
 
 
 def _login_refused(context: WorkerContext) -> Condition:
@@ -176,7 +214,10 @@ def _login_refused(context: WorkerContext) -> Condition:
 def _users(context: WorkerContext, run: BenchmarkRun) -> set[str]:
     """The users that a step of the run may log in as."""
     jobs = context.benchmarking.jobs
-    return {jobs.user, *(jobs.owner(one) for one in context.ledger.benchmarks.measurements(run))}
+    return {
+        jobs.user,
+        *(jobs.owner(one) for one in context.ledger.benchmarks.measurements(run)),
+    }
 
 
 def _finish(context: WorkerContext, run: BenchmarkRun) -> None:
@@ -186,47 +227,75 @@ def _finish(context: WorkerContext, run: BenchmarkRun) -> None:
 
 
 def _report_failures(context: WorkerContext, run: BenchmarkRun) -> None:
-    """Call the operator for the benchmarks that did not work. Those that a cancelled run has not tried keep their last
-    result.
+    """Call the operator for the benchmarks that did not work. Those that a cancelled
+    run has not tried keep their last result.
     """
     failing = context.ledger.benchmarks.failing(run)
     if failing:
         shown = {name: why[:500] for name, why in failing.items()}
-        context.ledger.alarms.on(AlarmName.BENCHMARK_FAILED, benchmarks=shown, advice="supervisor benchmark show")
+        context.ledger.alarms.on(
+            AlarmName.BENCHMARK_FAILED,
+            benchmarks=shown,
+            advice="supervisor benchmark show",
+        )
     elif context.ledger.benchmarks.measurements(run):
         context.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)
 
 
 def _submit(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
-    """Hand the job to SLURM, unless SLURM has it: the ledger may have been restored from a backup."""
+    """Hand the job to SLURM, unless SLURM has it: the ledger may have been restored
+    from a backup.
+    """
     if _record(context, one) is not None:
         return _look(context, run, one)
     submit_once(
-        context.benchmarking.jobs.clock, our_clock_s, partial(_start, context, one), partial(_hand_over, context)
+        context.benchmarking.jobs.clock,
+        our_clock_s,
+        partial(_start, context, one),
+        partial(_hand_over, context),
     )
     return FIRST_LOOK_S
 
 
 def _start(context: WorkerContext, one: Measurement) -> Measurement | None:
-    """Store that the job is submitted now. Returns None if another worker was faster, or the run was cancelled."""
+    """Store that the job is submitted now. Returns None if another worker was faster,
+    or the run was cancelled.
+    """
     user = context.benchmarking.jobs.user
     if not context.ledger.benchmarks.start_submission(one, user):
         return None
     return replace(one, stage=BenchmarkState.SUBMITTING, run_as=user)
 
 
-def _hand_over(context: WorkerContext, one: Measurement, clock: LoginClock, begun_s: float) -> None:
+def _hand_over(
+    context: WorkerContext, one: Measurement, clock: LoginClock, begun_s: float
+) -> None:
     answer = context.benchmarking.jobs.submit(one, clock, begun_s)
     if not isinstance(answer, Exception):
-        _change(context, one, MeasurementUpdate(stage=BenchmarkState.SUBMITTED, slurm_id=answer))
+        _change(
+            context,
+            one,
+            MeasurementUpdate(stage=BenchmarkState.SUBMITTED, slurm_id=answer),
+        )
         return
     match fate_of(answer):
         case Fate.REJECTED:
-            _change(context, one, MeasurementUpdate(stage=BenchmarkState.FAILED, reason=str(answer)))
+            _change(
+                context,
+                one,
+                MeasurementUpdate(stage=BenchmarkState.FAILED, reason=str(answer)),
+            )
         case Fate.UNKNOWN:
-            log.warning("benchmark_submission_unclear", run=one.run_id, benchmark=one.benchmark, error=str(answer))
+            log.warning(
+                "benchmark_submission_unclear",
+                run=one.run_id,
+                benchmark=one.benchmark,
+                error=str(answer),
+            )
         case Fate.NOT_RUN:
-            context.ledger.benchmarks.store_update(one, MeasurementUpdate(stage=BenchmarkState.WAITING))
+            context.ledger.benchmarks.store_update(
+                one, MeasurementUpdate(stage=BenchmarkState.WAITING)
+            )
             raise answer
         case _:
             raise answer
@@ -236,13 +305,19 @@ def _look(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     """Check what SLURM does with the job, and have it ended if the run must end."""
     jobs = context.benchmarking.jobs
     record = _record(context, one) or jobs.accounted(one)
-    shows_end = record is None and end_reported(one.job_name, jobs.output(one)) is not None
-    change = after_look(one, record, jobs.cluster.submission_window_s, output_shows_end=shows_end)
+    shows_end = (
+        record is None and end_reported(one.job_name, jobs.output(one)) is not None
+    )
+    change = after_look(
+        one, record, jobs.cluster.submission_window_s, output_shows_end=shows_end
+    )
     if change.stage is BenchmarkState.SUBMITTED and change.slurm_id is not None:
         change = _ended_by_us(context, run, one, record, change, change.slurm_id)
     _change(context, one, change)
     if change.stage is BenchmarkState.SUBMITTED and waits_long(one, record):
-        advice = "see the queue of the partition; `supervisor benchmark cancel` ends the run"
+        advice = (
+            "see the queue of the partition; `supervisor benchmark cancel` ends the run"
+        )
         about = {
             "run": run.id,
             "benchmark": one.benchmark,
@@ -271,7 +346,13 @@ def _ended_by_us(
     if not cannot_start and run.cancel_reason is None:
         return change
     refused = _cancel(context, one, slurm_id)
-    return after_cancel(change, record, cannot_start=cannot_start, cancel_reason=run.cancel_reason, refused=refused)
+    return after_cancel(
+        change,
+        record,
+        cannot_start=cannot_start,
+        cancel_reason=run.cancel_reason,
+        refused=refused,
+    )
 
 
 def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
@@ -280,22 +361,38 @@ def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     failure, end = why_failed(one, output), end_reported(one.job_name, output)
     body = output if end is None else end[1]
     if cut_short(one, failure, run.cancel_reason):
-        _decide(context, one, Verdict(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or "", output=body))
+        _decide(
+            context,
+            one,
+            Verdict(
+                stage=BenchmarkState.CANCELLED,
+                reason=run.cancel_reason or "",
+                output=body,
+            ),
+        )
     elif failure is None:
         return OUTPUT_AGAIN_S
     elif failure or body is None:
-        _decide(context, one, Verdict(stage=BenchmarkState.FAILED, reason=failure, output=body))
+        _decide(
+            context,
+            one,
+            Verdict(stage=BenchmarkState.FAILED, reason=failure, output=body),
+        )
     else:
         _decide(context, one, _parsed(context, run, one, body))
     return 0.0
 
 
-def _parsed(context: WorkerContext, run: BenchmarkRun, one: Measurement, body: bytes) -> Verdict:
+def _parsed(
+    context: WorkerContext, run: BenchmarkRun, one: Measurement, body: bytes
+) -> Verdict:
     """The verdict that follows from a benchmark's output."""
     definition = context.benchmarking.suite.get(one.benchmark)
     if definition is None:
         return Verdict(
-            stage=BenchmarkState.FAILED, reason="this version of the supervisor knows no such benchmark", output=body
+            stage=BenchmarkState.FAILED,
+            reason="this version of the supervisor knows no such benchmark",
+            output=body,
         )
     try:
         reading = definition.parse(body, run.token)
@@ -303,8 +400,14 @@ def _parsed(context: WorkerContext, run: BenchmarkRun, one: Measurement, body: b
         return Verdict(stage=BenchmarkState.FAILED, reason=str(error), output=body)
     except Exception as error:
         log.exception("benchmark_reader_failed", run=run.id, benchmark=one.benchmark)
-        return Verdict(stage=BenchmarkState.FAILED, reason=f"its output could not be read: {error!r}", output=body)
-    labels = {label: measured.number for label, measured in reading.numbers.items()} | dict(reading.texts)
+        return Verdict(
+            stage=BenchmarkState.FAILED,
+            reason=f"its output could not be read: {error!r}",
+            output=body,
+        )
+    labels = {
+        label: measured.number for label, measured in reading.numbers.items()
+    } | dict(reading.texts)
     verdict = Verdict(
         stage=BenchmarkState.MEASURED,
         labels=labels,
@@ -314,7 +417,11 @@ def _parsed(context: WorkerContext, run: BenchmarkRun, one: Measurement, body: b
         output=body,
     )
     if reading.empty and reading.left_out:
-        return replace(verdict, stage=BenchmarkState.LEFT_OUT, reason="; ".join(sorted(set(reading.left_out.values()))))
+        return replace(
+            verdict,
+            stage=BenchmarkState.LEFT_OUT,
+            reason="; ".join(sorted(set(reading.left_out.values()))),
+        )
     problem = unsound(labels)
     if problem:
         return replace(verdict, stage=BenchmarkState.FAILED, labels={}, reason=problem)
@@ -322,27 +429,40 @@ def _parsed(context: WorkerContext, run: BenchmarkRun, one: Measurement, body: b
 
 
 def _skip(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
-    _decide(context, one, Verdict(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or ""))
+    _decide(
+        context,
+        one,
+        Verdict(stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or ""),
+    )
     return 0.0
 
 
 def _clean(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
-    """Remove the output from the login node, if that is possible. A file that stays stops neither the other benchmarks
-    nor the run's end.
+    """Remove the output from the login node, if that is possible. A file that stays
+    stops neither the other benchmarks nor the run's end.
     """
     try:
         context.benchmarking.jobs.remove_output(one)
     except TransientError as error:
-        log.warning("benchmark_output_not_removed", run=run.id, benchmark=one.benchmark, error=str(error))
+        log.warning(
+            "benchmark_output_not_removed",
+            run=run.id,
+            benchmark=one.benchmark,
+            error=str(error),
+        )
         if not cleanup_expired(run, one):
             return CLEAN_AGAIN_S
-        context.ledger.benchmarks.cleaned(one, note=f"its output stays on the login node: {error}")
+        context.ledger.benchmarks.cleaned(
+            one, note=f"its output stays on the login node: {error}"
+        )
     else:
         context.ledger.benchmarks.cleaned(one)
     return 0.0
 
 
-HANDLERS: Mapping[RunStep, Callable[[WorkerContext, BenchmarkRun, Measurement], float]] = {
+HANDLERS: Mapping[
+    RunStep, Callable[[WorkerContext, BenchmarkRun, Measurement], float]
+] = {
     RunStep.SUBMIT: _submit,
     RunStep.LOOK: _look,
     RunStep.READ: _read,
@@ -351,18 +471,26 @@ HANDLERS: Mapping[RunStep, Callable[[WorkerContext, BenchmarkRun, Measurement], 
 }
 
 
-# --- SLURM --------------------------------------------------------------------------------------------------------------
+# --- SLURM ----------------------------------------------------------------------------
 
 
 def _record(context: WorkerContext, one: Measurement) -> JobRecord | None:
-    """The job as slurmctld has it. If slurmctld has several with this name, the first one counts, and the others are
-    cancelled.
+    """The job as slurmctld has it. If slurmctld has several with this name, the first
+    one counts, and the others are cancelled.
     """
-    named = [job.record for job in context.benchmarking.jobs.listed(one) if job.name == one.job_name]
+    named = [
+        job.record
+        for job in context.benchmarking.jobs.listed(one)
+        if job.name == one.job_name
+    ]
     taken = SlurmRecords(named, listed=True).taken
     for extra in taken[1:]:
         if extra.phase is not Phase.ENDED:
-            log.error("extra_benchmark_job_cancelled", benchmark=one.benchmark, slurm_id=extra.slurm_id)
+            log.error(
+                "extra_benchmark_job_cancelled",
+                benchmark=one.benchmark,
+                slurm_id=extra.slurm_id,
+            )
             _cancel(context, one, extra.slurm_id)
     return next(iter([*taken, *named]), None)
 
@@ -372,7 +500,12 @@ def _cancel(context: WorkerContext, one: Measurement, slurm_id: SlurmId) -> str:
     try:
         context.benchmarking.jobs.cancel(one, slurm_id)
     except SlurmRejectedError as error:
-        log.error("benchmark_not_cancelled", benchmark=one.benchmark, slurm_id=slurm_id, error=str(error))
+        log.error(
+            "benchmark_not_cancelled",
+            benchmark=one.benchmark,
+            slurm_id=slurm_id,
+            error=str(error),
+        )
         return str(error)
     return ""
 
@@ -380,16 +513,29 @@ def _cancel(context: WorkerContext, one: Measurement, slurm_id: SlurmId) -> str:
 def _names_begin(context: WorkerContext) -> str:
     provider = context.ledger.facts.get(PROVIDER)
     if provider is None:
-        raise ProviderUnknownError("no worker of the chain queue has stored yet which address this provider has")
+        raise ProviderUnknownError(
+            "no worker of the chain queue has stored yet which address this provider has"
+        )
     return model.name_beginning(provider, context.ledger.cluster)
 
 
-# --- storing results ----------------------------------------------------------------------------------------------------
+# --- storing results ------------------------------------------------------------------
 
 
-def _change(context: WorkerContext, one: Measurement, change: MeasurementUpdate) -> None:
-    if context.ledger.benchmarks.store_update(one, change) and change.stage is not one.stage:
-        _report(one, change.stage, slurm_id=change.slurm_id, slurm_state=change.slurm_state, reason=change.reason)
+def _change(
+    context: WorkerContext, one: Measurement, change: MeasurementUpdate
+) -> None:
+    if (
+        context.ledger.benchmarks.store_update(one, change)
+        and change.stage is not one.stage
+    ):
+        _report(
+            one,
+            change.stage,
+            slurm_id=change.slurm_id,
+            slurm_state=change.slurm_state,
+            reason=change.reason,
+        )
 
 
 def _decide(context: WorkerContext, one: Measurement, verdict: Verdict) -> None:
@@ -399,5 +545,12 @@ def _decide(context: WorkerContext, one: Measurement, verdict: Verdict) -> None:
 
 def _report(one: Measurement, stage: BenchmarkState, **about: object) -> None:
     write_log = log.warning if stage is BenchmarkState.FAILED else log.info
-    shown = {name: value for name, value in about.items() if value not in (None, "", {})}
-    write_log(f"benchmark_{stage.value.lower()}", run=one.run_id, benchmark=one.benchmark, **shown)
+    shown = {
+        name: value for name, value in about.items() if value not in (None, "", {})
+    }
+    write_log(
+        f"benchmark_{stage.value.lower()}",
+        run=one.run_id,
+        benchmark=one.benchmark,
+        **shown,
+    )

@@ -16,11 +16,23 @@ from eth_abi.codec import ABICodec
 from eth_abi.decoding import StringDecoder
 from eth_abi.exceptions import DecodingError
 from eth_abi.registry import BaseEquals, registry
-from eth_utils.abi import abi_to_signature, collapse_if_tuple, event_signature_to_log_topic
+from eth_utils.abi import (
+    abi_to_signature,
+    collapse_if_tuple,
+    event_signature_to_log_topic,
+)
 from eth_utils.crypto import keccak
 
-CONTRACTS = ("MetaScheduler", "JobRepository", "ProviderJobQueues", "ProviderManager", "Credit", "Constants")
-# A log is read up to four times: as announced, from the receipt (twice), and by the scan. Each decoding takes 0.05 ms.
+CONTRACTS = (
+    "MetaScheduler",
+    "JobRepository",
+    "ProviderJobQueues",
+    "ProviderManager",
+    "Credit",
+    "Constants",
+)
+# A log is read up to four times: as announced, from the receipt (twice), and by the
+# scan. Each decoding takes 0.05 ms.
 KEPT_LOGS, KEPT_LOG_CHARACTERS = 512, 4096
 
 
@@ -55,7 +67,9 @@ class Function:
         return "0x" + (self.selector + encode(self.inputs, arguments)).hex()
 
     def decode(self, answer: str) -> tuple[Any, ...]:
-        """What the function returned. Raises eth_abi's DecodingError when the bytes do not match its types."""
+        """What the function returned. Raises eth_abi's DecodingError when the bytes do
+        not match its types.
+        """
         return decode(self.outputs, bytes.fromhex(answer.removeprefix("0x")))
 
 
@@ -68,7 +82,9 @@ class EventType:
     types: tuple[str, ...]
 
     def decode(self, data: str) -> tuple[Any, ...]:
-        """The arguments in a log's data. Raises eth_abi's DecodingError when the bytes do not match their types."""
+        """The arguments in a log's data. Raises eth_abi's DecodingError when the bytes
+        do not match their types.
+        """
         decoded = _decode_kept if len(data) <= KEPT_LOG_CHARACTERS else _decode_log
         return decoded(self.types, data)
 
@@ -82,7 +98,9 @@ _decode_kept = lru_cache(KEPT_LOGS)(_decode_log)
 
 @dataclass(frozen=True, slots=True)
 class Revert:
-    """Why a call reverted: the name of a custom error, or Solidity's own "Error" or "Panic"."""
+    """Why a call reverted: the name of a custom error, or Solidity's own "Error" or
+    "Panic".
+    """
 
     name: str
     arguments: tuple[Any, ...]
@@ -104,7 +122,9 @@ def function(contract: str, name: str) -> Function:
     for entry in _abi(contract):
         if entry["type"] == "function" and entry["name"] == name:
             selector = keccak(text=abi_to_signature(entry))[:4]  # type: ignore[arg-type]
-            return Function(name, selector, _types(entry["inputs"]), _types(entry["outputs"]))
+            return Function(
+                name, selector, _types(entry["inputs"]), _types(entry["outputs"])
+            )
     raise KeyError(f"{contract} has no function {name}")
 
 
@@ -119,7 +139,9 @@ def event(contract: str, name: str) -> EventType:
 
 
 def decode_revert(data: str) -> Revert:
-    """The error in revert data; an error that none of our contracts defines has the name "unknown"."""
+    """The error in revert data; an error that none of our contracts defines has the
+    name "unknown".
+    """
     raw = bytes.fromhex(data.removeprefix("0x"))
     name, types = _errors().get(raw[:4], ("unknown", ()))
     if not types:

@@ -1,4 +1,6 @@
-"""Whether a node's announcements are reliable, judged by what it announces and what the RPC endpoints show. Pure."""
+"""Whether a node's announcements are reliable, judged by what it announces and what the
+RPC endpoints show. Pure.
+"""
 
 from collections import deque
 from collections.abc import Iterable
@@ -9,21 +11,26 @@ MANY_GAPS = 3.0  # this many usual gaps without a head are silence
 LEAST_SILENT_S = 2.0
 MAX_SILENT_S = 15.0
 BEHIND_S = 1.0  # how long the endpoints may show a higher head than was announced
-AHEAD_BLOCKS = 5  # the endpoints show a block soon after it is announced; further ahead is another chain
+# the endpoints show a block soon after it is announced; further ahead is another chain
+AHEAD_BLOCKS = 5
 
 NOT_CONNECTED, NO_BLOCK = "not connected yet", "no block was announced yet"
 NOT_BEGUN = (NOT_CONNECTED, NO_BLOCK)  # nothing is wrong
 
 
 def silent_after_s(gaps_s: Iterable[float]) -> float:
-    """For how many seconds it is normal that no head comes; `gaps_s` are the seconds between the last heads."""
+    """For how many seconds it is normal that no head comes; `gaps_s` are the seconds
+    between the last heads.
+    """
     gaps_s = list(gaps_s)
     usual_s = median(gaps_s) if gaps_s else LEAST_SILENT_S
     return min(max(MANY_GAPS * usual_s, LEAST_SILENT_S), MAX_SILENT_S)
 
 
 class Announcements:
-    """The announcements of consecutive connections. Times are of a clock that only goes forward."""
+    """The announcements of consecutive connections. Times are of a clock that only goes
+    forward.
+    """
 
     def __init__(self) -> None:
         self.number = -1  # the highest block that was announced
@@ -65,5 +72,7 @@ class Announcements:
         return ""
 
     def silent_in_s(self, now_s: float) -> float:
-        """Seconds until the node is silent for longer than usual; 0 when it is. The chain itself may be silent."""
+        """Seconds until the node is silent for longer than usual; 0 when it is. The
+        chain itself may be silent.
+        """
         return max(self.announced_s + silent_after_s(self._gaps_s) - now_s, 0.0)

@@ -1,5 +1,5 @@
-"""The chain's blocks as a node shows them, and the last block that two views share. A block that a node does not show
-may still be on the chain.
+"""The chain's blocks as a node shows them, and the last block that two views share. A
+block that a node does not show may still be on the chain.
 """
 
 import time
@@ -9,7 +9,13 @@ from itertools import pairwise
 from math import inf
 from typing import Any, TypeVar
 
-from supervisor_tasks.chain.rpc.client import Call, Rpc, RpcError, RpcUnavailableError, require
+from supervisor_tasks.chain.rpc.client import (
+    Call,
+    Rpc,
+    RpcError,
+    RpcUnavailableError,
+    require,
+)
 
 MAX_BLOCKS = 1000  # in one question for logs
 
@@ -17,12 +23,16 @@ Answer = TypeVar("Answer")
 
 
 class BetweenForksError(RpcUnavailableError):
-    """The node's answers are not of one chain: it is changing to another fork. Retry later."""
+    """The node's answers are not of one chain: it is changing to another fork. Retry
+    later.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block's number, its hash, its parent's hash, and its time (Unix time of the chain's clock)."""
+    """A block's number, its hash, its parent's hash, and its time (Unix time of the
+    chain's clock).
+    """
 
     number: int
     hash: str
@@ -32,7 +42,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockRange:
-    """Consecutive blocks, and the logs of all requested blocks up to the last of them."""
+    """Consecutive blocks, and the logs of all requested blocks up to the last of
+    them.
+    """
 
     blocks: tuple[Block, ...]
     logs: tuple[dict[str, Any], ...]
@@ -49,8 +61,8 @@ class BlockRange:
 
 
 class AdaptiveRange:
-    """How many blocks a question for logs covers. Nodes limit the blocks, or the logs of an answer; they report it in
-    many ways, or not at all. Threads may share it.
+    """How many blocks a question for logs covers. Nodes limit the blocks, or the logs
+    of an answer; they report it in many ways, or not at all. Threads may share it.
     """
 
     def __init__(self) -> None:
@@ -62,9 +74,10 @@ class AdaptiveRange:
         return self._blocks
 
     def ask(self, question: Callable[[int], Answer]) -> Answer:
-        """Call `question` with the number of blocks that it may cover, and return its answer. A failure halves the
-        number, an answer raises it by an eighth. A question that the node refused is asked again at once; one without
-        any answer, at the next call. Raises RpcUnavailableError.
+        """Call `question` with the number of blocks that it may cover, and return its
+        answer. A failure halves the number, an answer raises it by an eighth. A
+        question that the node refused is asked again at once; one without any answer,
+        at the next call. Raises RpcUnavailableError.
         """
         while True:
             covered = self._blocks
@@ -88,10 +101,15 @@ def head(rpc: Rpc) -> int:
 
 
 def blocks_at(rpc: Rpc, numbers: Iterable[int]) -> dict[int, Block]:
-    """Blocks by number, in one batch. Raises RpcUnavailableError when the node does not show one of them."""
+    """Blocks by number, in one batch. Raises RpcUnavailableError when the node does not
+    show one of them.
+    """
     wanted = sorted(numbers)
     answers = rpc.batch([_block_call(number) for number in wanted])
-    return {number: _block(number, answer) for number, answer in zip(wanted, answers, strict=True)}
+    return {
+        number: _block(number, answer)
+        for number, answer in zip(wanted, answers, strict=True)
+    }
 
 
 def hashes_at(rpc: Rpc, numbers: Iterable[int]) -> dict[int, str]:
@@ -100,8 +118,8 @@ def hashes_at(rpc: Rpc, numbers: Iterable[int]) -> dict[int, str]:
 
 
 def read_range(rpc: Rpc, first_kept: int, last: int, logs: Call) -> BlockRange:
-    """The blocks from `first_kept` to `last`, and the logs. Raises RpcUnavailableError, or BetweenForksError when the
-    answers do not fit together.
+    """The blocks from `first_kept` to `last`, and the logs. Raises RpcUnavailableError,
+    or BetweenForksError when the answers do not fit together.
     """
     # In one batch, so from one node, which has the last block.
     last_block, logs_answer = rpc.batch([_block_call(last), logs])
@@ -111,7 +129,9 @@ def read_range(rpc: Rpc, first_kept: int, last: int, logs: Call) -> BlockRange:
     hashes = {block.number: block.hash for block in blocks}
     for block, next_block in pairwise(blocks):
         if next_block.parent != block.hash:
-            raise BetweenForksError(f"block {next_block.number} does not follow block {block.number}")
+            raise BetweenForksError(
+                f"block {next_block.number} does not follow block {block.number}"
+            )
     for entry in entries:
         number = int(entry["blockNumber"], 16)
         if hashes.get(number, entry["blockHash"]) != entry["blockHash"]:
@@ -119,24 +139,39 @@ def read_range(rpc: Rpc, first_kept: int, last: int, logs: Call) -> BlockRange:
     return BlockRange(blocks, tuple(entries))
 
 
-def last_common_block(stored: Collection[tuple[int, str]], current: Mapping[int, str]) -> int | None:
-    """The highest stored block up to which all hashes are unchanged; None when the first one has changed. Pure."""
-    first_lost = min((number for number, stored_hash in stored if current.get(number) != stored_hash), default=inf)
+def last_common_block(
+    stored: Collection[tuple[int, str]], current: Mapping[int, str]
+) -> int | None:
+    """The highest stored block up to which all hashes are unchanged; None when the
+    first one has changed. Pure.
+    """
+    first_lost = min(
+        (
+            number
+            for number, stored_hash in stored
+            if current.get(number) != stored_hash
+        ),
+        default=inf,
+    )
     common = [number for number, _ in stored if number < first_lost]
     return max(common, default=None)
 
 
 def is_behind(head: int, known: Mapping[int, str]) -> bool:
-    """Whether the node's chain is shorter than what was read. The node may be behind, so it does not show which of the
-    blocks that were read are lost. Pure.
+    """Whether the node's chain is shorter than what was read. The node may be behind,
+    so it does not show which of the blocks that were read are lost. Pure.
     """
     return bool(known) and head < max(known)
 
 
 def seconds_since(rpc: Rpc, number: int) -> float:
-    """How long ago a block was mined: by the chain's own clock or by ours, the longer of the two."""
+    """How long ago a block was mined: by the chain's own clock or by ours, the longer
+    of the two.
+    """
     latest = "eth_getBlockByNumber", ("latest", False)
-    then_s, newest_s = (_mined_s(answer) for answer in rpc.batch([_block_call(number), latest]))
+    then_s, newest_s = (
+        _mined_s(answer) for answer in rpc.batch([_block_call(number), latest])
+    )
     return float(max(newest_s, time.time()) - then_s)
 
 
@@ -155,5 +190,9 @@ def _block(number: int, answer: Any) -> Block:
     if answer is None:
         raise RpcUnavailableError(f"the node does not see block {number}")
     if isinstance(answer, RpcError):
-        raise RpcUnavailableError(f"the node does not show block {number}: {answer}") from answer
-    return Block(number, answer["hash"], answer["parentHash"], int(answer["timestamp"], 16))
+        raise RpcUnavailableError(
+            f"the node does not show block {number}: {answer}"
+        ) from answer
+    return Block(
+        number, answer["hash"], answer["parentHash"], int(answer["timestamp"], 16)
+    )

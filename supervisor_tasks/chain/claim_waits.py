@@ -1,7 +1,9 @@
-"""How long jobs were claimable before they were claimed, by the clocks of the chain's blocks. Pure.
+"""How long jobs were claimable before they were claimed, by the clocks of the chain's
+blocks. Pure.
 
-The log of a job that becomes claimable comes before the log of its claim, and may be another provider's. So the worker
-remembers the last ones. A wait that began before the worker's start is not known.
+The log of a job that becomes claimable comes before the log of its claim, and may be
+another provider's. So the worker remembers the last ones. A wait that began before the
+worker's start is not known.
 """
 
 import threading
@@ -22,15 +24,19 @@ class ClaimWaits:
         self._since_s: OrderedDict[JobId, int] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, happened: Iterable[tuple[JobId, Event]], times_s: Mapping[int, int]) -> list[int]:
-        """Read events in the chain's order, with the times of their blocks. Returns the seconds that each claim among
-        them has waited, as far as they are known.
+    def read(
+        self, happened: Iterable[tuple[JobId, Event]], times_s: Mapping[int, int]
+    ) -> list[int]:
+        """Read events in the chain's order, with the times of their blocks. Returns the
+        seconds that each claim among them has waited, as far as they are known.
         """
         with self._lock:
             waits = [self._read(job_id, event, times_s) for job_id, event in happened]
         return [wait_s for wait_s in waits if wait_s is not None]
 
-    def _read(self, job_id: JobId, event: Event, times_s: Mapping[int, int]) -> int | None:
+    def _read(
+        self, job_id: JobId, event: Event, times_s: Mapping[int, int]
+    ) -> int | None:
         if isinstance(event, Claimed):
             return self._waited_s(job_id, times_s.get(event.at[0]))
         if isinstance(event, ChainStatusObserved) and event.at is not None:
@@ -38,7 +44,9 @@ class ClaimWaits:
         return None
 
     def _waited_s(self, job_id: JobId, claimed_s: int | None) -> int | None:
-        """How long a job that is claimed now was claimable; None if that is not known."""
+        """How long a job that is claimed now was claimable; None if that is not
+        known.
+        """
         since_s = self._since_s.pop(job_id, None)
         if since_s is None or claimed_s is None:
             return None

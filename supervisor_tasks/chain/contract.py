@@ -1,4 +1,6 @@
-"""The meta-scheduler's contracts: typed questions, the calls that a provider sends, and the events in their logs."""
+"""The meta-scheduler's contracts: typed questions, the calls that a provider sends, and
+the events in their logs.
+"""
 
 import threading
 from collections import Counter
@@ -10,10 +12,28 @@ from typing import Any
 from eth_abi.exceptions import DecodingError
 
 from supervisor_tasks.chain.abi_codec import Function, decode_revert, event, function
-from supervisor_tasks.chain.rpc.client import Call, Rpc, RpcError, RpcUnavailableError, require
+from supervisor_tasks.chain.rpc.client import (
+    Call,
+    Rpc,
+    RpcError,
+    RpcUnavailableError,
+    require,
+)
 from supervisor_tasks.errors import PermanentError
-from supervisor_tasks.jobs.events import CancelRequested, ChainStatusObserved, Claimed, Event, ToppedUp
-from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, JobId, StatusUpdate
+from supervisor_tasks.jobs.events import (
+    CancelRequested,
+    ChainStatusObserved,
+    Claimed,
+    Event,
+    ToppedUp,
+)
+from supervisor_tasks.jobs.model import (
+    Address,
+    ChainStatus,
+    Definition,
+    JobId,
+    StatusUpdate,
+)
 from supervisor_tasks.provider.offer import Machine, Offer, Prices
 from supervisor_tasks.provider.registration_rules import OnChainOffers
 from supervisor_tasks.reconciliation.models import OnChainJob
@@ -36,8 +56,11 @@ TOPPED_UP = event("MetaScheduler", "ClaimNextTopUpJobEvent")
 TRANSITION = event("JobRepository", "JobTransitionEvent")
 TOPICS = [CLAIMED.topic, CANCELLING.topic, TOPPED_UP.topic, TRANSITION.topic]
 
-REQUESTS_AT_ONCE = 2  # about jobs: the node works on one while the answer to the other is read
-JOBS_AT_ONCE = 1000  # jobs in one HTTP request: 2 MB of answer; geth allows no more calls, others fewer (rpc/client.py)
+# about jobs: the node works on one while the answer to the other is read
+REQUESTS_AT_ONCE = 2
+# jobs in one HTTP request: 2 MB of answer; geth allows no more calls, others fewer
+# (rpc/client.py)
+JOBS_AT_ONCE = 1000
 ABI_WORD_DIGITS = 64  # hex digits
 MAX_ERROR_CHARS = 200  # characters of an error that are kept
 MAX_BIGINT = 2**63 - 1  # the greatest number that the ledger stores
@@ -59,7 +82,9 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class ClaimPermission:
-    """What the contract lets the provider do: whether it may claim, waits for approval, is banned."""
+    """What the contract lets the provider do: whether it may claim, waits for approval,
+    is banned.
+    """
 
     valid: bool
     waiting: bool
@@ -107,9 +132,13 @@ class Unreadable:
 
 
 class Contract:
-    """The contracts as one provider sees them. The addresses behind the entry point are read at first use."""
+    """The contracts as one provider sees them. The addresses behind the entry point are
+    read at first use.
+    """
 
-    def __init__(self, rpc: Rpc, chain_id: int, address: str, provider: Address) -> None:
+    def __init__(
+        self, rpc: Rpc, chain_id: int, address: str, provider: Address
+    ) -> None:
         self.rpc = rpc
         self.chain_id = chain_id
         self.address = Address(address.lower())
@@ -119,18 +148,33 @@ class Contract:
 
     @property
     def addresses(self) -> Addresses:
-        """The addresses of the contracts. Raises RpcUnavailableError (retry helps) or WrongChainError (it does not)."""
+        """The addresses of the contracts. Raises RpcUnavailableError (retry helps) or
+        WrongChainError (it does not).
+        """
         with self._lock:
             if self._addresses is None:
                 self._addresses = self._ask_addresses()
             return self._addresses
 
     def demand(self) -> Demand:
-        """Queue sizes, whether the contract is open, the wallet's balance and the provider's rights, in one request."""
-        sizes = ("getClaimableJobQueueSize", "getCancellingJobQueueSize", "getTopUpJobQueueSize")
+        """Queue sizes, whether the contract is open, the wallet's balance and the
+        provider's rights, in one request.
+        """
+        sizes = (
+            "getClaimableJobQueueSize",
+            "getCancellingJobQueueSize",
+            "getTopUpJobQueueSize",
+        )
         queues = self.addresses.queues
-        calls = [_view(queues, function("ProviderJobQueues", name).encode(self.provider)) for name in sizes]
-        calls.append(_view(self.address, function("MetaScheduler", "enableRequestNewJob").encode()))
+        calls = [
+            _view(queues, function("ProviderJobQueues", name).encode(self.provider))
+            for name in sizes
+        ]
+        calls.append(
+            _view(
+                self.address, function("MetaScheduler", "enableRequestNewJob").encode()
+            )
+        )
         calls.append(("eth_getBalance", (self.provider, "latest")))
         calls += [self._provider_view(name) for name in PROVIDER_VIEWS]
         claimable, cancelling, topped_up, is_open, balance, *views = [
@@ -149,7 +193,9 @@ class Contract:
         """The registered offer, and the one that waits for approval, at one block."""
         block = int(self.rpc.call("eth_blockNumber"), 16)
         names = ("getProvider", "getWaitingForApprovalProvider", "isBanned")
-        registered, waiting, banned = self.rpc.batch([self._provider_view(name, block) for name in names])
+        registered, waiting, banned = self.rpc.batch(
+            [self._provider_view(name, block) for name in names]
+        )
         return OnChainOffers(
             registered=_offer(GET_PROVIDER, registered),
             waiting=_offer(GET_WAITING, waiting),
@@ -158,16 +204,25 @@ class Contract:
         )
 
     def _provider_view(self, name: str, block: int | None = None) -> Call:
-        return _view(self.addresses.providers, function("ProviderManager", name).encode(self.provider), block)
+        return _view(
+            self.addresses.providers,
+            function("ProviderManager", name).encode(self.provider),
+            block,
+        )
 
-    def statuses(self, job_ids: Sequence[JobId], not_before: int = 0) -> dict[JobId, tuple[ChainStatus, str]]:
-        """The status of jobs on chain, and their provider (lowercase address), all at one block. A job that the
-        contract does not have is left out. Raises RpcUnavailableError when the node does not have the block
-        `not_before` yet: its answers would be out of date.
+    def statuses(
+        self, job_ids: Sequence[JobId], not_before: int = 0
+    ) -> dict[JobId, tuple[ChainStatus, str]]:
+        """The status of jobs on chain, and their provider (lowercase address), all at
+        one block. A job that the contract does not have is left out. Raises
+        RpcUnavailableError when the node does not have the block `not_before` yet: its
+        answers would be out of date.
         """
         head = int(self.rpc.call("eth_blockNumber"), 16)
         if head < not_before:
-            raise RpcUnavailableError(f"the node is at block {head}, and {not_before} was seen already")
+            raise RpcUnavailableError(
+                f"the node is at block {head}, and {not_before} was seen already"
+            )
         data = [_get_job(job_id) for job_id in job_ids]
         calls = [_view(self.addresses.jobs, call, head) for call in data]
         statuses = {}
@@ -178,9 +233,16 @@ class Contract:
         return statuses
 
     def on_chain(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChainJob]:
-        """The state of jobs at a block, a thousand in one request. A job that the contract lacks is left out."""
-        parts = [job_ids[start : start + JOBS_AT_ONCE] for start in range(0, len(job_ids), JOBS_AT_ONCE)]
-        with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="jobs on chain") as pool:
+        """The state of jobs at a block, a thousand in one request. A job that the
+        contract lacks is left out.
+        """
+        parts = [
+            job_ids[start : start + JOBS_AT_ONCE]
+            for start in range(0, len(job_ids), JOBS_AT_ONCE)
+        ]
+        with ThreadPoolExecutor(
+            REQUESTS_AT_ONCE, thread_name_prefix="jobs on chain"
+        ) as pool:
             found = dict[JobId, OnChainJob]()
             for jobs in pool.map(lambda part: self._jobs_at(part, block), parts):
                 found |= jobs
@@ -190,70 +252,132 @@ class Contract:
         repository = self.addresses.jobs
         calls = [_view(repository, _get_job(job_id), block) for job_id in job_ids]
         jobs = {}
-        for job_id, answer in zip(job_ids, self.rpc.batch(calls, JOBS_AT_ONCE), strict=True):
+        for job_id, answer in zip(
+            job_ids, self.rpc.batch(calls, JOBS_AT_ONCE), strict=True
+        ):
             if not _is_revert(answer):
                 jobs[job_id] = _on_chain(_returned(answer))
         return jobs
 
-    def owners_at(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChainJobOwner]:
-        """The state of jobs on the contract at that block, in one batch. A job that the contract does not know counts
-        as not ours. Raises RpcUnavailableError when the node does not have the block.
+    def owners_at(
+        self, job_ids: Sequence[JobId], block: int
+    ) -> dict[JobId, OnChainJobOwner]:
+        """The state of jobs on the contract at that block, in one batch. A job that the
+        contract does not know counts as not ours. Raises RpcUnavailableError when the
+        node does not have the block.
         """
-        calls = [_view(self.addresses.jobs, _get_job(job_id), block) for job_id in job_ids]
-        return {job_id: self._standing(answer) for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True)}
+        calls = [
+            _view(self.addresses.jobs, _get_job(job_id), block) for job_id in job_ids
+        ]
+        return {
+            job_id: self._standing(answer)
+            for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True)
+        }
 
     def _standing(self, answer: Any) -> OnChainJobOwner:
-        if isinstance(answer, RpcError) and answer.data and decode_revert(answer.data).name == "InvalidJob":
-            return OnChainJobOwner(ChainStatus.PENDING, ours=False, cancel_requested=False)
-        (_, status, _, provider, _, _, _, _, cancel_requested, *_), *_ = GET_JOB.decode(_returned(answer))
-        return OnChainJobOwner(ChainStatus(status), provider.lower() == self.provider, cancel_requested)
+        if (
+            isinstance(answer, RpcError)
+            and answer.data
+            and decode_revert(answer.data).name == "InvalidJob"
+        ):
+            return OnChainJobOwner(
+                ChainStatus.PENDING, ours=False, cancel_requested=False
+            )
+        (_, status, _, provider, _, _, _, _, cancel_requested, *_), *_ = GET_JOB.decode(
+            _returned(answer)
+        )
+        return OnChainJobOwner(
+            ChainStatus(status), provider.lower() == self.provider, cancel_requested
+        )
 
     def logs_call(self, first: int, last: int) -> Call:
         """The question for the logs of these blocks that may concern a provider."""
         addresses, topics = self.logs_of_interest()
-        query = {"fromBlock": hex(first), "toBlock": hex(last), "address": addresses, "topics": [topics]}
+        query = {
+            "fromBlock": hex(first),
+            "toBlock": hex(last),
+            "address": addresses,
+            "topics": [topics],
+        }
         return "eth_getLogs", (query,)
 
     def logs_of_interest(self) -> tuple[list[str], list[str]]:
-        """The addresses and the topics of the logs that may concern a provider. Raises as `addresses` does."""
+        """The addresses and the topics of the logs that may concern a provider. Raises
+        as `addresses` does.
+        """
         return [self.addresses.metascheduler, self.addresses.jobs], list(TOPICS)
 
     def customers(self, first: int, last: int) -> list[Address]:
-        """The customers that requested a job in these blocks, from any provider; each of them once."""
-        query = {"fromBlock": hex(first), "toBlock": hex(last), "address": self.address, "topics": [[NEW_JOB.topic]]}
-        customers = [NEW_JOB.decode(log["data"])[1].lower() for log in self.rpc.call("eth_getLogs", query)]
+        """The customers that requested a job in these blocks, from any provider; each
+        of them once.
+        """
+        query = {
+            "fromBlock": hex(first),
+            "toBlock": hex(last),
+            "address": self.address,
+            "topics": [[NEW_JOB.topic]],
+        }
+        customers = [
+            NEW_JOB.decode(log["data"])[1].lower()
+            for log in self.rpc.call("eth_getLogs", query)
+        ]
         return [Address(customer) for customer in dict.fromkeys(customers)]
 
-    def decode_events(self, logs: Iterable[dict[str, Any]]) -> tuple[list[ChainEvent], list[Unreadable]]:
-        """The events of this provider's jobs in the logs, in the chain's order; and the logs that cannot be read.
-        Transitions of other providers' jobs are among the events: the ledger does not know those jobs.
+    def decode_events(
+        self, logs: Iterable[dict[str, Any]]
+    ) -> tuple[list[ChainEvent], list[Unreadable]]:
+        """The events of this provider's jobs in the logs, in the chain's order; and the
+        logs that cannot be read. Transitions of other providers' jobs are among the
+        events: the ledger does not know those jobs.
         """
-        events, unreadable, seen = list[ChainEvent](), list[Unreadable](), Counter[str]()
+        events, unreadable, seen = (
+            list[ChainEvent](),
+            list[Unreadable](),
+            Counter[str](),
+        )
         for log in _each_once(logs):
-            ours = log["address"].lower() in (self.addresses.metascheduler, self.addresses.jobs)
+            ours = log["address"].lower() in (
+                self.addresses.metascheduler,
+                self.addresses.jobs,
+            )
             if ours and log["topics"] and log["topics"][0] in TOPICS:
-                # The log's number within its transaction: its block, and with it its index in the block, may change.
+                # The log's number within its transaction: its block, and with it its
+                # index in the block, may change.
                 number = seen[log["transactionHash"]]
                 seen[log["transactionHash"]] += 1
                 try:
-                    events += _events_in(log, f"{log['transactionHash']}:{number}", self.provider)
+                    events += _events_in(
+                        log, f"{log['transactionHash']}:{number}", self.provider
+                    )
                 except (DecodingError, ValueError) as error:
                     unreadable.append(_unreadable(log, error))
         return events, unreadable
 
     def _ask_addresses(self) -> Addresses:
         names = ("jobs", "providerJobQueues", "providerManager")
-        calls: list[Call] = [_view(self.address, function("MetaScheduler", name).encode()) for name in names]
-        chain_id, *words = [_returned(answer) for answer in self.rpc.batch([("eth_chainId", ()), *calls])]
+        calls: list[Call] = [
+            _view(self.address, function("MetaScheduler", name).encode())
+            for name in names
+        ]
+        chain_id, *words = [
+            _returned(answer)
+            for answer in self.rpc.batch([("eth_chainId", ()), *calls])
+        ]
         if int(chain_id, 16) != self.chain_id:
-            raise WrongChainError(f"the endpoint serves chain {int(chain_id, 16)}, the settings want {self.chain_id}")
+            raise WrongChainError(
+                f"the endpoint serves chain {int(chain_id, 16)}, the settings want {self.chain_id}"
+            )
         return Addresses(self.address, *(_address(word) for word in words))
 
 
 def report_call(job_id: JobId, report: StatusUpdate) -> str:
     """The data of providerSetJobStatus."""
     return SET_STATUS.encode(
-        bytes.fromhex(job_id[2:]), int(report.status), report.minutes, report.reason, report.exit_status
+        bytes.fromhex(job_id[2:]),
+        int(report.status),
+        report.minutes,
+        report.reason,
+        report.exit_status,
     )
 
 
@@ -276,33 +400,43 @@ def register_call(offer: Offer) -> str:
 
 
 def _offer(view: Function, answer: Any) -> Offer | None:
-    """A provider's offer. None when there is none: then the call reverts, or the address in the answer is zero."""
+    """A provider's offer. None when there is none: then the call reverts, or the
+    address in the answer is zero.
+    """
     if _is_revert(answer):
         return None
-    address, (_, gpus, cpus, mem_mb), prices, labels, _ = view.decode(_returned(answer))[0]
+    address, (_, gpus, cpus, mem_mb), prices, labels, _ = view.decode(
+        _returned(answer)
+    )[0]
     if not int(address, 16):
         return None
-    machines = tuple(Machine(*numbers) for numbers in zip(gpus, cpus, mem_mb, strict=True))
-    return Offer(machines, Prices(*prices), tuple(sorted((key, value) for key, value in labels)))
+    machines = tuple(
+        Machine(*numbers) for numbers in zip(gpus, cpus, mem_mb, strict=True)
+    )
+    return Offer(
+        machines, Prices(*prices), tuple(sorted((key, value) for key, value in labels))
+    )
 
 
 def _get_job(job_id: JobId) -> str:
-    """The data of a call of GET_JOB. The only argument is a word; eth_abi takes longer to encode it than the node takes
-    to answer.
+    """The data of a call of GET_JOB. The only argument is a word; eth_abi takes longer
+    to encode it than the node takes to answer.
     """
     return f"0x{GET_JOB.selector.hex()}{job_id[2:]}"
 
 
 def _on_chain(answer: str) -> OnChainJob:
-    """Read only the fields of the struct that have a fixed place, behind its offset and the job's id: decoding all of
-    it takes longer than the node takes to answer.
+    """Read only the fields of the struct that have a fixed place, behind its offset and
+    the job's id: decoding all of it takes longer than the node takes to answer.
     """
     words = [
         answer[place : place + ABI_WORD_DIGITS]
         for place in range(len("0x"), len("0x") + 5 * ABI_WORD_DIGITS, ABI_WORD_DIGITS)
     ]
     _, _, status, customer, provider = words
-    return OnChainJob(ChainStatus(int(status, 16)), _address(customer), _address(provider))
+    return OnChainJob(
+        ChainStatus(int(status, 16)), _address(customer), _address(provider)
+    )
 
 
 def _address(word: str) -> Address:
@@ -310,7 +444,9 @@ def _address(word: str) -> Address:
 
 
 def _each_once(logs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each log once, in the chain's order: logs are counted, and a node may show one twice, or in another order."""
+    """Each log once, in the chain's order: logs are counted, and a node may show one
+    twice, or in another order.
+    """
     unique = {(log["blockHash"], int(log["logIndex"], 16)): log for log in logs}
     return sorted(unique.values(), key=_place)
 
@@ -321,7 +457,9 @@ def _place(log: dict[str, Any]) -> tuple[int, int]:
 
 
 def _events_in(log: dict[str, Any], key: str, provider: Address) -> list[ChainEvent]:
-    """The event in a log; an empty list for another provider's event: its customers' data are of no concern here."""
+    """The event in a log; an empty list for another provider's event: its customers'
+    data are of no concern here.
+    """
     topic, at = log["topics"][0], _place(log)
     if topic != TRANSITION.topic and _owner(log["data"]) != provider:
         return []
@@ -333,7 +471,8 @@ def _events_in(log: dict[str, Any], key: str, provider: Address) -> list[ChainEv
             provider=Address(owner.lower()),
             claim_key=key,
             definition=_definition(definition),
-            time_limit_min=min(minutes, MAX_BIGINT),  # for a free job the contract has 2^64 - 1
+            # for a free job the contract has 2^64 - 1
+            time_limit_min=min(minutes, MAX_BIGINT),
             at=at,
         )
     elif topic == CANCELLING.topic:
@@ -349,7 +488,9 @@ def _events_in(log: dict[str, Any], key: str, provider: Address) -> list[ChainEv
 
 
 def _owner(data: str) -> Address:
-    """The provider of an event, which is the second argument of all events but transitions. Raises ValueError."""
+    """The provider of an event, which is the second argument of all events but
+    transitions. Raises ValueError.
+    """
     words = data.removeprefix("0x")
     if len(words) < 2 * ABI_WORD_DIGITS:
         raise ValueError(f"{len(words) // 2} bytes of data hold no provider")
@@ -358,7 +499,10 @@ def _owner(data: str) -> Address:
 
 def _unreadable(log: dict[str, Any], error: Exception) -> Unreadable:
     return Unreadable(
-        log["transactionHash"], int(log["blockNumber"], 16), log["topics"][0], f"{error!r}"[:MAX_ERROR_CHARS]
+        log["transactionHash"],
+        int(log["blockNumber"], 16),
+        log["topics"][0],
+        f"{error!r}"[:MAX_ERROR_CHARS],
     )
 
 
@@ -378,7 +522,10 @@ def _job_id(raw: bytes) -> JobId:
 
 
 def _view(address: str, data: str, block: int | None = None) -> Call:
-    return "eth_call", ({"to": address, "data": data}, "latest" if block is None else hex(block))
+    return "eth_call", (
+        {"to": address, "data": data},
+        "latest" if block is None else hex(block),
+    )
 
 
 def _is_revert(answer: Any) -> bool:
@@ -387,8 +534,8 @@ def _is_revert(answer: Any) -> bool:
 
 
 def _returned(answer: Any) -> str:
-    """What a contract, or the node, returned. Raises RpcUnavailableError for an answer of no bytes: a node that does
-    not have the contract (yet) returns that.
+    """What a contract, or the node, returned. Raises RpcUnavailableError for an answer
+    of no bytes: a node that does not have the contract (yet) returns that.
     """
     returned: str = require(answer)
     if returned == "0x":

@@ -1,10 +1,14 @@
-"""The heads that a node announces, for threads that would otherwise poll for a new block."""
+"""The heads that a node announces, for threads that would otherwise poll for a new
+block.
+"""
 
 import threading
 
 
 class Heads:
-    """Counts announcements. While `live` is true, a new block is announced as soon as the node has it."""
+    """Counts announcements. While `live` is true, a new block is announced as soon as
+    the node has it.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -23,6 +27,8 @@ class Heads:
             return self._announced
 
     def wait(self, count: int, timeout_s: float) -> None:
-        """Wait until there is another announcement after those `count` ones, or until the time has passed."""
+        """Wait until there is another announcement after those `count` ones, or until
+        the time has passed.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._announced != count, timeout_s)

@@ -1,9 +1,10 @@
 """What a node announces over WebSocket: new heads, and logs of the contracts.
 
-An announcement only wakes threads: nothing that is announced is recorded. So only a block's number, or one log of the
-right form, is kept of a message. A hostile node costs bounded memory (a message has a greatest size, few messages
-wait, and web3's caches get answers to our own requests only) and bounded time (a limited number of messages a second is
-read). A redirect is an error, as over HTTP.
+An announcement only wakes threads: nothing that is announced is recorded. So only a
+block's number, or one log of the right form, is kept of a message. A hostile node costs
+bounded memory (a message has a greatest size, few messages wait, and web3's caches get
+answers to our own requests only) and bounded time (a limited number of messages a
+second is read). A redirect is an error, as over HTTP.
 """
 
 import asyncio
@@ -21,7 +22,8 @@ from web3.types import RPCResponse
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from supervisor_tasks.chain.rpc.client import RpcUnavailableError  # its module limits how deep brackets are read
+# its module limits how deep brackets are read
+from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.chain.rpc.response_schema import LOG, is_block_number
 from supervisor_tasks.config.redaction import hiding
 from supervisor_tasks.config.url_secrets import all_keys, shown
@@ -38,11 +40,14 @@ PATIENCE_S = 10.0  # to connect, and for an answer
 PING_EVERY_S = 5.0  # a dead connection that looks alive is closed after twice that
 FIRST_AGAIN_S = 1.0
 MAX_AGAIN_S = 30.0
-LASTED_S = 60.0  # after a connection that lasted this long, the next one waits FIRST_AGAIN_S only
+# after a connection that lasted this long, the next one waits FIRST_AGAIN_S only
+LASTED_S = 60.0
 
 
 class SubscriptionError(TransientError):
-    """The node announces nothing, or nothing to this client. The subscription tries again."""
+    """The node announces nothing, or nothing to this client. The subscription tries
+    again.
+    """
 
 
 class ForeignChainError(SubscriptionError):
@@ -50,7 +55,9 @@ class ForeignChainError(SubscriptionError):
 
 
 class Listener(Protocol):
-    """The receiver of announcements. The subscription calls it on its own thread, so no method may wait."""
+    """The receiver of announcements. The subscription calls it on its own thread, so no
+    method may wait.
+    """
 
     def subscribed(self) -> None:
         """From now on the node announces heads and logs."""
@@ -59,15 +66,21 @@ class Listener(Protocol):
         """The node announced a block of that number."""
 
     def log(self, entry: dict[str, Any]) -> None:
-        """The node announced a log of the contracts. Its form is right; its content may be anything."""
+        """The node announced a log of the contracts. Its form is right; its content may
+        be anything.
+        """
 
     def disconnected(self, why: str, *, foreign: bool) -> None:
-        """The node announces nothing any more; `foreign`: the endpoint serves another chain."""
+        """The node announces nothing any more; `foreign`: the endpoint serves another
+        chain.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The content of a text frame: an answer to the request of that number, or the announcement of a subscription."""
+    """The content of a text frame: an answer to the request of that number, or the
+    announcement of a subscription.
+    """
 
     request: int | None = None
     answer: Any = None
@@ -76,8 +89,8 @@ class Message:
 
 
 def read(frame: str | bytes) -> Message | None:
-    """A frame's message; None when it is neither an answer nor an announcement. Raises SubscriptionError when the frame
-    does not hold JSON.
+    """A frame's message; None when it is neither an answer nor an announcement. Raises
+    SubscriptionError when the frame does not hold JSON.
     """
     try:
         content = json.loads(frame)
@@ -87,9 +100,13 @@ def read(frame: str | bytes) -> Message | None:
         return None
     if content.get("method") == "eth_subscription":
         params = content.get("params")
-        if not isinstance(params, dict) or not isinstance(params.get("subscription"), str):
+        if not isinstance(params, dict) or not isinstance(
+            params.get("subscription"), str
+        ):
             return None
-        return Message(subscription=params["subscription"], announced=params.get("result"))
+        return Message(
+            subscription=params["subscription"], announced=params.get("result")
+        )
     number, answer = content.get("id"), content.get("result")
     if not isinstance(number, int):
         return None
@@ -98,14 +115,18 @@ def read(frame: str | bytes) -> Message | None:
 
 
 class _Connect(connect):
-    """A connection that follows no redirect: the node must not choose which server inside this network is asked."""
+    """A connection that follows no redirect: the node must not choose which server
+    inside this network is asked.
+    """
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
 
 
 class _Provider(WebSocketProvider):
-    """web3's provider. It passes on only answers to our own requests, and reports announcements at once."""
+    """web3's provider. It passes on only answers to our own requests, and reports
+    announcements at once.
+    """
 
     def __init__(self, url: str, listener: Listener) -> None:
         options: dict[str, Any] = {
@@ -117,23 +138,34 @@ class _Provider(WebSocketProvider):
             "ping_interval": PING_EVERY_S,
             "ping_timeout": PING_EVERY_S,
         }
-        super().__init__(url, options, max_connection_retries=1, request_timeout=PATIENCE_S, use_text_frames=True)
+        super().__init__(
+            url,
+            options,
+            max_connection_retries=1,
+            request_timeout=PATIENCE_S,
+            use_text_frames=True,
+        )
         self._listener = listener
-        self._asked = dict[int, str]()  # what each unanswered request subscribes to; empty for other requests
+        # what each unanswered request subscribes to; empty for other requests
+        self._asked = dict[int, str]()
         self._names = dict[str, str]()  # what each subscription announces
         self._second_s, self._read = 0.0, 0
 
     def form_request(self, method: Any, params: Any = None) -> Any:
         """A request; its number is remembered."""
         request = super().form_request(method, params)
-        self._asked[cast(int, request["id"])] = params[0] if method == "eth_subscribe" else ""
+        self._asked[cast(int, request["id"])] = (
+            params[0] if method == "eth_subscribe" else ""
+        )
         return request
 
     async def _provider_specific_connect(self) -> None:
         self._ws = await _Connect(str(self.endpoint_uri), **self.websocket_kwargs)
 
     async def disconnect(self) -> None:
-        """Close the connection in every case; web3 leaves a connection open that ended with an error."""
+        """Close the connection in every case; web3 leaves a connection open that ended
+        with an error.
+        """
         connection = self._ws
         try:
             await super().disconnect()
@@ -155,8 +187,11 @@ class _Provider(WebSocketProvider):
             elif message.request in self._asked:
                 kind = self._asked.pop(message.request)
                 if kind and message.answer:
-                    self._names[message.answer] = kind  # before the next message, which may be the first announcement
-                return RPCResponse(jsonrpc="2.0", id=message.request, result=message.answer)
+                    # before the next message, which may be the first announcement
+                    self._names[message.answer] = kind
+                return RPCResponse(
+                    jsonrpc="2.0", id=message.request, result=message.answer
+                )
 
     def _report(self, message: Message) -> None:
         """Report an announcement to the listener, if its form is right."""
@@ -178,16 +213,28 @@ class _Provider(WebSocketProvider):
             await asyncio.sleep(self._second_s + 1.0 - now_s)
 
 
-KEPT_OF_A_LOG = ("address", "topics", "data", "blockNumber", "blockHash", "logIndex", "transactionHash")
+KEPT_OF_A_LOG = (
+    "address",
+    "topics",
+    "data",
+    "blockNumber",
+    "blockHash",
+    "logIndex",
+    "transactionHash",
+)
 
 
 class Subscription:
-    """Keeps a subscription to a node, on a thread of its own with an event loop. `logs` returns the contracts'
-    addresses and the topics.
+    """Keeps a subscription to a node, on a thread of its own with an event loop. `logs`
+    returns the contracts' addresses and the topics.
     """
 
     def __init__(
-        self, url: str, chain_id: int, logs: Callable[[], tuple[Sequence[str], Sequence[str]]], listener: Listener
+        self,
+        url: str,
+        chain_id: int,
+        logs: Callable[[], tuple[Sequence[str], Sequence[str]]],
+        listener: Listener,
     ) -> None:
         self._url = url
         self._chain_id = chain_id
@@ -196,14 +243,18 @@ class Subscription:
         self._name = shown(url, 1)
         self._without_key = hiding(all_keys(url), "(not shown)")
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="subscription", daemon=True)
+        self._thread = threading.Thread(
+            target=self._keep, name="subscription", daemon=True
+        )
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Close the present connection and open no other. The caller does not wait: the thread is a daemon."""
+        """Close the present connection and open no other. The caller does not wait: the
+        thread is a daemon.
+        """
         self._closed.set()
 
     def _keep(self) -> None:
@@ -224,12 +275,21 @@ class Subscription:
             why = "the node closed the connection"
         except InvalidStatus as error:
             why = f"HTTP status {error.response.status_code}"
-        except (SubscriptionError, WebSocketException, Web3Exception, OSError, TimeoutError) as error:
+        except (
+            SubscriptionError,
+            WebSocketException,
+            Web3Exception,
+            OSError,
+            TimeoutError,
+        ) as error:
             foreign = isinstance(error, ForeignChainError)
             why = self._without_key(_text_of(error))
-        except RpcUnavailableError as error:  # the contracts' addresses are read over HTTP
+        except RpcUnavailableError as error:
+            # the contracts' addresses are read over HTTP
             why = str(error)
-        except Exception as error:  # the edge of a thread: an error of web3 ends the connection, and not the thread
+        except Exception as error:
+            # the edge of a thread: an error of web3 ends the connection, and not the
+            # thread
             log.exception("subscription_broke", endpoint=self._name)
             why = type(error).__name__
         self._listener.disconnected(f"{self._name}: {why}", foreign=foreign)
@@ -252,7 +312,9 @@ class Subscription:
         if not is_block_number(chain_id):
             raise SubscriptionError("the node does not report its chain")
         if int(chain_id, 16) != self._chain_id:
-            raise ForeignChainError(f"serves chain {int(chain_id, 16)}, the settings want {self._chain_id}")
+            raise ForeignChainError(
+                f"serves chain {int(chain_id, 16)}, the settings want {self._chain_id}"
+            )
 
     async def _until_it_ends(self, provider: _Provider) -> None:
         listening = provider._message_listener_task

@@ -1,9 +1,11 @@
-"""The operator's command: it shows the ledger, and carries out the few decisions that only an operator can make.
+"""The operator's command: it shows the ledger, and carries out the few decisions that
+only an operator can make.
 
-It uses only the ledger: no key, no chain, no SLURM. These commands use more: `benchmark plan` asks SLURM for the nodes,
-`job adopt` asks the chain for a sign of life of the lost ledger's fleet, `doctor` and `config check` try all that the
-settings name, with the keys that are set. Apart from `run`, `metrics` and `db upgrade --embedded`, it starts no server
-and makes no folder. It shows text of strangers as data.
+It uses only the ledger: no key, no chain, no SLURM. These commands use more: `benchmark
+plan` asks SLURM for the nodes, `job adopt` asks the chain for a sign of life of the
+lost ledger's fleet, `doctor` and `config check` try all that the settings name, with
+the keys that are set. Apart from `run`, `metrics` and `db upgrade --embedded`, it
+starts no server and makes no folder. It shows text of strangers as data.
 """
 
 from supervisor_tasks.config.first_process import end_on_signal
@@ -14,14 +16,16 @@ import os  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Sequence  # noqa: E402
 
-COMPLETE = "_SUPERVISOR_COMPLETE"  # a shell that asks for completions sets this variable
+# a shell that asks for completions sets this variable
+COMPLETE = "_SUPERVISOR_COMPLETE"
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run the command of these words, or of the command line without them, and end the process with its status.
+    """Run the command of these words, or of the command line without them, and end the
+    process with its status.
 
-    Orchestrators call `health` every few seconds, and `run` starts every process: both work without typer, whose import
-    takes longer than all that they do.
+    Orchestrators call `health` every few seconds, and `run` starts every process: both
+    work without typer, whose import takes longer than all that they do.
     """
     words = sys.argv[1:] if words is None else words
     if words[:1] == ["health"]:

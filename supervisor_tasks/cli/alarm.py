@@ -1,4 +1,6 @@
-"""`supervisor alarm`: which alarms are on, and whether the messages about them arrive."""
+"""`supervisor alarm`: which alarms are on, and whether the messages about them
+arrive.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -22,13 +24,16 @@ from supervisor_tasks.ledger.incidents import ChannelOutcome, Incidents
 from supervisor_tasks.notifications.incident_messages import Silence, page_of
 
 POLL_S = 0.2
-MAX_SILENCE = timedelta(days=31)  # an operator who wants a longer one must remove the cause
+# an operator who wants a longer one must remove the cause
+MAX_SILENCE = timedelta(days=31)
 AnyAlarm = Annotated[
     str,
     typer.Argument(
         metavar="ALARM",
         help="Its name, also if it is off.",
-        autocompletion=lambda incomplete: [name.value for name in AlarmName if name.value.startswith(incomplete)],
+        autocompletion=lambda incomplete: [
+            name.value for name in AlarmName if name.value.startswith(incomplete)
+        ],
     ),
 ]
 ALARMS = View(
@@ -75,7 +80,8 @@ class AlarmSort(StrEnum):
 
 
 app = options.noun(
-    "See what needs an operator, silence alarms, and test the channels of their messages.", example="alarm list"
+    "See what needs an operator, silence alarms, and test the channels of their messages.",
+    example="alarm list",
 )
 
 
@@ -89,7 +95,8 @@ def list_(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """List the alarms that are on, the oldest first; a table also has those that are silenced.
+    """List the alarms that are on, the oldest first; a table also has those that are
+    silenced.
 
     Example: supervisor alarm list --since 1h
     """
@@ -99,30 +106,46 @@ def list_(
     cli.shown.repeated(lambda: _show_list(cli, output, younger, sort, limit), watch)
 
 
-def _show_list(cli: CliContext, output: Format, younger: timedelta | None, sort: AlarmSort, limit: int) -> None:
+def _show_list(
+    cli: CliContext,
+    output: Format,
+    younger: timedelta | None,
+    sort: AlarmSort,
+    limit: int,
+) -> None:
     silences, now = cli.ledger.incidents.silences(), cli.now()
     alarms = list(cli.ledger.alarms.all())
     if younger is not None:
         alarms = [alarm for alarm in alarms if alarm.raised_at >= now - younger]
     if sort is AlarmSort.NAME:  # else they are in the order of their age
         alarms.sort(key=lambda alarm: alarm.name)
-    rows = [_row(asdict(alarm), silences.get(alarm.name.value)) for alarm in alarms[:limit]]
+    rows = [
+        _row(asdict(alarm), silences.get(alarm.name.value)) for alarm in alarms[:limit]
+    ]
     cli.shown.rows(ALARMS, rows, output, now)
     if silences and output in (Format.TABLE, Format.WIDE):
         cli.shown.blank()
-        silence_rows = [{"name": name, **asdict(silence)} for name, silence in silences.items()]
+        silence_rows = [
+            {"name": name, **asdict(silence)} for name, silence in silences.items()
+        ]
         cli.shown.table(SILENCES, silence_rows, now, wide=output is Format.WIDE)
 
 
 @app.command()
 def show(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="ALARM", help="Its name; `supervisor alarm list` has it.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="ALARM", help="Its name; `supervisor alarm list` has it."
+        ),
+    ],
     output: options.Output = Format.TABLE,
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show an alarm: what it means, its details, what to do, and the messages of its last incident by channel.
+    """Show an alarm: what it means, its details, what to do, and the messages of its
+    last incident by channel.
 
     Example: supervisor alarm show wallet_empty
     """
@@ -134,12 +157,21 @@ def show(
 def _show_alarm(cli: CliContext, name: str, output: Format) -> None:
     raised = {alarm.name.value: asdict(alarm) for alarm in cli.ledger.alarms.all()}
     if name not in list(AlarmName):
-        resembled = "".join(f" {one}?" for one in get_close_matches(name, list(AlarmName)))
-        raise CommandError(f"found no alarm {name!r}; expected one of docs/reference/alarms.md{resembled}")
+        resembled = "".join(
+            f" {one}?" for one in get_close_matches(name, list(AlarmName))
+        )
+        raise CommandError(
+            f"found no alarm {name!r}; expected one of docs/reference/alarms.md{resembled}"
+        )
     alarm = raised.get(name) or {"name": name, "details": {}, "raised_at": None}
-    meaning, silence = MEANINGS[AlarmName(name)], cli.ledger.incidents.silences().get(name)
+    meaning, silence = (
+        MEANINGS[AlarmName(name)],
+        cli.ledger.incidents.silences().get(name),
+    )
     alarm |= {"cause": meaning.cause, "do": meaning.advice} | _silenced(silence)
-    messages = [asdict(message) for message in cli.ledger.incidents.messages_of_last(name)]
+    messages = [
+        asdict(message) for message in cli.ledger.incidents.messages_of_last(name)
+    ]
     alarm["messages"] = messages
     if output in (Format.JSON, Format.YAML):
         cli.shown.document(alarm, output)
@@ -152,12 +184,18 @@ def _show_alarm(cli: CliContext, name: str, output: Format) -> None:
         cli.shown.table(MESSAGES, messages, now, wide=output is Format.WIDE)
 
 
-def facts_of(alarm: Mapping[str, Any], silence: Silence | None, now: datetime, runbook_url: str) -> dict[str, str]:
-    """Return the lines about an alarm: how long it is on, what it means, what to do, and its details in words."""
+def facts_of(
+    alarm: Mapping[str, Any], silence: Silence | None, now: datetime, runbook_url: str
+) -> dict[str, str]:
+    """Return the lines about an alarm: how long it is on, what it means, what to do,
+    and its details in words.
+    """
     name, raised_at = AlarmName(alarm["name"]), alarm["raised_at"]
     facts = {
         "alarm": name.value,
-        "on for": "it is off" if raised_at is None else span((now - raised_at).total_seconds()),
+        "on for": "it is off"
+        if raised_at is None
+        else span((now - raised_at).total_seconds()),
         "means": MEANINGS[name].cause,
         "do": MEANINGS[name].advice,
         "page": page_of(runbook_url, name.value),
@@ -171,35 +209,50 @@ def facts_of(alarm: Mapping[str, Any], silence: Silence | None, now: datetime, r
 def silence(
     context: typer.Context,
     name: AnyAlarm,
-    reason: Annotated[str, typer.Option("--reason", help="Why; `supervisor alarm list` and `supervisor log` show it.")],
-    span_: Annotated[str | None, typer.Option("--for", metavar="AGE", help="How long: 90s, 15m, 2h, 3d or 1w.")] = None,
+    reason: Annotated[
+        str,
+        typer.Option(
+            "--reason",
+            help="Why; `supervisor alarm list` and `supervisor log` show it.",
+        ),
+    ],
+    span_: Annotated[
+        str | None,
+        typer.Option("--for", metavar="AGE", help="How long: 90s, 15m, 2h, 3d or 1w."),
+    ] = None,
     until: Annotated[
         datetime | None,
         typer.Option(
-            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"], help="When it ends, in this machine's time."
+            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"],
+            help="When it ends, in this machine's time.",
         ),
     ] = None,
     yes: options.Yes = False,
 ) -> None:
-    """Send no messages of one alarm until a time; it goes on and off as before, and if it is on then, its message is sent.
+    """Send no messages of one alarm until a time; it goes on and off as before, and if
+    it is on then, its message is sent.
 
-    Example: supervisor alarm silence slurm_not_answering --for 2h --reason "slurmctld is upgraded"
+    Example: supervisor alarm silence slurm_not_answering --for 2h --reason "slurmctld
+    is upgraded"
     """
     cli, alarm = cli_context(context), _known(name)
     now = cli.now()
     ends_at = _end_of(now, span_, until)
     if not reason.strip():
         raise UnusableError("--reason: found nothing; expected why")
-    will = (
-        f"no message of {alarm} will be sent until {_shown_moment(ends_at)} ({span((ends_at - now).total_seconds())})"
-    )
+    will = f"no message of {alarm} will be sent until {_shown_moment(ends_at)} ({span((ends_at - now).total_seconds())})"
     with cli.change("alarm silence", alarm, will, yes=yes, reason=reason):
         cli.ledger.incidents.silence(alarm, ends_at, reason)
     typer.echo(f"{alarm} is silent; `supervisor alarm unsilence {alarm}` ends that")
 
 
 @app.command()
-def unsilence(context: typer.Context, name: AnyAlarm, reason: options.Reason = "", yes: options.Yes = False) -> None:
+def unsilence(
+    context: typer.Context,
+    name: AnyAlarm,
+    reason: options.Reason = "",
+    yes: options.Yes = False,
+) -> None:
     """Send messages of an alarm again, before its silence is over.
 
     Example: supervisor alarm unsilence slurm_not_answering
@@ -207,7 +260,9 @@ def unsilence(context: typer.Context, name: AnyAlarm, reason: options.Reason = "
     cli, alarm = cli_context(context), _known(name)
     silences = cli.ledger.incidents.silences()
     if alarm not in silences:
-        raise CommandError(f"found {alarm!r}, which is not silenced; those that are: {', '.join(silences) or 'none'}")
+        raise CommandError(
+            f"found {alarm!r}, which is not silenced; those that are: {', '.join(silences) or 'none'}"
+        )
     left = span((silences[alarm].ends_at - cli.now()).total_seconds())
     will = f"messages of {alarm} will be sent again, {left} before its silence ends ({silences[alarm].reason})"
     with cli.change("alarm unsilence", alarm, will, yes=yes, reason=reason):
@@ -219,8 +274,12 @@ def _known(name: str) -> str:
     """Return the name of an alarm. Raises UnusableError."""
     names = [known.value for known in AlarmName]
     if name not in names:
-        near = ", ".join(get_close_matches(name, names)) or "see docs/reference/alarms.md"
-        raise UnusableError(f"found no alarm {name!r}; expected the name of one ({near})")
+        near = (
+            ", ".join(get_close_matches(name, names)) or "see docs/reference/alarms.md"
+        )
+        raise UnusableError(
+            f"found no alarm {name!r}; expected the name of one ({near})"
+        )
     return name
 
 
@@ -232,7 +291,8 @@ def _end_of(now: datetime, span_: str | None, until: datetime | None) -> datetim
         ends_at = until.astimezone()
     else:
         length = options.age(span_, "--for") or timedelta()
-        ends_at = now + min(length, 2 * MAX_SILENCE)  # a much longer one would end after datetime.max
+        # a much longer one would end after datetime.max
+        ends_at = now + min(length, 2 * MAX_SILENCE)
     if not now < ends_at <= now + MAX_SILENCE:
         raise UnusableError(
             f"found a silence until {_shown_moment(ends_at)}; expected a time from now on, in {MAX_SILENCE.days} days"
@@ -266,14 +326,19 @@ def summary_of(details: Mapping[str, Any]) -> str:
 def try_channels(
     context: typer.Context,
     wait_s: Annotated[
-        float, typer.Option(min=0, help="Wait this many seconds at most for each channel's answer.")
+        float,
+        typer.Option(
+            min=0, help="Wait this many seconds at most for each channel's answer."
+        ),
     ] = 60.0,
     reason: options.Reason = "",
     yes: options.Yes = False,
 ) -> None:
-    """Have a worker send a test message to each channel, and show which channels have taken it.
+    """Have a worker send a test message to each channel, and show which channels have
+    taken it.
 
-    A channel that takes the test then also gets the messages that it did not take before.
+    A channel that takes the test then also gets the messages that it did not take
+    before.
 
     Example: supervisor alarm test --yes
     """
@@ -286,11 +351,15 @@ def try_channels(
     cli.shown.facts({outcome.channel: _shown(outcome) for outcome in outcomes})
     failed = [outcome.channel for outcome in outcomes if outcome.after_s is None]
     if failed:
-        raise CommandError(f"found {counted(len(failed), 'channel')} without the test: {', '.join(failed)}")
+        raise CommandError(
+            f"found {counted(len(failed), 'channel')} without the test: {', '.join(failed)}"
+        )
 
 
 @app.command()
-def drop(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+def drop(
+    context: typer.Context, reason: options.Reason = "", yes: options.Yes = False
+) -> None:
     """Give up the messages that no channel has taken for a day; their alarms stay.
 
     Example: supervisor alarm drop --reason "that chat is gone"
@@ -298,14 +367,20 @@ def drop(context: typer.Context, reason: options.Reason = "", yes: options.Yes =
     cli = cli_context(context)
     parked = cli.ledger.incidents.trouble(late_s=0.0).parked
     if not parked:
-        raise CommandError("found no message that is parked; expected one: see notifications_failing in `alarm list`")
+        raise CommandError(
+            "found no message that is parked; expected one: see notifications_failing in `alarm list`"
+        )
     will = f"{counted(parked, 'message')} will never be sent"
     with cli.change("alarm drop", "parked messages", will, yes=yes, reason=reason):
         cli.ledger.incidents.drop_parked()
 
 
-def _outcomes(incidents: Incidents, test_id: int, wait_s: float) -> Sequence[ChannelOutcome]:
-    """Wait until each channel has taken the test or failed. Raises CommandError if no worker sends it."""
+def _outcomes(
+    incidents: Incidents, test_id: int, wait_s: float
+) -> Sequence[ChannelOutcome]:
+    """Wait until each channel has taken the test or failed. Raises CommandError if no
+    worker sends it.
+    """
     deadline_s = time.monotonic() + wait_s
     outcomes = incidents.test_outcomes(test_id)
     while not _all_known(outcomes) and time.monotonic() <= deadline_s:
@@ -316,7 +391,9 @@ def _outcomes(incidents: Incidents, test_id: int, wait_s: float) -> Sequence[Cha
             f"found no worker that has sent the test within {wait_s:g} s; expected one: see `supervisor health`"
         )
     if not outcomes:
-        raise CommandError("found no channel in the workers' settings; expected NOTIFY_*: see docs/how-to/operate.md")
+        raise CommandError(
+            "found no channel in the workers' settings; expected NOTIFY_*: see docs/how-to/operate.md"
+        )
     return outcomes
 
 

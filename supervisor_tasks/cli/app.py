@@ -1,4 +1,6 @@
-"""The command line: nouns, each in a module of this package that is imported when it is used."""
+"""The command line: nouns, each in a module of this package that is imported when it is
+used.
+"""
 
 import sys
 from importlib import import_module
@@ -46,7 +48,9 @@ EXAMPLE = "Example: supervisor job list --state RUNNING -o wide"
 
 
 class Nouns(CommandGroup):
-    """The nouns. An error ends the command with one line and the status that exit_codes.py documents."""
+    """The nouns. An error ends the command with one line and the status that
+    exit_codes.py documents.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  typer's own signature
         """Return the names of all nouns."""
@@ -56,19 +60,25 @@ class Nouns(CommandGroup):
         """Return a noun by its name, or None."""
         for module, names in MODULES.items():
             if cmd_name in names:
-                commands: dict[str, typer.Typer] = import_module(f"supervisor_tasks.cli.{module}").COMMANDS
+                commands: dict[str, typer.Typer] = import_module(
+                    f"supervisor_tasks.cli.{module}"
+                ).COMMANDS
                 command = typer.main.get_command(commands[cmd_name])
                 command.name = cmd_name
                 return command
         return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the noun that the operator means. For an unknown word, typer suggests the nouns that it resembles."""
+        """Find the noun that the operator means. For an unknown word, typer suggests
+        the nouns that it resembles.
+        """
         self.commands: Any = dict.fromkeys(self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. On an error that the operator can mend, end it with a status and a line."""
+        """Run a command. On an error that the operator can mend, end it with a status
+        and a line.
+        """
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -88,7 +98,8 @@ def end(message: str, error: Exception) -> None:
     """Print the error as one line, and end the command with its status."""
     if isinstance(error, TransientError):
         message = f"{message}: try again when it answers"
-    if not isinstance(error, SettingsError | NoDatabaseError):  # each line of these begins with the variable
+    # each line of these begins with the variable
+    if not isinstance(error, SettingsError | NoDatabaseError):
         message = f"Error: {message}"
     typer.echo(message, err=True)
     raise typer.Exit(status_of(error)) from error
@@ -106,8 +117,11 @@ def status_of(error: Exception) -> ExitCode:
 
 
 def database_error(error: Exception) -> str | None:
-    """Return the message for a database's error that is no outage; None for other errors."""
-    from psycopg.errors import UndefinedColumn, UndefinedTable  # in here, because only an error needs the import
+    """Return the message for a database's error that is no outage; None for other
+    errors.
+    """
+    # in here, because only an error needs the import
+    from psycopg.errors import UndefinedColumn, UndefinedTable
     from sqlalchemy.exc import ProgrammingError
 
     if not isinstance(error, ProgrammingError):
@@ -139,7 +153,13 @@ def _show_version(wanted: bool) -> None:
 def root(
     context: typer.Context,
     show_version: Annotated[  # noqa: ARG001  its callback shows it
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and end.",
+        ),
     ] = False,
 ) -> None:
     """Prepare what all commands share."""

@@ -1,4 +1,6 @@
-"""The commands for benchmarks: measure the cluster, show the results, draw a label over time."""
+"""The commands for benchmarks: measure the cluster, show the results, draw a label over
+time.
+"""
 
 import shlex
 import sys
@@ -24,8 +26,14 @@ from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.status_queries import OpenEffectFilter
 
 NO_RUN = "0" * 16  # instead of the number of a real run
-RunNumber = Annotated[int | None, typer.Option("--run", min=1, help="Instead of the last one.")]
-NODES = View("nodes", "name", tuple(Column(name.upper(), name) for name in ("name", "cpus", "gpus", "mem_mb")))
+RunNumber = Annotated[
+    int | None, typer.Option("--run", min=1, help="Instead of the last one.")
+]
+NODES = View(
+    "nodes",
+    "name",
+    tuple(Column(name.upper(), name) for name in ("name", "cpus", "gpus", "mem_mb")),
+)
 BENCHMARKS = View(
     "benchmarks",
     "benchmark",
@@ -41,7 +49,15 @@ BENCHMARKS = View(
         Column("REASON", "reason", wide=True),
     ),
 )
-LABELS = View("labels", "label", (Column("BENCHMARK", "benchmark"), Column("LABEL", "label"), Column("VALUE", "value")))
+LABELS = View(
+    "labels",
+    "label",
+    (
+        Column("BENCHMARK", "benchmark"),
+        Column("LABEL", "label"),
+        Column("VALUE", "value"),
+    ),
+)
 RUNS = View(
     "benchmark runs",
     "id",
@@ -65,18 +81,24 @@ VALUES = View(
         Column("VALUE", "value"),
     ),
 )
-app = options.noun("Measure the cluster, and see what was measured.", example="benchmark show")
+app = options.noun(
+    "Measure the cluster, and see what was measured.", example="benchmark show"
+)
 
 
 @app.command()
-def run(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+def run(
+    context: typer.Context, reason: options.Reason = "", yes: options.Yes = False
+) -> None:
     """Have the cluster measured now; one run at a time.
 
     Example: supervisor benchmark run --reason "new switches"
     """
     cli = cli_context(context)
     if cli.settings.benchmark_disable:
-        raise CommandError("found BENCHMARK_DISABLE; expected it to be false: nothing is measured")
+        raise CommandError(
+            "found BENCHMARK_DISABLE; expected it to be false: nothing is measured"
+        )
     _refuse_second_run(cli)
     jobs = counted(sum(cli.overview.snapshot().jobs.values()), "open job")
     will = f"the benchmarks will use the cluster's nodes beside {jobs}"
@@ -84,7 +106,9 @@ def run(context: typer.Context, reason: options.Reason = "", yes: options.Yes = 
         number = cli.ledger.benchmarks.ask(reason or "the operator asked")
         if number is None:
             _refuse_second_run(cli)
-    typer.echo(f"run {number} is asked for; `supervisor benchmark show` shows its progress")
+    typer.echo(
+        f"run {number} is asked for; `supervisor benchmark show` shows its progress"
+    )
 
 
 def _refuse_second_run(cli: CliContext) -> None:
@@ -97,13 +121,19 @@ def _refuse_second_run(cli: CliContext) -> None:
 
 
 @app.command()
-def plan(context: typer.Context, output: options.Output = Format.TABLE, no_color: options.NoColor = False) -> None:
-    """Show what a run that began now would submit: nodes, options of sbatch, scripts; it asks SLURM for the nodes, with
-    SLURM_SSH_PRIVATE_KEY, submits nothing and stores nothing.
+def plan(
+    context: typer.Context,
+    output: options.Output = Format.TABLE,
+    no_color: options.NoColor = False,
+) -> None:
+    """Show what a run that began now would submit: nodes, options of sbatch, scripts;
+    it asks SLURM for the nodes, with SLURM_SSH_PRIVATE_KEY, submits nothing and stores
+    nothing.
 
     Example: supervisor benchmark plan
     """
-    from benchmarks.registry import SUITE  # in here, because no other command needs these imports
+    # in here, because no other command needs these imports
+    from benchmarks.registry import SUITE
     from supervisor_tasks.benchmarking.plan import jobs_of, plan_of
     from supervisor_tasks.bootstrap import slurm_side
 
@@ -117,14 +147,23 @@ def plan(context: typer.Context, output: options.Output = Format.TABLE, no_color
     finally:
         slurm.cluster.close()
     if not specs.nodes:
-        raise CommandError(f"found {len(specs.left_out)} nodes, and none works; expected one that does")
+        raise CommandError(
+            f"found {len(specs.left_out)} nodes, and none works; expected one that does"
+        )
     try:
-        jobs = jobs_of(plan_of(settings, specs, NO_RUN), SUITE.values(), settings.benchmark_sbatch_flags)
+        jobs = jobs_of(
+            plan_of(settings, specs, NO_RUN),
+            SUITE.values(),
+            settings.benchmark_sbatch_flags,
+        )
     except ValueError as error:
         raise CommandError(f"the run cannot be planned: {error}") from error
     nodes = [asdict(node) for node in specs.nodes]
     if output in (Format.JSON, Format.YAML):
-        shown = [{"benchmark": job.benchmark, "options": job.options, "script": job.script} for job in jobs]
+        shown = [
+            {"benchmark": job.benchmark, "options": job.options, "script": job.script}
+            for job in jobs
+        ]
         cli.shown.document({"nodes": nodes, "jobs": shown}, output)
         return
     if output is Format.NAME:
@@ -133,7 +172,9 @@ def plan(context: typer.Context, output: options.Output = Format.TABLE, no_color
         return
     cli.shown.table(NODES, nodes, datetime.now(UTC))
     for job in jobs:
-        typer.echo(f"\n--- {job.benchmark}: sbatch {shlex.join(job.options)}\n\n{job.script}")
+        typer.echo(
+            f"\n--- {job.benchmark}: sbatch {shlex.join(job.options)}\n\n{job.script}"
+        )
 
 
 @app.command()
@@ -144,7 +185,8 @@ def show(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show a run: why, on which hardware, and for each benchmark its SLURM job and its labels, or why it has none.
+    """Show a run: why, on which hardware, and for each benchmark its SLURM job and its
+    labels, or why it has none.
 
     Example: supervisor benchmark show --run 3
     """
@@ -155,7 +197,10 @@ def show(
 
 
 def _show_run(cli: CliContext, number: int, output: Format) -> None:
-    run, results = cli.ledger.benchmarks.run(number), cli.ledger.benchmarks.results(number)
+    run, results = (
+        cli.ledger.benchmarks.run(number),
+        cli.ledger.benchmarks.results(number),
+    )
     assert run is not None  # noqa: S101  `_run_number` has just found it, and no run is deleted
     run = run | {"last_error": _last_error(cli, number)}
     if output in (Format.JSON, Format.YAML):
@@ -186,7 +231,12 @@ def facts_of(run: Mapping[str, Any], now: datetime) -> dict[str, str | Cell]:
 
 
 def show_run(
-    shown: Output, run: Mapping[str, Any], results: Sequence[Mapping[str, Any]], now: datetime, *, wide: bool
+    shown: Output,
+    run: Mapping[str, Any],
+    results: Sequence[Mapping[str, Any]],
+    now: datetime,
+    *,
+    wide: bool,
 ) -> None:
     """Print a run, its benchmarks, and the labels that were measured."""
     shown.facts(facts_of(run, now))
@@ -210,29 +260,42 @@ def _notes(result: Mapping[str, Any]) -> Iterator[Cell]:
     if result["reason"]:
         yield Cell(result["reason"], "red")
     yield from map(Cell, result["notes"])
-    yield from (Cell(f"{label} left out: {why}") for label, why in result["left_out"].items())
+    yield from (
+        Cell(f"{label} left out: {why}") for label, why in result["left_out"].items()
+    )
 
 
 @app.command()
-def cancel(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """End the run that is under way: its SLURM job is cancelled, what it has measured stays.
+def cancel(
+    context: typer.Context, reason: options.Reason = "", yes: options.Yes = False
+) -> None:
+    """End the run that is under way: its SLURM job is cancelled, what it has measured
+    stays.
 
     Example: supervisor benchmark cancel --reason "the nodes are needed"
     """
     cli = cli_context(context)
     found = cli.ledger.benchmarks.under_way()
     if found is None:
-        raise CommandError("found no run under way; expected one: see `supervisor benchmark history`")
+        raise CommandError(
+            "found no run under way; expected one: see `supervisor benchmark history`"
+        )
     will = f"run {found.id} ({found.why}) will end; its SLURM job is cancelled, what it has measured stays"
-    with cli.change("benchmark cancel", f"run {found.id}", will, yes=yes, reason=reason):
+    with cli.change(
+        "benchmark cancel", f"run {found.id}", will, yes=yes, reason=reason
+    ):
         cli.ledger.benchmarks.cancel(reason or "the operator cancelled it")
-    typer.echo(f"run {found.id} will end; `supervisor benchmark show` shows when it has ended")
+    typer.echo(
+        f"run {found.id} will end; `supervisor benchmark show` shows when it has ended"
+    )
 
 
 @app.command()
 def history(
     context: typer.Context,
-    label: Annotated[str | None, typer.Option(help="All values of this label, instead of the runs.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="All values of this label, instead of the runs.")
+    ] = None,
     since: options.Since = None,
     limit: options.Limit = 20,
     output: options.Output = Format.TABLE,
@@ -255,27 +318,47 @@ def history(
     cli.present(RUNS if label is None else VALUES, rows, output, watch, no_color)
 
 
-def _runs(cli: CliContext, limit: int, since: datetime | None, output: Format) -> list[dict[str, Any]]:
+def _runs(
+    cli: CliContext, limit: int, since: datetime | None, output: Format
+) -> list[dict[str, Any]]:
     runs = cli.ledger.benchmarks.runs(limit, since)
     if output in (Format.TABLE, Format.WIDE):
         return [run | {"hardware": _hardware(run["hardware"])} for run in runs]
     return runs
 
 
-def _values(cli: CliContext, label: str, limit: int, since: datetime | None) -> list[dict[str, Any]]:
+def _values(
+    cli: CliContext, label: str, limit: int, since: datetime | None
+) -> list[dict[str, Any]]:
     points = cli.ledger.benchmarks.history(label, since)[-limit:]
-    rows = [{"at": one.at, "run": one.run_id, "benchmark": one.benchmark, "value": one.value} for one in points]
+    rows = [
+        {
+            "at": one.at,
+            "run": one.run_id,
+            "benchmark": one.benchmark,
+            "value": one.value,
+        }
+        for one in points
+    ]
     return rows[::-1]
 
 
 @app.command()
 def output(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="BENCHMARK", help="Its name; `supervisor benchmark show` has it.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="BENCHMARK", help="Its name; `supervisor benchmark show` has it."
+        ),
+    ],
     run_id: RunNumber = None,
-    script: Annotated[bool, typer.Option("--script", help="The script instead of what it printed.")] = False,
+    script: Annotated[
+        bool, typer.Option("--script", help="The script instead of what it printed.")
+    ] = False,
 ) -> None:
-    """Print what a benchmark printed, byte by byte (pipe it into a pager that shows control characters).
+    """Print what a benchmark printed, byte by byte (pipe it into a pager that shows
+    control characters).
 
     Example: supervisor benchmark output hpl --run 3 | less
     """
@@ -283,23 +366,40 @@ def output(
     number = _run_number(cli, run_id)
     found = cli.ledger.benchmarks.output(number, name)
     if found is None:
-        known = ", ".join(row["benchmark"] for row in cli.ledger.benchmarks.results(number)) or "none yet"
-        raise CommandError(f"found no benchmark {name!r} in run {number}; it has: {known}")
+        known = (
+            ", ".join(row["benchmark"] for row in cli.ledger.benchmarks.results(number))
+            or "none yet"
+        )
+        raise CommandError(
+            f"found no benchmark {name!r} in run {number}; it has: {known}"
+        )
     script_text, printed = found
     if script:
         sys.stdout.buffer.write(script_text.encode())
         return
     if printed is None:
-        raise CommandError(f"found no output of {name} in run {number}: see `supervisor benchmark show`")
+        raise CommandError(
+            f"found no output of {name} in run {number}: see `supervisor benchmark show`"
+        )
     sys.stdout.buffer.write(printed)
 
 
 @app.command()
 def plot(
     context: typer.Context,
-    label: Annotated[str, typer.Argument(metavar="LABEL", help="Such as compute.gflops.")],
-    out: Annotated[Path | None, typer.Option(dir_okay=False, help="The file, instead of LABEL.svg.")] = None,
-    terminal: Annotated[bool, typer.Option("--terminal", help="Draw bars in the terminal, and write no file.")] = False,
+    label: Annotated[
+        str, typer.Argument(metavar="LABEL", help="Such as compute.gflops.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="The file, instead of LABEL.svg."),
+    ] = None,
+    terminal: Annotated[
+        bool,
+        typer.Option(
+            "--terminal", help="Draw bars in the terminal, and write no file."
+        ),
+    ] = False,
 ) -> None:
     """Draw a label over time, as an SVG file or in the terminal.
 
@@ -309,10 +409,16 @@ def plot(
 
     cli = cli_context(context)
     points = cli.ledger.benchmarks.history(label)
-    numbers = [Drawn(one.at, one.value, one.run_id) for one in points if isinstance(one.value, int | float)]
+    numbers = [
+        Drawn(one.at, one.value, one.run_id)
+        for one in points
+        if isinstance(one.value, int | float)
+    ]
     if not numbers:
         known = ", ".join(cli.ledger.benchmarks.known_labels()) or "none"
-        raise CommandError(f"found no number of {label!r}; labels that were measured: {known}")
+        raise CommandError(
+            f"found no number of {label!r}; labels that were measured: {known}"
+        )
     if terminal:
         cli.shown.bars([_bar(one.at, one.run_id, one.value) for one in numbers])
         return
@@ -326,11 +432,15 @@ def _bar(at: datetime, run_id: int, value: float) -> Bar:
 
 
 def _run_number(cli: CliContext, run_id: int | None) -> int:
-    """Return the number of a run, or of the last one, which must exist. Raises CommandError."""
+    """Return the number of a run, or of the last one, which must exist. Raises
+    CommandError.
+    """
     found = cli.ledger.benchmarks.run(run_id)
     if found is None:
         missing = "no run" if run_id is None else f"no run {run_id}"
-        raise CommandError(f"found {missing}; see `supervisor benchmark history`, or `supervisor benchmark run`")
+        raise CommandError(
+            f"found {missing}; see `supervisor benchmark history`, or `supervisor benchmark run`"
+        )
     return int(found["id"])
 
 
@@ -347,7 +457,9 @@ def _hardware(hardware: dict[str, list[dict[str, int]]] | None) -> str:
     nodes = (hardware or {}).get("nodes", [])
     if not nodes:
         return ""
-    cpus, gpus, mem_mb = (sum(map(itemgetter(what), nodes)) for what in ("cpus", "gpus", "mem_mb"))
+    cpus, gpus, mem_mb = (
+        sum(map(itemgetter(what), nodes)) for what in ("cpus", "gpus", "mem_mb")
+    )
     return f"{len(nodes)} nodes, {cpus} CPUs, {gpus} GPUs, {mem_mb} MB"
 
 

@@ -12,13 +12,18 @@ from supervisor_tasks.provider.offer import Prices, RegisteredPrices, format_cre
 
 
 def assigned_prices(
-    job: Job, claimed_at: datetime, registered: Sequence[RegisteredPrices], earned_wei: int
+    job: Job,
+    claimed_at: datetime,
+    registered: Sequence[RegisteredPrices],
+    earned_wei: int,
 ) -> Prices | None:
-    """Return the prices that the contract took for a job; None if no registered prices are known.
+    """Return the prices that the contract took for a job; None if no registered prices
+    are known.
 
-    The contract takes the prices of the moment at which it assigns the job, and no call returns them. The job is claimed
-    soon after. So they are the last ones that were registered before the claim, unless the payment shows others: a job can
-    wait for its claim while the prices change. `registered` is in the order of time.
+    The contract takes the prices of the moment at which it assigns the job, and no call
+    returns them. The job is claimed soon after. So they are the last ones that were
+    registered before the claim, unless the payment shows others: a job can wait for its
+    claim while the prices change. `registered` is in the order of time.
     """
     before = [one.prices for one in registered if one.since <= claimed_at]
     after = [one.prices for one in registered if one.since > claimed_at]
@@ -30,7 +35,9 @@ def assigned_prices(
 
 
 def minutes_of(job: Job) -> int:
-    """Return the minutes that the customer pays for; 0 for a job that has not ended, or has ended as PANICKED."""
+    """Return the minutes that the customer pays for; 0 for a job that has not ended, or
+    has ended as PANICKED.
+    """
     if job.outcome is None or job.outcome.status is ChainStatus.PANICKED:
         return 0
     return job.outcome.minutes
@@ -43,7 +50,9 @@ def price_of_minute(size: Definition, prices: Prices) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """A job's bill at the prices of its assignment, None if they are not known, and what the contract has paid (wei)."""
+    """A job's bill at the prices of its assignment, None if they are not known, and
+    what the contract has paid (wei).
+    """
 
     job: Job
     prices: Prices | None
@@ -52,14 +61,22 @@ class Bill:
 
     @property
     def wei(self) -> int | None:
-        """What the customer pays. The contract bills no more than he has locked, which is not known here."""
+        """What the customer pays. The contract bills no more than he has locked, which
+        is not known here.
+        """
         if self.prices is None:
             return None
         return minutes_of(self.job) * price_of_minute(self.job.definition, self.prices)
 
     def document(self) -> dict[str, Any]:
-        """Return the bill for programs. The wei are text, as numbers of JSON are not exact."""
-        price = None if self.prices is None else price_of_minute(self.job.definition, self.prices)
+        """Return the bill for programs. The wei are text, as numbers of JSON are not
+        exact.
+        """
+        price = (
+            None
+            if self.prices is None
+            else price_of_minute(self.job.definition, self.prices)
+        )
         return {
             "minutes": minutes_of(self.job),
             "price_of_minute_wei": None if price is None else str(price),
@@ -79,9 +96,13 @@ class Bill:
         size, price = self.job.definition, self.prices.named()
         terms = list[str]()
         if size.gpus:
-            terms.append(f"{counted(size.gpus, 'GPU')} x {format_credits(price['gpu'])}")
+            terms.append(
+                f"{counted(size.gpus, 'GPU')} x {format_credits(price['gpu'])}"
+            )
         if size.cpus:
-            terms.append(f"{counted(size.cpus, 'CPU')} x {format_credits(price['cpu'])}")
+            terms.append(
+                f"{counted(size.cpus, 'CPU')} x {format_credits(price['cpu'])}"
+            )
         if size.memory_mb:
             terms.append(f"{size.memory_mb} MB x {format_credits(price['mem'])}")
         of_minute = " + ".join(terms)

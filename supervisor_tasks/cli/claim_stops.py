@@ -1,4 +1,6 @@
-"""Why no job is claimed now, as the ledger shows it to an operator. `jobs/claim.py` decides by the same state."""
+"""Why no job is claimed now, as the ledger shows it to an operator. `jobs/claim.py`
+decides by the same state.
+"""
 
 from collections.abc import Iterator
 
@@ -47,7 +49,10 @@ def _of_alarms(summary: StatusSummary) -> Iterator[str]:
 
 
 def _of_chain(summary: StatusSummary, patience_s: float) -> Iterator[str]:
-    looked_s, answered_s = summary.ticks_s.get(finished_key("claim")), summary.ticks_s.get("claim")
+    looked_s, answered_s = (
+        summary.ticks_s.get(finished_key("claim")),
+        summary.ticks_s.get("claim"),
+    )
     if looked_s is None or looked_s > patience_s:
         yield f"no worker looks at the chain{_last(looked_s)}"
     elif answered_s is None or answered_s > patience_s:

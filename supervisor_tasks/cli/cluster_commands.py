@@ -1,4 +1,6 @@
-"""`supervisor cluster`: the clusters of the ledger, and which SLURM has the cluster's jobs."""
+"""`supervisor cluster`: the clusters of the ledger, and which SLURM has the cluster's
+jobs.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,7 +18,11 @@ from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_hold_of_sweep
 from supervisor_tasks.ledger.clusters import known_clusters, summary
-from supervisor_tasks.ledger.facts import SLURM_CLUSTER, SLURM_MIN_JOB_AGE, UNEXPECTED_CLUSTER
+from supervisor_tasks.ledger.facts import (
+    SLURM_CLUSTER,
+    SLURM_MIN_JOB_AGE,
+    UNEXPECTED_CLUSTER,
+)
 
 CLUSTERS = View(
     "clusters",
@@ -31,7 +37,8 @@ CLUSTERS = View(
 )
 AT_WORK = timedelta(seconds=60)  # a fleet whose last tick is younger counts as at work
 app = options.noun(
-    "See the clusters of the ledger, accept a SLURM that is another one, and release a wallet.", example="cluster list"
+    "See the clusters of the ledger, accept a SLURM that is another one, and release a wallet.",
+    example="cluster list",
 )
 
 
@@ -42,7 +49,8 @@ def list_(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """List the clusters that the ledger knows; works also if CLUSTER_NAME is none of them.
+    """List the clusters that the ledger knows; works also if CLUSTER_NAME is none of
+    them.
 
     Example: supervisor cluster list
     """
@@ -62,7 +70,8 @@ def show(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show which SLURM has the cluster's jobs, which one was seen in its place, and what is paused.
+    """Show which SLURM has the cluster's jobs, which one was seen in its place, and
+    what is paused.
 
     Example: supervisor cluster show
     """
@@ -99,61 +108,92 @@ def facts_of(found: Mapping[str, Any]) -> dict[str, str | Cell]:
     age_s = found["min_job_age_s"]
     return {
         "cluster": found["cluster"],
-        "SLURM cluster": found["slurm_cluster"] or "not known yet: no worker has seen it",
+        "SLURM cluster": found["slurm_cluster"]
+        or "not known yet: no worker has seen it",
         "seen instead": _seen_instead(found["unexpected_cluster"]),
         "login node": found["login_node"] or "",
         "partition": found["partition"] or "",
         "ended jobs": "" if age_s is None else _kept_for(age_s),
-        "wallet": found["wallet"] or "none yet: no worker of the chain queue has started",
+        "wallet": found["wallet"]
+        or "none yet: no worker of the chain queue has started",
         "claims": _paused(found["claims_paused"], "claims"),
         "submissions": _paused(found["submissions_paused"], "submissions"),
-        "alarms": Cell(", ".join(found["alarms"]), "red") if found["alarms"] else "none",
+        "alarms": Cell(", ".join(found["alarms"]), "red")
+        if found["alarms"]
+        else "none",
     }
 
 
 def _seen_instead(cluster: str | None) -> str | Cell:
     if not cluster:
         return ""
-    return Cell(f"{cluster}: `supervisor cluster accept`, if it is the right one", "red")
+    return Cell(
+        f"{cluster}: `supervisor cluster accept`, if it is the right one", "red"
+    )
 
 
 def _kept_for(age_s: int) -> str:
-    return f"slurmctld keeps them for {span(age_s)} (MinJobAge)" if age_s else "slurmctld keeps them for ever"
+    return (
+        f"slurmctld keeps them for {span(age_s)} (MinJobAge)"
+        if age_s
+        else "slurmctld keeps them for ever"
+    )
 
 
 def _paused(reason: str | None, what: str) -> str | Cell:
-    """Return whether this is paused, and why; `supervisor status` shows what else stops claims."""
+    """Return whether this is paused, and why; `supervisor status` shows what else stops
+    claims.
+    """
     if reason is None:
         return "not paused by an operator"
-    return Cell(f"paused: {reason or 'no reason given'} (`supervisor {what} resume`)", "yellow")
+    return Cell(
+        f"paused: {reason or 'no reason given'} (`supervisor {what} resume`)", "yellow"
+    )
 
 
 @app.command()
-def accept(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Accept SLURM as it is: jobs that it does not know any more are lost. Workers submit jobs to it again, unless an
-    operator has paused that.
+def accept(
+    context: typer.Context, reason: options.Reason = "", yes: options.Yes = False
+) -> None:
+    """Accept SLURM as it is: jobs that it does not know any more are lost. Workers
+    submit jobs to it again, unless an operator has paused that.
 
     Example: supervisor cluster accept --reason "the cluster was set up again"
     """
     cli = cli_context(context)
     will = _what_accept_does(cli)
-    with cli.change("cluster accept", cli.settings.cluster_name, will, yes=yes, reason=reason):
+    with cli.change(
+        "cluster accept", cli.settings.cluster_name, will, yes=yes, reason=reason
+    ):
         operator_actions.accept_slurm(cli.ledger)
-    typer.echo("accepted; what ran and is forgotten waits for `supervisor job mark-lost`: see `supervisor sweep show`")
+    typer.echo(
+        "accepted; what ran and is forgotten waits for `supervisor job mark-lost`: see `supervisor sweep show`"
+    )
 
 
 def _what_accept_does(cli: CliContext) -> str:
-    """Return the plan of `accept`. Raises CommandError if there is nothing to accept."""
-    expected, unexpected = cli.ledger.facts.get(SLURM_CLUSTER), cli.ledger.facts.get(UNEXPECTED_CLUSTER)
+    """Return the plan of `accept`. Raises CommandError if there is nothing to
+    accept.
+    """
+    expected, unexpected = (
+        cli.ledger.facts.get(SLURM_CLUSTER),
+        cli.ledger.facts.get(UNEXPECTED_CLUSTER),
+    )
     held_for = cli.ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
     is_held_by_sweep = is_hold_of_sweep(held_for)
     pause = ""
     if held_for is not None and not is_held_by_sweep:
         pause = f"an operator has paused submissions ({held_for})"
     raised = [alarm.name for alarm in cli.ledger.alarms.all()]
-    if unexpected is None and not is_held_by_sweep and AlarmName.SLURM_STATE_LOST not in raised:
+    if (
+        unexpected is None
+        and not is_held_by_sweep
+        and AlarmName.SLURM_STATE_LOST not in raised
+    ):
         hint = f"; {pause}: `supervisor submissions resume`" if pause else ""
-        raise CommandError(f"found no other SLURM, and none that has lost its state; there is nothing to accept{hint}")
+        raise CommandError(
+            f"found no other SLURM, and none that has lost its state; there is nothing to accept{hint}"
+        )
     jobs = cli.overview.snapshot().jobs
     in_slurm = counted(jobs.get("QUEUED", 0) + jobs.get("RUNNING", 0), "job")
     if unexpected is not None:
@@ -163,15 +203,21 @@ def _what_accept_does(cli: CliContext) -> str:
 
 
 @app.command("release-wallet")
-def release_wallet(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Let another cluster work with this cluster's wallet: this cluster is gone for good, or has another name now.
+def release_wallet(
+    context: typer.Context, reason: options.Reason = "", yes: options.Yes = False
+) -> None:
+    """Let another cluster work with this cluster's wallet: this cluster is gone for
+    good, or has another name now.
 
-    Example: supervisor cluster release-wallet --reason "renamed to new" (with CLUSTER_NAME=old)
+    Example: supervisor cluster release-wallet --reason "renamed to new" (with
+    CLUSTER_NAME=old)
     """
     cli = cli_context(context)
     cluster, wallet = cli.settings.cluster_name, cli.ledger.wallets.held()
     if wallet is None:
-        raise CommandError(f"found no wallet of the cluster {cluster!r}; there is nothing to release")
+        raise CommandError(
+            f"found no wallet of the cluster {cluster!r}; there is nothing to release"
+        )
     now, cluster_summary = cli.now(), summary(cli.database, cluster)
     last_tick_at = cluster_summary.last_tick_at
     if last_tick_at is not None and now - last_tick_at < AT_WORK:
@@ -183,7 +229,9 @@ def release_wallet(context: typer.Context, reason: options.Reason = "", yes: opt
     if last_tick_at is None:
         fleet = "whose fleet has never worked"
     else:
-        fleet = f"whose fleet last worked {span((now - last_tick_at).total_seconds())} ago"
+        fleet = (
+            f"whose fleet last worked {span((now - last_tick_at).total_seconds())} ago"
+        )
     will = f"other clusters may work with {wallet.address}, until the fleet starts again: {jobs}, {fleet}"
     with cli.change("cluster release-wallet", cluster, will, yes=yes, reason=reason):
         cli.ledger.wallets.release()

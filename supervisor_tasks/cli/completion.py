@@ -22,12 +22,18 @@ app = options.single()
 
 
 @app.command()
-def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="The shell.")]) -> None:
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="The shell.")],
+) -> None:
     """Print the script with which a shell completes the words of `supervisor`.
 
     Example: supervisor completion bash > /etc/bash_completion.d/supervisor
     """
-    typer.echo(get_completion_script(prog_name="supervisor", complete_var=COMPLETE, shell=shell.value))
+    typer.echo(
+        get_completion_script(
+            prog_name="supervisor", complete_var=COMPLETE, shell=shell.value
+        )
+    )
 
 
 def answer_shells() -> None:

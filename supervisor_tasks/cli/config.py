@@ -16,7 +16,14 @@ from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.other_forms import OTHER_FORMS
-from supervisor_tasks.config.settings import CHAIN_URLS, IN_FILES, NOT_SHOWN, Settings, SettingsError, load
+from supervisor_tasks.config.settings import (
+    CHAIN_URLS,
+    IN_FILES,
+    NOT_SHOWN,
+    Settings,
+    SettingsError,
+    load,
+)
 from supervisor_tasks.config.url_secrets import shown
 from supervisor_tasks.config.variables import mistyped
 
@@ -49,18 +56,28 @@ NEEDS: dict[ConfiguredProcess, tuple[Need, ...]] = {
     ConfiguredProcess.CALLBACKS: (Need.SSH_PUBLIC,),
     ConfiguredProcess.BEAT: (),
 }
-app = options.noun("See and check what this program is configured with.", example="config check")
+app = options.noun(
+    "See and check what this program is configured with.", example="config check"
+)
 
 
 @app.command()
-def show(context: typer.Context, output: options.Output = Format.TABLE, no_color: options.NoColor = False) -> None:
+def show(
+    context: typer.Context,
+    output: options.Output = Format.TABLE,
+    no_color: options.NoColor = False,
+) -> None:
     """Show every setting, where it came from and what it is; secrets are not shown.
 
     Example: supervisor config show -o json
     """
     cli = cli_context(context)
     rows = [
-        {"setting": name.upper(), "from": _source(name, os.environ), "value": _value(name, cli.settings)}
+        {
+            "setting": name.upper(),
+            "from": _source(name, os.environ),
+            "value": _value(name, cli.settings),
+        }
         for name in Settings.model_fields
     ]
     cli.shown.color = not no_color
@@ -79,15 +96,20 @@ def check(
         ),
     ] = ConfiguredProcess.WORKER,
     form_only: Annotated[
-        bool, typer.Option("--form-only", help="Only whether they are complete and well-formed; ask no server.")
+        bool,
+        typer.Option(
+            "--form-only",
+            help="Only whether they are complete and well-formed; ask no server.",
+        ),
     ] = False,
     output: options.Output = Format.TABLE,
     no_color: options.NoColor = False,
 ) -> None:
-    """Check that a process could start with the settings of this environment, and that what they name answers.
+    """Check that a process could start with the settings of this environment, and that
+    what they name answers.
 
-    Status 2 and a line for each setting that is wrong, status 1 if something does not answer. `supervisor doctor` tries
-    the running fleet too.
+    Status 2 and a line for each setting that is wrong, status 1 if something does not
+    answer. `supervisor doctor` tries the running fleet too.
 
     Example: supervisor config check callbacks
     """
@@ -101,7 +123,8 @@ def check(
     if form_only:
         typer.echo(result)
         return
-    from supervisor_tasks.cli.doctor import show_findings  # imports what only doctor needs
+    # imports what only doctor needs
+    from supervisor_tasks.cli.doctor import show_findings
     from supervisor_tasks.doctor.check_up import try_settings
 
     cli = cli_context(context)
@@ -117,7 +140,9 @@ def _warn_of_mistyped() -> None:
 
 
 def _source(name: str, environment: Mapping[str, str]) -> str:
-    """Return where a setting comes from, by the rule of settings.py: the variable has priority over the file."""
+    """Return where a setting comes from, by the rule of settings.py: the variable has
+    priority over the file.
+    """
     if environment.get(name.upper()):
         return "environment"
     file = environment.get(f"{name.upper()}_FILE")
@@ -131,11 +156,15 @@ def _source(name: str, environment: Mapping[str, str]) -> str:
 
 
 def _value(name: str, settings: Settings) -> Any:
-    """Return the part of a setting that may be shown. A command has no keys: it only knows whether one is set."""
+    """Return the part of a setting that may be shown. A command has no keys: it only
+    knows whether one is set.
+    """
     value = getattr(settings, name)
     if name in CHAIN_URLS:
         urls = value.get_secret_value().split(",")
-        return " ".join(shown(url.strip(), number) for number, url in enumerate(urls, 1))
+        return " ".join(
+            shown(url.strip(), number) for number, url in enumerate(urls, 1)
+        )
     if name in NOT_SHOWN or isinstance(value, SecretStr):
         is_set = _source(name, os.environ) != "default"
         return HIDDEN if is_set else None

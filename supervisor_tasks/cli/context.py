@@ -20,7 +20,10 @@ from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.target import target
 from supervisor_tasks.cli.views import View
-from supervisor_tasks.config.embedded_servers import NoDatabaseError, running_database_url
+from supervisor_tasks.config.embedded_servers import (
+    NoDatabaseError,
+    running_database_url,
+)
 from supervisor_tasks.config.settings import Settings, SettingsError, load
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.jobs.model import Job, JobId
@@ -39,7 +42,9 @@ MAX_NAMED = 5  # candidates that an ambiguous name lists
 
 
 class CliContext:
-    """The settings, the ledger and the output of a command; each is made at its first use."""
+    """The settings, the ledger and the output of a command; each is made at its first
+    use.
+    """
 
     @cached_property
     def settings(self) -> Settings:
@@ -48,7 +53,9 @@ class CliContext:
 
     @cached_property
     def database(self) -> Engine:
-        """The database; the first use prints which one it is. Use it for what is not about one cluster."""
+        """The database; the first use prints which one it is. Use it for what is not
+        about one cluster.
+        """
         url = running_database_url(self.settings)
         engine = open_engine(self.settings, connections=3, url=url)
         self.shown.target = target(self.settings.cluster_name, url)
@@ -56,17 +63,27 @@ class CliContext:
         return engine
 
     def print_target(self) -> None:
-        """Print which ledger the settings name, if they name one: for commands that also try settings that are wrong."""
-        with suppress(SettingsError, NoDatabaseError, ProgrammingError):  # which they report in their own way
-            typer.echo(target(self.settings.cluster_name, running_database_url(self.settings)), err=True)
+        """Print which ledger the settings name, if they name one: for commands that
+        also try settings that are wrong.
+        """
+        # which they report in their own way
+        with suppress(SettingsError, NoDatabaseError, ProgrammingError):
+            typer.echo(
+                target(self.settings.cluster_name, running_database_url(self.settings)),
+                err=True,
+            )
 
     @cached_property
     def _engine(self) -> Engine:
-        """The database, after a check that its ledger knows the cluster. Raises CommandError."""
+        """The database, after a check that its ledger knows the cluster. Raises
+        CommandError.
+        """
         name, clusters = self.settings.cluster_name, known_clusters(self.database)
         if name not in clusters:
             listed = ", ".join(clusters) or "none: no fleet has ever worked with it"
-            raise CommandError(f"CLUSTER_NAME: found {name!r}; expected a cluster that this ledger knows ({listed})")
+            raise CommandError(
+                f"CLUSTER_NAME: found {name!r}; expected a cluster that this ledger knows ({listed})"
+            )
         return self.database
 
     def now(self) -> datetime:
@@ -83,7 +100,9 @@ class CliContext:
     ) -> None:
         """Print rows in a form, once or again and again."""
         self.shown.color = not no_color
-        self.shown.repeated(lambda: self.shown.rows(view, rows(), form, self.now()), watch_s)
+        self.shown.repeated(
+            lambda: self.shown.rows(view, rows(), form, self.now()), watch_s
+        )
 
     def close(self) -> None:
         """Close the database's connections."""
@@ -94,9 +113,14 @@ class CliContext:
     def ledger(self) -> Ledger:
         """The ledger, for changes.
 
-        A command sends no messages: an effect that it opens counts as not dispatched, and beat dispatches it within a second.
+        A command sends no messages: an effect that it opens counts as not dispatched,
+        and beat dispatches it within a second.
         """
-        return Ledger(self._engine, self.settings.cluster_name, wake=partial(not_dispatched, self._engine))
+        return Ledger(
+            self._engine,
+            self.settings.cluster_name,
+            wake=partial(not_dispatched, self._engine),
+        )
 
     @cached_property
     def overview(self) -> Overview:
@@ -111,7 +135,9 @@ class CliContext:
     @cached_property
     def blocks(self) -> Blocks:
         """The blocks of the chain that the ledger keeps."""
-        return Blocks(self._engine, self.settings.cluster_name, self.settings.chain_confirmations)
+        return Blocks(
+            self._engine, self.settings.cluster_name, self.settings.chain_confirmations
+        )
 
     @cached_property
     def log(self) -> OperatorLog:
@@ -124,7 +150,9 @@ class CliContext:
         return Output(self.settings.secret_values())
 
     def job(self, name: str) -> Job:
-        """Return the job with this name: the beginning of its id, slurm:123 or customer:0x... Raises CommandError."""
+        """Return the job with this name: the beginning of its id, slurm:123 or
+        customer:0x... Raises CommandError.
+        """
         job_ids = self.overview.named(name)
         if len(job_ids) != 1:
             number = "no job" if not job_ids else "several jobs"
@@ -137,7 +165,9 @@ class CliContext:
 
     def problems(self, snapshot: StatusSummary) -> list[str]:
         """Return a line for each problem of the fleet."""
-        periodic = periodic_work(self.settings.chain_poll_s, accounts=self.settings.ldap_url is not None)
+        periodic = periodic_work(
+            self.settings.chain_poll_s, accounts=self.settings.ldap_url is not None
+        )
         return problems(periodic, snapshot.ticks_s, oldest_due_s(snapshot.effects))
 
     def claim_stops(self, snapshot: StatusSummary) -> list[str]:
@@ -155,16 +185,21 @@ class CliContext:
         reason: str = "",
         is_confirmed: bool = False,
     ) -> Iterator[None]:
-        """Make a change: print what will happen, ask, and store the operator, the reason and the outcome.
+        """Make a change: print what will happen, ask, and store the operator, the
+        reason and the outcome.
 
-        `subject` names what is changed, such as a job, or several jobs. If it `is_confirmed`, the caller has
-        printed and asked. Raises NotConfirmedError.
+        `subject` names what is changed, such as a job, or several jobs. If it
+        `is_confirmed`, the caller has printed and asked. Raises NotConfirmedError.
         """
-        log = self.log  # first: this prints which ledger it is, and refuses a cluster that the ledger does not know
+        # first: this prints which ledger it is, and refuses a cluster that the ledger
+        # does not know
+        log = self.log
         if not is_confirmed:
             self.confirm(plan, yes=yes)
         subjects = [subject] if isinstance(subject, str) else subject
-        entries = log.begin(*subjects, operator=operator(), command=command, change=plan, reason=reason)
+        entries = log.begin(
+            *subjects, operator=operator(), command=command, change=plan, reason=reason
+        )
         try:
             yield
         except LedgerUnavailableError:
@@ -175,12 +210,16 @@ class CliContext:
         log.end(entries, DONE)
 
     def confirm(self, plan: str, *, yes: bool) -> None:
-        """Print what will happen, and ask the operator; `yes` is his answer. Raises NotConfirmedError."""
+        """Print what will happen, and ask the operator; `yes` is his answer. Raises
+        NotConfirmedError.
+        """
         typer.echo(self.shown.line(f"{plan}."), err=True)
         if yes:
             return
         if not sys.stdin.isatty():
-            raise NotConfirmedError("found no terminal to ask at; expected one, or --yes: nothing was changed")
+            raise NotConfirmedError(
+                "found no terminal to ask at; expected one, or --yes: nothing was changed"
+            )
         try:
             confirmed = typer.confirm("Go on?", err=True)
         except typer.Abort as error:  # Ctrl-C, or Ctrl-D
@@ -191,7 +230,9 @@ class CliContext:
 
 
 def cli_context(context: typer.Context) -> CliContext:
-    """Return what the command works with. Its connections are closed when the command ends."""
+    """Return what the command works with. Its connections are closed when the command
+    ends.
+    """
     cli: Any = context.find_root().obj
     assert isinstance(cli, CliContext)  # noqa: S101  the root command makes it
     context.call_on_close(cli.close)
@@ -199,7 +240,9 @@ def cli_context(context: typer.Context) -> CliContext:
 
 
 def operator() -> str:
-    """Return the operator who runs the command, as user@host. Under sudo, it is the user who called sudo."""
+    """Return the operator who runs the command, as user@host. Under sudo, it is the
+    user who called sudo.
+    """
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -1,4 +1,6 @@
-"""The commands that steer the fleet: claims, submissions, the reporter, the chain's logs."""
+"""The commands that steer the fleet: claims, submissions, the reporter, the chain's
+logs.
+"""
 
 from typing import Annotated
 
@@ -17,20 +19,24 @@ from supervisor_tasks.ledger.heartbeats import REPORTER, forget_reporter
 TO_BE_SUBMITTED = ("CLAIMED", "READY", "SUBMITTING")  # states of jobs
 IN_SLURM = ("QUEUED", "RUNNING")
 claims = options.noun(
-    "Stop and start the claiming of jobs; what is under way goes on.", example="claims pause --reason maintenance"
+    "Stop and start the claiming of jobs; what is under way goes on.",
+    example="claims pause --reason maintenance",
 )
 submissions = options.noun(
     "Stop and start the submission of jobs to SLURM; what SLURM has goes on.",
     example="submissions pause --reason maintenance",
 )
 reporter = options.noun(
-    "Change what the fleet expects of the reporter on slurmctld's host.", example="reporter disable"
+    "Change what the fleet expects of the reporter on slurmctld's host.",
+    example="reporter disable",
 )
 chain = options.noun("Read a part of the chain again.", example="chain rewind")
 
 
 @claims.command("pause")
-def pause_claims(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+def pause_claims(
+    context: typer.Context, reason: options.Reason = "", yes: options.Yes = False
+) -> None:
     """Claim no more jobs until `supervisor claims resume`.
 
     Example: supervisor claims pause --reason "maintenance until noon"
@@ -44,7 +50,9 @@ def pause_claims(context: typer.Context, reason: options.Reason = "", yes: optio
 
 
 @claims.command("resume")
-def resume_claims(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+def resume_claims(
+    context: typer.Context, reason: options.Reason = "", yes: options.Yes = False
+) -> None:
     """Claim jobs again.
 
     Example: supervisor claims resume
@@ -52,7 +60,9 @@ def resume_claims(context: typer.Context, reason: options.Reason = "", yes: opti
     cli = cli_context(context)
     why = cli.ledger.switches.reason(Switch.CLAIMING_PAUSED)
     if why is None:
-        raise CommandError("found claims that are not paused; there is nothing to resume")
+        raise CommandError(
+            "found claims that are not paused; there is nothing to resume"
+        )
     under_way = counted(sum(cli.overview.snapshot().jobs.values()), "job")
     will = (
         f"jobs will be claimed for {cli.settings.cluster_name} again, beside {under_way} under way; claims were paused"
@@ -64,8 +74,11 @@ def resume_claims(context: typer.Context, reason: options.Reason = "", yes: opti
 
 
 @submissions.command("pause")
-def pause_submissions(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Submit no more jobs to SLURM, and claim none, until `supervisor submissions resume`.
+def pause_submissions(
+    context: typer.Context, reason: options.Reason = "", yes: options.Yes = False
+) -> None:
+    """Submit no more jobs to SLURM, and claim none, until `supervisor submissions
+    resume`.
 
     Example: supervisor submissions pause --reason "SLURM is upgraded"
     """
@@ -83,17 +96,25 @@ def pause_submissions(context: typer.Context, reason: options.Reason = "", yes: 
 
 
 @submissions.command("resume")
-def resume_submissions(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Submit jobs to SLURM again after an operator's pause; `supervisor cluster accept` ends a pause of the fleet itself.
+def resume_submissions(
+    context: typer.Context, reason: options.Reason = "", yes: options.Yes = False
+) -> None:
+    """Submit jobs to SLURM again after an operator's pause; `supervisor cluster accept`
+    ends a pause of the fleet itself.
 
     Example: supervisor submissions resume
     """
     cli = cli_context(context)
     why = cli.ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
     if why is None:
-        raise CommandError("found submissions that are not paused; there is nothing to resume")
+        raise CommandError(
+            "found submissions that are not paused; there is nothing to resume"
+        )
     raised = {alarm.name for alarm in cli.ledger.alarms.all()}
-    if AlarmName.SLURM_STATE_LOST in raised or cli.ledger.facts.get(UNEXPECTED_CLUSTER) is not None:
+    if (
+        AlarmName.SLURM_STATE_LOST in raised
+        or cli.ledger.facts.get(UNEXPECTED_CLUSTER) is not None
+    ):
         raise CommandError(
             f"found submissions that the fleet holds back ({why}); expected a pause of an operator: see `supervisor cluster"
             " show`, then `supervisor cluster accept`"
@@ -107,16 +128,26 @@ def resume_submissions(context: typer.Context, reason: options.Reason = "", yes:
 
 
 @reporter.command("disable")
-def disable_reporter(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Expect no reporter until the next heartbeat of one: for a site that has removed it; the events in its spool are lost.
+def disable_reporter(
+    context: typer.Context, reason: options.Reason = "", yes: options.Yes = False
+) -> None:
+    """Expect no reporter until the next heartbeat of one: for a site that has removed
+    it; the events in its spool are lost.
 
     Example: supervisor reporter disable --reason "the site has no hooks any more"
     """
     cli = cli_context(context)
     snapshot = cli.overview.snapshot()
-    in_slurm = counted(sum(number for state, number in snapshot.jobs.items() if state in IN_SLURM), "job")
+    in_slurm = counted(
+        sum(number for state, number in snapshot.jobs.items() if state in IN_SLURM),
+        "job",
+    )
     heartbeat_s = snapshot.ticks_s.get(REPORTER)
-    last = "there was none yet" if heartbeat_s is None else f"the last one was {span(heartbeat_s)} ago"
+    last = (
+        "there was none yet"
+        if heartbeat_s is None
+        else f"the last one was {span(heartbeat_s)} ago"
+    )
     will = (
         f"the fleet will wait for no reporter until the next heartbeat of one ({last}); what its spool has of {in_slurm}"
         " in SLURM is lost"
@@ -130,12 +161,16 @@ def disable_reporter(context: typer.Context, reason: options.Reason = "", yes: o
 def rewind(
     context: typer.Context,
     to_block: Annotated[
-        int | None, typer.Option(min=0, help="Instead of the last block that ledger and node have in common.")
+        int | None,
+        typer.Option(
+            min=0, help="Instead of the last block that ledger and node have in common."
+        ),
     ] = None,
     reason: options.Reason = "",
     yes: options.Yes = False,
 ) -> None:
-    """Have a worker of the chain queue undo what it read in lost blocks, after a reorganisation that was too deep.
+    """Have a worker of the chain queue undo what it read in lost blocks, after a
+    reorganisation that was too deep.
 
     Example: supervisor chain rewind --to-block 120000 --reason "the nodes agree again"
     """
@@ -149,7 +184,14 @@ def rewind(
     will = f"the {blocks} above {target}, up to {read}, will be taken back as far as they were read, and read again"
     with cli.change("chain rewind", target, will, yes=yes, reason=reason):
         cli.ledger.facts.set(REWIND, to_block)
-    typer.echo("asked; `supervisor alarm list` and the log of the chain queue's worker show the outcome")
+    typer.echo(
+        "asked; `supervisor alarm list` and the log of the chain queue's worker show the outcome"
+    )
 
 
-COMMANDS = {"claims": claims, "submissions": submissions, "reporter": reporter, "chain": chain}
+COMMANDS = {
+    "claims": claims,
+    "submissions": submissions,
+    "reporter": reporter,
+    "chain": chain,
+}

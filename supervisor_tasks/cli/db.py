@@ -37,36 +37,54 @@ from supervisor_tasks.ledger.operator_log import DONE, OperatorLog, logs_of_all
 LOOK_EVERY_S = 0.5
 CONNECT_TIMEOUT_S = 3
 log = structlog.get_logger()
-app = options.noun("See whether the ledger's tables are up to date, and bring them up to date.", example="db status")
+app = options.noun(
+    "See whether the ledger's tables are up to date, and bring them up to date.",
+    example="db status",
+)
 
 
 @app.command()
 def upgrade(
     context: typer.Context,
     wait_s: Annotated[
-        float, typer.Option(min=0, help="Wait this many seconds at most for a database that starts at the same time.")
+        float,
+        typer.Option(
+            min=0,
+            help="Wait this many seconds at most for a database that starts at the same time.",
+        ),
     ] = 0.0,
     embedded: Annotated[
         bool,
-        typer.Option("--embedded", help="Start the embedded Postgres if DATABASE_URL is not set, as a fleet does."),
+        typer.Option(
+            "--embedded",
+            help="Start the embedded Postgres if DATABASE_URL is not set, as a fleet does.",
+        ),
     ] = False,
     as_log: Annotated[
-        bool, typer.Option("--log", help="Write lines of the log, as a fleet's processes do; --yes must be given, too.")
+        bool,
+        typer.Option(
+            "--log",
+            help="Write lines of the log, as a fleet's processes do; --yes must be given, too.",
+        ),
     ] = False,
     reason: options.Reason = "",
     yes: options.Yes = False,
 ) -> None:
-    """Bring the tables of all clusters up to what this version works with; running it again changes nothing.
+    """Bring the tables of all clusters up to what this version works with; running it
+    again changes nothing.
 
-    Several of these commands may run at once: they take turns. A fleet may work meanwhile: the command waits for a lock
-    on a table for 1 s at most. If a long transaction holds a table, the command fails after five tries; run it again to
+    Several of these commands may run at once: they take turns. A fleet may work
+    meanwhile: the command waits for a lock on a table for 1 s at most. If a long
+    transaction holds a table, the command fails after five tries; run it again to
     continue.
 
     Example: supervisor db upgrade --wait-s 60 --yes
     """
     cli = cli_context(context)
     if as_log and not yes:
-        raise UnusableError("--log: found no --yes; expected both, as a log has no terminal to ask at")
+        raise UnusableError(
+            "--log: found no --yes; expected both, as a log has no terminal to ask at"
+        )
     url = _started(cli) if embedded else running_database_url(cli.settings)
     _tell_target(cli, url, as_log=as_log)
     _wait_for(url, wait_s)
@@ -85,8 +103,13 @@ def upgrade(
 
 
 @app.command()
-def status(context: typer.Context, output: options.Output = Format.TABLE, no_color: options.NoColor = False) -> None:
-    """Show which revision the ledger's tables have, and which one this version works with; status 1 if they differ.
+def status(
+    context: typer.Context,
+    output: options.Output = Format.TABLE,
+    no_color: options.NoColor = False,
+) -> None:
+    """Show which revision the ledger's tables have, and which one this version works
+    with; status 1 if they differ.
 
     Example: supervisor db status
     """
@@ -110,12 +133,21 @@ def status(context: typer.Context, output: options.Output = Format.TABLE, no_col
 @app.command()
 def wait(
     context: typer.Context,
-    wait_s: Annotated[float, typer.Option(min=0, help="Wait this many seconds at most.")] = 600.0,
-    as_log: Annotated[bool, typer.Option("--log", help="Write lines of the log, as a fleet's processes do.")] = False,
+    wait_s: Annotated[
+        float, typer.Option(min=0, help="Wait this many seconds at most.")
+    ] = 600.0,
+    as_log: Annotated[
+        bool,
+        typer.Option(
+            "--log", help="Write lines of the log, as a fleet's processes do."
+        ),
+    ] = False,
 ) -> None:
-    """Wait until the ledger's tables are those of this version, or of a newer release; status 1 if they are not in time.
+    """Wait until the ledger's tables are those of this version, or of a newer release;
+    status 1 if they are not in time.
 
-    It is for processes that start at the same time as `supervisor db upgrade`, such as the chart's pods.
+    It is for processes that start at the same time as `supervisor db upgrade`, such as
+    the chart's pods.
 
     Example: supervisor db wait --wait-s 600
     """
@@ -132,17 +164,25 @@ def wait(
 
 
 def _tell_target(cli: CliContext, url: str, *, as_log: bool) -> None:
-    """Print which ledger this is. With `as_log`, configure the log, and write a line of it instead."""
+    """Print which ledger this is. With `as_log`, configure the log, and write a line of
+    it instead.
+    """
     ledger = target(cli.settings.cluster_name, url)
     if not as_log:
         typer.echo(ledger, err=True)
         return
-    logs.configure(cli.settings.effective_log_level, cli.settings.secret_values(), cli.settings.cluster_name)
+    logs.configure(
+        cli.settings.effective_log_level,
+        cli.settings.secret_values(),
+        cli.settings.cluster_name,
+    )
     log.info("tables_looked_at", ledger=ledger)
 
 
 def _missing_after(url: str, wait_s: float, *, as_log: bool) -> str:
-    """Wait until the tables lack nothing, `wait_s` at most; returns what they lack then. Prints or logs each change of it."""
+    """Wait until the tables lack nothing, `wait_s` at most; returns what they lack
+    then. Prints or logs each change of it.
+    """
     deadline_s = time.monotonic() + wait_s
     missing, printed = _missing(url), ""
     while missing and time.monotonic() < deadline_s:
@@ -162,7 +202,9 @@ def _show_awaited(missing: str, *, as_log: bool) -> None:
 
 
 def _missing(url: str) -> str:
-    """Return what the tables lack for this version; empty if nothing, as where a newer release has upgraded them."""
+    """Return what the tables lack for this version; empty if nothing, as where a newer
+    release has upgraded them.
+    """
     try:
         found = revision(url)
         migrations = pending(found)
@@ -176,7 +218,9 @@ def _missing(url: str) -> str:
 
 
 def _started(cli: CliContext) -> str:
-    """Return the database's URL; the embedded Postgres is started if none is set. Raises SettingsError."""
+    """Return the database's URL; the embedded Postgres is started if none is set.
+    Raises SettingsError.
+    """
     try:
         return database_url(cli.settings)
     except StateFolderError as error:
@@ -184,7 +228,9 @@ def _started(cli: CliContext) -> str:
 
 
 def _will(url: str, found: str | None) -> str:
-    """Return what the upgrade will do, in numbers; empty if there is nothing to do. Raises UnknownRevisionError."""
+    """Return what the upgrade will do, in numbers; empty if there is nothing to do.
+    Raises UnknownRevisionError.
+    """
     migrations = pending(found)
     if not migrations:
         return ""
@@ -203,14 +249,19 @@ def _will(url: str, found: str | None) -> str:
 
 @contextmanager
 def _recorded(cli: CliContext, url: str, will: str, reason: str) -> Iterator[None]:
-    """Store the upgrade and its outcome in the operators' log of each cluster. Older tables may have no log yet: then the
-    entries are stored after the upgrade.
+    """Store the upgrade and its outcome in the operators' log of each cluster. Older
+    tables may have no log yet: then the entries are stored after the upgrade.
     """
     if not will:
         yield
         return
     engine = open_engine(cli.settings, connections=1, url=url)
-    texts = {"operator": operator(), "command": "db upgrade", "change": will, "reason": reason}
+    texts = {
+        "operator": operator(),
+        "command": "db upgrade",
+        "change": will,
+        "reason": reason,
+    }
     try:
         begun = _begun(cli, engine, texts)
         try:
@@ -224,9 +275,16 @@ def _recorded(cli: CliContext, url: str, will: str, reason: str) -> Iterator[Non
         engine.dispose()
 
 
-def _begun(cli: CliContext, engine: Engine, texts: Mapping[str, str]) -> list[tuple[OperatorLog, list[int]]]:
-    """Store that the upgrade begins; returns each log with its entries. Where the log's table is missing, there are none."""
-    return [(log, log.begin("tables", **texts)) for log in logs_of_all(engine, cli.settings.cluster_name)]
+def _begun(
+    cli: CliContext, engine: Engine, texts: Mapping[str, str]
+) -> list[tuple[OperatorLog, list[int]]]:
+    """Store that the upgrade begins; returns each log with its entries. Where the log's
+    table is missing, there are none.
+    """
+    return [
+        (log, log.begin("tables", **texts))
+        for log in logs_of_all(engine, cli.settings.cluster_name)
+    ]
 
 
 def _end(begun: Sequence[tuple[OperatorLog, list[int]]], outcome: str) -> None:
@@ -235,14 +293,19 @@ def _end(begun: Sequence[tuple[OperatorLog, list[int]]], outcome: str) -> None:
 
 
 def _wait_for(url: str, wait_s: float) -> None:
-    """Wait until the database answers, `wait_s` at most; after that the upgrade reports the error."""
+    """Wait until the database answers, `wait_s` at most; after that the upgrade reports
+    the error.
+    """
     deadline_s = time.monotonic() + wait_s
     while time.monotonic() < deadline_s:
         try:
-            psycopg.connect(url.replace("+psycopg", "", 1), connect_timeout=CONNECT_TIMEOUT_S).close()
+            psycopg.connect(
+                url.replace("+psycopg", "", 1), connect_timeout=CONNECT_TIMEOUT_S
+            ).close()
             return
         except psycopg.OperationalError:
-            time.sleep(LOOK_EVERY_S)  # no event reports when a database begins to answer
+            # no event reports when a database begins to answer
+            time.sleep(LOOK_EVERY_S)
 
 
 COMMANDS = {"db": app}

@@ -18,7 +18,8 @@ from supervisor_tasks.config.settings import SettingsError
 from supervisor_tasks.config.variables import given_secrets
 from supervisor_tasks.doctor.check_results import Finding, Level, worst
 
-WITHIN_S = 5.0  # as doctor/examination.py; with the command's start, the answer is there within 10 s
+# as doctor/examination.py; with the command's start, the answer is there within 10 s
+WITHIN_S = 5.0
 FINDINGS = View(
     "findings",
     "name",
@@ -36,19 +37,31 @@ app = options.single()
 def doctor(
     context: typer.Context,
     customer: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Log in as this customer, instead of the last one in SLURM.")
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Log in as this customer, instead of the last one in SLURM.",
+        ),
     ] = None,
     within_s: Annotated[
-        float, typer.Option(min=1, max=300, help="Seconds for all probes together; a slow site needs more.")
+        float,
+        typer.Option(
+            min=1,
+            max=300,
+            help="Seconds for all probes together; a slow site needs more.",
+        ),
     ] = WITHIN_S,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The same as -o json.")
+    ] = False,
     output: options.Output = Format.TABLE,
     no_color: options.NoColor = False,
 ) -> None:
-    """Try everything that a fleet works with, in less than 10 s, and show the state of each thing and what mends it.
+    """Try everything that a fleet works with, in less than 10 s, and show the state of
+    each thing and what mends it.
 
-    It changes nothing. It leaves out what needs a key that this environment lacks: run it with a worker's settings.
-    Status 1 if something is red.
+    It changes nothing. It leaves out what needs a key that this environment lacks: run
+    it with a worker's settings. Status 1 if something is red.
 
     Example: supervisor doctor -o json
     """
@@ -59,7 +72,11 @@ def doctor(
     cli.shown.color = not no_color
     cli.print_target()
     address = options.hex_beginning(customer)
-    show_findings(cli, check_up(dict(os.environ), address, within_s), Format.JSON if as_json else output)
+    show_findings(
+        cli,
+        check_up(dict(os.environ), address, within_s),
+        Format.JSON if as_json else output,
+    )
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
@@ -78,14 +95,23 @@ def show_findings(cli: CliContext, findings: Sequence[Finding], output: Format) 
     if output in (Format.TABLE, Format.WIDE):
         show_lines(cli.shown, findings)
     else:
-        rows = [{"name": one.name, "level": one.level.value, "found": one.found, "mend": one.mend} for one in findings]
+        rows = [
+            {
+                "name": one.name,
+                "level": one.level.value,
+                "found": one.found,
+                "mend": one.mend,
+            }
+            for one in findings
+        ]
         cli.shown.rows(FINDINGS, rows, output, datetime.now(UTC))
     if worst(findings) is Level.RED:
         raise typer.Exit(ExitCode.REFUSED)
 
 
 def show_lines(shown: Output, findings: Sequence[Finding]) -> None:
-    """Print a line for each finding, the worst first, with its mend below it, and how many there are of each level.
+    """Print a line for each finding, the worst first, with its mend below it, and how
+    many there are of each level.
 
     What was not tried for one reason is one line.
     """
@@ -96,12 +122,18 @@ def show_lines(shown: Output, findings: Sequence[Finding]) -> None:
                 lines += _lines_of(finding)
     shown.lines(lines + _skipped_lines(findings))
     numbers = Counter(finding.level for finding in findings)
-    shown.title(", ".join(f"{numbers[level]} {level.value}" for level in Level if numbers[level]))
+    shown.title(
+        ", ".join(
+            f"{numbers[level]} {level.value}" for level in Level if numbers[level]
+        )
+    )
 
 
 def _lines_of(finding: Finding) -> list[list[Cell]]:
     style = STYLES.get(finding.level.value, "")
-    lines = [[Cell(finding.level.value, style), Cell(f"{finding.name}: {finding.found}")]]
+    lines = [
+        [Cell(finding.level.value, style), Cell(f"{finding.name}: {finding.found}")]
+    ]
     if finding.mend:
         lines.append([Cell(""), Cell(f"mend: {finding.mend}", style)])
     return lines

@@ -1,4 +1,6 @@
-"""`supervisor earnings`: what the contract has paid, for how many minutes, and what the gas has cost."""
+"""`supervisor earnings`: what the contract has paid, for how many minutes, and what the
+gas has cost.
+"""
 
 import csv
 import sys
@@ -17,7 +19,13 @@ from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import LEAST_ID, Bar, Column, View
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.jobs.model import Job
-from supervisor_tasks.ledger.earnings import Earned, Earnings, EarningsFilter, EarningsSort, Per
+from supervisor_tasks.ledger.earnings import (
+    Earned,
+    Earnings,
+    EarningsFilter,
+    EarningsSort,
+    Per,
+)
 from supervisor_tasks.provider.offer import format_credits, rounded_credits
 
 MAX_SHOWN = 100  # rows of a table; programs get all
@@ -32,7 +40,9 @@ SUMS = (
 EARNINGS = {
     Per.DAY: View("earnings", "day", (Column("DAY", "day"), *SUMS)),
     Per.MONTH: View("earnings", "month", (Column("MONTH", "month"), *SUMS)),
-    Per.CUSTOMER: View("earnings", "customer", (Column("CUSTOMER", "customer", "id"), *SUMS)),
+    Per.CUSTOMER: View(
+        "earnings", "customer", (Column("CUSTOMER", "customer", "id"), *SUMS)
+    ),
     Per.JOB: View(
         "earnings",
         "job",
@@ -53,31 +63,48 @@ def earnings(
     context: typer.Context,
     per: Annotated[Per, typer.Option(help="What a row is for.")] = Per.DAY,
     job: Annotated[
-        str | None, typer.Option(metavar="JOB", help="Only this job, with its bill; named as for `job show`.")
+        str | None,
+        typer.Option(
+            metavar="JOB", help="Only this job, with its bill; named as for `job show`."
+        ),
     ] = None,
-    customer: Annotated[str | None, typer.Option(help="Only of the customer whose address begins like this.")] = None,
+    customer: Annotated[
+        str | None,
+        typer.Option(help="Only of the customer whose address begins like this."),
+    ] = None,
     since: options.Since = None,
     sort: Annotated[
         EarningsSort | None,
-        typer.Option(help="The order: the largest sum first; without it the latest first, of customers the best."),
+        typer.Option(
+            help="The order: the largest sum first; without it the latest first, of customers the best."
+        ),
     ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
-            min=1, help=f"Show this many rows at most; without it, a table has {MAX_SHOWN} and a file has all."
+            min=1,
+            help=f"Show this many rows at most; without it, a table has {MAX_SHOWN} and a file has all.",
         ),
     ] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, to the wei.")] = False,
-    plot: Annotated[bool, typer.Option("--plot", help="Draw the credits as bars in the terminal.")] = False,
-    svg: Annotated[Path | None, typer.Option(dir_okay=False, help="Draw the credits into this SVG file.")] = None,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print comma-separated values, to the wei.")
+    ] = False,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw the credits as bars in the terminal.")
+    ] = False,
+    svg: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Draw the credits into this SVG file."),
+    ] = None,
     output: options.Output = Format.TABLE,
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show what was earned per day, month, customer or job: jobs, minutes, credits, and what the gas has cost.
+    """Show what was earned per day, month, customer or job: jobs, minutes, credits, and
+    what the gas has cost.
 
-    Credits are those that the contract has transferred to the wallet; days are UTC's. JSON, YAML and --csv have exact
-    amounts, also in wei.
+    Credits are those that the contract has transferred to the wallet; days are UTC's.
+    JSON, YAML and --csv have exact amounts, also in wei.
 
     Example: supervisor earnings --per month --csv > earnings.csv
     """
@@ -109,11 +136,17 @@ def earnings(
 
 
 def shown_row(per: Per, row: Earned, *, rounded: bool) -> dict[str, Any]:
-    """Return a row for all forms; the wei are text, as numbers of JSON are not exact."""
+    """Return a row for all forms; the wei are text, as numbers of JSON are not
+    exact.
+    """
     credits = rounded_credits if rounded else format_credits
     shown: dict[str, Any] = {per.value: row.name or NO_JOB}
     if per is Per.JOB:
-        shown |= {"customer": row.customer, "ended_at": row.ended_at, "outcome": row.outcome}
+        shown |= {
+            "customer": row.customer,
+            "ended_at": row.ended_at,
+            "outcome": row.outcome,
+        }
     return shown | {
         "jobs": row.jobs,
         "minutes": row.minutes,
@@ -134,7 +167,11 @@ def _print_csv(per: Per, rows: Sequence[Earned]) -> None:
 
 def _csv_row(row: Mapping[str, Any]) -> dict[str, Any]:
     ended_at = row.get("ended_at")
-    return dict(row) if ended_at is None else {**row, "ended_at": ended_at.isoformat(timespec="seconds")}
+    return (
+        dict(row)
+        if ended_at is None
+        else {**row, "ended_at": ended_at.isoformat(timespec="seconds")}
+    )
 
 
 def _show_total(cli: CliContext, total: Earned, job: Job | None) -> None:
@@ -149,21 +186,29 @@ def _show_total(cli: CliContext, total: Earned, job: Job | None) -> None:
     cli.shown.facts({"total": text})
 
 
-def _draw(cli: CliContext, per: Per, rows: Sequence[Earned], plot: bool, svg: Path | None) -> None:
+def _draw(
+    cli: CliContext, per: Per, rows: Sequence[Earned], plot: bool, svg: Path | None
+) -> None:
     bars = bars_of(per, rows)
     if not bars:
-        raise CommandError("found no earnings to draw; expected a job that was paid: see `supervisor job list`")
+        raise CommandError(
+            "found no earnings to draw; expected a job that was paid: see `supervisor job list`"
+        )
     if plot:
         cli.shown.bars(bars)
     if svg is not None:
         from supervisor_tasks.cli.plot import drawn_bars  # imports pygal
 
-        svg.write_bytes(drawn_bars(f"Credits of {cli.settings.cluster_name} per {per}", bars))
+        svg.write_bytes(
+            drawn_bars(f"Credits of {cli.settings.cluster_name} per {per}", bars)
+        )
         typer.echo(f"{svg}: {counted(len(bars), per.value)}")
 
 
 def bars_of(per: Per, rows: Sequence[Earned]) -> list[Bar]:
-    """Return the bars of a plot: days and months from the earliest, with the days on which nothing was earned."""
+    """Return the bars of a plot: days and months from the earliest, with the days on
+    which nothing was earned.
+    """
     earned_wei = {row.name or NO_JOB: row.earned_wei for row in rows}
     if per is Per.DAY:
         names = _days(earned_wei)
@@ -182,7 +227,10 @@ def _days(days: Collection[str]) -> list[str]:
         return []
     last = date.fromisoformat(max(days))
     first = max(date.fromisoformat(min(days)), last - timedelta(days=MAX_DAYS - 1))
-    return [(first + timedelta(days=day)).isoformat() for day in range((last - first).days + 1)]
+    return [
+        (first + timedelta(days=day)).isoformat()
+        for day in range((last - first).days + 1)
+    ]
 
 
 def _bar(name: str, wei: int) -> Bar:

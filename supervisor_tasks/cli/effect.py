@@ -1,4 +1,6 @@
-"""`supervisor effect`: what is left to do for jobs and other subjects, and the effects that an operator gives up."""
+"""`supervisor effect`: what is left to do for jobs and other subjects, and the effects
+that an operator gives up.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -59,17 +61,29 @@ class EffectSort(StrEnum):
     TRIES = "tries"
 
 
-app = options.noun("See what is left to do, and give up what cannot be done.", example="effect list --state parked")
+app = options.noun(
+    "See what is left to do, and give up what cannot be done.",
+    example="effect list --state parked",
+)
 
 
 @app.command("list")
 def list_(
     context: typer.Context,
-    state: Annotated[EffectFilter | None, typer.Option(help="Only in this state; parked effects wait for you.")] = None,
-    kind: Annotated[
-        EffectKind | None, typer.Option(metavar="KIND", help=f"Only of this kind: {', '.join(EffectKind)}.")
+    state: Annotated[
+        EffectFilter | None,
+        typer.Option(help="Only in this state; parked effects wait for you."),
     ] = None,
-    customer: Annotated[str | None, typer.Option(help="Only of the customer whose address begins like this.")] = None,
+    kind: Annotated[
+        EffectKind | None,
+        typer.Option(
+            metavar="KIND", help=f"Only of this kind: {', '.join(EffectKind)}."
+        ),
+    ] = None,
+    customer: Annotated[
+        str | None,
+        typer.Option(help="Only of the customer whose address begins like this."),
+    ] = None,
     since: options.Since = None,
     sort: Annotated[EffectSort, typer.Option(help="The order.")] = EffectSort.DUE,
     limit: options.Limit = 100,
@@ -77,7 +91,8 @@ def list_(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """List what is left to do, in the order in which it is due, with the last error and (wide) the evidence.
+    """List what is left to do, in the order in which it is due, with the last error and
+    (wide) the evidence.
 
     Example: supervisor effect list --state parked -o wide
     """
@@ -96,11 +111,17 @@ def list_(
 @app.command()
 def abandon(
     context: typer.Context,
-    effect: Annotated[int, typer.Argument(metavar="EFFECT", help="Its number; `supervisor effect list` has it.")],
+    effect: Annotated[
+        int,
+        typer.Argument(
+            metavar="EFFECT", help="Its number; `supervisor effect list` has it."
+        ),
+    ],
     reason: options.RequiredReason,
     yes: options.Yes = False,
 ) -> None:
-    """Give up a parked effect without which the job goes on: a line to the customer, a cancellation, a top-up.
+    """Give up a parked effect without which the job goes on: a line to the customer, a
+    cancellation, a top-up.
 
     Example: supervisor effect abandon 17 --reason "the logger is gone"
     """
@@ -108,12 +129,25 @@ def abandon(
     found = _parked(cli, effect)
     kind = EffectKind(found["kind"])
     if not kind.of_job:
-        raise CommandError(f"found {kind} of {found['subject']}; expected an effect of a job: mend what its error says")
+        raise CommandError(
+            f"found {kind} of {found['subject']}; expected an effect of a job: mend what its error says"
+        )
     job = cli.job(found["subject"])
     _refuse_what_is_needed(kind, job)
     will = f"{kind} of {job.job_id} ({job.state}) will be given up, after {found['attempts']} tries"
-    with cli.change("effect abandon", f"effect {effect} of {job.job_id}", will, yes=yes, reason=reason):
-        operator_actions.abandon(cli.ledger, effect, JobId(found["subject"]), OperatorAbandonedEffect(kind, reason))
+    with cli.change(
+        "effect abandon",
+        f"effect {effect} of {job.job_id}",
+        will,
+        yes=yes,
+        reason=reason,
+    ):
+        operator_actions.abandon(
+            cli.ledger,
+            effect,
+            JobId(found["subject"]),
+            OperatorAbandonedEffect(kind, reason),
+        )
     typer.echo("abandoned")
 
 
@@ -121,7 +155,9 @@ def _parked(cli: CliContext, effect: int) -> Mapping[str, Any]:
     for row in cli.overview.parked():
         if row["effect"] == effect:
             return row
-    raise CommandError(f"found no parked effect {effect}; see `supervisor effect list --state parked`")
+    raise CommandError(
+        f"found no parked effect {effect}; see `supervisor effect list --state parked`"
+    )
 
 
 def _refuse_what_is_needed(kind: EffectKind, job: Job) -> None:

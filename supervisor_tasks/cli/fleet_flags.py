@@ -1,7 +1,9 @@
-"""Flags of `supervisor run`: each names a setting, as the flags of the Go program do. Pure.
+"""Flags of `supervisor run`: each names a setting, as the flags of the Go program do.
+Pure.
 
-`--slurm.ssh.admin-user root`, `--slurm-ssh-admin-user=root` and the variable SLURM_SSH_ADMIN_USER=root mean the same. A
-switch needs no value: `--tls.enable` is TLS_ENABLE=true.
+`--slurm.ssh.admin-user root`, `--slurm-ssh-admin-user=root` and the variable
+SLURM_SSH_ADMIN_USER=root mean the same. A switch needs no value: `--tls.enable` is
+TLS_ENABLE=true.
 """
 
 import re
@@ -30,17 +32,22 @@ ALIASES = {
     "NVIDIA_SMI": "NVIDIA_SMI_PATH",
     "BENCHMARK_INCLUDE_UNRESPONSIVE": "BENCHMARK_UNRESPONSIVE",
 }
-REPEATED = ("METASCHEDULER_LABELS", "BENCHMARK_ENV")  # a flag for each entry; in the variable, commas between
+# a flag for each entry; in the variable, commas between
+REPEATED = ("METASCHEDULER_LABELS", "BENCHMARK_ENV")
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9._-]*)(?:=(.*))?", re.DOTALL)
 
 
 class FlagError(ValueError):
-    """The flags are wrong; each line of the message has what was found and what is expected."""
+    """The flags are wrong; each line of the message has what was found and what is
+    expected.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The settings that flags give, by variable. `embedded`: Postgres and Redis may run inside the fleet."""
+    """The settings that flags give, by variable. `embedded`: Postgres and Redis may run
+    inside the fleet.
+    """
 
     settings: dict[str, str] = field(default_factory=dict)
     embedded: bool = False
@@ -52,8 +59,11 @@ def variable_of(flag: str) -> str:
     return ALIASES.get(name, name)
 
 
-def read_flags(words: Sequence[str], variables: Collection[str], switches: Collection[str]) -> Flags:
-    """Return the settings that these words give. `variables` are all that exist, and `switches` those that are true or false.
+def read_flags(
+    words: Sequence[str], variables: Collection[str], switches: Collection[str]
+) -> Flags:
+    """Return the settings that these words give. `variables` are all that exist, and
+    `switches` those that are true or false.
 
     Raises FlagError with a line for each flag that is wrong.
     """
@@ -81,7 +91,9 @@ def read_flags(words: Sequence[str], variables: Collection[str], switches: Colle
 
 
 def _next_value(rest: list[str], *, is_switch: bool) -> str | None:
-    """Take the value of a flag from the words after it; None if there is none. A switch needs no value."""
+    """Take the value of a flag from the words after it; None if there is none. A switch
+    needs no value.
+    """
     if is_switch and (not rest or rest[0].lower() not in ("true", "false")):
         return "true"
     if not rest:
@@ -97,5 +109,7 @@ def _set(settings: dict[str, str], name: str, value: str) -> None:
 
 def _unknown(word: str, name: str, variables: Collection[str]) -> str:
     nearest = get_close_matches(name, sorted(variables), 1) if name else []
-    hint = f"; the nearest is --{nearest[0].lower().replace('_', '-')}" if nearest else ""
+    hint = (
+        f"; the nearest is --{nearest[0].lower().replace('_', '-')}" if nearest else ""
+    )
     return f"{word}: found no setting of that name; expected a flag of docs/reference/settings.md{hint}"

@@ -1,6 +1,8 @@
-"""The probe of the fleet. It asks only the database and imports little: orchestrators call it every few seconds.
+"""The probe of the fleet. It asks only the database and imports little: orchestrators
+call it every few seconds.
 
-It reads four settings and does not validate the others: that would take longer than everything else together.
+It reads four settings and does not validate the others: that would take longer than
+everything else together.
 """
 
 import argparse
@@ -14,7 +16,11 @@ import psycopg
 from psycopg.errors import UndefinedColumn, UndefinedTable
 
 from supervisor_tasks.cli.target import target
-from supervisor_tasks.config.running_postgres import default_state_folder, no_database, running_postgres
+from supervisor_tasks.config.running_postgres import (
+    default_state_folder,
+    no_database,
+    running_postgres,
+)
 from supervisor_tasks.ledger.vital_signs import VitalSigns, vital_signs
 from supervisor_tasks.monitoring.health import periodic_work, problems
 
@@ -28,13 +34,22 @@ EXAMPLE = "Example: supervisor health --json"
 
 
 class HealthError(Exception):
-    """The health is not known: a setting is wrong, or the database does not answer. The message is the reason."""
+    """The health is not known: a setting is wrong, or the database does not answer. The
+    message is the reason.
+    """
 
 
 def main(words: Sequence[str]) -> int:
     """Run the command; returns the status of the process."""
-    parser = argparse.ArgumentParser("supervisor health", description=ABOUT, epilog=EXAMPLE, allow_abbrev=False)
-    parser.add_argument("--json", action="store_true", dest="as_json", help="Machine-readable, one document.")
+    parser = argparse.ArgumentParser(
+        "supervisor health", description=ABOUT, epilog=EXAMPLE, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        dest="as_json",
+        help="Machine-readable, one document.",
+    )
     try:
         return health(parser.parse_args(words).as_json)
     except HealthError as error:
@@ -50,11 +65,17 @@ def health(as_json: bool) -> int:
     signs = _signs(url, cluster)
     if signs.clusters and cluster not in signs.clusters:
         known = ", ".join(signs.clusters)
-        raise HealthError(f"CLUSTER_NAME: found {cluster!r}; expected a cluster that this ledger knows ({known})")
+        raise HealthError(
+            f"CLUSTER_NAME: found {cluster!r}; expected a cluster that this ledger knows ({known})"
+        )
     periodic = periodic_work(_chain_poll_s(), accounts=bool(_given("LDAP_URL")))
     lines = problems(periodic, signs.ticks_s, signs.oldest_due_s)
     if as_json:
-        print(json.dumps({"cluster": cluster, "healthy": not lines, "problems": lines}, indent=2))
+        print(
+            json.dumps(
+                {"cluster": cluster, "healthy": not lines, "problems": lines}, indent=2
+            )
+        )
     else:
         print("\n".join(lines) or "healthy")
     return 1 if lines else 0
@@ -64,7 +85,9 @@ def _signs(url: str, cluster: str) -> VitalSigns:
     try:
         return vital_signs(url, cluster)
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-        raise HealthError(f"the ledger's database: {_first_line(error)}: try again when it answers") from error
+        raise HealthError(
+            f"the ledger's database: {_first_line(error)}: try again when it answers"
+        ) from error
     except (UndefinedTable, UndefinedColumn) as error:
         reason = f"found other tables than expected ({_first_line(error)}): `supervisor db upgrade` first"
         raise HealthError(reason) from error
@@ -73,7 +96,9 @@ def _signs(url: str, cluster: str) -> VitalSigns:
 
 
 def _database_url() -> str:
-    """Return the database's URL for psycopg; if none is set, that of the embedded Postgres, which must run."""
+    """Return the database's URL for psycopg; if none is set, that of the embedded
+    Postgres, which must run.
+    """
     url = _given("DATABASE_URL") or _embedded_database_url()
     return url.replace("postgresql+psycopg://", "postgresql://", 1)
 
@@ -94,18 +119,24 @@ def _chain_poll_s() -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise HealthError(f"CHAIN_POLL_S: found {text!r}; expected a number of seconds") from error
+        raise HealthError(
+            f"CHAIN_POLL_S: found {text!r}; expected a number of seconds"
+        ) from error
 
 
 def _given(name: str) -> str:
-    """Return a setting, or the text of the file that NAME_FILE names; empty if neither is set."""
+    """Return a setting, or the text of the file that NAME_FILE names; empty if neither
+    is set.
+    """
     value, file = os.environ.get(name, ""), os.environ.get(f"{name}_FILE", "")
     if value or not file:
         return value
     try:
         return Path(file).expanduser().read_text().strip()
     except OSError as error:
-        raise HealthError(f"{name}_FILE: expected a file that can be read ({error.strerror})") from error
+        raise HealthError(
+            f"{name}_FILE: expected a file that can be read ({error.strerror})"
+        ) from error
 
 
 def _first_line(error: psycopg.Error) -> str:

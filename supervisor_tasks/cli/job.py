@@ -1,4 +1,6 @@
-"""`supervisor job`: the customers' jobs, and the decisions about them that only an operator can make."""
+"""`supervisor job`: the customers' jobs, and the decisions about them that only an
+operator can make.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -63,7 +65,10 @@ def list_(
             help=f"Only in this state: {', '.join(State).lower()}; may be given several times.",
         ),
     ] = None,
-    customer: Annotated[str | None, typer.Option(help="Only of the customer whose address begins like this.")] = None,
+    customer: Annotated[
+        str | None,
+        typer.Option(help="Only of the customer whose address begins like this."),
+    ] = None,
     since: options.Since = None,
     sort: Annotated[JobSort, typer.Option(help="The order.")] = JobSort.AGE,
     limit: options.Limit = 100,
@@ -77,15 +82,28 @@ def list_(
     """
     cli = cli_context(context)
     states = tuple(one.value for one in state or ())
-    wanted = JobFilter(states, options.hex_beginning(customer), options.age(since), sort.value, limit)
+    wanted = JobFilter(
+        states, options.hex_beginning(customer), options.age(since), sort.value, limit
+    )
     form = with_outcome if output in (Format.TABLE, Format.WIDE) else dict
     view = JOBS if states else replace(JOBS, title="jobs that are not settled")
-    cli.present(view, lambda: [form(row) for row in cli.overview.jobs(wanted)], output, watch, no_color)
+    cli.present(
+        view,
+        lambda: [form(row) for row in cli.overview.jobs(wanted)],
+        output,
+        watch,
+        no_color,
+    )
 
 
 def with_outcome(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's row with its outcome in words: how it has ended, and why; before the end, its status message."""
-    return {**row, "outcome": ": ".join(filter(None, (row["outcome_status"], row["reason"])))}
+    """Return a job's row with its outcome in words: how it has ended, and why; before
+    the end, its status message.
+    """
+    return {
+        **row,
+        "outcome": ": ".join(filter(None, (row["outcome_status"], row["reason"]))),
+    }
 
 
 @app.command()
@@ -96,7 +114,8 @@ def show(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show a job's whole story as a timeline: what happened, when, how long it took, what comes next; wide: with all details.
+    """Show a job's whole story as a timeline: what happened, when, how long it took,
+    what comes next; wide: with all details.
 
     Example: supervisor job show slurm:1234
     """
@@ -111,7 +130,9 @@ def show_job(cli: CliContext, name: str, output: Format) -> None:
     facts, story = cli.overview.job(found.job_id), cli.overview.timeline(found.job_id)
     bill = bill_of(cli, found)
     if output in (Format.JSON, Format.YAML):
-        cli.shown.document({"job": facts, "bill": bill.document(), "story": story}, output)
+        cli.shown.document(
+            {"job": facts, "bill": bill.document(), "story": story}, output
+        )
         return
     if output is Format.NAME:
         typer.echo(found.job_id)
@@ -119,14 +140,22 @@ def show_job(cli: CliContext, name: str, output: Format) -> None:
     now = cli.overview.now()
     cli.shown.facts(facts_of(found, facts, now, story) | bill.facts())
     cli.shown.title("what happened")
-    cli.shown.lines(lines_of(story, details=output is Format.WIDE, transaction_url=cli.settings.explorer_url))
+    cli.shown.lines(
+        lines_of(
+            story,
+            details=output is Format.WIDE,
+            transaction_url=cli.settings.explorer_url,
+        )
+    )
     cli.shown.title("what comes next")
     cli.shown.lines(next_of(found, story, now))
 
 
 def bill_of(cli: CliContext, job: Job) -> Bill:
     """Return a job's bill at the prices of its assignment, and what was paid for it."""
-    paid = Earnings(cli.ledger.engine, cli.ledger.cluster).total(EarningsFilter(job.job_id))
+    paid = Earnings(cli.ledger.engine, cli.ledger.cluster).total(
+        EarningsFilter(job.job_id)
+    )
     claimed_at = cli.overview.job(job.job_id)["created_at"]
     registered = Registrations(cli.ledger.facts).registered_prices()
     prices = assigned_prices(job, claimed_at, registered, paid.earned_wei)

@@ -11,8 +11,19 @@ from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
 from supervisor_tasks.cli.wording import counted
-from supervisor_tasks.jobs.events import OperatorCancelled, OperatorClosedJob, OperatorConfirmedNotSubmitted
-from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Job, Outcome, State, is_final
+from supervisor_tasks.jobs.events import (
+    OperatorCancelled,
+    OperatorClosedJob,
+    OperatorConfirmedNotSubmitted,
+)
+from supervisor_tasks.jobs.model import (
+    ChainStatus,
+    EffectKind,
+    Job,
+    Outcome,
+    State,
+    is_final,
+)
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.ledger import JobChange
@@ -22,21 +33,34 @@ COLD = [status.name for status in ChainStatus if status.cold]
 RETRIED = View(
     "tried again",
     "job_id",
-    (Column("EFFECT", "id", "number"), Column("KIND", "kind"), Column("SUBJECT", "subject", "id")),
+    (
+        Column("EFFECT", "id", "number"),
+        Column("KIND", "kind"),
+        Column("SUBJECT", "subject", "id"),
+    ),
 )
 
 JobName = Annotated[
-    str, typer.Argument(metavar="JOB", help="The beginning of its id, slurm:NUMBER or customer:ADDRESS.")
+    str,
+    typer.Argument(
+        metavar="JOB", help="The beginning of its id, slurm:NUMBER or customer:ADDRESS."
+    ),
 ]
 
 
 def retry(
     context: typer.Context,
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Only the effects of this job.")] = None,
-    effect: Annotated[
-        int | None, typer.Option(help="Only this effect; `supervisor effect list` has its number.")
+    job: Annotated[
+        str | None,
+        typer.Argument(metavar="[JOB]", help="Only the effects of this job."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All effects that are parked or fail.")] = False,
+    effect: Annotated[
+        int | None,
+        typer.Option(help="Only this effect; `supervisor effect list` has its number."),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All effects that are parked or fail.")
+    ] = False,
     reason: options.Reason = "",
     yes: options.Yes = False,
     output: options.Output = Format.TABLE,
@@ -53,7 +77,9 @@ def retry(
     job_id = None if job is None else cli.job(job).job_id
     found = cli.overview.retryable(effect_id=effect, job_id=job_id)
     if not found and not everything:
-        raise CommandError("found nothing parked or failing there; see `supervisor effect list --state parked`")
+        raise CommandError(
+            "found nothing parked or failing there; see `supervisor effect list --state parked`"
+        )
     kinds = some_of(sorted({row["kind"] for row in found}), 8)
     number = counted(len(found), "effect") if effect is None else f"effect {effect}"
     will = f"{number} ({kinds or 'none'}) will be tried again at once"
@@ -61,13 +87,22 @@ def retry(
     subject = "all" if everything else found[0]["subject"]
     with cli.change("job retry", subject, will, yes=yes, reason=reason):
         retried = cli.ledger.effects.retry(effect_id=effect, job_id=job_id)
-    cli.shown.rows(RETRIED, [asdict(one) for one in retried], output, cli.overview.now())
+    cli.shown.rows(
+        RETRIED, [asdict(one) for one in retried], output, cli.overview.now()
+    )
 
 
-def cancel(context: typer.Context, job: JobName, reason: options.RequiredReason, yes: options.Yes = False) -> None:
-    """Cancel a job: SLURM ends it, the customer reads the reason, and pays for the minutes that it has run.
+def cancel(
+    context: typer.Context,
+    job: JobName,
+    reason: options.RequiredReason,
+    yes: options.Yes = False,
+) -> None:
+    """Cancel a job: SLURM ends it, the customer reads the reason, and pays for the
+    minutes that it has run.
 
-    Example: supervisor job cancel slurm:1234 --reason "the node is taken out of service"
+    Example: supervisor job cancel slurm:1234 --reason "the node is taken out of
+    service"
     """
     cli = cli_context(context)
     found = cli.job(job)
@@ -77,42 +112,68 @@ def cancel(context: typer.Context, job: JobName, reason: options.RequiredReason,
             " not, and after the end there is nothing to cancel"
         )
     if found.wants_cancel:
-        raise CommandError("found a job that is being cancelled already; `supervisor job show` shows its progress")
+        raise CommandError(
+            "found a job that is being cancelled already; `supervisor job show` shows its progress"
+        )
     most = counted(found.limit_min, "minute")
     will = f"{found.job_id} ({found.state}) will be cancelled; the customer pays for what it has run, {most} at most"
     with cli.change("job cancel", found.job_id, will, yes=yes, reason=reason):
-        after = cli.ledger.record(JobChange(found.job_id, OperatorCancelled(reason)))[found.job_id]
-    typer.echo(f"{after.job_id} is {after.state}; `supervisor job show {after.job_id[:12]}` shows how it goes on")
+        after = cli.ledger.record(JobChange(found.job_id, OperatorCancelled(reason)))[
+            found.job_id
+        ]
+    typer.echo(
+        f"{after.job_id} is {after.state}; `supervisor job show {after.job_id[:12]}` shows how it goes on"
+    )
 
 
 def settle(
     context: typer.Context,
     job: JobName,
-    status: Annotated[str, typer.Option(metavar="|".join(COLD), help="How the job ended.")],
-    minutes: Annotated[int, typer.Option(min=0, help="The minutes that the customer pays for.")],
+    status: Annotated[
+        str, typer.Option(metavar="|".join(COLD), help="How the job ended.")
+    ],
+    minutes: Annotated[
+        int, typer.Option(min=0, help="The minutes that the customer pays for.")
+    ],
     reason: Annotated[str, typer.Option(help="Why; the customer reads it.")],
-    exit_status: Annotated[int, typer.Option(min=0, help="The raw status of wait(2).")] = 0,
+    exit_status: Annotated[
+        int, typer.Option(min=0, help="The raw status of wait(2).")
+    ] = 0,
     force: Annotated[
-        bool, typer.Option("--force", help="Also minutes above the limit, or without a SLURM id.")
+        bool,
+        typer.Option(
+            "--force", help="Also minutes above the limit, or without a SLURM id."
+        ),
     ] = False,
     yes: options.Yes = False,
 ) -> None:
-    """End a job with this outcome: workers report it to the contract, and SLURM cancels what it has of the job.
+    """End a job with this outcome: workers report it to the contract, and SLURM cancels
+    what it has of the job.
 
-    Example: supervisor job settle 0x7903 --status FAILED --minutes 7 --reason "node lost"
+    Example: supervisor job settle 0x7903 --status FAILED --minutes 7 --reason "node
+    lost"
     """
     if status.upper() not in COLD:
-        raise UnusableError(f"--status: found {status!r}; expected one of {', '.join(COLD)}")
+        raise UnusableError(
+            f"--status: found {status!r}; expected one of {', '.join(COLD)}"
+        )
     cli = cli_context(context)
     found = cli.job(job)
     outcome = Outcome(
-        status=ChainStatus[status.upper()], elapsed_s=minutes * 60, exit_status=exit_status, reason=reason
+        status=ChainStatus[status.upper()],
+        elapsed_s=minutes * 60,
+        exit_status=exit_status,
+        reason=reason,
     )
     _refuse_absurd(cli, found, outcome, force)
     will = f"{found.job_id} ({found.state}) will end as {outcome.status.name}; the customer pays {counted(minutes, 'minute')}"
     with cli.change("job settle", found.job_id, will, yes=yes, reason=reason):
-        after = cli.ledger.record(JobChange(found.job_id, OperatorClosedJob(outcome)))[found.job_id]
-    typer.echo(f"{after.job_id} is {after.state}; `supervisor job show {after.job_id[:12]}` shows how it goes on")
+        after = cli.ledger.record(JobChange(found.job_id, OperatorClosedJob(outcome)))[
+            found.job_id
+        ]
+    typer.echo(
+        f"{after.job_id} is {after.state}; `supervisor job show {after.job_id[:12]}` shows how it goes on"
+    )
 
 
 def _refuse_absurd(cli: CliContext, job: Job, outcome: Outcome, force: bool) -> None:
@@ -133,17 +194,27 @@ def _refuse_absurd(cli: CliContext, job: Job, outcome: Outcome, force: bool) -> 
             f"found {outcome.minutes} minutes; expected at most {job.limit_min}, which is the job's limit (--force)"
         )
     if outcome.minutes > 0 and job.slurm_id is None:
-        raise CommandError(f"found {outcome.minutes} minutes for a job without a known SLURM id; expected 0 (--force)")
+        raise CommandError(
+            f"found {outcome.minutes} minutes for a job without a known SLURM id; expected 0 (--force)"
+        )
 
 
-def resubmit(context: typer.Context, job: JobName, reason: options.RequiredReason, yes: options.Yes = False) -> None:
-    """Submit a job again whose submission was cut off and is parked, if you know that SLURM neither has nor had it.
+def resubmit(
+    context: typer.Context,
+    job: JobName,
+    reason: options.RequiredReason,
+    yes: options.Yes = False,
+) -> None:
+    """Submit a job again whose submission was cut off and is parked, if you know that
+    SLURM neither has nor had it.
 
     Example: supervisor job resubmit 0x7903 --reason "slurmctld.log has no trace of it"
     """
     cli = cli_context(context)
     found = cli.job(job)
-    parked_of_job = [row for row in cli.overview.parked() if row["subject"] == found.job_id]
+    parked_of_job = [
+        row for row in cli.overview.parked() if row["subject"] == found.job_id
+    ]
     submissions = [row for row in parked_of_job if row["kind"] == EffectKind.SUBMIT]
     if found.state is not State.SUBMITTING or not submissions:
         raise CommandError(
@@ -153,19 +224,23 @@ def resubmit(context: typer.Context, job: JobName, reason: options.RequiredReaso
     tries = counted(submissions[0]["attempts"], "try", "tries")
     will = f"{found.job_id} will be submitted again after {tries}; if SLURM has or had it, the customer's script runs twice"
     with cli.change("job resubmit", found.job_id, will, yes=yes, reason=reason):
-        after = cli.ledger.record(JobChange(found.job_id, OperatorConfirmedNotSubmitted(reason)))[found.job_id]
+        after = cli.ledger.record(
+            JobChange(found.job_id, OperatorConfirmedNotSubmitted(reason))
+        )[found.job_id]
     typer.echo(f"{after.job_id} is {after.state}")
 
 
 def mark_lost(
     context: typer.Context,
     jobs: Annotated[
-        list[str] | None, typer.Argument(metavar="[JOB]...", help="Only these; else all that are held.")
+        list[str] | None,
+        typer.Argument(metavar="[JOB]...", help="Only these; else all that are held."),
     ] = None,
     reason: options.Reason = "",
     yes: options.Yes = False,
 ) -> None:
-    """Confirm that SLURM has lost jobs which the last sweep held back: they end as PANICKED, and cost the customer nothing.
+    """Confirm that SLURM has lost jobs which the last sweep held back: they end as
+    PANICKED, and cost the customer nothing.
 
     Example: supervisor job mark-lost 0x7903 --reason "slurmctld lost its state folder"
     """
@@ -174,31 +249,42 @@ def mark_lost(
     chosen = [cli.job(name).job_id for name in jobs or ()] or list(held)
     unheld = [job_id for job_id in chosen if job_id not in held]
     if not chosen or unheld:
-        found = f"{some_of(unheld)}, which it does not hold" if unheld else "no such job"
-        raise CommandError(f"found {found} in the last sweep; expected one that is held: see `supervisor sweep show`")
-    will = (
-        f"{counted(len(chosen), 'job')} ({some_of(chosen)}) will end as PANICKED on the contract, and will not be paid"
-    )
+        found = (
+            f"{some_of(unheld)}, which it does not hold" if unheld else "no such job"
+        )
+        raise CommandError(
+            f"found {found} in the last sweep; expected one that is held: see `supervisor sweep show`"
+        )
+    will = f"{counted(len(chosen), 'job')} ({some_of(chosen)}) will end as PANICKED on the contract, and will not be paid"
     with cli.change("job mark-lost", chosen, will, yes=yes, reason=reason):
         lost = operator_actions.confirm_lost(cli.ledger, chosen)
         if not lost:
-            raise CommandError("found that these jobs have changed meanwhile; expected some that are held: look again")
+            raise CommandError(
+                "found that these jobs have changed meanwhile; expected some that are held: look again"
+            )
     typer.echo("\n".join(lost))
 
 
 def adopt(
     context: typer.Context,
     tag: Annotated[
-        str, typer.Argument(metavar="TAG", help="The instance tag of the lost ledger; the alarm foreign_claims has it.")
+        str,
+        typer.Argument(
+            metavar="TAG",
+            help="The instance tag of the lost ledger; the alarm foreign_claims has it.",
+        ),
     ],
     yes_it_is_dead: Annotated[
-        bool, typer.Option("--yes-it-is-dead", help="Also if something shows that its fleet lives.")
+        bool,
+        typer.Option(
+            "--yes-it-is-dead", help="Also if something shows that its fleet lives."
+        ),
     ] = False,
     reason: options.Reason = "",
     yes: options.Yes = False,
 ) -> None:
-    """Take in the jobs that a lost ledger has claimed; refused while its fleet shows a sign of life, as two fleets would run
-    each job twice.
+    """Take in the jobs that a lost ledger has claimed; refused while its fleet shows a
+    sign of life, as two fleets would run each job twice.
 
     Example: supervisor job adopt 0a1b2c3d4e5f6071 --reason "restored from no backup"
     """
@@ -207,19 +293,29 @@ def adopt(
     known = {found.hex(): number for found, number in others.count().items()}
     chosen = tag.lower().removeprefix("0x")
     if chosen not in known:
-        shown = ", ".join(f"{found} ({number} jobs)" for found, number in sorted(known.items())) or "none"
-        raise CommandError(f"found no jobs claimed under the instance tag {tag!r}; known tags: {shown}")
+        shown = (
+            ", ".join(
+                f"{found} ({number} jobs)" for found, number in sorted(known.items())
+            )
+            or "none"
+        )
+        raise CommandError(
+            f"found no jobs claimed under the instance tag {tag!r}; known tags: {shown}"
+        )
     _require_dead(cli, bytes.fromhex(chosen), yes_it_is_dead)
     number = counted(known[chosen], "job")
     will = f"{number} of the ledger {chosen} will become this one's; if its fleet still lives, both run each job"
     with cli.change("job adopt", chosen, will, yes=yes, reason=reason):
         others.take_over(bytes.fromhex(chosen))
         cli.sweeps.ask(f"the instance tag {chosen} was adopted")
-    typer.echo(f"{number} will be taken in by the next sweep; `supervisor sweep show` shows the result")
+    typer.echo(
+        f"{number} will be taken in by the next sweep; `supervisor sweep show` shows the result"
+    )
 
 
 def _require_dead(cli: CliContext, tag: bytes, yes_it_is_dead: bool) -> None:
-    from supervisor_tasks.chain.rpc.failover import Endpoints  # in here: it imports web3, which takes long
+    # in here: it imports web3, which takes long
+    from supervisor_tasks.chain.rpc.failover import Endpoints
     from supervisor_tasks.recovery.fleet_liveness import liveness_evidence
 
     provider = cli.ledger.facts.get(PROVIDER)

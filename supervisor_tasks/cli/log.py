@@ -30,12 +30,24 @@ app = options.single()
 @app.command()
 def log(
     context: typer.Context,
-    who: Annotated[str, typer.Option("--operator", help="Only of operators whose user@host begins like this.")] = "",
+    who: Annotated[
+        str,
+        typer.Option(
+            "--operator", help="Only of operators whose user@host begins like this."
+        ),
+    ] = "",
     command: Annotated[
-        str, typer.Option("--command", help="Only of commands that begin like this, such as claims.")
+        str,
+        typer.Option(
+            "--command", help="Only of commands that begin like this, such as claims."
+        ),
     ] = "",
     subject: Annotated[
-        str, typer.Option("--subject", help="Only of subjects that begin like this, such as a job's id.")
+        str,
+        typer.Option(
+            "--subject",
+            help="Only of subjects that begin like this, such as a job's id.",
+        ),
     ] = "",
     since: options.Since = None,
     limit: options.Limit = 50,
@@ -43,7 +55,8 @@ def log(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show what operators changed, when and why, the latest first; an empty outcome: the command was cut off.
+    """Show what operators changed, when and why, the latest first; an empty outcome:
+    the command was cut off.
 
     Example: supervisor log --since 1d --command claims
     """
@@ -52,7 +65,9 @@ def log(
 
     def rows() -> list[dict[str, object]]:
         begin = None if younger is None else cli.now() - younger
-        entries = cli.log.last(limit, since=begin, operator=who, command=command, subject=subject)
+        entries = cli.log.last(
+            limit, since=begin, operator=who, command=command, subject=subject
+        )
         if output is Format.TABLE:
             return [with_short_ids(entry) for entry in entries]
         return entries
@@ -61,7 +76,9 @@ def log(
 
 
 def with_short_ids(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry whose change has short ids, so that the rest of it fits on the screen."""
+    """Return an entry whose change has short ids, so that the rest of it fits on the
+    screen.
+    """
     return {**row, "change": cut_ids(str(row["change"]))}
 
 

@@ -19,8 +19,17 @@ from supervisor_tasks.config.variables import warn_of_mistyped
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.figures import read_figures
 from supervisor_tasks.ledger.status_queries import Overview
-from supervisor_tasks.monitoring.metrics import CachedReading, LedgerMetrics, LedgerReading
-from supervisor_tasks.monitoring.probes import MARK_EVERY_S, database, serve_metrics, services
+from supervisor_tasks.monitoring.metrics import (
+    CachedReading,
+    LedgerMetrics,
+    LedgerReading,
+)
+from supervisor_tasks.monitoring.probes import (
+    MARK_EVERY_S,
+    database,
+    serve_metrics,
+    services,
+)
 
 log = structlog.get_logger()
 app = options.single()
@@ -30,10 +39,14 @@ app = options.single()
 def metrics(
     context: typer.Context,
     listen: Annotated[
-        str | None, typer.Option(help="host:port instead of METRICS_ADDRESS; port 0 is any free one.")
+        str | None,
+        typer.Option(
+            help="host:port instead of METRICS_ADDRESS; port 0 is any free one."
+        ),
     ] = None,
 ) -> None:
-    """Serve the ledger's metrics to Prometheus, and /livez and /readyz, until the process is ended.
+    """Serve the ledger's metrics to Prometheus, and /livez and /readyz, until the
+    process is ended.
 
     Example: supervisor metrics --listen 127.0.0.1:9464
     """
@@ -50,20 +63,28 @@ def metrics(
 
     def read() -> LedgerReading:
         summary = overview.snapshot()
-        return LedgerReading(summary, read_figures(engine, cluster), not cli.problems(summary))
+        return LedgerReading(
+            summary, read_figures(engine, cluster), not cli.problems(summary)
+        )
 
     collected = LedgerMetrics(cluster, CachedReading(read))
     try:
         server = serve_metrics(address, cluster, collected, services(database(url)))
     except (OSError, ValueError) as error:
-        raise UnusableError(f"found {address!r}; expected host:port ({error})") from error
+        raise UnusableError(
+            f"found {address!r}; expected host:port ({error})"
+        ) from error
     ended = threading.Event()
     # The kernel drops signals without a handler for the first process of a container.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     guard_process()
     host = address.rpartition(":")[0] or "0.0.0.0"  # noqa: S104
-    log.info("metrics_served", url=f"http://{host}:{server.server_port}/metrics", ledger=target(cluster, url))
+    log.info(
+        "metrics_served",
+        url=f"http://{host}:{server.server_port}/metrics",
+        ledger=target(cluster, url),
+    )
     while not ended.wait(MARK_EVERY_S):
         LOOP.mark()
     server.stop()

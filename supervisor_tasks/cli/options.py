@@ -26,27 +26,55 @@ class Format(StrEnum):
 
 
 Output = Annotated[
-    Format, typer.Option("-o", "--output", help="The form: wide has all columns in full, name the names only.")
+    Format,
+    typer.Option(
+        "-o",
+        "--output",
+        help="The form: wide has all columns in full, name the names only.",
+    ),
 ]
-NoColor = Annotated[bool, typer.Option("--no-color", help="Show no colours; the variable NO_COLOR does the same.")]
+NoColor = Annotated[
+    bool,
+    typer.Option(
+        "--no-color", help="Show no colours; the variable NO_COLOR does the same."
+    ),
+]
 Watch = Annotated[
     float | None,
-    typer.Option("-w", "--watch", min=0.2, metavar="SECONDS", help="Show it again every SECONDS, until Ctrl-C."),
+    typer.Option(
+        "-w",
+        "--watch",
+        min=0.2,
+        metavar="SECONDS",
+        help="Show it again every SECONDS, until Ctrl-C.",
+    ),
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Show this many rows at most.")]
+Limit = Annotated[
+    int, typer.Option("--limit", min=1, max=1000, help="Show this many rows at most.")
+]
 Since = Annotated[
-    str | None, typer.Option("--since", metavar="AGE", help="Only what is younger: 90s, 15m, 2h, 3d or 1w.")
+    str | None,
+    typer.Option(
+        "--since", metavar="AGE", help="Only what is younger: 90s, 15m, 2h, 3d or 1w."
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; `supervisor log` shows it.")]
-RequiredReason = Annotated[str, typer.Option("--reason", help="Why; `supervisor log` and the job's story show it.")]
+Reason = Annotated[
+    str, typer.Option("--reason", help="Why; `supervisor log` shows it.")
+]
+RequiredReason = Annotated[
+    str,
+    typer.Option("--reason", help="Why; `supervisor log` and the job's story show it."),
+]
 
 
 WHOLE = 1000  # characters: no sentence is longer
 
 
 class CommandGroup(TyperGroup):
-    """Commands. The help lists each with its whole sentence; click would cut it at the end of a line."""
+    """Commands. The help lists each with its whole sentence; click would cut it at the
+    end of a line.
+    """
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the names of the commands and their sentences."""
@@ -60,17 +88,25 @@ class CommandGroup(TyperGroup):
 
 
 def noun(about: str, *, example: str) -> typer.Typer:
-    """Return a group of verbs. `example` is one of its commands as an operator writes it, without `supervisor`."""
+    """Return a group of verbs. `example` is one of its commands as an operator writes
+    it, without `supervisor`.
+    """
     app = single()
     app.info.help = f"{about}\n\nExample: supervisor {example}"
     app.info.no_args_is_help = True
-    app.callback()(_nothing)  # a group keeps its verb as a word of its own, also if it has only one
+    # a group keeps its verb as a word of its own, also if it has only one
+    app.callback()(_nothing)
     return app
 
 
 def single() -> typer.Typer:
     """Return a command without verbs."""
-    return typer.Typer(cls=CommandGroup, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    return typer.Typer(
+        cls=CommandGroup,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
 
 
 def _nothing() -> None:
@@ -83,15 +119,21 @@ def age(text: str | None, option: str = "--since") -> timedelta | None:
         return None
     match = AGE.fullmatch(text)
     if match is None:
-        raise UnusableError(f"{option}: found {text!r}; expected an age such as 90s, 15m, 2h, 3d or 1w")
+        raise UnusableError(
+            f"{option}: found {text!r}; expected an age such as 90s, 15m, 2h, 3d or 1w"
+        )
     return timedelta(seconds=int(match[1]) * UNITS_S[match[2]])
 
 
 def hex_beginning(customer: str | None) -> str | None:
-    """Return the address, or its beginning, that an operator has written. Raises UnusableError."""
+    """Return the address, or its beginning, that an operator has written. Raises
+    UnusableError.
+    """
     if customer is None:
         return None
     address = customer.lower()
     if not ADDRESS_BEGINNING.fullmatch(address):
-        raise UnusableError(f"--customer: found {customer!r}; expected an address or its beginning, such as 0x506a")
+        raise UnusableError(
+            f"--customer: found {customer!r}; expected an address or its beginning, such as 0x506a"
+        )
     return address

@@ -1,4 +1,6 @@
-"""The output of a command: tables for people, JSON and YAML for programs. Text of strangers cannot control the terminal."""
+"""The output of a command: tables for people, JSON and YAML for programs. Text of
+strangers cannot control the terminal.
+"""
 
 import io
 import json
@@ -35,7 +37,8 @@ class Output:
     def __init__(self, secrets: Sequence[str]) -> None:
         self._hide = hiding(secrets)
         self.color = True
-        self.target = ""  # the ledger that the command works with, once the command has printed it
+        # the ledger that the command works with, once the command has printed it
+        self.target = ""
         self._into: io.StringIO | None = None
 
     def line(self, text: str) -> str:
@@ -43,14 +46,20 @@ class Output:
         return str(cleaned(text, self._hide))
 
     def document(self, document: Any, form: Format) -> None:
-        """Print one JSON or YAML document in ASCII, without characters that control a terminal."""
+        """Print one JSON or YAML document in ASCII, without characters that control a
+        terminal.
+        """
         clean = cleaned(_plain(document), self._hide)
         if form is Format.YAML:
-            typer.echo(yaml.safe_dump(clean, sort_keys=False, allow_unicode=False).rstrip())
+            typer.echo(
+                yaml.safe_dump(clean, sort_keys=False, allow_unicode=False).rstrip()
+            )
         else:
             typer.echo(json.dumps(clean, indent=2))
 
-    def rows(self, view: View, rows: Sequence[Mapping[str, Any]], form: Format, now: datetime) -> None:
+    def rows(
+        self, view: View, rows: Sequence[Mapping[str, Any]], form: Format, now: datetime
+    ) -> None:
         """Print rows in a form."""
         if form in (Format.JSON, Format.YAML):
             self.document(list(rows), form)
@@ -69,20 +78,30 @@ class Output:
         wide: bool = False,
         marked: int | None = None,
     ) -> None:
-        """Print rows as a table, one line a row; `marked` is the number of a row that stands out."""
+        """Print rows as a table, one line a row; `marked` is the number of a row that
+        stands out.
+        """
         if not rows:
             self._echo(f"{view.title}: none")
             return
         columns, shown = cells(view, rows, now, wide=wide)
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+        table = Table(
+            box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold"
+        )
         for column in columns:
-            table.add_column(column.title, no_wrap=not column.flexible, justify=_side(column.kind))
+            table.add_column(
+                column.title, no_wrap=not column.flexible, justify=_side(column.kind)
+            )
         for number, row in enumerate(shown):
-            table.add_row(*map(self._text, row), style="reverse" if number == marked else "")
+            table.add_row(
+                *map(self._text, row), style="reverse" if number == marked else ""
+            )
         self._print(table, NO_LIMIT if wide else None)
 
     def facts(self, facts: Mapping[str, Any]) -> None:
-        """Print the values of one object, one a line; a long value goes on below itself."""
+        """Print the values of one object, one a line; a long value goes on below
+        itself.
+        """
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
@@ -104,8 +123,16 @@ class Output:
         self._print(table)
 
     def bars(self, bars: Sequence[Bar]) -> None:
-        """Print a line for each bar: its name, a bar whose length is its part of the largest value, and its text."""
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False, expand=True)
+        """Print a line for each bar: its name, a bar whose length is its part of the
+        largest value, and its text.
+        """
+        table = Table(
+            box=None,
+            padding=(0, 2, 0, 0),
+            pad_edge=False,
+            show_header=False,
+            expand=True,
+        )
         table.add_column(no_wrap=True)
         table.add_column(ratio=1)
         table.add_column(no_wrap=True, justify="right")
@@ -125,7 +152,9 @@ class Output:
 
     @contextmanager
     def captured(self) -> Iterator[list[str]]:
-        """Collect what is printed within, instead of printing it: the lines are in the list when this ends."""
+        """Collect what is printed within, instead of printing it: the lines are in the
+        list when this ends.
+        """
         lines: list[str] = []
         self._into = io.StringIO()
         try:
@@ -138,28 +167,44 @@ class Output:
         print(text, file=self._into or sys.stdout)
 
     def repeated(self, show: Callable[[], None], every_s: float | None) -> None:
-        """Show something once; with `every_s` again and again, on a cleared screen below the target, until Ctrl-C."""
+        """Show something once; with `every_s` again and again, on a cleared screen
+        below the target, until Ctrl-C.
+        """
         if every_s is None:
             show()
             return
         while True:
             if sys.stdout.isatty():
-                typer.echo(CLEAR + (f"{self.target}\n" if self.target else ""), nl=False)
+                typer.echo(
+                    CLEAR + (f"{self.target}\n" if self.target else ""), nl=False
+                )
             show()
             sys.stdout.flush()
             time.sleep(every_s)  # the operator gave this time
 
     def _linked(self, cell: Cell) -> Text:
-        """Return the cell as Text. On a terminal with colours the text is a link (OSC 8), so a long URL takes no room and is
-        not broken; elsewhere the URL is behind the text.
+        """Return the cell as Text. On a terminal with colours the text is a link (OSC
+        8), so a long URL takes no room and is not broken; elsewhere the URL is behind
+        the text.
         """
-        if cell.link and self._into is None and console_of(self.color).color_system is not None:
-            return Text(self.line(cell.text), style=Style.parse(cell.style) + Style(link=self.line(cell.link)))
+        if (
+            cell.link
+            and self._into is None
+            and console_of(self.color).color_system is not None
+        ):
+            return Text(
+                self.line(cell.text),
+                style=Style.parse(cell.style) + Style(link=self.line(cell.link)),
+            )
         return Text(self.line(cell.with_link), style=cell.style)
 
     def _text(self, cell: Cell) -> Text:
-        """Return the cell as Text, so that rich reads no markup in it. It never takes a second line."""
-        return Text(self.line(cell.text), style=cell.style, no_wrap=True, overflow="ellipsis")
+        """Return the cell as Text, so that rich reads no markup in it. It never takes a
+        second line.
+        """
+        return Text(
+            self.line(cell.text), style=cell.style, no_wrap=True, overflow="ellipsis"
+        )
 
     def _print(self, table: Table, width: int | None = None) -> None:
         console = console_of(self.color, width)
@@ -169,14 +214,23 @@ class Output:
 
 
 def console_of(color: bool, width: int | None = None) -> Console:
-    """Return the console: as wide as COLUMNS names, or as the terminal. Colours only for a terminal."""
+    """Return the console: as wide as COLUMNS names, or as the terminal. Colours only
+    for a terminal.
+    """
     if width is None:
         width = _given_width()
-    return Console(width=width, soft_wrap=False, color_system="auto" if color else None, highlight=False)
+    return Console(
+        width=width,
+        soft_wrap=False,
+        color_system="auto" if color else None,
+        highlight=False,
+    )
 
 
 def _given_width() -> int | None:
-    """Return the number of columns in COLUMNS, or WIDE where there is no terminal; else None, for the terminal's width."""
+    """Return the number of columns in COLUMNS, or WIDE where there is no terminal; else
+    None, for the terminal's width.
+    """
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit():
         return int(columns)

@@ -1,4 +1,6 @@
-"""Draws a label over time, and earnings as bars, as SVG documents that load no other files."""
+"""Draws a label over time, and earnings as bars, as SVG documents that load no other
+files.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -10,8 +12,13 @@ from pygal.style import CleanStyle
 
 from supervisor_tasks.cli.views import Bar
 
-# pygal's import hook for maps, which we do not draw, makes each later import of the process warn (from Python 3.11).
-sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, pygal.PluginImportFixer)]
+# pygal's import hook for maps, which we do not draw, makes each later import of the
+# process warn (from Python 3.11).
+sys.meta_path[:] = [
+    finder
+    for finder in sys.meta_path
+    if not isinstance(finder, pygal.PluginImportFixer)
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,19 @@ import typer
 
 from supervisor_tasks.cli import health_command, options, run_command
 
-AS_THEY_ARE = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+AS_THEY_ARE = {
+    "ignore_unknown_options": True,
+    "allow_extra_args": True,
+    "help_option_names": [],
+}
 health_app = options.single()
 run_app = options.single()
 
 
-@health_app.command(context_settings=AS_THEY_ARE, help=f"{health_command.ABOUT}\n\n{health_command.EXAMPLE}")
+@health_app.command(
+    context_settings=AS_THEY_ARE,
+    help=f"{health_command.ABOUT}\n\n{health_command.EXAMPLE}",
+)
 def health_(context: typer.Context) -> None:
     """Run `supervisor health`."""
     sys.exit(health_command.main(context.args))

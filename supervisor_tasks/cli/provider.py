@@ -1,4 +1,6 @@
-"""The commands for the provider: what is registered, what waits for approval, what is offered."""
+"""The commands for the provider: what is registered, what waits for approval, what is
+offered.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,23 +17,33 @@ from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.ledger.facts import Fact
-from supervisor_tasks.ledger.registrations import MEASUREMENT_REQUESTED, REGISTRATION_REQUESTED, Registrations
+from supervisor_tasks.ledger.registrations import (
+    MEASUREMENT_REQUESTED,
+    REGISTRATION_REQUESTED,
+    Registrations,
+)
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 
 COLUMNS = ("registered", "waiting", "offered")
 OFFERS = View(
     "offers",
     "what",
-    (Column("WHAT", "what"), *(Column(title.upper(), title, flexible=True) for title in COLUMNS)),
+    (
+        Column("WHAT", "what"),
+        *(Column(title.upper(), title, flexible=True) for title in COLUMNS),
+    ),
 )
 PRICES = {
     "gpu_credits_per_min": "GPU, credits/min",
     "cpu_credits_per_min": "CPU, credits/min",
     "mem_credits_per_min": "MB, credits/min",
 }
-NOT_LOOKED = "found nothing yet; expected a worker of the chain queue to have looked: start one"
+NOT_LOOKED = (
+    "found nothing yet; expected a worker of the chain queue to have looked: start one"
+)
 app = options.noun(
-    "See how the provider stands with the grid, and have it registered or measured.", example="provider show"
+    "See how the provider stands with the grid, and have it registered or measured.",
+    example="provider show",
 )
 
 
@@ -42,7 +54,8 @@ def show(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show how the provider stands with the grid, what is registered, what waits for approval, and what is offered.
+    """Show how the provider stands with the grid, what is registered, what waits for
+    approval, and what is offered.
 
     Example: supervisor provider show
     """
@@ -57,19 +70,23 @@ def _show(cli: CliContext, output: Format) -> None:
     if status_and_age is None or decision is None:
         raise CommandError(NOT_LOOKED)
     status, for_s = status_and_age
-    standing = ProviderStanding(status, for_s, _asked(registrations), registrations.why_no_nodes())
+    standing = ProviderStanding(
+        status, for_s, _asked(registrations), registrations.why_no_nodes()
+    )
     if output is Format.NAME:
         typer.echo(decision["address"])
     elif output in (Format.JSON, Format.YAML):
         cli.shown.document(_document(standing) | decision, output)
     else:
-        show_provider(cli.shown, decision, standing, cli.now(), wide=output is Format.WIDE)
+        show_provider(
+            cli.shown, decision, standing, cli.now(), wide=output is Format.WIDE
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderStanding:
-    """How the provider stands, and for how many seconds; what an operator has asked for, with the reason; why a worker has
-    seen no node, and for how many seconds.
+    """How the provider stands, and for how many seconds; what an operator has asked
+    for, with the reason; why a worker has seen no node, and for how many seconds.
     """
 
     status: RegistrationStatus
@@ -94,7 +111,12 @@ def _document(standing: ProviderStanding) -> dict[str, Any]:
 
 
 def show_provider(
-    shown: Output, decision: Mapping[str, Any], stands: ProviderStanding, now: datetime, *, wide: bool
+    shown: Output,
+    decision: Mapping[str, Any],
+    stands: ProviderStanding,
+    now: datetime,
+    *,
+    wide: bool,
 ) -> None:
     """Print how the provider stands, and its offers side by side."""
     shown.facts(facts_of(decision, stands))
@@ -105,16 +127,22 @@ def show_provider(
         shown.lines([[Cell(line, "yellow")] for line in decision["odd"]])
 
 
-def facts_of(decision: Mapping[str, Any], stands: ProviderStanding) -> dict[str, str | Cell]:
+def facts_of(
+    decision: Mapping[str, Any], stands: ProviderStanding
+) -> dict[str, str | Cell]:
     """Return the lines about the provider."""
     asked = ", ".join(f"{what} ({why})" for what, why in stands.asked.items())
     return {
         "address": decision["address"],
         "stands": f"{stands.status.value}, for {span(stands.for_s)}",
-        "claims": Cell("are allowed") if stands.status.claims else Cell("are not allowed", "red"),
+        "claims": Cell("are allowed")
+        if stands.status.claims
+        else Cell("are not allowed", "red"),
         "next": f"{decision['decision']}: {decision['why']}",
         "nodes": _nodes(stands.no_nodes),
-        "benchmarks": "a run is under way" if decision["measuring"] else "no run is under way",
+        "benchmarks": "a run is under way"
+        if decision["measuring"]
+        else "no run is under way",
         "asked for": asked or "nothing",
     }
 
@@ -127,7 +155,9 @@ def _nodes(no_nodes: tuple[str, float] | None) -> str | Cell:
 
 
 def _asked(registrations: Registrations) -> dict[str, str]:
-    """Return what an operator has asked for and no worker has done yet, with the reason."""
+    """Return what an operator has asked for and no worker has done yet, with the
+    reason.
+    """
     reasons = {
         "register": registrations.asked(REGISTRATION_REQUESTED),
         "measure": registrations.asked(MEASUREMENT_REQUESTED),
@@ -136,7 +166,9 @@ def _asked(registrations: Registrations) -> dict[str, str]:
 
 
 def _side_by_side(decision: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each value that can differ between offer, request and registration."""
+    """Return a row for each value that can differ between offer, request and
+    registration.
+    """
     rows = dict[str, dict[str, Any]]()
     for title in COLUMNS:
         for name, value in _lines(decision[title]).items():
@@ -160,8 +192,11 @@ def _lines(offer: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 @app.command()
-def register(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Register the offer now, even if it is not measured, or if the grid has turned it down before.
+def register(
+    context: typer.Context, reason: options.Reason = "", yes: options.Yes = False
+) -> None:
+    """Register the offer now, even if it is not measured, or if the grid has turned it
+    down before.
 
     Example: supervisor provider register --reason "new prices"
     """
@@ -171,7 +206,9 @@ def register(context: typer.Context, reason: options.Reason = "", yes: options.Y
 
 
 def _offered(cli: CliContext) -> str:
-    """Return what is offered, in numbers. Raises CommandError before a worker has looked."""
+    """Return what is offered, in numbers. Raises CommandError before a worker has
+    looked.
+    """
     decision = Registrations(cli.ledger.facts).last_decision()
     if decision is None:
         raise CommandError(NOT_LOOKED)
@@ -179,19 +216,26 @@ def _offered(cli: CliContext) -> str:
     if offer is None:
         return "an offer of 0 nodes as yet, once SLURM shows some,"
     nodes = sum(machine["nodes"] for machine in offer["machines"])
-    prices = ", ".join(f"{PRICES.get(name, name)}: {price}" for name, price in offer["prices"].items())
+    prices = ", ".join(
+        f"{PRICES.get(name, name)}: {price}" for name, price in offer["prices"].items()
+    )
     return f"an offer of {counted(nodes, 'node')} and {counted(len(offer['labels']), 'label')} ({prices})"
 
 
 @app.command()
-def measure(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Have the benchmarks run, now or after the run that is under way, and have their results registered.
+def measure(
+    context: typer.Context, reason: options.Reason = "", yes: options.Yes = False
+) -> None:
+    """Have the benchmarks run, now or after the run that is under way, and have their
+    results registered.
 
     Example: supervisor provider measure --reason "new switches"
     """
     cli = cli_context(context)
     if cli.settings.benchmark_disable:
-        raise CommandError("found BENCHMARK_DISABLE=true; expected false: nothing is measured")
+        raise CommandError(
+            "found BENCHMARK_DISABLE=true; expected false: nothing is measured"
+        )
     jobs = counted(sum(cli.overview.snapshot().jobs.values()), "open job")
     _ask(
         cli,
@@ -203,7 +247,9 @@ def measure(context: typer.Context, reason: options.Reason = "", yes: options.Ye
     )
 
 
-def _ask(cli: CliContext, verb: str, what: Fact[str], will: str, yes: bool, reason: str) -> None:
+def _ask(
+    cli: CliContext, verb: str, what: Fact[str], will: str, yes: bool, reason: str
+) -> None:
     with cli.change(f"provider {verb}", "provider", will, yes=yes, reason=reason):
         Registrations(cli.ledger.facts).ask(what, reason or "the operator")
     typer.echo("asked; `supervisor provider show` shows the result")

@@ -1,9 +1,10 @@
 """Longer waits before a process that ends again and again soon after its start.
 
-systemd before 254 (Debian 12) starts a unit again after RestartSec, the same each time. So a process of a unit waits itself,
-before it begins: with RestartSec=2 a start follows an end after 2, 4, 8, 16, 32 and then 60 s. A file in RUNTIME_DIRECTORY
-has the count; systemd keeps that folder over restarts, and `systemctl stop` removes it. Without that variable no process
-waits: containers have a backoff of their own.
+systemd before 254 (Debian 12) starts a unit again after RestartSec, the same each time.
+So a process of a unit waits itself, before it begins: with RestartSec=2 a start follows
+an end after 2, 4, 8, 16, 32 and then 60 s. A file in RUNTIME_DIRECTORY has the count;
+systemd keeps that folder over restarts, and `systemctl stop` removes it. Without that
+variable no process waits: containers have a backoff of their own.
 """
 
 import json
@@ -32,8 +33,8 @@ def wait_before_start(
     clock_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait if the last runs of this unit ended soon, and store that the process begins. The process also starts if the
-    folder cannot be written.
+    """Wait if the last runs of this unit ended soon, and store that the process begins.
+    The process also starts if the folder cannot be written.
     """
     folder = environment.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     if not folder:
@@ -48,7 +49,9 @@ def wait_before_start(
 
 
 def _soon_ended(file: Path, now_s: float) -> int:
-    """Return how many runs in a row have ended soon; 0 if there was none, or the file is damaged."""
+    """Return how many runs in a row have ended soon; 0 if there was none, or the file
+    is damaged.
+    """
     try:
         last = json.loads(file.read_text())
         soon_ended, begun_s = int(last["soon_ended"]), float(last["begun_s"])
@@ -59,10 +62,14 @@ def _soon_ended(file: Path, now_s: float) -> int:
     return soon_ended + 1
 
 
-def _log_delay(process: str, environment: Mapping[str, str], soon_ended: int, wait_s: float) -> None:
+def _log_delay(
+    process: str, environment: Mapping[str, str], soon_ended: int, wait_s: float
+) -> None:
     import structlog  # only here: most starts do not wait
 
     from supervisor_tasks.config.logging import configure
 
     configure(cluster=environment.get("CLUSTER_NAME", ""))
-    structlog.get_logger().warning("start_delayed", process=process, soon_ended=soon_ended, wait_s=wait_s)
+    structlog.get_logger().warning(
+        "start_delayed", process=process, soon_ended=soon_ended, wait_s=wait_s
+    )

@@ -13,12 +13,16 @@ from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.ledger.archive import archive as write_archive
 from supervisor_tasks.ledger.retention import HELD, SCRIPTS_KEPT_DAYS, Retention
 
-retention = options.noun("Pause and resume the deletion of old rows.", example="retention pause")
+retention = options.noun(
+    "Pause and resume the deletion of old rows.", example="retention pause"
+)
 archive = options.single()
 
 
 @retention.command()
-def pause(context: typer.Context, reason: options.RequiredReason, yes: options.Yes = False) -> None:
+def pause(
+    context: typer.Context, reason: options.RequiredReason, yes: options.Yes = False
+) -> None:
     """Delete no old rows until `supervisor retention resume`, such as during an audit.
 
     Example: supervisor retention pause --reason "audit of 2025"
@@ -31,7 +35,9 @@ def pause(context: typer.Context, reason: options.RequiredReason, yes: options.Y
 
 
 @retention.command()
-def resume(context: typer.Context, reason: options.Reason = "", yes: options.Yes = False) -> None:
+def resume(
+    context: typer.Context, reason: options.Reason = "", yes: options.Yes = False
+) -> None:
     """Delete old rows again, from the next night on.
 
     Example: supervisor retention resume
@@ -39,7 +45,9 @@ def resume(context: typer.Context, reason: options.Reason = "", yes: options.Yes
     cli = cli_context(context)
     why = cli.ledger.facts.get(HELD)
     if why is None:
-        raise CommandError("found a deletion that is not paused; there is nothing to resume")
+        raise CommandError(
+            "found a deletion that is not paused; there is nothing to resume"
+        )
     will = f"{_old_rows(cli)} will be deleted from the next night on; the deletion was paused ({why})"
     with cli.change("retention resume", "retention", will, yes=yes, reason=reason):
         cli.ledger.facts.clear(HELD)
@@ -60,12 +68,23 @@ def _old_rows(cli: CliContext) -> str:
 def write(
     context: typer.Context,
     before: Annotated[
-        str, typer.Option("--before", metavar="DATE", help="What ended before that day (UTC), such as 2026-01-01.")
+        str,
+        typer.Option(
+            "--before",
+            metavar="DATE",
+            help="What ended before that day (UTC), such as 2026-01-01.",
+        ),
     ],
-    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="A new file, such as 2025.jsonl.zst.")],
+    to: Annotated[
+        Path,
+        typer.Option(
+            "--to", metavar="FILE", help="A new file, such as 2025.jsonl.zst."
+        ),
+    ],
 ) -> None:
-    """Write what has ended into a file of JSON lines, compressed by zstandard: jobs with all their rows, transactions
-    of no job, sweeps, and benchmark runs with their results. Each line has its `kind`.
+    """Write what has ended into a file of JSON lines, compressed by zstandard: jobs
+    with all their rows, transactions of no job, sweeps, and benchmark runs with their
+    results. Each line has its `kind`.
 
     Nothing is deleted. A file that exists is not overwritten.
 
@@ -74,7 +93,11 @@ def write(
     cli = cli_context(context)
     day = _day(before)
     written = write_archive(cli.ledger.engine, cli.settings.cluster_name, day, to)
-    numbers = [counted(number, kind.replace("_", " ")) for kind, number in written.items() if number or kind == "job"]
+    numbers = [
+        counted(number, kind.replace("_", " "))
+        for kind, number in written.items()
+        if number or kind == "job"
+    ]
     typer.echo(f"{', '.join(numbers)} in {to}")
 
 
@@ -82,7 +105,9 @@ def _day(text: str) -> datetime:
     try:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError as error:
-        raise UnusableError(f"--before: found {text!r}; expected a day such as 2026-01-01") from error
+        raise UnusableError(
+            f"--before: found {text!r}; expected a day such as 2026-01-01"
+        ) from error
 
 
 COMMANDS = {"retention": retention, "archive": archive}

@@ -1,6 +1,8 @@
-"""`supervisor run PROCESS`: starts one of the supervisor's processes, in a container or a systemd unit.
+"""`supervisor run PROCESS`: starts one of the supervisor's processes, in a container or
+a systemd unit.
 
-Without a process, or with flags in its place, it runs the whole fleet of one cluster (run_fleet.py).
+Without a process, or with flags in its place, it runs the whole fleet of one cluster
+(run_fleet.py).
 """
 
 import argparse
@@ -15,19 +17,23 @@ from supervisor_tasks.cli.restarts import wait_before_start
 from supervisor_tasks.config.first_process import hold_signals
 from supervisor_tasks.messaging.worker_arguments import has_name, queues_named
 
-START = ("-m", "supervisor_tasks.config.first_process")  # reacts to SIGTERM from its start
-CELERY = ("celery", "--quiet", "-A", "supervisor_tasks")  # --quiet: no banner between the lines of the log
+# reacts to SIGTERM from its start
+START = ("-m", "supervisor_tasks.config.first_process")
+# --quiet: no banner between the lines of the log
+CELERY = ("celery", "--quiet", "-A", "supervisor_tasks")
 SERVERS = {"DATABASE_URL": "postgresql+psycopg://...", "BROKER_URL": "redis://..."}
 EMBEDDED = "--embedded"
-WRONG_SETTINGS = 2  # the status of a process whose settings do not let it work: starting it again does not help
+# the status of a process whose settings do not let it work: starting it again does not
+# help
+WRONG_SETTINGS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class FleetProcess:
     """How to start a process: `arguments` are a module and its arguments.
 
-    At `health_port` the process answers probes from this machine, unless HEALTH_ADDRESS is set. `servers` names the
-    variables of the servers that the process works with.
+    At `health_port` the process answers probes from this machine, unless HEALTH_ADDRESS
+    is set. `servers` names the variables of the servers that the process works with.
     """
 
     about: str
@@ -37,25 +43,44 @@ class FleetProcess:
 
 
 PROCESSES = {
-    "worker": FleetProcess("Celery's worker; -Q names its queues", (*CELERY, "worker", "--loglevel", "INFO"), 9465),
-    "beat": FleetProcess(
-        "asks for the periodic work, one a cluster", (*CELERY, "beat", "--pidfile=", "--loglevel", "INFO"), 9466
+    "worker": FleetProcess(
+        "Celery's worker; -Q names its queues",
+        (*CELERY, "worker", "--loglevel", "INFO"),
+        9465,
     ),
-    "callbacks": FleetProcess("the gRPC process that SLURM's plugins call", ("grpc_callbacks",), 9467),
-    "flower": FleetProcess(  # without a database its pages of jobs report that, and its other pages work
+    "beat": FleetProcess(
+        "asks for the periodic work, one a cluster",
+        (*CELERY, "beat", "--pidfile=", "--loglevel", "INFO"),
+        9466,
+    ),
+    "callbacks": FleetProcess(
+        "the gRPC process that SLURM's plugins call", ("grpc_callbacks",), 9467
+    ),
+    # without a database its pages of jobs report that, and its other pages work
+    "flower": FleetProcess(
         "the dashboard; --address and --port",
         (*CELERY, "flower", "--logging=warning"),
         9468,
         servers=("BROKER_URL",),
     ),
     "metrics": FleetProcess(
-        "the ledger's metrics for Prometheus", ("supervisor_tasks.cli", "metrics"), servers=("DATABASE_URL",)
+        "the ledger's metrics for Prometheus",
+        ("supervisor_tasks.cli", "metrics"),
+        servers=("DATABASE_URL",),
     ),
     "migrate": FleetProcess(
         "brings the ledger's tables up to date and ends",
         (
             "supervisor_tasks.cli",
-            *("db", "upgrade", "--embedded", "--log", "--yes", "--reason", "supervisor run migrate"),
+            *(
+                "db",
+                "upgrade",
+                "--embedded",
+                "--log",
+                "--yes",
+                "--reason",
+                "supervisor run migrate",
+            ),
         ),
         servers=("DATABASE_URL",),
     ),
@@ -64,7 +89,12 @@ PROCESSES = {
         ("supervisor_tasks.cli", "db", "wait", "--log"),
         servers=("DATABASE_URL",),
     ),
-    "reporter": FleetProcess("delivers SLURM's events, on slurmctld's host", ("plugins.reporter",), 9470, servers=()),
+    "reporter": FleetProcess(
+        "delivers SLURM's events, on slurmctld's host",
+        ("plugins.reporter",),
+        9470,
+        servers=(),
+    ),
 }
 
 
@@ -82,10 +112,14 @@ HELP = ("-h", "--help")
 
 
 def main(words: Sequence[str]) -> NoReturn:
-    """Run the command: this process becomes the one that is named, or runs the fleet."""
+    """Run the command: this process becomes the one that is named, or runs the
+    fleet.
+    """
     if not words or (words[0].startswith("-") and words[0] not in HELP):
         sys.exit(_fleet(words))
-    about = "\n".join(f"  {name:10}{process.about}" for name, process in PROCESSES.items())
+    about = "\n".join(
+        f"  {name:10}{process.about}" for name, process in PROCESSES.items()
+    )
     parser = argparse.ArgumentParser(
         "supervisor run",
         description=ABOUT,
@@ -93,8 +127,12 @@ def main(words: Sequence[str]) -> NoReturn:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("process", choices=PROCESSES, metavar="PROCESS", help="The process; see below.")
-    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="OPTIONS", help="For the process.")
+    parser.add_argument(
+        "process", choices=PROCESSES, metavar="PROCESS", help="The process; see below."
+    )
+    parser.add_argument(
+        "options", nargs=argparse.REMAINDER, metavar="OPTIONS", help="For the process."
+    )
     given = parser.parse_args(words)
     become(given.process, given.options)
 
@@ -113,7 +151,9 @@ def _fleet(words: Sequence[str]) -> int:
 
 
 def become(process: str, options: Sequence[str]) -> NoReturn:
-    """Replace this process by the one that is named, or end it with status 2 if a server is neither named nor embedded."""
+    """Replace this process by the one that is named, or end it with status 2 if a
+    server is neither named nor embedded.
+    """
     wait_before_start(process, os.environ)
     options, embedded = take_embedded_flag(PROCESSES[process], options)
     missing = missing_servers(PROCESSES[process].servers, os.environ)
@@ -129,8 +169,12 @@ def become(process: str, options: Sequence[str]) -> NoReturn:
     os.execve(argv[0], argv, environment(process, os.environ))  # noqa: S606  our own program
 
 
-def take_embedded_flag(process: FleetProcess, options: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the options without --embedded, and whether it was there. A process without servers keeps all its options."""
+def take_embedded_flag(
+    process: FleetProcess, options: Sequence[str]
+) -> tuple[list[str], bool]:
+    """Return the options without --embedded, and whether it was there. A process
+    without servers keeps all its options.
+    """
     if not process.servers:
         return list(options), False
     return [option for option in options if option != EMBEDDED], EMBEDDED in options
@@ -142,7 +186,9 @@ def missing_servers(servers: Iterable[str], given: Mapping[str, str]) -> list[st
     for name in servers:
         is_configured = given.get(name) or given.get(f"{name}_FILE")
         if not is_configured:
-            lines.append(f"{name}: found nothing; expected {SERVERS[name]}, or the flag {EMBEDDED}")
+            lines.append(
+                f"{name}: found nothing; expected {SERVERS[name]}, or the flag {EMBEDDED}"
+            )
     return lines
 
 
@@ -165,7 +211,9 @@ def environment(process: str, given: Mapping[str, str]) -> dict[str, str]:
     return {**given, "HEALTH_ADDRESS": f"127.0.0.1:{port}"}
 
 
-def _own_options(process: str, options: Sequence[str], given: Mapping[str, str]) -> list[str]:
+def _own_options(
+    process: str, options: Sequence[str], given: Mapping[str, str]
+) -> list[str]:
     """Return the options that the process needs besides its own."""
     if process == "worker":
         return _node_name(options, given)
@@ -175,7 +223,9 @@ def _own_options(process: str, options: Sequence[str], given: Mapping[str, str])
 
 
 def _node_name(options: Sequence[str], given: Mapping[str, str]) -> list[str]:
-    """Name a worker after its cluster and queues. Clusters share a broker, and Flower takes workers of one name for one."""
+    """Name a worker after its cluster and queues. Clusters share a broker, and Flower
+    takes workers of one name for one.
+    """
     if has_name(options):
         return []
     cluster = given.get("CLUSTER_NAME") or "main"
@@ -184,7 +234,9 @@ def _node_name(options: Sequence[str], given: Mapping[str, str]) -> list[str]:
 
 
 def _flowers_configuration() -> list[str]:
-    """Name our configuration for Flower: it is a module, and Flower searches only the folder where it is started."""
+    """Name our configuration for Flower: it is a module, and Flower searches only the
+    folder where it is started.
+    """
     spec = find_spec("flowerconfig")
     if spec is None or spec.origin is None:
         return []

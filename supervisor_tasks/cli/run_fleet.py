@@ -1,7 +1,9 @@
-"""`supervisor run --flag value ...`: the whole fleet of one cluster as child processes, their logs merged into one.
+"""`supervisor run --flag value ...`: the whole fleet of one cluster as child processes,
+their logs merged into one.
 
-For a small site: the systemd unit that started the Go program can start this instead. A child that ends is started
-again. Each child gets only the keys that it works with. The children end with this process, however it ends.
+For a small site: the systemd unit that started the Go program can start this instead. A
+child that ends is started again. Each child gets only the keys that it works with. The
+children end with this process, however it ends.
 """
 
 import ctypes
@@ -20,7 +22,13 @@ from typing import IO
 import structlog
 
 from supervisor_tasks.cli.fleet_flags import Flags
-from supervisor_tasks.cli.run_command import SERVERS, WRONG_SETTINGS, command, environment, missing_servers
+from supervisor_tasks.cli.run_command import (
+    SERVERS,
+    WRONG_SETTINGS,
+    command,
+    environment,
+    missing_servers,
+)
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.first_process import SIGNAL_STATUS_BASE
 from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access
@@ -42,12 +50,16 @@ PR_SET_PDEATHSIG = 1  # prctl(2)
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 30.0
 LASTED_S = 60.0  # a child that ran for so long was started well
-MAX_RESTARTS = 10  # of one child in a row; then the fleet ends, and systemd or the container's runtime decides
+# of one child in a row; then the fleet ends, and systemd or the container's runtime
+# decides
+MAX_RESTARTS = 10
 STOP_AFTER_S = 90.0  # a worker ends what it has begun
 
 
 def environment_of(process: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return a process's environment: without the keys that it does not work with, and with an address for probes."""
+    """Return a process's environment: without the keys that it does not work with, and
+    with an address for probes.
+    """
     access = slurm_access(given)
     own = dict(given)
     for key in set(KEYS) - kept(FLEET.get(process, ()), access):
@@ -59,8 +71,13 @@ def environment_of(process: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _public_key(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the public half of the SSH key, which sshd asks the gRPC process for. The worker reports a wrong key."""
-    private, file = given.get("SLURM_SSH_PRIVATE_KEY", ""), given.get("SLURM_SSH_PRIVATE_KEY_FILE", "")
+    """Return the public half of the SSH key, which sshd asks the gRPC process for. The
+    worker reports a wrong key.
+    """
+    private, file = (
+        given.get("SLURM_SSH_PRIVATE_KEY", ""),
+        given.get("SLURM_SSH_PRIVATE_KEY_FILE", ""),
+    )
     if not private and not file:
         return {}
     try:
@@ -70,7 +87,9 @@ def _public_key(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _health_address(process: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return HEALTH_ADDRESS: each process has a port of its own, counted from the one that is given."""
+    """Return HEALTH_ADDRESS: each process has a port of its own, counted from the one
+    that is given.
+    """
     host, colon, port = given.get("HEALTH_ADDRESS", "").rpartition(":")
     if not colon or not port.isdecimal() or process not in FLEET:
         return {}
@@ -79,7 +98,9 @@ def _health_address(process: str, given: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Child:
-    """A process of the fleet. While it does not run, `start_at_s` is when it is started again (time.monotonic)."""
+    """A process of the fleet. While it does not run, `start_at_s` is when it is started
+    again (time.monotonic).
+    """
 
     name: str
     process: "subprocess.Popen[bytes] | None" = None
@@ -92,11 +113,15 @@ class Child:
         """Plan the next start of the process, which has ended."""
         self.process = None
         self.restarts = 1 if now_s - self.started_s >= LASTED_S else self.restarts + 1
-        self.start_at_s = now_s + min(FIRST_PAUSE_S * 2.0 ** (self.restarts - 1), MAX_PAUSE_S)
+        self.start_at_s = now_s + min(
+            FIRST_PAUSE_S * 2.0 ** (self.restarts - 1), MAX_PAUSE_S
+        )
 
 
 class FleetRunner:
-    """Starts the children, passes their lines on, starts again what ends, and ends all of them."""
+    """Starts the children, passes their lines on, starts again what ends, and ends all
+    of them.
+    """
 
     def __init__(self, given: Mapping[str, str], out: IO[bytes]) -> None:
         self._given = given
@@ -106,7 +131,9 @@ class FleetRunner:
         self._end_signal = 0  # the signal that asked this process to end
 
     def run(self) -> int:
-        """Work until a signal asks for the end, or a child cannot work. Returns this process's status."""
+        """Work until a signal asks for the end, or a child cannot work. Returns this
+        process's status.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note_signal)
         self._wake_on_signals()
@@ -131,7 +158,9 @@ class FleetRunner:
         self._selector.register(reader, selectors.EVENT_READ, None)
 
     def _migrate(self) -> int:
-        """Bring the ledger's tables up to date before any process uses them. Returns its status, or 0 when asked to end."""
+        """Bring the ledger's tables up to date before any process uses them. Returns
+        its status, or 0 when asked to end.
+        """
         child = Child("migrate")
         process = self._start(child)
         while process.poll() is None:
@@ -157,7 +186,8 @@ class FleetRunner:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches this process alone, which ends the children in peace
+            # Ctrl-C reaches this process alone, which ends the children in peace
+            start_new_session=True,
             preexec_fn=partial(_end_with, os.getpid()),  # no other thread runs here
         )
         child.process = process
@@ -167,9 +197,15 @@ class FleetRunner:
         return process
 
     def _pause_s(self) -> float:
-        """Seconds until a child must be started; at most FIRST_PAUSE_S, as no event reports a child's end."""
+        """Seconds until a child must be started; at most FIRST_PAUSE_S, as no event
+        reports a child's end.
+        """
         now_s = time.monotonic()
-        waits = [child.start_at_s - now_s for child in self._children if child.process is None]
+        waits = [
+            child.start_at_s - now_s
+            for child in self._children
+            if child.process is None
+        ]
         return max(min([FIRST_PAUSE_S, *waits]), 0.0)
 
     def _pass_lines_on(self, wait_s: float) -> None:
@@ -184,20 +220,27 @@ class FleetRunner:
                 key.fileobj.close()  # type: ignore[union-attr]
 
     def _write(self, child: Child, output: bytes) -> None:
-        """Write whole lines, each with the child's name: JSON has it as `process`, other lines begin with it."""
+        """Write whole lines, each with the child's name: JSON has it as `process`,
+        other lines begin with it.
+        """
         *lines, child.rest = (child.rest + output).split(b"\n")
         if not output and child.rest:  # the end of the output ends its last line
             lines, child.rest = [child.rest], b""
         for line in lines:
             if line.startswith(b'{"'):
-                named = b'{"process": "%s", %s' % (child.name.encode(), line.removeprefix(b"{"))
+                named = b'{"process": "%s", %s' % (
+                    child.name.encode(),
+                    line.removeprefix(b"{"),
+                )
             else:
                 named = b"%s: %s" % (child.name.encode(), line)
             self._out.write(named + b"\n")
         self._out.flush()
 
     def _reap(self) -> int:
-        """Plan the next start of each child that has ended. Returns the status with which this process must end, or 0."""
+        """Plan the next start of each child that has ended. Returns the status with
+        which this process must end, or 0.
+        """
         now_s = time.monotonic()
         for child in self._children:
             if child.process is None or child.process.poll() is None:
@@ -206,17 +249,31 @@ class FleetRunner:
             child.ended(now_s)
             ended = {"process": child.name, "status": status}
             if status == WRONG_SETTINGS:
-                log.error("fleet_ends", reason="its settings do not let it work", **ended)
+                log.error(
+                    "fleet_ends", reason="its settings do not let it work", **ended
+                )
                 return WRONG_SETTINGS
             if child.restarts > MAX_RESTARTS:
-                log.error("fleet_ends", reason=f"it ended {child.restarts} times in a row", **ended)
+                log.error(
+                    "fleet_ends",
+                    reason=f"it ended {child.restarts} times in a row",
+                    **ended,
+                )
                 return 1
-            log.warning("process_ended", starts_again_in_s=round(child.start_at_s - now_s), **ended)
+            log.warning(
+                "process_ended",
+                starts_again_in_s=round(child.start_at_s - now_s),
+                **ended,
+            )
         return 0
 
     def _stop(self) -> None:
-        """End the children. A worker ends what it has begun; what still runs after STOP_AFTER_S is killed."""
-        processes = [child.process for child in self._children if child.process is not None]
+        """End the children. A worker ends what it has begun; what still runs after
+        STOP_AFTER_S is killed.
+        """
+        processes = [
+            child.process for child in self._children if child.process is not None
+        ]
         for process in processes:
             process.terminate()
         deadline_s = time.monotonic() + STOP_AFTER_S
@@ -231,14 +288,18 @@ class FleetRunner:
 
 
 def _end_with(parent: int) -> None:
-    """Have the kernel end this child when its parent is gone. It runs in the child before the child's program."""
+    """Have the kernel end this child when its parent is gone. It runs in the child
+    before the child's program.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def run_fleet(flags: Flags) -> int:
-    """Run the fleet with these flags over the environment. Returns this process's status."""
+    """Run the fleet with these flags over the environment. Returns this process's
+    status.
+    """
     given = {**os.environ, **flags.settings}
     missing = missing_servers(SERVERS, given)
     if missing and not flags.embedded:
@@ -251,5 +312,7 @@ def run_fleet(flags: Flags) -> int:
     secrets = sorted(name for name in flags.settings if name.lower() in KEYS)
     if secrets:
         expected = f"the variable, or {secrets[0]}_FILE: every user of this host can read the command line"
-        log.warning("secret_on_the_command_line", found=", ".join(secrets), expected=expected)
+        log.warning(
+            "secret_on_the_command_line", found=", ".join(secrets), expected=expected
+        )
     return FleetRunner(given, sys.stdout.buffer).run()

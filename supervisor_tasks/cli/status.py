@@ -26,19 +26,31 @@ from supervisor_tasks.monitoring.metrics import oldest_due_s
 from supervisor_tasks.monitoring.slurm_tries import SLURM_ANSWERED
 from supervisor_tasks.provider.offer import format_credits
 
-JOBS = View("jobs", "state", (Column("JOBS", "state", "state"), Column("NUMBER", "jobs", "number")))
+JOBS = View(
+    "jobs",
+    "state",
+    (Column("JOBS", "state", "state"), Column("NUMBER", "jobs", "number")),
+)
 EFFECTS = View(
     "left to do",
     "kind",
     (
         Column("LEFT_TO_DO", "kind"),
-        *(Column(name.upper(), name, "number") for name in ("due", "waiting", "leased", "failing", "parked")),
+        *(
+            Column(name.upper(), name, "number")
+            for name in ("due", "waiting", "leased", "failing", "parked")
+        ),
         Column("OLDEST_DUE", "oldest_due_s", "span"),
     ),
 )
-TICKS = View("periodic work", "name", (Column("PERIODIC_WORK", "name"), Column("LAST_ENDED", "age_s", "span")))
+TICKS = View(
+    "periodic work",
+    "name",
+    (Column("PERIODIC_WORK", "name"), Column("LAST_ENDED", "age_s", "span")),
+)
 LOGS = "contract"  # the cursor of the contract's logs
-FRESH_S = 30.0  # a reading is made at least every 15 s; an older one is shown with its age
+# a reading is made at least every 15 s; an older one is shown with its age
+FRESH_S = 30.0
 app = options.single()
 
 
@@ -49,7 +61,8 @@ def status(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show the cluster's state: health, jobs, what is left to do, alarms, the wallet; wide: also the periodic work.
+    """Show the cluster's state: health, jobs, what is left to do, alarms, the wallet;
+    wide: also the periodic work.
 
     Example: supervisor status --watch 2
     """
@@ -60,7 +73,9 @@ def status(
 
 @dataclass(frozen=True, slots=True)
 class WalletSummary:
-    """The wallet's coins for gas as a worker last saw them, None before that; and the credits and paid jobs of today."""
+    """The wallet's coins for gas as a worker last saw them, None before that; and the
+    credits and paid jobs of today.
+    """
 
     balance_wei: int | None
     earned_wei: int
@@ -76,7 +91,9 @@ def wallet_summary(cli: CliContext) -> WalletSummary:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the command concludes: what is wrong, why no job is claimed now, and what the wallet holds and earned."""
+    """What the command concludes: what is wrong, why no job is claimed now, and what
+    the wallet holds and earned.
+    """
 
     problems: Sequence[str]
     claim_stops: Sequence[str]
@@ -85,7 +102,9 @@ class Findings:
 
 def findings_of(cli: CliContext, snapshot: StatusSummary) -> Findings:
     """Judge the state of the cluster."""
-    return Findings(cli.problems(snapshot), cli.claim_stops(snapshot), wallet_summary(cli))
+    return Findings(
+        cli.problems(snapshot), cli.claim_stops(snapshot), wallet_summary(cli)
+    )
 
 
 def _show(cli: CliContext, output: Format) -> None:
@@ -96,24 +115,37 @@ def _show(cli: CliContext, output: Format) -> None:
     elif output is Format.NAME:
         typer.echo(snapshot.cluster)
     else:
-        show_status(cli.shown, snapshot, findings, cli.now(), wide=output is Format.WIDE)
+        show_status(
+            cli.shown, snapshot, findings, cli.now(), wide=output is Format.WIDE
+        )
 
 
 def _document(snapshot: StatusSummary, findings: Findings) -> dict[str, Any]:
-    """Return the findings for programs. The wei are text, as numbers of JSON are not exact."""
+    """Return the findings for programs. The wei are text, as numbers of JSON are not
+    exact.
+    """
     wallet = findings.wallet
     return {
         "balance_wei": None if wallet.balance_wei is None else str(wallet.balance_wei),
         "earned_today_wei": str(wallet.earned_wei),
         "claims": not findings.claim_stops,
-        "claimable_jobs": None if snapshot.claimable is None else snapshot.claimable.number,
+        "claimable_jobs": None
+        if snapshot.claimable is None
+        else snapshot.claimable.number,
         "why_no_claims": list(findings.claim_stops),
         "lag_blocks": lag_blocks(snapshot),
         "problems": list(findings.problems),
     }
 
 
-def show_status(shown: Output, snapshot: StatusSummary, findings: Findings, now: datetime, *, wide: bool) -> None:
+def show_status(
+    shown: Output,
+    snapshot: StatusSummary,
+    findings: Findings,
+    now: datetime,
+    *,
+    wide: bool,
+) -> None:
     """Print the state of the cluster as tables."""
     shown.facts(facts_of(snapshot, findings))
 
@@ -121,17 +153,34 @@ def show_status(shown: Output, snapshot: StatusSummary, findings: Findings, now:
         shown.blank()
         shown.table(view, rows, now, wide=wide)
 
-    show_table(JOBS, [{"state": state, "jobs": number} for state, number in snapshot.jobs.items()])
+    show_table(
+        JOBS,
+        [{"state": state, "jobs": number} for state, number in snapshot.jobs.items()],
+    )
     show_table(EFFECTS, [asdict(count) for count in snapshot.effects])
-    show_table(ALARMS, [asdict(alarm) | {"summary": summary_of(alarm.details)} for alarm in snapshot.alarms])
+    show_table(
+        ALARMS,
+        [
+            asdict(alarm) | {"summary": summary_of(alarm.details)}
+            for alarm in snapshot.alarms
+        ],
+    )
     if wide:
-        show_table(TICKS, [{"name": name, "age_s": age_s} for name, age_s in snapshot.ticks_s.items()])
+        show_table(
+            TICKS,
+            [
+                {"name": name, "age_s": age_s}
+                for name, age_s in snapshot.ticks_s.items()
+            ],
+        )
 
 
 def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
     """Return the values that the cluster has only once."""
     problems, wallet = findings.problems, findings.wallet
-    endpoints = ", ".join(f"{name} {health}" for name, health in snapshot.endpoints.items())
+    endpoints = ", ".join(
+        f"{name} {health}" for name, health in snapshot.endpoints.items()
+    )
     earned = format_credits(wallet.earned_wei)
     texts = {
         "claims": _claims(snapshot, findings.claim_stops),
@@ -151,14 +200,23 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
         "queues": _queues(snapshot.queues),
         "SLURM": _slurm(snapshot),
     }
-    health = Cell("; ".join(problems), "red") if problems else Cell("everything periodic comes to an end", "green")
-    shown = {name: value if isinstance(value, Cell) else Cell(value) for name, value in texts.items()}
+    health = (
+        Cell("; ".join(problems), "red")
+        if problems
+        else Cell("everything periodic comes to an end", "green")
+    )
+    shown = {
+        name: value if isinstance(value, Cell) else Cell(value)
+        for name, value in texts.items()
+    }
     return {"cluster": Cell(snapshot.cluster), "health": health} | shown
 
 
 def _open_transactions(snapshot: StatusSummary) -> str:
     number = sum(snapshot.transactions.values())
-    return f"{number}, the oldest {span(snapshot.oldest_transaction_s)}" if number else "0"
+    return (
+        f"{number}, the oldest {span(snapshot.oldest_transaction_s)}" if number else "0"
+    )
 
 
 def _sweep(snapshot: StatusSummary) -> Cell:
@@ -168,7 +226,10 @@ def _sweep(snapshot: StatusSummary) -> Cell:
     ended = f"ended {span(snapshot.since_sweep_s)} ago"
     if not snapshot.last_sweep.report.get("found"):
         return Cell(ended)
-    return Cell(f"{ended}, found {found_by(snapshot.last_sweep.report)}: `supervisor sweep show`", "yellow")
+    return Cell(
+        f"{ended}, found {found_by(snapshot.last_sweep.report)}: `supervisor sweep show`",
+        "yellow",
+    )
 
 
 def _head(head: TickReading | None, read_up_to: int) -> Cell:
@@ -179,7 +240,9 @@ def _head(head: TickReading | None, read_up_to: int) -> Cell:
 
 
 def _read_up_to(snapshot: StatusSummary) -> Cell:
-    """Return how far the chain was read, and when the last scan reached the head. An idle chain is scanned seldom."""
+    """Return how far the chain was read, and when the last scan reached the head. An
+    idle chain is scanned seldom.
+    """
     block = snapshot.cursors.get(LOGS)
     if block is None:
         return Cell("nothing yet", "yellow")
@@ -191,11 +254,15 @@ def _read_up_to(snapshot: StatusSummary) -> Cell:
     if scanned_s is None:
         return Cell(text, "yellow")
     is_late = scanned_s > MISSED * IDLE_S[SCANNED]
-    return Cell(f"{text}; at the head {span(scanned_s)} ago", "yellow" if is_late else "")
+    return Cell(
+        f"{text}; at the head {span(scanned_s)} ago", "yellow" if is_late else ""
+    )
 
 
 def lag_blocks(snapshot: StatusSummary) -> int | None:
-    """Return how many blocks of the chain are not read yet, up to the head that a worker last saw; None if not known."""
+    """Return how many blocks of the chain are not read yet, up to the head that a
+    worker last saw; None if not known.
+    """
     block = snapshot.cursors.get(LOGS)
     if block is None or snapshot.head is None:
         return None
@@ -203,11 +270,15 @@ def lag_blocks(snapshot: StatusSummary) -> int | None:
 
 
 def _queues(queues: Mapping[str, TickReading]) -> Cell:
-    """Return how many messages wait for workers in each queue. Beat counts all at once."""
+    """Return how many messages wait for workers in each queue. Beat counts all at
+    once.
+    """
     if not queues:
         return Cell("beat has not counted the messages yet", "yellow")
     waiting = ", ".join(f"{name} {reading.number}" for name, reading in queues.items())
-    return _dated(f"messages: {waiting}", max(queues.values(), key=lambda reading: reading.age_s))
+    return _dated(
+        f"messages: {waiting}", max(queues.values(), key=lambda reading: reading.age_s)
+    )
 
 
 def _slurm(snapshot: StatusSummary) -> Cell:
@@ -218,7 +289,11 @@ def _slurm(snapshot: StatusSummary) -> Cell:
 
 def _dated(text: str, reading: TickReading) -> Cell:
     """Return what was read, with its age if that is no longer the present state."""
-    return Cell(text) if reading.age_s <= FRESH_S else Cell(f"{text}; seen {span(reading.age_s)} ago", "yellow")
+    return (
+        Cell(text)
+        if reading.age_s <= FRESH_S
+        else Cell(f"{text}; seen {span(reading.age_s)} ago", "yellow")
+    )
 
 
 def _claims(snapshot: StatusSummary, stops: Sequence[str]) -> Cell:
@@ -233,10 +308,14 @@ def _claims(snapshot: StatusSummary, stops: Sequence[str]) -> Cell:
 
 
 def _claimable(reading: TickReading | None) -> str:
-    """Return how many jobs wait on the contract; empty if none does, or no worker has looked yet."""
+    """Return how many jobs wait on the contract; empty if none does, or no worker has
+    looked yet.
+    """
     if reading is None or not reading.number:
         return ""
-    jobs = counted(reading.number, "job waits on the contract", "jobs wait on the contract")
+    jobs = counted(
+        reading.number, "job waits on the contract", "jobs wait on the contract"
+    )
     return f"; {_dated(jobs, reading).text}"
 
 
@@ -253,7 +332,11 @@ def _wallet(writer: Writer | None, wallet: WalletSummary) -> str:
 
 
 def _held(wallet: WalletSummary) -> str:
-    return "" if wallet.balance_wei is None else f", holds {coins(wallet.balance_wei)} for gas"
+    return (
+        ""
+        if wallet.balance_wei is None
+        else f", holds {coins(wallet.balance_wei)} for gas"
+    )
 
 
 COMMANDS = {"status": app}

@@ -70,19 +70,26 @@ KIND_TEXTS: Mapping[str, str] = {
 }
 """What a sweep can find, in words that follow a number."""
 CAMEL = re.compile(r"(?<!^)(?=[A-Z])")
-app = options.noun("Compare ledger, contract and SLURM, and see what was found and done.", example="sweep show")
+app = options.noun(
+    "Compare ledger, contract and SLURM, and see what was found and done.",
+    example="sweep show",
+)
 
 
 @app.command()
 def run(
     context: typer.Context,
-    wait_s: Annotated[float, typer.Option(min=0, help="Wait this many seconds at most for the report.")] = 120.0,
+    wait_s: Annotated[
+        float,
+        typer.Option(min=0, help="Wait this many seconds at most for the report."),
+    ] = 120.0,
     reason: options.Reason = "",
     yes: options.Yes = False,
     output: options.Output = Format.TABLE,
     no_color: options.NoColor = False,
 ) -> None:
-    """Have a worker compare ledger, contract and SLURM now, and mend what differs; the command shows the report.
+    """Have a worker compare ledger, contract and SLURM now, and mend what differs; the
+    command shows the report.
 
     Example: supervisor sweep run --yes
     """
@@ -123,7 +130,9 @@ def list_(
     def rows() -> list[dict[str, Any]]:
         begin = None if younger is None else cli.now() - younger
         sweeps = cli.sweeps.last(limit)
-        return [form(sweep) for sweep in sweeps if begin is None or sweep.begun_at >= begin]
+        return [
+            form(sweep) for sweep in sweeps if begin is None or sweep.begun_at >= begin
+        ]
 
     cli.present(SWEEPS, rows, output, watch, no_color)
 
@@ -131,7 +140,10 @@ def list_(
 @app.command()
 def show(
     context: typer.Context,
-    sweep: Annotated[int | None, typer.Argument(metavar="SWEEP", help="Its number; else the last one.")] = None,
+    sweep: Annotated[
+        int | None,
+        typer.Argument(metavar="SWEEP", help="Its number; else the last one."),
+    ] = None,
     output: options.Output = Format.TABLE,
     watch: options.Watch = None,
     no_color: options.NoColor = False,
@@ -151,8 +163,14 @@ def _found(cli: CliContext, sweep: int | None) -> Swept:
     for candidate in sweeps:
         if sweep in (None, candidate.id):
             return candidate
-    missing = "no sweep" if sweep is None else f"no sweep {sweep} among the last {MAX_SEARCHED}"
-    raise CommandError(f"found {missing}; see `supervisor sweep list`, or ask for one by `supervisor sweep run`")
+    missing = (
+        "no sweep"
+        if sweep is None
+        else f"no sweep {sweep} among the last {MAX_SEARCHED}"
+    )
+    raise CommandError(
+        f"found {missing}; see `supervisor sweep list`, or ask for one by `supervisor sweep run`"
+    )
 
 
 def _show(cli: CliContext, sweep: Swept, output: Format) -> None:
@@ -165,17 +183,23 @@ def _show(cli: CliContext, sweep: Swept, output: Format) -> None:
         show_sweep(cli.shown, sweep, cli.now(), wide=output is Format.WIDE)
 
 
-def show_sweep(shown: Output, sweep: Swept, now: datetime, *, wide: bool = False) -> None:
+def show_sweep(
+    shown: Output, sweep: Swept, now: datetime, *, wide: bool = False
+) -> None:
     """Print what a sweep looked at, found and did."""
     shown.facts(facts_of(sweep, now))
     findings = sweep.report.get("findings") or []
     if findings:
         shown.title("findings")
-        shown.table(FINDINGS, [_finding(finding) for finding in findings], now, wide=wide)
+        shown.table(
+            FINDINGS, [_finding(finding) for finding in findings], now, wide=wide
+        )
 
 
 def facts_of(sweep: Swept, now: datetime) -> dict[str, str]:
-    """Return the values that a sweep has only once; a report of another release may lack some."""
+    """Return the values that a sweep has only once; a report of another release may
+    lack some.
+    """
     report = sweep.report
     age_s = (now - sweep.begun_at).total_seconds()
     cancelled, again_s = report.get("cancelled"), report.get("again_s")
@@ -185,7 +209,9 @@ def facts_of(sweep: Swept, now: datetime) -> dict[str, str]:
         "compared": compared(report),
         "not seen": _reasons(report.get("unseen") or {}),
         "found": found_by(report),
-        "cancelled": counted(cancelled, "job in SLURM", "jobs in SLURM") if cancelled else "",
+        "cancelled": counted(cancelled, "job in SLURM", "jobs in SLURM")
+        if cancelled
+        else "",
         "not cancelled": _reasons(report.get("not_cancelled") or {}),
         "left to you": _left(report.get("held") or {}),
         "stands still": _stale(report.get("stale") or {}),
@@ -200,7 +226,11 @@ def compared(report: Mapping[str, Any]) -> str:
         "SLURM": report.get("slurm_jobs"),
         "the contract": report.get("on_chain"),
     }
-    text = ", ".join(f"{counted(number, 'job')} of {side}" for side, number in sides.items() if number is not None)
+    text = ", ".join(
+        f"{counted(number, 'job')} of {side}"
+        for side, number in sides.items()
+        if number is not None
+    )
     block = report.get("block")
     if block is not None:
         text += f", at block {block}"
@@ -210,12 +240,19 @@ def compared(report: Mapping[str, Any]) -> str:
 def found_by(report: Mapping[str, Any]) -> str:
     """Return what a sweep found, and how often."""
     found = report.get("found") or {}
-    return "; ".join(f"{number} {_kind(kind)}" for kind, number in found.items()) or "no difference"
+    return (
+        "; ".join(f"{number} {_kind(kind)}" for kind, number in found.items())
+        or "no difference"
+    )
 
 
 def next_at(age_s: float, again_s: float) -> str:
     """Return when the next sweep is due."""
-    return f"due in {span(again_s - age_s)} at the latest" if again_s > age_s else f"due for {span(age_s - again_s)}"
+    return (
+        f"due in {span(again_s - age_s)} at the latest"
+        if again_s > age_s
+        else f"due for {span(age_s - again_s)}"
+    )
 
 
 def _stale(stale: Mapping[str, Any]) -> str:
@@ -230,9 +267,17 @@ def _left(held: Mapping[str, Any]) -> str:
 
 
 def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of a finding: its kind, and the names of the events that were recorded, in words."""
-    done = ", ".join(CAMEL.sub(" ", event).lower() for event in finding.get("done") or [])
-    return {**finding, "found": _kind(str(finding.get("found", ""))), "done": done.replace("slurm", "SLURM")}
+    """Return the row of a finding: its kind, and the names of the events that were
+    recorded, in words.
+    """
+    done = ", ".join(
+        CAMEL.sub(" ", event).lower() for event in finding.get("done") or []
+    )
+    return {
+        **finding,
+        "found": _kind(str(finding.get("found", ""))),
+        "done": done.replace("slurm", "SLURM"),
+    }
 
 
 def _kind(kind: str) -> str:
@@ -248,7 +293,9 @@ def _row(sweep: Swept) -> dict[str, object]:
 
 
 def _listed_row(sweep: Swept) -> dict[str, object]:
-    """Return the row of a table: it sums the report up. Documents have the whole report."""
+    """Return the row of a table: it sums the report up. Documents have the whole
+    report.
+    """
     report = sweep.report
     return _row(sweep) | {
         "why": report.get("why", ""),

@@ -1,4 +1,6 @@
-"""Which ledger a command works with. Imports little, as `supervisor health` needs it, too."""
+"""Which ledger a command works with. Imports little, as `supervisor health` needs it,
+too.
+"""
 
 from psycopg.conninfo import conninfo_to_dict
 

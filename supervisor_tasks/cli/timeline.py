@@ -1,7 +1,9 @@
-"""A job's story as a timeline: what happened, when, which side did it, how long after, and what comes next. Pure.
+"""A job's story as a timeline: what happened, when, which side did it, how long after,
+and what comes next. Pure.
 
-The ledger stores events, callbacks, effects, transactions and operators' commands (Overview.timeline). Each becomes one line,
-and equal lines that follow each other become one.
+The ledger stores events, callbacks, effects, transactions and operators' commands
+(Overview.timeline). Each becomes one line, and equal lines that follow each other
+become one.
 """
 
 import os
@@ -14,20 +16,30 @@ from typing import Any
 from supervisor_tasks.cli.views import LEAST_ID, STYLES, Cell, plain, span
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
-from supervisor_tasks.jobs.model import ChainStatus, Definition, EffectKind, Job, Outcome, State
+from supervisor_tasks.jobs.model import (
+    ChainStatus,
+    Definition,
+    EffectKind,
+    Job,
+    Outcome,
+    State,
+)
 from supervisor_tasks.jobs.stalled import NOT_LISTED
 
 Entry = Mapping[str, Any]
 EventText = tuple[str, Callable[[Mapping[str, Any]], str]]
 
-ONLY_IN_WIDE = ("CallbackReceived",)  # events without a line in the short form: the callback itself has a line
+# events without a line in the short form: the callback itself has a line
+ONLY_IN_WIDE = ("CallbackReceived",)
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*[+-]\d\d:\d\d")
-SEEN = ("SlurmPendingObserved", "SlurmRunningObserved")  # the events that have SLURM's own word
+# the events that have SLURM's own word
+SEEN = ("SlurmPendingObserved", "SlurmRunningObserved")
 MISSING = (
     "SLURM does not list the job: after SWEEP_GRACE_S it ends as PANICKED at no cost. If the alarm sweep_contradiction"
     " is on, `supervisor job mark-lost` confirms that; `supervisor job settle` ends it in another way"
 )
-REASON_IN_EVENT = ("job cancel", "job settle", "job resubmit", "effect abandon")  # an event has the reason
+# an event has the reason
+REASON_IN_EVENT = ("job cancel", "job settle", "job resubmit", "effect abandon")
 DONE = "done"  # as ledger/operator_log.py stores it
 OPEN = ("SIGNED", "SENT")  # the states of a transaction that is not known to be mined
 CALLBACK_STATUS = (
@@ -67,52 +79,111 @@ def _seen(verb: str) -> Callable[[Mapping[str, Any]], str]:
 
 def _adopted(details: Mapping[str, Any]) -> str:
     number = details.get("slurm_id")
-    return "taken in; SLURM shows nothing of it" if number is None else f"taken in: SLURM has it as {number}"
+    return (
+        "taken in; SLURM shows nothing of it"
+        if number is None
+        else f"taken in: SLURM has it as {number}"
+    )
 
 
 EVENT_TEXTS: dict[str, EventText] = {
     "Claimed": ("chain", _claimed),
-    "ScriptFetched": ("worker", lambda details: f"script fetched, {details.get('bytes')} bytes"),
+    "ScriptFetched": (
+        "worker",
+        lambda details: f"script fetched, {details.get('bytes')} bytes",
+    ),
     "ScriptUnavailable": ("worker", _because("there is no script")),
-    "SubmitStarted": ("worker", lambda details: f"submission begins, for {details.get('limit_min')} minutes"),
+    "SubmitStarted": (
+        "worker",
+        lambda details: f"submission begins, for {details.get('limit_min')} minutes",
+    ),
     "Submitted": ("slurm", lambda details: f"submitted as {details.get('slurm_id')}"),
     "SubmitRejected": ("slurm", _because("rejected")),
     "SubmitNotExecuted": ("worker", _because("certainly not submitted")),
     "SubmitOutcomeUnknown": ("worker", _because("submission cut off")),
     "SubmissionNotFound": ("slurm", _fixed("has no job of this name")),
     "CallbackReceived": ("plugin", _fixed("a callback came, and a look is due")),
-    "SlurmJobIdentified": ("slurm", lambda details: f"recognised as {details.get('slurm_id')}"),
+    "SlurmJobIdentified": (
+        "slurm",
+        lambda details: f"recognised as {details.get('slurm_id')}",
+    ),
     "SlurmPendingObserved": ("slurm", _seen("waiting")),
     "SlurmRunningObserved": ("slurm", _seen("RUNNING")),
-    "EarlierRunsTold": ("plugin", lambda details: f"earlier runs took {plain(details.get('ends_s'))} s"),
-    "MoreThanPaid": ("slurm", lambda details: f"has more than was paid for: {details.get('what')}"),
+    "EarlierRunsTold": (
+        "plugin",
+        lambda details: f"earlier runs took {plain(details.get('ends_s'))} s",
+    ),
+    "MoreThanPaid": (
+        "slurm",
+        lambda details: f"has more than was paid for: {details.get('what')}",
+    ),
     "SlurmCompleted": ("slurm", _ended),
-    "RunsAfterItsEnd": ("slurm", lambda details: f"runs {details.get('slurm_id')} again after its end"),
+    "RunsAfterItsEnd": (
+        "slurm",
+        lambda details: f"runs {details.get('slurm_id')} again after its end",
+    ),
     "CancelRequested": ("customer", _fixed("cancels the job")),
-    "ToppedUp": ("customer", lambda details: f"pays for {details.get('minutes')} minutes more"),
-    "LimitApplied": ("slurm", lambda details: f"has a limit of {details.get('limit_min')} minutes"),
-    "ChainStatusObserved": ("chain", lambda details: f"the contract says {details.get('status')}"),
-    "EffectMissing": ("sweep", lambda details: f"{details.get('kind')} was missing, and is due again"),
+    "ToppedUp": (
+        "customer",
+        lambda details: f"pays for {details.get('minutes')} minutes more",
+    ),
+    "LimitApplied": (
+        "slurm",
+        lambda details: f"has a limit of {details.get('limit_min')} minutes",
+    ),
+    "ChainStatusObserved": (
+        "chain",
+        lambda details: f"the contract says {details.get('status')}",
+    ),
+    "EffectMissing": (
+        "sweep",
+        lambda details: f"{details.get('kind')} was missing, and is due again",
+    ),
     "ExistingSlurmJobAdopted": ("sweep", _adopted),
     "SlurmJobMissing": ("slurm", _because("does not know it any more")),
-    "SubmissionLostBySlurm": ("slurm", lambda details: f"forgot {details.get('slurm_id')}, which had only waited"),
-    "LaunchFailed": ("slurm", lambda details: f"could not start {details.get('slurm_id')} on {details.get('node')}"),
+    "SubmissionLostBySlurm": (
+        "slurm",
+        lambda details: f"forgot {details.get('slurm_id')}, which had only waited",
+    ),
+    "LaunchFailed": (
+        "slurm",
+        lambda details: (
+            f"could not start {details.get('slurm_id')} on {details.get('node')}"
+        ),
+    ),
     "SubmissionDenied": ("slurm", _because("never had it")),
-    "Reorganised": ("chain", lambda details: f"blocks were replaced; the contract says {details.get('status')}"),
+    "Reorganised": (
+        "chain",
+        lambda details: (
+            f"blocks were replaced; the contract says {details.get('status')}"
+        ),
+    ),
     "EffectCompleted": ("worker", lambda details: f"{details.get('kind')} is done"),
-    "OperatorConfirmedNotSubmitted": ("operator", _because("says that SLURM does not have it")),
+    "OperatorConfirmedNotSubmitted": (
+        "operator",
+        _because("says that SLURM does not have it"),
+    ),
     "OperatorCancelled": ("operator", _because("cancels the job")),
-    "OperatorClosedJob": ("operator", lambda details: f"settles it: {outcome_text(details.get('outcome') or {})}"),
-    "OperatorAbandonedEffect": ("operator", lambda details: f"gives up {details.get('kind')}: {details.get('reason')}"),
+    "OperatorClosedJob": (
+        "operator",
+        lambda details: f"settles it: {outcome_text(details.get('outcome') or {})}",
+    ),
+    "OperatorAbandonedEffect": (
+        "operator",
+        lambda details: f"gives up {details.get('kind')}: {details.get('reason')}",
+    ),
 }
-"""By an event's name in the journal: the side that acts, and the function that words its details."""
+"""By an event's name in the journal: the side that acts, and the function that words
+its details.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line: when, who, what, and the details of the wide form.
 
-    `times` is the number of entries that it stands for, and `until` the moment of the last one.
+    `times` is the number of entries that it stands for, and `until` the moment of the
+    last one.
     """
 
     at: datetime
@@ -125,11 +196,14 @@ class Line:
     until: datetime | None = None
 
 
-def lines_of(story: Iterable[Entry], *, details: bool, transaction_url: str = "") -> list[list[Cell]]:
-    """Return the cells of each line: the time, how long after the line before, who, what.
+def lines_of(
+    story: Iterable[Entry], *, details: bool, transaction_url: str = ""
+) -> list[list[Cell]]:
+    """Return the cells of each line: the time, how long after the line before, who,
+    what.
 
-    `transaction_url` is the explorer's URL of a transaction, with {hash} in the place of its hash; the transaction's line
-    links to it.
+    `transaction_url` is the explorer's URL of a transaction, with {hash} in the place
+    of its hash; the transaction's line links to it.
     """
     entry_lines = (_line(entry, details, transaction_url) for entry in story)
     shown = list[list[Cell]]()
@@ -141,7 +215,14 @@ def lines_of(story: Iterable[Entry], *, details: bool, transaction_url: str = ""
         what = line.what
         if line.times > 1:
             what = f"{what}, {line.times} times in {_precise_span(last_at - line.at)}"
-        shown.append([Cell(moment, "dim"), Cell(after, "dim"), Cell(line.actor), Cell(what, line.style, line.link)])
+        shown.append(
+            [
+                Cell(moment, "dim"),
+                Cell(after, "dim"),
+                Cell(line.actor),
+                Cell(what, line.style, line.link),
+            ]
+        )
         before = last_at
         if line.details:
             shown.append([Cell(""), Cell(""), Cell(""), Cell(line.details, "dim")])
@@ -170,14 +251,27 @@ def _folded(lines: Iterable[Line]) -> Iterator[Line]:
 
 
 def _line(entry: Entry, with_details: bool, transaction_url: str) -> Line | None:
-    """Return the line of an entry. The short form has one for an effect only if it is parked: its events show the rest."""
-    at, source, what, details = entry["at"], entry["source"], entry["what"], entry["details"]
+    """Return the line of an entry. The short form has one for an effect only if it is
+    parked: its events show the rest.
+    """
+    at, source, what, details = (
+        entry["at"],
+        entry["source"],
+        entry["what"],
+        entry["details"],
+    )
     if what in ONLY_IN_WIDE and not with_details:
         return None
     shown = plain(_readable(details)) if with_details else ""
     if source == "journal":
         actor, text_of = EVENT_TEXTS.get(what, ("ledger", _fixed(what)))
-        return Line(at, actor, text_of(details), STYLES.get(str(details.get("state")), ""), shown)
+        return Line(
+            at,
+            actor,
+            text_of(details),
+            STYLES.get(str(details.get("state")), ""),
+            shown,
+        )
     if source == "callback":
         return Line(at, "plugin", _callback(what, details), details=shown)
     if source == "command":
@@ -193,9 +287,15 @@ def _line(entry: Entry, with_details: bool, transaction_url: str) -> Line | None
 
 
 def _readable(value: Any) -> Any:
-    """Return details without what is empty, and with moments as the other lines have them."""
+    """Return details without what is empty, and with moments as the other lines have
+    them.
+    """
     if isinstance(value, Mapping):
-        return {name: _readable(entry) for name, entry in value.items() if entry not in (None, "", [], {})}
+        return {
+            name: _readable(entry)
+            for name, entry in value.items()
+            if entry not in (None, "", [], {})
+        }
     if isinstance(value, str) and MOMENT.fullmatch(value):
         return f"{datetime.fromisoformat(value).astimezone():%m-%d %H:%M:%S}"
     return value
@@ -235,12 +335,16 @@ def _effect(kind: str, details: Mapping[str, Any]) -> str:
     else:
         state = "is open"
     failed_tries = int(details.get("attempts") or 0)
-    tries = f" after {counted(failed_tries, 'failed try', 'failed tries')}" if failed_tries else ""
+    tries = (
+        f" after {counted(failed_tries, 'failed try', 'failed tries')}"
+        if failed_tries
+        else ""
+    )
     error = f": {details['last_error']}" if details.get("last_error") else ""
     return f"{kind} {state}{tries}{error}"
 
 
-# --- what comes next --------------------------------------------------------------------------------------------------
+# --- what comes next ------------------------------------------------------------------
 
 
 EFFECTS = {
@@ -256,10 +360,18 @@ EFFECTS = {
 
 
 def next_of(job: Job, story: Iterable[Entry], now: datetime) -> list[list[Cell]]:
-    """Return a line for each thing that is left to do: what, when, and what is in its way."""
+    """Return a line for each thing that is left to do: what, when, and what is in its
+    way.
+    """
     entries = list(story)
-    lines = [_next_effect(job, entry, now) for entry in entries if _is_open_effect(entry)]
-    lines += [_next_transaction(entry, now) for entry in entries if _is_open_transaction(entry)]
+    lines = [
+        _next_effect(job, entry, now) for entry in entries if _is_open_effect(entry)
+    ]
+    lines += [
+        _next_transaction(entry, now)
+        for entry in entries
+        if _is_open_transaction(entry)
+    ]
     if not lines and job.state is State.SETTLED:
         lines.append([Cell("nothing: the contract has its end")])
     elif not lines:
@@ -280,10 +392,17 @@ def _is_open_transaction(entry: Entry) -> bool:
 def _next_effect(job: Job, entry: Entry, now: datetime) -> list[Cell]:
     details = entry["details"]
     what = EFFECTS[EffectKind(entry["what"])]
-    error = f", as the last try failed: {details['last_error']}" if details.get("last_error") else ""
+    error = (
+        f", as the last try failed: {details['last_error']}"
+        if details.get("last_error")
+        else ""
+    )
     if "parked_at" in details:
         advice = f"`supervisor job retry {job.job_id[:12]}`"
-        return [Cell(what), Cell(f"is parked and waits for you ({advice}){error}", "red")]
+        return [
+            Cell(what),
+            Cell(f"is parked and waits for you ({advice}){error}", "red"),
+        ]
     due_s = (datetime.fromisoformat(details["due_at"]) - now).total_seconds()
     when = f"in {span(due_s)}" if due_s >= 1 else "now"
     return [Cell(what), Cell(f"{when}{error}", "yellow" if error else "")]
@@ -294,11 +413,15 @@ def _next_transaction(entry: Entry, now: datetime) -> list[Cell]:
     return [Cell(entry["what"]), Cell(f"waits to be mined for {waited}", "cyan")]
 
 
-# --- the head ---------------------------------------------------------------------------------------------------------
+# --- the head -------------------------------------------------------------------------
 
 
-def facts_of(job: Job, row: Mapping[str, Any], now: datetime, story: Sequence[Entry] = ()) -> dict[str, Cell]:
-    """Return the job in a few lines: its state in the ledger, in SLURM and on the contract."""
+def facts_of(
+    job: Job, row: Mapping[str, Any], now: datetime, story: Sequence[Entry] = ()
+) -> dict[str, Cell]:
+    """Return the job in a few lines: its state in the ledger, in SLURM and on the
+    contract.
+    """
     status, outcome = job.chain_status.name, job.outcome
     message = job.status_message
     if outcome is not None and message == outcome.reason:
@@ -306,14 +429,20 @@ def facts_of(job: Job, row: Mapping[str, Any], now: datetime, story: Sequence[En
     facts = {
         "job": Cell(job.job_id),
         "state": Cell(job.state.value, STYLES.get(job.state.value, "")),
-        "contract": Cell(f"{status} at block {job.chain_position[0]}", STYLES.get(status, "")),
+        "contract": Cell(
+            f"{status} at block {job.chain_position[0]}", STYLES.get(status, "")
+        ),
         "slurm": Cell(_slurm(job, story)),
         "customer": Cell(job.customer),
         "size": Cell(_size(job.definition)),
         "paid for": Cell(_paid(job)),
-        "ended": Cell("" if outcome is None else outcome_text(_outcome_details(outcome))),
+        "ended": Cell(
+            "" if outcome is None else outcome_text(_outcome_details(outcome))
+        ),
         "settled by": Cell("an operator" if job.settled_by_operator else ""),
-        "wanted": Cell("the customer wants it cancelled" if job.cancel_requested else ""),
+        "wanted": Cell(
+            "the customer wants it cancelled" if job.cancel_requested else ""
+        ),
         "status_message": Cell(message),
     }
     for name, key in (("claimed", "created_at"), ("changed", "updated_at")):
@@ -333,12 +462,15 @@ def _slurm(job: Job, story: Sequence[Entry]) -> str:
         return ""
     last = _last_seen(story)
     if job.outcome is not None and last:
-        return f"{job.slurm_id}, last seen {last}"  # SLURM was last asked before the end
+        # SLURM was last asked before the end
+        return f"{job.slurm_id}, last seen {last}"
     return f"{job.slurm_id} {last}".strip()
 
 
 def _last_seen(story: Sequence[Entry]) -> str:
-    """Return SLURM's own word for the job's state when it was last asked; empty if no event has one."""
+    """Return SLURM's own word for the job's state when it was last asked; empty if no
+    event has one.
+    """
     last = ""
     for entry in story:
         if entry["what"] in SEEN:
@@ -363,10 +495,14 @@ def _outcome_details(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_text(outcome: Mapping[str, Any]) -> str:
-    """Return how a job ended, as the contract gets it: the status, the seconds, the minutes that are paid, the exit."""
+    """Return how a job ended, as the contract gets it: the status, the seconds, the
+    minutes that are paid, the exit.
+    """
     status, elapsed_s = outcome.get("status", ""), int(outcome.get("elapsed_s") or 0)
     name = ChainStatus(status).name if isinstance(status, int) else str(status)
-    minutes = 0 if name == ChainStatus.PANICKED.name else elapsed_s // SECONDS_PER_MINUTE
+    minutes = (
+        0 if name == ChainStatus.PANICKED.name else elapsed_s // SECONDS_PER_MINUTE
+    )
     text = exit_text(int(outcome.get("exit_status") or 0))
     reason = outcome.get("reason") or ""
     if reason not in ("", text):

@@ -30,7 +30,11 @@ from supervisor_tasks.ledger.status_queries import JobFilter, StatusSummary
 STATES = View(
     "jobs",
     "state",
-    (Column("STATE", "state", "state"), Column("JOBS", "jobs", "number"), Column("OLDEST", "oldest_at", "age")),
+    (
+        Column("STATE", "state", "state"),
+        Column("JOBS", "jobs", "number"),
+        Column("OLDEST", "oldest_at", "age"),
+    ),
 )
 FACTS = (
     "health",
@@ -78,8 +82,9 @@ app = options.single()
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What the keys have chosen: the number of the marked job, the id of the open one, the first line of its story on the
-    screen, the only state that is shown, and whether a question about claims waits for its answer.
+    """What the keys have chosen: the number of the marked job, the id of the open one,
+    the first line of its story on the screen, the only state that is shown, and whether
+    a question about claims waits for its answer.
     """
 
     marked: int = 0
@@ -93,20 +98,27 @@ class Screen:
 def top(
     context: typer.Context,
     every_s: Annotated[
-        float, typer.Option("--every", min=0.2, metavar="SECONDS", help="How often it is read again.")
+        float,
+        typer.Option(
+            "--every", min=0.2, metavar="SECONDS", help="How often it is read again."
+        ),
     ] = 2.0,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show the cluster live: health, jobs by state, what is left to do, alarms, wallet; keys open a job, filter and pause.
+    """Show the cluster live: health, jobs by state, what is left to do, alarms, wallet;
+    keys open a job, filter and pause.
 
     Example: supervisor top --every 1
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UnusableError("found no terminal; expected one: `supervisor status --watch 2` works without")
+        raise UnusableError(
+            "found no terminal; expected one: `supervisor status --watch 2` works without"
+        )
     cli = cli_context(context)
     cli.shown.color = not no_color
     screen = Screen()
-    cli.overview.now()  # prints which ledger this is, and refuses another one, before the screen is taken
+    # prints which ledger this is, and refuses another one, before the screen is taken
+    cli.overview.now()
     with _own_screen():
         while True:
             try:
@@ -120,7 +132,9 @@ def top(
 
 
 def _one_look(cli: CliContext, screen: Screen, every_s: float) -> tuple[str, Screen]:
-    """Draw the screen, and do what a key asks for. Returns the key and the next screen. Raises LedgerUnavailableError."""
+    """Draw the screen, and do what a key asks for. Returns the key and the next screen.
+    Raises LedgerUnavailableError.
+    """
     states = () if screen.only is None else (screen.only.value,)
     jobs = cli.overview.jobs(JobFilter(states))
     _draw(cli, screen, jobs)
@@ -133,7 +147,9 @@ def _one_look(cli: CliContext, screen: Screen, every_s: float) -> tuple[str, Scr
 def pressed(screen: Screen, key: str, job_ids: Sequence[str]) -> Screen:
     """Return what is shown after a key; an empty key is none."""
     last = max(len(job_ids) - 1, 0)
-    screen = replace(screen, marked=min(screen.marked, last), asks=screen.asks and not key)
+    screen = replace(
+        screen, marked=min(screen.marked, last), asks=screen.asks and not key
+    )
     if key == "p":
         return replace(screen, asks=True)
     if key == "b":
@@ -155,7 +171,9 @@ def next_filter(only: State | None) -> State | None:
 
 
 def effect_of_pause(*, paused: bool, under_way: int) -> str:
-    """Return what pausing the claims changes, or resuming them if they are paused, in numbers."""
+    """Return what pausing the claims changes, or resuming them if they are paused, in
+    numbers.
+    """
     jobs = f"{counted(under_way, 'job')} under way"
     if paused:
         return f"jobs will be claimed again, beside {jobs}"
@@ -165,13 +183,17 @@ def effect_of_pause(*, paused: bool, under_way: int) -> str:
 def _claims(cli: CliContext) -> tuple[bool, str]:
     """Return whether claims are paused, and what a change of that brings."""
     paused = cli.ledger.switches.is_set(Switch.CLAIMING_PAUSED)
-    return paused, effect_of_pause(paused=paused, under_way=sum(cli.overview.snapshot().jobs.values()))
+    return paused, effect_of_pause(
+        paused=paused, under_way=sum(cli.overview.snapshot().jobs.values())
+    )
 
 
 def _switch_claims(cli: CliContext) -> None:
     switches, (paused, will) = cli.ledger.switches, _claims(cli)
     verb = "resume" if paused else "pause"
-    with cli.change(f"claims {verb}", "claims", will, yes=True, reason="top", is_confirmed=True):
+    with cli.change(
+        f"claims {verb}", "claims", will, yes=True, reason="top", is_confirmed=True
+    ):
         if paused:
             switches.unset(Switch.CLAIMING_PAUSED)
         else:
@@ -179,10 +201,16 @@ def _switch_claims(cli: CliContext) -> None:
 
 
 def _draw(cli: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the screen in one write, so that it does not flicker; what does not fit is left out."""
+    """Draw the screen in one write, so that it does not flicker; what does not fit is
+    left out.
+    """
     columns, rows = os.get_terminal_size()
     room = rows - 3
-    lines = _overview_and_jobs(cli, screen, jobs, room) if screen.opened is None else _story(cli, screen, room)
+    lines = (
+        _overview_and_jobs(cli, screen, jobs, room)
+        if screen.opened is None
+        else _story(cli, screen, room)
+    )
     last_line = f"{_claims(cli)[1]}: go on? y/n" if screen.asks else KEYS
     shown = [cli.shown.target[:columns], *lines[:room], "", last_line[: columns - 1]]
     sys.stdout.write(HOME + f"{CLEAR_LINE}\r\n".join(shown) + CLEAR_BELOW)
@@ -202,17 +230,32 @@ def _story(cli: CliContext, screen: Screen, room: int) -> list[str]:
     return lines[min(screen.first_line, max(len(lines) - room, 0)) :]
 
 
-def _overview_and_jobs(cli: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]], room: int) -> list[str]:
+def _overview_and_jobs(
+    cli: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]], room: int
+) -> list[str]:
     snapshot = cli.overview.snapshot()
     facts = facts_of(snapshot, findings_of(cli, snapshot))
     facts["throughput"] = throughput(cli.overview.settled_within(THROUGHPUT_S))
     with cli.shown.captured() as above:
-        overview(cli.shown, snapshot, facts, cli.overview.by_state(), cli.now(), brief=room < FEW_LINES - 3)
+        overview(
+            cli.shown,
+            snapshot,
+            facts,
+            cli.overview.by_state(),
+            cli.now(),
+            brief=room < FEW_LINES - 3,
+        )
         title = "all that are not settled" if screen.only is None else screen.only.value
         cli.shown.title(f"jobs: {title}")
-    first = max(screen.marked + 1 - max(room - len(above) - 1, 1), 0)  # the marked job is the last line at most
+    # the marked job is the last line at most
+    first = max(screen.marked + 1 - max(room - len(above) - 1, 1), 0)
     with cli.shown.captured() as list_:
-        cli.shown.table(JOBS, list(map(with_outcome, jobs[first:])), cli.now(), marked=screen.marked - first)
+        cli.shown.table(
+            JOBS,
+            list(map(with_outcome, jobs[first:])),
+            cli.now(),
+            marked=screen.marked - first,
+        )
     return above + list_
 
 
@@ -250,7 +293,9 @@ def _alarms(snapshot: StatusSummary) -> Cell:
 
 
 def _by_state(states: Sequence[Mapping[str, Any]], now: datetime) -> str:
-    """Return the number of jobs in each state, and for how long the oldest one is there."""
+    """Return the number of jobs in each state, and for how long the oldest one is
+    there.
+    """
     parts = list[str]()
     for row in states:
         age = span((now - row["oldest_at"]).total_seconds())
@@ -260,7 +305,16 @@ def _by_state(states: Sequence[Mapping[str, Any]], now: datetime) -> str:
 
 def _effects(count: Any) -> dict[str, Any]:
     return {
-        name: getattr(count, name) for name in ("kind", "due", "waiting", "leased", "failing", "parked", "oldest_due_s")
+        name: getattr(count, name)
+        for name in (
+            "kind",
+            "due",
+            "waiting",
+            "leased",
+            "failing",
+            "parked",
+            "oldest_due_s",
+        )
     }
 
 
@@ -275,7 +329,9 @@ def _key(within_s: float) -> str:
 
 @contextmanager
 def _own_screen() -> Iterator[None]:
-    """Take keys one by one, on a screen that is gone when this ends, however it ends."""
+    """Take keys one by one, on a screen that is gone when this ends, however it
+    ends.
+    """
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     try:

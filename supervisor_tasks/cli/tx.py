@@ -75,18 +75,30 @@ class TransactionSort(StrEnum):
     FEE = "fee"
 
 
-Name = Annotated[str, typer.Argument(metavar="TX", help="Its number, or the beginning of a hash.")]
-app = options.noun("See the wallet's transactions, and have those that wait bumped or cancelled.", example="tx list")
+Name = Annotated[
+    str, typer.Argument(metavar="TX", help="Its number, or the beginning of a hash.")
+]
+app = options.noun(
+    "See the wallet's transactions, and have those that wait bumped or cancelled.",
+    example="tx list",
+)
 
 
 @app.command("list")
 def list_(
     context: typer.Context,
-    only_open: Annotated[bool, typer.Option("--open", help="Only those that are not known to be mined.")] = False,
-    state: Annotated[TransactionState | None, typer.Option(case_sensitive=False, help="Only in this state.")] = None,
+    only_open: Annotated[
+        bool, typer.Option("--open", help="Only those that are not known to be mined.")
+    ] = False,
+    state: Annotated[
+        TransactionState | None,
+        typer.Option(case_sensitive=False, help="Only in this state."),
+    ] = None,
     customer: Annotated[
         str | None,
-        typer.Option(help="Only for jobs of the customer whose address begins like this; without claims."),
+        typer.Option(
+            help="Only for jobs of the customer whose address begins like this; without claims."
+        ),
     ] = None,
     since: options.Since = None,
     sort: Annotated[TransactionSort | None, typer.Option(help="The order.")] = None,
@@ -95,7 +107,8 @@ def list_(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """List the wallet's transactions, the latest first; with --open in the order of their nonces.
+    """List the wallet's transactions, the latest first; with --open in the order of
+    their nonces.
 
     Example: supervisor tx list --open
     """
@@ -108,7 +121,9 @@ def list_(
         sort.value if sort else "",
         limit,
     )
-    cli.present(TRANSACTIONS, lambda: cli.overview.transactions(wanted), output, watch, no_color)
+    cli.present(
+        TRANSACTIONS, lambda: cli.overview.transactions(wanted), output, watch, no_color
+    )
 
 
 @app.command()
@@ -119,7 +134,8 @@ def show(
     watch: options.Watch = None,
     no_color: options.NoColor = False,
 ) -> None:
-    """Show a transaction with all its signatures: each replacement has a hash of its own, and any of them may be mined.
+    """Show a transaction with all its signatures: each replacement has a hash of its
+    own, and any of them may be mined.
 
     Example: supervisor tx show 0x4be1
     """
@@ -136,15 +152,29 @@ def _show(cli: CliContext, transaction: str, output: Format) -> None:
         typer.echo(row["hash"])
     else:
         wide = output is Format.WIDE
-        show_transaction(cli.shown, row, cli.now(), cli.settings.explorer_url or "", wide=wide)
+        show_transaction(
+            cli.shown, row, cli.now(), cli.settings.explorer_url or "", wide=wide
+        )
 
 
-def show_transaction(shown: Output, row: Mapping[str, Any], now: datetime, explorer_url: str, *, wide: bool) -> None:
+def show_transaction(
+    shown: Output,
+    row: Mapping[str, Any],
+    now: datetime,
+    explorer_url: str,
+    *,
+    wide: bool,
+) -> None:
     """Print a transaction and its signatures."""
     url = explorer_url.replace("{hash}", row["hash"])
     shown.facts(facts_of(row, now) | {"explorer": Cell(url, link=url)})
     shown.title("signatures")
-    shown.table(SIGNATURES, [_with_gas_prices(signature) for signature in row["signatures"]], now, wide=wide)
+    shown.table(
+        SIGNATURES,
+        [_with_gas_prices(signature) for signature in row["signatures"]],
+        now,
+        wide=wide,
+    )
 
 
 def _with_gas_prices(signature: dict[str, Any]) -> dict[str, Any]:
@@ -175,7 +205,9 @@ def facts_of(row: Mapping[str, Any], now: datetime) -> dict[str, str | Cell]:
         "signed": ago("created_at"),
         "sent": ago("sent_at") or ("not yet" if state in OPEN else ""),
         "done": ago("done_at"),
-        "doubted": f"{ago('contested_at')}: its nonce was mined without it" if row["contested_at"] else "",
+        "doubted": f"{ago('contested_at')}: its nonce was mined without it"
+        if row["contested_at"]
+        else "",
         "error": Cell(row["error"] or "", "red"),
     }
 
@@ -188,8 +220,14 @@ def _cost(row: Mapping[str, Any]) -> str:
 
 
 @app.command()
-def bump(context: typer.Context, transaction: Name, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Have a transaction that waits signed again for a higher fee, within WALLET_MAX_WEI_PER_GAS and WALLET_MAX_WEI_PER_TX.
+def bump(
+    context: typer.Context,
+    transaction: Name,
+    reason: options.Reason = "",
+    yes: options.Yes = False,
+) -> None:
+    """Have a transaction that waits signed again for a higher fee, within
+    WALLET_MAX_WEI_PER_GAS and WALLET_MAX_WEI_PER_TX.
 
     Example: supervisor tx bump 42 --reason "the gas price has doubled"
     """
@@ -200,32 +238,49 @@ def bump(context: typer.Context, transaction: Name, reason: options.Reason = "",
 
 
 @app.command()
-def cancel(context: typer.Context, transaction: Name, reason: options.Reason = "", yes: options.Yes = False) -> None:
-    """Have a transaction that waits replaced by one that does nothing; its purpose gets a new one with a later nonce.
+def cancel(
+    context: typer.Context,
+    transaction: Name,
+    reason: options.Reason = "",
+    yes: options.Yes = False,
+) -> None:
+    """Have a transaction that waits replaced by one that does nothing; its purpose gets
+    a new one with a later nonce.
 
     Example: supervisor tx cancel 42 --reason "it holds up all later ones"
     """
     cli = cli_context(context)
     row = _open(cli, transaction)
-    later = sum(other["nonce"] > row["nonce"] for other in cli.overview.open_transactions())
-    will = (
-        f"{_named(row)} will be replaced by one that does nothing, for a higher fee; {later} later ones wait behind it"
+    later = sum(
+        other["nonce"] > row["nonce"] for other in cli.overview.open_transactions()
     )
+    will = f"{_named(row)} will be replaced by one that does nothing, for a higher fee; {later} later ones wait behind it"
     _request(cli, row, TransactionRequest.CANCEL, will, yes, reason)
 
 
 def _request(
-    cli: CliContext, row: Mapping[str, Any], what: TransactionRequest, will: str, yes: bool, reason: str
+    cli: CliContext,
+    row: Mapping[str, Any],
+    what: TransactionRequest,
+    will: str,
+    yes: bool,
+    reason: str,
 ) -> None:
-    with cli.change(f"tx {what}", f"transaction {row['id']}", will, yes=yes, reason=reason):
+    with cli.change(
+        f"tx {what}", f"transaction {row['id']}", will, yes=yes, reason=reason
+    ):
         operator_actions.request_of_transaction(cli.ledger, row["id"], what.value)
-    typer.echo(f"asked; `supervisor tx show {row['id']}` has one signature more when a worker has done it")
+    typer.echo(
+        f"asked; `supervisor tx show {row['id']}` has one signature more when a worker has done it"
+    )
 
 
 def _open(cli: CliContext, name: str) -> dict[str, Any]:
     row = _found(cli, name)
     if row["state"] not in OPEN:
-        raise CommandError(f"found {row['state']}; expected {' or '.join(OPEN)}: only what is not mined can be changed")
+        raise CommandError(
+            f"found {row['state']}; expected {' or '.join(OPEN)}: only what is not mined can be changed"
+        )
     return row
 
 
@@ -237,7 +292,9 @@ def _found(cli: CliContext, name: str) -> dict[str, Any]:
     found = cli.overview.transaction(name)
     if len(found) != 1:
         number = "no transaction" if not found else "several transactions"
-        raise CommandError(f"found {number} that {name!r} names; expected one: see `supervisor tx list`")
+        raise CommandError(
+            f"found {number} that {name!r} names; expected one: see `supervisor tx list`"
+        )
     return found[0]
 
 

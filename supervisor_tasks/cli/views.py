@@ -1,4 +1,6 @@
-"""How rows become cells: ids cut to what is unique, times relative, states in colour. Pure."""
+"""How rows become cells: ids cut to what is unique, times relative, states in colour.
+Pure.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,9 +51,10 @@ STYLES = {
 class Column:
     """A column: its title, the key of its values, and how they are shown.
 
-    `kind` is text, id (cut), age (of a moment), span (seconds), state (in colour), outcome (in the colour of the words
-    before its colon) or number (to the right). A column that is `wide` is only in the wide form. A `flexible` one is cut
-    where the terminal is too narrow.
+    `kind` is text, id (cut), age (of a moment), span (seconds), state (in colour),
+    outcome (in the colour of the words before its colon) or number (to the right). A
+    column that is `wide` is only in the wide form. A `flexible` one is cut where the
+    terminal is too narrow.
     """
 
     title: str
@@ -63,7 +66,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A list of rows as a table; `name` is the key of the value by which other commands name a row."""
+    """A list of rows as a table; `name` is the key of the value by which other commands
+    name a row.
+    """
 
     title: str
     name: str
@@ -72,7 +77,9 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A text and its style; an empty style is the terminal's own. `link` is the URL of the thing that the text names."""
+    """A text and its style; an empty style is the terminal's own. `link` is the URL of
+    the thing that the text names.
+    """
 
     text: str
     style: str = ""
@@ -80,20 +87,26 @@ class Cell:
 
     @property
     def with_link(self) -> str:
-        """The text, and the link behind it unless the text has it: for a form that cannot make a text a link."""
+        """The text, and the link behind it unless the text has it: for a form that
+        cannot make a text a link.
+        """
         return self.text if self.link in self.text else f"{self.text} {self.link}"
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a plot: its name, its value, which is not negative, and the value as text."""
+    """A bar of a plot: its name, its value, which is not negative, and the value as
+    text.
+    """
 
     name: str
     value: float
     text: str
 
 
-def cells(view: View, rows: Sequence[Row], now: datetime, *, wide: bool) -> tuple[list[Column], list[list[Cell]]]:
+def cells(
+    view: View, rows: Sequence[Row], now: datetime, *, wide: bool
+) -> tuple[list[Column], list[list[Cell]]]:
     """Return the columns that are shown, and each row's cells in them.
 
     A column that is empty in all rows is left out, unless it is the first one.
@@ -103,15 +116,21 @@ def cells(view: View, rows: Sequence[Row], now: datetime, *, wide: bool) -> tupl
         if column.wide and not wide:
             continue
         id_length = None if wide else _id_length(column, rows)
-        column_cells = [_cell(column, row.get(column.key), now, id_length) for row in rows]
+        column_cells = [
+            _cell(column, row.get(column.key), now, id_length) for row in rows
+        ]
         has_text = any(cell.text for cell in column_cells)
         if has_text or not shown:
             shown[column] = column_cells
-    return list(shown), [list(row_cells) for row_cells in zip(*shown.values(), strict=True)]
+    return list(shown), [
+        list(row_cells) for row_cells in zip(*shown.values(), strict=True)
+    ]
 
 
 def _id_length(column: Column, rows: Sequence[Row]) -> int | None:
-    """Return how many characters of a column's ids are shown; None for all, and for a column of something else."""
+    """Return how many characters of a column's ids are shown; None for all, and for a
+    column of something else.
+    """
     if column.kind != "id":
         return None
     return unique_length([str(row[column.key]) for row in rows if row.get(column.key)])
@@ -121,7 +140,9 @@ def unique_length(names: Collection[str], least: int = LEAST_ID) -> int:
     """Return how many characters tell all these names apart."""
     different, longest = set(names), max(map(len, names), default=least)
     length = least
-    while length < longest and len({name[:length] for name in different}) < len(different):
+    while length < longest and len({name[:length] for name in different}) < len(
+        different
+    ):
         length += 1
     return length
 
@@ -141,7 +162,9 @@ def _cell(column: Column, value: Any, now: datetime, id_length: int | None) -> C
 
 
 def plain(value: Any) -> str:
-    """Return a value as words: a mapping as `name value`, with commas between, and not as JSON."""
+    """Return a value as words: a mapping as `name value`, with commas between, and not
+    as JSON.
+    """
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {plain(entry)}" for name, entry in value.items())
     if isinstance(value, list | tuple):

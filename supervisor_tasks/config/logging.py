@@ -1,4 +1,6 @@
-"""Logs: structlog for our code, and through it also for libraries that use the standard library's logging."""
+"""Logs: structlog for our code, and through it also for libraries that use the standard
+library's logging.
+"""
 
 import logging
 import sys
@@ -14,22 +16,32 @@ from supervisor_tasks.config.redaction import Hide, hiding
 MANY_LINES = ("exception", "stack")  # structlog's names for tracebacks
 
 
-def configure(level: str = "info", secrets: Sequence[str] = (), cluster: str = "") -> None:
-    """Configure the logs: readable text if standard error is a terminal, otherwise JSON; secrets are redacted.
+def configure(
+    level: str = "info", secrets: Sequence[str] = (), cluster: str = ""
+) -> None:
+    """Configure the logs: readable text if standard error is a terminal, otherwise
+    JSON; secrets are redacted.
 
-    Each line has the cluster, if the process serves one. Python's warnings become lines too.
+    Each line has the cluster, if the process serves one. Python's warnings become lines
+    too.
     """
     hide = hiding(secrets)
     terminal = sys.stderr.isatty()
     margin = "    " if terminal else ""
 
-    def clean(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    def clean(
+        _: object, __: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
         return {
-            key: _traceback(value, hide, margin) if key in MANY_LINES else cleaned(value, hide)
+            key: _traceback(value, hide, margin)
+            if key in MANY_LINES
+            else cleaned(value, hide)
             for key, value in event.items()
         }
 
-    def add_cluster(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    def add_cluster(
+        _: object, __: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
         return {"cluster": cluster, **event} if cluster else event
 
     shared: list[Any] = [
@@ -40,7 +52,9 @@ def configure(level: str = "info", secrets: Sequence[str] = (), cluster: str = "
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     # A rich traceback would show local variables, secrets among them.
-    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    plain = structlog.dev.ConsoleRenderer(
+        exception_formatter=structlog.dev.plain_traceback
+    )
     last = plain if terminal else structlog.processors.JSONRenderer()
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
@@ -67,8 +81,9 @@ def configure(level: str = "info", secrets: Sequence[str] = (), cluster: str = "
         "alembic",
     ):
         logging.getLogger(quiet).setLevel(logging.WARNING)
-    # The code that uses a connection raises the error that ends the connection. paramiko logs that error too, as one line
-    # of the log for each line of the traceback.
+    # The code that uses a connection raises the error that ends the connection.
+    # paramiko logs that error too, as one line of the log for each line of the
+    # traceback.
     logging.getLogger("paramiko.transport").setLevel(logging.CRITICAL)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -79,9 +94,11 @@ def configure(level: str = "info", secrets: Sequence[str] = (), cluster: str = "
 
 
 def log_refusal(reasons: str, cluster: str) -> None:
-    """Show why the process cannot start, a line for each reason: as plain text on a terminal, otherwise as a line of the log.
+    """Show why the process cannot start, a line for each reason: as plain text on a
+    terminal, otherwise as a line of the log.
 
-    It is for the time before the log is configured: malformed settings do not allow that.
+    It is for the time before the log is configured: malformed settings do not allow
+    that.
     """
     if sys.stderr.isatty():
         print(reasons, file=sys.stderr)
@@ -92,18 +109,28 @@ def log_refusal(reasons: str, cluster: str) -> None:
 
 
 def log_crashes() -> None:
-    """Have this process log an exception that ends it, or one of its threads, as a line like all others."""
+    """Have this process log an exception that ends it, or one of its threads, as a line
+    like all others.
+    """
 
-    def crashed(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    def crashed(
+        kind: type[BaseException],
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if error is None or issubclass(kind, KeyboardInterrupt):
             return
-        structlog.get_logger().critical("process_crashed", exc_info=(kind, error, trace))
+        structlog.get_logger().critical(
+            "process_crashed", exc_info=(kind, error, trace)
+        )
 
     def thread_crashed(given: threading.ExceptHookArgs) -> None:
         if given.exc_value is not None and not issubclass(given.exc_type, SystemExit):
             thread = "" if given.thread is None else given.thread.name
             error = (given.exc_type, given.exc_value, given.exc_traceback)
-            structlog.get_logger().critical("thread_crashed", thread=thread, exc_info=error)
+            structlog.get_logger().critical(
+                "thread_crashed", thread=thread, exc_info=error
+            )
 
     sys.excepthook = crashed
     threading.excepthook = thread_crashed
@@ -114,21 +141,31 @@ def cleaned(value: Any, hide: Hide) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, dict):
-        return {cleaned(str(key), hide): cleaned(entry, hide) for key, entry in value.items()}
+        return {
+            cleaned(str(key), hide): cleaned(entry, hide)
+            for key, entry in value.items()
+        }
     if isinstance(value, list | tuple | set | frozenset):
         return [cleaned(entry, hide) for entry in value]
     return visible(hide(str(value)))
 
 
 def _traceback(value: Any, hide: Hide, margin: str) -> str:
-    """Return a traceback with its lines; the margin separates them from lines of the log."""
+    """Return a traceback with its lines; the margin separates them from lines of the
+    log.
+    """
     return "\n".join(margin + visible(line) for line in hide(str(value)).split("\n"))
 
 
 def visible(text: str) -> str:
-    """Escape control characters: a stranger's text must not begin a line of the log or move the terminal's cursor."""
+    """Escape control characters: a stranger's text must not begin a line of the log or
+    move the terminal's cursor.
+    """
     if text.isprintable():
         return text
     return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape").decode()
+        for character in text
     )

@@ -40,7 +40,8 @@ OVER_REST: dict[Need, tuple[str, ...]] = {
 NOTIFY_URLS = ("notify_webhook_url", "notify_slack_url", "notify_alertmanager_url")
 NOTIFY_KEYS = (*NOTIFY_URLS, "notify_webhook_token", "notify_smtp_password")
 ALSO_KEPT = {
-    Need.WALLET: ("ldap_bind_password",),  # the chain's workers make the customers' accounts
+    # the chain's workers make the customers' accounts
+    Need.WALLET: ("ldap_bind_password",),
     Need.SLURM: ("slurm_submit_key",),
     Need.SSH_PUBLIC: ("callback_key",),
     Need.NOTIFY: NOTIFY_KEYS,
@@ -58,20 +59,35 @@ KEYS = (
 
 
 def slurm_access(environment: Mapping[str, str]) -> SlurmAccess:
-    """Return how a process with this environment gets to SLURM. `load` reports malformed values of these two settings."""
-    certificates = environment.get("SLURM_SSH_CERTIFICATES", "").lower() in ("1", "true", "t", "yes", "y", "on")
-    return access_by(rest=environment.get("SLURM_TRANSPORT") == "rest", certificates=certificates)
+    """Return how a process with this environment gets to SLURM. `load` reports
+    malformed values of these two settings.
+    """
+    certificates = environment.get("SLURM_SSH_CERTIFICATES", "").lower() in (
+        "1",
+        "true",
+        "t",
+        "yes",
+        "y",
+        "on",
+    )
+    return access_by(
+        rest=environment.get("SLURM_TRANSPORT") == "rest", certificates=certificates
+    )
 
 
 def access_by(*, rest: bool, certificates: bool) -> SlurmAccess:
-    """Return how a process with SLURM_TRANSPORT=rest (or not) and SLURM_SSH_CERTIFICATES (or not) gets to SLURM."""
+    """Return how a process with SLURM_TRANSPORT=rest (or not) and
+    SLURM_SSH_CERTIFICATES (or not) gets to SLURM.
+    """
     if rest:
         return SlurmAccess.REST
     return SlurmAccess.SSH_CERTIFICATES if certificates else SlurmAccess.SSH_KEY
 
 
 def kept(needs: Iterable[Need], access: SlurmAccess) -> set[str]:
-    """Return the names of the keys and settings that processes with these needs keep."""
+    """Return the names of the keys and settings that processes with these needs
+    keep.
+    """
     required = required_with(access)
     names = set[str]()
     for need in needs:

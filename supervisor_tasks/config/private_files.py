@@ -1,8 +1,9 @@
 """Folders and files that no other Linux user can prepare or replace.
 
-If a process of root follows a link that another user has made, it writes to a file that the other user chose. So the
-folder, and every folder above it, must belong to root or to this process's user, and other users must not be able to
-write there. The functions that open files follow no links.
+If a process of root follows a link that another user has made, it writes to a file that
+the other user chose. So the folder, and every folder above it, must belong to root or
+to this process's user, and other users must not be able to write there. The functions
+that open files follow no links.
 """
 
 import os
@@ -14,15 +15,20 @@ from supervisor_tasks.errors import PermanentError
 
 ROOT = 0
 OWN = 0o700
-OPEN_TO_POSTGRES = 0o711  # for root: Postgres then runs as another user, and must reach its folder
+# for root: Postgres then runs as another user, and must reach its folder
+OPEN_TO_POSTGRES = 0o711
 
 
 class StateFolderError(PermanentError):
-    """STATE_DIR is unusable or unsafe for the servers; the message names what to change."""
+    """STATE_DIR is unusable or unsafe for the servers; the message names what to
+    change.
+    """
 
 
 def private_folder(folder: Path) -> None:
-    """Make the folder, or check that an existing one is safe. Raises StateFolderError."""
+    """Make the folder, or check that an existing one is safe. Raises
+    StateFolderError.
+    """
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     _require_safe(nearest, is_parent=nearest != folder)
     mode = OPEN_TO_POSTGRES if os.geteuid() == ROOT else OWN
@@ -40,12 +46,16 @@ def open_private(path: Path, flags: int, mode: int = 0o600) -> int:
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise PermissionError(f"{path} belongs to {_name(status.st_uid)!r} or is no plain file")
+        raise PermissionError(
+            f"{path} belongs to {_name(status.st_uid)!r} or is no plain file"
+        )
     return descriptor
 
 
 def write_private(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace the content of a file that `open_private` opens. Raises OSError as it does."""
+    """Replace the content of a file that `open_private` opens. Raises OSError as it
+    does.
+    """
     with open(open_private(path, os.O_WRONLY | os.O_TRUNC, mode), "w") as file:
         os.fchmod(file.fileno(), mode)
         file.write(text)
@@ -75,7 +85,8 @@ def _require_safe(folder: Path, *, is_parent: bool) -> None:
 def _others_bits() -> int:
     """Return the mode bits that make a folder unsafe.
 
-    The group of a user's folder may write there, because a home can be open to the user's own group. Root has no such group.
+    The group of a user's folder may write there, because a home can be open to the
+    user's own group. Root has no such group.
     """
     return stat.S_IWOTH | (stat.S_IWGRP if os.geteuid() == ROOT else 0)
 

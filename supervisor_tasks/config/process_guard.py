@@ -1,4 +1,6 @@
-"""Protects the secrets of a long-running process: no copy for its children, no core file, no access to its memory."""
+"""Protects the secrets of a long-running process: no copy for its children, no core
+file, no access to its memory.
+"""
 
 import ctypes
 import resource
@@ -10,11 +12,13 @@ PR_SET_DUMPABLE = 4  # prctl(2)
 
 
 def guard_process(*needs: Need) -> None:
-    """Remove the secrets from os.environ, so that no child gets them, and turn core files off.
+    """Remove the secrets from os.environ, so that no child gets them, and turn core
+    files off.
 
-    The process forgets the keys that it does not need. Core files are off for its children too. Other processes of the
-    same user can then read neither its memory nor /proc/PID/environ, which still shows the environment of the start;
-    root can. Raises OSError.
+    The process forgets the keys that it does not need. Core files are off for its
+    children too. Other processes of the same user can then read neither its memory nor
+    /proc/PID/environ, which still shows the environment of the start; root can. Raises
+    OSError.
     """
     hide_secrets(*needs)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

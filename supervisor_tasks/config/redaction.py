@@ -1,7 +1,7 @@
 """Texts without secrets. Pure.
 
-A long secret is hidden everywhere. A short one can be a part of many other words, so it is hidden only where it is a
-whole word; one character is no secret.
+A long secret is hidden everywhere. A short one can be a part of many other words, so it
+is hidden only where it is a whole word; one character is no secret.
 """
 
 import re
@@ -14,7 +14,9 @@ Hide = Callable[[str], str]
 
 
 def hiding(secrets: Iterable[str], instead: str = "[redacted]") -> Hide:
-    """Return a function that hides these secrets in a text; the longest first, because one can be part of another."""
+    """Return a function that hides these secrets in a text; the longest first, because
+    one can be part of another.
+    """
     hidden = {secret for secret in secrets if len(secret) >= LEAST}
     if not hidden:
         return str
@@ -24,7 +26,9 @@ def hiding(secrets: Iterable[str], instead: str = "[redacted]") -> Hide:
 
 
 def _pattern(secret: str) -> str:
-    """Return the secret's pattern. A short secret must be a whole word; a sign such as / at its end ends the word."""
+    """Return the secret's pattern. A short secret must be a whole word; a sign such as
+    / at its end ends the word.
+    """
     escaped = re.escape(secret)
     if len(secret) >= LONG:
         return escaped

@@ -1,4 +1,5 @@
-"""The embedded Postgres for commands: a command uses one that runs, starts none, and makes no folder.
+"""The embedded Postgres for commands: a command uses one that runs, starts none, and
+makes no folder.
 
 It imports the standard library only, because `supervisor health` must start fast.
 """
@@ -7,25 +8,34 @@ import os
 import socket
 from pathlib import Path
 
-SOCKET = Path("postgres", "run", ".s.PGSQL.5432")  # in STATE_DIR, as embedded_servers.py makes it
+# in STATE_DIR, as embedded_servers.py makes it
+SOCKET = Path("postgres", "run", ".s.PGSQL.5432")
 ANSWER_TIMEOUT_S = 1.0
 
 
 def default_state_folder() -> Path:
-    """Return the default of STATE_DIR. For root it is not in the home, which Postgres's own user cannot enter."""
+    """Return the default of STATE_DIR. For root it is not in the home, which Postgres's
+    own user cannot enter.
+    """
     if os.geteuid() == 0:
         return Path("/var/lib/supervisor")
-    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "supervisor"
+    return (
+        Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+        / "supervisor"
+    )
 
 
 def running_postgres(state_dir: Path) -> str | None:
-    """Return the URL (for psycopg) of the embedded Postgres of that folder; None if none accepts connections."""
+    """Return the URL (for psycopg) of the embedded Postgres of that folder; None if
+    none accepts connections.
+    """
     path = state_dir / SOCKET
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(ANSWER_TIMEOUT_S)
         try:
             probe.connect(str(path))
-        except OSError:  # also a path that is too long for a socket: no server can have it
+        except OSError:
+            # also a path that is too long for a socket: no server can have it
             return None
     return f"postgresql://postgres@/postgres?host={path.parent}"
 

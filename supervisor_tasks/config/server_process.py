@@ -1,7 +1,9 @@
-"""A server that several processes share: they record its process in a file, recognise it, and end it.
+"""A server that several processes share: they record its process in a file, recognise
+it, and end it.
 
-The kernel may have reused the process id in the file. So a process is recognised by its start, its user and its
-program. Signals go through a descriptor (pidfd_open(2)), which never means another process.
+The kernel may have reused the process id in the file. So a process is recognised by its
+start, its user and its program. Signals go through a descriptor (pidfd_open(2)), which
+never means another process.
 """
 
 import os
@@ -16,13 +18,16 @@ from pathlib import Path
 from supervisor_tasks.config.private_files import open_private, write_private
 
 ASK_AGAIN_S = 1.0
-COMM_CHARACTERS = 15  # the length of a process's name, which all users may read (proc(5))
+# the length of a process's name, which all users may read (proc(5))
+COMM_CHARACTERS = 15
 DELETED = " (deleted)"  # the end of /proc/PID/exe after the program's file was replaced
 
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """The file with a server's process, the name of its program, and the user that it runs as."""
+    """The file with a server's process, the name of its program, and the user that it
+    runs as.
+    """
 
     record: Path
     program: str
@@ -43,7 +48,9 @@ class ServerProcess:
 
     @contextmanager
     def handle(self) -> Iterator[int | None]:
-        """Open a descriptor of the process; None when it has ended, or is not the server."""
+        """Open a descriptor of the process; None when it has ended, or is not the
+        server.
+        """
         pid, start = self._recorded()
         handle = _descriptor(pid)
         if handle is None:
@@ -55,10 +62,12 @@ class ServerProcess:
             os.close(handle)
 
     def end(self, timeout_s: float) -> bool:
-        """Ask the server to end by SIGINT (Postgres's fast shutdown; Redis ends too); returns whether it ended in time.
+        """Ask the server to end by SIGINT (Postgres's fast shutdown; Redis ends too);
+        returns whether it ended in time.
 
-        Sends the signal each second: a program that was started in the background ignores SIGINT, and so does the server
-        that it starts, until the server has installed its own handler. A signal before that is lost.
+        Sends the signal each second: a program that was started in the background
+        ignores SIGINT, and so does the server that it starts, until the server has
+        installed its own handler. A signal before that is lost.
         """
         deadline = time.monotonic() + timeout_s
         with self.handle() as handle:
@@ -74,7 +83,9 @@ class ServerProcess:
             return False
 
     def _recorded(self) -> tuple[int, str]:
-        """Return the server's process id and start by the record; 0 and "" without a readable one."""
+        """Return the server's process id and start by the record; 0 and "" without a
+        readable one.
+        """
         try:
             with open(open_private(self.record, os.O_RDONLY)) as file:  # noqa: PTH123  a descriptor
                 pid, start = file.read().split(maxsplit=1)
@@ -93,7 +104,9 @@ class ServerProcess:
 
 
 def _descriptor(pid: int) -> int | None:
-    """Open a descriptor of a process; None for the pid 0, and when the process has ended."""
+    """Open a descriptor of a process; None for the pid 0, and when the process has
+    ended.
+    """
     if pid == 0:
         return None
     try:
@@ -105,9 +118,10 @@ def _descriptor(pid: int) -> int | None:
 def _program(pid: int) -> str:
     """Return the name of a process's program.
 
-    Root in a container can lack CAP_SYS_PTRACE, and then cannot see another user's program: this function returns the
-    process's name instead. That is enough, because the caller also compares the start and the user with a record that
-    no other user can write.
+    Root in a container can lack CAP_SYS_PTRACE, and then cannot see another user's
+    program: this function returns the process's name instead. That is enough, because
+    the caller also compares the start and the user with a record that no other user can
+    write.
     """
     try:
         path = os.readlink(f"/proc/{pid}/exe").removesuffix(DELETED)  # noqa: PTH115  the text, with that suffix
@@ -117,11 +131,13 @@ def _program(pid: int) -> str:
 
 
 def _start(pid: int) -> str | None:
-    """Return when a process started, as a text: the ticks since the machine's boot (proc(5), field 22 of stat) and the
-    boot's id. None when the process has ended.
+    """Return when a process started, as a text: the ticks since the machine's boot
+    (proc(5), field 22 of stat) and the boot's id. None when the process has ended.
     """
     try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, *fields = (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        )
     except OSError:
         return None
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

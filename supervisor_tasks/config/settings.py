@@ -1,7 +1,9 @@
-"""The settings: one frozen object, read from the environment once, when a process starts.
+"""The settings: one frozen object, read from the environment once, when a process
+starts.
 
-The names and meanings of interfaces.md section 6 work unchanged. A secret may be in a file, which the variable with
-_FILE after the secret's name then names. A process keeps only the secrets that it needs.
+The names and meanings of interfaces.md section 6 work unchanged. A secret may be in a
+file, which the variable with _FILE after the secret's name then names. A process keeps
+only the secrets that it needs.
 """
 
 import base64
@@ -14,7 +16,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config import ssh_keys
@@ -30,7 +36,12 @@ from supervisor_tasks.config.needs import (
 from supervisor_tasks.config.other_forms import in_our_form
 from supervisor_tasks.config.running_postgres import default_state_folder
 from supervisor_tasks.config.settings_rules import missing, unfit_together
-from supervisor_tasks.config.url_secrets import forms_of, passwords_in, url_keys, without_password
+from supervisor_tasks.config.url_secrets import (
+    forms_of,
+    passwords_in,
+    url_keys,
+    without_password,
+)
 from supervisor_tasks.config.validators import (
     Address,
     BrokerUrl,
@@ -78,18 +89,29 @@ from supervisor_tasks.provider.offer import Prices, normalised_labels
 CREDIT = 10**18
 LEAST_JWT_KEY = 32  # bytes; RFC 7518 requires as many as a hash of HS256 has
 LEAST_KEY_CHARACTERS = 32  # of CALLBACK_KEY, as in plugins/proof.py
-CURVE_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141  # of secp256k1; keys are smaller
+# of secp256k1; keys are smaller
+CURVE_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 SECRETS = (*KEYS, "database_url", "broker_url", "flower_basic_auth")
-CHAIN_URLS = ("metascheduler_endpoint_rpc", "metascheduler_endpoint_ws")  # logs may show scheme, host and port only
-IN_FILES = (*SECRETS, *CHAIN_URLS, "ldap_url", "ldap_bind_dn")  # settings that NAME_FILE can put into a file
-NOT_SHOWN = (*SECRETS, "slurm_ssh_public_key")  # an operator may put the private key there by mistake
+# logs may show scheme, host and port only
+CHAIN_URLS = ("metascheduler_endpoint_rpc", "metascheduler_endpoint_ws")
+# settings that NAME_FILE can put into a file
+IN_FILES = (*SECRETS, *CHAIN_URLS, "ldap_url", "ldap_bind_dn")
+# an operator may put the private key there by mistake
+NOT_SHOWN = (*SECRETS, "slurm_ssh_public_key")
 
-CELERYS_COPIES = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND")
+CELERYS_COPIES = (
+    "CELERY_BROKER_URL",
+    "CELERY_BROKER_READ_URL",
+    "CELERY_BROKER_WRITE_URL",
+    "CELERY_RESULT_BACKEND",
+)
 _LOGINS = "[^:,]+:[^,]+(,[^:,]+:[^,]+)*"
 
 
 class SettingsError(PermanentError):
-    """The environment is unusable; the message has one line for each variable that is missing or malformed."""
+    """The environment is unusable; the message has one line for each variable that is
+    missing or malformed.
+    """
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__("\n".join(lines))
@@ -99,33 +121,53 @@ class SettingsError(PermanentError):
 class Settings(BaseSettings):
     """All settings. The name of each is its environment variable in lower case."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True
+    )
 
     # the gRPC process
     listen_address: ListenAddress = ":3000"
     """Where the gRPC process listens."""
     public_address: HostPort = "supervisor.example.com:3000"
-    """The address at which plugins reach the gRPC process; SLURM jobs have it in their comment."""
+    """The address at which plugins reach the gRPC process; SLURM jobs have it in their
+    comment.
+    """
     tls_enable: bool = False
     """Whether the gRPC process uses TLS."""
     tls_cert: File | None = None
-    """The certificate chain of the gRPC process (PEM), read again when the file changes."""
+    """The certificate chain of the gRPC process (PEM), read again when the file
+    changes.
+    """
     tls_key: File | None = None
     """The private key of TLS_CERT (PEM), read again when the file changes."""
     callback_key: SecretStr | None = None
-    """The key by which our reporter and authorized-keys command prove themselves to the gRPC process."""
-    callback_proof: Annotated[str, pattern("optional|required", "optional or required")] = "optional"
-    """Whether callers must prove themselves: `required` refuses callers without a proof."""
+    """The key by which our reporter and authorized-keys command prove themselves to the
+    gRPC process.
+    """
+    callback_proof: Annotated[
+        str, pattern("optional|required", "optional or required")
+    ] = "optional"
+    """Whether callers must prove themselves: `required` refuses callers without a
+    proof.
+    """
     callback_networks: Networks = ()
-    """The networks from which callers without a proof may call; none: from everywhere."""
+    """The networks from which callers without a proof may call; none: from
+    everywhere.
+    """
 
     # the chain
-    metascheduler_endpoint_rpc: HttpUrls = SecretStr("https://testnet.deepsquare.run/rpc")
-    """The JSON-RPC endpoints with commas between, the best first. With several, a second one must confirm a claim."""
+    metascheduler_endpoint_rpc: HttpUrls = SecretStr(
+        "https://testnet.deepsquare.run/rpc"
+    )
+    """The JSON-RPC endpoints with commas between, the best first. With several, a
+    second one must confirm a claim.
+    """
     metascheduler_endpoint_ws: Annotated[SecretStr, url_with("ws", "wss")] = SecretStr(
         "wss://testnet.deepsquare.run/ws"
     )
-    """The endpoint that announces new blocks. If only METASCHEDULER_ENDPOINT_RPC is set, blocks are polled."""
+    """The endpoint that announces new blocks. If only METASCHEDULER_ENDPOINT_RPC is
+    set, blocks are polled.
+    """
     metascheduler_smart_contract: Address = "0x3707aB457CF457275b7ec32e203c54df80C299d5"
     """The address of the meta-scheduler contract."""
     eth_private_key: SecretStr | None = None
@@ -141,15 +183,21 @@ class Settings(BaseSettings):
     labels_override: LabelKeys = frozenset()
     """Keys of METASCHEDULER_LABELS that replace the measured labels."""
     hardware_stable_s: float = Field(300.0, ge=0, allow_inf_nan=False)
-    """How long SLURM must have shown other nodes before they are offered; a shorter change makes no new offer."""
+    """How long SLURM must have shown other nodes before they are offered; a shorter
+    change makes no new offer.
+    """
     chain_id: int = Field(179188, gt=0)
     """The chain's id. An endpoint of another chain is not used."""
     chain_confirmations: int = Field(0, ge=0, le=10_000)
-    """The depth in blocks of the deepest reorganisation that is expected; 0: a block is final at once."""
+    """The depth in blocks of the deepest reorganisation that is expected; 0: a block is
+    final at once.
+    """
     metascheduler_start_block: int = Field(0, ge=0)
     """The block from which the contract's logs are read."""
     chain_poll_s: float = Field(1.0, gt=0, allow_inf_nan=False)
-    """Seconds between two looks at the head of the chain, where no endpoint announces new blocks."""
+    """Seconds between two looks at the head of the chain, where no endpoint announces
+    new blocks.
+    """
     claim_batch: int = Field(200, gt=0)
     """The most transactions of one purpose that a worker sends at once."""
     claim_max_waiting: int = Field(1000, gt=0)
@@ -157,13 +205,17 @@ class Settings(BaseSettings):
     claim_customer_share: float = Field(0.25, gt=0, le=1, allow_inf_nan=False)
     """The share of CLAIM_MAX_WAITING that one customer's waiting jobs can take."""
     allow_clusters_to_share_a_wallet: bool = False
-    """Whether other clusters of the ledger may claim jobs with this cluster's wallet; all of them must allow it."""
+    """Whether other clusters of the ledger may claim jobs with this cluster's wallet;
+    all of them must allow it.
+    """
     wallet_min_wei: int = Field(CREDIT // 100, ge=0)
     """The balance below which no job is claimed."""
     wallet_max_wei_per_gas: int = Field(10**12, gt=0)
     """The highest price of gas that the wallet pays."""
     wallet_max_wei_per_tx: int = Field(CREDIT, gt=0)
-    """The most that a transaction can cost. A claim needs 0.3 million gas, a registration of 500 nodes 15 million."""
+    """The most that a transaction can cost. A claim needs 0.3 million gas, a
+    registration of 500 nodes 15 million.
+    """
     wallet_stuck_after_s: float = Field(60.0, gt=0, allow_inf_nan=False)
     """How long a transaction may be open before the alarm that it is stuck."""
 
@@ -173,47 +225,79 @@ class Settings(BaseSettings):
     sbatch_tls_enable: bool = True
     """Whether the job definition service uses TLS."""
     sbatch_ca: File | None = None
-    """The authority (PEM) of that service's certificate; none: the machine's authorities."""
+    """The authority (PEM) of that service's certificate; none: the machine's
+    authorities.
+    """
     sbatch_tls_insecure: bool = False
     """Whether the certificate of that service is not verified."""
 
     # SLURM
     slurm_transport: Annotated[str, pattern("ssh|rest", "ssh or rest")] = "ssh"
-    """How workers reach SLURM: `ssh` to a login node, or `rest` to slurmrestd, without a login node."""
+    """How workers reach SLURM: `ssh` to a login node, or `rest` to slurmrestd, without
+    a login node.
+    """
     slurmrestd_url: RestUrl | None = None
-    """With SLURM_TRANSPORT=rest: unix:///path of slurmrestd's socket, or https://host:port; http:// on loopback only."""
+    """With SLURM_TRANSPORT=rest: unix:///path of slurmrestd's socket, or
+    https://host:port; http:// on loopback only.
+    """
     slurmrestd_ca: File | None = None
-    """The authority (PEM) of slurmrestd's certificate; none: the machine's authorities."""
+    """The authority (PEM) of slurmrestd's certificate; none: the machine's
+    authorities.
+    """
     slurm_jwt_key: SecretStr | None = None
-    """With SLURM_TRANSPORT=rest: the base64 of slurmctld's `jwt_key` file. It can act as every user. The _FILE is that file."""
+    """With SLURM_TRANSPORT=rest: the base64 of slurmctld's `jwt_key` file. It can act
+    as every user. The _FILE is that file.
+    """
     slurm_jwt_admin_user: LinuxUser = "slurm"
-    """With SLURM_TRANSPORT=rest: the Linux user (SlurmUser or an operator) who sees and changes all jobs."""
+    """With SLURM_TRANSPORT=rest: the Linux user (SlurmUser or an operator) who sees and
+    changes all jobs.
+    """
     slurm_job_home: HomeTemplate = "/home/{address}"
-    """With SLURM_TRANSPORT=rest: the folder on the nodes in which a customer's jobs begin and which is their HOME."""
+    """With SLURM_TRANSPORT=rest: the folder on the nodes in which a customer's jobs
+    begin and which is their HOME.
+    """
     slurm_job_environment: JobVariables = Field(default_factory=dict)
-    """With SLURM_TRANSPORT=rest: more variables of all jobs, as NAME=value NAME=value; PATH can be one of them."""
+    """With SLURM_TRANSPORT=rest: more variables of all jobs, as NAME=value NAME=value;
+    PATH can be one of them.
+    """
     slurm_min_job_age_s: int = Field(300, ge=0)
-    """With SLURM_TRANSPORT=rest: MinJobAge of slurm.conf, which slurmrestd does not show; 0: jobs are never forgotten."""
+    """With SLURM_TRANSPORT=rest: MinJobAge of slurm.conf, which slurmrestd does not
+    show; 0: jobs are never forgotten.
+    """
     slurm_max_memory_per_cpu_mb: int | None = Field(None, gt=0)
-    """With SLURM_TRANSPORT=rest: MaxMemPerCPU of slurm.conf, which slurmrestd does not show; none: it has none."""
+    """With SLURM_TRANSPORT=rest: MaxMemPerCPU of slurm.conf, which slurmrestd does not
+    show; none: it has none.
+    """
     slurm_ssh_address: HostPort | None = None
     """The login node."""
     slurm_ssh_admin_user: LinuxUser | None = None
     """The Linux user who may run `scontrol update` and see all jobs."""
     slurm_ssh_private_key: SecretStr | None = None
-    """The SSH key of the workers (a key file, or its base64). It opens every customer's account."""
+    """The SSH key of the workers (a key file, or its base64). It opens every customer's
+    account.
+    """
     slurm_ssh_public_key: str | None = None
-    """The public half of SLURM_SSH_PRIVATE_KEY, which sshd gets. Derived where the private key is set."""
+    """The public half of SLURM_SSH_PRIVATE_KEY, which sshd gets. Derived where the
+    private key is set.
+    """
     slurm_ssh_certificates: bool = False
-    """Whether the worker signs a certificate with SLURM_SSH_CA_KEY for each login. Then no key opens all accounts."""
+    """Whether the worker signs a certificate with SLURM_SSH_CA_KEY for each login. Then
+    no key opens all accounts.
+    """
     slurm_ssh_ca_key: SecretStr | None = None
     """The key that signs these certificates (a key file, or its base64)."""
     slurm_ssh_known_hosts: File = Path("~/.ssh/known_hosts").expanduser()
     """The file with the login node's host key."""
-    slurm_environment_file: Annotated[str, pattern("(/.*)?", "the absolute path of a file on the login node")] = ""
-    """A POSIX shell file on the login node whose exported variables all jobs get; none: no file."""
+    slurm_environment_file: Annotated[
+        str, pattern("(/.*)?", "the absolute path of a file on the login node")
+    ] = ""
+    """A POSIX shell file on the login node whose exported variables all jobs get; none:
+    no file.
+    """
     slurm_submit_key: SecretStr | None = None
-    """The key of `plugins/job_submit.lua`, for a site where slurmctld runs that script."""
+    """The key of `plugins/job_submit.lua`, for a site where slurmctld runs that
+    script.
+    """
     slurm_sbatch_path: str = "/usr/bin/sbatch"
     """The path of sbatch on the login node."""
     slurm_scancel_path: str = "/usr/bin/scancel"
@@ -225,23 +309,37 @@ class Settings(BaseSettings):
     slurm_squeue_path: str = "/usr/bin/squeue"
     """The path of squeue on the login node."""
     slurm_sacct_path: str = "/usr/bin/sacct"
-    """The path of sacct on the login node, used with SLURM_ACCOUNTING. sacctmgr lies in the same folder."""
+    """The path of sacct on the login node, used with SLURM_ACCOUNTING. sacctmgr lies in
+    the same folder.
+    """
     slurm_accounting: bool = False
     """Whether the site has slurmdbd, so that sacct shows ended jobs."""
     slurm_message_timeout_s: float = Field(10.0, gt=0, le=100)
     """MessageTimeout of slurm.conf, in seconds."""
     slurm_retry_interval_s: float = Field(10.0, gt=0, le=600)
-    """Seconds between two tries while SLURM does not answer; the tenth try calls the operator."""
-    slurm_partition: Annotated[str, pattern("[A-Za-z0-9_.-]+", "letters, digits, - _ and .")] = "main"
+    """Seconds between two tries while SLURM does not answer; the tenth try calls the
+    operator.
+    """
+    slurm_partition: Annotated[
+        str, pattern("[A-Za-z0-9_.-]+", "letters, digits, - _ and .")
+    ] = "main"
     """The partition whose nodes are offered, and to which jobs are submitted."""
     slurm_compare_sizes: bool = True
-    """Whether the CPUs, memory and nodes of a job in SLURM must be those of its request, and no more."""
+    """Whether the CPUs, memory and nodes of a job in SLURM must be those of its
+    request, and no more.
+    """
     trust_callbacks: bool = True
-    """Whether a plausible callback counts as the end of a job that SLURM without accounting has forgotten."""
+    """Whether a plausible callback counts as the end of a job that SLURM without
+    accounting has forgotten.
+    """
     sweep_every_s: float = Field(900.0, gt=0, allow_inf_nan=False)
-    """Seconds between two sweeps. Where SLURM forgets jobs earlier, sweeps come more often."""
+    """Seconds between two sweeps. Where SLURM forgets jobs earlier, sweeps come more
+    often.
+    """
     sweep_grace_s: float = Field(300.0, ge=1, allow_inf_nan=False)
-    """How long slurmctld must have been up before an unknown job counts as lost. Only tests set less than a minute."""
+    """How long slurmctld must have been up before an unknown job counts as lost. Only
+    tests set less than a minute.
+    """
     foreign_jobs_allowed: bool = False
     """Whether customers may have jobs in SLURM that are not in this ledger."""
     nvidia_smi_path: Command = "nvidia-smi"
@@ -251,15 +349,21 @@ class Settings(BaseSettings):
 
     # the customers' accounts
     allow_shared_homes_where_customers_can_run_code_as_each_other: bool = False
-    """Whether customers may share homes, in which each can make the others run what he wrote."""
+    """Whether customers may share homes, in which each can make the others run what he
+    wrote.
+    """
     ldap_url: Annotated[str, url_with("ldap", "ldaps", "ldapi")] | None = None
-    """The directory in which customers get accounts; none: the site makes the accounts itself."""
+    """The directory in which customers get accounts; none: the site makes the accounts
+    itself.
+    """
     ldap_bind_dn: Dn | None = None
     """The entry that may write there."""
     ldap_bind_password: SecretStr | None = None
     """The password of LDAP_BIND_DN."""
     ldap_ca_path: File | None = None
-    """The authority (PEM) of the directory's certificate; none: the machine's authorities."""
+    """The authority (PEM) of the directory's certificate; none: the machine's
+    authorities.
+    """
     ldap_insecure: bool = False
     """Whether the certificate of the directory is not verified."""
     ldap_people_dn: Dn = "ou=people,dc=hpc,dc=deepsquare,dc=run"
@@ -269,7 +373,8 @@ class Settings(BaseSettings):
     ldap_object_classes: ObjectClasses = "nsPerson,nsOrgPerson,nsAccount,posixAccount"
     """The object classes of an account."""
     ldap_member_attribute: Annotated[
-        str, pattern("member|uniqueMember|memberUid", "member, uniqueMember or memberUid")
+        str,
+        pattern("member|uniqueMember|memberUid", "member, uniqueMember or memberUid"),
     ] = "member"
     """The attribute by which LDAP_GROUP_DN names its members."""
     ldap_attributes: LdapAttributes = Field(default_factory=dict)
@@ -277,15 +382,21 @@ class Settings(BaseSettings):
     ldap_gid_number: int | None = Field(None, ge=0, lt=2**31)
     """The number of a group for all accounts; none: each account has its own group."""
     ldap_own_groups_dn: Dn | None = None
-    """The entry under which the accounts' own groups are made; none: the parent of LDAP_GROUP_DN."""
+    """The entry under which the accounts' own groups are made; none: the parent of
+    LDAP_GROUP_DN.
+    """
     ldap_own_group_object_classes: ObjectClasses = "posixGroup"
     """The object classes of an account's own group."""
     ldap_home_directory: HomeTemplate = "/home/{address}"
     """The home of an account."""
     ldap_login_shell: SitePath = "/bin/sh"
-    """The login shell. As sh, dash and bash read no start-up file when sshd runs a command."""
+    """The login shell. As sh, dash and bash read no start-up file when sshd runs a
+    command.
+    """
     ldap_first_uid_number: int | None = Field(None, gt=0, lt=2**31)
-    """The first uid number that is given; none: -1, which 389ds's DNA plugin replaces."""
+    """The first uid number that is given; none: -1, which 389ds's DNA plugin
+    replaces.
+    """
 
     # benchmarks
     benchmark_disable: bool = False
@@ -295,7 +406,9 @@ class Settings(BaseSettings):
     benchmark_time_limit: Duration = 24 * 3600.0
     """The time limit of each benchmark."""
     benchmark_every: Interval = 0.0
-    """How often the cluster is measured again; 0: only when the operator requests it or the hardware changes."""
+    """How often the cluster is measured again; 0: only when the operator requests it or
+    the hardware changes.
+    """
     benchmark_trace: bool = False
     """Whether the benchmarks' programs trace what they do (NCCL_DEBUG=TRACE)."""
     benchmark_unresponsive: bool = False
@@ -304,9 +417,13 @@ class Settings(BaseSettings):
     """The container image of HPL."""
     benchmark_hpl_single_node: bool = False
     """Whether HPL measures one node."""
-    benchmark_osu_image: Image = "registry-1.deepsquare.run#library/osu-benchmarks:latest"
+    benchmark_osu_image: Image = (
+        "registry-1.deepsquare.run#library/osu-benchmarks:latest"
+    )
     """The container image of the OSU benchmarks."""
-    benchmark_ior_image: Image = "registry-1.deepsquare.run#library/ior-benchmarks:latest"
+    benchmark_ior_image: Image = (
+        "registry-1.deepsquare.run#library/ior-benchmarks:latest"
+    )
     """The container image of IOR."""
     benchmark_ior_single_node: bool = False
     """Whether IOR measures one node."""
@@ -318,7 +435,9 @@ class Settings(BaseSettings):
     """The devices of UCX: none, one entry for all nodes, or one for each node."""
     benchmark_ucx_transport: UcxTransport = ""
     """The transports of UCX."""
-    benchmark_mode: Annotated[str, pattern("container|native", "container or native")] = "container"
+    benchmark_mode: Annotated[
+        str, pattern("container|native", "container or native")
+    ] = "container"
     """Whether the programs run in containers, or natively as the nodes have them."""
     benchmark_environment: Variables = Field(default_factory=dict)
     """Variables for the programs."""
@@ -330,9 +449,13 @@ class Settings(BaseSettings):
     """The site's own options of srun for containers."""
     benchmark_sbatch_flags: SbatchFlags = ()
     """The site's own options of sbatch, such as --account=grid --qos=low."""
-    benchmark_launcher: Annotated[str, pattern("mpirun|srun", "mpirun or srun")] = "mpirun"
+    benchmark_launcher: Annotated[str, pattern("mpirun|srun", "mpirun or srun")] = (
+        "mpirun"
+    )
     """The program that starts native MPI programs."""
-    benchmark_srun_mpi: Annotated[str, pattern("[a-z0-9_]+", "a word that srun --mpi knows")] = "pmix"
+    benchmark_srun_mpi: Annotated[
+        str, pattern("[a-z0-9_]+", "a word that srun --mpi knows")
+    ] = "pmix"
     """The value of `srun --mpi`."""
     benchmark_hpl_memory_share: float = Field(0.5, gt=0, le=1)
     """The share of the memory that HPL's matrix takes."""
@@ -356,7 +479,9 @@ class Settings(BaseSettings):
     """The bearer token for NOTIFY_WEBHOOK_URL."""
     notify_slack_url: Annotated[SecretStr, url_with("http", "https")] | None = None
     """An incoming webhook of Slack, or of a chat that takes Slack's form."""
-    notify_alertmanager_url: Annotated[SecretStr, url_with("http", "https")] | None = None
+    notify_alertmanager_url: Annotated[SecretStr, url_with("http", "https")] | None = (
+        None
+    )
     """The address of an Alertmanager, to which the alarms are posted by its API v2."""
     notify_mail_to: MailAddresses = ()
     """The addresses that get a mail, with commas between."""
@@ -364,28 +489,50 @@ class Settings(BaseSettings):
     """The sender's address of these mails."""
     notify_smtp_address: HostPort | None = None
     """The SMTP server that takes these mails."""
-    notify_smtp_tls: Annotated[str, pattern("starttls|tls|none", "starttls, tls or none")] = "starttls"
-    """How the connection to that server is encrypted: none is only for a server on the same machine or network."""
+    notify_smtp_tls: Annotated[
+        str, pattern("starttls|tls|none", "starttls, tls or none")
+    ] = "starttls"
+    """How the connection to that server is encrypted: none is only for a server on the
+    same machine or network.
+    """
     notify_smtp_user: str | None = None
     """The user's name at that server; none: no login."""
     notify_smtp_password: SecretStr | None = None
     """The password of NOTIFY_SMTP_USER."""
     notify_ca: File | None = None
-    """The authority (PEM) of the webhooks' and the SMTP server's certificates; none: the machine's authorities."""
+    """The authority (PEM) of the webhooks' and the SMTP server's certificates; none:
+    the machine's authorities.
+    """
     notify_command: CommandWords = ()
-    """A command, without a shell, that gets each message as a JSON object on its standard input."""
+    """A command, without a shell, that gets each message as a JSON object on its
+    standard input.
+    """
     notify_quiet_hours: QuietHoursSetting | None = None
-    """The hours of the day in which messages about critical alarms only are sent, with a time zone (UTC without one)."""
+    """The hours of the day in which messages about critical alarms only are sent, with
+    a time zone (UTC without one).
+    """
     notify_settle_s: float = Field(300.0, ge=0, le=86_400)
-    """How long an alarm must be off before a message about its end. Raised again within this time, it is the same alarm."""
+    """How long an alarm must be off before a message about its end. Raised again within
+    this time, it is the same alarm.
+    """
     runbook_url: Annotated[
-        str, pattern(r"https?://[^\s?#&]+|docs/how-to/alarms", "a URL without ? and #, to which /wallet_empty.md fits")
+        str,
+        pattern(
+            r"https?://[^\s?#&]+|docs/how-to/alarms",
+            "a URL without ? and #, to which /wallet_empty.md fits",
+        ),
     ] = "docs/how-to/alarms"
-    """Where the alarms' pages are; each message links to the page of its alarm, such as RUNBOOK_URL/wallet_empty.md."""
+    """Where the alarms' pages are; each message links to the page of its alarm, such as
+    RUNBOOK_URL/wallet_empty.md.
+    """
 
     # this program
-    cluster_name: Annotated[str, pattern("[A-Za-z0-9_-]+", "letters, digits, - and _")] = "main"
-    """The name of the cluster. It separates clusters that share a database or a broker."""
+    cluster_name: Annotated[
+        str, pattern("[A-Za-z0-9_-]+", "letters, digits, - and _")
+    ] = "main"
+    """The name of the cluster. It separates clusters that share a database or a
+    broker.
+    """
     database_url: DatabaseUrl | None = None
     """The ledger's Postgres; none: an embedded one in STATE_DIR."""
     broker_url: BrokerUrl | None = None
@@ -397,39 +544,68 @@ class Settings(BaseSettings):
     broker_key: File | None = None
     """The private key of BROKER_CERT."""
     flower_basic_auth: (
-        Annotated[SecretStr, pattern_of_secret(_LOGINS, "user:password, or several with commas between (none within)")]
+        Annotated[
+            SecretStr,
+            pattern_of_secret(
+                _LOGINS, "user:password, or several with commas between (none within)"
+            ),
+        ]
         | None
     ) = None
-    """The logins of Flower. It needs one where it listens on other addresses than loopback."""
+    """The logins of Flower. It needs one where it listens on other addresses than
+    loopback.
+    """
     flower_url: Annotated[str, url_with("http", "https")] = "http://127.0.0.1:5555"
     """Where Flower is, for `supervisor doctor`."""
     retention_days: int = Field(400, ge=0, le=36_500)
-    """After how many days ended jobs with all their rows, transactions and benchmark runs are deleted; 0: never."""
+    """After how many days ended jobs with all their rows, transactions and benchmark
+    runs are deleted; 0: never.
+    """
     retention_hour: int = Field(1, ge=0, le=23)
-    """The hour (UTC) in which the deletion of old rows begins, for at most four hours."""
+    """The hour (UTC) in which the deletion of old rows begins, for at most four
+    hours.
+    """
     worker_watchdog_timeout_s: float = Field(60.0, ge=0, allow_inf_nan=False)
-    """After how many seconds without receiving waiting messages a worker ends itself; 0: never."""
+    """After how many seconds without receiving waiting messages a worker ends itself;
+    0: never.
+    """
     metrics_address: ListenAddress = "127.0.0.1:9464"
     """Where `supervisor metrics` listens."""
     health_address: ListenAddress | None = None
     """Where a process serves /livez, /readyz and /metrics; none: nowhere."""
     state_dir: File = Field(default_factory=default_state_folder)
     """The folder of the embedded servers and of the gRPC process's Unix sockets."""
-    log_level: Annotated[str, pattern("debug|info|warning|error", "debug, info, warning or error")] = "info"
+    log_level: Annotated[
+        str, pattern("debug|info|warning|error", "debug, info, warning or error")
+    ] = "info"
     """The level of the logs."""
     otel_exporter_otlp_endpoint: Annotated[str, url_with("http", "https")] | None = None
-    """Where a trace of each job is sent, by OTLP over HTTP, such as http://collector:4318; none: no traces."""
+    """Where a trace of each job is sent, by OTLP over HTTP, such as
+    http://collector:4318; none: no traces.
+    """
     explorer_url: Annotated[
-        str, pattern(r"(https?://\S*\{hash\}\S*)?", "the URL of a transaction in an explorer, with {hash} for its hash")
+        str,
+        pattern(
+            r"(https?://\S*\{hash\}\S*)?",
+            "the URL of a transaction in an explorer, with {hash} for its hash",
+        ),
     ] = ""
-    """Where a block explorer shows a transaction; `supervisor job show` and `supervisor tx show` link to it."""
+    """Where a block explorer shows a transaction; `supervisor job show` and `supervisor
+    tx show` link to it.
+    """
 
     @field_validator("labels_override")
     @classmethod
-    def _keys_of_labels(cls, keys: frozenset[str], info: ValidationInfo) -> frozenset[str]:
-        unknown = sorted(keys - normalised_labels(info.data.get("metascheduler_labels", {})).keys())
+    def _keys_of_labels(
+        cls, keys: frozenset[str], info: ValidationInfo
+    ) -> frozenset[str]:
+        unknown = sorted(
+            keys - normalised_labels(info.data.get("metascheduler_labels", {})).keys()
+        )
         if unknown and "metascheduler_labels" in info.data:
-            raise ValueError(f"keys of METASCHEDULER_LABELS, with commas between ({', '.join(unknown)!r} is none)")
+            raise ValueError(
+                f"keys of METASCHEDULER_LABELS, with commas between ({', '.join(unknown)!r} is none)"
+            )
         return keys
 
     @field_validator("eth_private_key")
@@ -438,22 +614,31 @@ class Settings(BaseSettings):
         if value is None:
             return None
         text = value.get_secret_value().strip()
-        if not re.fullmatch("(0x)?[0-9a-fA-F]{64}", text) or not 0 < int(text, 16) < CURVE_ORDER:
+        if (
+            not re.fullmatch("(0x)?[0-9a-fA-F]{64}", text)
+            or not 0 < int(text, 16) < CURVE_ORDER
+        ):
             raise ValueError("a private key of 64 hex digits")
         return SecretStr(text)
 
     @field_validator("slurm_submit_key")
     @classmethod
     def _submit_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not re.fullmatch("[0-9a-fA-F]{64}", value.get_secret_value()):
-            raise ValueError("64 hex digits (openssl rand -hex 32), as in the key file of job_submit.lua")
+        if value is not None and not re.fullmatch(
+            "[0-9a-fA-F]{64}", value.get_secret_value()
+        ):
+            raise ValueError(
+                "64 hex digits (openssl rand -hex 32), as in the key file of job_submit.lua"
+            )
         return value
 
     @field_validator("slurm_jwt_key")
     @classmethod
     def _jwt_key(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not _is_jwt_key(value.get_secret_value()):
-            raise ValueError(f"the base64 of slurmctld's jwt_key file, which has {LEAST_JWT_KEY} bytes or more")
+            raise ValueError(
+                f"the base64 of slurmctld's jwt_key file, which has {LEAST_JWT_KEY} bytes or more"
+            )
         return value
 
     @field_validator("callback_key")
@@ -463,13 +648,19 @@ class Settings(BaseSettings):
             return None
         text = value.get_secret_value().strip()
         if len(text) < LEAST_KEY_CHARACTERS or not text.isascii():
-            raise ValueError(f"{LEAST_KEY_CHARACTERS} ASCII characters or more, such as `openssl rand -hex 32` prints")
+            raise ValueError(
+                f"{LEAST_KEY_CHARACTERS} ASCII characters or more, such as `openssl rand -hex 32` prints"
+            )
         return SecretStr(text)
 
     @field_validator("slurm_ssh_private_key", "slurm_ssh_ca_key")
     @classmethod
     def _ssh_key(cls, value: SecretStr | None) -> SecretStr | None:
-        return None if value is None else SecretStr(ssh_keys.private_key(value.get_secret_value()))
+        return (
+            None
+            if value is None
+            else SecretStr(ssh_keys.private_key(value.get_secret_value()))
+        )
 
     @field_validator("slurm_ssh_public_key")
     @classmethod
@@ -479,12 +670,17 @@ class Settings(BaseSettings):
     @property
     def slurm_access(self) -> SlurmAccess:
         """How this process gets to SLURM."""
-        return access_by(rest=self.slurm_transport == "rest", certificates=self.slurm_ssh_certificates)
+        return access_by(
+            rest=self.slurm_transport == "rest",
+            certificates=self.slurm_ssh_certificates,
+        )
 
     @property
     def own_groups_dn(self) -> str:
         """The directory entry under which the customers' own groups are made."""
-        return self.ldap_own_groups_dn or re.sub(r"^(\\.|[^,\\])*, *", "", self.ldap_group_dn)
+        return self.ldap_own_groups_dn or re.sub(
+            r"^(\\.|[^,\\])*, *", "", self.ldap_group_dn
+        )
 
     @property
     def prices(self) -> Prices:
@@ -503,9 +699,14 @@ class Settings(BaseSettings):
 
     @property
     def ws_url(self) -> str | None:
-        """The endpoint that announces new blocks; None if the operator has set RPC endpoints and not this one."""
+        """The endpoint that announces new blocks; None if the operator has set RPC
+        endpoints and not this one.
+        """
         set_names = self.model_fields_set
-        if "metascheduler_endpoint_rpc" in set_names and "metascheduler_endpoint_ws" not in set_names:
+        if (
+            "metascheduler_endpoint_rpc" in set_names
+            and "metascheduler_endpoint_ws" not in set_names
+        ):
             return None
         return self.metascheduler_endpoint_ws.get_secret_value()
 
@@ -544,7 +745,8 @@ _PRICES = tuple(f"metascheduler_{what}_price_per_min" for what in ("gpu", "cpu",
 USUAL_PRICES = Prices(*(Settings.model_fields[name].default for name in _PRICES))
 
 
-_hidden: dict[str, str] = {}  # the variables that this process has removed from its environment
+# the variables that this process has removed from its environment
+_hidden: dict[str, str] = {}
 
 
 def _is_jwt_key(text: str) -> bool:
@@ -555,7 +757,9 @@ def _is_jwt_key(text: str) -> bool:
 
 
 def hide_secrets(*needs: Need) -> None:
-    """Remove the secrets from os.environ. `load` still finds them, but no keys that these needs do not require."""
+    """Remove the secrets from os.environ. `load` still finds them, but no keys that
+    these needs do not require.
+    """
     kept_names = kept(needs, slurm_access(os.environ))
     for name in IN_FILES:
         is_kept = name not in KEYS or name in kept_names
@@ -567,10 +771,12 @@ def hide_secrets(*needs: Need) -> None:
 
 
 def _hide_celerys_copies() -> None:
-    """Remove Celery's copies of secrets from os.environ, and keep CELERY_BROKER_URL as BROKER_URL.
+    """Remove Celery's copies of secrets from os.environ, and keep CELERY_BROKER_URL as
+    BROKER_URL.
 
-    Celery's command copies BROKER_URL, or its option --broker, before it loads our configuration. For Celery such a
-    copy has priority over broker_url, so it must stay the broker.
+    Celery's command copies BROKER_URL, or its option --broker, before it loads our
+    configuration. For Celery such a copy has priority over broker_url, so it must stay
+    the broker.
     """
     for variable in CELERYS_COPIES:
         value = os.environ.get(variable, "")
@@ -583,7 +789,8 @@ def _hide_celerys_copies() -> None:
 def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings:
     """Read the settings of a process with these needs.
 
-    Raises SettingsError, which names every variable that is missing or malformed, and contains no secret.
+    Raises SettingsError, which names every variable that is missing or malformed, and
+    contains no secret.
     """
     if environment is None:
         environment = {**_hidden, **os.environ}
@@ -604,16 +811,20 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
 
 
 def load_or_exit(*needs: Need) -> Settings:
-    """Return the settings; without valid ones, log why and end the process with status 2."""
+    """Return the settings; without valid ones, log why and end the process with status
+    2.
+    """
     with or_exit():
         return load(*needs)
 
 
 @contextmanager
 def or_exit() -> Iterator[None]:
-    """On a SupervisorError, log it and end the process with status 2: for what the process cannot work without.
+    """On a SupervisorError, log it and end the process with status 2: for what the
+    process cannot work without.
 
-    An exception would not end it: Celery continues after an error in a handler of its signals.
+    An exception would not end it: Celery continues after an error in a handler of its
+    signals.
     """
     try:
         yield
@@ -627,7 +838,10 @@ def _validated(given: Mapping[str, str]) -> tuple[Settings | None, list[str]]:
     try:
         return _Given.model_validate(given), []
     except ValidationError as error:
-        return None, [_line(entry, given) for entry in error.errors(include_url=False, include_context=False)]
+        return None, [
+            _line(entry, given)
+            for entry in error.errors(include_url=False, include_context=False)
+        ]
 
 
 class _Given(Settings):
@@ -646,7 +860,9 @@ class _Given(Settings):
 
 
 def _given(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return our settings from the environment and its files, and a line for each file that is unreadable."""
+    """Return our settings from the environment and its files, and a line for each file
+    that is unreadable.
+    """
     given, lines = in_our_form(environment)
     for name in Settings.model_fields:
         value = environment.get(name.upper(), "")
@@ -655,7 +871,9 @@ def _given(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             try:
                 value = _text_of(name, Path(file).expanduser())
             except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "it is no text"
+                reason = (
+                    error.strerror if isinstance(error, OSError) else "it is no text"
+                )
                 lines.append(
                     f"{name.upper()}_FILE: found {_path_shown(file)}; expected a file that can be read ({reason})"
                 )
@@ -665,23 +883,31 @@ def _given(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _text_of(name: str, file: Path) -> str:
-    """Return a setting's text from its file. slurmctld's key file can have any bytes, so the text is their base64."""
+    """Return a setting's text from its file. slurmctld's key file can have any bytes,
+    so the text is their base64.
+    """
     if name == "slurm_jwt_key":
         return base64.b64encode(file.read_bytes()).decode()
     return file.read_text().strip()
 
 
 def _path_shown(path: str) -> str:
-    """Return the path for a message. It hides another text: an operator may have put the secret itself there."""
+    """Return the path for a message. It hides another text: an operator may have put
+    the secret itself there.
+    """
     if path.startswith(("/", "./", "../", "~/")):
         return repr(path)
     return "a value that is not shown"
 
 
 def _derive_public_key(given: dict[str, str]) -> None:
-    """Add the public half of the private key. The validation of the private key reports a malformed one."""
+    """Add the public half of the private key. The validation of the private key reports
+    a malformed one.
+    """
     with suppress(KeyError, ValueError):
-        given["slurm_ssh_public_key"] = ssh_keys.public_half(given["slurm_ssh_private_key"])
+        given["slurm_ssh_public_key"] = ssh_keys.public_half(
+            given["slurm_ssh_private_key"]
+        )
 
 
 def _line(error: Any, given: Mapping[str, str]) -> str:
@@ -689,5 +915,7 @@ def _line(error: Any, given: Mapping[str, str]) -> str:
     found = "a value that is not shown"
     if name not in NOT_SHOWN:
         found = repr(without_password(name, given.get(name, "")))
-    expected = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    expected = (
+        error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    )
     return f"{name.upper()}: found {found}; expected {expected}"

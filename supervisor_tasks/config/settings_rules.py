@@ -1,4 +1,6 @@
-"""Rules over several settings: those that a need requires, and those that do not go together."""
+"""Rules over several settings: those that a need requires, and those that do not go
+together.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -24,8 +26,12 @@ _EXPECTED = {
 }
 
 
-def missing(needs: Sequence[Need], given: Mapping[str, str], bad: Collection[str]) -> list[str]:
-    """Return a line for each setting that these needs require, and that is neither given nor in an error already."""
+def missing(
+    needs: Sequence[Need], given: Mapping[str, str], bad: Collection[str]
+) -> list[str]:
+    """Return a line for each setting that these needs require, and that is neither
+    given nor in an error already.
+    """
     environment = {name.upper(): value for name, value in given.items()}
     required = required_with(slurm_access(environment))
     available = set(given)
@@ -40,8 +46,12 @@ def missing(needs: Sequence[Need], given: Mapping[str, str], bad: Collection[str
     return lines
 
 
-def unfit_together(settings: "Settings", needs: Sequence[Need], bad: Collection[str]) -> list[str]:
-    """Return a line for each error between settings that are well-formed on their own."""
+def unfit_together(
+    settings: "Settings", needs: Sequence[Need], bad: Collection[str]
+) -> list[str]:
+    """Return a line for each error between settings that are well-formed on their
+    own.
+    """
     return [
         *_missing_for_mail(settings, bad),
         *_unfit_smtp_login(settings, needs, bad),
@@ -50,8 +60,12 @@ def unfit_together(settings: "Settings", needs: Sequence[Need], bad: Collection[
     ]
 
 
-def _unfit_transport(settings: "Settings", needs: Sequence[Need], bad: Collection[str]) -> list[str]:
-    """Over slurmrestd no user's session can read a benchmark's output, and the supervisor does not read the accounting."""
+def _unfit_transport(
+    settings: "Settings", needs: Sequence[Need], bad: Collection[str]
+) -> list[str]:
+    """Over slurmrestd no user's session can read a benchmark's output, and the
+    supervisor does not read the accounting.
+    """
     if settings.slurm_transport != "rest" or Need.SLURM not in needs:
         return []
     lines = []
@@ -66,20 +80,31 @@ def _missing_for_mail(settings: "Settings", bad: Collection[str]) -> list[str]:
     if not settings.notify_mail_to:
         return []
     lines = []
-    required = {"notify_mail_from": "the sender's address", "notify_smtp_address": "the SMTP server as host:port"}
+    required = {
+        "notify_mail_from": "the sender's address",
+        "notify_smtp_address": "the SMTP server as host:port",
+    }
     for name, expected in required.items():
         if getattr(settings, name) is None and name.upper() not in bad:
-            lines.append(f"{name.upper()}: found nothing; expected {expected}, as NOTIFY_MAIL_TO is set")
+            lines.append(
+                f"{name.upper()}: found nothing; expected {expected}, as NOTIFY_MAIL_TO is set"
+            )
     return lines
 
 
-def _unfit_smtp_login(settings: "Settings", needs: Sequence[Need], bad: Collection[str]) -> list[str]:
+def _unfit_smtp_login(
+    settings: "Settings", needs: Sequence[Need], bad: Collection[str]
+) -> list[str]:
     if settings.notify_smtp_user is None:
         return []
     lines = []
-    password_is_missing = settings.notify_smtp_password is None and "NOTIFY_SMTP_PASSWORD" not in bad
+    password_is_missing = (
+        settings.notify_smtp_password is None and "NOTIFY_SMTP_PASSWORD" not in bad
+    )
     if Need.NOTIFY in needs and password_is_missing:
-        lines.append("NOTIFY_SMTP_PASSWORD: found nothing; expected that user's password, as NOTIFY_SMTP_USER is set")
+        lines.append(
+            "NOTIFY_SMTP_PASSWORD: found nothing; expected that user's password, as NOTIFY_SMTP_USER is set"
+        )
     server = settings.notify_smtp_address or "localhost:25"
     if settings.notify_smtp_tls == "none" and not is_loopback(server):
         lines.append(
@@ -89,16 +114,22 @@ def _unfit_smtp_login(settings: "Settings", needs: Sequence[Need], bad: Collecti
     return lines
 
 
-def _unfit_directory(settings: "Settings", needs: Sequence[Need], bad: Collection[str]) -> list[str]:
+def _unfit_directory(
+    settings: "Settings", needs: Sequence[Need], bad: Collection[str]
+) -> list[str]:
     if settings.ldap_url is None:
         return []
     lines = []
     if Need.WALLET in needs:
         for name in ("ldap_bind_dn", "ldap_bind_password"):
             if getattr(settings, name) is None and name.upper() not in bad:
-                lines.append(f"{name.upper()}: found nothing; expected {_EXPECTED[name]}, as LDAP_URL is set")
+                lines.append(
+                    f"{name.upper()}: found nothing; expected {_EXPECTED[name]}, as LDAP_URL is set"
+                )
     home = settings.ldap_home_directory
-    shared_homes_allowed = settings.allow_shared_homes_where_customers_can_run_code_as_each_other
+    shared_homes_allowed = (
+        settings.allow_shared_homes_where_customers_can_run_code_as_each_other
+    )
     if "{address}" not in home and not shared_homes_allowed:
         lines.append(
             f"LDAP_HOME_DIRECTORY: found {home!r}; expected a path with {{address}} in it, such as /home/{{address}}, so that"

@@ -1,6 +1,8 @@
-"""SSH keys in the form of the settings: a private key's file or its base64, or the line of a public key's file.
+"""SSH keys in the form of the settings: a private key's file or its base64, or the line
+of a public key's file.
 
-`cryptography` is imported where a key is read: it takes 8 MB, and most processes have no key.
+`cryptography` is imported where a key is read: it takes 8 MB, and most processes have
+no key.
 """
 
 import base64
@@ -24,11 +26,15 @@ def public_half(encoded: str) -> str:
     from cryptography.hazmat.primitives import serialization
 
     key = _read(encoded)[1].public_key()
-    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    return key.public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    ).decode()
 
 
 def public_key(text: str) -> str:
-    """Return the line of a public key. Raises ValueError, also for several lines: sshd would accept each line's key."""
+    """Return the line of a public key. Raises ValueError, also for several lines: sshd
+    would accept each line's key.
+    """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
 
@@ -41,7 +47,9 @@ def public_key(text: str) -> str:
 
 
 def _read(encoded: str) -> "tuple[bytes, SSHPrivateKeyTypes]":
-    """Return the file and the key, from the file's text or its base64. Raises ValueError."""
+    """Return the file and the key, from the file's text or its base64. Raises
+    ValueError.
+    """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
 
@@ -49,9 +57,13 @@ def _read(encoded: str) -> "tuple[bytes, SSHPrivateKeyTypes]":
         file = _file(encoded)
         if b"-----BEGIN OPENSSH" in file:
             return file, serialization.load_ssh_private_key(file, None)
-        key: Any = serialization.load_pem_private_key(file, None)  # ssh-keygen's format until 2018
-        form = serialization.PrivateFormat.OpenSSH  # it refuses key types that SSH does not have
-        return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()), key
+        # ssh-keygen's format until 2018
+        key: Any = serialization.load_pem_private_key(file, None)
+        # it refuses key types that SSH does not have
+        form = serialization.PrivateFormat.OpenSSH
+        return key.private_bytes(
+            serialization.Encoding.PEM, form, serialization.NoEncryption()
+        ), key
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ValueError(PRIVATE_KEY) from error
 

@@ -1,6 +1,7 @@
 """The parts of a URL that can be a key: all but scheme, host and port. Pure.
 
-Companies that sell access to nodes put a customer's key into the path, the query or the user's name.
+Companies that sell access to nodes put a customer's key into the path, the query or the
+user's name.
 """
 
 import base64
@@ -14,7 +15,9 @@ LEAST_KEY = 4  # characters; a shorter part is no key but, for example, v3
 
 
 def shown(url: str, number: int) -> str:
-    """Return the part of a URL that may be shown. `number` is its place among the URLs: two keys can be for one host."""
+    """Return the part of a URL that may be shown. `number` is its place among the URLs:
+    two keys can be for one host.
+    """
     parts = urlsplit(url)
     host = parts.hostname or ""
     if ":" in host:
@@ -24,12 +27,16 @@ def shown(url: str, number: int) -> str:
 
 
 def url_keys(url: str) -> list[str]:
-    """Return what must be hidden in every text: path, query and user, and their parts except plain words."""
+    """Return what must be hidden in every text: path, query and user, and their parts
+    except plain words.
+    """
     return sorted({*_whole(url), *(part for part in _parts(url) if _may_be_key(part))})
 
 
 def all_keys(url: str) -> list[str]:
-    """Return the keys of `url_keys` and all other parts, also plain words: for texts about this URL only."""
+    """Return the keys of `url_keys` and all other parts, also plain words: for texts
+    about this URL only.
+    """
     return sorted({*_whole(url), *_parts(url)})
 
 
@@ -67,9 +74,15 @@ def _may_be_key(part: str) -> bool:
 
 
 def forms_of(secret: str) -> list[str]:
-    """Return a secret and its parts that libraries may log: a key without 0x, a key file's lines, a URL's password."""
+    """Return a secret and its parts that libraries may log: a key without 0x, a key
+    file's lines, a URL's password.
+    """
     if secret.startswith("-----BEGIN"):
-        lines = [line for line in secret.splitlines() if line and not line.startswith("-----")]
+        lines = [
+            line
+            for line in secret.splitlines()
+            if line and not line.startswith("-----")
+        ]
         return [secret, base64.b64encode(secret.encode()).decode(), *lines]
     return [secret, secret.removeprefix("0x"), *passwords_in(secret)]
 

@@ -1,4 +1,5 @@
-"""The formats of the settings: durations, addresses, URLs, names in a directory, labels. Checks have no side effects.
+"""The formats of the settings: durations, addresses, URLs, names in a directory,
+labels. Checks have no side effects.
 
 Each check raises ValueError with a description of the expected value.
 """
@@ -26,17 +27,33 @@ LEAST_INTERVAL_S = 3600.0
 
 
 def _go_duration_s(value: object) -> object:
-    """Parse Go's duration syntax (time.ParseDuration), such as 24h0m0s, 1.5h or 0; returns seconds."""
+    """Parse Go's duration syntax (time.ParseDuration), such as 24h0m0s, 1.5h or 0;
+    returns seconds.
+    """
     if isinstance(value, float):
         return value  # pydantic checks the default too
-    units = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+    units = {
+        "ns": 1e-9,
+        "us": 1e-6,
+        "µs": 1e-6,
+        "\u03bcs": 1e-6,
+        "ms": 1e-3,
+        "s": 1.0,
+        "m": 60.0,
+        "h": 3600.0,
+    }
     text = str(value).removeprefix("+")
     if text == "0":
         return 0.0
     number_and_unit = rf"(\d+\.?\d*|\.\d+)({'|'.join(units)})"
     if not re.fullmatch(f"({number_and_unit})+", text):
-        raise ValueError("a duration in Go's syntax that is not negative, such as 24h0m0s")
-    return sum(float(number) * units[unit] for number, unit in re.findall(number_and_unit, text))
+        raise ValueError(
+            "a duration in Go's syntax that is not negative, such as 24h0m0s"
+        )
+    return sum(
+        float(number) * units[unit]
+        for number, unit in re.findall(number_and_unit, text)
+    )
 
 
 def _labels(value: object) -> object:
@@ -59,7 +76,9 @@ def _labels(value: object) -> object:
 
 
 def _assignments(value: object) -> dict[str, str]:
-    """Parse NAME=value NAME=value into a mapping, as a shell reads words: a value with spaces needs quotes."""
+    """Parse NAME=value NAME=value into a mapping, as a shell reads words: a value with
+    spaces needs quotes.
+    """
     if isinstance(value, dict):
         return value
     assignments = dict[str, str]()
@@ -71,13 +90,44 @@ def _assignments(value: object) -> dict[str, str]:
     return assignments
 
 
-# Options of sbatch that the supervisor itself sets for a benchmark's job, and options with which sbatch would not submit
-# one job whose output the supervisor can read.
+# Options of sbatch that the supervisor itself sets for a benchmark's job, and options
+# with which sbatch would not submit one job whose output the supervisor can read.
 _NOT_THE_SITES = (
-    *("parsable", "job-name", "comment", "partition", "output", "nice", "requeue", "no-requeue"),
-    *("nodes", "nodelist", "nodefile", "exclusive", "oversubscribe", "time", "time-min"),
-    *("ntasks", "ntasks-per-node", "ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu", "cpus-per-task"),
-    *("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "cpus-per-gpu", "gres"),
+    *(
+        "parsable",
+        "job-name",
+        "comment",
+        "partition",
+        "output",
+        "nice",
+        "requeue",
+        "no-requeue",
+    ),
+    *(
+        "nodes",
+        "nodelist",
+        "nodefile",
+        "exclusive",
+        "oversubscribe",
+        "time",
+        "time-min",
+    ),
+    *(
+        "ntasks",
+        "ntasks-per-node",
+        "ntasks-per-core",
+        "ntasks-per-socket",
+        "ntasks-per-gpu",
+        "cpus-per-task",
+    ),
+    *(
+        "gpus",
+        "gpus-per-node",
+        "gpus-per-task",
+        "gpus-per-socket",
+        "cpus-per-gpu",
+        "gres",
+    ),
     *("mem", "mem-per-cpu", "mem-per-gpu"),
     *(
         "array",
@@ -93,21 +143,33 @@ _NOT_THE_SITES = (
         "hold",
         "input",
     ),
-    *("open-mode", "quiet", "test-only", "uid", "usage", "version", "wait", "wait-all-nodes", "wrap"),
+    *(
+        "open-mode",
+        "quiet",
+        "test-only",
+        "uid",
+        "usage",
+        "version",
+        "wait",
+        "wait-all-nodes",
+        "wrap",
+    ),
 )
 
 
 def _sbatch_flags(value: object) -> object:
     """Check words for sbatch: each must be --name=value.
 
-    sbatch also accepts the beginning of an option's name. It would take the word after an option without = for the
-    option's value, and any other word for its script.
+    sbatch also accepts the beginning of an option's name. It would take the word after
+    an option without = for the option's value, and any other word for its script.
     """
     words = value if isinstance(value, tuple) else tuple(_words(str(value)))
     for word in words:
         option = re.fullmatch(r"--([a-z][a-z-]*)=(.+)", word)
         if option is None:
-            raise ValueError(f"long options of sbatch with their values, --name=value ({word!r} is none)")
+            raise ValueError(
+                f"long options of sbatch with their values, --name=value ({word!r} is none)"
+            )
         if any(name.startswith(option[1]) for name in _NOT_THE_SITES):
             raise ValueError(
                 f"options of sbatch that a benchmark does not need for itself (--{option[1]} is not the site's)"
@@ -132,9 +194,14 @@ def _fits(form: Any, value: object, expected: str) -> None:
 
 
 def matches_type(
-    form: Any, expected: str, *, each_of: Callable[[str], list[str]] = lambda text: [text]
+    form: Any,
+    expected: str,
+    *,
+    each_of: Callable[[str], list[str]] = lambda text: [text],
 ) -> BeforeValidator:
-    """Return a check that a text, or each part of it, has a form of the benchmark's plan."""
+    """Return a check that a text, or each part of it, has a form of the benchmark's
+    plan.
+    """
 
     def check(value: object) -> object:
         for part in each_of(str(value)):
@@ -146,37 +213,55 @@ def matches_type(
 
 def _label_keys(value: object) -> object:
     """Parse keys of labels, separated by commas, into the grid's form."""
-    keys = [key.strip() for key in value.split(",")] if isinstance(value, str) else list(value)  # type: ignore[call-overload]
+    keys = (
+        [key.strip() for key in value.split(",")]
+        if isinstance(value, str)
+        else list(value)  # type: ignore[call-overload]
+    )
     return frozenset(normalised(key) for key in keys if key)
 
 
 def _price(value: object) -> object:
-    """Parse a whole number of decimal digits only; int() would accept other forms too."""
+    """Parse a whole number of decimal digits only; int() would accept other forms
+    too.
+    """
     if not re.fullmatch(r"\d{1,78}", str(value), re.ASCII) or int(str(value)) >= 2**256:
-        raise ValueError("a price in wei (credits x 1e18) a minute: a whole number that is not negative")
+        raise ValueError(
+            "a price in wei (credits x 1e18) a minute: a whole number that is not negative"
+        )
     return int(str(value))
 
 
 def _has_port(value: object) -> bool:
     _, colon, port = str(value).rpartition(":")
-    return bool(colon) and re.fullmatch(r"\d{1,5}", port) is not None and int(port) < 2**16
+    return (
+        bool(colon) and re.fullmatch(r"\d{1,5}", port) is not None and int(port) < 2**16
+    )
 
 
 def _host_port(value: object) -> object:
-    if not (_has_port(value) and re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d+", str(value))):
+    if not (
+        _has_port(value)
+        and re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d+", str(value))
+    ):
         raise ValueError("an address as host:port")
     return value
 
 
 def _listened_at(value: object) -> object:
     """Check an address to listen at, in Go's form: `:3000` means all interfaces."""
-    if not (_has_port(value) and re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]*):\d+", str(value))):
+    if not (
+        _has_port(value)
+        and re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]*):\d+", str(value))
+    ):
         raise ValueError("an address as host:port or :port")
     return value
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether only this machine can reach a process that listens at host:port."""
+    """Return whether only this machine can reach a process that listens at
+    host:port.
+    """
     host = address.rpartition(":")[0].strip("[]")
     try:
         return host == "localhost" or ip_address(host).is_loopback
@@ -185,16 +270,26 @@ def is_loopback(address: str) -> bool:
 
 
 def _job_variables(value: object) -> object:
-    """Parse the variables of all jobs. SLURM sets its own, and sbatch would read some of them as options."""
+    """Parse the variables of all jobs. SLURM sets its own, and sbatch would read some
+    of them as options.
+    """
     variables = _assignments(value)
-    wrong = [name for name in variables if not re.fullmatch(r"(?!SLURM_|SBATCH_)[A-Za-z_][A-Za-z0-9_]*", name)]
+    wrong = [
+        name
+        for name in variables
+        if not re.fullmatch(r"(?!SLURM_|SBATCH_)[A-Za-z_][A-Za-z0-9_]*", name)
+    ]
     if wrong:
-        raise ValueError(f"variables as NAME=value NAME=value, none of SLURM's ({', '.join(wrong)!r})")
+        raise ValueError(
+            f"variables as NAME=value NAME=value, none of SLURM's ({', '.join(wrong)!r})"
+        )
     return variables
 
 
 def _is_rest_url(url: str) -> bool:
-    """Return whether the URL is a socket's path, or a host and port. Over a network it must be https: it carries tokens."""
+    """Return whether the URL is a socket's path, or a host and port. Over a network it
+    must be https: it carries tokens.
+    """
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return not parts.netloc and parts.path.startswith("/")
@@ -210,7 +305,9 @@ def _networks(value: object) -> object:
     if isinstance(value, tuple):
         return value
     try:
-        return tuple(ip_network(text.strip()) for text in str(value).split(",") if text.strip())
+        return tuple(
+            ip_network(text.strip()) for text in str(value).split(",") if text.strip()
+        )
     except ValueError as error:
         raise ValueError(f"networks as 10.0.0.0/8,fd00::/8 ({error})") from error
 
@@ -224,53 +321,75 @@ def _splits(url: str) -> bool:
 
 
 def _reads_as_database(url: str) -> bool:
-    """Return whether SQLAlchemy can read the URL; a password can contain any character but @."""
+    """Return whether SQLAlchemy can read the URL; a password can contain any character
+    but @.
+    """
     form = r"([^:/@]*(:[^@]*)?@)?(\[[^/?]+\]|[^/:?]+)?(:\d{1,5})?(/[^?]*)?(\?.*)?"
     return re.fullmatch(form, url.partition("://")[2]) is not None
 
 
 def _is_broker_url(url: str) -> bool:
-    """Return whether kombu can read the URL: the path must be the number of a database, but not for redis+socket."""
-    return _splits(url) and (url.startswith("redis+socket:") or re.fullmatch(r"/?\d*", urlsplit(url).path) is not None)
+    """Return whether kombu can read the URL: the path must be the number of a database,
+    but not for redis+socket.
+    """
+    return _splits(url) and (
+        url.startswith("redis+socket:")
+        or re.fullmatch(r"/?\d*", urlsplit(url).path) is not None
+    )
 
 
 def url_with(*schemes: str, reads: Callable[[str], bool] = _splits) -> BeforeValidator:
-    """Return a check that a URL, secret or not, begins with one of these schemes and that `reads` accepts it."""
+    """Return a check that a URL, secret or not, begins with one of these schemes and
+    that `reads` accepts it.
+    """
 
     def check(value: object) -> object:
         text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
         scheme, separator, rest = text.partition("://")
         if not (separator and rest and scheme in schemes) or re.search(r"\s", text):
-            raise ValueError("a URL that begins with " + " or ".join(f"{name}://" for name in schemes))
+            raise ValueError(
+                "a URL that begins with "
+                + " or ".join(f"{name}://" for name in schemes)
+            )
         if not reads(text):
-            raise ValueError("a URL whose host, port and path can be told apart (write other characters as %XX)")
+            raise ValueError(
+                "a URL whose host, port and path can be told apart (write other characters as %XX)"
+            )
         return value
 
     return BeforeValidator(check)
 
 
 def split_urls(text: str) -> list[str]:
-    """Split URLs that are separated by commas; a comma inside a URL does not separate."""
+    """Split URLs that are separated by commas; a comma inside a URL does not
+    separate.
+    """
     return [url.strip() for url in re.split(r",(?=\s*\w+://)", text)]
 
 
 def _http_urls(value: object) -> object:
     """Check one URL or several, the best first."""
     check = url_with("http", "https").func
-    for url in split_urls(value.get_secret_value() if isinstance(value, SecretStr) else str(value)):
+    for url in split_urls(
+        value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+    ):
         check(url)  # type: ignore[call-arg]  # pydantic's type has a second argument
     return value
 
 
 def _zero_or_at_least_one_hour(interval_s: float) -> float:
-    """Check the interval: benchmarks take the whole cluster, and must leave it to the customers most of the time."""
+    """Check the interval: benchmarks take the whole cluster, and must leave it to the
+    customers most of the time.
+    """
     if 0 < interval_s < LEAST_INTERVAL_S:
         raise ValueError("0 (none) or at least 1h")
     return interval_s
 
 
 def pattern(expression: str, expected: str) -> BeforeValidator:
-    """Return a check by a regular expression; its error describes the expected value in words."""
+    """Return a check by a regular expression; its error describes the expected value in
+    words.
+    """
 
     def check(value: object) -> object:
         if not re.fullmatch(expression, str(value)):
@@ -281,11 +400,19 @@ def pattern(expression: str, expected: str) -> BeforeValidator:
 
 
 _ATTRIBUTE = "[A-Za-z][A-Za-z0-9-]*"
-_SET_BY_OTHER_SETTINGS = {"objectclass", "uid", "uidnumber", "gidnumber", "homedirectory"}
+_SET_BY_OTHER_SETTINGS = {
+    "objectclass",
+    "uid",
+    "uidnumber",
+    "gidnumber",
+    "homedirectory",
+}
 
 
 def _ldap_attributes(value: object) -> object:
-    """Parse a JSON object, whose values are texts, numbers or lists of these, into a mapping of names to texts."""
+    """Parse a JSON object, whose values are texts, numbers or lists of these, into a
+    mapping of names to texts.
+    """
     expected = """a JSON object of attributes, such as {"gecos": "customer {address}", "mail": ["a@b.c", "d@e.f"]}"""
     if isinstance(value, dict):
         return value
@@ -295,7 +422,9 @@ def _ldap_attributes(value: object) -> object:
         if not re.fullmatch(_ATTRIBUTE, name) or not _are_texts(values):
             raise ValueError(expected)
         attributes[name] = tuple(map(str, values))
-    others = sorted(name for name in attributes if name.lower() in _SET_BY_OTHER_SETTINGS)
+    others = sorted(
+        name for name in attributes if name.lower() in _SET_BY_OTHER_SETTINGS
+    )
     if others:
         raise ValueError(
             f"attributes that no other setting is for ({', '.join(others)}: see the other settings LDAP_*)"
@@ -314,7 +443,9 @@ def _json_object(text: str, expected: str) -> dict[str, Any]:
 
 
 def _are_texts(values: list[object]) -> bool:
-    """Return whether there is a value, and each one is a whole number or a text that is not empty."""
+    """Return whether there is a value, and each one is a whole number or a text that is
+    not empty.
+    """
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
             return False
@@ -334,7 +465,9 @@ def pattern_of_secret(expression: str, expected: str) -> BeforeValidator:
 
 
 def _home(value: object) -> object:
-    """Expand `~`, as a shell does: a unit file or a container sets the variable without a shell."""
+    """Expand `~`, as a shell does: a unit file or a container sets the variable without
+    a shell.
+    """
     return Path(str(value)).expanduser()
 
 
@@ -343,10 +476,16 @@ _MAIL_ADDRESS = r"[^\s@,<>\"]+@[^\s@,<>\"]+"
 
 def _mail_addresses(value: object) -> object:
     """Parse addresses of mail, separated by commas."""
-    addresses = value if isinstance(value, tuple) else tuple(part.strip() for part in str(value).split(","))
+    addresses = (
+        value
+        if isinstance(value, tuple)
+        else tuple(part.strip() for part in str(value).split(","))
+    )
     for address in addresses:
         if not re.fullmatch(_MAIL_ADDRESS, address, re.ASCII):
-            raise ValueError(f"addresses as ops@example.org, with commas between ({address!r} is none)")
+            raise ValueError(
+                f"addresses as ops@example.org, with commas between ({address!r} is none)"
+            )
     return tuple(dict.fromkeys(addresses))
 
 
@@ -354,7 +493,9 @@ def _command_words(value: object) -> object:
     """Parse a command as a shell reads words."""
     words = value if isinstance(value, tuple) else tuple(_words(str(value)))
     if words and not words[0].startswith("/"):
-        raise ValueError("a command that begins with an absolute path, and its arguments")
+        raise ValueError(
+            "a command that begins with an absolute path, and its arguments"
+        )
     return words
 
 
@@ -369,7 +510,9 @@ def _quiet_hours(value: object) -> object:
     try:
         zone = parts[3] or "UTC"
         ZoneInfo(zone)
-        hours = QuietHours(time.fromisoformat(parts[1]), time.fromisoformat(parts[2]), zone)
+        hours = QuietHours(
+            time.fromisoformat(parts[1]), time.fromisoformat(parts[2]), zone
+        )
     except (ValueError, OSError, ZoneInfoNotFoundError) as error:
         raise ValueError(f"{expected} ({error})") from error
     if hours.begin == hours.end:
@@ -379,36 +522,75 @@ def _quiet_hours(value: object) -> object:
 
 HostPort = Annotated[str, BeforeValidator(_host_port)]
 ListenAddress = Annotated[str, BeforeValidator(_listened_at)]
-Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, BeforeValidator(_networks)]
+Networks = Annotated[
+    tuple[IPv4Network | IPv6Network, ...], NoDecode, BeforeValidator(_networks)
+]
 HttpUrls = Annotated[SecretStr, BeforeValidator(_http_urls)]
 File = Annotated[Path, BeforeValidator(_home)]
-Address = Annotated[str, pattern("0x[0-9a-fA-F]{40}", "an address of 0x and 40 hex digits")]
+Address = Annotated[
+    str, pattern("0x[0-9a-fA-F]{40}", "an address of 0x and 40 hex digits")
+]
 Duration = Annotated[float, BeforeValidator(_go_duration_s)]
 Interval = Annotated[Duration, AfterValidator(_zero_or_at_least_one_hour)]
 Price = Annotated[int, BeforeValidator(_price)]  # a uint256 on chain
 LinuxUser = Annotated[str, pattern(r"[^\s:/-][^\s:/]*", "the name of a Linux user")]
 _RDN = r"[A-Za-z][A-Za-z0-9-]*=(\\.|[^,;<>\"\\\s])(\\.|[^,;<>\"\\])*"
-Dn = Annotated[str, pattern(f"{_RDN}(, *{_RDN})*", "a name in a directory, such as ou=people,dc=example,dc=org")]
-ObjectClasses = Annotated[
-    str, pattern(f" *{_ATTRIBUTE} *(, *{_ATTRIBUTE} *)*", "names of object classes with commas between")
+Dn = Annotated[
+    str,
+    pattern(
+        f"{_RDN}(, *{_RDN})*",
+        "a name in a directory, such as ou=people,dc=example,dc=org",
+    ),
 ]
-LdapAttributes = Annotated[dict[str, tuple[str, ...]], NoDecode, BeforeValidator(_ldap_attributes)]
+ObjectClasses = Annotated[
+    str,
+    pattern(
+        f" *{_ATTRIBUTE} *(, *{_ATTRIBUTE} *)*",
+        "names of object classes with commas between",
+    ),
+]
+LdapAttributes = Annotated[
+    dict[str, tuple[str, ...]], NoDecode, BeforeValidator(_ldap_attributes)
+]
 HomeTemplate = Annotated[
-    str, pattern(r"(/([^/:{}\s]|\{address\})+)+/?", "an absolute path in which {address} is the customer's")
+    str,
+    pattern(
+        r"(/([^/:{}\s]|\{address\})+)+/?",
+        "an absolute path in which {address} is the customer's",
+    ),
 ]
 RestUrl = Annotated[str, url_with("unix", "https", "http", reads=_is_rest_url)]
 SitePath = Annotated[str, pattern(r"/[^\s:]*", "an absolute path")]
-DatabaseUrl = Annotated[SecretStr, url_with("postgresql", "postgres", "postgresql+psycopg", reads=_reads_as_database)]
-BrokerUrl = Annotated[SecretStr, url_with("redis", "rediss", "redis+socket", reads=_is_broker_url)]
+DatabaseUrl = Annotated[
+    SecretStr,
+    url_with("postgresql", "postgres", "postgresql+psycopg", reads=_reads_as_database),
+]
+BrokerUrl = Annotated[
+    SecretStr, url_with("redis", "rediss", "redis+socket", reads=_is_broker_url)
+]
 Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]
-Variables = Annotated[dict[plan.VariableName, plan.Text], NoDecode, BeforeValidator(_assignments)]
+Variables = Annotated[
+    dict[plan.VariableName, plan.Text], NoDecode, BeforeValidator(_assignments)
+]
 JobVariables = Annotated[dict[str, str], NoDecode, BeforeValidator(_job_variables)]
-Volumes = Annotated[dict[plan.VolumeName, plan.AbsolutePath], NoDecode, BeforeValidator(_assignments)]
+Volumes = Annotated[
+    dict[plan.VolumeName, plan.AbsolutePath], NoDecode, BeforeValidator(_assignments)
+]
 _WORD = "letters, digits and _./:@=,+%#-, no - first"
 Image = Annotated[str, matches_type(plan.Word, f"a container image: {_WORD}")]
 Command = Annotated[str, matches_type(plan.Word, f"a program's name or path: {_WORD}")]
-Modules = Annotated[str, matches_type(plan.Word, f"names of modules with spaces between: {_WORD}", each_of=_words)]
-SrunFlags = Annotated[str, matches_type(plan.Text, "words for srun without control characters", each_of=_words)]
+Modules = Annotated[
+    str,
+    matches_type(
+        plan.Word, f"names of modules with spaces between: {_WORD}", each_of=_words
+    ),
+]
+SrunFlags = Annotated[
+    str,
+    matches_type(
+        plan.Text, "words for srun without control characters", each_of=_words
+    ),
+]
 SbatchFlags = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_sbatch_flags)]
 UcxAffinity = Annotated[
     str,
@@ -418,10 +600,16 @@ UcxAffinity = Annotated[
         each_of=lambda text: [part for part in text.split("|") if part],
     ),
 ]
-UcxTransport = Annotated[str, matches_type(plan.Transport, "names of transports with commas between")]
-Iperf3Server = Annotated[str, matches_type(plan.Iperf3Server, "an address as host:port")]
+UcxTransport = Annotated[
+    str, matches_type(plan.Transport, "names of transports with commas between")
+]
+Iperf3Server = Annotated[
+    str, matches_type(plan.Iperf3Server, "an address as host:port")
+]
 LabelKeys = Annotated[frozenset[str], NoDecode, BeforeValidator(_label_keys)]
-MailAddress = Annotated[str, pattern(_MAIL_ADDRESS, "an address as supervisor@example.org")]
+MailAddress = Annotated[
+    str, pattern(_MAIL_ADDRESS, "an address as supervisor@example.org")
+]
 MailAddresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_mail_addresses)]
 CommandWords = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_command_words)]
 QuietHoursSetting = Annotated[QuietHours, NoDecode, BeforeValidator(_quiet_hours)]

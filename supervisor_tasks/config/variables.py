@@ -1,4 +1,6 @@
-"""What the variables of an environment are: settings, their secrets, or names that are probably misspelled settings."""
+"""What the variables of an environment are: settings, their secrets, or names that are
+probably misspelled settings.
+"""
 
 import os
 from collections.abc import Collection, Mapping
@@ -12,20 +14,35 @@ from supervisor_tasks.config.settings import IN_FILES, SECRETS, Settings
 
 log = structlog.get_logger()
 
-# How similar two names must be, of 1. SLURM_PARTITON and SLURM_PARTITION have 0.97, systemd's STATE_DIRECTORY and
-# STATE_DIR 0.75. SLURM's own names come nearer to ours: SLURM_ACCOUNT and SLURM_ACCOUNTING have 0.897.
+# How similar two names must be, of 1. SLURM_PARTITON and SLURM_PARTITION have 0.97,
+# systemd's STATE_DIRECTORY and STATE_DIR 0.75. SLURM's own names come nearer to ours:
+# SLURM_ACCOUNT and SLURM_ACCOUNTING have 0.897.
 LEAST_SIMILARITY = 0.8
 LEAST_SIMILARITY_IN_SLURM = 0.9
 SLURMS = frozenset({"SBATCH", "SLURM"})
-# Other programs read variables with these first words too. All other first words of settings are only ours.
+# Other programs read variables with these first words too. All other first words of
+# settings are only ours.
 SHARED = SLURMS | {
-    *("CLUSTER", "DATABASE", "ETH", "FLOWER", "LISTEN", "LOG", "NVIDIA", "OTEL", "PUBLIC", "STATE", "TRACE"),
+    *(
+        "CLUSTER",
+        "DATABASE",
+        "ETH",
+        "FLOWER",
+        "LISTEN",
+        "LOG",
+        "NVIDIA",
+        "OTEL",
+        "PUBLIC",
+        "STATE",
+        "TRACE",
+    ),
     "WORKER",  # of compose's .env
 }
 SLURMS_SECOND = frozenset({"JOB", "SUBMIT"})  # SLURM_JOB_ID, SLURM_SUBMIT_DIR
 # Names of systemd and SLURM with a first word that is otherwise only ours.
 OF_OTHERS = frozenset({"NOTIFY_SOCKET", "SLURM_JWT"}) | {
-    f"SLURMRESTD_{name}" for name in ("AUTH_TYPES", "DEBUG", "LISTEN", "OPENAPI_PLUGINS", "SECURITY")
+    f"SLURMRESTD_{name}"
+    for name in ("AUTH_TYPES", "DEBUG", "LISTEN", "OPENAPI_PLUGINS", "SECURITY")
 }
 
 
@@ -38,17 +55,24 @@ def variables() -> set[str]:
 
 def switches() -> set[str]:
     """Return the variables that are true or false."""
-    return {name.upper() for name, field in Settings.model_fields.items() if field.annotation is bool}
+    return {
+        name.upper()
+        for name, field in Settings.model_fields.items()
+        if field.annotation is bool
+    }
 
 
 def given_secrets(environment: Mapping[str, str]) -> list[str]:
-    """Return the texts of an environment that must not be shown, also if other settings are malformed."""
+    """Return the texts of an environment that must not be shown, also if other settings
+    are malformed.
+    """
     return [value for name in SECRETS if (value := environment.get(name.upper()))]
 
 
 def mistyped(environment: Collection[str]) -> Mapping[str, str]:
-    """Return the variables that begin like a setting and are none, each with the nearest setting's name. Those that other
-    programs may read are left out unless they resemble a setting.
+    """Return the variables that begin like a setting and are none, each with the
+    nearest setting's name. Those that other programs may read are left out unless they
+    resemble a setting.
 
     It takes only names, because a value can be a secret.
     """
@@ -70,7 +94,9 @@ def mistyped(environment: Collection[str]) -> Mapping[str, str]:
 
 
 def _least_similarity(name: str, our_names: Collection[str]) -> float:
-    """Return how similar to one of our names, of 1, a misspelled name must be; 0 if only our names begin as it does."""
+    """Return how similar to one of our names, of 1, a misspelled name must be; 0 if
+    only our names begin as it does.
+    """
     first, second = _first_two(name)
     if first not in SHARED:
         return 0.0
@@ -89,6 +115,8 @@ def _first_two(name: str) -> tuple[str, str]:
 
 @cache
 def warn_of_mistyped() -> None:
-    """Log a warning for each variable that is probably a misspelled setting, once in a process."""
+    """Log a warning for each variable that is probably a misspelled setting, once in a
+    process.
+    """
     for name, nearest in mistyped(os.environ).items():
         log.warning("variable_not_known", variable=name, nearest=nearest)

@@ -1,1 +1,3 @@
-"""Pages of our own inside Flower, behind its password: all jobs, and what happened to one. They read the ledger only."""
+"""Pages of our own inside Flower, behind its password: all jobs, and what happened to
+one. They read the ledger only.
+"""

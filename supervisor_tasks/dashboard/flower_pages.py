@@ -1,4 +1,6 @@
-"""The pages: /jobs, and one for each job. Flower's own classes ask for the password and draw the frame."""
+"""The pages: /jobs, and one for each job. Flower's own classes ask for the password and
+draw the frame.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -46,7 +48,9 @@ FAILED = ("FAILED", "PANICKED")
 
 
 class SupervisorPage(BaseHandler):  # type: ignore[misc]  # Flower has no types
-    """A page of ours. `reader` returns the ledger's reader; its first call takes as long as an import of SQLAlchemy."""
+    """A page of ours. `reader` returns the ledger's reader; its first call takes as
+    long as an import of SQLAlchemy.
+    """
 
     def initialize(self, reader: "Callable[[], LedgerReader]") -> None:
         """Tornado gives the arguments of the route."""
@@ -64,7 +68,9 @@ class SupervisorPage(BaseHandler):  # type: ignore[misc]  # Flower has no types
         return await IOLoop.current().run_in_executor(executor, question)
 
     def clean(self, text: object) -> str:
-        """Return a text for a page, without secrets and control characters; the template escapes it."""
+        """Return a text for a page, without secrets and control characters; the
+        template escapes it.
+        """
         return str(cleaned(str(text), hiding(self.reader().settings.secret_values())))
 
     def cell(self, cell: Cell) -> Cell:
@@ -91,12 +97,20 @@ class JobsPage(SupervisorPage):
 
     @web.authenticated
     async def get(self) -> None:
-        """Show the jobs that are not settled, those that were settled last, or those that the search finds."""
+        """Show the jobs that are not settled, those that were settled last, or those
+        that the search finds.
+        """
         question = self.get_argument("q", "", escape=False)
         try:
             found = await self.read(lambda: self.reader().jobs(question))
         except SupervisorError as error:
-            self.render("supervisor_jobs.html", question=question, error=self.failure(error), columns=[], rows=[])
+            self.render(
+                "supervisor_jobs.html",
+                question=question,
+                error=self.failure(error),
+                columns=[],
+                rows=[],
+            )
             return
         columns, rows = cells(JOBS, found.rows, found.now, wide=False)
         self.render(
@@ -104,7 +118,10 @@ class JobsPage(SupervisorPage):
             question=question,
             error="",
             columns=columns,
-            rows=[self._row(row, shown) for row, shown in zip(found.rows, rows, strict=True)],
+            rows=[
+                self._row(row, shown)
+                for row, shown in zip(found.rows, rows, strict=True)
+            ],
         )
 
     def _row(self, row: Mapping[str, Any], shown: Sequence[Cell]) -> dict[str, Any]:
@@ -124,19 +141,29 @@ class JobPage(SupervisorPage):
         try:
             story = await self.read(lambda: self.reader().story(cluster, job_id))
         except SupervisorError as error:
-            self.render("supervisor_jobs.html", question="", error=self.failure(error), columns=[], rows=[])
+            self.render(
+                "supervisor_jobs.html",
+                question="",
+                error=self.failure(error),
+                columns=[],
+                rows=[],
+            )
             return
         self.render(
             "supervisor_job.html",
             job_id=job_id,
-            facts={name: self.cell(cell) for name, cell in story.facts.items() if cell.text},
+            facts={
+                name: self.cell(cell) for name, cell in story.facts.items() if cell.text
+            },
             happened=[self.cells(line) for line in story.happened],
             comes_next=[self.cells(line) for line in story.comes_next],
         )
 
 
 class FilePage(web.RequestHandler):
-    """The style of our pages, or the script that shows failed jobs in red in Flower's own table."""
+    """The style of our pages, or the script that shows failed jobs in red in Flower's
+    own table.
+    """
 
     def initialize(self, name: str, content_type: str) -> None:
         """Tornado gives the arguments of the route."""
@@ -149,16 +176,22 @@ class FilePage(web.RequestHandler):
 
 
 class WithOurTemplates(template.Loader):
-    """Flower's templates, ours beside them, a link to our pages in its navigation, and our style in its frame."""
+    """Flower's templates, ours beside them, a link to our pages in its navigation, and
+    our style in its frame.
+    """
 
     def _create_template(self, name: str) -> template.Template:
         if (TEMPLATES / name).is_file():
-            return template.Template((TEMPLATES / name).read_text(), name=name, loader=self)
+            return template.Template(
+                (TEMPLATES / name).read_text(), name=name, loader=self
+            )
         file = Path(self.root) / name
         text = file.read_text()
         for mark, added in ADDED.get(name, {}).items():
             if mark not in text:
-                raise LookupError(f"{file}: found no {mark!r}; expected Flower's template of version 2.2")
+                raise LookupError(
+                    f"{file}: found no {mark!r}; expected Flower's template of version 2.2"
+                )
             text = text.replace(mark, added, 1)
         return template.Template(text, name=name, loader=self)
 
@@ -183,7 +216,9 @@ ADDED = {
             '</button>\n    <button class="task-state-filter" type="button" data-task-state="RETRY"'
         )
     },
-    "task.html": {'{% elif task.state == "FAILURE" %}': '{% elif task.state in ("FAILURE", "JOB-FAILED") %}'},
+    "task.html": {
+        '{% elif task.state == "FAILURE" %}': '{% elif task.state in ("FAILURE", "JOB-FAILED") %}'
+    },
 }
 
 

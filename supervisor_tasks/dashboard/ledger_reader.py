@@ -1,6 +1,8 @@
-"""What the pages read of the ledger: jobs of all clusters, found by id, SLURM id or customer, and the story of one.
+"""What the pages read of the ledger: jobs of all clusters, found by id, SLURM id or
+customer, and the story of one.
 
-The connection is read-only, and a query has QUERY_TIMEOUT_S: no page can change a job, or keep the database busy.
+The connection is read-only, and a query has QUERY_TIMEOUT_S: no page can change a job,
+or keep the database busy.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +19,12 @@ from supervisor_tasks.cli.timeline import facts_of, lines_of, next_of
 from supervisor_tasks.cli.views import Cell
 from supervisor_tasks.config.embedded_servers import running_database_url
 from supervisor_tasks.config.settings import Settings, load
-from supervisor_tasks.dashboard.questions import QueryRefusedError, Question, UnknownJobError, parsed
+from supervisor_tasks.dashboard.questions import (
+    QueryRefusedError,
+    Question,
+    UnknownJobError,
+    parsed,
+)
 from supervisor_tasks.jobs.model import Job, JobId, State
 from supervisor_tasks.ledger.clusters import known_clusters
 from supervisor_tasks.ledger.database import open_engine
@@ -27,7 +34,9 @@ from supervisor_tasks.ledger.registrations import Registrations
 from supervisor_tasks.ledger.status_queries import JobFilter, Overview, Row
 
 QUERY_TIMEOUT_S = 5
-READ_ONLY = f"-c default_transaction_read_only=on -c statement_timeout={QUERY_TIMEOUT_S * 1000}"
+READ_ONLY = (
+    f"-c default_transaction_read_only=on -c statement_timeout={QUERY_TIMEOUT_S * 1000}"
+)
 CONNECTIONS = 3
 MAX_OPEN = 200
 MAX_SETTLED = 50
@@ -38,7 +47,9 @@ ALL_STATES = tuple(state.value for state in State)
 
 @dataclass(frozen=True, slots=True)
 class JobList:
-    """Jobs, each with its cluster, at the time of the database. `clusters` are all that the ledger knows."""
+    """Jobs, each with its cluster, at the time of the database. `clusters` are all that
+    the ledger knows.
+    """
 
     rows: Sequence[Row]
     clusters: Sequence[str]
@@ -47,7 +58,9 @@ class JobList:
 
 @dataclass(frozen=True, slots=True)
 class JobStory:
-    """A job: its facts, what happened to it, and what comes next, as the operator's command shows them."""
+    """A job: its facts, what happened to it, and what comes next, as the operator's
+    command shows them.
+    """
 
     facts: dict[str, Cell]
     happened: list[list[Cell]] = field(default_factory=list)
@@ -55,7 +68,9 @@ class JobStory:
 
 
 class LedgerReader:
-    """Reads the ledger of all clusters. Threads may share it. Raises LedgerUnavailableError; a retry helps."""
+    """Reads the ledger of all clusters. Threads may share it. Raises
+    LedgerUnavailableError; a retry helps.
+    """
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._given = settings
@@ -67,12 +82,17 @@ class LedgerReader:
 
     @cached_property
     def engine(self) -> Engine:
-        """The database. Raises NoDatabaseError when none is configured and none of a fleet's own runs."""
+        """The database. Raises NoDatabaseError when none is configured and none of a
+        fleet's own runs.
+        """
         url = running_database_url(self.settings)
-        return open_engine(self.settings, connections=CONNECTIONS, url=url, options=READ_ONLY)
+        return open_engine(
+            self.settings, connections=CONNECTIONS, url=url, options=READ_ONLY
+        )
 
     def jobs(self, question: str = "") -> JobList:
-        """The jobs that the question names; without one, all that are not settled, and those that were settled last.
+        """The jobs that the question names; without one, all that are not settled, and
+        those that were settled last.
 
         Raises QuestionError, or QueryRefusedError.
         """
@@ -86,7 +106,11 @@ class LedgerReader:
         rows: list[Row] = []
         for cluster in clusters:
             overview = Overview(self.engine, cluster)
-            shown = _unsettled_and_last(overview) if wanted is None else _named(overview, wanted)
+            shown = (
+                _unsettled_and_last(overview)
+                if wanted is None
+                else _named(overview, wanted)
+            )
             rows += [{**row, "cluster": cluster} for row in shown]
         return JobList(rows, clusters, Overview(self.engine, "").now())
 
@@ -99,11 +123,21 @@ class LedgerReader:
         ledger = Ledger(self.engine, cluster, wake=_wake_nothing)
         job = ledger.jobs([job_id]).get(JobId(job_id))
         if job is None:
-            raise UnknownJobError(f"found no job {job_id} of cluster {cluster!r}; expected one that /jobs lists")
+            raise UnknownJobError(
+                f"found no job {job_id} of cluster {cluster!r}; expected one that /jobs lists"
+            )
         overview = Overview(self.engine, cluster)
-        row, story, now = overview.job(job_id), overview.timeline(job_id), overview.now()
+        row, story, now = (
+            overview.job(job_id),
+            overview.timeline(job_id),
+            overview.now(),
+        )
         return JobStory(
-            {"cluster": Cell(cluster), **facts_of(job, row, now, story), **_bill(ledger, job, row).facts()},
+            {
+                "cluster": Cell(cluster),
+                **facts_of(job, row, now, story),
+                **_bill(ledger, job, row).facts(),
+            },
             lines_of(story, details=False, transaction_url=self.settings.explorer_url),
             next_of(job, story, now),
         )
@@ -114,18 +148,27 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        raise QueryRefusedError("the ledger's database refused the question; see `supervisor db status`") from error
+        raise QueryRefusedError(
+            "the ledger's database refused the question; see `supervisor db status`"
+        ) from error
 
 
 def _bill(ledger: Ledger, job: Job, row: Row) -> Bill:
     """The bill of a job, as `supervisor job show` has it."""
     paid = Earnings(ledger.engine, ledger.cluster).total(EarningsFilter(job.job_id))
-    prices = assigned_prices(job, row["created_at"], Registrations(ledger.facts).registered_prices(), paid.earned_wei)
+    prices = assigned_prices(
+        job,
+        row["created_at"],
+        Registrations(ledger.facts).registered_prices(),
+        paid.earned_wei,
+    )
     return Bill(job, prices, paid.earned_wei, paid.fees_wei)
 
 
 def _unsettled_and_last(overview: Overview) -> list[Row]:
-    return overview.jobs(JobFilter(limit=MAX_OPEN)) + overview.lately_settled(MAX_SETTLED)
+    return overview.jobs(JobFilter(limit=MAX_OPEN)) + overview.lately_settled(
+        MAX_SETTLED
+    )
 
 
 def _named(overview: Overview, wanted: Question) -> list[Row]:

@@ -1,4 +1,6 @@
-"""How Flower's table shows a task: ids cut, so that the columns fit 1,280 pixels. Its search knows the whole ids. Pure."""
+"""How Flower's table shows a task: ids cut, so that the columns fit 1,280 pixels. Its
+search knows the whole ids. Pure.
+"""
 
 import re
 from typing import Any
@@ -18,7 +20,9 @@ def shown_task(task: Any) -> Any:
 
 
 def _short(text: object, most: int) -> str:
-    """Return a text with cut ids; empty for no text, and for an empty list of arguments."""
+    """Return a text with cut ids; empty for no text, and for an empty list of
+    arguments.
+    """
     if text is None or text in ("", "()", "None"):
         return ""
     short = ID.sub(lambda found: found[0][:ID_CHARACTERS], str(text)).strip("'\"")

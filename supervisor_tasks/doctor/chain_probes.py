@@ -31,14 +31,19 @@ from supervisor_tasks.ledger.tick_names import IDLE_S, SCANNED
 from supervisor_tasks.monitoring.health import MISSED
 
 ENDPOINT = "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
-CONTRACT = "correct METASCHEDULER_SMART_CONTRACT and CHAIN_ID, or METASCHEDULER_ENDPOINT_RPC"
+CONTRACT = (
+    "correct METASCHEDULER_SMART_CONTRACT and CHAIN_ID, or METASCHEDULER_ENDPOINT_RPC"
+)
 MAX_BYTES = 10_000  # of a node's answer
 MONTH = timedelta(days=30)
-GAS_OF_A_JOB = 3 * 250_000  # of a claim and two reports, while the ledger has no job to measure
+# of a claim and two reports, while the ledger has no job to measure
+GAS_OF_A_JOB = 3 * 250_000
 
 
 def endpoints(shared: Examined) -> Iterable[Finding]:
-    """Whether each RPC endpoint answers, for which chain, with which head and how fast."""
+    """Whether each RPC endpoint answers, for which chain, with which head and how
+    fast.
+    """
     urls = shared.settings.rpc_urls
     with ThreadPoolExecutor(len(urls)) as pool:
         seen = list(pool.map(_look, urls, range(1, len(urls) + 1)))
@@ -48,7 +53,9 @@ def endpoints(shared: Examined) -> Iterable[Finding]:
 def _look(url: str, number: int) -> EndpointSeen:
     name, begun_s = shown(url, number), time.monotonic()
     try:
-        answers = Rpc.at(url, CONNECT_S, name).batch([("eth_chainId", ()), ("eth_blockNumber", ())])
+        answers = Rpc.at(url, CONNECT_S, name).batch(
+            [("eth_chainId", ()), ("eth_blockNumber", ())]
+        )
         chain_id, head = (int(require(answer), 16) for answer in answers)
     except Exception as error:  # noqa: BLE001  the other endpoints are judged too
         return EndpointSeen(name, error=error_line(error))
@@ -71,14 +78,27 @@ def announcements(shared: Examined) -> Iterator[Finding]:
 
 
 def _chain_over_websocket(url: str) -> int:
-    """Return the chain's id. With a socket of ours, websockets follows no redirect: the node must not choose a server."""
+    """Return the chain's id. With a socket of ours, websockets follows no redirect: the
+    node must not choose a server.
+    """
     parts = urlsplit(url)
     default_port = 443 if parts.scheme == "wss" else 80
-    connection = socket.create_connection((parts.hostname or "", parts.port or default_port), CONNECT_S)
+    connection = socket.create_connection(
+        (parts.hostname or "", parts.port or default_port), CONNECT_S
+    )
     with connect(
-        url, sock=connection, open_timeout=CONNECT_S, close_timeout=0.5, proxy=None, max_size=MAX_BYTES
+        url,
+        sock=connection,
+        open_timeout=CONNECT_S,
+        close_timeout=0.5,
+        proxy=None,
+        max_size=MAX_BYTES,
     ) as node:
-        node.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}))
+        node.send(
+            json.dumps(
+                {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
+            )
+        )
         return int(json.loads(node.recv(timeout=CONNECT_S))["result"], 16)
 
 
@@ -98,7 +118,9 @@ def standing(shared: Examined) -> Iterator[Finding]:
 def wallet(shared: Examined) -> Iterator[Finding]:
     """What the wallet holds, and for how many jobs it pays the gas."""
     found, demand = shared.chain.needed()
-    paid = Earnings(shared.engine.needed(), shared.settings.cluster_name).total(EarningsFilter(since=MONTH))
+    paid = Earnings(shared.engine.needed(), shared.settings.cluster_name).total(
+        EarningsFilter(since=MONTH)
+    )
     is_measured = paid.jobs > 0 and paid.fees_wei > 0
     if is_measured:
         job_wei = paid.fees_wei // paid.jobs
@@ -106,13 +128,18 @@ def wallet(shared: Examined) -> Iterator[Finding]:
         price_wei = int(found.rpc.call("eth_gasPrice"), 16)
         job_wei = GAS_OF_A_JOB * price_wei
     least_wei = shared.settings.wallet_min_wei
-    yield wallet_verdict(WalletSeen(found.provider, demand.balance_wei, least_wei, job_wei, is_measured))
+    yield wallet_verdict(
+        WalletSeen(found.provider, demand.balance_wei, least_wei, job_wei, is_measured)
+    )
 
 
 def reading(shared: Examined) -> Iterator[Finding]:
     """How far the ledger has read the chain."""
     found, _ = shared.chain.needed()
-    cursor, scanned_s = shared.ledger.cursors.of(CONTRACT_STREAM), shared.ledger.ticks.age_s(SCANNED)
+    cursor, scanned_s = (
+        shared.ledger.cursors.of(CONTRACT_STREAM),
+        shared.ledger.ticks.age_s(SCANNED),
+    )
     head = int(found.rpc.call("eth_blockNumber"), 16)
     last_read = None if cursor is None else cursor[0]
     yield reading_verdict(last_read, head, scanned_s, MISSED * IDLE_S[SCANNED])

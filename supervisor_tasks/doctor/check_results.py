@@ -1,4 +1,6 @@
-"""What a probe finds: the state of one thing, what was seen, and what mends it. Pure."""
+"""What a probe finds: the state of one thing, what was seen, and what mends it.
+Pure.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +18,9 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The state of one thing. `mend` is the advice; it is empty if there is nothing to mend."""
+    """The state of one thing. `mend` is the advice; it is empty if there is nothing to
+    mend.
+    """
 
     name: str
     level: Level
@@ -25,7 +29,9 @@ class Finding:
 
 
 class NotTriedError(Exception):
-    """A probe cannot try: something that it needs is not set, or does not answer. The message names it."""
+    """A probe cannot try: something that it needs is not set, or does not answer. The
+    message names it.
+    """
 
 
 def green(name: str, found: str) -> Finding:
@@ -34,7 +40,9 @@ def green(name: str, found: str) -> Finding:
 
 
 def yellow(name: str, found: str, mend: str) -> Finding:
-    """Return a finding with which the fleet works, but not all of it, or not for long."""
+    """Return a finding with which the fleet works, but not all of it, or not for
+    long.
+    """
     return Finding(name, Level.YELLOW, found, mend)
 
 
@@ -50,4 +58,8 @@ def skipped(name: str, why: str) -> Finding:
 
 def worst(findings: Iterable[Finding]) -> Level:
     """Return the worst level of these; green if there is none."""
-    return max((finding.level for finding in findings), key=list(Level).index, default=Level.GREEN)
+    return max(
+        (finding.level for finding in findings),
+        key=list(Level).index,
+        default=Level.GREEN,
+    )

@@ -1,4 +1,6 @@
-"""Which probes are run: all of them for `supervisor doctor`, those of a process's settings for `supervisor config check`."""
+"""Which probes are run: all of them for `supervisor doctor`, those of a process's
+settings for `supervisor config check`.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -6,7 +8,12 @@ from collections.abc import Mapping, Sequence
 from supervisor_tasks.config.needs import SlurmAccess
 from supervisor_tasks.config.settings import Settings, SettingsError
 from supervisor_tasks.config.variables import mistyped
-from supervisor_tasks.doctor import chain_probes, grid_probes, ledger_probes, slurm_probes
+from supervisor_tasks.doctor import (
+    chain_probes,
+    grid_probes,
+    ledger_probes,
+    slurm_probes,
+)
 from supervisor_tasks.doctor.check_results import Finding
 from supervisor_tasks.doctor.examination import DEADLINE_S, Probe, examine
 from supervisor_tasks.doctor.shared import Examined, moment_s, readable_settings
@@ -23,7 +30,12 @@ ALL: tuple[Probe[Examined], ...] = (
     *grid_probes.FLEET,
 )
 OF_PROCESS: Mapping[str, tuple[Probe[Examined], ...]] = {
-    "worker": (*ledger_probes.SERVERS, *chain_probes.SETTINGS, *slurm_probes.SETTINGS, *grid_probes.SETTINGS),
+    "worker": (
+        *ledger_probes.SERVERS,
+        *chain_probes.SETTINGS,
+        *slurm_probes.SETTINGS,
+        *grid_probes.SETTINGS,
+    ),
     "chain": (*ledger_probes.SERVERS, *chain_probes.SETTINGS, *grid_probes.SETTINGS),
     "slurm": (*ledger_probes.SERVERS, *slurm_probes.SETTINGS),
     "callbacks": ledger_probes.SERVERS,
@@ -31,27 +43,43 @@ OF_PROCESS: Mapping[str, tuple[Probe[Examined], ...]] = {
 }
 
 
-def check_up(environment: Mapping[str, str], customer: str | None, within_s: float = DEADLINE_S) -> list[Finding]:
-    """Run all probes with the settings of an environment. Ends after `within_s`, also if nothing answers."""
+def check_up(
+    environment: Mapping[str, str], customer: str | None, within_s: float = DEADLINE_S
+) -> list[Finding]:
+    """Run all probes with the settings of an environment. Ends after `within_s`, also
+    if nothing answers.
+    """
     _quiet()
     until_s = moment_s(within_s)
     try:
         settings, lines = readable_settings(environment)
     except SettingsError as error:
         return settings_verdicts("this environment", error.lines)
-    of_settings = settings_verdicts("this environment", lines) + mistyped_verdicts(mistyped(environment))
-    return of_settings + _examine(_with_transport(ALL, settings), Examined(settings, until_s, customer))
+    of_settings = settings_verdicts("this environment", lines) + mistyped_verdicts(
+        mistyped(environment)
+    )
+    return of_settings + _examine(
+        _with_transport(ALL, settings), Examined(settings, until_s, customer)
+    )
 
 
 def try_settings(settings: Settings, process: str) -> Sequence[Finding]:
-    """Run the probes of what a process's settings name: servers, endpoints, the login node and SLURM's commands."""
+    """Run the probes of what a process's settings name: servers, endpoints, the login
+    node and SLURM's commands.
+    """
     _quiet()
     until_s = moment_s(DEADLINE_S)
-    return _examine(_with_transport(OF_PROCESS[process], settings), Examined(settings, until_s))
+    return _examine(
+        _with_transport(OF_PROCESS[process], settings), Examined(settings, until_s)
+    )
 
 
-def _with_transport(probes: Sequence[Probe[Examined]], settings: Settings) -> list[Probe[Examined]]:
-    """Return the probes with those of slurmrestd in place of those of the login node, where SLURM_TRANSPORT is rest."""
+def _with_transport(
+    probes: Sequence[Probe[Examined]], settings: Settings
+) -> list[Probe[Examined]]:
+    """Return the probes with those of slurmrestd in place of those of the login node,
+    where SLURM_TRANSPORT is rest.
+    """
     over_ssh = (*slurm_probes.SETTINGS, *slurm_probes.FLEET)
     others = [probe for probe in probes if probe not in over_ssh]
     has_slurm = len(others) < len(probes)
@@ -68,5 +96,7 @@ def _examine(probes: Sequence[Probe[Examined]], shared: Examined) -> list[Findin
 
 
 def _quiet() -> None:
-    """Let libraries log nothing between the findings: paramiko logs the traceback of a login that fails."""
+    """Let libraries log nothing between the findings: paramiko logs the traceback of a
+    login that fails.
+    """
     logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)

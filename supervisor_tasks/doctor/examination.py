@@ -9,18 +9,26 @@ from typing import Any, Generic, TypeVar
 
 from supervisor_tasks.doctor.check_results import Finding, NotTriedError, red, skipped
 
-DEADLINE_S = 5.0  # for all probes; with the start of the command, the answer is there within 10 s
-MARGIN_S = 0.7  # so much before the deadline, a probe stops waiting for a thing that another probe tries
+# for all probes; with the start of the command, the answer is there within 10 s
+DEADLINE_S = 5.0
+# so much before the deadline, a probe stops waiting for a thing that another probe
+# tries
+MARGIN_S = 0.7
 MAX_ERROR_CHARS = 300  # characters of an error
-# urllib3 prints which of its objects failed, and Python the number of the error. The words behind are enough for an operator.
-CLIENTS_WORDS = re.compile(r"\w+\(host='[^']*', port=\d+\): |Failed to establish a new connection: |\[Errno -?\d+\] ")
+# urllib3 prints which of its objects failed, and Python the number of the error. The
+# words behind are enough for an operator.
+CLIENTS_WORDS = re.compile(
+    r"\w+\(host='[^']*', port=\d+\): |Failed to establish a new connection: |\[Errno -?\d+\] "
+)
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Probe(Generic[T]):
-    """A thing that is tried. `ask` gets what all probes share. `mend` is the advice if `ask` raises, or does not answer."""
+    """A thing that is tried. `ask` gets what all probes share. `mend` is the advice if
+    `ask` raises, or does not answer.
+    """
 
     name: str
     ask: Callable[[T], Iterable[Finding]]
@@ -28,8 +36,8 @@ class Probe(Generic[T]):
 
 
 class Shared(Generic[T]):
-    """Something that several probes need, such as a connection. It is made once, by a thread of its own; no probe has to
-    wait for it until the end.
+    """Something that several probes need, such as a connection. It is made once, by a
+    thread of its own; no probe has to wait for it until the end.
     """
 
     def __init__(self, name: str, make: Callable[[], T], until_s: float) -> None:
@@ -43,10 +51,14 @@ class Shared(Generic[T]):
         self._error: Exception | None = None
 
     def get(self) -> T:
-        """Return it. Raises the error with which it could not be made, and TimeoutError if that takes too long."""
+        """Return it. Raises the error with which it could not be made, and TimeoutError
+        if that takes too long.
+        """
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name=self._name, daemon=True
+                )
                 self._thread.start()
         if not self._done.wait(max(self._until_s - time.monotonic(), 0.0)):
             raise TimeoutError(f"{self._name} has not answered in time")
@@ -56,7 +68,9 @@ class Shared(Generic[T]):
         return value
 
     def needed(self) -> T:
-        """Return it for a probe of something else. Raises NotTriedError: the probe of this thing reports the error."""
+        """Return it for a probe of something else. Raises NotTriedError: the probe of
+        this thing reports the error.
+        """
         try:
             return self.get()
         except NotTriedError:
@@ -78,9 +92,11 @@ class Shared(Generic[T]):
 
 
 def examine(probes: Sequence[Probe[T]], shared: T, until_s: float) -> list[Finding]:
-    """Run the probes side by side until a moment (monotonic seconds); return what they find, in the probes' order.
+    """Run the probes side by side until a moment (monotonic seconds); return what they
+    find, in the probes' order.
 
-    A probe that has not answered by then is red. Its thread is left behind, and ends with the process.
+    A probe that has not answered by then is red. Its thread is left behind, and ends
+    with the process.
     """
     results: list[list[Finding] | None] = [None] * len(probes)
 
@@ -88,7 +104,9 @@ def examine(probes: Sequence[Probe[T]], shared: T, until_s: float) -> list[Findi
         results[place] = attempt(probe, shared)
 
     threads = [
-        threading.Thread(target=run, args=(place, probe), name=f"probe {probe.name}", daemon=True)
+        threading.Thread(
+            target=run, args=(place, probe), name=f"probe {probe.name}", daemon=True
+        )
         for place, probe in enumerate(probes)
     ]
     begun_s = time.monotonic()
@@ -99,14 +117,20 @@ def examine(probes: Sequence[Probe[T]], shared: T, until_s: float) -> list[Findi
     waited_s = time.monotonic() - begun_s
     findings = list[Finding]()
     for probe, result in zip(probes, results, strict=True):
-        findings += result or [red(probe.name, f"no answer within {waited_s:.0f} s", probe.mend)]
+        findings += result or [
+            red(probe.name, f"no answer within {waited_s:.0f} s", probe.mend)
+        ]
     return findings
 
 
 def attempt(probe: Probe[T], shared: T) -> list[Finding]:
-    """Return what a probe finds; an error that it raises is a finding too. A probe always finds something."""
+    """Return what a probe finds; an error that it raises is a finding too. A probe
+    always finds something.
+    """
     try:
-        return list(probe.ask(shared)) or [skipped(probe.name, "there is nothing to try")]
+        return list(probe.ask(shared)) or [
+            skipped(probe.name, "there is nothing to try")
+        ]
     except NotTriedError as why:
         return [skipped(probe.name, str(why))]
     except Exception as error:  # noqa: BLE001  the other probes go on
@@ -114,7 +138,9 @@ def attempt(probe: Probe[T], shared: T) -> list[Finding]:
 
 
 def error_line(error: Exception) -> str:
-    """Return an error as one line. The text of a gRPC error has many lines; its method `details` returns the message."""
+    """Return an error as one line. The text of a gRPC error has many lines; its method
+    `details` returns the message.
+    """
     details = getattr(error, "details", None)
     text = str(error)
     if callable(details):

@@ -1,4 +1,6 @@
-"""Probes of the grid's services, the directory, certificates, our own gRPC process and Flower."""
+"""Probes of the grid's services, the directory, certificates, our own gRPC process and
+Flower.
+"""
 
 import socket
 import ssl
@@ -18,7 +20,13 @@ from protos.sbatchapi.v1alpha1.sbatch_pb2 import ChallengeRequest
 from protos.sbatchapi.v1alpha1.sbatch_pb2_grpc import AuthAPIStub
 from supervisor_tasks.bootstrap import channels_of, directory_of
 from supervisor_tasks.config.settings import Settings
-from supervisor_tasks.doctor.check_results import Finding, NotTriedError, green, red, yellow
+from supervisor_tasks.doctor.check_results import (
+    Finding,
+    NotTriedError,
+    green,
+    red,
+    yellow,
+)
 from supervisor_tasks.doctor.examination import Probe, error_line
 from supervisor_tasks.doctor.shared import CONNECT_S, Examined
 from supervisor_tasks.doctor.verdicts import CertificateSeen, certificate_verdict
@@ -27,7 +35,9 @@ from supervisor_tasks.grid.grpc_channels import Channels
 HEALTH = "/grpc.health.v1.Health/Check"
 FLOWER = "start Flower, or correct FLOWER_URL"
 DEFINITIONS = "correct SBATCH_ENDPOINT, SBATCH_TLS_ENABLE and SBATCH_CA; ask the grid whether its service runs"
-CALLBACKS = "start the gRPC process, and see that PUBLIC_ADDRESS leads to its LISTEN_ADDRESS"
+CALLBACKS = (
+    "start the gRPC process, and see that PUBLIC_ADDRESS leads to its LISTEN_ADDRESS"
+)
 DIRECTORY = "start the directory, or correct LDAP_URL, LDAP_BIND_DN, LDAP_BIND_PASSWORD and LDAP_CA_PATH"
 
 
@@ -41,7 +51,9 @@ def job_definitions(shared: Examined) -> Iterator[Finding]:
 def callbacks(shared: Examined) -> Iterator[Finding]:
     """Whether our gRPC process serves at PUBLIC_ADDRESS."""
     settings = shared.settings
-    with Channels(settings.tls_enable, verified=False).open(settings.public_address) as channel:
+    with Channels(settings.tls_enable, verified=False).open(
+        settings.public_address
+    ) as channel:
         check = channel.unary_unary(
             HEALTH, HealthCheckRequest.SerializeToString, HealthCheckResponse.FromString
         )  # types-grpcio-health-checking has no type for the stub
@@ -54,7 +66,9 @@ def directory(shared: Examined) -> Iterator[Finding]:
     if shared.settings.ldap_url is None:
         raise NotTriedError("LDAP_URL is not set: the site makes the accounts itself")
     if shared.settings.ldap_bind_password is None:
-        raise NotTriedError("LDAP_BIND_PASSWORD is not set here: run it where the chain worker runs")
+        raise NotTriedError(
+            "LDAP_BIND_PASSWORD is not set here: run it where the chain worker runs"
+        )
     opened = directory_of(shared.settings)
     assert opened is not None  # noqa: S101  LDAP_URL is set
     with opened.open():
@@ -76,12 +90,14 @@ def flower(shared: Examined) -> Iterator[Finding]:
         yield yellow("Flower", f"{url} answers with status {status}", FLOWER)
 
 
-# --- certificates -----------------------------------------------------------------------------------------------------
+# --- certificates ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """A service that must show a certificate: its address, the certificate's authority, and whether the fleet verifies it."""
+    """A service that must show a certificate: its address, the certificate's authority,
+    and whether the fleet verifies it.
+    """
 
     host: str
     port: int
@@ -93,18 +109,32 @@ def _of_definitions(settings: Settings) -> list[Secured]:
     if not settings.sbatch_tls_enable:
         return []
     host, _, port = settings.sbatch_endpoint.rpartition(":")
-    return [Secured(host.strip("[]"), int(port), settings.sbatch_ca, not settings.sbatch_tls_insecure)]
+    return [
+        Secured(
+            host.strip("[]"),
+            int(port),
+            settings.sbatch_ca,
+            not settings.sbatch_tls_insecure,
+        )
+    ]
 
 
 def _of_callbacks(settings: Settings) -> list[Secured]:
     if not settings.tls_enable:
         return []
     host, _, port = settings.public_address.rpartition(":")
-    return [Secured(host.strip("[]"), int(port), verified=False)]  # plugins do not verify it
+    # plugins do not verify it
+    return [Secured(host.strip("[]"), int(port), verified=False)]
 
 
 def _of_directory(settings: Settings) -> list[Secured]:
-    return _of_url(settings.ldap_url or "", "ldaps", 636, settings.ldap_ca_path, not settings.ldap_insecure)
+    return _of_url(
+        settings.ldap_url or "",
+        "ldaps",
+        636,
+        settings.ldap_ca_path,
+        not settings.ldap_insecure,
+    )
 
 
 def _of_broker(settings: Settings) -> list[Secured]:
@@ -119,15 +149,21 @@ def _of_chain(settings: Settings) -> list[Secured]:
     return services + _of_url(settings.ws_url or "", "wss", 443, None, True)
 
 
-def _of_url(url: str, scheme: str, default_port: int, authority: Path | None, verified: bool) -> list[Secured]:
+def _of_url(
+    url: str, scheme: str, default_port: int, authority: Path | None, verified: bool
+) -> list[Secured]:
     parts = urlsplit(url)
     if parts.scheme != scheme or parts.hostname is None:
         return []
     return [Secured(parts.hostname, parts.port or default_port, authority, verified)]
 
 
-def certificate(name: str, of: Callable[[Settings], list[Secured]], mend: str, shared: Examined) -> Iterator[Finding]:
-    """Whether a client accepts the certificates of a service, and for how many days they are valid."""
+def certificate(
+    name: str, of: Callable[[Settings], list[Secured]], mend: str, shared: Examined
+) -> Iterator[Finding]:
+    """Whether a client accepts the certificates of a service, and for how many days
+    they are valid.
+    """
     services = of(shared.settings)
     if not services:
         raise NotTriedError("this connection does not use TLS")
@@ -140,9 +176,13 @@ def certificate(name: str, of: Callable[[Settings], list[Secured]], mend: str, s
 
 
 def _seen(service: Secured) -> CertificateSeen:
-    shown = x509.load_der_x509_certificate(_handshake(service, _context(None, verified=False)))
+    shown = x509.load_der_x509_certificate(
+        _handshake(service, _context(None, verified=False))
+    )
     try:
-        alternatives = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternatives = shown.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
         names = [str(name.value) for name in alternatives]
     except x509.ExtensionNotFound:
         names = [shown.subject.rfc4514_string()]
@@ -156,7 +196,9 @@ def _seen(service: Secured) -> CertificateSeen:
 
 
 def _context(authority: Path | None, *, verified: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=None if authority is None else str(authority))
+    context = ssl.create_default_context(
+        cafile=None if authority is None else str(authority)
+    )
     context.set_alpn_protocols(["h2", "http/1.1"])
     if not verified:
         context.check_hostname = False
@@ -173,17 +215,29 @@ def _handshake(service: Secured, context: ssl.SSLContext) -> bytes:
         return secured.getpeercert(binary_form=True) or b""
 
 
-def _certificate(name: str, of: Callable[[Settings], list[Secured]], mend: str) -> Probe[Examined]:
+def _certificate(
+    name: str, of: Callable[[Settings], list[Secured]], mend: str
+) -> Probe[Examined]:
     return Probe(f"TLS of {name}", partial(certificate, name, of, mend), mend)
 
 
 SETTINGS = (
     Probe("job definition service", job_definitions, DEFINITIONS),
     Probe("LDAP", directory, DIRECTORY),
-    _certificate("the RPC endpoints", _of_chain, "ask the endpoint's operator to renew it"),
-    _certificate("the job definition service", _of_definitions, "renew it, or correct SBATCH_ENDPOINT and SBATCH_CA"),
-    _certificate("the directory", _of_directory, "renew it, or correct LDAP_URL and LDAP_CA_PATH"),
-    _certificate("the broker", _of_broker, "renew it, or correct BROKER_URL and BROKER_CA"),
+    _certificate(
+        "the RPC endpoints", _of_chain, "ask the endpoint's operator to renew it"
+    ),
+    _certificate(
+        "the job definition service",
+        _of_definitions,
+        "renew it, or correct SBATCH_ENDPOINT and SBATCH_CA",
+    ),
+    _certificate(
+        "the directory", _of_directory, "renew it, or correct LDAP_URL and LDAP_CA_PATH"
+    ),
+    _certificate(
+        "the broker", _of_broker, "renew it, or correct BROKER_URL and BROKER_CA"
+    ),
 )
 FLEET = (
     Probe("callbacks", callbacks, CALLBACKS),

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Iterable, Iterator
 
-# Imported here, because of two threads that import kombu at the same time, one can see the unfinished module.
+# Imported here, because of two threads that import kombu at the same time, one can see
+# the unfinished module.
 import kombu.transport.redis  # noqa: F401
 
 from supervisor_tasks.config.embedded_servers import broker_tls
@@ -19,7 +20,11 @@ from supervisor_tasks.doctor.verdicts import (
     migrations_verdict,
 )
 from supervisor_tasks.ledger.clusters import known_clusters
-from supervisor_tasks.ledger.examination_queries import clock_s, last_callback_age_s, server_version
+from supervisor_tasks.ledger.examination_queries import (
+    clock_s,
+    last_callback_age_s,
+    server_version,
+)
 from supervisor_tasks.ledger.heartbeats import AWAY_S, REPORTER
 from supervisor_tasks.ledger.migrations import newest_revision, revision
 from supervisor_tasks.ledger.tick_names import CALLBACKS
@@ -27,7 +32,9 @@ from supervisor_tasks.ledger.vital_signs import vital_signs
 from supervisor_tasks.monitoring.checks import BrokerAnswers
 from supervisor_tasks.monitoring.health import periodic_work, problems
 
-START_DATABASE = "start Postgres, or correct DATABASE_URL; `supervisor db status` tries it again"
+START_DATABASE = (
+    "start Postgres, or correct DATABASE_URL; `supervisor db status` tries it again"
+)
 
 
 def database(shared: Examined) -> Iterator[Finding]:
@@ -45,14 +52,18 @@ def broker(shared: Examined) -> Iterator[Finding]:
     """Whether the broker answers."""
     url = shared.settings.broker_url
     if url is None:
-        raise NotTriedError("BROKER_URL is not set: the fleet has a Redis of its own, in STATE_DIR")
+        raise NotTriedError(
+            "BROKER_URL is not set: the fleet has a Redis of its own, in STATE_DIR"
+        )
     BrokerAnswers(url.get_secret_value(), broker_tls(shared.settings))()
     yield green("broker", "Redis answers")
 
 
 def cluster(shared: Examined) -> Iterator[Finding]:
     """Whether the ledger knows the cluster."""
-    yield cluster_verdict(shared.settings.cluster_name, known_clusters(shared.engine.needed()))
+    yield cluster_verdict(
+        shared.settings.cluster_name, known_clusters(shared.engine.needed())
+    )
 
 
 def fleet(shared: Examined) -> Iterable[Finding]:
@@ -61,7 +72,9 @@ def fleet(shared: Examined) -> Iterable[Finding]:
     shared.engine.needed()
     url = shared.url.get().replace("postgresql+psycopg://", "postgresql://", 1)
     signs = vital_signs(url, settings.cluster_name)
-    periodic = periodic_work(settings.chain_poll_s, accounts=settings.ldap_url is not None)
+    periodic = periodic_work(
+        settings.chain_poll_s, accounts=settings.ldap_url is not None
+    )
     return fleet_verdicts(problems(periodic, signs.ticks_s, signs.oldest_due_s))
 
 
@@ -71,14 +84,20 @@ def alarms(shared: Examined) -> Iterable[Finding]:
 
 
 def heard(shared: Examined) -> Iterator[Finding]:
-    """When the gRPC process and the reporter last sent a heartbeat, and when a plugin last called."""
+    """When the gRPC process and the reporter last sent a heartbeat, and when a plugin
+    last called.
+    """
     ticks_s = shared.ledger.ticks.ages_s()
-    start_grpc = "start the gRPC process, and read its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY"
-    yield heartbeat_verdict("gRPC process", ticks_s.get(CALLBACKS), AWAY_S, start_grpc, needed=True)
-    start_reporter = (
-        "start the reporter beside slurmctld, and read its log; where there is none: `supervisor reporter disable`"
+    start_grpc = (
+        "start the gRPC process, and read its log: LISTEN_ADDRESS, TLS_CERT, TLS_KEY"
     )
-    yield heartbeat_verdict("reporter", ticks_s.get(REPORTER), AWAY_S, start_reporter, needed=False)
+    yield heartbeat_verdict(
+        "gRPC process", ticks_s.get(CALLBACKS), AWAY_S, start_grpc, needed=True
+    )
+    start_reporter = "start the reporter beside slurmctld, and read its log; where there is none: `supervisor reporter disable`"
+    yield heartbeat_verdict(
+        "reporter", ticks_s.get(REPORTER), AWAY_S, start_reporter, needed=False
+    )
     age_s = last_callback_age_s(shared.engine.needed(), shared.settings.cluster_name)
     if age_s is None:
         yield skipped("hooks", "no plugin or hook has called yet")
@@ -94,7 +113,11 @@ def database_clock(shared: Examined) -> Iterator[Finding]:
 SERVERS = (
     Probe("database", database, START_DATABASE),
     Probe("migrations", migrations, "supervisor db upgrade"),
-    Probe("broker", broker, "start Redis, or correct BROKER_URL, BROKER_CA, BROKER_CERT and BROKER_KEY"),
+    Probe(
+        "broker",
+        broker,
+        "start Redis, or correct BROKER_URL, BROKER_CA, BROKER_CERT and BROKER_KEY",
+    ),
 )
 FLEET = (
     Probe("cluster", cluster, START_DATABASE),

@@ -1,4 +1,6 @@
-"""What the probes share: the settings, and what several of them need, each made once."""
+"""What the probes share: the settings, and what several of them need, each made
+once.
+"""
 
 import re
 import time
@@ -29,12 +31,16 @@ from supervisor_tasks.slurm.interface import Controller
 
 CONNECT_S = 3.0  # for a connection, so that what needs it still has time
 CONNECTIONS = 3  # to the database, which keeps most of its own for the fleet
-MAX_ROUNDS = 3  # of leaving out malformed variables; what is left can be incomplete, and fail in the next round
+# of leaving out malformed variables; what is left can be incomplete, and fail in the
+# next round
+MAX_ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Examined:
-    """What the probes share. `customer` is the one whose login is tried, if one is named."""
+    """What the probes share. `customer` is the one whose login is tried, if one is
+    named.
+    """
 
     settings: Settings
     until_s: float
@@ -57,7 +63,9 @@ class Examined:
 
     @cached_property
     def slurm(self) -> Shared[SlurmServices]:
-        """SLURM: behind a login node that lets the admin user in, or behind slurmrestd."""
+        """SLURM: behind a login node that lets the admin user in, or behind
+        slurmrestd.
+        """
         return self._once("the login node", self._slurm)
 
     @cached_property
@@ -73,21 +81,32 @@ class Examined:
     @property
     def ledger(self) -> Ledger:
         """The ledger, for reading. Raises NotTriedError."""
-        return Ledger(self.engine.needed(), self.settings.cluster_name, wake=lambda _: None)
+        return Ledger(
+            self.engine.needed(), self.settings.cluster_name, wake=lambda _: None
+        )
 
     def provider(self) -> str:
-        """The provider's address: of the key, or as a worker has stored it. Raises NotTriedError."""
+        """The provider's address: of the key, or as a worker has stored it. Raises
+        NotTriedError.
+        """
         if self.settings.eth_private_key is not None:
-            address: str = Account.from_key(self.settings.eth_private_key.get_secret_value()).address
+            address: str = Account.from_key(
+                self.settings.eth_private_key.get_secret_value()
+            ).address
             return address.lower()
         stored = self.ledger.facts.get(PROVIDER)
         if stored is None:
-            raise NotTriedError("ETH_PRIVATE_KEY is not set here, and no worker has stored the provider's address")
+            raise NotTriedError(
+                "ETH_PRIVATE_KEY is not set here, and no worker has stored the provider's address"
+            )
         return stored
 
     def close(self) -> None:
-        """Close the connections that were made. What still hangs ends with the process."""
-        asked_for = self.__dict__  # of the cached properties, only those that a probe has read
+        """Close the connections that were made. What still hangs ends with the
+        process.
+        """
+        # of the cached properties, only those that a probe has read
+        asked_for = self.__dict__
         if "engine" in asked_for and self.engine.is_made:
             self.engine.get().dispose()
         if "slurm" in asked_for and self.slurm.is_made:
@@ -104,7 +123,12 @@ class Examined:
     def _chain(self) -> tuple[Contract, Demand]:
         settings = self.settings
         rpc = Endpoints(settings.rpc_urls, settings.chain_id)
-        contract = Contract(rpc, settings.chain_id, settings.metascheduler_smart_contract, Address(self.provider()))
+        contract = Contract(
+            rpc,
+            settings.chain_id,
+            settings.metascheduler_smart_contract,
+            Address(self.provider()),
+        )
         return contract, contract.demand()
 
     def _slurm(self) -> SlurmServices:
@@ -118,36 +142,52 @@ class Examined:
         return services
 
     def _login(self) -> Address:
-        services, user = self.slurm.needed(), Address(self.customer or self._last_customer())
+        services, user = (
+            self.slurm.needed(),
+            Address(self.customer or self._last_customer()),
+        )
         services.cluster.require_own_home(user)
         answer = over_ssh(services.cluster).ssh.ask(user, ["true"])
         if answer.status != 0:
-            raise NotTriedError(f"{user} runs no command: {answer.stderr.strip() or answer.stdout.strip()}")
+            raise NotTriedError(
+                f"{user} runs no command: {answer.stderr.strip() or answer.stdout.strip()}"
+            )
         return user
 
     def _last_customer(self) -> str:
         found = last_customer(self.engine.needed(), self.settings.cluster_name)
         if found is None:
-            raise NotTriedError("no customer has had a job in SLURM yet: name one by --customer")
+            raise NotTriedError(
+                "no customer has had a job in SLURM yet: name one by --customer"
+            )
         return found
 
     def require_rest(self) -> None:
         """Raises NotTriedError where this environment cannot ask slurmrestd."""
         for name in ("slurm_jwt_key", "slurmrestd_url"):
             if getattr(self.settings, name) is None:
-                raise NotTriedError(f"{name.upper()} is not set here: run it where the slurm worker runs")
+                raise NotTriedError(
+                    f"{name.upper()} is not set here: run it where the slurm worker runs"
+                )
 
     def require_ssh(self) -> None:
         """Raises NotTriedError where this environment cannot log in."""
-        key = "slurm_ssh_ca_key" if self.settings.slurm_ssh_certificates else "slurm_ssh_private_key"
+        key = (
+            "slurm_ssh_ca_key"
+            if self.settings.slurm_ssh_certificates
+            else "slurm_ssh_private_key"
+        )
         for name in (key, "slurm_ssh_address", "slurm_ssh_admin_user"):
             if getattr(self.settings, name) is None:
-                raise NotTriedError(f"{name.upper()} is not set here: run it where the slurm worker runs")
+                raise NotTriedError(
+                    f"{name.upper()} is not set here: run it where the slurm worker runs"
+                )
 
 
 def readable_settings(environment: Mapping[str, str]) -> tuple[Settings, list[str]]:
-    """Return the settings with all keys that are set, and a line for each variable that is malformed; such a variable
-    counts as not set. Raises SettingsError if they fit together in no way.
+    """Return the settings with all keys that are set, and a line for each variable that
+    is malformed; such a variable counts as not set. Raises SettingsError if they fit
+    together in no way.
     """
     lines: list[str] = []
     rest = dict(environment)
@@ -156,13 +196,17 @@ def readable_settings(environment: Mapping[str, str]) -> tuple[Settings, list[st
             return load(*_needs_met(rest), environment=rest), lines
         except SettingsError as error:
             lines += [line for line in error.lines if line not in lines]
-            malformed = {re.sub("_FILE$", "", line.partition(":")[0]) for line in error.lines}
+            malformed = {
+                re.sub("_FILE$", "", line.partition(":")[0]) for line in error.lines
+            }
             rest = _without(rest, malformed)
     return load(*_needs_met(rest), environment=rest), lines
 
 
 def _needs_met(environment: Mapping[str, str]) -> list[Need]:
-    """Return the needs for which this environment has all required settings; NOTIFY is not tried."""
+    """Return the needs for which this environment has all required settings; NOTIFY is
+    not tried.
+    """
     given = {name for name, value in environment.items() if value}
 
     def is_given(setting: str) -> bool:
@@ -177,9 +221,11 @@ def _needs_met(environment: Mapping[str, str]) -> list[Need]:
     return needs
 
 
-def _without(environment: Mapping[str, str], malformed: Collection[str]) -> dict[str, str]:
-    """Leave out the malformed variables. Where one is missing, the variables that require it are left out: those that
-    begin alike.
+def _without(
+    environment: Mapping[str, str], malformed: Collection[str]
+) -> dict[str, str]:
+    """Leave out the malformed variables. Where one is missing, the variables that
+    require it are left out: those that begin alike.
     """
     beginnings = list[str]()
     for name in malformed:

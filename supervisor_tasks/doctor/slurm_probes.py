@@ -1,4 +1,6 @@
-"""Probes of the login node, its users and SLURM behind it, or of slurmrestd. They change nothing: sbatch gets --test-only."""
+"""Probes of the login node, its users and SLURM behind it, or of slurmrestd. They
+change nothing: sbatch gets --test-only.
+"""
 
 import socket
 import time
@@ -47,7 +49,10 @@ def host_key(shared: Examined) -> Iterator[Finding]:
         transport = paramiko.Transport(connection)
         try:
             options = transport.get_security_options()
-            options.key_types = sorted(options.key_types, key=lambda kind: kind not in known)  # as a login asks for it
+            # as a login asks for it
+            options.key_types = sorted(
+                options.key_types, key=lambda kind: kind not in known
+            )
             transport.start_client(timeout=CONNECT_S)
             shown = transport.get_remote_server_key()
         finally:
@@ -58,7 +63,9 @@ def host_key(shared: Examined) -> Iterator[Finding]:
 
 
 def _known_keys(file: Path, host: str, port: int) -> dict[str, paramiko.PKey]:
-    """Return the keys of a host in a file of OpenSSH's form, by their type; none if there is no such file."""
+    """Return the keys of a host in a file of OpenSSH's form, by their type; none if
+    there is no such file.
+    """
     if not file.exists():
         return {}
     name = host if port == 22 else f"[{host}]:{port}"
@@ -68,7 +75,10 @@ def _known_keys(file: Path, host: str, port: int) -> dict[str, paramiko.PKey]:
 def admin_login(shared: Examined) -> Iterator[Finding]:
     """Whether the login node lets the admin user in."""
     shared.require_ssh()
-    yield green("SSH login of the admin", f"{over_ssh(shared.slurm.get().cluster).admin} may log in")
+    yield green(
+        "SSH login of the admin",
+        f"{over_ssh(shared.slurm.get().cluster).admin} may log in",
+    )
 
 
 def customer_login(shared: Examined) -> Iterator[Finding]:
@@ -83,8 +93,16 @@ def version(name: str, shared: Examined) -> Iterator[Finding]:
         raise NotTriedError("SLURM_ACCOUNTING is false")
     login_node = over_ssh(shared.slurm.needed().cluster)
     path = getattr(shared.settings, f"slurm_{name}_path")
-    answer = login_node.ssh.run(login_node.admin, [path, "--version"], timeout_s=COMMAND_S)
-    yield version_verdict(name, f"SLURM_{name.upper()}_PATH={path}", answer.status, answer.stdout, answer.stderr)
+    answer = login_node.ssh.run(
+        login_node.admin, [path, "--version"], timeout_s=COMMAND_S
+    )
+    yield version_verdict(
+        name,
+        f"SLURM_{name.upper()}_PATH={path}",
+        answer.status,
+        answer.stdout,
+        answer.stderr,
+    )
 
 
 def controller(shared: Examined) -> Iterator[Finding]:
@@ -97,7 +115,9 @@ def controller(shared: Examined) -> Iterator[Finding]:
 
 
 def _known_cluster(shared: Examined) -> str | None:
-    """Return the identity of the SLURM that has the ledger's jobs; None if the ledger has none, or does not answer."""
+    """Return the identity of the SLURM that has the ledger's jobs; None if the ledger
+    has none, or does not answer.
+    """
     try:
         return shared.ledger.facts.get(SLURM_CLUSTER)
     except NotTriedError:
@@ -106,11 +126,19 @@ def _known_cluster(shared: Examined) -> str | None:
 
 def accounting(shared: Examined) -> Iterator[Finding]:
     """Whether accounting answers where it is asked, and is asked where it exists."""
-    login_node, asked = over_ssh(shared.slurm.needed().cluster), shared.settings.slurm_accounting
+    login_node, asked = (
+        over_ssh(shared.slurm.needed().cluster),
+        shared.settings.slurm_accounting,
+    )
     unused = shared.controller.needed().accounting_unused
     status, stderr = 0, ""
     if asked:
-        argv = [shared.settings.slurm_sacct_path, "--allocations", "--noheader", "--starttime=now-1minutes"]
+        argv = [
+            shared.settings.slurm_sacct_path,
+            "--allocations",
+            "--noheader",
+            "--starttime=now-1minutes",
+        ]
         answer = login_node.ssh.run(login_node.admin, argv, timeout_s=COMMAND_S)
         status, stderr = answer.status, answer.stderr
     yield accounting_verdict(asked=asked, unused=unused, status=status, stderr=stderr)
@@ -121,19 +149,31 @@ def nodes(shared: Examined) -> Iterator[Finding]:
     services = shared.slurm.needed()
     shared.controller.needed()
     found = services.nodes.specs()
-    yield nodes_verdict(len(found.nodes), services.cluster.partition, len(found.left_out))
+    yield nodes_verdict(
+        len(found.nodes), services.cluster.partition, len(found.left_out)
+    )
 
 
 def job_submit(shared: Examined) -> Iterator[Finding]:
-    """Whether slurmctld refuses a customer's job without payment. sbatch only asks, and submits nothing.
+    """Whether slurmctld refuses a customer's job without payment. sbatch only asks, and
+    submits nothing.
 
-    The customer's own start-up files could forge this answer; the sweep watches the jobs themselves (foreign_jobs.py).
+    The customer's own start-up files could forge this answer; the sweep watches the
+    jobs themselves (foreign_jobs.py).
     """
     if shared.settings.slurm_submit_key is None:
-        raise NotTriedError("SLURM_SUBMIT_KEY is not set here: the site does not use it, or the slurm worker has it")
+        raise NotTriedError(
+            "SLURM_SUBMIT_KEY is not set here: the site does not use it, or the slurm worker has it"
+        )
     login_node, user = over_ssh(shared.slurm.needed().cluster), shared.login.needed()
     shared.controller.needed()
-    words = ("--test-only", "--ntasks=1", "--time=1", "--job-name=supervisor-doctor", "--wrap=true")
+    words = (
+        "--test-only",
+        "--ntasks=1",
+        "--time=1",
+        "--job-name=supervisor-doctor",
+        "--wrap=true",
+    )
     argv = [login_node.paths.sbatch, f"--partition={login_node.partition}", *words]
     answer = login_node.ssh.ask(user, argv)
     yield job_submit_verdict(answer.status, answer.stderr)
@@ -146,30 +186,41 @@ def login_clock(shared: Examined) -> Iterator[Finding]:
 
 
 def controller_clock(shared: Examined) -> Iterator[Finding]:
-    """How far slurmctld's clock is from ours, by its answer to `scontrol show config`."""
+    """How far slurmctld's clock is from ours, by its answer to `scontrol show
+    config`.
+    """
     login_node = over_ssh(shared.slurm.needed().cluster)
     shared.controller.needed()
     asked_s = time.time()
     argv = commands.show_config(login_node.paths.scontrol)
-    theirs_s = controller_time_s(login_node.ssh.run(login_node.admin, argv, timeout_s=COMMAND_S))
+    theirs_s = controller_time_s(
+        login_node.ssh.run(login_node.admin, argv, timeout_s=COMMAND_S)
+    )
     if theirs_s is None:
         raise NotTriedError("`scontrol show config` does not contain slurmctld's time")
     yield clock_verdict("slurmctld", off_within_s(theirs_s, asked_s, time.time()))
 
 
 def slurmrestd(shared: Examined) -> Iterator[Finding]:
-    """Whether slurmrestd answers the admin, and how far slurmctld's clock is from ours."""
+    """Whether slurmrestd answers the admin, and how far slurmctld's clock is from
+    ours.
+    """
     cluster = shared.slurm.get().cluster
     theirs_s = cluster.now_s()
     cluster.list_all()  # as the admin; slurmctld checks the token
-    yield green("slurmrestd", f"{cluster.address} answers, and slurmctld takes our tokens")
+    yield green(
+        "slurmrestd", f"{cluster.address} answers, and slurmctld takes our tokens"
+    )
     yield clock_verdict("slurmctld", theirs_s - int(time.time()))
 
 
 def rest_accounting(shared: Examined) -> Iterator[Finding]:
     """Report that the fleet uses no accounting with this transport."""
     shared.slurm.needed()
-    yield green("accounting", "not asked over slurmrestd: the fleet learns of ends from looks, hooks and callbacks")
+    yield green(
+        "accounting",
+        "not asked over slurmrestd: the fleet learns of ends from looks, hooks and callbacks",
+    )
 
 
 OVER_REST = (
@@ -179,7 +230,11 @@ OVER_REST = (
     Probe("nodes", nodes, RESTD),
 )
 SETTINGS = (
-    Probe("SSH host key", host_key, "start sshd on the login node, or correct SLURM_SSH_ADDRESS"),
+    Probe(
+        "SSH host key",
+        host_key,
+        "start sshd on the login node, or correct SLURM_SSH_ADDRESS",
+    ),
     Probe("SSH login of the admin", admin_login, LOGIN),
     *(Probe(name, partial(version, name), LOGIN) for name in COMMANDS),
     Probe("slurmctld", controller, SLURM),

@@ -7,7 +7,8 @@ from datetime import datetime
 from supervisor_tasks.doctor.check_results import Finding, green, red, skipped, yellow
 from supervisor_tasks.provider.offer import rounded_credits
 
-BEHIND_BLOCKS = 5  # as in chain/rpc/failover.py: the endpoints are not asked at the same moment
+# as in chain/rpc/failover.py: the endpoints are not asked at the same moment
+BEHIND_BLOCKS = 5
 SLOW_S = 1.0  # of an answer of an RPC endpoint
 FEW_JOBS = 100  # that the wallet pays for
 CLOCK_OFF_S = 5.0  # SLURM's munge allows 300 s, tokens and challenges less
@@ -20,11 +21,13 @@ TOKEN_MISSING = "supervisor: no token"  # noqa: S105  what job_submit.lua prints
 REFUSED_BY_LUA = "supervisor:"
 
 
-# --- this environment -------------------------------------------------------------------------------------------------
+# --- this environment -----------------------------------------------------------------
 
 
 def settings_verdicts(process: str, lines: Sequence[str]) -> list[Finding]:
-    """Judge the settings of a process by the lines of a SettingsError; each names its variable first."""
+    """Judge the settings of a process by the lines of a SettingsError; each names its
+    variable first.
+    """
     if not lines:
         return [green(f"settings of {process}", "complete and well-formed")]
     return [
@@ -40,19 +43,29 @@ def settings_verdicts(process: str, lines: Sequence[str]) -> list[Finding]:
 def mistyped_verdicts(nearest: Mapping[str, str]) -> list[Finding]:
     """Judge variables that look like settings and are none."""
     return [
-        yellow(f"variable {name}", "no setting has this name", f"rename it to {right}, or remove it")
+        yellow(
+            f"variable {name}",
+            "no setting has this name",
+            f"rename it to {right}, or remove it",
+        )
         for name, right in nearest.items()
     ]
 
 
-# --- the ledger -------------------------------------------------------------------------------------------------------
+# --- the ledger -----------------------------------------------------------------------
 
 
 def migrations_verdict(found: str | None, expected: str | None) -> Finding:
     """Judge the revision of the ledger's tables."""
     if found == expected:
-        return green("migrations", f"the tables are at {found}, as this version expects")
-    return red("migrations", f"the tables are at {found or 'none'}; expected {expected}", "supervisor db upgrade")
+        return green(
+            "migrations", f"the tables are at {found}, as this version expects"
+        )
+    return red(
+        "migrations",
+        f"the tables are at {found or 'none'}; expected {expected}",
+        "supervisor db upgrade",
+    )
 
 
 def cluster_verdict(name: str, known: Sequence[str]) -> Finding:
@@ -61,12 +74,16 @@ def cluster_verdict(name: str, known: Sequence[str]) -> Finding:
         return green("cluster", f"the ledger knows {name}")
     listed = ", ".join(known) or "none: no fleet has ever worked with it"
     return red(
-        "cluster", f"the ledger does not know {name!r}; it knows {listed}", "correct CLUSTER_NAME, or start its fleet"
+        "cluster",
+        f"the ledger does not know {name!r}; it knows {listed}",
+        "correct CLUSTER_NAME, or start its fleet",
     )
 
 
 def fleet_verdicts(problems: Sequence[str]) -> list[Finding]:
-    """Judge whether the periodic work ends in time, by the problems of monitoring/health.py."""
+    """Judge whether the periodic work ends in time, by the problems of
+    monitoring/health.py.
+    """
     mend = "start the process that is named, and read its log"
     found = [red("fleet", problem, mend) for problem in problems]
     return found or [green("fleet", "everything periodic comes to an end")]
@@ -74,27 +91,39 @@ def fleet_verdicts(problems: Sequence[str]) -> list[Finding]:
 
 def alarm_verdicts(names: Sequence[str]) -> list[Finding]:
     """Judge the alarms that are on."""
-    found = [red(f"alarm {name}", "is on", f"supervisor alarm show {name}") for name in names]
+    found = [
+        red(f"alarm {name}", "is on", f"supervisor alarm show {name}") for name in names
+    ]
     return found or [green("alarms", "none is on")]
 
 
-def heartbeat_verdict(name: str, age_s: float | None, away_s: float, mend: str, *, needed: bool) -> Finding:
+def heartbeat_verdict(
+    name: str, age_s: float | None, away_s: float, mend: str, *, needed: bool
+) -> Finding:
     """Judge a process by the age of its last heartbeat; None if it never sent one."""
     if age_s is None:
         if needed:
-            return red(name, "never sent a heartbeat; expected one every few seconds", mend)
+            return red(
+                name, "never sent a heartbeat; expected one every few seconds", mend
+            )
         return skipped(name, f"never sent a heartbeat; if the site has one: {mend}")
     if age_s > away_s:
-        return red(name, f"last heartbeat {age_s:.0f} s ago; expected one every few seconds", mend)
+        return red(
+            name,
+            f"last heartbeat {age_s:.0f} s ago; expected one every few seconds",
+            mend,
+        )
     return green(name, f"last heartbeat {age_s:.0f} s ago")
 
 
-# --- the chain --------------------------------------------------------------------------------------------------------
+# --- the chain ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointSeen:
-    """The answer of an RPC endpoint: its chain, its last block and how long it took; or the error."""
+    """The answer of an RPC endpoint: its chain, its last block and how long it took; or
+    the error.
+    """
 
     name: str
     chain_id: int = 0
@@ -104,14 +133,23 @@ class EndpointSeen:
 
 
 def endpoint_verdicts(seen: Sequence[EndpointSeen], chain_id: int) -> list[Finding]:
-    """Judge the RPC endpoints. The fleet works while one of them works: then the failure of another is yellow, not red."""
+    """Judge the RPC endpoints. The fleet works while one of them works: then the
+    failure of another is yellow, not red.
+    """
     heads = [one.head for one in seen if not one.error and one.chain_id == chain_id]
     best = max(heads, default=0)
-    return [_endpoint_verdict(one, chain_id, best, has_working=bool(heads)) for one in seen]
+    return [
+        _endpoint_verdict(one, chain_id, best, has_working=bool(heads)) for one in seen
+    ]
 
 
-def _endpoint_verdict(one: EndpointSeen, chain_id: int, best: int, *, has_working: bool) -> Finding:
-    name, mend = f"RPC endpoint {one.name}", "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
+def _endpoint_verdict(
+    one: EndpointSeen, chain_id: int, best: int, *, has_working: bool
+) -> Finding:
+    name, mend = (
+        f"RPC endpoint {one.name}",
+        "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC",
+    )
     if one.error:
         failed = yellow if has_working else red
         return failed(name, one.error[:MAX_ERROR_CHARS], mend)
@@ -123,7 +161,9 @@ def _endpoint_verdict(one: EndpointSeen, chain_id: int, best: int, *, has_workin
     lag = f"{behind} block{plural} behind the best"
     about = f"chain {one.chain_id}, block {one.head}, {lag}, {one.took_s * 1000:.0f} ms"
     if behind > BEHIND_BLOCKS:
-        return yellow(name, f"{about}; expected at most {BEHIND_BLOCKS} blocks behind", mend)
+        return yellow(
+            name, f"{about}; expected at most {BEHIND_BLOCKS} blocks behind", mend
+        )
     if one.took_s > SLOW_S:
         return yellow(name, f"{about}; expected an answer within {SLOW_S:g} s", mend)
     return green(name, about)
@@ -134,24 +174,47 @@ def announcements_verdict(one: EndpointSeen, chain_id: int) -> Finding:
     name = f"WebSocket endpoint {one.name}"
     if one.error:
         found = f"{one.error[:MAX_ERROR_CHARS]}; blocks are polled meanwhile"
-        return yellow(name, found, "mend the endpoint, or correct METASCHEDULER_ENDPOINT_WS")
+        return yellow(
+            name, found, "mend the endpoint, or correct METASCHEDULER_ENDPOINT_WS"
+        )
     if one.chain_id != chain_id:
-        return red(name, f"serves chain {one.chain_id}; expected {chain_id}", "correct METASCHEDULER_ENDPOINT_WS")
+        return red(
+            name,
+            f"serves chain {one.chain_id}; expected {chain_id}",
+            "correct METASCHEDULER_ENDPOINT_WS",
+        )
     return green(name, f"chain {one.chain_id}, {one.took_s * 1000:.0f} ms")
 
 
-def reading_verdict(cursor: int | None, head: int, scanned_s: float | None, patience_s: float) -> Finding:
-    """Judge how far the ledger has read the chain. The chain goes on between two scans: blocks that are not read are
-    wrong only if the last scan that reached the head, `scanned_s` ago, is older than `patience_s`.
+def reading_verdict(
+    cursor: int | None, head: int, scanned_s: float | None, patience_s: float
+) -> Finding:
+    """Judge how far the ledger has read the chain. The chain goes on between two scans:
+    blocks that are not read are wrong only if the last scan that reached the head,
+    `scanned_s` ago, is older than `patience_s`.
     """
     if cursor is None:
-        return yellow("chain reading", "the ledger has read no block yet", "start a worker of the chain queue")
+        return yellow(
+            "chain reading",
+            "the ledger has read no block yet",
+            "start a worker of the chain queue",
+        )
     lag = max(head - cursor, 0)
-    scanned = "never read to the head" if scanned_s is None else f"last read to the head {scanned_s:.0f} s ago"
+    scanned = (
+        "never read to the head"
+        if scanned_s is None
+        else f"last read to the head {scanned_s:.0f} s ago"
+    )
     if lag > BEHIND_BLOCKS and (scanned_s is None or scanned_s > patience_s):
         found = f"{lag} blocks behind the node, {scanned}; expected at most {patience_s:g} s"
-        return yellow("chain reading", found, "start a worker of the chain queue, and read its log")
-    return green("chain reading", f"up to block {cursor}, {lag} behind the node, {scanned}")
+        return yellow(
+            "chain reading",
+            found,
+            "start a worker of the chain queue, and read its log",
+        )
+    return green(
+        "chain reading", f"up to block {cursor}, {lag} behind the node, {scanned}"
+    )
 
 
 def contract_verdict(address: str, *, is_open: bool) -> Finding:
@@ -167,7 +230,9 @@ def contract_verdict(address: str, *, is_open: bool) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class WalletSeen:
-    """A wallet, and what the gas of one job costs; `measured` if that is of this ledger's own jobs."""
+    """A wallet, and what the gas of one job costs; `measured` if that is of this
+    ledger's own jobs.
+    """
 
     address: str
     balance_wei: int
@@ -182,7 +247,9 @@ def wallet_verdict(seen: WalletSeen) -> Finding:
     held = f"{seen.address} holds {rounded_credits(seen.balance_wei)} coins for gas"
     if seen.balance_wei < seen.least_wei:
         return red(
-            "wallet", f"{held}; expected at least {rounded_credits(seen.least_wei)} coins (WALLET_MIN_WEI)", mend
+            "wallet",
+            f"{held}; expected at least {rounded_credits(seen.least_wei)} coins (WALLET_MIN_WEI)",
+            mend,
         )
     if seen.job_wei <= 0:
         return green("wallet", f"{held}; gas is free")
@@ -197,20 +264,34 @@ def wallet_verdict(seen: WalletSeen) -> Finding:
 def standing_verdict(*, valid: bool, waiting: bool, banned: bool) -> Finding:
     """Judge what the contract lets the provider do."""
     if banned:
-        return red("provider", "is banned by the grid", "ask the grid's administrators why")
+        return red(
+            "provider", "is banned by the grid", "ask the grid's administrators why"
+        )
     if valid:
         ending = ", and a newer registration waits for approval" if waiting else ""
         return green("provider", f"is approved{ending}")
     if waiting:
-        return yellow("provider", "waits for approval", "ask the grid's administrators to approve it")
-    return red("provider", "is not registered", "supervisor provider show, then `supervisor provider register`")
+        return yellow(
+            "provider",
+            "waits for approval",
+            "ask the grid's administrators to approve it",
+        )
+    return red(
+        "provider",
+        "is not registered",
+        "supervisor provider show, then `supervisor provider register`",
+    )
 
 
-# --- the login node and SLURM -----------------------------------------------------------------------------------------
+# --- the login node and SLURM ---------------------------------------------------------
 
 
-def host_key_verdict(address: str, shown: str, known: Sequence[str], file: str) -> Finding:
-    """Judge the host key that the login node shows, by the fingerprints that SLURM_SSH_KNOWN_HOSTS has of it."""
+def host_key_verdict(
+    address: str, shown: str, known: Sequence[str], file: str
+) -> Finding:
+    """Judge the host key that the login node shows, by the fingerprints that
+    SLURM_SSH_KNOWN_HOSTS has of it.
+    """
     if shown in known:
         return green("SSH host key", f"{address} shows {shown}, as in {file}")
     host, _, port = address.rpartition(":")
@@ -218,16 +299,24 @@ def host_key_verdict(address: str, shown: str, known: Sequence[str], file: str) 
     check = "on the node itself, compare it with `ssh-keygen -lf` of /etc/ssh/ssh_host_*_key.pub; if it is the node's"
     scan = f"`ssh-keyscan -p {port} {host} >> {file}`"
     if not known:
-        return red("SSH host key", f"{address} shows {shown}; {file} has none for it", f"{check}: {scan}")
+        return red(
+            "SSH host key",
+            f"{address} shows {shown}; {file} has none for it",
+            f"{check}: {scan}",
+        )
     listed = host if port == "22" else f"[{host}]:{port}"
     remove = f"`ssh-keygen -f {file} -R '{listed}'`"
-    expected = (
-        f"{address} shows {shown}; expected {', '.join(known)} of {file}: the node was installed again, or is another"
+    expected = f"{address} shows {shown}; expected {', '.join(known)} of {file}: the node was installed again, or is another"
+    return red(
+        "SSH host key",
+        expected,
+        f"{check}, as for a new installation: {remove}, then {scan}",
     )
-    return red("SSH host key", expected, f"{check}, as for a new installation: {remove}, then {scan}")
 
 
-def version_verdict(name: str, setting: str, status: int, stdout: str, stderr: str) -> Finding:
+def version_verdict(
+    name: str, setting: str, status: int, stdout: str, stderr: str
+) -> Finding:
     """Judge the answer of a SLURM command to --version."""
     version = stdout.strip()
     if status == 0 and version:
@@ -236,7 +325,11 @@ def version_verdict(name: str, setting: str, status: int, stdout: str, stderr: s
     mend = "see what it prints on the login node"
     if status == NOT_FOUND:
         mend = "install it on the login node, or correct its path"
-    return red(name, printed or f"ended with status {status} and printed nothing", f"{mend}: {setting}")
+    return red(
+        name,
+        printed or f"ended with status {status} and printed nothing",
+        f"{mend}: {setting}",
+    )
 
 
 def controller_verdict(identity: str, known: str | None, *, same: bool) -> Finding:
@@ -247,11 +340,17 @@ def controller_verdict(identity: str, known: str | None, *, same: bool) -> Findi
     return red("slurmctld", f"is {identity}; expected {known}", mend)
 
 
-def accounting_verdict(*, asked: bool, unused: bool, status: int, stderr: str) -> Finding:
-    """Judge accounting: whether sacct answers where the fleet asks it, and whether the fleet asks it where there is one."""
+def accounting_verdict(
+    *, asked: bool, unused: bool, status: int, stderr: str
+) -> Finding:
+    """Judge accounting: whether sacct answers where the fleet asks it, and whether the
+    fleet asks it where there is one.
+    """
     if unused:
         return yellow(
-            "accounting", "slurmctld has slurmdbd, and the fleet does not ask it", "set SLURM_ACCOUNTING=true"
+            "accounting",
+            "slurmctld has slurmdbd, and the fleet does not ask it",
+            "set SLURM_ACCOUNTING=true",
         )
     if not asked:
         return green("accounting", "the site has none, and the fleet asks none")
@@ -274,24 +373,37 @@ def nodes_verdict(usable: int, partition: str, left_out: int) -> Finding:
 
 
 def job_submit_verdict(status: int, stderr: str) -> Finding:
-    """Judge slurmctld's answer to a job without payment, which sbatch --test-only asked about."""
+    """Judge slurmctld's answer to a job without payment, which sbatch --test-only asked
+    about.
+    """
     if status == 0:
         found = "SLURM takes a customer's job without payment"
-        return red("job_submit.lua", found, "JobSubmitPlugins=lua in slurm.conf: see plugins/README.md")
+        return red(
+            "job_submit.lua",
+            found,
+            "JobSubmitPlugins=lua in slurm.conf: see plugins/README.md",
+        )
     if TOKEN_MISSING in stderr:
         return green("job_submit.lua", "refuses a customer's job without payment")
     words = stderr.strip()[:MAX_ERROR_CHARS] or f"status {status}"
     if REFUSED_BY_LUA in stderr:
-        return red("job_submit.lua", words, "correct supervisor_submit.conf: see plugins/README.md")
-    return yellow("job_submit.lua", words, "read slurmctld's log: something else refuses the job")
+        return red(
+            "job_submit.lua",
+            words,
+            "correct supervisor_submit.conf: see plugins/README.md",
+        )
+    return yellow(
+        "job_submit.lua", words, "read slurmctld's log: something else refuses the job"
+    )
 
 
-# --- clocks and certificates ------------------------------------------------------------------------------------------
+# --- clocks and certificates ----------------------------------------------------------
 
 
 def off_within_s(theirs_s: int, asked_s: float, answered_s: float) -> float:
-    """Return how many seconds a clock is ahead of ours, at least. It was read, in whole seconds, between `asked_s` and
-    `answered_s` of ours; 0 if it agrees with a moment between them.
+    """Return how many seconds a clock is ahead of ours, at least. It was read, in whole
+    seconds, between `asked_s` and `answered_s` of ours; 0 if it agrees with a moment
+    between them.
     """
     return min(theirs_s - int(asked_s), 0) or max(theirs_s - answered_s, 0)
 
@@ -312,14 +424,18 @@ def clock_verdict(name: str, off_s: float) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSeen:
-    """The certificate of a service: its end, its names, and why a client does not accept it; empty if it does."""
+    """The certificate of a service: its end, its names, and why a client does not
+    accept it; empty if it does.
+    """
 
     ends_at: datetime
     names: Sequence[str] = ()
     distrust: str = ""
 
 
-def certificate_verdict(name: str, seen: CertificateSeen, now: datetime, mend: str) -> Finding:
+def certificate_verdict(
+    name: str, seen: CertificateSeen, now: datetime, mend: str
+) -> Finding:
     """Judge a certificate by its days left, and by whether a client accepts it."""
     thing, days = f"TLS of {name}", (seen.ends_at - now).total_seconds() / 86_400
     names = ", ".join(seen.names[:3]) or "no name"

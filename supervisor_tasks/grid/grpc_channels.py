@@ -11,14 +11,17 @@ from cryptography.x509.oid import ExtensionOID, NameOID
 from supervisor_tasks.errors import TransientError
 
 TIMEOUT_S = 5.0
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of an answer, such as a script; SLURM accepts no longer scripts (max_script_size)
-# gRPC waits up to two minutes between two tries to connect, and channels to one address share that wait. With these
-# options, connections work again within seconds after an outage.
+# of an answer, such as a script; SLURM accepts no longer scripts (max_script_size)
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+# gRPC waits up to two minutes between two tries to connect, and channels to one address
+# share that wait. With these options, connections work again within seconds after an
+# outage.
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.min_reconnect_backoff_ms", 5_000),  # really the longest time of one attempt to connect
+    # really the longest time of one attempt to connect
+    ("grpc.min_reconnect_backoff_ms", 5_000),
 ]
 
 
@@ -28,8 +31,8 @@ class ServiceDownError(TransientError):
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The connection settings for the services. Without `authority`, the system's authorities are trusted. Without
-    `verified`, any server is trusted.
+    """The connection settings for the services. Without `authority`, the system's
+    authorities are trusted. Without `verified`, any server is trusted.
     """
 
     tls: bool = True
@@ -37,8 +40,8 @@ class Channels:
     verified: bool = True
 
     def open(self, address: str) -> grpc.Channel:
-        """Open a channel to host:port. Raises ServiceDownError when an unverified service does not show its
-        certificate.
+        """Open a channel to host:port. Raises ServiceDownError when an unverified
+        service does not show its certificate.
         """
         if not self.tls:
             return grpc.insecure_channel(address, options=OPTIONS)
@@ -49,23 +52,32 @@ class Channels:
 
 
 def _unverified(address: str) -> grpc.Channel:
-    """Open a channel without verification. gRPC always checks certificates. So this uses the certificate that the
-    service shows as the authority, and the name in it as the expected name.
+    """Open a channel without verification. gRPC always checks certificates. So this
+    uses the certificate that the service shows as the authority, and the name in it as
+    the expected name.
     """
     host, _, port = address.rpartition(":")
     try:
-        certificate = ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=TIMEOUT_S)
+        certificate = ssl.get_server_certificate(
+            (host.strip("[]"), int(port)), timeout=TIMEOUT_S
+        )
     except OSError as error:
         raise ServiceDownError(f"{address} shows no certificate: {error}") from error
     pem = certificate.encode()
     name = _name(x509.load_pem_x509_certificate(pem))
     credentials = grpc.ssl_channel_credentials(pem)
-    return grpc.secure_channel(address, credentials, [*OPTIONS, ("grpc.ssl_target_name_override", name)])
+    return grpc.secure_channel(
+        address, credentials, [*OPTIONS, ("grpc.ssl_target_name_override", name)]
+    )
 
 
 def _name(certificate: x509.Certificate) -> str:
     try:
-        names = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+        names = certificate.extensions.get_extension_for_oid(
+            ExtensionOID.SUBJECT_ALTERNATIVE_NAME
+        ).value
         return str(next(iter(names)).value)  # type: ignore[call-overload]  # a SubjectAlternativeName is iterable
     except (x509.ExtensionNotFound, StopIteration):
-        return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+        return str(
+            certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
+        )

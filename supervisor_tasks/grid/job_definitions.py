@@ -1,4 +1,6 @@
-"""The job definition service, which turns a batch location hash into the script that SLURM runs."""
+"""The job definition service, which turns a batch location hash into the script that
+SLURM runs.
+"""
 
 import threading
 from collections.abc import Callable
@@ -13,8 +15,8 @@ from supervisor_tasks.jobs.model import Job
 
 TIMEOUT_S = 10.0
 FINAL = {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT}
-# A restarted service does not know its old challenges. A service whose node is a block behind does not know yet that
-# the job is ours.
+# A restarted service does not know its old challenges. A service whose node is a block
+# behind does not know yet that the job is ours.
 REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 
 
@@ -23,8 +25,8 @@ class ScriptUnavailableError(PermanentError):
 
 
 class ScriptRefusedError(TransientError):
-    """The service does not accept that we may read this script; the message is the service's own. A retry may help
-    later, or it may never help.
+    """The service does not accept that we may read this script; the message is the
+    service's own. A retry may help later, or it may never help.
     """
 
 
@@ -41,23 +43,30 @@ class Script:
 
 
 class JobDefinitions:
-    """A client of the service. Threads may share it. `open_channel` connects to the service; `sign` makes an EIP-191
-    signature of 65 bytes.
+    """A client of the service. Threads may share it. `open_channel` connects to the
+    service; `sign` makes an EIP-191 signature of 65 bytes.
     """
 
-    def __init__(self, open_channel: Callable[[], grpc.Channel], sign: Callable[[bytes], bytes]) -> None:
+    def __init__(
+        self, open_channel: Callable[[], grpc.Channel], sign: Callable[[bytes], bytes]
+    ) -> None:
         self._open_channel = open_channel
         self._sign = sign
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
 
     def fetch(self, job: Job) -> Script:
-        """Fetch a job's script with a new challenge. Raises ScriptUnavailableError (final), JobDefinitionsDownError
-        (retry) or ScriptRefusedError (retry, but not for ever).
+        """Fetch a job's script with a new challenge. Raises ScriptUnavailableError
+        (final), JobDefinitionsDownError (retry) or ScriptRefusedError (retry, but not
+        for ever).
         """
         channel = self._connected()
         try:
-            challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=TIMEOUT_S).challenge
+            challenge = (
+                AuthAPIStub(channel)
+                .Challenge(ChallengeRequest(), timeout=TIMEOUT_S)
+                .challenge
+            )
             request = GetSBatchRequest(
                 batch_location_hash=job.definition.batch_location_hash,
                 signed_challenge=self._sign(challenge),
@@ -83,8 +92,9 @@ class JobDefinitions:
             return self._channel
 
     def _forget(self, channel: grpc.Channel) -> None:
-        """Make the next call open a new channel, because the service may have another certificate by then. Calls of
-        other threads on the old channel end by themselves.
+        """Make the next call open a new channel, because the service may have another
+        certificate by then. Calls of other threads on the old channel end by
+        themselves.
         """
         with self._lock:
             if self._channel is channel:
@@ -92,8 +102,12 @@ class JobDefinitions:
 
 
 def _script_is_too_long(error: grpc.RpcError) -> bool:
-    """Whether the script is longer than gRPC and SLURM accept (MAX_MESSAGE_BYTES of a channel). A retry has the same result."""
-    return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in (error.details() or "")
+    """Whether the script is longer than gRPC and SLURM accept (MAX_MESSAGE_BYTES of a
+    channel). A retry has the same result.
+    """
+    return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in (
+        error.details() or ""
+    )
 
 
 def _error_text(error: grpc.RpcError) -> str:

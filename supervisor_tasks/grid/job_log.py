@@ -18,20 +18,32 @@ class GridLoggerDownError(TransientError):
 
 
 class GridLogger:
-    """A client that writes to the logger that a job names. `open_channel` connects to a host:port."""
+    """A client that writes to the logger that a job names. `open_channel` connects to a
+    host:port.
+    """
 
     def __init__(self, open_channel: Callable[[str], grpc.Channel]) -> None:
         self._open_channel = open_channel
 
-    def write(self, url: str, user: Address, job_id: JobId, lines: Sequence[str]) -> None:
+    def write(
+        self, url: str, user: Address, job_id: JobId, lines: Sequence[str]
+    ) -> None:
         """Write lines for the job's customer. Raises GridLoggerDownError."""
         try:
             with self._open_channel(url) as channel:
-                LoggerAPIStub(channel).Write(_requests(user, job_id, lines), timeout=TIMEOUT_S)
+                LoggerAPIStub(channel).Write(
+                    _requests(user, job_id, lines), timeout=TIMEOUT_S
+                )
         except grpc.RpcError as error:
-            raise GridLoggerDownError(f"grid logger {url}: {error.code().name}: {error.details()}") from error
+            raise GridLoggerDownError(
+                f"grid logger {url}: {error.code().name}: {error.details()}"
+            ) from error
 
 
-def _requests(user: Address, job_id: JobId, lines: Sequence[str]) -> Iterator[WriteRequest]:
+def _requests(
+    user: Address, job_id: JobId, lines: Sequence[str]
+) -> Iterator[WriteRequest]:
     for line in lines:
-        yield WriteRequest(log_name=job_id, user=user, data=line.encode(), timestamp=time.time_ns())
+        yield WriteRequest(
+            log_name=job_id, user=user, data=line.encode(), timestamp=time.time_ns()
+        )

@@ -1,4 +1,6 @@
-"""Which claims on the chain are this ledger's: two fleets may share one wallet by mistake."""
+"""Which claims on the chain are this ledger's: two fleets may share one wallet by
+mistake.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -17,9 +19,11 @@ from supervisor_tasks.wallet.raw_transaction import extract_tag
 log = structlog.get_logger()
 
 
-def drop_foreign_claims(ledger: Ledger, contract: Contract, happened: Sequence[ChainEvent]) -> list[ChainEvent]:
-    """The events without the claims of another ledger that writes with the same key: that ledger handles them. This
-    ledger remembers them and calls the operator.
+def drop_foreign_claims(
+    ledger: Ledger, contract: Contract, happened: Sequence[ChainEvent]
+) -> list[ChainEvent]:
+    """The events without the claims of another ledger that writes with the same key:
+    that ledger handles them. This ledger remembers them and calls the operator.
     """
     ours, others = classify_claims(ledger, contract, happened)
     if others:
@@ -34,12 +38,18 @@ def drop_foreign_claims(ledger: Ledger, contract: Contract, happened: Sequence[C
 
 
 def classify_claims(
-    ledger: Ledger, contract: Contract, happened: Sequence[ChainEvent], *, old: bool = False
+    ledger: Ledger,
+    contract: Contract,
+    happened: Sequence[ChainEvent],
+    *,
+    old: bool = False,
 ) -> tuple[list[ChainEvent], list[ForeignClaim]]:
-    """The events without the claims of other ledgers; and those claims. A claim that carries our tag, or a tag that
-    was taken over, is ours even when the ledger has forgotten it (a backup was restored). A claim without any tag was
-    made by hand, and this ledger runs its job. `claim_known_to_ledger` is false for all of these. With `old`, the node
-    may have forgotten a transaction; its claim then counts as one without a tag.
+    """The events without the claims of other ledgers; and those claims. A claim that
+    carries our tag, or a tag that was taken over, is ours even when the ledger has
+    forgotten it (a backup was restored). A claim without any tag was made by hand, and
+    this ledger runs its job. `claim_known_to_ledger` is false for all of these. With
+    `old`, the node may have forgotten a transaction; its claim then counts as one
+    without a tag.
     """
     book = TransactionStore(ledger.engine, ledger.cluster, contract.chain_id)
     claims = {entry.tx_hash for entry in happened if isinstance(entry.event, Claimed)}
@@ -49,15 +59,22 @@ def classify_claims(
     ours = {None, book.instance_tag(), *ledger.foreign_claims.taken()}
     tags = _tags(contract, sorted(unknown), old)
     foreign = {tx_hash: tag for tx_hash, tag in tags.items() if tag not in ours}
-    log.info("claims_of_unknown_origin", number=len(unknown), others=len(foreign), first=min(unknown))
+    log.info(
+        "claims_of_unknown_origin",
+        number=len(unknown),
+        others=len(foreign),
+        first=min(unknown),
+    )
     return _split_claims(happened, unknown, foreign)
 
 
 def _split_claims(
-    happened: Sequence[ChainEvent], unknown: Collection[str], foreign: Mapping[str, bytes | None]
+    happened: Sequence[ChainEvent],
+    unknown: Collection[str],
+    foreign: Mapping[str, bytes | None],
 ) -> tuple[list[ChainEvent], list[ForeignClaim]]:
-    """The events without the claims in `foreign` transactions, and those claims. `unknown` transactions are not in the
-    ledger.
+    """The events without the claims in `foreign` transactions, and those claims.
+    `unknown` transactions are not in the ledger.
     """
     kept, others = list[ChainEvent](), list[ForeignClaim]()
     for entry in happened:
@@ -73,11 +90,15 @@ def _split_claims(
     return kept, others
 
 
-def _tags(contract: Contract, hashes: Sequence[str], old: bool) -> dict[str, bytes | None]:
-    """The tag that each transaction carries; None without one. Raises RpcUnavailableError when the node does not know a
-    transaction that is not `old`.
+def _tags(
+    contract: Contract, hashes: Sequence[str], old: bool
+) -> dict[str, bytes | None]:
+    """The tag that each transaction carries; None without one. Raises
+    RpcUnavailableError when the node does not know a transaction that is not `old`.
     """
-    answers = contract.rpc.batch([("eth_getTransactionByHash", (tx_hash,)) for tx_hash in hashes])
+    answers = contract.rpc.batch(
+        [("eth_getTransactionByHash", (tx_hash,)) for tx_hash in hashes]
+    )
     tags = dict[str, bytes | None]()
     for tx_hash, answer in zip(hashes, answers, strict=True):
         if require(answer) is not None:
@@ -85,5 +106,7 @@ def _tags(contract: Contract, hashes: Sequence[str], old: bool) -> dict[str, byt
         elif old:
             tags[tx_hash] = None
         else:
-            raise RpcUnavailableError(f"the node does not know {tx_hash}, whose log it showed")
+            raise RpcUnavailableError(
+                f"the node does not know {tx_hash}, whose log it showed"
+            )
     return tags

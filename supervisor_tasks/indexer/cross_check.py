@@ -1,9 +1,11 @@
-"""With two RPC endpoints or more, a job begins when two of them show the same events in a transaction's receipt.
+"""With two RPC endpoints or more, a job begins when two of them show the same events in
+a transaction's receipt.
 
-A lying node can invent a log at no cost. With a claim that never happened, or another provider's claim, this provider
-would run a job that is not paid. An endpoint that answers and does not show the event holds the job back without a time
-limit, and the worker raises an alarm. An endpoint that does not answer holds it back for PATIENCE_S; then the worker
-believes one endpoint alone, and raises an alarm.
+A lying node can invent a log at no cost. With a claim that never happened, or another
+provider's claim, this provider would run a job that is not paid. An endpoint that
+answers and does not show the event holds the job back without a time limit, and the
+worker raises an alarm. An endpoint that does not answer holds it back for PATIENCE_S;
+then the worker believes one endpoint alone, and raises an alarm.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,9 +26,7 @@ log = structlog.get_logger()
 AGREEING = 2  # endpoints that must show an event
 PATIENCE_S = 30.0  # with endpoints that do not answer
 DISAGREE_S = 60.0  # a node that is only behind disagrees for less
-ADVICE = (
-    "not all endpoints show these events: find out which one is wrong, and take it out of METASCHEDULER_ENDPOINT_RPC"
-)
+ADVICE = "not all endpoints show these events: find out which one is wrong, and take it out of METASCHEDULER_ENDPOINT_RPC"
 ALONE_ADVICE = (
     "jobs begin on the events of one endpoint, which could invent them: repair the others; the alarm ends when two"
     " endpoints agree about an event"
@@ -35,16 +35,27 @@ ALONE_ADVICE = (
 Events = dict[str, set[ChainEvent]]  # by the transaction's hash
 
 
-def unconfirmed_transactions(ledger: Ledger, contract: Contract, happened: Iterable[ChainEvent]) -> set[str]:
-    """The hashes of the transactions whose events no second endpoint shows; empty when there is only one endpoint. Each
-    endpoint gets one request for all transactions together.
+def unconfirmed_transactions(
+    ledger: Ledger, contract: Contract, happened: Iterable[ChainEvent]
+) -> set[str]:
+    """The hashes of the transactions whose events no second endpoint shows; empty when
+    there is only one endpoint. Each endpoint gets one request for all transactions
+    together.
     """
     wanted = _by_transaction(happened)
     endpoints = contract.rpc
-    if not isinstance(endpoints, Endpoints) or endpoints.number < AGREEING or not wanted:
+    if (
+        not isinstance(endpoints, Endpoints)
+        or endpoints.number < AGREEING
+        or not wanted
+    ):
         return set()
     shown = _shown_by_endpoints(contract, endpoints, sorted(wanted))
-    missing = {tx_hash for tx_hash in wanted if len(_shown_by(tx_hash, wanted, shown)) < AGREEING}
+    missing = {
+        tx_hash
+        for tx_hash in wanted
+        if len(_shown_by(tx_hash, wanted, shown)) < AGREEING
+    }
     if len(shown) < AGREEING:
         if missing and endpoints.alone_for_s() > PATIENCE_S:
             _alarm_of_one_endpoint(ledger, endpoints, sorted(shown), missing)
@@ -58,7 +69,9 @@ def unconfirmed_transactions(ledger: Ledger, contract: Contract, happened: Itera
 
 
 def _by_transaction(happened: Iterable[ChainEvent]) -> Events:
-    """The events that begin or change work, by transaction. Transitions only report its result."""
+    """The events that begin or change work, by transaction. Transitions only report its
+    result.
+    """
     found = Events()
     for entry in happened:
         if isinstance(entry.event, Claimed | ToppedUp | CancelRequested):
@@ -66,13 +79,21 @@ def _by_transaction(happened: Iterable[ChainEvent]) -> Events:
     return found
 
 
-def _shown_by_endpoints(contract: Contract, endpoints: Endpoints, hashes: Sequence[str]) -> dict[str, Events]:
+def _shown_by_endpoints(
+    contract: Contract, endpoints: Endpoints, hashes: Sequence[str]
+) -> dict[str, Events]:
     """The events that the receipts show, by the name of the endpoint."""
-    receipts = endpoints.each([("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in hashes])
-    return {name: _shown(contract, hashes, answers) for name, answers in receipts.items()}
+    receipts = endpoints.each(
+        [("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in hashes]
+    )
+    return {
+        name: _shown(contract, hashes, answers) for name, answers in receipts.items()
+    }
 
 
-def _shown(contract: Contract, hashes: Sequence[str], receipts: Sequence[Any]) -> Events:
+def _shown(
+    contract: Contract, hashes: Sequence[str], receipts: Sequence[Any]
+) -> Events:
     """The events that an endpoint's receipts show."""
     found = Events()
     for tx_hash, receipt in zip(hashes, receipts, strict=True):
@@ -83,19 +104,32 @@ def _shown(contract: Contract, hashes: Sequence[str], receipts: Sequence[Any]) -
 
 def _shown_by(tx_hash: str, wanted: Events, shown: Mapping[str, Events]) -> list[str]:
     """The names of the endpoints that show all wanted events of the transaction."""
-    return [name for name, events in shown.items() if wanted[tx_hash] <= events.get(tx_hash, set())]
+    return [
+        name
+        for name, events in shown.items()
+        if wanted[tx_hash] <= events.get(tx_hash, set())
+    ]
 
 
 def _alarm_of_one_endpoint(
-    ledger: Ledger, endpoints: Endpoints, answering: Sequence[str], missing: Collection[str]
+    ledger: Ledger,
+    endpoints: Endpoints,
+    answering: Sequence[str],
+    missing: Collection[str],
 ) -> None:
     advice = {"answers": answering, "of": endpoints.number, "advice": ALONE_ADVICE}
     ledger.alarms.on(AlarmName.EVENTS_FROM_ONE_ENDPOINT, **advice)
-    log.warning("events_taken_from_one_endpoint", transactions=len(missing), first=min(missing))
+    log.warning(
+        "events_taken_from_one_endpoint", transactions=len(missing), first=min(missing)
+    )
 
 
-def _update_disagreement(ledger: Ledger, missing: set[str], wanted: Events, shown: Mapping[str, Events]) -> None:
-    """Call the operator when endpoints that answer have disagreed about one transaction for DISAGREE_S."""
+def _update_disagreement(
+    ledger: Ledger, missing: set[str], wanted: Events, shown: Mapping[str, Events]
+) -> None:
+    """Call the operator when endpoints that answer have disagreed about one transaction
+    for DISAGREE_S.
+    """
     condition = Condition(ledger, AlarmName.ENDPOINTS_DISAGREE, DISAGREE_S)
     doubted = condition.duration.subject()
     if doubted not in missing:

@@ -1,4 +1,6 @@
-"""The events in the contracts' logs. A log that cannot be read does not hold up the others."""
+"""The events in the contracts' logs. A log that cannot be read does not hold up the
+others.
+"""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -15,8 +17,12 @@ log = structlog.get_logger()
 ADVICE = "an event of ours may be missing: compare the contract's ABI, and `supervisor job show` with the contract"
 
 
-def decode_logs(ledger: Ledger, contract: Contract, logs: Iterable[dict[str, Any]]) -> list[ChainEvent]:
-    """The events in the logs, in the chain's order. An alarm is raised for logs that cannot be read."""
+def decode_logs(
+    ledger: Ledger, contract: Contract, logs: Iterable[dict[str, Any]]
+) -> list[ChainEvent]:
+    """The events in the logs, in the chain's order. An alarm is raised for logs that
+    cannot be read.
+    """
     happened, unreadable = contract.decode_events(logs)
     for entry in unreadable:
         log.error("chain_log_unreadable", **asdict(entry))

@@ -1,8 +1,10 @@
-"""New blocks: a thread in each worker of the chain queue looks whether the contract has something for the provider.
+"""New blocks: a thread in each worker of the chain queue looks whether the contract has
+something for the provider.
 
-A look is not a task: it is made each second, and hardly one look in a thousand finds something. A look that finds
-something wakes the task. While a subscription announces each new block at once, the looks in between are a heartbeat. A
-subscription only makes this faster: with wrong or missing announcements, the looks find the same.
+A look is not a task: it is made each second, and hardly one look in a thousand finds
+something. A look that finds something wakes the task. While a subscription announces
+each new block at once, the looks in between are a heartbeat. A subscription only makes
+this faster: with wrong or missing announcements, the looks find the same.
 """
 
 import threading
@@ -25,19 +27,26 @@ from supervisor_tasks.jobs.events import ChainStatusObserved
 
 log = structlog.get_logger()
 
-HEARTBEAT_S = 15.0  # the most between two looks at the contract, also without a new head
-QUIET_S = 3.0  # the same with new heads, while the subscription announces no log of the contracts for them
+# the most between two looks at the contract, also without a new head
+HEARTBEAT_S = 15.0
+# the same with new heads, while the subscription announces no log of the contracts for
+# them
+QUIET_S = 3.0
 PAUSE_S = 0.1  # the least between two looks, and between two messages for one task
-LAG_S = 2.0  # how long after an announcement the RPC endpoint may not show its block yet
+# how long after an announcement the RPC endpoint may not show its block yet
+LAG_S = 2.0
 AGAIN_S = 0.2  # between two looks during that time
-MAX_LOGS = 200  # announced logs that are kept for the next look; the periodic scan finds the others
+# announced logs that are kept for the next look; the periodic scan finds the others
+MAX_LOGS = 200
 FIRST_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 10.0
 
 
 @dataclass(slots=True)
 class Failures:
-    """Looks in a row that failed. The log gets one line for the first failure, and one for the next success."""
+    """Looks in a row that failed. The log gets one line for the first failure, and one
+    for the next success.
+    """
 
     number: int = 0
 
@@ -57,16 +66,24 @@ class Failures:
         """Seconds until the next look after a failure; `poll_s` without one."""
         if not self.number:
             return poll_s
-        return max(poll_s, min(FIRST_BACKOFF_S * 2.0 ** min(self.number - 1, 10), MAX_BACKOFF_S))
+        return max(
+            poll_s,
+            min(FIRST_BACKOFF_S * 2.0 ** min(self.number - 1, 10), MAX_BACKOFF_S),
+        )
 
 
 class NewBlocks:
-    """Looks at the chain every `poll_s`, and at once when a head is announced; `wake` sends a task's message. It
-    listens to a subscription, if the site has one; the thread that looks handles what is announced.
+    """Looks at the chain every `poll_s`, and at once when a head is announced; `wake`
+    sends a task's message. It listens to a subscription, if the site has one; the
+    thread that looks handles what is announced.
     """
 
     def __init__(
-        self, context: WorkerContext, poll_s: float, wake: Callable[[str], None], subscription_url: str | None = None
+        self,
+        context: WorkerContext,
+        poll_s: float,
+        wake: Callable[[str], None],
+        subscription_url: str | None = None,
     ) -> None:
         self._context = context
         self._poll_s = poll_s
@@ -83,14 +100,19 @@ class NewBlocks:
         self._lock = threading.Lock()
         self._announcements = Announcements()
         self._logs: deque[dict[str, Any]] = deque(maxlen=MAX_LOGS)
-        self._logged_polling: bool | None = None  # whether the last log line on this was that the thread polls
+        # whether the last log line on this was that the thread polls
+        self._logged_polling: bool | None = None
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="new blocks", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch, name="new blocks", daemon=True
+        )
         contract, chain_id = context.chain.contract, context.chain.contract.chain_id
         self._subscription = (
             None
             if subscription_url is None
-            else Subscription(subscription_url, chain_id, contract.logs_of_interest, self)
+            else Subscription(
+                subscription_url, chain_id, contract.logs_of_interest, self
+            )
         )
 
     def start(self) -> None:
@@ -106,7 +128,7 @@ class NewBlocks:
             self._subscription.close()
         self._heads.announce()
 
-    # --- what the subscription reports, on its own thread -------------------------------------------------------------
+    # --- what the subscription reports, on its own thread -----------------------------
 
     def subscribed(self) -> None:
         """The node will announce heads; the next look finds what was mined before."""
@@ -129,12 +151,16 @@ class NewBlocks:
     def disconnected(self, why: str, *, foreign: bool) -> None:
         """The node announces nothing any more."""
         if foreign:
-            log.error("subscription_serves_another_chain", why=why, advice="look at METASCHEDULER_ENDPOINT_WS")
+            log.error(
+                "subscription_serves_another_chain",
+                why=why,
+                advice="look at METASCHEDULER_ENDPOINT_WS",
+            )
         with self._lock:
             self._announcements.disconnected(why)
         self._heads.announce()
 
-    # --- the thread that looks ----------------------------------------------------------------------------------------
+    # --- the thread that looks --------------------------------------------------------
 
     def _watch(self) -> None:
         while not self._closed.is_set():
@@ -142,10 +168,14 @@ class NewBlocks:
             begun_s = time.monotonic()
             self._poll()
             self._closed.wait(max(PAUSE_S - (time.monotonic() - begun_s), 0.0))
-            self._heads.wait(announced, begun_s + self._wait_s(begun_s) - time.monotonic())
+            self._heads.wait(
+                announced, begun_s + self._wait_s(begun_s) - time.monotonic()
+            )
 
     def _wait_s(self, begun_s: float) -> float:
-        """Seconds from the beginning of a look until the next one, if nothing is announced before."""
+        """Seconds from the beginning of a look until the next one, if nothing is
+        announced before.
+        """
         now_s = time.monotonic()
         with self._lock:
             is_ahead = self._announcements.number > self._head
@@ -165,16 +195,22 @@ class NewBlocks:
             self.look_at_logs()
         except SupervisorError as error:
             self._failures.failed(error)
-        except Exception:  # the edge of a thread: if the thread ended, no job would be claimed
+        except Exception:
+            # the edge of a thread: if the thread ended, no job would be claimed
             log.exception("chain_poll_crashed")
         else:
             self._failures.succeeded()
 
     def poll(self) -> None:
-        """Look at the contract if there may be something new. Raises RpcUnavailableError or LedgerUnavailableError (a
-        retry helps), or WrongChainError (a retry does not help here).
+        """Look at the contract if there may be something new. Raises
+        RpcUnavailableError or LedgerUnavailableError (a retry helps), or
+        WrongChainError (a retry does not help here).
         """
-        head = -1 if self._failures.number else blocks.head(self._context.chain.contract.rpc)
+        head = (
+            -1
+            if self._failures.number
+            else blocks.head(self._context.chain.contract.rpc)
+        )
         if head >= 0:
             self._compare(head)
             self._head = head
@@ -189,11 +225,13 @@ class NewBlocks:
             self._looked_at = head
 
     def _may_be_new(self, head: int) -> bool:
-        """Whether a look may find something that the last one did not. Nearly all that concerns a provider is in a log;
-        what is in none (a deposit, a top-up) waits for QUIET_S at most.
+        """Whether a look may find something that the last one did not. Nearly all that
+        concerns a provider is in a log; what is in none (a deposit, a top-up) waits for
+        QUIET_S at most.
         """
         if head < 0:
-            return True  # the last look failed: this one shows whether the endpoint answers again
+            # the last look failed: this one shows whether the endpoint answers again
+            return True
         since_s = time.monotonic() - self._looked_s
         if head == self._looked_at:
             least_s = self._poll_s - PAUSE_S if self._found else HEARTBEAT_S
@@ -208,8 +246,13 @@ class NewBlocks:
         now_s = time.monotonic()
         with self._lock:
             self._announcements.endpoint_head(head, now_s)
-            why_not, number = self._announcements.why_not(now_s), self._announcements.number
-            self._heads.live = not why_not and self._announcements.silent_in_s(now_s) > 0
+            why_not, number = (
+                self._announcements.why_not(now_s),
+                self._announcements.number,
+            )
+            self._heads.live = (
+                not why_not and self._announcements.silent_in_s(now_s) > 0
+            )
         if self._subscription is None or why_not in NOT_BEGUN:
             return
         polls = bool(why_not)
@@ -222,30 +265,41 @@ class NewBlocks:
             log.info("new_blocks_announced", head=head)
 
     def look_at_logs(self) -> None:
-        """Wake the scan when an announced log concerns a job of ours, and no transaction of ours wrote it: the receipts
-        of our transactions show what these wrote. Raises LedgerUnavailableError; a retry helps.
+        """Wake the scan when an announced log concerns a job of ours, and no
+        transaction of ours wrote it: the receipts of our transactions show what these
+        wrote. Raises LedgerUnavailableError; a retry helps.
         """
         entries = [self._logs.popleft() for _ in range(len(self._logs))]
         happened, _ = self._context.chain.contract.decode_events(entries)
         if not happened:
             return
-        own = self._context.chain.wallet.book.ours({entry.tx_hash for entry in happened})
+        own = self._context.chain.wallet.book.ours(
+            {entry.tx_hash for entry in happened}
+        )
         others = [entry for entry in happened if entry.tx_hash not in own]
         if others and self._concern_us(others):
             self.wake("scan")
 
     def _concern_us(self, happened: Sequence[ChainEvent]) -> bool:
-        """Whether one of these events concerns a job of ours. A transition may be of another provider's job."""
+        """Whether one of these events concerns a job of ours. A transition may be of
+        another provider's job.
+        """
         if any(not isinstance(entry.event, ChainStatusObserved) for entry in happened):
             return True
         return bool(self._context.ledger.jobs({entry.job_id for entry in happened}))
 
     def _look_for_customers(self, head: int) -> None:
-        """Wake the task that makes accounts when a customer has requested a job; only on a site that makes accounts."""
+        """Wake the task that makes accounts when a customer has requested a job; only
+        on a site that makes accounts.
+        """
         if self._context.directory is None:
             return
-        first = self._customers_read_to + 1 if 0 <= self._customers_read_to < head else head
-        if self._context.chain.contract.customers(max(first, head - blocks.MAX_BLOCKS + 1), head):
+        first = (
+            self._customers_read_to + 1 if 0 <= self._customers_read_to < head else head
+        )
+        if self._context.chain.contract.customers(
+            max(first, head - blocks.MAX_BLOCKS + 1), head
+        ):
             self.wake("accounts")
         self._customers_read_to = head
 

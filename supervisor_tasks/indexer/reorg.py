@@ -1,4 +1,6 @@
-"""Reorganisations: blocks that were read are not on the chain any more. Their events are taken back, and read again."""
+"""Reorganisations: blocks that were read are not on the chain any more. Their events
+are taken back, and read again.
+"""
 
 from collections.abc import Sequence
 
@@ -23,28 +25,43 @@ class RewindError(PermanentError):
     """The ledger cannot be taken back to that block."""
 
 
-def look_for_fork(context: WorkerContext, head: int, kept_hashes: dict[int, str]) -> bool:
-    """Whether the blocks that were read are unchanged. If not, take back what was read above the fork, or call the
-    operator when the fork is too deep.
+def look_for_fork(
+    context: WorkerContext, head: int, kept_hashes: dict[int, str]
+) -> bool:
+    """Whether the blocks that were read are unchanged. If not, take back what was read
+    above the fork, or call the operator when the fork is too deep.
     """
     rpc = context.chain.contract.rpc
     top = max(kept_hashes)
     if blocks.blocks_at(rpc, [top])[top].hash == kept_hashes[top]:
         return True
     current_hashes = blocks.hashes_at(rpc, kept_hashes)
-    _take_back(context, head, top, blocks.last_common_block(kept_hashes.items(), current_hashes))
+    _take_back(
+        context,
+        head,
+        top,
+        blocks.last_common_block(kept_hashes.items(), current_hashes),
+    )
     return False
 
 
-def look_for_lost_receipts(context: WorkerContext, head: int, kept_hashes: dict[int, str], read_up_to: int) -> bool:
-    """Whether all our transactions were mined in blocks that are still on the chain. If not, take back what was read
-    from the first lost block on. A receipt may be of a block that was lost before the scan came to it, or may be
-    committed late. Call this before the next blocks are read: where the ledger has no hash of a block, the node is
-    asked, and its answer about blocks that are not kept is final.
+def look_for_lost_receipts(
+    context: WorkerContext, head: int, kept_hashes: dict[int, str], read_up_to: int
+) -> bool:
+    """Whether all our transactions were mined in blocks that are still on the chain. If
+    not, take back what was read from the first lost block on. A receipt may be of a
+    block that was lost before the scan came to it, or may be committed late. Call this
+    before the next blocks are read: where the ledger has no hash of a block, the node
+    is asked, and its answer about blocks that are not kept is final.
     """
     store, rpc = context.chain.blocks, context.chain.contract.rpc
-    mined = store.mined_in(min(read_up_to, head - store.kept), min(head, read_up_to + context.chain.reach.blocks))
-    hashes = kept_hashes | blocks.hashes_at(rpc, {number for number, _ in mined} - kept_hashes.keys())
+    mined = store.mined_in(
+        min(read_up_to, head - store.kept),
+        min(head, read_up_to + context.chain.reach.blocks),
+    )
+    hashes = kept_hashes | blocks.hashes_at(
+        rpc, {number for number, _ in mined} - kept_hashes.keys()
+    )
     lost = [number for number, mined_hash in mined if hashes[number] != mined_hash]
     if lost:
         _take_back(context, head, max(lost), min(lost) - 1)
@@ -52,16 +69,20 @@ def look_for_lost_receipts(context: WorkerContext, head: int, kept_hashes: dict[
 
 
 def end_doubts(context: WorkerContext, head: int) -> None:
-    """Record as lost what a reorganisation took away and what has not come back in its time."""
+    """Record as lost what a reorganisation took away and what has not come back in its
+    time.
+    """
     job_ids = context.chain.blocks.jobs_whose_doubt_is_over(head)
     if job_ids:
         context.ledger.record(*_changes(context, job_ids, head, head, until=None))
-        log.warning("reorg_doubt_expired", jobs=job_ids[:20], number=len(job_ids), block=head)
+        log.warning(
+            "reorg_doubt_expired", jobs=job_ids[:20], number=len(job_ids), block=head
+        )
 
 
 def rewind_as_asked(context: WorkerContext) -> None:
-    """Do the rewind that the operator requested by a fact in the ledger, and clear the fact. A rewind that is refused
-    is logged and not tried again.
+    """Do the rewind that the operator requested by a fact in the ledger, and clear the
+    fact. A rewind that is refused is logged and not tried again.
     """
     request = context.ledger.facts.read(REWIND)
     if request is None:
@@ -74,15 +95,20 @@ def rewind_as_asked(context: WorkerContext) -> None:
 
 
 def rewind(context: WorkerContext, to_block: int | None = None) -> int:
-    """For the operator, after a reorganisation deeper than expected: take back everything above the last block that the
-    ledger and the node have in common, or above an earlier one. Returns that block. Raises RewindError.
+    """For the operator, after a reorganisation deeper than expected: take back
+    everything above the last block that the ledger and the node have in common, or
+    above an earlier one. Returns that block. Raises RewindError.
     """
-    with advisory_lock(context.ledger.engine, cluster_lock(context.ledger.cluster, "scan")):
+    with advisory_lock(
+        context.ledger.engine, cluster_lock(context.ledger.cluster, "scan")
+    ):
         head = blocks.head(context.chain.contract.rpc)
         common = _last_common_block(context, head)
         target = common if to_block is None else to_block
         if target is None:
-            raise RewindError("the node has none of the blocks that the ledger knows; name a block to go back to")
+            raise RewindError(
+                "the node has none of the blocks that the ledger knows; name a block to go back to"
+            )
         is_above_common = common is not None and target > common
         if is_above_common or not 0 <= target <= head:
             raise RewindError(
@@ -98,16 +124,24 @@ def rewind(context: WorkerContext, to_block: int | None = None) -> int:
 
 
 def undo(context: WorkerContext, fork: int, head: int) -> None:
-    """Take back, in one transaction, what was read above the fork; the contract's present state of the jobs counts
-    instead. The wallet signs nothing meanwhile.
+    """Take back, in one transaction, what was read above the fork; the contract's
+    present state of the jobs counts instead. The wallet signs nothing meanwhile.
     """
     chain = context.chain
     job_ids = chain.blocks.jobs_with_events_above(fork)
     until = head + max(chain.confirmations, head - fork, 1)
     changes = _changes(context, job_ids, fork, head, until)
     with chain.wallet.exclusive(), crash_point(CrashPoint.REORGANISED):
-        context.ledger.record(*changes, also=lambda connection: chain.blocks.take_back(connection, fork))
-    log.warning("reorganised", last_common_block=fork, head=head, jobs=job_ids[:20], number=len(job_ids))
+        context.ledger.record(
+            *changes, also=lambda connection: chain.blocks.take_back(connection, fork)
+        )
+    log.warning(
+        "reorganised",
+        last_common_block=fork,
+        head=head,
+        jobs=job_ids[:20],
+        number=len(job_ids),
+    )
     chain.wake("collect_receipts")
 
 
@@ -125,13 +159,21 @@ def _take_back(context: WorkerContext, head: int, top: int, fork: int | None) ->
 
 
 def _last_common_block(context: WorkerContext, head: int) -> int | None:
-    stored = context.chain.blocks.last_mined_in() | set(context.chain.blocks.kept_hashes().items())
-    current_hashes = blocks.hashes_at(context.chain.contract.rpc, {number for number, _ in stored if number <= head})
+    stored = context.chain.blocks.last_mined_in() | set(
+        context.chain.blocks.kept_hashes().items()
+    )
+    current_hashes = blocks.hashes_at(
+        context.chain.contract.rpc, {number for number, _ in stored if number <= head}
+    )
     return blocks.last_common_block(stored, current_hashes)
 
 
 def _changes(
-    context: WorkerContext, job_ids: Sequence[JobId], fork: int, head: int, until: int | None
+    context: WorkerContext,
+    job_ids: Sequence[JobId],
+    fork: int,
+    head: int,
+    until: int | None,
 ) -> list[JobChange]:
     owners = context.chain.contract.owners_at(job_ids, head) if job_ids else {}
     return [

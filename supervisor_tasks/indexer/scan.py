@@ -1,5 +1,5 @@
-"""Scan: read the chain's logs from the cursor on, for events that no receipt showed, and check that what was read is
-still on the chain.
+"""Scan: read the chain's logs from the cursor on, for events that no receipt showed,
+and check that what was read is still on the chain.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,7 +17,12 @@ from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.indexer.claim_ownership import drop_foreign_claims
 from supervisor_tasks.indexer.cross_check import unconfirmed_transactions
 from supervisor_tasks.indexer.event_logs import decode_logs
-from supervisor_tasks.indexer.reorg import end_doubts, look_for_fork, look_for_lost_receipts, rewind_as_asked
+from supervisor_tasks.indexer.reorg import (
+    end_doubts,
+    look_for_fork,
+    look_for_lost_receipts,
+    rewind_as_asked,
+)
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed, Event
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import JobId
@@ -31,12 +36,14 @@ from supervisor_tasks.monitoring.instruments import CHAIN_HEAD, CHAIN_LAG, CLAIM
 log = structlog.get_logger()
 
 MAX_ERROR_CHARS = 500  # characters of an error in an alarm
-STILL_S = 180.0  # a node that is behind, or shows no logs, for this long does not recover by itself
+# a node that is behind, or shows no logs, for this long does not recover by itself
+STILL_S = 180.0
 
 
 def scan(context: WorkerContext) -> None:
-    """Read the logs of all blocks since the last time. The first scan of a new ledger begins at the present block:
-    earlier claims are another ledger's. A rewind that the operator requested is done first.
+    """Read the logs of all blocks since the last time. The first scan of a new ledger
+    begins at the present block: earlier claims are another ledger's. A rewind that the
+    operator requested is done first.
     """
     rewind_as_asked(context)
     run_exclusive(context.ledger, "scan", lambda: _scan(context))
@@ -49,7 +56,9 @@ def _scan(context: WorkerContext) -> bool:
 
 
 def _step(context: WorkerContext) -> bool:
-    """Do one step; returns whether there is more to do. A node that is behind is not read."""
+    """Do one step; returns whether there is more to do. A node that is behind is not
+    read.
+    """
     chain, ledger = context.chain, context.ledger
     head = blocks.head(chain.contract.rpc)
     kept_hashes = chain.blocks.kept_hashes()
@@ -75,21 +84,37 @@ def _step(context: WorkerContext) -> bool:
     return more
 
 
-def _stand_still(context: WorkerContext, alarm: AlarmName, read_up_to: int, **seen: object) -> None:
-    """Record that the chain goes on and nothing is read. When that lasts, the operator must look at the node."""
+def _stand_still(
+    context: WorkerContext, alarm: AlarmName, read_up_to: int, **seen: object
+) -> None:
+    """Record that the chain goes on and nothing is read. When that lasts, the operator
+    must look at the node.
+    """
     advice = "the chain's events are not read: look at the node"
-    _standstill(context, alarm).update(True, str(read_up_to), read_up_to=read_up_to, **seen, advice=advice)
+    _standstill(context, alarm).update(
+        True, str(read_up_to), read_up_to=read_up_to, **seen, advice=advice
+    )
 
 
 def _standstill(context: WorkerContext, alarm: AlarmName) -> Condition:
-    """The condition of a scan that stands still. A node that is behind stops the scan, and so does one that answers with
-    errors: the time goes on when the one follows the other.
+    """The condition of a scan that stands still. A node that is behind stops the scan,
+    and so does one that answers with errors: the time goes on when the one follows the
+    other.
     """
-    return Condition(context.ledger, alarm, STILL_S, name=AlarmName.CHAIN_SCAN_STALLED.value)
+    return Condition(
+        context.ledger, alarm, STILL_S, name=AlarmName.CHAIN_SCAN_STALLED.value
+    )
 
 
-def _read_on(context: WorkerContext, head: int, kept_hashes: dict[int, str], cursor: tuple[int, str] | None) -> bool:
-    """Do one step with a node that has what was read already; returns whether there is more to do."""
+def _read_on(
+    context: WorkerContext,
+    head: int,
+    kept_hashes: dict[int, str],
+    cursor: tuple[int, str] | None,
+) -> bool:
+    """Do one step with a node that has what was read already; returns whether there is
+    more to do.
+    """
     chain, ledger = context.chain, context.ledger
     if kept_hashes and not look_for_fork(context, head, kept_hashes):
         return max(kept_hashes) > max(chain.blocks.kept_hashes(), default=0)
@@ -105,20 +130,31 @@ def _read_on(context: WorkerContext, head: int, kept_hashes: dict[int, str], cur
     return read_up_to < last < head
 
 
-def _read(context: WorkerContext, kept_hashes: dict[int, str], first: int, head: int) -> int:
-    """Commit the events of some blocks, the number of the last block, and the hashes of the blocks that may still be
-    lost; returns that number. Blocks whose events no second endpoint shows are left for the next time.
+def _read(
+    context: WorkerContext, kept_hashes: dict[int, str], first: int, head: int
+) -> int:
+    """Commit the events of some blocks, the number of the last block, and the hashes of
+    the blocks that may still be lost; returns that number. Blocks whose events no
+    second endpoint shows are left for the next time.
     """
     ledger, contract = context.ledger, context.chain.contract
-    stretch = context.chain.reach.ask(partial(_stretch, context, kept_hashes, first, head))
+    stretch = context.chain.reach.ask(
+        partial(_stretch, context, kept_hashes, first, head)
+    )
     happened = decode_logs(ledger, contract, stretch.logs)
     doubted = unconfirmed_transactions(ledger, contract, happened)
     if doubted:
         last_certain = _first_block_of(doubted, stretch.logs) - 1
-        log.info("waits_for_a_second_endpoint", transactions=len(doubted), read_up_to=last_certain)
+        log.info(
+            "waits_for_a_second_endpoint",
+            transactions=len(doubted),
+            read_up_to=last_certain,
+        )
         if last_certain < first:
             return first - 1
-        stretch = context.chain.reach.ask(partial(_stretch, context, kept_hashes, first, last_certain))
+        stretch = context.chain.reach.ask(
+            partial(_stretch, context, kept_hashes, first, last_certain)
+        )
         happened = decode_logs(ledger, contract, stretch.logs)
     last = stretch.blocks[-1].number
 
@@ -134,13 +170,22 @@ def _read(context: WorkerContext, kept_hashes: dict[int, str], first: int, head:
 
 def _first_block_of(tx_hashes: Collection[str], logs: Iterable[dict[str, Any]]) -> int:
     """The number of the lowest block that has a log of one of these transactions."""
-    return min(int(entry["blockNumber"], 16) for entry in logs if entry["transactionHash"] in tx_hashes)
+    return min(
+        int(entry["blockNumber"], 16)
+        for entry in logs
+        if entry["transactionHash"] in tx_hashes
+    )
 
 
 def _measure_claim_waits(
-    context: WorkerContext, happened: Iterable[ChainEvent], jobs: Collection[JobId], times_s: Mapping[int, int]
+    context: WorkerContext,
+    happened: Iterable[ChainEvent],
+    jobs: Collection[JobId],
+    times_s: Mapping[int, int],
 ) -> None:
-    """Measure how long our claims waited. A claim whose job is not in the ledger's `jobs` is another ledger's."""
+    """Measure how long our claims waited. A claim whose job is not in the ledger's
+    `jobs` is another ledger's.
+    """
     events = list[tuple[JobId, Event]]()
     for entry in happened:
         if entry.job_id in jobs or not isinstance(entry.event, Claimed):
@@ -156,22 +201,35 @@ def _show_lag(context: WorkerContext, head: int, read_up_to: int) -> None:
 
 
 def _stretch(
-    context: WorkerContext, kept_hashes: dict[int, str], first: int, head: int, most_blocks: int
+    context: WorkerContext,
+    kept_hashes: dict[int, str],
+    first: int,
+    head: int,
+    most_blocks: int,
 ) -> BlockRange:
     contract, last = context.chain.contract, min(head, first + most_blocks - 1)
-    first_kept = min(last, max(first if kept_hashes else 0, head + 1 - context.chain.blocks.kept))
-    stretch = blocks.read_range(contract.rpc, first_kept, last, contract.logs_call(first, last))
+    first_kept = min(
+        last, max(first if kept_hashes else 0, head + 1 - context.chain.blocks.kept)
+    )
+    stretch = blocks.read_range(
+        contract.rpc, first_kept, last, contract.logs_call(first, last)
+    )
     before = kept_hashes.get(first_kept - 1)
     if before is not None and stretch.blocks[0].parent != before:
-        raise BetweenForksError(f"block {first_kept} does not follow the one that was read before it")
+        raise BetweenForksError(
+            f"block {first_kept} does not follow the one that was read before it"
+        )
     return stretch
 
 
 def _changes(context: WorkerContext, events: Sequence[ChainEvent]) -> list[JobChange]:
-    """The events of our jobs. A transition may be of another provider's job; other events are always ours."""
+    """The events of our jobs. A transition may be of another provider's job; other
+    events are always ours.
+    """
     happened = drop_foreign_claims(context.ledger, context.chain.contract, events)
     ours = set(context.ledger.jobs({entry.job_id for entry in happened}))
-    ours |= {entry.job_id for entry in happened if isinstance(entry.event, Claimed)}  # their transitions count, too
+    # their transitions count, too
+    ours |= {entry.job_id for entry in happened if isinstance(entry.event, Claimed)}
     changes = list[JobChange]()
     for entry in happened:
         is_transition = isinstance(entry.event, ChainStatusObserved)

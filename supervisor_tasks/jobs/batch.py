@@ -1,9 +1,11 @@
-"""Runs batches of effects: leases the due effects of one kind, carries them out in parallel, records the outcomes together.
+"""Runs batches of effects: leases the due effects of one kind, carries them out in
+parallel, records the outcomes together.
 
-A process has one Batch for each kind. Messages only wake it; a message that arrives while it runs makes it look again.
-One thread leases and records, and a bounded pool of threads carries out. So an effect that hangs or fails delays no
-other. Outcomes are committed together, at least every RECORD_EVERY_S. Which function carries out which kind:
-batch_policies.py.
+A process has one Batch for each kind. Messages only wake it; a message that arrives
+while it runs makes it look again. One thread leases and records, and a bounded pool of
+threads carries out. So an effect that hangs or fails delays no other. Outcomes are
+committed together, at least every RECORD_EVERY_S. Which function carries out which
+kind: batch_policies.py.
 """
 
 import threading
@@ -36,7 +38,9 @@ Members = Sequence[tuple[Job, OpenEffect]]
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A group has ended. `effects` is its size, and `polls` the number of looks at due effects before it began."""
+    """A group has ended. `effects` is its size, and `polls` the number of looks at due
+    effects before it began.
+    """
 
     effects: int
     polls: int
@@ -48,12 +52,19 @@ _Item = EffectOutcome | Start | _Ended | None  # None: look again
 class Batch:
     """The effects of one kind that this process carries out. Threads may share it."""
 
-    def __init__(self, context: WorkerContext, kind: EffectKind, lease_due: LeaseDue | None = None) -> None:
+    def __init__(
+        self,
+        context: WorkerContext,
+        kind: EffectKind,
+        lease_due: LeaseDue | None = None,
+    ) -> None:
         self._context = context
         self._kind = kind
         self._policy = BATCH_POLICIES[kind]
         self._lease_due = lease_due or self._policy.lease_due
-        self._pool = ThreadPoolExecutor(self._policy.parallel, thread_name_prefix=kind.value)
+        self._pool = ThreadPoolExecutor(
+            self._policy.parallel, thread_name_prefix=kind.value
+        )
         self._items: SimpleQueue[_Item] = SimpleQueue()
         self._lock = threading.Lock()
         self._asked = False
@@ -66,8 +77,9 @@ class Batch:
         self._recorded_s = float("-inf")
 
     def run(self, goes_on: Callable[[], bool]) -> None:
-        """Carry out all due effects, as long as `goes_on` answers True. Returns at once if another thread already runs
-        the batch; that thread then looks again. Raises LedgerUnavailableError; a retry helps.
+        """Carry out all due effects, as long as `goes_on` answers True. Returns at once
+        if another thread already runs the batch; that thread then looks again. Raises
+        LedgerUnavailableError; a retry helps.
         """
         with self._lock:
             self._asked = True
@@ -99,7 +111,7 @@ class Batch:
             self._runs = False
             return True
 
-    # --- due effects are leased, and groups of them begin -------------------------------------------------------------
+    # --- due effects are leased, and groups of them begin -----------------------------
 
     def _begin_due(self) -> None:
         with self._lock:
@@ -112,10 +124,16 @@ class Batch:
         try:
             jobs = self._context.ledger.jobs({effect.job_id for effect in effects})
         except Exception as error:
-            self._recorder.give_back([EffectOutcome(effect, error=error) for effect in effects])
+            self._recorder.give_back(
+                [EffectOutcome(effect, error=error) for effect in effects]
+            )
             raise
         groups = self._grouped([(jobs[effect.job_id], effect) for effect in effects])
-        if effects[0].is_alone or len(groups) >= max_new or any(map(self._is_full, map(len, groups))):
+        if (
+            effects[0].is_alone
+            or len(groups) >= max_new
+            or any(map(self._is_full, map(len, groups)))
+        ):
             self._asked = True  # more effects may be due
         for members in groups:
             self._begin(members)
@@ -127,7 +145,9 @@ class Batch:
         return [list(group) for _, group in groupby(ordered, key=_customer)]
 
     def _is_full(self, effects: int) -> bool:
-        """Whether a group of so many effects takes no more. Its customer may have more that are due."""
+        """Whether a group of so many effects takes no more. Its customer may have more
+        that are due.
+        """
         return self._policy.group_size > 1 and effects >= self._policy.group_size
 
     def _begin(self, members: Members) -> None:
@@ -142,15 +162,21 @@ class Batch:
             fields: dict[str, object] = {"job_id": group.members[0][0].job_id}
         else:
             fields = {"jobs": len(group.members)}
-        log_context = structlog.contextvars.bound_contextvars(task=self._kind.value, **fields)
+        log_context = structlog.contextvars.bound_contextvars(
+            task=self._kind.value, **fields
+        )
         with log_context, timed(BATCHES, self._kind.value):
             self._policy.carry_out(group)
 
     def _ended(self, group: Group, polls: int, done: "Future[None]") -> None:
-        """Answer each effect of the group that has no answer yet, with the error that ended the group."""
+        """Answer each effect of the group that has no answer yet, with the error that
+        ended the group.
+        """
         error = CancelledError() if done.cancelled() else done.exception()
         if not isinstance(error, Exception):
-            error = RuntimeError(f"the function that carried it out gave no outcome: {error!r}")
+            error = RuntimeError(
+                f"the function that carried it out gave no outcome: {error!r}"
+            )
         group.failed(error)
         self._items.put(_Ended(len(group.members), polls))
 
@@ -159,33 +185,45 @@ class Batch:
         self._items.put(start)
         return start.committed.result()
 
-    # --- outcomes are gathered and recorded ---------------------------------------------------------------------------
+    # --- outcomes are gathered and recorded -------------------------------------------
 
     def _gather(self) -> list[_Item]:
         """Wait for items, and return them when they must be recorded.
 
-        That is at once if there was no commit for RECORD_EVERY_S, if a group waits for a commit, or if half of the
-        groups under way have ended and there is room for more. Otherwise it is RECORD_EVERY_S after the last commit.
+        That is at once if there was no commit for RECORD_EVERY_S, if a group waits for
+        a commit, or if half of the groups under way have ended and there is room for
+        more. Otherwise it is RECORD_EVERY_S after the last commit.
         """
         items = [self._items.get()]
         while len(items) < RECORD_AT_MOST:
-            left_s = 0.0 if self._is_urgent(items) else self._recorded_s + RECORD_EVERY_S - time.monotonic()
+            left_s = (
+                0.0
+                if self._is_urgent(items)
+                else self._recorded_s + RECORD_EVERY_S - time.monotonic()
+            )
             try:
-                items.append(self._items.get(timeout=left_s) if left_s > 0 else self._items.get_nowait())
+                items.append(
+                    self._items.get(timeout=left_s)
+                    if left_s > 0
+                    else self._items.get_nowait()
+                )
             except Empty:
                 break
         return items
 
     def _is_urgent(self, items: Sequence[_Item]) -> bool:
         ended = sum(isinstance(item, _Ended) for item in items)
-        return 2 * ended >= self._groups or any(item is None or isinstance(item, Start) for item in items)
+        return 2 * ended >= self._groups or any(
+            item is None or isinstance(item, Start) for item in items
+        )
 
     def _record(self, items: Sequence[_Item]) -> None:
         outcomes = self._new_outcomes(items)
         starts = [item for item in items if isinstance(item, Start)]
         if outcomes or starts:
             lost = self._recorder.record(outcomes, starts)
-            error = LeaseLostError(lost)  # one for all, so that they are given back, and logged, together
+            # one for all, so that they are given back, and logged, together
+            error = LeaseLostError(lost)
             for effect in lost:
                 self._items.put(EffectOutcome(effect, error=error))
             self._recorded_s = time.monotonic()
@@ -198,7 +236,8 @@ class Batch:
     def _end(self, group: _Ended) -> None:
         self._groups -= 1
         if self._is_full(group.effects) or self._polls > group.polls:
-            self._asked = True  # effects that became due meanwhile may wait for the end of this group
+            # effects that became due meanwhile may wait for the end of this group
+            self._asked = True
 
     def _new_outcomes(self, items: Iterable[_Item]) -> list[EffectOutcome]:
         """The first outcome of each effect that has none yet."""

@@ -13,15 +13,19 @@ from supervisor_tasks.jobs.submit import submit
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.outbox import OpenEffect
 
-GROUP_SIZE = 20  # submissions of one customer in one command: they share the time in which sbatch may begin
+# submissions of one customer in one command: they share the time in which sbatch may
+# begin
+GROUP_SIZE = 20
 
-LeaseDue = Callable[[Ledger, int], list[OpenEffect]]  # leases the due effects of so many groups at most
+# leases the due effects of so many groups at most
+LeaseDue = Callable[[Ledger, int], list[OpenEffect]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPolicy:
-    """How a process carries out effects of a kind. `parallel` groups are carried out at the same time, with at most
-    `group_size` effects each. `queued` more groups are leased, so that no thread is idle until the next commit.
+    """How a process carries out effects of a kind. `parallel` groups are carried out at
+    the same time, with at most `group_size` effects each. `queued` more groups are
+    leased, so that no thread is idle until the next commit.
     """
 
     carry_out: Callable[[Group], None]
@@ -46,13 +50,18 @@ def _due_by_customer(ledger: Ledger, groups: int) -> list[OpenEffect]:
 
 BATCH_POLICIES = {
     EffectKind.FETCH: BatchPolicy(
-        carry_out=one_by_one(lambda context, job, effect: fetch(context, job, effect.attempts)),
+        carry_out=one_by_one(
+            lambda context, job, effect: fetch(context, job, effect.attempts)
+        ),
         lease_due=_due(EffectKind.FETCH),
         parallel=16,
         queued=48,
     ),
-    # Half of these threads serve all customers whose logins are slow (SLOW_COMMANDS in slurm/ssh.py).
-    EffectKind.SUBMIT: BatchPolicy(carry_out=submit, lease_due=_due_by_customer, parallel=16, group_size=GROUP_SIZE),
+    # Half of these threads serve all customers whose logins are slow (SLOW_COMMANDS in
+    # slurm/ssh.py).
+    EffectKind.SUBMIT: BatchPolicy(
+        carry_out=submit, lease_due=_due_by_customer, parallel=16, group_size=GROUP_SIZE
+    ),
     EffectKind.CANCEL: BatchPolicy(
         carry_out=one_by_one(lambda context, job, _: cancel(context, job)),
         lease_due=_due(EffectKind.CANCEL),

@@ -1,4 +1,6 @@
-"""From SLURM's seconds to the contract's minutes. Pure. The seconds of a job with several runs: `runs.billed_s`."""
+"""From SLURM's seconds to the contract's minutes. Pure. The seconds of a job with
+several runs: `runs.billed_s`.
+"""
 
 SECONDS_PER_MINUTE = 60
 

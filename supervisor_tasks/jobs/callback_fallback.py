@@ -1,7 +1,9 @@
-"""What plugins reported about a job that SLURM has forgotten, and whether it can be true. Pure.
+"""What plugins reported about a job that SLURM has forgotten, and whether it can be
+true. Pure.
 
-Any program that reaches the port can call. A callback counts only if no better source is left, if it can be true, and
-if no other callback that can be true contradicts it. If two different ends can be true, the operator decides.
+Any program that reaches the port can call. A callback counts only if no better source
+is left, if it can be true, and if no other callback that can be true contradicts it. If
+two different ends can be true, the operator decides.
 """
 
 from collections.abc import Iterable
@@ -12,7 +14,8 @@ from supervisor_tasks.jobs.model import ChainStatus, Job, Outcome
 from supervisor_tasks.slurm.job_states import OUT_OF_MEMORY_STATUS
 from supervisor_tasks.slurm.parsers import describe_exit
 
-# JobStatus of supervisor.v1alpha1, as the completion plugin sends it (interfaces.md, section 3).
+# JobStatus of supervisor.v1alpha1, as the completion plugin sends it (interfaces.md,
+# section 3).
 RUNNING = 4
 ENDED = {
     6: ChainStatus.CANCELLED,
@@ -20,26 +23,25 @@ ENDED = {
     8: ChainStatus.FAILED,
     9: ChainStatus.OUT_OF_CREDITS,
 }
-ENDED_BY_SLURM = (ChainStatus.CANCELLED, ChainStatus.OUT_OF_CREDITS)  # the exit status is not the script's own
+# the exit status is not the script's own
+ENDED_BY_SLURM = (ChainStatus.CANCELLED, ChainStatus.OUT_OF_CREDITS)
 ENDED_BY_SLURM_ITSELF = "SLURM: NODE_FAIL, PREEMPTED, DEADLINE or BOOT_FAIL"
 CLOCKS_APART_S = 5.0  # between the database's seconds and SLURM's whole ones
-CONTRADICTED = (
-    "SLURM has forgotten how the job ended, and the callbacks contradict each other: use `supervisor job settle`"
-)
-SUSPENDED = (
-    "SLURM has forgotten how the job ended, and a plugin's seconds include its suspension: use `supervisor job settle`"
-)
+CONTRADICTED = "SLURM has forgotten how the job ended, and the callbacks contradict each other: use `supervisor job settle`"
+SUSPENDED = "SLURM has forgotten how the job ended, and a plugin's seconds include its suspension: use `supervisor job settle`"
 
 
 CALLBACKS_AT_ONCE = (
-    4  # different callbacks of one job under one SLURM id; the hook and the SPANK plugin report two things
+    # different callbacks of one job under one SLURM id; the hook and the SPANK plugin
+    # report two things
+    4
 )
 MAX_GAP_S = 30.0
 
 
 def poll_delay_s(callbacks: int) -> float:
-    """Seconds until the look after a callback, when `callbacks` different callbacks came for the job. A caller that
-    forges callbacks causes at most two looks a minute.
+    """Seconds until the look after a callback, when `callbacks` different callbacks
+    came for the job. A caller that forges callbacks causes at most two looks a minute.
     """
     if callbacks <= CALLBACKS_AT_ONCE:
         return 0.0
@@ -64,19 +66,28 @@ class ConflictingOutcomes:
     why: str = CONTRADICTED
 
     def __str__(self) -> str:
-        described = (f"{end.status.name} after {end.elapsed_s} s, exit status {end.exit_status}" for end in self.ends)
+        described = (
+            f"{end.status.name} after {end.elapsed_s} s, exit status {end.exit_status}"
+            for end in self.ends
+        )
         return "; or ".join(described)
 
 
 def outcome_from_callbacks(
-    job: Job, called_s: float, callbacks: Iterable[CallbackRecord], *, suspended: bool = False
+    job: Job,
+    called_s: float,
+    callbacks: Iterable[CallbackRecord],
+    *,
+    suspended: bool = False,
 ) -> Outcome | ConflictingOutcomes | None:
-    """How the job ended, if the callbacks with its name and id leave one possibility; None if they show no end.
+    """How the job ended, if the callbacks with its name and id leave one possibility;
+    None if they show no end.
 
-    `called_s` is when sbatch was called (Unix time). If a look has seen the job `suspended`, no callback is believed: a
-    plugin's seconds go from the start to the end, and the customer does not pay for a suspension. (A suspension between
-    two looks is not known.) For a requeued job, an end from before the last look at the last run is the end of an
-    earlier run, and the ledger has the seconds of that run.
+    `called_s` is when sbatch was called (Unix time). If a look has seen the job
+    `suspended`, no callback is believed: a plugin's seconds go from the start to the
+    end, and the customer does not pay for a suspension. (A suspension between two looks
+    is not known.) For a requeued job, an end from before the last look at the last run
+    is the end of an earlier run, and the ledger has the seconds of that run.
     """
     outcomes = list[Outcome]()
     for callback in _of_the_last_run(job, callbacks):
@@ -85,7 +96,10 @@ def outcome_from_callbacks(
             outcomes.append(outcome)
     if not outcomes:
         return None
-    different = {(outcome.status, outcome.minutes, outcome.exit_status): outcome for outcome in outcomes}
+    different = {
+        (outcome.status, outcome.minutes, outcome.exit_status): outcome
+        for outcome in outcomes
+    }
     if suspended:
         return ConflictingOutcomes(tuple(different.values()), SUSPENDED)
     if len(different) > 1:
@@ -93,21 +107,29 @@ def outcome_from_callbacks(
     return outcomes[-1]
 
 
-def _of_the_last_run(job: Job, callbacks: Iterable[CallbackRecord]) -> list[CallbackRecord]:
+def _of_the_last_run(
+    job: Job, callbacks: Iterable[CallbackRecord]
+) -> list[CallbackRecord]:
     if len(job.runs) <= 1:
         return list(callbacks)
     since_s = job.runs[-1].seen_s - CLOCKS_APART_S
     return [callback for callback in callbacks if callback.received_s >= since_s]
 
 
-def _elapsed_s(job: Job, called_s: float, callback: CallbackRecord, status: ChainStatus) -> int | None:
-    """The seconds that the job ran, from a callback; None if the job would have begun before it was submitted.
+def _elapsed_s(
+    job: Job, called_s: float, callback: CallbackRecord, status: ChainStatus
+) -> int | None:
+    """The seconds that the job ran, from a callback; None if the job would have begun
+    before it was submitted.
 
-    No more than the paid minutes count: SLURM may let a job overrun its limit for as long as the administrator sets
-    (KillWait, OverTimeLimit). A job that was cancelled before it began has no start, and some plugins send a wrong
-    number of seconds for it: such a job ran 0 s.
+    No more than the paid minutes count: SLURM may let a job overrun its limit for as
+    long as the administrator sets (KillWait, OverTimeLimit). A job that was cancelled
+    before it began has no start, and some plugins send a wrong number of seconds for
+    it: such a job ran 0 s.
     """
-    begun_before_submission = callback.duration_s > callback.received_s - called_s + CLOCKS_APART_S
+    begun_before_submission = (
+        callback.duration_s > callback.received_s - called_s + CLOCKS_APART_S
+    )
     if begun_before_submission:
         return 0 if status is ChainStatus.CANCELLED else None
     if billed_minutes(job.earlier_s + callback.duration_s) <= job.limit_min:
@@ -136,8 +158,9 @@ def _outcome(job: Job, called_s: float, callback: CallbackRecord) -> Outcome | N
 
 
 def _failure_reason(exit_status: int) -> str:
-    """Why the job failed, from its exit status: a callback has no field for SLURM's state. A script that fails has an
-    exit status above 0, and only SLURM sets that of OUT_OF_MEMORY.
+    """Why the job failed, from its exit status: a callback has no field for SLURM's
+    state. A script that fails has an exit status above 0, and only SLURM sets that of
+    OUT_OF_MEMORY.
     """
     if exit_status == OUT_OF_MEMORY_STATUS:
         return "SLURM: OUT_OF_MEMORY"

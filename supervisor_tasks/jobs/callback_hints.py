@@ -1,4 +1,6 @@
-"""Reads the stored callbacks. A callback is only a hint: it makes the monitor look at its job soon."""
+"""Reads the stored callbacks. A callback is only a hint: it makes the monitor look at
+its job soon.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,32 +23,43 @@ LOG_SAMPLE_SIZE = 3  # callbacks about other jobs than ours in one log line
 
 MATCHED = "matched"
 UNKNOWN_JOB = "strange"
-BEFORE_ANSWER = "early"  # the callback came before sbatch's answer; the first look follows that answer in a moment
+# the callback came before sbatch's answer; the first look follows that answer in a
+# moment
+BEFORE_ANSWER = "early"
 
 
 def read_callbacks(context: WorkerContext) -> int:
-    """Make the jobs of unread callbacks due for a look, if they have the SLURM id in the callback, and mark the
-    callbacks as read; returns how many these were. A callback that two workers read at the same time is counted
-    once, and asks for two looks. Raises LedgerUnavailableError; a retry helps.
+    """Make the jobs of unread callbacks due for a look, if they have the SLURM id in
+    the callback, and mark the callbacks as read; returns how many these were. A
+    callback that two workers read at the same time is counted once, and asks for two
+    looks. Raises LedgerUnavailableError; a retry helps.
     """
     callbacks = context.ledger.inbox.unread()
     if not callbacks:
         return 0
     slurm_ids = context.ledger.slurm_ids({callback.job_id for callback in callbacks})
-    received = context.ledger.inbox.counts({(callback.job_id, callback.slurm_id) for callback in callbacks})
+    received = context.ledger.inbox.counts(
+        {(callback.job_id, callback.slurm_id) for callback in callbacks}
+    )
     matches = {callback.id: _match(slurm_ids, callback) for callback in callbacks}
     hints = dict[JobId, CallbackReceived]()
     for callback in callbacks:
         if matches[callback.id] == MATCHED:
             hint = _hint(callback, received[callback.job_id, callback.slurm_id])
             hints[callback.job_id] = _sooner(hints.get(callback.job_id, hint), hint)
-    _log_unknown([callback for callback in callbacks if matches[callback.id] == UNKNOWN_JOB])
+    _log_unknown(
+        [callback for callback in callbacks if matches[callback.id] == UNKNOWN_JOB]
+    )
 
     def mark_read(connection: Connection) -> None:
         marked = context.ledger.inbox.mark_read(connection, callbacks)
-        context.ledger.counters.add(connection, Counter((Total.CALLBACKS, matches[number]) for number in marked))
+        context.ledger.counters.add(
+            connection, Counter((Total.CALLBACKS, matches[number]) for number in marked)
+        )
 
-    context.ledger.record(*(JobChange(job_id, hint) for job_id, hint in hints.items()), also=mark_read)
+    context.ledger.record(
+        *(JobChange(job_id, hint) for job_id, hint in hints.items()), also=mark_read
+    )
     return len(callbacks)
 
 
@@ -60,18 +73,23 @@ def _match(slurm_ids: Mapping[JobId, SlurmId | None], callback: CallbackSeen) ->
 
 
 def _hint(callback: CallbackSeen, received: int) -> CallbackReceived:
-    """The event of one callback, when so many came about its job. Callbacks that a stranger forges cannot delay the look
-    that a proven callback asks for.
+    """The event of one callback, when so many came about its job. Callbacks that a
+    stranger forges cannot delay the look that a proven callback asks for.
     """
     delay_s = 0.0 if callback.proven else poll_delay_s(received)
     return CallbackReceived(delay_s, callback.status == RUNNING)
 
 
 def _sooner(one: CallbackReceived, other: CallbackReceived) -> CallbackReceived:
-    return CallbackReceived(min(one.poll_delay_s, other.poll_delay_s), one.running or other.running)
+    return CallbackReceived(
+        min(one.poll_delay_s, other.poll_delay_s), one.running or other.running
+    )
 
 
 def _log_unknown(callbacks: Sequence[CallbackSeen]) -> None:
     if callbacks:
-        shown = [f"{callback.job_id} as {callback.slurm_id}" for callback in islice(callbacks, LOG_SAMPLE_SIZE)]
+        shown = [
+            f"{callback.job_id} as {callback.slurm_id}"
+            for callback in islice(callbacks, LOG_SAMPLE_SIZE)
+        ]
         log.warning("callbacks_unknown_job", callbacks=len(callbacks), first=shown)

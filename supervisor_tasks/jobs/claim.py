@@ -1,4 +1,6 @@
-"""Claim: take the jobs, cancellations and top-ups that the contract has for this provider."""
+"""Claim: take the jobs, cancellations and top-ups that the contract has for this
+provider.
+"""
 
 import secrets
 from collections import Counter
@@ -7,7 +9,13 @@ from dataclasses import replace
 
 import structlog
 
-from supervisor_tasks.chain.contract import CLAIM, CLAIM_CANCELLING, CLAIM_TOP_UP, ClaimPermission, Demand
+from supervisor_tasks.chain.contract import (
+    CLAIM,
+    CLAIM_CANCELLING,
+    CLAIM_TOP_UP,
+    ClaimPermission,
+    Demand,
+)
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs import claim_backoff
 from supervisor_tasks.jobs.claim_room import Room, Waits
@@ -29,18 +37,29 @@ from supervisor_tasks.wallet.wallet import Write
 log = structlog.get_logger()
 
 WAITING = (State.CLAIMED, State.READY, State.SUBMITTING, State.QUEUED)
-CALLS = {"claim": CLAIM, "claim-cancelling": CLAIM_CANCELLING, "claim-top-up": CLAIM_TOP_UP}
-MORE_GAS = 20_000  # more than the next claim needs: the claims behind it may have longer definitions
+CALLS = {
+    "claim": CLAIM,
+    "claim-cancelling": CLAIM_CANCELLING,
+    "claim-top-up": CLAIM_TOP_UP,
+}
+# more than the next claim needs: the claims behind it may have longer definitions
+MORE_GAS = 20_000
 
 
 def anything_to_claim(context: WorkerContext, head: int | None = None) -> bool:
-    """Whether the contract has anything for us. Stores our permissions, how many jobs wait to be claimed, and the chain's
-    head if it is known; calls the operator when the chain or the wallet has a problem. Raises RpcUnavailableError or
+    """Whether the contract has anything for us. Stores our permissions, how many jobs
+    wait to be claimed, and the chain's head if it is known; calls the operator when the
+    chain or the wallet has a problem. Raises RpcUnavailableError or
     LedgerUnavailableError (a retry helps), or WrongChainError.
     """
     readings = {} if head is None else {CHAIN_HEAD: head}
     together = context.ledger.ticks.together()
-    with reading_once(), together, record_run(context.ledger, "claim", lambda: readings), chain_watched(context):
+    with (
+        reading_once(),
+        together,
+        record_run(context.ledger, "claim", lambda: readings),
+        chain_watched(context),
+    ):
         demand = context.chain.contract.demand()
         readings[CLAIMABLE] = demand.claimable
         wallet_watched(context, demand)
@@ -62,9 +81,10 @@ def _numbers(demand: Demand) -> dict[str, int]:
 
 @exclusive("claim")
 def claim(context: WorkerContext) -> bool:
-    """Look at the queues, and write one claim for each job, cancellation and top-up for us. Their receipts show what
-    each claim gave. Raises RpcUnavailableError, LedgerUnavailableError, NoEstimateError, WalletEmptyError or
-    TooDearError (a retry helps), or WrongChainError.
+    """Look at the queues, and write one claim for each job, cancellation and top-up for
+    us. Their receipts show what each claim gave. Raises RpcUnavailableError,
+    LedgerUnavailableError, NoEstimateError, WalletEmptyError or TooDearError (a retry
+    helps), or WrongChainError.
     """
     chain = context.chain
     with reading_once(), chain_watched(context):
@@ -77,7 +97,10 @@ def claim(context: WorkerContext) -> bool:
         writes, no_estimate = _new_claims(context, wanted)
         if writes:
             chain.wallet.send(writes)
-            log.info("claims_sent", **{purpose: number for purpose, number in wanted.items() if number})
+            log.info(
+                "claims_sent",
+                **{purpose: number for purpose, number in wanted.items() if number},
+            )
             chain.wake("collect_receipts")
         if no_estimate is not None:
             raise no_estimate
@@ -85,32 +108,45 @@ def claim(context: WorkerContext) -> bool:
 
 
 def _record_registration(context: WorkerContext, permission: ClaimPermission) -> None:
-    """Store our permission, and wake the registration at once when the grid has approved, removed or banned us."""
+    """Store our permission, and wake the registration at once when the grid has
+    approved, removed or banned us.
+    """
     facts = Registrations(context.ledger.facts)
-    is_news = facts.learn_permission(permission.valid, permission.waiting, permission.banned)
+    is_news = facts.learn_permission(
+        permission.valid, permission.waiting, permission.banned
+    )
     if is_news and context.offer_side is not None:
         context.offer_side.wake()
 
 
 def _end_refusals(ledger: Ledger, wanted: Mapping[str, int]) -> None:
-    """Forget the refused estimates of purposes without anything to claim: no estimate is made, so none is refused."""
+    """Forget the refused estimates of purposes without anything to claim: no estimate
+    is made, so none is refused.
+    """
     for purpose, number in wanted.items():
         if not number:
             claim_backoff.record_estimate_ok(ledger, purpose)
 
 
-def _new_claims(context: WorkerContext, wanted: Mapping[str, int]) -> tuple[list[Write], NoEstimateError | None]:
-    """The claims to write, without those that are under way. If the node has no estimate for a purpose, its error is
-    returned beside the claims of the other purposes.
+def _new_claims(
+    context: WorkerContext, wanted: Mapping[str, int]
+) -> tuple[list[Write], NoEstimateError | None]:
+    """The claims to write, without those that are under way. If the node has no
+    estimate for a purpose, its error is returned beside the claims of the other
+    purposes.
     """
     asked = {purpose: number for purpose, number in wanted.items() if number}
     if not asked:
         return [], None
     chain = context.chain
-    under_way = Counter(transaction.purpose for transaction in chain.wallet.open_transactions())
+    under_way = Counter(
+        transaction.purpose for transaction in chain.wallet.open_transactions()
+    )
     writes, no_estimate = list[Write](), None
     for purpose, number in asked.items():
-        allowed = claim_backoff.allowed_in_flight(context.ledger, purpose, min(number, chain.claim_batch))
+        allowed = claim_backoff.allowed_in_flight(
+            context.ledger, purpose, min(number, chain.claim_batch)
+        )
         try:
             writes += _writes(context, purpose, allowed - under_way[purpose])
         except NoEstimateError as error:
@@ -119,7 +155,9 @@ def _new_claims(context: WorkerContext, wanted: Mapping[str, int]) -> tuple[list
 
 
 def _writes(context: WorkerContext, purpose: str, number: int) -> list[Write]:
-    """So many claims of one purpose; none if the contract would refuse one now. Raises NoEstimateError."""
+    """So many claims of one purpose; none if the contract would refuse one now. Raises
+    NoEstimateError.
+    """
     if number <= 0:
         return []
     data = CALLS[purpose].encode()
@@ -132,7 +170,10 @@ def _writes(context: WorkerContext, purpose: str, number: int) -> list[Write]:
         return []
     claim_backoff.record_estimate_ok(context.ledger, purpose)
     # All claims are alike: a random intent distinguishes them.
-    return [Write(f"{purpose}:{secrets.token_hex(8)}", purpose, data, gas=gas + MORE_GAS) for _ in range(number)]
+    return [
+        Write(f"{purpose}:{secrets.token_hex(8)}", purpose, data, gas=gas + MORE_GAS)
+        for _ in range(number)
+    ]
 
 
 def _room(context: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> int:
@@ -141,7 +182,10 @@ def _room(context: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> int
     if not demand.claimable:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
         return 0
-    reasons = [*sorted(alarms & STOPS_CLAIMS), *(switch for switch in Switch if ledger.switches.is_set(switch))]
+    reasons = [
+        *sorted(alarms & STOPS_CLAIMS),
+        *(switch for switch in Switch if ledger.switches.is_set(switch)),
+    ]
     if reasons:
         log.info("not_claiming", claimable=demand.claimable, because=reasons)
         return 0
@@ -150,27 +194,43 @@ def _room(context: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> int
         log.info("not_claiming", claimable=demand.claimable, because=reason)
         return 0
     if not slurm_is_healthy(ledger):
-        log.warning("slurm_not_answering", claimable=demand.claimable, last_answer_s=ledger.ticks.age_s(SLURM_ANSWERED))
+        log.warning(
+            "slurm_not_answering",
+            claimable=demand.claimable,
+            last_answer_s=ledger.ticks.age_s(SLURM_ANSWERED),
+        )
         return 0
     return _places(context, demand)
 
 
 def _places(context: WorkerContext, demand: Demand) -> int:
-    """How many more jobs have room. The ledger is asked for each customer's share only when the room may be full."""
+    """How many more jobs have room. The ledger is asked for each customer's share only
+    when the room may be full.
+    """
     chain, ledger = context.chain, context.ledger
     jobs = ledger.count_in_states(WAITING)
     if jobs < chain.claim_max_waiting:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)
         return chain.claim_max_waiting - jobs
-    waiting, room = _waiting_by_customer(ledger), Room(chain.claim_max_waiting, chain.claim_customer_share)
+    waiting, room = (
+        _waiting_by_customer(ledger),
+        Room(chain.claim_max_waiting, chain.claim_customer_share),
+    )
     places = room.left(waiting)
     if places:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)
         return places
-    reason = f"{jobs} jobs wait, {chain.claim_max_waiting} at most may (CLAIM_MAX_WAITING)"
+    reason = (
+        f"{jobs} jobs wait, {chain.claim_max_waiting} at most may (CLAIM_MAX_WAITING)"
+    )
     log.info("not_claiming", claimable=demand.claimable, because=reason)
     advice = "end jobs that are held (scancel), or raise CLAIM_MAX_WAITING"
-    ledger.alarms.on(AlarmName.CLAIMS_FULL, waiting=jobs, customers=room.largest_customers(waiting), advice=advice)
+    ledger.alarms.on(
+        AlarmName.CLAIMS_FULL,
+        waiting=jobs,
+        customers=room.largest_customers(waiting),
+        advice=advice,
+    )
     return 0
 
 

@@ -1,10 +1,12 @@
 """Claims that the contract refuses, although its queue shows work for us.
 
-Some claims pass the estimate and revert when they are mined: they cost gas. The tracker counts its looks at which
-claims of a kind were mined and none succeeded. From the third such look in a row, an alarm is raised. Then only one
-claim is sent at a time, and the wait between two grows until one succeeds.
+Some claims pass the estimate and revert when they are mined: they cost gas. The tracker
+counts its looks at which claims of a kind were mined and none succeeded. From the third
+such look in a row, an alarm is raised. Then only one claim is sent at a time, and the
+wait between two grows until one succeeds.
 
-Other claims fail at the estimate. They cost nothing, but the jobs wait: an alarm is raised after a minute.
+Other claims fail at the estimate. They cost nothing, but the jobs wait: an alarm is
+raised after a minute.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +20,13 @@ from supervisor_tasks.wallet.gas import RevertedError
 
 PURPOSES = ("claim", "claim-cancelling", "claim-top-up")
 REVERT_STREAKS = {
-    purpose: Fact(f"claims.revert_streak.{purpose.replace('-', '_')}", INT) for purpose in PURPOSES
+    purpose: Fact(f"claims.revert_streak.{purpose.replace('-', '_')}", INT)
+    for purpose in PURPOSES
 }  # in a row
 MAX_REVERTED = 3  # in a row; a customer may cancel a job in the block of its claim
 MAX_WAIT_S = 60.0
-ESTIMATED_S = 60.0  # a customer may cancel between the look at the queue and the estimate
+# a customer may cancel between the look at the queue and the estimate
+ESTIMATED_S = 60.0
 QUIET_S = 3600.0  # a count that has not changed for this long is void
 ADVICE = (
     "each of these transactions costs gas: read the error, and `supervisor tx list`; `supervisor claims pause` stops the"
@@ -53,8 +57,12 @@ def allowed_in_flight(ledger: Ledger, purpose: str, wanted: int) -> int:
     return 1
 
 
-def record_results(ledger: Ledger, mined: Sequence[Mined], reverted: Mapping[int, RevertedError]) -> None:
-    """Count the results of mined claims. A worker that dies before the end counts one look too few."""
+def record_results(
+    ledger: Ledger, mined: Sequence[Mined], reverted: Mapping[int, RevertedError]
+) -> None:
+    """Count the results of mined claims. A worker that dies before the end counts one
+    look too few.
+    """
     for purpose in PURPOSES:
         results = [entry for entry in mined if entry.sent.purpose == purpose]
         if any(entry.success for entry in results):
@@ -65,13 +73,20 @@ def record_results(ledger: Ledger, mined: Sequence[Mined], reverted: Mapping[int
 
 
 def record_estimate_rejected(ledger: Ledger, purpose: str, error: str) -> bool:
-    """Store that a claim failed at the estimate. True when it is the first such claim."""
+    """Store that a claim failed at the estimate. True when it is the first such
+    claim.
+    """
     rejected = _estimate_rejected(ledger, purpose)
     is_first = rejected.subject() is None
     for_s = rejected.update(True)
     if for_s >= ESTIMATED_S:
         about = {"estimated": True, "for_s": round(for_s), "error": error}
-        ledger.alarms.on(AlarmName.CLAIMS_REVERTING, purpose=purpose, **about, advice=ESTIMATED_ADVICE)
+        ledger.alarms.on(
+            AlarmName.CLAIMS_REVERTING,
+            purpose=purpose,
+            **about,
+            advice=ESTIMATED_ADVICE,
+        )
     return is_first
 
 
@@ -84,7 +99,9 @@ def record_estimate_ok(ledger: Ledger, purpose: str) -> None:
 
 
 def _clear_alarm_if_recovered(ledger: Ledger) -> None:
-    """End the alarm, unless claims of any kind still revert, or still fail at the estimate."""
+    """End the alarm, unless claims of any kind still revert, or still fail at the
+    estimate.
+    """
     for purpose in PURPOSES:
         in_a_row, _ = _reverts_in_a_row(ledger, purpose)
         if in_a_row >= MAX_REVERTED:
@@ -107,8 +124,14 @@ def _record_failure(ledger: Ledger, purpose: str, error: str) -> None:
     in_a_row = earlier + 1
     ledger.facts.set(REVERT_STREAKS[purpose], in_a_row)
     if in_a_row >= MAX_REVERTED:
-        about = {"in_a_row": in_a_row, "error": error, "next_in_s": revert_delay_s(in_a_row)}
-        ledger.alarms.on(AlarmName.CLAIMS_REVERTING, purpose=purpose, **about, advice=ADVICE)
+        about = {
+            "in_a_row": in_a_row,
+            "error": error,
+            "next_in_s": revert_delay_s(in_a_row),
+        }
+        ledger.alarms.on(
+            AlarmName.CLAIMS_REVERTING, purpose=purpose, **about, advice=ADVICE
+        )
 
 
 def _reverts_in_a_row(ledger: Ledger, purpose: str) -> tuple[int, float]:
@@ -120,5 +143,7 @@ def _reverts_in_a_row(ledger: Ledger, purpose: str) -> tuple[int, float]:
 
 
 def _estimate_rejected(ledger: Ledger, purpose: str) -> Duration:
-    """How long claims of a kind have failed at the estimate. They share an alarm with claims that revert."""
+    """How long claims of a kind have failed at the estimate. They share an alarm with
+    claims that revert.
+    """
     return Duration(ledger.facts, f"estimate_rejected.{purpose.replace('-', '_')}")

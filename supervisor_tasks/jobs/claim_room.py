@@ -1,11 +1,14 @@
 """How much room there is for waiting jobs, when customers share it. Pure.
 
-claimNextJob gives the next job, and the provider cannot choose which. So the waiting jobs of one customer count as at
-most his share of the room, and the rest of the room stays open for the next jobs. Jobs that wait until a person changes
-them (held, a dependency that failed ...; `is_held` in jobs/stalled.py) take nothing from the cluster and do not count.
+claimNextJob gives the next job, and the provider cannot choose which. So the waiting
+jobs of one customer count as at most his share of the room, and the rest of the room
+stays open for the next jobs. Jobs that wait until a person changes them (held, a
+dependency that failed ...; `is_held` in jobs/stalled.py) take nothing from the cluster
+and do not count.
 
-The jobs above a customer's share, and the jobs that he holds, have only one bound: the credits that each of them locks
-on the chain. One customer alone could reach any other bound on all jobs together, and so stop the claims for all.
+The jobs above a customer's share, and the jobs that he holds, have only one bound: the
+credits that each of them locks on the chain. One customer alone could reach any other
+bound on all jobs together, and so stop the claims for all.
 """
 
 from collections.abc import Mapping
@@ -24,7 +27,9 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Room for `places` waiting jobs. One customer takes at most `share` of it (0 to 1)."""
+    """Room for `places` waiting jobs. One customer takes at most `share` of it (0 to
+    1).
+    """
 
     places: int
     share: float
@@ -37,5 +42,10 @@ class Room:
 
     def largest_customers(self, waiting: Mapping[str, Waits]) -> dict[str, str]:
         """The customers with the most waiting jobs, in words."""
-        most = sorted(waiting.items(), key=lambda one: -(one[1].turn + one[1].held))[:SHOWN_CUSTOMERS]
-        return {customer: f"{waits.turn} wait, {waits.held} are held" for customer, waits in most}
+        most = sorted(waiting.items(), key=lambda one: -(one[1].turn + one[1].held))[
+            :SHOWN_CUSTOMERS
+        ]
+        return {
+            customer: f"{waits.turn} wait, {waits.held} are held"
+            for customer, waits in most
+        }

@@ -1,8 +1,9 @@
 """Ids in sbatch's answer that SLURM never gave to the job.
 
-The answer comes through the customer's own login. A start-up file can print any id in sbatch's place, also that of
-another customer's job. So an id is believed only when a look has recognised the job under it. If slurmctld does not
-know the job under that id, and cannot have forgotten a job that it took, the job does not have that id.
+The answer comes through the customer's own login. A start-up file can print any id in
+sbatch's place, also that of another customer's job. So an id is believed only when a
+look has recognised the job under it. If slurmctld does not know the job under that id,
+and cannot have forgotten a job that it took, the job does not have that id.
 """
 
 from collections.abc import Mapping
@@ -17,12 +18,14 @@ from supervisor_tasks.slurm.job_matching import MatchResult
 
 log = structlog.get_logger()
 
-CLOCKS_APART_S = 5.0  # the most by which the clocks of the database, the login node and slurmctld differ
+# the most by which the clocks of the database, the login node and slurmctld differ
+CLOCKS_APART_S = 5.0
 
 
 def must_know(begun_ago_s: float, runs_for_s: float, remembers_s: float) -> bool:
-    """Whether slurmctld must know every job whose submission began `begun_ago_s` ago or later. It has run for
-    `runs_for_s`, and remembers ended jobs for `remembers_s` (0: for ever). Pure.
+    """Whether slurmctld must know every job whose submission began `begun_ago_s` ago or
+    later. It has run for `runs_for_s`, and remembers ended jobs for `remembers_s` (0:
+    for ever). Pure.
     """
     begun_max_ago_s = begun_ago_s + CLOCKS_APART_S
     if begun_max_ago_s >= runs_for_s:
@@ -32,21 +35,32 @@ def must_know(begun_ago_s: float, runs_for_s: float, remembers_s: float) -> bool
 
 def _never_shown(job: Job) -> bool:
     """Whether sbatch answered with an id, and no look has shown the job since."""
-    return job.state is State.QUEUED and job.slurm_id is not None and job.slurm_submit_s is None
+    return (
+        job.state is State.QUEUED
+        and job.slurm_id is not None
+        and job.slurm_submit_s is None
+    )
 
 
 def denied_submissions(
     context: WorkerContext, jobs: Mapping[JobId, Job], sights: dict[JobId, MatchResult]
 ) -> dict[JobId, SubmissionDenied]:
-    """The jobs that SLURM does not have under the ids in sbatch's answers. If slurmctld does not answer at the moment,
-    the sights of these jobs become unclear.
+    """The jobs that SLURM does not have under the ids in sbatch's answers. If slurmctld
+    does not answer at the moment, the sights of these jobs become unclear.
     """
-    unseen = {job_id: job for job_id, job in jobs.items() if _never_shown(job) and sights[job_id].unknown}
+    unseen = {
+        job_id: job
+        for job_id, job in jobs.items()
+        if _never_shown(job) and sights[job_id].unknown
+    }
     begun_ago_s = context.ledger.journal.last_ages_s(unseen, SubmitStarted)
     if not begun_ago_s:
         return {}
     try:
-        controller, now_s = context.slurm.cluster.controller(), context.slurm.cluster.now_s()
+        controller, now_s = (
+            context.slurm.cluster.controller(),
+            context.slurm.cluster.now_s(),
+        )
     except TransientError as error:
         sights |= dict.fromkeys(begun_ago_s, MatchResult(unclear=str(error)))
         return {}
@@ -55,7 +69,12 @@ def denied_submissions(
     for job_id, ago_s in begun_ago_s.items():
         if must_know(ago_s, runs_for_s, controller.min_job_age_s):
             job = unseen[job_id]
-            log.error("sbatch_named_another_job", job_id=job_id, customer=job.customer, slurm_id=job.slurm_id)
+            log.error(
+                "sbatch_named_another_job",
+                job_id=job_id,
+                customer=job.customer,
+                slurm_id=job.slurm_id,
+            )
             denials[job_id] = _denial(job)
     return denials
 

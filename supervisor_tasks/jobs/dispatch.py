@@ -5,7 +5,9 @@ from supervisor_tasks.jobs.exclusive_run import record_run
 
 
 def dispatch_due_effects(context: WorkerContext) -> None:
-    """Wake the workers for due effects whose message was lost, whose worker died, or whose time has come."""
+    """Wake the workers for due effects whose message was lost, whose worker died, or
+    whose time has come.
+    """
     ledger = context.ledger
     with record_run(ledger, "dispatch_due_effects"):
         due = ledger.effects.due_without_message()

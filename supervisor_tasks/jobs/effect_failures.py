@@ -1,4 +1,6 @@
-"""What follows when effects fail: they are due again later, or parked for the operator, and alarms are raised."""
+"""What follows when effects fail: they are due again later, or parked for the operator,
+and alarms are raised.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +19,8 @@ log = structlog.get_logger()
 DIRECTORY_REFUSES = "the directory refuses: "
 DIRECTORY_AWAY = "the directory does not answer: "
 RUN_NOT_PLANNED = "the run cannot be planned: "
-# Alarms about effects whose last error begins with these words, when they have failed for so many seconds.
+# Alarms about effects whose last error begins with these words, when they have failed
+# for so many seconds.
 ALARMS_OF_ERRORS = (
     (AlarmName.HOME_UNSAFE, UNSAFE, 0.0),
     (AlarmName.LDAP_REQUEST_REJECTED, DIRECTORY_REFUSES, 0.0),
@@ -27,9 +30,12 @@ ALARMS_OF_ERRORS = (
 
 
 @contextmanager
-def given_back_on_failure(ledger: Ledger, effects: Sequence[OpenEffect]) -> Iterator[None]:
-    """Make the effects of a batch due again soon if the batch fails. A TransientError is logged as a warning. An
-    unexpected error is raised; an effect that fails so each time is taken alone, and then parked.
+def given_back_on_failure(
+    ledger: Ledger, effects: Sequence[OpenEffect]
+) -> Iterator[None]:
+    """Make the effects of a batch due again soon if the batch fails. A TransientError
+    is logged as a warning. An unexpected error is raised; an effect that fails so each
+    time is taken alone, and then parked.
     """
     again_s = retry_delay_s(max(effect.attempts for effect in effects))
     try:
@@ -40,13 +46,18 @@ def given_back_on_failure(ledger: Ledger, effects: Sequence[OpenEffect]) -> Iter
     except Exception as error:
         give_back_unforeseen(ledger, effects, error)
         raise
-    except BaseException as error:  # the worker got the order to end: no failure of the effects
+    except BaseException as error:
+        # the worker got the order to end: no failure of the effects
         ledger.effects.postpone(effects, again_s, repr(error))
         raise
 
 
-def give_back_unforeseen(ledger: Ledger, effects: Sequence[OpenEffect], error: Exception, **seen: object) -> None:
-    """Make effects due again soon after an unexpected error. One that was taken alone is parked at its third error."""
+def give_back_unforeseen(
+    ledger: Ledger, effects: Sequence[OpenEffect], error: Exception, **seen: object
+) -> None:
+    """Make effects due again soon after an unexpected error. One that was taken alone
+    is parked at its third error.
+    """
     if len(effects) == 1 and effects[0].unexpected_failures + 1 >= PARKED_AFTER:
         park(ledger, effects[0], error_text(error), error=type(error).__name__, **seen)
     else:
@@ -55,18 +66,24 @@ def give_back_unforeseen(ledger: Ledger, effects: Sequence[OpenEffect], error: E
 
 
 def error_text(error: Exception) -> str:
-    """Return an unexpected error for the operator. The repr of an OSError does not name its file."""
+    """Return an unexpected error for the operator. The repr of an OSError does not name
+    its file.
+    """
     if isinstance(error, OSError) and error.filename is not None:
         return f"{type(error).__name__}: {error}"
     return repr(error)
 
 
 def park(ledger: Ledger, effect: OpenEffect, reason: str, **seen: object) -> None:
-    """Leave an effect to the operator, with an alarm and the evidence in `seen`. If news of the job came in meanwhile,
-    the effect is tried once more instead.
+    """Leave an effect to the operator, with an alarm and the evidence in `seen`. If
+    news of the job came in meanwhile, the effect is tried once more instead.
     """
     parked = ledger.effects.park(effect, reason, {"reason": reason, **seen})
-    about = effect.named | {"kind": effect.kind, "attempts": effect.attempts, "reason": reason}
+    about = effect.named | {
+        "kind": effect.kind,
+        "attempts": effect.attempts,
+        "reason": reason,
+    }
     if not parked:
         log.warning("effect_retried_after_new_event", **about)
         return
@@ -75,13 +92,16 @@ def park(ledger: Ledger, effect: OpenEffect, reason: str, **seen: object) -> Non
 
 
 def watch_effects(ledger: Ledger) -> None:
-    """Call the operator for parked effects, and for effects that have failed for long. The alarms end when there are
-    none. Late effects are still tried: an outage never ends a job.
+    """Call the operator for parked effects, and for effects that have failed for long.
+    The alarms end when there are none. Late effects are still tried: an outage never
+    ends a job.
     """
     trouble = ledger.effects.trouble()
     if trouble.parked:
         ledger.alarms.on(
-            AlarmName.EFFECT_PARKED, effects=trouble.parked, advice="supervisor effect list --state parked"
+            AlarmName.EFFECT_PARKED,
+            effects=trouble.parked,
+            advice="supervisor effect list --state parked",
         )
     else:
         ledger.alarms.off(AlarmName.EFFECT_PARKED)
@@ -102,6 +122,11 @@ def watch_effects(ledger: Ledger) -> None:
 def _watch_errors(ledger: Ledger, alarm: AlarmName, words: str, for_s: float) -> None:
     failing = ledger.effects.failing_with(words, for_s)
     if failing.effects:
-        ledger.alarms.on(alarm, effects=failing.effects, errors=failing.errors, subjects=failing.subjects)
+        ledger.alarms.on(
+            alarm,
+            effects=failing.effects,
+            errors=failing.errors,
+            subjects=failing.subjects,
+        )
     else:
         ledger.alarms.off(alarm)

@@ -8,15 +8,16 @@ LEAST_LOOK_S = 30.0  # between looks at a job whose paid time is nearly or wholl
 
 WAKE_AGAIN_S = 5.0  # a message without a consequence for so long counts as lost
 
-SUBMIT_TIMEOUT_S = 10.0  # from the moment a submission begins until sbatch must have ended
+# from the moment a submission begins until sbatch must have ended
+SUBMIT_TIMEOUT_S = 10.0
 KILL_GRACE_S = 1  # from SIGTERM to SIGKILL for an sbatch that does not end
 CLOCK_SKEW_S = 2.0  # for clocks that count whole seconds, and for the kill itself
 MESSAGE_TIMEOUT_S = 10.0  # SLURM's default
 
 
 def submission_window_s(message_timeout_s: float) -> float:
-    """Seconds after the start of a submission until it can change nothing any more. By then sbatch was killed, and
-    slurmctld has taken or dropped what sbatch sent.
+    """Seconds after the start of a submission until it can change nothing any more. By
+    then sbatch was killed, and slurmctld has taken or dropped what sbatch sent.
     """
     return SUBMIT_TIMEOUT_S + KILL_GRACE_S + message_timeout_s + CLOCK_SKEW_S
 
@@ -25,8 +26,9 @@ BEFORE_SECOND_SEARCH_S = submission_window_s(MESSAGE_TIMEOUT_S)
 
 
 def next_poll(job: Job) -> Effect:
-    """The next look at a job. The wait doubles each time, but the look comes no later than the paid time is used. So a
-    job that is requeued right after this look, without a callback, has had no unpaid time at the next one.
+    """The next look at a job. The wait doubles each time, but the look comes no later
+    than the paid time is used. So a job that is requeued right after this look, without
+    a callback, has had no unpaid time at the next one.
     """
     doubled_s = FIRST_LOOK_S * 2 ** min(job.poll_count, 16)
     used_up_in_s = max(float(job.left_s), LEAST_LOOK_S)
@@ -42,8 +44,8 @@ def limit_to_apply(job: Job) -> tuple[Effect, ...]:
 
 
 def stop_slurm(job: Job) -> tuple[Effect, ...]:
-    """The cancel of a job that is decided, if SLURM may still have it. After an unclear submission, it comes when
-    nothing can arrive any more.
+    """The cancel of a job that is decided, if SLURM may still have it. After an unclear
+    submission, it comes when nothing can arrive any more.
     """
     if job.state is State.SUBMITTING:
         return (Effect(EffectKind.CANCEL, BEFORE_SECOND_SEARCH_S),)

@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, EffectKind, JobId, Outcome, SlurmId
+from supervisor_tasks.jobs.model import (
+    Address,
+    ChainStatus,
+    Definition,
+    EffectKind,
+    JobId,
+    Outcome,
+    SlurmId,
+)
 from supervisor_tasks.jobs.runs import Sighting
 
 
@@ -11,8 +19,9 @@ from supervisor_tasks.jobs.runs import Sighting
 class Claimed:
     """The contract gave us the job (ClaimJobEvent).
 
-    `claim_known_to_ledger`: the ledger remembers that it wrote the claim. If it does not, SLURM may have the job
-    already: the ledger was restored from a backup, or took over from another ledger, or a person wrote the claim.
+    `claim_known_to_ledger`: the ledger remembers that it wrote the claim. If it does
+    not, SLURM may have the job already: the ledger was restored from a backup, or took
+    over from another ledger, or a person wrote the claim.
     """
 
     job_id: JobId
@@ -63,14 +72,18 @@ class SubmitRejected:
 
 @dataclass(frozen=True, slots=True)
 class SubmitNotExecuted:
-    """SLURM certainly did not take the job: nothing of the submission reached SLURM, or SLURM answered "not now"."""
+    """SLURM certainly did not take the job: nothing of the submission reached SLURM, or
+    SLURM answered "not now".
+    """
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitOutcomeUnknown:
-    """It is not known yet whether SLURM took the job. `unparsed`: the parser does not understand what sbatch printed."""
+    """It is not known yet whether SLURM took the job. `unparsed`: the parser does not
+    understand what sbatch printed.
+    """
 
     reason: str
     unparsed: bool = False
@@ -83,10 +96,11 @@ class SubmissionNotFound:
 
 @dataclass(frozen=True, slots=True)
 class CallbackReceived:
-    """A callback about the job arrived: a reason to look at the job. What the callback states may be false.
+    """A callback about the job arrived: a reason to look at the job. What the callback
+    states may be false.
 
-    The look comes in `poll_delay_s` seconds: at once, or later when more callbacks came than a plugin sends. `running`:
-    the callback reported that the job runs.
+    The look comes in `poll_delay_s` seconds: at once, or later when more callbacks came
+    than a plugin sends. `running`: the callback reported that the job runs.
     """
 
     poll_delay_s: float = 0.0
@@ -95,8 +109,9 @@ class CallbackReceived:
 
 @dataclass(frozen=True, slots=True)
 class SlurmJobIdentified:
-    """A look recognised the SLURM job with this id as ours. `submit_s` is when SLURM got it (Unix time); a requeue
-    makes that time later. `run` is the present run. The job cannot have run before `since_s`.
+    """A look recognised the SLURM job with this id as ours. `submit_s` is when SLURM
+    got it (Unix time); a requeue makes that time later. `run` is the present run. The
+    job cannot have run before `since_s`.
     """
 
     slurm_id: SlurmId
@@ -107,7 +122,9 @@ class SlurmJobIdentified:
 
 @dataclass(frozen=True, slots=True)
 class SlurmPendingObserved:
-    """A look brought no news: the job waits, configures, completes, or is in a state that we do not know."""
+    """A look brought no news: the job waits, configures, completes, or is in a state
+    that we do not know.
+    """
 
     seen: str
     run: Sighting | None = None
@@ -123,7 +140,9 @@ class SlurmRunningObserved:
 
 @dataclass(frozen=True, slots=True)
 class EarlierRunsReported:
-    """The hooks reported the seconds of each run before the present one, at the end of that run."""
+    """The hooks reported the seconds of each run before the present one, at the end of
+    that run.
+    """
 
     ends_s: tuple[int, ...]
 
@@ -132,8 +151,9 @@ class EarlierRunsReported:
 class MoreThanPaid:
     """SLURM gives the job more than was paid for, or is about to.
 
-    `limit_only`: only time is more, and SLURM lets the limit be lowered also while the job runs. A job that `waits` can
-    be put back to its paid size. A job that has `ended` keeps its end.
+    `limit_only`: only time is more, and SLURM lets the limit be lowered also while the
+    job runs. A job that `waits` can be put back to its paid size. A job that has
+    `ended` keeps its end.
     """
 
     what: str
@@ -144,9 +164,9 @@ class MoreThanPaid:
 
 @dataclass(frozen=True, slots=True)
 class SlurmCompleted:
-    """SLURM ended the job. `outcome` is that of the last run. `earlier_s` is the seconds of the `earlier_runs` before
-    it, as accounting shows them; if it is None, the runs that the looks saw count. `may_requeue`: the owner can requeue
-    the job.
+    """SLURM ended the job. `outcome` is that of the last run. `earlier_s` is the
+    seconds of the `earlier_runs` before it, as accounting shows them; if it is None,
+    the runs that the looks saw count. `may_requeue`: the owner can requeue the job.
     """
 
     outcome: Outcome
@@ -157,7 +177,9 @@ class SlurmCompleted:
 
 @dataclass(frozen=True, slots=True)
 class RunsAfterItsEnd:
-    """SLURM runs, or will run, a job that has ended in the ledger: it was requeued before SLURM had to refuse that."""
+    """SLURM runs, or will run, a job that has ended in the ledger: it was requeued
+    before SLURM had to refuse that.
+    """
 
     slurm_id: SlurmId
 
@@ -171,7 +193,9 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class ToppedUp:
-    """Minutes to add to the limit (ClaimNextTopUpJobEvent); `key` names the event on chain."""
+    """Minutes to add to the limit (ClaimNextTopUpJobEvent); `key` names the event on
+    chain.
+    """
 
     key: str
     minutes: int
@@ -180,7 +204,9 @@ class ToppedUp:
 
 @dataclass(frozen=True, slots=True)
 class LimitApplied:
-    """SLURM has this time limit. With `put_back`, the worker also put a waiting job back to its paid size."""
+    """SLURM has this time limit. With `put_back`, the worker also put a waiting job
+    back to its paid size.
+    """
 
     limit_min: int
     put_back: bool = False
@@ -188,8 +214,8 @@ class LimitApplied:
 
 @dataclass(frozen=True, slots=True)
 class ChainStatusObserved:
-    """The contract's status of the job: either from a log (`at` is its place on chain, block and log index), or as the
-    contract answers now (`at` is None).
+    """The contract's status of the job: either from a log (`at` is its place on chain,
+    block and log index), or as the contract answers now (`at` is None).
     """
 
     status: ChainStatus
@@ -200,9 +226,9 @@ class ChainStatusObserved:
 class Reorganised:
     """The blocks above `fork` were replaced.
 
-    `status`, `ours` and `cancel_requested` are what the contract answers about the job at the block `seen`. What is
-    missing there can come back until the block `until`. With `until` None that time is over, and what is missing is
-    lost.
+    `status`, `ours` and `cancel_requested` are what the contract answers about the job
+    at the block `seen`. What is missing there can come back until the block `until`.
+    With `until` None that time is over, and what is missing is lost.
     """
 
     status: ChainStatus
@@ -215,15 +241,17 @@ class Reorganised:
 
 @dataclass(frozen=True, slots=True)
 class EffectMissing:
-    """The sweep found that no worker works on this, or found news that no worker has looked at."""
+    """The sweep found that no worker works on this, or found news that no worker has
+    looked at.
+    """
 
     kind: EffectKind
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingSlurmJobAdopted:
-    """SLURM got the job before this ledger knew of it. Without an id, the contract shows that the job ran, and SLURM
-    shows nothing of it.
+    """SLURM got the job before this ledger knew of it. Without an id, the contract
+    shows that the job ran, and SLURM shows nothing of it.
     """
 
     slurm_id: SlurmId | None
@@ -231,7 +259,9 @@ class ExistingSlurmJobAdopted:
 
 @dataclass(frozen=True, slots=True)
 class SlurmJobMissing:
-    """SLURM answers and does not know the job under that id, nor does accounting. What became of the job is unknown."""
+    """SLURM answers and does not know the job under that id, nor does accounting. What
+    became of the job is unknown.
+    """
 
     slurm_id: SlurmId | None
     reason: str
@@ -239,8 +269,8 @@ class SlurmJobMissing:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionLostBySlurm:
-    """slurmctld took the job and was killed before it saved that. No look, callback or log shows that
-    the job ever ran.
+    """slurmctld took the job and was killed before it saved that. No look, callback or
+    log shows that the job ever ran.
     """
 
     slurm_id: SlurmId
@@ -248,7 +278,9 @@ class SubmissionLostBySlurm:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailed:
-    """The node that SLURM gave the job could not start it: its script never ran, although SLURM shows it as completed."""
+    """The node that SLURM gave the job could not start it: its script never ran,
+    although SLURM shows it as completed.
+    """
 
     slurm_id: SlurmId
     node: str
@@ -256,8 +288,8 @@ class LaunchFailed:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionDenied:
-    """SLURM has no job of ours under the id in sbatch's answer, and cannot have forgotten it. It may have the job under
-    another id.
+    """SLURM has no job of ours under the id in sbatch's answer, and cannot have
+    forgotten it. It may have the job under another id.
     """
 
     slurm_id: SlurmId
@@ -266,21 +298,27 @@ class SubmissionDenied:
 
 @dataclass(frozen=True, slots=True)
 class EffectCompleted:
-    """An effect was carried out, and nothing else changes: SLURM got the cancel, or the logger got the lines."""
+    """An effect was carried out, and nothing else changes: SLURM got the cancel, or the
+    logger got the lines.
+    """
 
     kind: EffectKind
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorConfirmedNotSubmitted:
-    """The operator states that SLURM does not have the job, after a submission that no program can clear up."""
+    """The operator states that SLURM does not have the job, after a submission that no
+    program can clear up.
+    """
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorCancelled:
-    """The operator wants the job to end. What it has run by then is billed; the customer reads the reason."""
+    """The operator wants the job to end. What it has run by then is billed; the
+    customer reads the reason.
+    """
 
     reason: str
 
@@ -336,7 +374,8 @@ Event = (
     | OperatorAbandonedEffect
 )
 
-# The names in the journal. The name of a class can change; a stored name changes only by a migration.
+# The names in the journal. The name of a class can change; a stored name changes only
+# by a migration.
 STORED_NAMES: Mapping[type[Event], str] = {
     Claimed: "Claimed",
     ScriptFetched: "ScriptFetched",

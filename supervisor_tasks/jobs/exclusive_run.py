@@ -1,4 +1,6 @@
-"""Work that takes all due effects in one batch, and that only one worker does at a time."""
+"""Work that takes all due effects in one batch, and that only one worker does at a
+time.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,16 +23,22 @@ ContextTask = Callable[[WorkerContext], None]
 
 
 def exclusive(name: str) -> Callable[[DueWork], ContextTask]:
-    """Decorate a function that takes all that is due and returns whether there is more: `run_exclusive` repeats it."""
+    """Decorate a function that takes all that is due and returns whether there is more:
+    `run_exclusive` repeats it.
+    """
     return lambda work: _repeated(run_exclusive, name, work)
 
 
 def side_by_side(name: str) -> Callable[[DueWork], ContextTask]:
-    """Decorate a function like `exclusive` does, for work that several workers do at the same time."""
+    """Decorate a function like `exclusive` does, for work that several workers do at
+    the same time.
+    """
     return lambda work: _repeated(run_side_by_side, name, work)
 
 
-def _repeated(repeat: Callable[[Ledger, str, Callable[[], bool]], None], name: str, work: DueWork) -> ContextTask:
+def _repeated(
+    repeat: Callable[[Ledger, str, Callable[[], bool]], None], name: str, work: DueWork
+) -> ContextTask:
     @wraps(work)
     def run(context: WorkerContext) -> None:
         repeat(context.ledger, name, partial(work, context))
@@ -38,12 +46,15 @@ def _repeated(repeat: Callable[[Ledger, str, Callable[[], bool]], None], name: s
     return run
 
 
-def run_exclusive(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:
+def run_exclusive(
+    ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False
+) -> None:
     """Do `work` until it returns False, unless another worker holds the lock.
 
-    A wake-up can arrive just before another worker releases the lock. It is not lost: the effects are stored, and
-    `dispatch_due_effects` or beat dispatches them again. A worker that did the work leaves a tick. With `takes_long`, a
-    worker that finds the lock taken leaves one, too, and the work is not done once more.
+    A wake-up can arrive just before another worker releases the lock. It is not lost:
+    the effects are stored, and `dispatch_due_effects` or beat dispatches them again. A
+    worker that did the work leaves a tick. With `takes_long`, a worker that finds the
+    lock taken leaves one, too, and the work is not done once more.
     """
     if takes_long:
         _run_with_lock(ledger, name, work, takes_long=True)
@@ -52,15 +63,15 @@ def run_exclusive(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_
 
 
 def run_side_by_side(ledger: Ledger, name: str, work: Callable[[], bool]) -> None:
-    """Do `work` until it returns False, in one thread of this process. Other workers may do it at the same time, so
-    `work` takes what it works on by leases.
+    """Do `work` until it returns False, in one thread of this process. Other workers
+    may do it at the same time, so `work` takes what it works on by leases.
     """
     _run_in_one_thread(ledger, name, lambda: _run(ledger, name, work))
 
 
 def _run_in_one_thread(ledger: Ledger, name: str, run: Callable[[], None]) -> None:
-    """If another thread of this process does the work, that thread does it once more, and the database is not asked. In
-    a burst most wake-ups are of that kind.
+    """If another thread of this process does the work, that thread does it once more,
+    and the database is not asked. In a burst most wake-ups are of that kind.
     """
     if not ledger.local_runs.begin(name):
         return
@@ -81,13 +92,19 @@ def _run(ledger: Ledger, name: str, work: Callable[[], bool]) -> None:
             left = work()
 
 
-def _run_with_lock(ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False) -> None:
+def _run_with_lock(
+    ledger: Ledger, name: str, work: Callable[[], bool], *, takes_long: bool = False
+) -> None:
     left = True
     while left:
         if not takes_long:
             ledger.local_runs.pace(name)
-        ledger.holder.number()  # makes this process a holder: if it stands still with the lock, other holders end it
-        with try_advisory_lock(ledger.engine, cluster_lock(ledger.cluster, name)) as mine:
+        # makes this process a holder: if it stands still with the lock, other holders
+        # end it
+        ledger.holder.number()
+        with try_advisory_lock(
+            ledger.engine, cluster_lock(ledger.cluster, name)
+        ) as mine:
             if not mine:
                 if takes_long:
                     ledger.ticks.record(finished_key(name))
@@ -97,9 +114,12 @@ def _run_with_lock(ledger: Ledger, name: str, work: Callable[[], bool], *, takes
 
 
 @contextmanager
-def record_run(ledger: Ledger, name: str, readings: Callable[[], Mapping[str, int]] = dict) -> Iterator[None]:
-    """Leave up to two ticks for periodic work. The first: it came to an end, so this program makes progress. The
-    second: it succeeded, so the other systems answer too. `readings` are numbers that it read from them.
+def record_run(
+    ledger: Ledger, name: str, readings: Callable[[], Mapping[str, int]] = dict
+) -> Iterator[None]:
+    """Leave up to two ticks for periodic work. The first: it came to an end, so this
+    program makes progress. The second: it succeeded, so the other systems answer too.
+    `readings` are numbers that it read from them.
     """
     try:
         with timed(BATCHES, name):

@@ -1,9 +1,11 @@
-"""Top up: set the time limit of a job in SLURM, and put a waiting job back to its paid size.
+"""Top up: set the time limit of a job in SLURM, and put a waiting job back to its paid
+size.
 
-Despite the effect's name this also lowers a limit: after a requeue, and where the owner has raised it.
+Despite the effect's name this also lowers a limit: after a requeue, and where the owner
+has raised it.
 
-The limit is absolute, so setting it twice has the same result as once. The size is put back if the owner asked for
-more than was paid for.
+The limit is absolute, so setting it twice has the same result as once. The size is put
+back if the owner asked for more than was paid for.
 """
 
 import structlog
@@ -22,10 +24,12 @@ log = structlog.get_logger()
 
 
 def extend_time_limit(context: WorkerContext, job: Job) -> Event:
-    """Set the limit to the claimed minutes and all top-ups, less what earlier runs have used.
+    """Set the limit to the claimed minutes and all top-ups, less what earlier runs have
+    used.
 
-    If another customer's job has the id by now, its limit is not changed. A requeue lowers the limit; if the owner has
-    set an even lower one, that stays. Raises SlurmUnavailableError or SshUnavailableError; a retry helps.
+    If another customer's job has the id by now, its limit is not changed. A requeue
+    lowers the limit; if the owner has set an even lower one, that stays. Raises
+    SlurmUnavailableError or SshUnavailableError; a retry helps.
     """
     if job.slurm_id is None:
         return EffectCompleted(EffectKind.TOP_UP)
@@ -41,7 +45,9 @@ def extend_time_limit(context: WorkerContext, job: Job) -> Event:
 
 
 def _is_lower_already(job: Job, seen: JobRecord) -> bool:
-    """Whether the limit must be lowered, and SLURM already has this one or a lower one."""
+    """Whether the limit must be lowered, and SLURM already has this one or a lower
+    one.
+    """
     if job.applied_limit_min is None or job.run_limit_min >= job.applied_limit_min:
         return False
     if seen.size is None or seen.size.limit_min is None:
@@ -50,17 +56,31 @@ def _is_lower_already(job: Job, seen: JobRecord) -> bool:
 
 
 def _put_back(context: WorkerContext, job: Job, slurm_id: SlurmId, size: Size) -> bool:
-    """Put the job back to its paid size; True if it had more. The next look shows whether the job must be cancelled."""
+    """Put the job back to its paid size; True if it had more. The next look shows
+    whether the job must be cancelled.
+    """
     cluster = context.slurm.cluster
     paid = paid_for(job, cluster.partition, compares_sizes=cluster.compares_sizes)
     found = [excess for excess in excesses(size, paid) if excess.of != TIME_LIMIT]
     if not found:
         return False
-    updates = dict.fromkeys(excess.undo for excess in found if excess.undo)  # CPUs and nodes have the same update
+    # CPUs and nodes have the same update
+    updates = dict.fromkeys(excess.undo for excess in found if excess.undo)
     for words in updates:
         try:
             cluster.put_back(slurm_id, words)
         except SlurmRejectedError as error:
-            log.warning("not_put_back", job_id=job.job_id, slurm_id=slurm_id, words=words, error=str(error))
-    log.warning("put_back", job_id=job.job_id, slurm_id=slurm_id, found=[str(excess) for excess in found])
+            log.warning(
+                "not_put_back",
+                job_id=job.job_id,
+                slurm_id=slurm_id,
+                words=words,
+                error=str(error),
+            )
+    log.warning(
+        "put_back",
+        job_id=job.job_id,
+        slurm_id=slurm_id,
+        found=[str(excess) for excess in found],
+    )
     return True

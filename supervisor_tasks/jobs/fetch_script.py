@@ -1,17 +1,27 @@
 """Fetch: the script of a claimed job."""
 
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.grid.job_definitions import Script, ScriptRefusedError, ScriptUnavailableError
-from supervisor_tasks.jobs.events import Claimed, Event, ScriptFetched, ScriptUnavailable
+from supervisor_tasks.grid.job_definitions import (
+    Script,
+    ScriptRefusedError,
+    ScriptUnavailableError,
+)
+from supervisor_tasks.jobs.events import (
+    Claimed,
+    Event,
+    ScriptFetched,
+    ScriptUnavailable,
+)
 from supervisor_tasks.jobs.model import Job
 
-REFUSED_TRIES = 5  # a service that was just restarted, or whose node is a block behind, also refuses
+# a service that was just restarted, or whose node is a block behind, also refuses
+REFUSED_TRIES = 5
 REFUSED_FOR_S = 30.0  # since the claim
 
 
 def fetch(context: WorkerContext, job: Job, tries: int) -> Event:
-    """Ask the job definition service for the script. Its final refusal ends the job. `tries` includes this try. Raises
-    TransientError; a retry helps.
+    """Ask the job definition service for the script. Its final refusal ends the job.
+    `tries` includes this try. Raises TransientError; a retry helps.
     """
     try:
         script = _script(context, job, tries)
@@ -29,8 +39,9 @@ def fetch(context: WorkerContext, job: Job, tries: int) -> Event:
 
 
 def _script(context: WorkerContext, job: Job, tries: int) -> Script:
-    """The script. If a refusal would be final, the worker asks the service once more, with a new challenge: the service
-    may have been down at all earlier tries, and just restarted at this one.
+    """The script. If a refusal would be final, the worker asks the service once more,
+    with a new challenge: the service may have been down at all earlier tries, and just
+    restarted at this one.
     """
     try:
         return context.chain.job_definitions.fetch(job)
@@ -41,12 +52,14 @@ def _script(context: WorkerContext, job: Job, tries: int) -> Script:
 
 
 def _is_final(context: WorkerContext, job: Job, tries: int) -> bool:
-    return refused_for_good(tries, context.ledger.journal.seconds_since(job.job_id, Claimed))
+    return refused_for_good(
+        tries, context.ledger.journal.seconds_since(job.job_id, Claimed)
+    )
 
 
 def refused_for_good(tries: int, claimed_ago_s: float | None) -> bool:
-    """Whether a refusal is final: after REFUSED_TRIES tries, and REFUSED_FOR_S after the claim. If the time of the
-    claim is not known, no refusal is final.
+    """Whether a refusal is final: after REFUSED_TRIES tries, and REFUSED_FOR_S after
+    the claim. If the time of the claim is not known, no refusal is final.
     """
     if tries < REFUSED_TRIES or claimed_ago_s is None:
         return False

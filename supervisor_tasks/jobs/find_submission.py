@@ -1,8 +1,10 @@
-"""Find out whether SLURM has jobs for which the ledger has no SLURM id, and what follows from that.
+"""Find out whether SLURM has jobs for which the ledger has no SLURM id, and what
+follows from that.
 
-A submission can be cut off, so that sbatch's answer is not known. A job can have been submitted before we gave it back
-and claimed it again, or by another ledger. One search covers any number of jobs of one customer, with few commands. If
-the result for a job cannot be known, an exception is in its place.
+A submission can be cut off, so that sbatch's answer is not known. A job can have been
+submitted before we gave it back and claimed it again, or by another ledger. One search
+covers any number of jobs of one customer, with few commands. If the result for a job
+cannot be known, an exception is in its place.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,7 +16,13 @@ import structlog
 from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import PermanentError, TransientError, UndecidedError
-from supervisor_tasks.jobs.events import Event, SubmissionNotFound, SubmitRejected, SubmitStarted, Submitted
+from supervisor_tasks.jobs.events import (
+    Event,
+    SubmissionNotFound,
+    SubmitRejected,
+    SubmitStarted,
+    Submitted,
+)
 from supervisor_tasks.jobs.group import EffectOutcome, Group, outcome_of
 from supervisor_tasks.jobs.model import Address, ChainStatus, Job, JobId, SlurmId
 from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
@@ -29,44 +37,62 @@ log = structlog.get_logger()
 Result = TypeVar("Result")
 Ages = Mapping[JobId, float]  # how many seconds ago the submission of each job began
 
-# An answer of sbatch that the parser does not understand is no refusal: the job is searched for and submitted again.
-# After this many such answers, if SLURM has nothing of the job, it counts as refused.
+# An answer of sbatch that the parser does not understand is no refusal: the job is
+# searched for and submitted again. After this many such answers, if SLURM has nothing
+# of the job, it counts as refused.
 MAX_UNPARSED_ANSWERS = 3
-# A submission that is cut off is no refusal either. As long as SLURM itself may be the cause, the job is submitted
-# again, without a limit (the effect counts as failing meanwhile, which calls the operator). An answer of slurmctld to
-# our questions proves nothing: a slow slurmctld lists jobs and takes none. The proof is that SLURM took other
-# customers' jobs in the same time. After this many cuts, and when SLURM took jobs of more other customers than had a
-# submission cut off, the cause is the job or its customer (a start-up file, a script too long for a slow link), and
-# another try would end the same way.
+# A submission that is cut off is no refusal either. As long as SLURM itself may be the
+# cause, the job is submitted again, without a limit (the effect counts as failing
+# meanwhile, which calls the operator). An answer of slurmctld to our questions proves
+# nothing: a slow slurmctld lists jobs and takes none. The proof is that SLURM took
+# other customers' jobs in the same time. After this many cuts, and when SLURM took jobs
+# of more other customers than had a submission cut off, the cause is the job or its
+# customer (a start-up file, a script too long for a slow link), and another try would
+# end the same way.
 CUT_OFF_AT_MOST = 5
 
 
 NOTHING = SlurmRecords([], listed=False)
 
 
-# --- after a submission that was cut off ------------------------------------------------------------------------------
+# --- after a submission that was cut off ----------------------------------------------
 
 
-def search_cut_off_submissions(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> None:
-    """Search for the jobs of one customer whose submissions were cut off, and answer the effect of each. A job's second
-    search decides: it comes when nothing that was sent can arrive any more.
+def search_cut_off_submissions(
+    group: Group, members: Sequence[tuple[Job, OpenEffect]]
+) -> None:
+    """Search for the jobs of one customer whose submissions were cut off, and answer
+    the effect of each. A job's second search decides: it comes when nothing that was
+    sent can arrive any more.
     """
     context, customer = group.context, group.customer
     searched = _searchable(group, members)
     ages = _ages(context, [job.job_id for job, _ in searched])
     found = _for_each(ages, partial(_records, context, customer, ages))
-    unknown = dict[JobId, float]()  # SLURM has nothing of these jobs at the second search
+    # SLURM has nothing of these jobs at the second search
+    unknown = dict[JobId, float]()
     for job, _ in searched:
         if job.poll_count > 0 and found[job.job_id] == NOTHING:
             unknown[job.job_id] = ages[job.job_id]
     traces = _traces(context, customer, unknown)
     for job, effect in searched:
-        work = partial(_search_result, context, job, effect, found[job.job_id], traces.get(job.job_id, []))
+        work = partial(
+            _search_result,
+            context,
+            job,
+            effect,
+            found[job.job_id],
+            traces.get(job.job_id, []),
+        )
         group.answered(outcome_of(effect, work))
 
 
-def _searchable(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> list[tuple[Job, OpenEffect]]:
-    """The members whose search may begin. The effects of the others are answered with the error."""
+def _searchable(
+    group: Group, members: Sequence[tuple[Job, OpenEffect]]
+) -> list[tuple[Job, OpenEffect]]:
+    """The members whose search may begin. The effects of the others are answered with
+    the error.
+    """
     searchable = list[tuple[Job, OpenEffect]]()
     for job, effect in members:
         if job.poll_count > 0:
@@ -86,7 +112,9 @@ def _search_result(
     records: SlurmRecords | Exception,
     traces: list[str] | Exception,
 ) -> Event:
-    """Return what follows from SLURM's records of the job, and from its traces outside SLURM."""
+    """Return what follows from SLURM's records of the job, and from its traces outside
+    SLURM.
+    """
     found = required(records)
     if found.taken:
         if found.listed:  # what only accounting has cannot be cancelled
@@ -108,8 +136,9 @@ def _search_result(
 def _require_no_trace(context: WorkerContext, job: Job, traces: Sequence[str]) -> None:
     """Raises PermanentError when the job left a trace outside SLURM.
 
-    SLURM may have forgotten a job that has ended, and a site without accounting then has no record of it. A trace is no
-    proof, because any user can make one. But a job with a trace is submitted again only when the operator decides so.
+    SLURM may have forgotten a job that has ended, and a site without accounting then
+    has no record of it. A trace is no proof, because any user can make one. But a job
+    with a trace is submitted again only when the operator decides so.
     """
     if not traces:
         return
@@ -121,7 +150,9 @@ def _require_no_trace(context: WorkerContext, job: Job, traces: Sequence[str]) -
 
 
 def require_worth_trying(cut_off: CutOff) -> None:
-    """Raises PermanentError when the job's submissions are cut off each time, and those of other customers are not."""
+    """Raises PermanentError when the job's submissions are cut off each time, and those
+    of other customers are not.
+    """
     times = len(cut_off.reasons)
     if times >= CUT_OFF_AT_MOST and cut_off.others_taken > cut_off.others_cut_off:
         raise PermanentError(
@@ -131,24 +162,34 @@ def require_worth_trying(cut_off: CutOff) -> None:
 
 
 def require_settled(context: WorkerContext, job: Job) -> None:
-    """Raises TransientError while a submission that has begun may still arrive. A retry helps after seconds."""
+    """Raises TransientError while a submission that has begun may still arrive. A retry
+    helps after seconds.
+    """
     ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted)
-    if ago_s is not None and may_arrive(ago_s, context.slurm.cluster.submission_window_s):
-        raise TransientError(f"a submission that began {ago_s:.1f} s ago may still arrive")
+    if ago_s is not None and may_arrive(
+        ago_s, context.slurm.cluster.submission_window_s
+    ):
+        raise TransientError(
+            f"a submission that began {ago_s:.1f} s ago may still arrive"
+        )
 
 
-# --- before a submission ----------------------------------------------------------------------------------------------
+# --- before a submission --------------------------------------------------------------
 
 
 def earlier_submissions(
-    context: WorkerContext, customer: Address, jobs: Sequence[Job], past: Mapping[JobId, Past]
+    context: WorkerContext,
+    customer: Address,
+    jobs: Sequence[Job],
+    past: Mapping[JobId, Past],
 ) -> dict[JobId, SlurmId | Exception | None]:
     """Return the SLURM id of an earlier submission of each job; None if there was none.
 
-    There can be one in two cases. We gave the job back after its submission had begun: the search goes back to that
-    submission. Or the ledger does not remember that it wrote the last claim: the search goes back to that claim. In the
-    job's place is PermanentError when SLURM may have had the job and has forgotten it, and TransientError while the
-    earlier submission may still arrive (a retry helps).
+    There can be one in two cases. We gave the job back after its submission had begun:
+    the search goes back to that submission. Or the ledger does not remember that it
+    wrote the last claim: the search goes back to that claim. In the job's place is
+    PermanentError when SLURM may have had the job and has forgotten it, and
+    TransientError while the earlier submission may still arrive (a retry helps).
     """
     found, ages = dict[JobId, SlurmId | Exception | None](), dict[JobId, float]()
     for job in jobs:
@@ -161,10 +202,14 @@ def earlier_submissions(
 
 
 def _earlier_age(context: WorkerContext, job: Job, past: Past) -> float | None:
-    """How many seconds the search for an earlier submission must go back; None if there can be none."""
+    """How many seconds the search for an earlier submission must go back; None if there
+    can be none.
+    """
     require_never_ran(job)
     ago_s = past.earlier_s
-    if ago_s is not None and may_arrive(ago_s, context.slurm.cluster.submission_window_s):
+    if ago_s is not None and may_arrive(
+        ago_s, context.slurm.cluster.submission_window_s
+    ):
         raise TransientError(
             f"a submission that began {ago_s:.1f} s ago, before the job was given back, may still arrive"
         )
@@ -174,7 +219,9 @@ def _earlier_age(context: WorkerContext, job: Job, past: Past) -> float | None:
     return ago_s
 
 
-def _submitted_since(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, SlurmId | Exception | None]:
+def _submitted_since(
+    context: WorkerContext, customer: Address, ages: Ages
+) -> dict[JobId, SlurmId | Exception | None]:
     found = _records(context, customer, ages)
     unknown = dict[JobId, float]()  # SLURM shows none of these jobs as taken
     for job_id, records in found.items():
@@ -182,11 +229,14 @@ def _submitted_since(context: WorkerContext, customer: Address, ages: Ages) -> d
             unknown[job_id] = ages[job_id]
     logs = context.slurm.cluster.log_files(customer, unknown) if unknown else {}
     return {
-        job_id: outcome(partial(_earlier_id, records, logs.get(job_id, False))) for job_id, records in found.items()
+        job_id: outcome(partial(_earlier_id, records, logs.get(job_id, False)))
+        for job_id, records in found.items()
     }
 
 
-def _earlier_id(records: SlurmRecords | Exception, has_log: bool | Exception) -> SlurmId | None:
+def _earlier_id(
+    records: SlurmRecords | Exception, has_log: bool | Exception
+) -> SlurmId | None:
     if required(has_log):
         raise PermanentError(
             "the job was claimed before, and its log was written: SLURM had it, and has forgotten it; how it ended is not known"
@@ -195,8 +245,9 @@ def _earlier_id(records: SlurmRecords | Exception, has_log: bool | Exception) ->
 
 
 def require_never_ran(job: Job) -> None:
-    """Raises TransientError when the contract shows that the job ran. The ledger was then restored from a backup, and
-    the sweep searches for the job in SLURM. A retry helps after that sweep.
+    """Raises TransientError when the contract shows that the job ran. The ledger was
+    then restored from a backup, and the sweep searches for the job in SLURM. A retry
+    helps after that sweep.
     """
     if job.chain_status is ChainStatus.RUNNING:
         raise TransientError(
@@ -204,47 +255,70 @@ def require_never_ran(job: Job) -> None:
         )
 
 
-# --- after a submission that was not the first --------------------------------------------------------------------------
+# --- after a submission that was not the first ----------------------------------------
 
 
 def only_submissions(
-    context: WorkerContext, customer: Address, submitted: Mapping[JobId, SlurmId], jobs: Mapping[JobId, Job]
+    context: WorkerContext,
+    customer: Address,
+    submitted: Mapping[JobId, SlurmId],
+    jobs: Mapping[JobId, Job],
 ) -> dict[JobId, SlurmId | Exception]:
-    """Return the id of each job's one SLURM job, after a submission that was not its first.
+    """Return the id of each job's one SLURM job, after a submission that was not its
+    first.
 
-    The customer can read the token of an earlier submission, and can submit the job with it until slurmctld has seen
-    the token of this one. The oldest SLURM job stays; the others are cancelled. If the search fails now, the sweep
-    makes up for it.
+    The customer can read the token of an earlier submission, and can submit the job
+    with it until slurmctld has seen the token of this one. The oldest SLURM job stays;
+    the others are cancelled. If the search fails now, the sweep makes up for it.
     """
-    found = _for_each(submitted, lambda: _listed(context, customer, _ages(context, submitted)))
+    found = _for_each(
+        submitted, lambda: _listed(context, customer, _ages(context, submitted))
+    )
     return {
-        job_id: outcome(partial(_only_submission, context, jobs[job_id], slurm_id, found[job_id]))
+        job_id: outcome(
+            partial(_only_submission, context, jobs[job_id], slurm_id, found[job_id])
+        )
         for job_id, slurm_id in submitted.items()
     }
 
 
-def _only_submission(context: WorkerContext, job: Job, slurm_id: SlurmId, records: SlurmRecords | Exception) -> SlurmId:
+def _only_submission(
+    context: WorkerContext,
+    job: Job,
+    slurm_id: SlurmId,
+    records: SlurmRecords | Exception,
+) -> SlurmId:
     try:
         taken = required(records).taken
         _cancel_extras(context, job, taken[1:])
     except (TransientError, UndecidedError) as error:
-        log.warning("extra_submissions_not_searched", job_id=job.job_id, slurm_id=slurm_id, error=str(error))
+        log.warning(
+            "extra_submissions_not_searched",
+            job_id=job.job_id,
+            slurm_id=slurm_id,
+            error=str(error),
+        )
         return slurm_id
     return taken[0].slurm_id if taken else slurm_id
 
 
-def _cancel_extras(context: WorkerContext, job: Job, extras: Sequence[JobRecord]) -> None:
+def _cancel_extras(
+    context: WorkerContext, job: Job, extras: Sequence[JobRecord]
+) -> None:
     for extra in extras:
-        log.error("extra_submission_cancelled", job_id=job.job_id, slurm_id=extra.slurm_id)
+        log.error(
+            "extra_submission_cancelled", job_id=job.job_id, slurm_id=extra.slurm_id
+        )
         context.slurm.cluster.cancel(extra.slurm_id, job.customer)
 
 
-# --- what SLURM has ----------------------------------------------------------------------------------------------------
+# --- what SLURM has -------------------------------------------------------------------
 
 
 def find(context: WorkerContext, job: Job) -> list[JobRecord]:
-    """Return all SLURM jobs that slurmctld has for a job whose SLURM id is not known; the oldest first. Raises
-    UndecidedError, and TransientError when slurmctld does not answer (a retry helps).
+    """Return all SLURM jobs that slurmctld has for a job whose SLURM id is not known;
+    the oldest first. Raises UndecidedError, and TransientError when slurmctld does not
+    answer (a retry helps).
     """
     ago_s = context.ledger.journal.seconds_since(job.job_id, SubmitStarted)
     if ago_s is None:
@@ -254,34 +328,61 @@ def find(context: WorkerContext, job: Job) -> list[JobRecord]:
 
 
 def _ages(context: WorkerContext, job_ids: Collection[JobId]) -> dict[JobId, float]:
-    """How many seconds ago the last submission of each job began; 0 if the journal has no submission of the job."""
+    """How many seconds ago the last submission of each job began; 0 if the journal has
+    no submission of the job.
+    """
     begun = context.ledger.journal.ages(job_ids, SubmitStarted)
     return {job_id: begun.get(job_id, [0.0])[0] for job_id in job_ids}
 
 
-def _records(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, SlurmRecords | Exception]:
+def _records(
+    context: WorkerContext, customer: Address, ages: Ages
+) -> dict[JobId, SlurmRecords | Exception]:
     """What slurmctld has of each job, or if it has nothing, what accounting has."""
     found = _listed(context, customer, ages)
-    unlisted = {job_id: ages[job_id] for job_id, records in found.items() if records == NOTHING}
+    unlisted = {
+        job_id: ages[job_id] for job_id, records in found.items() if records == NOTHING
+    }
     return found | _for_each(unlisted, partial(_accounted, context, customer, unlisted))
 
 
-def _listed(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, SlurmRecords | Exception]:
-    found = context.slurm.cluster.find(customer, ages, context.ledger.owners) if ages else {}
+def _listed(
+    context: WorkerContext, customer: Address, ages: Ages
+) -> dict[JobId, SlurmRecords | Exception]:
+    found = (
+        context.slurm.cluster.find(customer, ages, context.ledger.owners)
+        if ages
+        else {}
+    )
     failed = context.ledger.journal.failed_launches(found)
-    return {job_id: _in_slurm(seen, failed.get(job_id, ()), listed=True) for job_id, seen in found.items()}
+    return {
+        job_id: _in_slurm(seen, failed.get(job_id, ()), listed=True)
+        for job_id, seen in found.items()
+    }
 
 
-def _accounted(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, SlurmRecords | Exception]:
-    found = context.slurm.cluster.sacct_submissions_of(dict.fromkeys(ages, customer), ages)
+def _accounted(
+    context: WorkerContext, customer: Address, ages: Ages
+) -> dict[JobId, SlurmRecords | Exception]:
+    found = context.slurm.cluster.sacct_submissions_of(
+        dict.fromkeys(ages, customer), ages
+    )
     failed = context.ledger.journal.failed_launches(ages)
-    return {job_id: _in_slurm(found.get(job_id, []), failed.get(job_id, ()), listed=False) for job_id in ages}
+    return {
+        job_id: _in_slurm(found.get(job_id, []), failed.get(job_id, ()), listed=False)
+        for job_id in ages
+    }
 
 
 def _in_slurm(
-    records: Sequence[JobRecord] | Exception, failed: Collection[SlurmId], *, listed: bool
+    records: Sequence[JobRecord] | Exception,
+    failed: Collection[SlurmId],
+    *,
+    listed: bool,
 ) -> SlurmRecords | Exception:
-    """What SLURM has of a job. `failed` are SLURM jobs that a node could not start: they are over, and count as nothing."""
+    """What SLURM has of a job. `failed` are SLURM jobs that a node could not start:
+    they are over, and count as nothing.
+    """
     if isinstance(records, Exception):
         return records
     seen = [record for record in records if record.slurm_id not in failed]
@@ -290,28 +391,41 @@ def _in_slurm(
     return SlurmRecords(sorted(seen, key=lambda record: record.slurm_id), listed)
 
 
-def _traces(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, list[str] | Exception]:
-    """The traces that each job left outside SLURM since its submission began, in words: callbacks and its log."""
+def _traces(
+    context: WorkerContext, customer: Address, ages: Ages
+) -> dict[JobId, list[str] | Exception]:
+    """The traces that each job left outside SLURM since its submission began, in words:
+    callbacks and its log.
+    """
     return _for_each(ages, partial(_traces_of, context, customer, ages))
 
 
-def _traces_of(context: WorkerContext, customer: Address, ages: Ages) -> dict[JobId, list[str] | Exception]:
+def _traces_of(
+    context: WorkerContext, customer: Address, ages: Ages
+) -> dict[JobId, list[str] | Exception]:
     called_ids = dict[JobId, set[int]]()
     for job_id, ago_s in ages.items():
-        called_ids[job_id] = {row.slurm_id for row in context.ledger.inbox.of_last(job_id, ago_s)}
+        called_ids[job_id] = {
+            row.slurm_id for row in context.ledger.inbox.of_last(job_id, ago_s)
+        }
     plausible = plausible_ids(context, called_ids, ages)
     logs = context.slurm.cluster.log_files(customer, ages)
-    return {job_id: outcome(partial(_in_words, plausible.get(job_id, ()), logs[job_id])) for job_id in ages}
+    return {
+        job_id: outcome(partial(_in_words, plausible.get(job_id, ()), logs[job_id]))
+        for job_id in ages
+    }
 
 
 def _in_words(called_ids: Collection[SlurmId], has_log: bool | Exception) -> list[str]:
-    traces = [f"a plugin called with SLURM id {slurm_id}" for slurm_id in sorted(called_ids)]
+    traces = [
+        f"a plugin called with SLURM id {slurm_id}" for slurm_id in sorted(called_ids)
+    ]
     if required(has_log):
         traces.append("its log was written")
     return traces
 
 
-# --- results in which each job has its own error -----------------------------------------------------------------------
+# --- results in which each job has its own error --------------------------------------
 
 
 def outcome(work: Callable[[], Result]) -> Result | Exception:
@@ -332,8 +446,8 @@ def required(result: Result | Exception) -> Result:
 def _for_each(
     job_ids: Collection[JobId], work: Callable[[], Mapping[JobId, Result | Exception]]
 ) -> dict[JobId, Result | Exception]:
-    """Return the result for each of these jobs. If the work fails, its exception is the result of each job. Without jobs
-    the work is not done.
+    """Return the result for each of these jobs. If the work fails, its exception is the
+    result of each job. Without jobs the work is not done.
     """
     if not job_ids:
         return {}

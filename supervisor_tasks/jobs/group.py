@@ -1,4 +1,6 @@
-"""A group of effects of one kind that are carried out together, and the answer for each."""
+"""A group of effects of one kind that are carried out together, and the answer for
+each.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +13,9 @@ from supervisor_tasks.ledger.outbox import OpenEffect
 
 @dataclass(frozen=True, slots=True)
 class EffectOutcome:
-    """The answer for an effect. Without an error, the event ends the effect. With an error, the effect is tried again
-    or parked; an event beside the error is recorded all the same.
+    """The answer for an effect. Without an error, the event ends the effect. With an
+    error, the effect is tried again or parked; an event beside the error is recorded
+    all the same.
     """
 
     effect: OpenEffect
@@ -21,7 +24,9 @@ class EffectOutcome:
 
 
 def outcome_of(effect: OpenEffect, work: Callable[[], Event]) -> EffectOutcome:
-    """Carry out the work for one effect of a group, and return its answer: the event, or the exception of the work."""
+    """Carry out the work for one effect of a group, and return its answer: the event,
+    or the exception of the work.
+    """
     try:
         return EffectOutcome(effect, work())
     except Exception as error:  # noqa: BLE001  the answer of this effect; the others are carried out
@@ -30,12 +35,14 @@ def outcome_of(effect: OpenEffect, work: Callable[[], Event]) -> EffectOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Effects that this worker holds, with their jobs. A group of submissions is of one customer.
+    """Effects that this worker holds, with their jobs. A group of submissions is of one
+    customer.
 
-    `answered` takes the answer for an effect as soon as it is known, from any thread; the first answer counts. `start`
-    commits one event for each effect in one transaction, and returns the jobs as they are then. Effects that this
-    worker no longer holds are left out, and are answered with the loss. `start` raises LedgerUnavailableError; a retry
-    helps.
+    `answered` takes the answer for an effect as soon as it is known, from any thread;
+    the first answer counts. `start` commits one event for each effect in one
+    transaction, and returns the jobs as they are then. Effects that this worker no
+    longer holds are left out, and are answered with the loss. `start` raises
+    LedgerUnavailableError; a retry helps.
     """
 
     context: WorkerContext
@@ -48,14 +55,22 @@ class Group:
         """The customer of the first job."""
         return self.members[0][0].customer
 
-    def failed(self, error: Exception, members: Sequence[tuple[Job, OpenEffect]] | None = None) -> None:
-        """Answer these members, or all of the group, with the error. Members that have an answer keep it."""
+    def failed(
+        self, error: Exception, members: Sequence[tuple[Job, OpenEffect]] | None = None
+    ) -> None:
+        """Answer these members, or all of the group, with the error. Members that have
+        an answer keep it.
+        """
         for _, effect in self.members if members is None else members:
             self.answered(EffectOutcome(effect, error=error))
 
 
-def one_by_one(work: Callable[[WorkerContext, Job, OpenEffect], Event]) -> Callable[[Group], None]:
-    """Make a function that carries out the effects of a group one after the other, for work that is about one job."""
+def one_by_one(
+    work: Callable[[WorkerContext, Job, OpenEffect], Event],
+) -> Callable[[Group], None]:
+    """Make a function that carries out the effects of a group one after the other, for
+    work that is about one job.
+    """
 
     def carry_out(group: Group) -> None:
         for job, effect in group.members:

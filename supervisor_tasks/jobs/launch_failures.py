@@ -1,4 +1,6 @@
-"""Jobs that a node could not start: the node's trouble, and not the job's. They are submitted again a little later."""
+"""Jobs that a node could not start: the node's trouble, and not the job's. They are
+submitted again a little later.
+"""
 
 from collections.abc import Mapping
 
@@ -14,17 +16,15 @@ from supervisor_tasks.slurm.not_started import may_not_have_started
 
 log = structlog.get_logger()
 
-ADVICE = (
-    "SLURM has drained the nodes: read slurmd's log there (a SPANK plugin that cannot be loaded?), then resume them"
-)
+ADVICE = "SLURM has drained the nodes: read slurmd's log there (a SPANK plugin that cannot be loaded?), then resume them"
 MAX_JOBS_IN_ALARM = 20
 
 
 def launch_failures(
     context: WorkerContext, jobs: Mapping[JobId, Job], sights: dict[JobId, MatchResult]
 ) -> dict[JobId, LaunchFailed]:
-    """The jobs that SLURM shows as completed, and that a node could not start. If SLURM does not answer at the moment,
-    the sights of the jobs in question become unclear.
+    """The jobs that SLURM shows as completed, and that a node could not start. If SLURM
+    does not answer at the moment, the sights of the jobs in question become unclear.
     """
     suspects = dict[SlurmId, JobId]()
     for job_id, job in jobs.items():
@@ -38,19 +38,30 @@ def launch_failures(
     except TransientError as error:
         sights |= dict.fromkeys(suspects.values(), MatchResult(unclear=str(error)))
         return {}
-    return {suspects[slurm_id]: LaunchFailed(slurm_id, node) for slurm_id, node in nodes.items()}
+    return {
+        suspects[slurm_id]: LaunchFailed(slurm_id, node)
+        for slurm_id, node in nodes.items()
+    }
 
 
 def _only_waited(job: Job) -> bool:
-    """Whether no look has seen the job run, and the contract does not show a run either."""
+    """Whether no look has seen the job run, and the contract does not show a run
+    either.
+    """
     return job.state is State.QUEUED and job.chain_status is ChainStatus.SCHEDULED
 
 
-def call_operator_for_nodes(context: WorkerContext, failed: Mapping[JobId, LaunchFailed]) -> None:
+def call_operator_for_nodes(
+    context: WorkerContext, failed: Mapping[JobId, LaunchFailed]
+) -> None:
     """Call the operator for the nodes of these jobs."""
     if not failed:
         return
     for job_id, event in failed.items():
-        log.error("job_not_started", job_id=job_id, slurm_id=event.slurm_id, node=event.node)
-    jobs = {job_id: event.node for job_id, event in list(failed.items())[:MAX_JOBS_IN_ALARM]}
+        log.error(
+            "job_not_started", job_id=job_id, slurm_id=event.slurm_id, node=event.node
+        )
+    jobs = {
+        job_id: event.node for job_id, event in list(failed.items())[:MAX_JOBS_IN_ALARM]
+    }
     context.ledger.alarms.on(AlarmName.JOBS_NOT_STARTED, jobs=jobs, advice=ADVICE)

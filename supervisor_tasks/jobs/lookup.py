@@ -17,11 +17,13 @@ def look_at(
     *,
     accounting: bool = True,
 ) -> dict[JobId, MatchResult]:
-    """SLURM's record of each job, or that SLURM does not know the job, or why that is unclear at the moment.
+    """SLURM's record of each job, or that SLURM does not know the job, or why that is
+    unclear at the moment.
 
-    A job that has no SLURM id is unknown to SLURM. The look asks the ledger once and SLURM as often as `Cluster.look`
-    does, for any number of jobs. Raises SlurmUnavailableError, SshUnavailableError or AnotherSlurmError when the look
-    learns nothing about any job. A retry helps.
+    A job that has no SLURM id is unknown to SLURM. The look asks the ledger once and
+    SLURM as often as `Cluster.look` does, for any number of jobs. Raises
+    SlurmUnavailableError, SshUnavailableError or AnotherSlurmError when the look learns
+    nothing about any job. A retry helps.
     """
     require_expected_cluster(context)
     jobs = list(jobs)
@@ -33,20 +35,27 @@ def look_at(
             slurm_id=given[job.job_id],
             user=job.customer,
             submit_s=job.slurm_submit_s,
-            id_is_anothers=job.job_id in submissions and submissions[job.job_id].id_is_anothers,
+            id_is_anothers=job.job_id in submissions
+            and submissions[job.job_id].id_is_anothers,
         )
         for job in jobs
         if job.job_id in given
     ]
-    sights = context.slurm.cluster.look(wanted, listed, accounting=accounting) if wanted else {}
+    sights = (
+        context.slurm.cluster.look(wanted, listed, accounting=accounting)
+        if wanted
+        else {}
+    )
     return {job.job_id: sights.get(job.job_id, UNKNOWN) for job in jobs}
 
 
 def record_of(context: WorkerContext, job: Job) -> JobRecord | None:
-    """slurmctld's record of one job, for a caller that is about to change or cancel the job.
+    """slurmctld's record of one job, for a caller that is about to change or cancel the
+    job.
 
-    None when slurmctld does not know the job; its id may then belong to another job. Raises SlurmUnavailableError or
-    SshUnavailableError, also when the answer is unclear at the moment. A retry helps.
+    None when slurmctld does not know the job; its id may then belong to another job.
+    Raises SlurmUnavailableError or SshUnavailableError, also when the answer is unclear
+    at the moment. A retry helps.
     """
     sight = look_at(context, [job], accounting=False)[job.job_id]
     if sight.unclear:

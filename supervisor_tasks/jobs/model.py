@@ -1,4 +1,6 @@
-"""A job: its definition, its states, the effects that it can have, and the reports that the contract gets. Pure."""
+"""A job: its definition, its states, the effects that it can have, and the reports that
+the contract gets. Pure.
+"""
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -37,10 +39,11 @@ class State(StrEnum):
     """The contract has the job's end."""
 
 
-# States are a partial order: no event moves a job to a lower rank. READY and SUBMITTING share one, because a submission
-# that certainly did not happen is made again. There are two ways back. A job that slurmctld took and forgot while it
-# waited is submitted again (QUEUED to READY). A job that SLURM does not have under its id is searched for (QUEUED to
-# SUBMITTING).
+# States are a partial order: no event moves a job to a lower rank. READY and SUBMITTING
+# share one, because a submission that certainly did not happen is made again. There are
+# two ways back. A job that slurmctld took and forgot while it waited is submitted again
+# (QUEUED to READY). A job that SLURM does not have under its id is searched for (QUEUED
+# to SUBMITTING).
 RANK = {
     State.CLAIMED: 0,
     State.READY: 1,
@@ -96,22 +99,35 @@ class EffectKind(StrEnum):
 
 JOB_EFFECTS = frozenset(EffectKind) - {EffectKind.ACCOUNT, EffectKind.BENCHMARK}
 
-# The kinds that have a purpose in each state. When a job enters a state, open effects of all other kinds are closed.
+# The kinds that have a purpose in each state. When a job enters a state, open effects
+# of all other kinds are closed.
 EFFECTS_BY_STATE = {
     State.CLAIMED: {EffectKind.FETCH},
     State.READY: {EffectKind.SUBMIT},
     State.SUBMITTING: {EffectKind.SUBMIT},
     State.QUEUED: {EffectKind.POLL_SLURM, EffectKind.CANCEL, EffectKind.TOP_UP},
-    State.RUNNING: {EffectKind.POLL_SLURM, EffectKind.CANCEL, EffectKind.TOP_UP, EffectKind.REPORT},
-    State.ENDED: {EffectKind.REPORT, EffectKind.NOTIFY_CUSTOMER},  # and CANCEL if SLURM may still run the job
-    State.REFUSED: {EffectKind.RETURN_JOB, EffectKind.NOTIFY_CUSTOMER, EffectKind.CANCEL},
+    State.RUNNING: {
+        EffectKind.POLL_SLURM,
+        EffectKind.CANCEL,
+        EffectKind.TOP_UP,
+        EffectKind.REPORT,
+    },
+    # and CANCEL if SLURM may still run the job
+    State.ENDED: {EffectKind.REPORT, EffectKind.NOTIFY_CUSTOMER},
+    State.REFUSED: {
+        EffectKind.RETURN_JOB,
+        EffectKind.NOTIFY_CUSTOMER,
+        EffectKind.CANCEL,
+    },
     State.SETTLED: {EffectKind.CANCEL, EffectKind.NOTIFY_CUSTOMER},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Work to do for a job, `due_in_s` seconds from now. If the effect is open already, it becomes due earlier."""
+    """Work to do for a job, `due_in_s` seconds from now. If the effect is open already,
+    it becomes due earlier.
+    """
 
     kind: EffectKind
     due_in_s: float = 0.0
@@ -119,7 +135,9 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """The part of the contract's JobDefinition that sbatch requests. `gpus` is per job."""
+    """The part of the contract's JobDefinition that sbatch requests. `gpus` is per
+    job.
+    """
 
     gpus: int
     mem_per_cpu_mb: int
@@ -140,7 +158,9 @@ class Definition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a job ended, as the contract must show it. `exit_status` is the raw wait(2) status."""
+    """How a job ended, as the contract must show it. `exit_status` is the raw wait(2)
+    status.
+    """
 
     status: ChainStatus
     elapsed_s: int = 0
@@ -155,7 +175,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The end of a job that SLURM cancels because the supervisor wants it, and the reason that the customer gets."""
+    """The end of a job that SLURM cancels because the supervisor wants it, and the
+    reason that the customer gets.
+    """
 
     status: ChainStatus
     reason: str
@@ -163,8 +185,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class TopUp:
-    """Minutes that the customer added. `key` names the event on chain. `block` is None while a reorganisation has it in
-    doubt.
+    """Minutes that the customer added. `key` names the event on chain. `block` is None
+    while a reorganisation has it in doubt.
     """
 
     key: str
@@ -176,16 +198,20 @@ class TopUp:
 class Job:
     """A job as the ledger knows it.
 
-    On chain: `claim_key` names the claim (transaction hash, and which of its logs). `chain_position` is the place
-    (block, log index) of the contract's last event about the job: an earlier event that arrives later is void.
-    `last_event_block` is the highest block with an event about the job: a reorganisation of that block puts the event
-    in doubt. What it took away can come back until the block `reorg_deadline_block`.
+    On chain: `claim_key` names the claim (transaction hash, and which of its logs).
+    `chain_position` is the place (block, log index) of the contract's last event about
+    the job: an earlier event that arrives later is void. `last_event_block` is the
+    highest block with an event about the job: a reorganisation of that block puts the
+    event in doubt. What it took away can come back until the block
+    `reorg_deadline_block`.
 
-    In SLURM: `slurm_submit_s` is when SLURM got the job by its own clock (Unix time). Together with the id it
-    distinguishes the job from a later one with the same id. `applied_limit_min` is the last limit that SLURM got (None:
-    not known, or given up by the operator). `poll_count` counts the looks since the last news. `runs` are those of the
-    present SLURM job. `put_back` counts how often the job was put back to its paid size. `stop` is set when the
-    supervisor has SLURM end the job. Only the ledger keeps the script: it may be long.
+    In SLURM: `slurm_submit_s` is when SLURM got the job by its own clock (Unix time).
+    Together with the id it distinguishes the job from a later one with the same id.
+    `applied_limit_min` is the last limit that SLURM got (None: not known, or given up
+    by the operator). `poll_count` counts the looks since the last news. `runs` are
+    those of the present SLURM job. `put_back` counts how often the job was put back to
+    its paid size. `stop` is set when the supervisor has SLURM end the job. Only the
+    ledger keeps the script: it may be long.
     """
 
     job_id: JobId
@@ -216,12 +242,19 @@ class Job:
 
     @property
     def limit_min(self) -> int:
-        """The paid minutes for all runs together: the time limit at the claim and all top-ups."""
-        return min(self.time_limit_min + sum(top_up.minutes for top_up in self.top_ups), MAX_LIMIT_MIN)
+        """The paid minutes for all runs together: the time limit at the claim and all
+        top-ups.
+        """
+        return min(
+            self.time_limit_min + sum(top_up.minutes for top_up in self.top_ups),
+            MAX_LIMIT_MIN,
+        )
 
     @property
     def run_limit_min(self) -> int:
-        """The time limit for the present run in SLURM: the paid time less the earlier runs."""
+        """The time limit for the present run in SLURM: the paid time less the earlier
+        runs.
+        """
         return left_min(self.limit_min, self.runs)
 
     @property
@@ -231,24 +264,34 @@ class Job:
 
     @property
     def left_s(self) -> int:
-        """The seconds of the paid time that were left at the last look; below 0 when SLURM lets the job overrun."""
+        """The seconds of the paid time that were left at the last look; below 0 when
+        SLURM lets the job overrun.
+        """
         return self.limit_min * SECONDS_PER_MINUTE - used_s(self.runs)
 
     @property
     def wants_cancel(self) -> bool:
-        """Whether SLURM must end the job: the customer wants that, or the supervisor."""
+        """Whether SLURM must end the job: the customer wants that, or the
+        supervisor.
+        """
         return self.cancel_requested or self.stop is not None
 
     @property
     def claim_reverted_by_reorg(self) -> bool:
-        """Whether a reorganisation took our claim away, and the claim can still come back. Meanwhile the job goes on in
-        SLURM, no new work begins, and nothing is reported.
+        """Whether a reorganisation took our claim away, and the claim can still come
+        back. Meanwhile the job goes on in SLURM, no new work begins, and nothing is
+        reported.
         """
-        return self.reorg_deadline_block is not None and self.chain_status < ChainStatus.SCHEDULED
+        return (
+            self.reorg_deadline_block is not None
+            and self.chain_status < ChainStatus.SCHEDULED
+        )
 
 
 def _may_still_run(job: Job) -> bool:
-    """Whether SLURM may still run the job, or could run it once more though it must not."""
+    """Whether SLURM may still run the job, or could run it once more though it must
+    not.
+    """
     if job.settled_by_operator:
         return True
     if job.outcome is not None and job.outcome.status is ChainStatus.PANICKED:
@@ -275,12 +318,16 @@ def obsolete_effects(job: Job) -> frozenset[EffectKind]:
 
 
 def is_final(job: Job) -> bool:
-    """Whether nothing is left to decide about the job: its status on chain is final, or it is not ours any more."""
+    """Whether nothing is left to decide about the job: its status on chain is final, or
+    it is not ours any more.
+    """
     return is_final_status(job.state, job.chain_status)
 
 
 def is_final_status(state: State, chain_status: ChainStatus) -> bool:
-    """Whether nothing is left to decide about a job in this state with this status on chain."""
+    """Whether nothing is left to decide about a job in this state with this status on
+    chain.
+    """
     given_back = state is State.REFUSED and chain_status < ChainStatus.SCHEDULED
     return state is State.SETTLED or given_back
 
@@ -296,30 +343,40 @@ class StatusUpdate:
 
 
 def pending_reports(job: Job) -> tuple[StatusUpdate, ...]:
-    """The calls that bring the contract from its present status to the true one, in order.
+    """The calls that bring the contract from its present status to the true one, in
+    order.
 
-    The contract requires RUNNING before an end, except for a job that was cancelled before it ran, or that panicked
-    because its end is unknown.
+    The contract requires RUNNING before an end, except for a job that was cancelled
+    before it ran, or that panicked because its end is unknown.
     """
     if job.chain_status < ChainStatus.SCHEDULED:
         return ()  # not ours, or the claim is in doubt
     if job.chain_status.cold:
         return ()
-    running = (StatusUpdate(ChainStatus.RUNNING),) if job.chain_status is ChainStatus.SCHEDULED else ()
+    running = (
+        (StatusUpdate(ChainStatus.RUNNING),)
+        if job.chain_status is ChainStatus.SCHEDULED
+        else ()
+    )
     outcome = job.outcome
     if outcome is None:
         return running if job.state is State.RUNNING else ()
-    end = StatusUpdate(outcome.status, outcome.minutes, outcome.reason, outcome.exit_status)
-    never_ran = outcome.status in (ChainStatus.CANCELLED, ChainStatus.PANICKED) and outcome.elapsed_s == 0
+    end = StatusUpdate(
+        outcome.status, outcome.minutes, outcome.reason, outcome.exit_status
+    )
+    never_ran = (
+        outcome.status in (ChainStatus.CANCELLED, ChainStatus.PANICKED)
+        and outcome.elapsed_s == 0
+    )
     if never_ran:
         return (end,)
     return (*running, end)
 
 
 def validation_error(definition: Definition, time_limit_min: int) -> str | None:
-    """Why the job cannot be submitted with this definition, or None. To SLURM, zero means "no limit" or "all of the
-    node". A hash with "\\x" stands for bytes that are no text (chain/abi_codec.py): no service can be asked for its
-    script.
+    """Why the job cannot be submitted with this definition, or None. To SLURM, zero
+    means "no limit" or "all of the node". A hash with "\\x" stands for bytes that are
+    no text (chain/abi_codec.py): no service can be asked for its script.
     """
     for name, found, least in (
         ("time limit (minutes)", time_limit_min, 1),

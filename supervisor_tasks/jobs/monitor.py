@@ -1,4 +1,6 @@
-"""Monitor: ask SLURM what became of the jobs, and record its answers. A callback is only a hint to look."""
+"""Monitor: ask SLURM what became of the jobs, and record its answers. A callback is
+only a hint to look.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -31,8 +33,8 @@ from supervisor_tasks.slurm.parsers import JobRecord
 
 log = structlog.get_logger()
 
-# A look at MANY_JOBS, and a reading of as many callbacks, rests so long: the next one costs hardly more for all that
-# came by then.
+# A look at MANY_JOBS, and a reading of as many callbacks, rests so long: the next one
+# costs hardly more for all that came by then.
 LOOKS_APART_S = 0.5
 MANY_JOBS = 3
 BEGUN_AGAIN_S = 1.0  # until the next look at a job that SLURM has just begun
@@ -40,8 +42,8 @@ BEGUN_AGAIN_S = 1.0  # until the next look at a job that SLURM has just begun
 
 @side_by_side("poll_jobs")
 def poll_jobs(context: WorkerContext) -> bool:
-    """Read the stored callbacks, then look at all jobs that are due, with one question to SLURM. While it waits for the
-    answer, another worker may look at other jobs.
+    """Read the stored callbacks, then look at all jobs that are due, with one question
+    to SLURM. While it waits for the answer, another worker may look at other jobs.
     """
     ledger = context.ledger
     callbacks = read_callbacks(context)
@@ -57,7 +59,9 @@ def poll_jobs(context: WorkerContext) -> bool:
 
 
 def _look(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
-    """Ask about the jobs of these effects, and record in one transaction what follows."""
+    """Ask about the jobs of these effects, and record in one transaction what
+    follows.
+    """
     observed = observe(context, effects)
     oversizes = oversized(context, observed.jobs.values(), observed.sights)
     # Of a job that has ended this comes first: its end then has the reason.
@@ -70,7 +74,11 @@ def _look(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
     call_operator_for_nodes(context, observed.failed)
     for change in changes:
         if isinstance(change.event, SlurmCompleted | SlurmRunningObserved):
-            log.info("slurm_state_changed", job_id=change.job_id, said=stored_name(change.event))
+            log.info(
+                "slurm_state_changed",
+                job_id=change.job_id,
+                said=stored_name(change.event),
+            )
     _postpone_unclear(context, effects, observed.sights)
     just_begun = [effect for effect in effects if effect.job_id in observed.just_begun]
     context.ledger.effects.postpone(just_begun, BEGUN_AGAIN_S)
@@ -80,9 +88,11 @@ def _has_ended(change: JobChange) -> bool:
     return isinstance(change.event, MoreThanPaid) and change.event.ended
 
 
-def _conclude(context: WorkerContext, observed: Observed, effect: OpenEffect) -> list[JobChange]:
-    """What to record of the effect's job. If the job needs the operator, its effect is parked. If SLURM's answer is not
-    clear, nothing is recorded.
+def _conclude(
+    context: WorkerContext, observed: Observed, effect: OpenEffect
+) -> list[JobChange]:
+    """What to record of the effect's job. If the job needs the operator, its effect is
+    parked. If SLURM's answer is not clear, nothing is recorded.
     """
     job = observed.jobs[effect.job_id]
     sight = observed.sights[job.job_id]
@@ -94,7 +104,13 @@ def _conclude(context: WorkerContext, observed: Observed, effect: OpenEffect) ->
     runs = list(observed.runs[job.job_id])
     evidence = {"state": job.state, "slurm_id": job.slurm_id}
     if job.job_id in observed.stalled:
-        park(context.ledger, effect, observed.stalled[job.job_id], **evidence, slurm_says=str(sight.record))
+        park(
+            context.ledger,
+            effect,
+            observed.stalled[job.job_id],
+            **evidence,
+            slurm_says=str(sight.record),
+        )
         return runs
     reported = observed.reported.get(job.job_id)
     if isinstance(reported, ConflictingOutcomes):
@@ -105,12 +121,20 @@ def _conclude(context: WorkerContext, observed: Observed, effect: OpenEffect) ->
 
 
 def _event_of(seen: JobRecord | None, reported: Outcome | None, now_s: int) -> Event:
-    """What SLURM's record of a job means. Of a job that SLURM has forgotten, the end that callbacks report counts."""
+    """What SLURM's record of a job means. Of a job that SLURM has forgotten, the end
+    that callbacks report counts.
+    """
     if seen is None:
-        return SlurmPendingObserved(NOT_LISTED) if reported is None else SlurmCompleted(reported)
+        return (
+            SlurmPendingObserved(NOT_LISTED)
+            if reported is None
+            else SlurmCompleted(reported)
+        )
     if seen.phase is Phase.ENDED:
         earlier_s = seen.earlier_s if seen.earlier_runs else None
-        return SlurmCompleted(seen.outcome(), earlier_s, seen.earlier_runs, may_requeue=seen.may_requeue)
+        return SlurmCompleted(
+            seen.outcome(), earlier_s, seen.earlier_runs, may_requeue=seen.may_requeue
+        )
     run = seen.sighting(now_s)
     if seen.phase is Phase.RUNNING:
         return SlurmRunningObserved(seen.state, run)
@@ -118,7 +142,9 @@ def _event_of(seen: JobRecord | None, reported: Outcome | None, now_s: int) -> E
 
 
 def _postpone_unclear(
-    context: WorkerContext, effects: Sequence[OpenEffect], sights: Mapping[JobId, MatchResult]
+    context: WorkerContext,
+    effects: Sequence[OpenEffect],
+    sights: Mapping[JobId, MatchResult],
 ) -> None:
     by_reason = dict[str, list[OpenEffect]]()
     for effect in effects:

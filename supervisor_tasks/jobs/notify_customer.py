@@ -6,7 +6,14 @@ from supervisor_tasks.jobs.model import EffectKind, Job
 
 
 def notify_customer(context: WorkerContext, job: Job) -> Event:
-    """Send the job's message to the grid logger that came with the script. Without a logger, nothing is written."""
+    """Send the job's message to the grid logger that came with the script. Without a
+    logger, nothing is written.
+    """
     if job.grid_logger_url and job.status_message:
-        context.grid_logger.write(job.grid_logger_url, job.customer, job.job_id, job.status_message.splitlines())
+        context.grid_logger.write(
+            job.grid_logger_url,
+            job.customer,
+            job.job_id,
+            job.status_message.splitlines(),
+        )
     return EffectCompleted(EffectKind.NOTIFY_CUSTOMER)

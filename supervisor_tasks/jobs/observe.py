@@ -1,4 +1,6 @@
-"""What one look finds out about jobs: from SLURM, from accounting and from the stored callbacks."""
+"""What one look finds out about jobs: from SLURM, from accounting and from the stored
+callbacks.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,9 +8,17 @@ from dataclasses import dataclass, replace
 import structlog
 
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.callback_fallback import CallbackRecord, ConflictingOutcomes, outcome_from_callbacks
+from supervisor_tasks.jobs.callback_fallback import (
+    CallbackRecord,
+    ConflictingOutcomes,
+    outcome_from_callbacks,
+)
 from supervisor_tasks.jobs.denied_ids import denied_submissions
-from supervisor_tasks.jobs.events import LaunchFailed, SlurmJobIdentified, SubmissionDenied
+from supervisor_tasks.jobs.events import (
+    LaunchFailed,
+    SlurmJobIdentified,
+    SubmissionDenied,
+)
 from supervisor_tasks.jobs.launch_failures import launch_failures
 from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.model import Job, JobId, Outcome, State
@@ -25,7 +35,9 @@ from supervisor_tasks.slurm.parsers import JobRecord
 
 log = structlog.get_logger()
 
-ASKED_FOR_RUNS = 5  # looks at which accounting is asked for a job's runs; after these, what the looks saw counts
+# looks at which accounting is asked for a job's runs; after these, what the looks saw
+# counts
+ASKED_FOR_RUNS = 5
 LOOKED_BACK_S = 2 * PATIENCE_S
 
 
@@ -33,10 +45,12 @@ LOOKED_BACK_S = 2 * PATIENCE_S
 class Observed:
     """What one look knows of its jobs, by their ids.
 
-    `sights` has SLURM's record of each job. A job in `denied` is not in SLURM under its id, a job in `failed` was not
-    started by its node, a job in `stalled` needs the operator (with the reason), and a job in `just_begun` has run for
-    less than a second. `reported` has the end that callbacks report of a job that SLURM has forgotten. `runs` are
-    changes about a job's runs; they are recorded before its state changes. `now_s` is SLURM's time, 0 if not needed.
+    `sights` has SLURM's record of each job. A job in `denied` is not in SLURM under its
+    id, a job in `failed` was not started by its node, a job in `stalled` needs the
+    operator (with the reason), and a job in `just_begun` has run for less than a
+    second. `reported` has the end that callbacks report of a job that SLURM has
+    forgotten. `runs` are changes about a job's runs; they are recorded before its state
+    changes. `now_s` is SLURM's time, 0 if not needed.
     """
 
     jobs: Mapping[JobId, Job]
@@ -51,9 +65,10 @@ class Observed:
 
 
 def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
-    """Ask SLURM, accounting and the stored callbacks about the jobs of these effects. A sight becomes unclear where a
-    later question about its job has no answer yet. Raises SlurmUnavailableError, SshUnavailableError or
-    AnotherSlurmError when the look learns nothing about any job, LedgerUnavailableError; a retry helps.
+    """Ask SLURM, accounting and the stored callbacks about the jobs of these effects. A
+    sight becomes unclear where a later question about its job has no answer yet. Raises
+    SlurmUnavailableError, SshUnavailableError or AnotherSlurmError when the look learns
+    nothing about any job, LedgerUnavailableError; a retry helps.
     """
     jobs = context.ledger.jobs({effect.job_id for effect in effects})
     attempts = {effect.job_id: effect.attempts for effect in effects}
@@ -61,7 +76,11 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     sights |= with_site_choices(context, jobs, sights)
     denied = denied_submissions(context, jobs, sights)
     failed = launch_failures(context, jobs, sights)
-    forgotten = [job for job_id, job in jobs.items() if sights[job_id].unknown and job_id not in denied]
+    forgotten = [
+        job
+        for job_id, job in jobs.items()
+        if sights[job_id].unknown and job_id not in denied
+    ]
     reported = _reported_ends(context, forgotten)
     stalled = _stalled(context, sights)
     now_s = _now_s(context, sights.values())
@@ -70,8 +89,12 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     earlier_runs, waiting = runs_from_callbacks(context, jobs, sights, attempts)
     sights |= waiting
     runs = {job_id: _changes_of(job_id, new_runs, earlier_runs) for job_id in jobs}
-    just_begun = frozenset(job_id for job_id, job in jobs.items() if _has_just_begun(job, sights[job_id]))
-    return Observed(jobs, sights, denied, failed, stalled, reported, runs, just_begun, now_s)
+    just_begun = frozenset(
+        job_id for job_id, job in jobs.items() if _has_just_begun(job, sights[job_id])
+    )
+    return Observed(
+        jobs, sights, denied, failed, stalled, reported, runs, just_begun, now_s
+    )
 
 
 def _changes_of(job_id: JobId, *changes: Mapping[JobId, JobChange]) -> list[JobChange]:
@@ -79,86 +102,149 @@ def _changes_of(job_id: JobId, *changes: Mapping[JobId, JobChange]) -> list[JobC
 
 
 def _has_just_begun(job: Job, sight: MatchResult) -> bool:
-    """Whether SLURM runs the job since less than a second, and no look has seen it run. Its node may fail to start it;
-    the look a second later shows that, and it is then no run.
+    """Whether SLURM runs the job since less than a second, and no look has seen it run.
+    Its node may fail to start it; the look a second later shows that, and it is then no
+    run.
     """
-    begun = sight.record is not None and sight.record.state == "RUNNING" and sight.record.elapsed_s == 0
+    begun = (
+        sight.record is not None
+        and sight.record.state == "RUNNING"
+        and sight.record.elapsed_s == 0
+    )
     return begun and job.state is State.QUEUED
 
 
-def _reported_ends(context: WorkerContext, forgotten: Sequence[Job]) -> Mapping[JobId, Outcome | ConflictingOutcomes]:
-    """How jobs ended that SLURM has forgotten, where a plugin reported an end that can be true. At a site with
-    accounting, callbacks are not believed: accounting knows the end, or the end stays unknown.
+def _reported_ends(
+    context: WorkerContext, forgotten: Sequence[Job]
+) -> Mapping[JobId, Outcome | ConflictingOutcomes]:
+    """How jobs ended that SLURM has forgotten, where a plugin reported an end that can
+    be true. At a site with accounting, callbacks are not believed: accounting knows the
+    end, or the end stays unknown.
     """
-    slurm_ids = {job.job_id: job.slurm_id for job in forgotten if job.slurm_id is not None}
-    if not slurm_ids or not context.slurm.trust_callbacks or context.slurm.cluster.has_accounting:
+    slurm_ids = {
+        job.job_id: job.slurm_id for job in forgotten if job.slurm_id is not None
+    }
+    if (
+        not slurm_ids
+        or not context.slurm.trust_callbacks
+        or context.slurm.cluster.has_accounting
+    ):
         return {}
     callbacks = context.ledger.inbox.about(slurm_ids)
     submissions = context.ledger.journal.submissions(set(slurm_ids.values()))
     suspended = context.ledger.journal.ever_suspended(slurm_ids)
     ends = dict[JobId, Outcome | ConflictingOutcomes]()
     for job in forgotten:
-        called_s = submissions[job.job_id].called_s if job.job_id in submissions else 0.0
+        called_s = (
+            submissions[job.job_id].called_s if job.job_id in submissions else 0.0
+        )
         evidence = _evidence(callbacks.get(job.job_id, ()))
-        end = outcome_from_callbacks(job, called_s, evidence, suspended=job.job_id in suspended)
+        end = outcome_from_callbacks(
+            job, called_s, evidence, suspended=job.job_id in suspended
+        )
         if end is None:
             continue
         ends[job.job_id] = end
         if isinstance(end, Outcome):
-            log.warning("outcome_from_callback", job_id=job.job_id, slurm_id=job.slurm_id, elapsed_s=end.elapsed_s)
+            log.warning(
+                "outcome_from_callback",
+                job_id=job.job_id,
+                slurm_id=job.slurm_id,
+                elapsed_s=end.elapsed_s,
+            )
     return ends
 
 
 def _evidence(callbacks: Iterable[CallbackSeen]) -> list[CallbackRecord]:
     return [
-        CallbackRecord(callback.status, callback.duration_s, callback.exit_code, callback.received_s)
+        CallbackRecord(
+            callback.status,
+            callback.duration_s,
+            callback.exit_code,
+            callback.received_s,
+        )
         for callback in callbacks
         if callback.is_evidence
     ]
 
 
-def _stalled(context: WorkerContext, sights: Mapping[JobId, MatchResult]) -> dict[JobId, str]:
-    """The jobs that SLURM has shown for too long in a state that leads to no end, and why an operator must look."""
+def _stalled(
+    context: WorkerContext, sights: Mapping[JobId, MatchResult]
+) -> dict[JobId, str]:
+    """The jobs that SLURM has shown for too long in a state that leads to no end, and
+    why an operator must look.
+    """
     unexpected = {
-        job_id: sight.record for job_id, sight in sights.items() if sight.record and is_unexpected_state(sight.record)
+        job_id: sight.record
+        for job_id, sight in sights.items()
+        if sight.record and is_unexpected_state(sight.record)
     }
-    looks = context.ledger.journal.looks(unexpected, LOOKED_BACK_S) if unexpected else {}
-    reasons = {job_id: stall_reason(seen, looks.get(job_id, ())) for job_id, seen in unexpected.items()}
+    looks = (
+        context.ledger.journal.looks(unexpected, LOOKED_BACK_S) if unexpected else {}
+    )
+    reasons = {
+        job_id: stall_reason(seen, looks.get(job_id, ()))
+        for job_id, seen in unexpected.items()
+    }
     return {job_id: reason for job_id, reason in reasons.items() if reason is not None}
 
 
 def _now_s(context: WorkerContext, sights: Iterable[MatchResult]) -> int:
-    """The site's time (Unix time) if a job has not begun or is suspended, else 0. A job that runs shows the time
-    itself: its start and its seconds.
+    """The site's time (Unix time) if a job has not begun or is suspended, else 0. A job
+    that runs shows the time itself: its start and its seconds.
     """
-    stand_still = any(sight.record is not None and sight.record.is_stalled for sight in sights)
+    stand_still = any(
+        sight.record is not None and sight.record.is_stalled for sight in sights
+    )
     return context.slurm.cluster.now_s() if stand_still else 0
 
 
 def _new_runs(
-    context: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId, MatchResult], now_s: int
+    context: WorkerContext,
+    jobs: Iterable[Job],
+    sights: Mapping[JobId, MatchResult],
+    now_s: int,
 ) -> dict[JobId, JobChange]:
-    """The jobs for which SLURM shows a run that the ledger does not know: the first run, or a run after a requeue."""
+    """The jobs for which SLURM shows a run that the ledger does not know: the first
+    run, or a run after a requeue.
+    """
     shown = [(job, sights[job.job_id].record) for job in jobs]
-    new = [(job, seen) for job, seen in shown if seen is not None and seen.submit_s != job.slurm_submit_s]
+    new = [
+        (job, seen)
+        for job, seen in shown
+        if seen is not None and seen.submit_s != job.slurm_submit_s
+    ]
     submitted_s = _submitted_s_of_requeued(context, new)
     changes = dict[JobId, JobChange]()
     for job, seen in new:
         if job.slurm_submit_s is not None:
-            log.warning("slurm_job_requeued", job_id=job.job_id, slurm_id=job.slurm_id, restarts=seen.restarts)
+            log.warning(
+                "slurm_job_requeued",
+                job_id=job.job_id,
+                slurm_id=job.slurm_id,
+                restarts=seen.restarts,
+            )
         run = seen.sighting(now_s)
-        event = SlurmJobIdentified(seen.slurm_id, seen.submit_s, run, submitted_s.get(job.job_id))
+        event = SlurmJobIdentified(
+            seen.slurm_id, seen.submit_s, run, submitted_s.get(job.job_id)
+        )
         changes[job.job_id] = JobChange(job.job_id, event)
     return changes
 
 
-def _submitted_s_of_requeued(context: WorkerContext, new: Sequence[tuple[Job, JobRecord]]) -> dict[JobId, int]:
-    """When the supervisor submitted the jobs that SLURM has requeued before a look saw them."""
+def _submitted_s_of_requeued(
+    context: WorkerContext, new: Sequence[tuple[Job, JobRecord]]
+) -> dict[JobId, int]:
+    """When the supervisor submitted the jobs that SLURM has requeued before a look saw
+    them.
+    """
     requeued = {seen.slurm_id for job, seen in new if seen.restarts and not job.runs}
     if not requeued:
         return {}
     submissions = context.ledger.journal.submissions(requeued)
-    return {job_id: int(submission.called_s) for job_id, submission in submissions.items()}
+    return {
+        job_id: int(submission.called_s) for job_id, submission in submissions.items()
+    }
 
 
 def _with_accounted_runs(
@@ -167,9 +253,9 @@ def _with_accounted_runs(
     sights: Mapping[JobId, MatchResult],
     attempts: Mapping[JobId, int],
 ) -> dict[JobId, MatchResult]:
-    """The sights of ended jobs with a run that the looks did not see from its start to its end, with accounting's
-    answer. Accounting may learn of a run some seconds after slurmctld has ended it, so the job is asked for at several
-    looks.
+    """The sights of ended jobs with a run that the looks did not see from its start to
+    its end, with accounting's answer. Accounting may learn of a run some seconds after
+    slurmctld has ended it, so the job is asked for at several looks.
     """
     if not context.slurm.cluster.has_accounting:
         return {}
@@ -181,7 +267,11 @@ def _with_accounted_runs(
     for job_id, seen in ended.items():
         answer = accounted[job_id]
         if answer.record is not None and answer.record.earlier_runs >= seen.restarts:
-            record = replace(seen, earlier_s=answer.record.earlier_s, earlier_runs=answer.record.earlier_runs)
+            record = replace(
+                seen,
+                earlier_s=answer.record.earlier_s,
+                earlier_runs=answer.record.earlier_runs,
+            )
             changed[job_id] = MatchResult(record)
         elif attempts[job_id] < ASKED_FOR_RUNS:
             reason = answer.unclear or "accounting has not all runs of the job yet"
@@ -189,7 +279,9 @@ def _with_accounted_runs(
     return changed
 
 
-def _ended_with_unseen_runs(jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]) -> dict[JobId, JobRecord]:
+def _ended_with_unseen_runs(
+    jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]
+) -> dict[JobId, JobRecord]:
     ended = dict[JobId, JobRecord]()
     for job_id, job in jobs.items():
         seen = sights[job_id].record

@@ -1,4 +1,6 @@
-"""Records what came of a batch's effects: events in one transaction, and failed effects given back or parked."""
+"""Records what came of a batch's effects: events in one transaction, and failed effects
+given back or parked.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -28,35 +30,48 @@ from supervisor_tasks.slurm.ssh import SshSilentError
 
 log = structlog.get_logger()
 
-# Events that are true only for the moment. They count only if this worker still holds the effect. Permanent facts, such
-# as an id, always count.
-REQUIRES_LEASE = (SubmissionNotFound, SubmitNotExecuted, SubmitRejected, SubmitOutcomeUnknown)
+# Events that are true only for the moment. They count only if this worker still holds
+# the effect. Permanent facts, such as an id, always count.
+REQUIRES_LEASE = (
+    SubmissionNotFound,
+    SubmitNotExecuted,
+    SubmitRejected,
+    SubmitOutcomeUnknown,
+)
 
 
 @dataclass(slots=True)
 class Start:
-    """Events that must be committed before a group goes on. `committed` gets the jobs as they are then."""
+    """Events that must be committed before a group goes on. `committed` gets the jobs
+    as they are then.
+    """
 
     events: Mapping[OpenEffect, Event]
     committed: "Future[Mapping[JobId, Job]]" = field(default_factory=Future)
 
 
 class OutcomeRecorder:
-    """Records outcomes of effects of one kind. `jobs` has the jobs of the effects under way, as they were when their
-    group began.
+    """Records outcomes of effects of one kind. `jobs` has the jobs of the effects under
+    way, as they were when their group began.
     """
 
-    def __init__(self, context: WorkerContext, kind: EffectKind, jobs: Mapping[OpenEffect, Job]) -> None:
+    def __init__(
+        self, context: WorkerContext, kind: EffectKind, jobs: Mapping[OpenEffect, Job]
+    ) -> None:
         self._ledger = context.ledger
         self._kind = kind
         self._jobs = jobs
 
-    def record(self, outcomes: Sequence[EffectOutcome], starts: Sequence[Start]) -> list[OpenEffect]:
-        """Commit all events in one transaction, and give back the effects that failed. Returns the effects of `starts`
-        that another worker holds by now; their events are not recorded.
+    def record(
+        self, outcomes: Sequence[EffectOutcome], starts: Sequence[Start]
+    ) -> list[OpenEffect]:
+        """Commit all events in one transaction, and give back the effects that failed.
+        Returns the effects of `starts` that another worker holds by now; their events
+        are not recorded.
 
-        If the transaction fails for another reason than an outage, each outcome and each start is committed alone: an
-        event that cannot be recorded holds up no other. An outcome that cannot be recorded is given back.
+        If the transaction fails for another reason than an outage, each outcome and
+        each start is committed alone: an event that cannot be recorded holds up no
+        other. An outcome that cannot be recorded is given back.
         """
         try:
             jobs = self._commit(outcomes, starts)
@@ -68,31 +83,44 @@ class OutcomeRecorder:
                 return []
             return self._record_each(outcomes, starts)
         for start in starts:
-            start.committed.set_result({effect.job_id: jobs[effect.job_id] for effect in start.events})
+            start.committed.set_result(
+                {effect.job_id: jobs[effect.job_id] for effect in start.events}
+            )
         self.give_back([outcome for outcome in outcomes if outcome.error is not None])
         _log_completed(outcomes, jobs)
         return []
 
     def give_back(self, failed: Iterable[EffectOutcome]) -> None:
-        """Make effects due again, or park them, as their errors ask for; those with the same error together."""
+        """Make effects due again, or park them, as their errors ask for; those with the
+        same error together.
+        """
         by_error = dict[tuple[type, str], list[EffectOutcome]]()
         for outcome in failed:
-            by_error.setdefault((type(outcome.error), str(outcome.error)), []).append(outcome)
+            by_error.setdefault((type(outcome.error), str(outcome.error)), []).append(
+                outcome
+            )
         for alike in by_error.values():
             error = alike[0].error
             assert error is not None  # noqa: S101
             try:
                 self._give_back_alike([outcome.effect for outcome in alike], error)
             except Exception as failure:  # noqa: BLE001  their leases run out; a raise would end all work of this kind
-                log.warning("lease_release_failed", effects=len(alike), error=repr(failure))
+                log.warning(
+                    "lease_release_failed", effects=len(alike), error=repr(failure)
+                )
 
-    def _commit(self, outcomes: Sequence[EffectOutcome], starts: Sequence[Start]) -> Mapping[JobId, Job]:
-        """Commit the events, and return the jobs as they are then. Raises LeaseLostError if an event needs a lease that
-        another worker has by now.
+    def _commit(
+        self, outcomes: Sequence[EffectOutcome], starts: Sequence[Start]
+    ) -> Mapping[JobId, Job]:
+        """Commit the events, and return the jobs as they are then. Raises
+        LeaseLostError if an event needs a lease that another worker has by now.
         """
         changes, held = list[JobChange](), list[OpenEffect]()
         for start in starts:
-            changes += [JobChange(effect.job_id, event) for effect, event in start.events.items()]
+            changes += [
+                JobChange(effect.job_id, event)
+                for effect, event in start.events.items()
+            ]
             held += start.events
         for outcome in outcomes:
             if outcome.event is None:
@@ -107,9 +135,14 @@ class OutcomeRecorder:
             return self._ledger.record(*changes, held=held)
 
     def _record_held(
-        self, outcomes: Sequence[EffectOutcome], starts: Sequence[Start], lost: Collection[int]
+        self,
+        outcomes: Sequence[EffectOutcome],
+        starts: Sequence[Start],
+        lost: Collection[int],
     ) -> list[OpenEffect]:
-        """Record the events that need no lost lease. `lost`: the ids of the effects that another worker holds."""
+        """Record the events that need no lost lease. `lost`: the ids of the effects
+        that another worker holds.
+        """
         kept, dropped = list[EffectOutcome](), list[JobId]()
         for outcome in outcomes:
             if outcome.effect.id in lost and isinstance(outcome.event, REQUIRES_LEASE):
@@ -118,13 +151,20 @@ class OutcomeRecorder:
                 kept.append(outcome)
         if dropped:
             log.warning(
-                "effect_leases_lost", kind=self._kind, jobs=dropped, error="their outcomes do not count any more"
+                "effect_leases_lost",
+                kind=self._kind,
+                jobs=dropped,
+                error="their outcomes do not count any more",
             )
-        lost_starts = [effect for start in starts for effect in start.events if effect.id in lost]
+        lost_starts = [
+            effect for start in starts for effect in start.events if effect.id in lost
+        ]
         held = [_start_without(start, lost) for start in starts]
         return lost_starts + self.record(kept, held)
 
-    def _record_each(self, outcomes: Sequence[EffectOutcome], starts: Sequence[Start]) -> list[OpenEffect]:
+    def _record_each(
+        self, outcomes: Sequence[EffectOutcome], starts: Sequence[Start]
+    ) -> list[OpenEffect]:
         lost = list[OpenEffect]()
         for outcome in outcomes:
             lost += self.record([outcome], [])
@@ -132,14 +172,25 @@ class OutcomeRecorder:
             lost += self.record([], [start])
         return lost
 
-    def _not_recorded(self, outcomes: Sequence[EffectOutcome], starts: Sequence[Start], error: Exception) -> None:
+    def _not_recorded(
+        self,
+        outcomes: Sequence[EffectOutcome],
+        starts: Sequence[Start],
+        error: Exception,
+    ) -> None:
         for start in starts:
             start.committed.set_exception(error)
-        self.give_back([EffectOutcome(outcome.effect, error=error) for outcome in outcomes])
+        self.give_back(
+            [EffectOutcome(outcome.effect, error=error) for outcome in outcomes]
+        )
 
     def _give_back_alike(self, effects: Sequence[OpenEffect], error: Exception) -> None:
         ledger = self._ledger
-        fields = {"kind": self._kind, "jobs": [effect.job_id for effect in effects], "error": str(error)}
+        fields = {
+            "kind": self._kind,
+            "jobs": [effect.job_id for effect in effects],
+            "error": str(error),
+        }
         match error:
             case LeaseLostError():
                 log.warning("effect_leases_lost", **fields)
@@ -153,7 +204,13 @@ class OutcomeRecorder:
             case PermanentError():
                 for effect in effects:
                     evidence = self._evidence(effect)
-                    effect_failures.park(ledger, effect, str(error), error=type(error).__name__, **evidence)
+                    effect_failures.park(
+                        ledger,
+                        effect,
+                        str(error),
+                        error=type(error).__name__,
+                        **evidence,
+                    )
             case _:
                 log.error("effects_failed_unexpectedly", exc_info=error, **fields)
                 evidence = self._evidence(effects[0]) if len(effects) == 1 else {}
@@ -165,18 +222,23 @@ class OutcomeRecorder:
 
 
 def _start_without(start: Start, lost: Collection[int]) -> Start:
-    events = {effect: event for effect, event in start.events.items() if effect.id not in lost}
+    events = {
+        effect: event for effect, event in start.events.items() if effect.id not in lost
+    }
     return Start(events, start.committed)
 
 
 def _change(outcome: EffectOutcome, event: Event) -> JobChange:
     done = outcome.effect if outcome.error is None else None
-    return JobChange(outcome.effect.job_id, event, done=done, failure_reason=_failure_reason(event))
+    return JobChange(
+        outcome.effect.job_id, event, done=done, failure_reason=_failure_reason(event)
+    )
 
 
 def _failure_reason(event: Event) -> str | None:
-    """Why the effect was carried out in vain, or None. A submission can be cut off, searched for and made again without
-    an end. So it counts as a failure, and an alarm is raised when it lasts.
+    """Why the effect was carried out in vain, or None. A submission can be cut off,
+    searched for and made again without an end. So it counts as a failure, and an alarm
+    is raised when it lasts.
     """
     match event:
         case SubmitOutcomeUnknown():
@@ -186,8 +248,16 @@ def _failure_reason(event: Event) -> str | None:
     return None
 
 
-def _log_completed(outcomes: Sequence[EffectOutcome], jobs: Mapping[JobId, Job]) -> None:
+def _log_completed(
+    outcomes: Sequence[EffectOutcome], jobs: Mapping[JobId, Job]
+) -> None:
     for outcome in outcomes:
         if outcome.error is None:
             job, effect = jobs[outcome.effect.job_id], outcome.effect
-            log.info("effect_completed", job_id=job.job_id, kind=effect.kind, state=job.state, slurm_id=job.slurm_id)
+            log.info(
+                "effect_completed",
+                job_id=job.job_id,
+                kind=effect.kind,
+                state=job.state,
+                slurm_id=job.slurm_id,
+            )

@@ -1,4 +1,6 @@
-"""Whether SLURM gives jobs more than was paid for. Each look checks this with what squeue showed."""
+"""Whether SLURM gives jobs more than was paid for. Each look checks this with what
+squeue showed.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -48,15 +50,21 @@ Answer = TypeVar("Answer")
 Live = tuple[Job, JobRecord, Size]
 
 
-def oversized(context: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId, MatchResult]) -> list[JobChange]:
-    """The changes to record for jobs that have more than was paid for. SLURM is asked a second time only if its own
-    rounding may explain what it shows.
+def oversized(
+    context: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId, MatchResult]
+) -> list[JobChange]:
+    """The changes to record for jobs that have more than was paid for. SLURM is asked a
+    second time only if its own rounding may explain what it shows.
     """
     live = _live(jobs, sights)
     found = dict[JobId, Sequence[Excess]]()
     for job, seen, size in live:
         found[job.job_id] = excesses(size, _paid(context, job, seen))
-    doubted = [(job, seen, size) for job, seen, size in live if may_be_rounded(found[job.job_id])]
+    doubted = [
+        (job, seen, size)
+        for job, seen, size in live
+        if may_be_rounded(found[job.job_id])
+    ]
     if doubted:
         found |= _without_rounding(context, doubted)
     changes = list[JobChange]()
@@ -68,16 +76,28 @@ def oversized(context: WorkerContext, jobs: Iterable[Job], sights: Mapping[JobId
 
 
 def call_operator(
-    context: WorkerContext, changes: Iterable[JobChange], before: Mapping[JobId, Job], after: Mapping[JobId, Job]
+    context: WorkerContext,
+    changes: Iterable[JobChange],
+    before: Mapping[JobId, Job],
+    after: Mapping[JobId, Job],
 ) -> None:
     """Call the operator for the jobs that these changes stop."""
     stopped = dict[JobId, str]()
     for change in changes:
-        if not isinstance(change.event, MoreThanPaid) or before[change.job_id].stop is not None:
+        if (
+            not isinstance(change.event, MoreThanPaid)
+            or before[change.job_id].stop is not None
+        ):
             continue
         job = after[change.job_id]
         if job.stop is not None:
-            log.error("more_than_paid", job_id=job.job_id, slurm_id=job.slurm_id, customer=job.customer, stop=job.stop)
+            log.error(
+                "more_than_paid",
+                job_id=job.job_id,
+                slurm_id=job.slurm_id,
+                customer=job.customer,
+                stop=job.stop,
+            )
             stopped[job.job_id] = f"{job.customer}: {job.stop.reason}"
     if stopped:
         jobs = dict(list(stopped.items())[:MAX_JOBS_IN_ALARM])
@@ -91,17 +111,26 @@ def forget_when_quiet(ledger: Ledger) -> None:
 
 
 def _live(jobs: Iterable[Job], sights: Mapping[JobId, MatchResult]) -> list[Live]:
-    """The jobs to compare: SLURM shows a size, and the supervisor does not stop them already."""
+    """The jobs to compare: SLURM shows a size, and the supervisor does not stop them
+    already.
+    """
     live = list[Live]()
     for job in jobs:
         seen = sights[job.job_id].record
-        if job.stop is None and seen is not None and seen.size is not None and _has_a_size(seen):
+        if (
+            job.stop is None
+            and seen is not None
+            and seen.size is not None
+            and _has_a_size(seen)
+        ):
             live.append((job, seen, seen.size))
     return live
 
 
 def _has_a_size(seen: JobRecord) -> bool:
-    """Whether SLURM gives or gave the job anything. A job that ended before it began got nothing."""
+    """Whether SLURM gives or gave the job anything. A job that ended before it began
+    got nothing.
+    """
     if seen.phase is Phase.ENDED:
         return seen.elapsed_s > 0
     return seen.phase in (Phase.WAITING, Phase.RUNNING)
@@ -112,36 +141,53 @@ def _paid(context: WorkerContext, job: Job, seen: JobRecord) -> Paid:
     paid = paid_for(job, cluster.partition, compares_sizes=cluster.compares_sizes)
     if job.runs or seen.site is None:
         return paid
-    return replace(paid, account=seen.site.account, qos=seen.site.qos, threads=seen.site.threads)
+    return replace(
+        paid, account=seen.site.account, qos=seen.site.qos, threads=seen.site.threads
+    )
 
 
-def _without_rounding(context: WorkerContext, doubted: Sequence[Live]) -> dict[JobId, Sequence[Excess]]:
-    """What is left of each excess after a comparison with what the job asked for, and with the site's MaxMemPerCPU.
+def _without_rounding(
+    context: WorkerContext, doubted: Sequence[Live]
+) -> dict[JobId, Sequence[Excess]]:
+    """What is left of each excess after a comparison with what the job asked for, and
+    with the site's MaxMemPerCPU.
 
-    While SLURM does not answer these questions, only sizes that it never rounds count. The check of a waiting job does
-    not depend on SLURM's answer about running jobs.
+    While SLURM does not answer these questions, only sizes that it never rounds count.
+    The check of a waiting job does not depend on SLURM's answer about running jobs.
     """
     running = {seen.slurm_id for _, seen, _ in doubted if not seen.is_pending}
     cluster = context.slurm.cluster
     unanswered = dict[str, str]()
-    limit = _answer_or_none("the site's MaxMemPerCPU", cluster.memory_per_cpu_limit, unanswered)
-    asked = _answer_or_none("what was asked for", lambda: cluster.requests(running), unanswered) if running else None
+    limit = _answer_or_none(
+        "the site's MaxMemPerCPU", cluster.memory_per_cpu_limit, unanswered
+    )
+    asked = (
+        _answer_or_none(
+            "what was asked for", lambda: cluster.requests(running), unanswered
+        )
+        if running
+        else None
+    )
     requests = {} if asked is None else asked[0]
     _watch_unanswered(context.ledger, unanswered, len(doubted))
     found = dict[JobId, Sequence[Excess]]()
     for job, seen, size in doubted:
         request = size if seen.is_pending else requests.get(seen.slurm_id)
         if limit is None or request is None:
-            found[job.job_id] = _never_rounded(excesses(size, _paid(context, job, seen)))
+            found[job.job_id] = _never_rounded(
+                excesses(size, _paid(context, job, seen))
+            )
         else:
             paid = replace(_paid(context, job, seen), most_memory_per_cpu_mb=limit[0])
             found[job.job_id] = excesses(as_asked(size, request, paid), paid)
     return found
 
 
-def _answer_or_none(what: str, ask: Callable[[], Answer], unanswered: dict[str, str]) -> tuple[Answer] | None:
-    """SLURM's answer; None if there is none, with the reason in `unanswered`. So a question without an answer does not
-    stop the look at other jobs.
+def _answer_or_none(
+    what: str, ask: Callable[[], Answer], unanswered: dict[str, str]
+) -> tuple[Answer] | None:
+    """SLURM's answer; None if there is none, with the reason in `unanswered`. So a
+    question without an answer does not stop the look at other jobs.
     """
     try:
         return (ask(),)
@@ -151,15 +197,21 @@ def _answer_or_none(what: str, ask: Callable[[], Answer], unanswered: dict[str, 
 
 
 def _watch_unanswered(ledger: Ledger, unanswered: Mapping[str, str], jobs: int) -> None:
-    """Call the operator when SLURM gives no answer for minutes: meanwhile a job can have more than was paid for."""
+    """Call the operator when SLURM gives no answer for minutes: meanwhile a job can
+    have more than was paid for.
+    """
     if unanswered:
         log.warning("sizes_not_compared", unknown=unanswered, jobs=jobs)
     condition = Condition(ledger, AlarmName.SIZES_NOT_COMPARED, UNANSWERED_FOR_S)
-    condition.update(bool(unanswered), unknown=unanswered, jobs=jobs, advice=UNANSWERED_ADVICE)
+    condition.update(
+        bool(unanswered), unknown=unanswered, jobs=jobs, advice=UNANSWERED_ADVICE
+    )
 
 
 def _with_consequences(seen: JobRecord, found: Sequence[Excess]) -> list[Excess]:
-    """The excesses that have consequences. For an ended job, the time limit has none: its time is billed as it is."""
+    """The excesses that have consequences. For an ended job, the time limit has none:
+    its time is billed as it is.
+    """
     to_undo = excesses_to_undo(found, waits=seen.is_pending)
     if seen.phase is Phase.ENDED:
         return [excess for excess in to_undo if excess.of != TIME_LIMIT]
@@ -173,5 +225,7 @@ def _never_rounded(found: Sequence[Excess]) -> list[Excess]:
 def _change(job: Job, seen: JobRecord, found: Sequence[Excess]) -> JobChange:
     what = "; ".join(map(str, found))
     limit_only = all(excess.of == TIME_LIMIT for excess in found)
-    event = MoreThanPaid(what, limit_only, waits=seen.is_pending, ended=seen.phase is Phase.ENDED)
+    event = MoreThanPaid(
+        what, limit_only, waits=seen.is_pending, ended=seen.phase is Phase.ENDED
+    )
     return JobChange(job.job_id, event)

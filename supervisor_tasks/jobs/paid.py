@@ -10,10 +10,12 @@ from supervisor_tasks.jobs.runs import Runs
 class Paid:
     """What was paid for.
 
-    `limit_min` is for the present run. `most_memory_per_cpu_mb` is the site's limit (MaxMemPerCPU): SLURM gives more
-    CPUs to a job that asks for more memory per CPU. An empty partition is not compared. CPUs, memory, nodes, account
-    and QOS are compared only if the site's SLURM adds none itself (`compares_sizes`). `account`, `qos` and `threads`
-    are what the site gave the job (jobs/site_choices.py); empty ones are not compared.
+    `limit_min` is for the present run. `most_memory_per_cpu_mb` is the site's limit
+    (MaxMemPerCPU): SLURM gives more CPUs to a job that asks for more memory per CPU. An
+    empty partition is not compared. CPUs, memory, nodes, account and QOS are compared
+    only if the site's SLURM adds none itself (`compares_sizes`). `account`, `qos` and
+    `threads` are what the site gave the job (jobs/site_choices.py); empty ones are not
+    compared.
     """
 
     definition: Definition
@@ -36,7 +38,9 @@ class Paid:
 
     @property
     def memory_mb(self) -> int:
-        """Memory of the whole job. With MaxMemPerCPU, 1 MB more for each CPU is allowed for rounding."""
+        """Memory of the whole job. With MaxMemPerCPU, 1 MB more for each CPU is allowed
+        for rounding.
+        """
         if self.most_memory_per_cpu_mb is None:
             return self.definition.memory_mb
         return self.definition.memory_mb + self.cpus
@@ -44,7 +48,9 @@ class Paid:
 
 def paid_for(job: Job, partition: str, *, compares_sizes: bool) -> Paid:
     """What was paid for a job, as its present run may have it."""
-    paid = Paid(job.definition, job.run_limit_min, partition, compares_sizes=compares_sizes)
+    paid = Paid(
+        job.definition, job.run_limit_min, partition, compares_sizes=compares_sizes
+    )
     return as_given(paid, job.runs)
 
 

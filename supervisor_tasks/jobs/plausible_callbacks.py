@@ -1,7 +1,8 @@
 """Which callbacks can be a trace of a job that SLURM itself does not have any more.
 
-Any caller that reaches the callbacks' port can name any job and any SLURM id. A job can have been in SLURM under the id
-in a callback only if SLURM has given that id by now, and to no other job.
+Any caller that reaches the callbacks' port can name any job and any SLURM id. A job can
+have been in SLURM under the id in a callback only if SLURM has given that id by now,
+and to no other job.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,18 +12,24 @@ from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.slurm.parsers import can_be_given
 
-CLOCKS_APART_S = 5.0  # the most by which the clocks of the database, the login node and slurmctld differ
-GIVEN_AND_FORGOTTEN = 10_000  # ids that a killed slurmctld may have given after it last saved its state
+# the most by which the clocks of the database, the login node and slurmctld differ
+CLOCKS_APART_S = 5.0
+# ids that a killed slurmctld may have given after it last saved its state
+GIVEN_AND_FORGOTTEN = 10_000
 
 
 def plausible_ids(
-    context: WorkerContext, called_ids: Mapping[JobId, Collection[int]], ago_s: Mapping[JobId, float]
+    context: WorkerContext,
+    called_ids: Mapping[JobId, Collection[int]],
+    ago_s: Mapping[JobId, float],
 ) -> dict[JobId, set[SlurmId]]:
-    """The SLURM ids that these jobs may have had, out of those in the callbacks (`called_ids`).
+    """The SLURM ids that these jobs may have had, out of those in the callbacks
+    (`called_ids`).
 
-    `ago_s` is how many seconds ago each submission began. The caller has asked SLURM and accounting for the jobs, and
-    they know none of them: so an id that they know belongs to another job. Raises SlurmUnavailableError or
-    SshUnavailableError; a retry helps.
+    `ago_s` is how many seconds ago each submission began. The caller has asked SLURM
+    and accounting for the jobs, and they know none of them: so an id that they know
+    belongs to another job. Raises SlurmUnavailableError or SshUnavailableError; a retry
+    helps.
     """
     numbers_called = set[int]().union(*called_ids.values())
     named = {SlurmId(number) for number in numbers_called if can_be_given(number)}
@@ -33,19 +40,24 @@ def plausible_ids(
     named = {number for number in named if can_be_given(number, controller.max_id)}
     recognised_id = ledger.highest_recognised_id() if controller.next_id else 0
     highest = highest_given(controller.next_id, recognised_id, named)
-    given_ids = GivenIds(highest, controller.runs_for_s(now_s), ledger.recognised_as(named))
+    given_ids = GivenIds(
+        highest, controller.runs_for_s(now_s), ledger.recognised_as(named)
+    )
     free = named - cluster.known_ids(named)
     plausible = dict[JobId, set[SlurmId]]()
     for job_id, numbers in called_ids.items():
         plausible[job_id] = {
-            number for number in free & {*numbers} if given_ids.may_have_been_given(job_id, number, ago_s[job_id])
+            number
+            for number in free & {*numbers}
+            if given_ids.may_have_been_given(job_id, number, ago_s[job_id])
         }
     return plausible
 
 
 def highest_given(next_id: int, recognised_id: int, named: Collection[SlurmId]) -> int:
-    """The highest id that SLURM can have given. If slurmctld does not show its next id (0), any id in a callback may
-    have been given. `recognised_id` is the highest id under which a look has recognised a job. Pure.
+    """The highest id that SLURM can have given. If slurmctld does not show its next id
+    (0), any id in a callback may have been given. `recognised_id` is the highest id
+    under which a look has recognised a job. Pure.
     """
     if next_id:
         return max(next_id - 1, recognised_id)
@@ -54,16 +66,21 @@ def highest_given(next_id: int, recognised_id: int, named: Collection[SlurmId]) 
 
 @dataclass(frozen=True, slots=True)
 class GivenIds:
-    """What is known about the ids that SLURM gave: the highest one, how long slurmctld has run, and the jobs that own
-    some ids. A slurmctld that was killed gives ids again, and may have given ids that no look has seen. Pure.
+    """What is known about the ids that SLURM gave: the highest one, how long slurmctld
+    has run, and the jobs that own some ids. A slurmctld that was killed gives ids
+    again, and may have given ids that no look has seen. Pure.
     """
 
     highest: int
     runs_for_s: float
     owners: Mapping[SlurmId, Collection[JobId]]
 
-    def may_have_been_given(self, job_id: JobId, slurm_id: SlurmId, begun_ago_s: float) -> bool:
-        """Whether SLURM may have given that id to a job whose submission began `begun_ago_s` ago."""
+    def may_have_been_given(
+        self, job_id: JobId, slurm_id: SlurmId, begun_ago_s: float
+    ) -> bool:
+        """Whether SLURM may have given that id to a job whose submission began
+        `begun_ago_s` ago.
+        """
         if begun_ago_s + CLOCKS_APART_S >= self.runs_for_s:
             return slurm_id <= self.highest + GIVEN_AND_FORGOTTEN
         other_owners = {*self.owners.get(slurm_id, ())} - {job_id}

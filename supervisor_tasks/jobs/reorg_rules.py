@@ -1,7 +1,8 @@
 """What a reorganisation of the chain makes of a job. Pure.
 
-Only these rules take back what the contract reported. What SLURM did is never taken back: an outcome stays, an id
-stays, and a job that may be in SLURM is searched for and not submitted again.
+Only these rules take back what the contract reported. What SLURM did is never taken
+back: an outcome stays, an id stays, and a job that may be in SLURM is searched for and
+not submitted again.
 """
 
 from dataclasses import replace
@@ -26,9 +27,12 @@ Next = tuple[Job, tuple[Effect, ...]]
 
 
 def reorganised(job: Job, event: Reorganised) -> Next:
-    """The job after a reorganisation: events above the fork are void, and what the contract answers now counts."""
+    """The job after a reorganisation: events above the fork are void, and what the
+    contract answers now counts.
+    """
     if event.until is None and event.seen < job.chain_position[0]:
-        return job, ()  # the ledger has a newer event already; the contract is asked again
+        # the ledger has a newer event already; the contract is asked again
+        return job, ()
     rewound = _without_lost_events(job, event)
     if event.status.cold:
         return _ended_on_chain(rewound, event.status)
@@ -40,12 +44,14 @@ def reorganised(job: Job, event: Reorganised) -> Next:
 def claimed_again(job: Job, event: Claimed) -> Next:
     """The job after a new claim of it; a reorganisation had taken the old claim away.
 
-    The job goes on from its present state, under the new claim. If it never reached SLURM, it begins again. If the new
-    claim has another definition or customer under the same id, the job is given back.
+    The job goes on from its present state, under the new claim. If it never reached
+    SLURM, it begins again. If the new claim has another definition or customer under
+    the same id, the job is given back.
     """
     top_ups = job.top_ups
     if job.reorg_deadline_block is None:
-        top_ups = _certain_top_ups(job)  # the job had been given back, and what was in doubt then is lost
+        # the job had been given back, and what was in doubt then is lost
+        top_ups = _certain_top_ups(job)
     again = replace(
         job,
         claim_key=event.claim_key,
@@ -60,19 +66,25 @@ def claimed_again(job: Job, event: Claimed) -> Next:
         given_back = replace(again, state=State.REFUSED, reorg_deadline_block=None)
         return given_back, (Effect(EffectKind.RETURN_JOB), *stop_slurm(job))
     if _never_begun(again):
-        again = replace(again, state=State.CLAIMED, outcome=None, status_message="", poll_count=0)
+        again = replace(
+            again, state=State.CLAIMED, outcome=None, status_message="", poll_count=0
+        )
     return _continue(again)
 
 
 def _never_begun(job: Job) -> bool:
-    """Whether the job ended because its script was refused: the service gives scripts only to the claim's provider."""
+    """Whether the job ended because its script was refused: the service gives scripts
+    only to the claim's provider.
+    """
     if job.has_script or job.slurm_id is not None or job.cancel_requested:
         return False
     return validation_error(job.definition, job.time_limit_min) is None
 
 
 def _without_lost_events(job: Job, event: Reorganised) -> Job:
-    """The job without the events above the fork. Top-ups from these blocks are in doubt, or lost."""
+    """The job without the events above the fork. Top-ups from these blocks are in
+    doubt, or lost.
+    """
     top_ups = _certain_top_ups(job)
     if event.until is not None:
         top_ups = tuple(_doubted(top_up, event.fork) for top_up in job.top_ups)
@@ -91,19 +103,29 @@ def _without_lost_events(job: Job, event: Reorganised) -> Job:
 def _ended_on_chain(job: Job, status: ChainStatus) -> Next:
     if job.state is State.REFUSED and job.chain_status < ChainStatus.SCHEDULED:
         return job, ()  # the end of another provider's job
-    return replace(job, state=State.SETTLED, chain_status=status, reorg_deadline_block=None), stop_slurm(job)
+    return replace(
+        job, state=State.SETTLED, chain_status=status, reorg_deadline_block=None
+    ), stop_slurm(job)
 
 
 def _not_ours(job: Job, event: Reorganised) -> Next:
-    """The job whose claim is in a lost block. For a while the claim can come back; after that the job is not ours."""
+    """The job whose claim is in a lost block. For a while the claim can come back;
+    after that the job is not ours.
+    """
     given_back = job.state is State.REFUSED and is_final(job)
-    status = event.status if event.status < ChainStatus.SCHEDULED else ChainStatus.PENDING
+    status = (
+        event.status if event.status < ChainStatus.SCHEDULED else ChainStatus.PENDING
+    )
     if given_back:
         return replace(job, chain_status=status, reorg_deadline_block=None), ()
     if event.until is None:
-        lost = replace(job, state=State.REFUSED, chain_status=status, reorg_deadline_block=None)
+        lost = replace(
+            job, state=State.REFUSED, chain_status=status, reorg_deadline_block=None
+        )
         return lost, stop_slurm(job)
-    waiting = replace(_as_slurm_has_it(job), chain_status=status, reorg_deadline_block=event.until)
+    waiting = replace(
+        _as_slurm_has_it(job), chain_status=status, reorg_deadline_block=event.until
+    )
     return waiting, _work_in_slurm(waiting)
 
 
@@ -128,8 +150,8 @@ def _work_in_slurm(job: Job) -> tuple[Effect, ...]:
 
 
 def _as_slurm_has_it(job: Job) -> Job:
-    """The job in the state that SLURM has it in, after the contract had ended it or had taken it from us. A job without
-    an id may still be in SLURM: it is searched for.
+    """The job in the state that SLURM has it in, after the contract had ended it or had
+    taken it from us. A job without an id may still be in SLURM: it is searched for.
     """
     if job.state not in (State.SETTLED, State.REFUSED) or _rejected(job):
         return job
@@ -137,12 +159,16 @@ def _as_slurm_has_it(job: Job) -> Job:
         return replace(job, state=State.ENDED)
     if job.slurm_id is not None:
         return replace(job, state=State.QUEUED, poll_count=0)
-    return replace(job, state=State.SUBMITTING if job.has_script else State.CLAIMED, poll_count=0)
+    return replace(
+        job, state=State.SUBMITTING if job.has_script else State.CLAIMED, poll_count=0
+    )
 
 
 def _rejected(job: Job) -> bool:
     """Whether the job was given back because SLURM refused it."""
-    return job.state is State.REFUSED and job.slurm_id is None and bool(job.status_message)
+    return (
+        job.state is State.REFUSED and job.slurm_id is None and bool(job.status_message)
+    )
 
 
 def _doubted(top_up: TopUp, fork: int) -> TopUp:

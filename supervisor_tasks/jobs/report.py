@@ -1,4 +1,6 @@
-"""Report: write the true status of each job to the contract, by the shortest path that the contract accepts."""
+"""Report: write the true status of each job to the contract, by the shortest path that
+the contract accepts.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +14,13 @@ from supervisor_tasks.jobs.backoff import retry_delay_s
 from supervisor_tasks.jobs.effect_failures import given_back_on_failure, park
 from supervisor_tasks.jobs.events import ChainStatusObserved
 from supervisor_tasks.jobs.exclusive_run import exclusive
-from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Job, JobId, pending_reports
+from supervisor_tasks.jobs.model import (
+    ChainStatus,
+    EffectKind,
+    Job,
+    JobId,
+    pending_reports,
+)
 from supervisor_tasks.ledger import changed_jobs
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
@@ -26,9 +34,13 @@ Plans = dict[OpenEffect, list[Write]]
 KINDS = (EffectKind.REPORT, EffectKind.RETURN_JOB)
 FORK_SHOWS_WITHIN_S = 5.0
 TRIES_BEFORE_A_FORK_SHOWS = 20
-REPORT_AGAIN_S = 30.0  # then a report is tried again if none of its transactions was mined
-UNEXPLAINED = 3  # refusals that the contract's status of the job does not explain; a node may be between two blocks
-MAX_REVERTED = 3  # transactions of one step that were mined and reverted; each one costs gas
+# then a report is tried again if none of its transactions was mined
+REPORT_AGAIN_S = 30.0
+# refusals that the contract's status of the job does not explain; a node may be between
+# two blocks
+UNEXPLAINED = 3
+# transactions of one step that were mined and reverted; each one costs gas
+MAX_REVERTED = 3
 # The node cannot estimate a step while the step before it is not mined.
 FOLLOWING_GAS = 250_000
 GAS_PER_BYTE = 1_000  # of the reason, which the contract stores
@@ -36,7 +48,9 @@ GAS_PER_BYTE = 1_000  # of the reason, which the contract stores
 
 @exclusive("report")
 def report(context: WorkerContext) -> bool:
-    """Write all due reports to the chain in one batch. The effects stay open until the receipts close them."""
+    """Write all due reports to the chain in one batch. The effects stay open until the
+    receipts close them.
+    """
     effects = context.ledger.effects.lease(KINDS)
     if not effects:
         return False
@@ -46,32 +60,55 @@ def report(context: WorkerContext) -> bool:
 
 
 def _write(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
-    """Send the transactions that the contract lacks. Effects whose transaction has reverted too often are parked."""
+    """Send the transactions that the contract lacks. Effects whose transaction has
+    reverted too often are parked.
+    """
     jobs = context.ledger.jobs({effect.job_id for effect in effects})
     plans = {effect: _steps(jobs[effect.job_id], effect.kind) for effect in effects}
-    missing = context.chain.wallet.missing([write.intent for write in chain.from_iterable(plans.values())])
+    missing = context.chain.wallet.missing(
+        [write.intent for write in chain.from_iterable(plans.values())]
+    )
     reverted = _reverted(context, plans, missing)
-    going_on = {effect: steps for effect, steps in plans.items() if reverted.get(effect, 0) < MAX_REVERTED}
+    going_on = {
+        effect: steps
+        for effect, steps in plans.items()
+        if reverted.get(effect, 0) < MAX_REVERTED
+    }
     refused = _send(context, going_on, missing, reverted.keys())
-    changed_jobs.add(jobs[effect.job_id] for effect, steps in going_on.items() if _next(steps, missing))
+    changed_jobs.add(
+        jobs[effect.job_id]
+        for effect, steps in going_on.items()
+        if _next(steps, missing)
+    )
     _explain_refusals(context, jobs, refused)
     _park_hopeless(context, plans, reverted)
 
 
 def _steps(job: Job, kind: EffectKind) -> list[Write]:
-    """The transactions that lead to the status which the contract has to show, in order."""
+    """The transactions that lead to the status which the contract has to show, in
+    order.
+    """
     if kind is EffectKind.RETURN_JOB:
-        return [Write(_intent(job, "REFUSE"), "refuse", refuse_call(job.job_id), job.job_id)]
+        return [
+            Write(_intent(job, "REFUSE"), "refuse", refuse_call(job.job_id), job.job_id)
+        ]
     steps = list[Write]()
     for update in pending_reports(job):
         name = update.status.name
-        steps.append(Write(_intent(job, name), f"report {name}", report_call(job.job_id, update), job.job_id))
+        steps.append(
+            Write(
+                _intent(job, name),
+                f"report {name}",
+                report_call(job.job_id, update),
+                job.job_id,
+            )
+        )
     return steps
 
 
 def _intent(job: Job, name: str) -> str:
-    """The intent, once for each claim and job: after a reorganisation, a claim that is mined again may give another
-    job.
+    """The intent, once for each claim and job: after a reorganisation, a claim that is
+    mined again may give another job.
     """
     return f"{job.claim_key}:{job.job_id}:{name}"
 
@@ -81,9 +118,12 @@ def _next(steps: Sequence[Write], missing: set[str]) -> Write | None:
     return steps[0] if steps and steps[0].intent in missing else None
 
 
-def _reverted(context: WorkerContext, plans: Plans, missing: set[str]) -> dict[OpenEffect, int]:
-    """How often the next transaction of each effect was mined and reverted, at our cost. Effects that have not been
-    refused, or not since `supervisor job retry`, are left out: they are tried once more.
+def _reverted(
+    context: WorkerContext, plans: Plans, missing: set[str]
+) -> dict[OpenEffect, int]:
+    """How often the next transaction of each effect was mined and reverted, at our
+    cost. Effects that have not been refused, or not since `supervisor job retry`, are
+    left out: they are tried once more.
     """
     refused_before = dict[OpenEffect, Write]()
     for effect, steps in plans.items():
@@ -94,24 +134,45 @@ def _reverted(context: WorkerContext, plans: Plans, missing: set[str]) -> dict[O
         return {}
     job_ids = {write.intent: write.job_id or "" for write in refused_before.values()}
     times = context.chain.wallet.book.reverted(job_ids)
-    return {effect: times[write.intent] for effect, write in refused_before.items() if times.get(write.intent)}
+    return {
+        effect: times[write.intent]
+        for effect, write in refused_before.items()
+        if times.get(write.intent)
+    }
 
 
-def _park_hopeless(context: WorkerContext, plans: Plans, reverted: Mapping[OpenEffect, int]) -> None:
-    """Leave the effects to the operator whose transaction was mined and reverted MAX_REVERTED times."""
+def _park_hopeless(
+    context: WorkerContext, plans: Plans, reverted: Mapping[OpenEffect, int]
+) -> None:
+    """Leave the effects to the operator whose transaction was mined and reverted
+    MAX_REVERTED times.
+    """
     for effect, times in reverted.items():
         if times >= MAX_REVERTED:
             wanted = [write.purpose for write in plans[effect]]
-            park(context.ledger, effect, f"its transaction was mined and reverted {times} times", wanted=wanted)
+            park(
+                context.ledger,
+                effect,
+                f"its transaction was mined and reverted {times} times",
+                wanted=wanted,
+            )
 
 
 def _send(
-    context: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]
+    context: WorkerContext,
+    plans: Plans,
+    missing: set[str],
+    reverted: Collection[OpenEffect],
 ) -> list[tuple[OpenEffect, RevertedError]]:
-    """Write the missing transactions. Returns the effects whose next step the contract would refuse, and why. If the
-    node has no estimate for a step, only that effect is postponed.
+    """Write the missing transactions. Returns the effects whose next step the contract
+    would refuse, and why. If the node has no estimate for a step, only that effect is
+    postponed.
     """
-    accepted, gas, refused = dict(plans), dict[str, int](), list[tuple[OpenEffect, RevertedError]]()
+    accepted, gas, refused = (
+        dict(plans),
+        dict[str, int](),
+        list[tuple[OpenEffect, RevertedError]](),
+    )
     for effect, write, estimate in _estimates(context, plans, missing):
         if isinstance(estimate, int):
             gas[write.intent] = estimate
@@ -120,26 +181,52 @@ def _send(
         if isinstance(estimate, RevertedError):
             refused.append((effect, estimate))
         else:
-            log.warning("report_not_estimated", job_id=effect.job_id, attempts=effect.attempts, error=str(estimate))
-            context.ledger.effects.postpone([effect], retry_delay_s(effect.attempts), str(estimate))
+            log.warning(
+                "report_not_estimated",
+                job_id=effect.job_id,
+                attempts=effect.attempts,
+                error=str(estimate),
+            )
+            context.ledger.effects.postpone(
+                [effect], retry_delay_s(effect.attempts), str(estimate)
+            )
     if accepted:
         _sign_and_send(context, accepted, missing, gas)
         _await_receipts(context, accepted, missing, reverted)
     return refused
 
 
-def _estimates(context: WorkerContext, plans: Plans, missing: set[str]) -> Iterator[tuple[OpenEffect, Write, Estimate]]:
-    """The node's estimate for the next step of each effect. The node cannot estimate a later step yet."""
-    steps = {effect: write for effect, steps in plans.items() if (write := _next(steps, missing))}
+def _estimates(
+    context: WorkerContext, plans: Plans, missing: set[str]
+) -> Iterator[tuple[OpenEffect, Write, Estimate]]:
+    """The node's estimate for the next step of each effect. The node cannot estimate a
+    later step yet.
+    """
+    steps = {
+        effect: write
+        for effect, steps in plans.items()
+        if (write := _next(steps, missing))
+    }
     estimates = context.chain.wallet.estimate(list(steps.values())) if steps else []
     return zip(steps, steps.values(), estimates, strict=True)
 
 
-def _sign_and_send(context: WorkerContext, plans: Plans, missing: set[str], gas: Mapping[str, int]) -> None:
+def _sign_and_send(
+    context: WorkerContext, plans: Plans, missing: set[str], gas: Mapping[str, int]
+) -> None:
     """Send the steps that are missing, and have their receipts collected."""
-    writes = [_with_gas(write, gas) for steps in plans.values() for write in steps if write.intent in missing]
+    writes = [
+        _with_gas(write, gas)
+        for steps in plans.values()
+        for write in steps
+        if write.intent in missing
+    ]
     if writes and context.chain.wallet.send(writes):
-        log.info("reports_sent", transactions=len(writes), jobs=[effect.job_id for effect in plans][:20])
+        log.info(
+            "reports_sent",
+            transactions=len(writes),
+            jobs=[effect.job_id for effect in plans][:20],
+        )
     context.chain.wake("collect_receipts")
 
 
@@ -148,11 +235,21 @@ def _with_gas(write: Write, estimates: Mapping[str, int]) -> Write:
     return replace(write, gas=estimates.get(write.intent, following_gas))
 
 
-def _await_receipts(context: WorkerContext, plans: Plans, missing: set[str], reverted: Collection[OpenEffect]) -> None:
-    """Postpone the effects until their receipts can be there. Effects whose transaction was sent before, or has
-    reverted, make no progress: the ledger keeps since when, and an alarm is raised when that lasts.
+def _await_receipts(
+    context: WorkerContext,
+    plans: Plans,
+    missing: set[str],
+    reverted: Collection[OpenEffect],
+) -> None:
+    """Postpone the effects until their receipts can be there. Effects whose transaction
+    was sent before, or has reverted, make no progress: the ledger keeps since when, and
+    an alarm is raised when that lasts.
     """
-    sent_again, waiting, sent = list[OpenEffect](), list[OpenEffect](), list[OpenEffect]()
+    sent_again, waiting, sent = (
+        list[OpenEffect](),
+        list[OpenEffect](),
+        list[OpenEffect](),
+    )
     for effect, steps in plans.items():
         if effect in reverted:
             sent_again.append(effect)
@@ -162,47 +259,78 @@ def _await_receipts(context: WorkerContext, plans: Plans, missing: set[str], rev
             sent.append(effect)
     effects = context.ledger.effects
     effects.postpone(sent, REPORT_AGAIN_S)
-    effects.postpone(waiting, REPORT_AGAIN_S, "its transaction is not mined yet", waits=True)
-    effects.postpone(sent_again, REPORT_AGAIN_S, "its transaction has reverted and was sent again", waits=True)
+    effects.postpone(
+        waiting, REPORT_AGAIN_S, "its transaction is not mined yet", waits=True
+    )
+    effects.postpone(
+        sent_again,
+        REPORT_AGAIN_S,
+        "its transaction has reverted and was sent again",
+        waits=True,
+    )
 
 
 def _explain_refusals(
-    context: WorkerContext, jobs: Mapping[JobId, Job], refused: Sequence[tuple[OpenEffect, RevertedError]]
+    context: WorkerContext,
+    jobs: Mapping[JobId, Job],
+    refused: Sequence[tuple[OpenEffect, RevertedError]],
 ) -> None:
     """Ask the contract for the status of jobs whose report it would refuse."""
     if not refused:
         return
     seen_block = max(jobs[effect.job_id].chain_position[0] for effect, _ in refused)
-    statuses = context.chain.contract.statuses([effect.job_id for effect, _ in refused], seen_block)
+    statuses = context.chain.contract.statuses(
+        [effect.job_id for effect, _ in refused], seen_block
+    )
     for effect, error in refused:
-        status, _ = statuses.get(effect.job_id, (None, ""))  # None: the job's request was in a lost block
+        # None: the job's request was in a lost block
+        status, _ = statuses.get(effect.job_id, (None, ""))
         _explain_refusal(context, jobs[effect.job_id], effect, error, status)
 
 
 def _explain_refusal(
-    context: WorkerContext, job: Job, effect: OpenEffect, error: RevertedError, status: ChainStatus | None
+    context: WorkerContext,
+    job: Job,
+    effect: OpenEffect,
+    error: RevertedError,
+    status: ChainStatus | None,
 ) -> None:
-    """Record the contract's status of a job whose report it would refuse. If the status explains the refusal, the
-    effect is due again. After UNEXPLAINED refusals that it does not explain, the effect is parked.
+    """Record the contract's status of a job whose report it would refuse. If the status
+    explains the refusal, the effect is due again. After UNEXPLAINED refusals that it
+    does not explain, the effect is parked.
     """
     refusals, after = effect.contract_rejections + 1, job
     on_chain = None if status is None else status.name
     if status is not None:
-        after = context.ledger.record(JobChange(job.job_id, ChainStatusObserved(status)))[job.job_id]
-    log.warning("report_would_revert", job_id=job.job_id, error=str(error), on_chain=on_chain)
+        after = context.ledger.record(
+            JobChange(job.job_id, ChainStatusObserved(status))
+        )[job.job_id]
+    log.warning(
+        "report_would_revert", job_id=job.job_id, error=str(error), on_chain=on_chain
+    )
     effects = context.ledger.effects
     if _may_be_a_fork(context, job, status, refusals):
         effects.postpone([effect], FORK_SHOWS_WITHIN_S, str(error), refused=True)
     elif after != job:
         effects.postpone([effect], 0.0)
     elif refusals < UNEXPLAINED:
-        effects.postpone([effect], retry_delay_s(effect.attempts), str(error), refused=True)
+        effects.postpone(
+            [effect], retry_delay_s(effect.attempts), str(error), refused=True
+        )
     else:
         wanted = [step.status.name for step in pending_reports(job)]
         park(context.ledger, effect, str(error), on_chain=on_chain, wanted=wanted)
 
 
-def _may_be_a_fork(context: WorkerContext, job: Job, status: ChainStatus | None, refusals: int) -> bool:
-    """Whether the contract shows less than the ledger knows, as after a lost block. The scan finds that in time."""
+def _may_be_a_fork(
+    context: WorkerContext, job: Job, status: ChainStatus | None, refusals: int
+) -> bool:
+    """Whether the contract shows less than the ledger knows, as after a lost block. The
+    scan finds that in time.
+    """
     taken_back = status is None or status < job.chain_status
-    return taken_back and context.chain.confirmations > 0 and refusals < TRIES_BEFORE_A_FORK_SHOWS
+    return (
+        taken_back
+        and context.chain.confirmations > 0
+        and refusals < TRIES_BEFORE_A_FORK_SHOWS
+    )

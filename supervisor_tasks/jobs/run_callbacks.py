@@ -1,8 +1,10 @@
-"""The seconds of a job's earlier runs, from the callbacks that the site's own hooks sent at the end of each run.
+"""The seconds of a job's earlier runs, from the callbacks that the site's own hooks
+sent at the end of each run.
 
-A look shows only the last run. If no look saw an earlier run from its start to its end, and accounting (if there is
-any) does not have it either, the hooks' callbacks have it. Only proven callbacks count, because any other could make a
-bill smaller. If one is missing, the most that the run can have taken is billed.
+A look shows only the last run. If no look saw an earlier run from its start to its end,
+and accounting (if there is any) does not have it either, the hooks' callbacks have it.
+Only proven callbacks count, because any other could make a bill smaller. If one is
+missing, the most that the run can have taken is billed.
 """
 
 from collections.abc import Mapping
@@ -27,27 +29,36 @@ def runs_from_callbacks(
     sights: Mapping[JobId, MatchResult],
     attempts: Mapping[JobId, int],
 ) -> tuple[dict[JobId, JobChange], dict[JobId, MatchResult]]:
-    """What the hooks reported about the earlier runs of each job, as changes; and unclear sights for the jobs whose end
-    waits for a missing callback.
+    """What the hooks reported about the earlier runs of each job, as changes; and
+    unclear sights for the jobs whose end waits for a missing callback.
     """
     unsure = _unsure(jobs, sights)
     if not unsure:
         return {}, {}
-    callbacks = context.ledger.inbox.about({job_id: seen.slurm_id for job_id, seen in unsure.items()})
+    callbacks = context.ledger.inbox.about(
+        {job_id: seen.slurm_id for job_id, seen in unsure.items()}
+    )
     changes, waits = dict[JobId, JobChange](), dict[JobId, MatchResult]()
     for job_id, seen in unsure.items():
-        ends_s = [row.duration_s for row in callbacks[job_id] if row.proven and row.status in ENDED]
+        ends_s = [
+            row.duration_s
+            for row in callbacks[job_id]
+            if row.proven and row.status in ENDED
+        ]
         earlier_s = ends_of_earlier_runs(seen, ends_s)
         if earlier_s is not None:
             changes[job_id] = JobChange(job_id, EarlierRunsReported(earlier_s))
         elif is_awaited(seen, ends_s) and attempts[job_id] < AWAITED_LOOKS:
-            waits[job_id] = MatchResult(unclear="the hooks have not reported the ends of all runs of the job yet")
+            waits[job_id] = MatchResult(
+                unclear="the hooks have not reported the ends of all runs of the job yet"
+            )
     return changes, waits
 
 
 def ends_of_earlier_runs(seen: JobRecord, ends_s: list[int]) -> tuple[int, ...] | None:
-    """The seconds of each earlier run, in order, from all ends that the hooks reported (`ends_s`). None if one is
-    missing or too many came. For an ended job, the last end must be that of the run that SLURM shows.
+    """The seconds of each earlier run, in order, from all ends that the hooks reported
+    (`ends_s`). None if one is missing or too many came. For an ended job, the last end
+    must be that of the run that SLURM shows.
     """
     if seen.phase is not Phase.ENDED:
         if len(ends_s) != seen.restarts:
@@ -66,7 +77,9 @@ def is_awaited(seen: JobRecord, ends_s: list[int]) -> bool:
     return seen.phase is Phase.ENDED and 0 < len(ends_s) <= seen.restarts
 
 
-def _unsure(jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]) -> dict[JobId, JobRecord]:
+def _unsure(
+    jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]
+) -> dict[JobId, JobRecord]:
     """SLURM's records of the jobs whose earlier runs are not known."""
     unsure = dict[JobId, JobRecord]()
     for job_id, job in jobs.items():
@@ -77,7 +90,9 @@ def _unsure(jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]) -> d
 
 
 def _is_unsure(job: Job, seen: JobRecord) -> bool:
-    """Whether SLURM requeued the job, and neither looks nor accounting show all of its earlier runs."""
+    """Whether SLURM requeued the job, and neither looks nor accounting show all of its
+    earlier runs.
+    """
     if seen.restarts <= seen.earlier_runs:
         return False
     return not is_exact(runs_after_look(job.runs, seen.sighting(0), 0))

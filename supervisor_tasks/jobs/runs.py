@@ -1,9 +1,10 @@
 """The runs of one job in SLURM, and how many seconds they took together. Pure.
 
-A requeue (by the owner, an administrator or a lost node) begins a new run: SLURM's elapsed time begins at 0, and the
-time limit begins again. SLURM shows only the last run. A run is identified by the time at which SLURM got it: the
-submission for the first run, the requeue for each later run. A requeue is also the end of the run before it. So a run
-that two sources report is never counted twice.
+A requeue (by the owner, an administrator or a lost node) begins a new run: SLURM's
+elapsed time begins at 0, and the time limit begins again. SLURM shows only the last
+run. A run is identified by the time at which SLURM got it: the submission for the first
+run, the requeue for each later run. A requeue is also the end of the run before it. So
+a run that two sources report is never counted twice.
 """
 
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """What a look shows of the present run. All times are Unix times of SLURM's clock. `start_s` is None before the run
-    has started. `seen_s` is the time of the look. `restarts` counts the requeues before this run. `account`, `qos` and
-    `threads` are what the site gave the job, as far as this look knows; empty if SLURM shows none.
+    """What a look shows of the present run. All times are Unix times of SLURM's clock.
+    `start_s` is None before the run has started. `seen_s` is the time of the look.
+    `restarts` counts the requeues before this run. `account`, `qos` and `threads` are
+    what the site gave the job, as far as this look knows; empty if SLURM shows none.
     """
 
     submit_s: int
@@ -33,9 +35,10 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """One run. `elapsed_s` is what the last look showed; once the next run is known, it is the whole run. `exact` is
-    False if the looks did not see the run from its start to its end: `elapsed_s` is then the most that it can have
-    been. `account`, `qos` and `threads` (of each core) are what the site gave the job, as the first look knew it.
+    """One run. `elapsed_s` is what the last look showed; once the next run is known, it
+    is the whole run. `exact` is False if the looks did not see the run from its start
+    to its end: `elapsed_s` is then the most that it can have been. `account`, `qos` and
+    `threads` (of each core) are what the site gave the job, as the first look knew it.
     """
 
     submit_s: int
@@ -54,13 +57,15 @@ Runs = tuple[JobRun, ...]
 
 
 def runs_after_look(runs: Runs, sighting: Sighting, since_s: int | None = None) -> Runs:
-    """The runs after a look. `since_s` is the time of the submission: a job that was requeued before the first look
-    cannot have run before it.
+    """The runs after a look. `since_s` is the time of the submission: a job that was
+    requeued before the first look cannot have run before it.
     """
     if not runs:
         return (*_unseen(sighting, since_s), _run(sighting))
     last = runs[-1]
-    sighting = replace(sighting, account=last.account, qos=last.qos, threads=last.threads)
+    sighting = replace(
+        sighting, account=last.account, qos=last.qos, threads=last.threads
+    )
     if sighting.submit_s < last.submit_s:
         return runs  # an old answer: a later one arrived first
     if sighting.submit_s == last.submit_s:
@@ -69,11 +74,16 @@ def runs_after_look(runs: Runs, sighting: Sighting, since_s: int | None = None) 
 
 
 def with_ends(runs: Runs, ends_s: Sequence[int]) -> Runs:
-    """The runs with the seconds that the hooks reported at the end of each earlier one (`ends_s`, in order). A run that
-    the looks saw completely stays as it is. For another run, no more seconds count than there was time for.
+    """The runs with the seconds that the hooks reported at the end of each earlier one
+    (`ends_s`, in order). A run that the looks saw completely stays as it is. For
+    another run, no more seconds count than there was time for.
     """
     earlier = [
-        _with_end(run, ends_s[run.restarts : following.restarts], following.restarts - run.restarts)
+        _with_end(
+            run,
+            ends_s[run.restarts : following.restarts],
+            following.restarts - run.restarts,
+        )
         for run, following in pairwise(runs)
     ]
     return (*earlier, *runs[-1:])
@@ -101,23 +111,30 @@ def is_exact(runs: Runs) -> bool:
 
 
 def left_min(limit_min: int, runs: Runs) -> int:
-    """The time limit of the present run in minutes: the paid minutes less the earlier runs. SLURM takes whole minutes,
-    and reads 0 as no limit. So the rest is rounded up, and is at least 1.
+    """The time limit of the present run in minutes: the paid minutes less the earlier
+    runs. SLURM takes whole minutes, and reads 0 as no limit. So the rest is rounded up,
+    and is at least 1.
     """
     left_s = limit_min * SECONDS_PER_MINUTE - earlier_s(runs)
     return max(-(-left_s // SECONDS_PER_MINUTE), 1)
 
 
 def is_used_up(limit_min: int, runs: Runs) -> bool:
-    """Whether a requeued job has used all of the paid time. SLURM itself ends a job with a single run."""
+    """Whether a requeued job has used all of the paid time. SLURM itself ends a job
+    with a single run.
+    """
     return len(runs) > 1 and used_s(runs) >= limit_min * SECONDS_PER_MINUTE
 
 
 def billed_s(limit_min: int, earlier_runs_s: int, last_run_s: int) -> int:
-    """The seconds to bill. For several runs together, no more than the paid time can be billed."""
+    """The seconds to bill. For several runs together, no more than the paid time can be
+    billed.
+    """
     if earlier_runs_s == 0:
         return last_run_s
-    return min(earlier_runs_s + last_run_s, max(limit_min * SECONDS_PER_MINUTE, last_run_s))
+    return min(
+        earlier_runs_s + last_run_s, max(limit_min * SECONDS_PER_MINUTE, last_run_s)
+    )
 
 
 def _run(sighting: Sighting) -> JobRun:
@@ -142,8 +159,9 @@ def _seen_again(run: JobRun, sighting: Sighting) -> JobRun:
 
 
 def _ended_by_requeue(run: JobRun, following: Sighting) -> JobRun:
-    """A run that ended at the requeue. If no look saw it running, it can have begun right after the last look. If it
-    was suspended, only the time since the last look is uncertain.
+    """A run that ended at the requeue. If no look saw it running, it can have begun
+    right after the last look. If it was suspended, only the time since the last look is
+    uncertain.
     """
     if run.start_s is None or run.suspended:
         elapsed_s = run.elapsed_s + following.submit_s - max(run.seen_s, run.submit_s)
@@ -155,10 +173,17 @@ def _ended_by_requeue(run: JobRun, following: Sighting) -> JobRun:
 
 
 def _unseen(sighting: Sighting, since_s: int | None) -> Runs:
-    """The runs before the first look, as one run. They lie between the submission and the requeue; nothing else is
-    known of them.
+    """The runs before the first look, as one run. They lie between the submission and
+    the requeue; nothing else is known of them.
     """
     if sighting.restarts == 0 or since_s is None:
         return ()
-    run = replace(_run(sighting), submit_s=since_s, restarts=0, start_s=None, seen_s=0, suspended=False)
+    run = replace(
+        _run(sighting),
+        submit_s=since_s,
+        restarts=0,
+        start_s=None,
+        seen_s=0,
+        suspended=False,
+    )
     return (replace(run, elapsed_s=max(sighting.submit_s - since_s, 0), exact=False),)

@@ -1,7 +1,8 @@
-"""What the site gave the jobs that a look sees for the first time: account, QOS, threads of a core.
+"""What the site gave the jobs that a look sees for the first time: account, QOS,
+threads of a core.
 
-Their owners may have changed that already. Where no plugin of the site's SLURM chooses, accounting has the site's
-choice. Elsewhere the first look counts.
+Their owners may have changed that already. Where no plugin of the site's SLURM chooses,
+accounting has the site's choice. Elsewhere the first look counts.
 """
 
 from collections.abc import Mapping
@@ -15,9 +16,13 @@ from supervisor_tasks.slurm.size import SiteChoice, Size
 
 
 def with_site_choices(
-    context: WorkerContext, jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]
+    context: WorkerContext,
+    jobs: Mapping[JobId, Job],
+    sights: Mapping[JobId, MatchResult],
 ) -> dict[JobId, MatchResult]:
-    """The sights of the jobs that are new, with what the site gave them; none where the first look counts."""
+    """The sights of the jobs that are new, with what the site gave them; none where the
+    first look counts.
+    """
     cluster = context.slurm.cluster
     new = _seen_first(jobs, sights)
     if not new or not cluster.compares_sizes:
@@ -32,7 +37,9 @@ def with_site_choices(
     return chosen
 
 
-def _seen_first(jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]) -> list[tuple[Job, JobRecord, Size]]:
+def _seen_first(
+    jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]
+) -> list[tuple[Job, JobRecord, Size]]:
     """The jobs that this look sees for the first time, with their sizes."""
     new = list[tuple[Job, JobRecord, Size]]()
     for job in jobs.values():

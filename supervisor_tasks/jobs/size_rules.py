@@ -1,10 +1,12 @@
 """What SLURM gives to a job, compared with what was paid for. Pure.
 
-The owner can change a job until it runs: he can ask for more CPUs, GPUs, memory and time than were paid for. The
-supervisor puts back what is more than paid, as long as SLURM allows that, and else cancels the job (the rules for
-`MoreThanPaid` in jobs/state_machine.py). Less than paid is the owner's choice. So is all that has no price: JobName,
-Comment, Nice, StartTime, Requeue, Dependency, WorkDir and the paths of the output. The site chooses the account and the
-QOS of a job, by a default or its own plugin. The job must keep those (jobs/site_choices.py).
+The owner can change a job until it runs: he can ask for more CPUs, GPUs, memory and
+time than were paid for. The supervisor puts back what is more than paid, as long as
+SLURM allows that, and else cancels the job (the rules for `MoreThanPaid` in
+jobs/state_machine.py). Less than paid is the owner's choice. So is all that has no
+price: JobName, Comment, Nice, StartTime, Requeue, Dependency, WorkDir and the paths of
+the output. The site chooses the account and the QOS of a job, by a default or its own
+plugin. The job must keep those (jobs/site_choices.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,14 +19,17 @@ from supervisor_tasks.slurm.size import Size
 
 TIME_LIMIT = "TimeLimit"
 RESERVATION = "Reservation"
-KEPT_COMPARISONS = 1024  # a site has few sizes of jobs, and a sweep compares thousands of jobs
-ROUNDED_UP = ("CPUs", "memory", "nodes", "GPUs")  # SLURM may allocate more of these than it was asked for
+# a site has few sizes of jobs, and a sweep compares thousands of jobs
+KEPT_COMPARISONS = 1024
+# SLURM may allocate more of these than it was asked for
+ROUNDED_UP = ("CPUs", "memory", "nodes", "GPUs")
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """More than was paid for: of what, how much SLURM gives, and how much was paid for. `undo` has the words of
-    `scontrol update` that put it back; it is empty if SLURM cannot do that.
+    """More than was paid for: of what, how much SLURM gives, and how much was paid for.
+    `undo` has the words of `scontrol update` that put it back; it is empty if SLURM
+    cannot do that.
     """
 
     of: str
@@ -38,7 +43,9 @@ class Excess:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A part of a job's size that has a price: what SLURM gives, what was paid for, and how to put it back."""
+    """A part of a job's size that has a price: what SLURM gives, what was paid for, and
+    how to put it back.
+    """
 
     of: str
     given: Callable[[Size], int | None]
@@ -64,7 +71,12 @@ _RULES = (
         "GPUs",
         lambda size: size.gpus,
         lambda paid: paid.definition.gpus,
-        lambda wanted: ("TresPerNode=", "TresPerTask=", "TresPerSocket=", f"TresPerJob=gres:gpu:{wanted.gpus}"),
+        lambda wanted: (
+            "TresPerNode=",
+            "TresPerTask=",
+            "TresPerSocket=",
+            f"TresPerJob=gres:gpu:{wanted.gpus}",
+        ),
     ),
 )
 
@@ -78,16 +90,29 @@ def excesses(size: Size, paid: Paid) -> tuple[Excess, ...]:
     found = list[Excess]()
     if size.limit_min is None or size.limit_min > paid.limit_min:
         shown = "no limit" if size.limit_min is None else str(size.limit_min)
-        found.append(Excess(TIME_LIMIT, shown, str(paid.limit_min), (f"TimeLimit={paid.limit_min}",)))
+        found.append(
+            Excess(
+                TIME_LIMIT, shown, str(paid.limit_min), (f"TimeLimit={paid.limit_min}",)
+            )
+        )
     found += _amounts(size, paid)
     if paid.partition and size.partition not in ("", paid.partition):
-        found.append(Excess("Partition", size.partition, paid.partition, (f"Partition={paid.partition}",)))
+        found.append(
+            Excess(
+                "Partition",
+                size.partition,
+                paid.partition,
+                (f"Partition={paid.partition}",),
+            )
+        )
     if paid.compares_sizes:
         found += _whole_memory(size, paid)
         found += _other_than_given("Account", size.account, paid.account)
         found += _other_than_given("QOS", size.qos, paid.qos)
     if size.reservation:
-        found.append(Excess(RESERVATION, size.reservation, "none", ("ReservationName=",)))
+        found.append(
+            Excess(RESERVATION, size.reservation, "none", ("ReservationName=",))
+        )
     if size.array:
         found.append(Excess("ArrayString", "an array of jobs", "one job"))
     return tuple(found)
@@ -98,7 +123,9 @@ def _amounts(size: Size, paid: Paid) -> list[Excess]:
     for rule in _RULES if paid.compares_sizes else _GPUS_ALONE:
         given, limit = rule.given(size), rule.paid(paid)
         if given is not None and given > limit:
-            found.append(Excess(rule.of, str(given), str(limit), rule.undo(paid.definition)))
+            found.append(
+                Excess(rule.of, str(given), str(limit), rule.undo(paid.definition))
+            )
     return found
 
 
@@ -116,8 +143,9 @@ def _other_than_given(of: str, shown: str, given: str) -> list[Excess]:
 
 
 def excesses_to_undo(found: Sequence[Excess], *, waits: bool) -> list[Excess]:
-    """The excesses to put back, or for which a running job is cancelled. A reservation is none for a running job: it
-    takes in only users that the site has named, and may have drawn in the job by itself (a MAGNETIC one).
+    """The excesses to put back, or for which a running job is cancelled. A reservation
+    is none for a running job: it takes in only users that the site has named, and may
+    have drawn in the job by itself (a MAGNETIC one).
     """
     if waits:
         return list(found)
@@ -125,15 +153,19 @@ def excesses_to_undo(found: Sequence[Excess], *, waits: bool) -> list[Excess]:
 
 
 def may_be_rounded(found: Sequence[Excess]) -> bool:
-    """Whether SLURM's own rounding may explain some excess: whole cores, whole nodes, their memory."""
+    """Whether SLURM's own rounding may explain some excess: whole cores, whole nodes,
+    their memory.
+    """
     return any(excess.of in ROUNDED_UP for excess in found)
 
 
 def as_asked(size: Size, asked: Size, paid: Paid) -> Size:
-    """A running job's size, with what the job asked for in place of what SLURM rounded up. If the owner asks for fewer
-    threads per core than the site gave, the job has the other threads too. These CPUs stay: SLURM did not choose to add
-    them.
+    """A running job's size, with what the job asked for in place of what SLURM rounded
+    up. If the owner asks for fewer threads per core than the site gave, the job has the
+    other threads too. These CPUs stay: SLURM did not choose to add them.
     """
     keeps_cores = paid.threads not in ("", size.threads)
     cpus = size.cpus if keeps_cores else asked.cpus
-    return replace(size, cpus=cpus, memory_mb=asked.memory_mb, nodes=asked.nodes, gpus=asked.gpus)
+    return replace(
+        size, cpus=cpus, memory_mb=asked.memory_mb, nodes=asked.nodes, gpus=asked.gpus
+    )

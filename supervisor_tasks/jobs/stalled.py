@@ -1,7 +1,7 @@
 """Jobs that SLURM shows in a state that leads to no end. Pure.
 
-Such a job neither waits, nor runs, nor has an end that can be billed; or it waits for an event that does not come by
-itself.
+Such a job neither waits, nor runs, nor has an end that can be billed; or it waits for
+an event that does not come by itself.
 """
 
 from collections.abc import Iterable
@@ -11,10 +11,14 @@ from supervisor_tasks.slurm.job_states import Phase, never_begins, phase
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.squeue import UNREADABLE
 
-PATIENCE_S = 3600.0  # COMPLETING lasts until the nodes are free: an epilog, minutes for processes that cannot be killed
+# COMPLETING lasts until the nodes are free: an epilog, minutes for processes that
+# cannot be killed
+PATIENCE_S = 3600.0
 NOT_LISTED = "not listed"
 CHOSEN_BY_THE_OWNER = ("BeginTime", "Dependency")
-AN_OPERATOR = "look at it in SLURM, then `supervisor job retry` or `supervisor job settle`"
+AN_OPERATOR = (
+    "look at it in SLURM, then `supervisor job retry` or `supervisor job settle`"
+)
 
 
 def is_unexpected_state(seen: JobRecord) -> bool:
@@ -23,15 +27,19 @@ def is_unexpected_state(seen: JobRecord) -> bool:
 
 
 def stall_reason(seen: JobRecord, looks: Iterable[tuple[str, float]]) -> str | None:
-    """Why an operator must look at the job; None as long as another look may show more. `looks` has what SLURM showed
-    at the last looks, and how many seconds ago, the latest first.
+    """Why an operator must look at the job; None as long as another look may show more.
+    `looks` has what SLURM showed at the last looks, and how many seconds ago, the
+    latest first.
     """
     if not is_unexpected_state(seen):
         return None
     state, _, shown = seen.state.partition(" for ")
     if shown == UNREADABLE and phase(state) is Phase.ENDED:
         return f"SLURM has ended the job as {state}, and shows no time that it can have taken: {AN_OPERATOR}"
-    since_s = max((ago_s for _, ago_s in takewhile(lambda look: _was_unexpected(look[0]), looks)), default=0.0)
+    since_s = max(
+        (ago_s for _, ago_s in takewhile(lambda look: _was_unexpected(look[0]), looks)),
+        default=0.0,
+    )
     if since_s < PATIENCE_S:
         return None
     for_min = f"for {since_s / 60:.0f} min SLURM has"
@@ -41,14 +49,19 @@ def stall_reason(seen: JobRecord, looks: Iterable[tuple[str, float]]) -> str | N
 
 
 def is_held(shown: str) -> bool:
-    """Whether a look showed (`Seen.shown`) a job that does not begin by itself. A job that waits for a time or for
-    another job's end, as its owner chose, counts as held too.
+    """Whether a look showed (`Seen.shown`) a job that does not begin by itself. A job
+    that waits for a time or for another job's end, as its owner chose, counts as held
+    too.
     """
     state, _, reason = shown.removesuffix(")").partition(" (")
-    return phase(state) is Phase.WAITING and (never_begins(reason) or reason in CHOSEN_BY_THE_OWNER)
+    return phase(state) is Phase.WAITING and (
+        never_begins(reason) or reason in CHOSEN_BY_THE_OWNER
+    )
 
 
 def _was_unexpected(shown: str) -> bool:
     """Whether a look showed (`Seen.shown`) a state that leads to no end."""
     state, _, reason = shown.removesuffix(")").partition(" (")
-    return never_begins(reason) or (shown != NOT_LISTED and phase(state) is Phase.UNKNOWN)
+    return never_begins(reason) or (
+        shown != NOT_LISTED and phase(state) is Phase.UNKNOWN
+    )

@@ -1,11 +1,13 @@
 """What each event makes of a job: a table of rules, by event and state. Pure.
 
-`advance` is the only place that decides. Everything that happens to a job arrives as an event. `advance` returns the
-new job and the effects (the work that is left to do). The ledger commits the event, the job and the effects together.
+`advance` is the only place that decides. Everything that happens to a job arrives as an
+event. `advance` returns the new job and the effects (the work that is left to do). The
+ledger commits the event, the job and the effects together.
 
-`@on(Event, *states, when=...)` enters a rule into the table. For an event and a state, the first rule whose `when`
-holds decides. `ignore(*events, states=..., because=...)` declares the states in which an event changes nothing: it
-came twice, late, or out of order. Each event has a rule or such a declaration for each state.
+`@on(Event, *states, when=...)` enters a rule into the table. For an event and a state,
+the first rule whose `when` holds decides. `ignore(*events, states=..., because=...)`
+declares the states in which an event changes nothing: it came twice, late, or out of
+order. Each event has a rule or such a declaration for each state.
 """
 
 from collections.abc import Callable, Iterable
@@ -71,14 +73,26 @@ from supervisor_tasks.jobs.model import (
     validation_error,
 )
 from supervisor_tasks.jobs.reorg_rules import claimed_again, reorganised
-from supervisor_tasks.jobs.runs import Sighting, billed_s, is_used_up, runs_after_look, with_ends
+from supervisor_tasks.jobs.runs import (
+    Sighting,
+    billed_s,
+    is_used_up,
+    runs_after_look,
+    with_ends,
+)
 
-REQUEUEABLE = "its owner could have had SLURM run it once more after its end (Requeue=1)"
-USED_UP = "all runs of the job together have used the {minutes} minutes that were paid for"
-PUT_BACK_AT_MOST = 3  # times that a waiting job is put back to its paid size; the next time, it is cancelled
+REQUEUEABLE = (
+    "its owner could have had SLURM run it once more after its end (Requeue=1)"
+)
+USED_UP = (
+    "all runs of the job together have used the {minutes} minutes that were paid for"
+)
+# times that a waiting job is put back to its paid size; the next time, it is cancelled
+PUT_BACK_AT_MOST = 3
 LOOK_AFTER_S = 2.0  # until the look that checks the first put-back; doubled each time
 LAUNCH_AGAIN_S = 30.0  # until a job is submitted again that a node could not start
-UNKNOWN_BLOCK = 2**62  # for a status without a place on chain: any reorganisation puts it in doubt
+# for a status without a place on chain: any reorganisation puts it in doubt
+UNKNOWN_BLOCK = 2**62
 
 Next = tuple[Job, tuple[Effect, ...]]
 Rule = Callable[[Job, Any], Next]
@@ -91,7 +105,8 @@ NOT_IN_SLURM = (State.CLAIMED, State.READY, State.SUBMITTING)
 AFTER_THE_END = (State.ENDED, State.REFUSED, State.SETTLED)
 
 RULES: dict[tuple[type, State], list[tuple[When, Rule]]] = {}
-IGNORED: dict[tuple[type, State], str] = {}  # why the event changes nothing in the state
+# why the event changes nothing in the state
+IGNORED: dict[tuple[type, State], str] = {}
 
 
 def always(_job: Job, _event: Any) -> bool:
@@ -116,14 +131,16 @@ def ignore(*events: type, states: Iterable[State], because: str) -> None:
 
 
 def rule_for(job: Job, event: Event) -> Rule | None:
-    """The rule that decides what the event makes of the job; None if it changes nothing."""
+    """The rule that decides what the event makes of the job; None if it changes
+    nothing.
+    """
     rules = RULES.get((type(event), job.state), ())
     return next((rule for when, rule in rules if when(job, event)), None)
 
 
 def advance(job: Job | None, event: Event) -> tuple[Job | None, tuple[Effect, ...]]:
-    """The job after an event, and the effects that follow. A job that the ledger does not have yet begins only with its
-    claim.
+    """The job after an event, and the effects that follow. A job that the ledger does
+    not have yet begins only with its claim.
     """
     if job is None:
         if not isinstance(event, Claimed):
@@ -140,7 +157,9 @@ def advance(job: Job | None, event: Event) -> tuple[Job | None, tuple[Effect, ..
 
 
 def _with_block_of(event: Event, job: Job) -> Job:
-    """The job with the block that contains the event: a reorganisation may replace that block."""
+    """The job with the block that contains the event: a reorganisation may replace that
+    block.
+    """
     if isinstance(event, ChainStatusObserved) and event.at is None:
         return replace(job, last_event_block=UNKNOWN_BLOCK)
     at = getattr(event, "at", None)
@@ -149,7 +168,7 @@ def _with_block_of(event: Event, job: Job) -> Job:
     return replace(job, last_event_block=at[0])
 
 
-# --- the claim --------------------------------------------------------------------------------------------------------
+# --- the claim ------------------------------------------------------------------------
 
 
 def _begin(event: Claimed) -> Next:
@@ -186,11 +205,12 @@ def _claim_came_back(job: Job, event: Claimed) -> Next:
 @on(Claimed, State.REFUSED, when=_is_a_later_claim)
 def _claimed_after_it_was_given_back(job: Job, event: Claimed) -> Next:
     if job.slurm_id is not None:
-        return claimed_again(job, event)  # SLURM has or had the job: it must not be submitted twice
+        # SLURM has or had the job: it must not be submitted twice
+        return claimed_again(job, event)
     return _begin(event)
 
 
-# --- the script -------------------------------------------------------------------------------------------------------
+# --- the script -----------------------------------------------------------------------
 
 
 def _claim_is_certain(job: Job, _: Event) -> bool:
@@ -199,17 +219,20 @@ def _claim_is_certain(job: Job, _: Event) -> bool:
 
 @on(ScriptFetched, State.CLAIMED)
 def _script_fetched(job: Job, event: ScriptFetched) -> Next:
-    ready = replace(job, state=State.READY, has_script=True, grid_logger_url=event.grid_logger_url)
+    ready = replace(
+        job, state=State.READY, has_script=True, grid_logger_url=event.grid_logger_url
+    )
     return ready, (Effect(EffectKind.SUBMIT),)
 
 
-# The condition: while the claim is in doubt, the service does not accept our right to the script.
+# The condition: while the claim is in doubt, the service does not accept our right to
+# the script.
 @on(ScriptUnavailable, State.CLAIMED, when=_claim_is_certain)
 def _script_unavailable(job: Job, event: ScriptUnavailable) -> Next:
     return _end(job, Outcome(status=ChainStatus.FAILED, reason=event.reason))
 
 
-# --- the submission ---------------------------------------------------------------------------------------------------
+# --- the submission -------------------------------------------------------------------
 
 
 def _has_no_id(job: Job, _: Event) -> bool:
@@ -224,21 +247,33 @@ def _is_over_and_has_no_id(job: Job, _: Event) -> bool:
 
 def _with_id(job: Job, slurm_id: SlurmId | None) -> Job:
     """The job with an id under which no look has seen it yet."""
-    return replace(job, slurm_id=slurm_id, slurm_submit_s=None, runs=(), put_back=0, poll_count=0)
+    return replace(
+        job, slurm_id=slurm_id, slurm_submit_s=None, runs=(), put_back=0, poll_count=0
+    )
 
 
 @on(SubmitStarted, State.READY, when=_claim_is_certain)
 def _submit_started(job: Job, event: SubmitStarted) -> Next:
-    return replace(job, state=State.SUBMITTING, applied_limit_min=event.limit_min, poll_count=0), ()
+    return replace(
+        job, state=State.SUBMITTING, applied_limit_min=event.limit_min, poll_count=0
+    ), ()
 
 
 @on(Submitted, State.SUBMITTING, when=_has_no_id)
 def _submitted(job: Job, event: Submitted) -> Next:
     queued = replace(_with_id(job, event.slurm_id), state=State.QUEUED)
-    return queued, (next_poll(queued), *_cancel_if_requested(job), *limit_to_apply(queued))
+    return queued, (
+        next_poll(queued),
+        *_cancel_if_requested(job),
+        *limit_to_apply(queued),
+    )
 
 
-@on(Submitted, *(state for state in State if state is not State.SUBMITTING), when=_is_over_and_has_no_id)
+@on(
+    Submitted,
+    *(state for state in State if state is not State.SUBMITTING),
+    when=_is_over_and_has_no_id,
+)
 def _submitted_too_late(job: Job, event: Submitted) -> Next:
     return _with_id(job, event.slurm_id), (Effect(EffectKind.CANCEL),)
 
@@ -264,17 +299,23 @@ def _submit_unclear(job: Job, _: SubmitOutcomeUnknown) -> Next:
 @on(SubmissionNotFound, State.SUBMITTING)
 def _submit_not_found(job: Job, _: SubmissionNotFound) -> Next:
     if job.poll_count == 0:
-        return replace(job, poll_count=1), (Effect(EffectKind.SUBMIT, BEFORE_SECOND_SEARCH_S),)
+        return replace(job, poll_count=1), (
+            Effect(EffectKind.SUBMIT, BEFORE_SECOND_SEARCH_S),
+        )
     return _submit_again_with_an_effect(job)
 
 
 @on(OperatorConfirmedNotSubmitted, State.SUBMITTING)
-def _operator_confirmed_not_submitted(job: Job, _: OperatorConfirmedNotSubmitted) -> Next:
+def _operator_confirmed_not_submitted(
+    job: Job, _: OperatorConfirmedNotSubmitted
+) -> Next:
     return _submit_again_with_an_effect(job)
 
 
 def _forgot_a_job_that_waited(job: Job, event: SubmissionLostBySlurm) -> bool:
-    """Whether the job only waited. If it ran, also if only the contract shows that, SLURM has forgotten only its end."""
+    """Whether the job only waited. If it ran, also if only the contract shows that,
+    SLURM has forgotten only its end.
+    """
     return _waits_as(job, event.slurm_id) and not job.claim_reverted_by_reorg
 
 
@@ -298,20 +339,26 @@ def _submission_forgotten(job: Job, _: SubmissionLostBySlurm) -> Next:
 
 @on(LaunchFailed, State.QUEUED, when=_failed_before_it_ran)
 def _launch_failed(job: Job, _: LaunchFailed) -> Next:
-    """Back from QUEUED to READY, as above, but not at once: if more nodes have that trouble, a try each second would
-    only drain them faster.
+    """Back from QUEUED to READY, as above, but not at once: if more nodes have that
+    trouble, a try each second would only drain them faster.
     """
     return _submit_without_id(job, LAUNCH_AGAIN_S)
 
 
 @on(SubmissionDenied, State.QUEUED, when=_denies_what_was_never_seen)
 def _submission_denied(job: Job, _: SubmissionDenied) -> Next:
-    """Back from QUEUED to SUBMITTING: the job is searched for as after a missing answer."""
-    return replace(job, state=State.SUBMITTING, slurm_id=None, poll_count=0), (Effect(EffectKind.SUBMIT),)
+    """Back from QUEUED to SUBMITTING: the job is searched for as after a missing
+    answer.
+    """
+    return replace(job, state=State.SUBMITTING, slurm_id=None, poll_count=0), (
+        Effect(EffectKind.SUBMIT),
+    )
 
 
 def _submit_again(job: Job) -> Next:
-    """The job after a submission that certainly did not reach SLURM. Its effect SUBMIT is still open."""
+    """The job after a submission that certainly did not reach SLURM. Its effect SUBMIT
+    is still open.
+    """
     if job.cancel_requested:
         return _end(job, Outcome(status=ChainStatus.CANCELLED))
     return replace(job, state=State.READY, poll_count=0), ()
@@ -323,13 +370,17 @@ def _submit_again_with_an_effect(job: Job, due_in_s: float = 0.0) -> Next:
 
 
 def _submit_without_id(job: Job, due_in_s: float = 0.0) -> Next:
-    return _submit_again_with_an_effect(replace(job, slurm_id=None, slurm_submit_s=None, runs=()), due_in_s)
+    return _submit_again_with_an_effect(
+        replace(job, slurm_id=None, slurm_submit_s=None, runs=()), due_in_s
+    )
 
 
 @on(ExistingSlurmJobAdopted, *NOT_IN_SLURM, when=_has_no_id)
 def _adopted(job: Job, event: ExistingSlurmJobAdopted) -> Next:
     ran = job.chain_status is ChainStatus.RUNNING
-    taken = replace(_with_id(job, event.slurm_id), state=State.RUNNING if ran else State.QUEUED)
+    taken = replace(
+        _with_id(job, event.slurm_id), state=State.RUNNING if ran else State.QUEUED
+    )
     if event.slurm_id is None:
         return taken, (next_poll(taken),)
     return taken, (next_poll(taken), *_cancel_if_requested(job), *limit_to_apply(taken))
@@ -346,10 +397,12 @@ def _cancel_if_requested(job: Job) -> tuple[Effect, ...]:
     return ()
 
 
-# --- in SLURM ---------------------------------------------------------------------------------------------------------
+# --- in SLURM -------------------------------------------------------------------------
 
 
-def _is_the_same_slurm_job(job: Job, event: SlurmJobIdentified | SlurmJobMissing) -> bool:
+def _is_the_same_slurm_job(
+    job: Job, event: SlurmJobIdentified | SlurmJobMissing
+) -> bool:
     return job.slurm_id == event.slurm_id
 
 
@@ -366,12 +419,15 @@ def _called_back(job: Job, event: CallbackReceived) -> Next:
 
 @on(CallbackReceived, State.SETTLED, when=_runs_after_its_end)
 def _called_back_after_the_end(job: Job, event: CallbackReceived) -> Next:
-    return job, (Effect(EffectKind.CANCEL, event.poll_delay_s),)  # its owner may have requeued it after its end
+    # its owner may have requeued it after its end
+    return job, (Effect(EffectKind.CANCEL, event.poll_delay_s),)
 
 
 @on(SlurmJobIdentified, *NOT_ENDED, when=_is_the_same_slurm_job)
 def _recognised(job: Job, event: SlurmJobIdentified) -> Next:
-    recognised = _with_run(replace(job, slurm_submit_s=event.submit_s), event.run, event.since_s)
+    recognised = _with_run(
+        replace(job, slurm_submit_s=event.submit_s), event.run, event.since_s
+    )
     if len(recognised.runs) == len(job.runs):
         return recognised, ()
     return recognised, limit_to_apply(recognised)
@@ -380,7 +436,9 @@ def _recognised(job: Job, event: SlurmJobIdentified) -> Next:
 @on(SlurmPendingObserved, *IN_SLURM)
 def _slurm_waiting(job: Job, event: SlurmPendingObserved) -> Next:
     waiting = replace(_with_run(job, event.run), poll_count=job.poll_count + 1)
-    return _stopped_in_time(waiting, next_poll(replace(waiting, poll_count=job.poll_count)))
+    return _stopped_in_time(
+        waiting, next_poll(replace(waiting, poll_count=job.poll_count))
+    )
 
 
 @on(SlurmRunningObserved, State.QUEUED)
@@ -392,7 +450,9 @@ def _slurm_started(job: Job, event: SlurmRunningObserved) -> Next:
 @on(SlurmRunningObserved, State.RUNNING)
 def _slurm_still_runs_it(job: Job, event: SlurmRunningObserved) -> Next:
     running = replace(_with_run(job, event.run), poll_count=job.poll_count + 1)
-    return _stopped_in_time(running, next_poll(replace(running, poll_count=job.poll_count)))
+    return _stopped_in_time(
+        running, next_poll(replace(running, poll_count=job.poll_count))
+    )
 
 
 @on(EarlierRunsReported, *IN_SLURM)
@@ -410,14 +470,19 @@ def _with_run(job: Job, sighting: Sighting | None, since_s: int | None = None) -
 
 
 def _stopped_in_time(job: Job, *effects: Effect) -> Next:
-    """Cancel a job whose runs together have used the paid time. SLURM itself counts only the last run."""
+    """Cancel a job whose runs together have used the paid time. SLURM itself counts
+    only the last run.
+    """
     if job.stop is not None or not is_used_up(job.limit_min, job.runs):
         return job, effects
-    stopped = replace(job, stop=Stop(ChainStatus.OUT_OF_CREDITS, USED_UP.format(minutes=job.limit_min)))
+    stopped = replace(
+        job,
+        stop=Stop(ChainStatus.OUT_OF_CREDITS, USED_UP.format(minutes=job.limit_min)),
+    )
     return stopped, (*effects, Effect(EffectKind.CANCEL))
 
 
-# --- more than was paid for -------------------------------------------------------------------------------------------
+# --- more than was paid for -----------------------------------------------------------
 
 
 def _ended_with_more(job: Job, event: MoreThanPaid) -> bool:
@@ -438,7 +503,12 @@ def _is_not_stopped(job: Job, _: MoreThanPaid) -> bool:
 
 @on(MoreThanPaid, *IN_SLURM, when=_ended_with_more)
 def _had_more_than_paid(job: Job, event: MoreThanPaid) -> Next:
-    return replace(job, stop=Stop(ChainStatus.CANCELLED, f"it had more than was paid for: {event.what}")), ()
+    return replace(
+        job,
+        stop=Stop(
+            ChainStatus.CANCELLED, f"it had more than was paid for: {event.what}"
+        ),
+    ), ()
 
 
 @on(MoreThanPaid, *IN_SLURM, when=_has_more_time_only)
@@ -448,19 +518,27 @@ def _more_time_than_paid(job: Job, _: MoreThanPaid) -> Next:
 
 @on(MoreThanPaid, *IN_SLURM, when=_can_be_put_back)
 def _put_back(job: Job, _: MoreThanPaid) -> Next:
-    """`LimitApplied` counts the put-back. A look before the worker has put the job back proves nothing against the owner."""
+    """`LimitApplied` counts the put-back. A look before the worker has put the job back
+    proves nothing against the owner.
+    """
     look_in_s = LOOK_AFTER_S * 2**job.put_back
-    return replace(job, poll_count=0), (Effect(EffectKind.TOP_UP), Effect(EffectKind.POLL_SLURM, look_in_s))
+    return replace(job, poll_count=0), (
+        Effect(EffectKind.TOP_UP),
+        Effect(EffectKind.POLL_SLURM, look_in_s),
+    )
 
 
 @on(MoreThanPaid, *IN_SLURM, when=_is_not_stopped)
 def _more_than_paid(job: Job, event: MoreThanPaid) -> Next:
     """Cancel a job that cannot be put back to its paid size."""
-    stop = Stop(ChainStatus.CANCELLED, f"cancelled, as it had more than was paid for: {event.what}")
+    stop = Stop(
+        ChainStatus.CANCELLED,
+        f"cancelled, as it had more than was paid for: {event.what}",
+    )
     return replace(job, stop=stop), (Effect(EffectKind.CANCEL),)
 
 
-# --- the end ----------------------------------------------------------------------------------------------------------
+# --- the end --------------------------------------------------------------------------
 
 
 @on(SlurmCompleted, *IN_SLURM)
@@ -474,8 +552,12 @@ def _slurm_ended(job: Job, event: SlurmCompleted) -> Next:
 
 
 def _billed(job: Job, event: SlurmCompleted) -> Outcome:
-    """The outcome with the seconds of all runs, and with the supervisor's reason if the supervisor stopped the job."""
-    elapsed_s = billed_s(job.limit_min, _earlier_runs_s(job, event), event.outcome.elapsed_s)
+    """The outcome with the seconds of all runs, and with the supervisor's reason if the
+    supervisor stopped the job.
+    """
+    elapsed_s = billed_s(
+        job.limit_min, _earlier_runs_s(job, event), event.outcome.elapsed_s
+    )
     outcome = replace(event.outcome, elapsed_s=elapsed_s)
     if job.stop is None or job.cancel_requested:
         return outcome
@@ -485,7 +567,9 @@ def _billed(job: Job, event: SlurmCompleted) -> Outcome:
 
 
 def _earlier_runs_s(job: Job, event: SlurmCompleted) -> int:
-    """The seconds of the earlier runs. If accounting knows fewer runs than the looks saw, the higher number counts."""
+    """The seconds of the earlier runs. If accounting knows fewer runs than the looks
+    saw, the higher number counts.
+    """
     if event.earlier_s is None:
         return job.earlier_s
     if event.earlier_runs < len(job.runs) - 1:
@@ -501,28 +585,36 @@ def _is_billed_and_the_same(job: Job, event: RunsAfterItsEnd) -> bool:
 def _runs_once_more(job: Job, _: RunsAfterItsEnd) -> Next:
     """The bill stays as it is. The effect CANCEL ends the later run."""
     assert job.outcome is not None  # noqa: S101  the rule's condition
-    return replace(job, stop=job.stop or Stop(job.outcome.status, REQUEUEABLE)), (Effect(EffectKind.CANCEL),)
+    return replace(job, stop=job.stop or Stop(job.outcome.status, REQUEUEABLE)), (
+        Effect(EffectKind.CANCEL),
+    )
 
 
 @on(SlurmJobMissing, *IN_SLURM, when=_is_the_same_slurm_job)
 def _slurm_lost(job: Job, event: SlurmJobMissing) -> Next:
-    ended, effects = _end(job, Outcome(status=ChainStatus.PANICKED, reason=event.reason))
+    ended, effects = _end(
+        job, Outcome(status=ChainStatus.PANICKED, reason=event.reason)
+    )
     return ended, (*effects, *stop_slurm(job))  # it may still run
 
 
 def _end(job: Job, outcome: Outcome) -> Next:
-    ended = replace(job, state=State.ENDED, outcome=outcome, status_message=outcome.reason)
+    ended = replace(
+        job, state=State.ENDED, outcome=outcome, status_message=outcome.reason
+    )
     if not outcome.reason:
         return ended, (Effect(EffectKind.REPORT),)
     return ended, (Effect(EffectKind.REPORT), Effect(EffectKind.NOTIFY_CUSTOMER))
 
 
-# --- what the customer wants ------------------------------------------------------------------------------------------
+# --- what the customer wants ----------------------------------------------------------
 
 
 @on(CancelRequested, State.CLAIMED, State.READY)
 def _cancelled_before_submission(job: Job, _: CancelRequested) -> Next:
-    return _end(replace(job, cancel_requested=True), Outcome(status=ChainStatus.CANCELLED))
+    return _end(
+        replace(job, cancel_requested=True), Outcome(status=ChainStatus.CANCELLED)
+    )
 
 
 @on(CancelRequested, State.SUBMITTING)
@@ -559,11 +651,13 @@ def _is_another_limit(job: Job, event: LimitApplied) -> bool:
 
 @on(LimitApplied, when=_is_another_limit)
 def _limit_applied(job: Job, event: LimitApplied) -> Next:
-    applied = replace(job, applied_limit_min=event.limit_min, put_back=job.put_back + event.put_back)
+    applied = replace(
+        job, applied_limit_min=event.limit_min, put_back=job.put_back + event.put_back
+    )
     return applied, limit_to_apply(applied)
 
 
-# --- what the contract shows ------------------------------------------------------------------------------------------
+# --- what the contract shows ----------------------------------------------------------
 
 
 def _is_later(job: Job, event: ChainStatusObserved) -> bool:
@@ -579,9 +673,12 @@ def _is_believed(job: Job, event: ChainStatusObserved) -> bool:
     if not _is_later(job, event) or is_final(job):
         return False
     if job.claim_reverted_by_reorg and not event.status.cold:
-        return False  # only a new claim, or the contract's answer at the end of the doubt, shows whose job it is
+        # only a new claim, or the contract's answer at the end of the doubt, shows
+        # whose job it is
+        return False
     if event.at is None and event.status < ChainStatus.SCHEDULED:
-        # The status has no place on chain. If we did not give the job back, a block may be lost: the scan finds that.
+        # The status has no place on chain. If we did not give the job back, a block may
+        # be lost: the scan finds that.
         return job.state is State.REFUSED
     return True
 
@@ -602,27 +699,37 @@ def _chain_status_unchanged(job: Job, event: ChainStatusObserved) -> Next:
 @on(ChainStatusObserved, when=_is_over_on_chain)
 def _settled(job: Job, event: ChainStatusObserved) -> Next:
     settled = replace(
-        job, state=State.SETTLED, chain_position=event.at or job.chain_position, chain_status=event.status
+        job,
+        state=State.SETTLED,
+        chain_position=event.at or job.chain_position,
+        chain_status=event.status,
     )
     return settled, stop_slurm(job)
 
 
 @on(ChainStatusObserved, when=_is_not_ours_on_chain)
 def _lost(job: Job, event: ChainStatusObserved) -> Next:
-    lost = replace(job, state=State.REFUSED, chain_position=event.at or job.chain_position, chain_status=event.status)
+    lost = replace(
+        job,
+        state=State.REFUSED,
+        chain_position=event.at or job.chain_position,
+        chain_status=event.status,
+    )
     return lost, stop_slurm(job)
 
 
 @on(ChainStatusObserved, when=_is_believed)
 def _chain_status_rises(job: Job, event: ChainStatusObserved) -> Next:
     status = max(event.status, job.chain_status)
-    return replace(job, chain_position=event.at or job.chain_position, chain_status=status), ()
+    return replace(
+        job, chain_position=event.at or job.chain_position, chain_status=status
+    ), ()
 
 
 on(Reorganised)(reorganised)
 
 
-# --- the sweep and the operator ---------------------------------------------------------------------------------------
+# --- the sweep and the operator -------------------------------------------------------
 
 
 def _has_a_purpose(job: Job, event: EffectMissing) -> bool:
@@ -652,26 +759,36 @@ def _is_not_being_stopped(job: Job, _: OperatorCancelled) -> bool:
 
 
 @on(OperatorCancelled, State.CLAIMED, State.READY)
-def _cancelled_by_the_operator_before_submission(job: Job, event: OperatorCancelled) -> Next:
+def _cancelled_by_the_operator_before_submission(
+    job: Job, event: OperatorCancelled
+) -> Next:
     return _end(job, Outcome(status=ChainStatus.CANCELLED, reason=event.reason))
 
 
 @on(OperatorCancelled, *IN_SLURM, when=_is_not_being_stopped)
 def _cancelled_by_the_operator(job: Job, event: OperatorCancelled) -> Next:
-    """The end that SLURM shows counts, so that the seconds that the job ran are billed."""
-    return replace(job, stop=Stop(ChainStatus.CANCELLED, event.reason)), (Effect(EffectKind.CANCEL),)
+    """The end that SLURM shows counts, so that the seconds that the job ran are
+    billed.
+    """
+    return replace(job, stop=Stop(ChainStatus.CANCELLED, event.reason)), (
+        Effect(EffectKind.CANCEL),
+    )
 
 
 @on(OperatorClosedJob, when=_is_not_finished)
 def _operator_settled(job: Job, event: OperatorClosedJob) -> Next:
-    """Cancel what SLURM may have of the job. After an unclear submission, the cancel waits until nothing can arrive."""
+    """Cancel what SLURM may have of the job. After an unclear submission, the cancel
+    waits until nothing can arrive.
+    """
     settled, effects = _end(replace(job, settled_by_operator=True), event.outcome)
     return settled, (*effects, *stop_slurm(job))
 
 
 @on(OperatorAbandonedEffect, when=_gives_up(EffectKind.CANCEL))
 def _cancel_given_up(job: Job, _: OperatorAbandonedEffect) -> Next:
-    """Drop the wish to cancel together with its effect. Otherwise the next sweep would open the effect again."""
+    """Drop the wish to cancel together with its effect. Otherwise the next sweep would
+    open the effect again.
+    """
     return replace(job, cancel_requested=False, stop=None), ()
 
 
@@ -681,7 +798,7 @@ def _limit_given_up(job: Job, _: OperatorAbandonedEffect) -> Next:
     return replace(job, applied_limit_min=None), ()
 
 
-# --- what changes nothing ---------------------------------------------------------------------------------------------
+# --- what changes nothing -------------------------------------------------------------
 
 
 def _all_but(*states: State) -> tuple[State, ...]:
@@ -694,7 +811,11 @@ ignore(
     states=_all_but(State.CLAIMED),
     because="the job has its script, or needs none any more",
 )
-ignore(SubmitStarted, states=_all_but(State.READY), because="the job is not ready, or its submission has begun")
+ignore(
+    SubmitStarted,
+    states=_all_but(State.READY),
+    because="the job is not ready, or its submission has begun",
+)
 ignore(
     SubmitRejected,
     SubmitNotExecuted,
@@ -711,8 +832,16 @@ ignore(
     states=_all_but(State.QUEUED),
     because="the job does not wait in SLURM under an id",
 )
-ignore(CallbackReceived, states=NOT_IN_SLURM, because="there is no id to look for; the submission searches for the job")
-ignore(CallbackReceived, states=(State.ENDED, State.REFUSED), because="the end of the job is decided")
+ignore(
+    CallbackReceived,
+    states=NOT_IN_SLURM,
+    because="there is no id to look for; the submission searches for the job",
+)
+ignore(
+    CallbackReceived,
+    states=(State.ENDED, State.REFUSED),
+    because="the end of the job is decided",
+)
 ignore(
     SlurmPendingObserved,
     SlurmRunningObserved,
@@ -742,5 +871,13 @@ ignore(
     states=(State.SUBMITTING,),
     because="SLURM may have the job or not; `supervisor job cancel` refuses until that is known",
 )
-ignore(RunsAfterItsEnd, states=NOT_ENDED, because="the job has no end that a later run could follow")
-ignore(RunsAfterItsEnd, states=(State.REFUSED,), because="the job was given back, and has no bill")
+ignore(
+    RunsAfterItsEnd,
+    states=NOT_ENDED,
+    because="the job has no end that a later run could follow",
+)
+ignore(
+    RunsAfterItsEnd,
+    states=(State.REFUSED,),
+    because="the job was given back, and has no bill",
+)

@@ -1,12 +1,15 @@
 """Submit: SLURM gets each job exactly once.
 
-The protocol is slurm/submit_once.py. The worker that holds the effect commits SUBMITTING; no other worker may. A worker
-that finds a job in SUBMITTING does not know whether SLURM took the job. It first searches all jobs of that user, twice.
-The second search comes when nothing that was sent can arrive any more.
+The protocol is slurm/submit_once.py. The worker that holds the effect commits
+SUBMITTING; no other worker may. A worker that finds a job in SUBMITTING does not know
+whether SLURM took the job. It first searches all jobs of that user, twice. The second
+search comes when nothing that was sent can arrive any more.
 
-The worker also searches for two kinds of jobs before it submits them, because SLURM may have them already. First, jobs
-whose claim the ledger does not remember (indexer/claim_ownership.py): another ledger may have submitted the job, or
-this one did and has forgotten it. Second, jobs that we gave back and claimed again: we may have submitted them before.
+The worker also searches for two kinds of jobs before it submits them, because SLURM may
+have them already. First, jobs whose claim the ledger does not remember
+(indexer/claim_ownership.py): another ledger may have submitted the job, or this one did
+and has forgotten it. Second, jobs that we gave back and claimed again: we may have
+submitted them before.
 """
 
 import time
@@ -34,7 +37,10 @@ from supervisor_tasks.jobs.group import EffectOutcome, Group, outcome_of
 from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
 from supervisor_tasks.ledger.journal import Past
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.monitoring.cluster_guard import require_expected_cluster, require_not_held
+from supervisor_tasks.monitoring.cluster_guard import (
+    require_expected_cluster,
+    require_not_held,
+)
 from supervisor_tasks.slurm.guarded_command import LoginClock
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.parsers import AnswerNotUnderstoodError
@@ -45,9 +51,13 @@ log = structlog.get_logger()
 
 
 def submit(group: Group) -> None:
-    """Submit the jobs that are ready, in one command. Then search for the jobs that SLURM may have already."""
+    """Submit the jobs that are ready, in one command. Then search for the jobs that
+    SLURM may have already.
+    """
     require_expected_cluster(group.context)
-    ready = [member for member in group.members if member[0].state is not State.SUBMITTING]
+    ready = [
+        member for member in group.members if member[0].state is not State.SUBMITTING
+    ]
     sought = [member for member in group.members if member[0].state is State.SUBMITTING]
     if ready:
         try:
@@ -56,7 +66,8 @@ def submit(group: Group) -> None:
             group.failed(error, ready)
     if sought:
         if ready:
-            group.context.ledger.effects.extend([effect for _, effect in sought])  # a search may take minutes
+            # a search may take minutes
+            group.context.ledger.effects.extend([effect for _, effect in sought])
         search_cut_off_submissions(group, sought)
 
 
@@ -79,7 +90,9 @@ def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> No
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """Submissions that were committed as begun, with the jobs as they are since then."""
+    """Submissions that were committed as begun, with the jobs as they are since
+    then.
+    """
 
     effects: Mapping[JobId, OpenEffect]
     requests: Sequence[tuple[JobId, Request]]
@@ -92,9 +105,15 @@ def _begin(
     scripts: Mapping[JobId, str],
     past: Mapping[JobId, Past],
 ) -> _Begun | None:
-    started = group.start({effect: SubmitStarted(job.limit_min) for job, effect in members})
+    started = group.start(
+        {effect: SubmitStarted(job.limit_min) for job, effect in members}
+    )
     effects, requests = dict[JobId, OpenEffect](), list[tuple[JobId, Request]]()
-    for job, effect in ((started[job.job_id], effect) for job, effect in members if job.job_id in started):
+    for job, effect in (
+        (started[job.job_id], effect)
+        for job, effect in members
+        if job.job_id in started
+    ):
         if job.state is not State.SUBMITTING or job.job_id not in scripts:
             stopped = SubmitOutcomeUnknown(
                 "the job is not to be submitted any more"
@@ -103,7 +122,9 @@ def _begin(
             continue
         limit_min = job.applied_limit_min or job.limit_min
         script, number = scripts[job.job_id], 1 + past[job.job_id].begun
-        request = Request(definition=job.definition, limit_min=limit_min, script=script, number=number)
+        request = Request(
+            definition=job.definition, limit_min=limit_min, script=script, number=number
+        )
         effects[job.job_id] = effect
         requests.append((job.job_id, request))
     return _Begun(effects, requests, started) if requests else None
@@ -117,7 +138,9 @@ def _new(
     group: Group, members: Sequence[tuple[Job, OpenEffect]], past: Mapping[JobId, Past]
 ) -> list[tuple[Job, OpenEffect]]:
     """Return the members whose jobs SLURM has never had. Answers the others."""
-    earlier = earlier_submissions(group.context, group.customer, [job for job, _ in members], past)
+    earlier = earlier_submissions(
+        group.context, group.customer, [job for job, _ in members], past
+    )
     for job, effect in members:
         match earlier[job.job_id]:
             case Exception() as error:
@@ -128,32 +151,60 @@ def _new(
 
 
 def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -> None:
-    """Run sbatch for each job. The jobs that SLURM may have twice are answered after a look at SLURM."""
-    cluster, to_look_at, called_s = group.context.slurm.cluster, dict[JobId, SlurmId](), time.time()
-    again = {job_id for job_id, request in begun.requests if request.number > 1 and cluster.submit_key}
+    """Run sbatch for each job. The jobs that SLURM may have twice are answered after a
+    look at SLURM.
+    """
+    cluster, to_look_at, called_s = (
+        group.context.slurm.cluster,
+        dict[JobId, SlurmId](),
+        time.time(),
+    )
+    again = {
+        job_id
+        for job_id, request in begun.requests
+        if request.number > 1 and cluster.submit_key
+    }
 
     def answered(job_id: JobId, answer: SlurmId | Exception) -> None:
-        answer_fields = {"slurm_id": answer} if isinstance(answer, int) else {"error": type(answer).__name__}
-        group.context.tracer.span(job_id, "ssh sbatch", called_s, time.time(), customer=group.customer, **answer_fields)
+        answer_fields = (
+            {"slurm_id": answer}
+            if isinstance(answer, int)
+            else {"error": type(answer).__name__}
+        )
+        group.context.tracer.span(
+            job_id,
+            "ssh sbatch",
+            called_s,
+            time.time(),
+            customer=group.customer,
+            **answer_fields,
+        )
         if isinstance(answer, int) and job_id in again:
             to_look_at[job_id] = answer
         else:
             group.answered(_outcome(begun.effects[job_id], answer))
 
     cluster.submit_batch(group.customer, begun.requests, clock, begun_s, answered)
-    for job_id, only in only_submissions(group.context, group.customer, to_look_at, begun.jobs).items():
+    for job_id, only in only_submissions(
+        group.context, group.customer, to_look_at, begun.jobs
+    ).items():
         group.answered(outcome_of(begun.effects[job_id], partial(_submitted, only)))
 
 
 def _outcome(effect: OpenEffect, answer: SlurmId | Exception) -> EffectOutcome:
-    """What sbatch's answer means for the job. After an error that is no answer, the job stays to be searched for."""
+    """What sbatch's answer means for the job. After an error that is no answer, the job
+    stays to be searched for.
+    """
     match fate_of(answer):
         case Fate.REJECTED:
             return EffectOutcome(effect, SubmitRejected(str(answer)))
         case Fate.UNKNOWN:
             log.warning("submission_unclear", job_id=effect.job_id, error=str(answer))
             return EffectOutcome(
-                effect, SubmitOutcomeUnknown(str(answer), unparsed=isinstance(answer, AnswerNotUnderstoodError))
+                effect,
+                SubmitOutcomeUnknown(
+                    str(answer), unparsed=isinstance(answer, AnswerNotUnderstoodError)
+                ),
             )
         case Fate.NOT_RUN:
             error = answer if isinstance(answer, Exception) else None

@@ -1,4 +1,5 @@
-"""What a task did to jobs, in one line that Flower shows and searches: ids, states, SLURM ids, customers. Pure.
+"""What a task did to jobs, in one line that Flower shows and searches: ids, states,
+SLURM ids, customers. Pure.
 
 It contains no text of a customer, of SLURM or of a node.
 """
@@ -15,10 +16,14 @@ MAX_CHARACTERS = 6000  # of a line; one job takes less than 200
 
 
 def with_news(before: Mapping[JobId, Job], after: Mapping[JobId, Job]) -> list[Job]:
-    """Return the jobs about which something is new. That a job was looked at once more is no news."""
+    """Return the jobs about which something is new. That a job was looked at once more
+    is no news.
+    """
     changed = list[Job]()
     for job_id, job in after.items():
-        if job_id not in before or _without_looks(before[job_id]) != _without_looks(job):
+        if job_id not in before or _without_looks(before[job_id]) != _without_looks(
+            job
+        ):
             changed.append(job)
     return changed
 

@@ -1,7 +1,8 @@
 """What a job's trace consists of. Pure.
 
-The ids follow from the cluster and the job's id. So each process derives them by itself, and no process passes anything
-on to another one. All spans of a job hang on one root. The process that records the job's end on chain sends the root.
+The ids follow from the cluster and the job's id. So each process derives them by
+itself, and no process passes anything on to another one. All spans of a job hang on one
+root. The process that records the job's end on chain sends the root.
 """
 
 import hashlib
@@ -13,10 +14,13 @@ from typing import Protocol
 from supervisor_tasks.jobs.model import Job, JobId, State
 
 ROOT = "job"
-AGAIN = "job again"  # after an end that a reorganisation took back, or after the job was given back and claimed again
+# after an end that a reorganisation took back, or after the job was given back and
+# claimed again
+AGAIN = "job again"
 TRACE_BYTES = 16
 SPAN_BYTES = 8
-GIVEN_BACK = ("ChainStatusObserved", "Reorganised")  # the events by which a refused job becomes another provider's
+# the events by which a refused job becomes another provider's
+GIVEN_BACK = ("ChainStatusObserved", "Reorganised")
 
 Value = str | int | bool
 
@@ -36,7 +40,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An event of a job in the journal: its place, when it happened (Unix time), and the job's state after it."""
+    """An event of a job in the journal: its place, when it happened (Unix time), and
+    the job's state after it.
+    """
 
     place: int
     at_s: float
@@ -46,17 +52,30 @@ class Recorded:
     @property
     def is_end(self) -> bool:
         """Whether nothing is left to decide about the job after it."""
-        return self.state is State.SETTLED or (self.state is State.REFUSED and self.name in GIVEN_BACK)
+        return self.state is State.SETTLED or (
+            self.state is State.REFUSED and self.name in GIVEN_BACK
+        )
 
 
 class Tracer(Protocol):
     """Where spans go. No method waits for anything or raises."""
 
-    def span(self, job_id: JobId, name: str, begun_s: float, ended_s: float, **attributes: Value) -> None:
-        """Send a span of something that this process did or received for a job. Times are Unix times."""
+    def span(
+        self,
+        job_id: JobId,
+        name: str,
+        begun_s: float,
+        ended_s: float,
+        **attributes: Value,
+    ) -> None:
+        """Send a span of something that this process did or received for a job. Times
+        are Unix times.
+        """
 
     def ended(self, jobs: Sequence[Job]) -> None:
-        """Send the spans of these jobs: this process has recorded their end on chain."""
+        """Send the spans of these jobs: this process has recorded their end on
+        chain.
+        """
 
     def close(self) -> None:
         """Send what is left, within a few seconds."""
@@ -65,7 +84,14 @@ class Tracer(Protocol):
 class NoTraces:
     """Traces are off."""
 
-    def span(self, job_id: JobId, name: str, begun_s: float, ended_s: float, **attributes: Value) -> None:
+    def span(
+        self,
+        job_id: JobId,
+        name: str,
+        begun_s: float,
+        ended_s: float,
+        **attributes: Value,
+    ) -> None:
         """Do nothing."""
 
     def ended(self, jobs: Sequence[Job]) -> None:
@@ -89,11 +115,15 @@ def _digest(*words: object) -> bytes:
     return hashlib.sha256("\0".join(str(word) for word in words).encode()).digest()
 
 
-def spans_of(cluster: str, job: Job, history: Sequence[Recorded], signed_s: float | None) -> list[Span]:
-    """Return the spans of a job's last end: the root, and one for each state. Without an end there are none.
+def spans_of(
+    cluster: str, job: Job, history: Sequence[Recorded], signed_s: float | None
+) -> list[Span]:
+    """Return the spans of a job's last end: the root, and one for each state. Without
+    an end there are none.
 
-    `history` are all its events in order. `signed_s` is when its claim was signed; None if another ledger did that. A
-    later end of the job has no root of its own: its span AGAIN hangs on the root.
+    `history` are all its events in order. `signed_s` is when its claim was signed; None
+    if another ledger did that. A later end of the job has no root of its own: its span
+    AGAIN hangs on the root.
     """
     lives = _lives(history)
     ended = [life for life in lives if life[-1].is_end]
@@ -111,7 +141,14 @@ def spans_of(cluster: str, job: Job, history: Sequence[Recorded], signed_s: floa
         parent_id, name = root_id, AGAIN
     about = {"job_id": job.job_id, "cluster": cluster, "customer": job.customer}
 
-    def made(number: int, parent: int | None, name: str, since_s: float, until_s: float, **more: Value) -> Span:
+    def made(
+        number: int,
+        parent: int | None,
+        name: str,
+        since_s: float,
+        until_s: float,
+        **more: Value,
+    ) -> Span:
         return Span(
             trace_id=trace_id(cluster, job.job_id),
             span_id=number,
@@ -124,7 +161,11 @@ def spans_of(cluster: str, job: Job, history: Sequence[Recorded], signed_s: floa
 
     result = _result(job)
     tx_hash = job.claim_key.rpartition(":")[0]
-    spans = [made(life_id, parent_id, name, begun_s, life[-1].at_s, tx_hash=tx_hash, **result)]
+    spans = [
+        made(
+            life_id, parent_id, name, begun_s, life[-1].at_s, tx_hash=tx_hash, **result
+        )
+    ]
     for first, after in _states(life):
         number = span_id(cluster, job.job_id, "state", first.place)
         spans.append(made(number, life_id, first.state.value, first.at_s, after.at_s))
@@ -132,14 +173,19 @@ def spans_of(cluster: str, job: Job, history: Sequence[Recorded], signed_s: floa
 
 
 def _result(job: Job) -> dict[str, Value]:
-    result: dict[str, Value] = {"state": job.state.value, "status": job.chain_status.name}
+    result: dict[str, Value] = {
+        "state": job.state.value,
+        "status": job.chain_status.name,
+    }
     if job.slurm_id is not None:
         result["slurm_id"] = int(job.slurm_id)
     return result
 
 
 def _lives(history: Sequence[Recorded]) -> list[list[Recorded]]:
-    """Return the events of each life: from the beginning, or from the first event after an end, to the next end."""
+    """Return the events of each life: from the beginning, or from the first event after
+    an end, to the next end.
+    """
     lives: list[list[Recorded]] = []
     for event in history:
         if not lives:
@@ -152,8 +198,8 @@ def _lives(history: Sequence[Recorded]) -> list[list[Recorded]]:
 
 
 def _states(life: Sequence[Recorded]) -> list[tuple[Recorded, Recorded]]:
-    """Return for each state of a life the event that began it, and the one that ended it. If the last event is an end
-    that begins a state, that state has no pair.
+    """Return for each state of a life the event that began it, and the one that ended
+    it. If the last event is an end that begins a state, that state has no pair.
     """
     begun = list[Recorded]()
     for event in life:

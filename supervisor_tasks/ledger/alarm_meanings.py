@@ -1,4 +1,6 @@
-"""What each alarm means, and what the operator does about it. docs/reference/alarms.md is generated from this."""
+"""What each alarm means, and what the operator does about it. docs/reference/alarms.md
+is generated from this.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -191,8 +193,8 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
     ),
 }
 
-# While one of these is on, no new job is claimed: its reports could not be written or paid for, or the job may not
-# exist.
+# While one of these is on, no new job is claimed: its reports could not be written or
+# paid for, or the job may not exist.
 STOPS_CLAIMS = frozenset(
     {
         AlarmName.CONTRACT_RETIRED,
@@ -202,8 +204,8 @@ STOPS_CLAIMS = frozenset(
     }
 )
 
-# Work that is paid for stands still, or may be lost, until the operator acts. Messages about these alarms are sent in
-# the quiet hours, too.
+# Work that is paid for stands still, or may be lost, until the operator acts. Messages
+# about these alarms are sent in the quiet hours, too.
 CRITICAL = frozenset(
     {
         AlarmName.SLURM_NOT_ANSWERING,

@@ -18,13 +18,19 @@ log = structlog.get_logger()
 
 ALARMS = METADATA.tables["alarms"]
 SWITCHES = METADATA.tables["switches"]
-_ALL = select(ALARMS).where(ALARMS.c.cluster == bindparam("cluster")).order_by(ALARMS.c.raised_at)
+_ALL = (
+    select(ALARMS)
+    .where(ALARMS.c.cluster == bindparam("cluster"))
+    .order_by(ALARMS.c.raised_at)
+)
 
 
 class Alarms:
-    """The alarms of one cluster. Raising an alarm that is on, or ending one that is off, writes nothing to the log.
+    """The alarms of one cluster. Raising an alarm that is on, or ending one that is
+    off, writes nothing to the log.
 
-    The transaction that raises or ends an alarm also changes its incident, from which the messages to people follow.
+    The transaction that raises or ends an alarm also changes its incident, from which
+    the messages to people follow.
     """
 
     def __init__(self, engine: Engine, cluster: str) -> None:
@@ -33,29 +39,46 @@ class Alarms:
         self._key = ("alarms", id(engine), cluster)
 
     def on(self, name: AlarmName, **details: Any) -> None:
-        """Raise an alarm. It is logged once, however often it is raised. Its details are the last ones."""
+        """Raise an alarm. It is logged once, however often it is raised. Its details
+        are the last ones.
+        """
         stored_details = sanitize_json(details)
-        row = insert(ALARMS).values(cluster=self._cluster, name=name.value, details=stored_details)
+        row = insert(ALARMS).values(
+            cluster=self._cluster, name=name.value, details=stored_details
+        )
         last_raise = {"details": stored_details, "seen_at": func.now()}
-        upsert = row.on_conflict_do_update(index_elements=["cluster", "name"], set_=last_raise)
+        upsert = row.on_conflict_do_update(
+            index_elements=["cluster", "name"], set_=last_raise
+        )
         with self._engine.begin() as connection:
-            # now() is the start of the transaction: only a row of this transaction has this time
-            is_new = connection.scalar(upsert.returning(ALARMS.c.raised_at == func.now()))
+            # now() is the start of the transaction: only a row of this transaction has
+            # this time
+            is_new = connection.scalar(
+                upsert.returning(ALARMS.c.raised_at == func.now())
+            )
             if is_new:
-                open_incident(connection, self._cluster, name.value, json.dumps(stored_details))
+                open_incident(
+                    connection, self._cluster, name.value, json.dumps(stored_details)
+                )
         discard(self._key)
         if is_new:
             log.error("alarm_on", alarm=name.value, **details)
 
     def off(self, name: AlarmName, *, quiet_s: float | None = None) -> None:
-        """End an alarm. With `quiet_s`, end it only if it was not raised again for so long."""
+        """End an alarm. With `quiet_s`, end it only if it was not raised again for so
+        long.
+        """
         alarms = kept(self._key, self._all)
         if alarms is not None and all(alarm.name is not name for alarm in alarms):
             return
         conditions = [ALARMS.c.cluster == self._cluster, ALARMS.c.name == name.value]
         if quiet_s is not None:
-            conditions.append(ALARMS.c.seen_at <= func.now() - func.make_interval(0, 0, 0, 0, 0, 0, quiet_s))
-        with read_connection(self._engine) as connection:  # one round trip; mostly the alarm is off
+            conditions.append(
+                ALARMS.c.seen_at
+                <= func.now() - func.make_interval(0, 0, 0, 0, 0, 0, quiet_s)
+            )
+        # one round trip; mostly the alarm is off
+        with read_connection(self._engine) as connection:
             if not connection.scalar(select(exists().where(*conditions))):
                 return
         deletion = delete(ALARMS).where(*conditions)
@@ -75,7 +98,9 @@ class Alarms:
     def _all(self) -> list[Alarm]:
         with read_connection(self._engine) as connection:
             rows = connection.execute(_ALL, {"cluster": self._cluster})
-            return [Alarm(AlarmName(row.name), row.details, row.raised_at) for row in rows]
+            return [
+                Alarm(AlarmName(row.name), row.details, row.raised_at) for row in rows
+            ]
 
 
 class Switches:
@@ -87,8 +112,12 @@ class Switches:
 
     def set(self, switch: Switch, reason: str = "") -> None:
         """Turn a switch on. The reason is shown to operators."""
-        row = insert(SWITCHES).values(cluster=self._cluster, name=switch.value, reason=reason)
-        upsert = row.on_conflict_do_update(index_elements=["cluster", "name"], set_={"reason": reason})
+        row = insert(SWITCHES).values(
+            cluster=self._cluster, name=switch.value, reason=reason
+        )
+        upsert = row.on_conflict_do_update(
+            index_elements=["cluster", "name"], set_={"reason": reason}
+        )
         with self._engine.begin() as connection:
             connection.execute(upsert)
 
@@ -107,7 +136,9 @@ class Switches:
     def reason(self, switch: Switch) -> str | None:
         """The reason why the switch is on; None when it is off."""
         with read_connection(self._engine) as connection:
-            found: str | None = connection.scalar(select(SWITCHES.c.reason).where(*self._here(switch)))
+            found: str | None = connection.scalar(
+                select(SWITCHES.c.reason).where(*self._here(switch))
+            )
         return found
 
     def _here(self, switch: Switch) -> tuple[Any, ...]:

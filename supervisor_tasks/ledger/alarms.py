@@ -1,4 +1,6 @@
-"""The names of alarms, for the operator, and of switches that the operator can set. Pure."""
+"""The names of alarms, for the operator, and of switches that the operator can set.
+Pure.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +19,8 @@ class AlarmName(StrEnum):
     CHAIN_NOT_ANSWERING = "chain_not_answering"
     RPC_ENDPOINT_UNAVAILABLE = "rpc_endpoint_unavailable"  # one of several endpoints
     ENDPOINTS_DISAGREE = "endpoints_disagree"
-    EVENTS_FROM_ONE_ENDPOINT = "events_from_one_endpoint"  # although more endpoints are configured
+    # although more endpoints are configured
+    EVENTS_FROM_ONE_ENDPOINT = "events_from_one_endpoint"
     WRONG_CHAIN = "wrong_chain"
     WALLET_EMPTY = "wallet_empty"
     TRANSACTION_STUCK = "transaction_stuck"
@@ -32,23 +35,29 @@ class AlarmName(StrEnum):
     CHAIN_SCAN_STALLED = "chain_scan_stalled"
     EFFECT_PARKED = "effect_parked"
     EFFECT_OVERDUE = "effect_overdue"
-    HOME_UNSAFE = "home_unsafe"  # a customer's home, in which another user may decide what a session runs
+    # a customer's home, in which another user may decide what a session runs
+    HOME_UNSAFE = "home_unsafe"
     LDAP_REQUEST_REJECTED = "ldap_request_rejected"
     LDAP_UNAVAILABLE = "ldap_unavailable"
-    RUNS_AFTER_END = "runs_after_end"  # jobs that had ended were requeued, and are cancelled
-    MORE_THAN_PAID = "more_than_paid"  # owners changed their jobs in SLURM, and these were cancelled
-    JOBS_NOT_STARTED = "jobs_not_started"  # a node could not start them; they are submitted again
+    # jobs that had ended were requeued, and are cancelled
+    RUNS_AFTER_END = "runs_after_end"
+    # owners changed their jobs in SLURM, and these were cancelled
+    MORE_THAN_PAID = "more_than_paid"
+    # a node could not start them; they are submitted again
+    JOBS_NOT_STARTED = "jobs_not_started"
     SIZES_NOT_COMPARED = "sizes_not_compared"  # the sizes of jobs with the paid sizes
     SWEEP_CONTRADICTION = "sweep_contradiction"
     RECONCILIATION_SOURCE_UNREACHABLE = "reconciliation_source_unreachable"
     FOREIGN_CUSTOMER_JOBS = "foreign_customer_jobs"
-    SUBMIT_TOKENS_UNCHECKED = "submit_tokens_unchecked"  # slurmctld does not run job_submit.lua
+    # slurmctld does not run job_submit.lua
+    SUBMIT_TOKENS_UNCHECKED = "submit_tokens_unchecked"
     PROVIDER_BANNED = "provider_banned"
     PROVIDER_REJECTED = "provider_rejected"  # or removed
     REGISTRATION_REFUSED = "registration_refused"
     BENCHMARK_STALLED = "benchmark_stalled"
     BENCHMARK_FAILED = "benchmark_failed"
-    BENCHMARK_USER_REFUSED = "benchmark_user_refused"  # the login node does not let BENCHMARK_RUN_AS log in
+    # the login node does not let BENCHMARK_RUN_AS log in
+    BENCHMARK_USER_REFUSED = "benchmark_user_refused"
     BENCHMARK_WAITS = "benchmark_waits"  # for long, in SLURM's queue
     SLURM_ACCOUNTING_UNUSED = "slurm_accounting_unused"
     NOTIFICATIONS_FAILING = "notifications_failing"
@@ -63,12 +72,14 @@ class Switch(StrEnum):
     """No job is claimed, and none is submitted to SLURM."""
 
 
-STATE_LOST = "SLURM does not know"  # the reason of a hold that a sweep has set begins like this
+# the reason of a hold that a sweep has set begins like this
+STATE_LOST = "SLURM does not know"
 
 
 def is_hold_of_sweep(reason: str | None) -> bool:
-    """Whether a sweep has paused submissions with this reason, because SLURM lost its state. A sweep ends such a pause,
-    and so does `supervisor cluster accept`; any other one is an operator's.
+    """Whether a sweep has paused submissions with this reason, because SLURM lost its
+    state. A sweep ends such a pause, and so does `supervisor cluster accept`; any other
+    one is an operator's.
     """
     return reason is not None and reason.startswith(STATE_LOST)
 

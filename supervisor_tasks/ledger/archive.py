@@ -1,7 +1,8 @@
-"""The archive: a file with what has ended, as lines of JSON, compressed by zstandard. It is for the time after the rows
-are deleted.
+"""The archive: a file with what has ended, as lines of JSON, compressed by zstandard.
+It is for the time after the rows are deleted.
 
-The `kind` of a line is job, transaction (of no job), sweep or benchmark_run; a line has all rows that go with it.
+The `kind` of a line is job, transaction (of no job), sweep or benchmark_run; a line has
+all rows that go with it.
 """
 
 import os
@@ -23,9 +24,10 @@ LEVEL = 10  # of the compression
 _TRANSACTION = """to_jsonb(transactions) || jsonb_build_object('signatures', (
     SELECT COALESCE(jsonb_agg(to_jsonb(signatures) - 'transaction_id' ORDER BY signed_at), '[]') FROM signatures
     WHERE transaction_id = transactions.id))"""
-# One line holds all that the ledger has of a job: its row (runs and script are columns of it), and its rows in the
-# other tables, oldest first. The claim's transaction has no job, and is found by its hash in claim_key; it has a line
-# of its own, too, because its age does not depend on the job's.
+# One line holds all that the ledger has of a job: its row (runs and script are columns
+# of it), and its rows in the other tables, oldest first. The claim's transaction has no
+# job, and is found by its hash in claim_key; it has a line of its own, too, because its
+# age does not depend on the job's.
 _JOBS = text(
     f"""
     SELECT updated_at AS at, job_id AS id, (to_jsonb(jobs) || jsonb_build_object(
@@ -96,29 +98,43 @@ class ArchiveError(PermanentError):
     """The archive cannot be written; the message states why. Nothing is left of it."""
 
 
-def archive(engine: Engine, cluster: str, before: datetime, target: Path) -> Mapping[str, int]:
-    """Write what ended before that time in the cluster into a new file; returns how many lines of each kind.
+def archive(
+    engine: Engine, cluster: str, before: datetime, target: Path
+) -> Mapping[str, int]:
+    """Write what ended before that time in the cluster into a new file; returns how
+    many lines of each kind.
 
-    The file appears under its name when all of it is on the disk. Raises ArchiveError when a file of that name exists.
+    The file appears under its name when all of it is on the disk. Raises ArchiveError
+    when a file of that name exists.
     """
     if target.exists():
-        raise ArchiveError(f"{target}: found a file; expected none, as an archive is never overwritten")
+        raise ArchiveError(
+            f"{target}: found a file; expected none, as an archive is never overwritten"
+        )
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        descriptor, name = tempfile.mkstemp(
+            prefix=f".{target.name}.", dir=target.parent
+        )
     except OSError as error:
-        raise ArchiveError(f"{target.parent}: found no folder to write to ({error.strerror}); expected one") from error
+        raise ArchiveError(
+            f"{target.parent}: found no folder to write to ({error.strerror}); expected one"
+        ) from error
     draft = Path(name)
     try:
         return _write(descriptor, draft, target, _lines(engine, cluster, before))
     except FileExistsError as error:
-        raise ArchiveError(f"{target}: found a file that was made meanwhile; expected none") from error
+        raise ArchiveError(
+            f"{target}: found a file that was made meanwhile; expected none"
+        ) from error
     except OSError as error:
         raise ArchiveError(f"{target}: not written ({error.strerror})") from error
     finally:
         draft.unlink()
 
 
-def _write(descriptor: int, draft: Path, target: Path, lines: Iterator[tuple[str, str]]) -> Mapping[str, int]:
+def _write(
+    descriptor: int, draft: Path, target: Path, lines: Iterator[tuple[str, str]]
+) -> Mapping[str, int]:
     written = dict.fromkeys(_QUERIES, 0)
     with os.fdopen(descriptor, "wb") as file:
         with zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).stream_writer(
@@ -148,6 +164,8 @@ def _lines(engine: Engine, cluster: str, before: datetime) -> Iterator[tuple[str
     with read_connection(engine) as connection:
         for kind, (query, first) in _QUERIES.items():
             at, last = _BEGINNING, first
-            while rows := connection.execute(query, {**where, "after": at, "after_id": last}).all():
+            while rows := connection.execute(
+                query, {**where, "after": at, "after_id": last}
+            ).all():
                 yield from ((kind, row.line) for row in rows)
                 at, last = rows[-1].at, rows[-1].id

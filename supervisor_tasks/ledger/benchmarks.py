@@ -28,24 +28,45 @@ from supervisor_tasks.provider.registration_rules import CompletedRun
 
 RUNS = METADATA.tables["benchmark_runs"]
 RESULTS = METADATA.tables["benchmark_results"]
-# Literals, as in the partial index: the plan of a prepared statement cannot match parameters with the index.
-OPEN = RUNS.c.state.in_([literal_column(f"'{state.value}'") for state in RunState if state.open])
+# Literals, as in the partial index: the plan of a prepared statement cannot match
+# parameters with the index.
+OPEN = RUNS.c.state.in_(
+    [literal_column(f"'{state.value}'") for state in RunState if state.open]
+)
 TOKEN_BYTES = 8
 ENDS = (BenchmarkState.ENDED, BenchmarkState.FAILED, BenchmarkState.CANCELLED)
 
-# The columns of results that are shown. Scripts and outputs are left out: they may be long.
+# The columns of results that are shown. Scripts and outputs are left out: they may be
+# long.
 SHOWN_COLUMNS = (
-    *(RESULTS.c[name] for name in ("run_id", "benchmark", "stage", "job_name", "slurm_id", "slurm_state", "labels")),
-    *(RESULTS.c[name] for name in ("left_out", "notes", "tool", "reason", "called_at", "ended_at")),
+    *(
+        RESULTS.c[name]
+        for name in (
+            "run_id",
+            "benchmark",
+            "stage",
+            "job_name",
+            "slurm_id",
+            "slurm_state",
+            "labels",
+        )
+    ),
+    *(
+        RESULTS.c[name]
+        for name in ("left_out", "notes", "tool", "reason", "called_at", "ended_at")
+    ),
     func.octet_length(RESULTS.c.output).label("output_bytes"),
 )
 SHOWN_OF_RUN = tuple(
     column
     for column in RUNS.c
-    if column.name not in ("cluster", "token", "hardware_digest", "pricing_digest", "forced")
+    if column.name
+    not in ("cluster", "token", "hardware_digest", "pricing_digest", "forced")
 )
 MAX_ENDED = 100  # the last runs that `ended` reads
-MAX_MEASURED = 100  # the last runs whose labels count; a limit, because the registration reads them every few seconds
+# the last runs whose labels count; a limit, because the registration reads them every
+# few seconds
+MAX_MEASURED = 100
 
 _MEASURED = text(
     """
@@ -74,7 +95,9 @@ _HISTORY = text(
 
 @dataclass(frozen=True, slots=True)
 class StoredMeasurement:
-    """What a benchmark measured in a run, when, and on which machines (their digest; None if it is not known)."""
+    """What a benchmark measured in a run, when, and on which machines (their digest;
+    None if it is not known).
+    """
 
     benchmark: str
     labels: dict[str, Value]
@@ -109,13 +132,19 @@ class Verdict:
 
 
 def latest_of(measured: Iterable[StoredMeasurement]) -> dict[str, StoredMeasurement]:
-    """The last result of each benchmark, from all, oldest first. Labels that it left out keep their last values."""
+    """The last result of each benchmark, from all, oldest first. Labels that it left
+    out keep their last values.
+    """
     latest = dict[str, StoredMeasurement]()
     for result in measured:
         labels = dict[str, Value]()
         if result.benchmark in latest:
             last_labels = latest[result.benchmark].labels
-            labels = {label: last_labels[label] for label in result.left_out if label in last_labels}
+            labels = {
+                label: last_labels[label]
+                for label in result.left_out
+                if label in last_labels
+            }
         latest[result.benchmark] = replace(result, labels=labels | result.labels)
     return latest
 
@@ -131,7 +160,9 @@ def labels_of(latest: Mapping[str, StoredMeasurement]) -> dict[str, Value]:
 def labels_missing_here(
     here: Mapping[str, StoredMeasurement], everywhere: Mapping[str, StoredMeasurement]
 ) -> frozenset[str]:
-    """The labels that are measured elsewhere but not `here`: their benchmarks failed here, or left them out."""
+    """The labels that are measured elsewhere but not `here`: their benchmarks failed
+    here, or left them out.
+    """
     labels = set[str]()
     for benchmark, result in everywhere.items():
         if benchmark not in here:
@@ -145,7 +176,9 @@ def _digest_of(hardware: Mapping[str, Any]) -> str | None:
     nodes = hardware.get("nodes")
     if not nodes:
         return None
-    return machines_digest([Machine(node["gpus"], node["cpus"], node["mem_mb"]) for node in nodes])
+    return machines_digest(
+        [Machine(node["gpus"], node["cpus"], node["mem_mb"]) for node in nodes]
+    )
 
 
 class BenchmarkStore:
@@ -155,7 +188,7 @@ class BenchmarkStore:
         self._engine = engine
         self._cluster = cluster
 
-    # --- runs -------------------------------------------------------------------------------------------------------
+    # --- runs -------------------------------------------------------------------------
 
     def ask(
         self,
@@ -166,10 +199,11 @@ class BenchmarkStore:
         forced: bool = True,
         also: Callable[[Connection], None] | None = None,
     ) -> int | None:
-        """Ask for a benchmark run. Returns its number, or None when a run is already asked for or under way.
+        """Ask for a benchmark run. Returns its number, or None when a run is already
+        asked for or under way.
 
-        `also` is part of the same transaction, and is called only if there is a new run. The other arguments are
-        columns of the table: see tables.py.
+        `also` is part of the same transaction, and is called only if there is a new
+        run. The other arguments are columns of the table: see tables.py.
         """
         about = {
             "why": sanitize_and_truncate(why),
@@ -178,9 +212,13 @@ class BenchmarkStore:
             "forced": forced,
         }
         token = secrets.token_hex(TOKEN_BYTES)
-        row = insert(RUNS).values(cluster=self._cluster, state=RunState.ASKED.value, token=token, **about)
+        row = insert(RUNS).values(
+            cluster=self._cluster, state=RunState.ASKED.value, token=token, **about
+        )
         with self._engine.begin() as connection:
-            number: int | None = connection.scalar(row.on_conflict_do_nothing().returning(RUNS.c.id))
+            number: int | None = connection.scalar(
+                row.on_conflict_do_nothing().returning(RUNS.c.id)
+            )
             if number is not None:
                 request(connection, self._cluster, EffectKind.BENCHMARK, [str(number)])
             if number is not None and also is not None:
@@ -188,16 +226,24 @@ class BenchmarkStore:
         return number
 
     def cancel(self, reason: str) -> int | None:
-        """Ask for the end of the run that is under way. Returns its number, or None when there is none."""
+        """Ask for the end of the run that is under way. Returns its number, or None
+        when there is none.
+        """
         wanted = func.coalesce(RUNS.c.cancel_reason, sanitize_and_truncate(reason))
         with self._engine.begin() as connection:
-            ended = update(RUNS).where(RUNS.c.cluster == self._cluster, OPEN).values(cancel_reason=wanted)
+            ended = (
+                update(RUNS)
+                .where(RUNS.c.cluster == self._cluster, OPEN)
+                .values(cancel_reason=wanted)
+            )
             number: int | None = connection.scalar(ended.returning(RUNS.c.id))
             bring_forward(connection, self._cluster, [EffectKind.BENCHMARK])
         return number
 
     def resume(self) -> None:
-        """Make the run that is under way due at once: this worker has started, and may have other settings."""
+        """Make the run that is under way due at once: this worker has started, and may
+        have other settings.
+        """
         under_way = select(RUNS.c.id).where(RUNS.c.cluster == self._cluster, OPEN)
         with self._engine.begin() as connection:
             numbers = [str(number) for number in connection.scalars(under_way)]
@@ -212,9 +258,15 @@ class BenchmarkStore:
         return None if row is None else _run(row)
 
     def begin(
-        self, run: BenchmarkRun, planned: Sequence[PlannedBenchmark], names_begin: str, hardware: Mapping[str, Any]
+        self,
+        run: BenchmarkRun,
+        planned: Sequence[PlannedBenchmark],
+        names_begin: str,
+        hardware: Mapping[str, Any],
     ) -> None:
-        """Store the benchmarks of the run, and its hardware. Does nothing if another worker has begun the run."""
+        """Store the benchmarks of the run, and its hardware. Does nothing if another
+        worker has begun the run.
+        """
         begun = {
             "state": RunState.RUNNING.value,
             "begun_at": func.now(),
@@ -223,10 +275,14 @@ class BenchmarkStore:
         }
         with self._engine.begin() as connection:
             asked = RUNS.c.id == run.id, RUNS.c.state == RunState.ASKED.value
-            token = connection.scalar(update(RUNS).where(*asked).values(begun).returning(RUNS.c.token))
+            token = connection.scalar(
+                update(RUNS).where(*asked).values(begun).returning(RUNS.c.token)
+            )
             if token is None:
                 return  # another worker has begun it
-            rows = [self._row(run, token, names_begin, benchmark) for benchmark in planned]
+            rows = [
+                self._row(run, token, names_begin, benchmark) for benchmark in planned
+            ]
             if rows:
                 connection.execute(insert(RESULTS), rows)
 
@@ -235,10 +291,14 @@ class BenchmarkStore:
         state = RunState.DONE if run.cancel_reason is None else RunState.CANCELLED
         with self._engine.begin() as connection:
             connection.execute(
-                update(RUNS).where(RUNS.c.id == run.id).values(state=state.value, ended_at=func.clock_timestamp())
+                update(RUNS)
+                .where(RUNS.c.id == run.id)
+                .values(state=state.value, ended_at=func.clock_timestamp())
             )
 
-    def _row(self, run: BenchmarkRun, token: str, names_begin: str, planned: PlannedBenchmark) -> dict[str, Any]:
+    def _row(
+        self, run: BenchmarkRun, token: str, names_begin: str, planned: PlannedBenchmark
+    ) -> dict[str, Any]:
         return {
             "run_id": run.id,
             "cluster": self._cluster,
@@ -253,9 +313,11 @@ class BenchmarkStore:
         """The names of all SLURM jobs of the run that is under way."""
         query = select(RESULTS.c.job_name).join(RUNS, RUNS.c.id == RESULTS.c.run_id)
         with self._engine.connect() as connection:
-            return frozenset(connection.scalars(query.where(RUNS.c.cluster == self._cluster, OPEN)))
+            return frozenset(
+                connection.scalars(query.where(RUNS.c.cluster == self._cluster, OPEN))
+            )
 
-    # --- benchmarks of a run ----------------------------------------------------------------------------------------
+    # --- benchmarks of a run ----------------------------------------------------------
 
     def measurements(self, run: BenchmarkRun) -> list[Measurement]:
         """The benchmarks of a run, in their order."""
@@ -266,22 +328,34 @@ class BenchmarkStore:
             func.extract("epoch", now - RESULTS.c.ended_at).label("ended_s_ago"),
         )
         columns = [RESULTS.c[name] for name in _COLUMNS]
-        query = select(*columns, *ages).where(RESULTS.c.run_id == run.id).order_by(RESULTS.c.id)
+        query = (
+            select(*columns, *ages)
+            .where(RESULTS.c.run_id == run.id)
+            .order_by(RESULTS.c.id)
+        )
         with self._engine.connect() as connection:
             return [_measurement(row) for row in connection.execute(query)]
 
     def users(self) -> frozenset[str]:
-        """The users under whom the benchmarks of the last runs were submitted to SLURM."""
+        """The users under whom the benchmarks of the last runs were submitted to
+        SLURM.
+        """
         conditions = RESULTS.c.cluster == self._cluster, RESULTS.c.run_as.is_not(None)
         with self._engine.connect() as connection:
             of_runs = RESULTS.c.run_id.in_(self._last_runs(connection))
-            return frozenset(connection.scalars(select(RESULTS.c.run_as).where(*conditions, of_runs).distinct()))
+            return frozenset(
+                connection.scalars(
+                    select(RESULTS.c.run_as).where(*conditions, of_runs).distinct()
+                )
+            )
 
     def start_submission(self, one: Measurement, run_as: str) -> bool:
-        """Commit that sbatch is about to be called as that user, once. False when another worker was faster, or the run
-        was cancelled.
+        """Commit that sbatch is about to be called as that user, once. False when
+        another worker was faster, or the run was cancelled.
         """
-        going_on = select(RUNS.c.id).where(RUNS.c.id == one.run_id, RUNS.c.cancel_reason.is_(None))
+        going_on = select(RUNS.c.id).where(
+            RUNS.c.id == one.run_id, RUNS.c.cancel_reason.is_(None)
+        )
         with self._engine.begin() as connection:
             return self._set(
                 connection,
@@ -295,8 +369,12 @@ class BenchmarkStore:
     def store_update(self, one: Measurement, change: MeasurementUpdate) -> bool:
         """Store the change of a benchmark. False when another worker was faster."""
         now = func.clock_timestamp()
-        missing_at = func.coalesce(RESULTS.c.missing_at, now) if change.missing else None
-        ended_at = func.coalesce(RESULTS.c.ended_at, now) if change.stage in ENDS else None
+        missing_at = (
+            func.coalesce(RESULTS.c.missing_at, now) if change.missing else None
+        )
+        ended_at = (
+            func.coalesce(RESULTS.c.ended_at, now) if change.stage in ENDS else None
+        )
         with self._engine.begin() as connection:
             return self._set(
                 connection,
@@ -305,7 +383,8 @@ class BenchmarkStore:
                 slurm_id=change.slurm_id,
                 slurm_state=change.slurm_state,
                 exit_status=change.exit_status,
-                called_at=func.coalesce(RESULTS.c.called_at, now),  # a ledger restored from a backup may not have it
+                # a ledger restored from a backup may not have it
+                called_at=func.coalesce(RESULTS.c.called_at, now),
                 missing_at=missing_at,
                 lost=RESULTS.c.lost + int(change.lost),
                 ended_at=ended_at,
@@ -329,33 +408,54 @@ class BenchmarkStore:
             )
 
     def cleaned(self, one: Measurement, note: str = "") -> None:
-        """Store that the benchmark's file on the login node is gone, or that it stays there, with a note."""
+        """Store that the benchmark's file on the login node is gone, or that it stays
+        there, with a note.
+        """
         notes = RESULTS.c.notes + sanitize_json([note] if note else [])
         with self._engine.begin() as connection:
-            connection.execute(update(RESULTS).where(RESULTS.c.id == one.id).values(cleaned=True, notes=notes))
+            connection.execute(
+                update(RESULTS)
+                .where(RESULTS.c.id == one.id)
+                .values(cleaned=True, notes=notes)
+            )
 
-    def _set(self, connection: Connection, one: Measurement, *also: Any, **values: Any) -> bool:
-        """Update the row if it is still at the stage at which it was read. Returns whether it was."""
+    def _set(
+        self, connection: Connection, one: Measurement, *also: Any, **values: Any
+    ) -> bool:
+        """Update the row if it is still at the stage at which it was read. Returns
+        whether it was.
+        """
         there = RESULTS.c.id == one.id, RESULTS.c.stage == one.stage.value, *also
-        return bool(connection.execute(update(RESULTS).where(*there).values(values)).rowcount)
+        return bool(
+            connection.execute(update(RESULTS).where(*there).values(values)).rowcount
+        )
 
-    # --- questions --------------------------------------------------------------------------------------------------
+    # --- questions --------------------------------------------------------------------
 
     def measured(self) -> list[StoredMeasurement]:
         """All results of the last runs, oldest first."""
         with self._engine.connect() as connection:
             runs = self._last_runs(connection)
-            rows = connection.execute(_MEASURED, {"cluster": self._cluster, "runs": list(runs)}).mappings()
-            return [StoredMeasurement(**row, hardware_digest=runs[row["run_id"]]) for row in rows]
+            rows = connection.execute(
+                _MEASURED, {"cluster": self._cluster, "runs": list(runs)}
+            ).mappings()
+            return [
+                StoredMeasurement(**row, hardware_digest=runs[row["run_id"]])
+                for row in rows
+            ]
 
     def _last_runs(self, connection: Connection) -> dict[int, str | None]:
         """The digests of the machines of the last runs, by the runs' numbers."""
-        query = select(RUNS.c.id, RUNS.c.hardware_digest).where(RUNS.c.cluster == self._cluster)
+        query = select(RUNS.c.id, RUNS.c.hardware_digest).where(
+            RUNS.c.cluster == self._cluster
+        )
         rows = connection.execute(query.order_by(RUNS.c.id.desc()).limit(MAX_MEASURED))
         return {row.id: row.hardware_digest for row in rows}
 
     def latest(self) -> dict[str, StoredMeasurement]:
-        """The last result of each benchmark. A label that it left out keeps its last value."""
+        """The last result of each benchmark. A label that it left out keeps its last
+        value.
+        """
         return latest_of(self.measured())
 
     def labels(self) -> dict[str, Value]:
@@ -363,9 +463,15 @@ class BenchmarkStore:
         return labels_of(self.latest())
 
     def ended(self) -> list[CompletedRun]:
-        """The last runs that have ended and whose machines are known, the newest first."""
+        """The last runs that have ended and whose machines are known, the newest
+        first.
+        """
         age = func.extract("epoch", func.now() - RUNS.c.ended_at).label("ended_s_ago")
-        conditions = RUNS.c.cluster == self._cluster, RUNS.c.ended_at.is_not(None), RUNS.c.hardware_digest.is_not(None)
+        conditions = (
+            RUNS.c.cluster == self._cluster,
+            RUNS.c.ended_at.is_not(None),
+            RUNS.c.hardware_digest.is_not(None),
+        )
         query = (
             select(RUNS.c.hardware_digest, age, RUNS.c.forced)
             .where(*conditions)
@@ -379,46 +485,79 @@ class BenchmarkStore:
             ]
 
     def pricing_digest(self) -> str:
-        """The digest of prices and operator's labels of the last run that has one; empty if none has."""
+        """The digest of prices and operator's labels of the last run that has one;
+        empty if none has.
+        """
         conditions = RUNS.c.cluster == self._cluster, RUNS.c.pricing_digest.is_not(None)
-        query = select(RUNS.c.pricing_digest).where(*conditions).order_by(RUNS.c.id.desc()).limit(1)
+        query = (
+            select(RUNS.c.pricing_digest)
+            .where(*conditions)
+            .order_by(RUNS.c.id.desc())
+            .limit(1)
+        )
         with self._engine.connect() as connection:
             return connection.scalar(query) or ""
 
     def failing(self, run: BenchmarkRun) -> dict[str, str]:
-        """The benchmarks of a run whose last verdict is a failure, each with the reason."""
+        """The benchmarks of a run whose last verdict is a failure, each with the
+        reason.
+        """
         with self._engine.connect() as connection:
-            last = connection.execute(_LAST_RESULTS, {"cluster": self._cluster, "run": run.id}).all()
-        return {row.benchmark: row.reason or "" for row in last if row.stage == BenchmarkState.FAILED.value}
+            last = connection.execute(
+                _LAST_RESULTS, {"cluster": self._cluster, "run": run.id}
+            ).all()
+        return {
+            row.benchmark: row.reason or ""
+            for row in last
+            if row.stage == BenchmarkState.FAILED.value
+        }
 
     def history(self, label: str, since: datetime | None = None) -> list[HistorySample]:
-        """All values that a label had, oldest first; with `since` those that were measured then or later."""
+        """All values that a label had, oldest first; with `since` those that were
+        measured then or later.
+        """
         with self._engine.connect() as connection:
-            rows = connection.execute(_HISTORY, {"cluster": self._cluster, "label": label, "since": since}).mappings()
+            rows = connection.execute(
+                _HISTORY, {"cluster": self._cluster, "label": label, "since": since}
+            ).mappings()
             return [HistorySample(**row) for row in rows]
 
     def known_labels(self) -> list[str]:
-        """All labels that were ever measured. It reads all results: use it for an operator, not for frequent work."""
+        """All labels that were ever measured. It reads all results: use it for an
+        operator, not for frequent work.
+        """
         names = func.jsonb_object_keys(RESULTS.c.labels).label("name")
         query = select(names).where(
-            RESULTS.c.cluster == self._cluster, RESULTS.c.stage == BenchmarkState.MEASURED.value
+            RESULTS.c.cluster == self._cluster,
+            RESULTS.c.stage == BenchmarkState.MEASURED.value,
         )
         with self._engine.connect() as connection:
             return sorted(connection.scalars(query.distinct()))
 
     def runs(self, most: int, since: datetime | None = None) -> list[dict[str, Any]]:
-        """The last runs, the newest first; with `since` those that were asked for then or later."""
-        query = select(*SHOWN_OF_RUN).where(RUNS.c.cluster == self._cluster).order_by(RUNS.c.id.desc()).limit(most)
+        """The last runs, the newest first; with `since` those that were asked for then
+        or later.
+        """
+        query = (
+            select(*SHOWN_OF_RUN)
+            .where(RUNS.c.cluster == self._cluster)
+            .order_by(RUNS.c.id.desc())
+            .limit(most)
+        )
         if since is not None:
             query = query.where(RUNS.c.asked_at >= since)
         with self._engine.connect() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
     def run(self, run_id: int | None = None) -> dict[str, Any] | None:
-        """A run, or the last one if no number is given. None when there is no such run."""
+        """A run, or the last one if no number is given. None when there is no such
+        run.
+        """
         if run_id is None:
             return next(iter(self.runs(1)), None)
-        query = select(*SHOWN_OF_RUN).where(RUNS.c.cluster == self._cluster, RUNS.c.id == run_id)
+        query = select(*SHOWN_OF_RUN).where(
+            RUNS.c.cluster == self._cluster, RUNS.c.id == run_id
+        )
         with self._engine.connect() as connection:
             row = connection.execute(query).mappings().first()
         return None if row is None else dict(row)
@@ -427,26 +566,51 @@ class BenchmarkStore:
         """The benchmarks of a run, for an operator; without scripts and outputs."""
         of_run = RESULTS.c.cluster == self._cluster, RESULTS.c.run_id == run_id
         with self._engine.connect() as connection:
-            rows = connection.execute(select(*SHOWN_COLUMNS).where(*of_run).order_by(RESULTS.c.id)).mappings()
+            rows = connection.execute(
+                select(*SHOWN_COLUMNS).where(*of_run).order_by(RESULTS.c.id)
+            ).mappings()
             return [dict(row) for row in rows]
 
     def output(self, run_id: int, benchmark: str) -> tuple[str, bytes | None] | None:
-        """The script of a benchmark and its output; None when there is no such benchmark."""
-        of_it = RESULTS.c.cluster == self._cluster, RESULTS.c.run_id == run_id, RESULTS.c.benchmark == benchmark
+        """The script of a benchmark and its output; None when there is no such
+        benchmark.
+        """
+        of_it = (
+            RESULTS.c.cluster == self._cluster,
+            RESULTS.c.run_id == run_id,
+            RESULTS.c.benchmark == benchmark,
+        )
         with self._engine.connect() as connection:
-            row = connection.execute(select(RESULTS.c.script, RESULTS.c.output).where(*of_it)).first()
+            row = connection.execute(
+                select(RESULTS.c.script, RESULTS.c.output).where(*of_it)
+            ).first()
         return None if row is None else (row.script, row.output)
 
 
 _COLUMNS = (
-    *("id", "run_id", "benchmark", "stage", "job_name", "run_as", "options", "script", "lost", "slurm_id"),
+    *(
+        "id",
+        "run_id",
+        "benchmark",
+        "stage",
+        "job_name",
+        "run_as",
+        "options",
+        "script",
+        "lost",
+        "slurm_id",
+    ),
     *("slurm_state", "exit_status", "cleaned"),
 )
 
 
 def _run(row: Any) -> BenchmarkRun:
     return BenchmarkRun(
-        id=row.id, why=row.why, state=RunState(row.state), token=row.token, cancel_reason=row.cancel_reason
+        id=row.id,
+        why=row.why,
+        state=RunState(row.state),
+        token=row.token,
+        cancel_reason=row.cancel_reason,
     )
 
 
@@ -464,7 +628,9 @@ def _measurement(row: Any) -> Measurement:
         slurm_id=None if row.slurm_id is None else SlurmId(row.slurm_id),
         slurm_state=row.slurm_state,
         exit_status=row.exit_status,
-        called_s_ago=float("inf") if row.called_s_ago is None else float(row.called_s_ago),
+        called_s_ago=float("inf")
+        if row.called_s_ago is None
+        else float(row.called_s_ago),
         missing_for_s=None if row.missing_for_s is None else float(row.missing_for_s),
         ended_s_ago=0.0 if row.ended_s_ago is None else float(row.ended_s_ago),
         cleaned=row.cleaned,

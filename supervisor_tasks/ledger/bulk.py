@@ -1,7 +1,7 @@
 """Inserts any number of rows by one statement. They travel as one JSON value.
 
-With a parameter for each column of each row, SQLAlchemy, the driver and Postgres would handle each of these alone. That
-was a large part of the CPU of a burst.
+With a parameter for each column of each row, SQLAlchemy, the driver and Postgres would
+handle each of these alone. That was a large part of the CPU of a burst.
 """
 
 import json
@@ -12,8 +12,9 @@ from sqlalchemy import TextClause, text
 
 
 def insert_rows(table: str, columns: Sequence[str], then: str = "") -> TextClause:
-    """A statement that inserts the rows of the parameter `rows` in their order. `then` follows it: ON CONFLICT or
-    RETURNING. The columns that are not named get their defaults.
+    """A statement that inserts the rows of the parameter `rows` in their order. `then`
+    follows it: ON CONFLICT or RETURNING. The columns that are not named get their
+    defaults.
     """
     names = ", ".join(columns)
     return text(
@@ -31,4 +32,6 @@ def as_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def _bytes(value: Any) -> str:
     if isinstance(value, bytes):
         return f"\\x{value.hex()}"
-    raise TypeError(f"found {type(value).__name__}; expected a value that JSON has, or bytes")
+    raise TypeError(
+        f"found {type(value).__name__}; expected a value that JSON has, or bytes"
+    )

@@ -1,10 +1,23 @@
-"""The callbacks that plugins sent. grpc_callbacks/callback_writer.py writes them, jobs/callback_hints.py reads them."""
+"""The callbacks that plugins sent. grpc_callbacks/callback_writer.py writes them,
+jobs/callback_hints.py reads them.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, exists, func, or_, select, text, tuple_, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    bindparam,
+    exists,
+    func,
+    or_,
+    select,
+    text,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 
 from supervisor_tasks.jobs.model import JobId, SlurmId
@@ -17,12 +30,14 @@ from supervisor_tasks.ledger.tables import METADATA
 CALLBACKS = METADATA.tables["callbacks"]
 
 UNKNOWN_CALLBACKS_PURGED = "unknown callbacks purged"  # the tick
-UNKNOWN_CHECKED_TO = Fact("callbacks.unknown_checked_to", INT)  # the last id that was checked
+# the last id that was checked
+UNKNOWN_CHECKED_TO = Fact("callbacks.unknown_checked_to", INT)
 FORGET_EVERY_S = 600.0
 STRANGE_KEPT_S = 2700.0  # less than an hour, even with FORGET_EVERY_S added
 MAX_CALLBACKS = 1000  # callbacks that are read at a time
 
-# Each reading of callbacks asks this. A condition on a list of pairs takes longer to build and to plan.
+# Each reading of callbacks asks this. A condition on a list of pairs takes longer to
+# build and to plan.
 _COUNTS = text(
     """
     SELECT given.job_id, given.slurm_id, (
@@ -32,7 +47,8 @@ _COUNTS = text(
     FROM unnest(CAST(:job_ids AS text[]), CAST(:slurm_ids AS bigint[])) AS given(job_id, slurm_id)
     """
 )
-# The first callback, after those that were checked, that is unread or was read too short a time ago.
+# The first callback, after those that were checked, that is unread or was read too
+# short a time ago.
 _FIRST_YOUNG = text(
     """
     SELECT id FROM callbacks WHERE cluster = :cluster AND id > :behind
@@ -41,7 +57,8 @@ _FIRST_YOUNG = text(
     """
 )
 _LAST = text("SELECT id FROM callbacks WHERE id > :behind ORDER BY id DESC LIMIT 1")
-# The first callback that is kept because its job has no SLURM id yet: it must be checked again.
+# The first callback that is kept because its job has no SLURM id yet: it must be
+# checked again.
 _FIRST_UNDECIDED = text(
     """
     SELECT min(callbacks.id) FROM callbacks JOIN jobs USING (cluster, job_id)
@@ -59,7 +76,8 @@ _STRANGE = text(
         )
     """
 )
-# A callback that was about no job when it came may be about a job that a sweep has found on chain since then.
+# A callback that was about no job when it came may be about a job that a sweep has
+# found on chain since then.
 _NO_LONGER_STRANGE = text(
     """
     UPDATE callbacks SET unknown_job = false WHERE cluster = :cluster AND unknown_job
@@ -82,7 +100,9 @@ class CallbackSeen:
     duration_s: int
     exit_code: int
     received_s: float = 0.0  # Unix time
-    proof: str = "no key"  # "proven" or "unproven": whether the caller had the site's key; "no key": the site has none
+    # "proven" or "unproven": whether the caller had the site's key; "no key": the site
+    # has none
+    proof: str = "no key"
 
     @property
     def proven(self) -> bool:
@@ -91,7 +111,9 @@ class CallbackSeen:
 
     @property
     def is_evidence(self) -> bool:
-        """Whether a job may be billed by it. At a site with a key, a callback without it is only a hint to look."""
+        """Whether a job may be billed by it. At a site with a key, a callback without
+        it is only a hint to look.
+        """
         return self.proof != "unproven"
 
 
@@ -120,87 +142,177 @@ class CallbackReader:
         with read_connection(self._engine) as connection:
             return bool(connection.scalar(select(exists().where(*unread))))
 
-    def counts(self, about: Collection[tuple[JobId, int]]) -> dict[tuple[JobId, int], int]:
-        """How many different callbacks came for each pair of job and SLURM id. Pairs without one are left out."""
-        job_ids, slurm_ids = [job_id for job_id, _ in about], [slurm_id for _, slurm_id in about]
-        parameters = {"cluster": self._cluster, "job_ids": job_ids, "slurm_ids": slurm_ids}
+    def counts(
+        self, about: Collection[tuple[JobId, int]]
+    ) -> dict[tuple[JobId, int], int]:
+        """How many different callbacks came for each pair of job and SLURM id. Pairs
+        without one are left out.
+        """
+        job_ids, slurm_ids = (
+            [job_id for job_id, _ in about],
+            [slurm_id for _, slurm_id in about],
+        )
+        parameters = {
+            "cluster": self._cluster,
+            "job_ids": job_ids,
+            "slurm_ids": slurm_ids,
+        }
         with read_connection(self._engine) as connection:
             rows = connection.execute(_COUNTS, parameters)
-            return {(JobId(row.job_id), row.slurm_id): row.number for row in rows if row.number}
+            return {
+                (JobId(row.job_id), row.slurm_id): row.number
+                for row in rows
+                if row.number
+            }
 
     def purge_unknown(self) -> int:
-        """Delete callbacks that were read 45 minutes ago and match no job of the ledger under its SLURM id.
+        """Delete callbacks that were read 45 minutes ago and match no job of the ledger
+        under its SLURM id.
 
-        It works at most every ten minutes. It checks each callback once, up to the first younger one; a callback whose
-        job has no SLURM id yet is checked again. Returns how many callbacks it deleted.
+        It works at most every ten minutes. It checks each callback once, up to the
+        first younger one; a callback whose job has no SLURM id yet is checked again.
+        Returns how many callbacks it deleted.
         """
         ago_s = self._ticks.age_s(UNKNOWN_CALLBACKS_PURGED)
         if ago_s is not None and ago_s < FORGET_EVERY_S:
             return 0
         with self._engine.begin() as connection:
-            checked_to = FACTS.c.cluster == self._cluster, FACTS.c.name == UNKNOWN_CHECKED_TO.name
-            behind = int(connection.scalar(select(FACTS.c.value).where(*checked_to)) or 0)
-            where = {"cluster": self._cluster, "behind": behind, "kept_s": STRANGE_KEPT_S}
-            young = connection.scalar(_FIRST_YOUNG, where) or (connection.scalar(_LAST, where) or behind) + 1
+            checked_to = (
+                FACTS.c.cluster == self._cluster,
+                FACTS.c.name == UNKNOWN_CHECKED_TO.name,
+            )
+            behind = int(
+                connection.scalar(select(FACTS.c.value).where(*checked_to)) or 0
+            )
+            where = {
+                "cluster": self._cluster,
+                "behind": behind,
+                "kept_s": STRANGE_KEPT_S,
+            }
+            young = (
+                connection.scalar(_FIRST_YOUNG, where)
+                or (connection.scalar(_LAST, where) or behind) + 1
+            )
             deleted = connection.execute(_STRANGE, where | {"young": young}).rowcount
             connection.execute(_NO_LONGER_STRANGE, where)
-            last_id = (connection.scalar(_FIRST_UNDECIDED, where | {"young": young}) or young) - 1
-            fact = insert(FACTS).values(cluster=self._cluster, name=UNKNOWN_CHECKED_TO.name, value=str(last_id))
+            last_id = (
+                connection.scalar(_FIRST_UNDECIDED, where | {"young": young}) or young
+            ) - 1
+            fact = insert(FACTS).values(
+                cluster=self._cluster, name=UNKNOWN_CHECKED_TO.name, value=str(last_id)
+            )
             value = {"value": fact.excluded.value}
-            connection.execute(fact.on_conflict_do_update(index_elements=["cluster", "name"], set_=value))
+            connection.execute(
+                fact.on_conflict_do_update(
+                    index_elements=["cluster", "name"], set_=value
+                )
+            )
         self._ticks.record(UNKNOWN_CALLBACKS_PURGED)
         return deleted
 
-    def about(self, slurm_ids: Mapping[JobId, SlurmId]) -> dict[JobId, list[CallbackSeen]]:
+    def about(
+        self, slurm_ids: Mapping[JobId, SlurmId]
+    ) -> dict[JobId, list[CallbackSeen]]:
         """All callbacks about these jobs under these SLURM ids, oldest first."""
-        about = tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(list(slurm_ids.items()))
-        query = select(CALLBACKS).where(CALLBACKS.c.cluster == self._cluster, about).order_by(CALLBACKS.c.id)
+        about = tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(
+            list(slurm_ids.items())
+        )
+        query = (
+            select(CALLBACKS)
+            .where(CALLBACKS.c.cluster == self._cluster, about)
+            .order_by(CALLBACKS.c.id)
+        )
         found: dict[JobId, list[CallbackSeen]] = {job_id: [] for job_id in slurm_ids}
         with read_connection(self._engine) as connection:
             for row in connection.execute(query):
                 found[JobId(row.job_id)].append(_callback(row))
         return found
 
-    def last_callback_ages_s(self, job_ids: Collection[str]) -> dict[JobId, dict[SlurmId, float]]:
-        """How many seconds ago the last callback about each of these jobs came, for each SLURM id in its callbacks."""
-        age = func.extract("epoch", func.now() - func.max(CALLBACKS.c.received_at)).label("age_s")
-        mine = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+    def last_callback_ages_s(
+        self, job_ids: Collection[str]
+    ) -> dict[JobId, dict[SlurmId, float]]:
+        """How many seconds ago the last callback about each of these jobs came, for
+        each SLURM id in its callbacks.
+        """
+        age = func.extract(
+            "epoch", func.now() - func.max(CALLBACKS.c.received_at)
+        ).label("age_s")
+        mine = (
+            CALLBACKS.c.cluster == self._cluster,
+            CALLBACKS.c.job_id == func.any(bindparam("job_ids", list(job_ids))),
+        )
         query = select(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id, age).where(*mine)
         ages_s = dict[JobId, dict[SlurmId, float]]()
         with read_connection(self._engine) as connection:
-            for row in connection.execute(query.group_by(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id)):
-                ages_s.setdefault(JobId(row.job_id), {})[SlurmId(row.slurm_id)] = float(row.age_s)
+            for row in connection.execute(
+                query.group_by(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id)
+            ):
+                ages_s.setdefault(JobId(row.job_id), {})[SlurmId(row.slurm_id)] = float(
+                    row.age_s
+                )
         return ages_s
 
     def jobs_reported_as(
-        self, slurm_ids: Mapping[JobId, SlurmId], statuses: Collection[int], seconds: float
+        self,
+        slurm_ids: Mapping[JobId, SlurmId],
+        statuses: Collection[int],
+        seconds: float,
     ) -> set[JobId]:
-        """The jobs for which a plugin reported one of the statuses, out of these jobs under these SLURM ids. Only
-        callbacks count that were not read yet, or that came in the last `seconds`.
+        """The jobs for which a plugin reported one of the statuses, out of these jobs
+        under these SLURM ids. Only callbacks count that were not read yet, or that came
+        in the last `seconds`.
         """
         about = (
             CALLBACKS.c.cluster == self._cluster,
-            tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(list(slurm_ids.items())),
+            tuple_(CALLBACKS.c.job_id, CALLBACKS.c.slurm_id).in_(
+                list(slurm_ids.items())
+            ),
         )
-        young = CALLBACKS.c.received_at > func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-        fresh = CALLBACKS.c.status.in_(list(statuses)), or_(CALLBACKS.c.read_at.is_(None), young)
+        young = CALLBACKS.c.received_at > func.now() - func.make_interval(
+            0, 0, 0, 0, 0, 0, seconds
+        )
+        fresh = (
+            CALLBACKS.c.status.in_(list(statuses)),
+            or_(CALLBACKS.c.read_at.is_(None), young),
+        )
         with read_connection(self._engine) as connection:
-            return {JobId(name) for name in connection.scalars(select(CALLBACKS.c.job_id).where(*about, *fresh))}
+            return {
+                JobId(name)
+                for name in connection.scalars(
+                    select(CALLBACKS.c.job_id).where(*about, *fresh)
+                )
+            }
 
     def of_last(self, job_id: JobId, seconds: float) -> list[CallbackSeen]:
-        """All callbacks about a job in the last `seconds`, under any SLURM id, oldest first."""
-        young = CALLBACKS.c.received_at > func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+        """All callbacks about a job in the last `seconds`, under any SLURM id, oldest
+        first.
+        """
+        young = CALLBACKS.c.received_at > func.now() - func.make_interval(
+            0, 0, 0, 0, 0, 0, seconds
+        )
         about = CALLBACKS.c.cluster == self._cluster, CALLBACKS.c.job_id == job_id
         with read_connection(self._engine) as connection:
-            rows = connection.execute(select(CALLBACKS).where(*about, young).order_by(CALLBACKS.c.id))
+            rows = connection.execute(
+                select(CALLBACKS).where(*about, young).order_by(CALLBACKS.c.id)
+            )
             return [_callback(row) for row in rows]
 
-    def mark_read(self, connection: Connection, seen: Sequence[CallbackSeen]) -> list[int]:
-        """Mark callbacks as read, in the transaction that applies them to their jobs. Returns the ids of those that no
-        other worker has marked before.
+    def mark_read(
+        self, connection: Connection, seen: Sequence[CallbackSeen]
+    ) -> list[int]:
+        """Mark callbacks as read, in the transaction that applies them to their jobs.
+        Returns the ids of those that no other worker has marked before.
         """
-        unread = CALLBACKS.c.id == func.any(bindparam("ids", [row.id for row in seen])), CALLBACKS.c.read_at.is_(None)
-        marked = update(CALLBACKS).where(*unread).values(read_at=func.now()).returning(CALLBACKS.c.id)
+        unread = (
+            CALLBACKS.c.id == func.any(bindparam("ids", [row.id for row in seen])),
+            CALLBACKS.c.read_at.is_(None),
+        )
+        marked = (
+            update(CALLBACKS)
+            .where(*unread)
+            .values(read_at=func.now())
+            .returning(CALLBACKS.c.id)
+        )
         return list(connection.scalars(marked))
 
 

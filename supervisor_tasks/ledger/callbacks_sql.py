@@ -3,9 +3,9 @@
 This module imports nothing: SQLAlchemy would take that process 20 MB.
 """
 
-# A repeat makes no second row. A repeat with a proof makes a row without one proven. A repeat about a job that is not
-# ours, without a new proof, does not mark the row unread: the ledger would keep the row for as long as a stranger
-# repeats it.
+# A repeat makes no second row. A repeat with a proof makes a row without one proven. A
+# repeat about a job that is not ours, without a new proof, does not mark the row
+# unread: the ledger would keep the row for as long as a stranger repeats it.
 _INSERT = "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, proof, unknown_job)"
 _NOW_PROVEN = "(excluded.proof = 'proven' AND callbacks.proof <> 'proven')"
 _REPEAT = f"""
@@ -18,9 +18,10 @@ _REPEAT = f"""
 INSERT = f"""{_INSERT}
     VALUES (%(cluster)s, %(job_id)s, %(slurm_id)s, %(status)s, %(duration_s)s, %(exit_code)s,
         %(peer)s, %(proof)s, %(unknown_job)s) {_REPEAT}"""
-# Stores callbacks about jobs of ours under their SLURM ids, as far as there is room for each, and returns the places of
-# these in the arrays. No two may have the same content. `+ 0` keeps the planner from the index of SLURM ids, where it
-# would read all jobs that ever had that id.
+# Stores callbacks about jobs of ours under their SLURM ids, as far as there is room for
+# each, and returns the places of these in the arrays. No two may have the same content.
+# `+ 0` keeps the planner from the index of SLURM ids, where it would read all jobs that
+# ever had that id.
 INSERT_OURS = f"""
     WITH said AS (
         SELECT *, row_number() OVER (PARTITION BY job_id, slurm_id, proof = 'proven' ORDER BY place) AS number
@@ -45,8 +46,8 @@ INSERT_OURS = f"""
     SELECT place FROM ours
     """  # noqa: S608  no part comes from outside
 
-# What the ledger knows of the jobs in the callbacks, and how many callbacks it keeps about each job under that SLURM
-# id, proven and others counted apart.
+# What the ledger knows of the jobs in the callbacks, and how many callbacks it keeps
+# about each job under that SLURM id, proven and others counted apart.
 KNOWN = """
     SELECT wanted.job_id, wanted.slurm_id, wanted.proven,
         jobs.job_id IS NOT NULL AS known, jobs.slurm_id AS given_id, jobs.state, (
@@ -60,7 +61,8 @@ KNOWN = """
     LEFT JOIN jobs ON jobs.cluster = %(cluster)s AND jobs.job_id = wanted.job_id
     """
 
-# How many callbacks the ledger keeps about a job that has no SLURM id yet, under all ids.
+# How many callbacks the ledger keeps about a job that has no SLURM id yet, under all
+# ids.
 KEPT_EARLY = """
     SELECT count(*) FROM (
         SELECT FROM callbacks WHERE cluster = %(cluster)s AND job_id = %(job_id)s
@@ -74,8 +76,8 @@ KEPT_STRANGE = """
     ) AS found
     """
 
-# Whether the process may acknowledge a callback that it does not store: the ledger has it already, or the job is over
-# and no callback about it counts.
+# Whether the process may acknowledge a callback that it does not store: the ledger has
+# it already, or the job is over and no callback about it counts.
 NEEDLESS = """
     SELECT EXISTS (
         SELECT FROM callbacks WHERE cluster = %(cluster)s AND job_id = %(job_id)s AND slurm_id = %(slurm_id)s

@@ -1,4 +1,6 @@
-"""Collects the jobs that a task changes (by an event, the end of an effect, a transaction), so that it can log them."""
+"""Collects the jobs that a task changes (by an event, the end of an effect, a
+transaction), so that it can log them.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +15,9 @@ _collected: ContextVar[Changed | None] = ContextVar("changed_jobs", default=None
 
 @contextmanager
 def collecting() -> Iterator[Changed]:
-    """Inside this context, the jobs that this thread adds are in the result, each as it was last."""
+    """Inside this context, the jobs that this thread adds are in the result, each as it
+    was last.
+    """
     changed: Changed = {}
     token = _collected.set(changed)
     try:

@@ -21,7 +21,9 @@ _SUMMARY = text(
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """A cluster in one line: its jobs that are not settled, its alarms, when its fleet last worked, its switches."""
+    """A cluster in one line: its jobs that are not settled, its alarms, when its fleet
+    last worked, its switches.
+    """
 
     cluster: str
     open_jobs: int
@@ -40,4 +42,6 @@ def summary(engine: Engine, cluster: str) -> ClusterSummary:
     """The line of one cluster."""
     with read_connection(engine) as connection:
         row = connection.execute(_SUMMARY, {"cluster": cluster}).one()
-    return ClusterSummary(cluster, row.open_jobs, row.alarms, row.heard_at, list(row.switches))
+    return ClusterSummary(
+        cluster, row.open_jobs, row.alarms, row.heard_at, list(row.switches)
+    )

@@ -20,8 +20,8 @@ class Watched(Protocol):
 
 
 class Duration:
-    """For how long a state has lasted, by the database's clock. It is stored as a fact, so that a restarted worker and
-    all other workers continue it.
+    """For how long a state has lasted, by the database's clock. It is stored as a fact,
+    so that a restarted worker and all other workers continue it.
     """
 
     def __init__(self, facts: "Facts", name: str) -> None:
@@ -29,7 +29,8 @@ class Duration:
         self._fact = Fact(f"condition.{name}", TEXT)
 
     def update(self, is_so: bool, subject: str = "") -> float:
-        """Store whether the state holds, and for which subject. Returns for how many seconds it has lasted.
+        """Store whether the state holds, and for which subject. Returns for how many
+        seconds it has lasted.
 
         The time restarts at 0 with another subject, and after the state did not hold.
         """
@@ -44,7 +45,9 @@ class Duration:
         return 0.0
 
     def seconds(self, subject: str | None = None) -> float:
-        """For how many seconds the state has lasted, for this subject or, with None, for any."""
+        """For how many seconds the state has lasted, for this subject or, with None,
+        for any.
+        """
         stored = self._facts.read(self._fact)
         if stored is None or subject not in (None, stored.value):
             return 0.0
@@ -56,14 +59,22 @@ class Duration:
 
 
 class Condition:
-    """Raises an alarm when a state has been bad for `after_s` seconds without a break. Ends it when the state is good.
+    """Raises an alarm when a state has been bad for `after_s` seconds without a break.
+    Ends it when the state is good.
 
-    Conditions with the same `name` share their duration. With `tick`, the state has been bad since that tick was last
-    recorded; if it never was, the duration is infinite.
+    Conditions with the same `name` share their duration. With `tick`, the state has
+    been bad since that tick was last recorded; if it never was, the duration is
+    infinite.
     """
 
     def __init__(
-        self, ledger: Watched, alarm: AlarmName, after_s: float = 0.0, *, name: str = "", tick: str = ""
+        self,
+        ledger: Watched,
+        alarm: AlarmName,
+        after_s: float = 0.0,
+        *,
+        name: str = "",
+        tick: str = "",
     ) -> None:
         self._ledger = ledger
         self._alarm = alarm
@@ -72,9 +83,11 @@ class Condition:
         self.duration = Duration(ledger.facts, name or alarm.value)
 
     def update(self, is_bad: bool, subject: str = "", **details: object) -> float:
-        """Store whether the state is bad, and raise or end the alarm. Returns for how many seconds it has been bad.
+        """Store whether the state is bad, and raise or end the alarm. Returns for how
+        many seconds it has been bad.
 
-        The time restarts at 0 with another `subject`. The alarm shows the last `details`, and the duration as `for_s`.
+        The time restarts at 0 with another `subject`. The alarm shows the last
+        `details`, and the duration as `for_s`.
         """
         lasted_s = self._lasted_s(is_bad, subject)
         if not is_bad:

@@ -1,12 +1,15 @@
-"""Totals that survive every process: jobs by outcome, minutes, credits, transactions, gas, and how long steps took.
+"""Totals that survive every process: jobs by outcome, minutes, credits, transactions,
+gas, and how long steps took.
 
-A change of the ledger and the counting of it are one transaction, so nothing is counted twice or missed, with any
-number of workers. Each change inserts rows of its own (`counter_increments`), so changes do not wait for each other.
-`fold` adds them to the totals (`counters`) from time to time, and `read` adds the rest. So a scrape reads two small
-tables.
+A change of the ledger and the counting of it are one transaction, so nothing is counted
+twice or missed, with any number of workers. Each change inserts rows of its own
+(`counter_increments`), so changes do not wait for each other. `fold` adds them to the
+totals (`counters`) from time to time, and `read` adds the rest. So a scrape reads two
+small tables.
 
-A job is counted as settled once, and a transaction as mined once, also if a reorganisation takes that back and it
-happens again: a counter of Prometheus never falls.
+A job is counted as settled once, and a transaction as mined once, also if a
+reorganisation takes that back and it happens again: a counter of Prometheus never
+falls.
 """
 
 from bisect import bisect_left
@@ -18,14 +21,22 @@ from enum import StrEnum
 from sqlalchemy import Connection, Engine, text
 
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
-from supervisor_tasks.jobs.events import Event, SubmitNotExecuted, SubmitOutcomeUnknown, SubmitRejected, Submitted
+from supervisor_tasks.jobs.events import (
+    Event,
+    SubmitNotExecuted,
+    SubmitOutcomeUnknown,
+    SubmitRejected,
+    Submitted,
+)
 from supervisor_tasks.jobs.model import ChainStatus, Job, JobId, State
 from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.database import read_connection
 
 
 class Total(StrEnum):
-    """What is counted. The name is the key in the tables; a new name needs a migration only if old rows must move."""
+    """What is counted. The name is the key in the tables; a new name needs a migration
+    only if old rows must move.
+    """
 
     JOBS_CLAIMED = "jobs_claimed"
     JOBS_REFUSED = "jobs_refused"
@@ -42,8 +53,23 @@ class Total(StrEnum):
     END_TO_SETTLE = "end_to_settle"
 
 
-BOUNDS_S = (0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
-SUM = "sum"  # the label of a histogram's sum, in microseconds; the other labels are upper bounds
+BOUNDS_S = (
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    20.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+    1800.0,
+    3600.0,
+)
+# the label of a histogram's sum, in microseconds; the other labels are upper bounds
+SUM = "sum"
 MICROSECONDS = 1_000_000
 OUTCOMES = ("finished", "failed", "cancelled", "out_of_credits", "panicked", "lost")
 RESULT_OF: dict[type[Event], str] = {
@@ -107,20 +133,37 @@ class Counters:
     def add(self, connection: Connection, amounts: Amounts) -> None:
         """Add to totals, in the transaction that makes the change."""
         rows = [
-            {"cluster": self._cluster, "name": name.value, "label": label, "amount": amount}
+            {
+                "cluster": self._cluster,
+                "name": name.value,
+                "label": label,
+                "amount": amount,
+            }
             for (name, label), amount in amounts.items()
             if amount
         ]
         if rows:
             connection.execute(_ADD, as_rows(rows))
 
-    def count(self, connection: Connection, before: Jobs, after: Jobs, happened: Sequence[tuple[Job, Event]]) -> None:
-        """Count a change of jobs, in its transaction and before the change is written to the journal."""
+    def count(
+        self,
+        connection: Connection,
+        before: Jobs,
+        after: Jobs,
+        happened: Sequence[tuple[Job, Event]],
+    ) -> None:
+        """Count a change of jobs, in its transaction and before the change is written
+        to the journal.
+        """
         amounts = events_counted(happened) + jobs_counted(before, after)
-        submitted = [job.job_id for job, event in happened if isinstance(event, Submitted)]
+        submitted = [
+            job.job_id for job, event in happened if isinstance(event, Submitted)
+        ]
         if submitted:
             asked = {"cluster": self._cluster, "job_ids": submitted}
-            amounts += observed(Total.CLAIM_TO_SUBMIT, connection.scalars(_FIRST_SUBMITTED, asked))
+            amounts += observed(
+                Total.CLAIM_TO_SUBMIT, connection.scalars(_FIRST_SUBMITTED, asked)
+            )
         settled = entered(State.SETTLED, before, after)
         if settled:
             amounts += self._of_settled(connection, settled)
@@ -150,18 +193,24 @@ class Counters:
 def events_counted(happened: Iterable[tuple[Job, Event]]) -> Amounts:
     """What these events count. Pure."""
     results = (RESULT_OF.get(type(event)) for _, event in happened)
-    return Counter((Total.SUBMISSIONS, result) for result in results if result is not None)
+    return Counter(
+        (Total.SUBMISSIONS, result) for result in results if result is not None
+    )
 
 
 def jobs_counted(before: Jobs, after: Jobs) -> Amounts:
     """What these changes of jobs count, without the settled ones. Pure."""
     claimed = sum(job_id not in before for job_id in after)
     refused = len(entered(State.REFUSED, before, after))
-    return Counter({(Total.JOBS_CLAIMED, ""): claimed, (Total.JOBS_REFUSED, ""): refused})
+    return Counter(
+        {(Total.JOBS_CLAIMED, ""): claimed, (Total.JOBS_REFUSED, ""): refused}
+    )
 
 
 def settled_counted(jobs: Collection[Job]) -> Amounts:
-    """What the first settlement of these jobs counts. The contract pays nothing for a job that panicked. Pure."""
+    """What the first settlement of these jobs counts. The contract pays nothing for a
+    job that panicked. Pure.
+    """
     amounts: Amounts = Counter()
     for job in jobs:
         outcome = job.chain_status.name.lower()
@@ -191,7 +240,9 @@ def bucket(value_s: float) -> str:
 
 
 def observed(histogram: Total, seconds: Iterable[float]) -> Amounts:
-    """What these durations add to a histogram: one to the bucket of each, and all to the sum in microseconds. Pure."""
+    """What these durations add to a histogram: one to the bucket of each, and all to
+    the sum in microseconds. Pure.
+    """
     amounts: Amounts = Counter()
     for value_s in seconds:
         amounts[histogram, bucket(value_s)] += 1

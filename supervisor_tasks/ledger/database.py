@@ -15,27 +15,33 @@ from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.ledger.driver import CONNECTING, process_name, unavailable
 
-# A thread holds at most two connections, a guard and a transaction. It holds three if it also has the lock of the
-# wallet or of the scan; only one thread of each exclusive run can have that. Together: 16 threads, 6 more connections,
-# and the holder's.
+# A thread holds at most two connections, a guard and a transaction. It holds three if
+# it also has the lock of the wallet or of the scan; only one thread of each exclusive
+# run can have that. Together: 16 threads, 6 more connections, and the holder's.
 CONNECTIONS = 40
 RESTED_S = 1.0  # a connection that was used more recently is not pinged
 
 
 def open_engine(
-    settings: Settings, connections: int = CONNECTIONS, url: str | None = None, options: str = ""
+    settings: Settings,
+    connections: int = CONNECTIONS,
+    url: str | None = None,
+    options: str = "",
 ) -> Engine:
-    """The engine of the ledger's database. Errors hide the parameters, which may be scripts or signed bytes.
+    """The engine of the ledger's database. Errors hide the parameters, which may be
+    scripts or signed bytes.
 
-    Without `url` it is the settings' database, and an embedded Postgres is started if they name none. `options` are those
-    of the server for each connection, as `-c name=value`.
+    Without `url` it is the settings' database, and an embedded Postgres is started if
+    they name none. `options` are those of the server for each connection, as `-c
+    name=value`.
     """
     given = {"options": options} if options else {}
     engine = create_engine(
         url or database_url(settings),
         pool_size=connections,
         max_overflow=0,
-        pool_use_lifo=True,  # few connections do most of the work, and have prepared their statements
+        # few connections do most of the work, and have prepared their statements
+        pool_use_lifo=True,
         hide_parameters=True,
         json_deserializer=_read_json,
         connect_args=CONNECTING | {"application_name": process_name()} | given,
@@ -46,22 +52,23 @@ def open_engine(
 
 
 def _read_json(stored: bytes) -> Any:
-    """Read a JSON value as Postgres sends it, in UTF-8. json.loads would detect the encoding of each value, which takes
-    as long as reading a short one.
+    """Read a JSON value as Postgres sends it, in UTF-8. json.loads would detect the
+    encoding of each value, which takes as long as reading a short one.
     """
     return json.loads(str(stored, "utf-8"))
 
 
 def read_connection(engine: Engine) -> Connection:
-    """A connection for queries and for single statements, in autocommit. Each is a transaction of its own, and takes one
-    round trip instead of three. Also, psycopg forgets its prepared statements whenever a transaction is rolled back.
+    """A connection for queries and for single statements, in autocommit. Each is a
+    transaction of its own, and takes one round trip instead of three. Also, psycopg
+    forgets its prepared statements whenever a transaction is rolled back.
     """
     return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 
 
 def _ping_idle_connections(engine: Engine) -> None:
-    """Ping a connection only if it was not used for RESTED_S. SQLAlchemy's pool_pre_ping does it before each use, which
-    is one round trip in three.
+    """Ping a connection only if it was not used for RESTED_S. SQLAlchemy's
+    pool_pre_ping does it before each use, which is one round trip in three.
     """
 
     def checkin(_: object, entry: ConnectionPoolEntry) -> None:
@@ -80,5 +87,7 @@ def _ping_idle_connections(engine: Engine) -> None:
 
 
 def _translate(context: ExceptionContext) -> LedgerUnavailableError | None:
-    """Turn the errors of a database that is away into a LedgerUnavailableError of one line. Other errors stay."""
+    """Turn the errors of a database that is away into a LedgerUnavailableError of one
+    line. Other errors stay.
+    """
     return None if context.is_pre_ping else unavailable(context.original_exception)

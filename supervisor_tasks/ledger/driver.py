@@ -1,4 +1,5 @@
-"""The database's driver: how a process connects, and the error when the database does not answer. It needs no SQLAlchemy.
+"""The database's driver: how a process connects, and the error when the database does
+not answer. It needs no SQLAlchemy.
 
 Beat asks the ledger one question, and SQLAlchemy with our tables would take it 23 MB.
 """
@@ -12,11 +13,18 @@ from psycopg.rows import dict_row
 
 from supervisor_tasks.errors import LedgerUnavailableError
 
-PROCESS = "supervisor"  # all connections of one process have one name, which begins with this word
+# all connections of one process have one name, which begins with this word
+PROCESS = "supervisor"
 CONNECTING: dict[str, Any] = {
     "connect_timeout": 5,
-    # The client notices within 20 s that a server is gone, even if it has not closed the connection.
-    **{"keepalives_idle": 5, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 15_000},
+    # The client notices within 20 s that a server is gone, even if it has not closed
+    # the connection.
+    **{
+        "keepalives_idle": 5,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 15_000,
+    },
 }
 READ_ONLY = "25006"  # SQLSTATE of a standby that is about to take over
 PREPARED_AFTER = 1  # executions of a statement, before the server keeps its plan
@@ -37,7 +45,9 @@ def unavailable(error: BaseException | None) -> LedgerUnavailableError | None:
 
 
 class DriverConnection:
-    """One connection for statements that are safe to repeat. Not for several threads."""
+    """One connection for statements that are safe to repeat. Not for several
+    threads.
+    """
 
     def __init__(self, url: str) -> None:
         """`url` has SQLAlchemy's form."""
@@ -45,9 +55,12 @@ class DriverConnection:
         self._name = process_name()
         self._connection: psycopg.Connection[dict[str, Any]] | None = None
 
-    def execute(self, statement: str, parameters: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Run one statement in a transaction of its own; returns its rows. It is repeated once, over a new connection, if
-        the connection of the last statement is broken. Raises LedgerUnavailableError.
+    def execute(
+        self, statement: str, parameters: Mapping[str, Any]
+    ) -> Sequence[Mapping[str, Any]]:
+        """Run one statement in a transaction of its own; returns its rows. It is
+        repeated once, over a new connection, if the connection of the last statement is
+        broken. Raises LedgerUnavailableError.
         """
         is_old = self._connection is not None
         try:
@@ -57,7 +70,9 @@ class DriverConnection:
                 raise
             return self._execute(statement, parameters)
 
-    def _execute(self, statement: str, parameters: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    def _execute(
+        self, statement: str, parameters: Mapping[str, Any]
+    ) -> Sequence[Mapping[str, Any]]:
         try:
             cursor = self._open().execute(statement, parameters)
             return cursor.fetchall() if cursor.description else []

@@ -1,4 +1,6 @@
-"""What work is due, in one query over all parts of the ledger. The clock asks it once a second, without SQLAlchemy."""
+"""What work is due, in one query over all parts of the ledger. The clock asks it once a
+second, without SQLAlchemy.
+"""
 
 import time
 import zlib
@@ -18,9 +20,12 @@ Value = TypeVar("Value")
 # Runs one statement in the form of the driver.
 Execute = Callable[[str, Mapping[str, Any]], Sequence[Mapping[str, Any]]]
 
-LATELY_S = 300.0  # for so long after a job's end, the scan often checks whether the chain has lost a block
+# for so long after a job's end, the scan often checks whether the chain has lost a
+# block
+LATELY_S = 300.0
 
-# Each part reads a partial index of open rows, or one of the small tables (locks, ticks, facts, alarms).
+# Each part reads a partial index of open rows, or one of the small tables (locks,
+# ticks, facts, alarms).
 _LOOK = f"""
     WITH locks AS MATERIALIZED (
         SELECT classid::bigint AS class, objid::bigint AS number FROM pg_locks
@@ -60,13 +65,16 @@ _LOOK = f"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The state of the ledger at one moment. Ages are in seconds, by the database's clock.
+    """The state of the ledger at one moment. Ages are in seconds, by the database's
+    clock.
 
-    `undispatched`: an effect is due, and no message is under way for it. `abandoned`: an effect is leased by a worker
-    that is gone. `ended_lately`: a job ended within LATELY_S; the chain may still lose the block of its end.
-    `message_due`: the change of an alarm, or a message about it, is due. `claims_known_since` is the first block from
-    which all claims are known, None before the first sweep. `hour` is the hour of the day in UTC. `busy` names the work
-    that a worker does at this moment under its guard.
+    `undispatched`: an effect is due, and no message is under way for it. `abandoned`:
+    an effect is leased by a worker that is gone. `ended_lately`: a job ended within
+    LATELY_S; the chain may still lose the block of its end. `message_due`: the change
+    of an alarm, or a message about it, is due. `claims_known_since` is the first block
+    from which all claims are known, None before the first sweep. `hour` is the hour of
+    the day in UTC. `busy` names the work that a worker does at this moment under its
+    guard.
     """
 
     undispatched: bool = False
@@ -84,12 +92,17 @@ class Look:
     busy: frozenset[str] = frozenset()
     alarms: frozenset[AlarmName] = frozenset()
     ticks_s: Mapping[str, float] = field(default_factory=dict)
-    facts: Mapping[str, Stored[str]] = field(default_factory=dict)  # as they are stored, by their names
+    # as they are stored, by their names
+    facts: Mapping[str, Stored[str]] = field(default_factory=dict)
 
     def read(self, fact: Fact[Value]) -> Stored[Value] | None:
         """One of the facts that Due reads, with its age; None when it is not set."""
         stored = self.facts.get(fact.name)
-        return None if stored is None else Stored(fact.codec.decode(stored.value), stored.age_s)
+        return (
+            None
+            if stored is None
+            else Stored(fact.codec.decode(stored.value), stored.age_s)
+        )
 
     def get(self, fact: Fact[Value]) -> Value | None:
         """The value of one of these facts; None when it is not set."""
@@ -98,9 +111,17 @@ class Look:
 
 
 class Due:
-    """The query of one cluster. It looks at the guards of the work named in `guarded`, and reads these `facts`."""
+    """The query of one cluster. It looks at the guards of the work named in `guarded`,
+    and reads these `facts`.
+    """
 
-    def __init__(self, execute: Execute, cluster: str, guarded: Sequence[str], facts: Sequence[Fact[Any]]) -> None:
+    def __init__(
+        self,
+        execute: Execute,
+        cluster: str,
+        guarded: Sequence[str],
+        facts: Sequence[Fact[Any]],
+    ) -> None:
         self._execute = execute
         self._ticked_s = float("-inf")
         self._guards = {_guard_number(f"{cluster} {name}"): name for name in guarded}
@@ -115,26 +136,42 @@ class Due:
         }
 
     def look(self, readings: Callable[[], Mapping[str, int]] = dict) -> Look:
-        """Ask what is due now, and record the clock's tick. `readings` returns what is stored with each tick, by the
-        name of the reading. Raises LedgerUnavailableError; a retry helps.
+        """Ask what is due now, and record the clock's tick. `readings` returns what is
+        stored with each tick, by the name of the reading. Raises
+        LedgerUnavailableError; a retry helps.
         """
         (row,) = self._execute(_LOOK, self._parameters)
         if time.monotonic() - self._ticked_s >= CLOCK_TICK_EVERY_S:
             self._tick(readings())
         columns = dict(row)
-        busy = frozenset(self._guards[number] for number in columns.pop("guards") if number in self._guards)
+        busy = frozenset(
+            self._guards[number]
+            for number in columns.pop("guards")
+            if number in self._guards
+        )
         alarms = frozenset(map(AlarmName, columns.pop("alarms")))
         message_due = columns.pop("untold")
         stored = columns.pop("facts").items()
         facts = {name: Stored(value, age_s) for name, (value, age_s) in stored}
-        return Look(**columns, message_due=message_due, busy=busy, alarms=alarms, facts=facts)
+        return Look(
+            **columns, message_due=message_due, busy=busy, alarms=alarms, facts=facts
+        )
 
     def _tick(self, readings: Mapping[str, int]) -> None:
         names, numbers = [CLOCK, *readings], [None, *readings.values()]
-        self._execute(RECORD_TICKS, {"cluster": self._parameters["cluster"], "names": names, "numbers": numbers})
+        self._execute(
+            RECORD_TICKS,
+            {
+                "cluster": self._parameters["cluster"],
+                "names": names,
+                "numbers": numbers,
+            },
+        )
         self._ticked_s = time.monotonic()
 
 
 def _guard_number(name: str) -> int:
-    """The key of `worker_sessions.try_advisory_lock` as Postgres shows it in pg_locks: unsigned."""
+    """The key of `worker_sessions.try_advisory_lock` as Postgres shows it in pg_locks:
+    unsigned.
+    """
     return (zlib.crc32(name.encode()) - 2**31) % 2**32

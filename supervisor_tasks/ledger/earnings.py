@@ -1,7 +1,9 @@
-"""What the contract has paid for jobs, and what our transactions cost, by day, month, customer or job.
+"""What the contract has paid for jobs, and what our transactions cost, by day, month,
+customer or job.
 
-Both come from the receipts of mined transactions, exact to the wei. So the sums agree with the token's own transfers.
-Days and months are in UTC. A transaction counts at the time at which the ledger learned that it was mined.
+Both come from the receipts of mined transactions, exact to the wei. So the sums agree
+with the token's own transfers. Days and months are in UTC. A transaction counts at the
+time at which the ledger learned that it was mined.
 """
 
 from dataclasses import dataclass
@@ -15,8 +17,13 @@ from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.database import read_connection
 
-BILLED = [f"report {status.name}" for status in ChainStatus if status.cold and status is not ChainStatus.PANICKED]
-ENDS = [*BILLED, f"report {ChainStatus.PANICKED.name}"]  # the purposes of the transactions that report an end
+BILLED = [
+    f"report {status.name}"
+    for status in ChainStatus
+    if status.cold and status is not ChainStatus.PANICKED
+]
+# the purposes of the transactions that report an end
+ENDS = [*BILLED, f"report {ChainStatus.PANICKED.name}"]
 
 
 class Per(StrEnum):
@@ -41,8 +48,9 @@ class EarningsSort(StrEnum):
 class Earned:
     """What a day, a month, a customer or a job brought and cost.
 
-    `jobs` are those whose end was reported, `minutes` what their customers paid for. `name` is empty for transactions
-    that belong to no job, such as a registration. `customer`, `outcome` and `ended_at` are only of a job.
+    `jobs` are those whose end was reported, `minutes` what their customers paid for.
+    `name` is empty for transactions that belong to no job, such as a registration.
+    `customer`, `outcome` and `ended_at` are only of a job.
     """
 
     name: str
@@ -57,7 +65,9 @@ class Earned:
 
 @dataclass(frozen=True, slots=True)
 class EarningsFilter:
-    """Which transactions count: those of a job, of the customers whose address begins so, or younger ones."""
+    """Which transactions count: those of a job, of the customers whose address begins
+    so, or younger ones.
+    """
 
     job_id: str | None = None
     customer: str | None = None
@@ -72,7 +82,8 @@ _SENT = """
     WHERE cluster = :cluster AND state IN ('MINED', 'REVERTED')
         AND (CAST(:since_s AS float8) IS NULL OR done_at >= now() - :since_s * interval '1 second')
 """
-# A claim's transaction belongs to no job when it is sent; the job keeps its hash in `claim_key`.
+# A claim's transaction belongs to no job when it is sent; the job keeps its hash in
+# `claim_key`.
 _SENT_WITH_CLAIMS = f"""
     SELECT COALESCE(sent.job_id, claims.claimed_id) AS job_id, done_at, earned, fees, is_end, is_billed
     FROM ({_SENT}) AS sent
@@ -119,14 +130,17 @@ _ORDER = {
     Per.CUSTOMER: "earned_wei DESC, name",
     Per.JOB: "last_at DESC, name",
 }
-_SORTED_BY = {"credits": "earned_wei", "minutes": "minutes", "jobs": "jobs", "gas": "fees_wei"}
+_SORTED_BY = {
+    "credits": "earned_wei",
+    "minutes": "minutes",
+    "jobs": "jobs",
+    "gas": "fees_wei",
+}
 _SUMS = """
     count(*) FILTER (WHERE is_end) AS jobs, COALESCE(sum(minutes), 0) AS minutes,
     COALESCE(sum(earned), 0) AS earned_wei, COALESCE(sum(fees), 0) AS fees_wei
 """
-_OF_A_JOB = (
-    ", max(customer) AS customer, max(outcome_status) AS outcome, max(done_at) FILTER (WHERE is_end) AS ended_at"
-)
+_OF_A_JOB = ", max(customer) AS customer, max(outcome_status) AS outcome, max(done_at) FILTER (WHERE is_end) AS ended_at"
 
 
 class Earnings:
@@ -137,14 +151,18 @@ class Earnings:
         self._cluster = cluster
 
     def rows(
-        self, per: Per, wanted: EarningsFilter, most: int | None, sort: EarningsSort | None = None
+        self,
+        per: Per,
+        wanted: EarningsFilter,
+        most: int | None,
+        sort: EarningsSort | None = None,
     ) -> list[Earned]:
-        """The earnings per day, month, customer or job, at most `most` rows. Without `sort`, the latest rows come first;
-        of customers, the largest sums.
+        """The earnings per day, month, customer or job, at most `most` rows. Without
+        `sort`, the latest rows come first; of customers, the largest sums.
 
-        OFFSET 0 hides the limit from the planner of the inner query. If Postgres sees the limit, it expects to end
-        early, and looks up the job of each transaction alone: the months of 200,000 jobs took 4.2 s. They take 1.5 s
-        with OFFSET 0.
+        OFFSET 0 hides the limit from the planner of the inner query. If Postgres sees
+        the limit, it expects to end early, and looks up the job of each transaction
+        alone: the months of 200,000 jobs took 4.2 s. They take 1.5 s with OFFSET 0.
         """
         more = _OF_A_JOB if per is Per.JOB else ""
         counted = _counted(wanted, per)
@@ -152,17 +170,24 @@ class Earnings:
             f"SELECT {_NAME[per]} AS name, {_SUMS} {more}, max(done_at) AS last_at"  # noqa: S608  our own words
             f" FROM ({counted}) AS counted GROUP BY 1 OFFSET 0"
         )
-        order = _ORDER[per] if sort is None else f"{_SORTED_BY[sort]} DESC, {_ORDER[per]}"
+        order = (
+            _ORDER[per] if sort is None else f"{_SORTED_BY[sort]} DESC, {_ORDER[per]}"
+        )
         query = f"SELECT * FROM ({grouped}) AS grouped ORDER BY {order} LIMIT :most"  # noqa: S608  our own words
         return [_earned(row) for row in self._read(query, wanted, most=most)]
 
     def total(self, wanted: EarningsFilter) -> Earned:
         """The sum of all rows, also of those that a limit leaves out."""
-        (row,) = self._read(f"SELECT '' AS name, {_SUMS} FROM ({_counted(wanted)}) AS counted", wanted)  # noqa: S608
+        (row,) = self._read(
+            f"SELECT '' AS name, {_SUMS} FROM ({_counted(wanted)}) AS counted",  # noqa: S608
+            wanted,
+        )
         return _earned(row)
 
     def today(self) -> tuple[int, int]:
-        """What has been earned since midnight (UTC) in wei, and with how many jobs; by an index, for live screens."""
+        """What has been earned since midnight (UTC) in wei, and with how many jobs; by
+        an index, for live screens.
+        """
         with read_connection(self._engine) as connection:
             row = connection.execute(_TODAY, {"cluster": self._cluster}).one()
         return int(row.earned_wei), row.jobs
@@ -182,7 +207,9 @@ class Earnings:
 
 
 def _counted(wanted: EarningsFilter, per: Per | None = None) -> str:
-    """Return the query for what counts. It finds the jobs of claims only if it must: that reads all jobs."""
+    """Return the query for what counts. It finds the jobs of claims only if it must:
+    that reads all jobs.
+    """
     if wanted.job_id is not None:
         return _COUNTED.format(sent=_SENT_OF_JOB)
     of_jobs = per in (Per.JOB, Per.CUSTOMER) or wanted.customer is not None

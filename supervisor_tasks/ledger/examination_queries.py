@@ -1,4 +1,6 @@
-"""The queries of `supervisor doctor` to the ledger's database that no other module has."""
+"""The queries of `supervisor doctor` to the ledger's database that no other module
+has.
+"""
 
 from sqlalchemy import Engine, text
 
@@ -12,7 +14,8 @@ _LAST_CALLBACK = text(
     WHERE cluster = :cluster ORDER BY id DESC LIMIT 1
     """
 )
-# By two indexes: a settled job of a ledger with millions is found without a look at all of them.
+# By two indexes: a settled job of a ledger with millions is found without a look at all
+# of them.
 _LAST_CUSTOMER = text(
     """
     SELECT customer FROM (

@@ -12,7 +12,9 @@ from supervisor_tasks.ledger.tables import METADATA
 
 FACTS = METADATA.tables["facts"]
 AGE_S = func.extract("epoch", func.now() - FACTS.c.since).label("age_s")
-_ALL = select(FACTS.c.name, FACTS.c.value, AGE_S).where(FACTS.c.cluster == bindparam("cluster"))
+_ALL = select(FACTS.c.name, FACTS.c.value, AGE_S).where(
+    FACTS.c.cluster == bindparam("cluster")
+)
 _ONE = _ALL.where(FACTS.c.name == bindparam("name"))
 # One statement, so it needs no BEGIN and no COMMIT of its own.
 _SET = text(
@@ -33,7 +35,9 @@ class Facts:
         self._key = ("facts", id(engine), cluster)
 
     def set(self, fact: Fact[Value], value: Value) -> bool:
-        """Write a fact down. True when it had another value before, or none: only then its age restarts at 0."""
+        """Write a fact down. True when it had another value before, or none: only then
+        its age restarts at 0.
+        """
         stored = fact.codec.encode(value)
         given = {"cluster": self._cluster, "name": fact.name, "value": stored}
         with read_connection(self._engine) as connection:
@@ -45,11 +49,17 @@ class Facts:
         """The fact with its age; None when it is not set."""
         facts = kept(self._key, self._all)
         stored = self._one(fact.name) if facts is None else facts.get(fact.name)
-        return None if stored is None else Stored(fact.codec.decode(stored.value), stored.age_s)
+        return (
+            None
+            if stored is None
+            else Stored(fact.codec.decode(stored.value), stored.age_s)
+        )
 
     def _one(self, name: str) -> Stored[str] | None:
         with read_connection(self._engine) as connection:
-            row = connection.execute(_ONE, {"cluster": self._cluster, "name": name}).first()
+            row = connection.execute(
+                _ONE, {"cluster": self._cluster, "name": name}
+            ).first()
         return None if row is None else Stored(row.value, float(row.age_s))
 
     def _all(self) -> dict[str, Stored[str]]:
@@ -68,10 +78,18 @@ class Facts:
             connection.execute(delete(FACTS).where(*self._this(fact)))
         discard(self._key)
 
-    def clear_if(self, fact: Fact[Value], value: Value, connection: Connection | None = None) -> None:
-        """Delete the value of the fact if it is still `value`. With a connection, this is part of its transaction."""
+    def clear_if(
+        self, fact: Fact[Value], value: Value, connection: Connection | None = None
+    ) -> None:
+        """Delete the value of the fact if it is still `value`. With a connection, this
+        is part of its transaction.
+        """
         this = *self._this(fact), FACTS.c.value == fact.codec.encode(value)
-        with self._engine.begin() if connection is None else nullcontext(connection) as mine:
+        with (
+            self._engine.begin()
+            if connection is None
+            else nullcontext(connection) as mine
+        ):
             mine.execute(delete(FACTS).where(*this))
         discard(self._key)
 

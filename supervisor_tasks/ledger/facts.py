@@ -1,7 +1,9 @@
-"""Facts: single typed values that one process writes down for another one, each with the time of its last change.
+"""Facts: single typed values that one process writes down for another one, each with
+the time of its last change.
 
-A fact is declared once, as a `Fact` with its name and codec. The name is the key in the table `facts`; a new name needs
-a migration. A value that SQL selects by gets a column of its own instead. ledger/fact_store.py reads and writes them. Pure.
+A fact is declared once, as a `Fact` with its name and codec. The name is the key in the
+table `facts`; a new name needs a migration. A value that SQL selects by gets a column
+of its own instead. ledger/fact_store.py reads and writes them. Pure.
 """
 
 import json
@@ -14,7 +16,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[Value]):
-    """How a value is stored as text. Equal values must have equal texts: a set compares the texts."""
+    """How a value is stored as text. Equal values must have equal texts: a set compares
+    the texts.
+    """
 
     encode: Callable[[Value], str]
     decode: Callable[[str], Value]
@@ -32,7 +36,9 @@ TEXT: Codec[str] = Codec(str, str)
 INT: Codec[int] = Codec(str, int)
 FLOAT: Codec[float] = Codec(repr, float)
 FLAG: Codec[bool] = Codec(lambda value: "true" if value else "false", _flag)
-OPTIONAL_INT: Codec[int | None] = Codec(lambda value: "" if value is None else str(value), _optional_int)
+OPTIONAL_INT: Codec[int | None] = Codec(
+    lambda value: "" if value is None else str(value), _optional_int
+)
 DOCUMENT: Codec[dict[str, Any]] = Codec(json.dumps, json.loads)
 
 
@@ -54,7 +60,9 @@ class Fact(Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class Stored(Generic[Value]):
-    """The value of a fact, and for how many seconds it has had this value, by the database's clock."""
+    """The value of a fact, and for how many seconds it has had this value, by the
+    database's clock.
+    """
 
     value: Value
     age_s: float
@@ -64,8 +72,9 @@ class Stored(Generic[Value]):
 class SlurmStart:
     """What is known of a start of slurmctld.
 
-    `booted` is the time of the start, as SLURM prints it. `silent_s` is for how many seconds slurmctld had not answered
-    before that. `first_id` is the first job id that it gave, 0 if that is not known.
+    `booted` is the time of the start, as SLURM prints it. `silent_s` is for how many
+    seconds slurmctld had not answered before that. `first_id` is the first job id that
+    it gave, 0 if that is not known.
     """
 
     booted: str = ""
@@ -81,20 +90,30 @@ class Balance:
     wei: int
 
 
-PROVIDER = Fact("provider.address", TEXT)  # the workers of the chain queue write it: they have the key
-BALANCE = Fact("wallet.balance", dataclass_codec(Balance))  # as the claiming worker last read it
-ENDPOINTS = Fact("chain.endpoints", DOCUMENT)  # the health of each RPC endpoint, by name
+# the workers of the chain queue write it: they have the key
+PROVIDER = Fact("provider.address", TEXT)
+# as the claiming worker last read it
+BALANCE = Fact("wallet.balance", dataclass_codec(Balance))
+# the health of each RPC endpoint, by name
+ENDPOINTS = Fact("chain.endpoints", DOCUMENT)
 REWIND = Fact(
     "chain.rewind_requested", OPTIONAL_INT
 )  # the operator wants the chain read again from this block; None: from the last block in common
-TRANSACTION_REQUESTS = Fact("chain.transaction_requests", DOCUMENT)  # bump or cancel, by the transaction's id as a text
-CALLBACK_HEARTBEAT_MISSED = Fact("condition.callback_heartbeat_missing", TEXT)  # monitoring/heartbeat_alarm.py
-SCAN_STALLED = Fact("condition.chain_scan_stalled", TEXT)  # the block at which the scan stands still; indexer/scan.py
-SLURM_BOOT_TIME = Fact("slurm.boot_time", TEXT)  # the start of the slurmctld that answers
+# bump or cancel, by the transaction's id as a text
+TRANSACTION_REQUESTS = Fact("chain.transaction_requests", DOCUMENT)
+# monitoring/heartbeat_alarm.py
+CALLBACK_HEARTBEAT_MISSED = Fact("condition.callback_heartbeat_missing", TEXT)
+# the block at which the scan stands still; indexer/scan.py
+SCAN_STALLED = Fact("condition.chain_scan_stalled", TEXT)
+# the start of the slurmctld that answers
+SLURM_BOOT_TIME = Fact("slurm.boot_time", TEXT)
 SLURM_START = Fact("slurm.start", dataclass_codec(SlurmStart))
-SLURM_CLUSTER = Fact("slurm.cluster_identity", TEXT)  # the cluster that has the ledger's jobs
-UNEXPECTED_CLUSTER = Fact("slurm.unexpected_cluster", TEXT)  # another cluster that was found in its place
-SLURM_MIN_JOB_AGE = Fact("slurm.min_job_age_s", INT)  # how long slurmctld remembers an ended job; 0: for ever
+# the cluster that has the ledger's jobs
+SLURM_CLUSTER = Fact("slurm.cluster_identity", TEXT)
+# another cluster that was found in its place
+UNEXPECTED_CLUSTER = Fact("slurm.unexpected_cluster", TEXT)
+# how long slurmctld remembers an ended job; 0: for ever
+SLURM_MIN_JOB_AGE = Fact("slurm.min_job_age_s", INT)
 SLURM_ACCEPTED = Fact(
     "slurm.accepted", TEXT
 )  # a random value: jobs that SLURM had forgotten when the operator set it are lost

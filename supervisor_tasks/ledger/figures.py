@@ -1,4 +1,5 @@
-"""What the metrics need of the ledger beside the status summary: moments as Unix times, the wallet, and the totals.
+"""What the metrics need of the ledger beside the status summary: moments as Unix times,
+the wallet, and the totals.
 
 Each query reads a partial index, a small table or the last rows of a large one.
 """
@@ -52,8 +53,8 @@ _COST = text(
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Unix times by the database's clock: of the first due effect, unread callback and open transaction; of the last
-    sweep's end. NEVER if there is none.
+    """Unix times by the database's clock: of the first due effect, unread callback and
+    open transaction; of the last sweep's end. NEVER if there is none.
     """
 
     effect_s: float = NEVER
@@ -64,14 +65,19 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a cluster. `cost_wei` is the mean cost of the last transactions; None if there is none."""
+    """The figures of a cluster. `cost_wei` is the mean cost of the last transactions;
+    None if there is none.
+    """
 
     moments: Moments = Moments()
-    ticks: Mapping[str, float] = field(default_factory=dict)  # the Unix times of the ticks, by name
+    # the Unix times of the ticks, by name
+    ticks: Mapping[str, float] = field(default_factory=dict)
     balance: Balance | None = None
     cost_wei: float | None = None
-    totals: Mapping[tuple[str, str], Decimal] = field(default_factory=dict)  # by name and label; see counters.py
-    messages: Mapping[str, int] = field(default_factory=dict)  # about alarms, that are left to send, by their state
+    # by name and label; see counters.py
+    totals: Mapping[tuple[str, str], Decimal] = field(default_factory=dict)
+    # about alarms, that are left to send, by their state
+    messages: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_figures(engine: Engine, cluster: str) -> Figures:
@@ -80,7 +86,11 @@ def read_figures(engine: Engine, cluster: str) -> Figures:
     with read_connection(engine) as connection:
         moments = Moments(*connection.execute(_MOMENTS, here).one())
         ticks = {row.name: row.at_s for row in connection.execute(_TICKS, here)}
-        messages = {row.state: row.messages for row in connection.execute(_MESSAGES, here)}
+        messages = {
+            row.state: row.messages for row in connection.execute(_MESSAGES, here)
+        }
         cost_wei = connection.scalar(_COST, here)
     balance = Facts(engine, cluster).get(BALANCE)
-    return Figures(moments, ticks, balance, cost_wei, Counters(engine, cluster).read(), messages)
+    return Figures(
+        moments, ticks, balance, cost_wei, Counters(engine, cluster).read(), messages
+    )

@@ -1,6 +1,7 @@
 """Claims that other ledgers made with the key of this provider.
 
-This ledger leaves them alone until the operator states that the ledger behind a tag is lost.
+This ledger leaves them alone until the operator states that the ledger behind a tag is
+lost.
 """
 
 from collections import Counter
@@ -52,13 +53,23 @@ class ForeignClaims:
         new = insert(CLAIMS)
         last = {name: new.excluded[name] for name in ("tag", "claim")}
         with self._engine.begin() as connection:
-            connection.execute(new.on_conflict_do_update(index_elements=["cluster", "job_id"], set_=last), rows)
+            connection.execute(
+                new.on_conflict_do_update(
+                    index_elements=["cluster", "job_id"], set_=last
+                ),
+                rows,
+            )
 
     def all(self) -> dict[JobId, ForeignClaim]:
         """All stored claims."""
         with read_connection(self._engine) as connection:
-            rows = connection.execute(select(CLAIMS).where(CLAIMS.c.cluster == self._cluster))
-            return {JobId(row.job_id): ForeignClaim(bytes(row.tag), _claim(row.claim)) for row in rows}
+            rows = connection.execute(
+                select(CLAIMS).where(CLAIMS.c.cluster == self._cluster)
+            )
+            return {
+                JobId(row.job_id): ForeignClaim(bytes(row.tag), _claim(row.claim))
+                for row in rows
+            }
 
     def count(self) -> Counter[bytes]:
         """How many claims each tag has. Tags that were taken over are left out."""
@@ -72,7 +83,9 @@ class ForeignClaims:
         """Delete the claims of these jobs: they are over."""
         any_of = CLAIMS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
         with self._engine.begin() as connection:
-            connection.execute(delete(CLAIMS).where(CLAIMS.c.cluster == self._cluster, any_of))
+            connection.execute(
+                delete(CLAIMS).where(CLAIMS.c.cluster == self._cluster, any_of)
+            )
 
     def taken(self) -> set[bytes]:
         """The tags that the operator has made this ledger's own."""
@@ -81,11 +94,20 @@ class ForeignClaims:
             return {bytes(tag) for tag in connection.scalars(query)}
 
     def take_over(self, tag: bytes) -> None:
-        """Make the claims with this tag this ledger's own, also those that are made with it from now on."""
+        """Make the claims with this tag this ledger's own, also those that are made
+        with it from now on.
+        """
         with self._engine.begin() as connection:
-            connection.execute(insert(TAKEN).values(cluster=self._cluster, tag=tag).on_conflict_do_nothing())
+            connection.execute(
+                insert(TAKEN)
+                .values(cluster=self._cluster, tag=tag)
+                .on_conflict_do_nothing()
+            )
 
 
 def _claim(stored: Mapping[str, Any]) -> Claimed:
-    changed = {"definition": Definition(**stored["definition"]), "at": tuple(stored["at"])}
+    changed = {
+        "definition": Definition(**stored["definition"]),
+        "at": tuple(stored["at"]),
+    }
     return Claimed(**(dict(stored) | changed))

@@ -1,7 +1,8 @@
 """Heartbeats of the two sources that report how jobs end.
 
-These are the gRPC process that plugins call, and the reporter that delivers the hooks' spool. The gRPC process stores
-the heartbeats of both as ticks: when the last one came, and since when they have come without a gap.
+These are the gRPC process that plugins call, and the reporter that delivers the hooks'
+spool. The gRPC process stores the heartbeats of both as ticks: when the last one came,
+and since when they have come without a gap.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -32,36 +33,63 @@ _BEAT = """
 
 
 def continuous_since_key(name: str) -> str:
-    """The name of the tick that holds since when the heartbeats of a source have had no gap."""
+    """The name of the tick that holds since when the heartbeats of a source have had no
+    gap.
+    """
     return f"{name} without a gap"
 
 
-def record_heartbeats(execute: Callable[[str, dict[str, Any]], object], cluster: str, names: Collection[str]) -> None:
-    """Store that heartbeats of these sources came just now. `execute` is the driver's function."""
+def record_heartbeats(
+    execute: Callable[[str, dict[str, Any]], object],
+    cluster: str,
+    names: Collection[str],
+) -> None:
+    """Store that heartbeats of these sources came just now. `execute` is the driver's
+    function.
+    """
     for name in sorted(names):
-        about = {"cluster": cluster, "name": name, "unbroken": continuous_since_key(name), "away_s": AWAY_S}
+        about = {
+            "cluster": cluster,
+            "name": name,
+            "unbroken": continuous_since_key(name),
+            "away_s": AWAY_S,
+        }
         execute(_BEAT, about)
 
 
 def forget_reporter(ticks: "PeriodicRuns") -> None:
-    """Delete the ticks of the reporter: the site has none any more. It counts again from its next heartbeat."""
+    """Delete the ticks of the reporter: the site has none any more. It counts again
+    from its next heartbeat.
+    """
     for name in (REPORTER, continuous_since_key(REPORTER)):
         ticks.remove(name)
 
 
 def missing_sources(ticks_s: Mapping[str, float]) -> dict[str, float | None]:
-    """The sources without a recent heartbeat, and the seconds since the last one; None if it never came.
+    """The sources without a recent heartbeat, and the seconds since the last one; None
+    if it never came.
 
-    `ticks_s` holds the ages of all ticks. A reporter that never sent a heartbeat is left out: plugins do not need one.
+    `ticks_s` holds the ages of all ticks. A reporter that never sent a heartbeat is
+    left out: plugins do not need one.
     """
     expected = [CALLBACKS]
     if REPORTER in ticks_s:
         expected.append(REPORTER)
-    return {name: ticks_s.get(name) for name in expected if ticks_s.get(name, float("inf")) > AWAY_S}
+    return {
+        name: ticks_s.get(name)
+        for name in expected
+        if ticks_s.get(name, float("inf")) > AWAY_S
+    }
 
 
 def continuous_uptime_s(ticks_s: Mapping[str, float]) -> float | None:
-    """For how many seconds the heartbeats of all sources have come without a gap; None while one is missing."""
+    """For how many seconds the heartbeats of all sources have come without a gap; None
+    while one is missing.
+    """
     if missing_sources(ticks_s):
         return None
-    return min(ticks_s.get(continuous_since_key(name), 0.0) for name in HEARTBEAT_SOURCES if name in ticks_s)
+    return min(
+        ticks_s.get(continuous_since_key(name), 0.0)
+        for name in HEARTBEAT_SOURCES
+        if name in ticks_s
+    )

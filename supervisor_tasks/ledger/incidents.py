@@ -1,12 +1,15 @@
-"""Incidents of alarms and the messages about them: which messages are left to send, and to which channel.
+"""Incidents of alarms and the messages about them: which messages are left to send, and
+to which channel.
 
-The raise or the end of an alarm and the change of its incident are one transaction. The notify task plans the messages
-and sends them. Only one worker at a time does this, under a lock that ends with the worker. A message that was sent,
-and whose worker ended before it recorded that, is sent again with the same key.
+The raise or the end of an alarm and the change of its incident are one transaction. The
+notify task plans the messages and sends them. Only one worker at a time does this,
+under a lock that ends with the worker. A message that was sent, and whose worker ended
+before it recorded that, is sent again with the same key.
 
-Messages are no effects of the outbox. A try that fails counts against one message and postpones all messages of its
-channel; an effect that another one's failure postpones would count as carried out. A parked message must not raise the
-alarm about parked effects, because that alarm would be one more message to the channel that fails.
+Messages are no effects of the outbox. A try that fails counts against one message and
+postpones all messages of its channel; an effect that another one's failure postpones
+would count as carried out. A parked message must not raise the alarm about parked
+effects, because that alarm would be one more message to the channel that fails.
 """
 
 from collections.abc import Sequence
@@ -20,7 +23,12 @@ from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.incidents_sql import MAY_BE_SENT, MESSAGE_STATE
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.notifications.delivery_rules import NoticePlan
-from supervisor_tasks.notifications.incident_messages import TEST, Incident, MessageKind, Silence
+from supervisor_tasks.notifications.incident_messages import (
+    TEST,
+    Incident,
+    MessageKind,
+    Silence,
+)
 
 MAX_INCIDENTS = 100  # incidents or messages that are read at a time
 KEPT_DAYS = 90  # incidents that are closed
@@ -39,7 +47,9 @@ CLEAR = text(
     """
 )
 
-_LOOK_AGAIN = text("UPDATE alarm_incidents SET due_at = now() WHERE cluster = :cluster AND closed_at IS NULL")
+_LOOK_AGAIN = text(
+    "UPDATE alarm_incidents SET due_at = now() WHERE cluster = :cluster AND closed_at IS NULL"
+)
 _SILENCE = text(
     """
     INSERT INTO alarm_silences (cluster, alarm, ends_at, reason) VALUES (:cluster, :alarm, :ends_at, :reason)
@@ -89,7 +99,8 @@ _FORGET = text(
         AND NOT EXISTS (SELECT FROM alarm_messages WHERE incident_id = incident.id AND done_at IS NULL)
     """
 )
-# A message that was never tried goes first, so that one that its receiver always rejects delays no other.
+# A message that was never tried goes first, so that one that its receiver always
+# rejects delays no other.
 _DUE = text(
     f"""
     SELECT message.id, message.channel, message.kind, message.attempts, incident.id AS incident_id, incident.key,
@@ -188,9 +199,10 @@ class OpenMessage:
 class IncidentMessage:
     """A message of an incident and what became of it.
 
-    `state` is due, waiting, sent, failing, parked or dropped. `sent_at` is when the channel first took it, `next_at` when
-    it is sent or tried again. `failed_tries`, `failing_since` and `last_error` are about the failures since the channel
-    last took it.
+    `state` is due, waiting, sent, failing, parked or dropped. `sent_at` is when the
+    channel first took it, `next_at` when it is sent or tried again. `failed_tries`,
+    `failing_since` and `last_error` are about the failures since the channel last took
+    it.
     """
 
     channel: str
@@ -206,7 +218,9 @@ class IncidentMessage:
 
 @dataclass(frozen=True, slots=True)
 class UndeliveredMessages:
-    """The messages that could not be sent for long. `parked` of them are not tried any more."""
+    """The messages that could not be sent for long. `parked` of them are not tried any
+    more.
+    """
 
     messages: int
     parked: int
@@ -217,7 +231,9 @@ class UndeliveredMessages:
 
 @dataclass(frozen=True, slots=True)
 class ChannelOutcome:
-    """What became of a test on one channel: sent after so many seconds, failed with an error, or neither yet."""
+    """What became of a test on one channel: sent after so many seconds, failed with an
+    error, or neither yet.
+    """
 
     channel: str
     after_s: float | None
@@ -229,13 +245,21 @@ class ChannelOutcome:
         return self.after_s is not None or self.error is not None
 
 
-def open_incident(connection: Connection, cluster: str, alarm: str, details_json: str) -> None:
-    """Open an incident in the transaction that raises its alarm, or go on with the one that is not closed yet."""
-    connection.execute(OPEN_OR_GO_ON, {"cluster": cluster, "alarm": alarm, "details": details_json})
+def open_incident(
+    connection: Connection, cluster: str, alarm: str, details_json: str
+) -> None:
+    """Open an incident in the transaction that raises its alarm, or go on with the one
+    that is not closed yet.
+    """
+    connection.execute(
+        OPEN_OR_GO_ON, {"cluster": cluster, "alarm": alarm, "details": details_json}
+    )
 
 
 def clear_incident(connection: Connection, cluster: str, alarm: str) -> None:
-    """Store, in the transaction that ends the alarm, that the alarm of the open incident is off."""
+    """Store, in the transaction that ends the alarm, that the alarm of the open
+    incident is off.
+    """
     connection.execute(CLEAR, {"cluster": cluster, "alarm": alarm})
 
 
@@ -247,44 +271,93 @@ class Incidents:
         self._cluster = cluster
 
     def look_again(self) -> None:
-        """Make all open incidents due: this process may have other channels than those before it."""
+        """Make all open incidents due: this process may have other channels than those
+        before it.
+        """
         with self._engine.begin() as connection:
             connection.execute(_LOOK_AGAIN, {"cluster": self._cluster})
 
     def to_plan(self, connection: Connection) -> list[tuple[Incident, datetime]]:
-        """Lock the incidents that are due until the transaction ends. Each comes with the database's time."""
-        rows = connection.execute(_TO_PLAN, {"cluster": self._cluster, "most": MAX_INCIDENTS})
-        return [(_incident(row, row.id, frozenset(row.told), _silence(row)), row.present) for row in rows]
+        """Lock the incidents that are due until the transaction ends. Each comes with
+        the database's time.
+        """
+        rows = connection.execute(
+            _TO_PLAN, {"cluster": self._cluster, "most": MAX_INCIDENTS}
+        )
+        return [
+            (_incident(row, row.id, frozenset(row.told), _silence(row)), row.present)
+            for row in rows
+        ]
 
-    def carry_out(self, connection: Connection, incident: Incident, plan: NoticePlan) -> None:
-        """Write the messages of a plan, in the transaction that has read the incident."""
+    def carry_out(
+        self, connection: Connection, incident: Incident, plan: NoticePlan
+    ) -> None:
+        """Write the messages of a plan, in the transaction that has read the
+        incident.
+        """
         for planned in plan.messages:
-            message = {"incident_id": incident.id, "channel": planned.channel, "kind": planned.kind.value}
+            message = {
+                "incident_id": incident.id,
+                "channel": planned.channel,
+                "kind": planned.kind.value,
+            }
             connection.execute(_WRITE, {"cluster": self._cluster} | message)
-        settled = {"id": incident.id, "look_again_at": plan.look_again_at, "closed": plan.closed}
+        settled = {
+            "id": incident.id,
+            "look_again_at": plan.look_again_at,
+            "closed": plan.closed,
+        }
         connection.execute(_SETTLE, settled)
         if plan.closed:
             connection.execute(_END_REPEATS, {"id": incident.id})
             connection.execute(_FORGET, {"cluster": self._cluster, "days": KEPT_DAYS})
 
     def due(self) -> list[OpenMessage]:
-        """The messages that may be sent now, at most MAX_INCIDENTS; those with the fewest failures first."""
+        """The messages that may be sent now, at most MAX_INCIDENTS; those with the
+        fewest failures first.
+        """
         with read_connection(self._engine) as connection:
-            rows = list(connection.execute(_DUE, {"cluster": self._cluster, "most": MAX_INCIDENTS}))
+            rows = list(
+                connection.execute(
+                    _DUE, {"cluster": self._cluster, "most": MAX_INCIDENTS}
+                )
+            )
         return [
-            OpenMessage(row.id, row.channel, MessageKind(row.kind), row.attempts, _incident(row, row.incident_id))
+            OpenMessage(
+                row.id,
+                row.channel,
+                MessageKind(row.kind),
+                row.attempts,
+                _incident(row, row.incident_id),
+            )
             for row in rows
         ]
 
     def messages_of_last(self, alarm: str) -> list[IncidentMessage]:
-        """The messages of the alarm's last incident, open or closed, in the order in which they were planned."""
+        """The messages of the alarm's last incident, open or closed, in the order in
+        which they were planned.
+        """
         with read_connection(self._engine) as connection:
-            rows = list(connection.execute(_OF_LAST_INCIDENT, {"cluster": self._cluster, "alarm": alarm}))
-        return [IncidentMessage(row.channel, MessageKind(row.kind), *row[2:]) for row in rows]
+            rows = list(
+                connection.execute(
+                    _OF_LAST_INCIDENT, {"cluster": self._cluster, "alarm": alarm}
+                )
+            )
+        return [
+            IncidentMessage(row.channel, MessageKind(row.kind), *row[2:])
+            for row in rows
+        ]
 
     def silence(self, alarm: str, ends_at: datetime, reason: str) -> None:
-        """Send no message of an alarm until `ends_at`. Messages that are due then are sent after that."""
-        parameters = {"cluster": self._cluster, "alarm": alarm, "ends_at": ends_at, "reason": reason}
+        """Send no message of an alarm until `ends_at`. Messages that are due then are
+        sent after that.
+        """
+        parameters = {
+            "cluster": self._cluster,
+            "alarm": alarm,
+            "ends_at": ends_at,
+            "reason": reason,
+        }
         with self._engine.begin() as connection:
             connection.execute(_SILENCE, parameters)
             connection.execute(_LOOK_AGAIN, {"cluster": self._cluster})
@@ -292,7 +365,9 @@ class Incidents:
     def unsilence(self, alarm: str) -> bool:
         """End the silence of an alarm now. Returns False if there is none."""
         with self._engine.begin() as connection:
-            ended = connection.execute(_UNSILENCE, {"cluster": self._cluster, "alarm": alarm}).rowcount
+            ended = connection.execute(
+                _UNSILENCE, {"cluster": self._cluster, "alarm": alarm}
+            ).rowcount
             connection.execute(_LOOK_AGAIN, {"cluster": self._cluster})
         return bool(ended)
 
@@ -300,14 +375,21 @@ class Incidents:
         """The alarms that are silenced now."""
         with read_connection(self._engine) as connection:
             rows = list(connection.execute(_SILENCES, {"cluster": self._cluster}))
-        return {row.alarm: Silence(row.begun_at, row.ends_at, row.reason) for row in rows}
+        return {
+            row.alarm: Silence(row.begun_at, row.ends_at, row.reason) for row in rows
+        }
 
     def sent(self, message: OpenMessage, again_s: float | None) -> None:
-        """Store that the channel has taken the message. With `again_s`, it is due again until its incident is over."""
+        """Store that the channel has taken the message. With `again_s`, it is due again
+        until its incident is over.
+        """
         with self._engine.begin() as connection:
             connection.execute(_SENT, {"id": message.id, "again_s": again_s})
-            if message.kind is MessageKind.TEST:  # the channel works: what it did not take before is tried now
-                connection.execute(_REVIVE, {"cluster": self._cluster, "channel": message.channel})
+            # the channel works: what it did not take before is tried now
+            if message.kind is MessageKind.TEST:
+                connection.execute(
+                    _REVIVE, {"cluster": self._cluster, "channel": message.channel}
+                )
 
     def most_attempts(self, channel: str) -> int:
         """How often the channel has refused the message that it refused most often."""
@@ -315,50 +397,85 @@ class Incidents:
             parameters = {"cluster": self._cluster, "channel": channel}
             return int(connection.scalar(_MOST_ATTEMPTS, parameters) or 0)
 
-    def failed(self, message: OpenMessage, error: str, again_s: float, give_up_s: float) -> bool:
-        """Store that the message could not be sent. All messages of the channel are due again in `again_s` seconds.
+    def failed(
+        self, message: OpenMessage, error: str, again_s: float, give_up_s: float
+    ) -> bool:
+        """Store that the message could not be sent. All messages of the channel are due
+        again in `again_s` seconds.
 
-        Returns whether the message is parked: it has failed for longer than `give_up_s`. A test is tried once.
+        Returns whether the message is parked: it has failed for longer than
+        `give_up_s`. A test is tried once.
         """
-        failure = {"id": message.id, "error": sanitize_and_truncate(error), "give_up_s": give_up_s}
-        later = {"cluster": self._cluster, "channel": message.channel, "again_s": again_s}
+        failure = {
+            "id": message.id,
+            "error": sanitize_and_truncate(error),
+            "give_up_s": give_up_s,
+        }
+        later = {
+            "cluster": self._cluster,
+            "channel": message.channel,
+            "again_s": again_s,
+        }
         with self._engine.begin() as connection:
             parked = bool(connection.scalar(_FAILED, failure))
             connection.execute(_POSTPONE, later)
         return parked
 
     def trouble(self, late_s: float) -> UndeliveredMessages:
-        """The messages that are parked, and those that have failed for `late_s` seconds."""
+        """The messages that are parked, and those that have failed for `late_s`
+        seconds.
+        """
         with read_connection(self._engine) as connection:
-            row = connection.execute(_TROUBLE, {"cluster": self._cluster, "late_s": late_s}).one()
-        return UndeliveredMessages(row.messages, row.parked, row.channels or (), row.for_s, row.last_error)
+            row = connection.execute(
+                _TROUBLE, {"cluster": self._cluster, "late_s": late_s}
+            ).one()
+        return UndeliveredMessages(
+            row.messages, row.parked, row.channels or (), row.for_s, row.last_error
+        )
 
     def drop_parked(self) -> int:
-        """Give up the parked messages, and the resolutions that would follow them. Returns their number."""
+        """Give up the parked messages, and the resolutions that would follow them.
+        Returns their number.
+        """
         with self._engine.begin() as connection:
             return connection.execute(_DROP, {"cluster": self._cluster}).rowcount
 
     def ask_test(self) -> int:
-        """Ask for a test message to each channel of the workers. Returns the test's id."""
+        """Ask for a test message to each channel of the workers. Returns the test's
+        id.
+        """
         with self._engine.begin() as connection:
             parameters = {"cluster": self._cluster, "alarm": TEST}
             return int(connection.execute(_ASK_TEST, parameters).scalar_one())
 
     def test_outcomes(self, test_id: int) -> list[ChannelOutcome] | None:
-        """What became of a test, by channel; None while no worker has taken it, empty if there is no channel."""
+        """What became of a test, by channel; None while no worker has taken it, empty
+        if there is no channel.
+        """
         with read_connection(self._engine) as connection:
-            rows = list(connection.execute(_OUTCOMES, {"cluster": self._cluster, "id": test_id}))
+            rows = list(
+                connection.execute(_OUTCOMES, {"cluster": self._cluster, "id": test_id})
+            )
         if not any(row.planned for row in rows):
             return None
-        return [ChannelOutcome(row.channel, row.after_s, row.last_error) for row in rows if row.channel is not None]
+        return [
+            ChannelOutcome(row.channel, row.after_s, row.last_error)
+            for row in rows
+            if row.channel is not None
+        ]
 
 
 def _silence(row: Any) -> Silence | None:
-    return None if row.silent_from is None else Silence(row.silent_from, row.silent_until)
+    return (
+        None if row.silent_from is None else Silence(row.silent_from, row.silent_until)
+    )
 
 
 def _incident(
-    row: Any, incident_id: int, notified_channels: frozenset[str] = frozenset(), silence: Silence | None = None
+    row: Any,
+    incident_id: int,
+    notified_channels: frozenset[str] = frozenset(),
+    silence: Silence | None = None,
 ) -> Incident:
     return Incident(
         id=incident_id,

@@ -9,8 +9,8 @@ MAY_BE_SENT = """
         WHERE raised.incident_id = message.incident_id AND raised.channel = message.channel
             AND raised.kind = 'raised' AND raised.sent_at IS NOT NULL))
 """
-# A message stays `sent` while its channel waits for the next repeat. A message is `waiting` until a silence ends, or
-# until the channel has taken the raise before it.
+# A message stays `sent` while its channel waits for the next repeat. A message is
+# `waiting` until a silence ends, or until the channel has taken the raise before it.
 MESSAGE_STATE = f"""
     CASE WHEN message.done_at IS NULL AND message.parked_at IS NOT NULL THEN 'parked'
         WHEN message.done_at IS NULL AND message.failing_since IS NOT NULL THEN 'failing'

@@ -30,7 +30,8 @@ TRANSACTIONS = METADATA.tables["transactions"]
 
 _WRITE = insert_rows("events", ("cluster", "job_id", "name", "details", "state"))
 
-# All jobs that ever got one of these SLURM ids. An id has several jobs if slurmctld gave it again.
+# All jobs that ever got one of these SLURM ids. An id has several jobs if slurmctld
+# gave it again.
 _SUBMISSIONS = text(
     """
     SELECT jobs.job_id, jobs.slurm_id, heard.called_s, heard.answered_s, heard.place
@@ -45,8 +46,9 @@ _SUBMISSIONS = text(
     """
 )
 
-# The submissions of other customers between two events. `cut_off` counts the customers with a submission that was cut
-# off. `taken` counts the other customers whose jobs SLURM took, if these submissions also began in that time.
+# The submissions of other customers between two events. `cut_off` counts the customers
+# with a submission that was cut off. `taken` counts the other customers whose jobs
+# SLURM took, if these submissions also began in that time.
 _OTHERS = text(
     """
     SELECT count(*) FILTER (WHERE NOT cut_off) AS taken, count(*) FILTER (WHERE cut_off) AS cut_off FROM (
@@ -101,8 +103,9 @@ _WAITING = text(
 class CutOff:
     """The submissions of a job that were cut off since its effect began to fail.
 
-    `reasons` has one reason for each, the latest last. `others_taken` is the number of other customers whose jobs SLURM
-    took meanwhile, `others_cut_off` the number of other customers whose submissions were cut off, too.
+    `reasons` has one reason for each, the latest last. `others_taken` is the number of
+    other customers whose jobs SLURM took meanwhile, `others_cut_off` the number of
+    other customers whose submissions were cut off, too.
     """
 
     reasons: Sequence[str]
@@ -114,9 +117,9 @@ class CutOff:
 class Past:
     """What happened to a job before a submission.
 
-    `begun` is how many submissions began before it. `earlier_s` is how many seconds ago the last one under an earlier
-    claim began, None if there was none. `unknown_claim` is the block of the last claim if the ledger has no record of
-    writing it.
+    `begun` is how many submissions began before it. `earlier_s` is how many seconds ago
+    the last one under an earlier claim began, None if there was none. `unknown_claim`
+    is the block of the last claim if the ledger has no record of writing it.
     """
 
     begun: int = 0
@@ -126,8 +129,8 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionTimes:
-    """A job's last submission, in Unix times of the database's clock. `id_is_anothers`: a later job got the same SLURM
-    id, so SLURM has lost this job.
+    """A job's last submission, in Unix times of the database's clock. `id_is_anothers`:
+    a later job got the same SLURM id, so SLURM has lost this job.
     """
 
     called_s: float
@@ -142,45 +145,85 @@ class Journal:
         self._engine = engine
         self._cluster = cluster
 
-    def write(self, connection: Connection, happened: Sequence[tuple[Job, Event]]) -> None:
-        """Store events in the transaction that changes their jobs, each with the state of its job after it."""
+    def write(
+        self, connection: Connection, happened: Sequence[tuple[Job, Event]]
+    ) -> None:
+        """Store events in the transaction that changes their jobs, each with the state
+        of its job after it.
+        """
         if happened:
-            rows = [{"cluster": self._cluster, **_row(job, event)} for job, event in happened]
+            rows = [
+                {"cluster": self._cluster, **_row(job, event)}
+                for job, event in happened
+            ]
             connection.execute(_WRITE, as_rows(rows))
 
     def seconds_since(self, job_id: JobId, event: type[Event]) -> float | None:
-        """How many seconds ago this event last happened to the job, by the database's clock; None if it never did."""
+        """How many seconds ago this event last happened to the job, by the database's
+        clock; None if it never did.
+        """
         age = func.extract("epoch", func.clock_timestamp() - EVENTS.c.at)
-        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id, EVENTS.c.name == stored_name(event)
+        about = (
+            EVENTS.c.cluster == self._cluster,
+            EVENTS.c.job_id == job_id,
+            EVENTS.c.name == stored_name(event),
+        )
         query = select(age).where(*about).order_by(EVENTS.c.id.desc()).limit(1)
         with read_connection(self._engine) as connection:
             found = connection.scalar(query)
         return None if found is None else float(found)
 
     def first_claim(self, job_ids: Collection[str]) -> int | None:
-        """The lowest block with a claim of one of these jobs, no matter when it was read; None if there is none."""
+        """The lowest block with a claim of one of these jobs, no matter when it was
+        read; None if there is none.
+        """
         block = func.min(EVENTS.c.details["at"][0].as_integer())
-        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        about = (
+            EVENTS.c.cluster == self._cluster,
+            EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids))),
+        )
         with read_connection(self._engine) as connection:
-            found: int | None = connection.scalar(select(block).where(*about, EVENTS.c.name == stored_name(Claimed)))
+            found: int | None = connection.scalar(
+                select(block).where(*about, EVENTS.c.name == stored_name(Claimed))
+            )
         return found
 
     def before_submission(self, job_ids: Collection[str]) -> dict[JobId, Past]:
         """The past of jobs that are about to be submitted, in one query."""
         with read_connection(self._engine) as connection:
-            rows = connection.execute(_BEFORE_SUBMISSION, {"cluster": self._cluster, "job_ids": list(job_ids)})
-            return {JobId(row.job_id): Past(row.begun, row.earlier_s, row.unknown_claim) for row in rows}
+            rows = connection.execute(
+                _BEFORE_SUBMISSION, {"cluster": self._cluster, "job_ids": list(job_ids)}
+            )
+            return {
+                JobId(row.job_id): Past(row.begun, row.earlier_s, row.unknown_claim)
+                for row in rows
+            }
 
-    def last_ages_s(self, job_ids: Collection[JobId], event: type[Event]) -> dict[JobId, float]:
-        """How many seconds ago the last event of this kind came for each job. Jobs without one are left out."""
-        return {job_id: ages_s[0] for job_id, ages_s in self.ages(job_ids, event).items()}
+    def last_ages_s(
+        self, job_ids: Collection[JobId], event: type[Event]
+    ) -> dict[JobId, float]:
+        """How many seconds ago the last event of this kind came for each job. Jobs
+        without one are left out.
+        """
+        return {
+            job_id: ages_s[0] for job_id, ages_s in self.ages(job_ids, event).items()
+        }
 
-    def ages(self, job_ids: Collection[str], event: type[Event]) -> dict[JobId, list[float]]:
-        """How many seconds ago this event happened to each of these jobs: all times, the latest first."""
+    def ages(
+        self, job_ids: Collection[str], event: type[Event]
+    ) -> dict[JobId, list[float]]:
+        """How many seconds ago this event happened to each of these jobs: all times,
+        the latest first.
+        """
         age = func.extract("epoch", func.clock_timestamp() - EVENTS.c.at).label("age_s")
-        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        about = (
+            EVENTS.c.cluster == self._cluster,
+            EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids))),
+        )
         query = (
-            select(EVENTS.c.job_id, age).where(*about, EVENTS.c.name == stored_name(event)).order_by(EVENTS.c.id.desc())
+            select(EVENTS.c.job_id, age)
+            .where(*about, EVENTS.c.name == stored_name(event))
+            .order_by(EVENTS.c.id.desc())
         )
         found = dict[JobId, list[float]]()
         with read_connection(self._engine) as connection:
@@ -189,10 +232,17 @@ class Journal:
         return found
 
     def failed_launches(self, job_ids: Collection[str]) -> dict[JobId, set[SlurmId]]:
-        """The SLURM jobs that a node could not start, for each of these jobs. Jobs without one are left out."""
-        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
+        """The SLURM jobs that a node could not start, for each of these jobs. Jobs
+        without one are left out.
+        """
+        about = (
+            EVENTS.c.cluster == self._cluster,
+            EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids))),
+        )
         slurm_id = EVENTS.c.details["slurm_id"].as_integer().label("slurm_id")
-        query = select(EVENTS.c.job_id, slurm_id).where(*about, EVENTS.c.name == stored_name(LaunchFailed))
+        query = select(EVENTS.c.job_id, slurm_id).where(
+            *about, EVENTS.c.name == stored_name(LaunchFailed)
+        )
         found = dict[JobId, set[SlurmId]]()
         with read_connection(self._engine) as connection:
             for row in connection.execute(query):
@@ -200,83 +250,153 @@ class Journal:
         return found
 
     def unparsed_answers(self, job_id: JobId) -> list[str]:
-        """The answers of sbatch since the job's last claim that the parser does not know, or that SLURM contradicts.
-        The latest is last.
+        """The answers of sbatch since the job's last claim that the parser does not
+        know, or that SLURM contradicts. The latest is last.
         """
-        unparsed = and_(EVENTS.c.name == stored_name(SubmitOutcomeUnknown), EVENTS.c.details["unparsed"].as_boolean())
+        unparsed = and_(
+            EVENTS.c.name == stored_name(SubmitOutcomeUnknown),
+            EVENTS.c.details["unparsed"].as_boolean(),
+        )
         unclear = or_(unparsed, EVENTS.c.name == stored_name(SubmissionDenied))
-        query = select(EVENTS.c.details["reason"].astext).where(*self._since_claim(job_id), unclear)
+        query = select(EVENTS.c.details["reason"].astext).where(
+            *self._since_claim(job_id), unclear
+        )
         with read_connection(self._engine) as connection:
             return list(connection.scalars(query.order_by(EVENTS.c.id)))
 
     def cut_off(self, job: Job, effect_id: int) -> CutOff:
-        """The job's submissions that were cut off since this effect began to fail without a break."""
-        failing = select(EFFECTS.c.failing_since).where(EFFECTS.c.id == effect_id).scalar_subquery()
-        cut_off = EVENTS.c.name == stored_name(SubmitOutcomeUnknown), EVENTS.c.at >= failing
+        """The job's submissions that were cut off since this effect began to fail
+        without a break.
+        """
+        failing = (
+            select(EFFECTS.c.failing_since)
+            .where(EFFECTS.c.id == effect_id)
+            .scalar_subquery()
+        )
+        cut_off = (
+            EVENTS.c.name == stored_name(SubmitOutcomeUnknown),
+            EVENTS.c.at >= failing,
+        )
         query = select(EVENTS.c.id, EVENTS.c.details["reason"].astext.label("reason"))
-        query = query.where(*self._since_claim(job.job_id), *cut_off).order_by(EVENTS.c.id)
+        query = query.where(*self._since_claim(job.job_id), *cut_off).order_by(
+            EVENTS.c.id
+        )
         with read_connection(self._engine) as connection:
             rows = list(connection.execute(query))
             if not rows:
                 return CutOff([], 0, 0)
             between = {"first_id": rows[0].id, "last_id": rows[-1].id}
-            others = connection.execute(_OTHERS, {"cluster": self._cluster, "customer": job.customer, **between}).one()
+            others = connection.execute(
+                _OTHERS, {"cluster": self._cluster, "customer": job.customer, **between}
+            ).one()
         return CutOff([row.reason for row in rows], others.taken, others.cut_off)
 
     def _since_claim(self, job_id: JobId) -> tuple[Any, ...]:
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job_id
-        claimed = select(func.max(EVENTS.c.id)).where(*about, EVENTS.c.name == stored_name(Claimed)).scalar_subquery()
+        claimed = (
+            select(func.max(EVENTS.c.id))
+            .where(*about, EVENTS.c.name == stored_name(Claimed))
+            .scalar_subquery()
+        )
         return *about, EVENTS.c.id > claimed
 
     def history(self, job: Job) -> tuple[list[Recorded], float | None]:
-        """All events of a job in order, and when its claim was signed (Unix time); None if another ledger did that."""
+        """All events of a job in order, and when its claim was signed (Unix time); None
+        if another ledger did that.
+        """
         at_s = func.extract("epoch", EVENTS.c.at).label("at_s")
         about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == job.job_id
-        query = select(EVENTS.c.id, at_s, EVENTS.c.name, EVENTS.c.state).where(*about).order_by(EVENTS.c.id)
-        claim = select(SIGNATURES.c.transaction_id).where(SIGNATURES.c.hash == job.claim_key.rpartition(":")[0])
+        query = (
+            select(EVENTS.c.id, at_s, EVENTS.c.name, EVENTS.c.state)
+            .where(*about)
+            .order_by(EVENTS.c.id)
+        )
+        claim = select(SIGNATURES.c.transaction_id).where(
+            SIGNATURES.c.hash == job.claim_key.rpartition(":")[0]
+        )
         signed_s = func.extract("epoch", func.min(TRANSACTIONS.c.created_at))
         mine = TRANSACTIONS.c.cluster == self._cluster, TRANSACTIONS.c.id.in_(claim)
         with read_connection(self._engine) as connection:
             events = [
-                Recorded(row.id, float(row.at_s), row.name, State(row.state)) for row in connection.execute(query)
+                Recorded(row.id, float(row.at_s), row.name, State(row.state))
+                for row in connection.execute(query)
             ]
             signed = connection.scalar(select(signed_s).where(*mine))
         return events, None if signed is None else float(signed)
 
-    def looks(self, job_ids: Iterable[str], within_s: float) -> dict[JobId, list[tuple[str, float]]]:
-        """The states that SLURM showed of these jobs in the last `within_s`, and how many seconds ago; latest first."""
-        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
-        seen, ago_s = EVENTS.c.details["seen"].astext, func.extract("epoch", func.clock_timestamp() - EVENTS.c.at)
-        query = select(EVENTS.c.job_id, seen.label("seen"), ago_s.label("ago_s")).order_by(EVENTS.c.id.desc())
+    def looks(
+        self, job_ids: Iterable[str], within_s: float
+    ) -> dict[JobId, list[tuple[str, float]]]:
+        """The states that SLURM showed of these jobs in the last `within_s`, and how
+        many seconds ago; latest first.
+        """
+        about = (
+            EVENTS.c.cluster == self._cluster,
+            EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids))),
+        )
+        seen, ago_s = (
+            EVENTS.c.details["seen"].astext,
+            func.extract("epoch", func.clock_timestamp() - EVENTS.c.at),
+        )
+        query = select(
+            EVENTS.c.job_id, seen.label("seen"), ago_s.label("ago_s")
+        ).order_by(EVENTS.c.id.desc())
         query = query.where(
             *about,
-            EVENTS.c.name.in_([stored_name(SlurmRunningObserved), stored_name(SlurmPendingObserved)]),
+            EVENTS.c.name.in_(
+                [stored_name(SlurmRunningObserved), stored_name(SlurmPendingObserved)]
+            ),
             ago_s < within_s,
         )
         found = dict[JobId, list[tuple[str, float]]]()
         with read_connection(self._engine) as connection:
             for row in connection.execute(query):
-                found.setdefault(JobId(row.job_id), []).append((row.seen, float(row.ago_s)))
+                found.setdefault(JobId(row.job_id), []).append(
+                    (row.seen, float(row.ago_s))
+                )
         return found
 
     def waiting(self, states: Collection[str]) -> list[tuple[str, str | None, int]]:
-        """How many jobs are in these states, by customer and by the state that the last look at SLURM showed."""
+        """How many jobs are in these states, by customer and by the state that the last
+        look at SLURM showed.
+        """
         with read_connection(self._engine) as connection:
-            rows = connection.execute(_WAITING, {"cluster": self._cluster, "states": list(states)})
+            rows = connection.execute(
+                _WAITING, {"cluster": self._cluster, "states": list(states)}
+            )
             return [(row.customer, row.seen, row.number) for row in rows]
 
     def ever_suspended(self, job_ids: Iterable[str]) -> set[JobId]:
         """The jobs, out of these, that SLURM has ever shown as SUSPENDED."""
-        about = EVENTS.c.cluster == self._cluster, EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids)))
-        seen = EVENTS.c.name == stored_name(SlurmRunningObserved), EVENTS.c.details["seen"].astext == "SUSPENDED"
+        about = (
+            EVENTS.c.cluster == self._cluster,
+            EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids))),
+        )
+        seen = (
+            EVENTS.c.name == stored_name(SlurmRunningObserved),
+            EVENTS.c.details["seen"].astext == "SUSPENDED",
+        )
         with read_connection(self._engine) as connection:
-            return {JobId(name) for name in connection.scalars(select(EVENTS.c.job_id).where(*about, *seen).distinct())}
+            return {
+                JobId(name)
+                for name in connection.scalars(
+                    select(EVENTS.c.job_id).where(*about, *seen).distinct()
+                )
+            }
 
-    def submissions(self, slurm_ids: Collection[SlurmId]) -> dict[JobId, SubmissionTimes]:
+    def submissions(
+        self, slurm_ids: Collection[SlurmId]
+    ) -> dict[JobId, SubmissionTimes]:
         """The last submissions of all jobs that ever got one of these SLURM ids."""
         with read_connection(self._engine) as connection:
-            rows = list(connection.execute(_SUBMISSIONS, {"cluster": self._cluster, "slurm_ids": list(slurm_ids)}))
-        holders = {row.slurm_id: row.job_id for row in rows}  # the job with the last submission remains
+            rows = list(
+                connection.execute(
+                    _SUBMISSIONS,
+                    {"cluster": self._cluster, "slurm_ids": list(slurm_ids)},
+                )
+            )
+        # the job with the last submission remains
+        holders = {row.slurm_id: row.job_id for row in rows}
         return {
             JobId(row.job_id): SubmissionTimes(
                 row.called_s if row.called_s is not None else row.answered_s,

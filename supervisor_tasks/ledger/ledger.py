@@ -1,8 +1,9 @@
 """The ledger: jobs, and the one way in which they change.
 
-Every change of a job goes through `record`: the new job, the journal row, the effects that follow and the end of the
-effect that was carried out are one transaction. Messages are sent after the commit. A message only wakes a worker up:
-the work itself is stored in the ledger.
+Every change of a job goes through `record`: the new job, the journal row, the effects
+that follow and the end of the effect that was carried out are one transaction. Messages
+are sent after the commit. A message only wakes a worker up: the work itself is stored
+in the ledger.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,8 +13,21 @@ from typing import Any
 from sqlalchemy import ARRAY, Connection, Engine, Text, bindparam, func, select, text
 
 from supervisor_tasks.crash_points import CrashPoint, crash_point
-from supervisor_tasks.jobs.events import Claimed, Event, OperatorAbandonedEffect, ScriptFetched, SubmitOutcomeUnknown
-from supervisor_tasks.jobs.model import Effect, EffectKind, Job, JobId, SlurmId, is_final
+from supervisor_tasks.jobs.events import (
+    Claimed,
+    Event,
+    OperatorAbandonedEffect,
+    ScriptFetched,
+    SubmitOutcomeUnknown,
+)
+from supervisor_tasks.jobs.model import (
+    Effect,
+    EffectKind,
+    Job,
+    JobId,
+    SlurmId,
+    is_final,
+)
 from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.jobs.task_summary import with_news
 from supervisor_tasks.ledger import changed_jobs
@@ -31,7 +45,13 @@ from supervisor_tasks.ledger.journal import Journal
 from supervisor_tasks.ledger.local_runs import LocalRuns
 from supervisor_tasks.ledger.lock_names import cluster_lock
 from supervisor_tasks.ledger.mapping import COLUMNS, job_from_row, row_from_job
-from supervisor_tasks.ledger.outbox import COUNTDOWN_S, EffectRequests, Effects, OpenEffect, WakeUp
+from supervisor_tasks.ledger.outbox import (
+    COUNTDOWN_S,
+    EffectRequests,
+    Effects,
+    OpenEffect,
+    WakeUp,
+)
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 from supervisor_tasks.ledger.reconciliations import Sweeps
 from supervisor_tasks.ledger.tables import METADATA
@@ -51,25 +71,32 @@ STORE = insert_rows(
     "jobs",
     ("cluster", *COLUMNS),
     "ON CONFLICT (cluster, job_id) DO UPDATE SET "
-    + ", ".join((*(f"{name} = excluded.{name}" for name in COLUMNS), "updated_at = now()")),
+    + ", ".join(
+        (*(f"{name} = excluded.{name}" for name in COLUMNS), "updated_at = now()")
+    ),
 )
-A_JOB = *(column for column in JOBS.c if column is not JOBS.c.script), HAS_SCRIPT  # scripts may be long, and jobs many
-# Each transaction and each batch asks these: SQLAlchemy would take longer to build them than to run them.
+# scripts may be long, and jobs many
+A_JOB = *(column for column in JOBS.c if column is not JOBS.c.script), HAS_SCRIPT
+# Each transaction and each batch asks these: SQLAlchemy would take longer to build them
+# than to run them.
 _THESE_JOBS = select(*A_JOB).where(
-    JOBS.c.cluster == bindparam("cluster"), JOBS.c.job_id == func.any(bindparam("job_ids", type_=ARRAY(Text)))
+    JOBS.c.cluster == bindparam("cluster"),
+    JOBS.c.job_id == func.any(bindparam("job_ids", type_=ARRAY(Text))),
 )
 _THESE_SLURM_IDS = select(JOBS.c.job_id, JOBS.c.slurm_id).where(
-    JOBS.c.cluster == bindparam("cluster"), JOBS.c.job_id == func.any(bindparam("job_ids", type_=ARRAY(Text)))
+    JOBS.c.cluster == bindparam("cluster"),
+    JOBS.c.job_id == func.any(bindparam("job_ids", type_=ARRAY(Text))),
 )
 _LOCK_JOBS = _THESE_JOBS.order_by(JOBS.c.job_id).with_for_update()
 
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """An event of a job, and the effect `done` that the event ends, if it is the outcome of one.
+    """An event of a job, and the effect `done` that the event ends, if it is the
+    outcome of one.
 
-    `failure_reason` is the reason why the effect was carried out without a result and is due again. Such an effect
-    counts as failing since the first time in a row.
+    `failure_reason` is the reason why the effect was carried out without a result and
+    is due again. Such an effect counts as failing since the first time in a row.
     """
 
     job_id: JobId
@@ -88,11 +115,14 @@ def _ignore(_: Sequence[Job]) -> None:
 
 
 class Ledger:
-    """The ledger of one cluster: its jobs, and beside them its parts by subject. After each commit it calls `wake` with
-    the effects that are due now or in a moment, and `ended` with the jobs whose end on chain it has just stored.
+    """The ledger of one cluster: its jobs, and beside them its parts by subject. After
+    each commit it calls `wake` with the effects that are due now or in a moment, and
+    `ended` with the jobs whose end on chain it has just stored.
     """
 
-    def __init__(self, engine: Engine, cluster: str, wake: WakeUp, ended: OnEnded = _ignore) -> None:
+    def __init__(
+        self, engine: Engine, cluster: str, wake: WakeUp, ended: OnEnded = _ignore
+    ) -> None:
         self.engine = engine
         self._jobs_ended = ended
         self.cluster = cluster
@@ -114,19 +144,26 @@ class Ledger:
         self.wallets = WalletHolders(engine, cluster)
 
     def record(
-        self, *changes: JobChange, held: Sequence[OpenEffect] = (), also: InSameTransaction | None = None
+        self,
+        *changes: JobChange,
+        held: Sequence[OpenEffect] = (),
+        also: InSameTransaction | None = None,
     ) -> dict[JobId, Job]:
-        """Apply the events to their jobs in the order given, and commit the result; returns the jobs as they are now.
+        """Apply the events to their jobs in the order given, and commit the result;
+        returns the jobs as they are now.
 
-        `also` adds to the same transaction. Recording an event again is safe. With `held`, nothing is committed unless
-        this process still holds the leases of these effects: raises LeaseLostError.
+        `also` adds to the same transaction. Recording an event again is safe. With
+        `held`, nothing is committed unless this process still holds the leases of these
+        effects: raises LeaseLostError.
         """
         with crash_point(CrashPoint.COMMIT), self.engine.begin() as connection:
             before = self._lock(connection, changes)
             if held:
                 self.effects.require_held(connection, held)
             after, happened, wanted = _advance_all(before, changes)
-            changed = [job for job_id, job in after.items() if before.get(job_id) != job]
+            changed = [
+                job for job_id, job in after.items() if before.get(job_id) != job
+            ]
             self._store(connection, changed)
             self._store_scripts(connection, before, after, happened)
             self.counters.count(connection, before, after, happened)
@@ -142,34 +179,76 @@ class Ledger:
         changed_jobs.add([*with_news(before, after), *_worked_on(changes, after)])
         return after
 
-    def _lock(self, connection: Connection, changes: Sequence[JobChange]) -> dict[JobId, Job]:
+    def _lock(
+        self, connection: Connection, changes: Sequence[JobChange]
+    ) -> dict[JobId, Job]:
         if any(isinstance(change.event, Claimed) for change in changes):
-            # There is no row to lock yet, and a receipt and the log scan may record the same claim at once.
-            connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(cluster_lock(self.cluster, "claims")))))
-        given = {"cluster": self.cluster, "job_ids": sorted({change.job_id for change in changes})}
-        return {JobId(row["job_id"]): job_from_row(row) for row in connection.execute(_LOCK_JOBS, given).mappings()}
+            # There is no row to lock yet, and a receipt and the log scan may record the
+            # same claim at once.
+            connection.execute(
+                select(
+                    func.pg_advisory_xact_lock(
+                        func.hashtext(cluster_lock(self.cluster, "claims"))
+                    )
+                )
+            )
+        given = {
+            "cluster": self.cluster,
+            "job_ids": sorted({change.job_id for change in changes}),
+        }
+        return {
+            JobId(row["job_id"]): job_from_row(row)
+            for row in connection.execute(_LOCK_JOBS, given).mappings()
+        }
 
     def _update_effects(
-        self, connection: Connection, changes: Sequence[JobChange], wanted: EffectRequests, changed: Sequence[Job]
+        self,
+        connection: Connection,
+        changes: Sequence[JobChange],
+        wanted: EffectRequests,
+        changed: Sequence[Job],
     ) -> list[OpenEffect]:
-        """End the effects that were carried out, open those that follow, and close those without a purpose. Returns
-        those that are due now or in a moment.
+        """End the effects that were carried out, open those that follow, and close
+        those without a purpose. Returns those that are due now or in a moment.
         """
-        done = [(change.done, change.failure_reason) for change in changes if change.done is not None]
+        done = [
+            (change.done, change.failure_reason)
+            for change in changes
+            if change.done is not None
+        ]
         still_open = self.effects.end(connection, done, wanted)
         opened = self.effects.open(connection, wanted)
         self.effects.close_obsolete(connection, changed)
-        return [effect for effect in (*still_open, *opened) if effect.due_in_s <= COUNTDOWN_S]
+        return [
+            effect
+            for effect in (*still_open, *opened)
+            if effect.due_in_s <= COUNTDOWN_S
+        ]
 
     def _store(self, connection: Connection, changed: Sequence[Job]) -> None:
         if changed:
-            connection.execute(STORE, as_rows([{"cluster": self.cluster, **row_from_job(job)} for job in changed]))
+            connection.execute(
+                STORE,
+                as_rows(
+                    [{"cluster": self.cluster, **row_from_job(job)} for job in changed]
+                ),
+            )
 
     def _store_scripts(
-        self, connection: Connection, before: Jobs, after: Jobs, happened: Sequence[tuple[Job, Event]]
+        self,
+        connection: Connection,
+        before: Jobs,
+        after: Jobs,
+        happened: Sequence[tuple[Job, Event]],
     ) -> None:
-        """Store scripts that were fetched, and delete scripts that are void because their job started over."""
-        void = [job_id for job_id, job in before.items() if job.has_script and not after[job_id].has_script]
+        """Store scripts that were fetched, and delete scripts that are void because
+        their job started over.
+        """
+        void = [
+            job_id
+            for job_id, job in before.items()
+            if job.has_script and not after[job_id].has_script
+        ]
         scripts: dict[JobId, str | None] = dict.fromkeys(void)
         for job, event in happened:
             if isinstance(event, ScriptFetched) and after[job.job_id].has_script:
@@ -186,25 +265,37 @@ class Ledger:
             return {JobId(row["job_id"]): job_from_row(row) for row in rows}
 
     def slurm_ids(self, job_ids: Iterable[str]) -> dict[JobId, SlurmId | None]:
-        """The SLURM ids of those of these jobs that the ledger knows; None before the submission was answered."""
+        """The SLURM ids of those of these jobs that the ledger knows; None before the
+        submission was answered.
+        """
         given = {"cluster": self.cluster, "job_ids": list(job_ids)}
         with read_connection(self.engine) as connection:
-            return {JobId(row.job_id): row.slurm_id for row in connection.execute(_THESE_SLURM_IDS, given)}
+            return {
+                JobId(row.job_id): row.slurm_id
+                for row in connection.execute(_THESE_SLURM_IDS, given)
+            }
 
     def scripts(self, job_ids: Iterable[str]) -> dict[JobId, str]:
         """The scripts of these jobs. Jobs without a script are left out."""
-        these = JOBS.c.job_id == func.any(bindparam("job_ids", list(job_ids))), JOBS.c.script.is_not(None)
+        these = (
+            JOBS.c.job_id == func.any(bindparam("job_ids", list(job_ids))),
+            JOBS.c.script.is_not(None),
+        )
         with read_connection(self.engine) as connection:
             rows = connection.execute(
-                select(JOBS.c.job_id, JOBS.c.script).where(JOBS.c.cluster == self.cluster, *these)
+                select(JOBS.c.job_id, JOBS.c.script).where(
+                    JOBS.c.cluster == self.cluster, *these
+                )
             )
             return {JobId(row.job_id): row.script for row in rows}
 
     def owners(self, submit_s: Mapping[SlurmId, int]) -> dict[SlurmId, set[JobId]]:
-        """Which of the ledger's jobs these SLURM jobs are. `submit_s`: when SLURM got each.
+        """Which of the ledger's jobs these SLURM jobs are. `submit_s`: when SLURM got
+        each.
 
-        Only jobs whose submit time is known can match. An id alone proves nothing: SLURM may have given it again, even
-        the id of a job that SLURM has lost and that is still hot.
+        Only jobs whose submit time is known can match. An id alone proves nothing:
+        SLURM may have given it again, even the id of a job that SLURM has lost and that
+        is still hot.
         """
         owners = dict[SlurmId, set[JobId]]()
         for row in self._recognised(submit_s):
@@ -220,45 +311,72 @@ class Ledger:
         return owners
 
     def _recognised(self, slurm_ids: Iterable[SlurmId]) -> Sequence[Any]:
-        """The jobs with these SLURM ids that a look has recognised: their ids and the times SLURM got them."""
+        """The jobs with these SLURM ids that a look has recognised: their ids and the
+        times SLURM got them.
+        """
         asked = JOBS.c.slurm_id == func.any(bindparam("slurm_ids", list(slurm_ids)))
         query = select(JOBS.c.job_id, JOBS.c.slurm_id, JOBS.c.slurm_submit_s)
-        query = query.where(JOBS.c.cluster == self.cluster, asked, JOBS.c.slurm_submit_s.is_not(None))
+        query = query.where(
+            JOBS.c.cluster == self.cluster, asked, JOBS.c.slurm_submit_s.is_not(None)
+        )
         with read_connection(self.engine) as connection:
             return connection.execute(query).all()
 
     def highest_recognised_id(self) -> int:
-        """The highest SLURM id under which a look has recognised a job of the ledger; 0 when there is none."""
-        recognised = JOBS.c.cluster == self.cluster, JOBS.c.slurm_id.is_not(None), JOBS.c.slurm_submit_s.is_not(None)
+        """The highest SLURM id under which a look has recognised a job of the ledger; 0
+        when there is none.
+        """
+        recognised = (
+            JOBS.c.cluster == self.cluster,
+            JOBS.c.slurm_id.is_not(None),
+            JOBS.c.slurm_submit_s.is_not(None),
+        )
         with read_connection(self.engine) as connection:
-            query = select(JOBS.c.slurm_id).where(*recognised).order_by(JOBS.c.slurm_id.desc()).limit(1)
+            query = (
+                select(JOBS.c.slurm_id)
+                .where(*recognised)
+                .order_by(JOBS.c.slurm_id.desc())
+                .limit(1)
+            )
             return int(connection.scalar(query) or 0)
 
     def count_in_states(self, states: Iterable[str]) -> int:
         """How many jobs are in these states."""
         chosen = JOBS.c.state.in_(list(states))
         with read_connection(self.engine) as connection:
-            query = select(func.count()).select_from(JOBS).where(JOBS.c.cluster == self.cluster, chosen)
+            query = (
+                select(func.count())
+                .select_from(JOBS)
+                .where(JOBS.c.cluster == self.cluster, chosen)
+            )
             return int(connection.scalar(query) or 0)
 
 
 def _newly_ended(before: Jobs, after: Jobs) -> list[Job]:
     """The jobs whose end on chain was just stored."""
     ended_before = {job_id for job_id, job in before.items() if is_final(job)}
-    return [job for job_id, job in after.items() if is_final(job) and job_id not in ended_before]
+    return [
+        job
+        for job_id, job in after.items()
+        if is_final(job) and job_id not in ended_before
+    ]
 
 
 def _worked_on(changes: Sequence[JobChange], after: Jobs) -> list[Job]:
     """The jobs that an effect was carried out for, other than a look at SLURM."""
-    job_ids = {change.job_id for change in changes if change.done and change.done.kind is not EffectKind.POLL_SLURM}
+    job_ids = {
+        change.job_id
+        for change in changes
+        if change.done and change.done.kind is not EffectKind.POLL_SLURM
+    }
     return [job for job_id, job in after.items() if job_id in job_ids]
 
 
 def _advance_all(
     before: Jobs, changes: Sequence[JobChange]
 ) -> tuple[dict[JobId, Job], list[tuple[Job, Event]], EffectRequests]:
-    """Advance each job by its event (`advance`). Returns the jobs afterwards, the events to journal, and the wanted
-    effects.
+    """Advance each job by its event (`advance`). Returns the jobs afterwards, the
+    events to journal, and the wanted effects.
     """
     after, happened, wanted = dict(before), [], EffectRequests()
     for change in changes:
@@ -267,7 +385,9 @@ def _advance_all(
         if new is None:
             continue
         after[change.job_id] = new
-        if new != old or isinstance(change.event, OperatorAbandonedEffect | SubmitOutcomeUnknown):
+        if new != old or isinstance(
+            change.event, OperatorAbandonedEffect | SubmitOutcomeUnknown
+        ):
             happened.append((new, change.event))
         for effect in effects:
             _merge_request(wanted, change.job_id, effect)

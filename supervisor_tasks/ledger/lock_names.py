@@ -8,19 +8,26 @@ from typing import NewType
 LockName = NewType("LockName", str)
 
 HOLDERS = 0x5EED  # class of the advisory locks that holders keep
-SINGLE_FLIGHT = 0x10C4  # class of the advisory locks that guard work of one worker at a time, and wallets
+# class of the advisory locks that guard work of one worker at a time, and wallets
+SINGLE_FLIGHT = 0x10C4
 
 
 def cluster_lock(cluster: str, work: str) -> LockName:
-    """The lock of a piece of work of one cluster. A cluster's name has no space, so no two clusters share a name."""
+    """The lock of a piece of work of one cluster. A cluster's name has no space, so no
+    two clusters share a name.
+    """
     return LockName(f"{cluster} {work}")
 
 
 def wallet_lock(chain_id: int, address: str) -> LockName:
-    """The lock under which transactions are signed. All clusters share it, because they may share a wallet."""
+    """The lock under which transactions are signed. All clusters share it, because they
+    may share a wallet.
+    """
     return LockName(f"wallet {chain_id} {address}")
 
 
 def directory_lock(directory: str) -> LockName:
-    """The lock under which accounts are made. All clusters share it: two of one directory must not give a number twice."""
+    """The lock under which accounts are made. All clusters share it: two of one
+    directory must not give a number twice.
+    """
     return LockName(f"directory {directory}")

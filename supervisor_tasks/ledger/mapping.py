@@ -1,4 +1,6 @@
-"""Converts between the rows of the ledger and the `Job` of `advance`, and makes foreign text fit for Postgres."""
+"""Converts between the rows of the ledger and the `Job` of `advance`, and makes foreign
+text fit for Postgres.
+"""
 
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -58,7 +60,9 @@ MAX_TEXT_CHARACTERS = 2000  # characters of an error or of a piece of evidence
 
 
 def sanitize_text(text: str) -> str:
-    """A text that Postgres can store: lone surrogates and NUL characters are escaped."""
+    """A text that Postgres can store: lone surrogates and NUL characters are
+    escaped.
+    """
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
 
@@ -68,11 +72,16 @@ def sanitize_and_truncate(text: str) -> str:
 
 
 def sanitize_json(value: Any) -> Any:
-    """A value as JSON that Postgres can store. Texts are sanitized and cut; values of other types become texts."""
+    """A value as JSON that Postgres can store. Texts are sanitized and cut; values of
+    other types become texts.
+    """
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, dict):
-        return {sanitize_and_truncate(str(key)): sanitize_json(entry) for key, entry in value.items()}
+        return {
+            sanitize_and_truncate(str(key)): sanitize_json(entry)
+            for key, entry in value.items()
+        }
     if isinstance(value, list | tuple | set | frozenset):
         return [sanitize_json(entry) for entry in value]
     return sanitize_and_truncate(str(value))
@@ -105,12 +114,16 @@ def job_from_row(row: "RowMapping") -> Job:
         status_message=row["status_message"],
         runs=tuple(JobRun(**entry) for entry in row["runs"]),
         put_back=row["put_back"],
-        stop=None if row["stop_status"] is None else Stop(ChainStatus(row["stop_status"]), row["stop_reason"]),
+        stop=None
+        if row["stop_status"] is None
+        else Stop(ChainStatus(row["stop_status"]), row["stop_reason"]),
     )
 
 
 def row_from_job(job: Job) -> dict[str, Any]:
-    """COLUMNS for a job: those of `jobs` without the cluster, the script and the times."""
+    """COLUMNS for a job: those of `jobs` without the cluster, the script and the
+    times.
+    """
     outcome = job.outcome
     return {
         "job_id": job.job_id,
@@ -128,7 +141,9 @@ def row_from_job(job: Job) -> dict[str, Any]:
         "grid_logger_url": sanitize_text(job.grid_logger_url),
         "slurm_id": job.slurm_id,
         "slurm_submit_s": job.slurm_submit_s,
-        "top_ups": [[top_up.key, top_up.minutes, top_up.block] for top_up in job.top_ups],
+        "top_ups": [
+            [top_up.key, top_up.minutes, top_up.block] for top_up in job.top_ups
+        ],
         "applied_limit_min": job.applied_limit_min,
         "cancel_requested": job.cancel_requested,
         "poll_count": job.poll_count,
@@ -146,10 +161,17 @@ def row_from_job(job: Job) -> dict[str, Any]:
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
-    """An event as the journal stores it. A script is left out, because `jobs` has it."""
+    """An event as the journal stores it. A script is left out, because `jobs` has
+    it.
+    """
     if isinstance(event, ScriptFetched):
-        return {"bytes": len(event.script.encode()), "grid_logger_url": sanitize_text(event.grid_logger_url)}
-    return {entry.name: to_json_value(getattr(event, entry.name)) for entry in fields(event)}
+        return {
+            "bytes": len(event.script.encode()),
+            "grid_logger_url": sanitize_text(event.grid_logger_url),
+        }
+    return {
+        entry.name: to_json_value(getattr(event, entry.name)) for entry in fields(event)
+    }
 
 
 def _outcome(row: "RowMapping") -> Outcome | None:
@@ -168,7 +190,10 @@ def to_json_value(value: object) -> object:
     if isinstance(value, Enum):
         return value.name
     if is_dataclass(value):
-        return {entry.name: to_json_value(getattr(value, entry.name)) for entry in fields(value)}
+        return {
+            entry.name: to_json_value(getattr(value, entry.name))
+            for entry in fields(value)
+        }
     if isinstance(value, str):
         return sanitize_text(value)
     return value

@@ -7,34 +7,52 @@ from supervisor_tasks.jobs.events import OperatorAbandonedEffect, SlurmJobMissin
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.ledger import outbox_sql
 from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_hold_of_sweep
-from supervisor_tasks.ledger.facts import SLURM_ACCEPTED, SLURM_CLUSTER, TRANSACTION_REQUESTS, UNEXPECTED_CLUSTER
+from supervisor_tasks.ledger.facts import (
+    SLURM_ACCEPTED,
+    SLURM_CLUSTER,
+    TRANSACTION_REQUESTS,
+    UNEXPECTED_CLUSTER,
+)
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 
 ACCEPTED = "the operator accepted SLURM as it is"
 CONFIRMED_LOST = "SLURM has lost the job, as the operator confirmed"
 
 
-def abandon(ledger: Ledger, effect_id: int, job_id: JobId, event: OperatorAbandonedEffect) -> None:
+def abandon(
+    ledger: Ledger, effect_id: int, job_id: JobId, event: OperatorAbandonedEffect
+) -> None:
     """End a parked effect, and record this in the journal of its job."""
     parameters = {"cluster": ledger.cluster, "id": effect_id}
-    ledger.record(JobChange(job_id, event), also=lambda connection: connection.execute(outbox_sql.ABANDON, parameters))
+    ledger.record(
+        JobChange(job_id, event),
+        also=lambda connection: connection.execute(outbox_sql.ABANDON, parameters),
+    )
 
 
 def held_back(ledger: Ledger) -> dict[JobId, int | None]:
-    """The jobs that the last sweep held back because they seem to be lost, and their SLURM ids."""
+    """The jobs that the last sweep held back because they seem to be lost, and their
+    SLURM ids.
+    """
     last = ledger.sweeps.last()
     held: dict[str, int | None] = last[0].report.get("held", {}) if last else {}
     return {JobId(name): number for name, number in held.items()}
 
 
 def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list[JobId]:
-    """Panic jobs that the last sweep held back, all or these: the operator confirms that they are lost.
+    """Panic jobs that the last sweep held back, all or these: the operator confirms
+    that they are lost.
 
-    Returns the jobs that were panicked. The others were not held back, or have changed meanwhile.
+    Returns the jobs that were panicked. The others were not held back, or have changed
+    meanwhile.
     """
     confirmed = held_back(ledger)
     if job_ids is not None:
-        confirmed = {job_id: slurm_id for job_id, slurm_id in confirmed.items() if job_id in job_ids}
+        confirmed = {
+            job_id: slurm_id
+            for job_id, slurm_id in confirmed.items()
+            if job_id in job_ids
+        }
     before = ledger.jobs(confirmed)
     changes = list[JobChange]()
     for job_id, number in confirmed.items():
@@ -46,22 +64,23 @@ def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list
 
 
 def request_of_transaction(ledger: Ledger, transaction_id: int, what: str) -> None:
-    """Have a worker of the chain queue bump or cancel a transaction; it has the wallet's key. A later request replaces an
-    earlier one about the same transaction.
+    """Have a worker of the chain queue bump or cancel a transaction; it has the
+    wallet's key. A later request replaces an earlier one about the same transaction.
     """
     requests = ledger.facts.get(TRANSACTION_REQUESTS) or {}
     ledger.facts.set(TRANSACTION_REQUESTS, requests | {str(transaction_id): what})
 
 
 def accept_slurm(ledger: Ledger) -> None:
-    """Accept the SLURM cluster that was found. Jobs that it has forgotten up to now are lost, and submissions go on,
-    unless an operator has paused them.
+    """Accept the SLURM cluster that was found. Jobs that it has forgotten up to now are
+    lost, and submissions go on, unless an operator has paused them.
     """
     found_cluster = ledger.facts.get(UNEXPECTED_CLUSTER)
     if found_cluster is not None:
         ledger.facts.set(SLURM_CLUSTER, found_cluster)
         ledger.facts.clear_if(UNEXPECTED_CLUSTER, found_cluster)
-    ledger.facts.set(SLURM_ACCEPTED, secrets.token_hex(8))  # a new value each time: the age of the fact is what counts
+    # a new value each time: the age of the fact is what counts
+    ledger.facts.set(SLURM_ACCEPTED, secrets.token_hex(8))
     held_for = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
     if is_hold_of_sweep(held_for):
         ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, held_for)

@@ -1,4 +1,6 @@
-"""What operators changed by a command: the operator, the time, the change and the reason."""
+"""What operators changed by a command: the operator, the time, the change and the
+reason.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -22,28 +24,63 @@ class OperatorLog:
         self._engine = engine
         self._cluster = cluster
 
-    def begin(self, *subjects: str, operator: str, command: str, change: str, reason: str) -> list[int]:
-        """Store what is about to be changed, an entry for each subject; returns their ids. The outcome is not known yet."""
-        texts = {"operator": operator, "command": command, "change": change, "reason": reason}
-        row = {"cluster": self._cluster} | {name: sanitize_and_truncate(text) for name, text in texts.items()}
-        rows = [{**row, "subject": sanitize_and_truncate(subject)} for subject in subjects]
+    def begin(
+        self, *subjects: str, operator: str, command: str, change: str, reason: str
+    ) -> list[int]:
+        """Store what is about to be changed, an entry for each subject; returns their
+        ids. The outcome is not known yet.
+        """
+        texts = {
+            "operator": operator,
+            "command": command,
+            "change": change,
+            "reason": reason,
+        }
+        row = {"cluster": self._cluster} | {
+            name: sanitize_and_truncate(text) for name, text in texts.items()
+        }
+        rows = [
+            {**row, "subject": sanitize_and_truncate(subject)} for subject in subjects
+        ]
         with self._engine.begin() as connection:
-            return list(connection.scalars(insert(LOG).values(rows).returning(LOG.c.id)))
+            return list(
+                connection.scalars(insert(LOG).values(rows).returning(LOG.c.id))
+            )
 
     def end(self, entries: Sequence[int], outcome: str) -> None:
         """Store what came of the change: DONE, or the error."""
         with self._engine.begin() as connection:
-            connection.execute(update(LOG).where(LOG.c.id.in_(entries)).values(outcome=sanitize_and_truncate(outcome)))
+            connection.execute(
+                update(LOG)
+                .where(LOG.c.id.in_(entries))
+                .values(outcome=sanitize_and_truncate(outcome))
+            )
 
     def last(
-        self, most: int, *, since: datetime | None = None, operator: str = "", command: str = "", subject: str = ""
+        self,
+        most: int,
+        *,
+        since: datetime | None = None,
+        operator: str = "",
+        command: str = "",
+        subject: str = "",
     ) -> list[dict[str, Any]]:
-        """The last changes, the latest first. Their operator, command and subject begin with these texts. An outcome of
-        None means that the command ended before it could store one.
+        """The last changes, the latest first. Their operator, command and subject begin
+        with these texts. An outcome of None means that the command ended before it
+        could store one.
         """
         columns = [column for column in LOG.c if column.name != "cluster"]
-        query = select(*columns).where(LOG.c.cluster == self._cluster).order_by(LOG.c.id.desc()).limit(most)
-        for column, beginning in ((LOG.c.operator, operator), (LOG.c.command, command), (LOG.c.subject, subject)):
+        query = (
+            select(*columns)
+            .where(LOG.c.cluster == self._cluster)
+            .order_by(LOG.c.id.desc())
+            .limit(most)
+        )
+        for column, beginning in (
+            (LOG.c.operator, operator),
+            (LOG.c.command, command),
+            (LOG.c.subject, subject),
+        ):
             if beginning:
                 query = query.where(column.startswith(beginning, autoescape=True))
         if since is not None:
@@ -59,10 +96,13 @@ class OperatorLog:
 
 
 def logs_of_all(engine: Engine, cluster: str) -> list[OperatorLog]:
-    """The operators' logs of the cluster and of all others that the ledger knows. Empty if the database has the tables
-    of an older release, without such a log or without the tables that show the clusters.
+    """The operators' logs of the cluster and of all others that the ledger knows. Empty
+    if the database has the tables of an older release, without such a log or without
+    the tables that show the clusters.
     """
     needed = {"operator_log", "jobs", "periodic_runs", "cursors", "instance_tags"}
     if not needed <= set(inspect(engine).get_table_names()):
         return []
-    return [OperatorLog(engine, name) for name in sorted({cluster, *known_clusters(engine)})]
+    return [
+        OperatorLog(engine, name) for name in sorted({cluster, *known_clusters(engine)})
+    ]

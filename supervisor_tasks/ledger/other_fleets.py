@@ -16,8 +16,12 @@ _CONNECTED = text(
 
 
 def last_ticks(engine: Engine, cluster: str, tag: bytes) -> dict[str, float]:
-    """For the other clusters of this database with an instance tag: how many seconds ago their fleets last worked."""
-    age = func.extract("epoch", func.now() - func.max(TICKS.c.succeeded_at)).label("age_s")
+    """For the other clusters of this database with an instance tag: how many seconds
+    ago their fleets last worked.
+    """
+    age = func.extract("epoch", func.now() - func.max(TICKS.c.succeeded_at)).label(
+        "age_s"
+    )
     query = (
         select(INSTANCE_TAGS.c.cluster, age)
         .join(TICKS, TICKS.c.cluster == INSTANCE_TAGS.c.cluster)
@@ -29,6 +33,8 @@ def last_ticks(engine: Engine, cluster: str, tag: bytes) -> dict[str, float]:
 
 
 def connected_fleets(engine: Engine) -> dict[str, int]:
-    """The other databases of this server that fleets are connected to, each with the number of their connections."""
+    """The other databases of this server that fleets are connected to, each with the
+    number of their connections.
+    """
     with read_connection(engine) as connection:
         return {row.datname: row.connections for row in connection.execute(_CONNECTED)}

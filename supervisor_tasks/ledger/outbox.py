@@ -1,7 +1,8 @@
-"""What is left to do: effects that are taken, given back, parked and freed. The SQL statements are in outbox_sql.py.
+"""What is left to do: effects that are taken, given back, parked and freed. The SQL
+statements are in outbox_sql.py.
 
-A process takes an effect, and holds it by a lease with a token. A process writes only to effects whose last token
-is its own.
+A process takes an effect, and holds it by a lease with a token. A process writes only
+to effects whose last token is its own.
 """
 
 import json
@@ -19,16 +20,23 @@ from supervisor_tasks.jobs.model import EffectKind, Job, JobId, obsolete_effects
 from supervisor_tasks.ledger import outbox_sql
 from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
-from supervisor_tasks.ledger.worker_sessions import ALIVE_HOLDERS, DATABASE_ERRORS, TAKING_EFFECTS, WorkerSession
+from supervisor_tasks.ledger.worker_sessions import (
+    ALIVE_HOLDERS,
+    DATABASE_ERRORS,
+    TAKING_EFFECTS,
+    WorkerSession,
+)
 
 log = structlog.get_logger()
 
-# Longer than any effect takes, even the longest search for a job in a SLURM that needs the whole time-out of each
-# command: an effect that is only slow must not be parked. The lease of a dead holder is free at once.
+# Longer than any effect takes, even the longest search for a job in a SLURM that needs
+# the whole time-out of each command: an effect that is only slow must not be parked.
+# The lease of a dead holder is free at once.
 LEASE_S = 420.0
 LATE_AFTER_S = 300.0  # an effect that fails for longer, or more often, raises an alarm
 LATE_AFTER_TRIES = 50
-# Unexpected failures in a row after which an effect is leased alone, and after which it is parked.
+# Unexpected failures in a row after which an effect is leased alone, and after which it
+# is parked.
 ALONE_AFTER, PARKED_AFTER = 2, 3
 WORKER_ENDED = "its worker ended, or stood still, while it was carrying this out"
 SHOWN_JOBS = 5  # in a log line
@@ -36,23 +44,29 @@ MAX_EFFECTS = 1000  # effects that are taken at a time
 GROUPS_OF_ONE_CUSTOMER = 2  # of submissions under way at once, in all workers together
 COUNTDOWN_S = 2.0  # the clock wakes an effect that is due later; no message is sent
 
-EffectRequests = dict[tuple[JobId, EffectKind], float]  # in how many seconds each effect is due
+# in how many seconds each effect is due
+EffectRequests = dict[tuple[JobId, EffectKind], float]
 
 
 class LeaseLostError(SupervisorError):
     """Another lease holds the effects by now. Nothing was written."""
 
     def __init__(self, lost: "Sequence[OpenEffect]") -> None:
-        shown = ", ".join(f"{effect.kind} of {effect.subject}" for effect in lost[:SHOWN_JOBS])
-        super().__init__(f"the leases of {len(lost)} effects are another's now: {shown}")
+        shown = ", ".join(
+            f"{effect.kind} of {effect.subject}" for effect in lost[:SHOWN_JOBS]
+        )
+        super().__init__(
+            f"the leases of {len(lost)} effects are another's now: {shown}"
+        )
         self.lost = frozenset(effect.id for effect in lost)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenEffect:
-    """An effect that a worker must carry out. `subject` is the job's id, or what the kind says. `generation` is the
-    count of demands when it was read. `holder` and `lease_token` name the lease under which it was taken. `notified`:
-    a message was already sent for it, and may still be in the queue.
+    """An effect that a worker must carry out. `subject` is the job's id, or what the
+    kind says. `generation` is the count of demands when it was read. `holder` and
+    `lease_token` name the lease under which it was taken. `notified`: a message was
+    already sent for it, and may still be in the queue.
     """
 
     id: int
@@ -81,13 +95,17 @@ class OpenEffect:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it is leased alone: it may be the cause of the unexpected failures before."""
+        """Whether it is leased alone: it may be the cause of the unexpected failures
+        before.
+        """
         return self.unexpected_failures >= ALONE_AFTER
 
 
 @dataclass(frozen=True, slots=True)
 class EffectAlarmSummary:
-    """What an operator must know about the effects. `most_tries`, `longest_s` and `last_error` are of the late ones."""
+    """What an operator must know about the effects. `most_tries`, `longest_s` and
+    `last_error` are of the late ones.
+    """
 
     parked: int
     late: int
@@ -98,7 +116,9 @@ class EffectAlarmSummary:
 
 @dataclass(frozen=True, slots=True)
 class AlikeFailures:
-    """How many effects fail for the same reason, a few of their errors, and a few of their subjects."""
+    """How many effects fail for the same reason, a few of their errors, and a few of
+    their subjects.
+    """
 
     effects: int
     errors: list[str]
@@ -109,19 +129,27 @@ WakeUp = Callable[[Sequence[OpenEffect]], None]
 
 
 class Effects:
-    """The effects of one cluster. `wake` gets those that are due now or soon, after the commit that made them due."""
+    """The effects of one cluster. `wake` gets those that are due now or soon, after the
+    commit that made them due.
+    """
 
-    def __init__(self, engine: Engine, cluster: str, holder: WorkerSession, wake: WakeUp) -> None:
+    def __init__(
+        self, engine: Engine, cluster: str, holder: WorkerSession, wake: WakeUp
+    ) -> None:
         self._engine = engine
         self._cluster = cluster
         self._holder = holder
         self.wake = wake
 
-    def lease(self, kinds: Iterable[EffectKind], most: int = MAX_EFFECTS) -> list[OpenEffect]:
-        """Take due effects of these kinds that no worker works on. If there are none, take one effect alone whose
-        worker ended, or that failed unexpectedly, ALONE_AFTER times in a row.
+    def lease(
+        self, kinds: Iterable[EffectKind], most: int = MAX_EFFECTS
+    ) -> list[OpenEffect]:
+        """Take due effects of these kinds that no worker works on. If there are none,
+        take one effect alone whose worker ended, or that failed unexpectedly,
+        ALONE_AFTER times in a row.
 
-        This process holds them until it records them as done, postpones or parks them, or ends.
+        This process holds them until it records them as done, postpones or parks them,
+        or ends.
         """
         parameters = self._lease_parameters(kinds) | {"most": most}
         with crash_point(CrashPoint.LEASE), read_connection(self._engine) as connection:
@@ -129,11 +157,12 @@ class Effects:
         return found or self._lease_alone(parameters)
 
     def lease_groups(self, most_groups: int, of_one: int) -> list[OpenEffect]:
-        """Take submissions of at most `most_groups` customers, at most `of_one` of each; if there are none, one as in
-        `lease`.
+        """Take submissions of at most `most_groups` customers, at most `of_one` of
+        each; if there are none, one as in `lease`.
 
-        A customer may have GROUPS_OF_ONE_CUSTOMER groups under way at once. Customers with the fewest groups under way
-        come first, then those that have waited longest.
+        A customer may have GROUPS_OF_ONE_CUSTOMER groups under way at once. Customers
+        with the fewest groups under way come first, then those that have waited
+        longest.
         """
         parameters = self._lease_parameters([EffectKind.SUBMIT]) | {
             "most_groups": most_groups,
@@ -141,8 +170,13 @@ class Effects:
             "at_once": GROUPS_OF_ONE_CUSTOMER,
         }
         with crash_point(CrashPoint.LEASE), self._engine.begin() as connection:
-            connection.execute(outbox_sql.ONE_TAKER, {"turns": TAKING_EFFECTS, "cluster": self._cluster})
-            found = open_effects(connection.execute(outbox_sql.LEASE_GROUPS, parameters))
+            connection.execute(
+                outbox_sql.ONE_TAKER,
+                {"turns": TAKING_EFFECTS, "cluster": self._cluster},
+            )
+            found = open_effects(
+                connection.execute(outbox_sql.LEASE_GROUPS, parameters)
+            )
         return found or self._lease_alone(parameters)
 
     def _lease_parameters(self, kinds: Iterable[EffectKind]) -> dict[str, Any]:
@@ -155,24 +189,35 @@ class Effects:
         }
 
     def _lease_alone(self, parameters: dict[str, Any]) -> list[OpenEffect]:
-        """Two workers must not take one each at the same time, as neither would see what the other takes."""
+        """Two workers must not take one each at the same time, as neither would see
+        what the other takes.
+        """
         with read_connection(self._engine) as connection:
             if not connection.scalar(outbox_sql.ANY_FOR_ALONE, parameters):
                 return []
         with crash_point(CrashPoint.LEASE), self._engine.begin() as connection:
-            connection.execute(outbox_sql.ONE_TAKER, {"turns": TAKING_EFFECTS, "cluster": self._cluster})
+            connection.execute(
+                outbox_sql.ONE_TAKER,
+                {"turns": TAKING_EFFECTS, "cluster": self._cluster},
+            )
             return open_effects(connection.execute(outbox_sql.LEASE_ALONE, parameters))
 
     def any_due(self, kinds: Iterable[EffectKind]) -> bool:
-        """Whether effects of these kinds are due that no worker works on; not each of them can be taken."""
+        """Whether effects of these kinds are due that no worker works on; not each of
+        them can be taken.
+        """
         parameters = {"cluster": self._cluster, "kinds": [kind.value for kind in kinds]}
         with read_connection(self._engine) as connection:
             return bool(connection.scalar(outbox_sql.ANY_DUE, parameters))
 
     def extend(self, effects: Sequence[OpenEffect]) -> None:
-        """Let the leases of these effects last as long as if they were taken now. The last effect has not begun yet."""
+        """Let the leases of these effects last as long as if they were taken now. The
+        last effect has not begun yet.
+        """
         with self._engine.begin() as connection:
-            connection.execute(outbox_sql.EXTEND, _leases(effects) | {"lease_s": LEASE_S})
+            connection.execute(
+                outbox_sql.EXTEND, _leases(effects) | {"lease_s": LEASE_S}
+            )
 
     def postpone(
         self,
@@ -186,9 +231,10 @@ class Effects:
     ) -> None:
         """Give effects back. They are due again in `due_in_s` seconds.
 
-        With an `error` they have failed; the failures in a row are counted, and the time since the first one. With
-        `waits` they have not failed, but they do not progress either, and the error says what they wait for. With
-        `refused` the contract refused them; refusals also have a count of their own.
+        With an `error` they have failed; the failures in a row are counted, and the
+        time since the first one. With `waits` they have not failed, but they do not
+        progress either, and the error says what they wait for. With `refused` the
+        contract refused them; refusals also have a count of their own.
         """
         if not effects:
             return
@@ -202,13 +248,18 @@ class Effects:
         }
         with crash_point(CrashPoint.POSTPONE):
             rows = self._give_back(outbox_sql.POSTPONE, parameters)
-        soon = open_effects(row for row in rows if row.parked_at is None and row.due_in_s <= COUNTDOWN_S)
+        soon = open_effects(
+            row for row in rows if row.parked_at is None and row.due_in_s <= COUNTDOWN_S
+        )
         if soon:
             self.wake(soon)
 
-    def _give_back(self, statement: TextClause, parameters: dict[str, Any]) -> list[Any]:
-        """Give effects back. If the database is away, the holder gives them back later, and they need not wait for the
-        end of the lease. Raises the database's error all the same.
+    def _give_back(
+        self, statement: TextClause, parameters: dict[str, Any]
+    ) -> list[Any]:
+        """Give effects back. If the database is away, the holder gives them back later,
+        and they need not wait for the end of the lease. Raises the database's error all
+        the same.
         """
         try:
             with self._engine.begin() as connection:
@@ -217,9 +268,14 @@ class Effects:
             self._holder.defer_release(statement, parameters)
             raise
 
-    def reschedule_now(self, job_ids: Sequence[str], kinds: Iterable[EffectKind], error: str | None = None) -> None:
-        """Bring forward effects that wait for something that will not happen; the clock wakes them. With an error, the
-        contract has refused their transactions.
+    def reschedule_now(
+        self,
+        job_ids: Sequence[str],
+        kinds: Iterable[EffectKind],
+        error: str | None = None,
+    ) -> None:
+        """Bring forward effects that wait for something that will not happen; the clock
+        wakes them. With an error, the contract has refused their transactions.
         """
         parameters = {
             "cluster": self._cluster,
@@ -230,9 +286,12 @@ class Effects:
         with self._engine.begin() as connection:
             connection.execute(outbox_sql.RESCHEDULE_NOW, parameters)
 
-    def park(self, effect: OpenEffect, reason: str, evidence: dict[str, Any] | None = None) -> bool:
-        """Leave an effect to the operator. False when a demand came in meanwhile: then the effect is tried once more
-        with the new information. False also when another lease holds the effect now.
+    def park(
+        self, effect: OpenEffect, reason: str, evidence: dict[str, Any] | None = None
+    ) -> bool:
+        """Leave an effect to the operator. False when a demand came in meanwhile: then
+        the effect is tried once more with the new information. False also when another
+        lease holds the effect now.
         """
         parameters = {
             "id": effect.id,
@@ -240,7 +299,9 @@ class Effects:
             "lease_token": effect.lease_token,
             "generation": effect.generation,
             "error": sanitize_and_truncate(reason),
-            "evidence": json.dumps({name: _evidence(value) for name, value in (evidence or {}).items()}),
+            "evidence": json.dumps(
+                {name: _evidence(value) for name, value in (evidence or {}).items()}
+            ),
         }
         rows = self._give_back(outbox_sql.PARK, parameters)
         again = open_effects(row for row in rows if row.parked_at is None)
@@ -249,7 +310,9 @@ class Effects:
         return bool(rows) and not again
 
     def bring_forward(self, kinds: Iterable[EffectKind]) -> None:
-        """Make all open effects of these kinds due, also parked ones: this worker may have other settings."""
+        """Make all open effects of these kinds due, also parked ones: this worker may
+        have other settings.
+        """
         with self._engine.begin() as connection:
             bring_forward(connection, self._cluster, kinds)
 
@@ -258,32 +321,63 @@ class Effects:
         with self._engine.begin() as connection:
             self.end(connection, [(effect, None)], {})
 
-    def retry(self, effect_id: int | None = None, job_id: JobId | None = None) -> list[OpenEffect]:
-        """Start effects over that are parked, or that fail again and again: this one, those of this job, or all."""
-        parameters = {"cluster": self._cluster, "effect_id": effect_id, "job_id": job_id}
+    def retry(
+        self, effect_id: int | None = None, job_id: JobId | None = None
+    ) -> list[OpenEffect]:
+        """Start effects over that are parked, or that fail again and again: this one,
+        those of this job, or all.
+        """
+        parameters = {
+            "cluster": self._cluster,
+            "effect_id": effect_id,
+            "job_id": job_id,
+        }
         with self._engine.begin() as connection:
             return open_effects(connection.execute(outbox_sql.RETRY, parameters))
 
     def trouble(self) -> EffectAlarmSummary:
-        """How many effects are parked, and how many have failed for long without being parked."""
-        parameters = {"cluster": self._cluster, "late_s": LATE_AFTER_S, "late_tries": LATE_AFTER_TRIES}
+        """How many effects are parked, and how many have failed for long without being
+        parked.
+        """
+        parameters = {
+            "cluster": self._cluster,
+            "late_s": LATE_AFTER_S,
+            "late_tries": LATE_AFTER_TRIES,
+        }
         with read_connection(self._engine) as connection:
-            return EffectAlarmSummary(**connection.execute(outbox_sql.TROUBLE, parameters).mappings().one())
+            return EffectAlarmSummary(
+                **connection.execute(outbox_sql.TROUBLE, parameters).mappings().one()
+            )
 
     def failing_with(self, words: str, for_s: float = 0.0) -> AlikeFailures:
-        """The effects that have failed for at least `for_s` seconds, for a reason that begins with these words."""
+        """The effects that have failed for at least `for_s` seconds, for a reason that
+        begins with these words.
+        """
         parameters = {"cluster": self._cluster, "words": words, "for_s": for_s}
         with read_connection(self._engine) as connection:
-            return AlikeFailures(**connection.execute(outbox_sql.FAILING_WITH, parameters).mappings().one())
+            return AlikeFailures(
+                **connection.execute(outbox_sql.FAILING_WITH, parameters)
+                .mappings()
+                .one()
+            )
 
     def due_without_message(self) -> list[OpenEffect]:
-        """Due effects that need a message: the first message was lost, the worker died, or their time has come."""
+        """Due effects that need a message: the first message was lost, the worker died,
+        or their time has come.
+        """
         with self._engine.begin() as connection:
             alive = list(connection.scalars(ALIVE_HOLDERS))
             self._free(connection, alive)
-            parameters = {"cluster": self._cluster, "again_s": WAKE_AGAIN_S, "most": MAX_EFFECTS}
+            parameters = {
+                "cluster": self._cluster,
+                "again_s": WAKE_AGAIN_S,
+                "most": MAX_EFFECTS,
+            }
             rows = list(connection.execute(outbox_sql.DUE_WITHOUT_MESSAGE, parameters))
-        return [replace(effect, notified=row.notified) for effect, row in zip(open_effects(rows), rows, strict=True)]
+        return [
+            replace(effect, notified=row.notified)
+            for effect, row in zip(open_effects(rows), rows, strict=True)
+        ]
 
     def _free(self, connection: Connection, alive: Sequence[int]) -> None:
         parameters = {
@@ -295,17 +389,29 @@ class Effects:
         }
         freed = list(connection.execute(outbox_sql.FREE_LEASES, parameters))
         if freed:
-            log.warning("leases_reclaimed", effects=len(freed), subjects=[row.subject for row in freed[:SHOWN_JOBS]])
+            log.warning(
+                "leases_reclaimed",
+                effects=len(freed),
+                subjects=[row.subject for row in freed[:SHOWN_JOBS]],
+            )
         for row in freed:
             if row.parked_at is not None:  # check_alarms raises the alarm
                 about = _named(EffectKind(row.kind), row.subject)
-                log.error("effect_parked", **about, kind=row.kind, attempts=row.attempts, reason=WORKER_ENDED)
+                log.error(
+                    "effect_parked",
+                    **about,
+                    kind=row.kind,
+                    attempts=row.attempts,
+                    reason=WORKER_ENDED,
+                )
 
-    # --- within the transaction of an event -------------------------------------------------------------------------
+    # --- within the transaction of an event -------------------------------------------
 
-    def require_held(self, connection: Connection, effects: Sequence[OpenEffect]) -> None:
-        """Lock these effects for their leases until the transaction ends. Raises LeaseLostError if a lease has lost
-        its effect.
+    def require_held(
+        self, connection: Connection, effects: Sequence[OpenEffect]
+    ) -> None:
+        """Lock these effects for their leases until the transaction ends. Raises
+        LeaseLostError if a lease has lost its effect.
         """
         held = set(connection.scalars(outbox_sql.HELD, _leases(effects)))
         lost = [effect for effect in effects if effect.id not in held]
@@ -313,26 +419,40 @@ class Effects:
             raise LeaseLostError(lost)
 
     def end(
-        self, connection: Connection, done: Sequence[tuple[OpenEffect, str | None]], wanted: EffectRequests
+        self,
+        connection: Connection,
+        done: Sequence[tuple[OpenEffect, str | None]],
+        wanted: EffectRequests,
     ) -> list[OpenEffect]:
-        """End effects that are still held. Each comes with the reason why it was carried out in vain, or None.
+        """End effects that are still held. Each comes with the reason why it was
+        carried out in vain, or None.
 
-        An effect that is wanted again becomes due again, and is removed from `wanted`. Returns those that stay open.
+        An effect that is wanted again becomes due again, and is removed from `wanted`.
+        Returns those that stay open.
         """
         if not done:
             return []
         effects = [effect for effect, _ in done]
         dues = [wanted.get((JobId(effect.subject), effect.kind)) for effect in effects]
-        failure_reason = [None if why is None else sanitize_and_truncate(why) for _, why in done]
+        failure_reason = [
+            None if why is None else sanitize_and_truncate(why) for _, why in done
+        ]
         rows = list(
-            connection.execute(outbox_sql.END, _leases(effects) | {"dues": dues, "failure_reason": failure_reason})
+            connection.execute(
+                outbox_sql.END,
+                _leases(effects) | {"dues": dues, "failure_reason": failure_reason},
+            )
         )
         for row in rows:
             wanted.pop((JobId(row.subject), EffectKind(row.kind)), None)
-        return open_effects(row for row in rows if row.done_at is None and row.parked_at is None)
+        return open_effects(
+            row for row in rows if row.done_at is None and row.parked_at is None
+        )
 
     def open(self, connection: Connection, wanted: EffectRequests) -> list[OpenEffect]:
-        """Open effects, or bring forward those that are open. Returns those that a worker may take."""
+        """Open effects, or bring forward those that are open. Returns those that a
+        worker may take.
+        """
         if not wanted:
             return []
         parameters = {
@@ -342,28 +462,44 @@ class Effects:
             "dues": list(wanted.values()),
         }
         rows = connection.execute(outbox_sql.OPEN, parameters)
-        return open_effects(row for row in rows if row.lease is None and row.parked_at is None)
+        return open_effects(
+            row for row in rows if row.lease is None and row.parked_at is None
+        )
 
     def close_obsolete(self, connection: Connection, changed: Sequence[Job]) -> None:
         """Close the effects that have no purpose in the present state of their jobs."""
-        pairs = [(job.job_id, kind.value) for job in changed for kind in obsolete_effects(job)]
+        pairs = [
+            (job.job_id, kind.value)
+            for job in changed
+            for kind in obsolete_effects(job)
+        ]
         if pairs:
             job_ids, kinds = map(list, zip(*pairs, strict=True))
             parameters = {"cluster": self._cluster, "job_ids": job_ids, "kinds": kinds}
             connection.execute(outbox_sql.CLOSE, parameters)
 
 
-def request(connection: Connection, cluster: str, kind: EffectKind, subjects: Sequence[str]) -> None:
-    """Open an effect for each of these subjects, which are no jobs, unless it ever had one of this kind. The clock wakes a
-    worker for it.
+def request(
+    connection: Connection, cluster: str, kind: EffectKind, subjects: Sequence[str]
+) -> None:
+    """Open an effect for each of these subjects, which are no jobs, unless it ever had
+    one of this kind. The clock wakes a worker for it.
     """
     if subjects:
-        parameters = {"cluster": cluster, "kind": kind.value, "subjects": list(subjects)}
+        parameters = {
+            "cluster": cluster,
+            "kind": kind.value,
+            "subjects": list(subjects),
+        }
         connection.execute(outbox_sql.REQUEST, parameters)
 
 
-def bring_forward(connection: Connection, cluster: str, kinds: Iterable[EffectKind]) -> None:
-    """Make all open effects of these kinds due, also parked ones. The clock wakes a worker for them."""
+def bring_forward(
+    connection: Connection, cluster: str, kinds: Iterable[EffectKind]
+) -> None:
+    """Make all open effects of these kinds due, also parked ones. The clock wakes a
+    worker for them.
+    """
     parameters = {"cluster": cluster, "kinds": [kind.value for kind in kinds]}
     connection.execute(outbox_sql.BRING_FORWARD, parameters)
 
@@ -401,4 +537,8 @@ def open_effects(rows: Iterable[Any]) -> list[OpenEffect]:
 
 
 def _evidence(value: object) -> object:
-    return value if value is None or isinstance(value, bool | int | float) else sanitize_and_truncate(str(value))
+    return (
+        value
+        if value is None or isinstance(value, bool | int | float)
+        else sanitize_and_truncate(str(value))
+    )

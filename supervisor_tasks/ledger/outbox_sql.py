@@ -1,4 +1,6 @@
-"""The SQL statements of the outbox. Each handles any number of effects in one round trip."""
+"""The SQL statements of the outbox. Each handles any number of effects in one round
+trip.
+"""
 
 from sqlalchemy import TextClause, text
 
@@ -13,10 +15,12 @@ def _returning(statement: str, *columns: str) -> TextClause:
     return text(f"{statement} RETURNING {', '.join((_EFFECT, *columns))}")
 
 
-# Opens effects. An effect that is already open is brought forward, and its count of demands goes up by one. A parked
-# effect is tried once more, because the new event may help; if it does not, the effect is parked again at its first
-# failure. A demand for later (from a caller that has sent too many callbacks) leaves the effect parked: otherwise the
-# effect would be tried at once, and any caller could have it tried as often as it likes.
+# Opens effects. An effect that is already open is brought forward, and its count of
+# demands goes up by one. A parked effect is tried once more, because the new event may
+# help; if it does not, the effect is parked again at its first failure. A demand for
+# later (from a caller that has sent too many callbacks) leaves the effect parked:
+# otherwise the effect would be tried at once, and any caller could have it tried as
+# often as it likes.
 OPEN = _returning(
     """
     INSERT INTO effects (cluster, job_id, kind, due_at, notified_at)
@@ -31,7 +35,8 @@ OPEN = _returning(
     "parked_at",
 )
 
-# Opens an effect for each of these subjects that are no jobs. A subject that ever had one of that kind gets none.
+# Opens an effect for each of these subjects that are no jobs. A subject that ever had
+# one of that kind gets none.
 REQUEST = text(
     """
     INSERT INTO effects (cluster, kind, subject, due_at)
@@ -40,8 +45,9 @@ REQUEST = text(
     """
 )
 
-# Which of these leases still hold their effects. The rows stay locked until the transaction ends. A lease belongs to a
-# taking and not to a process: the same process may have lost the effect and taken it again meanwhile.
+# Which of these leases still hold their effects. The rows stay locked until the
+# transaction ends. A lease belongs to a taking and not to a process: the same process
+# may have lost the effect and taken it again meanwhile.
 HELD = text(
     """
     SELECT effects.id FROM effects
@@ -52,9 +58,10 @@ HELD = text(
     """
 )
 
-# Ends effects that their holder has carried out. Each is done, or due again in `due_in_s`, or due at once if a demand
-# came in meanwhile. An effect that was carried out in vain still counts as failing: it has had no result, and its next
-# step does not change that.
+# Ends effects that their holder has carried out. Each is done, or due again in
+# `due_in_s`, or due at once if a demand came in meanwhile. An effect that was carried
+# out in vain still counts as failing: it has had no result, and its next step does not
+# change that.
 END = _returning(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, last_error = ended.failure_reason, notified_at = now(),
@@ -74,9 +81,10 @@ END = _returning(
     "done_at",
 )
 
-# Closes the open effects of these (job, kind) pairs, even while a worker works on them. A pair is one step down an index,
-# by the LATERAL: the planner, whose figures of a ledger that fills up are old, reads all open effects for each pair
-# otherwise (25 ms instead of 1 ms in a burst of 1,000 jobs).
+# Closes the open effects of these (job, kind) pairs, even while a worker works on them.
+# A pair is one step down an index, by the LATERAL: the planner, whose figures of a
+# ledger that fills up are old, reads all open effects for each pair otherwise (25 ms
+# instead of 1 ms in a burst of 1,000 jobs).
 CLOSE = text(
     """
     UPDATE effects SET done_at = now(), lease = NULL, lease_until = NULL
@@ -100,14 +108,17 @@ _TAKE = """
 
 
 def leasing(chosen: str) -> TextClause:
-    """A statement that takes the effects whose ids `chosen` selects. `{due}` in it becomes the due condition,
-    `{due_of_opened}` that of a row which is known to be an open effect of the cluster.
+    """A statement that takes the effects whose ids `chosen` selects. `{due}` in it
+    becomes the due condition, `{due_of_opened}` that of a row which is known to be an
+    open effect of the cluster.
     """
-    return _returning(_TAKE.format(chosen=chosen.format(due=_DUE, due_of_opened=_DUE_OF_OPENED)))
+    return _returning(
+        _TAKE.format(chosen=chosen.format(due=_DUE, due_of_opened=_DUE_OF_OPENED))
+    )
 
 
-# Takes effects that are due and that no worker works on, but for those that LEASE_ALONE takes. Two takers never get the
-# same effect.
+# Takes effects that are due and that no worker works on, but for those that LEASE_ALONE
+# takes. Two takers never get the same effect.
 LEASE = leasing(
     """
     SELECT id FROM effects
@@ -117,12 +128,16 @@ LEASE = leasing(
 )
 
 # Whether a lease of these kinds may find something.
-ANY_DUE = text(f"SELECT EXISTS (SELECT FROM effects WHERE {_DUE} AND kind = ANY(:kinds) AND lease IS NULL)")  # noqa: S608
+ANY_DUE = text(
+    f"SELECT EXISTS (SELECT FROM effects WHERE {_DUE} AND kind = ANY(:kinds) AND lease IS NULL)"  # noqa: S608
+)
 
-# Takes submissions of several customers: one group of each customer that has fewer than `at_once` groups under way. A
-# group has at most `of_one` jobs, those that have waited longest. Customers with the fewest groups under way come
-# first, then those that have waited longest. Effects of one customer that were taken at the same time are one group.
-# Only jobs in these two states have an effect of that kind. LATERAL, as in CLOSE.
+# Takes submissions of several customers: one group of each customer that has fewer than
+# `at_once` groups under way. A group has at most `of_one` jobs, those that have waited
+# longest. Customers with the fewest groups under way come first, then those that have
+# waited longest. Effects of one customer that were taken at the same time are one
+# group. Only jobs in these two states have an effect of that kind. LATERAL, as in
+# CLOSE.
 LEASE_GROUPS = leasing(
     """
     WITH due AS MATERIALIZED (
@@ -149,9 +164,11 @@ LEASE_GROUPS = leasing(
     """
 )
 
-# Workers take groups, and effects that are carried out alone, one after the other: each worker must see what the one
-# before it has taken.
-ONE_TAKER = text("SELECT pg_advisory_xact_lock(:turns, hashtext(CAST(:cluster AS text)))")
+# Workers take groups, and effects that are carried out alone, one after the other: each
+# worker must see what the one before it has taken.
+ONE_TAKER = text(
+    "SELECT pg_advisory_xact_lock(:turns, hashtext(CAST(:cluster AS text)))"
+)
 
 # An effect that is carried out alone.
 _FOR_ALONE = (
@@ -162,8 +179,9 @@ _FOR_ALONE = (
 # Whether LEASE_ALONE may find something.
 ANY_FOR_ALONE = text(f"SELECT EXISTS (SELECT FROM effects WHERE {_FOR_ALONE})")  # noqa: S608
 
-# Takes one effect whose worker died, or that failed unexpectedly, `alone_after` times in a row, while no other such
-# effect is carried out in the whole cluster. If the worker dies again, the cause is known.
+# Takes one effect whose worker died, or that failed unexpectedly, `alone_after` times
+# in a row, while no other such effect is carried out in the whole cluster. If the
+# worker dies again, the cause is known.
 LEASE_ALONE = leasing(
     f"""
     SELECT id FROM effects
@@ -188,8 +206,9 @@ EXTEND = text(
     """
 )
 
-# Frees the leases of holders that are gone, and leases that have run out. The effect may be the cause of either, so it
-# counts as an unexpected failure; but not if the database has started since the lease, because that ends all holders.
+# Frees the leases of holders that are gone, and leases that have run out. The effect
+# may be the cause of either, so it counts as an unexpected failure; but not if the
+# database has started since the lease, because that ends all holders.
 FREE_LEASES = text(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, notified_at = NULL,
@@ -211,8 +230,8 @@ FREE_LEASES = text(
     """
 )
 
-# Effects that are due, that no worker works on, and for which no message was sent lately. `notified`: a message was
-# sent since the effect became due.
+# Effects that are due, that no worker works on, and for which no message was sent
+# lately. `notified`: a message was sent since the effect became due.
 DUE_WITHOUT_MESSAGE = _returning(
     """
     UPDATE effects SET notified_at = now()
@@ -227,11 +246,13 @@ DUE_WITHOUT_MESSAGE = _returning(
     "notified",
 )
 
-# Gives back effects that are held. They are due again later, or at once if a demand came in meanwhile. The counts
-# change so: `attempts` returns to 0 without an error, and also if the effect only waits; then only its waiting time is
-# counted. `unexpected_failures` returns to 0 unless this failure was unexpected. `contract_rejections` survive other
-# failures. They return to 0 without an error, but not if a demand came in while the effect was held: that demand may be
-# about a new refusal.
+# Gives back effects that are held. They are due again later, or at once if a demand
+# came in meanwhile. The counts change so: `attempts` returns to 0 without an error, and
+# also if the effect only waits; then only its waiting time is counted.
+# `unexpected_failures` returns to 0 unless this failure was unexpected.
+# `contract_rejections` survive other failures. They return to 0 without an error, but
+# not if a demand came in while the effect was held: that demand may be about a new
+# refusal.
 POSTPONE = _returning(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, notified_at = NULL,
@@ -250,8 +271,9 @@ POSTPONE = _returning(
     "parked_at",
 )
 
-# Parks an effect until an operator decides or a new demand comes in. A demand that came in while the effect was being
-# carried out also counts: then the effect is due at once, and is not parked.
+# Parks an effect until an operator decides or a new demand comes in. A demand that came
+# in while the effect was being carried out also counts: then the effect is due at once,
+# and is not parked.
 PARK = _returning(
     """
     UPDATE effects SET lease = NULL, lease_until = NULL, last_error = :error, failing_since = COALESCE(failing_since, now()),
@@ -262,7 +284,8 @@ PARK = _returning(
     "parked_at",
 )
 
-# How many effects are parked; and how many are late, that is, fail for long and are still tried, with their figures.
+# How many effects are parked; and how many are late, that is, fail for long and are
+# still tried, with their figures.
 TROUBLE = text(
     """
     SELECT count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked,
@@ -278,8 +301,8 @@ TROUBLE = text(
     """
 )
 
-# How many effects have failed for at least `for_s` seconds with a last error that begins with `words`; up to five of the
-# different errors, and of the subjects.
+# How many effects have failed for at least `for_s` seconds with a last error that
+# begins with `words`; up to five of the different errors, and of the subjects.
 FAILING_WITH = text(
     """
     SELECT count(*) AS effects, COALESCE((array_agg(DISTINCT last_error))[1:5], ARRAY[]::text[]) AS errors,
@@ -289,7 +312,8 @@ FAILING_WITH = text(
     """
 )
 
-# Starts effects over that are parked, or that have failed and wait for their next try: all, one job's, or one by id.
+# Starts effects over that are parked, or that have failed and wait for their next try:
+# all, one job's, or one by id.
 RETRY = _returning(
     """
     UPDATE effects SET parked_at = NULL, due_at = now(), notified_at = NULL, attempts = 0, unexpected_failures = 0,
@@ -302,9 +326,12 @@ RETRY = _returning(
 )
 
 # Ends a parked effect that was not carried out.
-ABANDON = text("UPDATE effects SET done_at = now() WHERE cluster = :cluster AND id = :id AND parked_at IS NOT NULL")
+ABANDON = text(
+    "UPDATE effects SET done_at = now() WHERE cluster = :cluster AND id = :id AND parked_at IS NOT NULL"
+)
 
-# Makes all open effects of these kinds due, and tries parked ones once more: settings, or what is wanted, have changed.
+# Makes all open effects of these kinds due, and tries parked ones once more: settings,
+# or what is wanted, have changed.
 BRING_FORWARD = text(
     """
     UPDATE effects SET due_at = LEAST(due_at, now()), generation = generation + 1, notified_at = NULL, parked_at = NULL
@@ -312,7 +339,8 @@ BRING_FORWARD = text(
     """
 )
 
-# Brings forward effects that wait for their next try: the thing that they waited for will not happen.
+# Brings forward effects that wait for their next try: the thing that they waited for
+# will not happen.
 RESCHEDULE_NOW = text(
     """
     UPDATE effects SET due_at = LEAST(due_at, now()), generation = generation + 1, notified_at = NULL,

@@ -1,7 +1,8 @@
 """Ticks: when each piece of periodic work last succeeded, by the database's clock.
 
-A tick with a number is a reading: what a process last read elsewhere, such as the chain's head. It is written with a tick
-that is due in any case, so it costs no transaction of its own.
+A tick with a number is a reading: what a process last read elsewhere, such as the
+chain's head. It is written with a tick that is due in any case, so it costs no
+transaction of its own.
 """
 
 import threading
@@ -32,7 +33,9 @@ class PeriodicRuns:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Inside this context, the ticks that this thread records are written by one statement, at its end."""
+        """Inside this context, the ticks that this thread records are written by one
+        statement, at its end.
+        """
         self._held.numbers = {}
         try:
             yield
@@ -42,12 +45,19 @@ class PeriodicRuns:
             if numbers:
                 self._write(numbers)
 
-    def record(self, *names: str, readings: Callable[[], Mapping[str, int]] = dict) -> None:
-        """Store that this periodic work has just succeeded, and what it read. Each tick is written at most once in
-        `every_s`; `readings` is called only when one is written.
+    def record(
+        self, *names: str, readings: Callable[[], Mapping[str, int]] = dict
+    ) -> None:
+        """Store that this periodic work has just succeeded, and what it read. Each tick
+        is written at most once in `every_s`; `readings` is called only when one is
+        written.
         """
         now_s = time.monotonic()
-        new = [name for name in names if now_s - self._recorded_s.get(name, float("-inf")) >= self._every_s]
+        new = [
+            name
+            for name in names
+            if now_s - self._recorded_s.get(name, float("-inf")) >= self._every_s
+        ]
         if not new:
             return
         numbers: dict[str, int | None] = {**dict.fromkeys(new), **readings()}
@@ -59,7 +69,11 @@ class PeriodicRuns:
         self._recorded_s |= dict.fromkeys(new, now_s)
 
     def _write(self, numbers: Mapping[str, int | None]) -> None:
-        given = {"cluster": self._cluster, "names": list(numbers), "numbers": list(numbers.values())}
+        given = {
+            "cluster": self._cluster,
+            "names": list(numbers),
+            "numbers": list(numbers.values()),
+        }
         with read_connection(self._engine) as connection:
             connection.exec_driver_sql(RECORD_TICKS, given)
 
@@ -67,7 +81,11 @@ class PeriodicRuns:
         """Delete a tick: this periodic work is not done any more."""
         self._recorded_s.pop(name, None)
         with self._engine.begin() as connection:
-            connection.execute(delete(TICKS).where(TICKS.c.cluster == self._cluster, TICKS.c.name == name))
+            connection.execute(
+                delete(TICKS).where(
+                    TICKS.c.cluster == self._cluster, TICKS.c.name == name
+                )
+            )
 
     def ages_s(self) -> dict[str, float]:
         """The ages of all ticks in seconds, by the database's clock."""
@@ -77,8 +95,14 @@ class PeriodicRuns:
             return {row.name: float(row.age_s) for row in connection.execute(query)}
 
     def age_s(self, name: str) -> float | None:
-        """How many seconds ago this periodic work succeeded, by the database's clock; None when it never did."""
+        """How many seconds ago this periodic work succeeded, by the database's clock;
+        None when it never did.
+        """
         age = func.extract("epoch", func.now() - TICKS.c.succeeded_at)
         with read_connection(self._engine) as connection:
-            found = connection.scalar(select(age).where(TICKS.c.cluster == self._cluster, TICKS.c.name == name))
+            found = connection.scalar(
+                select(age).where(
+                    TICKS.c.cluster == self._cluster, TICKS.c.name == name
+                )
+            )
         return None if found is None else float(found)

@@ -1,4 +1,6 @@
-"""How ticks are stored, as SQL in the form of the driver, because beat does not use SQLAlchemy. Pure."""
+"""How ticks are stored, as SQL in the form of the driver, because beat does not use
+SQLAlchemy. Pure.
+"""
 
 # One statement, so it needs no BEGIN and no COMMIT of its own.
 RECORD_TICKS = """

@@ -1,4 +1,6 @@
-"""The rows that the sweep reads and writes: many jobs at once without their scripts, its reports, and its doubts."""
+"""The rows that the sweep reads and writes: many jobs at once without their scripts,
+its reports, and its doubts.
+"""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,7 +33,9 @@ from supervisor_tasks.reconciliation.models import JobSummary, earlier_limits
 
 SWEEPS = METADATA.tables["sweeps"]
 
-KEPT = 500  # reports: of five days; of hours at a site without accounting, if slurmctld forgets jobs soon
+# reports: of five days; of hours at a site without accounting, if slurmctld forgets
+# jobs soon
+KEPT = 500
 KEPT_READINGS = 4096  # of definitions, top-ups and runs
 STALE_S = 60.0  # work that was not touched for so long is overdue
 
@@ -50,10 +54,17 @@ _JOBS = """
     ) AS heard USING (job_id)
     WHERE jobs.cluster = :cluster
 """
-_HOT = text(_JOBS + f"AND state <> 'SETTLED' AND NOT (state = 'REFUSED' AND chain_status < {ChainStatus.SCHEDULED:d})")
-_NAMED = text(_JOBS + "AND (job_id = ANY(:job_ids) OR slurm_id = ANY(CAST(:slurm_ids AS bigint[])))")
+_HOT = text(
+    _JOBS
+    + f"AND state <> 'SETTLED' AND NOT (state = 'REFUSED' AND chain_status < {ChainStatus.SCHEDULED:d})"
+)
+_NAMED = text(
+    _JOBS
+    + "AND (job_id = ANY(:job_ids) OR slurm_id = ANY(CAST(:slurm_ids AS bigint[])))"
+)
 
-# Due effects that no worker has taken, unread callbacks, and open transactions; each older than `stale_s`.
+# Due effects that no worker has taken, unread callbacks, and open transactions; each
+# older than `stale_s`.
 _STALE = text(
     """
     SELECT
@@ -85,8 +96,9 @@ _PRUNE = text(
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A sweep that has begun, by the database's clock. `previous_doubts_s` are the doubts of the last sweep with their
-    ages in seconds. `asked_at` is when a caller last asked for a sweep.
+    """A sweep that has begun, by the database's clock. `previous_doubts_s` are the
+    doubts of the last sweep with their ages in seconds. `asked_at` is when a caller
+    last asked for a sweep.
     """
 
     at: datetime
@@ -112,46 +124,72 @@ class Sweeps:
         self._engine = engine
         self._cluster = cluster
 
-    # --- when -------------------------------------------------------------------------------------------------------
+    # --- when -------------------------------------------------------------------------
 
     def ask(self, why: str) -> None:
-        """Ask for a sweep soon. Its report names the reasons of all callers. Several requests make one sweep, but a
-        request after a sweep has begun makes another one.
+        """Ask for a sweep soon. Its report names the reasons of all callers. Several
+        requests make one sweep, but a request after a sweep has begun makes another
+        one.
         """
         row = insert(FACTS).values(
-            cluster=self._cluster, name=SWEEP_REQUESTED.name, value=why, since=func.clock_timestamp()
+            cluster=self._cluster,
+            name=SWEEP_REQUESTED.name,
+            value=why,
+            since=func.clock_timestamp(),
         )
         has_reason = FACTS.c.value.contains(why, autoescape=True)
         value = case((has_reason, FACTS.c.value), else_=FACTS.c.value + "; " + why)
         upsert = row.on_conflict_do_update(
-            index_elements=["cluster", "name"], set_={"value": value, "since": func.clock_timestamp()}
+            index_elements=["cluster", "name"],
+            set_={"value": value, "since": func.clock_timestamp()},
         )
         with self._engine.begin() as connection:
             connection.execute(upsert)
 
     def due(self) -> bool:
-        """Whether a caller has asked for a sweep, or the last one is long enough ago."""
+        """Whether a caller has asked for a sweep, or the last one is long enough
+        ago.
+        """
         with read_connection(self._engine) as connection:
-            return bool(connection.scalar(_DUE, {"cluster": self._cluster, "wanted": SWEEP_REQUESTED.name}))
+            return bool(
+                connection.scalar(
+                    _DUE, {"cluster": self._cluster, "wanted": SWEEP_REQUESTED.name}
+                )
+            )
 
     def begin(self, why: str) -> Begun:
-        """Begin a sweep, with the reasons of all callers. `keep` deletes the request, not `begin`: the worker may die
-        during the sweep.
+        """Begin a sweep, with the reasons of all callers. `keep` deletes the request,
+        not `begin`: the worker may die during the sweep.
         """
         request = select(FACTS.c.value, FACTS.c.since).where(
             FACTS.c.cluster == self._cluster, FACTS.c.name == SWEEP_REQUESTED.name
         )
-        last = select(SWEEPS.c.suspects).where(SWEEPS.c.cluster == self._cluster).order_by(SWEEPS.c.id.desc()).limit(1)
+        last = (
+            select(SWEEPS.c.suspects)
+            .where(SWEEPS.c.cluster == self._cluster)
+            .order_by(SWEEPS.c.id.desc())
+            .limit(1)
+        )
         with self._engine.begin() as connection:
-            asked_why, asked_at = connection.execute(request).one_or_none() or (None, None)
+            asked_why, asked_at = connection.execute(request).one_or_none() or (
+                None,
+                None,
+            )
             now: datetime = connection.scalar(select(func.now()))  # type: ignore[assignment]
             suspects = connection.scalar(last) or {}
-        ages_s = {name: max(now.timestamp() - since_s, 0.0) for name, since_s in suspects.items()}
+        ages_s = {
+            name: max(now.timestamp() - since_s, 0.0)
+            for name, since_s in suspects.items()
+        }
         reasons = "; ".join(filter(None, (why, asked_why)))
         return Begun(now, reasons or "the clock", ages_s, asked_at)
 
-    def keep(self, begun: Begun, report: Mapping[str, Any], suspects: Mapping[str, float]) -> None:
-        """Store a finished sweep. Delete its request if no newer one came meanwhile. Delete the oldest reports."""
+    def keep(
+        self, begun: Begun, report: Mapping[str, Any], suspects: Mapping[str, float]
+    ) -> None:
+        """Store a finished sweep. Delete its request if no newer one came meanwhile.
+        Delete the oldest reports.
+        """
         now_s = begun.at.timestamp()
         row = insert(SWEEPS).values(
             cluster=self._cluster,
@@ -168,33 +206,64 @@ class Sweeps:
 
     def last(self, most: int = 1) -> list[Swept]:
         """The last sweeps, the newest first."""
-        query = select(SWEEPS).where(SWEEPS.c.cluster == self._cluster).order_by(SWEEPS.c.id.desc()).limit(most)
+        query = (
+            select(SWEEPS)
+            .where(SWEEPS.c.cluster == self._cluster)
+            .order_by(SWEEPS.c.id.desc())
+            .limit(most)
+        )
         with read_connection(self._engine) as connection:
-            return [Swept(row.begun_at, row.finished_at, row.report, row.id) for row in connection.execute(query)]
+            return [
+                Swept(row.begun_at, row.finished_at, row.report, row.id)
+                for row in connection.execute(query)
+            ]
 
-    # --- jobs -------------------------------------------------------------------------------------------------------
+    # --- jobs -------------------------------------------------------------------------
 
-    def hot(self, partition: str = "", *, compares_sizes: bool = False) -> dict[JobId, JobSummary]:
-        """All jobs that still need a decision. `partition` and `compares_sizes` go into what was paid for each job."""
+    def hot(
+        self, partition: str = "", *, compares_sizes: bool = False
+    ) -> dict[JobId, JobSummary]:
+        """All jobs that still need a decision. `partition` and `compares_sizes` go into
+        what was paid for each job.
+        """
         with read_connection(self._engine) as connection:
-            return _summaries(connection.execute(_HOT, {"cluster": self._cluster}).all(), partition, compares_sizes)
+            return _summaries(
+                connection.execute(_HOT, {"cluster": self._cluster}).all(),
+                partition,
+                compares_sizes,
+            )
 
-    def named(self, job_ids: Collection[JobId], slurm_ids: Collection[SlurmId]) -> dict[JobId, JobSummary]:
+    def named(
+        self, job_ids: Collection[JobId], slurm_ids: Collection[SlurmId]
+    ) -> dict[JobId, JobSummary]:
         """The jobs with these ids, or with these SLURM ids, in any state."""
         if not (job_ids or slurm_ids):
             return {}
-        parameters = {"cluster": self._cluster, "job_ids": list(job_ids), "slurm_ids": list(slurm_ids)}
+        parameters = {
+            "cluster": self._cluster,
+            "job_ids": list(job_ids),
+            "slurm_ids": list(slurm_ids),
+        }
         with read_connection(self._engine) as connection:
             return _summaries(connection.execute(_NAMED, parameters))
 
     def stale(self) -> dict[str, int]:
-        """How many effects, callbacks and transactions have waited for longer than STALE_S."""
+        """How many effects, callbacks and transactions have waited for longer than
+        STALE_S.
+        """
         with read_connection(self._engine) as connection:
-            row = connection.execute(_STALE, {"cluster": self._cluster, "stale_s": STALE_S}).mappings().one()
+            row = (
+                connection.execute(
+                    _STALE, {"cluster": self._cluster, "stale_s": STALE_S}
+                )
+                .mappings()
+                .one()
+            )
         return {name: int(number) for name, number in row.items()}
 
 
-# Many jobs have the same definition, top-ups and runs, so each is read once. They come as text for that.
+# Many jobs have the same definition, top-ups and runs, so each is read once. They come
+# as text for that.
 
 
 @lru_cache(maxsize=KEPT_READINGS)
@@ -209,15 +278,28 @@ def _added_min(top_ups: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=KEPT_READINGS)
 def _paid(
-    definition: str, time_limit_min: int, added_min: Sequence[int], runs: Runs, partition: str, compares_sizes: bool
+    definition: str,
+    time_limit_min: int,
+    added_min: Sequence[int],
+    runs: Runs,
+    partition: str,
+    compares_sizes: bool,
 ) -> Paid:
     limit_min = min(time_limit_min + sum(added_min), MAX_LIMIT_MIN)
     wanted = Definition(**json.loads(definition))
-    return as_given(Paid(wanted, left_min(limit_min, runs), partition, compares_sizes=compares_sizes), runs)
+    return as_given(
+        Paid(
+            wanted, left_min(limit_min, runs), partition, compares_sizes=compares_sizes
+        ),
+        runs,
+    )
 
 
-def _summaries(rows: Iterable[Any], partition: str = "", compares_sizes: bool = False) -> dict[JobId, JobSummary]:
-    sets: dict[tuple[str, ...], frozenset[EffectKind]] = {}  # many rows share the same few sets
+def _summaries(
+    rows: Iterable[Any], partition: str = "", compares_sizes: bool = False
+) -> dict[JobId, JobSummary]:
+    # many rows share the same few sets
+    sets: dict[tuple[str, ...], frozenset[EffectKind]] = {}
 
     def kinds(names: list[str]) -> frozenset[EffectKind]:
         key = tuple(names)
@@ -240,9 +322,18 @@ def _summaries(rows: Iterable[Any], partition: str = "", compares_sizes: bool = 
             open=kinds(row.open),
             parked=kinds(row.parked),
             has_unread_callback=row.heard,
-            earlier_limits_min=earlier_limits(row.time_limit_min, added_min, row.applied_limit_min, runs),
+            earlier_limits_min=earlier_limits(
+                row.time_limit_min, added_min, row.applied_limit_min, runs
+            ),
             stopped=row.stop_status is not None,
-            paid=_paid(row.definition, row.time_limit_min, added_min, runs, partition, compares_sizes),
+            paid=_paid(
+                row.definition,
+                row.time_limit_min,
+                added_min,
+                runs,
+                partition,
+                compares_sizes,
+            ),
         )
 
     return {JobId(row.job_id): summary(row) for row in rows}

@@ -1,4 +1,6 @@
-"""The provider's registration in the ledger: facts that one worker writes, and another worker or the operator reads."""
+"""The provider's registration in the ledger: facts that one worker writes, and another
+worker or the operator reads.
+"""
 
 import json
 from dataclasses import asdict, dataclass
@@ -10,7 +12,10 @@ from supervisor_tasks.ledger.conditions import Duration
 from supervisor_tasks.ledger.facts import DOCUMENT, TEXT, Codec, Fact, dataclass_codec
 from supervisor_tasks.ledger.mapping import sanitize_and_truncate
 from supervisor_tasks.provider.offer import Machine, Prices, RegisteredPrices
-from supervisor_tasks.provider.registration_rules import RegistrationRecord, RegistrationStatus
+from supervisor_tasks.provider.registration_rules import (
+    RegistrationRecord,
+    RegistrationStatus,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -36,15 +41,22 @@ def _machines(stored: str) -> Machines:
 
 
 def _stored_machines(machines: Machines) -> str:
-    return json.dumps([[machine.gpus, machine.cpus, machine.mem_mb] for machine in machines])
+    return json.dumps(
+        [[machine.gpus, machine.cpus, machine.mem_mb] for machine in machines]
+    )
 
 
 def _registered_prices(stored: str) -> tuple[RegisteredPrices, ...]:
-    return tuple(RegisteredPrices(datetime.fromisoformat(since), Prices(*wei)) for since, *wei in json.loads(stored))
+    return tuple(
+        RegisteredPrices(datetime.fromisoformat(since), Prices(*wei))
+        for since, *wei in json.loads(stored)
+    )
 
 
 def _stored_prices(seen: tuple[RegisteredPrices, ...]) -> str:
-    return json.dumps([[one.since.isoformat(), *one.prices.named().values()] for one in seen])
+    return json.dumps(
+        [[one.since.isoformat(), *one.prices.named().values()] for one in seen]
+    )
 
 
 def _memory(stored: str) -> RegistrationRecord:
@@ -52,15 +64,24 @@ def _memory(stored: str) -> RegistrationRecord:
     return RegistrationRecord(**{**document, "rejected": tuple(document["rejected"])})
 
 
-HARDWARE = Fact("provider.hardware", Codec(_stored_machines, _machines))  # the machines that SLURM shows
+# the machines that SLURM shows
+HARDWARE = Fact("provider.hardware", Codec(_stored_machines, _machines))
 NO_USABLE_NODES_REASON = Fact("provider.no_usable_nodes_reason", TEXT)
-PERMISSION = Fact("provider.permission", dataclass_codec(Permission))  # as the claiming worker last read it
-REGISTRATION_STATUS = Fact("provider.registration_status", Codec(str, RegistrationStatus))
-REGISTRATION_RECORD = Fact(
-    "provider.registration_record", Codec(lambda memory: json.dumps(asdict(memory), sort_keys=True), _memory)
+# as the claiming worker last read it
+PERMISSION = Fact("provider.permission", dataclass_codec(Permission))
+REGISTRATION_STATUS = Fact(
+    "provider.registration_status", Codec(str, RegistrationStatus)
 )
-REGISTRATION = Fact("provider.registration", DOCUMENT)  # the state of the registration, for the operator
-REGISTERED_PRICES = Fact("provider.registered_prices", Codec(_stored_prices, _registered_prices))  # all, oldest first
+REGISTRATION_RECORD = Fact(
+    "provider.registration_record",
+    Codec(lambda memory: json.dumps(asdict(memory), sort_keys=True), _memory),
+)
+# the state of the registration, for the operator
+REGISTRATION = Fact("provider.registration", DOCUMENT)
+# all, oldest first
+REGISTERED_PRICES = Fact(
+    "provider.registered_prices", Codec(_stored_prices, _registered_prices)
+)
 REGISTRATION_REQUESTED = Fact(
     "provider.registration_requested", TEXT
 )  # the operator asks for it; the value is the reason
@@ -75,20 +96,28 @@ class Registrations:
         self._not_seen = Duration(facts, AlarmName.NO_USABLE_NODES.value)
 
     def learn_hardware(self, machines: tuple[Machine, ...]) -> bool:
-        """Store the machines that SLURM shows. True when they differ from those before."""
+        """Store the machines that SLURM shows. True when they differ from those
+        before.
+        """
         return self._facts.set(HARDWARE, machines)
 
     def forget_hardware(self) -> None:
-        """Delete the machines, because no worker has looked for a while. Their age starts again at 0."""
+        """Delete the machines, because no worker has looked for a while. Their age
+        starts again at 0.
+        """
         self._facts.clear(HARDWARE)
 
     def hardware(self) -> tuple[tuple[Machine, ...], float]:
-        """The machines that SLURM shows, and for how many seconds it has shown them. Empty before the first look."""
+        """The machines that SLURM shows, and for how many seconds it has shown them.
+        Empty before the first look.
+        """
         stored = self._facts.read(HARDWARE)
         return ((), 0.0) if stored is None else (stored.value, stored.age_s)
 
     def forget_missed(self) -> None:
-        """End the time without nodes: a look has found working nodes, or none is possible because SLURM does not work."""
+        """End the time without nodes: a look has found working nodes, or none is
+        possible because SLURM does not work.
+        """
         self._not_seen.update(False)
         if self._facts.get(NO_USABLE_NODES_REASON) is not None:
             self._facts.clear(NO_USABLE_NODES_REASON)
@@ -98,28 +127,36 @@ class Registrations:
         self._facts.set(NO_USABLE_NODES_REASON, sanitize_and_truncate(why))
 
     def why_no_nodes(self) -> tuple[str, float] | None:
-        """Why the last look found no working node, and for how many seconds there is none; None if it found one."""
+        """Why the last look found no working node, and for how many seconds there is
+        none; None if it found one.
+        """
         why = self._facts.get(NO_USABLE_NODES_REASON)
         if why is None or self._not_seen.subject() is None:
             return None
         return why, self._not_seen.seconds()
 
     def learn_permission(self, valid: bool, waiting: bool, banned: bool) -> bool:
-        """Store what the contract allows the provider to do. True when it differs from before."""
+        """Store what the contract allows the provider to do. True when it differs from
+        before.
+        """
         permission = Permission(valid, waiting, banned)
         if self._facts.get(PERMISSION) == permission:
             return False
         return self._facts.set(PERMISSION, permission)
 
     def learn_standing(self, standing: RegistrationStatus) -> str | None:
-        """Store the provider's standing. Returns the one before, empty if there was none; None if it is unchanged."""
+        """Store the provider's standing. Returns the one before, empty if there was
+        none; None if it is unchanged.
+        """
         before = self._facts.get(REGISTRATION_STATUS)
         if not self._facts.set(REGISTRATION_STATUS, standing):
             return None
         return "" if before is None else before.value
 
     def standing(self) -> tuple[RegistrationStatus, float] | None:
-        """The provider's standing, and for how many seconds it has been so; None before it is known."""
+        """The provider's standing, and for how many seconds it has been so; None before
+        it is known.
+        """
         stored = self._facts.read(REGISTRATION_STATUS)
         return None if stored is None else (stored.value, stored.age_s)
 
@@ -136,30 +173,42 @@ class Registrations:
         self._facts.set(REGISTRATION, document)
 
     def last_decision(self) -> dict[str, Any] | None:
-        """The state of the registration, for the operator; None before a worker has stored it."""
+        """The state of the registration, for the operator; None before a worker has
+        stored it.
+        """
         return self._facts.get(REGISTRATION)
 
     def learn_prices(self, prices: Prices, now: datetime) -> None:
-        """Append the prices that the contract has, if they differ from the last ones."""
+        """Append the prices that the contract has, if they differ from the last
+        ones.
+        """
         seen = self.registered_prices()
         if not seen or seen[-1].prices != prices:
             self._facts.set(REGISTERED_PRICES, (*seen, RegisteredPrices(now, prices)))
 
     def registered_prices(self) -> tuple[RegisteredPrices, ...]:
-        """The prices that the contract has had of the provider, in the order of time."""
+        """The prices that the contract has had of the provider, in the order of
+        time.
+        """
         return self._facts.get(REGISTERED_PRICES) or ()
 
     def ask(self, what: Fact[str], why: str) -> None:
-        """Ask for this work soon, for a reason. Asking twice has the same effect as once."""
+        """Ask for this work soon, for a reason. Asking twice has the same effect as
+        once.
+        """
         self._facts.set(what, why)
 
     def asked(self, what: Fact[str]) -> str:
-        """The reason why the operator asks for this work; empty when it is not asked for."""
+        """The reason why the operator asks for this work; empty when it is not asked
+        for.
+        """
         return self._facts.get(what) or ""
 
-    def served(self, what: Fact[str], why: str, connection: "Connection | None" = None) -> None:
-        """Delete a request that was carried out. A request with another reason, made meanwhile, stays. With a
-        connection, this is part of its transaction.
+    def served(
+        self, what: Fact[str], why: str, connection: "Connection | None" = None
+    ) -> None:
+        """Delete a request that was carried out. A request with another reason, made
+        meanwhile, stays. With a connection, this is part of its transaction.
         """
         if why:
             self._facts.clear_if(what, why, connection)

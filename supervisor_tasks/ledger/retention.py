@@ -1,7 +1,8 @@
-"""Old rows: what the ledger still needs stays, and the rest is deleted in small batches.
+"""Old rows: what the ledger still needs stays, and the rest is deleted in small
+batches.
 
-A job is deleted as a whole, with its events, effects, callbacks and transactions, so no query ever sees half of it.
-docs/explanation/retention.md has the rules.
+A job is deleted as a whole, with its events, effects, callbacks and transactions, so no
+query ever sees half of it. docs/explanation/retention.md has the rules.
 """
 
 import time
@@ -19,14 +20,17 @@ from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import TEXT, Fact
 from supervisor_tasks.ledger.registrations import REGISTRATION_RECORD
 
-HELD = Fact("retention.held", TEXT)  # why the operator holds the deletion, for example an audit
+# why the operator holds the deletion, for example an audit
+HELD = Fact("retention.held", TEXT)
 SCRIPTS_KEPT_DAYS = 7
 BATCH = 200  # jobs, or other rows, in one transaction
 PASS_S = 20.0  # for the batches of one call
 PASS_JOBS = 5000  # for the jobs of one call
-RUNS_KEPT = max(MAX_MEASURED, MAX_ENDED)  # benchmark runs that the registration reads, of any age
+# benchmark runs that the registration reads, of any age
+RUNS_KEPT = max(MAX_MEASURED, MAX_ENDED)
 
-# A reorganisation goes no deeper than the first block whose hash is kept. Without one, nothing counts as final.
+# A reorganisation goes no deeper than the first block whose hash is kept. Without one,
+# nothing counts as final.
 _FINAL = "(SELECT min(number) FROM blocks WHERE cluster = :cluster)"
 _COLD = f"(jobs.state = 'SETTLED' OR jobs.state = 'REFUSED' AND jobs.chain_status < {ChainStatus.SCHEDULED:d})"
 _UNNAMED = """
@@ -36,9 +40,10 @@ _UNNAMED = """
         WHERE strpos(last.suspects::text, jobs.job_id) > 0
     )
 """
-# Of a transaction: it is mined or replaced below the last block that can be lost, and is not the one from which the
-# wallet takes its next nonce. The highest nonce is one look into an index; for `EXISTS (... a higher one)` Postgres reads
-# the table from its beginning until it meets one.
+# Of a transaction: it is mined or replaced below the last block that can be lost, and
+# is not the one from which the wallet takes its next nonce. The highest nonce is one
+# look into an index; for `EXISTS (... a higher one)` Postgres reads the table from its
+# beginning until it meets one.
 _OVER = f"""
     transactions.done_at IS NOT NULL AND COALESCE(transactions.block_number, 0) < {_FINAL}
     AND transactions.nonce < (
@@ -93,7 +98,8 @@ _OLD = text(
             AND updated_at < now() - make_interval(days => :days)) AS jobs
     """
 )
-_OF_JOBS = ("effects", "events", "callbacks", "transactions", "jobs")  # jobs last: effects refer to them
+# jobs last: effects refer to them
+_OF_JOBS = ("effects", "events", "callbacks", "transactions", "jobs")
 _LOOSE_TRANSACTIONS = text(
     f"""
     DELETE FROM transactions WHERE id IN (
@@ -136,7 +142,9 @@ Deletion = Callable[[Connection], Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What one call has deleted: rows by table (and `scripts`). `left`: it ended before all was done."""
+    """What one call has deleted: rows by table (and `scripts`). `left`: it ended before
+    all was done.
+    """
 
     rows: Mapping[str, int]
     left: bool
@@ -144,14 +152,18 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class OldRows:
-    """How many scripts and jobs are old enough to be deleted. Some of them may still be needed, and stay."""
+    """How many scripts and jobs are old enough to be deleted. Some of them may still be
+    needed, and stay.
+    """
 
     scripts: int
     jobs: int
 
 
 class Retention:
-    """The old rows of one cluster. `days` is how long rows are kept after their end; 0: for ever."""
+    """The old rows of one cluster. `days` is how long rows are kept after their end; 0:
+    for ever.
+    """
 
     def __init__(self, engine: Engine, cluster: str, days: int) -> None:
         self._engine = engine
@@ -164,14 +176,21 @@ class Retention:
         return self._facts.get(HELD)
 
     def old(self) -> OldRows:
-        """Count what is old enough to be deleted. Raises LedgerUnavailableError; a retry helps."""
-        where = {"cluster": self._cluster, "script_days": SCRIPTS_KEPT_DAYS, "days": self._days}
+        """Count what is old enough to be deleted. Raises LedgerUnavailableError; a
+        retry helps.
+        """
+        where = {
+            "cluster": self._cluster,
+            "script_days": SCRIPTS_KEPT_DAYS,
+            "days": self._days,
+        }
         with read_connection(self._engine) as connection:
             return OldRows(*connection.execute(_OLD, where).one())
 
     def delete(self, goes_on: Callable[[], bool]) -> Deleted:
-        """Delete old rows in small transactions, until none is left, PASS_S or PASS_JOBS is reached, or `goes_on`
-        returns False. Another call continues. While the operator holds deletions, it does nothing.
+        """Delete old rows in small transactions, until none is left, PASS_S or
+        PASS_JOBS is reached, or `goes_on` returns False. Another call continues. While
+        the operator holds deletions, it does nothing.
         """
         deleted, until_s = Counter[str](), time.monotonic() + PASS_S
         if self.held() is not None:
@@ -180,7 +199,11 @@ class Retention:
             rows = self._one_batch(deletion)
             while any(rows.values()):
                 deleted.update(rows)
-                if time.monotonic() > until_s or deleted["jobs"] >= PASS_JOBS or not goes_on():
+                if (
+                    time.monotonic() > until_s
+                    or deleted["jobs"] >= PASS_JOBS
+                    or not goes_on()
+                ):
                     return Deleted(deleted, left=True)
                 rows = self._one_batch(deletion)
         return Deleted(deleted, left=False)
@@ -195,9 +218,13 @@ class Retention:
             yield self._jobs
             yield self._statement("transactions", _LOOSE_TRANSACTIONS, days=self._days)
             yield self._statement("sweeps", _SWEEPS, days=self._days)
-            yield self._statement("benchmark_runs", _BENCHMARK_RUNS, days=self._days, kept=RUNS_KEPT)
+            yield self._statement(
+                "benchmark_runs", _BENCHMARK_RUNS, days=self._days, kept=RUNS_KEPT
+            )
 
-    def _statement(self, what: str, statement: TextClause, **parameters: Any) -> Deletion:
+    def _statement(
+        self, what: str, statement: TextClause, **parameters: Any
+    ) -> Deletion:
         where = {"cluster": self._cluster, "most": BATCH, **parameters}
         return lambda connection: {what: connection.execute(statement, where).rowcount}
 
@@ -206,9 +233,18 @@ class Retention:
         job_ids = list(connection.scalars(_OLD_JOBS, where))
         if not job_ids:
             return {}
-        return {table: _delete_of(connection, table, self._cluster, job_ids) for table in _OF_JOBS}
+        return {
+            table: _delete_of(connection, table, self._cluster, job_ids)
+            for table in _OF_JOBS
+        }
 
 
-def _delete_of(connection: Connection, table: str, cluster: str, job_ids: list[str]) -> int:
-    statement = text(f"DELETE FROM {table} WHERE cluster = :cluster AND job_id = ANY(:job_ids)")  # noqa: S608
-    return connection.execute(statement, {"cluster": cluster, "job_ids": job_ids}).rowcount
+def _delete_of(
+    connection: Connection, table: str, cluster: str, job_ids: list[str]
+) -> int:
+    statement = text(
+        f"DELETE FROM {table} WHERE cluster = :cluster AND job_id = ANY(:job_ids)"  # noqa: S608
+    )
+    return connection.execute(
+        statement, {"cluster": cluster, "job_ids": job_ids}
+    ).rowcount

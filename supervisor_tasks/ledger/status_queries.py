@@ -1,5 +1,5 @@
-"""The queries of an operator. All of them, except those about one job, read partial indexes, so that a million settled
-jobs cost nothing.
+"""The queries of an operator. All of them, except those about one job, read partial
+indexes, so that a million settled jobs cost nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,8 +29,9 @@ MAX_ROWS = 1000  # rows of a list
 
 @dataclass(frozen=True, slots=True)
 class EffectCount:
-    """The open effects of a kind: due and not begun, waiting for their time, under way (`leased`), parked. `failing`
-    counts those that fail and are not parked. `oldest_due_s` is for how long the first one has been due.
+    """The open effects of a kind: due and not begun, waiting for their time, under way
+    (`leased`), parked. `failing` counts those that fail and are not parked.
+    `oldest_due_s` is for how long the first one has been due.
     """
 
     kind: str
@@ -61,8 +62,9 @@ class TickReading:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are wanted: in these states (none: all that are not settled), of customers whose address begins with
-    `customer`, and claimed at most `since` ago. `sort` is a key of SORTED_BY.
+    """Which jobs are wanted: in these states (none: all that are not settled), of
+    customers whose address begins with `customer`, and claimed at most `since` ago.
+    `sort` is a key of SORTED_BY.
     """
 
     states: tuple[str, ...] = ()
@@ -73,15 +75,18 @@ class JobFilter:
 
     @property
     def source(self) -> str:
-        """The query without its order. Without states, it reads the partial index of jobs that are not settled."""
+        """The query without its order. Without states, it reads the partial index of
+        jobs that are not settled.
+        """
         return _JOBS_IN_STATES if self.states else _JOBS_OPEN
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionFilter:
-    """Which transactions are wanted: those that are not known to be mined, in a state, signed at most `since` ago, or for
-    jobs of customers whose address begins with `customer`. `sort` is a key of TRANSACTIONS_BY; empty: the latest first,
-    or with `only_open` in the order in which they were written.
+    """Which transactions are wanted: those that are not known to be mined, in a state,
+    signed at most `since` ago, or for jobs of customers whose address begins with
+    `customer`. `sort` is a key of TRANSACTIONS_BY; empty: the latest first, or with
+    `only_open` in the order in which they were written.
     """
 
     only_open: bool = False
@@ -103,8 +108,9 @@ class TransactionFilter:
 
 @dataclass(frozen=True, slots=True)
 class OpenEffectFilter:
-    """Which open effects are wanted: `place` is due, waiting, leased or parked; of this kind, opened at most `since` ago,
-    and of the jobs or the account of customers whose address begins with `customer`. `sort` is a key of EFFECTS_BY.
+    """Which open effects are wanted: `place` is due, waiting, leased or parked; of this
+    kind, opened at most `since` ago, and of the jobs or the account of customers whose
+    address begins with `customer`. `sort` is a key of EFFECTS_BY.
     """
 
     place: str | None = None
@@ -117,7 +123,9 @@ class OpenEffectFilter:
 
 @dataclass(frozen=True, slots=True)
 class StatusSummary:
-    """The state of a cluster. Settled jobs are not counted: there may be millions of them."""
+    """The state of a cluster. Settled jobs are not counted: there may be millions of
+    them.
+    """
 
     cluster: str
     jobs: dict[str, int]
@@ -136,8 +144,10 @@ class StatusSummary:
     since_sweep_s: float
     standing: RegistrationStatus | None = None
     endpoints: dict[str, str] = field(default_factory=dict)  # their health, by name
-    head: TickReading | None = None  # the node's last block, as the worker of the chain queue read it
-    claimable: TickReading | None = None  # the jobs that wait on the contract, as a worker of the chain queue read them
+    # the node's last block, as the worker of the chain queue read it
+    head: TickReading | None = None
+    # the jobs that wait on the contract, as a worker of the chain queue read them
+    claimable: TickReading | None = None
     queues: dict[str, TickReading] = field(
         default_factory=dict
     )  # the messages that wait at the broker, as beat read it
@@ -162,26 +172,40 @@ class Overview:
             return StatusSummary(
                 cluster=self._cluster,
                 jobs=_by(self._rows(connection, _JOBS), "state", "n"),
-                effects=[EffectCount(**row) for row in self._rows(connection, _EFFECTS)],
+                effects=[
+                    EffectCount(**row) for row in self._rows(connection, _EFFECTS)
+                ],
                 unread_callbacks=_by(unread, "status", "n"),
                 oldest_unread_s=_oldest_s(unread),
                 transactions=_by(transactions, "state", "n"),
                 oldest_transaction_s=_oldest_s(transactions),
-                wallet=next((Writer(**row) for row in self._rows(connection, _WALLET)), None),
+                wallet=next(
+                    (Writer(**row) for row in self._rows(connection, _WALLET)), None
+                ),
                 cursors=_by(self._rows(connection, _CURSORS), "stream", "block_number"),
-                ticks_s=_by((row for row in ticks if row["number"] is None), "name", "age_s"),
+                ticks_s=_by(
+                    (row for row in ticks if row["number"] is None), "name", "age_s"
+                ),
                 head=readings.get(CHAIN_HEAD),
                 claimable=readings.get(CLAIMABLE),
                 queues={
-                    name.removeprefix(QUEUE): reading for name, reading in readings.items() if name.startswith(QUEUE)
+                    name.removeprefix(QUEUE): reading
+                    for name, reading in readings.items()
+                    if name.startswith(QUEUE)
                 },
                 alarms=Alarms(self._engine, self._cluster).all(),
                 standing=facts.get(REGISTRATION_STATUS),
                 endpoints=facts.get(ENDPOINTS) or {},
-                claiming_paused=Switches(self._engine, self._cluster).is_set(Switch.CLAIMING_PAUSED),
-                submissions_paused=Switches(self._engine, self._cluster).is_set(Switch.SUBMISSIONS_PAUSED),
+                claiming_paused=Switches(self._engine, self._cluster).is_set(
+                    Switch.CLAIMING_PAUSED
+                ),
+                submissions_paused=Switches(self._engine, self._cluster).is_set(
+                    Switch.SUBMISSIONS_PAUSED
+                ),
                 last_sweep=last_sweep,
-                since_sweep_s=0.0 if last_sweep is None else _age_s(connection, last_sweep.finished_at),
+                since_sweep_s=0.0
+                if last_sweep is None
+                else _age_s(connection, last_sweep.finished_at),
             )
 
     def now(self) -> datetime:
@@ -191,24 +215,42 @@ class Overview:
             return moment
 
     def jobs(self, wanted: "JobFilter | None" = None) -> list[Row]:
-        """The jobs that are wanted, or all that are not settled, the latest first; at most MAX_ROWS."""
+        """The jobs that are wanted, or all that are not settled, the latest first; at
+        most MAX_ROWS.
+        """
         wanted = wanted or JobFilter()
         query = f"{wanted.source} {SORTED_BY[wanted.sort]} LIMIT :most"
         with self._engine.connect() as connection:
-            return self._rows(connection, query, states=list(wanted.states), **_wanted(wanted))
+            return self._rows(
+                connection, query, states=list(wanted.states), **_wanted(wanted)
+            )
 
     def jobs_of_ids(self, job_ids: Sequence[str]) -> list[Row]:
         """These jobs, in any state, the latest first."""
         with self._engine.connect() as connection:
-            return self._rows(connection, _JOBS_OF_IDS, job_ids=list(job_ids), customer=None, since_s=None)
+            return self._rows(
+                connection,
+                _JOBS_OF_IDS,
+                job_ids=list(job_ids),
+                customer=None,
+                since_s=None,
+            )
 
     def lately_settled(self, limit: int) -> list[Row]:
         """The jobs whose state became final last, the latest first."""
         with self._engine.connect() as connection:
-            return self._rows(connection, _LATELY_SETTLED, most=min(limit, MAX_ROWS), customer=None, since_s=None)
+            return self._rows(
+                connection,
+                _LATELY_SETTLED,
+                most=min(limit, MAX_ROWS),
+                customer=None,
+                since_s=None,
+            )
 
     def by_state(self) -> list[Row]:
-        """How many jobs that are not settled are in each state, and when the first of them entered it."""
+        """How many jobs that are not settled are in each state, and when the first of
+        them entered it.
+        """
         with self._engine.connect() as connection:
             return self._rows(connection, _BY_STATE)
 
@@ -219,8 +261,9 @@ class Overview:
             return int(row["n"])
 
     def named(self, name: str) -> list[str]:
-        """The ids of the jobs with this name, at most MAX_NAMED: slurm:NUMBER, customer:ADDRESS (those that are not
-        settled), or the beginning of an id. Of the last form, only a complete id is cheap.
+        """The ids of the jobs with this name, at most MAX_NAMED: slurm:NUMBER,
+        customer:ADDRESS (those that are not settled), or the beginning of an id. Of the
+        last form, only a complete id is cheap.
         """
         kind, _, value = name.lower().rpartition(":")
         if kind not in _NAMED or value == "" or len(value) > _HEX_OF_ID:
@@ -228,7 +271,9 @@ class Overview:
         if not set(value) <= _CHARACTERS[kind]:
             return []
         with self._engine.connect() as connection:
-            rows = self._rows(connection, _NAMED[kind], value=_PATTERN[kind](value), most=MAX_NAMED)
+            rows = self._rows(
+                connection, _NAMED[kind], value=_PATTERN[kind](value), most=MAX_NAMED
+            )
             return [row["job_id"] for row in rows]
 
     def job(self, job_id: str) -> Row:
@@ -238,7 +283,9 @@ class Overview:
             return row
 
     def timeline(self, job_id: str) -> list[Row]:
-        """All that the ledger has stored about a job, in the order of time: `at`, `source`, `what`, `details`."""
+        """All that the ledger has stored about a job, in the order of time: `at`,
+        `source`, `what`, `details`.
+        """
         with self._engine.connect() as connection:
             return self._rows(connection, _TIMELINE, job_id=job_id)
 
@@ -246,29 +293,53 @@ class Overview:
         """The open effects that are wanted; at most MAX_ROWS."""
         query = f"{_OPEN_EFFECTS} {EFFECTS_BY[wanted.sort]} LIMIT :most"
         with self._engine.connect() as connection:
-            return self._rows(connection, query, place=wanted.place, kind=wanted.kind, **_wanted(wanted))
+            return self._rows(
+                connection,
+                query,
+                place=wanted.place,
+                kind=wanted.kind,
+                **_wanted(wanted),
+            )
 
-    def retryable(self, effect_id: int | None = None, job_id: str | None = None) -> list[Row]:
-        """The effects that `Effects.retry` would start over: this one, those of this job, or all; at most MAX_ROWS."""
+    def retryable(
+        self, effect_id: int | None = None, job_id: str | None = None
+    ) -> list[Row]:
+        """The effects that `Effects.retry` would start over: this one, those of this
+        job, or all; at most MAX_ROWS.
+        """
         with self._engine.connect() as connection:
-            return self._rows(connection, _RETRYABLE, effect_id=effect_id, job_id=job_id, most=MAX_ROWS)
+            return self._rows(
+                connection,
+                _RETRYABLE,
+                effect_id=effect_id,
+                job_id=job_id,
+                most=MAX_ROWS,
+            )
 
     def parked(self) -> list[Row]:
-        """The effects that wait for the operator, the one that has waited longest first."""
+        """The effects that wait for the operator, the one that has waited longest
+        first.
+        """
         with self._engine.connect() as connection:
             return self._rows(connection, _PARKED, most=MAX_ROWS)
 
     def transactions(self, wanted: TransactionFilter) -> list[Row]:
         """The transactions that are wanted; at most MAX_ROWS."""
         with self._engine.connect() as connection:
-            return self._rows(connection, wanted.query, state=wanted.state, **_wanted(wanted))
+            return self._rows(
+                connection, wanted.query, state=wanted.state, **_wanted(wanted)
+            )
 
     def open_transactions(self) -> list[Row]:
-        """The transactions that are not known to be mined, in the order in which they were written."""
+        """The transactions that are not known to be mined, in the order in which they
+        were written.
+        """
         return self.transactions(TransactionFilter(only_open=True))
 
     def transaction(self, name: str) -> list[Row]:
-        """The transactions with this id, or with a signature whose hash has this beginning; at most two."""
+        """The transactions with this id, or with a signature whose hash has this
+        beginning; at most two.
+        """
         number: int | None = None
         if name.isascii() and name.isdigit() and len(name) < _DIGITS_OF_BIGINT:
             number = int(name)
@@ -278,13 +349,21 @@ class Overview:
         if number is None and pattern is None:
             return []
         with self._engine.connect() as connection:
-            transactions = self._rows(connection, _TRANSACTION, number=number, beginning=pattern)
+            transactions = self._rows(
+                connection, _TRANSACTION, number=number, beginning=pattern
+            )
             for row in transactions:
-                row["signatures"] = self._rows(connection, _SIGNATURES, number=row["id"])
+                row["signatures"] = self._rows(
+                    connection, _SIGNATURES, number=row["id"]
+                )
             return transactions
 
-    def _rows(self, connection: Connection, query: str, **parameters: object) -> list[Row]:
-        rows = connection.execute(text(query), {"cluster": self._cluster, **parameters}).mappings()
+    def _rows(
+        self, connection: Connection, query: str, **parameters: object
+    ) -> list[Row]:
+        rows = connection.execute(
+            text(query), {"cluster": self._cluster, **parameters}
+        ).mappings()
         return [_named_statuses(row) for row in rows]
 
 
@@ -299,10 +378,16 @@ def _oldest_s(rows: Iterable[Row]) -> float:
 
 def _readings(ticks: Iterable[Row]) -> dict[str, TickReading]:
     """The ticks that have a number, by name."""
-    return {row["name"]: TickReading(row["number"], row["age_s"]) for row in ticks if row["number"] is not None}
+    return {
+        row["name"]: TickReading(row["number"], row["age_s"])
+        for row in ticks
+        if row["number"] is not None
+    }
 
 
-def _wanted(wanted: JobFilter | OpenEffectFilter | TransactionFilter) -> dict[str, object]:
+def _wanted(
+    wanted: JobFilter | OpenEffectFilter | TransactionFilter,
+) -> dict[str, object]:
     """Return the parameters that all lists have."""
     return {
         "customer": f"{wanted.customer.lower()}%" if wanted.customer else None,
@@ -322,11 +407,17 @@ def _named_statuses(row: Mapping[Any, Any]) -> Row:
 
 def _age_s(connection: Connection, moment: datetime) -> float:
     """Seconds since then, by the database's clock."""
-    return float(connection.scalar(text("SELECT EXTRACT(EPOCH FROM now() - :moment)::float8"), {"moment": moment}) or 0)
+    return float(
+        connection.scalar(
+            text("SELECT EXTRACT(EPOCH FROM now() - :moment)::float8"),
+            {"moment": moment},
+        )
+        or 0
+    )
 
 
-# Each look changes a job's row, so the row's last change does not show since when the job has been in its state. The
-# job's first event in that state shows it.
+# Each look changes a job's row, so the row's last change does not show since when the
+# job has been in its state. The job's first event in that state shows it.
 _BY_STATE = """
     SELECT state, count(*) AS jobs, min(COALESCE(entered.at, created_at)) AS oldest_at FROM jobs
     LEFT JOIN LATERAL (
@@ -361,7 +452,9 @@ _WALLET = """
         WHERE of_it.chain_id = last.chain_id AND of_it.address = last.address) AS next_nonce
     FROM (SELECT address, chain_id FROM transactions WHERE cluster = :cluster ORDER BY id DESC LIMIT 1) AS last"""
 
-_CURSORS = "SELECT stream, block_number FROM cursors WHERE cluster = :cluster ORDER BY stream"
+_CURSORS = (
+    "SELECT stream, block_number FROM cursors WHERE cluster = :cluster ORDER BY stream"
+)
 
 _TICKS = """
     SELECT name, EXTRACT(EPOCH FROM now() - succeeded_at)::float8 AS age_s, number
@@ -375,7 +468,9 @@ _JOB_COLUMNS = """
         AND (CAST(:since_s AS float8) IS NULL OR created_at >= now() - :since_s * interval '1 second')"""
 _JOBS_OPEN = f"{_JOB_COLUMNS} AND state <> 'SETTLED' AND cardinality(CAST(:states AS text[])) = 0"
 _JOBS_IN_STATES = f"{_JOB_COLUMNS} AND state = ANY(:states)"
-_JOBS_OF_IDS = f"{_JOB_COLUMNS} AND job_id = ANY(:job_ids) ORDER BY created_at DESC, job_id"
+_JOBS_OF_IDS = (
+    f"{_JOB_COLUMNS} AND job_id = ANY(:job_ids) ORDER BY created_at DESC, job_id"
+)
 _LATELY_SETTLED = f"""{_JOB_COLUMNS} AND state IN ('SETTLED', 'REFUSED') AND state = 'SETTLED'
     ORDER BY updated_at DESC LIMIT :most"""  # the first condition is that of the index
 _SETTLED_WITHIN = """
@@ -409,7 +504,11 @@ def _of_hex(value: str) -> str:
 
 
 def _is_hex(value: str) -> bool:
-    return value.startswith("0x") and 2 < len(value) <= _HEX_OF_ID and set(value[2:]) <= _HEX - {"x"}
+    return (
+        value.startswith("0x")
+        and 2 < len(value) <= _HEX_OF_ID
+        and set(value[2:]) <= _HEX - {"x"}
+    )
 
 
 _JOB = """
@@ -422,7 +521,8 @@ _TIMELINE_TRANSACTION = """
     SELECT created_at, 'transaction', purpose, jsonb_strip_nulls(jsonb_build_object('hash', hash, 'nonce', nonce,
         'state', state, 'block', block_number, 'error', error, 'sent_at', sent_at, 'done_at', done_at)), id
     FROM transactions WHERE cluster = :cluster"""
-# A claim is sent before its job is known, so its transaction names no job; the job has its hash.
+# A claim is sent before its job is known, so its transaction names no job; the job has
+# its hash.
 _CLAIM_OF_JOB = """
     SELECT transaction_id FROM jobs JOIN signatures ON hash = split_part(claim_key, ':', 1)
     WHERE jobs.cluster = :cluster AND jobs.job_id = :job_id"""

@@ -1,4 +1,6 @@
-"""The tables of the ledger, by their names in METADATA. SQLAlchemy's ORM would take a worker 6 MB."""
+"""The tables of the ledger, by their names in METADATA. SQLAlchemy's ORM would take a
+worker 6 MB.
+"""
 
 from sqlalchemy import (
     BigInteger,
@@ -26,7 +28,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 METADATA = MetaData()
 TIME = DateTime(timezone=True)
 
-# A job: definition, limits, state, SLURM id, script, its outcome in SLURM, and the last status on the contract.
+# A job: definition, limits, state, SLURM id, script, its outcome in SLURM, and the last
+# status on the contract.
 Table(
     "jobs",
     METADATA,
@@ -55,7 +58,9 @@ Table(
     Column("elapsed_s", BigInteger),
     Column("exit_status", BigInteger),
     Column("reason", Text),
-    Column("settled_by_operator", Boolean, server_default=text("false"), nullable=False),
+    Column(
+        "settled_by_operator", Boolean, server_default=text("false"), nullable=False
+    ),
     Column("status_message", Text, nullable=False),
     Column("runs", JSONB, server_default=text("'[]'"), nullable=False),
     Column("put_back", Integer, server_default=text("0"), nullable=False),
@@ -63,7 +68,9 @@ Table(
     Column("stop_reason", Text),
     Column("created_at", TIME, server_default=func.now(), nullable=False),
     Column("updated_at", TIME, server_default=func.now(), nullable=False),
-    Index("jobs_by_state", "cluster", "state", postgresql_where=text("state <> 'SETTLED'")),
+    Index(
+        "jobs_by_state", "cluster", "state", postgresql_where=text("state <> 'SETTLED'")
+    ),
     Index("jobs_by_slurm_id", "cluster", "slurm_id"),
     Index("jobs_by_last_event_block", "cluster", "last_event_block"),
     Index(
@@ -101,16 +108,20 @@ Table(
     Index("events_by_job", "cluster", "job_id", "id"),
 )
 
-# The outbox: what is left to do for a subject. There is at most one open effect per (job, kind).
+# The outbox: what is left to do for a subject. There is at most one open effect per
+# (job, kind).
 #
-# The subject is a job, or what `subject` names: a customer who needs an account (the address), or a benchmark run (its
-# number). An effect of such a subject is never opened twice, and stays when it is done.
+# The subject is a job, or what `subject` names: a customer who needs an account (the
+# address), or a benchmark run (its number). An effect of such a subject is never opened
+# twice, and stays when it is done.
 #
-# `generation` counts the requests; a request that arrives while the effect is being carried out keeps it open. `lease`
-# is the holder (see worker_sessions.py) that carries it out. `lease_token` is how often it was ever leased.
-# `notified_at` is when a message was last sent for it. `failing_since` is when the failures in a row began.
-# `unexpected_failures` counts the unexpected failures in a row. `contract_rejections` counts the refusals by the
-# contract without a success in between. `evidence` is what was seen when the effect was parked.
+# `generation` counts the requests; a request that arrives while the effect is being
+# carried out keeps it open. `lease` is the holder (see worker_sessions.py) that carries
+# it out. `lease_token` is how often it was ever leased. `notified_at` is when a message
+# was last sent for it. `failing_since` is when the failures in a row began.
+# `unexpected_failures` counts the unexpected failures in a row. `contract_rejections`
+# counts the refusals by the contract without a success in between. `evidence` is what
+# was seen when the effect was parked.
 Table(
     "effects",
     METADATA,
@@ -163,14 +174,18 @@ Table(
         unique=True,
         postgresql_where=text("subject IS NOT NULL"),
     ),
-    CheckConstraint("(job_id IS NULL) <> (subject IS NULL)", name="effects_one_subject"),
+    CheckConstraint(
+        "(job_id IS NULL) <> (subject IS NULL)", name="effects_one_subject"
+    ),
     ForeignKeyConstraint(["cluster", "job_id"], ["jobs.cluster", "jobs.job_id"]),
 )
 
-# The inbox: the callbacks of plugins, verbatim. The content is unique, so a repeated callback changes nothing.
+# The inbox: the callbacks of plugins, verbatim. The content is unique, so a repeated
+# callback changes nothing.
 #
-# `proof` is "proven" or "unproven": whether the caller proved that it has the site's key; or "no key" if the site has
-# none. `unknown_job`: the callback was about no job of the ledger when it came.
+# `proof` is "proven" or "unproven": whether the caller proved that it has the site's
+# key; or "no key" if the site has none. `unknown_job`: the callback was about no job of
+# the ledger when it came.
 Table(
     "callbacks",
     METADATA,
@@ -186,17 +201,29 @@ Table(
     Column("unknown_job", Boolean, server_default=text("false"), nullable=False),
     Column("received_at", TIME, server_default=func.now(), nullable=False),
     Column("read_at", TIME),
-    UniqueConstraint("cluster", "job_id", "slurm_id", "status", "duration_s", "exit_code", name="callbacks_content"),
-    Index("callbacks_unread", "cluster", "id", postgresql_where=text("read_at IS NULL")),
+    UniqueConstraint(
+        "cluster",
+        "job_id",
+        "slurm_id",
+        "status",
+        "duration_s",
+        "exit_code",
+        name="callbacks_content",
+    ),
+    Index(
+        "callbacks_unread", "cluster", "id", postgresql_where=text("read_at IS NULL")
+    ),
     Index("callbacks_unknown_job", "cluster", postgresql_where=text("unknown_job")),
 )
 
-# A write to the chain, stored signed before it is sent. An intent has at most one open or mined transaction.
+# A write to the chain, stored signed before it is sent. An intent has at most one open
+# or mined transaction.
 #
-# `hash`, `raw` and the fees are of the present signature, or of the one that was mined. `contested_at` is when its
-# nonce was first seen mined without it. `gas_used`, `gas_price_wei` and `earned` are of the last receipt: what was
-# paid for the gas, and what the contract paid to the provider (in its smallest unit). They stay if a reorganisation
-# opens the transaction again.
+# `hash`, `raw` and the fees are of the present signature, or of the one that was mined.
+# `contested_at` is when its nonce was first seen mined without it. `gas_used`,
+# `gas_price_wei` and `earned` are of the last receipt: what was paid for the gas, and
+# what the contract paid to the provider (in its smallest unit). They stay if a
+# reorganisation opens the transaction again.
 Table(
     "transactions",
     METADATA,
@@ -232,8 +259,18 @@ Table(
         unique=True,
         postgresql_where=text("state NOT IN ('REVERTED', 'FOREIGN')"),
     ),
-    Index("transactions_by_job", "cluster", "job_id", postgresql_where=text("job_id IS NOT NULL")),
-    Index("transactions_open", "cluster", "id", postgresql_where=text("state IN ('SIGNED', 'SENT')")),
+    Index(
+        "transactions_by_job",
+        "cluster",
+        "job_id",
+        postgresql_where=text("job_id IS NOT NULL"),
+    ),
+    Index(
+        "transactions_open",
+        "cluster",
+        "id",
+        postgresql_where=text("state IN ('SIGNED', 'SENT')"),
+    ),
     Index("transactions_by_block", "cluster", "block_number"),
     Index(
         "transactions_without_a_job",
@@ -241,10 +278,13 @@ Table(
         "done_at",
         postgresql_where=text("job_id IS NULL AND done_at IS NOT NULL"),
     ),
-    Index("transactions_earned", "cluster", "done_at", postgresql_where=text("earned > 0")),
+    Index(
+        "transactions_earned", "cluster", "done_at", postgresql_where=text("earned > 0")
+    ),
 )
 
-# A total of the metrics. Its increments since the last fold are in `counter_increments`.
+# A total of the metrics. Its increments since the last fold are in
+# `counter_increments`.
 Table(
     "counters",
     METADATA,
@@ -266,12 +306,18 @@ Table(
     Index("counter_increments_by_cluster", "cluster"),
 )
 
-# Every signature of a transaction: any of them may be mined. `head` is the last block when it was signed.
+# Every signature of a transaction: any of them may be mined. `head` is the last block
+# when it was signed.
 Table(
     "signatures",
     METADATA,
     Column("hash", Text, primary_key=True),
-    Column("transaction_id", BigInteger, ForeignKey("transactions.id", ondelete="CASCADE"), nullable=False),
+    Column(
+        "transaction_id",
+        BigInteger,
+        ForeignKey("transactions.id", ondelete="CASCADE"),
+        nullable=False,
+    ),
     Column("raw", LargeBinary, nullable=False),
     Column("max_fee_wei", Numeric(78, 0), nullable=False),
     Column("priority_fee_wei", Numeric(78, 0), nullable=False),
@@ -280,7 +326,8 @@ Table(
     Index("signatures_by_transaction", "transaction_id"),
 )
 
-# The wallet that a cluster works with. `shared`: its settings let other clusters work with the wallet too.
+# The wallet that a cluster works with. `shared`: its settings let other clusters work
+# with the wallet too.
 Table(
     "wallet_holders",
     METADATA,
@@ -292,7 +339,8 @@ Table(
     Index("wallet_holders_by_address", "chain_id", "address"),
 )
 
-# The tag by which a ledger recognises its own transactions on the chain, even if it has no record of them.
+# The tag by which a ledger recognises its own transactions on the chain, even if it has
+# no record of them.
 Table(
     "instance_tags",
     METADATA,
@@ -309,7 +357,8 @@ Table(
     Column("adopted_at", TIME, server_default=func.now(), nullable=False),
 )
 
-# A claim that another ledger made with this provider's key. Kept while the job is hot, also after a takeover.
+# A claim that another ledger made with this provider's key. Kept while the job is hot,
+# also after a takeover.
 Table(
     "foreign_claims",
     METADATA,
@@ -339,7 +388,8 @@ Table(
     Column("hash", Text, nullable=False),
 )
 
-# When a piece of periodic work last succeeded. `number`: what it read then, if it reads a number.
+# When a piece of periodic work last succeeded. `number`: what it read then, if it reads
+# a number.
 Table(
     "periodic_runs",
     METADATA,
@@ -349,7 +399,8 @@ Table(
     Column("number", BigInteger),
 )
 
-# An alarm that is on, which calls an operator. The row is deleted when its cause is gone.
+# An alarm that is on, which calls an operator. The row is deleted when its cause is
+# gone.
 Table(
     "alarms",
     METADATA,
@@ -360,8 +411,9 @@ Table(
     Column("seen_at", TIME, server_default=func.now(), nullable=False),
 )
 
-# An alarm from its first raise until it has been off for a while. It is the same incident when it is raised again
-# before that. `due_at` is when the notify task must look at it, `key` begins the keys of its messages.
+# An alarm from its first raise until it has been off for a while. It is the same
+# incident when it is raised again before that. `due_at` is when the notify task must
+# look at it, `key` begins the keys of its messages.
 Table(
     "alarm_incidents",
     METADATA,
@@ -382,17 +434,28 @@ Table(
         unique=True,
         postgresql_where=text("closed_at IS NULL AND alarm <> 'test'"),
     ),
-    Index("alarm_incidents_due", "cluster", "due_at", postgresql_where=text("due_at IS NOT NULL")),
+    Index(
+        "alarm_incidents_due",
+        "cluster",
+        "due_at",
+        postgresql_where=text("due_at IS NOT NULL"),
+    ),
 )
 
-# A message of an incident to one channel: it is open until it is done, and parked when it fails for long.
-# `sent_at` is when the channel first took it; a channel can want a message again and again until the incident ends.
+# A message of an incident to one channel: it is open until it is done, and parked when
+# it fails for long. `sent_at` is when the channel first took it; a channel can want a
+# message again and again until the incident ends.
 Table(
     "alarm_messages",
     METADATA,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
     Column("cluster", Text, nullable=False),
-    Column("incident_id", BigInteger, ForeignKey("alarm_incidents.id", ondelete="CASCADE"), nullable=False),
+    Column(
+        "incident_id",
+        BigInteger,
+        ForeignKey("alarm_incidents.id", ondelete="CASCADE"),
+        nullable=False,
+    ),
     Column("channel", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("created_at", TIME, server_default=func.now(), nullable=False),
@@ -404,11 +467,16 @@ Table(
     Column("done_at", TIME),
     Column("parked_at", TIME),
     UniqueConstraint("incident_id", "channel", "kind"),
-    Index("alarm_messages_due", "cluster", "due_at", postgresql_where=text("done_at IS NULL")),
+    Index(
+        "alarm_messages_due",
+        "cluster",
+        "due_at",
+        postgresql_where=text("done_at IS NULL"),
+    ),
 )
 
-# A silence: an operator wants no messages of an alarm from one time to another. The row stays when that is over: an
-# incident that began and ended meanwhile is not reported.
+# A silence: an operator wants no messages of an alarm from one time to another. The row
+# stays when that is over: an incident that began and ended meanwhile is not reported.
 Table(
     "alarm_silences",
     METADATA,
@@ -429,8 +497,9 @@ Table(
     Column("set_at", TIME, server_default=func.now(), nullable=False),
 )
 
-# A change that an operator made by a command. `subject` is what was changed (a job, an effect), `change` what was
-# announced. `outcome` is "done" or the error; None if the command ended before it could store one.
+# A change that an operator made by a command. `subject` is what was changed (a job, an
+# effect), `change` what was announced. `outcome` is "done" or the error; None if the
+# command ended before it could store one.
 Table(
     "operator_log",
     METADATA,
@@ -446,8 +515,8 @@ Table(
     Index("operator_log_by_cluster", "cluster", "id"),
 )
 
-# A sweep: what it looked at, found and did. `suspects` are its doubts, with the Unix time when each was first
-# seen: the sweep acts on a doubt only when it sees it again.
+# A sweep: what it looked at, found and did. `suspects` are its doubts, with the Unix
+# time when each was first seen: the sweep acts on a doubt only when it sees it again.
 Table(
     "sweeps",
     METADATA,
@@ -460,7 +529,8 @@ Table(
     Index("sweeps_by_cluster", "cluster", "id"),
 )
 
-# A value that one process writes and another one uses, and since when it has this value.
+# A value that one process writes and another one uses, and since when it has this
+# value.
 Table(
     "facts",
     METADATA,
@@ -470,12 +540,13 @@ Table(
     Column("since", TIME, server_default=func.now(), nullable=False),
 )
 
-# A benchmark run: why, on which hardware, how far. A cluster has at most one open run. `token`, random hex digits,
-# is in the names and the output of its jobs.
+# A benchmark run: why, on which hardware, how far. A cluster has at most one open run.
+# `token`, random hex digits, is in the names and the output of its jobs.
 #
-# `hardware_digest` is the digest of the hardware: first of the hardware that was asked for, and from the run's begin
-# of the real hardware. `pricing_digest` is the digest of the prices and the operator's labels at that time. Either
-# may be missing if the caller did not know it. If `forced` is set, results from before this run no longer count.
+# `hardware_digest` is the digest of the hardware: first of the hardware that was asked
+# for, and from the run's begin of the real hardware. `pricing_digest` is the digest of
+# the prices and the operator's labels at that time. Either may be missing if the caller
+# did not know it. If `forced` is set, results from before this run no longer count.
 Table(
     "benchmark_runs",
     METADATA,
@@ -501,17 +572,24 @@ Table(
     Index("benchmark_runs_by_cluster", "cluster", "id"),
 )
 
-# A benchmark of a run: its SLURM job, its output (at most the last 10 MB), and its labels or why there are none.
+# A benchmark of a run: its SLURM job, its output (at most the last 10 MB), and its
+# labels or why there are none.
 #
-# `called_at` is when a worker was last about to call sbatch, and `run_as` the user of that call. `lost` is how often
-# SLURM then did not know the job. `missing_at` is since when SLURM does not know the job. `cleaned`: its file on the
-# login node is gone, or was given up and stays there. `left_out` are labels that this benchmark could not measure
-# this time, with the reasons.
+# `called_at` is when a worker was last about to call sbatch, and `run_as` the user of
+# that call. `lost` is how often SLURM then did not know the job. `missing_at` is since
+# when SLURM does not know the job. `cleaned`: its file on the login node is gone, or
+# was given up and stays there. `left_out` are labels that this benchmark could not
+# measure this time, with the reasons.
 Table(
     "benchmark_results",
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),
-    Column("run_id", BigInteger, ForeignKey("benchmark_runs.id", ondelete="CASCADE"), nullable=False),
+    Column(
+        "run_id",
+        BigInteger,
+        ForeignKey("benchmark_runs.id", ondelete="CASCADE"),
+        nullable=False,
+    ),
     Column("cluster", Text, nullable=False),
     Column("benchmark", Text, nullable=False),
     Column("stage", Text, nullable=False),
@@ -534,5 +612,11 @@ Table(
     Column("reason", Text),
     Column("cleaned", Boolean, server_default=text("false"), nullable=False),
     UniqueConstraint("run_id", "benchmark", name="benchmark_results_one_a_run"),
-    Index("benchmark_results_measured", "cluster", "benchmark", "id", postgresql_where=text("stage = 'MEASURED'")),
+    Index(
+        "benchmark_results_measured",
+        "cluster",
+        "benchmark",
+        "id",
+        postgresql_where=text("stage = 'MEASURED'"),
+    ),
 )

@@ -1,4 +1,5 @@
-"""The names of the ticks that show whether the fleet is alive, and their greatest ages. Pure.
+"""The names of the ticks that show whether the fleet is alive, and their greatest ages.
+Pure.
 
 The probe imports this module and little else.
 """
@@ -8,11 +9,13 @@ CLOCK_TICK_EVERY_S = 5.0
 CALLBACKS = "callbacks"  # the heartbeat of the gRPC process
 SCANNED = "scan"  # the chain was read to its head
 CHAIN_HEAD = "chain head"  # a reading: the number of the node's last block
-CLAIMABLE = "claimable jobs"  # a reading: the jobs that wait on the contract to be claimed
-QUEUE = "queue "  # begins the names of readings: the messages that wait in each queue of the broker
+# a reading: the jobs that wait on the contract to be claimed
+CLAIMABLE = "claimable jobs"
+# begins the names of readings: the messages that wait in each queue of the broker
+QUEUE = "queue "
 OLD_ROWS_DELETED = "old rows deleted"  # no old row was left
-# The clock starts this work at least once in so many seconds, even if nothing requests it. Its end shows that its
-# workers are alive.
+# The clock starts this work at least once in so many seconds, even if nothing requests
+# it. Its end shows that its workers are alive.
 IDLE_S = {
     SCANNED: 75.0,
     "accounts": 300.0,
@@ -25,5 +28,7 @@ IDLE_S = {
 
 
 def finished_key(name: str) -> str:
-    """The name of the tick that periodic work records whenever it ends, even if SLURM or a node did not answer."""
+    """The name of the tick that periodic work records whenever it ends, even if SLURM
+    or a node did not answer.
+    """
     return f"{name} finished"

@@ -1,8 +1,9 @@
-"""The wallet's part of the ledger: transactions, all their signatures, and the instance tag of the ledger's own
-calls.
+"""The wallet's part of the ledger: transactions, all their signatures, and the instance
+tag of the ledger's own calls.
 
-A transaction is not an effect of the outbox, because nonces have an order. A transaction that is mined late, replaced
-or dropped decides about those after it, so no transaction can be leased, postponed or parked alone.
+A transaction is not an effect of the outbox, because nonces have an order. A
+transaction that is mined late, replaced or dropped decides about those after it, so no
+transaction can be leased, postponed or parked alone.
 """
 
 import secrets
@@ -31,29 +32,52 @@ INSTANCE_TAGS = METADATA.tables["instance_tags"]
 
 NONCE_FILLER = "fill"  # the purpose of a transaction that only uses up a nonce
 OPEN = ("SIGNED", "SENT")
-COST_WEI = (TRANSACTIONS.c.gas * TRANSACTIONS.c.max_fee_wei).label("cost_wei")  # at most
-INTENT_FREE = ("REVERTED", "FOREIGN")  # states in which the intent is free for another transaction
+# at most
+COST_WEI = (TRANSACTIONS.c.gas * TRANSACTIONS.c.max_fee_wei).label("cost_wei")
+# states in which the intent is free for another transaction
+INTENT_FREE = ("REVERTED", "FOREIGN")
 MAX_ERROR_CHARS = 500  # characters of a node's answer that are kept
 ADDRESS_DIGITS = 40
 INT64_HEX_DIGITS = 66  # with 0x
-TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"  # Transfer(address,address,uint256)
+# Transfer(address,address,uint256)
+TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 
 # Refusals after which the node still has the transaction, or one that took its place.
 KNOWN_TO_NODE = (NodeErrorKind.ALREADY_KNOWN, NodeErrorKind.NONCE_TOO_LOW)
 
-PRESENT = ("raw", "max_fee_wei", "priority_fee_wei")  # columns of the present signature, beside the hash
+# columns of the present signature, beside the hash
+PRESENT = ("raw", "max_fee_wei", "priority_fee_wei")
 
 # A new transaction replaces a foreign one at the same nonce.
-_WRITTEN = ("cluster", "chain_id", "address", "nonce", "purpose", "job_id", "intent", "gas", "hash", "state", *PRESENT)
+_WRITTEN = (
+    "cluster",
+    "chain_id",
+    "address",
+    "nonce",
+    "purpose",
+    "job_id",
+    "intent",
+    "gas",
+    "hash",
+    "state",
+    *PRESENT,
+)
 _VOID = ("done_at", "contested_at", "sent_at", "error")
 _ADD = insert_rows(
     "transactions",
     _WRITTEN,
     "ON CONFLICT ON CONSTRAINT transactions_nonce DO UPDATE SET "
-    + ", ".join([*(f"{name} = excluded.{name}" for name in _WRITTEN), *(f"{name} = NULL" for name in _VOID)])
+    + ", ".join(
+        [
+            *(f"{name} = excluded.{name}" for name in _WRITTEN),
+            *(f"{name} = NULL" for name in _VOID),
+        ]
+    )
     + " WHERE transactions.state = 'FOREIGN' RETURNING nonce, id",
 )
-_ADD_SIGNATURES = insert_rows("signatures", ("transaction_id", "head", "hash", *PRESENT))
+_ADD_SIGNATURES = insert_rows(
+    "signatures", ("transaction_id", "head", "hash", *PRESENT)
+)
 # By the signature's hash: there is no index of the present hashes.
 _BROADCAST = text(
     """
@@ -85,16 +109,30 @@ def _open_transactions() -> Select[Any]:
     """The open transactions of a cluster and a chain, with all their signatures."""
     columns, signed = TRANSACTIONS.c, SIGNATURES.c
     each = SIGNATURES.alias()
-    by_age = func.array_agg(aggregate_order_by(each.c.hash, each.c.signed_at, each.c.hash))
-    hashes = select(by_age).where(each.c.transaction_id == columns.id).correlate(TRANSACTIONS).scalar_subquery()
-    here = columns.cluster == bindparam("cluster"), columns.chain_id == bindparam("chain_id")
+    by_age = func.array_agg(
+        aggregate_order_by(each.c.hash, each.c.signed_at, each.c.hash)
+    )
+    hashes = (
+        select(by_age)
+        .where(each.c.transaction_id == columns.id)
+        .correlate(TRANSACTIONS)
+        .scalar_subquery()
+    )
+    here = (
+        columns.cluster == bindparam("cluster"),
+        columns.chain_id == bindparam("chain_id"),
+    )
     return (
         select(
             TRANSACTIONS,
             hashes.label("hashes"),
             func.coalesce(signed.head, 0).label("head"),
-            _age(func.coalesce(columns.sent_at, columns.created_at)).label("sent_age_s"),
-            _age(func.coalesce(signed.signed_at, columns.created_at)).label("signed_age_s"),
+            _age(func.coalesce(columns.sent_at, columns.created_at)).label(
+                "sent_age_s"
+            ),
+            _age(func.coalesce(signed.signed_at, columns.created_at)).label(
+                "signed_age_s"
+            ),
             _age(columns.contested_at).label("nonce_conflict_age_s"),
         )
         .outerjoin(SIGNATURES, signed.hash == columns.hash)
@@ -103,11 +141,20 @@ def _open_transactions() -> Select[Any]:
     )
 
 
-# These are asked at each block: SQLAlchemy would take longer to build them than to run them.
+# These are asked at each block: SQLAlchemy would take longer to build them than to run
+# them.
 _OPEN_TRANSACTIONS = _open_transactions()
 _OUTSTANDING = (
-    select(*(TRANSACTIONS.c[name] for name in ("id", "nonce", "purpose", "address", "chain_id")), COST_WEI)
-    .where(TRANSACTIONS.c.cluster == bindparam("cluster"), TRANSACTIONS.c.state.in_(OPEN))
+    select(
+        *(
+            TRANSACTIONS.c[name]
+            for name in ("id", "nonce", "purpose", "address", "chain_id")
+        ),
+        COST_WEI,
+    )
+    .where(
+        TRANSACTIONS.c.cluster == bindparam("cluster"), TRANSACTIONS.c.state.in_(OPEN)
+    )
     .order_by(TRANSACTIONS.c.id)
 )
 
@@ -116,8 +163,8 @@ _OUTSTANDING = (
 class Sent:
     """A transaction that is not known to be mined.
 
-    `hashes` are those of all its signatures, oldest first; `raw` and `hash` are of the present one. Ages are in
-    seconds: see wallet.pending_policy.Pending.
+    `hashes` are those of all its signatures, oldest first; `raw` and `hash` are of the
+    present one. Ages are in seconds: see wallet.pending_policy.Pending.
     """
 
     id: int
@@ -140,9 +187,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Mined:
-    """A transaction with its receipt. `hash` is of the signature that was mined. `given_up`: this signature does
-    nothing (see Wallet.cancel_with_replacement), so the intent is not done. `earned` is what the called contract paid to
-    the sender, in the smallest unit of credits. `gas_price_wei` is 0 if the node does not show it.
+    """A transaction with its receipt. `hash` is of the signature that was mined.
+    `given_up`: this signature does nothing (see Wallet.cancel_with_replacement), so the
+    intent is not done. `earned` is what the called contract paid to the sender, in the
+    smallest unit of credits. `gas_price_wei` is 0 if the node does not show it.
     """
 
     sent: Sent
@@ -158,7 +206,10 @@ class Mined:
     @classmethod
     def from_receipt(cls, sent: Sent, receipt: dict[str, Any]) -> "Mined":
         """From the answer of eth_getTransactionReceipt."""
-        given_up = sent.purpose != NONCE_FILLER and (receipt.get("to") or "").lower() == sent.address
+        given_up = (
+            sent.purpose != NONCE_FILLER
+            and (receipt.get("to") or "").lower() == sent.address
+        )
         return cls(
             sent,
             int(receipt["status"], 16) == 1 and not given_up,
@@ -191,7 +242,9 @@ class OldestOpen:
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """The open transactions: the oldest one of any address, and the most that those of one address can cost, in Wei."""
+    """The open transactions: the oldest one of any address, and the most that those of
+    one address can cost, in Wei.
+    """
 
     oldest: OldestOpen | None
     cost_wei: int
@@ -208,49 +261,75 @@ class TransactionStore:
         self._tag: bytes | None = None
 
     def instance_tag(self) -> bytes:
-        """The bytes that the ledger appends to the data of each call. The first caller creates them."""
+        """The bytes that the ledger appends to the data of each call. The first caller
+        creates them.
+        """
         if self._tag is None:
-            new = upsert(INSTANCE_TAGS).values(cluster=self._cluster, tag=secrets.token_bytes(TAG_BYTES))
+            new = upsert(INSTANCE_TAGS).values(
+                cluster=self._cluster, tag=secrets.token_bytes(TAG_BYTES)
+            )
             with self._engine.begin() as connection:
                 connection.execute(new.on_conflict_do_nothing())
                 here = INSTANCE_TAGS.c.cluster == self._cluster
-                self._tag = bytes(connection.execute(select(INSTANCE_TAGS.c.tag).where(here)).scalar_one())
+                self._tag = bytes(
+                    connection.execute(
+                        select(INSTANCE_TAGS.c.tag).where(here)
+                    ).scalar_one()
+                )
         return self._tag
 
     def missing(self, intents: Sequence[str]) -> set[str]:
         """The intents, out of these, that have no open or mined transaction."""
         any_of = TRANSACTIONS.c.intent == func.any(bindparam("intents", list(intents)))
         query = select(TRANSACTIONS.c.intent).where(
-            TRANSACTIONS.c.cluster == self._cluster, any_of, TRANSACTIONS.c.state.not_in(INTENT_FREE)
+            TRANSACTIONS.c.cluster == self._cluster,
+            any_of,
+            TRANSACTIONS.c.state.not_in(INTENT_FREE),
         )
         with read_connection(self._engine) as connection:
             return set(intents) - set(connection.scalars(query))
 
     def reverted(self, intents: Mapping[str, str]) -> dict[str, int]:
-        """How many transactions of each intent were mined and reverted. `intents`: the job of each. Intents without one
-        are left out.
+        """How many transactions of each intent were mined and reverted. `intents`: the
+        job of each. Intents without one are left out.
         """
         columns = TRANSACTIONS.c
-        of_jobs = columns.job_id == func.any(bindparam("job_ids", sorted(set(intents.values()))))
+        of_jobs = columns.job_id == func.any(
+            bindparam("job_ids", sorted(set(intents.values())))
+        )
         any_of = columns.intent == func.any(bindparam("intents", list(intents)))
         query = select(columns.intent, func.count().label("times")).where(
-            columns.cluster == self._cluster, of_jobs, any_of, columns.state == "REVERTED"
+            columns.cluster == self._cluster,
+            of_jobs,
+            any_of,
+            columns.state == "REVERTED",
         )
         with read_connection(self._engine) as connection:
-            return {row.intent: row.times for row in connection.execute(query.group_by(columns.intent))}
+            return {
+                row.intent: row.times
+                for row in connection.execute(query.group_by(columns.intent))
+            }
 
     def fate(self, intent: str) -> TransactionStatus:
-        """What became of the transaction of an intent. A reverted or foreign transaction counts as none."""
+        """What became of the transaction of an intent. A reverted or foreign
+        transaction counts as none.
+        """
         columns = TRANSACTIONS.c
         query = select(columns.state, columns.block_number).where(
-            columns.cluster == self._cluster, columns.intent == intent, columns.state.not_in(INTENT_FREE)
+            columns.cluster == self._cluster,
+            columns.intent == intent,
+            columns.state.not_in(INTENT_FREE),
         )
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
-        return TransactionStatus() if row is None else _fate(row.state, row.block_number)
+        return (
+            TransactionStatus() if row is None else _fate(row.state, row.block_number)
+        )
 
     def outstanding(self, address: str) -> Outstanding:
-        """The open transactions, in one cheap query: a look at the chain asks it at each block."""
+        """The open transactions, in one cheap query: a look at the chain asks it at
+        each block.
+        """
         with read_connection(self._engine) as connection:
             rows = connection.execute(_OUTSTANDING, {"cluster": self._cluster}).all()
         if not rows:
@@ -263,62 +342,98 @@ class TransactionStore:
         return Outstanding(oldest, cost_wei)
 
     def next_nonce(self, address: str) -> int | None:
-        """The nonce after the last signed one; None if there is none. All clusters count: they may share a wallet."""
+        """The nonce after the last signed one; None if there is none. All clusters
+        count: they may share a wallet.
+        """
         query = select(func.max(TRANSACTIONS.c.nonce)).where(*self._of(address))
         with read_connection(self._engine) as connection:
             last = connection.scalar(query)
         return None if last is None else int(last) + 1
 
-    def at_nonces(self, address: str, nonces: Sequence[int]) -> dict[int, tuple[str, str, bytes]]:
-        """State, hash and bytes of the ledger's transactions at these nonces, open or not."""
+    def at_nonces(
+        self, address: str, nonces: Sequence[int]
+    ) -> dict[int, tuple[str, str, bytes]]:
+        """State, hash and bytes of the ledger's transactions at these nonces, open or
+        not.
+        """
         columns = TRANSACTIONS.c
         any_of = columns.nonce == func.any(bindparam("nonces", list(nonces)))
-        query = select(columns.nonce, columns.state, columns.hash, columns.raw).where(*self._of(address), any_of)
+        query = select(columns.nonce, columns.state, columns.hash, columns.raw).where(
+            *self._of(address), any_of
+        )
         with read_connection(self._engine) as connection:
-            return {row.nonce: (row.state, row.hash, row.raw) for row in connection.execute(query)}
+            return {
+                row.nonce: (row.state, row.hash, row.raw)
+                for row in connection.execute(query)
+            }
 
     def add(self, rows: Sequence[dict[str, Any]], head: int) -> None:
         """Commit new transactions with their first signatures."""
-        whole = [row | {"cluster": self._cluster, "chain_id": self._chain_id, "state": "SIGNED"} for row in rows]
+        whole = [
+            row
+            | {"cluster": self._cluster, "chain_id": self._chain_id, "state": "SIGNED"}
+            for row in rows
+        ]
         with self._engine.begin() as connection:
-            ids = {row.nonce: row.id for row in connection.execute(_ADD, as_rows(whole))}
+            ids = {
+                row.nonce: row.id for row in connection.execute(_ADD, as_rows(whole))
+            }
             signed = [_signature(ids[row["nonce"]], row, head) for row in rows]
             connection.execute(_ADD_SIGNATURES, as_rows(signed))
 
     def replace(self, signed: Sequence[tuple[int, dict[str, Any]]], head: int) -> None:
         """Commit new signatures of open transactions."""
         with self._engine.begin() as connection:
-            self._counters.add(connection, Counter({(Total.REPLACEMENTS, ""): len(signed)}))
+            self._counters.add(
+                connection, Counter({(Total.REPLACEMENTS, ""): len(signed)})
+            )
             for row_id, row in signed:
                 still_open = TRANSACTIONS.c.id == row_id, TRANSACTIONS.c.state.in_(OPEN)
                 new = {**row, "state": "SIGNED", "sent_at": func.now(), "error": None}
                 connection.execute(update(TRANSACTIONS).where(*still_open).values(new))
-                # The same bytes may have been signed before, if a block with other bytes of the transaction was lost.
-                again = upsert(SIGNATURES).values(_signature(row_id, row, head)).on_conflict_do_nothing()
+                # The same bytes may have been signed before, if a block with other
+                # bytes of the transaction was lost.
+                again = (
+                    upsert(SIGNATURES)
+                    .values(_signature(row_id, row, head))
+                    .on_conflict_do_nothing()
+                )
                 connection.execute(again)
 
     def open_transactions(self) -> list[Sent]:
-        """Signed transactions that are not known to be mined, also those of a former key, ordered by nonce."""
+        """Signed transactions that are not known to be mined, also those of a former
+        key, ordered by nonce.
+        """
         given = {"cluster": self._cluster, "chain_id": self._chain_id}
         with read_connection(self._engine) as connection:
             return [_sent(row) for row in connection.execute(_OPEN_TRANSACTIONS, given)]
 
     def broadcast(self, answers: Iterable[tuple[str, str | None]]) -> None:
-        """Store the node's answer for each signature (by hash): None when the node accepted it. A signature that was
-        replaced meanwhile is left alone.
+        """Store the node's answer for each signature (by hash): None when the node
+        accepted it. A signature that was replaced meanwhile is left alone.
         """
         hashes, states, errors = list[str](), list[str](), list[str | None]()
         for tx_hash, error in answers:
             hashes.append(tx_hash)
             states.append(_state_after(error))
-            errors.append(None if error is None else sanitize_and_truncate(error)[:MAX_ERROR_CHARS])
+            errors.append(
+                None
+                if error is None
+                else sanitize_and_truncate(error)[:MAX_ERROR_CHARS]
+            )
         with self._engine.begin() as connection:
-            connection.execute(_BROADCAST, {"hashes": hashes, "states": states, "errors": errors})
+            connection.execute(
+                _BROADCAST, {"hashes": hashes, "states": states, "errors": errors}
+            )
 
-    def close(self, connection: Connection, mined: Sequence[Mined], errors: dict[int, str]) -> None:
-        """Store where transactions were mined, and why they reverted (`errors`, by id), in the given transaction.
+    def close(
+        self, connection: Connection, mined: Sequence[Mined], errors: dict[int, str]
+    ) -> None:
+        """Store where transactions were mined, and why they reverted (`errors`, by id),
+        in the given transaction.
 
-        A transaction that was mined before, in a block that was lost, is not counted again.
+        A transaction that was mined before, in a block that was lost, is not counted
+        again.
         """
         self._counters.add(connection, counted(self._first_mined(connection, mined)))
         marks = [
@@ -328,7 +443,9 @@ class TransactionStore:
                 "block_number": result.block_number,
                 "block_hash": result.block_hash,
                 "hash": result.hash,
-                "error": sanitize_and_truncate(errors[result.sent.id]) if result.sent.id in errors else None,
+                "error": sanitize_and_truncate(errors[result.sent.id])
+                if result.sent.id in errors
+                else None,
                 "gas_used": result.gas_used,
                 "gas_price_wei": result.gas_price_wei,
                 "earned": result.earned,
@@ -338,19 +455,31 @@ class TransactionStore:
         connection.execute(_CLOSE, as_rows(marks))
 
     def mark_nonce_conflict(self, ids: Sequence[int]) -> None:
-        """Store that the nonces of these transactions are mined, but it is not known with which transaction."""
-        self._mark_open(ids, contested_at=func.coalesce(TRANSACTIONS.c.contested_at, func.now()))
+        """Store that the nonces of these transactions are mined, but it is not known
+        with which transaction.
+        """
+        self._mark_open(
+            ids, contested_at=func.coalesce(TRANSACTIONS.c.contested_at, func.now())
+        )
 
     def clear_nonce_conflict(self, ids: Sequence[int]) -> None:
         """Store that the nonces of these transactions are not mined after all."""
         self._mark_open(ids, contested_at=None)
 
     def mark_foreign(self, ids: Sequence[int]) -> None:
-        """Store that foreign transactions have the nonces of these. The intents of these are free again."""
-        values = {"state": "FOREIGN", "done_at": func.now(), "error": "another writer's transaction has this nonce"}
+        """Store that foreign transactions have the nonces of these. The intents of
+        these are free again.
+        """
+        values = {
+            "state": "FOREIGN",
+            "done_at": func.now(),
+            "error": "another writer's transaction has this nonce",
+        }
         with self._engine.begin() as connection:
             lost = self._update_open(connection, ids, values)
-            self._counters.add(connection, Counter({(Total.TRANSACTIONS, "foreign"): lost}))
+            self._counters.add(
+                connection, Counter({(Total.TRANSACTIONS, "foreign"): lost})
+            )
 
     def ours(self, hashes: Iterable[str]) -> set[str]:
         """The hashes, out of these, that are signatures of this ledger."""
@@ -364,25 +493,44 @@ class TransactionStore:
         with self._engine.begin() as connection:
             self._update_open(connection, ids, values)
 
-    def _update_open(self, connection: Connection, ids: Sequence[int], values: Mapping[str, Any]) -> int:
-        """Update the transactions, out of these, that are open; returns their number."""
+    def _update_open(
+        self, connection: Connection, ids: Sequence[int], values: Mapping[str, Any]
+    ) -> int:
+        """Update the transactions, out of these, that are open; returns their
+        number.
+        """
         any_of = TRANSACTIONS.c.id == func.any(bindparam("ids", list(ids)))
         still_open = update(TRANSACTIONS).where(any_of, TRANSACTIONS.c.state.in_(OPEN))
         return connection.execute(still_open.values(values)).rowcount
 
-    def _first_mined(self, connection: Connection, mined: Sequence[Mined]) -> list[Mined]:
+    def _first_mined(
+        self, connection: Connection, mined: Sequence[Mined]
+    ) -> list[Mined]:
         """The transactions, out of these, that were not known to be mined before."""
-        any_of = TRANSACTIONS.c.id == func.any(bindparam("ids", [result.sent.id for result in mined]))
-        fresh = select(TRANSACTIONS.c.id).where(any_of, TRANSACTIONS.c.gas_used.is_(None)).with_for_update()
+        any_of = TRANSACTIONS.c.id == func.any(
+            bindparam("ids", [result.sent.id for result in mined])
+        )
+        fresh = (
+            select(TRANSACTIONS.c.id)
+            .where(any_of, TRANSACTIONS.c.gas_used.is_(None))
+            .with_for_update()
+        )
         ids = set(connection.scalars(fresh))
         return [result for result in mined if result.sent.id in ids]
 
     def _of(self, address: str) -> tuple[Any, ...]:
-        return TRANSACTIONS.c.chain_id == self._chain_id, TRANSACTIONS.c.address == address
+        return (
+            TRANSACTIONS.c.chain_id == self._chain_id,
+            TRANSACTIONS.c.address == address,
+        )
 
 
 def _fate(state: str, block: int | None) -> TransactionStatus:
-    return TransactionStatus(open=True) if state in OPEN else TransactionStatus(mined_block=block)
+    return (
+        TransactionStatus(open=True)
+        if state in OPEN
+        else TransactionStatus(mined_block=block)
+    )
 
 
 def counted(mined: Iterable[Mined]) -> Amounts:
@@ -397,8 +545,8 @@ def counted(mined: Iterable[Mined]) -> Amounts:
 
 
 def _earned(receipt: Mapping[str, Any], address: str) -> int:
-    """What the called contract paid to this address, by the token's events. An event that is no transfer is left
-    out.
+    """What the called contract paid to this address, by the token's events. An event
+    that is no transfer is left out.
     """
     payer = (receipt.get("to") or "").lower()
     earned = 0
@@ -417,17 +565,27 @@ def _is_transfer(entry: Mapping[str, Any], payer: str, payee: str) -> bool:
 
 
 def _signature(row_id: int, row: dict[str, Any], head: int) -> dict[str, Any]:
-    return {"transaction_id": row_id, "head": head, **{name: row[name] for name in ("hash", *PRESENT)}}
+    return {
+        "transaction_id": row_id,
+        "head": head,
+        **{name: row[name] for name in ("hash", *PRESENT)},
+    }
 
 
 def _state_after(error: str | None) -> str:
-    """The state after the node's answer. A refused transaction stays open: it is sent again; its receipt decides."""
+    """The state after the node's answer. A refused transaction stays open: it is sent
+    again; its receipt decides.
+    """
     is_sent = error is None or classify(error) in KNOWN_TO_NODE
     return "SENT" if is_sent else "SIGNED"
 
 
 def _sent(row: Any) -> Sent:
-    fees = Fees(int(row.max_fee_wei), int(row.priority_fee_wei), legacy=bytes(row.raw[:1]) >= b"\xc0")
+    fees = Fees(
+        int(row.max_fee_wei),
+        int(row.priority_fee_wei),
+        legacy=bytes(row.raw[:1]) >= b"\xc0",
+    )
     return Sent(
         id=row.id,
         address=row.address,
@@ -443,6 +601,8 @@ def _sent(row: Any) -> Sent:
         refusal=None if row.error is None else classify(row.error),
         sent_age_s=float(row.sent_age_s),
         signed_age_s=float(row.signed_age_s),
-        nonce_conflict_age_s=None if row.nonce_conflict_age_s is None else float(row.nonce_conflict_age_s),
+        nonce_conflict_age_s=None
+        if row.nonce_conflict_age_s is None
+        else float(row.nonce_conflict_age_s),
         head=row.head,
     )

@@ -1,4 +1,6 @@
-"""Effects that a command opens: it sends no message, so the clock must find them with its next query."""
+"""Effects that a command opens: it sends no message, so the clock must find them with
+its next query.
+"""
 
 from collections.abc import Sequence
 
@@ -6,11 +8,15 @@ from sqlalchemy import Engine, text
 
 from supervisor_tasks.ledger.outbox import OpenEffect
 
-_NOT_WOKEN = text("UPDATE effects SET notified_at = NULL WHERE id = ANY(:ids) AND done_at IS NULL AND lease IS NULL")
+_NOT_WOKEN = text(
+    "UPDATE effects SET notified_at = NULL WHERE id = ANY(:ids) AND done_at IS NULL AND lease IS NULL"
+)
 
 
 def not_dispatched(engine: Engine, effects: Sequence[OpenEffect]) -> None:
-    """Store that no message could be sent for these effects: the clock wakes them at its next query, without delay."""
+    """Store that no message could be sent for these effects: the clock wakes them at
+    its next query, without delay.
+    """
     if effects:
         with engine.begin() as connection:
             connection.execute(_NOT_WOKEN, {"ids": [effect.id for effect in effects]})

@@ -1,4 +1,6 @@
-"""The query of a fleet probe. It does not use SQLAlchemy, because that import takes longer than the query."""
+"""The query of a fleet probe. It does not use SQLAlchemy, because that import takes
+longer than the query.
+"""
 
 from dataclasses import dataclass
 
@@ -10,9 +12,10 @@ _OLDEST_DUE = """
     SELECT COALESCE(max(EXTRACT(EPOCH FROM now() - due_at)), 0)::float8 FROM effects
     WHERE cluster = %s AND done_at IS NULL AND parked_at IS NULL AND lease IS NULL AND due_at <= now()"""
 
-# A fleet leaves ticks, cursors and an instance tag. `jobs` finds the clusters of a ledger whose fleet never ran again
-# (it is read by jumps over its primary key, not as a whole). What operators write (switches, facts, benchmark runs)
-# does not count: a mistyped name must not make a cluster.
+# A fleet leaves ticks, cursors and an instance tag. `jobs` finds the clusters of a
+# ledger whose fleet never ran again (it is read by jumps over its primary key, not as a
+# whole). What operators write (switches, facts, benchmark runs) does not count: a
+# mistyped name must not make a cluster.
 KNOWN_CLUSTERS = """
     WITH RECURSIVE of_jobs AS (
         (SELECT cluster FROM jobs ORDER BY cluster LIMIT 1)
@@ -27,8 +30,9 @@ KNOWN_CLUSTERS = """
 
 @dataclass(frozen=True, slots=True)
 class VitalSigns:
-    """The signs of life of a cluster's fleet: the ages of its ticks in seconds, by name, and for how many seconds its
-    oldest due effect has been due. `clusters` are those whose fleet has worked with this ledger.
+    """The signs of life of a cluster's fleet: the ages of its ticks in seconds, by
+    name, and for how many seconds its oldest due effect has been due. `clusters` are
+    those whose fleet has worked with this ledger.
     """
 
     ticks_s: dict[str, float]
@@ -38,7 +42,9 @@ class VitalSigns:
 
 def vital_signs(url: str, cluster: str) -> VitalSigns:
     """Ask the database over a new connection. Raises psycopg.Error."""
-    with psycopg.connect(url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S) as connection:
+    with psycopg.connect(
+        url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S
+    ) as connection:
         ticks = connection.execute(_TICKS, (cluster,)).fetchall()
         (oldest_due_s,) = connection.execute(_OLDEST_DUE, (cluster,)).fetchall()[0]
         clusters = [name for (name,) in connection.execute(KNOWN_CLUSTERS).fetchall()]

@@ -1,8 +1,8 @@
 """Which cluster of the ledger works with a wallet.
 
-Two clusters with one wallet take each other's jobs from the contract, so a second one is a mistake unless both allow it.
-A cluster holds its wallet until it starts with another one, or an operator releases it: a fleet that is down for a while
-keeps it.
+Two clusters with one wallet take each other's jobs from the contract, so a second one
+is a mistake unless both allow it. A cluster holds its wallet until it starts with
+another one, or an operator releases it: a fleet that is down for a while keeps it.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,24 @@ from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.tables import METADATA
 
 HOLDERS = METADATA.tables["wallet_holders"]
-_ONE_AT_A_TIME = text("LOCK TABLE wallet_holders IN SHARE ROW EXCLUSIVE MODE")  # two clusters may start at once
+# two clusters may start at once
+_ONE_AT_A_TIME = text("LOCK TABLE wallet_holders IN SHARE ROW EXCLUSIVE MODE")
 
 
 class WalletTakenError(PermanentError):
-    """Another cluster of the ledger works with the wallet. A retry is useless until the operator acts."""
+    """Another cluster of the ledger works with the wallet. A retry is useless until the
+    operator acts.
+    """
 
-    def __init__(self, cluster: str, chain_id: int, address: str, other: str, *, asked_to_share: bool) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        chain_id: int,
+        address: str,
+        other: str,
+        *,
+        asked_to_share: bool,
+    ) -> None:
         wallet = f"the wallet {address} of chain {chain_id}, with which the cluster {other!r} of this ledger works"
         where = "on both"
         if asked_to_share:
@@ -36,8 +47,8 @@ class WalletTakenError(PermanentError):
 
 @dataclass(frozen=True, slots=True)
 class HeldWallet:
-    """A wallet that a cluster works with, and when a worker with its key last started. `shared`: the cluster's settings let
-    other clusters work with it too.
+    """A wallet that a cluster works with, and when a worker with its key last started.
+    `shared`: the cluster's settings let other clusters work with it too.
     """
 
     chain_id: int
@@ -54,27 +65,60 @@ class WalletHolders:
         self._cluster = cluster
 
     def hold(self, chain_id: int, address: str, *, shared: bool) -> None:
-        """Store that the cluster works with this wallet, and with no other one. Safe to repeat. Raises WalletTakenError."""
+        """Store that the cluster works with this wallet, and with no other one. Safe to
+        repeat. Raises WalletTakenError.
+        """
         columns = HOLDERS.c
-        this = columns.chain_id == chain_id, columns.address == address, columns.cluster != self._cluster
-        others = select(columns.cluster, columns.shared).where(*this).order_by(columns.cluster)
-        row = insert(HOLDERS).values(cluster=self._cluster, chain_id=chain_id, address=address, shared=shared)
-        new = {name: row.excluded[name] for name in ("chain_id", "address", "shared")} | {"started_at": func.now()}
+        this = (
+            columns.chain_id == chain_id,
+            columns.address == address,
+            columns.cluster != self._cluster,
+        )
+        others = (
+            select(columns.cluster, columns.shared)
+            .where(*this)
+            .order_by(columns.cluster)
+        )
+        row = insert(HOLDERS).values(
+            cluster=self._cluster, chain_id=chain_id, address=address, shared=shared
+        )
+        new = {
+            name: row.excluded[name] for name in ("chain_id", "address", "shared")
+        } | {"started_at": func.now()}
         with self._engine.begin() as connection:
             connection.execute(_ONE_AT_A_TIME)
             for other in connection.execute(others):
                 if not (shared and other.shared):
-                    raise WalletTakenError(self._cluster, chain_id, address, other.cluster, asked_to_share=shared)
-            connection.execute(row.on_conflict_do_update(index_elements=["cluster"], set_=new))
+                    raise WalletTakenError(
+                        self._cluster,
+                        chain_id,
+                        address,
+                        other.cluster,
+                        asked_to_share=shared,
+                    )
+            connection.execute(
+                row.on_conflict_do_update(index_elements=["cluster"], set_=new)
+            )
 
     def held(self) -> HeldWallet | None:
         """The wallet that the cluster works with; None before its first start."""
-        query = select(HOLDERS.c.chain_id, HOLDERS.c.address, HOLDERS.c.shared, HOLDERS.c.started_at)
+        query = select(
+            HOLDERS.c.chain_id,
+            HOLDERS.c.address,
+            HOLDERS.c.shared,
+            HOLDERS.c.started_at,
+        )
         with read_connection(self._engine) as connection:
-            row = connection.execute(query.where(HOLDERS.c.cluster == self._cluster)).one_or_none()
+            row = connection.execute(
+                query.where(HOLDERS.c.cluster == self._cluster)
+            ).one_or_none()
         return None if row is None else HeldWallet(*row)
 
     def release(self) -> None:
-        """Let another cluster work with the wallet. The cluster takes it again when its fleet starts."""
+        """Let another cluster work with the wallet. The cluster takes it again when its
+        fleet starts.
+        """
         with self._engine.begin() as connection:
-            connection.execute(delete(HOLDERS).where(HOLDERS.c.cluster == self._cluster))
+            connection.execute(
+                delete(HOLDERS).where(HOLDERS.c.cluster == self._cluster)
+            )

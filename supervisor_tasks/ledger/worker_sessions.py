@@ -1,13 +1,16 @@
-"""Which process may carry out an effect, and which process may do work that one process does at a time.
+"""Which process may carry out an effect, and which process may do work that one process
+does at a time.
 
-A holder is a process that works on effects. It has a random number, and keeps a Postgres advisory lock on this number
-for as long as it lives. The lock ends with the process's connection, so the leases of a killed worker are free at once.
-Advisory locks of the same lifetime guard single-flight work, which only one process may do at a time.
+A holder is a process that works on effects. It has a random number, and keeps a
+Postgres advisory lock on this number for as long as it lives. The lock ends with the
+process's connection, so the leases of a killed worker are free at once. Advisory locks
+of the same lifetime guard single-flight work, which only one process may do at a time.
 
-A process that stands still (stopped, swapped out, cut off from the database) keeps its connections. So each holder
-sends a query over its connection every second. The same query shows when the other holders last sent theirs. A holder
-that is silent for too long loses all its connections to the database, and with them its locks and its open transaction
-(docs/decisions/0004).
+A process that stands still (stopped, swapped out, cut off from the database) keeps its
+connections. So each holder sends a query over its connection every second. The same
+query shows when the other holders last sent theirs. A holder that is silent for too
+long loses all its connections to the database, and with them its locks and its open
+transaction (docs/decisions/0004).
 """
 
 import secrets
@@ -30,13 +33,17 @@ from supervisor_tasks.ledger.lock_names import HOLDERS, SINGLE_FLIGHT, LockName
 log = structlog.get_logger()
 
 DATABASE_ERRORS = (DBAPIError, LedgerUnavailableError)
-# The class of the advisory locks under which one worker at a time takes effects, alone or in groups.
+# The class of the advisory locks under which one worker at a time takes effects, alone
+# or in groups.
 TAKING_EFFECTS = 0x7042
 
 HEARTBEAT_EVERY_S = 1.0
-SESSION_TIMEOUT_S = 15.0  # a holder that is silent for so long loses its leases and locks
+# a holder that is silent for so long loses its leases and locks
+SESSION_TIMEOUT_S = 15.0
 WATCH_GAP_S = (
-    5.0  # a holder that has not looked for so long stood still itself, or the database did: it cannot judge the others
+    # a holder that has not looked for so long stood still itself, or the database did:
+    # it cannot judge the others
+    5.0
 )
 
 ALIVE_HOLDERS = text(
@@ -48,11 +55,12 @@ OTHERS = text(
     "SELECT pid, backend_start::text AS since, state_change::text AS last_word FROM pg_stat_activity WHERE pid IN ("
     " SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = :holders AND granted"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    ") AND pid <> pg_backend_pid() AND state_change IS NOT NULL"  # Postgres shows state_change only of one's own role
+    # Postgres shows state_change only of one's own role
+    ") AND pid <> pg_backend_pid() AND state_change IS NOT NULL"
 ).bindparams(holders=HOLDERS)
 
-# Ends the connection that holds the lock, and all others of its process. database.py gives the connections of a process
-# one common name of their own.
+# Ends the connection that holds the lock, and all others of its process. database.py
+# gives the connections of a process one common name of their own.
 END_PROCESS = text(
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity, ("
     " SELECT application_name AS name FROM pg_stat_activity"
@@ -62,24 +70,36 @@ END_PROCESS = text(
 
 
 class StaleSessionDetector:
-    """Measures for how long other holders have been silent, by this process's own clock. Pure."""
+    """Measures for how long other holders have been silent, by this process's own
+    clock. Pure.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, str, str], float] = {}
         self._looked_s = float("-inf")
 
-    def silent_holders(self, last_words: Iterable[tuple[int, str, str]], now_s: float) -> list[tuple[int, str, str]]:
-        """The holders (process id, its start, its last query) that have sent no query for SESSION_TIMEOUT_S."""
+    def silent_holders(
+        self, last_words: Iterable[tuple[int, str, str]], now_s: float
+    ) -> list[tuple[int, str, str]]:
+        """The holders (process id, its start, its last query) that have sent no query
+        for SESSION_TIMEOUT_S.
+        """
         before = dict[tuple[int, str, str], float]()
         if now_s - self._looked_s <= WATCH_GAP_S:
             before = self._seen
         self._looked_s = now_s
         self._seen = {holder: before.get(holder, now_s) for holder in last_words}
-        return [holder for holder, since_s in self._seen.items() if now_s - since_s >= SESSION_TIMEOUT_S]
+        return [
+            holder
+            for holder, since_s in self._seen.items()
+            if now_s - since_s >= SESSION_TIMEOUT_S
+        ]
 
 
 class WorkerSession:
-    """This process, as the ledger knows it. Its number changes when the database has lost its connection."""
+    """This process, as the ledger knows it. Its number changes when the database has
+    lost its connection.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -93,18 +113,23 @@ class WorkerSession:
         self._heartbeat_thread: threading.Thread | None = None
 
     def number(self) -> int:
-        """The number under which this process takes leases now. It connects to the database first if it must."""
+        """The number under which this process takes leases now. It connects to the
+        database first if it must.
+        """
         with self._lock:
             fresh = time.monotonic() - self._checked_s < 2 * HEARTBEAT_EVERY_S
-            if self._connection is None or not (fresh or self._heartbeat(self._connection)):
+            if self._connection is None or not (
+                fresh or self._heartbeat(self._connection)
+            ):
                 self._renew()
             return self._number
 
     def defer_release(self, statement: TextClause, parameters: dict[str, Any]) -> None:
-        """Keep a statement that gives effects back, and execute it as soon as the database can write again.
+        """Keep a statement that gives effects back, and execute it as soon as the
+        database can write again.
 
-        A full disk or a missing connection can prevent it now. A process that loses its number drops these statements:
-        its leases are free then.
+        A full disk or a missing connection can prevent it now. A process that loses its
+        number drops these statements: its leases are free then.
         """
         with self._lock:
             if self._connection is not None:
@@ -120,10 +145,14 @@ class WorkerSession:
     def _renew(self) -> None:
         connection = read_connection(self._engine)
         self._number = secrets.randbelow(2**31 - 1) + 1
-        connection.execute(select(func.pg_advisory_lock(HOLDERS, bindparam("n", self._number))))
+        connection.execute(
+            select(func.pg_advisory_lock(HOLDERS, bindparam("n", self._number)))
+        )
         self._connection, self._checked_s = connection, time.monotonic()
         if self._heartbeat_thread is None:
-            self._heartbeat_thread = threading.Thread(target=self._keep_alive, name="holder", daemon=True)
+            self._heartbeat_thread = threading.Thread(
+                target=self._keep_alive, name="holder", daemon=True
+            )
             self._heartbeat_thread.start()
 
     def _keep_alive(self) -> None:
@@ -133,12 +162,16 @@ class WorkerSession:
                     self._flush_releases(self._connection)
 
     def _heartbeat(self, connection: Connection) -> bool:
-        """Show that this process is alive, and end holders that stand still. False when the connection is lost."""
+        """Show that this process is alive, and end holders that stand still. False when
+        the connection is lost.
+        """
         try:
             rows = list(connection.execute(OTHERS))
             self._checked_s = time.monotonic()
             others = [(row.pid, row.since, row.last_word) for row in rows]
-            for pid, since, last_word in self._silence.silent_holders(others, self._checked_s):
+            for pid, since, last_word in self._silence.silent_holders(
+                others, self._checked_s
+            ):
                 _end_process(connection, pid, since, last_word)
         except DATABASE_ERRORS:
             self._discard_connection(connection)
@@ -151,8 +184,11 @@ class WorkerSession:
                 connection.execute(*self._deferred[0])
                 self._deferred.pop(0)
         except DATABASE_ERRORS as error:
-            # It is tried again after the next heartbeat, which shows whether the connection is lost.
-            log.warning("lease_release_deferred", owed=len(self._deferred), error=str(error))
+            # It is tried again after the next heartbeat, which shows whether the
+            # connection is lost.
+            log.warning(
+                "lease_release_deferred", owed=len(self._deferred), error=str(error)
+            )
 
     def _discard_connection(self, connection: Connection) -> None:
         self._connection = None
@@ -163,19 +199,31 @@ class WorkerSession:
 
 def _end_process(connection: Connection, pid: int, since: str, last_word: str) -> None:
     try:
-        ended = connection.scalar(END_PROCESS, {"pid": pid, "since": since, "last_word": last_word})
-    except ProgrammingError as error:  # another role's process, which our role may not end; our connection works
+        ended = connection.scalar(
+            END_PROCESS, {"pid": pid, "since": since, "last_word": last_word}
+        )
+    except ProgrammingError as error:
+        # another role's process, which our role may not end; our connection works
         log.error("worker_session_terminate_denied", backend=pid, error=str(error.orig))
         return
-    log.warning("worker_session_timed_out", backend=pid, silent_s=SESSION_TIMEOUT_S, connections_ended=ended)
+    log.warning(
+        "worker_session_timed_out",
+        backend=pid,
+        silent_s=SESSION_TIMEOUT_S,
+        connections_ended=ended,
+    )
 
 
 @contextmanager
 def try_advisory_lock(engine: Engine, name: LockName) -> Iterator[bool]:
-    """Take the lock of that name. Yields True if this caller has it, False if another one has it. It never waits."""
+    """Take the lock of that name. Yields True if this caller has it, False if another
+    one has it. It never waits.
+    """
     key = zlib.crc32(name.encode()) - 2**31
     with read_connection(engine) as connection:
-        got = bool(connection.scalar(select(func.pg_try_advisory_lock(SINGLE_FLIGHT, key))))
+        got = bool(
+            connection.scalar(select(func.pg_try_advisory_lock(SINGLE_FLIGHT, key)))
+        )
         try:
             yield got
         finally:

@@ -1,4 +1,5 @@
-"""Backpressure: the supervisor sends no message to a queue that no worker serves, because Redis would grow without end.
+"""Backpressure: the supervisor sends no message to a queue that no worker serves,
+because Redis would grow without end.
 
 Only this module reads how many messages wait in a queue.
 """
@@ -16,27 +17,38 @@ from redis.exceptions import RedisError
 log = structlog.get_logger()
 
 COUNT_EVERY_S = 1.0
-BUSY = 16  # a worker takes fewer messages at a time: with more in the queue, earlier ones may still wait
+# a worker takes fewer messages at a time: with more in the queue, earlier ones may
+# still wait
+BUSY = 16
 
-Connect = Callable[[], AbstractContextManager[Any]]  # makes a connection of Kombu, or lends one
+# makes a connection of Kombu, or lends one
+Connect = Callable[[], AbstractContextManager[Any]]
 
 
 def queue_length(channel: Any, queue: str) -> int:
-    """Return how many messages wait in the queue. Raises the errors of the broker's client."""
+    """Return how many messages wait in the queue. Raises the errors of the broker's
+    client.
+    """
     return int(channel._size(queue))
 
 
 def queue_lengths(connect: Connect, queues: Iterable[str]) -> int:
-    """Return how many messages wait in these queues together; 0 while the broker does not answer."""
+    """Return how many messages wait in these queues together; 0 while the broker does
+    not answer.
+    """
     try:
         with connect() as connection:
-            return sum(queue_length(connection.default_channel, queue) for queue in queues)
+            return sum(
+                queue_length(connection.default_channel, queue) for queue in queues
+            )
     except (KombuError, RedisError, OSError):
         return 0
 
 
 class Limit:
-    """Allows `most` messages in a queue. Logs once when a queue is full, and once when it has room again."""
+    """Allows `most` messages in a queue. Logs once when a queue is full, and once when
+    it has room again.
+    """
 
     def __init__(self, most: int, sender: str) -> None:
         self._most = most
@@ -44,7 +56,9 @@ class Limit:
         self._full: set[str] = set()
 
     def allows(self, queue: str, length: int) -> bool:
-        """Return whether the sender may send one more message to a queue of this length."""
+        """Return whether the sender may send one more message to a queue of this
+        length.
+        """
         if length < self._most:
             if queue in self._full:
                 self._full.remove(queue)
@@ -69,7 +83,9 @@ class Backpressure:
         self._counted: dict[str, tuple[float, int]] = {}
 
     def allows_one_more(self, queue: str) -> bool:
-        """Return whether the process may send one more message; True while the broker does not answer."""
+        """Return whether the process may send one more message; True while the broker
+        does not answer.
+        """
         with self._lock:
             counted_s, length = self._counted.get(queue, (float("-inf"), 0))
             if time.monotonic() - counted_s >= COUNT_EVERY_S:
@@ -78,7 +94,9 @@ class Backpressure:
             return self._limit.allows(queue, length)
 
     def is_busy(self, queue: str) -> bool:
-        """Return whether more messages wait in the queue than a worker takes at a time."""
+        """Return whether more messages wait in the queue than a worker takes at a
+        time.
+        """
         return self._length(queue) > BUSY
 
     def _length(self, queue: str) -> int:

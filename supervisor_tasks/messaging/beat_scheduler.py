@@ -1,7 +1,9 @@
-"""Beat's scheduler: once a second, it reads from the ledger in one query which tasks are due, and sends their messages.
+"""Beat's scheduler: once a second, it reads from the ledger in one query which tasks
+are due, and sends their messages.
 
-Celery's own scheduler uses the time of day: after an operator sets the clock back by an hour, it sends nothing for an
-hour. This scheduler uses the time that has passed, and sends nothing to a queue that no worker serves.
+Celery's own scheduler uses the time of day: after an operator sets the clock back by an
+hour, it sends nothing for an hour. This scheduler uses the time that has passed, and
+sends nothing to a queue that no worker serves.
 """
 
 import time
@@ -24,7 +26,8 @@ from supervisor_tasks.messaging.queues import TASKS
 log = structlog.get_logger()
 
 Waiting = Callable[[], Mapping[str, int]]  # how many messages wait in each queue
-# Returns the tasks that are due, each with the least number of seconds between two messages.
+# Returns the tasks that are due, each with the least number of seconds between two
+# messages.
 Question = Callable[[Waiting], Mapping[str, float]]
 
 ASKED_EVERY_S = 1.0
@@ -54,10 +57,17 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
 
     def setup_schedule(self) -> None:
         """Give Celery the tasks that can be due."""
-        self.merge_inplace({name: {"task": f"{TASKS}.{name}", "schedule": ASKED_EVERY_S} for name in self.tasks})
+        self.merge_inplace(
+            {
+                name: {"task": f"{TASKS}.{name}", "schedule": ASKED_EVERY_S}
+                for name in self.tasks
+            }
+        )
 
     def tick(self, **_: Any) -> float:
-        """Send messages for the tasks that are due; returns the seconds until the next query."""
+        """Send messages for the tasks that are due; returns the seconds until the next
+        query.
+        """
         LOOP.mark()
         if time.monotonic() - self._asked_s >= ASKED_EVERY_S:
             self._asked_s = time.monotonic()
@@ -69,7 +79,9 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         return max(self._asked_s + ASKED_EVERY_S - time.monotonic(), 0.0)
 
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
-        """Send a message, unless so many messages wait that no worker can be serving the queue."""
+        """Send a message, unless so many messages wait that no worker can be serving
+        the queue.
+        """
         try:
             if self._queue_has_room(entry):
                 self.apply_async(entry, producer=producer, advance=False)
@@ -79,7 +91,9 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
             self._outage.record_recovery()
 
     def _due(self) -> Mapping[str, float]:
-        """Return the tasks that are due; none while the ledger does not answer, because no worker could work either."""
+        """Return the tasks that are due; none while the ledger does not answer, because
+        no worker could work either.
+        """
         try:
             every_s_of_task = self._question(self._waiting)
         except TransientError as error:
@@ -88,12 +102,17 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
                 log.warning("ledger_disconnected", error=str(error))
             return {}
         if self._ledger_away_since_s is not None:
-            log.info("ledger_reconnected", away_s=round(time.monotonic() - self._ledger_away_since_s, 1))
+            log.info(
+                "ledger_reconnected",
+                away_s=round(time.monotonic() - self._ledger_away_since_s, 1),
+            )
             self._ledger_away_since_s = None
         return every_s_of_task
 
     def _waiting(self) -> dict[str, int]:
-        """Return how many messages wait in each queue; nothing while the broker does not answer."""
+        """Return how many messages wait in each queue; nothing while the broker does
+        not answer.
+        """
         if not self.connection.connected:
             return {}  # the next message connects, and waits for the broker
         try:

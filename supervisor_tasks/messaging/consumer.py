@@ -1,7 +1,9 @@
-"""How worker and beat survive a broker that is away, hangs or loses its data: they retry for ever, and log it once.
+"""How worker and beat survive a broker that is away, hangs or loses its data: they
+retry for ever, and log it once.
 
-Celery itself waits longer after each try, and gives up after a hundred. A worker that answers pings but receives no
-messages ends, so that its supervisor (systemd, compose, Kubernetes) starts it again.
+Celery itself waits longer after each try, and gives up after a hundred. A worker that
+answers pings but receives no messages ends, so that its supervisor (systemd, compose,
+Kubernetes) starts it again.
 """
 
 import os
@@ -29,14 +31,19 @@ log = structlog.get_logger()
 RETRY_S = 1.0  # between two tries to connect, without limit
 EVENTS_EVERY_S = 0.5
 MARK_EVERY_S = 1.0
-SAMPLES = 10  # checks of the queues with the same result before the worker counts as receiving none
+# checks of the queues with the same result before the worker counts as receiving none
+SAMPLES = 10
 SHUTDOWN_GRACE_S = 15.0  # for a worker to end its work
 
-# Celery warns at each reconnection. The results of running tasks are in the ledger; a second delivery changes nothing.
-warnings.filterwarnings("ignore", message=r"\s*In Celery 5\.1", category=CPendingDeprecationWarning)
+# Celery warns at each reconnection. The results of running tasks are in the ledger; a
+# second delivery changes nothing.
+warnings.filterwarnings(
+    "ignore", message=r"\s*In Celery 5\.1", category=CPendingDeprecationWarning
+)
 
-# A worker whose connection broke must not try to put back the messages that it received: kombu asks the broken
-# connection for its host, and the worker ends. Beat sends new messages for the work that was not done.
+# A worker whose connection broke must not try to put back the messages that it
+# received: kombu asks the broken connection for its host, and the worker ends. Beat
+# sends new messages for the work that was not done.
 RedisChannel.do_restore = False
 
 
@@ -55,7 +62,9 @@ class OutageLog:
     def record_recovery(self) -> None:
         """Note that the broker answered."""
         if self._since_s is not None:
-            log.info("broker_reconnected", away_s=round(time.monotonic() - self._since_s, 1))
+            log.info(
+                "broker_reconnected", away_s=round(time.monotonic() - self._since_s, 1)
+            )
             self._since_s = None
 
 
@@ -83,7 +92,9 @@ class ReconnectingConsumer(Consumer):  # type: ignore[misc]  # Celery has no typ
         return ready
 
     def register_with_event_loop(self, hub: Any) -> None:
-        """Send the events for Flower every EVENTS_EVERY_S: Celery itself would send a message for nearly each event."""
+        """Send the events for Flower every EVENTS_EVERY_S: Celery itself would send a
+        message for nearly each event.
+        """
         super().register_with_event_loop(hub)
         hub.call_repeatedly(EVENTS_EVERY_S, self._flush_events)
         hub.call_repeatedly(MARK_EVERY_S, LOOP.mark)
@@ -100,7 +111,9 @@ class ConsumerWatchdog:
         self._stalled_samples = 0
 
     def is_receiving(self, *, received: int, waiting: int, idle: bool) -> bool:
-        """Return False after SAMPLES checks in a row in which messages waited and the idle worker received none."""
+        """Return False after SAMPLES checks in a row in which messages waited and the
+        idle worker received none.
+        """
         missed = waiting > 0 and idle and received == self._received
         self._stalled_samples = self._stalled_samples + 1 if missed else 0
         self._received = received
@@ -108,7 +121,9 @@ class ConsumerWatchdog:
 
 
 def start_consumer_watchdog(consumer: Any, watchdog_timeout_s: float) -> None:
-    """Start the thread that ends the worker when it has received no waiting messages for `watchdog_timeout_s`."""
+    """Start the thread that ends the worker when it has received no waiting messages
+    for `watchdog_timeout_s`.
+    """
     queues = [queue.name for queue in consumer.app.amqp.queues.consume_from.values()]
     work = threading.Thread(
         target=_watch_consumer,
@@ -119,7 +134,9 @@ def start_consumer_watchdog(consumer: Any, watchdog_timeout_s: float) -> None:
     work.start()
 
 
-def _watch_consumer(app: Celery, queues: Sequence[str], threads: int, every_s: float) -> None:
+def _watch_consumer(
+    app: Celery, queues: Sequence[str], threads: int, every_s: float
+) -> None:
     watchdog = ConsumerWatchdog()
     while True:
         time.sleep(every_s)  # the checks must lie apart
@@ -127,12 +144,17 @@ def _watch_consumer(app: Celery, queues: Sequence[str], threads: int, every_s: f
         received = sum(state.total_count.values())
         idle = len(state.active_requests) < threads
         if not watchdog.is_receiving(received=received, waiting=waiting, idle=idle):
-            log.critical("worker_not_receiving", waiting=waiting, advice="the worker ends; start it again")
+            log.critical(
+                "worker_not_receiving",
+                waiting=waiting,
+                advice="the worker ends; start it again",
+            )
             _end()
 
 
 def _end() -> None:
     """End the process, at the latest after SHUTDOWN_GRACE_S; its leases end with it."""
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(SHUTDOWN_GRACE_S)  # a loop that is stuck does not react to SIGTERM either
+    # a loop that is stuck does not react to SIGTERM either
+    time.sleep(SHUTDOWN_GRACE_S)
     os._exit(1)

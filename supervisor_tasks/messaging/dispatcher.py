@@ -1,4 +1,5 @@
-"""Wake-ups: after a commit, a message wakes a worker for the new work. If the message is lost, the work begins later.
+"""Wake-ups: after a commit, a message wakes a worker for the new work. If the message
+is lost, the work begins later.
 
 No message goes to a queue that no worker serves, because Redis would grow without end.
 """
@@ -19,22 +20,31 @@ from supervisor_tasks.messaging.queues import TASK_OF_KIND, TASKS
 log = structlog.get_logger()
 
 SHOWN_JOBS = 100  # in a message's arguments, which Flower shows
-MAX_WAITING = 10_000  # messages in a queue; a burst of jobs is smaller, and so many take some megabytes of Redis
-TOGETHER_S = 0.5  # a task takes all effects that are due, so one message serves all that become due within this time
+# messages in a queue; a burst of jobs is smaller, and so many take some megabytes of
+# Redis
+MAX_WAITING = 10_000
+# a task takes all effects that are due, so one message serves all that become due
+# within this time
+TOGETHER_S = 0.5
 
 
 class TaskDispatcher:
-    """Sends wake-ups by Celery. If the broker does not answer, it logs a warning and raises nothing."""
+    """Sends wake-ups by Celery. If the broker does not answer, it logs a warning and
+    raises nothing.
+    """
 
     def __init__(self, app: Celery, most_waiting: int = MAX_WAITING) -> None:
         self._app = app
-        self._backpressure = Backpressure(app.connection_or_acquire, most_waiting, "wake-ups")
+        self._backpressure = Backpressure(
+            app.connection_or_acquire, most_waiting, "wake-ups"
+        )
         self._turns: dict[str, int] = {}
 
     def effects(self, effects: Sequence[OpenEffect]) -> None:
         """Send one message for each task of these effects.
 
-        After a failed send it sends no more, because each try takes seconds; beat wakes the other tasks.
+        After a failed send it sends no more, because each try takes seconds; beat wakes
+        the other tasks.
         """
         wanted = self._without_busy(effects)
         for name, group in groupby(sorted(wanted, key=_task), key=_task):
@@ -50,14 +60,20 @@ class TaskDispatcher:
     def _without_busy(self, effects: Sequence[OpenEffect]) -> list[OpenEffect]:
         """Leave out the effects that were dispatched before and whose queue is busy.
 
-        Each message costs the workers time, and with a second message for these the queue would grow with its own length.
+        Each message costs the workers time, and with a second message for these the
+        queue would grow with its own length.
         """
         dispatched_before = {_task(effect) for effect in effects if effect.notified}
         busy = {name for name in dispatched_before if self._is_busy(name)}
-        return [effect for effect in effects if not (effect.notified and _task(effect) in busy)]
+        return [
+            effect
+            for effect in effects
+            if not (effect.notified and _task(effect) in busy)
+        ]
 
     def _send_together(self, name: str, due_in_s: float, shown: str) -> bool:
-        """Wake a task at once, or later with one message for all effects that become due within TOGETHER_S.
+        """Wake a task at once, or later with one message for all effects that become
+        due within TOGETHER_S.
 
         Returns False after a failed send.
         """
@@ -78,7 +94,9 @@ class TaskDispatcher:
         return queue
 
     def _send(self, name: str, due_in_s: float, shown: str | None = None) -> bool:
-        """Send a task's message, if its queue has room. Returns False after a failed send."""
+        """Send a task's message, if its queue has room. Returns False after a failed
+        send.
+        """
         if not self._backpressure.allows_one_more(self._queue(name)):
             return True  # beat wakes the rest when a worker serves the queue again
         options: dict[str, object] = {"countdown": due_in_s} if due_in_s > 0 else {}

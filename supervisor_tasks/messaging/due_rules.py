@@ -1,7 +1,8 @@
 """Decides from the ledger's data which tasks are due. It does no I/O.
 
-A task is due when it has something to do (`wanted`), or when it last ended `idle_s` ago or earlier: its next end then
-proves that the workers of its queue are alive. Beat sends messages for no other task.
+A task is due when it has something to do (`wanted`), or when it last ended `idle_s` ago
+or earlier: its next end then proves that the workers of its queue are alive. Beat sends
+messages for no other task.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,13 @@ from typing import Any
 
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.due import Look
-from supervisor_tasks.ledger.facts import CALLBACK_HEARTBEAT_MISSED, REWIND, SCAN_STALLED, Fact, Stored
+from supervisor_tasks.ledger.facts import (
+    CALLBACK_HEARTBEAT_MISSED,
+    REWIND,
+    SCAN_STALLED,
+    Fact,
+    Stored,
+)
 from supervisor_tasks.ledger.heartbeats import missing_sources
 from supervisor_tasks.ledger.registrations import (
     HARDWARE,
@@ -22,7 +29,12 @@ from supervisor_tasks.ledger.registrations import (
     REGISTRATION_STATUS,
 )
 from supervisor_tasks.ledger.tick_names import IDLE_S, OLD_ROWS_DELETED, finished_key
-from supervisor_tasks.monitoring.slurm_tries import ANSWERED_SINCE_START, FAILED_TRIES, SLURM_ANSWERED, check_is_due
+from supervisor_tasks.monitoring.slurm_tries import (
+    ANSWERED_SINCE_START,
+    FAILED_TRIES,
+    SLURM_ANSWERED,
+    check_is_due,
+)
 from supervisor_tasks.provider.registration_rules import Action, RegistrationStatus
 
 NIGHT_HOURS = 4
@@ -72,8 +84,8 @@ class RuleSettings:
 class Rule:
     """When a task is due.
 
-    While it is wanted, at least `every_s` lie between two messages. While it is not, it must end once in `idle_s`.
-    `idle_s` is None if the task's end proves nothing.
+    While it is wanted, at least `every_s` lie between two messages. While it is not, it
+    must end once in `idle_s`. `idle_s` is None if the task's end proves nothing.
     """
 
     wanted: Callable[[Look, RuleSettings], bool]
@@ -82,12 +94,21 @@ class Rule:
 
 
 def _register(look: Look, settings: RuleSettings) -> bool:
-    """Return whether the registration may have to change: by request, by a changed fact, or because it is not settled."""
-    if look.read(REGISTRATION_REQUESTED) is not None or look.read(MEASUREMENT_REQUESTED) is not None:
+    """Return whether the registration may have to change: by request, by a changed
+    fact, or because it is not settled.
+    """
+    if (
+        look.read(REGISTRATION_REQUESTED) is not None
+        or look.read(MEASUREMENT_REQUESTED) is not None
+    ):
         return True
     hardware = look.read(HARDWARE)
-    if hardware is not None and 0.0 <= hardware.age_s - settings.hardware_stable_s <= YOUNG_S:
-        return True  # the changed hardware has just been stable for long enough to be offered
+    if (
+        hardware is not None
+        and 0.0 <= hardware.age_s - settings.hardware_stable_s <= YOUNG_S
+    ):
+        # the changed hardware has just been stable for long enough to be offered
+        return True
     if any(_is_young(look.read(fact)) for fact in REGISTRATION_FACTS):
         return True
     return look.measuring or look.unmined or not _is_settled(look)
@@ -98,7 +119,9 @@ def _is_young(stored: Stored[Any] | None) -> bool:
 
 
 def _is_settled(look: Look) -> bool:
-    """Return whether the provider is approved, and the last check of the registration found nothing to do."""
+    """Return whether the provider is approved, and the last check of the registration
+    found nothing to do.
+    """
     if look.get(REGISTRATION_STATUS) is not RegistrationStatus.APPROVED:
         return False
     report = look.get(REGISTRATION) or {}
@@ -116,7 +139,9 @@ def _scan(look: Look, _: RuleSettings) -> bool:
 def _check_slurm(look: Look, settings: RuleSettings) -> bool:
     answered_s = look.ticks_s.get(SLURM_ANSWERED)
     seen = look.get(ANSWERED_SINCE_START) or False
-    return check_is_due(answered_s, seen, look.read(FAILED_TRIES), settings.slurm_retry_interval_s)
+    return check_is_due(
+        answered_s, seen, look.read(FAILED_TRIES), settings.slurm_retry_interval_s
+    )
 
 
 def _check_alarms(look: Look, _: RuleSettings) -> bool:
@@ -124,22 +149,31 @@ def _check_alarms(look: Look, _: RuleSettings) -> bool:
         return True
     if missing_sources(look.ticks_s):
         return True
-    return look.read(CALLBACK_HEARTBEAT_MISSED) is not None  # the task must also see that the heartbeat is back
+    # the task must also see that the heartbeat is back
+    return look.read(CALLBACK_HEARTBEAT_MISSED) is not None
 
 
 def _sweep(look: Look, settings: RuleSettings) -> bool:
-    """Return whether a sweep is due, or its task must still read claims from before this ledger's first scan."""
+    """Return whether a sweep is due, or its task must still read claims from before
+    this ledger's first scan.
+    """
     return look.sweep or (look.claims_known_since or 0) > settings.start_block
 
 
 def _retention(look: Look, settings: RuleSettings) -> bool:
-    """Return whether it is night, and the deletion of old rows has not come to its end in this night."""
+    """Return whether it is night, and the deletion of old rows has not come to its end
+    in this night.
+    """
     is_night = (look.hour - settings.retention_hour) % 24 < NIGHT_HOURS
-    return is_night and look.ticks_s.get(OLD_ROWS_DELETED, float("inf")) >= ONCE_A_NIGHT_S
+    return (
+        is_night and look.ticks_s.get(OLD_ROWS_DELETED, float("inf")) >= ONCE_A_NIGHT_S
+    )
 
 
 RULES = {
-    "dispatch_due_effects": Rule(lambda look, _: look.undispatched or look.abandoned, 1.0),
+    "dispatch_due_effects": Rule(
+        lambda look, _: look.undispatched or look.abandoned, 1.0
+    ),
     "poll_jobs": Rule(lambda look, _: look.unread, 1.0),
     "collect_receipts": Rule(lambda look, _: look.unmined, 1.0),
     "scan": Rule(_scan, 5.0, IDLE_S["scan"]),
@@ -166,9 +200,11 @@ GUARDED = (
 
 
 def due(look: Look, settings: RuleSettings) -> dict[str, float]:
-    """Return the tasks that are due, each with the least number of seconds between two messages.
+    """Return the tasks that are due, each with the least number of seconds between two
+    messages.
 
-    A task that a worker is running now is not due: the run takes all the work, or the next query finds the rest.
+    A task that a worker is running now is not due: the run takes all the work, or the
+    next query finds the rest.
     """
     every_s_of_task = dict[str, float]()
     for name, rule in RULES.items():

@@ -8,12 +8,20 @@ from supervisor_tasks.ledger.driver import DriverConnection
 from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.tick_names import QUEUE
 from supervisor_tasks.messaging.beat_scheduler import BeatScheduler, Question, Waiting
-from supervisor_tasks.messaging.due_rules import FACTS, GUARDED, RULES, RuleSettings, due
+from supervisor_tasks.messaging.due_rules import (
+    FACTS,
+    GUARDED,
+    RULES,
+    RuleSettings,
+    due,
+)
 
 
 @cache
 def _question() -> Question:
-    """Build the query once for this process: Celery makes a second scheduler only to show its schedule."""
+    """Build the query once for this process: Celery makes a second scheduler only to
+    show its schedule.
+    """
     settings = load_or_exit()
     with or_exit():
         connection = DriverConnection(database_url(settings))
@@ -25,12 +33,19 @@ def _question() -> Question:
         start_block=settings.metascheduler_start_block,
         retention_hour=settings.retention_hour,
     )
-    return lambda waiting: due(query.look(partial(_readings, settings.cluster_name, waiting)), rules)
+    return lambda waiting: due(
+        query.look(partial(_readings, settings.cluster_name, waiting)), rules
+    )
 
 
 def _readings(cluster: str, waiting: Waiting) -> dict[str, int]:
-    """Return how many messages wait in each queue, by the name that the ledger stores it under."""
-    return {f"{QUEUE}{name.removeprefix(f'{cluster}.')}": length for name, length in waiting().items()}
+    """Return how many messages wait in each queue, by the name that the ledger stores
+    it under.
+    """
+    return {
+        f"{QUEUE}{name.removeprefix(f'{cluster}.')}": length
+        for name, length in waiting().items()
+    }
 
 
 class LedgerBeat(BeatScheduler):
@@ -39,5 +54,7 @@ class LedgerBeat(BeatScheduler):
     tasks = RULES
 
     def open_question(self) -> Question:
-        """Return the query of the ledger. Ends the process with status 2 when it cannot open the ledger."""
+        """Return the query of the ledger. Ends the process with status 2 when it cannot
+        open the ledger.
+        """
         return _question()

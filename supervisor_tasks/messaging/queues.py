@@ -1,7 +1,7 @@
 """The queues of a cluster, and the queue of each task. Pure.
 
-The queues separate the keys: only workers of the chain queue have the wallet's key, and only workers of the slurm and
-benchmark queues have the SSH key.
+The queues separate the keys: only workers of the chain queue have the wallet's key, and
+only workers of the slurm and benchmark queues have the SSH key.
 """
 
 from enum import StrEnum
@@ -18,14 +18,17 @@ class Queue(StrEnum):
     BENCHMARK = "benchmark"
 
     def of(self, cluster: str) -> str:
-        """Return the queue's name at the broker. Several clusters may share a broker."""
+        """Return the queue's name at the broker. Several clusters may share a
+        broker.
+        """
         return f"{cluster}.{self.value}"
 
 
 TASKS = "supervisor_tasks.tasks"
 SWEEP_CHECKED_EVERY_S = 10.0  # how often beat checks whether a sweep is due
 
-# The fetch task is in the chain queue because it signs a challenge with the wallet's key.
+# The fetch task is in the chain queue because it signs a challenge with the wallet's
+# key.
 QUEUE_OF_TASK = {
     "claim": Queue.CHAIN,
     "scan": Queue.CHAIN,

@@ -1,8 +1,9 @@
 """Which of a worker's events Flower gets, and under which names.
 
-Beat sends most tasks again and again, and most of these find nothing to do. So the events of a task are held until it
-ends, or takes longer than HELD_S. After its end they are sent only if the task did something to a job or failed. Flower
-shows what happens to jobs, and not hundreds of ticks an hour.
+Beat sends most tasks again and again, and most of these find nothing to do. So the
+events of a task are held until it ends, or takes longer than HELD_S. After its end they
+are sent only if the task did something to a job or failed. Flower shows what happens to
+jobs, and not hundreds of ticks an hour.
 """
 
 import threading
@@ -20,15 +21,20 @@ Events = list[tuple[str, Fields]]
 
 RECEIVED, STARTED, SUCCEEDED = "task-received", "task-started", "task-succeeded"
 ENDS = (SUCCEEDED, "task-failed", "task-rejected", "task-revoked")
-# Flower shows an event of an unknown name as a state of the task: JOB-FAILED. It is not green, and `state:JOB-FAILED` finds it.
+# Flower shows an event of an unknown name as a state of the task: JOB-FAILED. It is not
+# green, and `state:JOB-FAILED` finds it.
 FAILED_JOB = "task-job-failed"
 NO_RESULT = (None, "", "None")
-HELD_S = 5.0  # a task that runs longer is shown while it runs; the next heartbeat (every 2 s) sends its held events
+# a task that runs longer is shown while it runs; the next heartbeat (every 2 s) sends
+# its held events
+HELD_S = 5.0
 MAX_HELD = 1000  # tasks; a worker has 16 at once, and some in advance
 
 
 class HeldEvents:
-    """Decides for each event whether it is sent now, later or never. Threads may share it."""
+    """Decides for each event whether it is sent now, later or never. Threads may share
+    it.
+    """
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
         self._now_s = now_s
@@ -48,7 +54,8 @@ class HeldEvents:
 
     def _hold(self, fields: Fields) -> None:
         self._held[fields["uuid"]] = [(RECEIVED, self._stamped(fields))]
-        while len(self._held) > MAX_HELD:  # the oldest tasks sent no event of their end, as at a lost connection
+        # the oldest tasks sent no event of their end, as at a lost connection
+        while len(self._held) > MAX_HELD:
             self._held.popitem(last=False)
 
     def _of_held_task(self, kind: str, fields: Fields) -> Events:
@@ -62,9 +69,13 @@ class HeldEvents:
         return [*held, _shown(kind, fields)]
 
     def _slow(self) -> Events:
-        """Return the held events of tasks that have run for HELD_S, and hold them no longer."""
+        """Return the held events of tasks that have run for HELD_S, and hold them no
+        longer.
+        """
         long_ago_s = self._now_s() - HELD_S
-        slow = [uuid for uuid, held in self._held.items() if _began_before(long_ago_s, held)]
+        slow = [
+            uuid for uuid, held in self._held.items() if _began_before(long_ago_s, held)
+        ]
         events = Events()
         for uuid in slow:
             events += self._held.pop(uuid)
@@ -75,7 +86,9 @@ class HeldEvents:
 
 
 class JobEventDispatcher(EventDispatcher):  # type: ignore[misc]  # Celery has no types
-    """Sends a worker's events as `HeldEvents` decides. After a reconnection, a new dispatcher has the same held events."""
+    """Sends a worker's events as `HeldEvents` decides. After a reconnection, a new
+    dispatcher has the same held events.
+    """
 
     held = HeldEvents()
 
@@ -91,7 +104,9 @@ def short_name(name: str | None) -> str:
 
 
 def _shown(kind: str, fields: Fields) -> tuple[str, Fields]:
-    """Return the event, under a name of its own if the task succeeded and its job did not."""
+    """Return the event, under a name of its own if the task succeeded and its job did
+    not.
+    """
     if kind == SUCCEEDED and JOB_FAILED in str(fields.get("result")):
         return FAILED_JOB, fields
     return kind, fields
@@ -99,4 +114,6 @@ def _shown(kind: str, fields: Fields) -> tuple[str, Fields]:
 
 def _began_before(long_ago_s: float, held: Events) -> bool:
     """Return whether the held events of a task show that it began before that time."""
-    return any(kind == STARTED and fields["timestamp"] <= long_ago_s for kind, fields in held)
+    return any(
+        kind == STARTED and fields["timestamp"] <= long_ago_s for kind, fields in held
+    )

@@ -1,4 +1,6 @@
-"""What the arguments of a Celery worker name: its queues, and whether they name the worker. Pure."""
+"""What the arguments of a Celery worker name: its queues, and whether they name the
+worker. Pure.
+"""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +8,9 @@ from itertools import pairwise
 
 
 def words_of(arguments: Sequence[str]) -> list[str]:
-    """Split options from values that are joined to them: `--queues=chain`, `-Q=chain`, `-Qchain`."""
+    """Split options from values that are joined to them: `--queues=chain`, `-Q=chain`,
+    `-Qchain`.
+    """
     words = list[str]()
     for argument in arguments:
         if re.match("-[nQ][^=]", argument):
@@ -23,7 +27,9 @@ def has_name(arguments: Sequence[str]) -> bool:
 
 
 def queues_named(arguments: Sequence[str]) -> list[str]:
-    """The queues that `-Q` or `--queues` names, without the cluster before their point; none if there is no such option."""
+    """The queues that `-Q` or `--queues` names, without the cluster before their point;
+    none if there is no such option.
+    """
     queues = list[str]()
     for option, value in pairwise(words_of(arguments)):
         if option in ("-Q", "--queues"):

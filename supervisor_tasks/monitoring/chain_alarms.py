@@ -18,10 +18,13 @@ from supervisor_tasks.wallet.wallet import WalletEmptyError
 
 CHAIN_ANSWERED = "chain"  # the tick that a worker leaves when the chain has answered
 SILENT_S = 60.0  # a restart of the node is no alarm
-STUCK_S = 300.0  # the chain answers, and the oldest open transaction has not been mined for so long
+# the chain answers, and the oldest open transaction has not been mined for so long
+STUCK_S = 300.0
 ASKED_S = 15.0  # a write that the balance did not pay for is tried again more often
 AWAY_S = 180.0  # for one of several endpoints; the others do its work
-AWAY_ADVICE = "the others are used: mend it, or take it out of METASCHEDULER_ENDPOINT_RPC"
+AWAY_ADVICE = (
+    "the others are used: mend it, or take it out of METASCHEDULER_ENDPOINT_RPC"
+)
 QUIET_S = {  # an alarm ends if its cause has not come again for so long
     AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT: 3600.0,
     AlarmName.CHAIN_LOG_UNREADABLE: 86400.0,
@@ -32,7 +35,8 @@ QUIET_S = {  # an alarm ends if its cause has not come again for so long
 
 @contextmanager
 def chain_watched(context: WorkerContext) -> Iterator[None]:
-    """Call the operator when the chain has not answered for a while, or an endpoint serves another chain.
+    """Call the operator when the chain has not answered for a while, or an endpoint
+    serves another chain.
 
     The alarm ends with its cause.
     """
@@ -52,7 +56,8 @@ def chain_watched(context: WorkerContext) -> Iterator[None]:
 def _record_failure(context: WorkerContext, error: str) -> None:
     silent_s = _silence(context).update(True, error=error[:500])
     if silent_s >= SILENT_S:
-        _oldest_open(context).update(False)  # the chain stands still, and not the transaction
+        # the chain stands still, and not the transaction
+        _oldest_open(context).update(False)
     _watch_endpoints(context)
 
 
@@ -63,13 +68,17 @@ def _record_success(context: WorkerContext) -> None:
 
 
 def _silence(context: WorkerContext) -> Condition:
-    return Condition(context.ledger, AlarmName.CHAIN_NOT_ANSWERING, SILENT_S, tick=CHAIN_ANSWERED)
+    return Condition(
+        context.ledger, AlarmName.CHAIN_NOT_ANSWERING, SILENT_S, tick=CHAIN_ANSWERED
+    )
 
 
 def _oldest_open(context: WorkerContext) -> Duration:
-    """Return for how long a transaction has been the oldest open one while the chain answered. All others wait behind it.
+    """Return for how long a transaction has been the oldest open one while the chain
+    answered. All others wait behind it.
 
-    The alarm TRANSACTION_STUCK has a second reason: the transaction needs a fee above the limit (wallet/resubmit.py).
+    The alarm TRANSACTION_STUCK has a second reason: the transaction needs a fee above
+    the limit (wallet/resubmit.py).
     """
     return Duration(context.ledger.facts, AlarmName.TRANSACTION_STUCK.value)
 
@@ -81,7 +90,11 @@ def _watch_endpoints(context: WorkerContext) -> None:
     health = rpc.health()
     wrong = [name for name, state in health.items() if state is Health.WRONG_CHAIN]
     if wrong:
-        alarms.on(AlarmName.WRONG_CHAIN, endpoints=wrong, expected=context.chain.contract.chain_id)
+        alarms.on(
+            AlarmName.WRONG_CHAIN,
+            endpoints=wrong,
+            expected=context.chain.contract.chain_id,
+        )
     elif Health.ALIVE in health.values():
         alarms.off(AlarmName.WRONG_CHAIN)
     if Health.UNKNOWN in health.values():
@@ -98,9 +111,11 @@ def _store_health(context: WorkerContext, health: Mapping[str, Health]) -> None:
 
 
 def _watch_away(context: WorkerContext, away: Mapping[str, tuple[float, str]]) -> None:
-    """Raise the alarm when an endpoint has been away for long, and end it when all answer.
+    """Raise the alarm when an endpoint has been away for long, and end it when all
+    answer.
 
-    In between it stays as it is: each worker measures for itself, and this worker may have started after others.
+    In between it stays as it is: each worker measures for itself, and this worker may
+    have started after others.
     """
     alarms = context.ledger.alarms
     if not away:
@@ -109,20 +124,32 @@ def _watch_away(context: WorkerContext, away: Mapping[str, tuple[float, str]]) -
     longest_s = max(away_s for away_s, _ in away.values())
     if longest_s > AWAY_S:
         errors = {name: error[:200] for name, (_, error) in away.items()}
-        alarms.on(AlarmName.RPC_ENDPOINT_UNAVAILABLE, endpoints=errors, for_s=round(longest_s), advice=AWAY_ADVICE)
+        alarms.on(
+            AlarmName.RPC_ENDPOINT_UNAVAILABLE,
+            endpoints=errors,
+            for_s=round(longest_s),
+            advice=AWAY_ADVICE,
+        )
 
 
 def wallet_watched(context: WorkerContext, demand: Demand) -> set[AlarmName]:
-    """Switch the alarms about the wallet and the contract on and off. Returns the names of all alarms that are on."""
+    """Switch the alarms about the wallet and the contract on and off. Returns the names
+    of all alarms that are on.
+    """
     alarms, wallet = context.ledger.alarms, context.chain.wallet
     details_of = {alarm.name: alarm.details for alarm in alarms.all()}
     _store_balance(context, demand.balance_wei)
     outstanding = wallet.outstanding()
     empty_details = details_of.get(AlarmName.WALLET_EMPTY, {})
-    needed_wei = max(context.chain.wallet_min_wei, outstanding.cost_wei, _unpaid_wei(empty_details))
+    needed_wei = max(
+        context.chain.wallet_min_wei, outstanding.cost_wei, _unpaid_wei(empty_details)
+    )
     if demand.balance_wei < needed_wei:
         figures = {"balance_wei": demand.balance_wei, "needed_wei": needed_wei}
-        alarms.on(AlarmName.WALLET_EMPTY, **{"address": wallet.address, **empty_details, **figures})
+        alarms.on(
+            AlarmName.WALLET_EMPTY,
+            **{"address": wallet.address, **empty_details, **figures},
+        )
     else:
         alarms.off(AlarmName.WALLET_EMPTY)
     if demand.open:
@@ -132,19 +159,27 @@ def wallet_watched(context: WorkerContext, demand: Demand) -> set[AlarmName]:
     for name, quiet_s in QUIET_S.items():
         if name in details_of:
             alarms.off(name, quiet_s=quiet_s)
-    _watch_oldest(context, outstanding.oldest, AlarmName.TRANSACTION_STUCK in details_of)
+    _watch_oldest(
+        context, outstanding.oldest, AlarmName.TRANSACTION_STUCK in details_of
+    )
     return {alarm.name for alarm in alarms.all()}
 
 
 def _store_balance(context: WorkerContext, balance_wei: int) -> None:
-    """Store the wallet's balance for the metrics of the ledger: their process calls no node."""
+    """Store the wallet's balance for the metrics of the ledger: their process calls no
+    node.
+    """
     balance = Balance(context.chain.wallet.address, balance_wei)
     if context.ledger.facts.get(BALANCE) != balance:
         context.ledger.facts.set(BALANCE, balance)
 
 
-def _watch_oldest(context: WorkerContext, oldest: OldestOpen | None, alarmed: bool) -> None:
-    """Raise the alarm for a transaction that has been open for STUCK_S, also without a known cause."""
+def _watch_oldest(
+    context: WorkerContext, oldest: OldestOpen | None, alarmed: bool
+) -> None:
+    """Raise the alarm for a transaction that has been open for STUCK_S, also without a
+    known cause.
+    """
     open_s = _oldest_open(context).update(oldest is not None, _name(oldest))
     if oldest is None:
         context.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
@@ -164,7 +199,10 @@ def clear_alarms(context: WorkerContext) -> None:
 
     The caller has found no transaction that needs a fee above the limit.
     """
-    if _oldest_open(context).seconds(_name(context.chain.wallet.outstanding().oldest)) <= STUCK_S:
+    if (
+        _oldest_open(context).seconds(_name(context.chain.wallet.outstanding().oldest))
+        <= STUCK_S
+    ):
         context.ledger.alarms.off(AlarmName.TRANSACTION_STUCK)
 
 
@@ -173,7 +211,8 @@ def _name(oldest: OldestOpen | None) -> str:
 
 
 def _unpaid_wei(details: dict[str, Any]) -> int:
-    """Return what a recent write needed that the balance did not pay for; 0 without one, by the details of WALLET_EMPTY.
+    """Return what a recent write needed that the balance did not pay for; 0 without
+    one, by the details of WALLET_EMPTY.
 
     The worker tries such a write again every few seconds.
     """

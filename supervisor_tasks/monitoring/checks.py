@@ -1,4 +1,6 @@
-"""How a process checks whether a service answers. None of these checks needs a key, and each ends within TIMEOUT_S."""
+"""How a process checks whether a service answers. None of these checks needs a key, and
+each ends within TIMEOUT_S.
+"""
 
 import socket
 from collections.abc import Sequence
@@ -16,7 +18,9 @@ class NoAnswerError(Exception):
 
 
 class DatabaseAnswers:
-    """Sends a query to Postgres, over a connection that it keeps. `url` has SQLAlchemy's form."""
+    """Sends a query to Postgres, over a connection that it keeps. `url` has
+    SQLAlchemy's form.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url.replace("postgresql+psycopg://", "postgresql://", 1)
@@ -29,7 +33,10 @@ class DatabaseAnswers:
         try:
             if self._connection is None:
                 self._connection = psycopg.connect(
-                    self._url, autocommit=True, connect_timeout=int(TIMEOUT_S), application_name=NAME
+                    self._url,
+                    autocommit=True,
+                    connect_timeout=int(TIMEOUT_S),
+                    application_name=NAME,
                 )
             self._connection.execute("SELECT 1")
         except psycopg.Error:
@@ -38,7 +45,9 @@ class DatabaseAnswers:
 
 
 class BrokerAnswers:
-    """Sends a PING to Redis, over a connection of its own. `tls` has the form of Celery's broker_use_ssl."""
+    """Sends a PING to Redis, over a connection of its own. `tls` has the form of
+    Celery's broker_use_ssl.
+    """
 
     def __init__(self, url: str, tls: dict[str, Any] | None) -> None:
         self._url = url
@@ -50,8 +59,11 @@ class BrokerAnswers:
 
         timeouts = {"socket_timeout": TIMEOUT_S, "socket_connect_timeout": TIMEOUT_S}
         untyped: Any = Connection
-        with untyped(self._url, ssl=self._tls or False, transport_options=timeouts) as connection:
-            connection.channel().client.ping()  # `default_channel` would try again for seconds
+        with untyped(
+            self._url, ssl=self._tls or False, transport_options=timeouts
+        ) as connection:
+            # `default_channel` would try again for seconds
+            connection.channel().client.ping()
 
 
 class ChainAnswers:
@@ -80,16 +92,21 @@ class LoginNodeAnswers:
 
     def __call__(self) -> None:
         """Run the check. Raises OSError or NoAnswerError."""
-        with socket.create_connection((self._host.strip("[]"), int(self._port)), TIMEOUT_S) as connection:
+        with socket.create_connection(
+            (self._host.strip("[]"), int(self._port)), TIMEOUT_S
+        ) as connection:
             if not connection.recv(len(BANNER)).startswith(BANNER):
                 raise NoAnswerError("no SSH server")
 
 
 class RestAnswers:
-    """Sends slurmrestd a request without a token. Any HTTP response counts. `ca` is the authority of its certificate."""
+    """Sends slurmrestd a request without a token. Any HTTP response counts. `ca` is the
+    authority of its certificate.
+    """
 
     def __init__(self, url: str, ca: Path | None) -> None:
-        from supervisor_tasks.slurm.rest_client import RestClient  # only a worker needs it
+        # only a worker needs it
+        from supervisor_tasks.slurm.rest_client import RestClient
 
         self._client = RestClient(url, ca, connect_timeout_s=TIMEOUT_S)
 
@@ -103,6 +120,8 @@ def _ask_chain(url: str) -> None:
 
     question = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
     with urllib3.PoolManager(retries=False, timeout=TIMEOUT_S) as pool:
-        answer = pool.request("POST", url, json=question, redirect=False, preload_content=False)
+        answer = pool.request(
+            "POST", url, json=question, redirect=False, preload_content=False
+        )
         if answer.status != 200 or b'"result"' not in answer.read(MAX_BYTES):
             raise NoAnswerError(f"HTTP status {answer.status}")

@@ -1,7 +1,9 @@
-"""Make Flower read-only, and make it require a password where it listens on more than this machine.
+"""Make Flower read-only, and make it require a password where it listens on more than
+this machine.
 
-Flower reads its options from its command line, FLOWER_ variables and flowerconfig.py. After that, and before it listens,
-it loads Celery's configuration, which calls `guard`: by then the options are final.
+Flower reads its options from its command line, FLOWER_ variables and flowerconfig.py.
+After that, and before it listens, it loads Celery's configuration, which calls `guard`:
+by then the options are final.
 """
 
 from typing import Any
@@ -22,17 +24,22 @@ class FlowerOpenError(PermanentError):
 
 
 def guard(options: Any, basic_auth: SecretStr | None) -> None:
-    """Correct the options of a Flower that starts (tornado's options). Raises FlowerOpenError."""
+    """Correct the options of a Flower that starts (tornado's options). Raises
+    FlowerOpenError.
+    """
     options.read_only = True
     options.address = options.address or HERE
-    # Without this, Flower takes an empty FLOWER_BASIC_AUTH for a login without a name and a password.
+    # Without this, Flower takes an empty FLOWER_BASIC_AUTH for a login without a name
+    # and a password.
     options.basic_auth = list(filter(None, options.basic_auth or ()))
     if basic_auth is not None and not options.basic_auth:
         options.basic_auth = basic_auth.get_secret_value().split(",")
-    from flower.views.monitor import Metrics  # here: workers load this module too, and have no Flower
+    # here: workers load this module too, and have no Flower
+    from flower.views.monitor import Metrics
     from flower.views.workers import web  # tornado's, as Flower has it
 
-    Metrics.get = web.authenticated(Metrics.get)  # the only page with workers' names that Flower shows without a login
+    # the only page with workers' names that Flower shows without a login
+    Metrics.get = web.authenticated(Metrics.get)
     if options.basic_auth or options.auth:
         return
     if not options.unix_socket and options.address not in LOOPBACK:
@@ -45,4 +52,6 @@ def guard(options: Any, basic_auth: SecretStr | None) -> None:
 def log_start(options: Any) -> None:
     """Log where Flower will listen."""
     has_login = bool(options.basic_auth or options.auth)
-    log.info("flower_started", address=options.address, port=options.port, password=has_login)
+    log.info(
+        "flower_started", address=options.address, port=options.port, password=has_login
+    )

@@ -1,24 +1,35 @@
-"""Whether the supervisor is alive. Liveness is progress: a worker can answer pings and consume nothing.
+"""Whether the supervisor is alive. Liveness is progress: a worker can answer pings and
+consume nothing.
 
-Periodic work stores a tick when it ends, also when SLURM or the chain did not answer: their outage is an alarm, and
-does not make the supervisor unhealthy. Each queue has periodic work that is due even where nothing happens.
+Periodic work stores a tick when it ends, also when SLURM or the chain did not answer:
+their outage is an alarm, and does not make the supervisor unhealthy. Each queue has
+periodic work that is due even where nothing happens.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from supervisor_tasks.ledger.tick_names import CALLBACKS, CLOCK, CLOCK_TICK_EVERY_S, IDLE_S, finished_key
+from supervisor_tasks.ledger.tick_names import (
+    CALLBACKS,
+    CLOCK,
+    CLOCK_TICK_EVERY_S,
+    IDLE_S,
+    finished_key,
+)
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 
 MISSED = 3  # after so many intervals without a tick the fleet is unhealthy
 LEAST_S = 30.0  # a restart of a process is shorter
 OVERDUE_S = 60.0  # a due effect waits less while a worker serves its queue
-LOOKED_EVERY_S = 15.0  # a worker looks at the chain at least so often (indexer/new_blocks.py)
+# a worker looks at the chain at least so often (indexer/new_blocks.py)
+LOOKED_EVERY_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Periodic:
-    """Work that ends at least once in `every_s` in a fleet that is alive, and then stores the tick `tick`."""
+    """Work that ends at least once in `every_s` in a fleet that is alive, and then
+    stores the tick `tick`.
+    """
 
     name: str
     every_s: float
@@ -32,7 +43,9 @@ class Periodic:
 
 
 def periodic_work(chain_poll_s: float, *, accounts: bool) -> list[Periodic]:
-    """Return the periodic work of a fleet that is alive; `accounts` only if the site has a directory."""
+    """Return the periodic work of a fleet that is alive; `accounts` only if the site
+    has a directory.
+    """
     work = [
         Periodic("clock", CLOCK_TICK_EVERY_S, CLOCK, "beat"),
         _of_queue("claim", max(chain_poll_s, LOOKED_EVERY_S)),
@@ -44,21 +57,37 @@ def periodic_work(chain_poll_s: float, *, accounts: bool) -> list[Periodic]:
 
 
 def _of_queue(name: str, every_s: float) -> Periodic:
-    return Periodic(name, every_s, finished_key(name), f"the workers of the queue {QUEUE_OF_TASK[name].value}")
+    return Periodic(
+        name,
+        every_s,
+        finished_key(name),
+        f"the workers of the queue {QUEUE_OF_TASK[name].value}",
+    )
 
 
-def problems(periodic: list[Periodic], ticks_s: Mapping[str, float], oldest_due_s: float) -> list[str]:
-    """Return what is wrong, a line each: what was found, what was expected, what to do. Empty if all is well."""
-    stale = [work for work in periodic if ticks_s.get(work.tick, float("inf")) > work.patience_s]
+def problems(
+    periodic: list[Periodic], ticks_s: Mapping[str, float], oldest_due_s: float
+) -> list[str]:
+    """Return what is wrong, a line each: what was found, what was expected, what to do.
+    Empty if all is well.
+    """
+    stale = [
+        work
+        for work in periodic
+        if ticks_s.get(work.tick, float("inf")) > work.patience_s
+    ]
     if periodic and len(stale) == len(periodic):
         return [
             f"nothing periodic comes to an end ({_ages(stale, ticks_s)}): see whether beat, the broker and workers run"
         ]
     lines = [
-        f"{work.name}: {_age(work, ticks_s)}, expected one every {work.every_s:g} s: see {work.part}" for work in stale
+        f"{work.name}: {_age(work, ticks_s)}, expected one every {work.every_s:g} s: see {work.part}"
+        for work in stale
     ]
     if ticks_s.get(CALLBACKS, float("inf")) > LEAST_S:
-        lines.append("the gRPC process is not heard, and so no callback is taken: see whether it runs, and its log")
+        lines.append(
+            "the gRPC process is not heard, and so no callback is taken: see whether it runs, and its log"
+        )
     if oldest_due_s > OVERDUE_S:
         lines.append(
             f"an effect has been due for {oldest_due_s:.0f} s, expected at most {OVERDUE_S:g} s: no worker takes it"

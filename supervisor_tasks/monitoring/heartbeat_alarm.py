@@ -1,7 +1,8 @@
-"""Watch the processes that report the ends of jobs: the gRPC process, which plugins call, and the reporter.
+"""Watch the processes that report the ends of jobs: the gRPC process, which plugins
+call, and the reporter.
 
-An alarm is raised when one of them has been missing for MISSED_S. After an outage of the fleet, too, they have that
-time to come back.
+An alarm is raised when one of them has been missing for MISSED_S. After an outage of
+the fleet, too, they have that time to come back.
 """
 
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -19,10 +20,15 @@ ADVICE = {
 
 
 def check_heartbeats(ledger: Ledger) -> None:
-    """Call the operator for each source that is missing, until its heartbeat is back."""
+    """Call the operator for each source that is missing, until its heartbeat is
+    back.
+    """
     missed = missing_sources(ledger.ticks.ages_s())
     Condition(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING, MISSED_S).update(
         bool(missed),
-        silent_s={name: "never heard" if age_s is None else round(age_s) for name, age_s in missed.items()},
+        silent_s={
+            name: "never heard" if age_s is None else round(age_s)
+            for name, age_s in missed.items()
+        },
         advice="; ".join(ADVICE[name] for name in missed),
     )

@@ -1,8 +1,9 @@
 """The counters, histograms and gauges of one process, for Prometheus.
 
-They begin at 0 with the process: Prometheus adds up what several processes and several starts count. Totals that must
-survive a restart are in the ledger (ledger/counters.py). No instrument has the label `cluster`: `ClusterLabel` adds it
-to everything that a process serves.
+They begin at 0 with the process: Prometheus adds up what several processes and several
+starts count. Totals that must survive a restart are in the ledger (ledger/counters.py).
+No instrument has the label `cluster`: `ClusterLabel` adds it to everything that a
+process serves.
 """
 
 import platform
@@ -13,7 +14,13 @@ from importlib.metadata import version
 from math import nan
 from pathlib import PurePosixPath
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
 from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
@@ -57,7 +64,10 @@ RPC_REQUESTS = Histogram(
     registry=REGISTRY,
 )
 RPC_CALLS = Counter(
-    "supervisor_rpc_calls", "Calls in requests to RPC endpoints.", ["endpoint", "method"], registry=REGISTRY
+    "supervisor_rpc_calls",
+    "Calls in requests to RPC endpoints.",
+    ["endpoint", "method"],
+    registry=REGISTRY,
 )
 BATCHES = Histogram(
     "supervisor_batch_duration_seconds",
@@ -73,11 +83,22 @@ CLAIM_WAITS = Histogram(
     registry=REGISTRY,
 )
 CALLBACKS = Counter(
-    "supervisor_callbacks_received", "Callbacks that plugins sent, by the answer.", ["verdict"], registry=REGISTRY
+    "supervisor_callbacks_received",
+    "Callbacks that plugins sent, by the answer.",
+    ["verdict"],
+    registry=REGISTRY,
 )
-CHAIN_HEAD = Gauge("supervisor_chain_head_block", "The node's last block.", ["chain_id"], registry=REGISTRY)
+CHAIN_HEAD = Gauge(
+    "supervisor_chain_head_block",
+    "The node's last block.",
+    ["chain_id"],
+    registry=REGISTRY,
+)
 CHAIN_LAG = Gauge(
-    "supervisor_chain_head_lag_blocks", "Blocks of the node that are not read yet.", ["chain_id"], registry=REGISTRY
+    "supervisor_chain_head_lag_blocks",
+    "Blocks of the node that are not read yet.",
+    ["chain_id"],
+    registry=REGISTRY,
 )
 
 OK, ERROR = RESULTS = ("ok", "error")  # of what is timed
@@ -85,7 +106,9 @@ VERDICTS = ("stored", "ignored", "malformed", "unknown_job", "too_many", "not_st
 
 
 def zero(process: str) -> None:
-    """Create the series that this kind of process has, so that each is there with 0 before its first event."""
+    """Create the series that this kind of process has, so that each is there with 0
+    before its first event.
+    """
     # Prometheus's increase() does not count an event that creates its series.
     if process == "callbacks":
         for verdict in VERDICTS:
@@ -96,14 +119,18 @@ def zero(process: str) -> None:
 
 
 def chain_not_read_yet(chain_id: int) -> None:
-    """Create the series of a chain before its first reading: its head and lag are not numbers."""
+    """Create the series of a chain before its first reading: its head and lag are not
+    numbers.
+    """
     for gauge in (CHAIN_HEAD, CHAIN_LAG):
         gauge.labels(chain_id).set(nan)
 
 
 @contextmanager
 def timed(histogram: Histogram, *labels: str) -> Iterator[None]:
-    """Observe how long the block takes, with the result `ok`, or `error` if it raises."""
+    """Observe how long the block takes, with the result `ok`, or `error` if it
+    raises.
+    """
     begun_s, result = time.monotonic(), ERROR
     try:
         yield
@@ -113,7 +140,9 @@ def timed(histogram: Histogram, *labels: str) -> Iterator[None]:
 
 
 def program_of(path: str) -> str:
-    """Return the program's name as a label. All other programs share one value, so that the number of series is bounded."""
+    """Return the program's name as a label. All other programs share one value, so that
+    the number of series is bounded.
+    """
     name = PurePosixPath(path).name
     return name if name in PROGRAMS else OTHER
 
@@ -130,7 +159,9 @@ class BuildInfo(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return supervisor_build_info."""
-        info = InfoMetricFamily("supervisor_build", "The version of the supervisor and of Python.")
+        info = InfoMetricFamily(
+            "supervisor_build", "The version of the supervisor and of Python."
+        )
         info.add_metric([], self._about)
         yield info
 
@@ -138,7 +169,9 @@ class BuildInfo(Collector):
 class ClusterLabel(Collector):
     """The metrics of several collectors, each sample with the label `cluster`."""
 
-    def __init__(self, cluster: str, *collectors: Collector | CollectorRegistry) -> None:
+    def __init__(
+        self, cluster: str, *collectors: Collector | CollectorRegistry
+    ) -> None:
         self._labels = {"cluster": cluster}
         self._collectors = collectors
 
@@ -148,7 +181,9 @@ class ClusterLabel(Collector):
             yield from _labelled(collector.collect(), self._labels)
 
     def describe(self) -> list[Metric]:
-        """Return nothing, so that the collectors run at the first scrape and not before."""
+        """Return nothing, so that the collectors run at the first scrape and not
+        before.
+        """
         return []
 
 

@@ -1,5 +1,6 @@
-"""The ledger's metrics for Prometheus. They are read from the ledger, so they are right with any number of workers, and
-outlast each worker. instruments.py has the metrics that a process measures by itself.
+"""The ledger's metrics for Prometheus. They are read from the ledger, so they are right
+with any number of workers, and outlast each worker. instruments.py has the metrics that
+a process measures by itself.
 """
 
 import threading
@@ -10,7 +11,12 @@ from decimal import Decimal
 from math import inf
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from supervisor_tasks.errors import TransientError
@@ -29,14 +35,18 @@ MESSAGE_STATES = ("due", "failing", "parked")
 OPEN_STATES = ("SIGNED", "SENT")
 CREDIT = 10**18  # of the contract's smallest unit
 TRANSACTIONS_OF_A_JOB = 3  # its claim, RUNNING and its end
-KEPT_S = 5.0  # scrapes within this time get the same reading, so that more of them cost the database nothing
+# scrapes within this time get the same reading, so that more of them cost the database
+# nothing
+KEPT_S = 5.0
 
 Totals = Mapping[tuple[str, str], Decimal]
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerReading:
-    """What one scrape shows: the state and the figures of a cluster, and whether the supervisor is alive."""
+    """What one scrape shows: the state and the figures of a cluster, and whether the
+    supervisor is alive.
+    """
 
     summary: StatusSummary
     figures: Figures
@@ -46,14 +56,20 @@ class LedgerReading:
 class CachedReading:
     """The last reading, read again after KEPT_S. Threads may share it."""
 
-    def __init__(self, read: Callable[[], LedgerReading], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        read: Callable[[], LedgerReading],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._read = read
         self._clock = clock
         self._lock = threading.Lock()
         self._last: tuple[float, LedgerReading] | None = None
 
     def __call__(self) -> LedgerReading:
-        """Return a reading that is at most KEPT_S old. Raises TransientError while the ledger does not answer."""
+        """Return a reading that is at most KEPT_S old. Raises TransientError while the
+        ledger does not answer.
+        """
         with self._lock:
             if self._last is None or self._clock() - self._last[0] > KEPT_S:
                 self._last = self._clock(), self._read()
@@ -67,11 +83,15 @@ class LedgerMetrics(Collector):
         self._labelled = ClusterLabel(cluster, _Unlabelled(read))
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics of one scrape; only `ledger_up` while the ledger does not answer."""
+        """Return the metrics of one scrape; only `ledger_up` while the ledger does not
+        answer.
+        """
         return self._labelled.collect()
 
     def describe(self) -> list[Metric]:
-        """Return nothing, so that nothing queries the ledger before the first scrape."""
+        """Return nothing, so that nothing queries the ledger before the first
+        scrape.
+        """
         return []
 
 
@@ -92,12 +112,18 @@ class _Unlabelled(Collector):
 def exposed(reading: LedgerReading) -> Iterator[Metric]:
     """Return the metrics of a reading. Pure."""
     summary, figures = reading.summary, reading.figures
-    yield _gauge("healthy", "Whether everything periodic comes to an end.", int(reading.healthy))
     yield _gauge(
-        "claims_paused", "Whether the operator has stopped the claiming of jobs.", int(summary.claiming_paused)
+        "healthy", "Whether everything periodic comes to an end.", int(reading.healthy)
     )
     yield _gauge(
-        "submissions_paused", "Whether the operator has stopped submissions to SLURM.", int(summary.submissions_paused)
+        "claims_paused",
+        "Whether the operator has stopped the claiming of jobs.",
+        int(summary.claiming_paused),
+    )
+    yield _gauge(
+        "submissions_paused",
+        "Whether the operator has stopped submissions to SLURM.",
+        int(summary.submissions_paused),
     )
     yield _gauge(
         "jobs_claimable",
@@ -115,15 +141,26 @@ def exposed(reading: LedgerReading) -> Iterator[Metric]:
 
 def _work(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
     unsettled = [state.value for state in State if state is not State.SETTLED]
-    yield _family("jobs", "Jobs that are not settled.", "state", _with_zeros(unsettled, summary.jobs))
-    effects = GaugeMetricFamily("supervisor_effects", "Things left to do.", labels=["kind", "state"])
+    yield _family(
+        "jobs",
+        "Jobs that are not settled.",
+        "state",
+        _with_zeros(unsettled, summary.jobs),
+    )
+    effects = GaugeMetricFamily(
+        "supervisor_effects", "Things left to do.", labels=["kind", "state"]
+    )
     counts: dict[str, Any] = {count.kind: count for count in summary.effects}
     for kind in EffectKind:
         for state in EFFECT_STATES:
-            effects.add_metric([kind.value, state], getattr(counts.get(kind.value), state, 0))
+            effects.add_metric(
+                [kind.value, state], getattr(counts.get(kind.value), state, 0)
+            )
     yield effects
     first = figures.moments
-    about = "When the first effect became due that no worker has begun; 0 if there is none."
+    about = (
+        "When the first effect became due that no worker has begun; 0 if there is none."
+    )
     yield _moment("oldest_due_effect", about, first.effect_s)
     unread = sum(summary.unread_callbacks.values())
     yield _gauge("callbacks_unread", "Callbacks that no worker has read.", unread)
@@ -135,7 +172,12 @@ def _trouble(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
     raised = {alarm.name.value: alarm.raised_at.timestamp() for alarm in summary.alarms}
     names = [name.value for name in AlarmName]
     on = dict.fromkeys(raised, 1)
-    yield _family("alarm", "Whether the supervisor calls the operator for this.", "alarm", _with_zeros(names, on))
+    yield _family(
+        "alarm",
+        "Whether the supervisor calls the operator for this.",
+        "alarm",
+        _with_zeros(names, on),
+    )
     yield _family(
         "alarm_raised_timestamp_seconds",
         "Since when an alarm is on; 0: it is off.",
@@ -143,34 +185,68 @@ def _trouble(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
         _with_zeros(names, raised),
     )
     messages = _with_zeros(MESSAGE_STATES, figures.messages)
-    yield _family("alarm_messages", "Messages about alarms that are left to send.", "state", messages)
     yield _family(
-        "periodic_work_timestamp_seconds", "When periodic work last succeeded, or ended.", "work", figures.ticks
+        "alarm_messages",
+        "Messages about alarms that are left to send.",
+        "state",
+        messages,
+    )
+    yield _family(
+        "periodic_work_timestamp_seconds",
+        "When periodic work last succeeded, or ended.",
+        "work",
+        figures.ticks,
     )
 
 
 def _chain(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
-    states = {state.lower(): summary.transactions.get(state, 0) for state in OPEN_STATES}
-    yield _family("transactions_open", "Transactions that are not known to be mined.", "state", states)
-    yield _moment(
-        "oldest_open_transaction", "When the first open transaction was signed; 0: none.", figures.moments.transaction_s
+    states = {
+        state.lower(): summary.transactions.get(state, 0) for state in OPEN_STATES
+    }
+    yield _family(
+        "transactions_open",
+        "Transactions that are not known to be mined.",
+        "state",
+        states,
     )
-    yield _family("chain_read_block", "How far the chain has been read.", "stream", summary.cursors)
+    yield _moment(
+        "oldest_open_transaction",
+        "When the first open transaction was signed; 0: none.",
+        figures.moments.transaction_s,
+    )
+    yield _family(
+        "chain_read_block",
+        "How far the chain has been read.",
+        "stream",
+        summary.cursors,
+    )
     alive = {name: int(health == "alive") for name, health in summary.endpoints.items()}
-    yield _family("rpc_endpoint_alive", "Whether an RPC endpoint answers and is used.", "endpoint", alive)
+    yield _family(
+        "rpc_endpoint_alive",
+        "Whether an RPC endpoint answers and is used.",
+        "endpoint",
+        alive,
+    )
 
 
 def _wallet(summary: StatusSummary, figures: Figures) -> Iterator[Metric]:
     if summary.wallet is not None:
         nonces = {summary.wallet.address: summary.wallet.next_nonce}
-        yield _family("wallet_next_nonce", "The nonce that the next transaction gets.", "address", nonces)
+        yield _family(
+            "wallet_next_nonce",
+            "The nonce that the next transaction gets.",
+            "address",
+            nonces,
+        )
     address, wei = "", float("nan")
     if figures.balance is not None:
         address, wei = figures.balance.address, figures.balance.wei
     about = "The balance that a worker last read; NaN before the first reading."
     yield _family("wallet_balance_wei", about, "address", {address: wei})
     about = "How many jobs the balance pays for, at the mean cost of the last transactions; NaN before the first one."
-    yield _family("wallet_jobs", about, "address", {address: _jobs_paid(wei, figures.cost_wei)})
+    yield _family(
+        "wallet_jobs", about, "address", {address: _jobs_paid(wei, figures.cost_wei)}
+    )
 
 
 def _jobs_paid(balance_wei: float, cost_wei: float | None) -> float:
@@ -188,11 +264,15 @@ def _provider(summary: StatusSummary) -> Iterator[Metric]:
 
 
 def _sweep(last: Swept | None, at_s: float) -> Iterator[Metric]:
-    yield _moment("last_sweep", "When the last sweep ended; 0 before the first one.", at_s)
+    yield _moment(
+        "last_sweep", "When the last sweep ended; 0 before the first one.", at_s
+    )
     if last is None:
         return
     report = last.report
-    numbers = {name: value for name, value in report.items() if isinstance(value, int | float)}
+    numbers = {
+        name: value for name, value in report.items() if isinstance(value, int | float)
+    }
     yield _family("sweep_found", "Figures of the last sweep's report.", "what", numbers)
     yield _family(
         "sweep_unseen_timestamp_seconds",
@@ -202,34 +282,106 @@ def _sweep(last: Swept | None, at_s: float) -> Iterator[Metric]:
     )
 
 
-# --- totals -------------------------------------------------------------------------------------------------------------
+# --- totals ---------------------------------------------------------------------------
 
 
 def _totals(totals: Totals) -> Iterator[Metric]:
     yield _total(totals, Total.JOBS_CLAIMED, "jobs_claimed", "Jobs that were claimed.")
-    yield _by(totals, Total.JOBS_SETTLED, "jobs_settled", "Jobs that are over.", "outcome", counters.OUTCOMES)
-    yield _total(totals, Total.JOBS_REFUSED, "jobs_refused", "Jobs that were given back to the grid.")
-    yield _total(totals, Total.BILLED_S, "jobs_billed_seconds", "Whole minutes of run time that were billed.")
-    yield _total(totals, Total.CREDITS, "credits_earned", "Credits that our reports' transactions were paid.", CREDIT)
     yield _by(
-        totals, Total.SUBMISSIONS, "submissions", "Answers to submissions.", "result", counters.RESULT_OF.values()
+        totals,
+        Total.JOBS_SETTLED,
+        "jobs_settled",
+        "Jobs that are over.",
+        "outcome",
+        counters.OUTCOMES,
     )
-    yield _by(totals, Total.CALLBACKS, "callbacks_read", "Callbacks that were read.", "verdict", counters.VERDICTS)
+    yield _total(
+        totals,
+        Total.JOBS_REFUSED,
+        "jobs_refused",
+        "Jobs that were given back to the grid.",
+    )
+    yield _total(
+        totals,
+        Total.BILLED_S,
+        "jobs_billed_seconds",
+        "Whole minutes of run time that were billed.",
+    )
+    yield _total(
+        totals,
+        Total.CREDITS,
+        "credits_earned",
+        "Credits that our reports' transactions were paid.",
+        CREDIT,
+    )
     yield _by(
-        totals, Total.TRANSACTIONS, "transactions", "Ends of transactions.", "result", counters.TRANSACTION_RESULTS
+        totals,
+        Total.SUBMISSIONS,
+        "submissions",
+        "Answers to submissions.",
+        "result",
+        counters.RESULT_OF.values(),
     )
-    yield _total(totals, Total.REPLACEMENTS, "transaction_replacements", "Transactions that were signed again.")
-    yield _total(totals, Total.GAS, "transaction_gas", "Gas that mined transactions used.")
-    yield _total(totals, Total.FEES_WEI, "transaction_fees_wei", "What mined transactions cost.")
-    yield _histogram(totals, Total.CLAIM_TO_SUBMIT, "job_submission", "From a job's claim to its SLURM id.")
-    yield _histogram(totals, Total.END_TO_SETTLE, "job_settlement", "From a job's end to its mined report.")
+    yield _by(
+        totals,
+        Total.CALLBACKS,
+        "callbacks_read",
+        "Callbacks that were read.",
+        "verdict",
+        counters.VERDICTS,
+    )
+    yield _by(
+        totals,
+        Total.TRANSACTIONS,
+        "transactions",
+        "Ends of transactions.",
+        "result",
+        counters.TRANSACTION_RESULTS,
+    )
+    yield _total(
+        totals,
+        Total.REPLACEMENTS,
+        "transaction_replacements",
+        "Transactions that were signed again.",
+    )
+    yield _total(
+        totals, Total.GAS, "transaction_gas", "Gas that mined transactions used."
+    )
+    yield _total(
+        totals, Total.FEES_WEI, "transaction_fees_wei", "What mined transactions cost."
+    )
+    yield _histogram(
+        totals,
+        Total.CLAIM_TO_SUBMIT,
+        "job_submission",
+        "From a job's claim to its SLURM id.",
+    )
+    yield _histogram(
+        totals,
+        Total.END_TO_SETTLE,
+        "job_settlement",
+        "From a job's end to its mined report.",
+    )
 
 
-def _total(totals: Totals, total: Total, name: str, about: str, unit: int = 1) -> Metric:
-    return CounterMetricFamily(f"supervisor_{name}", about, value=float(totals.get((total.value, ""), 0) / unit))
+def _total(
+    totals: Totals, total: Total, name: str, about: str, unit: int = 1
+) -> Metric:
+    return CounterMetricFamily(
+        f"supervisor_{name}",
+        about,
+        value=float(totals.get((total.value, ""), 0) / unit),
+    )
 
 
-def _by(totals: Totals, total: Total, name: str, about: str, label: str, values: Iterable[str]) -> Metric:
+def _by(
+    totals: Totals,
+    total: Total,
+    name: str,
+    about: str,
+    label: str,
+    values: Iterable[str],
+) -> Metric:
     family = CounterMetricFamily(f"supervisor_{name}", about, labels=[label])
     for value in values:
         family.add_metric([value], float(totals.get((total.value, value), 0)))
@@ -237,11 +389,15 @@ def _by(totals: Totals, total: Total, name: str, about: str, label: str, values:
 
 
 def _histogram(totals: Totals, total: Total, name: str, about: str) -> Metric:
-    family = HistogramMetricFamily(f"supervisor_{name}_duration_seconds", about, labels=[])
+    family = HistogramMetricFamily(
+        f"supervisor_{name}_duration_seconds", about, labels=[]
+    )
     buckets = list[tuple[str, float]]()
     cumulative_count = 0.0
     for bound_s in (*counters.BOUNDS_S, inf):
-        cumulative_count += float(totals.get((total.value, counters.bucket(bound_s)), 0))
+        cumulative_count += float(
+            totals.get((total.value, counters.bucket(bound_s)), 0)
+        )
         bound = "+Inf" if bound_s == inf else str(bound_s)
         buckets.append((bound, cumulative_count))
     sum_s = float(totals.get((total.value, counters.SUM), 0)) / counters.MICROSECONDS
@@ -249,7 +405,7 @@ def _histogram(totals: Totals, total: Total, name: str, about: str) -> Metric:
     return family
 
 
-# --- gauges -------------------------------------------------------------------------------------------------------------
+# --- gauges ---------------------------------------------------------------------------
 
 
 def oldest_due_s(effects: list[EffectCount]) -> float:
@@ -261,7 +417,9 @@ def _with_zeros(names: Iterable[str], values: Mapping[str, float]) -> dict[str, 
     return {name: values.get(name, 0) for name in names}
 
 
-def _family(name: str, about: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+def _family(
+    name: str, about: str, label: str, values: Mapping[str, float]
+) -> GaugeMetricFamily:
     family = GaugeMetricFamily(f"supervisor_{name}", about, labels=[label])
     for value, number in values.items():
         family.add_metric([value], number)

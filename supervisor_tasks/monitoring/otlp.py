@@ -1,6 +1,8 @@
-"""Sends spans to a receiver of OpenTelemetry, by OTLP over HTTP, from threads of its own.
+"""Sends spans to a receiver of OpenTelemetry, by OTLP over HTTP, from threads of its
+own.
 
-Queues are bounded: when the receiver is slow or away, spans are dropped and the work goes on.
+Queues are bounded: when the receiver is slow or away, spans are dropped and the work
+goes on.
 """
 
 import logging
@@ -18,7 +20,11 @@ import structlog
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import (
+    BatchSpanProcessor,
+    SpanExporter,
+    SpanExportResult,
+)
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, TraceFlags
 
@@ -44,8 +50,11 @@ SCOPE = InstrumentationScope("grid-supervisor", version("grid-supervisor"))
 class OtlpTracer:
     """Sends the spans of one process. Threads may share it."""
 
-    def __init__(self, endpoint: str, cluster: str, process: str, history: History | None = None) -> None:
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)  # _Exporter logs a failure in one line
+    def __init__(
+        self, endpoint: str, cluster: str, process: str, history: History | None = None
+    ) -> None:
+        # _Exporter logs a failure in one line
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
         self._cluster = cluster
         self._history = history
         self._resource = Resource.create(
@@ -55,7 +64,9 @@ class OtlpTracer:
                 "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
             }
         )
-        exporter = OTLPSpanExporter(endpoint=endpoint.rstrip("/") + PATH, timeout=SEND_S)
+        exporter = OTLPSpanExporter(
+            endpoint=endpoint.rstrip("/") + PATH, timeout=SEND_S
+        )
         self._processor = BatchSpanProcessor(
             _Exporter(exporter),
             max_queue_size=MAX_SPANS,
@@ -63,10 +74,19 @@ class OtlpTracer:
             max_export_batch_size=BATCH,
         )
         self._ends: Queue[Job | None] = Queue(MAX_ENDS)
-        self._reader = threading.Thread(target=self._read_on, name="traces", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read_on, name="traces", daemon=True
+        )
         self._reader.start()
 
-    def span(self, job_id: JobId, name: str, begun_s: float, ended_s: float, **attributes: Value) -> None:
+    def span(
+        self,
+        job_id: JobId,
+        name: str,
+        begun_s: float,
+        ended_s: float,
+        **attributes: Value,
+    ) -> None:
         """Send a span, as Tracer.span."""
         span = Span(
             trace_id=trace_id(self._cluster, job_id),
@@ -80,7 +100,9 @@ class OtlpTracer:
         self._processor.on_end(self._readable(span))
 
     def ended(self, jobs: Sequence[Job]) -> None:
-        """Send the spans of ended jobs, as Tracer.ended. A thread reads the history: the database may be slow."""
+        """Send the spans of ended jobs, as Tracer.ended. A thread reads the history:
+        the database may be slow.
+        """
         for job in jobs:
             with suppress(Full):
                 self._ends.put_nowait(job)
@@ -91,7 +113,9 @@ class OtlpTracer:
         with suppress(Full):
             self._ends.put_nowait(None)
         self._reader.join(CLOSE_S / 2)
-        sending = threading.Thread(target=self._processor.shutdown, name="last traces", daemon=True)
+        sending = threading.Thread(
+            target=self._processor.shutdown, name="last traces", daemon=True
+        )
         sending.start()
         sending.join(max(0.0, until_s - time.monotonic()))
 
@@ -111,11 +135,15 @@ class OtlpTracer:
             self._processor.on_end(self._readable(span))
 
     def _readable(self, span: Span) -> ReadableSpan:
-        """Return a span in the SDK's form. The SDK's own tracer makes no spans of the past and gives random ids."""
+        """Return a span in the SDK's form. The SDK's own tracer makes no spans of the
+        past and gives random ids.
+        """
         return ReadableSpan(
             span.name,
             context=_context(span.trace_id, span.span_id),
-            parent=None if span.parent_id is None else _context(span.trace_id, span.parent_id),
+            parent=None
+            if span.parent_id is None
+            else _context(span.trace_id, span.parent_id),
             resource=self._resource,
             attributes=dict(span.attributes),
             start_time=int(span.begun_s * NS),
@@ -125,11 +153,15 @@ class OtlpTracer:
 
 
 def _context(trace: int, span: int) -> SpanContext:
-    return SpanContext(trace, span, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    return SpanContext(
+        trace, span, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
+    )
 
 
 class _Exporter(SpanExporter):
-    """Hands batches to another exporter, and logs once that it fails, and once that it works again."""
+    """Hands batches to another exporter, and logs once that it fails, and once that it
+    works again.
+    """
 
     def __init__(self, exporter: OTLPSpanExporter) -> None:
         self._exporter = exporter
@@ -140,7 +172,10 @@ class _Exporter(SpanExporter):
         result = self._exporter.export(spans)
         fails = result is not SpanExportResult.SUCCESS
         if fails and not self._fails:
-            log.warning("traces_not_sent", advice="see whether OTEL_EXPORTER_OTLP_ENDPOINT answers; the work goes on")
+            log.warning(
+                "traces_not_sent",
+                advice="see whether OTEL_EXPORTER_OTLP_ENDPOINT answers; the work goes on",
+            )
         if self._fails and not fails:
             log.info("traces_sent_again")
         self._fails = fails

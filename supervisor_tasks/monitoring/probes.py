@@ -1,8 +1,9 @@
 """What each process reports to an orchestrator over HTTP at HEALTH_ADDRESS.
 
-/livez: whether its main loop completes rounds; if not, the process must be restarted. /readyz: whether the services
-that it needs answer, with the state of each as JSON. /metrics: the same and the process's own figures, for Prometheus.
-`supervisor metrics` has the ledger's metrics there, too, and answers at METRICS_ADDRESS.
+/livez: whether its main loop completes rounds; if not, the process must be restarted.
+/readyz: whether the services that it needs answer, with the state of each as JSON.
+/metrics: the same and the process's own figures, for Prometheus. `supervisor metrics`
+has the ledger's metrics there, too, and answers at METRICS_ADDRESS.
 """
 
 import asyncio
@@ -11,7 +12,12 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import structlog
-from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
@@ -20,8 +26,17 @@ from plugins.probes.dependencies import Dependencies, Dependency
 from plugins.probes.http_server import Page, Pages, ProbeServer
 from plugins.probes.pages import livez, readyz
 from plugins.probes.progress import LOOP, Progress
-from supervisor_tasks.config.embedded_servers import broker_tls, broker_url, database_url
-from supervisor_tasks.config.settings import Settings, SettingsError, load_or_exit, or_exit
+from supervisor_tasks.config.embedded_servers import (
+    broker_tls,
+    broker_url,
+    database_url,
+)
+from supervisor_tasks.config.settings import (
+    Settings,
+    SettingsError,
+    load_or_exit,
+    or_exit,
+)
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.monitoring import instruments
 from supervisor_tasks.monitoring.checks import (
@@ -37,25 +52,42 @@ log = structlog.get_logger()
 MARK_EVERY_S = 1.0
 
 
-def serve(settings: Settings, process: str, dependencies: Dependencies) -> ProbeServer | None:
-    """Answer at HEALTH_ADDRESS, if it is set. Raises SettingsError if the address is not available."""
+def serve(
+    settings: Settings, process: str, dependencies: Dependencies
+) -> ProbeServer | None:
+    """Answer at HEALTH_ADDRESS, if it is set. Raises SettingsError if the address is
+    not available.
+    """
     if settings.health_address is None:
         return None
     registry = CollectorRegistry()
     try:
-        server = ProbeServer(settings.health_address, pages(LOOP, dependencies, registry), log_failed_page)
+        server = ProbeServer(
+            settings.health_address,
+            pages(LOOP, dependencies, registry),
+            log_failed_page,
+        )
     except OSError as error:
         line = f"HEALTH_ADDRESS: found {settings.health_address!r}; expected a free one of this machine ({error})"
         raise SettingsError([line]) from error
     register_process(registry, settings.cluster_name, process, LOOP, dependencies)
     dependencies.start()
     server.start()
-    log.info("probes_served", process=process, address=settings.health_address, port=server.server_port)
+    log.info(
+        "probes_served",
+        process=process,
+        address=settings.health_address,
+        port=server.server_port,
+    )
     return server
 
 
 def serve_metrics(
-    address: str, cluster: str, ledger: Collector, dependencies: Dependencies, loop: Progress = LOOP
+    address: str,
+    cluster: str,
+    ledger: Collector,
+    dependencies: Dependencies,
+    loop: Progress = LOOP,
 ) -> ProbeServer:
     """Answer at host:port, with the ledger's metrics beside those of the process.
 
@@ -70,24 +102,37 @@ def serve_metrics(
     return server
 
 
-def pages(loop: Progress, dependencies: Dependencies, registry: CollectorRegistry) -> Pages:
+def pages(
+    loop: Progress, dependencies: Dependencies, registry: CollectorRegistry
+) -> Pages:
     """Return the three pages."""
     return {
         "/livez": lambda: livez(loop, dependencies),
         "/readyz": lambda: readyz(loop, dependencies),
-        "/metrics": lambda: Page(generate_latest(registry), content_type=CONTENT_TYPE_LATEST),
+        "/metrics": lambda: Page(
+            generate_latest(registry), content_type=CONTENT_TYPE_LATEST
+        ),
     }
 
 
 def register_process(
-    registry: CollectorRegistry, cluster: str, process: str, loop: Progress, dependencies: Dependencies
+    registry: CollectorRegistry,
+    cluster: str,
+    process: str,
+    loop: Progress,
+    dependencies: Dependencies,
 ) -> None:
     """Register the metrics that every process has at /metrics."""
     own = CollectorRegistry()
     ProcessCollector(registry=own)
     GCCollector(registry=own)
     instruments.zero(process)
-    collectors = ProcessMetrics(loop, dependencies), instruments.BuildInfo(process), own, instruments.REGISTRY
+    collectors = (
+        ProcessMetrics(loop, dependencies),
+        instruments.BuildInfo(process),
+        own,
+        instruments.REGISTRY,
+    )
     registry.register(instruments.ClusterLabel(cluster, *collectors))
 
 
@@ -106,20 +151,26 @@ class ProcessMetrics(Collector):
             value=time.time() - self._loop.age_s,
         )
         answers = GaugeMetricFamily(
-            "supervisor_dependency_up", "Whether a service that the process needs answers.", labels=["dependency"]
+            "supervisor_dependency_up",
+            "Whether a service that the process needs answers.",
+            labels=["dependency"],
         )
         for name, state in self._dependencies.states().items():
             answers.add_metric([name], int(bool(state["ok"])))
         yield answers
 
 
-# --- which services which process needs ---------------------------------------------------------------------------------
+# --- which services which process needs -----------------------------------------------
 
 
 def serve_worker(sender: Any, **_: object) -> None:
     """Serve the probes when a worker has started and its queues are set."""
     settings = load_or_exit()
-    served = {queue for queue in Queue if queue.of(settings.cluster_name) in sender.app.amqp.queues.consume_from}
+    served = {
+        queue
+        for queue in Queue
+        if queue.of(settings.cluster_name) in sender.app.amqp.queues.consume_from
+    }
     with or_exit():
         serve(settings, "worker", services(*needs_of_worker(settings, served)))
 
@@ -135,9 +186,16 @@ def needs_of_worker(settings: Settings, served: Collection[Queue]) -> list[Depen
 
 
 def _slurm(settings: Settings) -> list[Dependency]:
-    """Return the service through which the worker reaches SLURM. A worker without one ends at its start."""
+    """Return the service through which the worker reaches SLURM. A worker without one
+    ends at its start.
+    """
     if settings.slurm_transport == "rest" and settings.slurmrestd_url is not None:
-        return [Dependency("slurmrestd", RestAnswers(settings.slurmrestd_url, settings.slurmrestd_ca))]
+        return [
+            Dependency(
+                "slurmrestd",
+                RestAnswers(settings.slurmrestd_url, settings.slurmrestd_ca),
+            )
+        ]
     if settings.slurm_ssh_address is not None:
         return [Dependency("login node", LoginNodeAnswers(settings.slurm_ssh_address))]
     return []
@@ -147,7 +205,13 @@ def serve_beat(**_: object) -> None:
     """Serve the probes when beat starts."""
     settings = load_or_exit()
     with or_exit():
-        serve(settings, "beat", services(database(database_url(settings), holds_loop=True), _broker(settings)))
+        serve(
+            settings,
+            "beat",
+            services(
+                database(database_url(settings), holds_loop=True), _broker(settings)
+            ),
+        )
 
 
 def serve_flower(settings: Settings) -> None:
@@ -161,11 +225,17 @@ def serve_flower(settings: Settings) -> None:
 
 
 def serve_callbacks(settings: Settings) -> ProbeServer | None:
-    """Serve the probes of the gRPC process, which acknowledges a callback once the database has stored it.
+    """Serve the probes of the gRPC process, which acknowledges a callback once the
+    database has stored it.
 
-    It does not require the broker: without the broker, workers only read the callbacks later.
+    It does not require the broker: without the broker, workers only read the callbacks
+    later.
     """
-    return serve(settings, "callbacks", services(database(database_url(settings)), _broker(settings, required=False)))
+    return serve(
+        settings,
+        "callbacks",
+        services(database(database_url(settings)), _broker(settings, required=False)),
+    )
 
 
 async def mark_loop() -> None:
@@ -176,24 +246,35 @@ async def mark_loop() -> None:
 
 
 def mark_ending(**_: object) -> None:
-    """Mark the loop as ending, when Celery shuts the worker down: its last work may take longer than a round may."""
+    """Mark the loop as ending, when Celery shuts the worker down: its last work may
+    take longer than a round may.
+    """
     LOOP.end()
 
 
 def database(url: str, *, holds_loop: bool = False) -> Dependency:
-    """Return the ledger's database as a service that a process needs. `url` has SQLAlchemy's form."""
+    """Return the ledger's database as a service that a process needs. `url` has
+    SQLAlchemy's form.
+    """
     return Dependency("database", DatabaseAnswers(url), holds_loop=holds_loop)
 
 
 def _broker(settings: Settings, *, required: bool = True) -> Dependency:
-    """Return the broker. The loop of a process that requires the broker waits for it, up to 10 s for each answer."""
+    """Return the broker. The loop of a process that requires the broker waits for it,
+    up to 10 s for each answer.
+    """
     return Dependency(
-        "broker", BrokerAnswers(broker_url(settings), broker_tls(settings)), required, holds_loop=required
+        "broker",
+        BrokerAnswers(broker_url(settings), broker_tls(settings)),
+        required,
+        holds_loop=required,
     )
 
 
 def services(*needed: Dependency) -> Dependencies:
-    """Return the services that a process needs. The process logs when one stops answering."""
+    """Return the services that a process needs. The process logs when one stops
+    answering.
+    """
     return Dependencies(*needed, log_failure=_log_failure)
 
 

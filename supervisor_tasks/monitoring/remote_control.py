@@ -1,7 +1,9 @@
-"""The commands that a worker accepts from programs that can write to its broker: questions, which change nothing.
+"""The commands that a worker accepts from programs that can write to its broker:
+questions, which change nothing.
 
-Celery's workers obey broadcasts: shut down, stop consuming a queue, grow the pool, revoke a task. The project uses none
-of these, and a program that can write to Redis could stop the fleet with one message. Flower needs the questions.
+Celery's workers obey broadcasts: shut down, stop consuming a queue, grow the pool,
+revoke a task. The project uses none of these, and a program that can write to Redis
+could stop the fleet with one message. Flower needs the questions.
 """
 
 import logging
@@ -11,11 +13,31 @@ from typing import Any
 
 from celery.worker.control import Panel
 
-# Questions of celery.worker.control that only read, and two commands that only make the worker send its events.
-# objgraph, memdump and memsample are left out: they cost memory and write files.
+# Questions of celery.worker.control that only read, and two commands that only make the
+# worker send its events. objgraph, memdump and memsample are left out: they cost memory
+# and write files.
 ANSWERED_COMMANDS = (
-    *("active", "active_queues", "clock", "conf", "ping", "query_task", "registered", "report", "reserved", "revoked"),
-    *("scheduled", "stats", "dump_active", "dump_reserved", "dump_revoked", "dump_schedule", "dump_tasks"),
+    *(
+        "active",
+        "active_queues",
+        "clock",
+        "conf",
+        "ping",
+        "query_task",
+        "registered",
+        "report",
+        "reserved",
+        "revoked",
+    ),
+    *(
+        "scheduled",
+        "stats",
+        "dump_active",
+        "dump_reserved",
+        "dump_revoked",
+        "dump_schedule",
+        "dump_tasks",
+    ),
     *("enable_events", "heartbeat"),
 )
 # For each refused message, these loggers write a traceback with the caller's own text.
@@ -25,7 +47,8 @@ MAX_LINE_CHARS = 200  # characters of a line
 
 
 class OneLine(logging.Filter):
-    """Lets one line of a logger through in each period, without its traceback and cut to MAX_LINE_CHARS characters.
+    """Lets one line of a logger through in each period, without its traceback and cut
+    to MAX_LINE_CHARS characters.
 
     The next line shows how many were left out.
     """
@@ -37,7 +60,9 @@ class OneLine(logging.Filter):
         self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is written. A message below a warning is no refusal and passes."""
+        """Return whether the record is written. A message below a warning is no refusal
+        and passes.
+        """
         if record.levelno < logging.WARNING:
             return True
         if self._now_s() - self._written_s < PERIOD_S:
@@ -45,13 +70,18 @@ class OneLine(logging.Filter):
             return False
         left_out, self._written_s, self._left_out = self._left_out, self._now_s(), 0
         first_line = record.getMessage().partition("\n")[0][:MAX_LINE_CHARS]
-        record.msg, record.args = "control message refused: %s; %d more were not logged", (first_line, left_out)
+        record.msg, record.args = (
+            "control message refused: %s; %d more were not logged",
+            (first_line, left_out),
+        )
         record.exc_info = record.exc_text = record.stack_info = None
         return True
 
 
 def keep_questions_only() -> None:
-    """Make this worker refuse all commands but questions, with one bounded line of the log in each period."""
+    """Make this worker refuse all commands but questions, with one bounded line of the
+    log in each period.
+    """
     for name in list(Panel.data):
         if name not in ANSWERED_COMMANDS:
             del Panel.data[name]
@@ -61,7 +91,9 @@ def keep_questions_only() -> None:
         logging.getLogger(name).addFilter(one_line)
 
 
-def _hello(state: Any, from_node: str, revoked: object = None, **_: object) -> dict[str, Any] | None:
+def _hello(
+    state: Any, from_node: str, revoked: object = None, **_: object
+) -> dict[str, Any] | None:
     """Answer another worker that starts: it asks for the clock and the revoked tasks.
 
     Celery's own answer also revokes the tasks that the caller names.

@@ -1,13 +1,16 @@
-"""Check SLURM: whether it answers, whether it has the ledger's jobs (cluster_guard.py), and whether it is set up as our
-settings require.
+"""Check SLURM: whether it answers, whether it has the ledger's jobs (cluster_guard.py),
+and whether it is set up as our settings require.
 
-While it does not answer, workers claim, register and measure nothing, and the checks go on. After a while an alarm is
-raised.
+While it does not answer, workers claim, register and measure nothing, and the checks go
+on. After a while an alarm is raised.
 """
 
 import structlog
 
-from supervisor_tasks.benchmarking.cleanup import BENCHMARK_CLEANUP_REQUESTED, cancel_old_benchmarks
+from supervisor_tasks.benchmarking.cleanup import (
+    BENCHMARK_CLEANUP_REQUESTED,
+    cancel_old_benchmarks,
+)
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
@@ -17,7 +20,11 @@ from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.registrations import NODES
 from supervisor_tasks.ledger.tick_names import finished_key
-from supervisor_tasks.monitoring.cluster_guard import AnotherSlurmError, compare_cluster, record_controller_start
+from supervisor_tasks.monitoring.cluster_guard import (
+    AnotherSlurmError,
+    compare_cluster,
+    record_controller_start,
+)
 from supervisor_tasks.monitoring.slurm_tries import (
     ANSWERED_SINCE_START,
     FAILED_TRIES,
@@ -30,7 +37,8 @@ from supervisor_tasks.monitoring.slurm_tries import (
 log = structlog.get_logger()
 
 SILENT_S = 60.0  # after so long an alarm is raised; a restart of slurmctld is shorter
-SENSIBLE_AGE_S = 90  # a slurmctld that forgets ended jobs sooner may do so between two sweeps
+# a slurmctld that forgets ended jobs sooner may do so between two sweeps
+SENSIBLE_AGE_S = 90
 
 
 def slurm_is_healthy(ledger: Ledger) -> bool:
@@ -43,7 +51,8 @@ def slurm_is_healthy(ledger: Ledger) -> bool:
 
 
 def reset_failure_count(ledger: Ledger) -> None:
-    """Start the checks again when a worker starts: failed tries count from 0, and SLURM is checked at once.
+    """Start the checks again when a worker starts: failed tries count from 0, and SLURM
+    is checked at once.
 
     The check then also cancels old benchmarks.
     """
@@ -53,7 +62,9 @@ def reset_failure_count(ledger: Ledger) -> None:
 
 
 def check_slurm(context: WorkerContext) -> None:
-    """Store whether SLURM answers; one worker at a time checks. Raises SlurmUnavailableError or SshUnavailableError."""
+    """Store whether SLURM answers; one worker at a time checks. Raises
+    SlurmUnavailableError or SshUnavailableError.
+    """
     if _due(context):
         run_exclusive(context.ledger, "check_slurm", lambda: _check(context))
     else:
@@ -61,7 +72,8 @@ def check_slurm(context: WorkerContext) -> None:
 
 
 def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
-    """Return whether an alarm is raised after so many failed tries. SLURM's last answer was `silent_s` ago.
+    """Return whether an alarm is raised after so many failed tries. SLURM's last answer
+    was `silent_s` ago.
 
     A SLURM that has not answered since the start (`seen` is false) gets TRIES tries.
     """
@@ -74,7 +86,9 @@ def _due(context: WorkerContext) -> bool:
     ledger = context.ledger
     answered_s = ledger.ticks.age_s(SLURM_ANSWERED)
     seen = ledger.facts.get(ANSWERED_SINCE_START) or False
-    return check_is_due(answered_s, seen, ledger.facts.read(FAILED_TRIES), context.slurm.try_every_s)
+    return check_is_due(
+        answered_s, seen, ledger.facts.read(FAILED_TRIES), context.slurm.try_every_s
+    )
 
 
 def _check(context: WorkerContext) -> bool:
@@ -102,7 +116,10 @@ def _check(context: WorkerContext) -> bool:
     record_controller_start(ledger, controller, silent_s, now_s)
     _store_min_job_age(context, controller.min_job_age_s)
     if controller.accounting_unused:
-        ledger.alarms.on(AlarmName.SLURM_ACCOUNTING_UNUSED, advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true")
+        ledger.alarms.on(
+            AlarmName.SLURM_ACCOUNTING_UNUSED,
+            advice="SLURM has slurmdbd: set SLURM_ACCOUNTING=true",
+        )
     else:
         ledger.alarms.off(AlarmName.SLURM_ACCOUNTING_UNUSED)
     cancel_old_benchmarks(context)
@@ -110,17 +127,24 @@ def _check(context: WorkerContext) -> bool:
 
 
 def _store_min_job_age(context: WorkerContext, min_job_age_s: int) -> None:
-    """Store for how long slurmctld remembers ended jobs. Without accounting that sets how often the workers sweep.
+    """Store for how long slurmctld remembers ended jobs. Without accounting that sets
+    how often the workers sweep.
 
-    If it has changed, request a sweep: the last sweep may have planned the next one too late.
+    If it has changed, request a sweep: the last sweep may have planned the next one too
+    late.
     """
     ledger = context.ledger
     if ledger.facts.get(SLURM_MIN_JOB_AGE) == min_job_age_s:
         return
     if not context.slurm.cluster.has_accounting:
-        ledger.sweeps.ask(f"MinJobAge is {min_job_age_s} s")  # first: a worker that dies in between has not stored it
+        # first: a worker that dies in between has not stored it
+        ledger.sweeps.ask(f"MinJobAge is {min_job_age_s} s")
         if 0 < min_job_age_s < SENSIBLE_AGE_S:
-            log.warning("min_job_age_is_short", min_job_age_s=min_job_age_s, expected_s=SENSIBLE_AGE_S)
+            log.warning(
+                "min_job_age_is_short",
+                min_job_age_s=min_job_age_s,
+                expected_s=SENSIBLE_AGE_S,
+            )
     ledger.facts.set(SLURM_MIN_JOB_AGE, min_job_age_s)
 
 
@@ -132,4 +156,9 @@ def _record_failure(ledger: Ledger, error: TransientError) -> None:
     silent_s = ledger.ticks.age_s("check_slurm")
     if is_alarming(tries, ledger.facts.get(ANSWERED_SINCE_START) or False, silent_s):
         shown_s = None if silent_s is None else round(silent_s)
-        ledger.alarms.on(AlarmName.SLURM_NOT_ANSWERING, silent_s=shown_s, tries=tries, error=str(error)[:500])
+        ledger.alarms.on(
+            AlarmName.SLURM_NOT_ANSWERING,
+            silent_s=shown_s,
+            tries=tries,
+            error=str(error)[:500],
+        )

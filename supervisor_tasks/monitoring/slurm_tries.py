@@ -1,20 +1,26 @@
-"""When a worker checks whether SLURM answers: every CHECK_EVERY_S while it does, and again after each failed try."""
+"""When a worker checks whether SLURM answers: every CHECK_EVERY_S while it does, and
+again after each failed try.
+"""
 
 from supervisor_tasks.ledger.facts import FLAG, INT, Fact, Stored
 
 SLURM_ANSWERED = "slurm"  # the tick that exists while SLURM answers
-FAILED_TRIES = Fact("slurm.failed_tries", INT)  # in a row since the last answer, or since a start
+# in a row since the last answer, or since a start
+FAILED_TRIES = Fact("slurm.failed_tries", INT)
 ANSWERED_SINCE_START = Fact("slurm.answered_since_start", FLAG)
-CHECK_EVERY_S = 40.0  # while it answers; two checks come before an answer is too old (KNOWN_FOR_S)
+# while it answers; two checks come before an answer is too old (KNOWN_FOR_S)
+CHECK_EVERY_S = 40.0
 KNOWN_FOR_S = 90.0  # SLURM counts as working for so long after an answer
 TRIES = 10  # at a start, SLURM_RETRY_INTERVAL_S apart; then an alarm is raised
 SLOW_FACTOR = 3  # after the alarm the intervals are so many times longer
 
 
 def next_try_s(tries: int, seen: bool, every_s: float) -> float:
-    """Return how long after the last of these failed `tries` the worker makes the next one.
+    """Return how long after the last of these failed `tries` the worker makes the next
+    one.
 
-    A SLURM that has answered since the start (`seen`) has our jobs and may be back at any moment: each check tries it.
+    A SLURM that has answered since the start (`seen`) has our jobs and may be back at
+    any moment: each check tries it.
     """
     if not tries or seen:
         return 0.0
@@ -23,11 +29,14 @@ def next_try_s(tries: int, seen: bool, every_s: float) -> float:
     return SLOW_FACTOR * every_s
 
 
-def check_is_due(answered_s: float | None, seen: bool, failed: Stored[int] | None, every_s: float) -> bool:
+def check_is_due(
+    answered_s: float | None, seen: bool, failed: Stored[int] | None, every_s: float
+) -> bool:
     """Return whether the worker checks SLURM now.
 
-    `answered_s` is how long ago SLURM answered, if nothing has failed since. `seen` means that it has answered since the
-    start. `failed` counts the failed tries, and `every_s` is the time between two tries.
+    `answered_s` is how long ago SLURM answered, if nothing has failed since. `seen`
+    means that it has answered since the start. `failed` counts the failed tries, and
+    `every_s` is the time between two tries.
     """
     if answered_s is not None and seen:
         return answered_s >= CHECK_EVERY_S

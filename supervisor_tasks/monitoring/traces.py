@@ -1,4 +1,6 @@
-"""Traces by OpenTelemetry, if OTEL_EXPORTER_OTLP_ENDPOINT is set. Without it, OpenTelemetry is not imported."""
+"""Traces by OpenTelemetry, if OTEL_EXPORTER_OTLP_ENDPOINT is set. Without it,
+OpenTelemetry is not imported.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -10,11 +12,15 @@ from supervisor_tasks.jobs.trace import NoTraces, Recorded, Tracer
 
 log = structlog.get_logger()
 
-History = Callable[[Job], tuple[Sequence[Recorded], float | None]]  # its events, and when its claim was signed
+# its events, and when its claim was signed
+History = Callable[[Job], tuple[Sequence[Recorded], float | None]]
 
 
-def tracer_of(settings: Settings, process: str, history: History | None = None) -> Tracer:
-    """Return the tracer that gets the spans of this process. A process that records ends needs the jobs' history.
+def tracer_of(
+    settings: Settings, process: str, history: History | None = None
+) -> Tracer:
+    """Return the tracer that gets the spans of this process. A process that records
+    ends needs the jobs' history.
 
     Without the packages of the extra `otel` the process works without traces.
     """
@@ -23,6 +29,12 @@ def tracer_of(settings: Settings, process: str, history: History | None = None) 
     try:
         from supervisor_tasks.monitoring.otlp import OtlpTracer
     except ModuleNotFoundError as error:
-        log.warning("traces_unavailable", error=str(error), advice="install the extra: grid-supervisor[otel]")
+        log.warning(
+            "traces_unavailable",
+            error=str(error),
+            advice="install the extra: grid-supervisor[otel]",
+        )
         return NoTraces()
-    return OtlpTracer(settings.otel_exporter_otlp_endpoint, settings.cluster_name, process, history)
+    return OtlpTracer(
+        settings.otel_exporter_otlp_endpoint, settings.cluster_name, process, history
+    )

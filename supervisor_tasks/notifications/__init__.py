@@ -1,1 +1,3 @@
-"""Sends messages about the alarms to people and other systems, by webhook, mail or command."""
+"""Sends messages about the alarms to people and other systems, by webhook, mail or
+command.
+"""

@@ -1,7 +1,8 @@
-"""How a message reaches a person or another system: by HTTP, by mail, or by a command of the site.
+"""How a message reaches a person or another system: by HTTP, by mail, or by a command
+of the site.
 
-Each channel either returns, and then the other side has taken the message, or raises DeliveryError within a bounded
-time. No error shows a part of a URL that can be a key.
+Each channel either returns, and then the other side has taken the message, or raises
+DeliveryError within a bounded time. No error shows a part of a URL that can be a key.
 """
 
 import json
@@ -45,7 +46,9 @@ FOR_A_COMMAND = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
 
 class DeliveryError(TransientError):
-    """A channel did not take the message. A later try can succeed, not before `retry_after_s` seconds."""
+    """A channel did not take the message. A later try can succeed, not before
+    `retry_after_s` seconds.
+    """
 
     def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -53,7 +56,9 @@ class DeliveryError(TransientError):
 
 
 class Channel(Protocol):
-    """A way to send messages about alarms. With `repeat_s`, the raise is sent again and again until the alarm is over."""
+    """A way to send messages about alarms. With `repeat_s`, the raise is sent again and
+    again until the alarm is over.
+    """
 
     @property
     def repeat_s(self) -> float | None:
@@ -65,7 +70,9 @@ class Channel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """How this site gets its messages: the channels by name, when they are used, and which texts no message may show."""
+    """How this site gets its messages: the channels by name, when they are used, and
+    which texts no message may show.
+    """
 
     channels: Mapping[str, Channel] = field(default_factory=dict)
     policy: Policy = field(default_factory=Policy)
@@ -90,7 +97,9 @@ class SmtpSecurity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Posts a message as JSON. `form` makes the body; `token` is a bearer token, empty for none."""
+    """Posts a message as JSON. `form` makes the body; `token` is a bearer token, empty
+    for none.
+    """
 
     url: str
     form: Callable[[Notice], Any]
@@ -100,7 +109,9 @@ class Webhook:
     timeout_s: float = TIMEOUT_S
 
     def send(self, notice: Notice) -> None:
-        """Post the message, with its key as the header Idempotency-Key. Only a status of 2xx counts."""
+        """Post the message, with its key as the header Idempotency-Key. Only a status
+        of 2xx counts.
+        """
         hide = hiding([*all_keys(self.url), self.token], "(not shown)")
         headers = {"Idempotency-Key": notice.key}
         if self.token:
@@ -119,12 +130,16 @@ class Webhook:
             raise DeliveryError(hide(str(error) or type(error).__name__)) from error
         if not answer.ok:
             text = f"HTTP status {answer.status_code}: {answer.text[:MAX_ANSWER_CHARS]}"
-            raise DeliveryError(hide(text), _retry_after_s(answer.headers.get("Retry-After", "")))
+            raise DeliveryError(
+                hide(text), _retry_after_s(answer.headers.get("Retry-After", ""))
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """Sends a message to one address by SMTP. The server must take it before it counts as sent."""
+    """Sends a message to one address by SMTP. The server must take it before it counts
+    as sent.
+    """
 
     server: str  # host:port
     tls: SmtpSecurity
@@ -146,19 +161,24 @@ class Mail:
                     smtp.login(self.user, self.password)
                 smtp.send_message(mail, self.sender, [self.receiver])
             finally:
-                with suppress(OSError, smtplib.SMTPException):  # the server has already taken or refused the mail
+                # the server has already taken or refused the mail
+                with suppress(OSError, smtplib.SMTPException):
                     smtp.quit()
                 smtp.close()
         except (OSError, smtplib.SMTPException, ValueError) as error:
             hide = hiding([self.password], "(not shown)")
-            raise DeliveryError(hide(f"{type(error).__name__}: {error}"[:MAX_ANSWER_CHARS])) from error
+            raise DeliveryError(
+                hide(f"{type(error).__name__}: {error}"[:MAX_ANSWER_CHARS])
+            ) from error
 
     def _connect(self) -> smtplib.SMTP:
         host, _, port = self.server.rpartition(":")
         host, here = host.strip("[]"), socket.gethostname()
         context = ssl.create_default_context(cafile=self.ca)
         if self.tls is SmtpSecurity.TLS:
-            return smtplib.SMTP_SSL(host, int(port), here, timeout=self.timeout_s, context=context)
+            return smtplib.SMTP_SSL(
+                host, int(port), here, timeout=self.timeout_s, context=context
+            )
         smtp = smtplib.SMTP(host, int(port), here, timeout=self.timeout_s)
         if self.tls is SmtpSecurity.STARTTLS:
             try:
@@ -171,35 +191,54 @@ class Mail:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Runs a program with the message as JSON on its standard input. Exit status 0 counts as taken."""
+    """Runs a program with the message as JSON on its standard input. Exit status 0
+    counts as taken.
+    """
 
     words: Sequence[str]
     timeout_s: float = COMMAND_TIMEOUT_S
     repeat_s: float | None = None
 
     def send(self, notice: Notice) -> None:
-        """Run the command, without a shell and without the worker's variables; ALARM_RUNBOOK_URL has the alarm's page."""
-        environment = {name: os.environ[name] for name in FOR_A_COMMAND if name in os.environ}
+        """Run the command, without a shell and without the worker's variables;
+        ALARM_RUNBOOK_URL has the alarm's page.
+        """
+        environment = {
+            name: os.environ[name] for name in FOR_A_COMMAND if name in os.environ
+        }
         environment[RUNBOOK_VARIABLE] = notice.runbook_url
         with tempfile.TemporaryFile() as message, tempfile.TemporaryFile() as output:
             message.write(json.dumps(json_form(notice)).encode())
             message.seek(0)
             try:
                 process = subprocess.Popen(
-                    self.words, stdin=message, stdout=output, stderr=output, env=environment, start_new_session=True
+                    self.words,
+                    stdin=message,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                    start_new_session=True,
                 )
             except OSError as error:
-                raise DeliveryError(f"{self._shown}: {error.strerror or error}") from error
+                raise DeliveryError(
+                    f"{self._shown}: {error.strerror or error}"
+                ) from error
             status = self._wait(process)
             if status != 0:
-                raise DeliveryError(f"{self._shown} ended with status {status}: {_end_of(output)}")
+                raise DeliveryError(
+                    f"{self._shown} ended with status {status}: {_end_of(output)}"
+                )
 
     def _wait(self, process: "subprocess.Popen[bytes]") -> int:
-        """Wait for the command's end. On a time-out, end it with all processes that it has started."""
+        """Wait for the command's end. On a time-out, end it with all processes that it
+        has started.
+        """
         try:
             return process.wait(self.timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise DeliveryError(f"{self._shown} has not ended within {self.timeout_s:g} s") from error
+            raise DeliveryError(
+                f"{self._shown} has not ended within {self.timeout_s:g} s"
+            ) from error
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)

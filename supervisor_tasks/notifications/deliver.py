@@ -1,7 +1,8 @@
 """Plans the messages that the alarms need, and sends those that are due.
 
-One worker of the cluster does this at a time. It records each message after the channel has taken it. So a message is
-sent again, with the same key, when the worker ends in between; none is lost.
+One worker of the cluster does this at a time. It records each message after the channel
+has taken it. So a message is sent again, with the same key, when the worker ends in
+between; none is lost.
 """
 
 import random
@@ -19,14 +20,21 @@ from supervisor_tasks.ledger.incidents import OpenMessage
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.notifications.channels import Channel, DeliveryError, Notifier
 from supervisor_tasks.notifications.delivery_rules import plan
-from supervisor_tasks.notifications.incident_messages import TEST, Incident, MessageKind, Notice
+from supervisor_tasks.notifications.incident_messages import (
+    TEST,
+    Incident,
+    MessageKind,
+    Notice,
+)
 
 log = structlog.get_logger()
 
 FIRST_WAIT_S = 5.0
 MAX_WAIT_S = 900.0
 OF_A_TEST = Meaning("An operator tests whether alarms arrive here.", "Nothing.")
-OF_AN_UNKNOWN_ALARM = Meaning("Another version of the supervisor has raised this alarm.", "See its details.")
+OF_AN_UNKNOWN_ALARM = Meaning(
+    "Another version of the supervisor has raised this alarm.", "See its details."
+)
 
 
 def notify(ledger: Ledger, notifier: Notifier) -> None:
@@ -35,7 +43,9 @@ def notify(ledger: Ledger, notifier: Notifier) -> None:
 
 
 def _notify(ledger: Ledger, notifier: Notifier) -> bool:
-    """Return whether messages were planned or sent: then more may be due now, as a resolution follows its raise."""
+    """Return whether messages were planned or sent: then more may be due now, as a
+    resolution follows its raise.
+    """
     planned = _plan(ledger, notifier)
     try:
         sent = _send(ledger, notifier)
@@ -49,13 +59,17 @@ def _plan(ledger: Ledger, notifier: Notifier) -> bool:
         due = ledger.incidents.to_plan(connection)
         for incident, now in due:
             critical = is_critical(incident.alarm)
-            planned = plan(incident, notifier.channels.keys(), critical, notifier.policy, now)
+            planned = plan(
+                incident, notifier.channels.keys(), critical, notifier.policy, now
+            )
             ledger.incidents.carry_out(connection, incident, planned)
     return bool(due)
 
 
 def _send(ledger: Ledger, notifier: Notifier) -> bool:
-    """Send what is due, channel by channel. The first failure of a channel postpones the rest of its messages."""
+    """Send what is due, channel by channel. The first failure of a channel postpones
+    the rest of its messages.
+    """
     sent = False
     due = sorted(ledger.incidents.due(), key=lambda message: message.channel)
     for _, messages in groupby(due, key=lambda message: message.channel):
@@ -63,7 +77,9 @@ def _send(ledger: Ledger, notifier: Notifier) -> bool:
     return sent
 
 
-def _send_to_channel(ledger: Ledger, notifier: Notifier, messages: Sequence[OpenMessage]) -> bool:
+def _send_to_channel(
+    ledger: Ledger, notifier: Notifier, messages: Sequence[OpenMessage]
+) -> bool:
     """Return whether the channel has taken a message."""
     for number, message in enumerate(messages):
         try:
@@ -84,34 +100,54 @@ def _send_to_channel(ledger: Ledger, notifier: Notifier, messages: Sequence[Open
 def _channel(notifier: Notifier, name: str) -> Channel:
     channel = notifier.channels.get(name)
     if channel is None:  # the settings were changed, or are changed now
-        raise DeliveryError(f"no setting NOTIFY_* of this worker has the channel {name!r}")
+        raise DeliveryError(
+            f"no setting NOTIFY_* of this worker has the channel {name!r}"
+        )
     return channel
 
 
-def _postpone(ledger: Ledger, notifier: Notifier, message: OpenMessage, error: DeliveryError) -> None:
+def _postpone(
+    ledger: Ledger, notifier: Notifier, message: OpenMessage, error: DeliveryError
+) -> None:
     shown = notifier.hide(str(error))
-    again_s = max(retry_delay_s(ledger.incidents.most_attempts(message.channel)), error.retry_after_s)
+    again_s = max(
+        retry_delay_s(ledger.incidents.most_attempts(message.channel)),
+        error.retry_after_s,
+    )
     parked = ledger.incidents.failed(message, shown, again_s, notifier.give_up_after_s)
     if parked:
         log.error("alarm_message_parked", error=shown, **_about(message))
     else:
-        log.warning("alarm_message_not_sent", error=shown, again_s=round(again_s), **_about(message))
+        log.warning(
+            "alarm_message_not_sent",
+            error=shown,
+            again_s=round(again_s),
+            **_about(message),
+        )
 
 
 def _about(message: OpenMessage) -> dict[str, Any]:
     incident = message.incident
-    about = {"channel": message.channel, "alarm": incident.alarm, "kind": message.kind.value}
+    about = {
+        "channel": message.channel,
+        "alarm": incident.alarm,
+        "kind": message.kind.value,
+    }
     return about | {"message_id": _key(message)}
 
 
 def retry_delay_s(attempts: int) -> float:
-    """Seconds before the next try on a channel that has failed `attempts` times. They are random by a fifth."""
+    """Seconds before the next try on a channel that has failed `attempts` times. They
+    are random by a fifth.
+    """
     delay_s: float = min(FIRST_WAIT_S * 2 ** min(attempts, 20), MAX_WAIT_S)
     return delay_s * random.uniform(0.8, 1.2)  # noqa: S311
 
 
 def watch_messages(ledger: Ledger, notifier: Notifier) -> None:
-    """Raise an alarm for messages that have failed for long or are parked; it reaches the operator by the other channels."""
+    """Raise an alarm for messages that have failed for long or are parked; it reaches
+    the operator by the other channels.
+    """
     trouble = ledger.incidents.trouble(notifier.late_after_s)
     if not trouble.messages:
         ledger.alarms.off(AlarmName.NOTIFICATIONS_FAILING)
@@ -127,7 +163,9 @@ def watch_messages(ledger: Ledger, notifier: Notifier) -> None:
 
 
 def is_critical(alarm: str) -> bool:
-    """Whether an alarm is sent in the quiet hours, too. An alarm of another version is."""
+    """Whether an alarm is sent in the quiet hours, too. An alarm of another version
+    is.
+    """
     return alarm in CRITICAL or alarm not in list(AlarmName)
 
 

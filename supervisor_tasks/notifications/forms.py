@@ -1,6 +1,7 @@
 """The forms of a message: JSON, Slack, Alertmanager and mail. Pure.
 
-Each form contains the message's key, so that a receiver can distinguish a repeated message from a new one.
+Each form contains the message's key, so that a receiver can distinguish a repeated
+message from a new one.
 """
 
 import json
@@ -12,8 +13,13 @@ from typing import Any
 from supervisor_tasks.notifications.incident_messages import MessageKind, Notice
 
 VERSION = 1
-STATUS = {MessageKind.RAISED: "firing", MessageKind.RESOLVED: "resolved", MessageKind.TEST: "test"}
-# Alertmanager loses its alerts when it restarts, and ends those that are not repeated before their `endsAt`.
+STATUS = {
+    MessageKind.RAISED: "firing",
+    MessageKind.RESOLVED: "resolved",
+    MessageKind.TEST: "test",
+}
+# Alertmanager loses its alerts when it restarts, and ends those that are not repeated
+# before their `endsAt`.
 ALERTMANAGER_REPEAT_S = 60.0
 ALERTMANAGER_ENDS_AFTER = timedelta(hours=1)
 TEST_ENDS_AFTER = timedelta(minutes=5)
@@ -40,13 +46,17 @@ def json_form(notice: Notice) -> dict[str, Any]:
 
 
 def slack_form(notice: Notice) -> dict[str, Any]:
-    """The message for Slack's incoming webhooks, and for others that take their form."""
+    """The message for Slack's incoming webhooks, and for others that take their
+    form.
+    """
     lines = [f"*{_slack(headline(notice))}*", *(_slack(line) for line in _body(notice))]
     return {"text": "\n".join([*lines, f"_{notice.key}_"])}
 
 
 def alertmanager_form(notice: Notice, now: datetime) -> list[dict[str, Any]]:
-    """The alert for Alertmanager's API v2. Alertmanager identifies an alert by its labels: no label may change."""
+    """The alert for Alertmanager's API v2. Alertmanager identifies an alert by its
+    labels: no label may change.
+    """
     annotations = {
         "summary": headline(notice),
         "description": f"{notice.cause} {notice.advice}",
@@ -61,15 +71,20 @@ def alertmanager_form(notice: Notice, now: datetime) -> list[dict[str, Any]]:
     }
     alert = {
         "labels": labels,
-        "annotations": {name: _text(value) for name, value in notice.details.items()} | annotations,
+        "annotations": {name: _text(value) for name, value in notice.details.items()}
+        | annotations,
         "startsAt": notice.raised_at.isoformat(),
         "endsAt": _ends_at(notice, now).isoformat(),
     }
     return [alert]
 
 
-def mail_form(notice: Notice, sender: str, receiver: str, now: datetime) -> EmailMessage:
-    """The message as a mail. The mail about the end of an alarm is an answer to the one about its raise."""
+def mail_form(
+    notice: Notice, sender: str, receiver: str, now: datetime
+) -> EmailMessage:
+    """The message as a mail. The mail about the end of an alarm is an answer to the one
+    about its raise.
+    """
     mail = EmailMessage()
     mail["From"] = sender
     mail["To"] = receiver
@@ -87,7 +102,9 @@ def headline(notice: Notice) -> str:
     """One line: what, where, and how urgent."""
     if notice.kind is MessageKind.TEST:
         return f"[{notice.cluster}] test of the alarms"
-    state = "RESOLVED" if notice.kind is MessageKind.RESOLVED else _severity(notice).upper()
+    state = (
+        "RESOLVED" if notice.kind is MessageKind.RESOLVED else _severity(notice).upper()
+    )
     return f"[{notice.cluster}] {state}: {notice.alarm}"
 
 
@@ -96,7 +113,11 @@ def _body(notice: Notice) -> list[str]:
     if notice.kind is MessageKind.RAISED:
         lines.append(f"Do: {notice.advice}")
     lines.append(f"Page: {notice.runbook_url}")
-    lines += [f"{name}: {_text(value)}" for name, value in notice.details.items() if value is not None]
+    lines += [
+        f"{name}: {_text(value)}"
+        for name, value in notice.details.items()
+        if value is not None
+    ]
     lines.append(f"on since: {_moment(notice.raised_at)}")
     if notice.cleared_at is not None and notice.kind is not MessageKind.TEST:
         lines.append(f"off since: {_moment(notice.cleared_at)}")

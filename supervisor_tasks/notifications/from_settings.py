@@ -6,15 +6,29 @@ from pydantic import SecretStr
 
 from supervisor_tasks.config.redaction import hiding
 from supervisor_tasks.config.settings import Settings
-from supervisor_tasks.notifications.channels import Channel, Command, Mail, Notifier, SmtpSecurity, Webhook
+from supervisor_tasks.notifications.channels import (
+    Channel,
+    Command,
+    Mail,
+    Notifier,
+    SmtpSecurity,
+    Webhook,
+)
 from supervisor_tasks.notifications.delivery_rules import Policy
-from supervisor_tasks.notifications.forms import ALERTMANAGER_REPEAT_S, alertmanager_form, json_form, slack_form
+from supervisor_tasks.notifications.forms import (
+    ALERTMANAGER_REPEAT_S,
+    alertmanager_form,
+    json_form,
+    slack_form,
+)
 
 ALERTS = "/api/v2/alerts"  # of Alertmanager
 
 
 def notifier_of(settings: Settings) -> Notifier:
-    """The channels, and when they are used. The messages show no secret of this process."""
+    """The channels, and when they are used. The messages show no secret of this
+    process.
+    """
     return Notifier(
         channels={**_webhooks(settings), **_mails(settings), **_command(settings)},
         policy=Policy(settings.notify_quiet_hours, settings.notify_settle_s),
@@ -27,7 +41,9 @@ def _webhooks(settings: Settings) -> dict[str, Channel]:
     channels = dict[str, Channel]()
     ca = settings.notify_ca
     if url := _text(settings.notify_webhook_url):
-        channels["webhook"] = Webhook(url, json_form, _text(settings.notify_webhook_token), ca)
+        channels["webhook"] = Webhook(
+            url, json_form, _text(settings.notify_webhook_token), ca
+        )
     if url := _text(settings.notify_slack_url):
         channels["slack"] = Webhook(url, slack_form, ca=ca)
     if url := _text(settings.notify_alertmanager_url):
@@ -41,7 +57,9 @@ def _webhooks(settings: Settings) -> dict[str, Channel]:
 
 
 def _mails(settings: Settings) -> dict[str, Channel]:
-    """One channel for each address: an address that the server refuses delays no mail to the others."""
+    """One channel for each address: an address that the server refuses delays no mail
+    to the others.
+    """
     return {
         f"mail {receiver}": Mail(
             server=settings.notify_smtp_address or "",
@@ -57,7 +75,9 @@ def _mails(settings: Settings) -> dict[str, Channel]:
 
 
 def _command(settings: Settings) -> dict[str, Channel]:
-    return {"command": Command(settings.notify_command)} if settings.notify_command else {}
+    return (
+        {"command": Command(settings.notify_command)} if settings.notify_command else {}
+    )
 
 
 def _text(secret: SecretStr | None) -> str:

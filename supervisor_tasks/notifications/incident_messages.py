@@ -1,7 +1,8 @@
 """An alarm's incident and the messages about it. Pure.
 
-An incident begins when its alarm is raised, and ends when the alarm has been off for `settle_s` (delivery_rules.py). An
-alarm that goes off and on again within this time is one incident.
+An incident begins when its alarm is raised, and ends when the alarm has been off for
+`settle_s` (delivery_rules.py). An alarm that goes off and on again within this time is
+one incident.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,9 @@ class MessageKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A time in which an operator wants no message about an alarm. Its end is not in it."""
+    """A time in which an operator wants no message about an alarm. Its end is not in
+    it.
+    """
 
     begun_at: datetime
     ends_at: datetime
@@ -36,8 +39,8 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """An incident. `alarm` is the alarm's name, or TEST. `notified_channels` are the channels that have a message about
-    its raise. `silence` is the alarm's last one.
+    """An incident. `alarm` is the alarm's name, or TEST. `notified_channels` are the
+    channels that have a message about its raise. `silence` is the alarm's last one.
     """
 
     id: int
@@ -55,7 +58,8 @@ class Incident:
 class Notice:
     """A message, with all that a channel may show of it.
 
-    `key` is the same each time the message is sent: a receiver that gets it twice can drop one.
+    `key` is the same each time the message is sent: a receiver that gets it twice can
+    drop one.
     """
 
     key: str

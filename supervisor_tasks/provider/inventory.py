@@ -1,5 +1,5 @@
-"""Look at the nodes: store the partition's hardware for the registration. An alarm is raised when these looks find
-no working node for a while, though SLURM works.
+"""Look at the nodes: store the partition's hardware for the registration. An alarm is
+raised when these looks find no working node for a while, though SLURM works.
 """
 
 from collections import Counter
@@ -21,8 +21,8 @@ MAX_ERROR_CHARS = 500  # characters of an error
 
 
 def refresh_inventory(context: WorkerContext) -> None:
-    """Store the partition's hardware. If the look fails, the stored hardware stays. Raises AnotherSlurmError,
-    SlurmUnavailableError or SshUnavailableError.
+    """Store the partition's hardware. If the look fails, the stored hardware stays.
+    Raises AnotherSlurmError, SlurmUnavailableError or SshUnavailableError.
     """
     run_exclusive(context.ledger, "refresh_inventory", lambda: _look(context))
 
@@ -51,18 +51,21 @@ def _look(context: WorkerContext) -> bool:
 
 
 def _missed(context: WorkerContext, book: Registrations, why: str) -> None:
-    """Store the reason, and call the operator if no node was found for long. While SLURM does not work, another alarm
-    calls him.
+    """Store the reason, and call the operator if no node was found for long. While
+    SLURM does not work, another alarm calls him.
     """
     if not slurm_is_healthy(context.ledger):
         book.forget_missed()  # the time without a node starts when SLURM works again
         return
     book.learn_why_not_seen(why[:MAX_ERROR_CHARS])
-    advice = (
-        "look at SLURM_PARTITION, and at `sinfo -R` on the login node; `supervisor provider show` has the last error"
-    )
+    advice = "look at SLURM_PARTITION, and at `sinfo -R` on the login node; `supervisor provider show` has the last error"
     condition = Condition(context.ledger, AlarmName.NO_USABLE_NODES, MISSED_AFTER_S)
-    condition.update(True, partition=context.slurm.nodes.partition, error=why[:MAX_ERROR_CHARS], advice=advice)
+    condition.update(
+        True,
+        partition=context.slurm.nodes.partition,
+        error=why[:MAX_ERROR_CHARS],
+        advice=advice,
+    )
 
 
 def _left_out(partition: str, specs: PartitionHardware) -> str:

@@ -1,4 +1,6 @@
-"""What a provider offers the grid: machines, prices and labels; and how two offers differ. Pure."""
+"""What a provider offers the grid: machines, prices and labels; and how two offers
+differ. Pure.
+"""
 
 import hashlib
 import json
@@ -32,7 +34,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The price of a GPU, a CPU and a MB of memory for a minute, in wei (credits x 1e18)."""
+    """The price of a GPU, a CPU and a MB of memory for a minute, in wei (credits x
+    1e18).
+    """
 
     gpu_wei_per_min: int
     cpu_wei_per_min: int
@@ -40,16 +44,27 @@ class Prices:
 
     def named(self) -> dict[str, int]:
         """Return each price by what it is for."""
-        return {field.name.partition("_")[0]: getattr(self, field.name) for field in fields(self)}
+        return {
+            field.name.partition("_")[0]: getattr(self, field.name)
+            for field in fields(self)
+        }
 
     def of_minute(self, *, gpus: int, cpus: int, mem_mb: int) -> int:
-        """Return the price of a minute of these resources in wei, as the contract computes it."""
-        return gpus * self.gpu_wei_per_min + cpus * self.cpu_wei_per_min + mem_mb * self.mem_wei_per_min
+        """Return the price of a minute of these resources in wei, as the contract
+        computes it.
+        """
+        return (
+            gpus * self.gpu_wei_per_min
+            + cpus * self.cpu_wei_per_min
+            + mem_mb * self.mem_wei_per_min
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredPrices:
-    """The prices that the contract has of the provider, and since when a worker has seen them there."""
+    """The prices that the contract has of the provider, and since when a worker has
+    seen them there.
+    """
 
     since: datetime
     prices: Prices
@@ -65,19 +80,35 @@ class Offer:
 
     @property
     def digest(self) -> str:
-        """A digest that is equal for equal offers. Nodes have no names on the grid, so their order does not matter."""
-        return digest([sorted(map(asdict, self.machines), key=_by_values), asdict(self.prices), self.labels])
+        """A digest that is equal for equal offers. Nodes have no names on the grid, so
+        their order does not matter.
+        """
+        return digest(
+            [
+                sorted(map(asdict, self.machines), key=_by_values),
+                asdict(self.prices),
+                self.labels,
+            ]
+        )
 
     def plain(self) -> dict[str, Any]:
         """Return the offer for a document."""
-        kinds = [{**asdict(machine), "nodes": number} for machine, number in Counter(self.machines).items()]
-        prices = {f"{name}_credits_per_min": format_credits(wei) for name, wei in self.prices.named().items()}
+        kinds = [
+            {**asdict(machine), "nodes": number}
+            for machine, number in Counter(self.machines).items()
+        ]
+        prices = {
+            f"{name}_credits_per_min": format_credits(wei)
+            for name, wei in self.prices.named().items()
+        }
         return {"machines": kinds, "prices": prices, "labels": dict(self.labels)}
 
 
 def digest(document: Any) -> str:
     """Return a short name for a document. No other document has the same one."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[
+        :32
+    ]
 
 
 def _by_values(machine: dict[str, int]) -> list[int]:
@@ -94,7 +125,7 @@ def same_machines(one: Sequence[Machine], other: Sequence[Machine]) -> bool:
     return sorted(one) == sorted(other)
 
 
-# --- prices -------------------------------------------------------------------------------------------------------------
+# --- prices ---------------------------------------------------------------------------
 
 
 def format_credits(wei: int) -> str:
@@ -104,7 +135,9 @@ def format_credits(wei: int) -> str:
 
 
 def rounded_credits(wei: int, digits: int = 6) -> str:
-    """Return an amount of wei in credits, rounded down to so many decimals; a smaller amount keeps two digits."""
+    """Return an amount of wei in credits, rounded down to so many decimals; a smaller
+    amount keeps two digits.
+    """
     exact = Decimal(wei).scaleb(-CREDIT_DIGITS)
     if 0 < exact < Decimal(10) ** -digits:
         return f"{exact:.1e}"
@@ -117,7 +150,9 @@ def parse_credits(text: str) -> int:
 
 
 def price_warnings(prices: Prices, reference: Prices) -> list[str]:
-    """Return a line for each odd price: at least a hundred times the usual one, or at most a hundredth."""
+    """Return a line for each odd price: at least a hundred times the usual one, or at
+    most a hundredth.
+    """
     usual, warnings = reference.named(), list[str]()
     for name, wei in prices.named().items():
         is_odd = wei >= FAR_OFF * usual[name] or FAR_OFF * wei <= usual[name]
@@ -129,18 +164,20 @@ def price_warnings(prices: Prices, reference: Prices) -> list[str]:
     return warnings
 
 
-# --- labels -------------------------------------------------------------------------------------------------------------
+# --- labels ---------------------------------------------------------------------------
 
 
 def normalised_labels(given: Mapping[str, str]) -> dict[str, str]:
-    """Return labels in the grid's form. Raises ValueError for a label that is empty in that form, and for two with the
-    same key.
+    """Return labels in the grid's form. Raises ValueError for a label that is empty in
+    that form, and for two with the same key.
     """
     labels = dict[str, str]()
     for key, value in given.items():
         name, text = normalised(key), normalised(value)
         if not name or not text:
-            raise ValueError(f"labels whose keys and values have a letter or a digit (unlike {key}={value})")
+            raise ValueError(
+                f"labels whose keys and values have a letter or a digit (unlike {key}={value})"
+            )
         if name in labels:
             raise ValueError(f"each label once (two of them are called {name})")
         labels[name] = text
@@ -148,8 +185,8 @@ def normalised_labels(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def label_texts(values: Mapping[str, float | str]) -> dict[str, str]:
-    """Return results of benchmarks as labels: numbers with two decimals. A result that is empty or zero as a label is
-    left out.
+    """Return results of benchmarks as labels: numbers with two decimals. A result that
+    is empty or zero as a label is left out.
     """
     texts = dict[str, str]()
     for key, value in values.items():
@@ -159,15 +196,19 @@ def label_texts(values: Mapping[str, float | str]) -> dict[str, str]:
     return texts
 
 
-def merged(machine: Mapping[str, str], operator: Mapping[str, str], override: Collection[str]) -> dict[str, str]:
-    """Return the machine's labels and the operator's. For a key that both have, the operator's counts only if it is in
-    `override`.
+def merged(
+    machine: Mapping[str, str], operator: Mapping[str, str], override: Collection[str]
+) -> dict[str, str]:
+    """Return the machine's labels and the operator's. For a key that both have, the
+    operator's counts only if it is in `override`.
     """
     overriding = {key: operator[key] for key in override if key in operator}
     return {**operator, **machine, **overriding}
 
 
-def shadowed_labels(machine: Mapping[str, str], operator: Mapping[str, str], override: Collection[str]) -> list[str]:
+def shadowed_labels(
+    machine: Mapping[str, str], operator: Mapping[str, str], override: Collection[str]
+) -> list[str]:
     """Return a line for each of the operator's labels that does not count."""
     return [
         f"{key}={operator[key]} does not count, as {machine[key]!r} was measured: LABELS_OVERRIDE={key} puts yours first"
@@ -181,7 +222,7 @@ def sorted_labels(labels: Mapping[str, str]) -> Labels:
     return tuple(sorted(labels.items()))
 
 
-# --- differences --------------------------------------------------------------------------------------------------------
+# --- differences ----------------------------------------------------------------------
 
 
 def differences(old: Offer, offered: Offer) -> list[str]:
@@ -193,11 +234,21 @@ def differences(old: Offer, offered: Offer) -> list[str]:
     ]
 
 
-def machine_differences(old: Sequence[Machine], offered: Sequence[Machine]) -> list[str]:
-    """Return how many nodes of each kind are missing in the offer, and how many are new in it."""
+def machine_differences(
+    old: Sequence[Machine], offered: Sequence[Machine]
+) -> list[str]:
+    """Return how many nodes of each kind are missing in the offer, and how many are new
+    in it.
+    """
     before, after = Counter(old), Counter(offered)
-    less = [f"{number} nodes less with {kind}" for kind, number in sorted((before - after).items())]
-    more = [f"{number} nodes more with {kind}" for kind, number in sorted((after - before).items())]
+    less = [
+        f"{number} nodes less with {kind}"
+        for kind, number in sorted((before - after).items())
+    ]
+    more = [
+        f"{number} nodes more with {kind}"
+        for kind, number in sorted((after - before).items())
+    ]
     return less + more
 
 
@@ -213,8 +264,13 @@ def price_differences(old: Prices, offered: Prices) -> list[str]:
 
 def label_differences(old: Mapping[str, str], offered: Mapping[str, str]) -> list[str]:
     """Return the labels that are new, changed or removed."""
-    changed = sorted(key for key in old.keys() | offered.keys() if old.get(key) != offered.get(key))
-    return [f"the label {key} was {_shown(old.get(key))}, is {_shown(offered.get(key))}" for key in changed]
+    changed = sorted(
+        key for key in old.keys() | offered.keys() if old.get(key) != offered.get(key)
+    )
+    return [
+        f"the label {key} was {_shown(old.get(key))}, is {_shown(offered.get(key))}"
+        for key in changed
+    ]
 
 
 def _shown(value: str | None) -> str:

@@ -1,4 +1,6 @@
-"""Register: send the provider's offer to the contract, and report to the operator whether the grid accepts it."""
+"""Register: send the provider's offer to the contract, and report to the operator
+whether the grid accepts it.
+"""
 
 import secrets
 from dataclasses import replace
@@ -13,12 +15,27 @@ from supervisor_tasks.config.settings import USUAL_PRICES
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.benchmarks import StoredMeasurement, labels_missing_here, labels_of, latest_of
+from supervisor_tasks.ledger.benchmarks import (
+    StoredMeasurement,
+    labels_missing_here,
+    labels_of,
+    latest_of,
+)
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
-from supervisor_tasks.ledger.registrations import MEASUREMENT_REQUESTED, NODES, REGISTRATION_REQUESTED, Registrations
+from supervisor_tasks.ledger.registrations import (
+    MEASUREMENT_REQUESTED,
+    NODES,
+    REGISTRATION_REQUESTED,
+    Registrations,
+)
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.provider.measuring_rules import after_asking_for_a_run, run_due
-from supervisor_tasks.provider.offer import label_texts, machines_digest, price_warnings, shadowed_labels
+from supervisor_tasks.provider.offer import (
+    label_texts,
+    machines_digest,
+    price_warnings,
+    shadowed_labels,
+)
 from supervisor_tasks.provider.registration_rules import (
     Action,
     MeasuredState,
@@ -50,7 +67,9 @@ CALLS_FOR_AN_OPERATOR = {
 
 
 def register(context: WorkerContext) -> None:
-    """Compare the offer with the contract, and do what follows. One worker at a time does it."""
+    """Compare the offer with the contract, and do what follows. One worker at a time
+    does it.
+    """
     run_exclusive(context.ledger, "register", lambda: _register(context))
 
 
@@ -65,7 +84,13 @@ def _register(context: WorkerContext) -> bool:
     write = None
     if decision.action is Action.REGISTER:
         write = _estimated(context, decision)
-    _report(context, book, situation, decision, write if isinstance(write, Refused) else None)
+    _report(
+        context,
+        book,
+        situation,
+        decision,
+        write if isinstance(write, Refused) else None,
+    )
     if isinstance(write, NoEstimateError):
         raise write
     is_served = decision.action is Action.NOTHING
@@ -78,16 +103,24 @@ def _register(context: WorkerContext) -> bool:
 
 
 def _situation(context: WorkerContext, book: Registrations) -> RegistrationInput:
-    """Collect what the decision needs. The worker looks at the transaction before the contract, so the contract shows
-    all that was mined by then.
+    """Collect what the decision needs. The worker looks at the transaction before the
+    contract, so the contract shows all that was mined by then.
     """
     side, memory = context.offer, book.memory()
-    last_transaction = context.chain.wallet.book.fate(memory.intent) if memory.intent else TransactionStatus()
+    last_transaction = (
+        context.chain.wallet.book.fate(memory.intent)
+        if memory.intent
+        else TransactionStatus()
+    )
     on_chain = context.chain.contract.on_offer()
     cursor = context.ledger.cursors.of(CONTRACT_STREAM)
     if cursor is not None and on_chain.block < cursor[0]:
-        raise RpcUnavailableError(f"the node is at block {on_chain.block}, and {cursor[0]} was read already")
-    looked = slurm_is_healthy(context.ledger) and shows_nodes(context.ledger.ticks.age_s(NODES))
+        raise RpcUnavailableError(
+            f"the node is at block {on_chain.block}, and {cursor[0]} was read already"
+        )
+    looked = slurm_is_healthy(context.ledger) and shows_nodes(
+        context.ledger.ticks.age_s(NODES)
+    )
     machines, known_s = book.hardware() if looked else ((), 0.0)
     return RegistrationInput(
         on_chain=on_chain,
@@ -106,17 +139,23 @@ def _situation(context: WorkerContext, book: Registrations) -> RegistrationInput
 
 
 def _benchmarks(context: WorkerContext) -> MeasuredState:
-    """Collect the state of the benchmarks. Labels are read last: if a run ends meanwhile, none of its labels is missed,
-    and no label counts as no longer measured.
+    """Collect the state of the benchmarks. Labels are read last: if a run ends
+    meanwhile, none of its labels is missed, and no label counts as no longer measured.
     """
     side, runs = context.offer, context.ledger.benchmarks
     under_way, last = runs.under_way(), runs.run()
     ended_at = None if last is None else last["ended_at"]
-    pricing_digest, measured_machines, measured = runs.pricing_digest(), still_measured(runs.ended()), runs.measured()
+    pricing_digest, measured_machines, measured = (
+        runs.pricing_digest(),
+        still_measured(runs.ended()),
+        runs.measured(),
+    )
     return MeasuredState(
         enabled=side.benchmarks_enabled,
         under_way=under_way is not None,
-        ended_s_ago=None if ended_at is None else (datetime.now(UTC) - ended_at).total_seconds(),
+        ended_s_ago=None
+        if ended_at is None
+        else (datetime.now(UTC) - ended_at).total_seconds(),
         every_s=side.benchmark_every_s,
         labels=label_texts(labels_of(latest_of(measured))),
         results_by_machines=_results(measured),
@@ -136,12 +175,18 @@ def _results(measured: list[StoredMeasurement]) -> dict[str, Results]:
     results = dict[str, Results]()
     for hardware_digest, measurements in of_machines.items():
         here = latest_of(measurements)
-        results[hardware_digest] = Results(label_texts(labels_of(here)), labels_missing_here(here, everywhere))
+        results[hardware_digest] = Results(
+            label_texts(labels_of(here)), labels_missing_here(here, everywhere)
+        )
     return results
 
 
-def _measure(context: WorkerContext, book: Registrations, situation: RegistrationInput) -> RegistrationInput:
-    """Request a run if one is due. A run that the operator requests waits until the current run has ended."""
+def _measure(
+    context: WorkerContext, book: Registrations, situation: RegistrationInput
+) -> RegistrationInput:
+    """Request a run if one is due. A run that the operator requests waits until the
+    current run has ended.
+    """
     wanted = situation.asked_to_measure
     if wanted and not situation.benchmarks.enabled:
         log.info("run_not_asked_for", why="BENCHMARK_DISABLE")
@@ -161,11 +206,20 @@ def _measure(context: WorkerContext, book: Registrations, situation: Registratio
     return after_asking_for_a_run(situation)
 
 
-def _estimated(context: WorkerContext, decision: RegistrationDecision) -> Write | Refused | NoEstimateError:
-    """Return the call that registers, or why the contract would refuse it, or why that is not known."""
+def _estimated(
+    context: WorkerContext, decision: RegistrationDecision
+) -> Write | Refused | NoEstimateError:
+    """Return the call that registers, or why the contract would refuse it, or why that
+    is not known.
+    """
     assert decision.offer is not None  # noqa: S101  there is something to register
     intent = f"{PURPOSE}:{decision.offer.digest}:{secrets.token_hex(8)}"
-    write = Write(intent, PURPOSE, register_call(decision.offer), to=context.chain.contract.addresses.providers)
+    write = Write(
+        intent,
+        PURPOSE,
+        register_call(decision.offer),
+        to=context.chain.contract.addresses.providers,
+    )
     gas = context.chain.wallet.estimate([write])[0]
     return replace(write, gas=gas) if isinstance(gas, int) else gas
 
@@ -177,7 +231,9 @@ def _send(
     decision: RegistrationDecision,
     write: Write,
 ) -> None:
-    """Send the registration. Its intent is stored before it is signed, and the try is counted once it is signed."""
+    """Send the registration. Its intent is stored before it is signed, and the try is
+    counted once it is signed.
+    """
     assert decision.offer is not None  # noqa: S101
     memory = after_sending(situation, decision.offer, write.intent)
     book.keep(replace(memory, tries=memory.tries - 1))
@@ -187,7 +243,9 @@ def _send(
     context.chain.wake("collect_receipts")
 
 
-def _wanted_alarms(now: RegistrationStatus, decision: RegistrationDecision, refusal: Refused | None) -> set[AlarmName]:
+def _wanted_alarms(
+    now: RegistrationStatus, decision: RegistrationDecision, refusal: Refused | None
+) -> set[AlarmName]:
     wanted = set[AlarmName]()
     if now in CALLS_FOR_AN_OPERATOR:
         wanted.add(CALLS_FOR_AN_OPERATOR[now])
@@ -209,13 +267,27 @@ def _report(
     now = standing(situation)
     was = book.learn_standing(now)
     if was is not None:
-        log.info("provider_standing", standing=now.value, was=was or None, claims=now.claims, why=decision.why)
+        log.info(
+            "provider_standing",
+            standing=now.value,
+            was=was or None,
+            claims=now.claims,
+            why=decision.why,
+        )
     book.record_decision(_document(context, situation, decision, refusal))
-    if not situation.benchmarks.enabled:  # the operator has disabled benchmarks: no run will clear this alarm
+    # the operator has disabled benchmarks: no run will clear this alarm
+    if not situation.benchmarks.enabled:
         context.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)
     wanted = _wanted_alarms(now, decision, refusal)
-    details = {"standing": now.value, "why": decision.why if refusal is None else str(refusal)}
-    for name in (AlarmName.PROVIDER_BANNED, AlarmName.PROVIDER_REJECTED, AlarmName.REGISTRATION_REFUSED):
+    details = {
+        "standing": now.value,
+        "why": decision.why if refusal is None else str(refusal),
+    }
+    for name in (
+        AlarmName.PROVIDER_BANNED,
+        AlarmName.PROVIDER_REJECTED,
+        AlarmName.REGISTRATION_REFUSED,
+    ):
         if name in wanted:
             context.ledger.alarms.on(name, **details, advice="supervisor provider show")
         else:
@@ -223,19 +295,31 @@ def _report(
 
 
 def _document(
-    context: WorkerContext, situation: RegistrationInput, decision: RegistrationDecision, refusal: Refused | None
+    context: WorkerContext,
+    situation: RegistrationInput,
+    decision: RegistrationDecision,
+    refusal: Refused | None,
 ) -> dict[str, Any]:
     """Return the state of the registration for the operator."""
     chain, side = situation.on_chain, context.offer
-    offers = {"registered": chain.registered, "waiting": chain.waiting, "offered": decision.offer}
+    offers = {
+        "registered": chain.registered,
+        "waiting": chain.waiting,
+        "offered": decision.offer,
+    }
     refused = "" if refusal is None else f"; it would be refused: {refusal}"
     odd = price_warnings(side.prices, USUAL_PRICES)
-    odd += shadowed_labels(situation.machine_labels, side.operator_labels, side.labels_override)
+    odd += shadowed_labels(
+        situation.machine_labels, side.operator_labels, side.labels_override
+    )
     return {
         "address": context.chain.wallet.address,
         "decision": decision.action.value,
         "why": decision.why + refused,
         "measuring": situation.benchmarks.under_way,
         "odd": odd,
-        **{name: None if offer is None else offer.plain() for name, offer in offers.items()},
+        **{
+            name: None if offer is None else offer.plain()
+            for name, offer in offers.items()
+        },
     }

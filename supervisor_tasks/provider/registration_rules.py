@@ -1,7 +1,9 @@
-"""Registration: how a provider stands with the grid, and what the worker must do to register his offer. Pure.
+"""Registration: how a provider stands with the grid, and what the worker must do to
+register his offer. Pure.
 
-The worker reads the contract each time. `RegistrationRecord` holds the little that the contract does not show: what was
-sent, and what the grid has rejected. The runs of the benchmarks show what the cluster was measured for.
+The worker reads the contract each time. `RegistrationRecord` holds the little that the
+contract does not show: what was sent, and what the grid has rejected. The runs of the
+benchmarks show what the cluster was measured for.
 """
 
 import re
@@ -25,8 +27,10 @@ from supervisor_tasks.provider.offer import (
 
 MAX_REJECTED = 100  # remembered offers
 LOOK_LASTS_S = 150.0  # a look at the nodes, one a minute, counts for so long
-MEASURED_LASTS_S = 7 * 24 * 3600.0  # machines that come back within this time need no new measurement
-MAX_TRIES = 3  # transactions with one content that were mined and reverted, or lost their nonce
+# machines that come back within this time need no new measurement
+MEASURED_LASTS_S = 7 * 24 * 3600.0
+# transactions with one content that were mined and reverted, or lost their nonce
+MAX_TRIES = 3
 VOLUME = "[a-z0-9][a-z0-9-]*"  # as benchmarks/plan.py has it
 BENCHMARK_KEY = re.compile(
     r"os|arch|cpu|cpu\.microarch|gpu|compute\.gflops"
@@ -54,7 +58,9 @@ class RegistrationStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OnChainOffers:
-    """A provider's offers on the contract at a block: the one in force, and the one that waits for approval."""
+    """A provider's offers on the contract at a block: the one in force, and the one
+    that waits for approval.
+    """
 
     registered: Offer | None
     waiting: Offer | None
@@ -69,13 +75,17 @@ class OnChainOffers:
     @property
     def digests(self) -> set[str]:
         """The digests of the contract's offers."""
-        return {offer.digest for offer in (self.registered, self.waiting) if offer is not None}
+        return {
+            offer.digest
+            for offer in (self.registered, self.waiting)
+            if offer is not None
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionStatus:
-    """What became of the transaction that was sent last. If it is neither open nor mined, it has reverted or was never
-    signed.
+    """What became of the transaction that was sent last. If it is neither open nor
+    mined, it has reverted or was never signed.
     """
 
     open: bool = False
@@ -84,9 +94,10 @@ class TransactionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationRecord:
-    """What the ledger remembers. `sent` is the digest of the offer that was sent last, by `intent`, for the `tries`th
-    time, with the `operator` labels. `accepted` means that this offer has been in force. `approved` is the digest of
-    the offer that was last seen in force; it is empty when that is over.
+    """What the ledger remembers. `sent` is the digest of the offer that was sent last,
+    by `intent`, for the `tries`th time, with the `operator` labels. `accepted` means
+    that this offer has been in force. `approved` is the digest of the offer that was
+    last seen in force; it is empty when that is over.
     """
 
     sent: str = ""
@@ -100,8 +111,8 @@ class RegistrationRecord:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What was measured on some machines. Labels in `stay` were measured, but not on these machines: they stay as they
-    were.
+    """What was measured on some machines. Labels in `stay` were measured, but not on
+    these machines: they stay as they were.
     """
 
     labels: Mapping[str, str]
@@ -110,7 +121,9 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class CompletedRun:
-    """A run that has ended: the digest of its machines, and whether the operator asked for it."""
+    """A run that has ended: the digest of its machines, and whether the operator asked
+    for it.
+    """
 
     hardware_digest: str
     ended_s_ago: float
@@ -118,9 +131,9 @@ class CompletedRun:
 
 
 def still_measured(ended: Sequence[CompletedRun]) -> frozenset[str]:
-    """Return the machines that need no measurement. `ended` are all runs, the newest first. The last run counts, and
-    the others of the last days. Runs before one that the operator asked for do not count: he asks because the cluster
-    has changed.
+    """Return the machines that need no measurement. `ended` are all runs, the newest
+    first. The last run counts, and the others of the last days. Runs before one that
+    the operator asked for do not count: he asks because the cluster has changed.
     """
     machines = set[str]()
     for run in ended:
@@ -134,10 +147,12 @@ def still_measured(ended: Sequence[CompletedRun]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredState:
-    """The state of the benchmarks. `labels` are the latest good results, `results_by_machines` those of each set of
-    machines, and `measured_keys` the keys of all that the last runs measured. `measured_machines` are the machines that
-    need no measurement, empty if no run is known. `pricing_digest` is that of the last run for which it is known.
-    `every_s` 0 means no schedule, and `ended_s_ago` None means that there never was a run.
+    """The state of the benchmarks. `labels` are the latest good results,
+    `results_by_machines` those of each set of machines, and `measured_keys` the keys of
+    all that the last runs measured. `measured_machines` are the machines that need no
+    measurement, empty if no run is known. `pricing_digest` is that of the last run for
+    which it is known. `every_s` 0 means no schedule, and `ended_s_ago` None means that
+    there never was a run.
     """
 
     enabled: bool
@@ -153,9 +168,10 @@ class MeasuredState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationInput:
-    """Everything that a decision is made from. `machines` are what SLURM shows now, none while it is away. `settled`
-    means that they have been the same for long enough. `asked` is why the operator wants to be registered now, and
-    `asked_to_measure` why he wants a run.
+    """Everything that a decision is made from. `machines` are what SLURM shows now,
+    none while it is away. `settled` means that they have been the same for long enough.
+    `asked` is why the operator wants to be registered now, and `asked_to_measure` why
+    he wants a run.
     """
 
     on_chain: OnChainOffers
@@ -173,7 +189,9 @@ class RegistrationInput:
 
     @property
     def kept_labels(self) -> dict[str, str]:
-        """The benchmark labels that the contract has. Labels that the operator gave himself do not count as such."""
+        """The benchmark labels that the contract has. Labels that the operator gave
+        himself do not count as such.
+        """
         newest = self.on_chain.newest
         if newest is None:
             return {}
@@ -186,25 +204,32 @@ class RegistrationInput:
 
     @property
     def machine_labels(self) -> dict[str, str]:
-        """The machine's labels. A run's labels count when the run has ended, so that one registration carries them all,
-        and only for machines like those that were measured. A label that was measured once and is not any more is
-        removed. A label that this ledger has never seen measured stays, because the ledger may be new.
+        """The machine's labels. A run's labels count when the run has ended, so that
+        one registration carries them all, and only for machines like those that were
+        measured. A label that was measured once and is not any more is removed. A label
+        that this ledger has never seen measured stays, because the ledger may be new.
         """
         kept, measured_keys = self.kept_labels, self.benchmarks.measured_keys
         if self.benchmarks.under_way:
             return kept
         results = self._results
         removed = measured_keys - results.stay
-        return {key: text for key, text in kept.items() if key not in removed} | dict(results.labels)
+        return {key: text for key, text in kept.items() if key not in removed} | dict(
+            results.labels
+        )
 
     @property
     def _results(self) -> Results:
-        """What was measured on the offered machines; on any machines, if no run's machines are known."""
+        """What was measured on the offered machines; on any machines, if no run's
+        machines are known.
+        """
         benchmarks = self.benchmarks
         if not benchmarks.results_by_machines:
             return Results(benchmarks.labels)
         nothing = Results({}, stay=frozenset(benchmarks.labels))
-        return benchmarks.results_by_machines.get(machines_digest(_machines(self)[0]), nothing)
+        return benchmarks.results_by_machines.get(
+            machines_digest(_machines(self)[0]), nothing
+        )
 
     @property
     def labels(self) -> Labels:
@@ -216,17 +241,29 @@ class RegistrationInput:
         """Whether these machines still need a measurement."""
         if not self.benchmarks.enabled:
             return False
-        return self.benchmarks.under_way or machines_digest(self.machines) not in self.benchmarks.measured_machines
+        return (
+            self.benchmarks.under_way
+            or machines_digest(self.machines) not in self.benchmarks.measured_machines
+        )
 
     @property
     def pricing_digest(self) -> str:
-        """A digest of what a run is for besides the machines: prices and the operator's labels."""
-        return digest([list(self.prices.named().values()), dict(self.operator), sorted(self.override)])
+        """A digest of what a run is for besides the machines: prices and the operator's
+        labels.
+        """
+        return digest(
+            [
+                list(self.prices.named().values()),
+                dict(self.operator),
+                sorted(self.override),
+            ]
+        )
 
     @property
     def too_early(self) -> bool:
-        """Whether an offer that the contract does not show may still be under way there. Its block may be one that the
-        node does not have yet, or one that may be lost.
+        """Whether an offer that the contract does not show may still be under way
+        there. Its block may be one that the node does not have yet, or one that may be
+        lost.
         """
         mined = self.last_transaction.mined_block
         return mined is not None and self.on_chain.block < mined + self.confirmations
@@ -243,7 +280,9 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegistrationDecision:
-    """What the worker does, and why. `offer` is the offer that this is about, as far as it is known."""
+    """What the worker does, and why. `offer` is the offer that this is about, as far as
+    it is known.
+    """
 
     action: Action
     why: str
@@ -252,19 +291,24 @@ class RegistrationDecision:
     given_up: bool = False  # its transactions revert
 
 
-# --- what is remembered -------------------------------------------------------------------------------------------------
+# --- what is remembered ---------------------------------------------------------------
 
 
 def remembered(situation: RegistrationInput) -> RegistrationRecord:
-    """Return the memory after a look at the contract. An offer was turned down if it was sent or in force, and is now
-    neither in force nor waiting. An accepted offer that another one has replaced was not turned down.
+    """Return the memory after a look at the contract. An offer was turned down if it
+    was sent or in force, and is now neither in force nor waiting. An accepted offer
+    that another one has replaced was not turned down.
     """
     memory, chain = situation.memory, situation.on_chain
     there = chain.digests
     turned_down = set[str]()
     if chain.waiting is None and not situation.too_early:
         turned_down = _taken_back(situation) - there
-    still_rejected = [offer_digest for offer_digest in memory.rejected if offer_digest not in there | turned_down]
+    still_rejected = [
+        offer_digest
+        for offer_digest in memory.rejected
+        if offer_digest not in there | turned_down
+    ]
     rejected = still_rejected + sorted(turned_down)
     approved = memory.approved
     if chain.registered is not None:
@@ -273,7 +317,13 @@ def remembered(situation: RegistrationInput) -> RegistrationRecord:
         approved = ""
     tries = 0 if memory.sent in there else memory.tries
     accepted = _accepted(memory, chain)
-    return replace(memory, tries=tries, accepted=accepted, approved=approved, rejected=tuple(rejected[-MAX_REJECTED:]))
+    return replace(
+        memory,
+        tries=tries,
+        accepted=accepted,
+        approved=approved,
+        rejected=tuple(rejected[-MAX_REJECTED:]),
+    )
 
 
 def _accepted(memory: RegistrationRecord, chain: OnChainOffers) -> bool:
@@ -286,7 +336,9 @@ def _accepted(memory: RegistrationRecord, chain: OnChainOffers) -> bool:
 
 
 def _taken_back(situation: RegistrationInput) -> set[str]:
-    """The digests of the offers that the contract would have if the grid had not turned them down."""
+    """The digests of the offers that the contract would have if the grid had not turned
+    them down.
+    """
     memory, chain = situation.memory, situation.on_chain
     taken_back = set[str]()
     if situation.last_transaction.mined_block is not None and not memory.accepted:
@@ -297,32 +349,44 @@ def _taken_back(situation: RegistrationInput) -> set[str]:
 
 
 def standing(situation: RegistrationInput) -> RegistrationStatus:
-    """Return how the provider stands. The memory must be up to date with the contract: see `remembered`."""
+    """Return how the provider stands. The memory must be up to date with the contract:
+    see `remembered`.
+    """
     chain, memory = situation.on_chain, situation.memory
     if chain.banned:
         return RegistrationStatus.BANNED
     if chain.registered is not None:
-        return RegistrationStatus.APPROVED if chain.waiting is None else RegistrationStatus.CHANGING
+        return (
+            RegistrationStatus.APPROVED
+            if chain.waiting is None
+            else RegistrationStatus.CHANGING
+        )
     if chain.waiting is not None:
         return RegistrationStatus.WAITING
     if memory.approved:
         return RegistrationStatus.REMOVED
-    return RegistrationStatus.REJECTED if memory.rejected else RegistrationStatus.UNREGISTERED
+    return (
+        RegistrationStatus.REJECTED
+        if memory.rejected
+        else RegistrationStatus.UNREGISTERED
+    )
 
 
 def shows_nodes(looked_s_ago: float | None) -> bool:
-    """Whether the last look at the nodes still shows what SLURM has now. `looked_s_ago` is None if no worker has looked
-    since SLURM is back. The time before such a gap does not count for how long the nodes have been the same.
+    """Whether the last look at the nodes still shows what SLURM has now. `looked_s_ago`
+    is None if no worker has looked since SLURM is back. The time before such a gap does
+    not count for how long the nodes have been the same.
     """
     return looked_s_ago is not None and looked_s_ago <= LOOK_LASTS_S
 
 
-# --- when to register ---------------------------------------------------------------------------------------------------
+# --- when to register -----------------------------------------------------------------
 
 
 def decide(situation: RegistrationInput) -> RegistrationDecision:
-    """Decide what the registration needs. New machines are measured before they are registered. New prices and labels
-    of the operator are registered at once, with the benchmark labels that exist.
+    """Decide what the registration needs. New machines are measured before they are
+    registered. New prices and labels of the operator are registered at once, with the
+    benchmark labels that exist.
     """
     newest, (machines, held_back) = situation.on_chain.newest, _machines(situation)
     offer = Offer(machines, situation.prices, situation.labels) if machines else None
@@ -331,8 +395,14 @@ def decide(situation: RegistrationInput) -> RegistrationDecision:
         return obstacle
     assert offer is not None  # noqa: S101  otherwise there is an obstacle
     if newest is not None and newest.digest == offer.digest:
-        state = "waits for approval" if situation.on_chain.waiting is not None else "is in force"
-        return RegistrationDecision(Action.NOTHING, _joined(f"what is offered {state}", held_back), offer)
+        state = (
+            "waits for approval"
+            if situation.on_chain.waiting is not None
+            else "is in force"
+        )
+        return RegistrationDecision(
+            Action.NOTHING, _joined(f"what is offered {state}", held_back), offer
+        )
     turned_down = None if situation.asked else _turned_down(situation, offer)
     if turned_down is not None:
         return turned_down
@@ -345,23 +415,49 @@ def _joined(*reasons: str) -> str:
     return "; ".join(filter(None, reasons))
 
 
-def _obstacle(situation: RegistrationInput, offer: Offer | None) -> RegistrationDecision | None:
+def _obstacle(
+    situation: RegistrationInput, offer: Offer | None
+) -> RegistrationDecision | None:
     """Return what prevents sending an offer now; None if nothing does."""
     if situation.last_transaction.open:
-        return RegistrationDecision(Action.WAIT, "a registration is under way: its transaction is not mined yet", offer)
+        return RegistrationDecision(
+            Action.WAIT,
+            "a registration is under way: its transaction is not mined yet",
+            offer,
+        )
     if situation.on_chain.banned:
-        return RegistrationDecision(Action.WAIT, "the grid has banned this provider: it takes no registration", offer)
+        return RegistrationDecision(
+            Action.WAIT,
+            "the grid has banned this provider: it takes no registration",
+            offer,
+        )
     if situation.too_early and situation.memory.sent not in situation.on_chain.digests:
-        return RegistrationDecision(Action.WAIT, "a registration was mined, and the node does not show it yet", offer)
+        return RegistrationDecision(
+            Action.WAIT,
+            "a registration was mined, and the node does not show it yet",
+            offer,
+        )
     if offer is None:
-        return RegistrationDecision(Action.WAIT, "SLURM shows no node of the partition that works")
-    if situation.on_chain.newest is None and situation.unmeasured and not situation.asked:
-        return RegistrationDecision(Action.MEASURE, "nothing is registered, and the cluster is measured first", offer)
+        return RegistrationDecision(
+            Action.WAIT, "SLURM shows no node of the partition that works"
+        )
+    if (
+        situation.on_chain.newest is None
+        and situation.unmeasured
+        and not situation.asked
+    ):
+        return RegistrationDecision(
+            Action.MEASURE,
+            "nothing is registered, and the cluster is measured first",
+            offer,
+        )
     return None
 
 
 def _machines(situation: RegistrationInput) -> tuple[tuple[Machine, ...], str]:
-    """Return the machines that are offered, and why those that SLURM shows are not offered yet."""
+    """Return the machines that are offered, and why those that SLURM shows are not
+    offered yet.
+    """
     seen, newest = situation.machines, situation.on_chain.newest
     if newest is None:
         return seen, ""
@@ -371,13 +467,18 @@ def _machines(situation: RegistrationInput) -> tuple[tuple[Machine, ...], str]:
         return seen, ""
     news = ", ".join(machine_differences(newest.machines, seen))
     if not situation.settled:
-        return newest.machines, f"SLURM shows {news}, which counts when it has been so for a while"
+        return (
+            newest.machines,
+            f"SLURM shows {news}, which counts when it has been so for a while",
+        )
     if situation.unmeasured:
         return newest.machines, f"SLURM shows {news}, which is measured first"
     return seen, ""
 
 
-def _turned_down(situation: RegistrationInput, offer: Offer) -> RegistrationDecision | None:
+def _turned_down(
+    situation: RegistrationInput, offer: Offer
+) -> RegistrationDecision | None:
     """Return what prevents sending an offer again; None if it may be sent."""
     memory = situation.memory
     if offer.digest in memory.rejected:
@@ -389,9 +490,18 @@ def _turned_down(situation: RegistrationInput, offer: Offer) -> RegistrationDeci
     return None
 
 
-def after_sending(situation: RegistrationInput, offer: Offer, intent: str) -> RegistrationRecord:
+def after_sending(
+    situation: RegistrationInput, offer: Offer, intent: str
+) -> RegistrationRecord:
     """Return the memory after an offer was sent."""
     memory = situation.memory
     is_repeated = memory.sent == offer.digest and not situation.asked
     tries = memory.tries + 1 if is_repeated else 1
-    return replace(memory, sent=offer.digest, intent=intent, tries=tries, accepted=False, operator=situation.operator)
+    return replace(
+        memory,
+        sent=offer.digest,
+        intent=intent,
+        tries=tries,
+        accepted=False,
+        operator=situation.operator,
+    )

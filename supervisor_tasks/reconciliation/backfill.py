@@ -1,5 +1,6 @@
-"""Read the claims that were mined before this ledger's first scan, ours and other ledgers', from the latest block
-backwards. Each sweep reads some of them, and the worker reads more between sweeps.
+"""Read the claims that were mined before this ledger's first scan, ours and other
+ledgers', from the latest block backwards. Each sweep reads some of them, and the worker
+reads more between sweeps.
 """
 
 import time
@@ -18,33 +19,46 @@ from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.reconciliation.snapshot import Snapshot, is_hot_and_ours
 
-HISTORY = "history"  # the cursor that goes backwards: the ledger has all claims since that block
+# the cursor that goes backwards: the ledger has all claims since that block
+HISTORY = "history"
 HISTORY_QUESTIONS = 5  # per sweep; each is for as many blocks as the node accepts
 HISTORY_AT_ONCE_S = 20.0  # for one reading between sweeps
 
 
 def has_pending_blocks(context: WorkerContext) -> bool:
     """Whether older claims are left to read."""
-    cursor, provider = context.ledger.cursors.of(HISTORY), context.ledger.facts.get(PROVIDER)
+    cursor, provider = (
+        context.ledger.cursors.of(HISTORY),
+        context.ledger.facts.get(PROVIDER),
+    )
     if provider is None or cursor is None:
         return False
     return cursor[0] > context.sweep.start_block
 
 
 def read_next_range(context: WorkerContext) -> bool:
-    """Read older claims until the time is up, a sweep is due or no claim is left. A job that is hot, ours and unknown
-    to the ledger needs a sweep: at its claim the function asks for one, which reads the claim again. No request goes to
-    SLURM.
+    """Read older claims until the time is up, a sweep is due or no claim is left. A job
+    that is hot, ours and unknown to the ledger needs a sweep: at its claim the function
+    asks for one, which reads the claim again. No request goes to SLURM.
     """
     ledger, provider = context.ledger, context.ledger.facts.get(PROVIDER)
     contract = context.sweep.contract_of(Address(provider or ""))
     until_s = time.monotonic() + HISTORY_AT_ONCE_S
-    while has_pending_blocks(context) and time.monotonic() < until_s and not ledger.sweeps.due():
+    while (
+        has_pending_blocks(context)
+        and time.monotonic() < until_s
+        and not ledger.sweeps.due()
+    ):
         claims, others, first = read_old_claims(context, contract)
         job_ids = claims.keys() | others.keys()
         unknown = job_ids - ledger.sweeps.named(job_ids, ()).keys()
         block = int(contract.rpc.call("eth_blockNumber"), 16)
-        snapshot = Snapshot(provider=contract.provider, comment="", jobs={}, chain=contract.on_chain([*unknown], block))
+        snapshot = Snapshot(
+            provider=contract.provider,
+            comment="",
+            jobs={},
+            chain=contract.on_chain([*unknown], block),
+        )
         if any(is_hot_and_ours(job_id, snapshot) for job_id in unknown):
             ledger.sweeps.ask("a claim from before this ledger's first scan")
         elif first is not None:
@@ -61,11 +75,15 @@ def save_progress(ledger: Ledger, first: int) -> None:
 def read_old_claims(
     context: WorkerContext, contract: Contract
 ) -> tuple[dict[JobId, Claimed], dict[JobId, ForeignClaim], int | None]:
-    """Read claims from blocks that were mined before this ledger's first scan, the latest blocks first, with at most
-    HISTORY_QUESTIONS requests. Returns our claims, other ledgers' claims and the first block that was read, which is
-    None before the first scan.
+    """Read claims from blocks that were mined before this ledger's first scan, the
+    latest blocks first, with at most HISTORY_QUESTIONS requests. Returns our claims,
+    other ledgers' claims and the first block that was read, which is None before the
+    first scan.
     """
-    scan, history = context.ledger.cursors.of(CONTRACT_STREAM), context.ledger.cursors.of(HISTORY)
+    scan, history = (
+        context.ledger.cursors.of(CONTRACT_STREAM),
+        context.ledger.cursors.of(HISTORY),
+    )
     start_block = context.sweep.start_block
     if scan is None:
         return {}, {}, None
@@ -75,10 +93,14 @@ def read_old_claims(
     for _ in range(HISTORY_QUESTIONS):
         if first <= start_block:
             break
-        first, logs = context.sweep.reach.ask(partial(_logs, contract, start_block, first - 1))
+        first, logs = context.sweep.reach.ask(
+            partial(_logs, contract, start_block, first - 1)
+        )
         events = decode_logs(context.ledger, contract, logs)
         claim_events = [entry for entry in events if isinstance(entry.event, Claimed)]
-        ours, foreign = classify_claims(context.ledger, contract, claim_events, old=True)
+        ours, foreign = classify_claims(
+            context.ledger, contract, claim_events, old=True
+        )
         for entry in reversed(ours):
             if isinstance(entry.event, Claimed):
                 claims.setdefault(entry.job_id, entry.event)
@@ -87,8 +109,12 @@ def read_old_claims(
     return claims, others, first
 
 
-def _logs(contract: Contract, start_block: int, last: int, most_blocks: int) -> tuple[int, list[dict[str, Any]]]:
-    """The first of at most `most_blocks` blocks up to `last`, and the logs of these blocks."""
+def _logs(
+    contract: Contract, start_block: int, last: int, most_blocks: int
+) -> tuple[int, list[dict[str, Any]]]:
+    """The first of at most `most_blocks` blocks up to `last`, and the logs of these
+    blocks.
+    """
     first = max(start_block, last + 1 - most_blocks)
     method, params = contract.logs_call(first, last)
     return first, contract.rpc.call(method, *params)

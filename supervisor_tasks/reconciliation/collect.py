@@ -1,5 +1,5 @@
-"""Collect what a sweep compares: the ledger first, then SLURM and the contract. For missing jobs the sweep also asks
-accounting, and looks for any other trace of them.
+"""Collect what a sweep compares: the ledger first, then SLURM and the contract. For
+missing jobs the sweep also asks accounting, and looks for any other trace of them.
 """
 
 import math
@@ -12,15 +12,30 @@ from dataclasses import dataclass, field, replace
 from supervisor_tasks.chain.blocks import seconds_since
 from supervisor_tasks.chain.contract import ChainEvent, Contract
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.errors import ProviderUnknownError, SupervisorError, TransientError
+from supervisor_tasks.errors import (
+    ProviderUnknownError,
+    SupervisorError,
+    TransientError,
+)
 from supervisor_tasks.indexer.cross_check import unconfirmed_transactions
 from supervisor_tasks.jobs.callback_fallback import ENDED
-from supervisor_tasks.jobs.events import Claimed, SubmissionLostBySlurm, SubmitStarted, Submitted
+from supervisor_tasks.jobs.events import (
+    Claimed,
+    SubmissionLostBySlurm,
+    SubmitStarted,
+    Submitted,
+)
 from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.model import Address, Job, JobId, SlurmId
 from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.alarms import AlarmName
-from supervisor_tasks.ledger.facts import PROVIDER, SLURM_ACCEPTED, SLURM_BOOT_TIME, SLURM_START, SlurmStart
+from supervisor_tasks.ledger.facts import (
+    PROVIDER,
+    SLURM_ACCEPTED,
+    SLURM_BOOT_TIME,
+    SLURM_START,
+    SlurmStart,
+)
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
 from supervisor_tasks.ledger.heartbeats import continuous_uptime_s
 from supervisor_tasks.ledger.ledger import Ledger
@@ -45,7 +60,8 @@ from supervisor_tasks.slurm.script_matching import ScriptSearch
 
 ASKED_AT_ONCE = 1000
 TRACED_AT_ONCE = 50
-CUSTOMERS_AT_ONCE = 10  # whose homes one sweep looks at: each needs a login and a command
+# whose homes one sweep looks at: each needs a login and a command
+CUSTOMERS_AT_ONCE = 10
 CLOCKS_APART_S = 5.0  # how far the clocks of the login node and of slurmctld may differ
 MAX_UNANSWERED = 3  # questions without an answer: each may take half a minute
 SCANNED_WITHIN_S = 90.0  # a longer gap in the scan may hide that blocks are lost
@@ -77,7 +93,9 @@ class ReconciliationReport:
 
     @contextmanager
     def asking(self, side: str) -> Iterator[None]:
-        """Treat a side that does not answer, or not as it should, as unseen. The sweep still compares the others."""
+        """Treat a side that does not answer, or not as it should, as unseen. The sweep
+        still compares the others.
+        """
         with self.timed(side):
             try:
                 yield
@@ -85,14 +103,18 @@ class ReconciliationReport:
                 self.unseen[side] = str(error)[:SHOWN_TEXT]
 
 
-def collect_snapshot(context: WorkerContext, begun: Begun, report: ReconciliationReport) -> tuple[Snapshot, int | None]:
-    """Collect everything that a sweep compares, the ledger first. Returns the snapshot, and how far back claims have
-    been read.
+def collect_snapshot(
+    context: WorkerContext, begun: Begun, report: ReconciliationReport
+) -> tuple[Snapshot, int | None]:
+    """Collect everything that a sweep compares, the ledger first. Returns the snapshot,
+    and how far back claims have been read.
     """
     ledger, cluster, side = context.ledger, context.slurm.cluster, context.sweep
     boot, provider = ledger.facts.read(SLURM_BOOT_TIME), ledger.facts.get(PROVIDER)
     with report.timed("ledger"):
-        jobs = ledger.sweeps.hot(cluster.partition, compares_sizes=cluster.compares_sizes)
+        jobs = ledger.sweeps.hot(
+            cluster.partition, compares_sizes=cluster.compares_sizes
+        )
         uptime_s: float | None = math.inf
         if not cluster.has_accounting:
             uptime_s = continuous_uptime_s(ledger.ticks.ages_s())
@@ -108,36 +130,52 @@ def collect_snapshot(context: WorkerContext, begun: Begun, report: Reconciliatio
     with report.asking("slurm"):
         require_expected_cluster(context)
         snapshot = snapshot.changed(slurm=cluster.list_all())
-    snapshot = snapshot.changed(jobs=dict(snapshot.jobs) | _pointed_to(ledger, snapshot))
+    snapshot = snapshot.changed(
+        jobs=dict(snapshot.jobs) | _pointed_to(ledger, snapshot)
+    )
     read_since = None
     with report.asking("chain"):
         snapshot, read_since = _look_at_chain(context, snapshot, report)
     if snapshot.slurm is None:
         return snapshot, read_since
     persisted = _persisted_by_slurm(ledger, snapshot, begun)
-    snapshot = snapshot.changed(persisted_by_slurm=persisted, first_job_id=_start(ledger).first_id)
+    snapshot = snapshot.changed(
+        persisted_by_slurm=persisted, first_job_id=_start(ledger).first_id
+    )
     if unlisted(snapshot):
-        report.more = True  # the next sweep asks for the missing jobs: each sweep runs few commands
+        # the next sweep asks for the missing jobs: each sweep runs few commands
+        report.more = True
         snapshot = snapshot.changed(historical_matches=None)
         with report.asking("accounting"):
-            snapshot = snapshot.changed(historical_matches=_historical_matches(context, snapshot))
+            snapshot = snapshot.changed(
+                historical_matches=_historical_matches(context, snapshot)
+            )
         return snapshot, read_since
     with report.asking("lost jobs"):
-        snapshot = snapshot.changed(confirmed_lookups=_confirmed_lookups(context, snapshot))
+        snapshot = snapshot.changed(
+            confirmed_lookups=_confirmed_lookups(context, snapshot)
+        )
     with report.asking("traces"):
-        snapshot = snapshot.changed(traces=_traces(context, snapshot, boot.value if boot else "", report))
+        snapshot = snapshot.changed(
+            traces=_traces(context, snapshot, boot.value if boot else "", report)
+        )
     snapshot = snapshot.changed(recently_reported=_recently_reported(ledger, snapshot))
     return snapshot, read_since
 
 
 def _pointed_to(ledger: Ledger, snapshot: Snapshot) -> dict[JobId, JobSummary]:
-    """The ledger's jobs that SLURM's live jobs point to by id or name. These are the jobs that are not hot, and those
-    that were not submitted yet when the ledger was read: they are read again.
+    """The ledger's jobs that SLURM's live jobs point to by id or name. These are the
+    jobs that are not hot, and those that were not submitted yet when the ledger was
+    read: they are read again.
     """
     if snapshot.slurm is None:
         return {}
     live = [row for row in snapshot.slurm.values() if is_active(row)]
-    given_ids = {job.job_id: job.slurm_id for job in snapshot.jobs.values() if job.slurm_id is not None}
+    given_ids = {
+        job.job_id: job.slurm_id
+        for job in snapshot.jobs.values()
+        if job.slurm_id is not None
+    }
     other_ids = {row.slurm_id for row in live} - set(given_ids.values())
     other_names = marked_names(live, snapshot.comment) - given_ids.keys()
     return ledger.sweeps.named(other_names, other_ids)
@@ -146,11 +184,13 @@ def _pointed_to(ledger: Ledger, snapshot: Snapshot) -> dict[JobId, JobSummary]:
 def _look_at_chain(
     context: WorkerContext, snapshot: Snapshot, report: ReconciliationReport
 ) -> tuple[Snapshot, int | None]:
-    """Read old claims, and the jobs on the contract. Returns the snapshot with them, and how far back claims have been
-    read.
+    """Read old claims, and the jobs on the contract. Returns the snapshot with them,
+    and how far back claims have been read.
     """
     if not snapshot.provider:
-        raise ProviderUnknownError("no worker of the chain queue has stored yet which address this provider has")
+        raise ProviderUnknownError(
+            "no worker of the chain queue has stored yet which address this provider has"
+        )
     ledger, contract = context.ledger, context.sweep.contract_of(snapshot.provider)
     claims, others, read_since = backfill.read_old_claims(context, contract)
     report.more |= read_since is None
@@ -165,50 +205,85 @@ def _look_at_chain(
     in_slurm = marked_names((snapshot.slurm or {}).values(), snapshot.comment)
     also_asked = (in_slurm | unknown | others.keys()) - snapshot.jobs.keys()
     chain = contract.on_chain([*snapshot.jobs, *also_asked], block)
-    snapshot = snapshot.changed(block=block, chain=chain, scan_is_current=_scan_is_current(ledger))
+    snapshot = snapshot.changed(
+        block=block, chain=chain, scan_is_current=_scan_is_current(ledger)
+    )
     _store_foreign_claims(ledger, others, snapshot)
     new_claims = {job_id: claims[job_id] for job_id in unknown & claims.keys()}
     doubted = _doubted(context, contract, snapshot, new_claims)
     if doubted:
-        report.unseen["claims"] = f"no second endpoint shows the claims of {len(doubted)} jobs, such as {min(doubted)}"
+        report.unseen["claims"] = (
+            f"no second endpoint shows the claims of {len(doubted)} jobs, such as {min(doubted)}"
+        )
         read_since = None  # these blocks are read again
-    confirmed = {job_id: claim for job_id, claim in new_claims.items() if job_id not in doubted}
-    foreign_claim_tags = {job_id: others[job_id].tag.hex() for job_id in unknown - claims.keys()}
-    return snapshot.changed(claims=confirmed, foreign_claim_tags=foreign_claim_tags), read_since
+    confirmed = {
+        job_id: claim for job_id, claim in new_claims.items() if job_id not in doubted
+    }
+    foreign_claim_tags = {
+        job_id: others[job_id].tag.hex() for job_id in unknown - claims.keys()
+    }
+    return snapshot.changed(
+        claims=confirmed, foreign_claim_tags=foreign_claim_tags
+    ), read_since
 
 
 def _doubted(
-    context: WorkerContext, contract: Contract, snapshot: Snapshot, claims: Mapping[JobId, Claimed]
+    context: WorkerContext,
+    contract: Contract,
+    snapshot: Snapshot,
+    claims: Mapping[JobId, Claimed],
 ) -> set[JobId]:
-    """The jobs whose claim only one endpoint shows, among those that the contract has hot and ours."""
+    """The jobs whose claim only one endpoint shows, among those that the contract has
+    hot and ours.
+    """
     events = list[ChainEvent]()
     for job_id, claim in claims.items():
         if is_hot_and_ours(job_id, snapshot):
             tx_hash = claim.claim_key.rpartition(":")[0]
-            events.append(ChainEvent(job_id, replace(claim, claim_known_to_ledger=True), tx_hash))
+            events.append(
+                ChainEvent(job_id, replace(claim, claim_known_to_ledger=True), tx_hash)
+            )
     doubted_hashes = unconfirmed_transactions(context.ledger, contract, events)
     return {event.job_id for event in events if event.tx_hash in doubted_hashes}
 
 
 def _scan_is_current(ledger: Ledger) -> bool:
-    """Whether the scan goes on, and has found no lost blocks that the operator must decide on."""
+    """Whether the scan goes on, and has found no lost blocks that the operator must
+    decide on.
+    """
     age_s = ledger.ticks.age_s("scan")
-    too_deep = any(alarm.name is AlarmName.REORGANISED_TOO_DEEP for alarm in ledger.alarms.all())
+    too_deep = any(
+        alarm.name is AlarmName.REORGANISED_TOO_DEEP for alarm in ledger.alarms.all()
+    )
     return age_s is not None and age_s < SCANNED_WITHIN_S and not too_deep
 
 
-def _store_foreign_claims(ledger: Ledger, others: Mapping[JobId, ForeignClaim], snapshot: Snapshot) -> None:
-    """Keep other ledgers' claims as long as the contract has their jobs hot and ours."""
-    hot = {job_id: other for job_id, other in others.items() if is_hot_and_ours(job_id, snapshot)}
+def _store_foreign_claims(
+    ledger: Ledger, others: Mapping[JobId, ForeignClaim], snapshot: Snapshot
+) -> None:
+    """Keep other ledgers' claims as long as the contract has their jobs hot and
+    ours.
+    """
+    hot = {
+        job_id: other
+        for job_id, other in others.items()
+        if is_hot_and_ours(job_id, snapshot)
+    }
     ledger.foreign_claims.keep(hot.values())
-    over = [job_id for job_id in others.keys() - hot.keys() if others[job_id].claim.at[0] <= snapshot.block]
+    over = [
+        job_id
+        for job_id in others.keys() - hot.keys()
+        if others[job_id].claim.at[0] <= snapshot.block
+    ]
     ledger.foreign_claims.delete(over)
 
 
-def _persisted_by_slurm(ledger: Ledger, snapshot: Snapshot, begun: Begun) -> frozenset[JobId]:
-    """The missing jobs that slurmctld had on its disk when it was started, by the database's clock. They were submitted
-    well before the last answer of the slurmctld that ran then. Jobs from before the operator last accepted a loss do
-    not count.
+def _persisted_by_slurm(
+    ledger: Ledger, snapshot: Snapshot, begun: Begun
+) -> frozenset[JobId]:
+    """The missing jobs that slurmctld had on its disk when it was started, by the
+    database's clock. They were submitted well before the last answer of the slurmctld
+    that ran then. Jobs from before the operator last accepted a loss do not count.
     """
     slurm_ids = {job.slurm_id for job in snapshot.missing if job.slurm_id is not None}
     if not slurm_ids:
@@ -232,18 +307,27 @@ def _start(ledger: Ledger) -> SlurmStart:
     return ledger.facts.get(SLURM_START) or SlurmStart()
 
 
-def _confirmed_lookups(context: WorkerContext, snapshot: Snapshot) -> dict[JobId, JobRecord | None]:
-    """Ask SLURM and accounting once more about jobs that SLURM does not list. None means that neither knows the job."""
+def _confirmed_lookups(
+    context: WorkerContext, snapshot: Snapshot
+) -> dict[JobId, JobRecord | None]:
+    """Ask SLURM and accounting once more about jobs that SLURM does not list. None
+    means that neither knows the job.
+    """
     absent = [job.job_id for job in snapshot.missing[:ASKED_AT_ONCE]]
     if not absent:
         return {}
     results = look_at(context, context.ledger.jobs(absent).values(), snapshot.slurm)
-    return {job_id: result.record for job_id, result in results.items() if not result.unclear}
+    return {
+        job_id: result.record
+        for job_id, result in results.items()
+        if not result.unclear
+    }
 
 
 def _recently_reported(ledger: Ledger, snapshot: Snapshot) -> frozenset[JobId]:
-    """The missing jobs for which an end has come in since the ledger was read, or not long before. The POLL_SLURM
-    effect decides whether that end can be true. The sender of a false callback may have slowed that effect down.
+    """The missing jobs for which an end has come in since the ledger was read, or not
+    long before. The POLL_SLURM effect decides whether that end can be true. The sender
+    of a false callback may have slowed that effect down.
     """
     slurm_ids = dict[JobId, SlurmId]()
     for job in snapshot.missing:
@@ -255,14 +339,21 @@ def _recently_reported(ledger: Ledger, snapshot: Snapshot) -> frozenset[JobId]:
 
 
 def _traces(
-    context: WorkerContext, snapshot: Snapshot, booted: str, report: ReconciliationReport
+    context: WorkerContext,
+    snapshot: Snapshot,
+    booted: str,
+    report: ReconciliationReport,
 ) -> dict[JobId, Trace]:
-    """Whether anything was ever seen of jobs that waited and that SLURM has lost. If they are too many for one sweep,
-    it looks for a random choice of them.
+    """Whether anything was ever seen of jobs that waited and that SLURM has lost. If
+    they are too many for one sweep, it looks for a random choice of them.
     """
     lost = [job.job_id for job in pending_and_missing(snapshot)]
     chosen = random.sample(lost, min(len(lost), TRACED_AT_ONCE))
-    if not chosen or not booted.isdecimal() or context.slurm.cluster.controller().booted != booted:
+    if (
+        not chosen
+        or not booted.isdecimal()
+        or context.slurm.cluster.controller().booted != booted
+    ):
         return {}  # slurmctld has just restarted: a later sweep looks
     jobs = context.ledger.jobs(chosen)
     traces = _traces_by_time(context, snapshot, jobs, int(booted))
@@ -273,10 +364,11 @@ def _traces(
 def _traces_by_time(
     context: WorkerContext, snapshot: Snapshot, jobs: Mapping[JobId, Job], booted_s: int
 ) -> dict[JobId, Trace]:
-    """The traces that follow from when SLURM took the jobs, and from how often it has forgotten them. A job for which
-    nothing follows is left out.
+    """The traces that follow from when SLURM took the jobs, and from how often it has
+    forgotten them. A job for which nothing follows is left out.
     """
-    now_s = context.slurm.cluster.now_s()  # before the ages: a slow answer makes no job younger
+    # before the ages: a slow answer makes no job younger
+    now_s = context.slurm.cluster.now_s()
     answered_ago_s = context.ledger.journal.last_ages_s(jobs, Submitted)
     losses_ago_s = context.ledger.journal.ages(jobs, SubmissionLostBySlurm)
     persisted = set(snapshot.persisted_by_slurm or ())
@@ -286,7 +378,8 @@ def _traces_by_time(
         if job_id in persisted:
             traces[job_id] = Trace.UNSURE
         elif taken_s > booted_s:
-            # slurmctld forgets a waiting job only when it is killed: then it restarted after it had taken the job.
+            # slurmctld forgets a waiting job only when it is killed: then it restarted
+            # after it had taken the job.
             traces[job_id] = Trace.SOME
         elif len(losses_ago_s.get(job_id, ())) >= FORGOTTEN_AT_MOST:
             traces[job_id] = Trace.UNSURE
@@ -294,17 +387,23 @@ def _traces_by_time(
 
 
 def _remaining_traces(
-    context: WorkerContext, snapshot: Snapshot, jobs: Mapping[JobId, Job], report: ReconciliationReport
+    context: WorkerContext,
+    snapshot: Snapshot,
+    jobs: Mapping[JobId, Job],
+    report: ReconciliationReport,
 ) -> dict[JobId, Trace]:
-    """What is left of these jobs in SLURM's list, in accounting, in the inbox and in their customers' homes. A job is
-    left out if the sweep has not looked everywhere for it.
+    """What is left of these jobs in SLURM's list, in accounting, in the inbox and in
+    their customers' homes. A job is left out if the sweep has not looked everywhere for
+    it.
     """
     if not jobs:
         return {}
     begun_ago_s = context.ledger.journal.last_ages_s(jobs, SubmitStarted)
     reported = _with_callbacks(context, jobs, begun_ago_s)
     listed = snapshot.slurm or {}
-    owners = context.ledger.owners({row.slurm_id: row.submit_s for row in listed.values()})
+    owners = context.ledger.owners(
+        {row.slurm_id: row.submit_s for row in listed.values()}
+    )
     searches = [
         ScriptSearch(job_id, jobs[job_id].customer, ago_s, owners)
         for job_id, ago_s in begun_ago_s.items()
@@ -323,21 +422,31 @@ def _remaining_traces(
 
 
 def _with_callbacks(
-    context: WorkerContext, jobs: Mapping[JobId, Job], begun_ago_s: Mapping[JobId, float]
+    context: WorkerContext,
+    jobs: Mapping[JobId, Job],
+    begun_ago_s: Mapping[JobId, float],
 ) -> set[JobId]:
-    """The jobs about which a plugin has called since their submission began, under their own SLURM id or another one
-    that they may have had.
+    """The jobs about which a plugin has called since their submission began, under
+    their own SLURM id or another one that they may have had.
     """
     under_own_id = set[JobId]()
     other_ids = dict[JobId, set[SlurmId]]()
-    for job_id, ages_s in context.ledger.inbox.last_callback_ages_s(begun_ago_s).items():
-        slurm_ids = {slurm_id for slurm_id, age_s in ages_s.items() if age_s <= begun_ago_s[job_id]}
+    for job_id, ages_s in context.ledger.inbox.last_callback_ages_s(
+        begun_ago_s
+    ).items():
+        slurm_ids = {
+            slurm_id
+            for slurm_id, age_s in ages_s.items()
+            if age_s <= begun_ago_s[job_id]
+        }
         if jobs[job_id].slurm_id in slurm_ids:
             under_own_id.add(job_id)
         else:
             other_ids[job_id] = slurm_ids
     plausible = plausible_ids(context, other_ids, begun_ago_s)
-    return under_own_id | {job_id for job_id, slurm_ids in plausible.items() if slurm_ids}
+    return under_own_id | {
+        job_id for job_id, slurm_ids in plausible.items() if slurm_ids
+    }
 
 
 def _log_traces(
@@ -346,17 +455,23 @@ def _log_traces(
     begun_ago_s: Mapping[JobId, float],
     report: ReconciliationReport,
 ) -> dict[JobId, Trace]:
-    """Whether each job has written its log. A customer whose logs the sweep has not seen is left out. Each customer
-    needs a separate question, so the sweep makes a random choice of them.
+    """Whether each job has written its log. A customer whose logs the sweep has not
+    seen is left out. Each customer needs a separate question, so the sweep makes a
+    random choice of them.
     """
     traces = dict[JobId, Trace]()
     users = sorted(set(customers.values()))
     failures = 0
     for user in random.sample(users, min(len(users), CUSTOMERS_AT_ONCE)):
-        asked = {job_id: begun_ago_s[job_id] for job_id, customer in customers.items() if customer == user}
+        asked = {
+            job_id: begun_ago_s[job_id]
+            for job_id, customer in customers.items()
+            if customer == user
+        }
         try:
             written = context.slurm.cluster.jobs_with_logs(user, asked)
-        except TransientError as error:  # a broken account must not stop the search for the others
+        except TransientError as error:
+            # a broken account must not stop the search for the others
             report.unseen["logs"] = str(error)[:SHOWN_TEXT]
             failures += 1
             if failures >= MAX_UNANSWERED:
@@ -368,8 +483,9 @@ def _log_traces(
 
 
 def _taken_s(job: Job, now_s: float, answered_ago_s: float | None) -> float:
-    """When SLURM took the job, by the site's clocks. If no look has shown that time, SLURM had taken the job before it
-    answered. Infinite if the journal does not have the answer.
+    """When SLURM took the job, by the site's clocks. If no look has shown that time,
+    SLURM had taken the job before it answered. Infinite if the journal does not have
+    the answer.
     """
     if answered_ago_s is None:
         return math.inf
@@ -378,11 +494,16 @@ def _taken_s(job: Job, now_s: float, answered_ago_s: float | None) -> float:
     return job.slurm_submit_s
 
 
-def _claimed_ago_s(context: WorkerContext, snapshot: Snapshot, job_ids: Collection[JobId]) -> float:
-    """How many seconds ago the first of these jobs was claimed; SLURM had none of them before. The blocks of the claims
-    show that time. The ledger does not: one that was restored from a backup may have stored the claims just now.
+def _claimed_ago_s(
+    context: WorkerContext, snapshot: Snapshot, job_ids: Collection[JobId]
+) -> float:
+    """How many seconds ago the first of these jobs was claimed; SLURM had none of them
+    before. The blocks of the claims show that time. The ledger does not: one that was
+    restored from a backup may have stored the claims just now.
     """
-    blocks = [snapshot.claims[job_id].at[0] for job_id in job_ids if job_id in snapshot.claims]
+    blocks = [
+        snapshot.claims[job_id].at[0] for job_id in job_ids if job_id in snapshot.claims
+    ]
     in_journal = [job_id for job_id in job_ids if job_id not in snapshot.claims]
     first_in_journal = context.ledger.journal.first_claim(in_journal)
     if first_in_journal is not None:
@@ -392,9 +513,11 @@ def _claimed_ago_s(context: WorkerContext, snapshot: Snapshot, job_ids: Collecti
     return seconds_since(context.sweep.contract_of(snapshot.provider).rpc, min(blocks))
 
 
-def _historical_matches(context: WorkerContext, snapshot: Snapshot) -> dict[JobId, SlurmId]:
-    """What batch scripts and accounting show of jobs that SLURM does not list by their names, and that may have run
-    before the ledger knew of them.
+def _historical_matches(
+    context: WorkerContext, snapshot: Snapshot
+) -> dict[JobId, SlurmId]:
+    """What batch scripts and accounting show of jobs that SLURM does not list by their
+    names, and that may have run before the ledger knew of them.
     """
     cluster, customers = context.slurm.cluster, unlisted(snapshot)
     rows = {row.slurm_id: row for row in unexplained(snapshot)}
@@ -402,7 +525,11 @@ def _historical_matches(context: WorkerContext, snapshot: Snapshot) -> dict[JobI
     for slurm_id, job_id in cluster.scripts(list(rows.values())).items():
         if customers.get(job_id) == rows[slurm_id].user:
             matches[job_id] = slurm_id
-    rest = {job_id: customer for job_id, customer in customers.items() if job_id not in matches}
+    rest = {
+        job_id: customer
+        for job_id, customer in customers.items()
+        if job_id not in matches
+    }
     if not rest:
         return matches
     claimed_ago_s = dict.fromkeys(rest, _claimed_ago_s(context, snapshot, rest))

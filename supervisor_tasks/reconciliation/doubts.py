@@ -1,10 +1,16 @@
-"""Which discrepancies are doubts, that count only when a later sweep sees them again. Pure."""
+"""Which discrepancies are doubts, that count only when a later sweep sees them again.
+Pure.
+"""
 
 from collections.abc import Mapping, Sequence
 
 from supervisor_tasks.jobs.model import JobId, SlurmId
 from supervisor_tasks.reconciliation.rules import Discrepancy
-from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot, doubt_key
+from supervisor_tasks.reconciliation.snapshot import (
+    DiscrepancyKind,
+    Snapshot,
+    doubt_key,
+)
 
 DOUBTED_AS = {  # a missing job is one doubt, under each kind of finding
     DiscrepancyKind.MISSING: DiscrepancyKind.MISSING,
@@ -16,8 +22,8 @@ DOUBTED_AS = {  # a missing job is one doubt, under each kind of finding
 
 
 def doubts(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> dict[str, float]:
-    """Return the doubts to remember until the next sweep, each with the seconds since it was first seen. A doubt stays
-    as it was if the sweep could not check it.
+    """Return the doubts to remember until the next sweep, each with the seconds since
+    it was first seen. A doubt stays as it was if the sweep could not check it.
     """
     before = snapshot.previous_doubts
     ages_s = dict[str, float]()
@@ -56,17 +62,25 @@ def _unchecked(snapshot: Snapshot) -> set[str]:
 
 
 def held_now(
-    snapshot: Snapshot, findings: Sequence[Discrepancy], before: Mapping[JobId, SlurmId | None]
+    snapshot: Snapshot,
+    findings: Sequence[Discrepancy],
+    before: Mapping[JobId, SlurmId | None],
 ) -> dict[JobId, SlurmId | None]:
-    """Return the jobs that the operator must decide on. A job that was held `before` stays held as long as it is in
-    doubt.
+    """Return the jobs that the operator must decide on. A job that was held `before`
+    stays held as long as it is in doubt.
     """
-    doubted = doubts(snapshot, [finding for finding in findings if finding.kind is not DiscrepancyKind.LOST])
+    doubted = doubts(
+        snapshot,
+        [finding for finding in findings if finding.kind is not DiscrepancyKind.LOST],
+    )
     held = dict[JobId, SlurmId | None]()
     for job_id, slurm_id in before.items():
         if doubt_key(DiscrepancyKind.MISSING, job_id) in doubted:
             held[job_id] = slurm_id
     for finding in findings:
-        if finding.kind in (DiscrepancyKind.NEEDS_OPERATOR, DiscrepancyKind.CONTRADICTED):
+        if finding.kind in (
+            DiscrepancyKind.NEEDS_OPERATOR,
+            DiscrepancyKind.CONTRADICTED,
+        ):
             held[finding.job_id] = finding.slurm_id
     return held

@@ -1,6 +1,8 @@
-"""What customers' jobs in SLURM show about job_submit.lua. A sweep sees these jobs, because it lists all jobs.
+"""What customers' jobs in SLURM show about job_submit.lua. A sweep sees these jobs,
+because it lists all jobs.
 
-If slurmctld runs job_submit.lua, a customer has only the supervisor's jobs, and no comment shows a token.
+If slurmctld runs job_submit.lua, a customer has only the supervisor's jobs, and no
+comment shows a token.
 """
 
 import re
@@ -26,29 +28,49 @@ NOT_ASKED = (
 
 
 def update_foreign_job_alarm(context: WorkerContext, jobs: Sequence[SqueueRow]) -> None:
-    """Switch on one alarm for all these jobs, with the first few of them. Switch it off if there are none, or if the
-    site allows them.
+    """Switch on one alarm for all these jobs, with the first few of them. Switch it off
+    if there are none, or if the site allows them.
     """
     if not jobs or context.sweep.foreign_jobs_allowed:
         context.ledger.alarms.off(AlarmName.FOREIGN_CUSTOMER_JOBS)
         return
     first = sorted(jobs, key=lambda job: job.slurm_id)[:LOG_SAMPLE_SIZE]
-    some = {str(job.slurm_id): f"{job.user}, {job.record.state}, {_size_text(job.record.size)}" for job in first}
-    context.ledger.alarms.on(AlarmName.FOREIGN_CUSTOMER_JOBS, jobs=len(jobs), some=some, advice=FOREIGN)
+    some = {
+        str(
+            job.slurm_id
+        ): f"{job.user}, {job.record.state}, {_size_text(job.record.size)}"
+        for job in first
+    }
+    context.ledger.alarms.on(
+        AlarmName.FOREIGN_CUSTOMER_JOBS, jobs=len(jobs), some=some, advice=FOREIGN
+    )
 
 
-def update_unchecked_token_alarm(context: WorkerContext, jobs: Collection[SqueueRow]) -> None:
-    """Call the operator while the comment of a live job shows one of this supervisor's tokens: slurmctld has not
-    checked that token.
+def update_unchecked_token_alarm(
+    context: WorkerContext, jobs: Collection[SqueueRow]
+) -> None:
+    """Call the operator while the comment of a live job shows one of this supervisor's
+    tokens: slurmctld has not checked that token.
     """
     cluster = context.slurm.cluster
-    shows_token = re.compile(re.escape(comment(cluster.public_address)) + submit_token.TOKEN_PATTERN)
-    found = [job.slurm_id for job in jobs if is_active(job) and shows_token.fullmatch(job.comment)]
+    shows_token = re.compile(
+        re.escape(comment(cluster.public_address)) + submit_token.TOKEN_PATTERN
+    )
+    found = [
+        job.slurm_id
+        for job in jobs
+        if is_active(job) and shows_token.fullmatch(job.comment)
+    ]
     if not found or not cluster.submit_key:
         context.ledger.alarms.off(AlarmName.SUBMIT_TOKENS_UNCHECKED)
         return
     first = sorted(found)[:LOG_SAMPLE_SIZE]
-    context.ledger.alarms.on(AlarmName.SUBMIT_TOKENS_UNCHECKED, jobs=len(found), first=first, advice=NOT_ASKED)
+    context.ledger.alarms.on(
+        AlarmName.SUBMIT_TOKENS_UNCHECKED,
+        jobs=len(found),
+        first=first,
+        advice=NOT_ASKED,
+    )
 
 
 def _size_text(size: Size | None) -> str:

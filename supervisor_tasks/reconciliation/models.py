@@ -5,17 +5,27 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
-from supervisor_tasks.jobs.model import Address, ChainStatus, EffectKind, JobId, SlurmId, State, is_final_status
+from supervisor_tasks.jobs.model import (
+    Address,
+    ChainStatus,
+    EffectKind,
+    JobId,
+    SlurmId,
+    State,
+    is_final_status,
+)
 from supervisor_tasks.jobs.paid import Paid
 from supervisor_tasks.jobs.runs import Runs, earlier_s, left_min
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSummary:
-    """A job of the ledger without its script and definition. `chain_block` is the block of the newest status from the
-    contract. `open` has the kinds of its open effects, and `parked` those of them that are left to the operator.
-    `has_unread_callback` means that the inbox holds an unread callback about it. `earlier_limits_min` are the time
-    limits that it had before SLURM was given the last one. `paid` is what it may have in SLURM.
+    """A job of the ledger without its script and definition. `chain_block` is the block
+    of the newest status from the contract. `open` has the kinds of its open effects,
+    and `parked` those of them that are left to the operator. `has_unread_callback`
+    means that the inbox holds an unread callback about it. `earlier_limits_min` are the
+    time limits that it had before SLURM was given the last one. `paid` is what it may
+    have in SLURM.
     """
 
     job_id: JobId
@@ -36,14 +46,18 @@ class JobSummary:
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing is left to decide: the contract is cold, or the job is not ours any more."""
+        """Whether nothing is left to decide: the contract is cold, or the job is not
+        ours any more.
+        """
         return is_final_status(self.state, self.chain_status)
 
 
 def earlier_limits(
     claimed_min: int, added_min: Iterable[int], applied_min: int | None, runs: Runs = ()
 ) -> frozenset[int]:
-    """Return the limits that a job had from top-up to top-up, below the limit that SLURM has been given."""
+    """Return the limits that a job had from top-up to top-up, below the limit that
+    SLURM has been given.
+    """
     if not applied_min:
         return frozenset()
     spent_s = earlier_s(runs)

@@ -1,8 +1,11 @@
-"""Compare ledger, contract and SLURM: what does not fit together, and what a sweep does about it. Pure.
+"""Compare ledger, contract and SLURM: what does not fit together, and what a sweep does
+about it. Pure.
 
-Each finding carries events for the job, a SLURM job to cancel, or nothing. `advance` makes the final decision on an
-event; a finding with nothing is for the operator. A sweep does not compare what it cannot see: "cannot see" is not
-"gone". A doubt that would end a job, or remove it from SLURM, counts only when a sweep sees it again after a while.
+Each finding carries events for the job, a SLURM job to cancel, or nothing. `advance`
+makes the final decision on an event; a finding with nothing is for the operator. A
+sweep does not compare what it cannot see: "cannot see" is not "gone". A doubt that
+would end a job, or remove it from SLURM, counts only when a sweep sees it again after a
+while.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,13 +56,18 @@ STANDING_EFFECT = {
     State.ENDED: EffectKind.REPORT,
     State.REFUSED: EffectKind.RETURN_JOB,
 }
-NOT_OURS_ANY_MORE = (DiscrepancyKind.FINAL_ON_CHAIN, DiscrepancyKind.REASSIGNED_ON_CHAIN)
+NOT_OURS_ANY_MORE = (
+    DiscrepancyKind.FINAL_ON_CHAIN,
+    DiscrepancyKind.REASSIGNED_ON_CHAIN,
+)
 LOST_REASON = "SLURM does not know the job any more, and how it ended is not known"
 
 
 @dataclass(frozen=True, slots=True)
 class Discrepancy:
-    """One thing that does not fit. `cancel` is a SLURM job that the ledger's effects do not reach."""
+    """One thing that does not fit. `cancel` is a SLURM job that the ledger's effects do
+    not reach.
+    """
 
     kind: DiscrepancyKind
     job_id: JobId
@@ -82,13 +90,17 @@ def find_discrepancies(snapshot: Snapshot) -> list[Discrepancy]:
 
 
 def _hot(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> list[JobSummary]:
-    """The jobs that the other comparisons look at: they are not final, and the contract still has them as ours."""
-    not_ours = {finding.job_id for finding in findings if finding.kind in NOT_OURS_ANY_MORE}
+    """The jobs that the other comparisons look at: they are not final, and the contract
+    still has them as ours.
+    """
+    not_ours = {
+        finding.job_id for finding in findings if finding.kind in NOT_OURS_ANY_MORE
+    }
     undecided = [job for job in snapshot.jobs.values() if not job.is_final]
     return [job for job in undecided if job.job_id not in not_ours]
 
 
-# --- the contract -----------------------------------------------------------------------------------------------------
+# --- the contract ---------------------------------------------------------------------
 
 
 def _on_chain(snapshot: Snapshot) -> Iterator[Discrepancy]:
@@ -103,38 +115,57 @@ def _on_chain(snapshot: Snapshot) -> Iterator[Discrepancy]:
             yield Discrepancy(DiscrepancyKind.FOREIGN_CLAIM, job_id)
 
 
-def _by_contract(job: JobSummary, standing: OnChainJob | None, snapshot: Snapshot) -> Iterator[Discrepancy]:
+def _by_contract(
+    job: JobSummary, standing: OnChainJob | None, snapshot: Snapshot
+) -> Iterator[Discrepancy]:
     if standing is None:
         yield Discrepancy(DiscrepancyKind.NOT_ON_CHAIN, job.job_id)
     elif standing.provider != job.provider or standing.status < ChainStatus.SCHEDULED:
         yield _reassigned(job, snapshot)
     elif standing.status.cold:
         events = (ChainStatusObserved(standing.status),)
-        yield Discrepancy(DiscrepancyKind.FINAL_ON_CHAIN, job.job_id, job.slurm_id, events)
+        yield Discrepancy(
+            DiscrepancyKind.FINAL_ON_CHAIN, job.job_id, job.slurm_id, events
+        )
     elif standing.status > job.chain_status or is_behind(job, snapshot):
-        yield Discrepancy(DiscrepancyKind.AHEAD_ON_CHAIN, job.job_id, events=_catch_up(job, snapshot))
+        yield Discrepancy(
+            DiscrepancyKind.AHEAD_ON_CHAIN, job.job_id, events=_catch_up(job, snapshot)
+        )
 
 
 def _reassigned(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
-    """The contract has the job pending, or with another provider: a doubt, until a later sweep sees it again."""
+    """The contract has the job pending, or with another provider: a doubt, until a
+    later sweep sees it again.
+    """
     events: tuple[Event, ...] = ()
-    if snapshot.confirmed_by_previous_run(DiscrepancyKind.REASSIGNED_ON_CHAIN, job.job_id) and snapshot.scan_is_current:
-        events = (ChainStatusObserved(ChainStatus.PENDING, at=(snapshot.block, LAST_LOG)),)
+    if (
+        snapshot.confirmed_by_previous_run(
+            DiscrepancyKind.REASSIGNED_ON_CHAIN, job.job_id
+        )
+        and snapshot.scan_is_current
+    ):
+        events = (
+            ChainStatusObserved(ChainStatus.PENDING, at=(snapshot.block, LAST_LOG)),
+        )
     return Discrepancy(DiscrepancyKind.REASSIGNED_ON_CHAIN, job.job_id, events=events)
 
 
 def _catch_up(job: JobSummary, snapshot: Snapshot) -> tuple[Event, ...]:
-    """The contract shows that the job ran. A ledger that has not submitted it yet was restored from a backup."""
+    """The contract shows that the job ran. A ledger that has not submitted it yet was
+    restored from a backup.
+    """
     running = ChainStatusObserved(ChainStatus.RUNNING)
     if job.state not in BEFORE_SLURM:
         return (running,)
     if snapshot.slurm is None or snapshot.historical_matches is None:
         return ()  # nothing is decided without SLURM: a later sweep decides
-    slurm_id = listed_id(job.job_id, job.customer, snapshot) or snapshot.historical_matches.get(job.job_id)
+    slurm_id = listed_id(
+        job.job_id, job.customer, snapshot
+    ) or snapshot.historical_matches.get(job.job_id)
     return running, ExistingSlurmJobAdopted(slurm_id)
 
 
-# --- SLURM ------------------------------------------------------------------------------------------------------------
+# --- SLURM ----------------------------------------------------------------------------
 
 
 def _in_slurm(
@@ -157,22 +188,29 @@ def _in_slurm(
 
 
 def _listed(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
-    """SLURM lists the job. An end counts also if the job's POLL_SLURM effect is parked: the operator waits for it, and
-    SLURM soon forgets it. A job that has more than was paid for counts then, too: its owner can hold it until the
-    effect is parked.
+    """SLURM lists the job. An end counts also if the job's POLL_SLURM effect is parked:
+    the operator waits for it, and SLURM soon forgets it. A job that has more than was
+    paid for counts then, too: its owner can hold it until the effect is parked.
     """
     if row.record.phase is Phase.ENDED:
         events = (EffectMissing(EffectKind.POLL_SLURM),)
-        yield Discrepancy(DiscrepancyKind.END_NOT_RECORDED, job.job_id, row.slurm_id, events)
+        yield Discrepancy(
+            DiscrepancyKind.END_NOT_RECORDED, job.job_id, row.slurm_id, events
+        )
     elif _lost_a_top_up(job, row):
-        yield Discrepancy(DiscrepancyKind.LIMIT_LOST, job.job_id, row.slurm_id, (EffectMissing(EffectKind.TOP_UP),))
+        yield Discrepancy(
+            DiscrepancyKind.LIMIT_LOST,
+            job.job_id,
+            row.slurm_id,
+            (EffectMissing(EffectKind.TOP_UP),),
+        )
     elif is_active(row) and not job.stopped:
         yield from _not_as_paid(job, row)
 
 
 def _not_as_paid(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
-    """The job has more than was paid for, or a run that the ledger does not know. The POLL_SLURM effect looks at once,
-    and decides.
+    """The job has more than was paid for, or a run that the ledger does not know. The
+    POLL_SLURM effect looks at once, and decides.
     """
     look = (EffectMissing(EffectKind.POLL_SLURM),)
     if job.slurm_submit_s not in (None, row.submit_s):
@@ -181,34 +219,56 @@ def _not_as_paid(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
     if job.paid is None or row.record.size is None:
         return
     if excesses(row.record.size, job.paid):
-        yield Discrepancy(DiscrepancyKind.MORE_THAN_PAID, job.job_id, row.slurm_id, look)
+        yield Discrepancy(
+            DiscrepancyKind.MORE_THAN_PAID, job.job_id, row.slurm_id, look
+        )
 
 
 def _lost_a_top_up(job: JobSummary, row: SqueueRow) -> bool:
-    """Whether slurmctld was killed before it saved the limit that it was given. Any other lower limit is the owner's
-    own wish.
+    """Whether slurmctld was killed before it saved the limit that it was given. Any
+    other lower limit is the owner's own wish.
     """
-    return is_active(row) and row.limit_min in job.earlier_limits_min and EffectKind.TOP_UP not in job.open
+    return (
+        is_active(row)
+        and row.limit_min in job.earlier_limits_min
+        and EffectKind.TOP_UP not in job.open
+    )
 
 
 def _absent(job: JobSummary, snapshot: Snapshot) -> Iterator[Discrepancy]:
-    """SLURM does not list the job. That counts if accounting does not know the job either, or if the site has none."""
+    """SLURM does not list the job. That counts if accounting does not know the job
+    either, or if the site has none.
+    """
     if job.has_unread_callback or job.job_id not in snapshot.confirmed_lookups:
         return
     record = snapshot.confirmed_lookups[job.job_id]
     if record is not None:
         yield from _absent_with_record(job, record, snapshot)
-    elif absence_confirmed(job, snapshot) and job.job_id not in snapshot.recently_reported:
+    elif (
+        absence_confirmed(job, snapshot)
+        and job.job_id not in snapshot.recently_reported
+    ):
         yield _missing_job(job, snapshot)
     else:
-        yield Discrepancy(DiscrepancyKind.MISSING, job.job_id, job.slurm_id, (EffectMissing(EffectKind.POLL_SLURM),))
+        yield Discrepancy(
+            DiscrepancyKind.MISSING,
+            job.job_id,
+            job.slurm_id,
+            (EffectMissing(EffectKind.POLL_SLURM),),
+        )
 
 
-def _absent_with_record(job: JobSummary, record: JobRecord, snapshot: Snapshot) -> Iterator[Discrepancy]:
-    """SLURM does not list the job, and accounting or a closer look has a record of it."""
+def _absent_with_record(
+    job: JobSummary, record: JobRecord, snapshot: Snapshot
+) -> Iterator[Discrepancy]:
+    """SLURM does not list the job, and accounting or a closer look has a record of
+    it.
+    """
     if record.phase is Phase.ENDED:
         events = (EffectMissing(EffectKind.POLL_SLURM),)
-        yield Discrepancy(DiscrepancyKind.END_NOT_RECORDED, job.job_id, job.slurm_id, events)
+        yield Discrepancy(
+            DiscrepancyKind.END_NOT_RECORDED, job.job_id, job.slurm_id, events
+        )
     elif not _is_listed(record, snapshot):
         kind = DiscrepancyKind.MISSING
         if snapshot.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id):
@@ -217,35 +277,53 @@ def _absent_with_record(job: JobSummary, record: JobRecord, snapshot: Snapshot) 
 
 
 def _is_listed(record: JobRecord, snapshot: Snapshot) -> bool:
-    """Whether SLURM's list has the job after all, renamed or with a user that cannot be named at the moment."""
+    """Whether SLURM's list has the job after all, renamed or with a user that cannot be
+    named at the moment.
+    """
     row = (snapshot.slurm or {}).get(record.slurm_id)
     return row is not None and row.record == record
 
 
 def _missing_job(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
-    """The job is lost for good, unless its end may be in a spool that no reporter delivers. A job that never ran is
-    submitted again.
+    """The job is lost for good, unless its end may be in a spool that no reporter
+    delivers. A job that never ran is submitted again.
     """
-    needs_operator = Discrepancy(DiscrepancyKind.NEEDS_OPERATOR, job.job_id, job.slurm_id)
+    needs_operator = Discrepancy(
+        DiscrepancyKind.NEEDS_OPERATOR, job.job_id, job.slurm_id
+    )
     if snapshot.continuous_uptime_s is None:
         return needs_operator
     if never_ran(job) and job.slurm_id is not None:
         trace = snapshot.traces.get(job.job_id)
         if trace is None:
-            return Discrepancy(DiscrepancyKind.MISSING, job.job_id, job.slurm_id)  # not looked for yet
+            # not looked for yet
+            return Discrepancy(DiscrepancyKind.MISSING, job.job_id, job.slurm_id)
         if trace is Trace.NONE and not snapshot.slurm_lost_state:
             events = (SubmissionLostBySlurm(job.slurm_id),)
-            return Discrepancy(DiscrepancyKind.FORGOTTEN, job.job_id, job.slurm_id, events)
+            return Discrepancy(
+                DiscrepancyKind.FORGOTTEN, job.job_id, job.slurm_id, events
+            )
         if trace is not Trace.SOME:
             return needs_operator
-    return Discrepancy(DiscrepancyKind.LOST, job.job_id, job.slurm_id, (SlurmJobMissing(job.slurm_id, LOST_REASON),))
+    return Discrepancy(
+        DiscrepancyKind.LOST,
+        job.job_id,
+        job.slurm_id,
+        (SlurmJobMissing(job.slurm_id, LOST_REASON),),
+    )
 
 
-def _escalate_mass_loss(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> list[Discrepancy]:
-    """Many missing jobs at once, or an empty list, mean that SLURM has lost its state, or that it is another SLURM. The
-    jobs may still run, so the operator decides.
+def _escalate_mass_loss(
+    snapshot: Snapshot, findings: Sequence[Discrepancy]
+) -> list[Discrepancy]:
+    """Many missing jobs at once, or an empty list, mean that SLURM has lost its state,
+    or that it is another SLURM. The jobs may still run, so the operator decides.
     """
-    explained = {finding.job_id for finding in findings if finding.kind is DiscrepancyKind.END_NOT_RECORDED}
+    explained = {
+        finding.job_id
+        for finding in findings
+        if finding.kind is DiscrepancyKind.END_NOT_RECORDED
+    }
     for job_id, record in snapshot.confirmed_lookups.items():
         if record is not None and _is_listed(record, snapshot):
             explained.add(job_id)
@@ -261,28 +339,39 @@ def _escalate_mass_loss(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> 
 
 
 def _adoptions(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discrepancy]:
-    """Jobs that SLURM has, and that the ledger takes for not submitted. In SUBMITTING the submission itself looks for
-    its job.
+    """Jobs that SLURM has, and that the ledger takes for not submitted. In SUBMITTING
+    the submission itself looks for its job.
     """
     for job in hot:
-        if job.slurm_id is not None or job.state not in (State.CLAIMED, State.READY, *IN_SLURM):
+        if job.slurm_id is not None or job.state not in (
+            State.CLAIMED,
+            State.READY,
+            *IN_SLURM,
+        ):
             continue
         rows = snapshot.named.get((job.job_id, job.customer), [])
         if rows and is_active(rows[0]):
             slurm_id = rows[0].slurm_id
-            yield Discrepancy(DiscrepancyKind.ADOPTED, job.job_id, slurm_id, (ExistingSlurmJobAdopted(slurm_id),))
+            yield Discrepancy(
+                DiscrepancyKind.ADOPTED,
+                job.job_id,
+                slurm_id,
+                (ExistingSlurmJobAdopted(slurm_id),),
+            )
 
 
 def _first_seen(snapshot: Snapshot) -> Iterator[Discrepancy]:
-    """Jobs that were claimed before this ledger existed. A job that SLURM has, or that ran, is adopted and not
-    submitted again.
+    """Jobs that were claimed before this ledger existed. A job that SLURM has, or that
+    ran, is adopted and not submitted again.
     """
     if snapshot.historical_matches is None:
         return
     for job_id in never_seen(snapshot):
         claim = snapshot.claims[job_id]
         running = status_of(job_id, snapshot) is ChainStatus.RUNNING
-        slurm_id = listed_id(job_id, claim.customer, snapshot) or snapshot.historical_matches.get(job_id)
+        slurm_id = listed_id(
+            job_id, claim.customer, snapshot
+        ) or snapshot.historical_matches.get(job_id)
         events: tuple[Event, ...] = (claim,)
         if running:
             events += (ChainStatusObserved(ChainStatus.RUNNING),)
@@ -291,9 +380,14 @@ def _first_seen(snapshot: Snapshot) -> Iterator[Discrepancy]:
         yield Discrepancy(DiscrepancyKind.NEVER_SEEN, job_id, slurm_id, events)
 
 
-def _unexpected_jobs(snapshot: Snapshot, slurm: Mapping[SlurmId, SqueueRow]) -> Iterator[Discrepancy]:
-    """Live SLURM jobs that should not exist. A sweep cancels only what is certainly ours."""
-    jobs_of_id = dict[SlurmId | None, list[JobSummary]]()  # several jobs if slurmctld has given an id again
+def _unexpected_jobs(
+    snapshot: Snapshot, slurm: Mapping[SlurmId, SqueueRow]
+) -> Iterator[Discrepancy]:
+    """Live SLURM jobs that should not exist. A sweep cancels only what is certainly
+    ours.
+    """
+    # several jobs if slurmctld has given an id again
+    jobs_of_id = dict[SlurmId | None, list[JobSummary]]()
     for job in snapshot.jobs.values():
         jobs_of_id.setdefault(job.slurm_id, []).append(job)
     for row in slurm.values():
@@ -301,7 +395,9 @@ def _unexpected_jobs(snapshot: Snapshot, slurm: Mapping[SlurmId, SqueueRow]) -> 
             yield from _unexpected_row(row, jobs_of_id.get(row.slurm_id, []), snapshot)
 
 
-def _unexpected_row(row: SqueueRow, jobs_of_id: Sequence[JobSummary], snapshot: Snapshot) -> Iterator[Discrepancy]:
+def _unexpected_row(
+    row: SqueueRow, jobs_of_id: Sequence[JobSummary], snapshot: Snapshot
+) -> Iterator[Discrepancy]:
     """A live SLURM job, and the ledger's jobs that have its id."""
     ended, others = list[JobSummary](), list[JobSummary]()
     for job in jobs_of_id:
@@ -313,34 +409,47 @@ def _unexpected_row(row: SqueueRow, jobs_of_id: Sequence[JobSummary], snapshot: 
         yield from _runs_on(others, row, snapshot)
     elif ended:
         last = max(ended, key=lambda job: job.slurm_submit_s or 0)
-        yield Discrepancy(DiscrepancyKind.RUNS_AFTER_END, last.job_id, row.slurm_id, (RunsAfterItsEnd(row.slurm_id),))
+        yield Discrepancy(
+            DiscrepancyKind.RUNS_AFTER_END,
+            last.job_id,
+            row.slurm_id,
+            (RunsAfterItsEnd(row.slurm_id),),
+        )
     elif has_our_mark(row, snapshot.comment):
         yield from _jobs_with_our_comment(row, snapshot)
 
 
 def _runs_after_its_end(row: SqueueRow, job: JobSummary) -> bool:
-    """Whether SLURM has requeued the job since the end that the ledger knows, and no open effect cancels it. Its owner
-    may have renamed it. Before the cancellation a worker checks that it is this job, and not another one with the same
-    id.
+    """Whether SLURM has requeued the job since the end that the ledger knows, and no
+    open effect cancels it. Its owner may have renamed it. Before the cancellation a
+    worker checks that it is this job, and not another one with the same id.
     """
     if job.state not in (State.ENDED, State.SETTLED) or EffectKind.CANCEL in job.open:
         return False
     if job.slurm_submit_s is None:
         return False
-    return row.user == job.customer and row.record.restarts > 0 and row.submit_s > job.slurm_submit_s
+    return (
+        row.user == job.customer
+        and row.record.restarts > 0
+        and row.submit_s > job.slurm_submit_s
+    )
 
 
 def _is_known_as(row: SqueueRow, job: JobSummary) -> bool:
-    """Whether the SLURM job is this job. While the job is hot and no look has shown it, its id and owner are enough."""
+    """Whether the SLURM job is this job. While the job is hot and no look has shown it,
+    its id and owner are enough.
+    """
     if is_row_of(row, job):
         return True
     never_looked_at = not job.is_final and job.slurm_submit_s is None
     return never_looked_at and row.user == job.customer
 
 
-def _runs_on(jobs: Sequence[JobSummary], row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]:
-    """SLURM still has the job under the ledger's id, while the contract is cold. It may run it for any of these jobs,
-    so it is cancelled only if all are final.
+def _runs_on(
+    jobs: Sequence[JobSummary], row: SqueueRow, snapshot: Snapshot
+) -> Iterator[Discrepancy]:
+    """SLURM still has the job under the ledger's id, while the contract is cold. It may
+    run it for any of these jobs, so it is cancelled only if all are final.
     """
     if not all(job.is_final for job in jobs):
         return
@@ -348,7 +457,9 @@ def _runs_on(jobs: Sequence[JobSummary], row: SqueueRow, snapshot: Snapshot) -> 
     job = named[0] if named else jobs[0]
     if _over(job, snapshot) and EffectKind.CANCEL not in job.open:
         events = (EffectMissing(EffectKind.CANCEL),)
-        yield Discrepancy(DiscrepancyKind.ORPHAN_RUNNING, job.job_id, row.slurm_id, events)
+        yield Discrepancy(
+            DiscrepancyKind.ORPHAN_RUNNING, job.job_id, row.slurm_id, events
+        )
 
 
 def _jobs_with_our_comment(row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]:
@@ -361,16 +472,29 @@ def _jobs_with_our_comment(row: SqueueRow, snapshot: Snapshot) -> Iterator[Discr
         yield Discrepancy(DiscrepancyKind.UNIDENTIFIED, job_id, row.slurm_id)
     elif job.is_final:
         if _over(job, snapshot):
-            yield Discrepancy(DiscrepancyKind.ORPHAN_RUNNING, job_id, row.slurm_id, cancel=row.slurm_id)
+            yield Discrepancy(
+                DiscrepancyKind.ORPHAN_RUNNING,
+                job_id,
+                row.slurm_id,
+                cancel=row.slurm_id,
+            )
     elif job.slurm_id not in (None, row.slurm_id):
         cancel = None
-        if snapshot.confirmed_by_previous_run(DiscrepancyKind.DUPLICATE, job_id, row.slurm_id):
+        if snapshot.confirmed_by_previous_run(
+            DiscrepancyKind.DUPLICATE, job_id, row.slurm_id
+        ):
             cancel = row.slurm_id
-        yield Discrepancy(DiscrepancyKind.DUPLICATE, job_id, row.slurm_id, cancel=cancel)
+        yield Discrepancy(
+            DiscrepancyKind.DUPLICATE, job_id, row.slurm_id, cancel=cancel
+        )
 
 
-def _unknown_to_the_ledger(job_id: JobId, row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]:
-    """A SLURM job with our mark, named after a job on chain that the ledger does not know."""
+def _unknown_to_the_ledger(
+    job_id: JobId, row: SqueueRow, snapshot: Snapshot
+) -> Iterator[Discrepancy]:
+    """A SLURM job with our mark, named after a job on chain that the ledger does not
+    know.
+    """
     if snapshot.chain is None or job_id in snapshot.claims:
         return
     standing = snapshot.chain.get(job_id)
@@ -378,7 +502,9 @@ def _unknown_to_the_ledger(job_id: JobId, row: SqueueRow, snapshot: Snapshot) ->
         return
     ours = standing.provider == snapshot.provider and standing.customer == row.user
     if ours and standing.status.cold:
-        yield Discrepancy(DiscrepancyKind.ORPHAN_RUNNING, job_id, row.slurm_id, cancel=row.slurm_id)
+        yield Discrepancy(
+            DiscrepancyKind.ORPHAN_RUNNING, job_id, row.slurm_id, cancel=row.slurm_id
+        )
     else:
         yield Discrepancy(DiscrepancyKind.UNIDENTIFIED, job_id, row.slurm_id)
 
@@ -391,11 +517,13 @@ def _over(job: JobSummary, snapshot: Snapshot) -> bool:
     return standing is not None and not is_hot_job_of(standing, job.provider)
 
 
-# --- the ledger itself ------------------------------------------------------------------------------------------------
+# --- the ledger itself ----------------------------------------------------------------
 
 
 def _missing_effects(job: JobSummary) -> Iterator[Discrepancy]:
-    """Effects that the job's state requires and that are not open. A parked effect is left to the operator."""
+    """Effects that the job's state requires and that are not open. A parked effect is
+    left to the operator.
+    """
     required = set[EffectKind]()
     if job.state in STANDING_EFFECT:
         required.add(STANDING_EFFECT[job.state])
@@ -405,4 +533,9 @@ def _missing_effects(job: JobSummary) -> Iterator[Discrepancy]:
     if must_end and job.state in IN_SLURM:
         required.add(EffectKind.CANCEL)
     for kind in sorted(required - job.open):
-        yield Discrepancy(DiscrepancyKind.EFFECT_MISSING, job.job_id, job.slurm_id, (EffectMissing(kind),))
+        yield Discrepancy(
+            DiscrepancyKind.EFFECT_MISSING,
+            job.job_id,
+            job.slurm_id,
+            (EffectMissing(kind),),
+        )

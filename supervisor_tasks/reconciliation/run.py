@@ -1,9 +1,10 @@
-"""Sweep: compare ledger, contract and SLURM with a handful of questions. Their number does not grow with the number of
-jobs.
+"""Sweep: compare ledger, contract and SLURM with a handful of questions. Their number
+does not grow with the number of jobs.
 
-The sweep reads the ledger first. So all that the ledger stores about SLURM and the contract had happened before the
-sweep asks them. A side that does not answer is not compared. All decisions go through the ledger's `record`, where
-`advance` makes the final decision: a job that has moved meanwhile stays as it is.
+The sweep reads the ledger first. So all that the ledger stores about SLURM and the
+contract had happened before the sweep asks them. A side that does not answer is not
+compared. All decisions go through the ledger's `record`, where `advance` makes the
+final decision: a job that has moved meanwhile stays as it is.
 """
 
 from collections import Counter
@@ -17,7 +18,12 @@ from supervisor_tasks.errors import SupervisorError, TransientError
 from supervisor_tasks.jobs.events import stored_name
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
 from supervisor_tasks.jobs.model import JobId, SlurmId
-from supervisor_tasks.ledger.alarms import STATE_LOST, AlarmName, Switch, is_hold_of_sweep
+from supervisor_tasks.ledger.alarms import (
+    STATE_LOST,
+    AlarmName,
+    Switch,
+    is_hold_of_sweep,
+)
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import SLURM_MIN_JOB_AGE
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
@@ -26,16 +32,28 @@ from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.ledger.worker_sessions import advisory_lock
 from supervisor_tasks.messaging.queues import SWEEP_CHECKED_EVERY_S
 from supervisor_tasks.reconciliation import backfill
-from supervisor_tasks.reconciliation.collect import MAX_UNANSWERED, SHOWN_TEXT, ReconciliationReport, collect_snapshot
+from supervisor_tasks.reconciliation.collect import (
+    MAX_UNANSWERED,
+    SHOWN_TEXT,
+    ReconciliationReport,
+    collect_snapshot,
+)
 from supervisor_tasks.reconciliation.doubts import doubts, held_now
-from supervisor_tasks.reconciliation.foreign_jobs import update_foreign_job_alarm, update_unchecked_token_alarm
+from supervisor_tasks.reconciliation.foreign_jobs import (
+    update_foreign_job_alarm,
+    update_unchecked_token_alarm,
+)
 from supervisor_tasks.reconciliation.rules import Discrepancy, find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot, foreign
-from supervisor_tasks.reconciliation.source_outages import unreachable_since, update_unreachable_alarm
+from supervisor_tasks.reconciliation.source_outages import (
+    unreachable_since,
+    update_unreachable_alarm,
+)
 
 log = structlog.get_logger()
 
-IN_TIME = 3  # sweeps while slurmctld remembers a job that has ended: one of them may see nothing
+# sweeps while slurmctld remembers a job that has ended: one of them may see nothing
+IN_TIME = 3
 SHORTEST_S = 20.0  # however soon slurmctld forgets
 RETRY_SOON_S = 60.0  # when a side could not be seen
 MORE_S = 10.0  # when older claims are left to read
@@ -49,13 +67,20 @@ IN_THE_LOG = ("why", "jobs", "slurm_jobs", "found", "unseen", "seconds")
 
 
 def sweep(context: WorkerContext, why: str = "") -> None:
-    """Compare and mend, unless another worker is doing so. Without a reason the sweep runs only when it is due;
-    otherwise the worker reads older claims.
+    """Compare and mend, unless another worker is doing so. Without a reason the sweep
+    runs only when it is due; otherwise the worker reads older claims.
     """
     if why or context.ledger.sweeps.due():
-        run_exclusive(context.ledger, "sweep", lambda: _sweep(context, why), takes_long=True)
+        run_exclusive(
+            context.ledger, "sweep", lambda: _sweep(context, why), takes_long=True
+        )
     elif backfill.has_pending_blocks(context):
-        run_exclusive(context.ledger, "sweep", lambda: backfill.read_next_range(context), takes_long=True)
+        run_exclusive(
+            context.ledger,
+            "sweep",
+            lambda: backfill.read_next_range(context),
+            takes_long=True,
+        )
     else:
         context.ledger.ticks.record(finished_key("sweep"))
 
@@ -69,7 +94,11 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     with report.timed("recording"):
         _record(context.ledger, findings)
         _read_again(context.ledger, snapshot, findings)
-        if read_since is not None and snapshot.slurm is not None and snapshot.historical_matches is not None:
+        if (
+            read_since is not None
+            and snapshot.slurm is not None
+            and snapshot.historical_matches is not None
+        ):
             backfill.save_progress(context.ledger, read_since)
     with report.asking("cancelling"):
         _cancel(context, snapshot, findings, report)
@@ -77,30 +106,48 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     _alarm(context.ledger, snapshot, findings, held)
     if snapshot.slurm is not None:
         to_cancel = {finding.cancel for finding in findings}
-        update_foreign_job_alarm(context, [job for job in foreign(snapshot) if job.slurm_id not in to_cancel])
+        update_foreign_job_alarm(
+            context, [job for job in foreign(snapshot) if job.slurm_id not in to_cancel]
+        )
         update_unchecked_token_alarm(context, snapshot.slurm.values())
     _hold(context.ledger, snapshot)
     _wake(context, report)
     now_s = begun.at.timestamp()
-    since_s = unreachable_since(report.unseen, _last(context.ledger, "blind_since_s"), now_s)
+    since_s = unreachable_since(
+        report.unseen, _last(context.ledger, "blind_since_s"), now_s
+    )
     update_unreachable_alarm(context.ledger, report.unseen, since_s, now_s)
-    document = _document(context, report, snapshot, findings) | {"held": held, "blind_since_s": since_s}
+    document = _document(context, report, snapshot, findings) | {
+        "held": held,
+        "blind_since_s": since_s,
+    }
     context.ledger.sweeps.keep(begun, document, doubts(snapshot, findings))
     log.info("reconciliation_finished", **{name: document[name] for name in IN_THE_LOG})
     return False
 
 
 def _record(ledger: Ledger, findings: Sequence[Discrepancy]) -> None:
-    changes = [JobChange(finding.job_id, event) for finding in findings for event in finding.events]
+    changes = [
+        JobChange(finding.job_id, event)
+        for finding in findings
+        for event in finding.events
+    ]
     for start in range(0, len(changes), RECORDED_AT_ONCE):
         ledger.record(*changes[start : start + RECORDED_AT_ONCE])
 
 
-def _read_again(ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepancy]) -> None:
-    """Set the scan back to the claims of the jobs that were taken in, so that it reads their cancellations and top-ups.
-    Reading other jobs' events a second time changes nothing.
+def _read_again(
+    ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepancy]
+) -> None:
+    """Set the scan back to the claims of the jobs that were taken in, so that it reads
+    their cancellations and top-ups. Reading other jobs' events a second time changes
+    nothing.
     """
-    blocks = [snapshot.claims[found.job_id].at[0] for found in findings if found.kind is DiscrepancyKind.NEVER_SEEN]
+    blocks = [
+        snapshot.claims[found.job_id].at[0]
+        for found in findings
+        if found.kind is DiscrepancyKind.NEVER_SEEN
+    ]
     if not blocks:
         return
     first = min(blocks)
@@ -113,15 +160,20 @@ def _read_again(ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepan
 
 
 def _cancel(
-    context: WorkerContext, snapshot: Snapshot, findings: Sequence[Discrepancy], report: ReconciliationReport
+    context: WorkerContext,
+    snapshot: Snapshot,
+    findings: Sequence[Discrepancy],
+    report: ReconciliationReport,
 ) -> None:
-    """Cancel each user's jobs with one command. A failure for one user does not stop the others. If SLURM repeatedly
-    does not answer, the sweep stops asking.
+    """Cancel each user's jobs with one command. A failure for one user does not stop
+    the others. If SLURM repeatedly does not answer, the sweep stops asking.
     """
     to_cancel = _to_cancel(context.ledger, findings)
     ids_of_user = dict[str, list[SlurmId]]()
     for slurm_id in to_cancel:
-        ids_of_user.setdefault((snapshot.slurm or {})[slurm_id].user, []).append(slurm_id)
+        ids_of_user.setdefault((snapshot.slurm or {})[slurm_id].user, []).append(
+            slurm_id
+        )
     unanswered = 0
     for user, slurm_ids in ids_of_user.items():
         try:
@@ -129,7 +181,9 @@ def _cancel(
         except SupervisorError as error:
             refused = dict.fromkeys(slurm_ids, str(error))
             unanswered += isinstance(error, TransientError)
-        _report_cancelled({slurm_id: to_cancel[slurm_id] for slurm_id in slurm_ids}, refused, report)
+        _report_cancelled(
+            {slurm_id: to_cancel[slurm_id] for slurm_id in slurm_ids}, refused, report
+        )
         if unanswered >= MAX_UNANSWERED:
             break
     if report.not_cancelled:
@@ -137,24 +191,37 @@ def _cancel(
         log.error("slurm_jobs_not_cancelled", jobs=len(report.not_cancelled), some=some)
 
 
-def _to_cancel(ledger: Ledger, findings: Sequence[Discrepancy]) -> dict[SlurmId, Discrepancy]:
-    """The findings of the SLURM jobs that this sweep cancels, at most CANCELLED_AT_ONCE. Jobs whose cancellation failed
-    in the last sweep come last.
+def _to_cancel(
+    ledger: Ledger, findings: Sequence[Discrepancy]
+) -> dict[SlurmId, Discrepancy]:
+    """The findings of the SLURM jobs that this sweep cancels, at most
+    CANCELLED_AT_ONCE. Jobs whose cancellation failed in the last sweep come last.
     """
     failed_before = _last(ledger, "not_cancelled")
-    with_cancel = [(finding.cancel, finding) for finding in findings if finding.cancel is not None]
+    with_cancel = [
+        (finding.cancel, finding) for finding in findings if finding.cancel is not None
+    ]
     with_cancel.sort(key=lambda entry: str(entry[0]) in failed_before)
     return dict(with_cancel[:CANCELLED_AT_ONCE])
 
 
 def _report_cancelled(
-    findings: Mapping[SlurmId, Discrepancy], refused: Mapping[SlurmId, str], report: ReconciliationReport
+    findings: Mapping[SlurmId, Discrepancy],
+    refused: Mapping[SlurmId, str],
+    report: ReconciliationReport,
 ) -> None:
     for slurm_id, finding in findings.items():
         if slurm_id in refused:
-            report.not_cancelled[str(slurm_id)] = report.unseen["cancelling"] = refused[slurm_id][:SHOWN_TEXT]
+            report.not_cancelled[str(slurm_id)] = report.unseen["cancelling"] = refused[
+                slurm_id
+            ][:SHOWN_TEXT]
             continue
-        log.error("slurm_job_cancelled", job_id=finding.job_id, slurm_id=slurm_id, found=finding.kind)
+        log.error(
+            "slurm_job_cancelled",
+            job_id=finding.job_id,
+            slurm_id=slurm_id,
+            found=finding.kind,
+        )
         report.cancelled += 1
 
 
@@ -165,7 +232,10 @@ def _last(ledger: Ledger, what: str) -> dict[Any, Any]:
 
 
 def _alarm(
-    ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepancy], held: Mapping[JobId, SlurmId | None]
+    ledger: Ledger,
+    snapshot: Snapshot,
+    findings: Sequence[Discrepancy],
+    held: Mapping[JobId, SlurmId | None],
 ) -> None:
     if held:
         first = "look at slurmctld's state"
@@ -177,25 +247,42 @@ def _alarm(
             some=list(held)[:20],
             advice=f"SLURM does not know jobs that it should have: {first}, then confirm that they are lost",
         )
-    elif not any(doubt.startswith(DiscrepancyKind.MISSING) for doubt in doubts(snapshot, findings)):
+    elif not any(
+        doubt.startswith(DiscrepancyKind.MISSING)
+        for doubt in doubts(snapshot, findings)
+    ):
         ledger.alarms.off(AlarmName.SWEEP_CONTRADICTION)
     _alarm_of_requeued(ledger, findings)
     _alarm_of_foreign_claims(ledger, snapshot, findings)
 
 
 def _alarm_of_requeued(ledger: Ledger, findings: Sequence[Discrepancy]) -> None:
-    again = {finding.job_id: finding.slurm_id for finding in findings if finding.kind is DiscrepancyKind.RUNS_AFTER_END}
+    again = {
+        finding.job_id: finding.slurm_id
+        for finding in findings
+        if finding.kind is DiscrepancyKind.RUNS_AFTER_END
+    }
     if again:
         some = dict(list(again.items())[:SHOWN_JOBS])
-        ledger.alarms.on(AlarmName.RUNS_AFTER_END, jobs=len(again), some=some, advice=RUN_AGAIN)
+        ledger.alarms.on(
+            AlarmName.RUNS_AFTER_END, jobs=len(again), some=some, advice=RUN_AGAIN
+        )
 
 
-def _alarm_of_foreign_claims(ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepancy]) -> None:
-    others = [finding.job_id for finding in findings if finding.kind is DiscrepancyKind.FOREIGN_CLAIM]
+def _alarm_of_foreign_claims(
+    ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepancy]
+) -> None:
+    others = [
+        finding.job_id
+        for finding in findings
+        if finding.kind is DiscrepancyKind.FOREIGN_CLAIM
+    ]
     if others:
         ledger.alarms.on(
             AlarmName.FOREIGN_CLAIMS,
-            tags=dict(Counter(snapshot.foreign_claim_tags[job_id] for job_id in others)),
+            tags=dict(
+                Counter(snapshot.foreign_claim_tags[job_id] for job_id in others)
+            ),
             some=others[:20],
             advice="another ledger claimed these jobs with this wallet: if it is lost, and its fleet stopped for good,"
             " `supervisor job adopt TAG`",
@@ -205,7 +292,9 @@ def _alarm_of_foreign_claims(ledger: Ledger, snapshot: Snapshot, findings: Seque
 
 
 def _hold(ledger: Ledger, snapshot: Snapshot) -> None:
-    """Hold submissions to a SLURM that has lost its state, until the state is back or the operator accepts the loss."""
+    """Hold submissions to a SLURM that has lost its state, until the state is back or
+    the operator accepts the loss.
+    """
     held_for = ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
     if snapshot.slurm_lost_state:
         reason = f"{STATE_LOST} {len(snapshot.forgotten)} jobs that it had saved"
@@ -221,12 +310,15 @@ def _hold(ledger: Ledger, snapshot: Snapshot) -> None:
         )
     elif snapshot.knows_all_it_had_saved:
         if is_hold_of_sweep(held_for):
-            ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, held_for)  # a hold that the operator sets meanwhile stays
+            # a hold that the operator sets meanwhile stays
+            ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, held_for)
         ledger.alarms.off(AlarmName.SLURM_STATE_LOST)
 
 
 def _wake(context: WorkerContext, report: ReconciliationReport) -> None:
-    """Wake the workers for effects and transactions that no worker works on, and for unread callbacks."""
+    """Wake the workers for effects and transactions that no worker works on, and for
+    unread callbacks.
+    """
     report.stale = context.ledger.sweeps.stale()
     if report.stale["effects"]:
         context.ledger.effects.wake(context.ledger.effects.due_without_message())
@@ -237,8 +329,9 @@ def _wake(context: WorkerContext, report: ReconciliationReport) -> None:
 
 
 def interval_s(every_s: float, min_job_age_s: float) -> float:
-    """How often to sweep if SLURM remembers a job for `min_job_age_s` after its end; 0 means that SLURM forgets
-    nothing. After that time no other source has the end, and its callback may have been lost.
+    """How often to sweep if SLURM remembers a job for `min_job_age_s` after its end; 0
+    means that SLURM forgets nothing. After that time no other source has the end, and
+    its callback may have been lost.
     """
     if not min_job_age_s:
         return every_s
@@ -254,7 +347,10 @@ def _every_s(context: WorkerContext) -> float:
 
 
 def _document(
-    context: WorkerContext, report: ReconciliationReport, snapshot: Snapshot, findings: Sequence[Discrepancy]
+    context: WorkerContext,
+    report: ReconciliationReport,
+    snapshot: Snapshot,
+    findings: Sequence[Discrepancy],
 ) -> dict[str, Any]:
     again_s = _every_s(context)
     if report.more:

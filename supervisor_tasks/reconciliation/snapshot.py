@@ -1,4 +1,6 @@
-"""What a sweep has seen of ledger, contract and SLURM, and what follows from comparing them. Pure."""
+"""What a sweep has seen of ledger, contract and SLURM, and what follows from comparing
+them. Pure.
+"""
 
 import re
 from collections.abc import Collection, Mapping
@@ -8,7 +10,14 @@ from functools import cached_property
 from typing import Any
 
 from supervisor_tasks.jobs.events import Claimed
-from supervisor_tasks.jobs.model import Address, ChainStatus, EffectKind, JobId, SlurmId, State
+from supervisor_tasks.jobs.model import (
+    Address,
+    ChainStatus,
+    EffectKind,
+    JobId,
+    SlurmId,
+    State,
+)
 from supervisor_tasks.reconciliation.models import JobSummary, OnChainJob
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord
@@ -19,39 +28,54 @@ JOB_NAME = re.compile(r"0x[0-9a-f]{64}")
 IN_SLURM = (State.QUEUED, State.RUNNING)
 BEFORE_SLURM = (State.CLAIMED, State.READY, State.SUBMITTING)
 MIN_LOST_JOBS = 3  # jobs that SLURM may lose at once without having lost its state
-MAX_LOST_FRACTION = 0.1  # of the jobs that SLURM should have: so many may be lost at once, too
+# of the jobs that SLURM should have: so many may be lost at once, too
+MAX_LOST_FRACTION = 0.1
 
 
 class DiscrepancyKind(StrEnum):
     """What a sweep can find."""
 
-    FINAL_ON_CHAIN = "final_on_chain"  # the contract has decided, and the ledger does not know that
-    REASSIGNED_ON_CHAIN = "reassigned_on_chain"  # the contract has it pending, or with another provider
-    AHEAD_ON_CHAIN = "ahead_on_chain"  # the contract has it running, the ledger does not know that
+    # the contract has decided, and the ledger does not know that
+    FINAL_ON_CHAIN = "final_on_chain"
+    # the contract has it pending, or with another provider
+    REASSIGNED_ON_CHAIN = "reassigned_on_chain"
+    # the contract has it running, the ledger does not know that
+    AHEAD_ON_CHAIN = "ahead_on_chain"
     NOT_ON_CHAIN = "not_on_chain"  # the contract has no such job: nothing is done
-    END_NOT_RECORDED = "end_not_recorded"  # SLURM has ended it, and the ledger does not know that
+    # SLURM has ended it, and the ledger does not know that
+    END_NOT_RECORDED = "end_not_recorded"
     LIMIT_LOST = "limit_lost"  # SLURM has a time limit from before a top-up
     RUNS_AGAIN = "runs_again"  # SLURM has requeued it, and no look has shown that yet
-    MORE_THAN_PAID = "more_than_paid"  # SLURM gives it, or is about to give it, more than was paid for
+    # SLURM gives it, or is about to give it, more than was paid for
+    MORE_THAN_PAID = "more_than_paid"
     MISSING = "missing"  # SLURM does not know it; the sweep asks again after a while
     LOST = "lost"  # SLURM did not know it in an earlier sweep either: panicked
-    FORGOTTEN = "forgotten"  # slurmctld was killed before it had saved it, and it never ran: submitted again
-    NEEDS_OPERATOR = "needs_operator"  # too many are lost at once, or a source of ends is away: the operator decides
-    CONTRADICTED = "contradicted"  # accounting has it running, slurmctld does not know it: the operator decides
+    # slurmctld was killed before it had saved it, and it never ran: submitted again
+    FORGOTTEN = "forgotten"
+    # too many are lost at once, or a source of ends is away: the operator decides
+    NEEDS_OPERATOR = "needs_operator"
+    # accounting has it running, slurmctld does not know it: the operator decides
+    CONTRADICTED = "contradicted"
     ADOPTED = "adopted"  # SLURM had it before the ledger knew
-    FOREIGN_CLAIM = "foreign_claim"  # another ledger claimed it with our key: the operator may take it over
+    # another ledger claimed it with our key: the operator may take it over
+    FOREIGN_CLAIM = "foreign_claim"
     NEVER_SEEN = "never_seen"  # claimed, and new to the ledger
     EFFECT_MISSING = "effect_missing"  # an effect that should be open is not
-    RUNS_AFTER_END = "runs_after_end"  # SLURM has requeued it after the end that the ledger knows
-    ORPHAN_RUNNING = "orphan_running"  # SLURM still has it, the contract is cold: cancelled
+    # SLURM has requeued it after the end that the ledger knows
+    RUNS_AFTER_END = "runs_after_end"
+    # SLURM still has it, the contract is cold: cancelled
+    ORPHAN_RUNNING = "orphan_running"
     DUPLICATE = "duplicate"  # a second SLURM job: cancelled when it is seen again
-    UNIDENTIFIED = "unidentified"  # looks like ours, and is not known well enough to be cancelled
+    # looks like ours, and is not known well enough to be cancelled
+    UNIDENTIFIED = "unidentified"
 
 
 class Trace(StrEnum):
     """What is left of a job that waited, and that SLURM does not know any more."""
 
-    NONE = "none"  # slurmctld restarted after it was submitted, and nothing of it was ever seen anywhere
+    # slurmctld restarted after it was submitted, and nothing of it was ever seen
+    # anywhere
+    NONE = "none"
     SOME = "some"  # it may have run
     UNSURE = "unsure"  # it cannot be decided, or it was forgotten too often
 
@@ -60,20 +84,25 @@ class Trace(StrEnum):
 class Snapshot:
     """What a sweep has seen. None stands for a side that did not answer.
 
-    `jobs` are the ledger's hot jobs and those that SLURM's list points to. `claims` are old claims that were read from
-    the chain's logs, or taken over. `foreign_claim_tags` are other ledgers' claims, with that ledger's instance tag.
-    `scan_is_current` means that the scan goes on, and would have found lost blocks.
+    `jobs` are the ledger's hot jobs and those that SLURM's list points to. `claims` are
+    old claims that were read from the chain's logs, or taken over. `foreign_claim_tags`
+    are other ledgers' claims, with that ledger's instance tag. `scan_is_current` means
+    that the scan goes on, and would have found lost blocks.
 
-    `persisted_by_slurm` are jobs that SLURM does not list, and that slurmctld had on its disk when it was started; None
-    if that was not looked up. `confirmed_lookups` is the answer of SLURM and accounting about jobs that SLURM does not
-    list. In it None means that neither knows the job; a job with an unclear answer is left out. `traces` are those of
-    the jobs of `pending_and_missing`; a job that the sweep has not looked for is left out. `recently_reported` are jobs
-    for which an end came in meanwhile, or not long ago: jobs/monitor.py decides on them. `historical_matches` is what
-    scripts and accounting show of the jobs that are `unlisted`; None if they did not answer.
+    `persisted_by_slurm` are jobs that SLURM does not list, and that slurmctld had on
+    its disk when it was started; None if that was not looked up. `confirmed_lookups` is
+    the answer of SLURM and accounting about jobs that SLURM does not list. In it None
+    means that neither knows the job; a job with an unclear answer is left out. `traces`
+    are those of the jobs of `pending_and_missing`; a job that the sweep has not looked
+    for is left out. `recently_reported` are jobs for which an end came in meanwhile, or
+    not long ago: jobs/monitor.py decides on them. `historical_matches` is what scripts
+    and accounting show of the jobs that are `unlisted`; None if they did not answer.
 
-    `continuous_uptime_s` is for how long the sources of ends have reported without a gap. It is None while a source is
-    missing, and infinite if accounting can be asked. `previous_doubts` are earlier doubts with the seconds since then.
-    `slurmctld_uptime_s` is how long slurmctld has been up, and `first_job_id` the id with which it began, or 0.
+    `continuous_uptime_s` is for how long the sources of ends have reported without a
+    gap. It is None while a source is missing, and infinite if accounting can be asked.
+    `previous_doubts` are earlier doubts with the seconds since then.
+    `slurmctld_uptime_s` is how long slurmctld has been up, and `first_job_id` the id
+    with which it began, or 0.
     """
 
     provider: Address
@@ -96,12 +125,19 @@ class Snapshot:
     slurmctld_uptime_s: float = float("inf")
     first_job_id: int = 0
 
-    def confirmed_by_previous_run(self, kind: DiscrepancyKind, job_id: JobId, slurm_id: SlurmId | None = None) -> bool:
+    def confirmed_by_previous_run(
+        self, kind: DiscrepancyKind, job_id: JobId, slurm_id: SlurmId | None = None
+    ) -> bool:
         """Whether the same doubt was first seen at least `grace_s` ago."""
-        return self.previous_doubts.get(doubt_key(kind, job_id, slurm_id), -1.0) >= self.grace_s
+        return (
+            self.previous_doubts.get(doubt_key(kind, job_id, slurm_id), -1.0)
+            >= self.grace_s
+        )
 
     def too_many(self, absent: int) -> bool:
-        """Whether SLURM lists no jobs, or lacks so many that it must have lost its state."""
+        """Whether SLURM lists no jobs, or lacks so many that it must have lost its
+        state.
+        """
         return not self.slurm or self._many(absent)
 
     def _many(self, absent: int) -> bool:
@@ -109,8 +145,8 @@ class Snapshot:
         return absent > max(MIN_LOST_JOBS, MAX_LOST_FRACTION * expected)
 
     def changed(self, **changes: Any) -> "Snapshot":
-        """Return a copy with other values of these fields. `missing` is not computed again, unless it depends on
-        them: a sweep of many jobs reads it at each step.
+        """Return a copy with other values of these fields. `missing` is not computed
+        again, unless it depends on them: a sweep of many jobs reads it at each step.
         """
         copy = replace(self, **changes)
         if not changes.keys() & {"jobs", "slurm"}:
@@ -119,23 +155,33 @@ class Snapshot:
 
     @cached_property
     def missing(self) -> list[JobSummary]:
-        """The jobs that SLURM should have and does not list, or lists without enough to identify them at once."""
+        """The jobs that SLURM should have and does not list, or lists without enough to
+        identify them at once.
+        """
         if self.slurm is None:
             return []
         missing = list[JobSummary]()
         for job in self.jobs.values():
-            is_expected = job.state in IN_SLURM and EffectKind.POLL_SLURM not in job.parked
+            is_expected = (
+                job.state in IN_SLURM and EffectKind.POLL_SLURM not in job.parked
+            )
             if is_expected and row_of(job, self.slurm) is None:
                 missing.append(job)
         return missing
 
     def lookup_found_nothing(self, job_id: JobId) -> bool:
-        """Whether SLURM and accounting were asked about the job, and neither knows it."""
-        return job_id in self.confirmed_lookups and self.confirmed_lookups[job_id] is None
+        """Whether SLURM and accounting were asked about the job, and neither knows
+        it.
+        """
+        return (
+            job_id in self.confirmed_lookups and self.confirmed_lookups[job_id] is None
+        )
 
     @cached_property
     def forgotten(self) -> list[JobId]:
-        """The jobs that slurmctld had saved, and that neither SLURM nor accounting knows any more."""
+        """The jobs that slurmctld had saved, and that neither SLURM nor accounting
+        knows any more.
+        """
         persisted = self.persisted_by_slurm or ()
         forgotten = list[JobId]()
         for job in self.missing:
@@ -148,10 +194,11 @@ class Snapshot:
     def slurm_lost_state(self) -> bool:
         """Whether slurmctld was started with an older state than it had, or with none.
 
-        Many forgotten jobs are enough to show that, also if slurmctld's ids went on: they do so even if slurmctld was
-        started with the order to forget all jobs. With few forgotten jobs, an empty list shows it only if the ids did
-        not go on. If they did, the last jobs may have ended without a callback, and slurmctld has forgotten them in
-        time.
+        Many forgotten jobs are enough to show that, also if slurmctld's ids went on:
+        they do so even if slurmctld was started with the order to forget all jobs. With
+        few forgotten jobs, an empty list shows it only if the ids did not go on. If
+        they did, the last jobs may have ended without a callback, and slurmctld has
+        forgotten them in time.
         """
         if not self.forgotten:
             return False
@@ -163,15 +210,27 @@ class Snapshot:
     @property
     def knows_all_it_had_saved(self) -> bool:
         """Whether SLURM answered, and lacks no job that slurmctld had on its disk."""
-        return self.slurm is not None and self.persisted_by_slurm is not None and not self.persisted_by_slurm
+        return (
+            self.slurm is not None
+            and self.persisted_by_slurm is not None
+            and not self.persisted_by_slurm
+        )
 
     @cached_property
     def named(self) -> dict[tuple[str, str], list[SqueueRow]]:
-        """SLURM's jobs by name and user: live ones first, then the oldest. An owner can rename a job: a SLURM job that
-        the ledger knows as another job than its name shows is left out.
+        """SLURM's jobs by name and user: live ones first, then the oldest. An owner can
+        rename a job: a SLURM job that the ledger knows as another job than its name
+        shows is left out.
         """
-        rows = sorted((self.slurm or {}).values(), key=lambda row: (not is_active(row), row.slurm_id))
-        job_ids = {(job.slurm_id, job.slurm_submit_s): job.job_id for job in self.jobs.values() if job.slurm_submit_s}
+        rows = sorted(
+            (self.slurm or {}).values(),
+            key=lambda row: (not is_active(row), row.slurm_id),
+        )
+        job_ids = {
+            (job.slurm_id, job.slurm_submit_s): job.job_id
+            for job in self.jobs.values()
+            if job.slurm_submit_s
+        }
         named = dict[tuple[str, str], list[SqueueRow]]()
         for row in rows:
             job_id = job_ids.get((row.slurm_id, row.submit_s), row.name)
@@ -180,18 +239,22 @@ class Snapshot:
         return named
 
 
-def doubt_key(kind: DiscrepancyKind, job_id: JobId, slurm_id: SlurmId | None = None) -> str:
+def doubt_key(
+    kind: DiscrepancyKind, job_id: JobId, slurm_id: SlurmId | None = None
+) -> str:
     """The name under which a doubt is remembered until the next sweep."""
     return f"{kind} {job_id}" if slurm_id is None else f"{kind} {job_id} {slurm_id}"
 
 
 def pending_and_missing(snapshot: Snapshot) -> list[JobSummary]:
-    """Return the jobs that would be lost now, and that were never seen running. The sweep looks for what is left of
-    them.
+    """Return the jobs that would be lost now, and that were never seen running. The
+    sweep looks for what is left of them.
     """
     pending = list[JobSummary]()
     for job in snapshot.missing:
-        is_absent = snapshot.lookup_found_nothing(job.job_id) and not job.has_unread_callback
+        is_absent = (
+            snapshot.lookup_found_nothing(job.job_id) and not job.has_unread_callback
+        )
         if is_absent and never_ran(job) and absence_confirmed(job, snapshot):
             pending.append(job)
     return pending
@@ -199,12 +262,17 @@ def pending_and_missing(snapshot: Snapshot) -> list[JobSummary]:
 
 def never_ran(job: JobSummary) -> bool:
     """Whether neither SLURM nor the contract ever showed that the job runs."""
-    return job.state is State.QUEUED and job.chain_status is ChainStatus.SCHEDULED and job.slurm_id is not None
+    return (
+        job.state is State.QUEUED
+        and job.chain_status is ChainStatus.SCHEDULED
+        and job.slurm_id is not None
+    )
 
 
 def absence_confirmed(job: JobSummary, snapshot: Snapshot) -> bool:
-    """Whether the job was missing long enough. slurmctld and its nodes must have had the time to reach each other. Each
-    reporter that may have the job's end in its spool must have had the time to deliver it, if it is there.
+    """Whether the job was missing long enough. slurmctld and its nodes must have had
+    the time to reach each other. Each reporter that may have the job's end in its spool
+    must have had the time to deliver it, if it is there.
     """
     if not snapshot.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id):
         return False
@@ -215,30 +283,42 @@ def absence_confirmed(job: JobSummary, snapshot: Snapshot) -> bool:
 
 def never_seen(snapshot: Snapshot) -> list[JobId]:
     """Return our jobs that are hot on chain and unknown to the ledger."""
-    return [job_id for job_id in snapshot.claims if job_id not in snapshot.jobs and is_hot_and_ours(job_id, snapshot)]
+    return [
+        job_id
+        for job_id in snapshot.claims
+        if job_id not in snapshot.jobs and is_hot_and_ours(job_id, snapshot)
+    ]
 
 
 def is_hot_and_ours(job_id: JobId, snapshot: Snapshot) -> bool:
     """Whether the job is hot and ours on the contract."""
-    return snapshot.chain is not None and is_hot_job_of(snapshot.chain.get(job_id), snapshot.provider)
+    return snapshot.chain is not None and is_hot_job_of(
+        snapshot.chain.get(job_id), snapshot.provider
+    )
 
 
 def unlisted(snapshot: Snapshot) -> dict[JobId, Address]:
-    """Return the jobs, with their customers, that SLURM does not list by name, and that may have been in SLURM before
-    the ledger knew of them.
+    """Return the jobs, with their customers, that SLURM does not list by name, and that
+    may have been in SLURM before the ledger knew of them.
     """
     if snapshot.slurm is None:
         return {}
-    customers = {job_id: snapshot.claims[job_id].customer for job_id in never_seen(snapshot)}
+    customers = {
+        job_id: snapshot.claims[job_id].customer for job_id in never_seen(snapshot)
+    }
     for job in snapshot.jobs.values():  # of a ledger that was restored from a backup
         if is_behind(job, snapshot):
             customers[job.job_id] = job.customer
-    return {job_id: user for job_id, user in customers.items() if listed_id(job_id, user, snapshot) is None}
+    return {
+        job_id: user
+        for job_id, user in customers.items()
+        if listed_id(job_id, user, snapshot) is None
+    }
 
 
 def unexplained(snapshot: Snapshot) -> list[SqueueRow]:
-    """Return the SLURM jobs of customers of `unlisted` jobs that may be one of these under another name. Their scripts
-    show whether they are.
+    """Return the SLURM jobs of customers of `unlisted` jobs that may be one of these
+    under another name. Their scripts show whether they are.
     """
     customers = set(unlisted(snapshot).values())
     slurm_ids = {job.slurm_id for job in snapshot.jobs.values()}
@@ -251,15 +331,18 @@ def unexplained(snapshot: Snapshot) -> list[SqueueRow]:
 
 
 def foreign(snapshot: Snapshot) -> list[SqueueRow]:
-    """Return the live SLURM jobs of customers that no job of the ledger or of the chain explains: they are not paid
-    for. A job that is just being submitted has no id in the ledger yet: its name and user explain it.
+    """Return the live SLURM jobs of customers that no job of the ledger or of the chain
+    explains: they are not paid for. A job that is just being submitted has no id in the
+    ledger yet: its name and user explain it.
     """
     slurm_ids = {job.slurm_id for job in snapshot.jobs.values()}
     expected = _expected(snapshot)
     rows = list[SqueueRow]()
     for row in (snapshot.slurm or {}).values():
         is_explained = (
-            row.slurm_id in slurm_ids or row.name in snapshot.foreign_claim_tags or (row.name, row.user) in expected
+            row.slurm_id in slurm_ids
+            or row.name in snapshot.foreign_claim_tags
+            or (row.name, row.user) in expected
         )
         if not is_explained and is_active(row) and CUSTOMER.fullmatch(row.user):
             rows.append(row)
@@ -268,7 +351,11 @@ def foreign(snapshot: Snapshot) -> list[SqueueRow]:
 
 def _expected(snapshot: Snapshot) -> set[tuple[str, str]]:
     """The names and users of jobs that may come to SLURM at any moment."""
-    being_submitted = {(job.job_id, job.customer) for job in snapshot.jobs.values() if job.slurm_id is None}
+    being_submitted = {
+        (job.job_id, job.customer)
+        for job in snapshot.jobs.values()
+        if job.slurm_id is None
+    }
     claims = {(job_id, claim.customer) for job_id, claim in snapshot.claims.items()}
     return being_submitted | claims
 
@@ -284,12 +371,19 @@ def is_active(row: SqueueRow) -> bool:
 
 
 def is_behind(job: JobSummary, snapshot: Snapshot) -> bool:
-    """Whether the ledger has not submitted the job yet, though the contract shows that it runs."""
-    return job.state in BEFORE_SLURM and status_of(job.job_id, snapshot) is ChainStatus.RUNNING
+    """Whether the ledger has not submitted the job yet, though the contract shows that
+    it runs.
+    """
+    return (
+        job.state in BEFORE_SLURM
+        and status_of(job.job_id, snapshot) is ChainStatus.RUNNING
+    )
 
 
 def listed_id(job_id: JobId, customer: Address, snapshot: Snapshot) -> SlurmId | None:
-    """Return the id of the SLURM job with that name and user: one that is live, or one that ran."""
+    """Return the id of the SLURM job with that name and user: one that is live, or one
+    that ran.
+    """
     for row in snapshot.named.get((job_id, customer), []):
         if is_active(row) or _ran(row):
             return row.slurm_id
@@ -297,7 +391,9 @@ def listed_id(job_id: JobId, customer: Address, snapshot: Snapshot) -> SlurmId |
 
 
 def status_of(job_id: JobId, snapshot: Snapshot) -> ChainStatus | None:
-    """Return the job's status on the contract; None if the contract does not know it, or was not asked."""
+    """Return the job's status on the contract; None if the contract does not know it,
+    or was not asked.
+    """
     if snapshot.chain is None:
         return None
     standing = snapshot.chain.get(job_id)
@@ -313,25 +409,41 @@ def row_of(job: JobSummary, slurm: Mapping[SlurmId, SqueueRow]) -> SqueueRow | N
 
 
 def is_row_of(row: SqueueRow, job: JobSummary) -> bool:
-    """Whether the row is this job. SLURM uses ids again after a wrap, and after it lost its state. An owner can change
-    the name, and a requeue changes the time, so one of the two must agree. Jobs that this check leaves out are looked
-    at more closely: see `confirmed_lookups`.
+    """Whether the row is this job. SLURM uses ids again after a wrap, and after it lost
+    its state. An owner can change the name, and a requeue changes the time, so one of
+    the two must agree. Jobs that this check leaves out are looked at more closely: see
+    `confirmed_lookups`.
     """
-    return row.user == job.customer and (row.name == job.job_id or job.slurm_submit_s == row.submit_s)
+    return row.user == job.customer and (
+        row.name == job.job_id or job.slurm_submit_s == row.submit_s
+    )
 
 
 def _ran(row: SqueueRow) -> bool:
-    """Whether the job ended by itself: it was not rejected, and not cancelled under an earlier claim."""
-    return row.record.phase is Phase.ENDED and row.record.state != "CANCELLED" and row.record.reason != "BadConstraints"
+    """Whether the job ended by itself: it was not rejected, and not cancelled under an
+    earlier claim.
+    """
+    return (
+        row.record.phase is Phase.ENDED
+        and row.record.state != "CANCELLED"
+        and row.record.reason != "BadConstraints"
+    )
 
 
 def has_our_mark(row: SqueueRow, comment: str) -> bool:
     """Whether a live SLURM job looks like one of ours."""
-    return row.comment == comment and JOB_NAME.fullmatch(row.name) is not None and is_active(row)
+    return (
+        row.comment == comment
+        and JOB_NAME.fullmatch(row.name) is not None
+        and is_active(row)
+    )
 
 
 def is_hot_job_of(standing: OnChainJob | None, provider: Address) -> bool:
     """Whether the job is ours, and hot."""
     if standing is None:
         return False
-    return standing.provider == provider and standing.status in (ChainStatus.SCHEDULED, ChainStatus.RUNNING)
+    return standing.provider == provider and standing.status in (
+        ChainStatus.SCHEDULED,
+        ChainStatus.RUNNING,
+    )

@@ -1,15 +1,23 @@
-"""Whether the fleet of another ledger lives, for `supervisor job adopt`; judged without its key and its settings.
+"""Whether the fleet of another ledger lives, for `supervisor job adopt`; judged without
+its key and its settings.
 
-There are three signs: its transactions on chain; its ticks, if both ledgers are clusters of one database; and its
-connections, if both are databases of one server. A fleet that runs elsewhere and has nothing to write leaves no sign.
-Only the operator can know that such a fleet is dead.
+There are three signs: its transactions on chain; its ticks, if both ledgers are
+clusters of one database; and its connections, if both are databases of one server. A
+fleet that runs elsewhere and has nothing to write leaves no sign. Only the operator can
+know that such a fleet is dead.
 """
 
 from collections.abc import Iterator
 
 from sqlalchemy import Engine
 
-from supervisor_tasks.chain.rpc.client import Call, Rpc, RpcError, RpcUnavailableError, require
+from supervisor_tasks.chain.rpc.client import (
+    Call,
+    Rpc,
+    RpcError,
+    RpcUnavailableError,
+    require,
+)
 from supervisor_tasks.ledger.other_fleets import connected_fleets, last_ticks
 from supervisor_tasks.wallet.raw_transaction import extract_tag
 
@@ -19,11 +27,18 @@ BLOCKS_AT_ONCE = 50
 TICKED_WITHIN_S = 60.0
 
 
-def liveness_evidence(engine: Engine, cluster: str, rpc: Rpc, address: str, tag: bytes) -> list[str]:
-    """The signs that a fleet lives, each as a sentence. The fleet is the one whose ledger made the tag, and that writes
-    from the address. A chain that cannot be read counts as a sign, too.
+def liveness_evidence(
+    engine: Engine, cluster: str, rpc: Rpc, address: str, tag: bytes
+) -> list[str]:
+    """The signs that a fleet lives, each as a sentence. The fleet is the one whose
+    ledger made the tag, and that writes from the address. A chain that cannot be read
+    counts as a sign, too.
     """
-    return [*_on_chain(rpc, address, tag), *_in_this_database(engine, cluster, tag), *_beside_it(engine)]
+    return [
+        *_on_chain(rpc, address, tag),
+        *_in_this_database(engine, cluster, tag),
+        *_beside_it(engine),
+    ]
 
 
 def _on_chain(rpc: Rpc, address: str, tag: bytes) -> Iterator[str]:
@@ -37,23 +52,31 @@ def _on_chain(rpc: Rpc, address: str, tag: bytes) -> Iterator[str]:
 
 
 def _last_written(rpc: Rpc, address: str, tag: bytes) -> int | None:
-    """How many seconds before the chain's last block the ledger's last transaction was mined. None if the last
-    WROTE_WITHIN_S seconds, or the last MAX_BLOCKS blocks, have none.
+    """How many seconds before the chain's last block the ledger's last transaction was
+    mined. None if the last WROTE_WITHIN_S seconds, or the last MAX_BLOCKS blocks, have
+    none.
     """
     head = int(rpc.call("eth_blockNumber"), 16)
     newest_s = 0
     for last in range(head, max(head - MAX_BLOCKS, -1), -BLOCKS_AT_ONCE):
         numbers = range(last, max(last - BLOCKS_AT_ONCE, -1), -1)
-        for answer in rpc.batch([_block_with_transactions(number) for number in numbers]):
+        for answer in rpc.batch(
+            [_block_with_transactions(number) for number in numbers]
+        ):
             block = require(answer)
             if block is None:
-                raise RpcUnavailableError("the node does not show a block below its head")
+                raise RpcUnavailableError(
+                    "the node does not show a block below its head"
+                )
             mined_s = int(block["timestamp"], 16)
             newest_s = max(newest_s, mined_s)
             if newest_s - mined_s > WROTE_WITHIN_S:
                 return None
             for sent in block["transactions"]:
-                if sent["from"].lower() == address.lower() and extract_tag(bytes.fromhex(sent["input"][2:])) == tag:
+                if (
+                    sent["from"].lower() == address.lower()
+                    and extract_tag(bytes.fromhex(sent["input"][2:])) == tag
+                ):
                     return newest_s - mined_s
     return None
 

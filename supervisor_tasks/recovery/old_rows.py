@@ -1,4 +1,6 @@
-"""The deletion of old rows at night. One worker at a time does it, for a limited time, until no old row is left."""
+"""The deletion of old rows at night. One worker at a time does it, for a limited time,
+until no old row is left.
+"""
 
 from collections.abc import Callable
 
@@ -13,8 +15,8 @@ log = structlog.get_logger()
 
 
 def delete_old_rows(context: WorkerContext, goes_on: Callable[[], bool]) -> None:
-    """Delete old rows, and write one line of the log about it. If rows are left, a worker deletes them at the next
-    message of beat, or in the next night.
+    """Delete old rows, and write one line of the log about it. If rows are left, a
+    worker deletes them at the next message of beat, or in the next night.
     """
     run_exclusive(context.ledger, "retention", lambda: _delete(context, goes_on))
 
@@ -25,7 +27,9 @@ def _delete(context: WorkerContext, goes_on: Callable[[], bool]) -> bool:
     held_for = rules.held()
     deleted = rules.delete(goes_on)
     if held_for is not None:
-        log.warning("old_rows_kept", reason=held_for, advice="supervisor retention resume")
+        log.warning(
+            "old_rows_kept", reason=held_for, advice="supervisor retention resume"
+        )
     elif deleted.rows:
         log.info("old_rows_deleted", left=deleted.left, **deleted.rows)
     if not deleted.left:

@@ -1,7 +1,9 @@
-"""SSH certificates. For each connection, the worker signs its own key for one user and five minutes.
+"""SSH certificates. For each connection, the worker signs its own key for one user and
+five minutes.
 
-sshd trusts the authority (TrustedUserCAKeys), so the site needs no key that opens every account for ever. The signed
-key pair is only in this process's memory. sshd authenticates once: a connection outlives its certificate.
+sshd trusts the authority (TrustedUserCAKeys), so the site needs no key that opens every
+account for ever. The signed key pair is only in this process's memory. sshd
+authenticates once: a connection outlives its certificate.
 """
 
 import io
@@ -15,14 +17,18 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-from cryptography.hazmat.primitives.serialization import SSHCertificateBuilder, SSHCertificateType
+from cryptography.hazmat.primitives.serialization import (
+    SSHCertificateBuilder,
+    SSHCertificateType,
+)
 from cryptography.hazmat.primitives.serialization.ssh import SSHCertPrivateKeyTypes
 
 from supervisor_tasks.errors import PermanentError
 from supervisor_tasks.slurm.homes import CUSTOMER
 
 LIFE_S = 300
-CLOCKS_APART_S = 300  # the login node's clock may be behind ours by so much; munge allows the same
+# the login node's clock may be behind ours by so much; munge allows the same
+CLOCKS_APART_S = 300
 
 
 class NoSuchPrincipalError(PermanentError):
@@ -31,18 +37,23 @@ class NoSuchPrincipalError(PermanentError):
 
 @dataclass(frozen=True, slots=True)
 class CertificateAuthority:
-    """A signer for customers and for these users. `name` appears in sshd's log beside each login."""
+    """A signer for customers and for these users. `name` appears in sshd's log beside
+    each login.
+    """
 
     key: SSHCertPrivateKeyTypes = field(repr=False)
     users: Collection[str]
     name: str
     life_s: int = LIFE_S
     clock: Callable[[], float] = time.time
-    pair: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate, repr=False)
+    pair: Ed25519PrivateKey = field(
+        default_factory=Ed25519PrivateKey.generate, repr=False
+    )
 
     def key_for(self, user: str) -> paramiko.PKey:
-        """Return the key with a certificate for this user only. The certificate has no extension: no terminal, no
-        forwarding, no ~/.ssh/rc. Raises NoSuchPrincipalError.
+        """Return the key with a certificate for this user only. The certificate has no
+        extension: no terminal, no forwarding, no ~/.ssh/rc. Raises
+        NoSuchPrincipalError.
         """
         if user not in self.users and not CUSTOMER.fullmatch(user):
             raise NoSuchPrincipalError(
@@ -60,17 +71,23 @@ class CertificateAuthority:
             .key_id(f"{self.name} for {user}".encode())
             .sign(self.key)
         )
-        key: paramiko.PKey = paramiko.Ed25519Key.from_private_key(io.StringIO(self._file()))
+        key: paramiko.PKey = paramiko.Ed25519Key.from_private_key(
+            io.StringIO(self._file())
+        )
         key.load_certificate(certificate.public_bytes().decode())
         return key
 
     def _file(self) -> str:
         form = serialization.PrivateFormat.OpenSSH
-        return self.pair.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+        return self.pair.private_bytes(
+            serialization.Encoding.PEM, form, serialization.NoEncryption()
+        ).decode()
 
 
 def authority_key(text: str) -> SSHCertPrivateKeyTypes:
-    """Read the authority's private key from the text of its file in OpenSSH's format. Raises ValueError."""
+    """Read the authority's private key from the text of its file in OpenSSH's format.
+    Raises ValueError.
+    """
     key = serialization.load_ssh_private_key(text.encode(), None)
     if not isinstance(key, Ed25519PrivateKey | EllipticCurvePrivateKey | RSAPrivateKey):
         raise ValueError("SLURM_SSH_CA_KEY holds no Ed25519, ECDSA or RSA key")

@@ -1,4 +1,6 @@
-"""The supervisor's questions and orders to SLURM. Each is one command unless its docstring says otherwise."""
+"""The supervisor's questions and orders to SLURM. Each is one command unless its
+docstring says otherwise.
+"""
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -8,11 +10,20 @@ from pathlib import PurePosixPath
 import structlog
 
 from supervisor_tasks.crash_points import CrashPoint, after, before, crash_point
-from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError, UndecidedError
+from supervisor_tasks.errors import (
+    OutcomeUnknownError,
+    SupervisorError,
+    TransientError,
+    UndecidedError,
+)
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, submission_window_s
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm import commands, guarded_command
-from supervisor_tasks.slurm.account_defaults import plugins_may_choose, show_users, site_choices
+from supervisor_tasks.slurm.account_defaults import (
+    plugins_may_choose,
+    show_users,
+    site_choices,
+)
 from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
 from supervisor_tasks.slurm.guarded_command import LoginClock, Order
 from supervisor_tasks.slurm.homes import Home, Homes, home_seen, look
@@ -32,7 +43,13 @@ from supervisor_tasks.slurm.job_matching import (
     listed_record,
     match_jobs,
 )
-from supervisor_tasks.slurm.not_started import drained_question, drained_s, ended_on, ended_on_question, not_started
+from supervisor_tasks.slurm.not_started import (
+    drained_question,
+    drained_s,
+    ended_on,
+    ended_on_question,
+    not_started,
+)
 from supervisor_tasks.slurm.parsers import (
     MAX_SLURM_ID,
     CommandAnswer,
@@ -82,14 +99,18 @@ from supervisor_tasks.slurm.submit_token import expires_s, with_token
 
 log = structlog.get_logger()
 
-SCRIPTS_A_LOOK = 100  # in one command, so that a slow slurmctld answers within COMMAND_TIMEOUT_S
+# in one command, so that a slow slurmctld answers within COMMAND_TIMEOUT_S
+SCRIPTS_A_LOOK = 100
 CHOICES_ASKED_AGAIN_S = 60.0  # a slurmdbd that hangs must not delay each look
-CONTROLLER_TIMEOUT_S = 15.0  # with a longer wait, the worker learns late that slurmctld is back
+# with a longer wait, the worker learns late that slurmctld is back
+CONTROLLER_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
-    """Where the site keeps SLURM's commands. `sacct` is None at a site without accounting."""
+    """Where the site keeps SLURM's commands. `sacct` is None at a site without
+    accounting.
+    """
 
     sbatch: str
     scancel: str
@@ -110,8 +131,9 @@ class LastReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """SLURM behind the login node. Threads may share it. `compares_sizes`: SLURM gives a job exactly the CPUs, memory
-    and nodes that the job asks for, so that a larger size comes from its owner.
+    """SLURM behind the login node. Threads may share it. `compares_sizes`: SLURM gives
+    a job exactly the CPUs, memory and nodes that the job asks for, so that a larger
+    size comes from its owner.
     """
 
     ssh: Ssh
@@ -123,8 +145,10 @@ class Cluster:
     compares_sizes: bool = True
     homes: Homes = field(default_factory=Homes)
     reported: LastReported = field(default_factory=LastReported)
-    environment_file: str = ""  # the site's file on the login node; jobs inherit what it exports
-    submit_key: str = field(default="", repr=False)  # empty at a site without job_submit.lua
+    # the site's file on the login node; jobs inherit what it exports
+    environment_file: str = ""
+    # empty at a site without job_submit.lua
+    submit_key: str = field(default="", repr=False)
 
     @property
     def address(self) -> str:
@@ -142,26 +166,31 @@ class Cluster:
 
     @property
     def submission_window_s(self) -> float:
-        """How many seconds after its beginning a submission can no longer change anything in SLURM."""
+        """How many seconds after its beginning a submission can no longer change
+        anything in SLURM.
+        """
         return submission_window_s(self.message_timeout_s)
 
     def clock(self, user: str) -> LoginClock:
-        """Return the login node's clock, as this user sees it, with the path of the admin's SLURM configuration. Raises
-        SshUnavailableError when the login node refuses the connection.
+        """Return the login node's clock, as this user sees it, with the path of the
+        admin's SLURM configuration. Raises SshUnavailableError when the login node
+        refuses the connection.
         """
         return replace(self.ssh.clock(user), slurm_conf=self._admins_clock().slurm_conf)
 
     def now_s(self) -> int:
-        """Return the site's time (Unix time) by the login node's clock. Raises SshUnavailableError."""
+        """Return the site's time (Unix time) by the login node's clock. Raises
+        SshUnavailableError.
+        """
         return self._admins_clock().at(our_clock_s())
 
     def _admins_clock(self) -> LoginClock:
         return self.ssh.clock(self.admin, is_admin=True)
 
     def require_own_home(self, user: Address) -> None:
-        """Check the customer's home; call it before a session begins as the customer. Raises UnsafeHomeError when
-        another customer may decide what the session runs, and other TransientErrors when the login node gives no
-        answer.
+        """Check the customer's home; call it before a session begins as the customer.
+        Raises UnsafeHomeError when another customer may decide what the session runs,
+        and other TransientErrors when the login node gives no answer.
         """
         self.homes.require_own(user, self._homes, log_in=lambda: self.ssh.clock(user))
 
@@ -185,13 +214,17 @@ class Cluster:
         begun_s: float,
         answered: OnAnswer,
     ) -> None:
-        """Submit jobs of one customer to SLURM, one after the other, within SUBMIT_TIMEOUT_S of `begun_s`
-        (`our_clock_s`) or not at all. Calls `answered` once for each job, in this thread, as soon as its answer is
-        there (`submit_once.fate_of`). Raises only exceptions of `answered`: then the other jobs get no call, and SLURM
-        may have them.
+        """Submit jobs of one customer to SLURM, one after the other, within
+        SUBMIT_TIMEOUT_S of `begun_s` (`our_clock_s`) or not at all. Calls `answered`
+        once for each job, in this thread, as soon as its answer is there
+        (`submit_once.fate_of`). Raises only exceptions of `answered`: then the other
+        jobs get no call, and SLURM may have them.
         """
         begun_login_s = clock.at(begun_s)
-        orders = [self._order(user, job_id, request, begun_login_s) for job_id, request in requests]
+        orders = [
+            self._order(user, job_id, request, begun_login_s)
+            for job_id, request in requests
+        ]
 
         def order_answered(number: int, outcome: SlurmId | Exception) -> None:
             job_id, _ = requests[number]
@@ -199,7 +232,9 @@ class Cluster:
 
         self._hand_over_all(user, orders, clock, begun_s, order_answered)
 
-    def _order(self, user: Address, job_id: JobId, request: Request, begun_login_s: int) -> Order:
+    def _order(
+        self, user: Address, job_id: JobId, request: Request, begun_login_s: int
+    ) -> Order:
         argv = commands.sbatch(
             self.paths.sbatch,
             job_id,
@@ -210,18 +245,28 @@ class Cluster:
         )
         return Order(argv, commands.batch_script(job_id, request.script))
 
-    def _comment(self, user: Address, job_id: JobId, request: Request, begun_login_s: int) -> str:
+    def _comment(
+        self, user: Address, job_id: JobId, request: Request, begun_login_s: int
+    ) -> str:
         comment = commands.comment(self.public_address)
         if not self.submit_key:
             return comment
         until_s = expires_s(begun_login_s, SUBMIT_TIMEOUT_S, self.message_timeout_s)
-        submission = request.submission(user, job_id, partition=self.partition, comment=comment, expires_s=until_s)
+        submission = request.submission(
+            user, job_id, partition=self.partition, comment=comment, expires_s=until_s
+        )
         return with_token(submission, self.submit_key)
 
-    def run_sbatch(self, user: str, order: Order, clock: LoginClock, begun_s: float) -> SlurmId | Exception:
-        """Run sbatch as a user, within SUBMIT_TIMEOUT_S of `begun_s` or not at all. Returns the answer."""
+    def run_sbatch(
+        self, user: str, order: Order, clock: LoginClock, begun_s: float
+    ) -> SlurmId | Exception:
+        """Run sbatch as a user, within SUBMIT_TIMEOUT_S of `begun_s` or not at all.
+        Returns the answer.
+        """
         outcomes = list[SlurmId | Exception]()
-        self._hand_over_all(user, [order], clock, begun_s, lambda _, outcome: outcomes.append(outcome))
+        self._hand_over_all(
+            user, [order], clock, begun_s, lambda _, outcome: outcomes.append(outcome)
+        )
         return outcomes[0]
 
     def _hand_over_all(
@@ -236,9 +281,16 @@ class Cluster:
             after(CrashPoint.SBATCH)
             answered(number, self._outcome(answer))
 
-        answers = guarded_command.Answers(new_delimiter(), len(orders), on_answer, our_clock_s)
+        answers = guarded_command.Answers(
+            new_delimiter(), len(orders), on_answer, our_clock_s
+        )
         unanswered = self._run_guarded(
-            user, orders, clock.slurm_conf, clock.at(begun_s + SUBMIT_TIMEOUT_S), begun_s, answers
+            user,
+            orders,
+            clock.slurm_conf,
+            clock.at(begun_s + SUBMIT_TIMEOUT_S),
+            begun_s,
+            answers,
         )
         if answers.came_late:
             self.ssh.forget_clock(user)  # the clock may be wrong by now
@@ -254,15 +306,26 @@ class Cluster:
         begun_s: float,
         answers: guarded_command.Answers,
     ) -> Exception:
-        """Run these orders. Returns the error of the orders that have no answer at the end."""
+        """Run these orders. Returns the error of the orders that have no answer at the
+        end.
+        """
         if our_clock_s() >= begun_s + SUBMIT_TIMEOUT_S:
-            return guarded_command.TooLateError("this worker took too long to send the submission; nothing was sent")
-        argv = guarded_command.guard_command(len(orders), until_login_s, slurm_conf, self.environment_file)
+            return guarded_command.TooLateError(
+                "this worker took too long to send the submission; nothing was sent"
+            )
+        argv = guarded_command.guard_command(
+            len(orders), until_login_s, slurm_conf, self.environment_file
+        )
         stdin = guarded_command.framed(answers.delimiter, orders)
         before(CrashPoint.SBATCH)
         try:
             status = self.ssh.stream_in_turn(
-                user, argv, stdin, guarded_command.ANSWERED_AFTER_S, answers, other=self.admin
+                user,
+                argv,
+                stdin,
+                guarded_command.ANSWERED_AFTER_S,
+                answers,
+                other=self.admin,
             )
         except (TransientError, OutcomeUnknownError) as error:
             return error
@@ -277,28 +340,43 @@ class Cluster:
     def find(
         self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
     ) -> dict[JobId, list[JobRecord] | UndecidedError]:
-        """Return all records that slurmctld has of each of these jobs of one customer, even if their owner has renamed
-        them. `owners` takes SLURM ids with their submission times and returns the ids that are jobs of ours, with these
-        jobs. The error is in the place of a job when a SLURM job may or may not be this one. It runs one command for
-        slurmctld's list, and one for each 500 scripts. If a job is not found by its name, it runs these commands once
-        more, and one for the clock.
+        """Return all records that slurmctld has of each of these jobs of one customer,
+        even if their owner has renamed them. `owners` takes SLURM ids with their
+        submission times and returns the ids that are jobs of ours, with these jobs. The
+        error is in the place of a job when a SLURM job may or may not be this one. It
+        runs one command for slurmctld's list, and one for each 500 scripts. If a job is
+        not found by its name, it runs these commands once more, and one for the clock.
         """
         listed = self.list_all(user)
         owned = owners({slurm_id: row.submit_s for slurm_id, row in listed.items()})
-        searches = [ScriptSearch(job_id, user, ago_s, owned) for job_id, ago_s in begun_s_ago.items()]
-        named = {search.job_id: search.with_our_name(listed.values()) for search in searches}
+        searches = [
+            ScriptSearch(job_id, user, ago_s, owned)
+            for job_id, ago_s in begun_s_ago.items()
+        ]
+        named = {
+            search.job_id: search.with_our_name(listed.values()) for search in searches
+        }
         headers = self._headers_of(named.values())
-        found = {job_id: found_by_name(job_id, rows, headers) for job_id, rows in named.items()}
+        found = {
+            job_id: found_by_name(job_id, rows, headers)
+            for job_id, rows in named.items()
+        }
         not_found = [search for search in searches if found[search.job_id] == []]
         if not_found:
             found |= self._find_renamed(user, not_found, listed.values())
         return found
 
     def _find_renamed(
-        self, user: Address, searches: Sequence[ScriptSearch], listed: Collection[SqueueRow]
+        self,
+        user: Address,
+        searches: Sequence[ScriptSearch],
+        listed: Collection[SqueueRow],
     ) -> dict[JobId, list[JobRecord] | UndecidedError]:
         now_s = self.now_s() - CLOCKS_DIFFER_S
-        recent = {search.job_id: search.submitted_since_start(listed, now_s) for search in searches}
+        recent = {
+            search.job_id: search.submitted_since_start(listed, now_s)
+            for search in searches
+        }
         headers = self._headers_of(recent.values())
         unread = set[SlurmId]()
         for rows in recent.values():
@@ -306,26 +384,40 @@ class Cluster:
         unread -= headers.keys()
         if unread:
             unread &= self.list_all(user).keys()  # those that slurmctld still has
-        return {search.job_id: found_by_script(search, recent[search.job_id], headers, unread) for search in searches}
+        return {
+            search.job_id: found_by_script(
+                search, recent[search.job_id], headers, unread
+            )
+            for search in searches
+        }
 
-    def _headers_of(self, suspects: Iterable[Sequence[SqueueRow]]) -> dict[SlurmId, str]:
-        """Return the scripts' second lines for the suspects of each job, but not for a job with too many suspects."""
+    def _headers_of(
+        self, suspects: Iterable[Sequence[SqueueRow]]
+    ) -> dict[SlurmId, str]:
+        """Return the scripts' second lines for the suspects of each job, but not for a
+        job with too many suspects.
+        """
         return self._script_headers(sorted(_ids_to_read(suspects)))
 
     def _script_headers(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, str]:
         headers = dict[SlurmId, str]()
         for first in range(0, len(slurm_ids), MAX_SCRIPTS):
             delimiter = new_delimiter()
-            argv = read_scripts(self.paths.scontrol, slurm_ids[first : first + MAX_SCRIPTS])
-            headers |= script_heads(self._ask(argv, delimiter.encode() + b"\n"), delimiter)
+            argv = read_scripts(
+                self.paths.scontrol, slurm_ids[first : first + MAX_SCRIPTS]
+            )
+            headers |= script_heads(
+                self._ask(argv, delimiter.encode() + b"\n"), delimiter
+            )
         return headers
 
     def sacct_submissions_of(
         self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
     ) -> dict[JobId, list[JobRecord]]:
-        """Return accounting's records of the submissions of these jobs since they began, even if their owners have
-        renamed them, in one command. Each customer's history starts at the earliest of his submissions. The result is
-        empty at a site without accounting.
+        """Return accounting's records of the submissions of these jobs since they
+        began, even if their owners have renamed them, in one command. Each customer's
+        history starts at the earliest of his submissions. The result is empty at a site
+        without accounting.
         """
         if not (users and self.paths.sacct):
             return {}
@@ -334,7 +426,10 @@ class Cluster:
             needed = _minutes(begun_s_ago[job_id])
             minutes[user] = max(minutes.get(user, needed), needed)
         delimiter, user_delimiter = new_delimiter(), new_delimiter()
-        answer = self._ask(sacct_histories(self.paths.sacct, minutes, delimiter), user_delimiter.encode() + b"\n")
+        answer = self._ask(
+            sacct_histories(self.paths.sacct, minutes, delimiter),
+            user_delimiter.encode() + b"\n",
+        )
         histories = submissions_by_user(answer, user_delimiter)
         records = dict[JobId, list[JobRecord]]()
         for job_id, user in users.items():
@@ -343,31 +438,42 @@ class Cluster:
         return records
 
     def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:
-        """Return the job of ours that each SLURM job's batch script names; the others are left out. One command reads
-        up to 500 scripts.
+        """Return the job of ours that each SLURM job's batch script names; the others
+        are left out. One command reads up to 500 scripts.
         """
         headers = self._script_headers([job.slurm_id for job in jobs])
-        named = {slurm_id: job_id_in_header(header) for slurm_id, header in headers.items()}
-        return {slurm_id: job_id for slurm_id, job_id in named.items() if job_id is not None}
+        named = {
+            slurm_id: job_id_in_header(header) for slurm_id, header in headers.items()
+        }
+        return {
+            slurm_id: job_id for slurm_id, job_id in named.items() if job_id is not None
+        }
 
     def was_submitted(
         self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
     ) -> dict[JobId, bool | None]:
-        """Return for each job whether SLURM or accounting has, or had, what `find` looks for; None when the records
-        cannot decide it. It runs few commands: `listed` is slurmctld's whole list, one command reads up to 500 scripts,
-        and one command asks accounting.
+        """Return for each job whether SLURM or accounting has, or had, what `find`
+        looks for; None when the records cannot decide it. It runs few commands:
+        `listed` is slurmctld's whole list, one command reads up to 500 scripts, and one
+        command asks accounting.
         """
         now_s = self.now_s() - CLOCKS_DIFFER_S
         rows_of_user = dict[str, list[SqueueRow]]()
         for row in listed.values():
             rows_of_user.setdefault(row.user, []).append(row)
-        suspects = {search.job_id: search.suspects(rows_of_user.get(search.user, ()), now_s) for search in wanted}
+        suspects = {
+            search.job_id: search.suspects(rows_of_user.get(search.user, ()), now_s)
+            for search in wanted
+        }
         slurm_ids = _ids_to_read(suspects.values())
         headers = self._script_headers(slurm_ids)
         unread = set(slurm_ids) - headers.keys()
         if unread:
             unread &= self.list_all().keys()  # those that slurmctld still has
-        results = {job_id: is_recognised(job_id, rows, headers, unread) for job_id, rows in suspects.items()}
+        results = {
+            job_id: is_recognised(job_id, rows, headers, unread)
+            for job_id, rows in suspects.items()
+        }
         not_found = [search for search in wanted if results[search.job_id] is False]
         users = {search.job_id: search.user for search in not_found}
         ago_s = {search.job_id: search.ago_s for search in not_found}
@@ -375,20 +481,27 @@ class Cluster:
             results[job_id] = bool(records)
         return results
 
-    def log_files(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> dict[JobId, bool | UndecidedError]:
-        """Return whether each of these jobs has written its output file since its submission began, as the login node
-        sees it.
+    def log_files(
+        self, user: Address, begun_s_ago: Mapping[JobId, float]
+    ) -> dict[JobId, bool | UndecidedError]:
+        """Return whether each of these jobs has written its output file since its
+        submission began, as the login node sees it.
         """
         written = self.jobs_with_logs(user, begun_s_ago)
         return {job_id: job_id in written for job_id in begun_s_ago}
 
-    def jobs_with_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
-        """Return the jobs of one customer that have written their output files since their submissions began, in one
-        command. Raises UnsafeHomeError, because it begins a session as the customer.
+    def jobs_with_logs(
+        self, user: Address, begun_s_ago: Mapping[JobId, float]
+    ) -> set[JobId]:
+        """Return the jobs of one customer that have written their output files since
+        their submissions began, in one command. Raises UnsafeHomeError, because it
+        begins a session as the customer.
         """
         self.require_own_home(user)
         now_s = self.now_s()
-        answer = self.ssh.ask(user, last_writes(f"{job_id}.log" for job_id in begun_s_ago))
+        answer = self.ssh.ask(
+            user, last_writes(f"{job_id}.log" for job_id in begun_s_ago)
+        )
         written = set[JobId]()
         for job_id, ago_s in begun_s_ago.items():
             written_s = written_at(answer, f"{job_id}.log")
@@ -397,8 +510,8 @@ class Cluster:
         return written
 
     def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
-        """Return all jobs (of one user) that slurmctld remembers, with the texts that their owners can write, in one
-        command.
+        """Return all jobs (of one user) that slurmctld remembers, with the texts that
+        their owners can write, in one command.
         """
         return self._list(squeue_all(self.paths.squeue, user))
 
@@ -415,26 +528,33 @@ class Cluster:
     ) -> dict[JobId, MatchResult]:
         """Return what SLURM shows of each of these jobs, for any number of jobs.
 
-        It asks slurmctld once, or not at all when the caller passes slurmctld's whole list as `listed`. It runs one
-        command for each 100 batch scripts that must decide. Unless `accounting` is False, it asks the accounting
-        database once about the jobs that slurmctld does not know: accounting still has the jobs whose id slurmctld has
-        given to another job. A question that SLURM refuses is split; a job whose id is refused alone is unclear.
+        It asks slurmctld once, or not at all when the caller passes slurmctld's whole
+        list as `listed`. It runs one command for each 100 batch scripts that must
+        decide. Unless `accounting` is False, it asks the accounting database once about
+        the jobs that slurmctld does not know: accounting still has the jobs whose id
+        slurmctld has given to another job. A question that SLURM refuses is split; a
+        job whose id is refused alone is unclear.
 
-        Raises SlurmUnavailableError or SshUnavailableError when slurmctld does not answer. While accounting does not
-        answer, the jobs that only accounting can know are unclear.
+        Raises SlurmUnavailableError or SshUnavailableError when slurmctld does not
+        answer. While accounting does not answer, the jobs that only accounting can know
+        are unclear.
         """
         rows: Iterable[SqueueRow]
         if listed is None:
             rows, refused = ask_in_parts(_ids(wanted), self._ask_squeue)
         else:
             rows, refused = listed.values(), {}
-        results = match_jobs(wanted, map(listed_record, rows), self._jobs_of_scripts) | _unclear(wanted, refused)
+        results = match_jobs(
+            wanted, map(listed_record, rows), self._jobs_of_scripts
+        ) | _unclear(wanted, refused)
         missing = [job for job in wanted if results[job.job_id].unknown]
         if missing and self.paths.sacct and accounting:
             try:
                 results |= self._accounted(self.paths.sacct, missing)
             except TransientError as error:
-                results |= {job.job_id: MatchResult(unclear=str(error)) for job in missing}
+                results |= {
+                    job.job_id: MatchResult(unclear=str(error)) for job in missing
+                }
         return results
 
     def known_ids(self, slurm_ids: Collection[SlurmId]) -> set[SlurmId]:
@@ -455,7 +575,9 @@ class Cluster:
             rows += self._list(squeue_by_id(self.paths.squeue, batch)).values()
         return rows
 
-    def _ask_sacct(self, sacct: str, ids: Sequence[str]) -> tuple[list[Record], dict[str, str]]:
+    def _ask_sacct(
+        self, sacct: str, ids: Sequence[str]
+    ) -> tuple[list[Record], dict[str, str]]:
         delimiter = new_delimiter()
 
         def ask(part: Sequence[str]) -> list[Record]:
@@ -467,88 +589,134 @@ class Cluster:
 
         return ask_in_parts(ids, ask)
 
-    def _jobs_of_scripts(self, slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, JobId | None]:
+    def _jobs_of_scripts(
+        self, slurm_ids: Sequence[SlurmId]
+    ) -> dict[SlurmId, JobId | None]:
         headers = dict[SlurmId, str]()
         try:
             for first in range(0, len(slurm_ids), SCRIPTS_A_LOOK):
-                headers |= self._script_headers(slurm_ids[first : first + SCRIPTS_A_LOOK])
-        except TransientError as error:  # the other jobs must not wait for these scripts
-            log.warning("scripts_not_read", jobs=len(slurm_ids) - len(headers), error=str(error))
+                headers |= self._script_headers(
+                    slurm_ids[first : first + SCRIPTS_A_LOOK]
+                )
+        except TransientError as error:
+            # the other jobs must not wait for these scripts
+            log.warning(
+                "scripts_not_read", jobs=len(slurm_ids) - len(headers), error=str(error)
+            )
         return {slurm_id: job_id_in_header(line) for slurm_id, line in headers.items()}
 
-    def _accounted(self, sacct: str, wanted: Sequence[MatchRequest]) -> dict[JobId, MatchResult]:
+    def _accounted(
+        self, sacct: str, wanted: Sequence[MatchRequest]
+    ) -> dict[JobId, MatchResult]:
         records, refused = self._ask_sacct(sacct, _ids(wanted))
         return match_jobs(wanted, records, lambda _: {}) | _unclear(wanted, refused)
 
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
-        """Ask SLURM to end a job, only if it is this user's. A job that has ended is no error."""
-        with crash_point(CrashPoint.SCANCEL):
-            require_success(self._ask(commands.scancel(self.paths.scancel, [slurm_id], user)), "scancel")
-
-    def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
-        """Ask SLURM to end several jobs of this user, in one command. Returns the jobs that SLURM refused to end, and
-        why.
+        """Ask SLURM to end a job, only if it is this user's. A job that has ended is no
+        error.
         """
         with crash_point(CrashPoint.SCANCEL):
-            return not_cancelled(self._ask(commands.scancel(self.paths.scancel, slurm_ids, user)), slurm_ids)
+            require_success(
+                self._ask(commands.scancel(self.paths.scancel, [slurm_id], user)),
+                "scancel",
+            )
+
+    def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
+        """Ask SLURM to end several jobs of this user, in one command. Returns the jobs
+        that SLURM refused to end, and why.
+        """
+        with crash_point(CrashPoint.SCANCEL):
+            return not_cancelled(
+                self._ask(commands.scancel(self.paths.scancel, slurm_ids, user)),
+                slurm_ids,
+            )
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
         """Give a job an absolute time limit. A job that has ended is no error."""
         with crash_point(CrashPoint.TIME_LIMIT):
             require_success(
-                self._ask(commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)), "scontrol update"
+                self._ask(
+                    commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)
+                ),
+                "scontrol update",
             )
 
     def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
-        """Change a job that waits. A job that has ended is no error. Raises SlurmRejectedError where SLURM refuses the
-        change.
+        """Change a job that waits. A job that has ended is no error. Raises
+        SlurmRejectedError where SLURM refuses the change.
         """
-        require_success(self._ask(commands.put_back(self.paths.scontrol, slurm_id, words)), "scontrol update")
+        require_success(
+            self._ask(commands.put_back(self.paths.scontrol, slurm_id, words)),
+            "scontrol update",
+        )
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
-        """Make SLURM refuse to run a job once more. Its owner could ask for that even after the job's end. The call
-        changes nothing on a job that has ended. Raises SlurmRejectedError.
+        """Make SLURM refuse to run a job once more. Its owner could ask for that even
+        after the job's end. The call changes nothing on a job that has ended. Raises
+        SlurmRejectedError.
         """
         self.put_back(slurm_id, ["Requeue=0"])
 
     def hold_again(self, slurm_id: SlurmId) -> None:
-        """Make a job that has ended wait again, on hold: SLURM forbids the requeue only of a job that has not ended.
-        Raises SlurmRejectedError.
+        """Make a job that has ended wait again, on hold: SLURM forbids the requeue only
+        of a job that has not ended. Raises SlurmRejectedError.
         """
-        require_success(self._ask(commands.hold_again(self.paths.scontrol, slurm_id)), "scontrol requeuehold")
+        require_success(
+            self._ask(commands.hold_again(self.paths.scontrol, slurm_id)),
+            "scontrol requeuehold",
+        )
 
     def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
-        """Return the sizes that running jobs were submitted for, with their owners' later changes. Jobs that SLURM does
-        not know are left out. Raises SlurmUnavailableError.
+        """Return the sizes that running jobs were submitted for, with their owners'
+        later changes. Jobs that SLURM does not know are left out. Raises
+        SlurmUnavailableError.
         """
         ids = ",".join(map(str, sorted(slurm_ids)))
-        return requested_sizes(self._ask(squeue_json(self.paths.squeue, ids)), slurm_ids)
+        return requested_sizes(
+            self._ask(squeue_json(self.paths.squeue, ids)), slurm_ids
+        )
 
-    def site_choices(self, shown: Collection[tuple[str, Size]]) -> Mapping[str, SiteChoice] | None:
-        """Return what the site gives the jobs of these users, who have jobs of these sizes. A user is left out if SLURM
-        does not show what the site gives him. None where a plugin of the site may choose.
+    def site_choices(
+        self, shown: Collection[tuple[str, Size]]
+    ) -> Mapping[str, SiteChoice] | None:
+        """Return what the site gives the jobs of these users, who have jobs of these
+        sizes. A user is left out if SLURM does not show what the site gives him. None
+        where a plugin of the site may choose.
 
-        It asks the accounting database, in one command, about users whose jobs have another account or QOS than the
-        database reported last. If the database does not answer, its last answer counts, and the next question comes
-        after a minute.
+        It asks the accounting database, in one command, about users whose jobs have
+        another account or QOS than the database reported last. If the database does not
+        answer, its last answer counts, and the next question comes after a minute.
         """
         controller = self.reported.controller or self.controller()
         if controller.plugins_choose:
             return None
         choices = self.reported.site_choices
-        users = {user for user, size in shown if not _is_choice(choices.get(user), size)}
-        if users and self.paths.sacct and our_clock_s() >= self.reported.choices_asked_from_s:
+        users = {
+            user for user, size in shown if not _is_choice(choices.get(user), size)
+        }
+        if (
+            users
+            and self.paths.sacct
+            and our_clock_s() >= self.reported.choices_asked_from_s
+        ):
             sacctmgr = str(PurePosixPath(self.paths.sacct).with_name("sacctmgr"))
             try:
                 question = show_users(sacctmgr, users, controller.identity.name)
-                choices |= site_choices(self._ask(question, timeout_s=CONTROLLER_TIMEOUT_S), self.partition)
-            except TransientError as error:  # the look goes on: slurmctld alone knows what runs
-                self.reported.choices_asked_from_s = our_clock_s() + CHOICES_ASKED_AGAIN_S
+                choices |= site_choices(
+                    self._ask(question, timeout_s=CONTROLLER_TIMEOUT_S), self.partition
+                )
+            except TransientError as error:
+                # the look goes on: slurmctld alone knows what runs
+                self.reported.choices_asked_from_s = (
+                    our_clock_s() + CHOICES_ASKED_AGAIN_S
+                )
                 log.warning("site_choices_unknown", users=len(users), error=str(error))
         return choices
 
     def not_started(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
-        """Return those of these jobs that a node could not start, in at most two commands. See SlurmCluster."""
+        """Return those of these jobs that a node could not start, in at most two
+        commands. See SlurmCluster.
+        """
         ended = ended_on(self._ask(ended_on_question(self.paths.squeue, slurm_ids)))
         nodes = {end.node for end in ended.values() if end.node}
         if not nodes:
@@ -557,7 +725,9 @@ class Cluster:
         return not_started(ended, drained)
 
     def memory_per_cpu_limit(self) -> int | None:
-        """Return the site's MaxMemPerCPU (MB), None where it has none. Raises SlurmUnavailableError."""
+        """Return the site's MaxMemPerCPU (MB), None where it has none. Raises
+        SlurmUnavailableError.
+        """
         answers = [
             self._ask(commands.show_config(self.paths.scontrol)),
             self._ask(commands.show_partition(self.paths.scontrol, self.partition)),
@@ -568,8 +738,12 @@ class Cluster:
         return memory_per_cpu_limit(config.stdout, partition.stdout)
 
     def controller(self) -> Controller:
-        """Return slurmctld's state. Raises SlurmUnavailableError or SshUnavailableError when it does not answer."""
-        answer = self._ask(commands.show_config(self.paths.scontrol), timeout_s=CONTROLLER_TIMEOUT_S)
+        """Return slurmctld's state. Raises SlurmUnavailableError or SshUnavailableError
+        when it does not answer.
+        """
+        answer = self._ask(
+            commands.show_config(self.paths.scontrol), timeout_s=CONTROLLER_TIMEOUT_S
+        )
         accounting_unused = has_accounting(answer) and self.paths.sacct is None
         controller = Controller(
             boot_time(answer),
@@ -583,7 +757,13 @@ class Cluster:
         self.reported.max_id, self.reported.controller = controller.max_id, controller
         return controller
 
-    def _ask(self, argv: Sequence[str], stdin: bytes = b"", *, timeout_s: float = COMMAND_TIMEOUT_S) -> CommandAnswer:
+    def _ask(
+        self,
+        argv: Sequence[str],
+        stdin: bytes = b"",
+        *,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+    ) -> CommandAnswer:
         """Run a command as the admin user. The command must be safe to run twice."""
         try:
             return self.ssh.run(self.admin, argv, stdin, timeout_s)
@@ -592,8 +772,8 @@ class Cluster:
 
 
 def over_ssh(cluster: SlurmCluster) -> Cluster:
-    """Return the cluster as one behind a login node, for a caller that needs its commands. Raises LookupError with
-    another transport.
+    """Return the cluster as one behind a login node, for a caller that needs its
+    commands. Raises LookupError with another transport.
     """
     if not isinstance(cluster, Cluster):
         raise LookupError("SLURM_TRANSPORT=rest: there is no login node")
@@ -601,14 +781,19 @@ def over_ssh(cluster: SlurmCluster) -> Cluster:
 
 
 def _is_choice(choice: SiteChoice | None, size: Size) -> bool:
-    return choice is not None and (choice.account, choice.qos) == (size.account, size.qos)
+    return choice is not None and (choice.account, choice.qos) == (
+        size.account,
+        size.qos,
+    )
 
 
 def _minutes(begun_s_ago: float) -> int:
     return int(begun_s_ago + CLOCKS_DIFFER_S) // 60 + 1
 
 
-def _unclear(wanted: Iterable[MatchRequest], refused: Mapping[str, str]) -> dict[JobId, MatchResult]:
+def _unclear(
+    wanted: Iterable[MatchRequest], refused: Mapping[str, str]
+) -> dict[JobId, MatchResult]:
     """Return the result of each job whose id SLURM refused."""
     results = dict[JobId, MatchResult]()
     for job in wanted:
@@ -627,7 +812,9 @@ def _as_texts(slurm_ids: Iterable[SlurmId]) -> list[str]:
 
 
 def _ids_to_read(suspects: Iterable[Sequence[SqueueRow]]) -> list[SlurmId]:
-    """Return the ids of the suspects of each job, each id once. A job that has too many suspects is left out."""
+    """Return the ids of the suspects of each job, each id once. A job that has too many
+    suspects is left out.
+    """
     slurm_ids = dict[SlurmId, None]()
     for rows in suspects:
         if len(rows) <= MAX_SCRIPTS:
@@ -636,5 +823,7 @@ def _ids_to_read(suspects: Iterable[Sequence[SqueueRow]]) -> list[SlurmId]:
 
 
 def new_delimiter() -> str:
-    """Return a random delimiter, which cannot be guessed, to separate the parts of one answer."""
+    """Return a random delimiter, which cannot be guessed, to separate the parts of one
+    answer.
+    """
     return secrets.token_hex(16)

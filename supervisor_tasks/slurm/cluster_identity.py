@@ -1,12 +1,14 @@
-"""Which SLURM cluster this is. The identity stays when slurmctld restarts, moves to its backup, or gets other nodes.
-Pure.
+"""Which SLURM cluster this is. The identity stays when slurmctld restarts, moves to its
+backup, or gets other nodes. Pure.
 
-A cluster is known by its ClusterName, the first port of its slurmctld, and the names of the hosts that slurmctld may
-run on, without their addresses. One common host is enough: adding or removing a controller does not make another
-cluster. A cluster with another name or port, or with all controllers replaced at once, counts as another one until the
+A cluster is known by its ClusterName, the first port of its slurmctld, and the names of
+the hosts that slurmctld may run on, without their addresses. One common host is enough:
+adding or removing a controller does not make another cluster. A cluster with another
+name or port, or with all controllers replaced at once, counts as another one until the
 operator confirms that it is the same.
 
-slurmrestd shows only the names of the hosts: then name and port are empty, and are not compared.
+slurmrestd shows only the names of the hosts: then name and port are empty, and are not
+compared.
 """
 
 import re
@@ -39,7 +41,9 @@ class ClusterIdentity:
             return cls("", "", tuple(text.removeprefix(_CONTROLLERS).split(", ")))
         name, _, rest = text.partition(" on port ")
         port, _, hosts = rest.partition(" of ")
-        return cls(name, port, tuple(host.partition("(")[0] for host in hosts.split(", ")))
+        return cls(
+            name, port, tuple(host.partition("(")[0] for host in hosts.split(", "))
+        )
 
     def is_the_same_as(self, other: "ClusterIdentity") -> bool:
         """Whether both are one cluster."""
@@ -47,7 +51,9 @@ class ClusterIdentity:
             return False
         if not (self.name and other.name):
             return True
-        return self.name == other.name and _first_port(self.port) == _first_port(other.port)
+        return self.name == other.name and _first_port(self.port) == _first_port(
+            other.port
+        )
 
 
 def _first_port(port: str) -> str:
@@ -56,12 +62,18 @@ def _first_port(port: str) -> str:
 
 
 def parse_cluster_identity(answer: CommandAnswer) -> ClusterIdentity:
-    """Read the cluster from `scontrol show config`. Raises SlurmUnavailableError when the answer names no cluster."""
+    """Read the cluster from `scontrol show config`. Raises SlurmUnavailableError when
+    the answer names no cluster.
+    """
     name = _value(answer, "ClusterName")
     port = _value(answer, "SlurmctldPort")
-    hosts = re.findall(r"^SlurmctldHost\[\d+\]\s*=\s*([^\s(]+)", answer.stdout, re.MULTILINE)
+    hosts = re.findall(
+        r"^SlurmctldHost\[\d+\]\s*=\s*([^\s(]+)", answer.stdout, re.MULTILINE
+    )
     if answer.status != 0 or not (name and port and hosts):
-        raise SlurmUnavailableError(f"scontrol show config ended with status {answer.status} and named no cluster")
+        raise SlurmUnavailableError(
+            f"scontrol show config ended with status {answer.status} and named no cluster"
+        )
     return ClusterIdentity(name, port, tuple(hosts))
 
 

@@ -1,4 +1,6 @@
-"""Build the command lines of SLURM's tools. Pure: lists of words; the SSH client quotes them."""
+"""Build the command lines of SLURM's tools. Pure: lists of words; the SSH client quotes
+them.
+"""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -6,7 +8,8 @@ from pathlib import PurePosixPath
 
 from supervisor_tasks.jobs.model import Definition, JobId, SlurmId
 
-UNIX_TIMES = ("env", "SLURM_TIME_FORMAT=%s")  # so that the admin's time zone does not matter
+# so that the admin's time zone does not matter
+UNIX_TIMES = ("env", "SLURM_TIME_FORMAT=%s")
 _SHELLS = (
     "",
     "sh",
@@ -20,7 +23,8 @@ _SHELLS = (
     "csh",
     "tcsh",
 )  # the shells in which `true` is a command
-# The shell reads line by line, so it never reads the text after `exec`. No environment has variables of these names.
+# The shell reads line by line, so it never reads the text after `exec`. No environment
+# has variables of these names.
 _BECOME = """\
 d=$(command -p mktemp -d "$PWD/.supervisor.XXXXXXXX") && command -p tail -c {size} "$0" >"$d/script" && exec 9<"$d/script"
 r=$?; command -p rm -rf "$d"
@@ -32,11 +36,18 @@ _MOST_BYTES = 100_000  # of one word of a command line; Linux takes 128 KiB
 
 
 def sbatch(
-    path: str, job_id: JobId, definition: Definition, *, limit_min: int, partition: str, comment: str
+    path: str,
+    job_id: JobId,
+    definition: Definition,
+    *,
+    limit_min: int,
+    partition: str,
+    comment: str,
 ) -> list[str]:
-    """Build the command that submits a job; the script goes to standard input. `--parsable` prints `id` or
-    `id;cluster`. `comment` is the output of `comment()`, followed by a token where slurmctld asks for one.
-    Without `--ignore-pbs`, sbatch obeys `#PBS` and `#BSUB` lines anywhere in a script, also behind commands.
+    """Build the command that submits a job; the script goes to standard input.
+    `--parsable` prints `id` or `id;cluster`. `comment` is the output of `comment()`,
+    followed by a token where slurmctld asks for one. Without `--ignore-pbs`, sbatch
+    obeys `#PBS` and `#BSUB` lines anywhere in a script, also behind commands.
     """
     gpus = [f"--gpus={definition.gpus}"] if definition.gpus else []
     return [
@@ -57,25 +68,30 @@ def sbatch(
 
 
 def comment(public_address: str) -> str:
-    """Return the comment that marks a job as ours. A plugin reads from it the address that it calls."""
+    """Return the comment that marks a job as ours. A plugin reads from it the address
+    that it calls.
+    """
     return f"supervisor {public_address}"
 
 
 def batch_script(job_id: JobId, script: str) -> bytes:
-    """Return the script as sbatch reads it. A line in it identifies the job even if its owner renames the job. A
-    command before the body ends the search for #SBATCH lines, so that the customer's own #SBATCH lines do not change
-    what he paid for. slurm/guarded_command.py removes the options in the environment.
+    """Return the script as sbatch reads it. A line in it identifies the job even if its
+    owner renames the job. A command before the body ends the search for #SBATCH lines,
+    so that the customer's own #SBATCH lines do not change what he paid for.
+    slurm/guarded_command.py removes the options in the environment.
 
-    For a shell, that command is `true`. A script for another interpreter comes after a shell script that writes it to a
-    file, opens the file, removes it, and becomes the interpreter: process, signals and exit status are the script's
-    own. The file is in a new folder of the customer's working directory, for two reasons: Python imports from the
-    script's folder, and in /tmp another user could create the folder again.
+    For a shell, that command is `true`. A script for another interpreter comes after a
+    shell script that writes it to a file, opens the file, removes it, and becomes the
+    interpreter: process, signals and exit status are the script's own. The file is in a
+    new folder of the customer's working directory, for two reasons: Python imports from
+    the script's folder, and in /tmp another user could create the folder again.
     """
     if script.startswith("#!"):
         line, _, body = script.partition("\n")
     else:
         line, body = "#!/bin/bash", script
-    interpreter = line.removeprefix("#!").strip().split(None, 1)  # like the kernel: the rest of the line is one word
+    # like the kernel: the rest of the line is one word
+    interpreter = line.removeprefix("#!").strip().split(None, 1)
     if _program(line) in _SHELLS:
         return f"{line}\n{script_header(job_id)}\ntrue\n{body}".encode()
     text = script.encode()
@@ -84,7 +100,9 @@ def batch_script(job_id: JobId, script: str) -> bytes:
 
 
 def _program(line: str) -> str:
-    """Return the name of the program in the first line, also if `env` starts it; empty when the line names none."""
+    """Return the name of the program in the first line, also if `env` starts it; empty
+    when the line names none.
+    """
     for word in line.removeprefix("#!").split():
         is_option_or_variable = word.startswith("-") or "=" in word
         name = PurePosixPath(word).name
@@ -112,7 +130,9 @@ def batches(words: Sequence[str]) -> Iterator[str]:
 
 
 def scancel(path: str, slurm_ids: Sequence[SlurmId], user: str) -> list[str]:
-    """Cancel jobs, but only those of this user: another user's job may have the id by now."""
+    """Cancel jobs, but only those of this user: another user's job may have the id by
+    now.
+    """
     return [path, f"--user={user}", *map(str, slurm_ids)]
 
 
@@ -127,15 +147,21 @@ def put_back(path: str, slurm_id: SlurmId, words: Sequence[str]) -> list[str]:
 
 
 def hold_again(path: str, slurm_id: SlurmId) -> list[str]:
-    """Make a job that has ended wait again, on hold: slurmctld changes nothing of a job that has ended."""
+    """Make a job that has ended wait again, on hold: slurmctld changes nothing of a job
+    that has ended.
+    """
     return [path, "requeuehold", str(slurm_id)]
 
 
 def show_partition(path: str, partition: str) -> list[str]:
-    """Ask slurmctld for the partition of this name, also if the admin may not use it."""
+    """Ask slurmctld for the partition of this name, also if the admin may not use
+    it.
+    """
     return [path, "--all", "show", "partition", partition]
 
 
 def show_config(path: str) -> list[str]:
-    """Ask slurmctld for its configuration, which also shows if slurmctld runs and since when (Unix time)."""
+    """Ask slurmctld for its configuration, which also shows if slurmctld runs and since
+    when (Unix time).
+    """
     return [*UNIX_TIMES, path, "show", "config"]

@@ -1,10 +1,12 @@
 """The partition's hardware: its nodes, and each node's CPUs, GPUs and memory. Pure.
 
-One command asks three questions, so that the answers are of one moment: `scontrol show partition` (does the partition
-exist?), `scontrol show nodes` (the hardware), `sinfo` (the partition's nodes again). The second list is needed because
-free text in a node's line, such as the reason why it is drained, may look like another node. If the two lists disagree,
-neither is used. Each answer ends with a delimiter that cannot be guessed. docs/explanation/registration.md lists the
-node states that count; tests/data/slurm has samples, by version.
+One command asks three questions, so that the answers are of one moment: `scontrol show
+partition` (does the partition exist?), `scontrol show nodes` (the hardware), `sinfo`
+(the partition's nodes again). The second list is needed because free text in a node's
+line, such as the reason why it is drained, may look like another node. If the two lists
+disagree, neither is used. Each answer ends with a delimiter that cannot be guessed.
+docs/explanation/registration.md lists the node states that count; tests/data/slurm has
+samples, by version.
 """
 
 import re
@@ -13,7 +15,8 @@ from dataclasses import dataclass, field
 
 from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
 
-# sinfo lists all partitions: `--all`, which shows hidden ones too, and `--partition` are conflicting options to it.
+# sinfo lists all partitions: `--all`, which shows hidden ones too, and `--partition`
+# are conflicting options to it.
 _ASK = (
     'ask() { "$@"; r=$?; echo "$m $r"; [ "$r" = 0 ] || exit 0; }; IFS= read -r m; echo "$m"; '
     'ask "$1" --all show partition "$3" --oneliner; ask "$1" --all show nodes --oneliner; '
@@ -25,22 +28,43 @@ _MOST = 2**53  # of any number: no hardware has more
 _NUMBER = re.compile("[0-9]{1,16}")
 _TIME = re.compile("(?:([0-9]{1,5})-)?([0-9]{1,5}):([0-9]{2}):[0-9]{2}")
 _MIB = {"K": 1 / 1024, "M": 1, "": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
-# Admins and health checks write free text in these fields. SLURM prints them after all fields that this module reads.
+# Admins and health checks write free text in these fields. SLURM prints them after all
+# fields that this module reads.
 _FREE_TEXT = re.compile(r"\s(?:Reason|Comment|Extra)=")
 
-# State= is a base state and flags: IDLE+DRAIN. Up to 21.08, and in sinfo, some flags replace the base state. A node is
-# left out if no version from 22.05 to 25.11 has its base state. Flags that are not listed here, such as DYNAMIC_NORM,
-# change nothing.
-_UP = frozenset(("IDLE", "ALLOCATED", "MIXED", "COMPLETING", "RESERVED", "MAINT", "PLANNED", "BLOCKED", "PERFCTRS"))
-_BROKEN = frozenset(("DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "INVAL", "INVALID_REG"))
+# State= is a base state and flags: IDLE+DRAIN. Up to 21.08, and in sinfo, some flags
+# replace the base state. A node is left out if no version from 22.05 to 25.11 has its
+# base state. Flags that are not listed here, such as DYNAMIC_NORM, change nothing.
+_UP = frozenset(
+    (
+        "IDLE",
+        "ALLOCATED",
+        "MIXED",
+        "COMPLETING",
+        "RESERVED",
+        "MAINT",
+        "PLANNED",
+        "BLOCKED",
+        "PERFCTRS",
+    )
+)
+_BROKEN = frozenset(
+    ("DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "INVAL", "INVALID_REG")
+)
 # Power saving: the node is silent, or just starts. SLURM starts it for a job.
-_ASLEEP = frozenset(("POWER", "POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP"))
-_SYMBOLS = "*~#!%$@^-"  # old versions and sinfo print them after a state; * is NOT_RESPONDING, ~#!% power saving
+_ASLEEP = frozenset(
+    ("POWER", "POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP")
+)
+# old versions and sinfo print them after a state; * is NOT_RESPONDING, ~#!% power
+# saving
+_SYMBOLS = "*~#!%$@^-"
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """A node and its hardware. Two nodes are equal when name and hardware are equal; the state changes all day."""
+    """A node and its hardware. Two nodes are equal when name and hardware are equal;
+    the state changes all day.
+    """
 
     name: str
     cpus: int
@@ -54,13 +78,15 @@ class SlurmNode:
         words = self._words
         if words[0] not in _UP | _ASLEEP or not _BROKEN.isdisjoint(words):
             return False
-        is_asleep = not _ASLEEP.isdisjoint(words) or not set("~#!%").isdisjoint(self.state)
+        is_asleep = not _ASLEEP.isdisjoint(words) or not set("~#!%").isdisjoint(
+            self.state
+        )
         return is_asleep or not self._silent
 
     @property
     def is_unreported(self) -> bool:
-        """Whether slurmctld has just started and has no report of the node yet. Soon the node is IDLE or does not
-        respond.
+        """Whether slurmctld has just started and has no report of the node yet. Soon
+        the node is IDLE or does not respond.
         """
         return "UNKNOWN" in self._words and not self._silent
 
@@ -75,15 +101,17 @@ class SlurmNode:
 
 @dataclass(frozen=True, slots=True)
 class PartitionHardware:
-    """The partition's hardware: the nodes that count, by name (node2 before node10), the nodes that are left out, and
-    the number of nodes that SLURM does not show (FUTURE nodes, and cloud nodes that are powered down at a site without
+    """The partition's hardware: the nodes that count, by name (node2 before node10),
+    the nodes that are left out, and the number of nodes that SLURM does not show
+    (FUTURE nodes, and cloud nodes that are powered down at a site without
     PrivateData=cloud). Two are equal when the same nodes with the same hardware count.
     """
 
     nodes: tuple[SlurmNode, ...]
     left_out: tuple[SlurmNode, ...] = field(default=(), compare=False)
     hidden_nodes: int = field(default=0, compare=False)
-    max_time_min: int | None = field(default=None, compare=False)  # the partition's longest run time for a job
+    # the partition's longest run time for a job
+    max_time_min: int | None = field(default=None, compare=False)
 
     @property
     def in_order(self) -> tuple[SlurmNode, ...]:
@@ -92,29 +120,40 @@ class PartitionHardware:
 
 
 def ask_specs(scontrol: str, sinfo: str, partition: str) -> list[str]:
-    """Build the one command that asks for everything. It reads a delimiter and a line feed from standard input."""
+    """Build the one command that asks for everything. It reads a delimiter and a line
+    feed from standard input.
+    """
     return ["/bin/sh", "-c", _ASK, "specs", scontrol, sinfo, partition]
 
 
 def read_specs(
     answer: CommandAnswer, delimiter: str, partition: str, *, unresponsive: bool = False
 ) -> PartitionHardware:
-    """Read the partition's hardware; with `unresponsive`, nodes that do not work count too. Raises
-    SlurmUnavailableError, with what was found and what was expected, for an answer that is incomplete or contradicts
-    itself: the supervisor must not register hardware that does not exist.
+    """Read the partition's hardware; with `unresponsive`, nodes that do not work count
+    too. Raises SlurmUnavailableError, with what was found and what was expected, for an
+    answer that is incomplete or contradicts itself: the supervisor must not register
+    hardware that does not exist.
     """
     shown_partition, shown_nodes, shown_members = _parts(answer, delimiter)
     total = _total_nodes(shown_partition, partition)
     nodes = _nodes(shown_nodes, partition)
-    _require_same({node.name for node in nodes}, _members(shown_members, partition), partition)
-    return hardware_of(nodes, total, _max_time_min(shown_partition), unresponsive=unresponsive)
+    _require_same(
+        {node.name for node in nodes}, _members(shown_members, partition), partition
+    )
+    return hardware_of(
+        nodes, total, _max_time_min(shown_partition), unresponsive=unresponsive
+    )
 
 
 def hardware_of(
-    shown: Iterable[SlurmNode], total: int, max_time_min: int | None, *, unresponsive: bool
+    shown: Iterable[SlurmNode],
+    total: int,
+    max_time_min: int | None,
+    *,
+    unresponsive: bool,
 ) -> PartitionHardware:
-    """Return the hardware of these nodes of a partition that has `total` nodes, shown or not. Raises
-    SlurmUnavailableError while slurmctld has no report of a node yet.
+    """Return the hardware of these nodes of a partition that has `total` nodes, shown
+    or not. Raises SlurmUnavailableError while slurmctld has no report of a node yet.
     """
     nodes = _by_name(shown)
     counted, left_out = list[SlurmNode](), list[SlurmNode]()
@@ -125,20 +164,29 @@ def hardware_of(
             left_out.append(node)
     unreported = [node.name for node in left_out if node.is_unreported]
     if unreported:
-        raise SlurmUnavailableError(f"slurmctld has just started; it is yet to hear from {_few(unreported)}")
+        raise SlurmUnavailableError(
+            f"slurmctld has just started; it is yet to hear from {_few(unreported)}"
+        )
     hidden_nodes = max(total - len(nodes), 0)
-    return PartitionHardware(tuple(counted), tuple(left_out), hidden_nodes, max_time_min)
+    return PartitionHardware(
+        tuple(counted), tuple(left_out), hidden_nodes, max_time_min
+    )
 
 
 def _parts(answer: CommandAnswer, delimiter: str) -> list[str]:
-    """Return the answer to each question. For a partition that does not exist, SLURM's command fails."""
+    """Return the answer to each question. For a partition that does not exist, SLURM's
+    command fails.
+    """
     _, *pieces = answer.stdout.split(delimiter)
-    statuses = [piece.partition("\n")[0] for piece in pieces[1:]]  # each is at the start of the next piece
+    # each is at the start of the next piece
+    statuses = [piece.partition("\n")[0] for piece in pieces[1:]]
     outputs = [piece.partition("\n")[2] for piece in pieces]
     for command, status, printed in zip(_COMMANDS, statuses, outputs, strict=False):
         if status != " 0":
             error_text = _line(answer.stderr) or _line(printed)
-            raise SlurmUnavailableError(f"{command} ended with status {status[:40]!r}, expected 0: {error_text}")
+            raise SlurmUnavailableError(
+                f"{command} ended with status {status[:40]!r}, expected 0: {error_text}"
+            )
     if len(pieces) != len(_COMMANDS) + 1:
         raise SlurmUnavailableError(
             f"found {len(pieces)} delimiters, expected {len(_COMMANDS) + 1} (status {answer.status}): {_line(answer.stderr)}"
@@ -157,12 +205,16 @@ def _total_nodes(shown: str, partition: str) -> int:
     name, total = fields.get("PartitionName", ""), fields.get("TotalNodes", "")
     if name != partition or not _NUMBER.fullmatch(total):
         found = f"{name[:80]!r} with {total[:20]!r} nodes"
-        raise SlurmUnavailableError(f"scontrol shows the partition {found}, expected {partition!r} and a number")
+        raise SlurmUnavailableError(
+            f"scontrol shows the partition {found}, expected {partition!r} and a number"
+        )
     return int(total)
 
 
 def _max_time_min(shown: str) -> int | None:
-    """Return the partition's MaxTime, such as 7-00:00:00, in minutes; None for UNLIMITED and for anything else."""
+    """Return the partition's MaxTime, such as 7-00:00:00, in minutes; None for
+    UNLIMITED and for anything else.
+    """
     found = _TIME.fullmatch(_fields(shown).get("MaxTime", ""))
     if found is None:
         return None
@@ -171,12 +223,16 @@ def _max_time_min(shown: str) -> int | None:
 
 
 def _members(shown: str, partition: str) -> set[str]:
-    """Return the names of the partition's nodes from sinfo, which prints a line for each partition and node."""
+    """Return the names of the partition's nodes from sinfo, which prints a line for
+    each partition and node.
+    """
     names = set[str]()
     for line in shown.splitlines():
         in_partition, bar, name = line.strip().partition("|")
         if not (in_partition and bar and name):
-            raise SlurmUnavailableError(f"sinfo printed {line[:_SHOWN]!r}, expected a partition and a node")
+            raise SlurmUnavailableError(
+                f"sinfo printed {line[:_SHOWN]!r}, expected a partition and a node"
+            )
         if in_partition == partition:
             names.add(name)
     return names
@@ -195,8 +251,8 @@ def _few(names: Iterable[str]) -> str:
 
 
 def _nodes(shown: str, partition: str) -> list[SlurmNode]:
-    """Return the partition's nodes. SLURM's own line ends are before each `NodeName=`; other line ends belong to free
-    text.
+    """Return the partition's nodes. SLURM's own line ends are before each `NodeName=`;
+    other line ends belong to free text.
     """
     nodes = dict[str, SlurmNode]()
     for line in re.split(r"\n(?=NodeName=)", shown):
@@ -207,7 +263,9 @@ def _nodes(shown: str, partition: str) -> list[SlurmNode]:
             continue
         node = node_of(fields)
         if node.name in nodes:
-            raise SlurmUnavailableError(f"scontrol shows the node {node.name[:_SHOWN]!r} twice, expected once")
+            raise SlurmUnavailableError(
+                f"scontrol shows the node {node.name[:_SHOWN]!r} twice, expected once"
+            )
         nodes[node.name] = node
     return list(nodes.values())
 
@@ -222,7 +280,9 @@ def _fields(line: str) -> dict[str, str]:
 
 
 def node_of(fields: Mapping[str, str], source: str = "scontrol") -> SlurmNode:
-    """Return the node of these fields of `scontrol show nodes`, which `source` showed. Raises SlurmUnavailableError."""
+    """Return the node of these fields of `scontrol show nodes`, which `source` showed.
+    Raises SlurmUnavailableError.
+    """
     name, state = fields.get("NodeName", ""), fields.get("State", "")
     tres = dict(_pairs(fields.get("CfgTRES", "")))
     try:
@@ -230,13 +290,20 @@ def node_of(fields: Mapping[str, str], source: str = "scontrol") -> SlurmNode:
             raise ValueError("NodeName and State")
         cpus = _whole(tres.get("cpu") or fields.get("CPUTot", ""))
         gpus = _gpus(tres, fields.get("Gres", ""))
-        mem_mb = _memory_mb(tres["mem"]) if tres.get("mem") else _whole(fields.get("RealMemory", ""))
+        mem_mb = (
+            _memory_mb(tres["mem"])
+            if tres.get("mem")
+            else _whole(fields.get("RealMemory", ""))
+        )
         return SlurmNode(name, cpus, gpus, mem_mb, state)
     except ValueError as error:
         shown = " ".join(
-            f"{key}={fields.get(key, '')}" for key in ("NodeName", "State", "CfgTRES", "Gres", "RealMemory")
+            f"{key}={fields.get(key, '')}"
+            for key in ("NodeName", "State", "CfgTRES", "Gres", "RealMemory")
         )
-        raise SlurmUnavailableError(f"{source} shows the node {shown[:_SHOWN]!r}, expected {error}") from error
+        raise SlurmUnavailableError(
+            f"{source} shows the node {shown[:_SHOWN]!r}, expected {error}"
+        ) from error
 
 
 def _pairs(tres: str) -> list[tuple[str, str]]:
@@ -245,18 +312,21 @@ def _pairs(tres: str) -> list[tuple[str, str]]:
 
 
 def _gpus(tres: Mapping[str, str], gres: str) -> int:
-    """Return the number of GPUs. CfgTRES has all GPUs as gres/gpu where AccountingStorageTRES names gres/gpu, and the
-    GPUs of a type where it names that type; otherwise only Gres= has them.
+    """Return the number of GPUs. CfgTRES has all GPUs as gres/gpu where
+    AccountingStorageTRES names gres/gpu, and the GPUs of a type where it names that
+    type; otherwise only Gres= has them.
     """
     if "gres/gpu" in tres:
         return _whole(tres["gres/gpu"])
-    typed = sum(_whole(value) for key, value in tres.items() if key.startswith("gres/gpu:"))
+    typed = sum(
+        _whole(value) for key, value in tres.items() if key.startswith("gres/gpu:")
+    )
     return max(typed, sum(_gres_gpus(gres)))
 
 
 def _gres_gpus(gres: str) -> list[int]:
-    """Return the counts in `gpu:4(S:0-1)`, `gpu:a100:2,gpu:v100:2,mps:200`, `gpu`; a kind without a number counts as
-    one.
+    """Return the counts in `gpu:4(S:0-1)`, `gpu:a100:2,gpu:v100:2,mps:200`, `gpu`; a
+    kind without a number counts as one.
     """
     counts = list[int]()
     for kind in re.sub(r"\([^()]*\)", "", gres).split(","):
@@ -271,7 +341,9 @@ def _gres_gpus(gres: str) -> list[int]:
 
 
 def _memory_mb(shown: str) -> int:
-    """Return the MB of `16000M`, `62.50G`, `1T`. SLURM prints the greatest unit in which two decimals are exact."""
+    """Return the MB of `16000M`, `62.50G`, `1T`. SLURM prints the greatest unit in
+    which two decimals are exact.
+    """
     found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGTP]?)", shown)
     if found is None:
         raise ValueError("mem as a number with K, M, G, T or P")
@@ -289,9 +361,12 @@ def _by_name(nodes: Iterable[SlurmNode]) -> list[SlurmNode]:
 
 
 def _natural(name: str) -> tuple[object, ...]:
-    """Return a sort key: node2 before node10. It compares numbers by length and digits, as they may be too long for
-    Python.
+    """Return a sort key: node2 before node10. It compares numbers by length and digits,
+    as they may be too long for Python.
     """
     words = re.split("([0-9]+)", name)
     numbers = [word.lstrip("0") for word in words[1::2]]
-    return tuple((text, len(number), number) for text, number in zip(words[::2], [*numbers, ""], strict=True)), name
+    return tuple(
+        (text, len(number), number)
+        for text, number in zip(words[::2], [*numbers, ""], strict=True)
+    ), name

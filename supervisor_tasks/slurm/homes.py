@@ -1,9 +1,11 @@
-"""The homes of customers on the login node. No session begins as a customer whose home other users can change.
+"""The homes of customers on the login node. No session begins as a customer whose home
+other users can change.
 
-A shell that sshd starts may read files of the user's home. If another customer can write them, he decides what the
-supervisor's next session runs as this customer. So the admin user checks the account, the home and the folders above it
-before the customer's own session begins. The customer's own session cannot check the home, because a start-up file may
-forge its output.
+A shell that sshd starts may read files of the user's home. If another customer can
+write them, he decides what the supervisor's next session runs as this customer. So the
+admin user checks the account, the home and the folders above it before the customer's
+own session begins. The customer's own session cannot check the home, because a start-up
+file may forge its output.
 """
 
 import re
@@ -17,12 +19,15 @@ from dataclasses import dataclass, field
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.slurm.parsers import CommandAnswer
 
-UNSAFE = "unsafe home: "  # the error of a submission that was refused for this begins so
+# the error of a submission that was refused for this begins so
+UNSAFE = "unsafe home: "
 SAFE_FOR_S = 60.0
 UNSAFE_FOR_S = 10.0  # the operator may have repaired it
 USERS_OF_A_LOOK = 20
 LOOKS_AT_ONCE = (
-    2  # a look waits while a home's server does not answer, and the admin's other commands need sessions too
+    # a look waits while a home's server does not answer, and the admin's other commands
+    # need sessions too
+    2
 )
 TURN_WITHIN_S = 10.0
 LOOK_TIMEOUT_S = 5  # on the login node
@@ -30,12 +35,14 @@ TIMED_OUT = ("124", "137")  # the status of `timeout`, the second one after SIGK
 CUSTOMER = re.compile("0x[0-9a-fA-F]{40}")
 ROOT = 0
 
-# Looks at one user after the other, each within LOOK_TIMEOUT_S, and ends after the first one that takes longer.
+# Looks at one user after the other, each within LOOK_TIMEOUT_S, and ends after the
+# first one that takes longer.
 _LOOKS = (
     f'l=$1 m=$2; shift 2; for u do timeout -k 1 {LOOK_TIMEOUT_S} /bin/sh -c "$l" home "$m$u" "$u"; s=$?; '
     'echo "$m$u status $s"; case $s in 124|137) break;; esac; done'
 )
-# One line for any login shell. It prints the account, the home's real path, and each folder on both paths to it.
+# One line for any login shell. It prints the account, the home's real path, and each
+# folder on both paths to it.
 _LOOK = (
     'm=$1 u=$2; PATH=/usr/bin:/bin; e=$(getent passwd "$u") || { echo "$m unknown"; echo "$m whole"; exit 0; }; '
     'set -f; IFS=:; set -- $e; unset IFS; n=$3 h=$6; r=$(realpath -m -- "$h"); e=$(getent passwd "$n"); '
@@ -48,12 +55,14 @@ _LOOK = (
 
 
 class SlowHomeError(TransientError):
-    """The login node does not show the user's home in time. A retry helps when the home's server answers again."""
+    """The login node does not show the user's home in time. A retry helps when the
+    home's server answers again.
+    """
 
 
 class UnsafeHomeError(TransientError):
-    """No session begins as this customer, because another user may decide what it runs. Retry when the operator has
-    repaired the home.
+    """No session begins as this customer, because another user may decide what it runs.
+    Retry when the operator has repaired the home.
     """
 
 
@@ -75,8 +84,8 @@ class FolderFacts:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The admin's view of a user's account: its number, the first account with that number, its home, and the home's
-    real path.
+    """The admin's view of a user's account: its number, the first account with that
+    number, its home, and the home's real path.
     """
 
     uid: int
@@ -99,20 +108,24 @@ def look(delimiter: str, users: Sequence[str]) -> list[str]:
 
 
 def home_seen(answer: CommandAnswer, delimiter: str, user: str) -> Home:
-    """Read a user's home from the answer. Raises TransientError for an incomplete answer or an unknown user, and
-    SlowHomeError when this user's home took too long.
+    """Read a user's home from the answer. Raises TransientError for an incomplete
+    answer or an unknown user, and SlowHomeError when this user's home took too long.
     """
     lines = _after(f"{delimiter}{user} ", answer.stdout.splitlines())
     statuses = _after("status ", lines)
     if statuses and statuses[0] in TIMED_OUT:
-        raise SlowHomeError(f"the login node does not show the home of {user} within {LOOK_TIMEOUT_S} s")
+        raise SlowHomeError(
+            f"the login node does not show the home of {user} within {LOOK_TIMEOUT_S} s"
+        )
     facts = [line for line in lines if not line.startswith("status ")]
     if "unknown" in facts:
         raise TransientError(f"the login node knows no user {user}")
     account = _account(facts)
     if account is None or facts[-1] != "whole":
         shown = answer.stderr[:200]
-        raise TransientError(f"the login node does not show the home of {user} (status {answer.status}): {shown!r}")
+        raise TransientError(
+            f"the login node does not show the home of {user} (status {answer.status}): {shown!r}"
+        )
     return Home(
         uid=int(account[1]),
         first_of_number=account[2],
@@ -148,8 +161,8 @@ def _places(facts: Sequence[str]) -> dict[str, FolderFacts]:
 
 
 def home_fault(user: str, home: Home) -> str | None:
-    """Return why another user may decide what a session of this user runs, and how to repair it; None when no other
-    user may.
+    """Return why another user may decide what a session of this user runs, and how to
+    repair it; None when no other user may.
     """
     if home.first_of_number != user:
         return f"the account has the number {home.uid} of {home.first_of_number}; give it a uidNumber of its own"
@@ -205,27 +218,35 @@ See = Callable[[Sequence[str]], dict[str, Home | Exception]]
 
 
 class Homes:
-    """A worker's knowledge of the customers' homes. Threads may share it. With `shared_allowed` it checks no home.
+    """A worker's knowledge of the customers' homes. Threads may share it. With
+    `shared_allowed` it checks no home.
 
-    Threads that want to see homes at the same time share a look: the login node begins one session for all of them. A
-    user whose home took too long is seen alone, until it answers.
+    Threads that want to see homes at the same time share a look: the login node begins
+    one session for all of them. A user whose home took too long is seen alone, until it
+    answers.
     """
 
     def __init__(
-        self, *, shared_allowed: bool = False, safe_for_s: float = SAFE_FOR_S, unsafe_for_s: float = UNSAFE_FOR_S
+        self,
+        *,
+        shared_allowed: bool = False,
+        safe_for_s: float = SAFE_FOR_S,
+        unsafe_for_s: float = UNSAFE_FOR_S,
     ) -> None:
         self._shared_allowed = shared_allowed
         self._safe_for_s, self._unsafe_for_s = safe_for_s, unsafe_for_s
         self._verdicts: dict[str, _Verdict] = {}
         self._changed = threading.Condition()
-        self._wanted: list[tuple[str, Future[Home]]] = []  # homes that no look has taken yet
+        # homes that no look has taken yet
+        self._wanted: list[tuple[str, Future[Home]]] = []
         self._looks = 0  # the looks that run now
         self._slow = set[str]()  # users whose home took too long
 
     def require_own(self, user: str, see: See, log_in: Callable[[], object]) -> None:
-        """Raise UnsafeHomeError unless the user's home is his own. `see` asks the login node for the homes of users. If
-        the home does not exist, `log_in` runs, because a login may make the home and finds no file to read there. Then
-        the home is checked again. Raises TransientError when the login node gives no answer.
+        """Raise UnsafeHomeError unless the user's home is his own. `see` asks the login
+        node for the homes of users. If the home does not exist, `log_in` runs, because
+        a login may make the home and finds no file to read there. Then the home is
+        checked again. Raises TransientError when the login node gives no answer.
         """
         if self._shared_allowed:
             return
@@ -251,12 +272,16 @@ class Homes:
         """Return a recent verdict, and forget the older verdicts of all users."""
         now_s = time.monotonic()
         with self._changed:
-            self._verdicts = {name: verdict for name, verdict in self._verdicts.items() if verdict.until_s > now_s}
+            self._verdicts = {
+                name: verdict
+                for name, verdict in self._verdicts.items()
+                if verdict.until_s > now_s
+            }
             return self._verdicts.get(user)
 
     def _seen(self, user: str, see: See) -> Home:
-        """Return the user's home, as a look of this thread shows it, or a look of another thread that begins from now
-        on.
+        """Return the user's home, as a look of this thread shows it, or a look of
+        another thread that begins from now on.
         """
         home = Future[Home]()
         until_s = time.monotonic() + TURN_WITHIN_S
@@ -266,8 +291,12 @@ class Homes:
                 if self._wanted and self._looks < LOOKS_AT_ONCE:
                     self._look(see)
                 elif not self._changed.wait(max(until_s - time.monotonic(), 0.0)):
-                    self._wanted = [entry for entry in self._wanted if entry[1] is not home]
-                    raise TransientError("other threads wait for the login node to show customers' homes")
+                    self._wanted = [
+                        entry for entry in self._wanted if entry[1] is not home
+                    ]
+                    raise TransientError(
+                        "other threads wait for the login node to show customers' homes"
+                    )
         return home.result()
 
     def _look(self, see: See) -> None:

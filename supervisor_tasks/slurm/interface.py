@@ -1,5 +1,6 @@
-"""The supervisor's questions and orders to SLURM. By SLURM_TRANSPORT, slurm/cluster.py sends them over SSH, or slurm/rest.py
-sends them to slurmrestd. The workflows know only these types. Pure.
+"""The supervisor's questions and orders to SLURM. By SLURM_TRANSPORT, slurm/cluster.py
+sends them over SSH, or slurm/rest.py sends them to slurmrestd. The workflows know only
+these types. Pure.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,8 +34,12 @@ class Request:
     script: str = field(repr=False)
     number: int  # which submission of the job this is, from 1
 
-    def submission(self, user: str, job_id: JobId, *, partition: str, comment: str, expires_s: int) -> Submission:
-        """Return the content of the token that job_submit.lua checks; it is valid until `expires_s` (Unix time)."""
+    def submission(
+        self, user: str, job_id: JobId, *, partition: str, comment: str, expires_s: int
+    ) -> Submission:
+        """Return the content of the token that job_submit.lua checks; it is valid until
+        `expires_s` (Unix time).
+        """
         return Submission(
             job_id=job_id,
             user=user,
@@ -49,11 +54,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """A slurmctld that answers. `booted` is its start time in its own words (seconds since the epoch where it can print
-    them); each restart changes it. `accounting_unused`: slurmctld keeps an accounting database that the supervisor does
-    not ask. `identity` is its cluster. `next_id` is the id of the next job, 0 where slurmctld does not show it.
-    `min_job_age_s` is how long it remembers a job that has ended, 0 for ever. `max_id` is MaxJobId. `plugins_choose`: a
-    plugin of the site may choose a job's account, QOS or threads.
+    """A slurmctld that answers. `booted` is its start time in its own words (seconds
+    since the epoch where it can print them); each restart changes it.
+    `accounting_unused`: slurmctld keeps an accounting database that the supervisor does
+    not ask. `identity` is its cluster. `next_id` is the id of the next job, 0 where
+    slurmctld does not show it. `min_job_age_s` is how long it remembers a job that has
+    ended, 0 for ever. `max_id` is MaxJobId. `plugins_choose`: a plugin of the site may
+    choose a job's account, QOS or threads.
     """
 
     booted: str
@@ -65,18 +72,21 @@ class Controller:
     plugins_choose: bool = True
 
     def runs_for_s(self, now_s: int) -> int:
-        """Return for how many seconds slurmctld has run, by its own clock; 0 if its start is not shown as a time."""
+        """Return for how many seconds slurmctld has run, by its own clock; 0 if its
+        start is not shown as a time.
+        """
         if not self.booted.isdecimal():
             return 0
         return now_s - int(self.booted)
 
 
 class SlurmCluster(Protocol):
-    """One SLURM. Threads may share it. `compares_sizes`: SLURM gives a job exactly the CPUs, memory and nodes that the job
-    asks for, so that a larger size comes from its owner. `submit_key` is empty at a site without job_submit.lua.
+    """One SLURM. Threads may share it. `compares_sizes`: SLURM gives a job exactly the
+    CPUs, memory and nodes that the job asks for, so that a larger size comes from its
+    owner. `submit_key` is empty at a site without job_submit.lua.
 
-    Each method may raise a TransientError when SLURM does not answer: SlurmUnavailableError, or over SSH
-    SshUnavailableError. A retry helps later.
+    Each method may raise a TransientError when SLURM does not answer:
+    SlurmUnavailableError, or over SSH SshUnavailableError. A retry helps later.
     """
 
     @property
@@ -101,11 +111,15 @@ class SlurmCluster(Protocol):
 
     @property
     def has_accounting(self) -> bool:
-        """Whether the supervisor asks an accounting database about jobs that have ended."""
+        """Whether the supervisor asks an accounting database about jobs that have
+        ended.
+        """
 
     @property
     def submission_window_s(self) -> float:
-        """How many seconds after its beginning a submission can no longer change anything in SLURM."""
+        """How many seconds after its beginning a submission can no longer change
+        anything in SLURM.
+        """
 
     def close(self) -> None:
         """Close the connections."""
@@ -117,7 +131,9 @@ class SlurmCluster(Protocol):
         """Return the site's time (Unix time)."""
 
     def require_own_home(self, user: Address) -> None:
-        """Check the customer's home before a session begins as the customer. Raises UnsafeHomeError."""
+        """Check the customer's home before a session begins as the customer. Raises
+        UnsafeHomeError.
+        """
 
     def submit_batch(
         self,
@@ -127,43 +143,55 @@ class SlurmCluster(Protocol):
         begun_s: float,
         answered: OnAnswer,
     ) -> None:
-        """Submit jobs of one customer to SLURM, one after the other, within SUBMIT_TIMEOUT_S of `begun_s`
-        (`our_clock_s`) or not at all. Calls `answered` once for each job, in this thread, as soon as its answer is
-        there (`submit_once.fate_of`). Raises only exceptions of `answered`: then the other jobs get no call, and SLURM
-        may have them.
+        """Submit jobs of one customer to SLURM, one after the other, within
+        SUBMIT_TIMEOUT_S of `begun_s` (`our_clock_s`) or not at all. Calls `answered`
+        once for each job, in this thread, as soon as its answer is there
+        (`submit_once.fate_of`). Raises only exceptions of `answered`: then the other
+        jobs get no call, and SLURM may have them.
         """
 
     def find(
         self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
     ) -> dict[JobId, list[JobRecord] | UndecidedError]:
-        """Return all records that slurmctld has of each of these jobs of one customer, whose submissions began so many
-        seconds ago. `owners` takes SLURM ids with their submission times and returns the ids that are jobs of ours, with
-        these jobs. The error is in the place of a job when a SLURM job may or may not be this one.
+        """Return all records that slurmctld has of each of these jobs of one customer,
+        whose submissions began so many seconds ago. `owners` takes SLURM ids with their
+        submission times and returns the ids that are jobs of ours, with these jobs. The
+        error is in the place of a job when a SLURM job may or may not be this one.
         """
 
     def sacct_submissions_of(
         self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
     ) -> dict[JobId, list[JobRecord]]:
-        """Return accounting's records of the submissions of these jobs since they began. Empty without accounting."""
+        """Return accounting's records of the submissions of these jobs since they
+        began. Empty without accounting.
+        """
 
     def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:
-        """Return the job of ours that each SLURM job's batch script names; the others are left out."""
+        """Return the job of ours that each SLURM job's batch script names; the others
+        are left out.
+        """
 
     def was_submitted(
         self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
     ) -> dict[JobId, bool | None]:
-        """Return for each job whether SLURM or accounting has, or had, what `find` looks for; None when the records
-        cannot decide it.
+        """Return for each job whether SLURM or accounting has, or had, what `find`
+        looks for; None when the records cannot decide it.
         """
 
-    def log_files(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> dict[JobId, bool | UndecidedError]:
-        """Return whether each of these jobs of one customer has written its output file since its submission began. The
-        error is in the place of a job when the worker cannot see it and SLURM may have forgotten the job.
+    def log_files(
+        self, user: Address, begun_s_ago: Mapping[JobId, float]
+    ) -> dict[JobId, bool | UndecidedError]:
+        """Return whether each of these jobs of one customer has written its output file
+        since its submission began. The error is in the place of a job when the worker
+        cannot see it and SLURM may have forgotten the job.
         """
 
-    def jobs_with_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:
-        """Return the jobs of one customer that have written their output files since their submissions began. Raises a
-        TransientError where the worker cannot see that.
+    def jobs_with_logs(
+        self, user: Address, begun_s_ago: Mapping[JobId, float]
+    ) -> set[JobId]:
+        """Return the jobs of one customer that have written their output files since
+        their submissions began. Raises a TransientError where the worker cannot see
+        that.
         """
 
     def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
@@ -176,25 +204,30 @@ class SlurmCluster(Protocol):
         *,
         accounting: bool = True,
     ) -> dict[JobId, MatchResult]:
-        """Return what SLURM shows of each of these jobs. `listed` is slurmctld's whole list, if the caller has it. Unless
-        `accounting` is False, accounting is asked about the jobs that slurmctld does not know.
+        """Return what SLURM shows of each of these jobs. `listed` is slurmctld's whole
+        list, if the caller has it. Unless `accounting` is False, accounting is asked
+        about the jobs that slurmctld does not know.
         """
 
     def known_ids(self, slurm_ids: Collection[SlurmId]) -> set[SlurmId]:
         """Return the ids that slurmctld or accounting knows as jobs of any user."""
 
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
-        """Ask SLURM to end a job, only if it is this user's. A job that has ended is no error."""
+        """Ask SLURM to end a job, only if it is this user's. A job that has ended is no
+        error.
+        """
 
     def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
-        """Ask SLURM to end several jobs of this user. Returns the jobs that SLURM refused to end, and why."""
+        """Ask SLURM to end several jobs of this user. Returns the jobs that SLURM
+        refused to end, and why.
+        """
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
         """Give a job an absolute time limit. A job that has ended is no error."""
 
     def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
-        """Change a job that waits, by words of `scontrol update`. A job that has ended is no error. Raises
-        SlurmRejectedError where SLURM refuses the change.
+        """Change a job that waits, by words of `scontrol update`. A job that has ended
+        is no error. Raises SlurmRejectedError where SLURM refuses the change.
         """
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
@@ -204,17 +237,22 @@ class SlurmCluster(Protocol):
         """Make a job that has ended wait again, on hold. Raises SlurmRejectedError."""
 
     def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
-        """Return the sizes that running jobs were submitted for, with their owners' later changes. Jobs that SLURM does
-        not know are left out.
+        """Return the sizes that running jobs were submitted for, with their owners'
+        later changes. Jobs that SLURM does not know are left out.
         """
 
-    def site_choices(self, shown: Collection[tuple[str, Size]]) -> Mapping[str, SiteChoice] | None:
-        """Return what the site gives the jobs of these users, who have jobs of these sizes. A user is left out if SLURM
-        does not show what the site gives him. None where a plugin of the site may choose.
+    def site_choices(
+        self, shown: Collection[tuple[str, Size]]
+    ) -> Mapping[str, SiteChoice] | None:
+        """Return what the site gives the jobs of these users, who have jobs of these
+        sizes. A user is left out if SLURM does not show what the site gives him. None
+        where a plugin of the site may choose.
         """
 
     def not_started(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
-        """Return those of these jobs, which SLURM shows as completed, that a node could not start; with the node."""
+        """Return those of these jobs, which SLURM shows as completed, that a node could
+        not start; with the node.
+        """
 
     def memory_per_cpu_limit(self) -> int | None:
         """Return the site's MaxMemPerCPU (MB), None where it has none."""

@@ -1,12 +1,15 @@
-"""Decide which of SLURM's jobs is ours. An id alone does not identify a job. slurmctld gives it again after MaxJobId,
-and also after slurmctld was killed before it had saved its state, which may be within a second. The owner can change
-the name, the comment and the time limit. Pure.
+"""Decide which of SLURM's jobs is ours. An id alone does not identify a job. slurmctld
+gives it again after MaxJobId, and also after slurmctld was killed before it had saved
+its state, which may be within a second. The owner can change the name, the comment and
+the time limit. Pure.
 
-A job is known by its id and the time at which SLURM got it, which the ledger keeps from the first look on. At the first
-look that time is not known, and a requeue changes it: then the Linux user must be the customer, and the name ours. If
-the owner has given the job another name, its batch script decides: it names our job, and it cannot be changed
-(slurm/script_matching.py). In accounting the command line of sbatch decides. The module reads no clock: a site's clocks
-may differ by more than the time in which slurmctld restarts.
+A job is known by its id and the time at which SLURM got it, which the ledger keeps from
+the first look on. At the first look that time is not known, and a requeue changes it:
+then the Linux user must be the customer, and the name ours. If the owner has given the
+job another name, its batch script decides: it names our job, and it cannot be changed
+(slurm/script_matching.py). In accounting the command line of sbatch decides. The module
+reads no clock: a site's clocks may differ by more than the time in which slurmctld
+restarts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,14 +20,17 @@ from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.sacct import SacctRow
 from supervisor_tasks.slurm.squeue import SqueueRow
 
-_RUN_AGAIN = ("REQUEUED", "NODE_FAIL", "PREEMPTED")  # the end state of a run after which SLURM runs the job again
-_RUNS_ON = "RESIZING"  # the end state of a part of a run, when the owner shrank the running job
+# the end state of a run after which SLURM runs the job again
+_RUN_AGAIN = ("REQUEUED", "NODE_FAIL", "PREEMPTED")
+# the end state of a part of a run, when the owner shrank the running job
+_RUNS_ON = "RESIZING"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchRequest:
-    """A job of the ledger that the worker looks up in SLURM. `submit_s` is SLURM's time of submission, None before a
-    look has shown it. `id_is_anothers`: SLURM gave the same id to a job that the supervisor submitted later.
+    """A job of the ledger that the worker looks up in SLURM. `submit_s` is SLURM's time
+    of submission, None before a look has shown it. `id_is_anothers`: SLURM gave the
+    same id to a job that the supervisor submitted later.
     """
 
     job_id: JobId
@@ -36,8 +42,9 @@ class MatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record of SLURM's. `name` is the owner's name for the job. `is_read` is true when the submitter's statement
-    (batch script or command line) was read; `ours` is then the job of ours that it names, if any.
+    """A record of SLURM's. `name` is the owner's name for the job. `is_read` is true
+    when the submitter's statement (batch script or command line) was read; `ours` is
+    then the job of ours that it names, if any.
     """
 
     seen: JobRecord
@@ -48,9 +55,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class MatchResult:
-    """The result for one job: SLURM's record of it (`record`), or the reason why it is unclear at the moment
-    (`unclear`). If both are empty, slurmctld and the accounting database (where there is one) have answered and do not
-    know the job.
+    """The result for one job: SLURM's record of it (`record`), or the reason why it is
+    unclear at the moment (`unclear`). If both are empty, slurmctld and the accounting
+    database (where there is one) have answered and do not know the job.
     """
 
     record: JobRecord | None = None
@@ -79,13 +86,19 @@ def accounted_record(job: SacctRow) -> Record:
     return Record(job.record, name="", is_read=True, ours=job.job_id)
 
 
-def match_jobs(wanted: Sequence[MatchRequest], records: Iterable[Record], scripts: Scripts) -> dict[JobId, MatchResult]:
-    """Return the result of each job by these records. `scripts` returns for these ids the job of ours that the batch
-    script names, None for no job; ids whose script cannot be read are left out. It is called at most once, and only if
-    a job is in doubt.
+def match_jobs(
+    wanted: Sequence[MatchRequest], records: Iterable[Record], scripts: Scripts
+) -> dict[JobId, MatchResult]:
+    """Return the result of each job by these records. `scripts` returns for these ids
+    the job of ours that the batch script names, None for no job; ids whose script
+    cannot be read are left out. It is called at most once, and only if a job is in
+    doubt.
     """
     records_of_id = _by_id(records)
-    results = {job.job_id: recognise(job, records_of_id.get(job.slurm_id, ())) for job in wanted}
+    results = {
+        job.job_id: recognise(job, records_of_id.get(job.slurm_id, ()))
+        for job in wanted
+    }
     in_doubt = [job for job in wanted if results[job.job_id].unclear == UNREAD]
     if not in_doubt:
         return results
@@ -93,14 +106,17 @@ def match_jobs(wanted: Sequence[MatchRequest], records: Iterable[Record], script
     for job in in_doubt:
         if job.slurm_id in named:
             ours = named[job.slurm_id]
-            read = [replace(record, is_read=True, ours=ours) for record in records_of_id[job.slurm_id]]
+            read = [
+                replace(record, is_read=True, ours=ours)
+                for record in records_of_id[job.slurm_id]
+            ]
             results[job.job_id] = recognise(job, read)
     return results
 
 
 def recognise(wanted: MatchRequest, records: Sequence[Record]) -> MatchResult:
-    """Return the result for a job that was given this id. `records` are all records of the id, ordered by submission
-    time.
+    """Return the result for a job that was given this id. `records` are all records of
+    the id, ordered by submission time.
     """
     unclear = ""
     for place, record in enumerate(records):
@@ -120,7 +136,9 @@ def _by_id(records: Iterable[Record]) -> dict[SlurmId, list[Record]]:
 
 
 def _why_not(wanted: MatchRequest, record: Record) -> str | None:
-    """Return None if the record is our job, an empty text if it is certainly another job, else why this is unclear."""
+    """Return None if the record is our job, an empty text if it is certainly another
+    job, else why this is unclear.
+    """
     seen = record.seen
     if wanted.submit_s is None:
         return _why_not_at_first_look(wanted, record)
@@ -128,7 +146,8 @@ def _why_not(wanted: MatchRequest, record: Record) -> str | None:
         return None
     if seen.restarts == 0 or seen.submit_s < wanted.submit_s:
         return ""  # an earlier job, or one that another submission made
-    return _why_not_at_first_look(wanted, record)  # this job, or another one, was requeued
+    # this job, or another one, was requeued
+    return _why_not_at_first_look(wanted, record)
 
 
 def _why_not_at_first_look(wanted: MatchRequest, record: Record) -> str | None:
@@ -148,19 +167,28 @@ def _why_not_at_first_look(wanted: MatchRequest, record: Record) -> str | None:
 
 
 def _last_run(records: Sequence[JobRecord]) -> JobRecord:
-    """Return the record of the last run, with the seconds of the runs before it. Accounting has one record for each
-    run, and the next run begins when the one before has ended. A resized run has one record for each part, with only
-    that part's seconds.
+    """Return the record of the last run, with the seconds of the runs before it.
+    Accounting has one record for each run, and the next run begins when the one before
+    has ended. A resized run has one record for each part, with only that part's
+    seconds.
     """
     run, *later = records
     for record in later:
         if not _follows(run, record):
             break
         if run.state == _RUNS_ON:  # slurmctld still knows the run by its first time
-            whole = replace(record, elapsed_s=run.elapsed_s + record.elapsed_s, submit_s=run.submit_s)
+            whole = replace(
+                record,
+                elapsed_s=run.elapsed_s + record.elapsed_s,
+                submit_s=run.submit_s,
+            )
             run = replace(whole, earlier_s=run.earlier_s, earlier_runs=run.earlier_runs)
         else:
-            run = replace(record, earlier_s=run.earlier_s + run.elapsed_s, earlier_runs=run.earlier_runs + 1)
+            run = replace(
+                record,
+                earlier_s=run.earlier_s + run.elapsed_s,
+                earlier_runs=run.earlier_runs + 1,
+            )
     return run
 
 

@@ -1,5 +1,5 @@
-"""What SLURM's job states mean for the contract and for the bill. Pure; docs/explanation/slurm-end-states.md explains
-them.
+"""What SLURM's job states mean for the contract and for the bill. Pure;
+docs/explanation/slurm-end-states.md explains them.
 """
 
 import re
@@ -20,14 +20,15 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What an end state means: the status for the contract and what is billed. `by_itself`: the exit status is the
-    script's own. SLURM's commands disagree about the exit status of a job that SLURM ended: squeue shows the signal, or
-    what the script made of it; sacct and the completion hook show 0. So for these jobs the contract gets `exit_status`,
-    the same for every source.
+    """What an end state means: the status for the contract and what is billed.
+    `by_itself`: the exit status is the script's own. SLURM's commands disagree about
+    the exit status of a job that SLURM ended: squeue shows the signal, or what the
+    script made of it; sacct and the completion hook show 0. So for these jobs the
+    contract gets `exit_status`, the same for every source.
 
-    The bill counts the whole minutes of SLURM's elapsed time for every end state: the customer pays for used minutes.
-    Suspended time is not elapsed time. A requeue starts the elapsed time at 0 again. A job that never ran has no
-    elapsed time.
+    The bill counts the whole minutes of SLURM's elapsed time for every end state: the
+    customer pays for used minutes. Suspended time is not elapsed time. A requeue starts
+    the elapsed time at 0 again. A job that never ran has no elapsed time.
     """
 
     status: ChainStatus
@@ -35,7 +36,8 @@ class End:
     exit_status: int = 0
 
 
-OUT_OF_MEMORY_STATUS = 253  # SLURM's own status, for any status of the script; squeue prints it, sacct prints 0:125
+# SLURM's own status, for any status of the script; squeue prints it, sacct prints 0:125
+OUT_OF_MEMORY_STATUS = 253
 
 # JOB STATE CODES of squeue(1), 22.05 to 25.11. These base states are end states:
 _ENDED = {
@@ -61,22 +63,27 @@ _WAITING = {
     "EXPEDITING",
 }
 _RUNNING = {"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
-# Reasons of a waiting job that cannot begin until its owner or the site changes the job, the partition or a limit. The
-# job is held, depends on a failed job, or asks for more than the partition, the account or the QOS ever gives to one
-# job. These are the reasons of libslurmfull.so, 22.05.8, and slurmctld's text in place of a reason ("launch failed
-# requeued held"). PartitionNodeLimit is not one of them: by squeue(1) it can also mean that nodes are drained.
+# Reasons of a waiting job that cannot begin until its owner or the site changes the
+# job, the partition or a limit. The job is held, depends on a failed job, or asks for
+# more than the partition, the account or the QOS ever gives to one job. These are the
+# reasons of libslurmfull.so, 22.05.8, and slurmctld's text in place of a reason
+# ("launch failed requeued held"). PartitionNodeLimit is not one of them: by squeue(1)
+# it can also mean that nodes are drained.
 _FOR_GOOD = re.compile(
     r"Partition(TimeLimit|Config)|BadConstraints|Invalid(Account|QOS)|(Account|QOS)NotAllowed|QOSMin\w+"
     r"|(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?|Job(Held(Admin|User)|HoldMaxRequeue)|.* held( .*)?"
     r"|MaxMemPerLimit|DependencyNeverSatisfied|ReservationDeleted"
 )
-# These flags hide the base state, so an end state does not show: COMPLETING (the end state comes when the nodes are
-# free), UPDATE_DB, LAUNCH_FAILED and RECONFIG_FAIL (the job is requeued or has failed), REVOKED (another cluster of a
-# federation has the job). No table has them: the phase is unknown, and the worker looks again.
+# These flags hide the base state, so an end state does not show: COMPLETING (the end
+# state comes when the nodes are free), UPDATE_DB, LAUNCH_FAILED and RECONFIG_FAIL (the
+# job is requeued or has failed), REVOKED (another cluster of a federation has the job).
+# No table has them: the phase is unknown, and the worker looks again.
 
 
 def phase(state: str) -> Phase:
-    """Return the phase of a state. A state that is in no table is unknown, never success."""
+    """Return the phase of a state. A state that is in no table is unknown, never
+    success.
+    """
     if state in _ENDED:
         return Phase.ENDED
     if state in _RUNNING:
@@ -85,7 +92,9 @@ def phase(state: str) -> Phase:
 
 
 def never_begins(reason: str) -> bool:
-    """Whether a job that waits for this reason cannot begin until its owner or the site changes something."""
+    """Whether a job that waits for this reason cannot begin until its owner or the site
+    changes something.
+    """
     return _FOR_GOOD.fullmatch(reason.partition(",")[0]) is not None
 
 

@@ -1,7 +1,9 @@
-"""How long a user's login that hangs is left alone, and how long a slow login counts as slow. Pure.
+"""How long a user's login that hangs is left alone, and how long a slow login counts as
+slow. Pure.
 
-A start-up file may answer the clock question and then hang when the worker runs sbatch. So an answer ends the wait, but
-only a command that was carried out in time makes the next wait short again.
+A start-up file may answer the clock question and then hang when the worker runs sbatch.
+So an answer ends the wait, but only a command that was carried out in time makes the
+next wait short again.
 """
 
 from dataclasses import dataclass
@@ -15,7 +17,9 @@ NEVER_S = float("-inf")
 
 @dataclass(slots=True)
 class LoginSilence:
-    """Until when a login is left alone, by our own clock, how often in a row it hung, and until when it is slow."""
+    """Until when a login is left alone, by our own clock, how often in a row it hung,
+    and until when it is slow.
+    """
 
     until_s: float = NEVER_S
     since_s: float = NEVER_S
@@ -23,12 +27,14 @@ class LoginSilence:
     slow_until_s: float = NEVER_S
 
     def left_s(self, now_s: float) -> float:
-        """Return for how many seconds the login must be left alone; 0 when it may be asked."""
+        """Return for how many seconds the login must be left alone; 0 when it may be
+        asked.
+        """
         return max(self.until_s - now_s, 0.0)
 
     def record_hang(self, begun_s: float, now_s: float) -> None:
-        """Record that a command that began at `begun_s` has hung until now. Commands that hang at the same time count
-        as one silence.
+        """Record that a command that began at `begun_s` has hung until now. Commands
+        that hang at the same time count as one silence.
         """
         if begun_s < self.since_s:
             return
@@ -37,8 +43,8 @@ class LoginSilence:
         self.times += 1
 
     def record_duration(self, seconds: float, now_s: float) -> None:
-        """Record that a command that took `seconds` ended now. One quick command does not end the slow time: a start-up
-        file may be slow only at every second command.
+        """Record that a command that took `seconds` ended now. One quick command does
+        not end the slow time: a start-up file may be slow only at every second command.
         """
         if seconds >= SLOW_S:
             self.slow_until_s = now_s + SLOW_FOR_S

@@ -11,8 +11,8 @@ from supervisor_tasks.slurm.ssh import Ssh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """The nodes of a partition. With `unresponsive` (BENCHMARK_UNRESPONSIVE), nodes that do not work count too. Threads
-    may share it.
+    """The nodes of a partition. With `unresponsive` (BENCHMARK_UNRESPONSIVE), nodes
+    that do not work count too. Threads may share it.
     """
 
     ssh: Ssh
@@ -23,8 +23,8 @@ class Nodes:
     unresponsive: bool = False
 
     def specs(self) -> PartitionHardware:
-        """Return the hardware that counts, in one command. Raises SlurmUnavailableError or SshUnavailableError; retry
-        later.
+        """Return the hardware that counts, in one command. Raises SlurmUnavailableError
+        or SshUnavailableError; retry later.
         """
         delimiter = secrets.token_hex(16)
         argv = ask_specs(self.scontrol, self.sinfo, self.partition)
@@ -32,4 +32,6 @@ class Nodes:
             answer = self.ssh.run(self.admin, argv, delimiter.encode() + b"\n")
         except OutcomeUnknownError as error:
             raise SlurmUnavailableError(str(error)) from error
-        return read_specs(answer, delimiter, self.partition, unresponsive=self.unresponsive)
+        return read_specs(
+            answer, delimiter, self.partition, unresponsive=self.unresponsive
+        )

@@ -1,8 +1,9 @@
 """Jobs that a node of SLURM could not start. Pure.
 
-slurmstepd may fail before it runs the script, for example when a SPANK plugin of the node cannot be loaded. slurmctld
-then ends the job as COMPLETED with exit code 0 after 0 seconds, like a script that does nothing, and in the same moment
-drains the node with DRAIN_REASON. Seen with SLURM 22.05.8 (tests/attacks/test_node_that_starts_nothing.py).
+slurmstepd may fail before it runs the script, for example when a SPANK plugin of the
+node cannot be loaded. slurmctld then ends the job as COMPLETED with exit code 0 after 0
+seconds, like a script that does nothing, and in the same moment drains the node with
+DRAIN_REASON. Seen with SLURM 22.05.8 (tests/attacks/test_node_that_starts_nothing.py).
 """
 
 import re
@@ -11,38 +12,58 @@ from dataclasses import dataclass
 
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.commands import UNIX_TIMES
-from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord, SlurmUnavailableError, is_unknown_job
+from supervisor_tasks.slurm.parsers import (
+    CommandAnswer,
+    JobRecord,
+    SlurmUnavailableError,
+    is_unknown_job,
+)
 
 DRAIN_REASON = "batch job complete failure"
 DRAINED_WITHIN_S = 2  # of the job's end
 _SHOWN = 200  # characters of an answer, in the error
-_ENDED = re.compile(r"(\d+)\| *(\S+)\| *(\S+)\| *")  # job, end ("N/A" of a job that waits), node
+# job, end ("N/A" of a job that waits), node
+_ENDED = re.compile(r"(\d+)\| *(\S+)\| *(\S+)\| *")
 _DRAINED = re.compile(rf"\bNodeName=(\S+) .*\bReason={DRAIN_REASON} \[[^@\]]*@(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
 class EndedOn:
-    """Where the batch script of a job should have run, and when the job ended (Unix time of slurmctld's clock)."""
+    """Where the batch script of a job should have run, and when the job ended (Unix
+    time of slurmctld's clock).
+    """
 
     node: str
     ended_s: int
 
 
 def may_not_have_started(seen: JobRecord) -> bool:
-    """Whether SLURM shows the job's end like the end of a job that a node could not start."""
+    """Whether SLURM shows the job's end like the end of a job that a node could not
+    start.
+    """
     return seen.state == "COMPLETED" and not (seen.elapsed_s or seen.exit_status)
 
 
 def ended_on_question(squeue: str, slurm_ids: Collection[SlurmId]) -> list[str]:
-    """Ask where and when jobs ended. A job's owner can write none of the three fields."""
+    """Ask where and when jobs ended. A job's owner can write none of the three
+    fields.
+    """
     ids = ",".join(map(str, sorted(slurm_ids)))
     fields = "--Format=JobID:0| ,EndTime:0| ,BatchHost:0|"
-    return [*UNIX_TIMES, squeue, "--noheader", "--all", "--states=all", f"--jobs={ids}", fields]
+    return [
+        *UNIX_TIMES,
+        squeue,
+        "--noheader",
+        "--all",
+        "--states=all",
+        f"--jobs={ids}",
+        fields,
+    ]
 
 
 def ended_on(answer: CommandAnswer) -> dict[SlurmId, EndedOn]:
-    """Return where and when each job ended. Jobs that SLURM does not know any more are left out. Raises
-    SlurmUnavailableError.
+    """Return where and when each job ended. Jobs that SLURM does not know any more are
+    left out. Raises SlurmUnavailableError.
     """
     if answer.status != 0 and is_unknown_job(answer.stderr):
         return {}
@@ -61,20 +82,32 @@ def ended_on(answer: CommandAnswer) -> dict[SlurmId, EndedOn]:
 
 def _unreadable(answer: CommandAnswer) -> SlurmUnavailableError:
     shown = answer.stderr or answer.stdout
-    return SlurmUnavailableError(f"squeue ended with status {answer.status}: {shown[:_SHOWN]!r}")
+    return SlurmUnavailableError(
+        f"squeue ended with status {answer.status}: {shown[:_SHOWN]!r}"
+    )
 
 
 def drained_question(scontrol: str, nodes: Collection[str]) -> list[str]:
     """Ask why nodes are drained."""
-    return [*UNIX_TIMES, scontrol, "--oneliner", "show", "node", ",".join(sorted(nodes))]
+    return [
+        *UNIX_TIMES,
+        scontrol,
+        "--oneliner",
+        "show",
+        "node",
+        ",".join(sorted(nodes)),
+    ]
 
 
 def drained_s(answer: CommandAnswer) -> dict[str, int]:
-    """Return since when (Unix time) nodes are drained for DRAIN_REASON. scontrol fails when a node is gone, and shows
-    the others. Raises SlurmUnavailableError where it shows none.
+    """Return since when (Unix time) nodes are drained for DRAIN_REASON. scontrol fails
+    when a node is gone, and shows the others. Raises SlurmUnavailableError where it
+    shows none.
     """
     if not answer.stdout.strip():
-        raise SlurmUnavailableError(f"scontrol ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
+        raise SlurmUnavailableError(
+            f"scontrol ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}"
+        )
     drained = dict[str, int]()
     for line in answer.stdout.splitlines():
         if found := _DRAINED.search(line):
@@ -82,10 +115,15 @@ def drained_s(answer: CommandAnswer) -> dict[str, int]:
     return drained
 
 
-def not_started(ended: Mapping[SlurmId, EndedOn], drained: Mapping[str, int]) -> dict[SlurmId, str]:
+def not_started(
+    ended: Mapping[SlurmId, EndedOn], drained: Mapping[str, int]
+) -> dict[SlurmId, str]:
     """Return the jobs whose nodes were drained at their ends, with the node of each."""
     jobs = dict[SlurmId, str]()
     for slurm_id, end in ended.items():
-        if end.node in drained and abs(drained[end.node] - end.ended_s) <= DRAINED_WITHIN_S:
+        if (
+            end.node in drained
+            and abs(drained[end.node] - end.ended_s) <= DRAINED_WITHIN_S
+        ):
             jobs[slurm_id] = end.node
     return jobs

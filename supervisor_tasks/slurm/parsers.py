@@ -1,4 +1,6 @@
-"""Parse the output of SLURM's commands. Pure; the samples in tests/data/slurm name the version that printed them."""
+"""Parse the output of SLURM's commands. Pure; the samples in tests/data/slurm name the
+version that printed them.
+"""
 
 import re
 from collections.abc import Collection, Iterable
@@ -11,12 +13,15 @@ from supervisor_tasks.jobs.runs import Sighting
 from supervisor_tasks.slurm.job_states import Phase, end, never_begins, phase
 from supervisor_tasks.slurm.size import SiteChoice, Size
 
-MAX_SLURM_ID = 0x03FF_FFFF  # SLURM's own bound for MaxJobId; ids of a federation are above it, and a look finds them
+# SLURM's own bound for MaxJobId; ids of a federation are above it, and a look finds
+# them
+MAX_SLURM_ID = 0x03FF_FFFF
 MIN_JOB_AGE_S = 300  # SLURM's default
 SIGNAL_BITS = 8  # wait(2): exit status in the high byte, signal in the low one
 
-# The commands print these when slurmctld's answer was missing, late or incomplete. slurmctld may still have taken the
-# request. They are SLURM_COMMUNICATIONS_*, SLURM_PROTOCOL_*, the authentication's errors and the network's errors.
+# The commands print these when slurmctld's answer was missing, late or incomplete.
+# slurmctld may still have taken the request. They are SLURM_COMMUNICATIONS_*,
+# SLURM_PROTOCOL_*, the authentication's errors and the network's errors.
 _NO_ANSWER = (
     "socket timed out",
     "unable to contact slurm controller",
@@ -54,9 +59,12 @@ _NO_ANSWER = (
     "cannot unpack credential",
     "sbatch: fatal:",
 )
-# slurmctld took no job, and the reason is not in the job: it is the site's, or it goes away as jobs end.
+# slurmctld took no job, and the reason is not in the job: it is the site's, or it goes
+# away as jobs end.
 _NOT_NOW = (
-    "submitjob",  # AssocMaxSubmitJobLimit, QOSGrpSubmitJobsLimit ...: the user, account or QOS has too many queued jobs
+    # AssocMaxSubmitJobLimit, QOSGrpSubmitJobsLimit ...: the user, account or QOS has
+    # too many queued jobs
+    "submitjob",
     "required partition not available",  # inactive or drained
     "partition in down state",
     "required node not available",
@@ -67,7 +75,8 @@ _NOT_NOW = (
     "writing script/environment to file",  # slurmctld's disk is full
     "configuration source",
 )
-# slurmctld prints these about a job that it will never take: texts of slurm_errno.c, 22.05.8.
+# slurmctld prints these about a job that it will never take: texts of slurm_errno.c,
+# 22.05.8.
 _REFUSED = (
     "invalid partition name specified",
     "no partition specified",
@@ -110,7 +119,8 @@ _REFUSED = (
     "threads per core than the job allocation",
     "multiple partition job request not supported",
 )
-# sbatch prints these about its options or the script, without asking slurmctld; cli_filter is the site's.
+# sbatch prints these about its options or the script, without asking slurmctld;
+# cli_filter is the site's.
 _REFUSED_BY_SBATCH = (
     "batch script is empty",
     "does not look like a batch script",
@@ -121,12 +131,17 @@ _REFUSED_BY_SBATCH = (
     "sbatch: error: unrecognized",
     "cli_filter plugin terminated with error",
 )
-# sbatch prints these before it asks slurmctld, when a SPANK plugin on the login node cannot be loaded or fails, for
-# example during its upgrade. Samples: tests/data/slurm/sbatch-spank-*.
-_STACK_NOT_LOADED = ("failed to initialize plugin stack", "plugin stack post-option processing failed")
-# plugins/supervisor_submit.lua prints these when it does not recognise a submission as ours. The site must repair this:
-# a customer's own submission never comes through the worker. If the token was used, the job may be in SLURM: its
-# customer may have read the token.
+# sbatch prints these before it asks slurmctld, when a SPANK plugin on the login node
+# cannot be loaded or fails, for example during its upgrade. Samples:
+# tests/data/slurm/sbatch-spank-*.
+_STACK_NOT_LOADED = (
+    "failed to initialize plugin stack",
+    "plugin stack post-option processing failed",
+)
+# plugins/supervisor_submit.lua prints these when it does not recognise a submission as
+# ours. The site must repair this: a customer's own submission never comes through the
+# worker. If the token was used, the job may be in SLURM: its customer may have read the
+# token.
 _TOKEN_REFUSED = (
     "supervisor: no token",
     "supervisor: wrong token",
@@ -141,18 +156,28 @@ _TOKEN_ADVICE = {
     "supervisor: wrong token": "; the worker has another key: give it the key of job_submit.lua",
 }
 _TOKEN_USED = ("supervisor: token used",)
-_VERDICT = "batch job submission failed:"  # the last line of an sbatch that has asked slurmctld begins so
+# the last line of an sbatch that has asked slurmctld begins so
+_VERDICT = "batch job submission failed:"
 _NOT_RUN = (126, 127)
-_ENDED_FROM_OUTSIDE = (124, *range(128, 128 + 65))  # ended by its time limit or a signal, in sh's status
-_UNKNOWN_JOB = ("invalid job id specified", "already completing or completed", "already finished")
+# ended by its time limit or a signal, in sh's status
+_ENDED_FROM_OUTSIDE = (124, *range(128, 128 + 65))
+_UNKNOWN_JOB = (
+    "invalid job id specified",
+    "already completing or completed",
+    "already finished",
+)
 
 
 class SlurmRejectedError(PermanentError):
-    """SLURM answered that it will not do this; the message is SLURM's own. A retry does not help."""
+    """SLURM answered that it will not do this; the message is SLURM's own. A retry does
+    not help.
+    """
 
 
 class AnswerNotUnderstoodError(OutcomeUnknownError):
-    """sbatch ended by itself with a text that is neither a refusal nor a missing answer."""
+    """sbatch ended by itself with a text that is neither a refusal nor a missing
+    answer.
+    """
 
 
 class SlurmUnavailableError(TransientError):
@@ -160,7 +185,9 @@ class SlurmUnavailableError(TransientError):
 
 
 class QuestionRefusedError(SlurmUnavailableError):
-    """SLURM answers and refuses a whole question, such as one about an id that no job can have."""
+    """SLURM answers and refuses a whole question, such as one about an id that no job
+    can have.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +201,13 @@ class CommandAnswer:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job as SLURM shows it. `user` is empty where the login node cannot resolve it. `submit_s`, `start_s` (for a
-    waiting job, when it may begin) and `ended_s` are Unix times of slurmctld's clock. Only squeue shows `restarts`,
-    `size` and `may_requeue`: whether its owner can make SLURM run it once more, even after its end. Only sacct shows
-    `ended_s`, and `earlier_s`, the seconds of the `earlier_runs` before the last requeue. `site` is what the site gave
-    the job when it was submitted; where it is None, the first look's size counts as that.
+    """A job as SLURM shows it. `user` is empty where the login node cannot resolve it.
+    `submit_s`, `start_s` (for a waiting job, when it may begin) and `ended_s` are Unix
+    times of slurmctld's clock. Only squeue shows `restarts`, `size` and `may_requeue`:
+    whether its owner can make SLURM run it once more, even after its end. Only sacct
+    shows `ended_s`, and `earlier_s`, the seconds of the `earlier_runs` before the last
+    requeue. `site` is what the site gave the job when it was submitted; where it is
+    None, the first look's size counts as that.
     """
 
     slurm_id: SlurmId
@@ -212,7 +241,9 @@ class JobRecord:
 
     @property
     def is_pending(self) -> bool:
-        """Whether SLURM has given the job nothing yet. A CONFIGURING job waits for its prolog and has its nodes."""
+        """Whether SLURM has given the job nothing yet. A CONFIGURING job waits for its
+        prolog and has its nodes.
+        """
         return self.phase is Phase.WAITING and self.state != "CONFIGURING"
 
     @property
@@ -250,7 +281,9 @@ class JobRecord:
 
     @property
     def _has_begun(self) -> bool:
-        """Whether the present run has begun. A job that ended after 0 seconds may never have begun."""
+        """Whether the present run has begun. A job that ended after 0 seconds may never
+        have begun.
+        """
         if self.phase is Phase.WAITING:
             return False
         return self.phase is Phase.RUNNING or self.elapsed_s > 0
@@ -265,23 +298,32 @@ class JobRecord:
             reason = ""
         else:
             reason = f"SLURM: {self.state}"
-        return Outcome(status=meaning.status, elapsed_s=self.elapsed_s, exit_status=exit_status, reason=reason)
+        return Outcome(
+            status=meaning.status,
+            elapsed_s=self.elapsed_s,
+            exit_status=exit_status,
+            reason=reason,
+        )
 
 
 _NOT_TAKEN_NOW = "SLURM does not take the job now: {}"
 
 
 def submitted_id(answer: CommandAnswer, max_id: int = MAX_SLURM_ID) -> SlurmId:
-    """Return the id that `sbatch --parsable` printed. Raises SlurmRejectedError, SlurmUnavailableError (SLURM did not
-    take the job) or OutcomeUnknownError (SLURM may have the job). Only known texts count as a decision, because sbatch
-    can fail in many ways after slurmctld took the job. docs/explanation/slurm-end-states.md has the table.
+    """Return the id that `sbatch --parsable` printed. Raises SlurmRejectedError,
+    SlurmUnavailableError (SLURM did not take the job) or OutcomeUnknownError (SLURM may
+    have the job). Only known texts count as a decision, because sbatch can fail in many
+    ways after slurmctld took the job. docs/explanation/slurm-end-states.md has the
+    table.
     """
     found = re.search(r"^([0-9]{1,10})(;\S+)?$", answer.stdout, re.MULTILINE)
     if answer.status == 0 and found:
         return _possible(SlurmId(int(found[1])), max_id)
     error_text = _error_text(answer)
     if answer.status in _NOT_RUN:
-        raise SlurmUnavailableError(f"sbatch could not be run (status {answer.status}): {error_text}")
+        raise SlurmUnavailableError(
+            f"sbatch could not be run (status {answer.status}): {error_text}"
+        )
     unknown = f"sbatch ended with status {answer.status} and no job id: {error_text}"
     if answer.status == 0 or answer.status in _ENDED_FROM_OUTSIDE:
         raise OutcomeUnknownError(unknown)
@@ -296,15 +338,20 @@ def submitted_id(answer: CommandAnswer, max_id: int = MAX_SLURM_ID) -> SlurmId:
     raise AnswerNotUnderstoodError(unknown)
 
 
-def raise_for_verdict(complaints: str, verdict: str, error_text: str, unknown: str) -> None:
-    """Raise the error for slurmctld's answer to a submission, if its meaning is known. `complaints` (the whole error
-    output) and `verdict` (slurmctld's own text) are in lower case. `error_text` is for the messages of the errors, and
-    `unknown` is the message of OutcomeUnknownError.
+def raise_for_verdict(
+    complaints: str, verdict: str, error_text: str, unknown: str
+) -> None:
+    """Raise the error for slurmctld's answer to a submission, if its meaning is known.
+    `complaints` (the whole error output) and `verdict` (slurmctld's own text) are in
+    lower case. `error_text` is for the messages of the errors, and `unknown` is the
+    message of OutcomeUnknownError.
     """
     if _has(complaints, _TOKEN_USED):
         raise OutcomeUnknownError(unknown)
     if _has(complaints, _TOKEN_REFUSED):
-        advice = "".join(advice for words, advice in _TOKEN_ADVICE.items() if words in complaints)
+        advice = "".join(
+            advice for words, advice in _TOKEN_ADVICE.items() if words in complaints
+        )
         raise SlurmUnavailableError(
             f"job_submit.lua does not take the job for the supervisor's (SLURM_SUBMIT_KEY){advice}: {error_text}"
         )
@@ -316,7 +363,9 @@ def raise_for_verdict(complaints: str, verdict: str, error_text: str, unknown: s
 
 
 def _raise_without_verdict(complaints: str, error_text: str) -> None:
-    """Raise the error for a text that sbatch printed without slurmctld's verdict, if its meaning is known."""
+    """Raise the error for a text that sbatch printed without slurmctld's verdict, if
+    its meaning is known.
+    """
     if _has(complaints, _STACK_NOT_LOADED) or _has(complaints, _NOT_NOW):
         raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(error_text))
     if _has(complaints, _REFUSED_BY_SBATCH):
@@ -324,9 +373,13 @@ def _raise_without_verdict(complaints: str, error_text: str) -> None:
 
 
 def _possible(slurm_id: SlurmId, max_id: int) -> SlurmId:
-    """Return the id if it is possible. The answer comes through the customer's login, and he can print any number."""
+    """Return the id if it is possible. The answer comes through the customer's login,
+    and he can print any number.
+    """
     if not can_be_given(slurm_id, max_id):
-        raise AnswerNotUnderstoodError(f"sbatch named the job id {slurm_id}; expected 1 to {max_id} (MaxJobId)")
+        raise AnswerNotUnderstoodError(
+            f"sbatch named the job id {slurm_id}; expected 1 to {max_id} (MaxJobId)"
+        )
     return slurm_id
 
 
@@ -337,53 +390,73 @@ def can_be_given(slurm_id: int, max_id: int = MAX_SLURM_ID) -> bool:
 
 def error_of_question(error_text: str) -> type[SlurmUnavailableError]:
     """Return the error for a question that failed with this text."""
-    return SlurmUnavailableError if is_missing_answer(error_text.lower()) else QuestionRefusedError
+    return (
+        SlurmUnavailableError
+        if is_missing_answer(error_text.lower())
+        else QuestionRefusedError
+    )
 
 
 def is_missing_answer(error_text: str) -> bool:
-    """Whether a text, in lower case, means that slurmctld's answer was missing, late or incomplete."""
+    """Whether a text, in lower case, means that slurmctld's answer was missing, late or
+    incomplete.
+    """
     return _has(error_text, _NO_ANSWER)
 
 
 def has_accounting(answer: CommandAnswer) -> bool:
-    """Whether slurmctld's configuration names a slurmdbd. Raises SlurmUnavailableError when the configuration is
-    missing.
+    """Whether slurmctld's configuration names a slurmdbd. Raises SlurmUnavailableError
+    when the configuration is missing.
     """
-    found = re.search(r"^AccountingStorageType\s*=\s*(\S+)", answer.stdout, re.MULTILINE)
+    found = re.search(
+        r"^AccountingStorageType\s*=\s*(\S+)", answer.stdout, re.MULTILINE
+    )
     if answer.status != 0 or found is None:
-        raise SlurmUnavailableError(f"scontrol show config ended with status {answer.status}: {_error_text(answer)}")
+        raise SlurmUnavailableError(
+            f"scontrol show config ended with status {answer.status}: {_error_text(answer)}"
+        )
     return found[1] == "accounting_storage/slurmdbd"
 
 
 def boot_time(answer: CommandAnswer) -> str:
-    """Return slurmctld's start time in its own words. Raises SlurmUnavailableError when slurmctld does not answer."""
+    """Return slurmctld's start time in its own words. Raises SlurmUnavailableError when
+    slurmctld does not answer.
+    """
     found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", answer.stdout, re.MULTILINE)
     if answer.status != 0 or found is None or "is UP" not in answer.stdout:
-        raise SlurmUnavailableError(f"scontrol show config ended with status {answer.status}: {_error_text(answer)}")
+        raise SlurmUnavailableError(
+            f"scontrol show config ended with status {answer.status}: {_error_text(answer)}"
+        )
     return found[1]
 
 
 def controller_time_s(answer: CommandAnswer) -> int | None:
-    """Return the time (Unix time) on slurmctld's own clock at which it answered `scontrol show config`; None when the
-    answer shows no Unix time.
+    """Return the time (Unix time) on slurmctld's own clock at which it answered
+    `scontrol show config`; None when the answer shows no Unix time.
     """
-    found = re.search(r"^Configuration data as of (\d{1,18})$", answer.stdout, re.MULTILINE)
+    found = re.search(
+        r"^Configuration data as of (\d{1,18})$", answer.stdout, re.MULTILINE
+    )
     return int(found[1]) if found else None
 
 
 def next_id(answer: CommandAnswer) -> int:
-    """Return the id of slurmctld's next job, from `scontrol show config`; 0 when it is not shown."""
+    """Return the id of slurmctld's next job, from `scontrol show config`; 0 when it is
+    not shown.
+    """
     return _config_number(answer, "NEXT_JOB_ID", default=0)
 
 
 def max_job_id(answer: CommandAnswer) -> int:
-    """Return MaxJobId, from `scontrol show config`; SLURM's own bound when it is not shown."""
+    """Return MaxJobId, from `scontrol show config`; SLURM's own bound when it is not
+    shown.
+    """
     return min(_config_number(answer, "MaxJobId", default=MAX_SLURM_ID), MAX_SLURM_ID)
 
 
 def min_job_age_s(answer: CommandAnswer) -> int:
-    """Return for how many seconds, at least, slurmctld remembers a job that has ended, from `scontrol show config`; 0
-    is for ever.
+    """Return for how many seconds, at least, slurmctld remembers a job that has ended,
+    from `scontrol show config`; 0 is for ever.
     """
     return _config_number(answer, "MinJobAge", default=MIN_JOB_AGE_S)
 
@@ -395,8 +468,8 @@ def _config_number(answer: CommandAnswer, key: str, *, default: int) -> int:
 
 
 def require_success(answer: CommandAnswer, what: str) -> bool:
-    """Return True when a command succeeded, False when SLURM knows no such job or the job has ended. Raises
-    SlurmUnavailableError or SlurmRejectedError.
+    """Return True when a command succeeded, False when SLURM knows no such job or the
+    job has ended. Raises SlurmUnavailableError or SlurmRejectedError.
     """
     if answer.status == 0:
         return True
@@ -409,33 +482,46 @@ def require_success(answer: CommandAnswer, what: str) -> bool:
     raise SlurmRejectedError(message)
 
 
-def not_cancelled(answer: CommandAnswer, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
-    """Return the jobs that scancel could not cancel, and why. A job that SLURM does not know, or that has ended, is no
-    error. All other jobs were cancelled. Raises SlurmUnavailableError or SlurmRejectedError when scancel failed and
-    named no job.
+def not_cancelled(
+    answer: CommandAnswer, slurm_ids: Collection[SlurmId]
+) -> dict[SlurmId, str]:
+    """Return the jobs that scancel could not cancel, and why. A job that SLURM does not
+    know, or that has ended, is no error. All other jobs were cancelled. Raises
+    SlurmUnavailableError or SlurmRejectedError when scancel failed and named no job.
     """
     named = re.findall(r"job id (\d+)[^:\n]*: (.*)$", answer.stderr, re.MULTILINE)
-    errors = {SlurmId(int(number)): why[:500] for number, why in named if int(number) in slurm_ids}
+    errors = {
+        SlurmId(int(number)): why[:500]
+        for number, why in named
+        if int(number) in slurm_ids
+    }
     if not errors:
         require_success(answer, "scancel")
-    return {slurm_id: f"scancel said: {why}" for slurm_id, why in errors.items() if not is_unknown_job(why)}
+    return {
+        slurm_id: f"scancel said: {why}"
+        for slurm_id, why in errors.items()
+        if not is_unknown_job(why)
+    }
 
 
 @lru_cache(maxsize=4096)  # a list of 10,000 jobs has few different ones
 def elapsed_s(shown: str) -> int:
-    """Return the seconds of `[days-]hh:mm:ss`, `mm:ss` or `0:00`. Raises SlurmUnavailableError for any other text:
-    squeue prints INVALID while clocks disagree.
+    """Return the seconds of `[days-]hh:mm:ss`, `mm:ss` or `0:00`. Raises
+    SlurmUnavailableError for any other text: squeue prints INVALID while clocks
+    disagree.
     """
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", shown)
     if found is None:
-        raise SlurmUnavailableError(f"SLURM shows {shown!r} as elapsed time; expected [days-][hh:]mm:ss")
+        raise SlurmUnavailableError(
+            f"SLURM shows {shown!r} as elapsed time; expected [days-][hh:]mm:ss"
+        )
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def limit_min(shown: str) -> int | None:
-    """Return the minutes of a time limit, which has the form of an elapsed time; None for no limit (UNLIMITED,
-    NOT_SET).
+    """Return the minutes of a time limit, which has the form of an elapsed time; None
+    for no limit (UNLIMITED, NOT_SET).
     """
     return elapsed_s(shown) // 60 if shown[:1].isdecimal() else None
 
@@ -447,7 +533,9 @@ def describe_exit(exit_status: int) -> str:
 
 
 def wait_status(shown: str) -> int:
-    """Return the raw wait(2) status of `exit:signal`, or of the single number that squeue prints."""
+    """Return the raw wait(2) status of `exit:signal`, or of the single number that
+    squeue prints.
+    """
     exit_code, _, signal = shown.partition(":")
     if not signal:
         return int(exit_code)
@@ -461,7 +549,9 @@ def _error_text(answer: CommandAnswer) -> str:
 
 
 def is_unknown_job(error_text: str) -> bool:
-    """Whether a command's text means that SLURM has no such job, or that the job has ended."""
+    """Whether a command's text means that SLURM has no such job, or that the job has
+    ended.
+    """
     return _has(error_text.lower(), _UNKNOWN_JOB)
 
 

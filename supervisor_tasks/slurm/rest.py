@@ -1,13 +1,17 @@
-"""SLURM over slurmrestd (SLURM_TRANSPORT=rest): no login node, and no session as a customer.
+"""SLURM over slurmrestd (SLURM_TRANSPORT=rest): no login node, and no session as a
+customer.
 
-Exactly once works as over SSH: the worker writes SUBMITTING first, a submission can arrive for SUBMIT_TIMEOUT_S only, and
-after a submission without an answer the worker searches for the job. The token of the request bounds the time: slurmctld
-refuses it after `exp`, by its own clock, which the worker reads beforehand. A job is identified by its name, its output
-file and our comment, because slurmrestd 22.05 shows no batch script. So a job that its owner has renamed counts as
-undecided. A site should have job_submit.lua, which forbids that.
+Exactly once works as over SSH: the worker writes SUBMITTING first, a submission can
+arrive for SUBMIT_TIMEOUT_S only, and after a submission without an answer the worker
+searches for the job. The token of the request bounds the time: slurmctld refuses it
+after `exp`, by its own clock, which the worker reads beforehand. A job is identified by
+its name, its output file and our comment, because slurmrestd 22.05 shows no batch
+script. So a job that its owner has renamed counts as undecided. A site should have
+job_submit.lua, which forbids that.
 
-slurmrestd 22.05 does not show when slurmctld was started, its MinJobAge and MaxMemPerCPU (the settings have them), the
-next job id, and the customers' homes. Where one of these would be the proof, the operator decides.
+slurmrestd 22.05 does not show when slurmctld was started, its MinJobAge and
+MaxMemPerCPU (the settings have them), the next job id, and the customers' homes. Where
+one of these would be the proof, the operator decides.
 """
 
 import time
@@ -18,11 +22,20 @@ from typing import Any
 import structlog
 
 from supervisor_tasks.crash_points import CrashPoint, after, before, crash_point
-from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError, UndecidedError
+from supervisor_tasks.errors import (
+    OutcomeUnknownError,
+    SupervisorError,
+    TransientError,
+    UndecidedError,
+)
 from supervisor_tasks.jobs.effect_timing import SUBMIT_TIMEOUT_S, submission_window_s
 from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm import commands, rest_answers, rest_requests
-from supervisor_tasks.slurm.guarded_command import ANSWERED_AFTER_S, LoginClock, TooLateError
+from supervisor_tasks.slurm.guarded_command import (
+    ANSWERED_AFTER_S,
+    LoginClock,
+    TooLateError,
+)
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.interface import (
     CLOCKS_DIFFER_S,
@@ -31,9 +44,19 @@ from supervisor_tasks.slurm.interface import (
     OnAnswer,
     Request,
 )
-from supervisor_tasks.slurm.job_matching import MatchRequest, MatchResult, listed_record, match_jobs
+from supervisor_tasks.slurm.job_matching import (
+    MatchRequest,
+    MatchResult,
+    listed_record,
+    match_jobs,
+)
 from supervisor_tasks.slurm.not_started import not_started
-from supervisor_tasks.slurm.parsers import MIN_JOB_AGE_S, JobRecord, SlurmRejectedError, SlurmUnavailableError
+from supervisor_tasks.slurm.parsers import (
+    MIN_JOB_AGE_S,
+    JobRecord,
+    SlurmRejectedError,
+    SlurmUnavailableError,
+)
 from supervisor_tasks.slurm.rest_answers import RestAnswer
 from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.rest_tokens import TokenMint
@@ -46,10 +69,13 @@ from supervisor_tasks.slurm.submit_token import expires_s, with_token
 log = structlog.get_logger()
 
 QUESTION_TIMEOUT_S = 30.0
-CONTROLLER_TIMEOUT_S = 15.0  # with a longer wait, the worker learns late that slurmctld is back
-TOKEN_FOR_S = 600  # of a question or order that is safe to run twice; our clock may be wrong by minutes
+# with a longer wait, the worker learns late that slurmctld is back
+CONTROLLER_TIMEOUT_S = 15.0
+# of a question or order that is safe to run twice; our clock may be wrong by minutes
+TOKEN_FOR_S = 600
 CLOCK_KNOWN_FOR_S = 60.0
-ASKED_ALONE = 16  # jobs that are asked for one by one; for more, the whole list is smaller work
+# jobs that are asked for one by one; for more, the whole list is smaller work
+ASKED_ALONE = 16
 PATH = "/usr/local/bin:/usr/bin:/bin"  # of jobs, unless the settings have another one
 NO_LOGS = "SLURM_TRANSPORT=rest: the worker cannot look into the customers' homes"
 Environment = Callable[[str], Mapping[str, str]]
@@ -64,17 +90,23 @@ class _KnownClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestAccess:
-    """Questions and orders to one slurmrestd. `admin` is the Linux user (SlurmUser or an operator) who sees and changes all
-    jobs.
+    """Questions and orders to one slurmrestd. `admin` is the Linux user (SlurmUser or
+    an operator) who sees and changes all jobs.
     """
 
     client: RestClient
     mint: TokenMint
     admin: str
 
-    def ask(self, path: str, timeout_s: float = QUESTION_TIMEOUT_S) -> Mapping[str, Any]:
-        """Ask as the admin. Raises SlurmUnavailableError, or QuestionRefusedError where SLURM refused."""
-        return rest_answers.require_answer(self.order("GET", path, timeout_s=timeout_s), f"GET {path}")
+    def ask(
+        self, path: str, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> Mapping[str, Any]:
+        """Ask as the admin. Raises SlurmUnavailableError, or QuestionRefusedError where
+        SLURM refused.
+        """
+        return rest_answers.require_answer(
+            self.order("GET", path, timeout_s=timeout_s), f"GET {path}"
+        )
 
     def order(
         self,
@@ -84,21 +116,24 @@ class RestAccess:
         user: str | None = None,
         timeout_s: float = QUESTION_TIMEOUT_S,
     ) -> RestAnswer:
-        """Send a request that is safe to run twice, as the admin or another user. Raises SlurmUnavailableError when no
-        answer came.
+        """Send a request that is safe to run twice, as the admin or another user.
+        Raises SlurmUnavailableError when no answer came.
         """
         sender, now_s = user or self.admin, int(time.time())
         token = self.mint.token(sender, now_s, now_s + TOKEN_FOR_S)
         try:
-            return self.client.request(method, path, sender, token, body=body, timeout_s=timeout_s)
+            return self.client.request(
+                method, path, sender, token, body=body, timeout_s=timeout_s
+            )
         except OutcomeUnknownError as error:
             raise SlurmUnavailableError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestCluster:
-    """SLURM behind slurmrestd. Threads may share it. `home` is the folder in which a customer's jobs begin, with {address}
-    for the customer's; `environment` has their variables besides PATH, HOME, USER and LOGNAME. `min_job_age_s` and
+    """SLURM behind slurmrestd. Threads may share it. `home` is the folder in which a
+    customer's jobs begin, with {address} for the customer's; `environment` has their
+    variables besides PATH, HOME, USER and LOGNAME. `min_job_age_s` and
     `max_memory_per_cpu_mb` (None: no limit) are those of slurm.conf.
     """
 
@@ -109,11 +144,13 @@ class RestCluster:
     environment: Mapping[str, str]
     message_timeout_s: float = 10.0
     compares_sizes: bool = True
-    submit_key: str = field(default="", repr=False)  # empty at a site without job_submit.lua
+    # empty at a site without job_submit.lua
+    submit_key: str = field(default="", repr=False)
     min_job_age_s: int = MIN_JOB_AGE_S
     max_memory_per_cpu_mb: int | None = None
     _known_clock: _KnownClock = field(default_factory=_KnownClock)
-    _known_users: set[str] = field(default_factory=set)  # users whose jobs slurmctld has taken as theirs
+    # users whose jobs slurmctld has taken as theirs
+    _known_users: set[str] = field(default_factory=set)
 
     @property
     def address(self) -> str:
@@ -127,7 +164,9 @@ class RestCluster:
 
     @property
     def submission_window_s(self) -> float:
-        """How many seconds after its beginning a submission can no longer change anything in SLURM."""
+        """How many seconds after its beginning a submission can no longer change
+        anything in SLURM.
+        """
         return submission_window_s(self.message_timeout_s)
 
     def close(self) -> None:
@@ -142,7 +181,9 @@ class RestCluster:
         return clock
 
     def now_s(self) -> int:
-        """Return the site's time (Unix time) by slurmctld's clock. Raises SlurmUnavailableError."""
+        """Return the site's time (Unix time) by slurmctld's clock. Raises
+        SlurmUnavailableError.
+        """
         clock = self._known_clock.clock
         if clock is None or our_clock_s() - clock.our_s > CLOCK_KNOWN_FOR_S:
             clock = self.clock(self.access.admin)
@@ -151,7 +192,7 @@ class RestCluster:
     def require_own_home(self, user: Address) -> None:
         """Return: no session begins as the customer, so none reads start-up files."""
 
-    # --- submissions ------------------------------------------------------------------------------------------------
+    # --- submissions ------------------------------------------------------------------
 
     def submit_batch(
         self,
@@ -168,7 +209,12 @@ class RestCluster:
             answered(job_id, outcome)
 
     def _submitted(
-        self, user: Address, job_id: JobId, request: Request, clock: LoginClock, begun_s: float
+        self,
+        user: Address,
+        job_id: JobId,
+        request: Request,
+        clock: LoginClock,
+        begun_s: float,
     ) -> SlurmId | Exception:
         left_s = begun_s + ANSWERED_AFTER_S - our_clock_s()
         if left_s <= ANSWERED_AFTER_S - SUBMIT_TIMEOUT_S:
@@ -185,19 +231,26 @@ class RestCluster:
             folder=self._home_of(user),
             environment=self._environment_of(user),
         )
-        token = self.access.mint.token(user, clock.at(our_clock_s()), clock.at(begun_s + SUBMIT_TIMEOUT_S))
+        token = self.access.mint.token(
+            user, clock.at(our_clock_s()), clock.at(begun_s + SUBMIT_TIMEOUT_S)
+        )
         before(CrashPoint.SBATCH)
         try:
-            answer = self.access.client.request("POST", "job/submit", user, token, body=body, timeout_s=left_s)
-            slurm_id = rest_answers.submitted(answer, has_submit_key=bool(self.submit_key))
+            answer = self.access.client.request(
+                "POST", "job/submit", user, token, body=body, timeout_s=left_s
+            )
+            slurm_id = rest_answers.submitted(
+                answer, has_submit_key=bool(self.submit_key)
+            )
             self._require_known_user(user, slurm_id)
         except SupervisorError as error:
             return error
         return slurm_id
 
     def _require_known_user(self, user: str, slurm_id: SlurmId) -> None:
-        """Look at a user's first job, and end it if it is not the user's: slurmctld takes a job of a user whom it does not
-        know, and gives it to the user with the number 99. Raises SlurmUnavailableError when the job was ended, and
+        """Look at a user's first job, and end it if it is not the user's: slurmctld
+        takes a job of a user whom it does not know, and gives it to the user with the
+        number 99. Raises SlurmUnavailableError when the job was ended, and
         OutcomeUnknownError when SLURM does not show whose job it is.
         """
         if user in self._known_users:
@@ -205,43 +258,63 @@ class RestCluster:
         try:
             row = self._rows([slurm_id]).get(slurm_id)
             if row is not None and row.user != user:
-                rest_answers.require_success(self.access.order("DELETE", f"job/{slurm_id}"), "cancel")
+                rest_answers.require_success(
+                    self.access.order("DELETE", f"job/{slurm_id}"), "cancel"
+                )
         except TransientError as error:
             raise OutcomeUnknownError(
                 f"SLURM took the job as {slurm_id}, and its owner is not known: {error}"
             ) from error
         if row is None:
-            raise OutcomeUnknownError(f"SLURM took the job as {slurm_id}, and shows no such job")
+            raise OutcomeUnknownError(
+                f"SLURM took the job as {slurm_id}, and shows no such job"
+            )
         if row.user != user:
             raise SlurmUnavailableError(
                 f"slurmctld's host does not know the user {user}: job {slurm_id} was ended; make the account there"
             )
         self._known_users.add(user)
 
-    def _comment(self, user: Address, job_id: JobId, request: Request, begun_slurm_s: int) -> str:
+    def _comment(
+        self, user: Address, job_id: JobId, request: Request, begun_slurm_s: int
+    ) -> str:
         comment = commands.comment(self.public_address)
         if not self.submit_key:
             return comment
         until_s = expires_s(begun_slurm_s, SUBMIT_TIMEOUT_S, self.message_timeout_s)
-        submission = request.submission(user, job_id, partition=self.partition, comment=comment, expires_s=until_s)
+        submission = request.submission(
+            user, job_id, partition=self.partition, comment=comment, expires_s=until_s
+        )
         return with_token(submission, self.submit_key)
 
     def _home_of(self, user: str) -> str:
         return self.home.replace("{address}", user)
 
     def _environment_of(self, user: str) -> dict[str, str]:
-        return {"PATH": PATH, **self.environment, "HOME": self._home_of(user), "USER": user, "LOGNAME": user}
+        return {
+            "PATH": PATH,
+            **self.environment,
+            "HOME": self._home_of(user),
+            "USER": user,
+            "LOGNAME": user,
+        }
 
-    # --- questions --------------------------------------------------------------------------------------------------
+    # --- questions --------------------------------------------------------------------
 
     def list_all(self, user: str | None = None) -> dict[SlurmId, SqueueRow]:
         """Return all jobs (of one user) that slurmctld remembers, in one request."""
         now_s = self.now_s()
         rows = rest_answers.jobs_listed(self.access.ask("jobs"), now_s)
-        return {slurm_id: row for slurm_id, row in rows.items() if user is None or row.user == user}
+        return {
+            slurm_id: row
+            for slurm_id, row in rows.items()
+            if user is None or row.user == user
+        }
 
     def _rows(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, SqueueRow]:
-        """Return the rows of these jobs. For few jobs, slurmrestd is asked about each of them and not for the whole list."""
+        """Return the rows of these jobs. For few jobs, slurmrestd is asked about each
+        of them and not for the whole list.
+        """
         if len(slurm_ids) > ASKED_ALONE:
             rows = self.list_all()
         else:
@@ -251,20 +324,29 @@ class RestCluster:
                 if not answer.is_unknown_job:
                     body = rest_answers.require_answer(answer, f"GET job/{slurm_id}")
                     rows |= rest_answers.jobs_listed(body, now_s)
-        return {slurm_id: row for slurm_id, row in rows.items() if slurm_id in slurm_ids}
+        return {
+            slurm_id: row for slurm_id, row in rows.items() if slurm_id in slurm_ids
+        }
 
     def find(
         self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
     ) -> dict[JobId, list[JobRecord] | UndecidedError]:
-        """Return all records of these jobs, found by their names or output files. The error is in the place of a job that
-        is not found while the user has a job from that time that has not all our marks and is no other job of ours: he
-        may have renamed it.
+        """Return all records of these jobs, found by their names or output files. The
+        error is in the place of a job that is not found while the user has a job from
+        that time that has not all our marks and is no other job of ours: he may have
+        renamed it.
         """
         listed = self.list_all(user)
         owned = owners({slurm_id: row.submit_s for slurm_id, row in listed.items()})
         now_s = self.now_s() - CLOCKS_DIFFER_S
-        searches = [ScriptSearch(job_id, user, ago_s, owned) for job_id, ago_s in begun_s_ago.items()]
-        return {search.job_id: self._find(search, listed.values(), now_s) for search in searches}
+        searches = [
+            ScriptSearch(job_id, user, ago_s, owned)
+            for job_id, ago_s in begun_s_ago.items()
+        ]
+        return {
+            search.job_id: self._find(search, listed.values(), now_s)
+            for search in searches
+        }
 
     def _find(
         self, search: ScriptSearch, listed: Collection[SqueueRow], now_s: float
@@ -272,7 +354,11 @@ class RestCluster:
         ours = [job.record for job in search.with_our_name(listed) if job.has_script]
         if ours:
             return ours
-        unclear = [job.slurm_id for job in search.submitted_since_start(listed, now_s) if not self._has_our_marks(job)]
+        unclear = [
+            job.slurm_id
+            for job in search.submitted_since_start(listed, now_s)
+            if not self._has_our_marks(job)
+        ]
         if unclear:
             return UndecidedError(
                 f"it is not known whether SLURM has the job: its submission was cut off {search.ago_s:.0f} s ago, and the"
@@ -281,9 +367,14 @@ class RestCluster:
         return []
 
     def _has_our_marks(self, job: SqueueRow) -> bool:
-        """Whether the job has the name, the output file and the comment of a job of ours: then it is the job of that name."""
+        """Whether the job has the name, the output file and the comment of a job of
+        ours: then it is the job of that name.
+        """
         output_name = job.stdout.rpartition("/")[2].removesuffix(".log")
-        return job.comment.startswith(commands.comment(self.public_address)) and job.name == output_name
+        return (
+            job.comment.startswith(commands.comment(self.public_address))
+            and job.name == output_name
+        )
 
     def sacct_submissions_of(
         self,
@@ -300,8 +391,9 @@ class RestCluster:
     def was_submitted(
         self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
     ) -> dict[JobId, bool | None]:
-        """Return True for a job that is listed by its name or output file, and None for each other one: without scripts
-        and accounting, no record shows that SLURM never had it.
+        """Return True for a job that is listed by its name or output file, and None for
+        each other one: without scripts and accounting, no record shows that SLURM never
+        had it.
         """
         rows_of_user = dict[str, list[SqueueRow]]()
         for row in listed.values():
@@ -309,15 +401,25 @@ class RestCluster:
         results = dict[JobId, bool | None]()
         for search in wanted:
             rows = rows_of_user.get(search.user, ())
-            is_listed = any(row.has_script and has_job_name(row, search.job_id) for row in rows)
+            is_listed = any(
+                row.has_script and has_job_name(row, search.job_id) for row in rows
+            )
             results[search.job_id] = True if is_listed else None
         return results
 
-    def log_files(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> dict[JobId, bool | UndecidedError]:  # noqa: ARG002
-        """Return False for a job while slurmctld must still know a job that began then. Later, only the log could show that
-        SLURM had the job, and the worker cannot see the log: then the error is in the place of the job.
+    def log_files(
+        self,
+        user: Address,  # noqa: ARG002
+        begun_s_ago: Mapping[JobId, float],
+    ) -> dict[JobId, bool | UndecidedError]:
+        """Return False for a job while slurmctld must still know a job that began then.
+        Later, only the log could show that SLURM had the job, and the worker cannot see
+        the log: then the error is in the place of the job.
         """
-        return {job_id: self._forgotten(ago_s) or False for job_id, ago_s in begun_s_ago.items()}
+        return {
+            job_id: self._forgotten(ago_s) or False
+            for job_id, ago_s in begun_s_ago.items()
+        }
 
     def _forgotten(self, begun_s_ago: float) -> UndecidedError | None:
         if self.min_job_age_s and begun_s_ago + CLOCK_KNOWN_FOR_S >= self.min_job_age_s:
@@ -327,7 +429,11 @@ class RestCluster:
             )
         return None
 
-    def jobs_with_logs(self, user: Address, begun_s_ago: Mapping[JobId, float]) -> set[JobId]:  # noqa: ARG002
+    def jobs_with_logs(
+        self,
+        user: Address,  # noqa: ARG002
+        begun_s_ago: Mapping[JobId, float],  # noqa: ARG002
+    ) -> set[JobId]:
         """Raise SlurmUnavailableError: the homes cannot be seen."""
         raise SlurmUnavailableError(NO_LOGS)
 
@@ -338,10 +444,12 @@ class RestCluster:
         *,
         accounting: bool = True,  # noqa: ARG002
     ) -> dict[JobId, MatchResult]:
-        """Return what slurmctld shows of each of these jobs; see SlurmCluster. A job of another name is unclear until its
-        time of submission is known.
+        """Return what slurmctld shows of each of these jobs; see SlurmCluster. A job of
+        another name is unclear until its time of submission is known.
         """
-        rows = self._rows({job.slurm_id for job in wanted}) if listed is None else listed
+        rows = (
+            self._rows({job.slurm_id for job in wanted}) if listed is None else listed
+        )
         return match_jobs(wanted, map(listed_record, rows.values()), lambda _: {})
 
     def known_ids(self, slurm_ids: Collection[SlurmId]) -> set[SlurmId]:
@@ -352,7 +460,10 @@ class RestCluster:
         """Return what running jobs were submitted for."""
         return rest_answers.requests_listed(self.access.ask("jobs"), list(slurm_ids))
 
-    def site_choices(self, shown: Collection[tuple[str, Size]]) -> Mapping[str, SiteChoice] | None:  # noqa: ARG002
+    def site_choices(
+        self,
+        shown: Collection[tuple[str, Size]],  # noqa: ARG002
+    ) -> Mapping[str, SiteChoice] | None:
         """Return None: slurmrestd shows neither plugins nor associations."""
         return None
 
@@ -363,22 +474,31 @@ class RestCluster:
 
     def memory_per_cpu_limit(self) -> int | None:
         """Return the partition's MaxMemPerCPU (MB), or else that of the settings."""
-        shown = rest_answers.partition_memory_per_cpu(self.access.ask("partitions"), self.partition)
+        shown = rest_answers.partition_memory_per_cpu(
+            self.access.ask("partitions"), self.partition
+        )
         return shown or self.max_memory_per_cpu_mb
 
     def controller(self) -> Controller:
-        """Return slurmctld's state. Its start is a text and no time, because slurmctld may begin its statistics again without
-        a restart.
+        """Return slurmctld's state. Its start is a text and no time, because slurmctld
+        may begin its statistics again without a restart.
         """
-        identity = rest_answers.parse_identity(self.access.ask("ping", CONTROLLER_TIMEOUT_S))
-        since_s = rest_answers.counting_since_s(self.access.ask("diag", CONTROLLER_TIMEOUT_S))
-        return Controller(f"at or before {since_s}", False, identity, min_job_age_s=self.min_job_age_s)
+        identity = rest_answers.parse_identity(
+            self.access.ask("ping", CONTROLLER_TIMEOUT_S)
+        )
+        since_s = rest_answers.counting_since_s(
+            self.access.ask("diag", CONTROLLER_TIMEOUT_S)
+        )
+        return Controller(
+            f"at or before {since_s}", False, identity, min_job_age_s=self.min_job_age_s
+        )
 
-    # --- orders -----------------------------------------------------------------------------------------------------
+    # --- orders -----------------------------------------------------------------------
 
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
-        """End a job, with the user's own token: SLURM refuses to end another user's job, which is no error here. The worker
-        sends no order for a job that SLURM shows as another user's: slurmctld 24.11.5 hangs after it has refused one.
+        """End a job, with the user's own token: SLURM refuses to end another user's
+        job, which is no error here. The worker sends no order for a job that SLURM
+        shows as another user's: slurmctld 24.11.5 hangs after it has refused one.
         """
         row = self._rows([slurm_id]).get(slurm_id)
         if row is not None and row.user not in ("", user):
@@ -404,10 +524,14 @@ class RestCluster:
             self._change(slurm_id, {"time_limit": limit_min})
 
     def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
-        """Change a job that waits. Raises SlurmRejectedError also where slurmrestd has no word for the change."""
+        """Change a job that waits. Raises SlurmRejectedError also where slurmrestd has
+        no word for the change.
+        """
         body = rest_requests.change(words)
         if body is None:
-            raise SlurmRejectedError(f"slurmrestd 22.05 cannot do `scontrol update JobId={slurm_id} {' '.join(words)}`")
+            raise SlurmRejectedError(
+                f"slurmrestd 22.05 cannot do `scontrol update JobId={slurm_id} {' '.join(words)}`"
+            )
         self._change(slurm_id, body)
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
@@ -422,13 +546,15 @@ class RestCluster:
         )
 
     def _change(self, slurm_id: SlurmId, body: Mapping[str, Any]) -> None:
-        rest_answers.require_success(self.access.order("POST", f"job/{slurm_id}", body), "update")
+        rest_answers.require_success(
+            self.access.order("POST", f"job/{slurm_id}", body), "update"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestNodes:
-    """The nodes of a partition over slurmrestd. With `unresponsive` (BENCHMARK_UNRESPONSIVE), nodes that do not work count
-    too. Threads may share it.
+    """The nodes of a partition over slurmrestd. With `unresponsive`
+    (BENCHMARK_UNRESPONSIVE), nodes that do not work count too. Threads may share it.
     """
 
     access: RestAccess
@@ -436,6 +562,10 @@ class RestNodes:
     unresponsive: bool = False
 
     def specs(self) -> PartitionHardware:
-        """Return the hardware that counts, in two requests. Raises SlurmUnavailableError; retry later."""
+        """Return the hardware that counts, in two requests. Raises
+        SlurmUnavailableError; retry later.
+        """
         partitions, nodes = self.access.ask("partitions"), self.access.ask("nodes")
-        return rest_answers.partition_hardware(partitions, nodes, self.partition, unresponsive=self.unresponsive)
+        return rest_answers.partition_hardware(
+            partitions, nodes, self.partition, unresponsive=self.unresponsive
+        )

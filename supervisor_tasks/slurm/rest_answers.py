@@ -1,7 +1,9 @@
-"""Read slurmrestd's answers, which rest_versions.py has brought into the form of v0.0.38. Pure; samples: tests/data/slurm/rest.
+"""Read slurmrestd's answers, which rest_versions.py has brought into the form of
+v0.0.38. Pure; samples: tests/data/slurm/rest.
 
-slurmrestd answers a request that slurmctld refuses with status 500 and a list of errors: each has slurmctld's text, and
-its number as `error_number` or, for a submission, as `error_code`.
+slurmrestd answers a request that slurmctld refuses with status 500 and a list of
+errors: each has slurmctld's text, and its number as `error_number` or, for a
+submission, as `error_code`.
 """
 
 import re
@@ -12,7 +14,12 @@ from typing import Any
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
-from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode, hardware_of, node_of
+from supervisor_tasks.slurm.hardware import (
+    PartitionHardware,
+    SlurmNode,
+    hardware_of,
+    node_of,
+)
 from supervisor_tasks.slurm.job_states import Phase, phase
 from supervisor_tasks.slurm.not_started import DRAIN_REASON, EndedOn
 from supervisor_tasks.slurm.parsers import (
@@ -30,8 +37,10 @@ from supervisor_tasks.slurm.squeue import SqueueRow
 
 OK = 200
 ACCESS_DENIED = 2002
-UNKNOWN_JOB = (2017, 2021, 2084)  # Invalid job id; already completing or completed; has already finished
-_NOT_READ = (400, 401, 403, 404, 405, 413, 415)  # slurmrestd itself refuses the request, and asks slurmctld nothing
+# Invalid job id; already completing or completed; has already finished
+UNKNOWN_JOB = (2017, 2021, 2084)
+# slurmrestd itself refuses the request, and asks slurmctld nothing
+_NOT_READ = (400, 401, 403, 404, 405, 413, 415)
 _SLURMS_NUMBERS_FROM = 1000
 _SHOWN = 500
 
@@ -46,7 +55,10 @@ class RestAnswer:
     @property
     def error_numbers(self) -> list[int]:
         """SLURM's numbers of its errors."""
-        shown = [error.get("error_number", error.get("error_code", 0)) for error in self._errors]
+        shown = [
+            error.get("error_number", error.get("error_code", 0))
+            for error in self._errors
+        ]
         return [number for number in shown if isinstance(number, int)]
 
     @property
@@ -69,14 +81,24 @@ class RestAnswer:
 
     @property
     def was_refused_by_slurmrestd(self) -> bool:
-        """Whether slurmrestd itself refused the request. 24.11 answers 404 also for a job that slurmctld does not know."""
+        """Whether slurmrestd itself refused the request. 24.11 answers 404 also for a
+        job that slurmctld does not know.
+        """
         return self.status in _NOT_READ and not self.is_unknown_job
 
     @property
     def is_missing(self) -> bool:
-        """Whether slurmctld gave no answer. slurmrestd 24.11 then answers an order with an error number of the system."""
-        has_system_error = any(0 < number < _SLURMS_NUMBERS_FROM for number in self.error_numbers)
-        return has_system_error or self.was_refused_by_slurmrestd or is_missing_answer(self.verdict)
+        """Whether slurmctld gave no answer. slurmrestd 24.11 then answers an order with
+        an error number of the system.
+        """
+        has_system_error = any(
+            0 < number < _SLURMS_NUMBERS_FROM for number in self.error_numbers
+        )
+        return (
+            has_system_error
+            or self.was_refused_by_slurmrestd
+            or is_missing_answer(self.verdict)
+        )
 
     @property
     def is_unknown_job(self) -> bool:
@@ -91,12 +113,16 @@ class RestAnswer:
         return [error for error in listed if isinstance(error, Mapping)]
 
 
-def submitted(answer: RestAnswer, *, has_submit_key: bool, max_id: int = MAX_SLURM_ID) -> SlurmId:
-    """Return the id of the job that slurmctld took. slurmrestd answers a job that must wait for its nodes with an error
-    and an id: it is submitted. Raises the errors of `submitted_id` (parsers.py).
+def submitted(
+    answer: RestAnswer, *, has_submit_key: bool, max_id: int = MAX_SLURM_ID
+) -> SlurmId:
+    """Return the id of the job that slurmctld took. slurmrestd answers a job that must
+    wait for its nodes with an error and an id: it is submitted. Raises the errors of
+    `submitted_id` (parsers.py).
 
-    slurmrestd does not pass on the text of job_submit.lua: it shows only that access is denied, also for a token that
-    was used before. So at a site with that script the worker searches for the job.
+    slurmrestd does not pass on the text of job_submit.lua: it shows only that access is
+    denied, also for a token that was used before. So at a site with that script the
+    worker searches for the job.
     """
     number = answer.body.get("job_id")
     if isinstance(number, int) and can_be_given(number, max_id):
@@ -113,34 +139,45 @@ def submitted(answer: RestAnswer, *, has_submit_key: bool, max_id: int = MAX_SLU
 
 
 def require_answer(answer: RestAnswer, what: str) -> Mapping[str, Any]:
-    """Return the answer to a question. Raises SlurmUnavailableError, or QuestionRefusedError where SLURM refused."""
+    """Return the answer to a question. Raises SlurmUnavailableError, or
+    QuestionRefusedError where SLURM refused.
+    """
     if not answer.failed:
         return answer.body
     kind = SlurmUnavailableError if answer.is_missing else QuestionRefusedError
-    raise kind(f"{what}: slurmrestd answered with status {answer.status}: {answer.error_text}")
+    raise kind(
+        f"{what}: slurmrestd answered with status {answer.status}: {answer.error_text}"
+    )
 
 
 def require_success(answer: RestAnswer, what: str) -> bool:
-    """Return True when SLURM carried out a change, False when it knows no such job or the job has ended. Raises
-    SlurmUnavailableError or SlurmRejectedError.
+    """Return True when SLURM carried out a change, False when it knows no such job or
+    the job has ended. Raises SlurmUnavailableError or SlurmRejectedError.
     """
     if not answer.failed:
         return True
     if answer.is_unknown_job:
         return False
-    kind: type[SupervisorError] = SlurmUnavailableError if answer.is_missing else SlurmRejectedError
-    raise kind(f"{what}: slurmrestd answered with status {answer.status}: {answer.error_text}")
+    kind: type[SupervisorError] = (
+        SlurmUnavailableError if answer.is_missing else SlurmRejectedError
+    )
+    raise kind(
+        f"{what}: slurmrestd answered with status {answer.status}: {answer.error_text}"
+    )
 
 
 def jobs_listed(body: Mapping[str, Any], now_s: int) -> dict[SlurmId, SqueueRow]:
-    """Return the jobs of an answer. `now_s` is the time on slurmctld's clock. Raises SlurmUnavailableError for a job that
-    lacks a field: the worker must not conclude that a job is missing.
+    """Return the jobs of an answer. `now_s` is the time on slurmctld's clock. Raises
+    SlurmUnavailableError for a job that lacks a field: the worker must not conclude
+    that a job is missing.
     """
     rows = [_row(job, now_s) for job in _objects(body, "jobs")]
     return {row.slurm_id: row for row in rows}
 
 
-def requests_listed(body: Mapping[str, Any], slurm_ids: Sequence[SlurmId]) -> dict[SlurmId, Size]:
+def requests_listed(
+    body: Mapping[str, Any], slurm_ids: Sequence[SlurmId]
+) -> dict[SlurmId, Size]:
     """Return what these jobs were submitted for. Raises SlurmUnavailableError."""
     try:
         jobs = [job for job in _objects(body, "jobs") if job["job_id"] in slurm_ids]
@@ -150,37 +187,48 @@ def requests_listed(body: Mapping[str, Any], slurm_ids: Sequence[SlurmId]) -> di
 
 
 def clock_s(body: Mapping[str, Any]) -> int:
-    """Return slurmctld's time (Unix time) from its statistics. Raises SlurmUnavailableError."""
+    """Return slurmctld's time (Unix time) from its statistics. Raises
+    SlurmUnavailableError.
+    """
     return _statistic(body, "req_time")
 
 
 def counting_since_s(body: Mapping[str, Any]) -> int:
-    """Return since when slurmctld has counted its statistics: its start, or a later midnight of UTC or `sdiag --reset`.
-    Raises SlurmUnavailableError, also in the first second after slurmctld's start, when slurmctld shows 0; retry later.
+    """Return since when slurmctld has counted its statistics: its start, or a later
+    midnight of UTC or `sdiag --reset`. Raises SlurmUnavailableError, also in the first
+    second after slurmctld's start, when slurmctld shows 0; retry later.
     """
     statistics = body.get("statistics")
     if isinstance(statistics, Mapping) and statistics.get("req_time_start") == 0:
-        raise SlurmUnavailableError("slurmctld has just started; it does not count its statistics yet")
+        raise SlurmUnavailableError(
+            "slurmctld has just started; it does not count its statistics yet"
+        )
     return _statistic(body, "req_time_start")
 
 
 def parse_identity(body: Mapping[str, Any]) -> ClusterIdentity:
-    """Return the cluster as far as slurmrestd's ping shows it: by its controllers. Raises SlurmUnavailableError when none of
-    them answers.
+    """Return the cluster as far as slurmrestd's ping shows it: by its controllers.
+    Raises SlurmUnavailableError when none of them answers.
     """
     pings = _objects(body, "pings")
     hosts = tuple(_text(ping, "hostname") for ping in pings)
     one_answers = any(ping.get("ping") == "UP" for ping in pings)
     if not one_answers or not all(hosts):
-        raise SlurmUnavailableError(f"no slurmctld answers slurmrestd; it shows {str(pings)[:_SHOWN]}")
+        raise SlurmUnavailableError(
+            f"no slurmctld answers slurmrestd; it shows {str(pings)[:_SHOWN]}"
+        )
     return ClusterIdentity("", "", hosts)
 
 
 def partition_hardware(
-    partitions: Mapping[str, Any], nodes: Mapping[str, Any], partition: str, *, unresponsive: bool = False
+    partitions: Mapping[str, Any],
+    nodes: Mapping[str, Any],
+    partition: str,
+    *,
+    unresponsive: bool = False,
 ) -> PartitionHardware:
-    """Return the partition's hardware; with `unresponsive`, nodes that do not work count too. Raises
-    SlurmUnavailableError.
+    """Return the partition's hardware; with `unresponsive`, nodes that do not work
+    count too. Raises SlurmUnavailableError.
     """
     shown = _partition(partitions, partition)
     members = list[SlurmNode]()
@@ -193,26 +241,39 @@ def partition_hardware(
     total = shown.get("total_nodes")
     if not isinstance(total, int):
         raise _unreadable("a partition", shown)
-    return hardware_of(members, total, _positive(shown.get("max_time_limit")), unresponsive=unresponsive)
+    return hardware_of(
+        members,
+        total,
+        _positive(shown.get("max_time_limit")),
+        unresponsive=unresponsive,
+    )
 
 
-def partition_memory_per_cpu(partitions: Mapping[str, Any], partition: str) -> int | None:
-    """Return the partition's own MaxMemPerCPU in MB; None where it has none. Raises SlurmUnavailableError."""
+def partition_memory_per_cpu(
+    partitions: Mapping[str, Any], partition: str
+) -> int | None:
+    """Return the partition's own MaxMemPerCPU in MB; None where it has none. Raises
+    SlurmUnavailableError.
+    """
     return _positive(_partition(partitions, partition).get("maximum_memory_per_cpu"))
 
 
-def ended_on(body: Mapping[str, Any], slurm_ids: Collection[SlurmId]) -> dict[SlurmId, EndedOn]:
+def ended_on(
+    body: Mapping[str, Any], slurm_ids: Collection[SlurmId]
+) -> dict[SlurmId, EndedOn]:
     """Return where and when these jobs ended. Raises SlurmUnavailableError."""
     ended = dict[SlurmId, EndedOn]()
     for job in _objects(body, "jobs"):
         if job.get("job_id") in slurm_ids:
-            ended[SlurmId(job["job_id"])] = EndedOn(_text(job, "batch_host"), _time_s(job, "end_time", body))
+            ended[SlurmId(job["job_id"])] = EndedOn(
+                _text(job, "batch_host"), _time_s(job, "end_time", body)
+            )
     return ended
 
 
 def drained_s(body: Mapping[str, Any]) -> dict[str, int]:
-    """Return since when (Unix time) nodes are drained because they could not start a job. Raises
-    SlurmUnavailableError.
+    """Return since when (Unix time) nodes are drained because they could not start a
+    job. Raises SlurmUnavailableError.
     """
     drained = dict[str, int]()
     for node in _objects(body, "nodes"):
@@ -246,7 +307,9 @@ def _statistic(body: Mapping[str, Any], name: str) -> int:
 
 def _objects(body: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     listed = body.get(key)
-    if not isinstance(listed, list) or not all(isinstance(entry, Mapping) for entry in listed):
+    if not isinstance(listed, list) or not all(
+        isinstance(entry, Mapping) for entry in listed
+    ):
         raise _unreadable(key, body)
     return listed
 
@@ -262,7 +325,9 @@ def _text(shown: Mapping[str, Any], key: str) -> str:
 
 
 def _unreadable(what: str, shown: Mapping[str, Any]) -> SlurmUnavailableError:
-    return SlurmUnavailableError(f"slurmrestd shows {what} without the fields of v0.0.38: {str(dict(shown))[:_SHOWN]}")
+    return SlurmUnavailableError(
+        f"slurmrestd shows {what} without the fields of v0.0.38: {str(dict(shown))[:_SHOWN]}"
+    )
 
 
 def _row(job: Mapping[str, Any], now_s: int) -> SqueueRow:
@@ -282,26 +347,43 @@ def _row(job: Mapping[str, Any], now_s: int) -> SqueueRow:
             size=_size(job, limit_min),
             may_requeue=bool(job["requeue"]),
         )
-        name, comment, stdout = (str(job[key] or "") for key in ("name", "comment", "standard_output"))
-        return SqueueRow(slurm_id, user, name, comment, stdout, seen.submit_s, seen, bool(job["batch_flag"]), limit_min)
+        name, comment, stdout = (
+            str(job[key] or "") for key in ("name", "comment", "standard_output")
+        )
+        return SqueueRow(
+            slurm_id,
+            user,
+            name,
+            comment,
+            stdout,
+            seen.submit_s,
+            seen,
+            bool(job["batch_flag"]),
+            limit_min,
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable("a job", job) from error
 
 
 def _elapsed_s(job: Mapping[str, Any], now_s: int) -> int:
-    """Return the seconds that the job's present run has used, without those in which it was suspended. `now_s` may be a
-    moment early, so the end of a run that has ended may be later.
+    """Return the seconds that the job's present run has used, without those in which it
+    was suspended. `now_s` may be a moment early, so the end of a run that has ended may
+    be later.
     """
     state = str(job["job_state"])
     start_s, end_s = _seconds(job, "start_time"), _seconds(job, "end_time")
-    suspended_s, used_before_s = _seconds(job, "suspend_time"), _seconds(job, "pre_sus_time")
+    suspended_s, used_before_s = (
+        _seconds(job, "suspend_time"),
+        _seconds(job, "pre_sus_time"),
+    )
     if state == "SUSPENDED":
         return used_before_s
     if phase(state) is Phase.ENDED:
         now_s = max(now_s, end_s)
     if state == "PENDING" or not start_s or start_s > now_s:
         return 0
-    until_s = min(end_s or now_s, now_s)  # of a job that runs, end_time is the end of its time limit
+    # of a job that runs, end_time is the end of its time limit
+    until_s = min(end_s or now_s, now_s)
     if suspended_s:  # the job was suspended: it runs again since suspend_time
         return max(used_before_s + until_s - suspended_s, 0)
     return max(until_s - start_s, 0)
@@ -313,7 +395,9 @@ def _seconds(job: Mapping[str, Any], key: str) -> int:
 
 
 def _array(job: Mapping[str, Any]) -> str:
-    """Return the number of an array's task, or the numbers that wait; empty if the job is no array."""
+    """Return the number of an array's task, or the numbers that wait; empty if the job
+    is no array.
+    """
     task_id = job["array_task_id"]
     if task_id is None:
         task_id = job["array_task_string"]
@@ -324,14 +408,19 @@ def _array(job: Mapping[str, Any]) -> str:
 
 def _size(job: Mapping[str, Any], limit_min: int | None) -> Size:
     array = _array(job)
-    words = [str(job[key] or "") for key in ("partition", "qos", "account", "resv_name")]
+    words = [
+        str(job[key] or "") for key in ("partition", "qos", "account", "resv_name")
+    ]
     tres = str(job["tres_alloc_str"] or job["tres_req_str"] or "")
-    gpus = [str(job[f"tres_per_{what}"] or "") for what in ("job", "node", "task", "socket")]
+    gpus = [
+        str(job[f"tres_per_{what}"] or "") for what in ("job", "node", "task", "socket")
+    ]
     size = size_of(limit_min, *words, array, str(job["tasks"]), tres, *gpus)
     threads = job["threads_per_core"]
     if threads is None:
         threads = ANY_THREADS
-    whole_memory = not (job["memory_per_node"] or job["memory_per_cpu"])  # null where squeue shows 0
+    # null where squeue shows 0
+    whole_memory = not (job["memory_per_node"] or job["memory_per_cpu"])
     return replace(size, threads=str(threads), whole_memory=whole_memory)
 
 

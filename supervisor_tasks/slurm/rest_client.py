@@ -1,8 +1,8 @@
 """HTTP with slurmrestd: over TLS, over a Unix socket, or in plain text on this machine.
 
-Connections are kept: slurmrestd 22.05 sometimes ends a connection with `Connection: close` before it has answered. A kept
-connection that slurmrestd has closed is not used again. If slurmrestd closes it while a request is sent, the answer counts
-as lost.
+Connections are kept: slurmrestd 22.05 sometimes ends a connection with `Connection:
+close` before it has answered. A kept connection that slurmrestd has closed is not used
+again. If slurmrestd closes it while a request is sent, the answer counts as lost.
 """
 
 import json
@@ -17,7 +17,12 @@ from urllib.parse import unquote, urlsplit
 import urllib3
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NewConnectionError,
+    SSLError,
+)
 from urllib3.util import Timeout
 
 from supervisor_tasks.errors import OutcomeUnknownError
@@ -34,19 +39,29 @@ _NO_SUCH_PATH = 404
 
 
 class RestUnavailableError(SlurmUnavailableError):
-    """slurmrestd takes no connection, or has no version of its API that the worker knows. Nothing was done; retry later."""
+    """slurmrestd takes no connection, or has no version of its API that the worker
+    knows. Nothing was done; retry later.
+    """
 
 
 class RestCutError(OutcomeUnknownError):
-    """A request was sent, and its answer did not come. slurmrestd may have carried it out."""
+    """A request was sent, and its answer did not come. slurmrestd may have carried it
+    out.
+    """
 
 
 class RestClient:
-    """The client of one slurmrestd. `url` is unix:///path, https://host:port or http://host:port. `ca` is the authority
-    (PEM) of its certificate; without it, the machine's authorities count. Threads may share it.
+    """The client of one slurmrestd. `url` is unix:///path, https://host:port or
+    http://host:port. `ca` is the authority (PEM) of its certificate; without it, the
+    machine's authorities count. Threads may share it.
     """
 
-    def __init__(self, url: str, ca: Path | None = None, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        ca: Path | None = None,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
         self.url = url
         self._connect_timeout_s = connect_timeout_s
         self._pool = _pool(url, ca)
@@ -62,9 +77,10 @@ class RestClient:
         timeout_s: float,
         body: Mapping[str, Any] | None = None,
     ) -> RestAnswer:
-        """Send one request as this user. The request and the answer have the form of v0.0.38, also where slurmrestd has
-        another version. Raises RestUnavailableError when the request was certainly not carried out, and RestCutError when the
-        whole answer did not arrive within `timeout_s`.
+        """Send one request as this user. The request and the answer have the form of
+        v0.0.38, also where slurmrestd has another version. Raises RestUnavailableError
+        when the request was certainly not carried out, and RestCutError when the whole
+        answer did not arrive within `timeout_s`.
         """
         headers = {"X-SLURM-USER-NAME": user, "X-SLURM-USER-TOKEN": token}
         if body is not None:
@@ -75,31 +91,57 @@ class RestClient:
                 return self._answered(method, path, headers, body, until_s)
             except (HTTPError, OSError, ValueError) as error:
                 if _is_before_the_request(error):
-                    raise RestUnavailableError(f"slurmrestd at {self.url} takes no connection: {error}") from error
-                raise RestCutError(f"slurmrestd at {self.url} gave no whole answer: {error}") from error
+                    raise RestUnavailableError(
+                        f"slurmrestd at {self.url} takes no connection: {error}"
+                    ) from error
+                raise RestCutError(
+                    f"slurmrestd at {self.url} gave no whole answer: {error}"
+                ) from error
 
     def close(self) -> None:
         """Close the connections."""
         self._pool.close()
 
     def _answered(
-        self, method: str, path: str, headers: Mapping[str, str], body: Mapping[str, Any] | None, until_s: float
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: Mapping[str, Any] | None,
+        until_s: float,
     ) -> RestAnswer:
-        """Ask in the version that slurmrestd offered last, and in the others if slurmrestd has no such path: then slurmrestd
-        has asked slurmctld nothing.
+        """Ask in the version that slurmrestd offered last, and in the others if
+        slurmrestd has no such path: then slurmrestd has asked slurmctld nothing.
         """
-        others = (version for version in rest_versions.VERSIONS if version != self._version)
+        others = (
+            version for version in rest_versions.VERSIONS if version != self._version
+        )
         for version in (self._version, *others):
-            text = None if body is None else json.dumps(rest_versions.written(version, body)).encode()
-            answer = self._exchange(method, f"/slurm/{version}/{path}", headers, text, until_s)
+            text = (
+                None
+                if body is None
+                else json.dumps(rest_versions.written(version, body)).encode()
+            )
+            answer = self._exchange(
+                method, f"/slurm/{version}/{path}", headers, text, until_s
+            )
             if answer.status != _NO_SUCH_PATH or answer.is_unknown_job:
                 self._version = version
-                return RestAnswer(answer.status, rest_versions.read(version, answer.body))
+                return RestAnswer(
+                    answer.status, rest_versions.read(version, answer.body)
+                )
         wanted = " or ".join(rest_versions.VERSIONS)
-        raise RestUnavailableError(f"slurmrestd at {self.url} has no API of {wanted}; it answers {answer.error_text!r}")
+        raise RestUnavailableError(
+            f"slurmrestd at {self.url} has no API of {wanted}; it answers {answer.error_text!r}"
+        )
 
     def _exchange(
-        self, method: str, path: str, headers: Mapping[str, str], text: bytes | None, until_s: float
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        text: bytes | None,
+        until_s: float,
     ) -> RestAnswer:
         left_s = max(until_s - time.monotonic(), 0.001)
         response = self._pool.urlopen(
@@ -119,7 +161,9 @@ class RestClient:
 
 
 def _is_before_the_request(error: Exception) -> bool:
-    """Whether the connection was not made, or showed a certificate that is not accepted."""
+    """Whether the connection was not made, or showed a certificate that is not
+    accepted.
+    """
     if isinstance(error, NewConnectionError | ConnectTimeoutError):
         return True
     if not isinstance(error, SSLError) or not error.args:
@@ -128,7 +172,9 @@ def _is_before_the_request(error: Exception) -> bool:
 
 
 def _read(response: urllib3.BaseHTTPResponse, until_s: float) -> bytes:
-    """Read the body. urllib3 bounds only each read, so this function bounds the whole."""
+    """Read the body. urllib3 bounds only each read, so this function bounds the
+    whole.
+    """
     pieces, size = list[bytes](), 0
     while piece := response.read(_PIECE):
         pieces.append(piece)
@@ -139,14 +185,20 @@ def _read(response: urllib3.BaseHTTPResponse, until_s: float) -> bytes:
 
 
 def _json(text: bytes) -> Mapping[str, Any]:
-    """Return the answer's object. An answer that is no object (a 404 of another program) counts as an error."""
+    """Return the answer's object. An answer that is no object (a 404 of another
+    program) counts as an error.
+    """
     try:
         shown = json.loads(text)
     except ValueError:
         shown = None
     if isinstance(shown, dict):
         return shown
-    return {"errors": [{"error": f"no JSON object: {text[:200].decode(errors='replace')!r}"}]}
+    return {
+        "errors": [
+            {"error": f"no JSON object: {text[:200].decode(errors='replace')!r}"}
+        ]
+    }
 
 
 def _kind(path: str) -> str:

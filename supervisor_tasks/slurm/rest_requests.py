@@ -1,7 +1,8 @@
-"""Build the bodies of requests to slurmrestd in the form of v0.0.38 (rest_versions.py has the other). Pure.
+"""Build the bodies of requests to slurmrestd in the form of v0.0.38 (rest_versions.py
+has the other). Pure.
 
-slurmrestd 22.05 ends when a request has `argv`. It takes each `requeue`, also false, as true; `no_requeue` works. The batch
-script is the same as over SSH (slurm/commands.py).
+slurmrestd 22.05 ends when a request has `argv`. It takes each `requeue`, also false, as
+true; `no_requeue` works. The batch script is the same as over SSH (slurm/commands.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,8 @@ from typing import Any
 from supervisor_tasks.jobs.model import Definition, JobId
 from supervisor_tasks.slurm.commands import batch_script
 
-# The words of `scontrol update` that a job's undo has (jobs/size_rules.py), as slurmrestd names them.
+# The words of `scontrol update` that a job's undo has (jobs/size_rules.py), as
+# slurmrestd names them.
 _NUMBERS = {
     "NumTasks": "tasks",
     "MinCPUsNode": "minimum_cpus_per_node",
@@ -31,8 +33,8 @@ def submission(
     folder: str,
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Build the request that submits a job, which begins in `folder` with this environment (not empty). `comment` is as
-    for sbatch.
+    """Build the request that submits a job, which begins in `folder` with this
+    environment (not empty). `comment` is as for sbatch.
     """
     gpus = {"gpus": str(definition.gpus)} if definition.gpus else {}
     return {
@@ -55,7 +57,9 @@ def submission(
 
 
 def change(words: Sequence[str]) -> dict[str, Any] | None:
-    """Build the change of a job from words of `scontrol update`; None when slurmrestd 22.05 cannot change one of them."""
+    """Build the change of a job from words of `scontrol update`; None when slurmrestd
+    22.05 cannot change one of them.
+    """
     body = dict[str, Any]()
     for word in words:
         key, _, value = word.partition("=")

@@ -1,8 +1,9 @@
 """The tokens by which slurmctld knows whose request it is (auth/jwt). Pure.
 
-slurmctld trusts a token that is signed with its own key (`jwt_key` of AuthAltParameters): the claim `sun` names the Linux
-user, and after `exp`, by slurmctld's clock, it refuses the token. So a request for a submission that arrives late is
-refused by SLURM itself.
+slurmctld trusts a token that is signed with its own key (`jwt_key` of
+AuthAltParameters): the claim `sun` names the Linux user, and after `exp`, by
+slurmctld's clock, it refuses the token. So a request for a submission that arrives late
+is refused by SLURM itself.
 """
 
 from dataclasses import dataclass, field
@@ -19,5 +20,9 @@ class TokenMint:
     key: bytes = field(repr=False)
 
     def token(self, user: str, now_s: int, expires_s: int) -> str:
-        """Return a token of this Linux user until `expires_s`; both times are Unix times."""
-        return jwt.encode({"sun": user, "iat": now_s, "exp": expires_s}, self.key, algorithm=ALGORITHM)
+        """Return a token of this Linux user until `expires_s`; both times are Unix
+        times.
+        """
+        return jwt.encode(
+            {"sun": user, "iat": now_s, "exp": expires_s}, self.key, algorithm=ALGORITHM
+        )

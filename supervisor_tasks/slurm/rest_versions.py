@@ -1,7 +1,8 @@
 """What differs between the versions of slurmrestd's API. Pure.
 
-The worker builds requests and reads answers in the form of v0.0.38 (SLURM 22.05). This module writes such a request in the
-form of v0.0.42 (SLURM 24.11), and reads an answer of v0.0.42 as one of v0.0.38. No SLURM has both.
+The worker builds requests and reads answers in the form of v0.0.38 (SLURM 22.05). This
+module writes such a request in the form of v0.0.42 (SLURM 24.11), and reads an answer
+of v0.0.42 as one of v0.0.38. No SLURM has both.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,8 +11,10 @@ from typing import Any
 OLD, NEW = "v0.0.38", "v0.0.42"
 VERSIONS = (OLD, NEW)
 
-_BOXED = ("memory_per_cpu", "time_limit")  # a number of a request that v0.0.42 has in an object
-# job_state has all words that apply. squeue and v0.0.38 show the first of these, or else the state itself.
+# a number of a request that v0.0.42 has in an object
+_BOXED = ("memory_per_cpu", "time_limit")
+# job_state has all words that apply. squeue and v0.0.38 show the first of these, or
+# else the state itself.
 _SHOWN_FIRST = (
     "COMPLETING",
     "STAGE_OUT",
@@ -38,8 +41,8 @@ def written(version: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read(version: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an answer of this version's API in the form of v0.0.38. A part that has not the expected form stays as it is:
-    its reader refuses it.
+    """Return an answer of this version's API in the form of v0.0.38. A part that has
+    not the expected form stays as it is: its reader refuses it.
     """
     if version == OLD:
         return body
@@ -57,12 +60,16 @@ def _written_job(job: Mapping[str, Any]) -> dict[str, Any]:
     if "no_requeue" in new:
         new["requeue"] = not new.pop("no_requeue")
     if "environment" in new:
-        new["environment"] = [f"{name}={value}" for name, value in job["environment"].items()]
+        new["environment"] = [
+            f"{name}={value}" for name, value in job["environment"].items()
+        ]
     return new
 
 
 def _unboxed(shown: Any) -> Any:
-    """Return what is shown, with each number out of its object: None for a number that is not set or is infinite."""
+    """Return what is shown, with each number out of its object: None for a number that
+    is not set or is infinite.
+    """
     if isinstance(shown, list):
         return [_unboxed(entry) for entry in shown]
     if not isinstance(shown, Mapping):
@@ -75,8 +82,9 @@ def _unboxed(shown: Any) -> Any:
 
 
 def _refused(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the errors, and after them the error of each job that SLURM refused to change: v0.0.42 answers such an order
-    with status 200, and shows the error in the job's status.
+    """Return the errors, and after them the error of each job that SLURM refused to
+    change: v0.0.42 answers such an order with status 200, and shows the error in the
+    job's status.
     """
     statuses, errors = body.get("status"), body.get("errors")
     if not isinstance(statuses, list) or not isinstance(errors, list):
@@ -85,7 +93,9 @@ def _refused(body: Mapping[str, Any]) -> dict[str, Any]:
     for status in statuses:
         error = status.get("error") if isinstance(status, Mapping) else None
         if isinstance(error, Mapping) and error.get("code"):
-            all_errors.append({"error": error.get("string"), "error_number": error.get("code")})
+            all_errors.append(
+                {"error": error.get("string"), "error_number": error.get("code")}
+            )
     return {"errors": all_errors}
 
 
@@ -96,13 +106,19 @@ def _each(convert: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Any]
         listed = _unboxed(shown)
         if not isinstance(listed, list):
             return listed
-        return [convert(entry) if isinstance(entry, dict) else entry for entry in listed]
+        return [
+            convert(entry) if isinstance(entry, dict) else entry for entry in listed
+        ]
 
     return read_list
 
 
 def _job(job: dict[str, Any]) -> dict[str, Any]:
-    return {**job, **_changed(job, "job_state", _state), **_changed(job, "exit_code", _wait_status)}
+    return {
+        **job,
+        **_changed(job, "job_state", _state),
+        **_changed(job, "exit_code", _wait_status),
+    }
 
 
 def _node(node: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +143,9 @@ def _ping(ping: dict[str, Any]) -> dict[str, Any]:
     return {**ping, "ping": ping["pinged"]}
 
 
-def _changed(shown: Mapping[str, Any], key: str, convert: Callable[[Any], Any]) -> dict[str, Any]:
+def _changed(
+    shown: Mapping[str, Any], key: str, convert: Callable[[Any], Any]
+) -> dict[str, Any]:
     """Return the converted field; nothing where it has not the form of v0.0.42."""
     if not isinstance(shown.get(key), list | Mapping):
         return {}
@@ -142,7 +160,9 @@ def _state(words: list[str]) -> str:
 
 
 def _wait_status(shown: Mapping[str, Any]) -> int | None:
-    """Return the raw wait(2) status of an exit code and a signal; None when neither is shown."""
+    """Return the raw wait(2) status of an exit code and a signal; None when neither is
+    shown.
+    """
     exit_code, signal = shown.get("return_code"), shown.get("signal")
     signal_number = signal.get("id") if isinstance(signal, Mapping) else None
     if exit_code is None and signal_number is None:

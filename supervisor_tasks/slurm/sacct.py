@@ -1,8 +1,9 @@
-"""Questions to the accounting database (slurmdbd), and its records: each job's Linux user, and sbatch's command line.
-Pure.
+"""Questions to the accounting database (slurmdbd), and its records: each job's Linux
+user, and sbatch's command line. Pure.
 
-Only the submitter decides that command line. A job's owner can change its name, in accounting too. He may also write
-any text into a command line of his own, so every field ends with a delimiter that is made for this one call. Samples:
+Only the submitter decides that command line. A job's owner can change its name, in
+accounting too. He may also write any text into a command line of his own, so every
+field ends with a delimiter that is made for this one call. Samples:
 tests/data/slurm/sacct-*.
 """
 
@@ -19,7 +20,16 @@ from supervisor_tasks.slurm.parsers import (
     wait_status,
 )
 
-FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "ExitCode", "User", "Submit", "End", "SubmitLine")
+FIELDS = (
+    "JobIDRaw",
+    "State",
+    "ElapsedRaw",
+    "ExitCode",
+    "User",
+    "Submit",
+    "End",
+    "SubmitLine",
+)
 _OF_USERS = (
     'IFS= read -r m; users=$1; shift; for each in $users; do user=${each%%:*}; echo "$m $user";'
     ' "$@" "--user=$user" "--starttime=now-${each#*:}minutes" || exit; done; echo "$m end"'
@@ -48,31 +58,45 @@ class SacctRow:
 
 
 def sacct_by_id(path: str, slurm_ids: str, delimiter: str) -> list[str]:
-    """Ask for a batch of jobs that slurmctld has forgotten: all jobs that ever had these ids, and each run of a job
-    that was requeued.
+    """Ask for a batch of jobs that slurmctld has forgotten: all jobs that ever had
+    these ids, and each run of a job that was requeued.
     """
     return [*_sacct(path, delimiter), f"--jobs={slurm_ids}"]
 
 
-def sacct_named(path: str, name: str, user: str, minutes: int, delimiter: str) -> list[str]:
+def sacct_named(
+    path: str, name: str, user: str, minutes: int, delimiter: str
+) -> list[str]:
     """Ask for the jobs of a user with this name, of the last `minutes`."""
-    return [*_sacct(path, delimiter), f"--name={name}", f"--user={user}", f"--starttime=now-{minutes}minutes"]
+    return [
+        *_sacct(path, delimiter),
+        f"--name={name}",
+        f"--user={user}",
+        f"--starttime=now-{minutes}minutes",
+    ]
 
 
-def sacct_histories(path: str, minutes: Mapping[Address, int], delimiter: str) -> list[str]:
-    """Ask for the histories of several users in one command, each for its own last minutes. The command prints each
-    user's name after a delimiter that it reads from standard input, because other users can read a command line and
-    submit a job meanwhile.
+def sacct_histories(
+    path: str, minutes: Mapping[Address, int], delimiter: str
+) -> list[str]:
+    """Ask for the histories of several users in one command, each for its own last
+    minutes. The command prints each user's name after a delimiter that it reads from
+    standard input, because other users can read a command line and submit a job
+    meanwhile.
     """
     users = " ".join(f"{user}:{number}" for user, number in sorted(minutes.items()))
     return ["/bin/sh", "-c", _OF_USERS, "histories", users, *_sacct(path, delimiter)]
 
 
-def submissions_by_user(answer: CommandAnswer, user_delimiter: str) -> dict[str, CommandAnswer]:
+def submissions_by_user(
+    answer: CommandAnswer, user_delimiter: str
+) -> dict[str, CommandAnswer]:
     """Return each user's history. Raises SlurmUnavailableError."""
     *parts, end = answer.stdout.split(user_delimiter)
     if answer.status != 0 or end != " end\n":
-        raise SlurmUnavailableError(f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
+        raise SlurmUnavailableError(
+            f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}"
+        )
     histories = dict[str, CommandAnswer]()
     for part in parts[1:]:
         user, _, printed = part.removeprefix(" ").partition("\n")
@@ -81,8 +105,9 @@ def submissions_by_user(answer: CommandAnswer, user_delimiter: str) -> dict[str,
 
 
 def accounted_jobs(answer: CommandAnswer, delimiter: str) -> list[SacctRow]:
-    """Return sacct's records, by id and submission time: a requeue begins a new record, and so does another job with
-    the same id. Raises SlurmUnavailableError when sacct could not ask, or when its output is incomplete.
+    """Return sacct's records, by id and submission time: a requeue begins a new record,
+    and so does another job with the same id. Raises SlurmUnavailableError when sacct
+    could not ask, or when its output is incomplete.
     """
     message = f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}"
     if answer.status != 0 and answer.stderr.strip():
@@ -90,12 +115,19 @@ def accounted_jobs(answer: CommandAnswer, delimiter: str) -> list[SacctRow]:
     *fields, rest = answer.stdout.split(f"|{delimiter}")
     if answer.status != 0 or rest.strip() or len(fields) % len(FIELDS):
         raise SlurmUnavailableError(message)
-    rows = [_accounted(fields[first : first + len(FIELDS)]) for first in range(0, len(fields), len(FIELDS))]
+    rows = [
+        _accounted(fields[first : first + len(FIELDS)])
+        for first in range(0, len(fields), len(FIELDS))
+    ]
     return sorted(rows, key=lambda row: (row.record.slurm_id, row.record.submit_s))
 
 
-def submitted_as(answer: CommandAnswer, delimiter: str, job_id: JobId) -> list[JobRecord]:
-    """Return the jobs whose sbatch was called for this job, each by its last run. Raises SlurmUnavailableError."""
+def submitted_as(
+    answer: CommandAnswer, delimiter: str, job_id: JobId
+) -> list[JobRecord]:
+    """Return the jobs whose sbatch was called for this job, each by its last run.
+    Raises SlurmUnavailableError.
+    """
     last_runs = dict[SlurmId, JobRecord]()
     for row in accounted_jobs(answer, delimiter):
         if row.job_id == job_id:
@@ -104,7 +136,13 @@ def submitted_as(answer: CommandAnswer, delimiter: str, job_id: JobId) -> list[J
 
 
 def _sacct(path: str, delimiter: str) -> list[str]:
-    shape = ["--noheader", "--parsable", "--allocations", "--duplicates", f"--delimiter=|{delimiter}"]
+    shape = [
+        "--noheader",
+        "--parsable",
+        "--allocations",
+        "--duplicates",
+        f"--delimiter=|{delimiter}",
+    ]
     return [*UNIX_TIMES, path, *shape, f"--format={','.join(FIELDS)}"]
 
 
@@ -112,7 +150,9 @@ def _accounted(record: list[str]) -> SacctRow:
     slurm_id, state, used, exit_code, user, submitted, ended, submit_line = record
     try:
         seen = JobRecord(
-            SlurmId(int(slurm_id)),  # the line feed that ends a record is at the start of the next record's first field
+            # the line feed that ends a record is at the start of the next record's
+            # first field
+            SlurmId(int(slurm_id)),
             state.split(" ")[0],  # sacct prints "CANCELLED by 1000"
             int(used),
             wait_status(exit_code),
@@ -121,5 +161,7 @@ def _accounted(record: list[str]) -> SacctRow:
             ended_s=int(ended) if ended.isdigit() else None,
         )
     except ValueError as error:
-        raise SlurmUnavailableError(f"sacct printed {record!r:.{_SHOWN}}, which are not the expected fields") from error
+        raise SlurmUnavailableError(
+            f"sacct printed {record!r:.{_SHOWN}}, which are not the expected fields"
+        ) from error
     return SacctRow(seen, submit_line)

@@ -1,4 +1,5 @@
-"""A job's size in SLURM: squeue shows its request while the job waits, and its allocation once it runs. Pure.
+"""A job's size in SLURM: squeue shows its request while the job waits, and its
+allocation once it runs. Pure.
 
 Samples: tests/data/slurm/squeue-sizes-slurm-22.05.8.txt.
 """
@@ -8,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_COUNT = re.compile(r"(?:gres[:/])?gpu(?::[^:=,()]+)??(?:[:=](?P<number>\d+))?(?:\(.*\))?")
+_COUNT = re.compile(
+    r"(?:gres[:/])?gpu(?::[^:=,()]+)??(?:[:=](?P<number>\d+))?(?:\(.*\))?"
+)
 _TRES = re.compile(r"(?P<name>[\w/:.-]+)=(?P<amount>[\d.]+)(?P<unit>[KMGTP]?)")
 _MB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _NONE = ("", "N/A", "(null)", "NULL", "None")
@@ -17,11 +20,13 @@ ANY_THREADS = "*"  # squeue's word for a job that asks for no number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """A job's size. `limit_min` is None for a job without its own limit. CPUs, memory and nodes are None where SLURM
-    does not show them. `gpus` is the highest number that its options ask for. `array`: it is part of a job array.
-    `qos`, `account` and `reservation` are empty where there is none. `threads` is the number of threads that it asks
-    for on each core, `*` for any, as squeue shows it; no other job gets the core's other threads. `whole_memory`: it
-    asks for all memory of its nodes, which `memory_mb` shows only once it runs.
+    """A job's size. `limit_min` is None for a job without its own limit. CPUs, memory
+    and nodes are None where SLURM does not show them. `gpus` is the highest number that
+    its options ask for. `array`: it is part of a job array. `qos`, `account` and
+    `reservation` are empty where there is none. `threads` is the number of threads that
+    it asks for on each core, `*` for any, as squeue shows it; no other job gets the
+    core's other threads. `whole_memory`: it asks for all memory of its nodes, which
+    `memory_mb` shows only once it runs.
     """
 
     limit_min: int | None
@@ -40,8 +45,8 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class SiteChoice:
-    """What the site gives a job that asks for no account, no QOS and any number of threads of a core. Account and QOS are
-    empty where the site gives none.
+    """What the site gives a job that asks for no account, no QOS and any number of
+    threads of a core. Account and QOS are empty where the site gives none.
     """
 
     account: str
@@ -60,7 +65,9 @@ def size_of(
     tres: str,
     *gpus_per: str,
 ) -> Size:
-    """Make the size from squeue's fields; `gpus_per` are the TRES for the job, a node, a task and a socket."""
+    """Make the size from squeue's fields; `gpus_per` are the TRES for the job, a node,
+    a task and a socket.
+    """
     amounts = tres_amounts(tres)
     nodes = _whole(amounts.get("node"))
     task_count = int(tasks) if tasks.isdecimal() else 1
@@ -79,15 +86,18 @@ def size_of(
 
 
 def request_of(job: Mapping[str, Any]) -> Size:
-    """Make the size of a request from the job's entry in `squeue --json`, without limit and partition. Raises KeyError,
-    TypeError or ValueError if the entry is another one.
+    """Make the size of a request from the job's entry in `squeue --json`, without limit
+    and partition. Raises KeyError, TypeError or ValueError if the entry is another one.
     """
     tres = job["tres_req_str"]
     if not isinstance(tres, str):
         raise TypeError(f"found {tres!r} as the requested TRES; expected a text")
     amounts = tres_amounts(tres)
     nodes = _whole(amounts.get("node"))
-    gpus_per = [str(job.get(f"tres_per_{what}") or "") for what in ("job", "node", "task", "socket")]
+    gpus_per = [
+        str(job.get(f"tres_per_{what}") or "")
+        for what in ("job", "node", "task", "socket")
+    ]
     return Size(
         limit_min=None,
         cpus=_whole(amounts.get("cpu")),
@@ -98,9 +108,11 @@ def request_of(job: Mapping[str, Any]) -> Size:
     )
 
 
-def _most_gpus(amounts: Mapping[str, float], gpus_per: Sequence[str], nodes: int, tasks: int) -> int:
-    """Return the highest number of GPUs that one of these asks for: the whole TRES, or the TRES for the job, each node,
-    each task and each socket.
+def _most_gpus(
+    amounts: Mapping[str, float], gpus_per: Sequence[str], nodes: int, tasks: int
+) -> int:
+    """Return the highest number of GPUs that one of these asks for: the whole TRES, or
+    the TRES for the job, each node, each task and each socket.
     """
     most = int(amounts.get("gres/gpu", 0))
     for text, times in zip(gpus_per, (1, nodes, tasks, nodes), strict=False):
@@ -109,8 +121,8 @@ def _most_gpus(amounts: Mapping[str, float], gpus_per: Sequence[str], nodes: int
 
 
 def memory_per_cpu_limit(config: str, partition: str) -> int | None:
-    """Return MaxMemPerCPU in MB, from `scontrol show config` and `scontrol show partition`. The partition's value
-    overrides the config's.
+    """Return MaxMemPerCPU in MB, from `scontrol show config` and `scontrol show
+    partition`. The partition's value overrides the config's.
     """
     for shown in (partition, config):
         if found := re.search(r"\bMaxMemPerCPU\s*=\s*(\d+)", shown):
@@ -133,7 +145,9 @@ def tres_amounts(shown: str) -> dict[str, float]:
 
 
 def gpu_count(shown: str) -> int:
-    """Return the GPUs of `gres:gpu:1`, `gpu:2`, `gres/gpu:a100:2`, `gres/gpu=2`, or of several with commas between."""
+    """Return the GPUs of `gres:gpu:1`, `gpu:2`, `gres/gpu:a100:2`, `gres/gpu=2`, or of
+    several with commas between.
+    """
     if shown in _NONE:
         return 0
     gpus = 0

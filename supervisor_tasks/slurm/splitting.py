@@ -1,11 +1,14 @@
-"""Ask again in halves when SLURM refuses a question about many jobs, until only the refused ids are left. Pure."""
+"""Ask again in halves when SLURM refuses a question about many jobs, until only the
+refused ids are left. Pure.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from supervisor_tasks.slurm.parsers import QuestionRefusedError
 
-REFUSALS_AT_MOST = 64  # one refused id among 10,000 costs 15; with more refusals, SLURM refuses everything
+# one refused id among 10,000 costs 15; with more refusals, SLURM refuses everything
+REFUSALS_AT_MOST = 64
 
 Answer = TypeVar("Answer")
 
@@ -13,8 +16,8 @@ Answer = TypeVar("Answer")
 def ask_in_parts(
     ids: Sequence[str], ask: Callable[[Sequence[str]], list[Answer]]
 ) -> tuple[list[Answer], dict[str, str]]:
-    """Return the answers for the ids that SLURM accepts, and the error for each other id. Raises QuestionRefusedError
-    when SLURM refuses every question.
+    """Return the answers for the ids that SLURM accepts, and the error for each other
+    id. Raises QuestionRefusedError when SLURM refuses every question.
     """
     answers, refused = list[Answer](), dict[str, str]()
     parts, refusals, has_answer = [ids], 0, False

@@ -1,8 +1,10 @@
-"""Questions to squeue, which also prints the texts that a job's owner can write: name, comment, output path. Pure.
+"""Questions to squeue, which also prints the texts that a job's owner can write: name,
+comment, output path. Pure.
 
-An owner may put line feeds into a name, and lines that look like other jobs. So every field ends with a random
-delimiter that cannot be guessed, made for this one call. squeue reads the delimiter from standard input, because the
-process list shows command lines. squeue prints a field of width 0 whole and without padding. Samples:
+An owner may put line feeds into a name, and lines that look like other jobs. So every
+field ends with a random delimiter that cannot be guessed, made for this one call.
+squeue reads the delimiter from standard input, because the process list shows command
+lines. squeue prints a field of width 0 whole and without padding. Samples:
 tests/data/slurm/squeue-listing-slurm-22.05.8.txt.
 """
 
@@ -27,9 +29,27 @@ from supervisor_tasks.slurm.size import Size, is_whole_memory, request_of, size_
 SIZES = 4096  # sizes that `_size` remembers
 
 FIELDS = (
-    *("JobID", "UserName", "State", "TimeUsed", "exit_code", "Reason", "SubmitTime", "RestartCnt", "BatchFlag"),
+    *(
+        "JobID",
+        "UserName",
+        "State",
+        "TimeUsed",
+        "exit_code",
+        "Reason",
+        "SubmitTime",
+        "RestartCnt",
+        "BatchFlag",
+    ),
     *("TimeLimit", "Name", "Comment", "STDOUT", "StartTime"),
-    *("Partition", "QOS", "Account", "Reservation", "ArrayTaskID", "NumTasks", "tres-alloc"),
+    *(
+        "Partition",
+        "QOS",
+        "Account",
+        "Reservation",
+        "ArrayTaskID",
+        "NumTasks",
+        "tres-alloc",
+    ),
     *("tres-per-job", "tres-per-node", "tres-per-task", "tres-per-socket"),
     *("Requeue", "Threads", "MinMemory"),
 )
@@ -41,9 +61,10 @@ _SHOWN = 200  # characters of an unreadable record, in the error
 
 @dataclass(frozen=True, slots=True)
 class SqueueRow:
-    """A job as SLURM lists it. Its owner can write `name`, `comment` and `stdout` (a path). SLURM sets `submit_s`
-    (seconds since the epoch, by slurmctld's clock), `record`, `has_script` (a batch script) and `limit_min`.
-    The limit is None where it is no number of minutes: UNLIMITED, or the partition's.
+    """A job as SLURM lists it. Its owner can write `name`, `comment` and `stdout` (a
+    path). SLURM sets `submit_s` (seconds since the epoch, by slurmctld's clock),
+    `record`, `has_script` (a batch script) and `limit_min`. The limit is None where it
+    is no number of minutes: UNLIMITED, or the partition's.
     """
 
     slurm_id: SlurmId
@@ -58,9 +79,21 @@ class SqueueRow:
 
 
 def squeue_all(path: str, user: str | None = None) -> list[str]:
-    """List all jobs, or those of one user, in all states. The command reads `squeue_format` from standard input."""
+    """List all jobs, or those of one user, in all states. The command reads
+    `squeue_format` from standard input.
+    """
     whose = [] if user is None else [f"--user={user}"]
-    return ["/bin/sh", "-c", _WITH_FORMAT, "squeue", path, "--noheader", "--all", "--states=all", *whose]
+    return [
+        "/bin/sh",
+        "-c",
+        _WITH_FORMAT,
+        "squeue",
+        path,
+        "--noheader",
+        "--all",
+        "--states=all",
+        *whose,
+    ]
 
 
 def squeue_by_id(path: str, slurm_ids: str) -> list[str]:
@@ -69,39 +102,57 @@ def squeue_by_id(path: str, slurm_ids: str) -> list[str]:
 
 
 def squeue_json(path: str, slurm_ids: str) -> list[str]:
-    """Ask for all that SLURM shows of some jobs; 22.05 prints all jobs even if the command names some."""
+    """Ask for all that SLURM shows of some jobs; 22.05 prints all jobs even if the
+    command names some.
+    """
     return [path, "--all", "--json", f"--jobs={slurm_ids}"]
 
 
 def squeue_format(delimiter: str) -> bytes:
-    """Return the fields in the language of `squeue --Format`; `delimiter`, of letters and digits, ends each field."""
+    """Return the fields in the language of `squeue --Format`; `delimiter`, of letters
+    and digits, ends each field.
+    """
     return ",".join(f"{field}:0|{delimiter}" for field in FIELDS).encode() + b"\n"
 
 
-def requested_sizes(answer: CommandAnswer, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
-    """Return what these jobs asked for, from `squeue --json`. For a running job, SLURM's lists show only what SLURM gave
-    it, which SLURM may have rounded up. Raises SlurmUnavailableError.
+def requested_sizes(
+    answer: CommandAnswer, slurm_ids: Collection[SlurmId]
+) -> dict[SlurmId, Size]:
+    """Return what these jobs asked for, from `squeue --json`. For a running job,
+    SLURM's lists show only what SLURM gave it, which SLURM may have rounded up. Raises
+    SlurmUnavailableError.
     """
     if answer.status != 0:
-        raise SlurmUnavailableError(f"squeue --json ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}")
+        raise SlurmUnavailableError(
+            f"squeue --json ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}"
+        )
     try:
-        jobs = [job for job in json.loads(answer.stdout)["jobs"] if job["job_id"] in slurm_ids]
+        jobs = [
+            job
+            for job in json.loads(answer.stdout)["jobs"]
+            if job["job_id"] in slurm_ids
+        ]
         return {SlurmId(job["job_id"]): request_of(job) for job in jobs}
     except (ValueError, KeyError, TypeError) as error:
-        raise SlurmUnavailableError(f"squeue --json printed {answer.stdout[:_SHOWN]!r}: {error!r}") from error
+        raise SlurmUnavailableError(
+            f"squeue --json printed {answer.stdout[:_SHOWN]!r}: {error!r}"
+        ) from error
 
 
 def listed_jobs(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, SqueueRow]:
-    """Return the jobs that squeue printed. squeue fails when the only job of the question is unknown; then this is
-    empty. Raises SlurmUnavailableError when squeue could not ask (QuestionRefusedError where SLURM refused), and for a
-    record that is incomplete or has other fields: the worker must not conclude that a job is missing.
+    """Return the jobs that squeue printed. squeue fails when the only job of the
+    question is unknown; then this is empty. Raises SlurmUnavailableError when squeue
+    could not ask (QuestionRefusedError where SLURM refused), and for a record that is
+    incomplete or has other fields: the worker must not conclude that a job is missing.
     """
     error_text = answer.stderr.strip()
     is_empty = not answer.stdout.strip()
     if answer.status != 0 and is_empty and is_unknown_job(error_text):
         return {}
     if answer.status != 0 or (is_empty and error_text):
-        raise error_of_question(error_text)(f"squeue ended with status {answer.status}: {error_text[:_SHOWN]!r}")
+        raise error_of_question(error_text)(
+            f"squeue ended with status {answer.status}: {error_text[:_SHOWN]!r}"
+        )
     rows = map(_listed, _records(answer.stdout, delimiter))
     return {row.slurm_id: row for row in rows}
 
@@ -109,24 +160,45 @@ def listed_jobs(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, SqueueRo
 def _records(printed: str, delimiter: str) -> Iterator[list[str]]:
     *fields, rest = printed.split(f"|{delimiter}")
     if rest.strip() or len(fields) % len(FIELDS):
-        raise SlurmUnavailableError(f"squeue's list is incomplete; it ends with {printed[-_SHOWN:]!r}")
+        raise SlurmUnavailableError(
+            f"squeue's list is incomplete; it ends with {printed[-_SHOWN:]!r}"
+        )
     for first in range(0, len(fields), len(FIELDS)):
         yield fields[first : first + len(FIELDS)]
 
 
 @lru_cache(SIZES)
 def _size(limit: str, threads: str, memory: str, *shown: str) -> Size:
-    """Read the size. Most jobs of a site have one of few sizes, and reading it takes as long as all other fields."""
-    return replace(size_of(limit_min(limit), *shown), threads=threads, whole_memory=is_whole_memory(memory))
+    """Read the size. Most jobs of a site have one of few sizes, and reading it takes as
+    long as all other fields.
+    """
+    return replace(
+        size_of(limit_min(limit), *shown),
+        threads=threads,
+        whole_memory=is_whole_memory(memory),
+    )
 
 
 def _listed(record: list[str]) -> SqueueRow:
-    slurm_id, user, state, used, exit_code, reason, submitted, restarts, batch, *rest = record
+    (
+        slurm_id,
+        user,
+        state,
+        used,
+        exit_code,
+        reason,
+        submitted,
+        restarts,
+        batch,
+        *rest,
+    ) = record
     limit, name, comment, stdout, start, *size, requeue, threads, memory = rest
     try:
-        # The line feed that ends a record is at the start of the next record's first field.
+        # The line feed that ends a record is at the start of the next record's first
+        # field.
         number = SlurmId(int(slurm_id.removeprefix("\n")))
-        if used == UNREADABLE:  # clocks disagree at the moment; the other jobs must not wait
+        # clocks disagree at the moment; the other jobs must not wait
+        if used == UNREADABLE:
             state, used = f"{state} for {used}", "0:00"
         seen = JobRecord(
             number,
@@ -142,7 +214,19 @@ def _listed(record: list[str]) -> SqueueRow:
             may_requeue=requeue == "1",
         )
         # BatchFlag increases when slurmctld launches a job again.
-        return SqueueRow(number, user, name, comment, stdout, int(submitted), seen, batch != "0", limit_min(limit))
+        return SqueueRow(
+            number,
+            user,
+            name,
+            comment,
+            stdout,
+            int(submitted),
+            seen,
+            batch != "0",
+            limit_min(limit),
+        )
     except ValueError as error:
         shown = "|".join(record)[:_SHOWN]
-        raise SlurmUnavailableError(f"squeue printed {shown!r}, which are not the expected fields") from error
+        raise SlurmUnavailableError(
+            f"squeue printed {shown!r}, which are not the expected fields"
+        ) from error

@@ -1,15 +1,18 @@
 """Commands on the login node, as any user, over SSH connections that stay open.
 
-Each Linux user has one connection; when there are too many, the least recently used one is closed. Each command has its
-own channel. Threads must not share a Fabric Connection, but they may share its transport: Fabric opens the connection,
-channels run the commands.
+Each Linux user has one connection; when there are too many, the least recently used one
+is closed. Each command has its own channel. Threads must not share a Fabric Connection,
+but they may share its transport: Fabric opens the connection, channels run the
+commands.
 
-A user's login may hang for any length of time: a start-up file waits, or the home folder is on a server that is gone.
-So only one thread at a time asks such a login (`ask`, `clock`); other threads wait only as long as answers usually
-take. A login that did not answer while other users' logins did is left alone for a while, longer each time
-(login_silence.py). Two commands of one customer can run at once, the clock question included. All customers with slow
-logins share SLOW_COMMANDS. A submission also shows a hanging login if it was cut off, or the guard began it too late,
-while the login node answers others.
+A user's login may hang for any length of time: a start-up file waits, or the home
+folder is on a server that is gone. So only one thread at a time asks such a login
+(`ask`, `clock`); other threads wait only as long as answers usually take. A login that
+did not answer while other users' logins did is left alone for a while, longer each time
+(login_silence.py). Two commands of one customer can run at once, the clock question
+included. All customers with slow logins share SLOW_COMMANDS. A submission also shows a
+hanging login if it was cut off, or the guard began it too late, while the login node
+answers others.
 """
 
 import secrets
@@ -28,8 +31,17 @@ import paramiko
 from fabric import Config, Connection
 
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
-from supervisor_tasks.jobs.effect_timing import CLOCK_SKEW_S, KILL_GRACE_S, SUBMIT_TIMEOUT_S
-from supervisor_tasks.monitoring.instruments import SSH_COMMANDS, SSH_LOGINS, program_of, timed
+from supervisor_tasks.jobs.effect_timing import (
+    CLOCK_SKEW_S,
+    KILL_GRACE_S,
+    SUBMIT_TIMEOUT_S,
+)
+from supervisor_tasks.monitoring.instruments import (
+    SSH_COMMANDS,
+    SSH_LOGINS,
+    program_of,
+    timed,
+)
 from supervisor_tasks.slurm.guarded_command import LoginClock, ask_clock, parse_clock
 from supervisor_tasks.slurm.login_silence import NEVER_S, LoginSilence
 from supervisor_tasks.slurm.parsers import CommandAnswer
@@ -46,28 +58,39 @@ from supervisor_tasks.slurm.ssh_command import (
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 30.0
 ALIVE_EVERY_S = 5  # between two keep-alive probes on a silent connection
-DEAD_AFTER_MS = 15_000  # the connection ends if the other end acknowledges no bytes for so long
+# the connection ends if the other end acknowledges no bytes for so long
+DEAD_AFTER_MS = 15_000
 MAX_CONNECTIONS = 64
 CLOCK_TRUSTED_S = 30.0  # after this the worker asks the login node's clock again
-CLOCK_TIMEOUT_S = SUBMIT_TIMEOUT_S  # a login that takes longer is too late for any submission
-QUICK_S = 2.0  # a second thread waits for a login until this long after the first thread asked it
-HUNG_S = 5.0  # of silence; if others got answers in its later half, the user's own login hangs
-CHANNELS = 8  # at once on one connection; OpenSSH's default MaxSessions is 10, more are no faster
+# a login that takes longer is too late for any submission
+CLOCK_TIMEOUT_S = SUBMIT_TIMEOUT_S
+# a second thread waits for a login until this long after the first thread asked it
+QUICK_S = 2.0
+# of silence; if others got answers in its later half, the user's own login hangs
+HUNG_S = 5.0
+# at once on one connection; OpenSSH's default MaxSessions is 10, more are no faster
+CHANNELS = 8
 COMMANDS_OF_A_CUSTOMER = 2  # at once
-SLOW_COMMANDS = 8  # at once, of all customers whose logins are slow: half of a worker's 16 threads
-# The guard ends a submission that began in time before LATE_S, even if SLURM hangs. A start-up file may forge the
-# guard's output, so the time counts too.
+# at once, of all customers whose logins are slow: half of a worker's 16 threads
+SLOW_COMMANDS = 8
+# The guard ends a submission that began in time before LATE_S, even if SLURM hangs. A
+# start-up file may forge the guard's output, so the time counts too.
 LATE_S = SUBMIT_TIMEOUT_S + KILL_GRACE_S + CLOCK_SKEW_S
 
-Keys = Callable[[str], paramiko.PKey]  # returns a user's login key; called once for each connection
+# returns a user's login key; called once for each connection
+Keys = Callable[[str], paramiko.PKey]
 
 
 class SshUnavailableError(TransientError):
-    """The login node is unreachable or refuses the login. No command ran; retry later."""
+    """The login node is unreachable or refuses the login. No command ran; retry
+    later.
+    """
 
 
 class LoginRefusedError(SshUnavailableError):
-    """The login node answers and refuses this user's login. A retry helps once the site lets the user in."""
+    """The login node answers and refuses this user's login. A retry helps once the site
+    lets the user in.
+    """
 
     def __init__(self, user: str, why: str) -> None:
         super().__init__(why)
@@ -75,22 +98,26 @@ class LoginRefusedError(SshUnavailableError):
 
 
 class SshBusyError(SshUnavailableError):
-    """Other threads use all connections, channels or turns. No command ran; retry later."""
+    """Other threads use all connections, channels or turns. No command ran; retry
+    later.
+    """
 
 
 class SshSilentError(SshBusyError):
-    """The user's login hung while others answered, and is left alone for a while. No command ran; retry after
-    `again_in_s`.
+    """The user's login hung while others answered, and is left alone for a while. No
+    command ran; retry after `again_in_s`.
     """
 
     def __init__(self, user: str, again_in_s: float) -> None:
-        super().__init__(f"the login of {user} hung while others answered; it is asked again in {again_in_s:.0f} s")
+        super().__init__(
+            f"the login of {user} hung while others answered; it is asked again in {again_in_s:.0f} s"
+        )
         self.again_in_s = again_in_s
 
 
 class SshCutError(OutcomeUnknownError):
-    """The connection broke, time ran out, or the output was longer than the worker keeps, while a command ran. Its
-    outcome is unknown.
+    """The connection broke, time ran out, or the output was longer than the worker
+    keeps, while a command ran. Its outcome is unknown.
     """
 
 
@@ -111,10 +138,13 @@ class _CachedConnection:
     """A connection and the right to open channels on it."""
 
     connection: Connection
-    channels: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(CHANNELS))
+    channels: threading.BoundedSemaphore = field(
+        default_factory=lambda: threading.BoundedSemaphore(CHANNELS)
+    )
     clock: LoginClock | None = None
     dropped: bool = False
-    users: int = 0  # commands that run on it or wait for a channel; guarded by Ssh's lock
+    # commands that run on it or wait for a channel; guarded by Ssh's lock
+    users: int = 0
 
     @property
     def alive(self) -> bool:
@@ -137,11 +167,15 @@ class _Login:
     )
 
     def acquire_within(self, user: str, within_s: float) -> None:
-        """Take `asking` within `within_s` seconds from when its holder took it. Raises SshBusyError."""
+        """Take `asking` within `within_s` seconds from when its holder took it. Raises
+        SshBusyError.
+        """
         since_s = self.asked_s
         left_s = within_s if since_s is None else since_s + within_s - our_clock_s()
         if not self.asking.acquire(timeout=max(left_s, 0.0)):
-            raise SshBusyError(f"the login of {user} has not answered another thread yet")
+            raise SshBusyError(
+                f"the login of {user} has not answered another thread yet"
+            )
 
     def require_not_silent(self, user: str) -> None:
         """Raise SshSilentError while the login is left alone."""
@@ -153,7 +187,11 @@ class Ssh:
     """The login node. Threads may share it."""
 
     def __init__(
-        self, address: str, key: paramiko.PKey | Keys, known_hosts: Path, connect_timeout_s: float = CONNECT_TIMEOUT_S
+        self,
+        address: str,
+        key: paramiko.PKey | Keys,
+        known_hosts: Path,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         self.address = address
         host, _, rest = address.rpartition(":")
@@ -170,40 +208,76 @@ class Ssh:
         self._slow_commands = threading.BoundedSemaphore(SLOW_COMMANDS)
 
     def run(
-        self, user: str, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_TIMEOUT_S
+        self,
+        user: str,
+        argv: Sequence[str],
+        stdin: bytes = b"",
+        timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> CommandAnswer:
-        """Run one command as a user; every word is quoted. Raises SshUnavailableError when the command did not run
-        (retry) and SshCutError when it may have run.
+        """Run one command as a user; every word is quoted. Raises SshUnavailableError
+        when the command did not run (retry) and SshCutError when it may have run.
         """
         kept = CommandOutput()
         status = self.stream(user, argv, stdin, timeout_s, kept)
-        return CommandAnswer(status, kept.out.decode(errors="replace"), kept.complaints.decode(errors="replace"))
+        return CommandAnswer(
+            status,
+            kept.out.decode(errors="replace"),
+            kept.complaints.decode(errors="replace"),
+        )
 
-    def stream(self, user: str, argv: Sequence[str], stdin: bytes, timeout_s: float, listener: OutputListener) -> int:
-        """Run one command as a user, and pass its output to `listener` as it comes. Returns the command's status.
-        Raises the errors of `run`. An exception of the listener ends the reading and is passed on; an OSError counts as
-        a cut.
+    def stream(
+        self,
+        user: str,
+        argv: Sequence[str],
+        stdin: bytes,
+        timeout_s: float,
+        listener: OutputListener,
+    ) -> int:
+        """Run one command as a user, and pass its output to `listener` as it comes.
+        Returns the command's status. Raises the errors of `run`. An exception of the
+        listener ends the reading and is passed on; an OSError counts as a cut.
         """
-        with self._using(user) as cached, self._soon(cached.channels, f"run a command as {user}"):
+        with (
+            self._using(user) as cached,
+            self._soon(cached.channels, f"run a command as {user}"),
+        ):
             channel = self._open_channel(user, cached)
             try:
-                with timed(SSH_COMMANDS, program_of(argv[0])), cut_after(channel, timeout_s + CUT_LATER_S):
-                    status = run_command(channel, command_line(argv, len(stdin)), stdin, timeout_s, listener)
+                with (
+                    timed(SSH_COMMANDS, program_of(argv[0])),
+                    cut_after(channel, timeout_s + CUT_LATER_S),
+                ):
+                    status = run_command(
+                        channel,
+                        command_line(argv, len(stdin)),
+                        stdin,
+                        timeout_s,
+                        listener,
+                    )
                 self._login(user).answered_s = our_clock_s()
                 return status
             except BROKEN as error:
                 self._drop(user, cached)
-                raise SshCutError(f"{argv[0]} as {user} was cut off: {str(error) or type(error).__name__}") from error
+                raise SshCutError(
+                    f"{argv[0]} as {user} was cut off: {str(error) or type(error).__name__}"
+                ) from error
             finally:
                 with suppress(*BROKEN):  # closing sends a message to the other end
                     channel.close()
 
     def stream_in_turn(
-        self, user: str, argv: Sequence[str], stdin: bytes, timeout_s: float, listener: TurnListener, other: str
+        self,
+        user: str,
+        argv: Sequence[str],
+        stdin: bytes,
+        timeout_s: float,
+        listener: TurnListener,
+        other: str,
     ) -> int:
-        """Run a customer's command as `stream` does, with at most two commands of the customer at once. If the command
-        was cut off or `came_late`, while the login node carries out a command of the `other` user, the customer's login
-        hangs. If its first answer takes long, the login is slow.
+        """Run a customer's command as `stream` does, with at most two commands of the
+        customer at once. If the command was cut off or `came_late`, while the login
+        node carries out a command of the `other` user, the customer's login hangs. If
+        its first answer takes long, the login is slow.
         """
         silence = self._login(user).silence
         with self._a_turn(user):
@@ -221,8 +295,8 @@ class Ssh:
         return status
 
     def _judge(self, user: str, begun_s: float, other: str) -> None:
-        """Record a silence if the user's own login made the command slow. To find out, ask the `other` user, the site's
-        own.
+        """Record a silence if the user's own login made the command slow. To find out,
+        ask the `other` user, the site's own.
         """
         ended_s = our_clock_s()
         with suppress(TransientError):
@@ -232,9 +306,10 @@ class Ssh:
                 self._login(user).silence.record_hang(begun_s, our_clock_s())
 
     def clock(self, user: str, *, is_admin: bool = False) -> LoginClock:
-        """Return the clock of the machine that a user's connection leads to. It is asked once for each connection, and
-        again when older than CLOCK_TRUSTED_S. A login that is the site's own gets more time and is never left alone,
-        because all work needs it. Raises TransientError.
+        """Return the clock of the machine that a user's connection leads to. It is
+        asked once for each connection, and again when older than CLOCK_TRUSTED_S. A
+        login that is the site's own gets more time and is never left alone, because all
+        work needs it. Raises TransientError.
         """
         if not is_admin:
             self._login(user).require_not_silent(user)
@@ -252,12 +327,16 @@ class Ssh:
         return clock
 
     def ask(self, user: str, argv: Sequence[str]) -> CommandAnswer:
-        """Run a command as a user whose login may hang; the command must be safe to run twice. One thread at a time
-        does this, unless the login has just answered. Raises SshUnavailableError.
+        """Run a command as a user whose login may hang; the command must be safe to run
+        twice. One thread at a time does this, unless the login has just answered.
+        Raises SshUnavailableError.
         """
         has_just_answered = our_clock_s() - self._login(user).answered_s <= QUICK_S
         try:
-            with nullcontext() if has_just_answered else self._probing(user), self._a_turn(user):
+            with (
+                nullcontext() if has_just_answered else self._probing(user),
+                self._a_turn(user),
+            ):
                 return self.run(user, argv)
         except SshCutError as error:
             raise SshUnavailableError(str(error)) from error
@@ -272,7 +351,10 @@ class Ssh:
     def close(self) -> None:
         """Close all connections."""
         with self._lock:
-            connections, self._connections = list(self._connections.values()), OrderedDict()
+            connections, self._connections = (
+                list(self._connections.values()),
+                OrderedDict(),
+            )
         for cached in connections:
             cached.connection.close()
 
@@ -292,8 +374,9 @@ class Ssh:
 
     @contextmanager
     def _probing(self, user: str, *, is_admin: bool = False) -> Iterator[None]:
-        """Let only one thread wait for a user's login that may hang. A hang on a connection that existed before may be
-        the connection's fault, so it does not count as a silence; the next try opens a new connection.
+        """Let only one thread wait for a user's login that may hang. A hang on a
+        connection that existed before may be the connection's fault, so it does not
+        count as a silence; the next try opens a new connection.
         """
         login = self._login(user)
         login.acquire_within(user, CLOCK_TIMEOUT_S if is_admin else QUICK_S)
@@ -315,13 +398,16 @@ class Ssh:
 
     @contextmanager
     def _a_turn(self, user: str) -> Iterator[None]:
-        """Take one of the commands that a customer may run at once. A thread that holds `asking` takes a turn after it.
-        A thread that holds a turn takes `asking` of no customer. Raises SshBusyError.
+        """Take one of the commands that a customer may run at once. A thread that holds
+        `asking` takes a turn after it. A thread that holds a turn takes `asking` of no
+        customer. Raises SshBusyError.
         """
         login = self._login(user)
         with ExitStack() as turns:
             if not login.commands.acquire(timeout=QUICK_S):
-                raise SshBusyError(f"{COMMANDS_OF_A_CUSTOMER} commands of {user} run already")
+                raise SshBusyError(
+                    f"{COMMANDS_OF_A_CUSTOMER} commands of {user} run already"
+                )
             turns.callback(login.commands.release)
             if login.silence.is_slow(our_clock_s()):
                 if not self._slow_commands.acquire(blocking=False):
@@ -341,10 +427,15 @@ class Ssh:
             silence.record_duration((listener.first_s or ended_s) - begun_s, ended_s)
 
     def _hung(self, user: str, begun_s: float) -> bool:
-        """Whether only this user's login has hung since then. A login node that stands still answers no user."""
+        """Whether only this user's login has hung since then. A login node that stands
+        still answers no user.
+        """
         now_s = our_clock_s()
         with self._lock:
-            others_s = max((one.answered_s for name, one in self._logins.items() if name != user), default=NEVER_S)
+            others_s = max(
+                (one.answered_s for name, one in self._logins.items() if name != user),
+                default=NEVER_S,
+            )
         return now_s - begun_s >= HUNG_S and others_s > (begun_s + now_s) / 2
 
     def _login(self, user: str) -> _Login:
@@ -352,10 +443,16 @@ class Ssh:
             return self._logins.setdefault(user, _Login())
 
     @contextmanager
-    def _soon(self, limited: "threading.Lock | threading.BoundedSemaphore", what: str) -> Iterator[None]:
-        """Take a lock, but wait only for the connect time-out: other threads may hold it for long."""
+    def _soon(
+        self, limited: "threading.Lock | threading.BoundedSemaphore", what: str
+    ) -> Iterator[None]:
+        """Take a lock, but wait only for the connect time-out: other threads may hold
+        it for long.
+        """
         if not limited.acquire(timeout=self._connect_timeout_s):
-            raise SshBusyError(f"cannot {what} yet: waited {self._connect_timeout_s:g} s for other threads")
+            raise SshBusyError(
+                f"cannot {what} yet: waited {self._connect_timeout_s:g} s for other threads"
+            )
         try:
             yield
         finally:
@@ -381,16 +478,24 @@ class Ssh:
         try:
             if transport is None:
                 raise paramiko.SSHException(f"the connection of {user} is closed")
-            channel: paramiko.Channel = transport.open_session(timeout=self._connect_timeout_s)
-        except paramiko.ChannelException as error:  # MaxSessions; the commands on the connection go on
-            raise SshUnavailableError(f"{self._host} opens no more sessions for {user} now: {error}") from error
+            channel: paramiko.Channel = transport.open_session(
+                timeout=self._connect_timeout_s
+            )
+        except paramiko.ChannelException as error:
+            # MaxSessions; the commands on the connection go on
+            raise SshUnavailableError(
+                f"{self._host} opens no more sessions for {user} now: {error}"
+            ) from error
         except BROKEN as error:
             self._drop(user, cached)
-            raise SshUnavailableError(f"no channel to {self._host} as {user}: {error}") from error
+            raise SshUnavailableError(
+                f"no channel to {self._host} as {user}: {error}"
+            ) from error
         return channel
 
     def _cached_connection(self, user: str) -> _CachedConnection:
-        # One login per user at a time; other threads wait for it and share its connection.
+        # One login per user at a time; other threads wait for it and share its
+        # connection.
         with self._soon(self._login(user).opening, f"log in as {user}"):
             with self._lock:
                 cached = self._connections.get(user)
@@ -405,14 +510,20 @@ class Ssh:
         with self._lock:
             self._connections[user] = cached
             self._connections.move_to_end(user)
-            idle = [name for name, old in self._connections.items() if not old.users and old is not cached]
+            idle = [
+                name
+                for name, old in self._connections.items()
+                if not old.users and old is not cached
+            ]
             too_many = max(len(self._connections) - MAX_CONNECTIONS, 0)
             surplus = [self._connections.pop(name) for name in idle[:too_many]]
         for old in surplus:
             old.connection.close()
 
     def _drop(self, user: str, cached: _CachedConnection) -> None:
-        """Stop new commands on a connection that failed; the commands that still run on it can end."""
+        """Stop new commands on a connection that failed; the commands that still run on
+        it can end.
+        """
         with self._lock:
             if self._connections.get(user) is cached:
                 del self._connections[user]
@@ -423,11 +534,14 @@ class Ssh:
     def _connect(self, user: str) -> Connection:
         try:
             with timed(SSH_LOGINS), ExitStack() as opened:
-                sock = socket.create_connection((self._host, self._port), self._connect_timeout_s)
+                sock = socket.create_connection(
+                    (self._host, self._port), self._connect_timeout_s
+                )
                 opened.callback(sock.close)
                 _tune(sock)
                 connection = self._connection(user, sock)
-                opened.callback(connection.client.close)  # sshd counts an unauthenticated connection until it closes
+                # sshd counts an unauthenticated connection until it closes
+                opened.callback(connection.client.close)
                 connection.open()
                 opened.pop_all()
         except BROKEN as error:
@@ -447,15 +561,17 @@ class Ssh:
             **dict.fromkeys(waits, self._connect_timeout_s),
         }
         config = Config(overrides={"load_ssh_configs": False})
-        connection = Connection(self._host, user, self._port, config=config, connect_kwargs=options)
+        connection = Connection(
+            self._host, user, self._port, config=config, connect_kwargs=options
+        )
         connection.client.load_host_keys(str(self._known_hosts))
         connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
         return connection
 
 
 def our_clock_s() -> float:
-    """Return seconds of this machine's clock, which is never set and which runs on while the process or machine is
-    suspended.
+    """Return seconds of this machine's clock, which is never set and which runs on
+    while the process or machine is suspended.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -467,13 +583,16 @@ def load_key(text: str) -> paramiko.PKey:
             return kind.from_private_key(StringIO(text))
         except paramiko.SSHException:
             continue
-    raise ValueError("SLURM_SSH_PRIVATE_KEY holds no Ed25519, ECDSA or RSA key that can be read without a passphrase")
+    raise ValueError(
+        "SLURM_SSH_PRIVATE_KEY holds no Ed25519, ECDSA or RSA key that can be read without a passphrase"
+    )
 
 
 def _tune(sock: socket.socket) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else every command waits 40 ms for an ACK
-    # These options detect a login node that disappears: keep-alive when the connection is idle, else
-    # TCP_USER_TIMEOUT, by the bytes that stay unacknowledged.
+    # else every command waits 40 ms for an ACK
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # These options detect a login node that disappears: keep-alive when the connection
+    # is idle, else TCP_USER_TIMEOUT, by the bytes that stay unacknowledged.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, ALIVE_EVERY_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ALIVE_EVERY_S)

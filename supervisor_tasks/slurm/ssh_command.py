@@ -1,4 +1,6 @@
-"""One command on a channel of a connection: its input, its output as it comes, and its end."""
+"""One command on a channel of a connection: its input, its output as it comes, and its
+end.
+"""
 
 import shlex
 import threading
@@ -10,12 +12,16 @@ from typing import Protocol
 
 import paramiko
 
-CUT_LATER_S = 1.0  # later than the command's own time-out, whose error names what it waited for
-MAX_OUTPUT = 64 * 2**20  # bytes of a command's standard output; a list of 10,000 jobs has 3 MB, and names may be long
+# later than the command's own time-out, whose error names what it waited for
+CUT_LATER_S = 1.0
+# bytes of a command's standard output; a list of 10,000 jobs has 3 MB, and names may be
+# long
+MAX_OUTPUT = 64 * 2**20
 MAX_COMPLAINTS = 64 * 2**10  # bytes of its standard error
 CHUNK = 2**18
 
-# Gives a command so many bytes, and reads the rest: the channel stays open until all bytes have arrived.
+# Gives a command so many bytes, and reads the rest: the channel stays open until all
+# bytes have arrived.
 _FED = 'n=$1; shift; command -p head -c "$n" | { "$@"; s=$?; command -p cat >/dev/null; exit "$s"; }'
 
 BROKEN = (paramiko.SSHException, EOFError, OSError)
@@ -65,12 +71,14 @@ def _require_at_most(most: int, kept: bytearray) -> None:
 
 @contextmanager
 def cut_after(channel: paramiko.Channel, seconds: float) -> Iterator[None]:
-    """Close the channel after so many seconds, in any state. paramiko waits for the answer to `exec` without a
-    time-out, and the other end may stand still at that point.
+    """Close the channel after so many seconds, in any state. paramiko waits for the
+    answer to `exec` without a time-out, and the other end may stand still at that
+    point.
     """
 
     def cut() -> None:
-        with suppress(*BROKEN):  # paramiko marks it closed before it sends that to the other end
+        # paramiko marks it closed before it sends that to the other end
+        with suppress(*BROKEN):
             channel.close()
 
     timer = threading.Timer(seconds, cut)
@@ -83,9 +91,10 @@ def cut_after(channel: paramiko.Channel, seconds: float) -> Iterator[None]:
 
 
 def command_line(argv: Sequence[str], stdin_bytes: int) -> str:
-    """Return the command, with the end of its input built in. We must not send the end, or more data, when the other
-    end has just closed the channel: it would refer to a channel that no longer exists, and sshd then ends the whole
-    connection with all its commands.
+    """Return the command, with the end of its input built in. We must not send the end,
+    or more data, when the other end has just closed the channel: it would refer to a
+    channel that no longer exists, and sshd then ends the whole connection with all its
+    commands.
     """
     if not stdin_bytes:
         return f"{shlex.join(argv)} </dev/null"
@@ -93,9 +102,15 @@ def command_line(argv: Sequence[str], stdin_bytes: int) -> str:
 
 
 def run_command(
-    channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float, listener: OutputListener
+    channel: paramiko.Channel,
+    command: str,
+    stdin: bytes,
+    timeout_s: float,
+    listener: OutputListener,
 ) -> int:
-    """Run a command on a fresh channel; return its status. Raises one of BROKEN, and the listener's exceptions."""
+    """Run a command on a fresh channel; return its status. Raises one of BROKEN, and
+    the listener's exceptions.
+    """
     deadline_s = time.monotonic() + timeout_s
     channel.settimeout(timeout_s)
     channel.exec_command(command)
@@ -120,19 +135,25 @@ def _send(channel: paramiko.Channel, stdin: bytes, listener: OutputListener) -> 
             listener.stdout(channel.recv(CHUNK))
 
 
-def _listen(channel: paramiko.Channel, listener: OutputListener, deadline_s: float) -> None:
-    """Pass on all output until the deadline. Output that is not read is not sent: errors that do not matter yet take no
-    more memory than the channel's window.
+def _listen(
+    channel: paramiko.Channel, listener: OutputListener, deadline_s: float
+) -> None:
+    """Pass on all output until the deadline. Output that is not read is not sent:
+    errors that do not matter yet take no more memory than the channel's window.
     """
     while piece := _receive(channel, channel.recv, deadline_s):
         listener.stdout(piece)
-        while listener.waits_for_stderr and (piece := _receive(channel, channel.recv_stderr, deadline_s)):
+        while listener.waits_for_stderr and (
+            piece := _receive(channel, channel.recv_stderr, deadline_s)
+        ):
             listener.stderr(piece)
     while piece := _receive(channel, channel.recv_stderr, deadline_s):
         listener.stderr(piece)
 
 
-def _receive(channel: paramiko.Channel, receive: Callable[[int], bytes], deadline_s: float) -> bytes:
+def _receive(
+    channel: paramiko.Channel, receive: Callable[[int], bytes], deadline_s: float
+) -> bytes:
     """Return a piece; it is empty when all output has arrived."""
     left_s = deadline_s - time.monotonic()
     if left_s <= 0:

@@ -1,10 +1,14 @@
-"""A submission to SLURM is made once. Customers' jobs (jobs/submit.py) and benchmarks (benchmarking/runner.py) use it. Pure.
+"""A submission to SLURM is made once. Customers' jobs (jobs/submit.py) and benchmarks
+(benchmarking/runner.py) use it. Pure.
 
-1. The login node's clock is read. Nothing begins before the login node lets the user in.
+1. The login node's clock is read. Nothing begins before the login node lets the user
+   in.
 2. The caller commits that the submission has begun. From now on SLURM may have the job.
-3. The guard runs sbatch within SUBMIT_TIMEOUT_S of step 1, or not at all (guarded_command.py).
-4. Each answer has one of the meanings of `Fate`. After UNKNOWN, and after a death since step 2, the caller searches SLURM.
-   The job is submitted again only if SLURM has nothing of it when `may_arrive` is False.
+3. The guard runs sbatch within SUBMIT_TIMEOUT_S of step 1, or not at all
+   (guarded_command.py).
+4. Each answer has one of the meanings of `Fate`. After UNKNOWN, and after a death since
+   step 2, the caller searches SLURM. The job is submitted again only if SLURM has
+   nothing of it when `may_arrive` is False.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,9 +55,9 @@ def submit_once(
     begin: Callable[[], Begun | None],
     hand_over: Callable[[Begun, LoginClock, float], None],
 ) -> None:
-    """Read the clock, commit the beginning, and hand over. `begin` commits, and returns what `hand_over` gets; None if
-    there is nothing to hand over. `hand_over` also gets the clock, and the time `now_s` from which the submission's time
-    runs.
+    """Read the clock, commit the beginning, and hand over. `begin` commits, and returns
+    what `hand_over` gets; None if there is nothing to hand over. `hand_over` also gets
+    the clock, and the time `now_s` from which the submission's time runs.
     """
     login_clock = clock()
     begun_s = now_s()
@@ -69,14 +73,16 @@ def may_arrive(begun_s_ago: float, submission_window_s: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SlurmRecords:
-    """SLURM's records of a job, the oldest first. `listed` is false for records that only accounting has."""
+    """SLURM's records of a job, the oldest first. `listed` is false for records that
+    only accounting has.
+    """
 
     seen: Sequence[JobRecord]
     listed: bool
 
     @property
     def taken(self) -> list[JobRecord]:
-        """The records of what SLURM did not reject. There is one at most; if there ever are more, the first one counts,
-        and the others must be cancelled.
+        """The records of what SLURM did not reject. There is one at most; if there ever
+        are more, the first one counts, and the others must be cancelled.
         """
         return [record for record in self.seen if not was_rejected(record)]

@@ -1,8 +1,10 @@
-"""The token that proves to slurmctld that the supervisor, and not the customer, submits a job. Pure.
+"""The token that proves to slurmctld that the supervisor, and not the customer, submits
+a job. Pure.
 
-plugins/supervisor_submit.lua checks it and removes it from the comment. A token is `NUMBER.EXPIRY.CODE`: the number of
-this submission of the job, until when slurmctld takes it (Unix time), and the HMAC-SHA256 of all that the job costs. If
-a customer reads one (his start-up file can), he can submit the job that he has paid for, once.
+plugins/supervisor_submit.lua checks it and removes it from the comment. A token is
+`NUMBER.EXPIRY.CODE`: the number of this submission of the job, until when slurmctld
+takes it (Unix time), and the HMAC-SHA256 of all that the job costs. If a customer reads
+one (his start-up file can), he can submit the job that he has paid for, once.
 """
 
 import hashlib
@@ -19,8 +21,8 @@ TOKEN_PATTERN = r" token=\d+\.\d+\.[0-9a-f]{64}"  # noqa: S105  follows a commen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """The content of a token. `number` increases at each submission of the job; slurmctld refuses a number that is not
-    higher.
+    """The content of a token. `number` increases at each submission of the job;
+    slurmctld refuses a number that is not higher.
     """
 
     job_id: JobId
@@ -35,12 +37,18 @@ class Submission:
 
 def with_token(submission: Submission, key: str) -> str:
     """Return the comment followed by the token."""
-    code = hmac.new(key.encode(), signed_text(submission).encode(), hashlib.sha256).hexdigest()
-    return f"{submission.comment} token={submission.number}.{submission.expires_s}.{code}"
+    code = hmac.new(
+        key.encode(), signed_text(submission).encode(), hashlib.sha256
+    ).hexdigest()
+    return (
+        f"{submission.comment} token={submission.number}.{submission.expires_s}.{code}"
+    )
 
 
 def signed_text(submission: Submission) -> str:
-    """Return the text that is signed: one value on a line, as slurmctld gives the values to the script."""
+    """Return the text that is signed: one value on a line, as slurmctld gives the
+    values to the script.
+    """
     definition = submission.definition
     values: Sequence[object] = (
         VERSION,
@@ -60,7 +68,8 @@ def signed_text(submission: Submission) -> str:
 
 
 def expires_s(begun_login_s: int, in_time_s: float, message_timeout_s: float) -> int:
-    """Return until when slurmctld must take a submission that began at this time of the login node's clock. It covers
-    the time that sbatch may run, the time of its message, and the difference of the clocks.
+    """Return until when slurmctld must take a submission that began at this time of the
+    login node's clock. It covers the time that sbatch may run, the time of its message,
+    and the difference of the clocks.
     """
     return begun_login_s + round(in_time_s + message_timeout_s) + CLOCKS_APART_S

@@ -1,4 +1,6 @@
-"""What a transaction pays for gas, and what its replacement pays. Pure; all prices are wei per gas."""
+"""What a transaction pays for gas, and what its replacement pays. Pure; all prices are
+wei per gas.
+"""
 
 from dataclasses import dataclass
 
@@ -9,7 +11,9 @@ STEP_PERCENT = 12.5  # a replacement pays this much more; nodes require 10
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """The prices that a node reports. A chain without a base fee takes legacy transactions."""
+    """The prices that a node reports. A chain without a base fee takes legacy
+    transactions.
+    """
 
     base_fee_wei: int | None
     tip_wei: int
@@ -32,7 +36,9 @@ class Fees:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most that the operator lets a transaction pay: WALLET_MAX_WEI_PER_GAS and WALLET_MAX_WEI_PER_TX."""
+    """The most that the operator lets a transaction pay: WALLET_MAX_WEI_PER_GAS and
+    WALLET_MAX_WEI_PER_TX.
+    """
 
     wei_per_gas: int
     wei_per_tx: int
@@ -51,20 +57,27 @@ def fees(market: Market, cap_wei: int) -> Fees:
     return Fees(min(wanted, cap_wei), min(market.tip_wei, cap_wei), legacy=False)
 
 
-def replacement(old: Fees, market: Market, cap_wei: int, *, underpriced: bool = False) -> Fees | None:
-    """What the same transaction pays when it is signed again: a step more and at least today's price, within the cap.
-    None when the cap leaves no room. A transaction that a node refused as underpriced is in no pool, so no pool
-    requires a step of both prices. It mostly lacks the tip, which may have been zero; the most that it pays rises only
-    as far as the tip needs.
+def replacement(
+    old: Fees, market: Market, cap_wei: int, *, underpriced: bool = False
+) -> Fees | None:
+    """What the same transaction pays when it is signed again: a step more and at least
+    today's price, within the cap. None when the cap leaves no room. A transaction that
+    a node refused as underpriced is in no pool, so no pool requires a step of both
+    prices. It mostly lacks the tip, which may have been zero; the most that it pays
+    rises only as far as the tip needs.
     """
     least_tip_wei = DEFAULT_TIP_WEI if underpriced else 0
     if old.legacy:
-        price = min(max(_step(old.max_fee_wei), market.gas_price_wei, least_tip_wei), cap_wei)
+        price = min(
+            max(_step(old.max_fee_wei), market.gas_price_wei, least_tip_wei), cap_wei
+        )
         return Fees(price, price, legacy=True) if price > old.max_fee_wei else None
     now = fees(market, cap_wei)
     tip_wei = max(_step(old.priority_fee_wei), now.priority_fee_wei, least_tip_wei)
     if underpriced:
-        wanted_wei = max(old.max_fee_wei, BASE_FEES * (market.base_fee_wei or 0) + tip_wei)
+        wanted_wei = max(
+            old.max_fee_wei, BASE_FEES * (market.base_fee_wei or 0) + tip_wei
+        )
     else:
         wanted_wei = max(_step(old.max_fee_wei), now.max_fee_wei)
     most_wei = min(wanted_wei, cap_wei)

@@ -1,11 +1,14 @@
-"""The gas that a call needs, or why the call must not be sent: eth_estimateGas finds that out at no cost."""
+"""The gas that a call needs, or why the call must not be sent: eth_estimateGas finds
+that out at no cost.
+"""
 
 from supervisor_tasks.chain.abi_codec import Revert, decode_revert
 from supervisor_tasks.chain.rpc.client import RpcError, RpcUnavailableError
 from supervisor_tasks.chain.rpc.node_errors import over_the_limit
 from supervisor_tasks.errors import PermanentError
 
-GAS_MARGIN = 1.3  # factor on an estimate: the state may change before the transaction is mined
+# factor on an estimate: the state may change before the transaction is mined
+GAS_MARGIN = 1.3
 
 
 class RevertedError(PermanentError):
@@ -21,25 +24,33 @@ class GivenUpError(RevertedError):
 
     def __init__(self) -> None:
         super().__init__(Revert("GivenUp", ()))
-        self.args = ("no node took it: a transaction that does nothing has used up its nonce",)
+        self.args = (
+            "no node took it: a transaction that does nothing has used up its nonce",
+        )
 
 
 class TooMuchGasError(PermanentError):
     """The call needs more gas than a block holds."""
 
     def __init__(self, limit: int, detail: str) -> None:
-        super().__init__(f"it needs more gas than a block holds, which is {limit}: {detail}")
+        super().__init__(
+            f"it needs more gas than a block holds, which is {limit}: {detail}"
+        )
 
 
 class NoEstimateError(RpcUnavailableError):
-    """The node gives no estimate for this call and reports no revert; other calls have estimates. Retry later."""
+    """The node gives no estimate for this call and reports no revert; other calls have
+    estimates. Retry later.
+    """
 
 
 Estimate = int | RevertedError | TooMuchGasError | NoEstimateError
 
 
 def estimated(answer: str | RpcError, limit: int) -> Estimate:
-    """What an answer to eth_estimateGas means; `limit` is the gas that a block holds."""
+    """What an answer to eth_estimateGas means; `limit` is the gas that a block
+    holds.
+    """
     if not isinstance(answer, RpcError):
         gas = int(answer, 16)
         if gas > limit:

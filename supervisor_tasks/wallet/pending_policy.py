@@ -1,7 +1,8 @@
 """What to do about a transaction that has no receipt. Pure.
 
-A missing answer, or a refusal in words, is never a reason to use another nonce. Only the chain frees an intent: the
-nonce is mined, and the mined transaction is none of our signatures or is the one that does nothing.
+A missing answer, or a refusal in words, is never a reason to use another nonce. Only
+the chain frees an intent: the nonce is mined, and the mined transaction is none of our
+signatures or is the one that does nothing.
 """
 
 from collections.abc import Sequence
@@ -9,17 +10,32 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from supervisor_tasks.chain.rpc.node_errors import NodeErrorKind
-from supervisor_tasks.wallet.fees import Bounds, Fees, Market, fees, much_cheaper, replacement
+from supervisor_tasks.wallet.fees import (
+    Bounds,
+    Fees,
+    Market,
+    fees,
+    much_cheaper,
+    replacement,
+)
 
-SEND_AGAIN_S = 15.0  # a transaction without a receipt for this long is sent again, with the same bytes
+# a transaction without a receipt for this long is sent again, with the same bytes
+SEND_AGAIN_S = 15.0
 REFUSED_AGAIN_S = 1.0  # the same for a transaction that no node is known to have
-PRICED_OUT_S = 1.0  # how long a transaction may pay less than the base fee: the fee may fall again
+# how long a transaction may pay less than the base fee: the fee may fall again
+PRICED_OUT_S = 1.0
 STUCK_BLOCKS = 3
 CERTAIN_S = 2.0  # between the two looks that show that another writer used a nonce
-GIVEN_UP_AFTER_S = 180.0  # how long a node must refuse a transaction for a reason that no price fixes
+# how long a node must refuse a transaction for a reason that no price fixes
+GIVEN_UP_AFTER_S = 180.0
 
-PRICE = {NodeErrorKind.UNDERPRICED, NodeErrorKind.REPLACEMENT_UNDERPRICED, NodeErrorKind.BELOW_BASE_FEE}
-UNCLASSIFIED = {NodeErrorKind.OTHER, NodeErrorKind.FEE_CAP}  # a higher fee is not known to help
+PRICE = {
+    NodeErrorKind.UNDERPRICED,
+    NodeErrorKind.REPLACEMENT_UNDERPRICED,
+    NodeErrorKind.BELOW_BASE_FEE,
+}
+# a higher fee is not known to help
+UNCLASSIFIED = {NodeErrorKind.OTHER, NodeErrorKind.FEE_CAP}
 
 
 class PendingAction(StrEnum):
@@ -28,11 +44,15 @@ class PendingAction(StrEnum):
     WAIT = "wait"
     SEND = "send again"  # the same bytes
     REPLACE = "replace"  # the same nonce, a higher fee
-    FEE_CAP_REACHED = "fee cap reached"  # needs a higher fee, but the bound or a former key prevents it: the same bytes
-    INSUFFICIENT_FUNDS = "insufficient funds"  # the balance is too low for it, or for the higher fee that it needs
-    VERIFY_NONCE = "verify nonce"  # the nonce is mined, and no receipt of ours is known: look once more
+    # needs a higher fee, but the bound or a former key prevents it: the same bytes
+    FEE_CAP_REACHED = "fee cap reached"
+    # the balance is too low for it, or for the higher fee that it needs
+    INSUFFICIENT_FUNDS = "insufficient funds"
+    # the nonce is mined, and no receipt of ours is known: look once more
+    VERIFY_NONCE = "verify nonce"
     NONCE_USED_ELSEWHERE = "nonce used elsewhere"  # another writer used the nonce
-    GIVE_UP = "give up"  # no node will take it: a transaction that does nothing gets its nonce
+    # no node will take it: a transaction that does nothing gets its nonce
+    GIVE_UP = "give up"
 
 
 class TransactionRequest(StrEnum):
@@ -44,9 +64,10 @@ class TransactionRequest(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A transaction without a receipt. Ages are seconds: since it was last sent (or signed), since its present bytes
-    were signed, and since its nonce was first seen mined without it (None: not seen). `blocks` is the number of blocks
-    mined since it was signed.
+    """A transaction without a receipt. Ages are seconds: since it was last sent (or
+    signed), since its present bytes were signed, and since its nonce was first seen
+    mined without it (None: not seen). `blocks` is the number of blocks mined since it
+    was signed.
     """
 
     nonce: int
@@ -60,7 +81,8 @@ class Pending:
     blocks: int
     nonce_conflict_age_s: float | None
     is_cancellation: bool = False  # its present bytes only use up the nonce
-    unclassified_age_s: float = 0.0  # for how long it was next to be mined and was refused for an UNCLASSIFIED reason
+    # for how long it was next to be mined and was refused for an UNCLASSIFIED reason
+    unclassified_age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +95,8 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class PendingDecision:
-    """What to do, and the prices that the transaction then pays. For FEE_CAP_REACHED and INSUFFICIENT_FUNDS these are
-    the prices that it would have to pay.
+    """What to do, and the prices that the transaction then pays. For FEE_CAP_REACHED
+    and INSUFFICIENT_FUNDS these are the prices that it would have to pay.
     """
 
     action: PendingAction
@@ -82,11 +104,15 @@ class PendingDecision:
 
 
 def decide_all(
-    pending: Sequence[Pending], mined_nonces: int, market: Market, rules: Rules, balance_wei: int
+    pending: Sequence[Pending],
+    mined_nonces: int,
+    market: Market,
+    rules: Rules,
+    balance_wei: int,
 ) -> list[PendingDecision]:
-    """What to do about the transactions of one account, in the order of their nonces. `mined_nonces` is the account's
-    nonce on the head. Each transaction can spend what the balance leaves after all earlier unmined ones, at the prices
-    decided for those.
+    """What to do about the transactions of one account, in the order of their nonces.
+    `mined_nonces` is the account's nonce on the head. Each transaction can spend what
+    the balance leaves after all earlier unmined ones, at the prices decided for those.
     """
     decisions, left_wei = [], balance_wei
     for entry in pending:
@@ -97,14 +123,22 @@ def decide_all(
     return decisions
 
 
-def decide(pending: Pending, mined_nonces: int, market: Market, rules: Rules, left_wei: int) -> PendingDecision:
-    """What to do about one transaction; `left_wei` is the part of the balance that is left for it."""
+def decide(
+    pending: Pending, mined_nonces: int, market: Market, rules: Rules, left_wei: int
+) -> PendingDecision:
+    """What to do about one transaction; `left_wei` is the part of the balance that is
+    left for it.
+    """
     if pending.nonce < mined_nonces:
         return _mined_without_it(pending)
     if _is_hopeless(pending, mined_nonces):
-        action = PendingAction.GIVE_UP if pending.has_key else PendingAction.FEE_CAP_REACHED
+        action = (
+            PendingAction.GIVE_UP if pending.has_key else PendingAction.FEE_CAP_REACHED
+        )
         return PendingDecision(action, pending.fees)
-    if pending.refusal is NodeErrorKind.INSUFFICIENT_FUNDS and not _pays(pending, pending.fees, left_wei):
+    if pending.refusal is NodeErrorKind.INSUFFICIENT_FUNDS and not _pays(
+        pending, pending.fees, left_wei
+    ):
         return _cheaper(pending, market, rules, left_wei)
     if pending.refusal is NodeErrorKind.FEE_CAP and not pending.accepted:
         return _under_the_nodes_cap(pending, market, rules, left_wei)
@@ -114,7 +148,9 @@ def decide(pending: Pending, mined_nonces: int, market: Market, rules: Rules, le
 
 
 def _mined_without_it(pending: Pending) -> PendingDecision:
-    """Another transaction has this nonce. One answer of a node is not enough to be certain of that."""
+    """Another transaction has this nonce. One answer of a node is not enough to be
+    certain of that.
+    """
     age_s = pending.nonce_conflict_age_s
     if age_s is not None and age_s >= CERTAIN_S:
         return PendingDecision(PendingAction.NONCE_USED_ELSEWHERE, pending.fees)
@@ -128,18 +164,32 @@ def _as_it_is(pending: Pending) -> PendingDecision:
     return PendingDecision(PendingAction.WAIT, pending.fees)
 
 
-def _under_the_nodes_cap(pending: Pending, market: Market, rules: Rules, left_wei: int) -> PendingDecision:
-    """Sign again when today's price is much lower: the node takes no transaction above its cap."""
+def _under_the_nodes_cap(
+    pending: Pending, market: Market, rules: Rules, left_wei: int
+) -> PendingDecision:
+    """Sign again when today's price is much lower: the node takes no transaction above
+    its cap.
+    """
     now = fees(market, rules.bounds.of(pending.gas))
-    if pending.has_key and much_cheaper(now, pending.fees) and _pays(pending, now, left_wei):
+    if (
+        pending.has_key
+        and much_cheaper(now, pending.fees)
+        and _pays(pending, now, left_wei)
+    ):
         return PendingDecision(PendingAction.REPLACE, now)
     return _as_it_is(pending)
 
 
-def _dearer(pending: Pending, market: Market, rules: Rules, left_wei: int) -> PendingDecision:
-    """Sign again at a price at which nodes replace the old bytes, if the bounds and the balance allow it."""
+def _dearer(
+    pending: Pending, market: Market, rules: Rules, left_wei: int
+) -> PendingDecision:
+    """Sign again at a price at which nodes replace the old bytes, if the bounds and the
+    balance allow it.
+    """
     underpriced = pending.refusal is NodeErrorKind.UNDERPRICED
-    more = replacement(pending.fees, market, rules.bounds.of(pending.gas), underpriced=underpriced)
+    more = replacement(
+        pending.fees, market, rules.bounds.of(pending.gas), underpriced=underpriced
+    )
     if not pending.has_key or more is None:
         return PendingDecision(PendingAction.FEE_CAP_REACHED, pending.fees)
     if not _pays(pending, more, left_wei):
@@ -148,12 +198,19 @@ def _dearer(pending: Pending, market: Market, rules: Rules, left_wei: int) -> Pe
 
 
 def as_requested(
-    pending: Pending, decision: PendingDecision, request: TransactionRequest, market: Market, rules: Rules
+    pending: Pending,
+    decision: PendingDecision,
+    request: TransactionRequest,
+    market: Market,
+    rules: Rules,
 ) -> PendingDecision:
-    """What to do about a transaction that an operator wants changed. A nonce that is mined, and one of a former key,
-    cannot be signed again: then the decision stays.
+    """What to do about a transaction that an operator wants changed. A nonce that is
+    mined, and one of a former key, cannot be signed again: then the decision stays.
     """
-    if not pending.has_key or decision.action in (PendingAction.VERIFY_NONCE, PendingAction.NONCE_USED_ELSEWHERE):
+    if not pending.has_key or decision.action in (
+        PendingAction.VERIFY_NONCE,
+        PendingAction.NONCE_USED_ELSEWHERE,
+    ):
         return decision
     if request is TransactionRequest.CANCEL:
         return PendingDecision(PendingAction.GIVE_UP, pending.fees)
@@ -164,13 +221,18 @@ def as_requested(
 
 
 def _pays(pending: Pending, price: Fees, left_wei: int) -> bool:
-    """Whether what is left is enough. The balance of a former key is not known, so it counts as enough."""
+    """Whether what is left is enough. The balance of a former key is not known, so it
+    counts as enough.
+    """
     return not pending.has_key or pending.gas * price.max_fee_wei <= left_wei
 
 
-def _cheaper(pending: Pending, market: Market, rules: Rules, left_wei: int) -> PendingDecision:
-    """Sign again at today's price when the balance pays for that: no node has bytes that the balance cannot pay for. If
-    an earlier signature with a higher price waits in a pool, a node reports that, and the fee rises from there.
+def _cheaper(
+    pending: Pending, market: Market, rules: Rules, left_wei: int
+) -> PendingDecision:
+    """Sign again at today's price when the balance pays for that: no node has bytes
+    that the balance cannot pay for. If an earlier signature with a higher price waits
+    in a pool, a node reports that, and the fee rises from there.
     """
     now = fees(market, rules.bounds.of(pending.gas))
     if _pays(pending, now, left_wei):
@@ -179,11 +241,12 @@ def _cheaper(pending: Pending, market: Market, rules: Rules, left_wei: int) -> P
 
 
 def _is_hopeless(pending: Pending, mined_nonces: int) -> bool:
-    """Whether no node will take the transaction, so that it holds up all later ones for nothing. Too much gas for a
-    block, or too little for the data, is the same at every node; it still waits CERTAIN_S, because one node alone may
-    refuse it. An UNCLASSIFIED refusal may be an outage in which the node answers other questions. So it waits
-    GIVEN_UP_AFTER_S, and only the transaction with the next nonce is given up. If the outage ends then, that costs the
-    gas of a transaction that does nothing.
+    """Whether no node will take the transaction, so that it holds up all later ones for
+    nothing. Too much gas for a block, or too little for the data, is the same at every
+    node; it still waits CERTAIN_S, because one node alone may refuse it. An
+    UNCLASSIFIED refusal may be an outage in which the node answers other questions. So
+    it waits GIVEN_UP_AFTER_S, and only the transaction with the next nonce is given up.
+    If the outage ends then, that costs the gas of a transaction that does nothing.
     """
     if pending.accepted or pending.is_cancellation:
         return False
@@ -199,16 +262,23 @@ def stale(accepted: bool, sent_age_s: float) -> bool:
     return sent_age_s >= (SEND_AGAIN_S if accepted else REFUSED_AGAIN_S)
 
 
-def _needs_higher_fee(pending: Pending, mined_nonces: int, market: Market, rules: Rules) -> bool:
-    """Whether only a higher fee helps: the transaction pays less than the base fee, a node reported so, or its nonce is
-    next and blocks are mined without it. While no blocks are mined, no fee helps. An UNCLASSIFIED refusal is no reason
-    to pay more, except for a transaction that does nothing: that one must be mined in the end.
+def _needs_higher_fee(
+    pending: Pending, mined_nonces: int, market: Market, rules: Rules
+) -> bool:
+    """Whether only a higher fee helps: the transaction pays less than the base fee, a
+    node reported so, or its nonce is next and blocks are mined without it. While no
+    blocks are mined, no fee helps. An UNCLASSIFIED refusal is no reason to pay more,
+    except for a transaction that does nothing: that one must be mined in the end.
     """
     priced_out = pending.fees.max_fee_wei < market.least_wei or pending.refusal in PRICE
     if priced_out and pending.signed_age_s >= PRICED_OUT_S:
         return True
     if pending.nonce != mined_nonces:
         return False
-    if pending.refusal in UNCLASSIFIED and not (pending.accepted or pending.is_cancellation):
+    if pending.refusal in UNCLASSIFIED and not (
+        pending.accepted or pending.is_cancellation
+    ):
         return False
-    return pending.blocks >= STUCK_BLOCKS and pending.signed_age_s >= rules.stuck_after_s
+    return (
+        pending.blocks >= STUCK_BLOCKS and pending.signed_age_s >= rules.stuck_after_s
+    )

@@ -1,7 +1,9 @@
-"""What is in a signed transaction, how one is signed, and the instance tag by which a ledger knows its own. Pure.
+"""What is in a signed transaction, how one is signed, and the instance tag by which a
+ledger knows its own. Pure.
 
-The tag is a few bytes behind the data of each call, which contracts do not read. Without it, two ledgers that share a
-wallet by mistake would sign the same bytes for the same nonce, and both would count the result as their own.
+The tag is a few bytes behind the data of each call, which contracts do not read.
+Without it, two ledgers that share a wallet by mistake would sign the same bytes for the
+same nonce, and both would count the result as their own.
 """
 
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ TAG_PREFIX = b"sv"  # before a tag: no ledger wrote data without it
 
 DYNAMIC_FEE = 2
 Items = list[int | bytes | list[bytes]]  # of an RLP list
-EIP155_V = 35  # of a legacy transaction: this, twice the chain's id, and the parity of the signature
+# of a legacy transaction: this, twice the chain's id, and the parity of the signature
+EIP155_V = 35
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,9 @@ class TransactionFields:
 
 
 def decode(signed: bytes) -> TransactionFields:
-    """The fields of a signed transaction, legacy or with a dynamic fee. Raises ValueError for any other."""
+    """The fields of a signed transaction, legacy or with a dynamic fee. Raises
+    ValueError for any other.
+    """
     if signed[0] == DYNAMIC_FEE:
         _, nonce, tip, max_fee, gas, to, value, data, *_ = rlp.decode(signed[1:])
         prices = Fees(_number(max_fee), _number(tip), legacy=False)
@@ -43,14 +48,21 @@ def decode(signed: bytes) -> TransactionFields:
         prices = Fees(_number(price), _number(price), legacy=True)
     else:
         raise ValueError(f"a transaction of type {signed[0]}")
-    return TransactionFields(_number(nonce), _number(gas), "0x" + to.hex(), _number(value), bytes(data), prices)
+    return TransactionFields(
+        _number(nonce),
+        _number(gas),
+        "0x" + to.hex(),
+        _number(value),
+        bytes(data),
+        prices,
+    )
 
 
 def sign(transaction: TransactionFields, chain_id: int, key: PrivateKey) -> bytes:
     """The signed bytes: EIP-155 with a gas price, EIP-1559 with a dynamic fee.
 
-    eth_account signs the same bytes, as a test shows. It takes ten times as long, because it also checks and converts
-    its input.
+    eth_account signs the same bytes, as a test shows. It takes ten times as long,
+    because it also checks and converts its input.
     """
     to, fees = bytes.fromhex(transaction.to.removeprefix("0x")), transaction.fees
     rest: Items = [transaction.gas, to, transaction.value_wei, transaction.data]
@@ -59,7 +71,14 @@ def sign(transaction: TransactionFields, chain_id: int, key: PrivateKey) -> byte
         r, s, parity = _signature(_encoded([*legacy, chain_id, 0, 0]), key)
         return _encoded([*legacy, EIP155_V + 2 * chain_id + parity, r, s])
     kind = bytes([DYNAMIC_FEE])
-    dynamic: Items = [chain_id, transaction.nonce, fees.priority_fee_wei, fees.max_fee_wei, *rest, []]
+    dynamic: Items = [
+        chain_id,
+        transaction.nonce,
+        fees.priority_fee_wei,
+        fees.max_fee_wei,
+        *rest,
+        [],
+    ]
     r, s, parity = _signature(kind + _encoded(dynamic), key)
     return kind + _encoded([*dynamic, parity, r, s])
 
@@ -77,7 +96,10 @@ def _signature(message: bytes, key: PrivateKey) -> tuple[int, int, int]:
 
 def _encoded(fields: Items) -> bytes:
     """Encode as RLP, numbers without leading zeros."""
-    items = [big_endian_int.serialize(field) if isinstance(field, int) else field for field in fields]
+    items = [
+        big_endian_int.serialize(field) if isinstance(field, int) else field
+        for field in fields
+    ]
     return bytes(rlp.encode(items))
 
 
@@ -89,7 +111,8 @@ def append_tag(data: str, tag: bytes) -> str:
 def extract_tag(data: bytes) -> bytes | None:
     """The tag of the ledger that wrote a call; None when the data carry no tag."""
     tail = data[-(len(TAG_PREFIX) + TAG_BYTES) :]
-    has_room = len(data) >= 4 + len(TAG_PREFIX) + TAG_BYTES  # the call's selector comes first
+    # the call's selector comes first
+    has_room = len(data) >= 4 + len(TAG_PREFIX) + TAG_BYTES
     return tail[len(TAG_PREFIX) :] if has_room and tail.startswith(TAG_PREFIX) else None
 
 

@@ -1,4 +1,6 @@
-"""Track: follow sent transactions until they are mined, and record what their receipts show about jobs."""
+"""Track: follow sent transactions until they are mined, and record what their receipts
+show about jobs.
+"""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,9 +27,13 @@ from supervisor_tasks.wallet.resubmit import resubmit_pending
 
 log = structlog.get_logger()
 
-POLL_S = 0.05  # between two questions for a new block while transactions are open and no subscription announces blocks
-LOOK_AGAIN_S = 1.0  # open transactions are looked at this often, also when no block comes
-MAX_PASS_S = 20.0  # of one pass; then the worker's thread is free again, and the tick is written
+# between two questions for a new block while transactions are open and no subscription
+# announces blocks
+POLL_S = 0.05
+# open transactions are looked at this often, also when no block comes
+LOOK_AGAIN_S = 1.0
+# of one pass; then the worker's thread is free again, and the tick is written
+MAX_PASS_S = 20.0
 
 
 @exclusive("collect_receipts")
@@ -50,9 +56,10 @@ def collect_receipts(context: WorkerContext) -> bool:
 
 
 def follow_once(context: WorkerContext) -> bool:
-    """Commit what the receipts show about the open transactions, and resubmit the others as needed. Returns False when
-    no transaction is open any more. The account is read before the receipts: so a nonce that is mined by then has a
-    receipt, or another writer used it.
+    """Commit what the receipts show about the open transactions, and resubmit the
+    others as needed. Returns False when no transaction is open any more. The account is
+    read before the receipts: so a nonce that is mined by then has a receipt, or another
+    writer used it.
     """
     wallet = context.chain.wallet
     transactions = wallet.open_transactions()
@@ -61,18 +68,30 @@ def follow_once(context: WorkerContext) -> bool:
     state = wallet.fetch_account_state()
     receipts = _receipts(context, transactions)
     confirmed = _confirmed(context, receipts)
-    mined = [Mined.from_receipt(entry, confirmed[entry.id]) for entry in transactions if entry.id in confirmed]
+    mined = [
+        Mined.from_receipt(entry, confirmed[entry.id])
+        for entry in transactions
+        if entry.id in confirmed
+    ]
     if mined:
         _settle(context, mined, list(confirmed.values()))
-    resubmit_pending(context, [entry for entry in transactions if entry.id not in receipts], state)
+    resubmit_pending(
+        context, [entry for entry in transactions if entry.id not in receipts], state
+    )
     return len(mined) < len(transactions)
 
 
-def _receipts(context: WorkerContext, transactions: Sequence[Sent]) -> dict[int, dict[str, Any]]:
-    """The receipts, by the transaction's id; any of its signatures may be the mined one."""
+def _receipts(
+    context: WorkerContext, transactions: Sequence[Sent]
+) -> dict[int, dict[str, Any]]:
+    """The receipts, by the transaction's id; any of its signatures may be the mined
+    one.
+    """
     asked = [(entry.id, tx_hash) for entry in transactions for tx_hash in entry.hashes]
     with crash_point(CrashPoint.RECEIPT_READ):
-        answers = context.chain.contract.rpc.batch([("eth_getTransactionReceipt", (tx_hash,)) for _, tx_hash in asked])
+        answers = context.chain.contract.rpc.batch(
+            [("eth_getTransactionReceipt", (tx_hash,)) for _, tx_hash in asked]
+        )
     found = dict[int, dict[str, Any]]()
     for (row_id, _), answer in zip(asked, answers, strict=True):
         if answer is not None and not isinstance(answer, RpcError):
@@ -80,20 +99,32 @@ def _receipts(context: WorkerContext, transactions: Sequence[Sent]) -> dict[int,
     return found
 
 
-def _confirmed(context: WorkerContext, receipts: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The receipts whose events a second endpoint shows too. The others are mined, and are read once it shows them."""
+def _confirmed(
+    context: WorkerContext, receipts: dict[int, dict[str, Any]]
+) -> dict[int, dict[str, Any]]:
+    """The receipts whose events a second endpoint shows too. The others are mined, and
+    are read once it shows them.
+    """
     contract = context.chain.contract
     events, _ = contract.decode_events(_logs(receipts.values()))
     doubted = unconfirmed_transactions(context.ledger, contract, events)
-    return {row_id: receipt for row_id, receipt in receipts.items() if receipt["transactionHash"] not in doubted}
+    return {
+        row_id: receipt
+        for row_id, receipt in receipts.items()
+        if receipt["transactionHash"] not in doubted
+    }
 
 
 def _logs(receipts: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     return chain.from_iterable(receipt["logs"] for receipt in receipts)
 
 
-def _settle(context: WorkerContext, mined: list[Mined], receipts: list[dict[str, Any]]) -> None:
-    """Commit the end of mined transactions with the events of jobs that their receipts show. Then wake what follows."""
+def _settle(
+    context: WorkerContext, mined: list[Mined], receipts: list[dict[str, Any]]
+) -> None:
+    """Commit the end of mined transactions with the events of jobs that their receipts
+    show. Then wake what follows.
+    """
     wallet, read_s = context.chain.wallet, time.time()
     reverted = wallet.why_reverted(mined)
     _log_results(mined, reverted)
@@ -101,14 +132,18 @@ def _settle(context: WorkerContext, mined: list[Mined], receipts: list[dict[str,
     changes = [JobChange(entry.job_id, entry.event) for entry in events]
     failed = [result for result in mined if result.sent.job_id and not result.success]
     changes += _statuses_on_chain(context, failed)
-    context.ledger.record(*changes, also=lambda connection: wallet.close(connection, mined, reverted))
+    context.ledger.record(
+        *changes, also=lambda connection: wallet.close(connection, mined, reverted)
+    )
     _trace(context, mined, events, read_s)
     claim_backoff.record_results(context.ledger, mined, reverted)
     _claim_more(context, mined)
     again = [result.sent.job_id for result in failed if result.sent.job_id]
     if again:
         context.ledger.effects.reschedule_now(
-            again, (EffectKind.REPORT, EffectKind.RETURN_JOB), "its transaction was mined and reverted"
+            again,
+            (EffectKind.REPORT, EffectKind.RETURN_JOB),
+            "its transaction was mined and reverted",
         )
 
 
@@ -124,25 +159,47 @@ def _log_results(mined: Sequence[Mined], reverted: Mapping[int, RevertedError]) 
         )
 
 
-def _statuses_on_chain(context: WorkerContext, failed: Sequence[Mined]) -> list[JobChange]:
-    """The contract's status of the jobs whose transaction reverted, not older than that transaction."""
+def _statuses_on_chain(
+    context: WorkerContext, failed: Sequence[Mined]
+) -> list[JobChange]:
+    """The contract's status of the jobs whose transaction reverted, not older than that
+    transaction.
+    """
     if not failed:
         return []
     job_ids = sorted({JobId(result.sent.job_id or "") for result in failed})
-    statuses = context.chain.contract.statuses(job_ids, not_before=max(result.block_number for result in failed))
-    return [JobChange(job_id, ChainStatusObserved(status)) for job_id, (status, _) in statuses.items()]
+    statuses = context.chain.contract.statuses(
+        job_ids, not_before=max(result.block_number for result in failed)
+    )
+    return [
+        JobChange(job_id, ChainStatusObserved(status))
+        for job_id, (status, _) in statuses.items()
+    ]
 
 
 def _claim_more(context: WorkerContext, mined: Sequence[Mined]) -> None:
-    """Wake the claim if a full batch was mined: there may be more jobs. The next block's look comes a block later."""
+    """Wake the claim if a full batch was mined: there may be more jobs. The next
+    block's look comes a block later.
+    """
     claims = sum(result.sent.purpose == "claim" for result in mined)
     if claims >= context.chain.claim_batch:
         context.chain.wake("claim")
 
 
-def _trace(context: WorkerContext, mined: Sequence[Mined], events: Sequence[ChainEvent], read_s: float) -> None:
-    """Trace the transactions about jobs, from the last signature to the receipt. A claim is about the job it got."""
-    claimed = {entry.tx_hash: entry.job_id for entry in events if isinstance(entry.event, Claimed)}
+def _trace(
+    context: WorkerContext,
+    mined: Sequence[Mined],
+    events: Sequence[ChainEvent],
+    read_s: float,
+) -> None:
+    """Trace the transactions about jobs, from the last signature to the receipt. A
+    claim is about the job it got.
+    """
+    claimed = {
+        entry.tx_hash: entry.job_id
+        for entry in events
+        if isinstance(entry.event, Claimed)
+    }
     for result in mined:
         job_id = result.sent.job_id or claimed.get(result.hash)
         if job_id is not None:

@@ -1,4 +1,6 @@
-"""Resubmit: transactions that were sent and are not mined are sent again, replaced or given up."""
+"""Resubmit: transactions that were sent and are not mined are sent again, replaced or
+given up.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -29,7 +31,8 @@ from supervisor_tasks.wallet.wallet import AccountState
 
 log = structlog.get_logger()
 
-MAX_CERTAIN = 20  # nonces that one pass confirms as another writer's, or fills; each costs a request
+# nonces that one pass confirms as another writer's, or fills; each costs a request
+MAX_CERTAIN = 20
 LOG_SAMPLE_SIZE = 5
 CONFLICTS = (PendingAction.VERIFY_NONCE, PendingAction.NONCE_USED_ELSEWHERE)
 NOT_SENT_AGAIN = (PendingAction.REPLACE, PendingAction.GIVE_UP, *CONFLICTS)
@@ -39,8 +42,12 @@ UNCLASSIFIED_ERROR = "first_transaction_unclassified_error"
 ResubmissionPlan = dict[PendingAction, list[Sent]]
 
 
-def resubmit_pending(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> None:
-    """Give each transaction without a receipt what it needs. Those of a former key are sent, but not signed again."""
+def resubmit_pending(
+    context: WorkerContext, waiting: Sequence[Sent], state: AccountState
+) -> None:
+    """Give each transaction without a receipt what it needs. Those of a former key are
+    sent, but not signed again.
+    """
     requests = context.ledger.facts.get(TRANSACTION_REQUESTS) or {}
     decisions = _decisions(context, waiting, state, requests)
     plan: ResubmissionPlan = {kind: [] for kind in PendingAction}
@@ -51,12 +58,15 @@ def resubmit_pending(context: WorkerContext, waiting: Sequence[Sent], state: Acc
     _cancel_nonces(context, plan[PendingAction.GIVE_UP], state)
     if requests:
         log.info("transaction_requests_served", requests=requests)
-        # After the commit: a request that is served twice does no harm, a request that is lost does.
+        # After the commit: a request that is served twice does no harm, a request that
+        # is lost does.
         context.ledger.facts.clear_if(TRANSACTION_REQUESTS, requests)
     _alarm(context, plan[PendingAction.FEE_CAP_REACHED], state)
     if plan[PendingAction.INSUFFICIENT_FUNDS]:
         mine = [entry for entry in waiting if entry.address == wallet.address]
-        needed_wei = sum(entry.gas * decisions[entry.id].fees.max_fee_wei for entry in mine)
+        needed_wei = sum(
+            entry.gas * decisions[entry.id].fees.max_fee_wei for entry in mine
+        )
         wallet.alarm_of_empty(state.balance_wei, needed_wei)
     _send_again(context, waiting, plan)
     _give_nonces_up(context, plan, state)
@@ -64,24 +74,45 @@ def resubmit_pending(context: WorkerContext, waiting: Sequence[Sent], state: Acc
 
 
 def _decisions(
-    context: WorkerContext, waiting: Sequence[Sent], state: AccountState, requests: Mapping[str, str]
+    context: WorkerContext,
+    waiting: Sequence[Sent],
+    state: AccountState,
+    requests: Mapping[str, str],
 ) -> dict[int, PendingDecision]:
-    """What each transaction needs, by its id. `requests` are the operator's, by the id as a text."""
-    wallet, rules = context.chain.wallet, Rules(context.chain.wallet.bounds, context.chain.stuck_after_s)
+    """What each transaction needs, by its id. `requests` are the operator's, by the id
+    as a text.
+    """
+    wallet, rules = (
+        context.chain.wallet,
+        Rules(context.chain.wallet.bounds, context.chain.stuck_after_s),
+    )
     others = sorted({entry.address for entry in waiting} - {wallet.address})
-    mined = {wallet.address: state.mined_nonces, **dict(zip(others, wallet.mined_nonces(others), strict=True))}
+    mined = {
+        wallet.address: state.mined_nonces,
+        **dict(zip(others, wallet.mined_nonces(others), strict=True)),
+    }
     refused_id, refused_s = _unclassified_refusal(context, waiting, state)
     decisions = dict[int, PendingDecision]()
     for address, mined_nonces in mined.items():
         entries = [entry for entry in waiting if entry.address == address]
         pending = [
-            _pending(entry, wallet.address, state, refused_s if entry.id == refused_id else 0.0) for entry in entries
+            _pending(
+                entry,
+                wallet.address,
+                state,
+                refused_s if entry.id == refused_id else 0.0,
+            )
+            for entry in entries
         ]
-        needed = decide_all(pending, mined_nonces, state.market, rules, state.balance_wei)
+        needed = decide_all(
+            pending, mined_nonces, state.market, rules, state.balance_wei
+        )
         for entry, one, decision in zip(entries, pending, needed, strict=True):
             request = requests.get(str(entry.id))
             if request is not None:
-                decision = as_requested(one, decision, TransactionRequest(request), state.market, rules)
+                decision = as_requested(
+                    one, decision, TransactionRequest(request), state.market, rules
+                )
             decisions[entry.id] = decision
     return decisions
 
@@ -89,14 +120,15 @@ def _decisions(
 def _unclassified_refusal(
     context: WorkerContext, waiting: Sequence[Sent], state: AccountState
 ) -> tuple[int | None, float]:
-    """The id of the transaction whose nonce is next, if a node refuses it for an UNCLASSIFIED reason, else None; and
-    for how many seconds a node has refused it.
+    """The id of the transaction whose nonce is next, if a node refuses it for an
+    UNCLASSIFIED reason, else None; and for how many seconds a node has refused it.
     """
     address = context.chain.wallet.address
     refused_id = None
     for entry in waiting:
         is_next = entry.address == address and entry.nonce == state.mined_nonces
-        # Refused bytes are sent again each second. An older refusal does not count: no node answered or was asked since.
+        # Refused bytes are sent again each second. An older refusal does not count: no
+        # node answered or was asked since.
         is_refused = not entry.accepted and entry.sent_age_s < SEND_AGAIN_S
         if is_next and is_refused and entry.refusal in UNCLASSIFIED:
             refused_id = entry.id
@@ -105,7 +137,9 @@ def _unclassified_refusal(
     return refused_id, duration.update(refused_id is not None, str(refused_id))
 
 
-def _pending(entry: Sent, address: str, state: AccountState, refused_s: float) -> Pending:
+def _pending(
+    entry: Sent, address: str, state: AccountState, refused_s: float
+) -> Pending:
     return Pending(
         nonce=entry.nonce,
         gas=entry.gas,
@@ -117,47 +151,83 @@ def _pending(entry: Sent, address: str, state: AccountState, refused_s: float) -
         signed_age_s=entry.signed_age_s,
         blocks=state.head - entry.head,
         nonce_conflict_age_s=entry.nonce_conflict_age_s,
-        is_cancellation=entry.refusal in (NodeErrorKind.GAS, *UNCLASSIFIED) and decode(entry.raw).to == entry.address,
+        is_cancellation=entry.refusal in (NodeErrorKind.GAS, *UNCLASSIFIED)
+        and decode(entry.raw).to == entry.address,
         unclassified_age_s=refused_s,
     )
 
 
 def _replace(
-    context: WorkerContext, entries: Sequence[Sent], decisions: Mapping[int, PendingDecision], state: AccountState
+    context: WorkerContext,
+    entries: Sequence[Sent],
+    decisions: Mapping[int, PendingDecision],
+    state: AccountState,
 ) -> None:
-    context.chain.wallet.replace([(entry, decisions[entry.id].fees) for entry in entries], state.head)
+    context.chain.wallet.replace(
+        [(entry, decisions[entry.id].fees) for entry in entries], state.head
+    )
     for entry in entries:
-        prices = {"was_wei_per_gas": entry.fees.max_fee_wei, "is_wei_per_gas": decisions[entry.id].fees.max_fee_wei}
-        log.info("transaction_replaced", purpose=entry.purpose, nonce=entry.nonce, **prices)
+        prices = {
+            "was_wei_per_gas": entry.fees.max_fee_wei,
+            "is_wei_per_gas": decisions[entry.id].fees.max_fee_wei,
+        }
+        log.info(
+            "transaction_replaced", purpose=entry.purpose, nonce=entry.nonce, **prices
+        )
 
 
-def _cancel_nonces(context: WorkerContext, entries: Sequence[Sent], state: AccountState) -> None:
+def _cancel_nonces(
+    context: WorkerContext, entries: Sequence[Sent], state: AccountState
+) -> None:
     context.chain.wallet.cancel_with_replacement(entries, state.market, state.head)
     for entry in entries:
-        about = {"purpose": entry.purpose, "job_id": entry.job_id, "nonce": entry.nonce, "gas": entry.gas}
+        about = {
+            "purpose": entry.purpose,
+            "job_id": entry.job_id,
+            "nonce": entry.nonce,
+            "gas": entry.gas,
+        }
         log.warning("nonce_cancelled", refusal=entry.refusal, **about)
 
 
-def _send_again(context: WorkerContext, waiting: Sequence[Sent], plan: ResubmissionPlan) -> None:
-    """Send the same bytes, the lowest nonce first. When a node misses an earlier nonce, send all earlier ones too."""
-    unchanged = plan[PendingAction.FEE_CAP_REACHED] + plan[PendingAction.INSUFFICIENT_FUNDS]
-    due = plan[PendingAction.SEND] + [entry for entry in unchanged if stale(entry.accepted, entry.sent_age_s)]
+def _send_again(
+    context: WorkerContext, waiting: Sequence[Sent], plan: ResubmissionPlan
+) -> None:
+    """Send the same bytes, the lowest nonce first. When a node misses an earlier nonce,
+    send all earlier ones too.
+    """
+    unchanged = (
+        plan[PendingAction.FEE_CAP_REACHED] + plan[PendingAction.INSUFFICIENT_FUNDS]
+    )
+    due = plan[PendingAction.SEND] + [
+        entry for entry in unchanged if stale(entry.accepted, entry.sent_age_s)
+    ]
     chosen = {entry.id for entry in due + _before_a_gap(waiting, plan)}
     context.chain.wallet.send_again([entry for entry in waiting if entry.id in chosen])
 
 
 def _before_a_gap(waiting: Sequence[Sent], plan: ResubmissionPlan) -> list[Sent]:
-    """The transactions with a lower nonce than one that a node refused because it misses an earlier nonce. Those that
-    must not be sent again are left out.
+    """The transactions with a lower nonce than one that a node refused because it
+    misses an earlier nonce. Those that must not be sent again are left out.
     """
-    refused = [entry.nonce for entry in plan[PendingAction.SEND] if entry.refusal is NodeErrorKind.NONCE_GAP]
+    refused = [
+        entry.nonce
+        for entry in plan[PendingAction.SEND]
+        if entry.refusal is NodeErrorKind.NONCE_GAP
+    ]
     highest = max(refused, default=-1)
     excluded = {entry.id for kind in NOT_SENT_AGAIN for entry in plan[kind]}
-    return [entry for entry in waiting if entry.nonce < highest and entry.id not in excluded]
+    return [
+        entry for entry in waiting if entry.nonce < highest and entry.id not in excluded
+    ]
 
 
-def _give_nonces_up(context: WorkerContext, plan: ResubmissionPlan, state: AccountState) -> None:
-    """Free the intents whose nonce another writer's transaction used; they are written again with another nonce."""
+def _give_nonces_up(
+    context: WorkerContext, plan: ResubmissionPlan, state: AccountState
+) -> None:
+    """Free the intents whose nonce another writer's transaction used; they are written
+    again with another nonce.
+    """
     wallet, ledger = context.chain.wallet, context.ledger
     _store_conflicts(wallet.book, plan)
     lost = [
@@ -172,12 +242,15 @@ def _give_nonces_up(context: WorkerContext, plan: ResubmissionPlan, state: Accou
     wallet.alarm_of_foreign(nonces=", ".join(shown), transactions=len(lost))
     log.warning("nonces_lost", nonces=shown, transactions=len(lost))
     ledger.effects.reschedule_now(
-        [entry.job_id for entry in lost if entry.job_id], (EffectKind.REPORT, EffectKind.RETURN_JOB)
+        [entry.job_id for entry in lost if entry.job_id],
+        (EffectKind.REPORT, EffectKind.RETURN_JOB),
     )
 
 
 def _store_conflicts(book: TransactionStore, plan: ResubmissionPlan) -> None:
-    """Store since when a transaction's nonce is mined and no signature of it has a receipt."""
+    """Store since when a transaction's nonce is mined and no signature of it has a
+    receipt.
+    """
     begun, ended = list[int](), list[int]()
     for kind, entries in plan.items():
         for entry in entries:
@@ -192,17 +265,26 @@ def _store_conflicts(book: TransactionStore, plan: ResubmissionPlan) -> None:
 
 
 def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) -> None:
-    """Fill each nonce between the chain's nonce and our highest that no open transaction has: it holds up all later
-    ones. Bytes that the ledger once signed for it are sent again. If there are none, a transaction that does nothing is
-    signed and sent.
+    """Fill each nonce between the chain's nonce and our highest that no open
+    transaction has: it holds up all later ones. Bytes that the ledger once signed for
+    it are sent again. If there are none, a transaction that does nothing is signed and
+    sent.
     """
     wallet = context.chain.wallet
-    mine = {entry.nonce: entry for entry in waiting if _is_open(entry, wallet.address, state)}
+    mine = {
+        entry.nonce: entry
+        for entry in waiting
+        if _is_open(entry, wallet.address, state)
+    }
     holes = _holes(mine.keys(), state)[:MAX_CERTAIN]
     if not holes or max(entry.signed_age_s for entry in mine.values()) < SEND_AGAIN_S:
         return
     stored = wallet.book.at_nonces(wallet.address, holes)
-    signed = {nonce: raw for nonce, (row_state, _, raw) in stored.items() if row_state != "FOREIGN"}
+    signed = {
+        nonce: raw
+        for nonce, (row_state, _, raw) in stored.items()
+        if row_state != "FOREIGN"
+    }
     wallet.broadcast_raw(list(signed.values()))
     for nonce in holes:
         if nonce not in signed:
@@ -234,5 +316,11 @@ def _is_open(entry: Sent, address: str, state: AccountState) -> bool:
 
 
 def _holes(nonces: Collection[int], state: AccountState) -> list[int]:
-    """The nonces below the highest one that neither are mined nor have an open transaction."""
-    return [nonce for nonce in range(state.mined_nonces, max(nonces, default=0)) if nonce not in nonces]
+    """The nonces below the highest one that neither are mined nor have an open
+    transaction.
+    """
+    return [
+        nonce
+        for nonce in range(state.mined_nonces, max(nonces, default=0))
+        if nonce not in nonces
+    ]

@@ -1,8 +1,10 @@
-"""The wallet: what the provider writes to the chain, signed and committed before it is sent.
+"""The wallet: what the provider writes to the chain, signed and committed before it is
+sent.
 
-One writer at a time per (chain, address), under an advisory lock. Each write has an intent, a name that states what it
-is for. An intent that is open or mined is never written a second time. The ledger holds the bytes before the first node
-sees them, so that the same bytes can be sent again after any process dies.
+One writer at a time per (chain, address), under an advisory lock. Each write has an
+intent, a name that states what it is for. An intent that is open or mined is never
+written a second time. The ledger holds the bytes before the first node sees them, so
+that the same bytes can be sent again after any process dies.
 """
 
 import time
@@ -20,7 +22,14 @@ from eth_account.signers.local import LocalAccount
 from sqlalchemy import Connection, Engine
 
 from supervisor_tasks.chain.abi_codec import Revert, decode_revert
-from supervisor_tasks.chain.rpc.client import BATCH, Call, Rpc, RpcError, RpcUnavailableError, require
+from supervisor_tasks.chain.rpc.client import (
+    BATCH,
+    Call,
+    Rpc,
+    RpcError,
+    RpcUnavailableError,
+    require,
+)
 from supervisor_tasks.chain.rpc.response_schema import MAX_NUMBER
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.errors import TransientError
@@ -28,17 +37,38 @@ from supervisor_tasks.jobs.model import Address
 from supervisor_tasks.ledger.alarm_store import Alarms
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.lock_names import wallet_lock
-from supervisor_tasks.ledger.transactions import NONCE_FILLER, Mined, Outstanding, Sent, TransactionStore
+from supervisor_tasks.ledger.transactions import (
+    NONCE_FILLER,
+    Mined,
+    Outstanding,
+    Sent,
+    TransactionStore,
+)
 from supervisor_tasks.ledger.worker_sessions import advisory_lock
-from supervisor_tasks.wallet.fees import DEFAULT_TIP_WEI, Bounds, Fees, Market, fees, replacement
+from supervisor_tasks.wallet.fees import (
+    DEFAULT_TIP_WEI,
+    Bounds,
+    Fees,
+    Market,
+    fees,
+    replacement,
+)
 from supervisor_tasks.wallet.gas import Estimate, GivenUpError, RevertedError, estimated
-from supervisor_tasks.wallet.raw_transaction import TransactionFields, append_tag, decode, hash_of, sign
+from supervisor_tasks.wallet.raw_transaction import (
+    TransactionFields,
+    append_tag,
+    decode,
+    hash_of,
+    sign,
+)
 
 log = structlog.get_logger()
 
 FILLER_GAS = 21_000  # of a transaction that does nothing
-MAX_HASHES = BATCH - 1  # receipts that are asked for in one request, together with a block
-DEFAULT_BOUNDS = Bounds(wei_per_gas=10**12, wei_per_tx=10**18)  # 1,000 gwei a gas, one coin a transaction
+# receipts that are asked for in one request, together with a block
+MAX_HASHES = BATCH - 1
+# 1,000 gwei a gas, one coin a transaction
+DEFAULT_BOUNDS = Bounds(wei_per_gas=10**12, wei_per_tx=10**18)
 
 
 class WalletEmptyError(TransientError):
@@ -50,7 +80,9 @@ class WalletEmptyError(TransientError):
 
 
 class TooDearError(TransientError):
-    """Not signed: at the price that the node reports, it costs more than the operator allows. Retry when it falls."""
+    """Not signed: at the price that the node reports, it costs more than the operator
+    allows. Retry when it falls.
+    """
 
     def __init__(self, purpose: str, gas: int, price_wei: int, most_wei: int) -> None:
         super().__init__(
@@ -61,8 +93,8 @@ class TooDearError(TransientError):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A call to write to the chain; `to` None means the meta-scheduler. `gas` None means that the gas must be
-    estimated, which finds a revert at no cost.
+    """A call to write to the chain; `to` None means the meta-scheduler. `gas` None
+    means that the gas must be estimated, which finds a revert at no cost.
     """
 
     intent: str
@@ -109,30 +141,38 @@ class Wallet:
         self.book = TransactionStore(engine, cluster, chain_id)
 
     def sign_message(self, message: bytes) -> bytes:
-        """Sign an Ethereum personal message (EIP-191). Returns r, s and v = 0 or 1: 65 bytes."""
+        """Sign an Ethereum personal message (EIP-191). Returns r, s and v = 0 or 1: 65
+        bytes.
+        """
         signed = self._account.sign_message(encode_defunct(primitive=message))
         return bytes(signed.signature[:64]) + bytes([signed.signature[64] - 27])
 
-    # --- new writes -------------------------------------------------------------------------------------------------
+    # --- new writes -------------------------------------------------------------------
 
     def missing(self, intents: Sequence[str]) -> set[str]:
         """The intents that have no open or mined transaction."""
         return self.book.missing(intents)
 
     def estimate(self, writes: Sequence[Write]) -> list[Estimate]:
-        """The gas that each write would use now, with a margin but no more than a block holds; or why there is no
-        estimate. Raises RpcUnavailableError.
+        """The gas that each write would use now, with a margin but no more than a block
+        holds; or why there is no estimate. Raises RpcUnavailableError.
         """
-        calls: list[Call] = [("eth_estimateGas", (self._call(write), "latest")) for write in writes]
-        head, *answers = self._rpc.batch([("eth_getBlockByNumber", ("latest", False)), *calls])
-        limit = min(int(_seen(head)["gasLimit"], 16), MAX_NUMBER)  # a private chain may have no real limit
+        calls: list[Call] = [
+            ("eth_estimateGas", (self._call(write), "latest")) for write in writes
+        ]
+        head, *answers = self._rpc.batch(
+            [("eth_getBlockByNumber", ("latest", False)), *calls]
+        )
+        # a private chain may have no real limit
+        limit = min(int(_seen(head)["gasLimit"], 16), MAX_NUMBER)
         return [estimated(answer, limit) for answer in answers]
 
     def send(self, writes: Sequence[Write]) -> int:
-        """Sign, commit and broadcast the writes whose intent is new, with consecutive nonces; returns how many. Each
-        write needs its gas. Raises RpcUnavailableError before anything is signed, WalletEmptyError when the balance did
-        not pay for all writes, and TooDearError when a write costs more than the bound (the others are sent). Nothing
-        that was signed is lost: the tracker sends it again.
+        """Sign, commit and broadcast the writes whose intent is new, with consecutive
+        nonces; returns how many. Each write needs its gas. Raises RpcUnavailableError
+        before anything is signed, WalletEmptyError when the balance did not pay for all
+        writes, and TooDearError when a write costs more than the bound (the others are
+        sent). Nothing that was signed is lost: the tracker sends it again.
         """
         with self.exclusive():
             asked = self._new_writes(writes)
@@ -144,7 +184,10 @@ class Wallet:
             self._watch_nonces(known, state)
             paid, needed_wei = self._affordable(new, state)
             first = max(known or 0, state.mined_nonces)
-            rows = [self._row(write, first + n, self._fees(write, state.market)) for n, write in enumerate(paid)]
+            rows = [
+                self._row(write, first + n, self._fees(write, state.market))
+                for n, write in enumerate(paid)
+            ]
             if rows:
                 self._commit_and_send(rows, state)
         if len(paid) < len(new):
@@ -163,15 +206,26 @@ class Wallet:
         if known is not None and state.mined_nonces > known:
             self.alarm_of_foreign(nonces=f"{known} to {state.mined_nonces - 1}")
 
-    def _require_none_too_dear(self, writes: Sequence[Write], state: AccountState) -> None:
+    def _require_none_too_dear(
+        self, writes: Sequence[Write], state: AccountState
+    ) -> None:
         """Raises TooDearError for the first write that costs more than the bound."""
         for write in writes:
             if self._too_dear(write, state.market):
-                raise TooDearError(write.purpose, write.gas or 0, state.market.least_wei, self.bounds.wei_per_tx)
+                raise TooDearError(
+                    write.purpose,
+                    write.gas or 0,
+                    state.market.least_wei,
+                    self.bounds.wei_per_tx,
+                )
 
     def _too_dear(self, write: Write, market: Market) -> bool:
-        """Whether the write could not be mined within the bound. It would wait for ever and hold up all later ones."""
-        return (write.gas or 0) * min(market.least_wei, self.bounds.wei_per_gas) > self.bounds.wei_per_tx
+        """Whether the write could not be mined within the bound. It would wait for ever
+        and hold up all later ones.
+        """
+        return (write.gas or 0) * min(
+            market.least_wei, self.bounds.wei_per_gas
+        ) > self.bounds.wei_per_tx
 
     def _fees(self, write: Write, market: Market) -> Fees:
         return fees(market, self.bounds.of(write.gas or 0))
@@ -181,20 +235,32 @@ class Wallet:
         return replacement(sent.fees, market, self.bounds.of(sent.gas))
 
     def fill(self, nonce: int) -> None:
-        """Use up a nonce for which the ledger has no transaction, so that later ones can be mined. Raises
-        RpcUnavailableError before anything is signed.
+        """Use up a nonce for which the ledger has no transaction, so that later ones
+        can be mined. Raises RpcUnavailableError before anything is signed.
         """
         with self.exclusive():
             state = self.fetch_account_state()
-            write = Write(f"fill {nonce} at block {state.head}", NONCE_FILLER, "0x", gas=FILLER_GAS, to=self.address)
-            self._commit_and_send([self._row(write, nonce, self._fees(write, state.market))], state)
+            write = Write(
+                f"fill {nonce} at block {state.head}",
+                NONCE_FILLER,
+                "0x",
+                gas=FILLER_GAS,
+                to=self.address,
+            )
+            self._commit_and_send(
+                [self._row(write, nonce, self._fees(write, state.market))], state
+            )
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """A lock. While a process holds it, no other process that shares the ledger signs for this address."""
+        """A lock. While a process holds it, no other process that shares the ledger
+        signs for this address.
+        """
         return advisory_lock(self._engine, wallet_lock(self._chain_id, self.address))
 
     def fetch_account_state(self) -> AccountState:
-        """What a node reports about the account and the market, in one request. Raises RpcUnavailableError."""
+        """What a node reports about the account and the market, in one request. Raises
+        RpcUnavailableError.
+        """
         nonce, balance, block, tip, price = self._rpc.batch(
             [
                 ("eth_getTransactionCount", (self.address, "latest")),
@@ -206,18 +272,29 @@ class Wallet:
         )
         head = _seen(block)
         market = Market(
-            base_fee_wei=int(head["baseFeePerGas"], 16) if head.get("baseFeePerGas") else None,
+            base_fee_wei=int(head["baseFeePerGas"], 16)
+            if head.get("baseFeePerGas")
+            else None,
             tip_wei=DEFAULT_TIP_WEI if isinstance(tip, RpcError) else int(tip, 16),
             gas_price_wei=0 if isinstance(price, RpcError) else int(price, 16),
         )
         if market.base_fee_wei is None:
             require(price)
         nonces, balance_wei = int(require(nonce), 16), int(require(balance), 16)
-        return AccountState(nonces, balance_wei, market, int(head["number"], 16), head["hash"])
+        return AccountState(
+            nonces, balance_wei, market, int(head["number"], 16), head["hash"]
+        )
 
-    def _affordable(self, writes: Sequence[Write], state: AccountState) -> tuple[list[Write], int]:
-        """The writes that the balance pays for beside what is open; and the wei that all writes and open ones need."""
-        costs = [(write.gas or 0) * self._fees(write, state.market).max_fee_wei for write in writes]
+    def _affordable(
+        self, writes: Sequence[Write], state: AccountState
+    ) -> tuple[list[Write], int]:
+        """The writes that the balance pays for beside what is open; and the wei that
+        all writes and open ones need.
+        """
+        costs = [
+            (write.gas or 0) * self._fees(write, state.market).max_fee_wei
+            for write in writes
+        ]
         open_wei = self.outstanding().cost_wei
         paid = [
             write
@@ -227,50 +304,83 @@ class Wallet:
         return paid, open_wei + sum(costs)
 
     def outstanding(self) -> Outstanding:
-        """What is open: the oldest transaction, and the most that this address's transactions can cost."""
+        """What is open: the oldest transaction, and the most that this address's
+        transactions can cost.
+        """
         return self.book.outstanding(self.address)
 
-    def _commit_and_send(self, rows: Sequence[dict[str, Any]], state: AccountState) -> None:
+    def _commit_and_send(
+        self, rows: Sequence[dict[str, Any]], state: AccountState
+    ) -> None:
         with crash_point(CrashPoint.TRANSACTION_COMMIT):
             self.book.add(rows, state.head)
         self._try_to_broadcast([(row["hash"], row["raw"]) for row in rows])
 
-    # --- open transactions ------------------------------------------------------------------------------------------
+    # --- open transactions ------------------------------------------------------------
 
     def open_transactions(self) -> list[Sent]:
-        """The transactions that are signed and not known to be mined, by nonce; those of a former key, too."""
+        """The transactions that are signed and not known to be mined, by nonce; those
+        of a former key, too.
+        """
         return self.book.open_transactions()
 
-    def close(self, connection: Connection, mined: Sequence[Mined], reverted: dict[int, RevertedError]) -> None:
-        """Record, within a transaction of the ledger, where the transactions were mined, and why some reverted."""
-        self.book.close(connection, mined, {row_id: str(error) for row_id, error in reverted.items()})
+    def close(
+        self,
+        connection: Connection,
+        mined: Sequence[Mined],
+        reverted: dict[int, RevertedError],
+    ) -> None:
+        """Record, within a transaction of the ledger, where the transactions were
+        mined, and why some reverted.
+        """
+        self.book.close(
+            connection,
+            mined,
+            {row_id: str(error) for row_id, error in reverted.items()},
+        )
 
     def mined_nonces(self, addresses: Sequence[str]) -> list[int]:
         """How many transactions of each address are mined."""
-        calls = [("eth_getTransactionCount", (address, "latest")) for address in addresses]
+        calls = [
+            ("eth_getTransactionCount", (address, "latest")) for address in addresses
+        ]
         return [int(require(answer), 16) for answer in self._rpc.batch(calls)]
 
     def is_confirmed_unmined(self, sent: Sent, state: AccountState) -> bool:
-        """Whether a node that has the block at which `state` was read knows no receipt of any signature. False when the
-        node does not have that block yet, or refuses to answer.
+        """Whether a node that has the block at which `state` was read knows no receipt
+        of any signature. False when the node does not have that block yet, or refuses
+        to answer.
         """
         starts = range(0, len(sent.hashes), MAX_HASHES)
-        return all(self._not_mined(sent.hashes[start : start + MAX_HASHES], state) for start in starts)
+        return all(
+            self._not_mined(sent.hashes[start : start + MAX_HASHES], state)
+            for start in starts
+        )
 
     def _not_mined(self, hashes: Sequence[str], state: AccountState) -> bool:
-        calls: list[Call] = [("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in hashes]
-        block, *receipts = self._rpc.batch([("eth_getBlockByNumber", (hex(state.head), False)), *calls])
+        calls: list[Call] = [
+            ("eth_getTransactionReceipt", (tx_hash,)) for tx_hash in hashes
+        ]
+        block, *receipts = self._rpc.batch(
+            [("eth_getBlockByNumber", (hex(state.head), False)), *calls]
+        )
         knows_block = isinstance(block, dict) and block["hash"] == state.head_hash
         return knows_block and all(receipt is None for receipt in receipts)
 
     def alarm_of_empty(self, balance_wei: int, needed_wei: int) -> None:
         """Turn on the alarm: the account needs a deposit before work can go on."""
-        about = {"balance_wei": balance_wei, "needed_wei": needed_wei, "seen_s": round(time.time())}
+        about = {
+            "balance_wei": balance_wei,
+            "needed_wei": needed_wei,
+            "seen_s": round(time.time()),
+        }
         self.alarms.on(AlarmName.WALLET_EMPTY, address=self.address, **about)
 
     def alarm_of_foreign(self, **about: Any) -> None:
         """Turn on the alarm: another writer uses this wallet's key."""
-        self.alarms.on(AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT, address=self.address, **about)
+        self.alarms.on(
+            AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT, address=self.address, **about
+        )
 
     def send_again(self, transactions: Sequence[Sent]) -> None:
         """Broadcast the same bytes once more."""
@@ -282,23 +392,39 @@ class Wallet:
         self._rpc.batch([_raw_call(raw) for raw in signed])
 
     def replace(self, transactions: Sequence[tuple[Sent, Fees]], head: int) -> None:
-        """Sign the same transactions again with other prices, commit them, and broadcast them."""
+        """Sign the same transactions again with other prices, commit them, and
+        broadcast them.
+        """
         self._commit_again(
-            [(entry.id, self._signed(replace(decode(entry.raw), fees=price))) for entry, price in transactions], head
+            [
+                (entry.id, self._signed(replace(decode(entry.raw), fees=price)))
+                for entry, price in transactions
+            ],
+            head,
         )
 
-    def cancel_with_replacement(self, transactions: Sequence[Sent], market: Market, head: int) -> None:
-        """Replace transactions that no node takes by ones that do nothing, so that later nonces can be mined. The
-        intent stays taken until that transaction is mined: if the first bytes are mined after all, they count.
+    def cancel_with_replacement(
+        self, transactions: Sequence[Sent], market: Market, head: int
+    ) -> None:
+        """Replace transactions that no node takes by ones that do nothing, so that
+        later nonces can be mined. The intent stays taken until that transaction is
+        mined: if the first bytes are mined after all, they count.
         """
         signed = []
         for entry in transactions:
-            price = replacement(entry.fees, market, self.bounds.of(FILLER_GAS)) or entry.fees
-            nothing = TransactionFields(entry.nonce, FILLER_GAS, self.address, 0, b"", price)
+            price = (
+                replacement(entry.fees, market, self.bounds.of(FILLER_GAS))
+                or entry.fees
+            )
+            nothing = TransactionFields(
+                entry.nonce, FILLER_GAS, self.address, 0, b"", price
+            )
             signed.append((entry.id, {"gas": FILLER_GAS, **self._signed(nothing)}))
         self._commit_again(signed, head)
 
-    def _commit_again(self, signed: Sequence[tuple[int, dict[str, Any]]], head: int) -> None:
+    def _commit_again(
+        self, signed: Sequence[tuple[int, dict[str, Any]]], head: int
+    ) -> None:
         """Commit new signatures of open transactions, and broadcast them."""
         if not signed:
             return
@@ -308,40 +434,67 @@ class Wallet:
             self._try_to_broadcast([(row["hash"], row["raw"]) for _, row in signed])
 
     def why_reverted(self, mined: Sequence[Mined]) -> dict[int, RevertedError]:
-        """The reasons (by the transaction's id) why mined transactions reverted. Each call is replayed on the state
-        before its block, and on the state after it.
+        """The reasons (by the transaction's id) why mined transactions reverted. Each
+        call is replayed on the state before its block, and on the state after it.
         """
-        given_up: dict[int, RevertedError] = {entry.sent.id: GivenUpError() for entry in mined if entry.given_up}
-        failed = [result for result in mined if not result.success and not result.given_up]
+        given_up: dict[int, RevertedError] = {
+            entry.sent.id: GivenUpError() for entry in mined if entry.given_up
+        }
+        failed = [
+            result for result in mined if not result.success and not result.given_up
+        ]
         calls: list[Call] = []
         for result in failed:
             call = self._replayed(result.sent)
-            calls += [("eth_call", (call, hex(block))) for block in (result.block_number - 1, result.block_number)]
+            calls += [
+                ("eth_call", (call, hex(block)))
+                for block in (result.block_number - 1, result.block_number)
+            ]
         answers = self._rpc.batch(calls) if calls else []
         reverted = {
-            result.sent.id: _why(result, answers[2 * place : 2 * place + 2]) for place, result in enumerate(failed)
+            result.sent.id: _why(result, answers[2 * place : 2 * place + 2])
+            for place, result in enumerate(failed)
         }
         return reverted | given_up
 
     def _replayed(self, sent: Sent) -> dict[str, str]:
         fields = decode(sent.raw)
-        return {"from": sent.address, "to": fields.to, "data": "0x" + fields.data.hex(), "gas": hex(fields.gas)}
+        return {
+            "from": sent.address,
+            "to": fields.to,
+            "data": "0x" + fields.data.hex(),
+            "gas": hex(fields.gas),
+        }
 
-    # --- signing and sending ----------------------------------------------------------------------------------------
+    # --- signing and sending ----------------------------------------------------------
 
     def _call(self, write: Write) -> dict[str, str]:
-        return {"from": self.address, "to": write.to or self._contract, "data": self._tagged(write)}
+        return {
+            "from": self.address,
+            "to": write.to or self._contract,
+            "data": self._tagged(write),
+        }
 
     def _tagged(self, write: Write) -> str:
-        return write.data if write.to == self.address else append_tag(write.data, self.book.instance_tag())
+        return (
+            write.data
+            if write.to == self.address
+            else append_tag(write.data, self.book.instance_tag())
+        )
 
     def _row(self, write: Write, nonce: int, price: Fees) -> dict[str, Any]:
         if write.gas is None:
             raise ValueError(f"{write.purpose}: gas is not known; estimate it first")
         data = bytes.fromhex(self._tagged(write).removeprefix("0x"))
-        fields = TransactionFields(nonce, write.gas, write.to or self._contract, 0, data, price)
+        fields = TransactionFields(
+            nonce, write.gas, write.to or self._contract, 0, data, price
+        )
         about = {"address": self.address, "nonce": nonce, "gas": write.gas}
-        intent = {"purpose": write.purpose, "job_id": write.job_id, "intent": write.intent}
+        intent = {
+            "purpose": write.purpose,
+            "job_id": write.job_id,
+            "intent": write.intent,
+        }
         return {**about, **intent, **self._signed(fields)}
 
     def _signed(self, fields: TransactionFields) -> dict[str, Any]:
@@ -358,12 +511,17 @@ class Wallet:
         try:
             self._broadcast(transactions)
         except RpcUnavailableError as error:  # the tracker sends them again
-            log.warning("broadcast_failed", transactions=len(transactions), error=str(error))
+            log.warning(
+                "broadcast_failed", transactions=len(transactions), error=str(error)
+            )
 
     def _broadcast(self, transactions: Sequence[tuple[str, bytes]]) -> None:
         with crash_point(CrashPoint.BROADCAST):
             answers = self._rpc.batch([_raw_call(raw) for _, raw in transactions])
-        said = [answer.message if isinstance(answer, RpcError) else None for answer in answers]
+        said = [
+            answer.message if isinstance(answer, RpcError) else None
+            for answer in answers
+        ]
         hashes = [tx_hash for tx_hash, _ in transactions]
         self.book.broadcast(zip(hashes, said, strict=True))
 

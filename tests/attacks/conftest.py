@@ -1,4 +1,6 @@
-"""Starts a grid and its fleet for each file of this folder, so that no attack affects another file."""
+"""Starts a grid and its fleet for each file of this folder, so that no attack affects
+another file.
+"""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,6 @@
-"""The admin's login on the login node is stolen, or a customer's session gives false answers: the admin runs only what needs
-his rights. sshd logs each command of a grid with its user.
+"""The admin's login on the login node is stolen, or a customer's session gives false
+answers: the admin runs only what needs his rights. sshd logs each command of a grid
+with its user.
 """
 
 import shlex
@@ -44,7 +45,9 @@ OF_A_CUSTOMER = {"clock", "guard", "logs"}
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    options = GridOptions(block_time_s=BLOCK_TIME_S, job_submit=False, overrides={"SWEEP_EVERY_S": "2"})
+    options = GridOptions(
+        block_time_s=BLOCK_TIME_S, job_submit=False, overrides={"SWEEP_EVERY_S": "2"}
+    )
     started = Grid.start(options)
     try:
         _write_down_commands(started)
@@ -59,7 +62,11 @@ def _log(grid: Grid) -> Path:
 
 
 def _write_down_commands(grid: Grid) -> None:
-    log, program, config = _log(grid), grid.folder / "write-down", grid.folder / "sshd" / "sshd_config"
+    log, program, config = (
+        _log(grid),
+        grid.folder / "write-down",
+        grid.folder / "sshd" / "sshd_config",
+    )
     log.touch()
     log.chmod(0o666)
     program.write_text(WRITES_DOWN.format(log=log))
@@ -70,34 +77,62 @@ def _write_down_commands(grid: Grid) -> None:
 
 
 def program_of(command: str) -> str:
-    """The name of the program that a command runs: for a shell script its `$0`, for scontrol with its subcommand."""
+    """The name of the program that a command runs: for a shell script its `$0`, for
+    scontrol with its subcommand.
+    """
     words = shlex.split(command)
-    while words[0] in ("env", "timeout", "-k") or "=" in words[0] or words[0].isdecimal():
+    while (
+        words[0] in ("env", "timeout", "-k") or "=" in words[0] or words[0].isdecimal()
+    ):
         words = words[1:]
     if words[:2] == ["/bin/sh", "-c"]:
         return program_of(shlex.join(words[5:])) if words[3] == "fed" else words[3]
     name = Path(words[0]).name
-    return f"{name} {next(word for word in words[1:] if not word.startswith('-'))}" if name == "scontrol" else name
+    return (
+        f"{name} {next(word for word in words[1:] if not word.startswith('-'))}"
+        if name == "scontrol"
+        else name
+    )
 
 
 def ran(grid: Grid, user: str) -> set[str]:
     """The programs that ran as this user."""
     words = _log(grid).read_text().split("\0")
-    return {program_of(command) for name, command in zip(words[::2], words[1::2], strict=False) if name == user}
+    return {
+        program_of(command)
+        for name, command in zip(words[::2], words[1::2], strict=False)
+        if name == user
+    }
 
 
-def test_admin_login__jobs_of_each_end__customers_run_only_their_own_submissions(grid: Grid, customer: Account) -> None:
-    ended, cancelled, longer = (grid.submit_script(customer, script) for script in ("#!/bin/sh\n", SLEEPS, SLEEPS))
+def test_admin_login__jobs_of_each_end__customers_run_only_their_own_submissions(
+    grid: Grid, customer: Account
+) -> None:
+    ended, cancelled, longer = (
+        grid.submit_script(customer, script)
+        for script in ("#!/bin/sh\n", SLEEPS, SLEEPS)
+    )
     assert wait_for_end(grid, ended, PATIENCE_S).status is ChainStatus.FINISHED
     slurm_id = running(grid, cancelled)
     grid.chain.customers.cancel_job(customer, cancelled)
     assert wait_for_end(grid, cancelled, PATIENCE_S).status is ChainStatus.CANCELLED
     slurm_id = running(grid, longer)
     minutes = row_of(grid, longer).time_limit_min
-    grid.chain.customers.top_up_job(customer, longer, 15 * ChainPrices().of(grid.chain.job(longer).definition))
-    wait_until(lambda: row_of(grid, longer).applied_limit_min > minutes, "the longer limit", PATIENCE_S, 0.1)
+    grid.chain.customers.top_up_job(
+        customer, longer, 15 * ChainPrices().of(grid.chain.job(longer).definition)
+    )
+    wait_until(
+        lambda: row_of(grid, longer).applied_limit_min > minutes,
+        "the longer limit",
+        PATIENCE_S,
+        0.1,
+    )
     as_customer(grid, customer, "scancel", str(slurm_id))
     wait_for_end(grid, longer, PATIENCE_S)
     assert shown(grid, slurm_id, "State") == "CANCELLED"
     assert {"guard", "clock"} <= ran(grid, customer.address.lower()) <= OF_A_CUSTOMER
-    assert {"squeue", "scancel", "scontrol update", "homes"} <= ran(grid, admin()) <= OF_THE_ADMIN
+    assert (
+        {"squeue", "scancel", "scontrol update", "homes"}
+        <= ran(grid, admin())
+        <= OF_THE_ADMIN
+    )

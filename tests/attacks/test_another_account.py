@@ -1,6 +1,7 @@
-"""A customer gives his job another account or QOS than the site's, or requests whole cores of nodes whose cores have two
-threads. The supervisor finds that, even if he did it before the first poll: this site has no job_submit.lua, so accounting has
-the site's defaults. If a plugin of the site chooses, its choice stays.
+"""A customer gives his job another account or QOS than the site's, or requests whole
+cores of nodes whose cores have two threads. The supervisor finds that, even if he did
+it before the first poll: this site has no job_submit.lua, so accounting has the site's
+defaults. If a plugin of the site chooses, its choice stays.
 """
 
 from collections.abc import Iterator
@@ -48,7 +49,12 @@ def world() -> Iterator[SubmissionEnv]:
 
 @pytest.fixture
 def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
-    site = world.site(replace(world.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct")), reported=LastReported()))
+    site = world.site(
+        replace(
+            world.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct")),
+            reported=LastReported(),
+        )
+    )
     begin(world, "DOWN")
     yield site
     site.slurm.cluster.close()
@@ -62,7 +68,12 @@ def begin(world: SubmissionEnv, state: str = "UP") -> None:
 def submitted(world: SubmissionEnv, site: WorkerContext) -> tuple[JobId, int]:
     """A submitted job that the worker has not polled yet."""
     job_id = world.new_job(site)
-    wait_until(lambda: world.carry_out(site, job_id).slurm_id is not None, "the submission", PATIENCE_S, 0.5)
+    wait_until(
+        lambda: world.carry_out(site, job_id).slurm_id is not None,
+        "the submission",
+        PATIENCE_S,
+        0.5,
+    )
     slurm_id = site.ledger.jobs([job_id])[job_id].slurm_id
     assert slurm_id is not None
     return job_id, slurm_id
@@ -78,7 +89,9 @@ def has(world: SubmissionEnv, slurm_id: int) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("change", OTHERS, ids=str)
-def test_changed_while_it_waits__is_put_back(world: SubmissionEnv, site: WorkerContext, change: dict[str, str]) -> None:
+def test_changed_while_it_waits__is_put_back(
+    world: SubmissionEnv, site: WorkerContext, change: dict[str, str]
+) -> None:
     job_id, slurm_id = submitted(world, site)
     job = world.look(site, job_id)
     assert (has(world, slurm_id), job.put_back) == (GIVEN, 0)
@@ -89,7 +102,9 @@ def test_changed_while_it_waits__is_put_back(world: SubmissionEnv, site: WorkerC
     assert has(world, slurm_id) == GIVEN
 
 
-@pytest.mark.parametrize("change", [in_chaos(OTHERS[0]), in_chaos(OTHERS[1]), OTHERS[2]], ids=str)
+@pytest.mark.parametrize(
+    "change", [in_chaos(OTHERS[0]), in_chaos(OTHERS[1]), OTHERS[2]], ids=str
+)
 def test_changed_before_the_first_look__is_put_back(
     world: SubmissionEnv, site: WorkerContext, change: dict[str, str]
 ) -> None:
@@ -104,7 +119,8 @@ def test_changed_before_the_first_look__is_put_back(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "reason"), [("QOS", "high", "QOS: high instead of normal"), ("ReqThreads", "1", "CPUs: ")]
+    ("name", "value", "reason"),
+    [("QOS", "high", "QOS: high instead of normal"), ("ReqThreads", "1", "CPUs: ")],
 )
 def test_changed_and_begun_before_the_first_look__is_cancelled(
     world: SubmissionEnv, site: WorkerContext, name: str, value: str, reason: str
@@ -112,20 +128,37 @@ def test_changed_and_begun_before_the_first_look__is_cancelled(
     job_id, slurm_id = submitted(world, site)
     world.set(slurm_id, **{name: value})
     begin(world)
-    wait_until(lambda: world.field(slurm_id, "State") == "RUNNING", "the job to begin", PATIENCE_S)
+    wait_until(
+        lambda: world.field(slurm_id, "State") == "RUNNING",
+        "the job to begin",
+        PATIENCE_S,
+    )
     job = world.look(site, job_id)
     assert job.stop is not None
     assert reason in job.stop.reason
     carry_out(site, world.effect_id(job_id, EffectKind.CANCEL))
-    wait_until(lambda: world.field(slurm_id, "State") == "CANCELLED", "the job to be cancelled", PATIENCE_S)
+    wait_until(
+        lambda: world.field(slurm_id, "State") == "CANCELLED",
+        "the job to be cancelled",
+        PATIENCE_S,
+    )
 
 
-def test_site_gives_another_default__the_next_job_has_that(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_site_gives_another_default__the_next_job_has_that(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     """The worker has read the customer's defaults before."""
     first, _ = submitted(world, site)
     world.look(site, first)
     for default, qos in (("vip", "high"), GIVEN):
-        words = ("modify", "user", CUSTOMER, "set", f"defaultaccount={default}", f"defaultqos={qos}")
+        words = (
+            "modify",
+            "user",
+            CUSTOMER,
+            "set",
+            f"defaultaccount={default}",
+            f"defaultqos={qos}",
+        )
         done = world.slurm.run("sacctmgr", "-i", *words)
         assert done.returncode == 0, (done.stdout, done.stderr)
         job_id, slurm_id = submitted(world, site)
@@ -134,7 +167,9 @@ def test_site_gives_another_default__the_next_job_has_that(world: SubmissionEnv,
         assert has(world, slurm_id) == (default, qos)
 
 
-def test_plugin_of_the_site_chooses__is_no_attack(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_plugin_of_the_site_chooses__is_no_attack(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     conf = world.slurm.layout.folder / "slurm.conf"
     (conf.parent / "job_submit.lua").write_text(SITES_PLUGIN)
     before = conf.read_text()

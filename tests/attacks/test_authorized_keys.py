@@ -1,4 +1,6 @@
-"""Attacks on the authorized-keys command: the supervisor's key for accounts of no customer, a forged or absent supervisor."""
+"""Attacks on the authorized-keys command: the supervisor's key for accounts of no
+customer, a forged or absent supervisor.
+"""
 
 import os
 import socket
@@ -27,7 +29,12 @@ from tests.support.submitting import new_key
 
 CUSTOMER = "0x" + "a1" * 20
 WITHIN_S = 1.0
-PROGRAM = (sys.executable, "-I", "-S", str(REPOSITORY / "plugins" / "authorized_keys.py"))
+PROGRAM = (
+    sys.executable,
+    "-I",
+    "-S",
+    str(REPOSITORY / "plugins" / "authorized_keys.py"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +47,16 @@ class CompletedRun:
 
 def run(*words: str | Path, program: tuple[str, ...] = PROGRAM) -> CompletedRun:
     begun_s = time.monotonic()
-    done = subprocess.run([*program, *map(str, words)], capture_output=True, text=True, timeout=60, cwd="/")
-    return CompletedRun(done.returncode, done.stdout, done.stderr, time.monotonic() - begun_s)
+    done = subprocess.run(
+        [*program, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",
+    )
+    return CompletedRun(
+        done.returncode, done.stdout, done.stderr, time.monotonic() - begun_s
+    )
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +70,7 @@ def supervisor(certificates: Certificates) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
 
 
-# --- which accounts ----------------------------------------------------------------------------------------------------------
+# --- which accounts -------------------------------------------------------------------
 
 OTHERS = [
     "root",
@@ -77,18 +92,42 @@ def test_customer__is_told_the_key(supervisor: str, certificates: Certificates) 
 
 
 @pytest.mark.parametrize("user", OTHERS)
-def test_authorized_keys__root_and_system_users__prints_nothing_and_asks_no_server(user: str) -> None:
-    done = run("--supervisor", f"127.0.0.1:{free_port()}", "--allow", "slurmadmin", user)
+def test_authorized_keys__root_and_system_users__prints_nothing_and_asks_no_server(
+    user: str,
+) -> None:
+    done = run(
+        "--supervisor", f"127.0.0.1:{free_port()}", "--allow", "slurmadmin", user
+    )
     assert (done.status, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_user_who_is_named__is_told_the_key(supervisor: str, certificates: Certificates) -> None:
-    named = ("--supervisor", supervisor, "--ca", certificates.ca, "--allow", "slurmadmin", "--allow", "bench")
-    assert [run(*named, user).stdout for user in ("slurmadmin", "bench", "root")] == [KEY, KEY, ""]
+def test_user_who_is_named__is_told_the_key(
+    supervisor: str, certificates: Certificates
+) -> None:
+    named = (
+        "--supervisor",
+        supervisor,
+        "--ca",
+        certificates.ca,
+        "--allow",
+        "slurmadmin",
+        "--allow",
+        "bench",
+    )
+    assert [run(*named, user).stdout for user in ("slurmadmin", "bench", "root")] == [
+        KEY,
+        KEY,
+        "",
+    ]
 
 
-def test_sshd__lets_the_key_into_customers_accounts_and_the_admins_alone(certificates: Certificates) -> None:
-    with private_processes() as processes, serving(certificates=certificates) as (service, port):
+def test_sshd__lets_the_key_into_customers_accounts_and_the_admins_alone(
+    certificates: Certificates,
+) -> None:
+    with (
+        private_processes() as processes,
+        serving(certificates=certificates) as (service, port),
+    ):
         users, key = Users(processes.folder), new_key(processes.folder / "key")
         for name in (CUSTOMER, "staff"):
             users.add(name)
@@ -103,7 +142,7 @@ def test_sshd__lets_the_key_into_customers_accounts_and_the_admins_alone(certifi
         ssh.close()
 
 
-# --- which supervisor --------------------------------------------------------------------------------------------------------
+# --- which supervisor -----------------------------------------------------------------
 
 
 def test_forged_supervisor__is_not_believed_unless_the_operator_wants_that(
@@ -117,9 +156,16 @@ def test_forged_supervisor__is_not_believed_unless_the_operator_wants_that(
     assert run("--supervisor", supervisor, "--tls-insecure", CUSTOMER).stdout == KEY
 
 
-def test_certificate_of_another_host__is_not_believed(supervisor: str, certificates: Certificates) -> None:
+def test_certificate_of_another_host__is_not_believed(
+    supervisor: str, certificates: Certificates
+) -> None:
     port = supervisor.rpartition(":")[2]
-    assert run("--supervisor", f"localhost:{port}", "--ca", certificates.ca, CUSTOMER).stdout == KEY
+    assert (
+        run(
+            "--supervisor", f"localhost:{port}", "--ca", certificates.ca, CUSTOMER
+        ).stdout
+        == KEY
+    )
     done = run("--supervisor", f"127.0.0.2:{port}", "--ca", certificates.ca, CUSTOMER)
     assert (done.status, done.stdout) == (1, "")
 
@@ -136,12 +182,14 @@ def test_plain_text__is_spoken_to_this_machine_alone_and_only_when_told() -> Non
     assert "--plain-text-beyond-loopback" in done.stderr
 
 
-# --- how long sshd waits ----------------------------------------------------------------------------------------------------
+# --- how long sshd waits --------------------------------------------------------------
 
 
 @contextmanager
 def answering(act: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that calls the function with the first connection, and accepts no other."""
+    """A server that calls the function with the first connection, and accepts no
+    other.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -167,7 +215,9 @@ def until_it_goes(connection: socket.socket) -> None:
 
 
 def drips(connection: socket.socket) -> None:
-    """Send an empty SETTINGS frame, one byte at a time, so that no single wait is long."""
+    """Send an empty SETTINGS frame, one byte at a time, so that no single wait is
+    long.
+    """
     for byte in bytes(9) * 10_000:
         connection.sendall(bytes((byte,)))
         time.sleep(0.05)
@@ -215,9 +265,12 @@ def test_supervisor_that_does_not_answer__sshd_waits_a_second_at_most(
     assert done.took_s < deadline(WITHIN_S)
 
 
-def test_supervisor_that_is_away__sshd_waits_a_second_at_most(certificates: Certificates) -> None:
+def test_supervisor_that_is_away__sshd_waits_a_second_at_most(
+    certificates: Certificates,
+) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
-    with socket.socket() as full:  # accepts no connection: the kernel's queue has room for one, and is full
+    # accepts no connection: the kernel's queue has room for one, and is full
+    with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         queued = [socket.socket() for _ in range(4)]
@@ -240,9 +293,13 @@ BARE_TAKES_S = 0.05  # on a quiet machine
 
 @pytest.mark.quiet_machine
 def test_answers__are_quick(supervisor: str, certificates: Certificates) -> None:
-    """95 of 100 logins take 150 ms at most on a quiet machine; on a slow one longer, as all programs take longer to start."""
+    """95 of 100 logins take 150 ms at most on a quiet machine; on a slow one longer, as
+    all programs take longer to start.
+    """
     took_s, bare_s = list[float](), list[float]()
     for _ in range(20):
-        took_s.append(run("--supervisor", supervisor, "--ca", certificates.ca, CUSTOMER).took_s)
+        took_s.append(
+            run("--supervisor", supervisor, "--ca", certificates.ca, CUSTOMER).took_s
+        )
         bare_s.append(run(program=BARE).took_s)
     assert sorted(took_s)[18] < 0.15 * max(sorted(bare_s)[18] / BARE_TAKES_S, 1.0)

@@ -1,4 +1,6 @@
-"""A customer changes his job in SLURM, so that it gets more than was paid for. This site has no accounting."""
+"""A customer changes his job in SLURM, so that it gets more than was paid for. This
+site has no accounting.
+"""
 
 from collections.abc import Iterator
 
@@ -10,7 +12,14 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.end_states import PATIENCE_S, as_customer, id_of, row_of, scontrol, wait_for_state
+from tests.support.end_states import (
+    PATIENCE_S,
+    as_customer,
+    id_of,
+    row_of,
+    scontrol,
+    wait_for_state,
+)
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import journal, ledger, rows, slurm_of, sweep, wait_for_end
 
@@ -62,9 +71,12 @@ PARKED = """
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     other = "PartitionName=other Nodes=ALL MaxTime=INFINITE State=UP"
-    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, slurm_conf=(other,), job_submit=False))
+    running = Grid.start(
+        GridOptions(block_time_s=BLOCK_TIME_S, slurm_conf=(other,), job_submit=False)
+    )
     try:
-        # Each job gets whole nodes, as some sites configure it: it is no attack that SLURM rounds up.
+        # Each job gets whole nodes, as some sites configure it: it is no attack that
+        # SLURM rounds up.
         scontrol(running, "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE")
         running.fleet.start(flower=False)
         yield running
@@ -94,7 +106,14 @@ def spare(grid: Grid, customer: Account) -> Iterator[None]:
     """A reservation of the site's that the customer may use."""
     mine = f"users={customer.address.lower()}"
     scontrol(
-        grid, "create", "reservation", "ReservationName=spare", mine, "nodes=node4", "starttime=now", "duration=60"
+        grid,
+        "create",
+        "reservation",
+        "ReservationName=spare",
+        mine,
+        "nodes=node4",
+        "starttime=now",
+        "duration=60",
     )
     yield
     scontrol(grid, "delete", "ReservationName=spare")
@@ -102,10 +121,17 @@ def spare(grid: Grid, customer: Account) -> Iterator[None]:
 
 def size(grid: Grid, slurm_id: int) -> dict[str, str]:
     wanted = ",".join(f"{field}:0|" for field in FIELDS.split(","))
-    argv = ("squeue", "--noheader", "--states=all", f"--jobs={slurm_id}", f"--Format={wanted}")
+    argv = (
+        "squeue",
+        "--noheader",
+        "--states=all",
+        f"--jobs={slurm_id}",
+        f"--Format={wanted}",
+    )
     values = slurm_of(grid).run(*argv).stdout.strip().split("|")
     return {
-        field: "" if word in ("N/A", "(null)") else word for field, word in zip(FIELDS.split(","), values, strict=False)
+        field: "" if word in ("N/A", "(null)") else word
+        for field, word in zip(FIELDS.split(","), values, strict=False)
     }
 
 
@@ -122,20 +148,30 @@ def change(grid: Grid, customer: Account, slurm_id: int, *words: str) -> None:
 
 @pytest.mark.usefixtures("spare", "drained")
 def test_changed_while_it_waits__is_put_back(grid: Grid, customer: Account) -> None:
-    jobs = {grid.submit_script(customer, SLEEPS, minutes=60, **SMALL): word for word in BIGGER}
+    jobs = {
+        grid.submit_script(customer, SLEEPS, minutes=60, **SMALL): word
+        for word in BIGGER
+    }
     ids = {job_id: id_of(grid, job_id) for job_id in jobs}
     for job_id, word in jobs.items():
         change(grid, customer, ids[job_id], word)
     look(grid, *jobs)
     for job_id, word in jobs.items():
-        wait_until(lambda: size(grid, ids[job_id]) == AS_PAID, f"{word} to be put back", PATIENCE_S, 0.2)  # noqa: B023
+        wait_until(
+            lambda: size(grid, ids[job_id]) == AS_PAID,  # noqa: B023
+            f"{word} to be put back",
+            PATIENCE_S,
+            0.2,
+        )
     for job_id in jobs:
         as_customer(grid, customer, "scancel", str(ids[job_id]))
         assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.CANCELLED
         assert row_of(grid, job_id).stop_status is None
 
 
-def test_gpus_for_a_job_that_paid_for_none__are_put_back(grid: Grid, customer: Account) -> None:
+def test_gpus_for_a_job_that_paid_for_none__are_put_back(
+    grid: Grid, customer: Account
+) -> None:
     """SLURM 22.05 accepts Gres= only for a job without GPUs."""
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, SLEEPS, minutes=60)
@@ -143,7 +179,12 @@ def test_gpus_for_a_job_that_paid_for_none__are_put_back(grid: Grid, customer: A
     change(grid, customer, slurm_id, "Gres=gpu:2")
     assert size(grid, slurm_id)["tres-per-node"] == "gres:gpu:2"
     look(grid, job_id)
-    wait_until(lambda: "2" not in size(grid, slurm_id)["tres-per-node"], "Gres to be put back", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: "2" not in size(grid, slurm_id)["tres-per-node"],
+        "Gres to be put back",
+        PATIENCE_S,
+        0.2,
+    )
     scontrol(grid, "update", ALL_NODES, "state=resume")
     wait_for_state(grid, slurm_id, "RUNNING")
     assert "gpu" not in size(grid, slurm_id)["tres-alloc"]
@@ -152,13 +193,23 @@ def test_gpus_for_a_job_that_paid_for_none__are_put_back(grid: Grid, customer: A
 
 
 @pytest.mark.usefixtures("drained")
-def test_less_or_without_a_price__is_the_owners_choice(grid: Grid, customer: Account) -> None:
+def test_less_or_without_a_price__is_the_owners_choice(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
     slurm_id = id_of(grid, job_id)
     change(grid, customer, slurm_id, *HARMLESS)
-    before, looks = size(grid, slurm_id), journal(grid, job_id).count("SlurmPendingObserved")
+    before, looks = (
+        size(grid, slurm_id),
+        journal(grid, job_id).count("SlurmPendingObserved"),
+    )
     look(grid, job_id)
-    wait_until(lambda: journal(grid, job_id).count("SlurmPendingObserved") > looks, "a look", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: journal(grid, job_id).count("SlurmPendingObserved") > looks,
+        "a look",
+        PATIENCE_S,
+        0.2,
+    )
     assert "MoreThanPaid" not in journal(grid, job_id)
     assert size(grid, slurm_id) == before
     as_customer(grid, customer, "scancel", str(slurm_id))
@@ -170,7 +221,9 @@ def test_changed_and_begun_before_a_look__is_cancelled_with_a_reason_and_an_alar
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
     slurm_id = id_of(grid, job_id)
-    wait_until(lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
+    )
     grid.processes.kill(grid.fleet.find("worker"))
     change(grid, customer, slurm_id, "TresPerNode=gpu:2", "TimeLimit=600")
     scontrol(grid, "update", ALL_NODES, "state=resume")
@@ -180,20 +233,34 @@ def test_changed_and_begun_before_a_look__is_cancelled_with_a_reason_and_an_alar
     assert job.status is ChainStatus.CANCELLED
     assert "GPUs: 2 instead of 1" in job.last_error
     record = row_of(grid, job_id)
-    assert job.final_cost_wei == record.elapsed_s // 60 * ChainPrices().of(job.definition)
+    assert job.final_cost_wei == record.elapsed_s // 60 * ChainPrices().of(
+        job.definition
+    )
     alarms = rows(grid, "SELECT details FROM alarms WHERE name = 'more_than_paid'")
     assert customer.address in str(alarms[0].details)
 
 
-def test_changed_while_its_looks_are_parked__is_found_by_the_sweep_and_cancelled(grid: Grid, customer: Account) -> None:
-    """If an owner holds his job for an hour, its poll is parked. With a changed name and log, the hooks report nothing."""
+def test_changed_while_its_looks_are_parked__is_found_by_the_sweep_and_cancelled(
+    grid: Grid, customer: Account
+) -> None:
+    """If an owner holds his job for an hour, its poll is parked. With a changed name
+    and log, the hooks report nothing.
+    """
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
     slurm_id = id_of(grid, job_id)
-    wait_until(lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
+    )
     with ledger(grid) as engine, engine.begin() as connection:
         connection.execute(text(PARKED), {"id": job_id})
-    bigger = ("TresPerNode=gpu:2", "TimeLimit=600", "JobName=other", "StdOut=/dev/null", "Comment=other")
+    bigger = (
+        "TresPerNode=gpu:2",
+        "TimeLimit=600",
+        "JobName=other",
+        "StdOut=/dev/null",
+        "Comment=other",
+    )
     change(grid, customer, slurm_id, *bigger)
     scontrol(grid, "update", ALL_NODES, "state=resume")
     wait_for_state(grid, slurm_id, "RUNNING")
@@ -210,7 +277,9 @@ def test_changed_and_ended_before_a_look__keeps_its_end_with_a_reason_and_an_ala
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 2\n", minutes=60, **SMALL)
     slurm_id = id_of(grid, job_id)
-    wait_until(lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
+    )
     grid.processes.kill(grid.fleet.find("worker"))
     change(grid, customer, slurm_id, "TresPerNode=gpu:2")
     scontrol(grid, "update", ALL_NODES, "state=resume")
@@ -219,11 +288,19 @@ def test_changed_and_ended_before_a_look__keeps_its_end_with_a_reason_and_an_ala
     job = wait_for_end(grid, job_id, PATIENCE_S)
     assert job.status is ChainStatus.FINISHED
     assert "GPUs: 2 instead of 1" in job.last_error
-    assert job_id in str(rows(grid, "SELECT details FROM alarms WHERE name = 'more_than_paid'")[0].details)
+    assert job_id in str(
+        rows(grid, "SELECT details FROM alarms WHERE name = 'more_than_paid'")[
+            0
+        ].details
+    )
 
 
-def test_rounded_up_by_slurm_itself__is_no_attack(grid: Grid, customer: Account) -> None:
-    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 4\n", minutes=60, cpusPerTask=3)
+def test_rounded_up_by_slurm_itself__is_no_attack(
+    grid: Grid, customer: Account
+) -> None:
+    job_id = grid.submit_script(
+        customer, "#!/bin/bash\nsleep 4\n", minutes=60, cpusPerTask=3
+    )
     slurm_id = id_of(grid, job_id)
     wait_for_state(grid, slurm_id, "RUNNING")
     assert size(grid, slurm_id)["tres-alloc"].startswith("cpu=8,")
@@ -231,11 +308,19 @@ def test_rounded_up_by_slurm_itself__is_no_attack(grid: Grid, customer: Account)
     assert "MoreThanPaid" not in journal(grid, job_id)
 
 
-def test_whole_nodes_while_the_prolog_runs__are_no_attack(grid: Grid, customer: Account, slow_prolog: None) -> None:
-    """SLURM shows such a job as CONFIGURING: it does not run yet, and SLURM shows what was allocated to it."""
-    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 1\n", minutes=60, cpusPerTask=3)
+def test_whole_nodes_while_the_prolog_runs__are_no_attack(
+    grid: Grid, customer: Account, slow_prolog: None
+) -> None:
+    """SLURM shows such a job as CONFIGURING: it does not run yet, and SLURM shows what
+    was allocated to it.
+    """
+    job_id = grid.submit_script(
+        customer, "#!/bin/bash\nsleep 1\n", minutes=60, cpusPerTask=3
+    )
     slurm_id = id_of(grid, job_id)
     wait_for_state(grid, slurm_id, "CONFIGURING")
-    wait_until(lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
+    )
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
     assert "MoreThanPaid" not in journal(grid, job_id)

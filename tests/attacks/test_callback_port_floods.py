@@ -1,4 +1,6 @@
-"""Floods of the callbacks' port with streams, connections, slow senders and garbage do not delay an honest caller."""
+"""Floods of the callbacks' port with streams, connections, slow senders and garbage do
+not delay an honest caller.
+"""
 
 import os
 import random
@@ -53,9 +55,13 @@ def crowd(port: Port) -> Iterator[Crowd]:
 
 
 def watch(channel: grpc.Channel, service: str) -> grpc.StatusCode:
-    """Open a Watch stream, and cancel it after the first answer. Returns that answer."""
+    """Open a Watch stream, and cancel it after the first answer. Returns that
+    answer.
+    """
     health: Any = health_pb2_grpc.HealthStub(channel)
-    stream = health.Watch(health_pb2.HealthCheckRequest(service=service), timeout=deadline(5))
+    stream = health.Watch(
+        health_pb2.HealthCheckRequest(service=service), timeout=deadline(5)
+    )
     try:
         next(stream)
         stream.cancel()
@@ -65,15 +71,25 @@ def watch(channel: grpc.Channel, service: str) -> grpc.StatusCode:
     return grpc.StatusCode.OK
 
 
-def test_400_watch_streams_broken_off__are_refused_and_the_process_answers(port: Port) -> None:
-    """Once, they held all threads of the process, which then neither answered nor ended."""
+def test_400_watch_streams_broken_off__are_refused_and_the_process_answers(
+    port: Port,
+) -> None:
+    """Once, they held all threads of the process, which then neither answered nor
+    ended.
+    """
     with grpc.insecure_channel(port.address) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
-        streams = [health.Watch(health_pb2.HealthCheckRequest(service=str(number))) for number in range(400)]
+        streams = [
+            health.Watch(health_pb2.HealthCheckRequest(service=str(number)))
+            for number in range(400)
+        ]
         for stream in streams:
             stream.cancel()
-    # A connection of its own: otherwise gRPC uses the one whose streams are being cancelled.
-    with grpc.insecure_channel(port.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+    # A connection of its own: otherwise gRPC uses the one whose streams are being
+    # cancelled.
+    with grpc.insecure_channel(
+        port.address, options=[("grpc.use_local_subchannel_pool", 1)]
+    ) as channel:
         report(channel, random_job_id(), timeout_s=deadline(5.0))
         assert watch(channel, "") is grpc.StatusCode.UNIMPLEMENTED
 
@@ -84,7 +100,9 @@ def test_long_service_names__are_refused_and_take_no_memory(port: Port) -> None:
     with grpc.insecure_channel(port.address) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
         for number in range(40):
-            request = health_pb2.HealthCheckRequest(service=f"{number}" + "x" * 1_000_000)
+            request = health_pb2.HealthCheckRequest(
+                service=f"{number}" + "x" * 1_000_000
+            )
             with pytest.raises(grpc.RpcError) as caught:
                 health.Check(request, timeout=deadline(10))
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -93,22 +111,34 @@ def test_long_service_names__are_refused_and_take_no_memory(port: Port) -> None:
 
 
 @pytest.mark.quiet_machine  # delays of 100 ms show on a quiet machine alone
-def test_callback_port__callers_never_finish_their_calls__other_callers_do_not_wait(port: Port, crowd: Crowd) -> None:
+def test_callback_port__callers_never_finish_their_calls__other_callers_do_not_wait(
+    port: Port, crowd: Crowd
+) -> None:
     """Once, each took a thread of the process until its connection ended."""
     with grpc.insecure_channel(port.address) as channel:
         alone_s = usual_wait_s(channel)
-        crowd.connect(100, PREFACE + b"".join(unfinished_call(stream) for stream in range(1, 9, 2)), addresses=20)
+        crowd.connect(
+            100,
+            PREFACE + b"".join(unfinished_call(stream) for stream in range(1, 9, 2)),
+            addresses=20,
+        )
         assert usual_wait_s(channel) - alone_s < MAX_DELAY_S
 
 
 @pytest.mark.quiet_machine  # delays of 100 ms show on a quiet machine alone
-def test_callback_port__25600_half_calls_of_one_peer__serves_a_good_caller_of_it(port: Port, crowd: Crowd) -> None:
+def test_callback_port__25600_half_calls_of_one_peer__serves_a_good_caller_of_it(
+    port: Port, crowd: Crowd
+) -> None:
     """Once, they took more than 100 MB for an hour."""
     with grpc.insecure_channel(port.address) as channel:
         alone_s = usual_wait_s(channel)
     before_mb = port.memory_mb()
-    crowd.connect(256, PREFACE + b"".join(unfinished_call(stream) for stream in range(1, 201, 2)))
-    with grpc.insecure_channel(port.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+    crowd.connect(
+        256, PREFACE + b"".join(unfinished_call(stream) for stream in range(1, 201, 2))
+    )
+    with grpc.insecure_channel(
+        port.address, options=[("grpc.use_local_subchannel_pool", 1)]
+    ) as channel:
         assert usual_wait_s(channel) - alone_s < MAX_DELAY_S
         report(channel, random_job_id(), timeout_s=deadline(5.0))
     assert port.memory_mb() - before_mb < 100
@@ -117,7 +147,9 @@ def test_callback_port__25600_half_calls_of_one_peer__serves_a_good_caller_of_it
 def test_call_whose_message_never_comes__is_given_up(port: Port) -> None:
     enough = threading.Event()
     with grpc.insecure_channel(port.address) as channel:
-        call: Any = channel.stream_unary("/supervisor.v1alpha1.SshAPI/FetchAuthorizedKeys")
+        call: Any = channel.stream_unary(
+            "/supervisor.v1alpha1.SshAPI/FetchAuthorizedKeys"
+        )
         with pytest.raises(grpc.RpcError) as caught:
             call(iter(lambda: enough.wait(), True), timeout=60)
         enough.set()
@@ -126,13 +158,16 @@ def test_call_whose_message_never_comes__is_given_up(port: Port) -> None:
 
 
 def flood(port: Port, crowd: Crowd, connections: int) -> float:
-    """How much longer an honest caller waits beside so many connections, on a connection that is opened after them."""
+    """How much longer an honest caller waits beside so many connections, on a
+    connection that is opened after them.
+    """
     share = -(-connections // 7)
     with grpc.insecure_channel(port.address) as channel:
         alone_s = usual_wait_s(channel)
     crowd.connect(share, addresses=1)  # which send nothing
     crowd.connect(share, b"GET / HTTP/1.1\r\n\r\n", addresses=50)
-    crowd.connect(share, b"\x16\x03\x01\x02\x00\x01", addresses=50)  # the first bytes of TLS
+    # the first bytes of TLS
+    crowd.connect(share, b"\x16\x03\x01\x02\x00\x01", addresses=50)
     crowd.connect(share, PREFACE[:10], addresses=50)
     crowd.connect(share, PREFACE + unfinished_call(), addresses=200)
     crowd.connect(share, RANDOM.randbytes(200), addresses=50)
@@ -142,29 +177,43 @@ def flood(port: Port, crowd: Crowd, connections: int) -> float:
 
 
 @pytest.mark.quiet_machine  # delays of 100 ms show on a quiet machine alone
-def test_1000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(port: Port, crowd: Crowd) -> None:
+def test_1000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(
+    port: Port, crowd: Crowd
+) -> None:
     assert flood(port, crowd, 1_000) < MAX_DELAY_S
 
 
 @pytest.mark.chaos
 @pytest.mark.quiet_machine
-def test_10000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(port: Port, crowd: Crowd) -> None:
+def test_10000_connections_of_all_kinds__delay_a_good_caller_by_100_ms_at_most(
+    port: Port, crowd: Crowd
+) -> None:
     assert flood(port, crowd, 10_000) < MAX_DELAY_S
     with grpc.insecure_channel(port.address) as channel:
         report(channel, random_job_id(), timeout_s=deadline(5.0))
 
 
-def test_connections_of_one_peer__are_bounded__a_new_caller_of_it_is_served(port: Port, crowd: Crowd) -> None:
-    """A customer's program on the login node has the same address as sshd's command there."""
+def test_connections_of_one_peer__are_bounded__a_new_caller_of_it_is_served(
+    port: Port, crowd: Crowd
+) -> None:
+    """A customer's program on the login node has the same address as sshd's command
+    there.
+    """
     crowd.connect(500, PREFACE)
-    wait_until(lambda: crowd.still_open() <= 256, "the connections above the bound to be closed", 20.0)
+    wait_until(
+        lambda: crowd.still_open() <= 256,
+        "the connections above the bound to be closed",
+        20.0,
+    )
     with grpc.insecure_channel(port.address) as channel:
         report(channel, random_job_id(), timeout_s=deadline(5.0))
 
 
 def test_connections_that_say_nothing__are_closed(port: Port, crowd: Crowd) -> None:
     crowd.connect(20)
-    wait_until(lambda: crowd.still_open() == 0, "the silent connections to be closed", 30.0)
+    wait_until(
+        lambda: crowd.still_open() == 0, "the silent connections to be closed", 30.0
+    )
 
 
 STUCK = """
@@ -194,7 +243,9 @@ program.main()
 """
 
 
-def test_a_process_that_cannot_answer_itself__ends_with_a_line_that_says_so(site: CallbackSite, tmp_path: Path) -> None:
+def test_a_process_that_cannot_answer_itself__ends_with_a_line_that_says_so(
+    site: CallbackSite, tmp_path: Path
+) -> None:
     """Even if it hangs because its log is a full pipe, so that it cannot log a line."""
     log = tmp_path / "log"
     environment = {**site.environment, "LISTEN_ADDRESS": "127.0.0.1:0"}
@@ -202,8 +253,20 @@ def test_a_process_that_cannot_answer_itself__ends_with_a_line_that_says_so(site
     reads, writes = os.pipe()
     with log.open("wb") as out:
         children = [
-            subprocess.Popen(argv, env=environment, cwd=REPOSITORY, stdout=out, stderr=subprocess.STDOUT),
-            subprocess.Popen([*argv, "log"], env=environment, cwd=REPOSITORY, stdout=writes, stderr=subprocess.DEVNULL),
+            subprocess.Popen(
+                argv,
+                env=environment,
+                cwd=REPOSITORY,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            ),
+            subprocess.Popen(
+                [*argv, "log"],
+                env=environment,
+                cwd=REPOSITORY,
+                stdout=writes,
+                stderr=subprocess.DEVNULL,
+            ),
         ]
         try:
             for child in children:

@@ -1,4 +1,6 @@
-"""Another Linux user tries to become root, or to read the ledger, through the embedded servers that root starts."""
+"""Another Linux user tries to become root, or to read the ledger, through the embedded
+servers that root starts.
+"""
 
 import os
 import pwd
@@ -19,7 +21,9 @@ from devgrid.processes import wait_until
 from devgrid.state_folder import new_state_folder
 from supervisor_tasks.config.private_files import open_private
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to lose")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root has rights to lose"
+)
 
 PROGRAM = """
 import sys
@@ -29,7 +33,14 @@ settings = load_or_exit()
 print(database_url(settings), broker_url(settings), flush=True)
 sys.stdin.read()
 """
-WITHOUT_PTRACE = ("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace")  # as root in a container
+# as root in a container
+WITHOUT_PTRACE = (
+    "setpriv",
+    "--bounding-set",
+    "-sys_ptrace",
+    "--inh-caps",
+    "-sys_ptrace",
+)
 STRANGER = "nobody"  # a Linux user who has nothing to do with the supervisor
 
 
@@ -67,7 +78,9 @@ def state() -> Iterator[Path]:
 
 def end_servers(folder: Path) -> None:
     """End the servers of a folder, Postgres with all its children."""
-    servers = [process for process in psutil.process_iter() if str(folder) in _command(process)]
+    servers = [
+        process for process in psutil.process_iter() if str(folder) in _command(process)
+    ]
     for server in servers:
         server.send_signal(signal.SIGINT)
     psutil.wait_procs(servers, 60)
@@ -94,25 +107,36 @@ def as_user(name: str, *argv: str | Path) -> int:
     entry = pwd.getpwnam(name)
     words = [str(word) for word in argv]
     return subprocess.run(
-        words, user=entry.pw_uid, group=entry.pw_gid, extra_groups=[], cwd="/", capture_output=True
+        words,
+        user=entry.pw_uid,
+        group=entry.pw_gid,
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
     ).returncode
 
 
 def users_of(state: Path) -> set[str]:
-    """The users who can write below the folder: the owner of the data, and a stranger."""
+    """The users who can write below the folder: the owner of the data, and a
+    stranger.
+    """
     return {(state / "postgres" / "data").owner(), STRANGER} - {"root"}
 
 
 def identity(pid: int) -> str:
     """The text of a server.pid that names a process."""
-    return f"{pid} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+    return (
+        f"{pid} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+    )
 
 
 def plant(user: str, path: Path, how: str) -> None:
     as_user(user, "sh", "-c", f'rm -rf "$1"; {how}', "sh", path)
 
 
-def test_log__link_that_another_user_plants__is_not_written_through(state: Path, tmp_path: Path) -> None:
+def test_log__link_that_another_user_plants__is_not_written_through(
+    state: Path, tmp_path: Path
+) -> None:
     treasure = tmp_path / "treasure"
     treasure.write_text("of root\n")
     tmp_path.chmod(0o755)
@@ -123,7 +147,9 @@ def test_log__link_that_another_user_plants__is_not_written_through(state: Path,
     assert treasure.read_text() == "of root\n"
 
 
-def test_locks__links_that_another_user_plants__make_no_files_of_roots(state: Path, tmp_path: Path) -> None:
+def test_locks__links_that_another_user_plants__make_no_files_of_roots(
+    state: Path, tmp_path: Path
+) -> None:
     tmp_path.chmod(0o755)
     for user in users_of(state):
         for name in ("start.lock", "users.lock"):
@@ -133,8 +159,14 @@ def test_locks__links_that_another_user_plants__make_no_files_of_roots(state: Pa
 
 
 def test_file__a_link_or_another_users__is_not_opened(tmp_path: Path) -> None:
-    """Another user may have planted such a file while all users could write to the folder."""
-    treasure, link, strangers = tmp_path / "treasure", tmp_path / "link", tmp_path / "strangers"
+    """Another user may have planted such a file while all users could write to the
+    folder.
+    """
+    treasure, link, strangers = (
+        tmp_path / "treasure",
+        tmp_path / "link",
+        tmp_path / "strangers",
+    )
     treasure.write_text("of root\n")
     link.symlink_to(treasure)
     strangers.touch()
@@ -151,7 +183,11 @@ def test_pid__of_a_process_of_roots_that_another_user_writes_down__is_not_signal
 ) -> None:
     user = User(state)
     for attacker in users_of(state):
-        plant(attacker, state / "postgres" / "server.pid", f'echo "{identity(victim.pid)}" > "$1"')
+        plant(
+            attacker,
+            state / "postgres" / "server.pid",
+            f'echo "{identity(victim.pid)}" > "$1"',
+        )
     user.end()
     assert victim.poll() is None
 
@@ -172,10 +208,15 @@ def test_servers__root_may_not_look_into_others_processes__start_and_end(
 ) -> None:
     """In a container, root cannot read which program a process of another user runs."""
     first, second = User(state, *WITHOUT_PTRACE), User(state, *WITHOUT_PTRACE)
-    (postgres,) = (process for process in psutil.process_iter() if f"-D {state}/" in _command(process))
+    (postgres,) = (
+        process
+        for process in psutil.process_iter()
+        if f"-D {state}/" in _command(process)
+    )
     assert first.urls == second.urls != []
     assert [first.end(), second.end()] == ["", ""]
-    assert not postgres.is_running() or postgres.status() == psutil.STATUS_ZOMBIE  # not reaped yet
+    # not reaped yet
+    assert not postgres.is_running() or postgres.status() == psutil.STATUS_ZOMBIE
     third = User(state, *WITHOUT_PTRACE)
     written, record = identity(victim.pid), state / "postgres" / "server.pid"
     boot = record.read_text().split()[2]
@@ -212,7 +253,11 @@ def test_database__runs_as_a_user_made_for_it(state: Path) -> None:
     user = User(state)
     try:
         data = state / "postgres" / "data"
-        owners = {process.username() for process in psutil.process_iter() if f"-D {data}" in _command(process)}
+        owners = {
+            process.username()
+            for process in psutil.process_iter()
+            if f"-D {data}" in _command(process)
+        }
         assert owners == {data.owner()}
         assert owners.isdisjoint({"root", STRANGER})
     finally:
@@ -235,7 +280,9 @@ def test_sockets__another_user_connects__is_refused(state: Path) -> None:
 REACH = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 
 
-def test_postgres__socket_is_open_to_all_users__still_asks_for_credentials(state: Path) -> None:
+def test_postgres__socket_is_open_to_all_users__still_asks_for_credentials(
+    state: Path,
+) -> None:
     """A backup tool, a container's mount or a mistaken chmod can open the socket."""
     user = User(state)
     try:
@@ -244,20 +291,27 @@ def test_postgres__socket_is_open_to_all_users__still_asks_for_credentials(state
         folder.chmod(0o755)
         wait_until((folder / ".s.PGSQL.5432").exists, "the socket", 10.0)
         (folder / ".s.PGSQL.5432").chmod(0o777)
-        assert as_user(STRANGER, "/usr/bin/python3", "-c", REACH, folder / ".s.PGSQL.5432") == 0
+        assert (
+            as_user(STRANGER, "/usr/bin/python3", "-c", REACH, folder / ".s.PGSQL.5432")
+            == 0
+        )
         assert refused_by_postgres(url, STRANGER)
     finally:
         user.end()
 
 
 def refused_by_postgres(url: str, name: str) -> bool:
-    """Whether Postgres, or its folder, refuses the user; the child has read its libraries before it becomes that user."""
+    """Whether Postgres, or its folder, refuses the user; the child has read its
+    libraries before it becomes that user.
+    """
     entry = pwd.getpwnam(name)
     program = (
         "import os, psycopg\n"
         f"os.setgroups([]); os.setgid({entry.pw_gid}); os.setuid({entry.pw_uid})\n"
         f"psycopg.connect({url!r}, connect_timeout=5)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd="/")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd="/"
+    )
     assert done.returncode == 0 or "OperationalError" in done.stderr, done.stderr
     return done.returncode != 0

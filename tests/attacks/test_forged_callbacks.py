@@ -1,5 +1,5 @@
-"""Callbacks with SLURM ids that SLURM never gave to the job: a job whose submission was cut off is submitted again, and is not
-parked because of them.
+"""Callbacks with SLURM ids that SLURM never gave to the job: a job whose submission was
+cut off is submitted again, and is not parked because of them.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,9 @@ ALONE = pytest.param(None, id="slurmctld alone")
 
 
 @pytest.fixture(params=[ALONE, pytest.param("/usr/bin/sacct", id="accounting")])
-def site(world: SubmissionEnv, request: pytest.FixtureRequest) -> Iterator[WorkerContext]:
+def site(
+    world: SubmissionEnv, request: pytest.FixtureRequest
+) -> Iterator[WorkerContext]:
     site = world.site(world.cluster(paths=replace(PATHS, sacct=request.param)))
     yield site
     site.slurm.cluster.close()
@@ -50,7 +52,9 @@ def called(world: SubmissionEnv, job_id: JobId, slurm_id: int) -> None:
     """Send three callbacks about the job: a start and two ends."""
     with world.engine.begin() as connection:
         for status in (3, 7, 8):
-            connection.execute(text(SAID), {"id": job_id, "slurm_id": slurm_id, "status": status})
+            connection.execute(
+                text(SAID), {"id": job_id, "slurm_id": slurm_id, "status": status}
+            )
 
 
 def next_id(site: WorkerContext) -> int:
@@ -89,10 +93,17 @@ def test_called_under_an_id_that_slurm_never_gave_to_the_job__is_submitted_again
 def test_submission__called_under_an_id_that_slurm_forgot__is_left_to_the_operator(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
-    """The callbacks can be true: a job may have run and ended while the supervisor was away. Accounting would have it."""
+    """The callbacks can be true: a job may have run and ended while the supervisor was
+    away. Accounting would have it.
+    """
     world.processes.kill(world.processes.find("slurmctld"))
     world.slurm.start_controller()
     job_id = cut_off(world, site)
     called(world, job_id, next_id(site))
-    wait_until(lambda: "a plugin called with" in world.parked(site, job_id), "the job to be parked", 60.0, 0.1)
+    wait_until(
+        lambda: "a plugin called with" in world.parked(site, job_id),
+        "the job to be parked",
+        60.0,
+        0.1,
+    )
     assert site.ledger.jobs([job_id])[job_id].state is State.SUBMITTING

@@ -1,6 +1,7 @@
-"""A customer's start-up file answers in place of sbatch, with any job id: an impossible one, one that SLURM has not given, or
-one of another job. The other jobs end with their own figures, and are neither cancelled nor changed. The attacker's job is
-found in SLURM, or given back.
+"""A customer's start-up file answers in place of sbatch, with any job id: an impossible
+one, one that SLURM has not given, or one of another job. The other jobs end with their
+own figures, and are neither cancelled nor changed. The attacker's job is found in
+SLURM, or given back.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,13 @@ from sqlalchemy import text
 
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.events import CancelRequested, SubmitNotExecuted, SubmitStarted, Submitted, ToppedUp
+from supervisor_tasks.jobs.events import (
+    CancelRequested,
+    SubmitNotExecuted,
+    SubmitStarted,
+    Submitted,
+    ToppedUp,
+)
 from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.model import Address, EffectKind, Job, JobId, SlurmId, State
 from supervisor_tasks.jobs.monitor import poll_jobs
@@ -52,8 +59,15 @@ def world() -> Iterator[SubmissionEnv]:
         yield world
 
 
-@pytest.fixture(params=[pytest.param(None, id="slurmctld alone"), in_chaos("/usr/bin/sacct", id="accounting")])
-def site(world: SubmissionEnv, request: pytest.FixtureRequest) -> Iterator[WorkerContext]:
+@pytest.fixture(
+    params=[
+        pytest.param(None, id="slurmctld alone"),
+        in_chaos("/usr/bin/sacct", id="accounting"),
+    ]
+)
+def site(
+    world: SubmissionEnv, request: pytest.FixtureRequest
+) -> Iterator[WorkerContext]:
     site = world.site(world.cluster(paths=replace(PATHS, sacct=request.param)))
     yield site
     site.slurm.cluster.close()
@@ -76,7 +90,10 @@ def job_of(site: WorkerContext, job_id: JobId) -> Job:
 
 
 def honest_job(
-    world: SubmissionEnv, site: WorkerContext, script: str = LONG, customer: Address = CUSTOMER
+    world: SubmissionEnv,
+    site: WorkerContext,
+    script: str = LONG,
+    customer: Address = CUSTOMER,
 ) -> tuple[JobId, SlurmId]:
     """A job that SLURM has under the id in the ledger."""
     job_id = world.new_job(site, script, customer)
@@ -88,11 +105,17 @@ def honest_job(
 def look_once(world: SubmissionEnv, site: WorkerContext) -> None:
     """Carry out all polls at once, even those that are not due."""
     with world.engine.begin() as connection:
-        connection.execute(text("UPDATE effects SET due_at = now() WHERE kind = 'poll_slurm' AND done_at IS NULL"))
+        connection.execute(
+            text(
+                "UPDATE effects SET due_at = now() WHERE kind = 'poll_slurm' AND done_at IS NULL"
+            )
+        )
     poll_jobs(site)
 
 
-def until(world: SubmissionEnv, site: WorkerContext, job_id: JobId, state: State) -> Job:
+def until(
+    world: SubmissionEnv, site: WorkerContext, job_id: JobId, state: State
+) -> Job:
     def there() -> bool:
         look_once(world, site)
         return job_of(site, job_id).state is state
@@ -102,7 +125,9 @@ def until(world: SubmissionEnv, site: WorkerContext, job_id: JobId, state: State
 
 
 def what_becomes_of(world: SubmissionEnv, site: WorkerContext, job_id: JobId) -> Job:
-    """Carry on a job of the attacker until it runs or was given back: poll it, look for it, submit it again."""
+    """Carry on a job of the attacker until it runs or was given back: poll it, look for
+    it, submit it again.
+    """
 
     def decided() -> bool:
         if world.effect_id(job_id):
@@ -121,7 +146,10 @@ def test_id_that_no_job_can_have__is_not_believed_and_the_others_ends_are_seen(
     world: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
     (attackers_home / "id").write_text(str(CANNOT_BE))
-    attackers_job, (honest, _) = world.new_job(site, LONG, ATTACKER), honest_job(world, site, "#!/bin/bash\nexit 7\n")
+    attackers_job, (honest, _) = (
+        world.new_job(site, LONG, ATTACKER),
+        honest_job(world, site, "#!/bin/bash\nexit 7\n"),
+    )
     assert world.carry_out(site, attackers_job).slurm_id is None
     ended = until(world, site, honest, State.ENDED)
     assert ended.outcome is not None
@@ -135,7 +163,9 @@ def test_look__impossible_id_is_in_the_ledger__the_other_jobs_are_seen(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     old = world.new_job(site)
-    site.ledger.record(JobChange(old, SubmitStarted(10)), JobChange(old, Submitted(SlurmId(CANNOT_BE))))
+    site.ledger.record(
+        JobChange(old, SubmitStarted(10)), JobChange(old, Submitted(SlurmId(CANNOT_BE)))
+    )
     others = [honest_job(world, site)[0] for _ in range(5)]
     sights = look_at(site, [*site.ledger.jobs(others).values(), job_of(site, old)])
     assert [sights[job].record is not None for job in others] == [True] * len(others)
@@ -149,16 +179,28 @@ def test_id_of_another_job__attackers_job_is_given_back_and_the_other_left_alone
     gate = world.slurm.users.home(CUSTOMER) / "gate"
     gate.unlink(missing_ok=True)
     (attackers_home / ".bashrc").rename(attackers_home / "lies")
-    victim, number = honest_job(world, site, "#!/bin/bash\nuntil [ -e ~/gate ]; do sleep 0.1; done\nexit 5\n", CUSTOMER)
+    victim, number = honest_job(
+        world,
+        site,
+        "#!/bin/bash\nuntil [ -e ~/gate ]; do sleep 0.1; done\nexit 5\n",
+        CUSTOMER,
+    )
     own, own_number = honest_job(world, site, LONG, ATTACKER)
-    named = {"another customer's": number, "his own": own_number, "no job's yet": own_number + 1000}[whose]
+    named = {
+        "another customer's": number,
+        "his own": own_number,
+        "no job's yet": own_number + 1000,
+    }[whose]
     (attackers_home / "id").write_text(str(named))
     (attackers_home / "lies").rename(attackers_home / ".bashrc")
     limits = [world.field(one, "TimeLimit") for one in (number, own_number)]
     attackers_job = world.new_job(site, LONG, ATTACKER)
     assert world.carry_out(site, attackers_job).slurm_id == named
     longer = ToppedUp("top up", 9, (1, 0))
-    site.ledger.record(JobChange(attackers_job, longer), JobChange(attackers_job, CancelRequested((1, 1))))
+    site.ledger.record(
+        JobChange(attackers_job, longer),
+        JobChange(attackers_job, CancelRequested((1, 1))),
+    )
     for kind in (EffectKind.TOP_UP, EffectKind.CANCEL):
         carry_out(site, world.effect_id(attackers_job, kind))
     assert [world.field(one, "TimeLimit") for one in (number, own_number)] == limits
@@ -203,15 +245,25 @@ def test_submission__answered_with_anothers_id__the_job_is_found_under_its_own_i
 def test_job_submitted_once_more_beside_a_second_submission__the_oldest_one_stays(
     world: SubmissionEnv, site: WorkerContext, attackers_home: Path
 ) -> None:
-    """The token is that of the first submission, which did not run: slurmctld accepts it until it has seen the second one."""
+    """The token is that of the first submission, which did not run: slurmctld accepts
+    it until it has seen the second one.
+    """
     with_key = replace(over_ssh(site.slurm.cluster), submit_key="0" * 64)
     site = replace(site, slurm_side=replace(site.slurm, cluster=with_key))
     (attackers_home / ".bashrc").write_text(BEFORE_SBATCH)
     job_id = world.new_job(site, LONG, ATTACKER)
-    site.ledger.record(JobChange(job_id, SubmitStarted(10)), JobChange(job_id, SubmitNotExecuted("cut off")))
+    site.ledger.record(
+        JobChange(job_id, SubmitStarted(10)),
+        JobChange(job_id, SubmitNotExecuted("cut off")),
+    )
     number = world.carry_out(site, job_id).slurm_id
     oldest, *extras = sorted(world.in_slurm(job_id))
     assert (number, len(extras)) == (oldest, 1)
-    wait_until(lambda: world.field(extras[0], "State") == "CANCELLED", "the other one to be cancelled", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: world.field(extras[0], "State") == "CANCELLED",
+        "the other one to be cancelled",
+        PATIENCE_S,
+        0.1,
+    )
     assert world.field(oldest, "State") in LIVE
     assert until(world, site, job_id, State.RUNNING).slurm_id == oldest

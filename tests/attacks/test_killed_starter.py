@@ -1,4 +1,6 @@
-"""The program that started a grid is killed, or the command that it is part of: no process or file of the grid is left."""
+"""The program that started a grid is killed, or the command that it is part of: no
+process or file of the grid is left.
+"""
 
 import os
 import shutil
@@ -20,7 +22,8 @@ from tests.support.marks import in_chaos
 GONE_WITHIN_S = 60.0
 MAKEFILE = REPOSITORY / "Makefile"
 
-# Starts a process that ignores SIGTERM, and a daemon that has lost the mark of the grid and only names its folder.
+# Starts a process that ignores SIGTERM, and a daemon that has lost the mark of the grid
+# and only names its folder.
 STARTER = """
 import psutil, signal, time
 from devgrid.processes import wait_until
@@ -61,7 +64,9 @@ def test_that_hangs():
 
 
 def left_of(folder: Path) -> list[str]:
-    """The processes that name a folder in their environment or command line, and the folder itself."""
+    """The processes that name a folder in their environment or command line, and the
+    folder itself.
+    """
     found = [str(folder)] if folder.exists() else []
     for process in psutil.process_iter():
         try:
@@ -74,7 +79,9 @@ def left_of(folder: Path) -> list[str]:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether a process runs. A zombie does not: process 1 has only not reaped it yet."""
+    """Whether a process runs. A zombie does not: process 1 has only not reaped it
+    yet.
+    """
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
@@ -91,12 +98,16 @@ def state_folders_below(pid: int) -> set[Path]:
 @pytest.fixture
 def starter() -> Iterator[subprocess.Popen[str]]:
     argv = [sys.executable, "-c", STARTER]
-    with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
+    with subprocess.Popen(
+        argv, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as child:
         yield child
         child.kill()
 
 
-@pytest.mark.parametrize("sig", [signal.SIGKILL, in_chaos(signal.SIGTERM), in_chaos(signal.SIGINT)])
+@pytest.mark.parametrize(
+    "sig", [signal.SIGKILL, in_chaos(signal.SIGTERM), in_chaos(signal.SIGINT)]
+)
 def test_program_is_ended__by_a_signal__its_processes_and_its_folder_are_gone(
     starter: subprocess.Popen[str], sig: signal.Signals
 ) -> None:
@@ -105,35 +116,68 @@ def test_program_is_ended__by_a_signal__its_processes_and_its_folder_are_gone(
     family = psutil.Process(starter.pid).children(recursive=True)
     assert sum(process.name() == "sleep" for process in family) == 3
     os.killpg(starter.pid, sig)
-    wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
-    wait_until(lambda: not any(map(is_alive, family)), "its processes to end", GONE_WITHIN_S, 0.1)
+    wait_until(
+        lambda: not left_of(folder),
+        f"nothing of {folder} to be left",
+        GONE_WITHIN_S,
+        0.1,
+    )
+    wait_until(
+        lambda: not any(map(is_alive, family)),
+        "its processes to end",
+        GONE_WITHIN_S,
+        0.1,
+    )
 
 
-def test_program_is_killed_with_all_its_descendants__its_folder_is_gone(starter: subprocess.Popen[str]) -> None:
+def test_program_is_killed_with_all_its_descendants__its_folder_is_gone(
+    starter: subprocess.Popen[str],
+) -> None:
     """The test kills it as a tool does that ends a process tree."""
     assert starter.stdout is not None
     folder = Path(starter.stdout.readline().strip())
-    for member in [*psutil.Process(starter.pid).children(recursive=True), psutil.Process(starter.pid)]:
+    for member in [
+        *psutil.Process(starter.pid).children(recursive=True),
+        psutil.Process(starter.pid),
+    ]:
         member.kill()
-    wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
+    wait_until(
+        lambda: not left_of(folder),
+        f"nothing of {folder} to be left",
+        GONE_WITHIN_S,
+        0.1,
+    )
 
 
-def test_starter__clone_removed_then_starter_killed__processes_and_folder_are_gone(tmp_path: Path) -> None:
+def test_starter__clone_removed_then_starter_killed__processes_and_folder_are_gone(
+    tmp_path: Path,
+) -> None:
     clone = tmp_path / "clone"
     shutil.copytree(REPOSITORY / "devgrid", clone / "devgrid")
     argv = [sys.executable, "-c", STARTER]
-    with subprocess.Popen(argv, cwd=clone, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
+    with subprocess.Popen(
+        argv, cwd=clone, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as child:
         try:
             assert child.stdout is not None
             folder = Path(child.stdout.readline().strip())
             shutil.rmtree(clone)
         finally:
             child.kill()
-    wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
+    wait_until(
+        lambda: not left_of(folder),
+        f"nothing of {folder} to be left",
+        GONE_WITHIN_S,
+        0.1,
+    )
 
 
-def test_bystanders_that_name_the_folder__the_grid_is_cleaned_up__go_on(starter: subprocess.Popen[str]) -> None:
-    """The bystanders: a reader of the grid's log, its shell with another child, a process with a folder of a longer name."""
+def test_bystanders_that_name_the_folder__the_grid_is_cleaned_up__go_on(
+    starter: subprocess.Popen[str],
+) -> None:
+    """The bystanders: a reader of the grid's log, its shell with another child, a
+    process with a folder of a longer name.
+    """
     assert starter.stdout is not None
     folder = Path(starter.stdout.readline().strip())
     log = folder / "log" / "deaf.log"
@@ -144,16 +188,25 @@ def test_bystanders_that_name_the_folder__the_grid_is_cleaned_up__go_on(starter:
         ["env", f"OLDPWD={folder}", "sleep", "600"],
     ]
     with ExitStack() as stack:
-        bystanders = [stack.enter_context(subprocess.Popen(argv, stderr=subprocess.DEVNULL)) for argv in argvs]
+        bystanders = [
+            stack.enter_context(subprocess.Popen(argv, stderr=subprocess.DEVNULL))
+            for argv in argvs
+        ]
         for bystander in bystanders:
             stack.callback(bystander.kill)
         shell = psutil.Process(bystanders[1].pid)
-        wait_until(lambda: bool(shell.children()), "the shell's child to begin", GONE_WITHIN_S)
+        wait_until(
+            lambda: bool(shell.children()), "the shell's child to begin", GONE_WITHIN_S
+        )
         (child,) = shell.children()
         stack.callback(child.kill)
         os.killpg(starter.pid, signal.SIGKILL)
-        wait_until(lambda: not folder.exists(), f"{folder} to be removed", GONE_WITHIN_S, 0.1)
-        assert [bystander.poll() for bystander in bystanders] == [None] * len(bystanders)
+        wait_until(
+            lambda: not folder.exists(), f"{folder} to be removed", GONE_WITHIN_S, 0.1
+        )
+        assert [bystander.poll() for bystander in bystanders] == [None] * len(
+            bystanders
+        )
         assert is_alive(child)
 
 
@@ -161,17 +214,38 @@ def test_pytest_is_killed__its_workers_grids_are_gone(tmp_path: Path) -> None:
     folder_file = tmp_path / "folder_file"
     file = tmp_path / "test_hangs.py"
     file.write_text(TEST_FILE.format(folder_file=str(folder_file)))
-    argv = [sys.executable, "-m", "pytest", "-c", os.devnull, "-p", "no:cacheprovider", "-n", "1", str(file)]
-    with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True) as master:
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        os.devnull,
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "1",
+        str(file),
+    ]
+    with subprocess.Popen(
+        argv, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as master:
         try:
             wait_until(
-                lambda: folder_file.exists() and bool(folder_file.read_text()), "the test to begin", GONE_WITHIN_S, 0.1
+                lambda: folder_file.exists() and bool(folder_file.read_text()),
+                "the test to begin",
+                GONE_WITHIN_S,
+                0.1,
             )
             folder = Path(folder_file.read_text())
             assert len(left_of(folder)) > 1
         finally:
             master.kill()
-    wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
+    wait_until(
+        lambda: not left_of(folder),
+        f"nothing of {folder} to be left",
+        GONE_WITHIN_S,
+        0.1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,27 +260,52 @@ def test_pytest_is_killed__its_workers_grids_are_gone(tmp_path: Path) -> None:
 def test_make_test__a_process_of_it_is_ended__its_grids_are_gone(
     victim: str, sig: signal.Signals, tmp_path: Path
 ) -> None:
-    """The target's own line of the Makefile, with a pytest that runs one test, which hangs."""
+    """The target's own line of the Makefile, with a pytest that runs one test, which
+    hangs.
+    """
     folder_file, pytest_there = tmp_path / "folder_file", tmp_path / "pytest"
-    (tmp_path / "test_hangs.py").write_text(TEST_FILE.format(folder_file=str(folder_file)))
+    (tmp_path / "test_hangs.py").write_text(
+        TEST_FILE.format(folder_file=str(folder_file))
+    )
     options = f"-c {os.devnull} -p no:cacheprovider -n 1 {tmp_path}/test_hangs.py"
     pytest_there.write_text(f"#!/bin/sh\nexec {sys.executable} -m pytest {options}\n")
     pytest_there.chmod(0o755)
-    line = next(line for line in MAKEFILE.read_text().splitlines() if "tests/run_all.sh" in line)
-    (tmp_path / "Makefile").write_text(f"test:\n{line.replace('$(BIN)/pytest', str(pytest_there))}\n")
+    line = next(
+        line for line in MAKEFILE.read_text().splitlines() if "tests/run_all.sh" in line
+    )
+    (tmp_path / "Makefile").write_text(
+        f"test:\n{line.replace('$(BIN)/pytest', str(pytest_there))}\n"
+    )
     argv = ["make", "--file", str(tmp_path / "Makefile"), "test", "WORKERS=1"]
-    with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, start_new_session=True) as make:
+    with subprocess.Popen(
+        argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as make:
         family = [psutil.Process(make.pid)]
         try:
             wait_until(
-                lambda: folder_file.exists() and bool(folder_file.read_text()), "the test to begin", GONE_WITHIN_S, 0.1
+                lambda: folder_file.exists() and bool(folder_file.read_text()),
+                "the test to begin",
+                GONE_WITHIN_S,
+                0.1,
             )
             folder = Path(folder_file.read_text())
             family += family[0].children(recursive=True)
             assert len(left_of(folder)) > 1
-            next(process for process in family if process.name() == victim).send_signal(sig)
-            wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
-            wait_until(lambda: not any(map(is_alive, family)), "all processes of it to end", GONE_WITHIN_S, 0.1)
+            next(process for process in family if process.name() == victim).send_signal(
+                sig
+            )
+            wait_until(
+                lambda: not left_of(folder),
+                f"nothing of {folder} to be left",
+                GONE_WITHIN_S,
+                0.1,
+            )
+            wait_until(
+                lambda: not any(map(is_alive, family)),
+                "all processes of it to end",
+                GONE_WITHIN_S,
+                0.1,
+            )
         finally:
             for process in family:
                 with suppress(psutil.NoSuchProcess):
@@ -215,14 +314,19 @@ def test_make_test__a_process_of_it_is_ended__its_grids_are_gone(
 
 def test_kept_folder__its_program_is_killed__goes_on() -> None:
     argv = [sys.executable, "-c", KEEPER]
-    with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
+    with subprocess.Popen(
+        argv, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as child:
         try:
             assert child.stdout is not None
             kept, other = map(Path, child.stdout.readline().split())
         finally:
             child.kill()
     try:
-        wait_until(lambda: not other.exists(), f"{other} to be removed", GONE_WITHIN_S, 0.1)  # the cleaner's last work
+        # the cleaner's last work
+        wait_until(
+            lambda: not other.exists(), f"{other} to be removed", GONE_WITHIN_S, 0.1
+        )
         assert kept.exists()
         assert [entry.name for entry in Processes(kept).running()] == ["sleeper"]
     finally:
@@ -236,9 +340,19 @@ def test_make_demo__killed_while_a_job_runs__no_process_of_grid_or_job_is_left(
 ) -> None:
     argv = ["make", "demo", "WORKFLOW=devgrid/workflows/sleeper.yaml"]
     log = tmp_path / "log"
-    with log.open("w") as out, subprocess.Popen(argv, cwd=REPOSITORY, stdout=out, start_new_session=True) as make:
+    with (
+        log.open("w") as out,
+        subprocess.Popen(
+            argv, cwd=REPOSITORY, stdout=out, start_new_session=True
+        ) as make,
+    ):
         try:
-            wait_until(lambda: "running" in log.read_text() or make.poll() is not None, "the job to run", 120.0, 0.1)
+            wait_until(
+                lambda: "running" in log.read_text() or make.poll() is not None,
+                "the job to run",
+                120.0,
+                0.1,
+            )
             assert make.poll() is None, log.read_text()
             family = psutil.Process(make.pid).children(recursive=True)
             (folder,) = state_folders_below(make.pid)
@@ -250,5 +364,10 @@ def test_make_demo__killed_while_a_job_runs__no_process_of_grid_or_job_is_left(
             )
         finally:
             make.send_signal(number)
-    wait_until(lambda: not left_of(folder), f"nothing of {folder} to be left", GONE_WITHIN_S, 0.1)
+    wait_until(
+        lambda: not left_of(folder),
+        f"nothing of {folder} to be left",
+        GONE_WITHIN_S,
+        0.1,
+    )
     assert not [process for process in family if is_alive(process)]

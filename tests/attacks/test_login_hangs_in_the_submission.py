@@ -1,5 +1,6 @@
-"""A customer's start-up file answers the clock request and hangs in all other commands, for ever or beyond the guard's limit:
-beside many such jobs, another customer's job is submitted and settled as fast as alone.
+"""A customer's start-up file answers the clock request and hangs in all other commands,
+for ever or beyond the guard's limit: beside many such jobs, another customer's job is
+submitted and settled as fast as alone.
 """
 
 from dataclasses import dataclass
@@ -41,7 +42,9 @@ TIMES = (
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long a job took from its claim to its submission, and from there until it was settled."""
+    """How long a job took from its claim to its submission, and from there until it was
+    settled.
+    """
 
     submitted_s: float
     settled_s: float
@@ -52,7 +55,12 @@ def times_of(grid: Grid, customer: Account) -> Times:
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
     wait_for_end(grid, job_id, CLAIMED_S)
     settled = "SELECT 1 FROM jobs WHERE job_id = :id AND state = 'SETTLED'"
-    wait_until(lambda: bool(rows(grid, settled, id=job_id)), "the ledger to see the end", 60.0, 0.05)
+    wait_until(
+        lambda: bool(rows(grid, settled, id=job_id)),
+        "the ledger to see the end",
+        60.0,
+        0.05,
+    )
     (row,) = rows(grid, TIMES, id=job_id)
     return Times(float(row.submitted_s), float(row.settled_s))
 
@@ -63,11 +71,18 @@ def number(grid: Grid, query: str, customer: Account, **parameters: str) -> int:
 
 
 def assert_as_fast(beside: Times, alone: Times) -> None:
-    """Assert that the job was as fast as alone, except for a machine that has become slower since."""
-    assert beside.submitted_s <= deadline(max(WITHIN_S, ALONE_TIMES * alone.submitted_s)), (alone, beside)
+    """Assert that the job was as fast as alone, except for a machine that has become
+    slower since.
+    """
+    assert beside.submitted_s <= deadline(
+        max(WITHIN_S, ALONE_TIMES * alone.submitted_s)
+    ), (alone, beside)
 
 
-@pytest.mark.parametrize("jobs", [40, pytest.param(200, marks=[pytest.mark.chaos, pytest.mark.quiet_machine])])
+@pytest.mark.parametrize(
+    "jobs",
+    [40, pytest.param(200, marks=[pytest.mark.chaos, pytest.mark.quiet_machine])],
+)
 def test_submission__many_logins_hang__another_customers_job_is_as_fast_as_alone(
     grid: Grid, customer: Account, jobs: int
 ) -> None:
@@ -77,27 +92,50 @@ def test_submission__many_logins_hang__another_customers_job_is_as_fast_as_alone
     grid.users.set_shell(attacker.address, "/bin/bash")
     (grid.users.home(attacker.address) / ".bashrc").write_text(HANGS)
     grid.submit_scripts(attacker, "#!/bin/bash\ntrue\n", jobs)
-    wait_until(lambda: number(grid, HAPPENED, attacker, name="ScriptFetched") == jobs, "all claims", CLAIMED_S, 0.2)
-    wait_until(lambda: number(grid, UNDER_WAY, attacker) > 0, "one to hang", CLAIMED_S, 0.05)
+    wait_until(
+        lambda: number(grid, HAPPENED, attacker, name="ScriptFetched") == jobs,
+        "all claims",
+        CLAIMED_S,
+        0.2,
+    )
+    wait_until(
+        lambda: number(grid, UNDER_WAY, attacker) > 0, "one to hang", CLAIMED_S, 0.05
+    )
     under_way = []
     for _ in range(PROBES):
         beside = times_of(grid, customer)
         under_way.append(number(grid, UNDER_WAY, attacker))
         assert_as_fast(beside, alone)
-        assert beside.settled_s <= deadline(ALONE_TIMES * alone.settled_s), (alone, beside)
+        assert beside.settled_s <= deadline(ALONE_TIMES * alone.settled_s), (
+            alone,
+            beside,
+        )
         if jobs == 200:  # on a quiet machine
             assert beside.submitted_s <= deadline(WITHIN_S), (alone, beside)
-            assert beside.settled_s <= deadline(alone.settled_s + SETTLED_LATER_S), (alone, beside)
+            assert beside.settled_s <= deadline(alone.settled_s + SETTLED_LATER_S), (
+                alone,
+                beside,
+            )
     assert max(under_way) <= 2, under_way
-    cut_off = lambda: number(grid, HAPPENED, attacker, name="SubmitOutcomeUnknown") > 0  # noqa: E731
-    wait_until(cut_off, "the first to be cut off", 60.0, 0.2)
+    wait_until_happened(grid, attacker, "SubmitOutcomeUnknown", 60.0)
     beside = times_of(grid, customer)
     assert_as_fast(beside, alone)
     print(alone, beside, under_way)
 
 
+def wait_until_happened(
+    grid: Grid, customer: Account, name: str, timeout_s: float
+) -> None:
+    """Wait until a job of this customer has an event of this name."""
+    wait_until(
+        lambda: number(grid, HAPPENED, customer, name=name) > 0, name, timeout_s, 0.2
+    )
+
+
 @pytest.mark.chaos
-def test_submission__late_logins_fill_a_worker__another_job_is_as_fast_as_alone(grid: Grid, customer: Account) -> None:
+def test_submission__late_logins_fill_a_worker__another_job_is_as_fast_as_alone(
+    grid: Grid, customer: Account
+) -> None:
     times_of(grid, customer)  # the first login
     alone = times_of(grid, customer)
     attackers = [grid.new_customer() for _ in range(ATTACKERS)]
@@ -107,9 +145,10 @@ def test_submission__late_logins_fill_a_worker__another_job_is_as_fast_as_alone(
     for attacker in attackers:
         grid.submit_scripts(attacker, "#!/bin/bash\ntrue\n", JOBS_OF_AN_ATTACKER)
     for attacker in attackers:
-        was_late = lambda: number(grid, HAPPENED, attacker, name="SubmitNotExecuted") > 0  # noqa: B023, E731
-        wait_until(was_late, "each to have been too late", CLAIMED_S, 0.2)
+        wait_until_happened(grid, attacker, "SubmitNotExecuted", CLAIMED_S)
     for _ in range(PROBES):
         beside = times_of(grid, customer)
-        print(alone, beside, [number(grid, UNDER_WAY, attacker) for attacker in attackers])
+        print(
+            alone, beside, [number(grid, UNDER_WAY, attacker) for attacker in attackers]
+        )
         assert_as_fast(beside, alone)

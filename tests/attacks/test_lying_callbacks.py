@@ -1,5 +1,6 @@
-"""A stranger without the site's key sends callbacks that jobs run, and that they have ended after a long time: no job ends or
-is billed by them, even if SLURM has forgotten the job and no other report of its end has come.
+"""A stranger without the site's key sends callbacks that jobs run, and that they have
+ended after a long time: no job ends or is billed by them, even if SLURM has forgotten
+the job and no other report of its end has come.
 
 This site has no accounting, and SLURM forgets a job within minutes of its end.
 """
@@ -44,7 +45,9 @@ def stranger(grid: Grid) -> Iterator[grpc.Channel]:
     """A caller that reaches the port and has no key."""
     authority = (grid.folder / "tls" / "ca.pem").read_bytes()
     address = grid.environment["PUBLIC_ADDRESS"]
-    with grpc.secure_channel(address, grpc.ssl_channel_credentials(authority)) as channel:
+    with grpc.secure_channel(
+        address, grpc.ssl_channel_credentials(authority)
+    ) as channel:
         yield channel
 
 
@@ -54,15 +57,27 @@ def unread(grid: Grid, job_id: str) -> int:
 
 
 def send_forged(grid: Grid, job_id: str, slurm_id: int) -> None:
-    """Send all forged callbacks about a job, and wait until the supervisor has read them and polled the job because of them."""
+    """Send all forged callbacks about a job, and wait until the supervisor has read
+    them and polled the job because of them.
+    """
     looks = len(journal(grid, job_id))
     with stranger(grid) as channel:
         for forged in FORGED:
             report(channel, job_id, slurm_id, **forged)
     told = "SELECT count(*) AS number FROM callbacks WHERE job_id = :id AND proof = 'unproven'"
     assert rows(grid, told, id=job_id)[0].number == len(FORGED)
-    wait_until(lambda: unread(grid, job_id) == 0, "the forged callbacks to be read", PATIENCE_S, 0.1)
-    wait_until(lambda: len(journal(grid, job_id)) > looks, "a look because of them", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: unread(grid, job_id) == 0,
+        "the forged callbacks to be read",
+        PATIENCE_S,
+        0.1,
+    )
+    wait_until(
+        lambda: len(journal(grid, job_id)) > looks,
+        "a look because of them",
+        PATIENCE_S,
+        0.1,
+    )
 
 
 def assert_billed_as_slurm_says(grid: Grid, job_id: str, slurm_id: int) -> None:
@@ -73,7 +88,9 @@ def assert_billed_as_slurm_says(grid: Grid, job_id: str, slurm_id: int) -> None:
     assert job.final_cost_wei == seconds // 60 * ChainPrices().of(job.definition)
 
 
-def test_forged_callbacks__about_a_job_that_runs__end_nothing_and_bill_nothing(grid: Grid, customer: Account) -> None:
+def test_forged_callbacks__about_a_job_that_runs__end_nothing_and_bill_nothing(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit_script(customer, UNTIL_ENOUGH.format(number=1), minutes=100)
     slurm_id = running(grid, job_id)
     send_forged(grid, job_id, slurm_id)
@@ -83,7 +100,9 @@ def test_forged_callbacks__about_a_job_that_runs__end_nothing_and_bill_nothing(g
     assert_billed_as_slurm_says(grid, job_id, slurm_id)
 
 
-def test_forged_callbacks__slurm_forgot_the_job__only_the_reporter_ends_it(grid: Grid, customer: Account) -> None:
+def test_forged_callbacks__slurm_forgot_the_job__only_the_reporter_ends_it(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit_script(customer, UNTIL_ENOUGH.format(number=2), minutes=100)
     slurm_id = running(grid, job_id)
     for name in ("reporter", "worker"):
@@ -91,7 +110,12 @@ def test_forged_callbacks__slurm_forgot_the_job__only_the_reporter_ends_it(grid:
     (grid.users.home(customer.address) / "enough2").touch()
     wait_for_state(grid, slurm_id, "COMPLETED")
     asked = ("squeue", "--noheader", "--states=all", "--format=%A")
-    wait_until(lambda: not slurm_of(grid).run(*asked).stdout, "slurmctld to forget it", FORGOTTEN_WITHIN_S, 1.0)
+    wait_until(
+        lambda: not slurm_of(grid).run(*asked).stdout,
+        "slurmctld to forget it",
+        FORGOTTEN_WITHIN_S,
+        1.0,
+    )
     grid.fleet.start_worker()
     send_forged(grid, job_id, slurm_id)
     assert "SlurmCompleted" not in journal(grid, job_id)

@@ -1,4 +1,6 @@
-"""A false RPC node tries to fill the worker's memory, redirect it, make it overpay, or have it begin invented jobs."""
+"""A false RPC node tries to fill the worker's memory, redirect it, make it overpay, or
+have it begin invented jobs.
+"""
 
 import gzip
 import json
@@ -32,7 +34,15 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.monitoring import chain_alarms
 from supervisor_tasks.wallet.wallet import TooDearError, Write
 from tests.support.rpc_proxies import Call, node_proxy, real_answers, refusing_node
-from tests.support.wallet_harness import ChainHarness, claims, databases, empty, held, registered, scheduled_jobs
+from tests.support.wallet_harness import (
+    ChainHarness,
+    claims,
+    databases,
+    empty,
+    held,
+    registered,
+    scheduled_jobs,
+)
 
 MIB = 2**20
 GWEI = 10**9
@@ -70,7 +80,7 @@ def provider(chain: Chain) -> Account:
     return registered(chain)
 
 
-# --- answers that do not fit the request ------------------------------------------------------------------------------
+# --- answers that do not fit the request ----------------------------------------------
 
 
 @contextmanager
@@ -108,7 +118,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def test_answer__compressed_to_a_thousandth__is_refused_before_it_is_unpacked() -> None:
-    bomb = gzip.compress(bytes(8 * MIB)) * 75  # 600 MiB, in as many parts as gzip allows
+    # 600 MiB, in as many parts as gzip allows
+    bomb = gzip.compress(bytes(8 * MIB)) * 75
     asked = []
 
     def answer(request: BaseHTTPRequestHandler) -> None:
@@ -120,7 +131,12 @@ def test_answer__compressed_to_a_thousandth__is_refused_before_it_is_unpacked() 
         request.wfile.write(bomb)
 
     with node(answer) as url:
-        done = subprocess.run([sys.executable, "-c", ASK, url], capture_output=True, text=True, cwd=REPOSITORY)
+        done = subprocess.run(
+            [sys.executable, "-c", ASK, url],
+            capture_output=True,
+            text=True,
+            cwd=REPOSITORY,
+        )
     said, grown_kib = done.stdout.splitlines()
     assert "compressed" in said, done.stderr
     assert int(grown_kib) < 32 * 1024
@@ -144,7 +160,7 @@ def test_answer__that_leads_elsewhere__is_not_followed() -> None:
     assert reached == []
 
 
-# --- prices -----------------------------------------------------------------------------------------------------------------
+# --- prices ---------------------------------------------------------------------------
 
 
 def dear(chain: Chain, **more: str) -> dict[str, Any]:
@@ -160,7 +176,9 @@ def dear(chain: Chain, **more: str) -> dict[str, Any]:
 
 def costs_wei(fleet: ChainHarness) -> list[int]:
     """The most that each signature in the ledger can cost, in wei."""
-    return [entry.gas * entry.fees.max_fee_wei for entry in fleet.wallet.open_transactions()]
+    return [
+        entry.gas * entry.fees.max_fee_wei for entry in fleet.wallet.open_transactions()
+    ]
 
 
 def test_prices__a_node_says_what_it_likes__no_transaction_costs_more_than_the_bound(
@@ -168,7 +186,9 @@ def test_prices__a_node_says_what_it_likes__no_transaction_costs_more_than_the_b
 ) -> None:
     scheduled_jobs(chain, provider, 1)
     with refusing_node(chain, lambda _: None, dear(chain)) as url, held(chain):
-        fleet = ChainHarness.of(chain, provider, engine, Rpc.at(url), most_wei_per_tx=MAX_WEI)
+        fleet = ChainHarness.of(
+            chain, provider, engine, Rpc.at(url), most_wei_per_tx=MAX_WEI
+        )
         (gas,) = fleet.wallet.estimate([Write("", "claim", CLAIM.encode())])
         assert isinstance(gas, int)
         assert gas >= LYING_GAS
@@ -189,14 +209,21 @@ def test_send__one_costs_more_than_the_bound__is_not_signed_and_the_others_are_s
     block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
     said = {"eth_getBlockByNumber": {**block, "baseFeePerGas": hex(GWEI)}}
     with refusing_node(chain, lambda _: None, said) as url, held(chain):
-        fleet = ChainHarness.of(chain, provider, engine, Rpc.at(url), most_wei_per_tx=MAX_WEI)
+        fleet = ChainHarness.of(
+            chain, provider, engine, Rpc.at(url), most_wei_per_tx=MAX_WEI
+        )
         large = Write("claim:large", "claim", CLAIM.encode(), gas=LYING_GAS)
         with pytest.raises(TooDearError, match="WALLET_MAX_WEI_PER_TX"):
             fleet.wallet.send([large, *claims(2)])
-        assert sorted(intent for (intent,) in fleet.rows("intent")) == ["claim:0", "claim:1"]
+        assert sorted(intent for (intent,) in fleet.rows("intent")) == [
+            "claim:0",
+            "claim:1",
+        ]
 
 
-def test_prices__of_an_honest_node__are_paid(chain: Chain, engine: Engine, provider: Account) -> None:
+def test_prices__of_an_honest_node__are_paid(
+    chain: Chain, engine: Engine, provider: Account
+) -> None:
     jobs = scheduled_jobs(chain, provider, 2)
     fleet = ChainHarness.of(chain, provider, engine)
     claim(fleet.site)
@@ -204,7 +231,7 @@ def test_prices__of_an_honest_node__are_paid(chain: Chain, engine: Engine, provi
     assert set(fleet.site.ledger.jobs(jobs)) == set(jobs)
 
 
-# --- jobs that are none ---------------------------------------------------------------------------------------------------
+# --- jobs that are none ---------------------------------------------------------------
 
 
 Forge = Callable[[str], str]
@@ -212,15 +239,24 @@ Forge = Callable[[str], str]
 
 @contextmanager
 def forging(chain: Chain, forge: Forge) -> Iterator[tuple[threading.Event, str]]:
-    """A node that gives true answers until the event is set, and then rewrites all logs and receipts consistently."""
+    """A node that gives true answers until the event is set, and then rewrites all logs
+    and receipts consistently.
+    """
     is_forging = threading.Event()
 
     def answer(calls: list[Call]) -> tuple[int, Any] | None:
         if not is_forging.is_set():
             return None
-        real_calls = [{**call, "params": json.loads(_back(json.dumps(call["params"])))} for call in calls]
+        real_calls = [
+            {**call, "params": json.loads(_back(json.dumps(call["params"])))}
+            for call in calls
+        ]
         answers = {entry["id"]: entry for entry in real_answers(chain, real_calls)}
-        rewritten = ("eth_getLogs", "eth_getTransactionReceipt", "eth_getTransactionByHash")
+        rewritten = (
+            "eth_getLogs",
+            "eth_getTransactionReceipt",
+            "eth_getTransactionByHash",
+        )
         for call in calls:
             if call["method"] in rewritten:
                 answers[call["id"]] = json.loads(forge(json.dumps(answers[call["id"]])))
@@ -251,7 +287,9 @@ def fleet_with_forging_node(
     chain: Chain, engine: Engine, provider: Account, second: str, rewrite: Forge
 ) -> Iterator[tuple[ChainHarness, threading.Event]]:
     with forging(chain, rewrite) as (is_forging, url):
-        fleet = ChainHarness.of(chain, provider, engine, Endpoints([url, second], chain.chain_id))
+        fleet = ChainHarness.of(
+            chain, provider, engine, Endpoints([url, second], chain.chain_id)
+        )
         scan(fleet.site)  # from here on
         yield fleet, is_forging
 
@@ -261,9 +299,17 @@ def known_jobs(fleet: ChainHarness) -> set[str]:
         return {row[0] for row in connection.exec_driver_sql("SELECT job_id FROM jobs")}
 
 
-@pytest.mark.parametrize("invented", [False, True], ids=["another providers job", "a claim that never happened"])
+@pytest.mark.parametrize(
+    "invented",
+    [False, True],
+    ids=["another providers job", "a claim that never happened"],
+)
 def test_claim__forged_by_one_endpoint__no_job_is_begun_and_the_operator_is_called(
-    chain: Chain, engine: Engine, provider: Account, invented: bool, monkeypatch: pytest.MonkeyPatch
+    chain: Chain,
+    engine: Engine,
+    provider: Account,
+    invented: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cross_check, "DISAGREE_S", 0.0)
     others = dict[str, str]()
@@ -273,7 +319,10 @@ def test_claim__forged_by_one_endpoint__no_job_is_begun_and_the_operator_is_call
             text = text.replace(theirs, ours)
         return text
 
-    with fleet_with_forging_node(chain, engine, provider, chain.rpc_url, rewrite) as (fleet, is_forging):
+    with fleet_with_forging_node(chain, engine, provider, chain.rpc_url, rewrite) as (
+        fleet,
+        is_forging,
+    ):
         other = claim_by_another(chain, is_forging)
         others[other.address[2:].lower()] = provider.address[2:].lower()
         if invented:
@@ -285,7 +334,8 @@ def test_claim__forged_by_one_endpoint__no_job_is_begun_and_the_operator_is_call
         is_forging.clear()
         scan(fleet.site)
         assert known_jobs(fleet) == set()
-        monkeypatch.setitem(chain_alarms.QUIET_S, AlarmName.ENDPOINTS_DISAGREE, -1.0)  # "seen" is in whole seconds
+        # "seen" is in whole seconds
+        monkeypatch.setitem(chain_alarms.QUIET_S, AlarmName.ENDPOINTS_DISAGREE, -1.0)
         (ours,) = scheduled_jobs(chain, provider, 1)
         claim(fleet.site)
         wait_until(lambda: not fleet.follow(), "the claim to be mined", 20.0)
@@ -299,7 +349,11 @@ def test_claim__forged_in_the_receipt_of_our_own_transaction__no_job_is_begun(
     """The forging node names a job that the contract never gave."""
     (job_id,) = scheduled_jobs(chain, provider, 1)
     with fleet_with_forging_node(
-        chain, engine, provider, chain.rpc_url, lambda text: text.replace(job_id[2:], MADE_UP[2:])
+        chain,
+        engine,
+        provider,
+        chain.rpc_url,
+        lambda text: text.replace(job_id[2:], MADE_UP[2:]),
     ) as (
         fleet,
         is_forging,
@@ -317,7 +371,9 @@ def test_claim__forged_in_the_receipt_of_our_own_transaction__no_job_is_begun(
         assert fleet.signatures() == 1
 
 
-def test_claim__second_endpoint_is_behind__waits_for_it(chain: Chain, engine: Engine, provider: Account) -> None:
+def test_claim__second_endpoint_is_behind__waits_for_it(
+    chain: Chain, engine: Engine, provider: Account
+) -> None:
     behind = threading.Event()
 
     def answer(calls: list[Call]) -> tuple[int, Any] | None:
@@ -331,7 +387,9 @@ def test_claim__second_endpoint_is_behind__waits_for_it(chain: Chain, engine: En
 
     (job_id,) = scheduled_jobs(chain, provider, 1)
     with node_proxy(chain, answer) as (asked, second):
-        fleet = ChainHarness.of(chain, provider, engine, Endpoints([chain.rpc_url, second], chain.chain_id))
+        fleet = ChainHarness.of(
+            chain, provider, engine, Endpoints([chain.rpc_url, second], chain.chain_id)
+        )
         behind.set()
         fleet.site.ledger.alarms.on(AlarmName.EVENTS_FROM_ONE_ENDPOINT)
         claim(fleet.site)
@@ -342,7 +400,8 @@ def test_claim__second_endpoint_is_behind__waits_for_it(chain: Chain, engine: En
         wait_until(lambda: not fleet.follow(), "the claim to be confirmed", 20.0)
         assert known_jobs(fleet) == {job_id}
         assert AlarmName.EVENTS_FROM_ONE_ENDPOINT not in fleet.alarms()
-        assert asked.count("eth_getTransactionReceipt") <= 3  # one question for a pass, for any number of jobs
+        # one question for a pass, for any number of jobs
+        assert asked.count("eth_getTransactionReceipt") <= 3
 
 
 class Clock:
@@ -370,12 +429,17 @@ def test_claim__second_endpoint_fails_twice_in_an_hour__forged_claim_is_not_beli
 
     with (
         node_proxy(chain, answer) as (_, honest),
-        fleet_with_forging_node(chain, engine, provider, honest, rewrite) as (fleet, is_forging),
+        fleet_with_forging_node(chain, engine, provider, honest, rewrite) as (
+            fleet,
+            is_forging,
+        ),
     ):
         rpc = fleet.site.chain.contract.rpc
         assert isinstance(rpc, Endpoints)
         rpc.measure_by(clock)
-        others[claim_by_another(chain, is_forging).address[2:].lower()] = provider.address[2:].lower()
+        others[claim_by_another(chain, is_forging).address[2:].lower()] = (
+            provider.address[2:].lower()
+        )
         failing.set()
         scan(fleet.site)
         clock.now_s += 3600.0
@@ -384,13 +448,18 @@ def test_claim__second_endpoint_fails_twice_in_an_hour__forged_claim_is_not_beli
         for _ in range(4):
             clock.now_s += 10.0
             scan(fleet.site)
-        assert len(known_jobs(fleet)) == 1  # it was away all the time, and one endpoint alone is believed
+        # it was away all the time, and one endpoint alone is believed
+        assert len(known_jobs(fleet)) == 1
         assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in fleet.alarms()
 
 
 @pytest.mark.parametrize("how", ["refuses connections", "never answers"])
 def test_claim__second_endpoint_is_down__goes_on_after_a_while(
-    chain: Chain, engine: Engine, provider: Account, how: str, monkeypatch: pytest.MonkeyPatch
+    chain: Chain,
+    engine: Engine,
+    provider: Account,
+    how: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cross_check, "PATIENCE_S", 1.0)
     monkeypatch.setattr(failover, "LOOK_DEADLINE_S", 0.5)
@@ -402,9 +471,14 @@ def test_claim__second_endpoint_is_down__goes_on_after_a_while(
         silent.listen()
         port = silent.getsockname()[1] if how == "never answers" else free_port()
         fleet = ChainHarness.of(
-            chain, provider, engine, Endpoints([chain.rpc_url, f"http://127.0.0.1:{port}"], chain.chain_id)
+            chain,
+            provider,
+            engine,
+            Endpoints([chain.rpc_url, f"http://127.0.0.1:{port}"], chain.chain_id),
         )
         claim(fleet.site)
-        wait_until(lambda: not fleet.follow(), "the claim to be taken from one endpoint", 30.0)
+        wait_until(
+            lambda: not fleet.follow(), "the claim to be taken from one endpoint", 30.0
+        )
         assert known_jobs(fleet) == {job_id}
         assert AlarmName.EVENTS_FROM_ONE_ENDPOINT in fleet.alarms()

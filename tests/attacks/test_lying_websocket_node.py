@@ -1,4 +1,6 @@
-"""A false WebSocket node: endless or huge messages, blocks of another chain, redirects."""
+"""A false WebSocket node: endless or huge messages, blocks of another chain,
+redirects.
+"""
 
 import json
 import resource
@@ -53,7 +55,9 @@ class Heard:
 
 def head(number: object) -> str:
     params = {"subscription": "newHeads", "result": {"number": number}}
-    return json.dumps({"jsonrpc": "2.0", "method": "eth_subscription", "params": params})
+    return json.dumps(
+        {"jsonrpc": "2.0", "method": "eth_subscription", "params": params}
+    )
 
 
 @contextmanager
@@ -64,8 +68,14 @@ def node(script: Script, chain_id: int = CHAIN_ID) -> Iterator[str]:
         try:
             for _ in range(3):
                 asked = json.loads(connection.recv())
-                answer = hex(chain_id) if asked["method"] == "eth_chainId" else asked["params"][0]
-                connection.send(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}))
+                answer = (
+                    hex(chain_id)
+                    if asked["method"] == "eth_chainId"
+                    else asked["params"][0]
+                )
+                connection.send(
+                    json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer})
+                )
             script(connection)
         except ConnectionClosed:
             return
@@ -83,7 +93,9 @@ def node(script: Script, chain_id: int = CHAIN_ID) -> Iterator[str]:
 @contextmanager
 def subscribed(url: str) -> Iterator[Heard]:
     heard = Heard()
-    subscription = Subscription(url, CHAIN_ID, lambda: (["0x" + "1" * 40], ["0x" + "2" * 64]), heard)
+    subscription = Subscription(
+        url, CHAIN_ID, lambda: (["0x" + "1" * 40], ["0x" + "2" * 64]), heard
+    )
     subscription.start()
     try:
         yield heard
@@ -123,7 +135,9 @@ def test_blocks_without_end__are_read_in_measure_and_kept_in_no_memory() -> None
 
 def test_answers_to_what_was_never_asked__are_kept_nowhere() -> None:
     """web3 would keep 500 of them, of any size."""
-    large = json.dumps({"jsonrpc": "2.0", "id": 10**6, "result": [{}] * (MAX_BYTES // 5)})
+    large = json.dumps(
+        {"jsonrpc": "2.0", "id": 10**6, "result": [{}] * (MAX_BYTES // 5)}
+    )
     many = [large.replace("1000000", str(10**6 + number)) for number in range(600)]
 
     def script(connection: ServerConnection) -> None:
@@ -148,17 +162,24 @@ def test_answers_to_what_was_never_asked__are_kept_nowhere() -> None:
         b"\xff\xfe\xfd",
     ],
 )
-def test_a_message_without_measure_or_sense__ends_the_connection_and_no_more(message: str | bytes) -> None:
+def test_a_message_without_measure_or_sense__ends_the_connection_and_no_more(
+    message: str | bytes,
+) -> None:
     def script(connection: ServerConnection) -> None:
         connection.send(message)
         silent(connection)
 
     with node(script) as url, subscribed(url) as heard:
-        until(lambda: len(heard.cuts) > 1, "the connection to be cut, made again and cut again")
+        until(
+            lambda: len(heard.cuts) > 1,
+            "the connection to be cut, made again and cut again",
+        )
         assert heard.heads == []
 
 
-@pytest.mark.parametrize("number", ["0x", "1", 1, None, "0x" + "f" * 64, {"a": 1}, "0xzz"])
+@pytest.mark.parametrize(
+    "number", ["0x", "1", 1, None, "0x" + "f" * 64, {"a": 1}, "0xzz"]
+)
 def test_a_block_that_is_none__is_not_told(number: object) -> None:
     def script(connection: ServerConnection) -> None:
         connection.send(head(number))
@@ -180,7 +201,10 @@ def test_another_chain__nothing_is_told_but_that() -> None:
 
 
 def test_redirect__is_not_followed_and_the_urls_key_is_not_told() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as inside, socket.create_server(("127.0.0.1", 0)) as outside:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as inside,
+        socket.create_server(("127.0.0.1", 0)) as outside,
+    ):
         inside.settimeout(0.5)
         there = f"http://127.0.0.1:{inside.getsockname()[1]}/admin"
         answer = f"HTTP/1.1 302 Found\r\nLocation: {there}\r\nContent-Length: 0\r\n\r\n".encode()
@@ -214,7 +238,9 @@ def test_flood_of_blocks__wakes_a_task_ten_times_a_second_at_most() -> None:
         scheduled_jobs(chain, provider, 1)  # so each poll finds something
         fleet = ChainHarness.of(chain, provider, engine)
         with node(forever(head("0x1"), head("0xffff")), chain.chain_id) as url:
-            watch = NewBlocks(fleet.site, PAUSE_S, lambda _: woken.append(time.monotonic()), url)
+            watch = NewBlocks(
+                fleet.site, PAUSE_S, lambda _: woken.append(time.monotonic()), url
+            )
             watch.start()
             until(lambda: len(woken) > 20, "wake-ups")
             watch.close()

@@ -1,4 +1,6 @@
-"""Made-up callbacks: about jobs that no ledger has, and about jobs of the ledger with SLURM ids that are not theirs."""
+"""Made-up callbacks: about jobs that no ledger has, and about jobs of the ledger with
+SLURM ids that are not theirs.
+"""
 
 import itertools
 import secrets
@@ -12,10 +14,21 @@ import pytest
 from grpc_callbacks.room import MAX_CALLBACKS, CallbackOrigin
 from plugins.channel import SupervisorTarget, open_channel
 from supervisor_tasks.config.settings import load
-from supervisor_tasks.ledger.callbacks import FORGET_EVERY_S, STRANGE_KEPT_S, CallbackReader
+from supervisor_tasks.ledger.callbacks import (
+    FORGET_EVERY_S,
+    STRANGE_KEPT_S,
+    CallbackReader,
+)
 from supervisor_tasks.ledger.database import open_engine
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
-from tests.support.ports import CallbackSite, Port, answer_to, random_job_id, report, started_site
+from tests.support.ports import (
+    CallbackSite,
+    Port,
+    answer_to,
+    random_job_id,
+    report,
+    started_site,
+)
 
 MADE_UP = 1_500
 CALLERS = 8
@@ -47,10 +60,20 @@ def _nothing_said(site: CallbackSite) -> None:
     site.do("DELETE FROM jobs")
 
 
-def flood(port: Port, number: int, about: Callable[[int], tuple[str, int]]) -> set[grpc.StatusCode]:
+def flood(
+    port: Port, number: int, about: Callable[[int], tuple[str, int]]
+) -> set[grpc.StatusCode]:
     """Send so many made-up callbacks. Returns the statuses of the answers."""
-    with grpc.insecure_channel(port.address) as channel, ThreadPoolExecutor(CALLERS) as pool:
-        return set(pool.map(lambda turn: answer_to(channel, *about(turn), timeout_s=30.0), range(number)))
+    with (
+        grpc.insecure_channel(port.address) as channel,
+        ThreadPoolExecutor(CALLERS) as pool,
+    ):
+        return set(
+            pool.map(
+                lambda turn: answer_to(channel, *about(turn), timeout_s=30.0),
+                range(number),
+            )
+        )
 
 
 def test_callbacks__made_up_about_unknown_jobs__are_few_and_push_out_no_good_ones(
@@ -64,11 +87,14 @@ def test_callbacks__made_up_about_unknown_jobs__are_few_and_push_out_no_good_one
     with grpc.insecure_channel(port.address) as channel:
         report(channel, ours)
     with open_channel(SupervisorTarget(port.address, key_file=key_file)) as channel:
-        report(channel, random_job_id())  # of a job that the ledger had before it was restored
+        # of a job that the ledger had before it was restored
+        report(channel, random_job_id())
     assert site.rows() == MAX_CALLBACKS[CallbackOrigin.UNKNOWN_JOB] + 2
 
 
-def test_made_up_ids_of_a_known_job__are_strangers_too(site: CallbackSite, port: Port) -> None:
+def test_made_up_ids_of_a_known_job__are_strangers_too(
+    site: CallbackSite, port: Port
+) -> None:
     ours = random_job_id()
     site.insert_job(ours, slurm_id=7)
     answers = flood(port, MADE_UP, lambda turn: (ours, 1000 + turn))
@@ -83,7 +109,9 @@ def test_made_up_ids_of_a_job_without_one__push_out_nothing_that_is_proven(
 ) -> None:
     ours = random_job_id()
     site.insert_job(ours, state="SUBMITTING")
-    answers = flood(port, 3 * MAX_CALLBACKS[CallbackOrigin.EARLY], lambda turn: (ours, 1000 + turn))
+    answers = flood(
+        port, 3 * MAX_CALLBACKS[CallbackOrigin.EARLY], lambda turn: (ours, 1000 + turn)
+    )
     assert answers == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert site.rows() == MAX_CALLBACKS[CallbackOrigin.EARLY]
     with open_channel(SupervisorTarget(port.address, key_file=key_file)) as channel:
@@ -99,7 +127,10 @@ def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_aga
         report(channel, found_later)
     flood(port, MADE_UP, lambda _: (random_job_id(), 7))
     site.insert_job(found_later, slurm_id=7)  # a sweep has found it on chain
-    site.do("UPDATE callbacks SET read_at = now() - make_interval(secs => :ago_s)", ago_s=STRANGE_KEPT_S + 1)
+    site.do(
+        "UPDATE callbacks SET read_at = now() - make_interval(secs => :ago_s)",
+        ago_s=STRANGE_KEPT_S + 1,
+    )
     engine = open_engine(load(environment=site.environment))
     assert (
         CallbackReader(engine, "here", PeriodicRuns(engine, "here")).purge_unknown()
@@ -112,7 +143,9 @@ def test_made_up_callbacks__are_forgotten_within_the_hour__and_there_is_room_aga
 
 
 @pytest.mark.chaos
-def test_20000_made_up_callbacks__have_no_more_room(site: CallbackSite, port: Port) -> None:
+def test_20000_made_up_callbacks__have_no_more_room(
+    site: CallbackSite, port: Port
+) -> None:
     ours = random_job_id()
     site.insert_job(ours, slurm_id=7)
     names = itertools.cycle([random_job_id() for _ in range(20_000)])

@@ -1,4 +1,6 @@
-"""A node whose SPANK plugin cannot be initialised: SLURM shows its jobs as completed, and their scripts never ran."""
+"""A node whose SPANK plugin cannot be initialised: SLURM shows its jobs as completed,
+and their scripts never ran.
+"""
 
 import subprocess
 from collections.abc import Iterator
@@ -48,7 +50,10 @@ def site(world: SubmissionEnv, transport: Transport) -> Iterator[WorkerContext]:
 def nodes_that_start_nothing(slurm: Slurm, folder: Path) -> Iterator[None]:
     """Inside this, no node can start a job."""
     (folder / "failing.c").write_text(FAILING_ON_NODES)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "failing.so", folder / "failing.c"], check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", folder / "failing.so", folder / "failing.c"],
+        check=True,
+    )
     plugstack = slurm.layout.folder / "plugstack.conf"
     usual = plugstack.read_text() if plugstack.exists() else ""
     plugstack.write_text(f"{usual}required {folder}/failing.so\n")
@@ -65,11 +70,20 @@ def test_node_cannot_start_a_job__job_is_submitted_again_and_the_operator_called
     job = world.new_job(site)
     with nodes_that_start_nothing(world.slurm, world.processes.folder):
         first = world.until_queued(site, job)
-        wait_until(lambda: world.look(site, job).state is not State.QUEUED, "the first end", PATIENCE_S, 0.2)
+        wait_until(
+            lambda: world.look(site, job).state is not State.QUEUED,
+            "the first end",
+            PATIENCE_S,
+            0.2,
+        )
         again = site.ledger.jobs([job])[job]
     assert (again.state, again.slurm_id, again.outcome) == (State.READY, None, None)
     assert world.journal(job)[-1] == "LaunchFailed"
-    (alarm,) = [alarm for alarm in site.ledger.alarms.all() if alarm.name is AlarmName.JOBS_NOT_STARTED]
+    (alarm,) = [
+        alarm
+        for alarm in site.ledger.alarms.all()
+        if alarm.name is AlarmName.JOBS_NOT_STARTED
+    ]
     assert alarm.details["jobs"][job].startswith("node")
     site.ledger.alarms.off(AlarmName.JOBS_NOT_STARTED)
     second = submitted_again(world, site, job)
@@ -81,32 +95,50 @@ def submitted_again(world: SubmissionEnv, site: WorkerContext, job: JobId) -> Jo
     """Wait until SLURM has the job again and runs it."""
     world.a_minute_passes(job)
     world.until_queued(site, job)
-    wait_until(lambda: world.look(site, job).state is State.RUNNING, "the job to run", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: world.look(site, job).state is State.RUNNING,
+        "the job to run",
+        PATIENCE_S,
+        0.2,
+    )
     return site.ledger.jobs([job])[job]
 
 
-def test_script_that_does_nothing__has_ended_as_it_says(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_script_that_does_nothing__has_ended_as_it_says(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     job = world.new_job(site, "#!/bin/sh\nexit 0\n")
     world.until_queued(site, job)
-    wait_until(lambda: world.look(site, job).state is State.ENDED, "its end", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: world.look(site, job).state is State.ENDED, "its end", PATIENCE_S, 0.2
+    )
     assert "LaunchFailed" not in world.journal(job)
 
 
 @only_ssh(OnlySsh.NO_DIFFERENCE)
-def test_node_cannot_start_a_job__of_a_whole_grid__job_runs_in_the_end(transport: Transport) -> None:
+def test_node_cannot_start_a_job__of_a_whole_grid__job_runs_in_the_end(
+    transport: Transport,
+) -> None:
     grid = Grid.start(GridOptions(block_time_s=1.0, transport=transport))
     try:
         grid.fleet.start(flower=False)
         with nodes_that_start_nothing(slurm_of(grid), grid.folder):
             job_id = grid.submit_script(grid.new_customer(), "#!/bin/bash\nsleep 2\n")
             try:
-                wait_until(lambda: "LaunchFailed" in journal(grid, job_id), "the node to fail", PATIENCE_S, 0.2)
+                wait_until(
+                    lambda: "LaunchFailed" in journal(grid, job_id),
+                    "the node to fail",
+                    PATIENCE_S,
+                    0.2,
+                )
             except TimeoutError as error:
                 raise AssertionError(f"{error}: {evidence(grid, job_id)}") from error
         wait_for_end(grid, job_id)
         assert grid.chain.job(job_id).status is ChainStatus.FINISHED
         assert journal(grid, job_id).count("Submitted") == 2
-        (ended,) = rows(grid, "SELECT elapsed_s FROM jobs WHERE job_id = :id", id=job_id)
+        (ended,) = rows(
+            grid, "SELECT elapsed_s FROM jobs WHERE job_id = :id", id=job_id
+        )
         assert ended.elapsed_s >= 2
     finally:
         grid.stop()
@@ -114,8 +146,16 @@ def test_node_cannot_start_a_job__of_a_whole_grid__job_runs_in_the_end(transport
 
 def evidence(grid: Grid, job_id: str) -> str:
     """What the ledger and SLURM show of a job, and what the workers logged of it."""
-    slurm, log = slurm_of(grid), (grid.folder / "log" / "worker.log").read_text().splitlines()
-    effects = rows(grid, "SELECT kind, due_at, parked_at, last_error FROM effects WHERE done_at IS NULL")
+    slurm, log = (
+        slurm_of(grid),
+        (grid.folder / "log" / "worker.log").read_text().splitlines(),
+    )
+    effects = rows(
+        grid,
+        "SELECT kind, due_at, parked_at, last_error FROM effects WHERE done_at IS NULL",
+    )
     shown = [slurm.run("scontrol", "show", what).stdout for what in ("jobs", "nodes")]
-    about = [line for line in log if job_id in line or "claim" in line or '"error"' in line]
+    about = [
+        line for line in log if job_id in line or "claim" in line or '"error"' in line
+    ]
     return "\n".join((f"{journal(grid, job_id)} {effects}", *shown, *about[-30:]))

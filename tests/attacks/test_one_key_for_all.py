@@ -1,4 +1,6 @@
-"""A credential of the worker's is stolen: with certificates it opens one account for five minutes, and no other."""
+"""A credential of the worker's is stolen: with certificates it opens one account for
+five minutes, and no other.
+"""
 
 import base64
 import io
@@ -46,14 +48,25 @@ def ca(world: SubmissionEnv) -> Path:
 
 @pytest.fixture(scope="module")
 def sshd(world: SubmissionEnv, ca: Path) -> Sshd:
-    """An sshd that trusts the authority and no key. It would run ~/.ssh/rc, and forward, if a certificate permitted it."""
+    """An sshd that trusts the authority and no key. It would run ~/.ssh/rc, and
+    forward, if a certificate permitted it.
+    """
     options = ("PermitUserRC yes",)
-    return Sshd.start(world.processes, world.slurm.env(), (), name="trusting", options=options, trusted_ca=ca)
+    return Sshd.start(
+        world.processes,
+        world.slurm.env(),
+        (),
+        name="trusting",
+        options=options,
+        trusted_ca=ca,
+    )
 
 
 @pytest.fixture(scope="module")
 def authority(ca: Path) -> CertificateAuthority:
-    return CertificateAuthority(authority_key(ca.read_text()), {admin()}, "supervisor here")
+    return CertificateAuthority(
+        authority_key(ca.read_text()), {admin()}, "supervisor here"
+    )
 
 
 def ssh_with(sshd: Sshd, keys: Keys) -> Ssh:
@@ -74,13 +87,17 @@ def opens(sshd: Sshd, keys: Keys, user: str) -> bool:
 
 
 def test_one_key__opens_every_account(world: SubmissionEnv) -> None:
-    """The reason for certificates: without them, a stolen key opens every account for ever."""
+    """The reason for certificates: without them, a stolen key opens every account for
+    ever.
+    """
     key = load_key(world.key.read_text())
     assert opens(world.sshd, lambda _: key, CUSTOMER)
     assert opens(world.sshd, lambda _: key, OTHER)
 
 
-def test_certificate__opens_the_account_that_it_names_and_no_other(sshd: Sshd, authority: CertificateAuthority) -> None:
+def test_certificate__opens_the_account_that_it_names_and_no_other(
+    sshd: Sshd, authority: CertificateAuthority
+) -> None:
     stolen = authority.key_for(CUSTOMER)
     assert opens(sshd, lambda _: stolen, CUSTOMER)
     assert not opens(sshd, lambda _: stolen, OTHER)
@@ -88,29 +105,45 @@ def test_certificate__opens_the_account_that_it_names_and_no_other(sshd: Sshd, a
     assert opens(sshd, authority.key_for, admin())
 
 
-def test_certificate__is_good_for_five_minutes(sshd: Sshd, authority: CertificateAuthority) -> None:
+def test_certificate__is_good_for_five_minutes(
+    sshd: Sshd, authority: CertificateAuthority
+) -> None:
     assert (LIFE_S, CLOCKS_APART_S) == (300, 300)
     now_s = time.time()
-    for signed_ago_s, good in ((LIFE_S - 60, True), (LIFE_S + 5, False), (-CLOCKS_APART_S + 60, True), (-600, False)):
+    for signed_ago_s, good in (
+        (LIFE_S - 60, True),
+        (LIFE_S + 5, False),
+        (-CLOCKS_APART_S + 60, True),
+        (-600, False),
+    ):
         signer = replace(authority, clock=partial(float, now_s - signed_ago_s))
         assert opens(sshd, signer.key_for, CUSTOMER) is good, signed_ago_s
 
 
-def test_key_without_its_certificate__opens_nothing(sshd: Sshd, authority: CertificateAuthority, ca: Path) -> None:
+def test_key_without_its_certificate__opens_nothing(
+    sshd: Sshd, authority: CertificateAuthority, ca: Path
+) -> None:
     bare = paramiko.Ed25519Key.from_private_key(io.StringIO(authority._file()))
     assert not opens(sshd, lambda _: bare, CUSTOMER)
-    assert not opens(sshd, lambda _: load_key(ca.read_text()), CUSTOMER)  # nor does the authority's
+    # nor does the authority's
+    assert not opens(sshd, lambda _: load_key(ca.read_text()), CUSTOMER)
 
 
-def test_certificate_of_another_authority__opens_nothing(world: SubmissionEnv, sshd: Sshd) -> None:
+def test_certificate_of_another_authority__opens_nothing(
+    world: SubmissionEnv, sshd: Sshd
+) -> None:
     forged = CertificateAuthority(
-        authority_key(new_key(world.processes.folder / "forged").read_text()), {admin()}, "supervisor here"
+        authority_key(new_key(world.processes.folder / "forged").read_text()),
+        {admin()},
+        "supervisor here",
     )
     assert not opens(sshd, forged.key_for, CUSTOMER)
     assert not opens(sshd, forged.key_for, admin())
 
 
-def test_authority__signs_for_no_other_user_of_the_system(authority: CertificateAuthority) -> None:
+def test_authority__signs_for_no_other_user_of_the_system(
+    authority: CertificateAuthority,
+) -> None:
     for user in ("daemon", "stranger", "0x12", "root,daemon"):
         with pytest.raises(NoSuchPrincipalError):
             authority.key_for(user)
@@ -126,18 +159,30 @@ def test_session_of_a_certificate__has_no_terminal_no_forwarding_and_no_rc_file(
     with paramiko.SSHClient() as client:
         client.load_host_keys(str(sshd.known_hosts))
         client.connect(
-            host, int(port), CUSTOMER, pkey=authority.key_for(CUSTOMER), look_for_keys=False, allow_agent=False
+            host,
+            int(port),
+            CUSTOMER,
+            pkey=authority.key_for(CUSTOMER),
+            look_for_keys=False,
+            allow_agent=False,
         )
         transport = client.get_transport()
         assert transport is not None
         with pytest.raises(paramiko.ChannelException):
-            transport.open_channel("direct-tcpip", (host, int(port)), (host, 1), timeout=deadline(10))
+            transport.open_channel(
+                "direct-tcpip", (host, int(port)), (host, 1), timeout=deadline(10)
+            )
         with pytest.raises(paramiko.SSHException):
             transport.open_session().get_pty()
     with paramiko.SSHClient() as client:
         client.load_host_keys(str(sshd.known_hosts))
         client.connect(
-            host, int(port), CUSTOMER, pkey=authority.key_for(CUSTOMER), look_for_keys=False, allow_agent=False
+            host,
+            int(port),
+            CUSTOMER,
+            pkey=authority.key_for(CUSTOMER),
+            look_for_keys=False,
+            allow_agent=False,
         )
         assert client.exec_command("echo here")[1].read() == b"here\n"
     (home / ".ssh" / "rc").unlink()
@@ -158,7 +203,10 @@ def test_connection__outlives_its_certificate__and_the_next_one_is_signed_for_ag
     ssh = ssh_with(sshd, signed_once)
     assert ssh.run(CUSTOMER, ["true"]).status == 0
     wait = "while [ $(date +%s) -le $1 ]; do sleep 0.2; done; echo still here"
-    assert ssh.run(CUSTOMER, ["/bin/sh", "-c", wait, "wait", str(int(begun_s) + 4)]).stdout == "still here\n"
+    assert (
+        ssh.run(CUSTOMER, ["/bin/sh", "-c", wait, "wait", str(int(begun_s) + 4)]).stdout
+        == "still here\n"
+    )
     assert ssh.run(CUSTOMER, ["true"]).status == 0
     assert len(signed) == 1
     ssh.close()
@@ -167,7 +215,9 @@ def test_connection__outlives_its_certificate__and_the_next_one_is_signed_for_ag
     ssh.close()
 
 
-def test_site_with_certificates__submits(world: SubmissionEnv, sshd: Sshd, ca: Path) -> None:
+def test_site_with_certificates__submits(
+    world: SubmissionEnv, sshd: Sshd, ca: Path
+) -> None:
     """With the settings of a site: the worker has the authority's key, and no other."""
     settings = load(
         Need.SLURM,

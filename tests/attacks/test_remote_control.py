@@ -1,4 +1,6 @@
-"""A program that reaches Redis, Flower or its port tries to steer the workers, or to have them run its code."""
+"""A program that reaches Redis, Flower or its port tries to steer the workers, or to
+have them run its code.
+"""
 
 import base64
 import http.client
@@ -62,7 +64,10 @@ def processes() -> Iterator[Processes]:
 @pytest.fixture(scope="module")
 def fleet(processes: Processes) -> Fleet:
     described = {}
-    for name, describe in (("postgres", embedded_servers.postgres), ("redis", embedded_servers.redis)):
+    for name, describe in (
+        ("postgres", embedded_servers.postgres),
+        ("redis", embedded_servers.redis),
+    ):
         (processes.folder / name).mkdir()
         described[name] = describe(processes.folder / name)
         start_server(processes, name, described[name])
@@ -83,21 +88,35 @@ def worker(fleet: Fleet) -> Iterator[Celery]:
     """The worker, controlled as another program would."""
     fleet.start_worker("worker", "-Q", "main.default")
     app = Celery(broker=fleet.environment["BROKER_URL"])
-    wait_until(lambda: bool(app.control.ping(timeout=1.0)), "the worker to answer", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: bool(app.control.ping(timeout=1.0)),
+        "the worker to answer",
+        PATIENCE_S,
+        0.1,
+    )
     yield app
     app.close()
 
 
 def state_of(app: Celery) -> dict[str, Any]:
-    """The state that a command could have changed. There is one worker: the wait ends with its answer (`limit`)."""
+    """The state that a command could have changed. There is one worker: the wait ends
+    with its answer (`limit`).
+    """
     asked = app.control.inspect(timeout=30.0, limit=1)
     (queues,), (stats,), (revoked,) = (
-        list((answer or {"": None}).values()) for answer in (asked.active_queues(), asked.stats(), asked.revoked())
+        list((answer or {"": None}).values())
+        for answer in (asked.active_queues(), asked.stats(), asked.revoked())
     )
-    return {"queues": [queue["name"] for queue in queues], "pool": stats["pool"]["max-concurrency"], "revoked": revoked}
+    return {
+        "queues": [queue["name"] for queue in queues],
+        "pool": stats["pool"]["max-concurrency"],
+        "revoked": revoked,
+    }
 
 
-def test_commands_that_change_a_worker__broadcast__are_refused(worker: Celery, fleet: Fleet) -> None:
+def test_commands_that_change_a_worker__broadcast__are_refused(
+    worker: Celery, fleet: Fleet
+) -> None:
     before, pid = state_of(worker), fleet.find("worker").pid
     for name, arguments in COMMANDS.items():
         worker.control.broadcast(name, arguments=arguments)
@@ -107,7 +126,9 @@ def test_commands_that_change_a_worker__broadcast__are_refused(worker: Celery, f
     does_its_work(worker, "main.default")
 
 
-def test_remote_control__refused_a_hundred_times__writes_a_few_short_log_lines(worker: Celery, fleet: Fleet) -> None:
+def test_remote_control__refused_a_hundred_times__writes_a_few_short_log_lines(
+    worker: Celery, fleet: Fleet
+) -> None:
     log = fleet.processes.logs / "worker.log"
     written = log.stat().st_size
     began_s = time.monotonic()
@@ -115,27 +136,40 @@ def test_remote_control__refused_a_hundred_times__writes_a_few_short_log_lines(w
         worker.control.broadcast("shutdown")
         worker.control.broadcast("shut\nERROR down" * 1000)
         worker.control.broadcast("ping", arguments={"unknown": "x" * 10_000})
-    assert state_of(worker)["pool"] > 0  # the worker has read all messages before this question
+    # the worker has read all messages before this question
+    assert state_of(worker)["pool"] > 0
     with log.open("rb") as file:
         file.seek(written)
         lines = file.read().decode().splitlines()
     assert not [line for line in lines if "Traceback" in line]
-    refused = [line for line in lines if "refused" in line or "KeyError" in line or "pidbox" in line]
+    refused = [
+        line
+        for line in lines
+        if "refused" in line or "KeyError" in line or "pidbox" in line
+    ]
     assert len(refused) <= 1 + (time.monotonic() - began_s) / PERIOD_S
     assert "control message refused" in log.read_text()
     assert max(map(len, lines), default=0) < 1000
 
 
-def test_pickle__in_a_message__is_refused_and_runs_nothing(worker: Celery, fleet: Fleet, tmp_path: Path) -> None:
+def test_pickle__in_a_message__is_refused_and_runs_nothing(
+    worker: Celery, fleet: Fleet, tmp_path: Path
+) -> None:
     trace = tmp_path / "code of the attacker ran"
-    with Redis(unix_socket_path=fleet.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
+    with Redis(
+        unix_socket_path=fleet.environment["BROKER_URL"].removeprefix("redis+socket://")
+    ) as redis:
         for content_type in ("application/x-python-serialize", "application/json"):
             message: dict[str, Any] = {
                 "body": base64.b64encode(pickle.dumps(Bomb(trace))).decode(),
                 "content-type": content_type,
                 "content-encoding": "binary",
                 "headers": {"task": TASK, "id": content_type, "lang": "py"},
-                "properties": {"delivery_tag": content_type, "delivery_info": {}, "body_encoding": "base64"},
+                "properties": {
+                    "delivery_tag": content_type,
+                    "delivery_info": {},
+                    "body_encoding": "base64",
+                },
             }
             redis.lpush("main.default", json.dumps(message))
     does_its_work(worker, "main.default")
@@ -152,12 +186,16 @@ class Bomb:
         return os.system, (f"touch '{self._trace}'",)
 
 
-# --- Flower -----------------------------------------------------------------------------------------------------------------
+# --- Flower ---------------------------------------------------------------------------
 
 
 def asked(port: int, method: str, path: str, password: str = "") -> int:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=deadline(10))
-    headers = {"Authorization": f"Basic {base64.b64encode(password.encode()).decode()}"} if password else {}
+    headers = (
+        {"Authorization": f"Basic {base64.b64encode(password.encode()).decode()}"}
+        if password
+        else {}
+    )
     try:
         connection.request(method, path, headers=headers)
         return connection.getresponse().status
@@ -165,9 +203,15 @@ def asked(port: int, method: str, path: str, password: str = "") -> int:
         connection.close()
 
 
-def test_flower__control_and_task_requests__are_refused(worker: Celery, fleet: Fleet) -> None:
+def test_flower__control_and_task_requests__are_refused(
+    worker: Celery, fleet: Fleet
+) -> None:
     """Even if an operator has opened the API without a password."""
-    opened = Fleet(fleet.processes, fleet.environment | {"FLOWER_UNAUTHENTICATED_API": "true"}, "opened-")
+    opened = Fleet(
+        fleet.processes,
+        fleet.environment | {"FLOWER_UNAUTHENTICATED_API": "true"},
+        "opened-",
+    )
     running = opened.start_flower()
     try:
         opened.wait_for_flower()
@@ -189,7 +233,9 @@ def test_flower__control_and_task_requests__are_refused(worker: Celery, fleet: F
             f"task/apply/{TASK}",
             f"task/send-task/{TASK}",
         ]
-        assert {asked(opened.flower_port, "POST", f"/api/{path}") for path in paths} == {403}
+        assert {
+            asked(opened.flower_port, "POST", f"/api/{path}") for path in paths
+        } == {403}
         assert state_of(worker) == before
         assert asked(opened.flower_port, "GET", "/workers") == 200
     finally:
@@ -200,7 +246,11 @@ def test_flower__listens_on_this_machine_alone__unless_asked(fleet: Fleet) -> No
     running = fleet.start_flower()
     try:
         fleet.wait_for_flower()
-        listening = [entry.laddr for entry in running_process(fleet).net_connections() if entry.status == "LISTEN"]
+        listening = [
+            entry.laddr
+            for entry in running_process(fleet).net_connections()
+            if entry.status == "LISTEN"
+        ]
         assert [address.ip for address in listening] == ["127.0.0.1"]
     finally:
         fleet.processes.stop(running)
@@ -212,37 +262,74 @@ def running_process(fleet: Fleet) -> Any:
     return process
 
 
-@pytest.mark.parametrize("given", [{}, {"FLOWER_BASIC_AUTH": ""}], ids=["none", "empty"])
+@pytest.mark.parametrize(
+    "given", [{}, {"FLOWER_BASIC_AUTH": ""}], ids=["none", "empty"]
+)
 @pytest.mark.parametrize("address", ["0.0.0.0", "::"])  # noqa: S104
 def test_flower__elsewhere_without_a_password__does_not_start(
     fleet: Fleet, address: str, given: dict[str, str]
 ) -> None:
-    """Flower itself would read an empty variable as a login with an empty name and password, which every caller can send."""
+    """Flower itself would read an empty variable as a login with an empty name and
+    password, which every caller can send.
+    """
     argv = [*CELERY, "flower", f"--address={address}", f"--port={free_port()}"]
     done = subprocess.run(
-        argv, cwd=REPOSITORY, env=fleet.environment | given, capture_output=True, text=True, timeout=PATIENCE_S
+        argv,
+        cwd=REPOSITORY,
+        env=fleet.environment | given,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 2, done.stderr
     (reason,) = reasons(done.stderr)
-    assert reason.startswith(f"--address: found '{address}' and no password; expected 127.0.0.1")
+    assert reason.startswith(
+        f"--address: found '{address}' and no password; expected 127.0.0.1"
+    )
 
 
-def test_flower__elsewhere_with_a_password__asks_for_it(fleet: Fleet, tmp_path: Path) -> None:
+def test_flower__elsewhere_with_a_password__asks_for_it(
+    fleet: Fleet, tmp_path: Path
+) -> None:
     secret, port = tmp_path / "password", free_port()
     secret.write_text("operator:correct-horse,second:battery:staple\n")
-    argv = [*CELERY, "flower", "--address=0.0.0.0", f"--port={port}", "--logging=warning"]
+    argv = [
+        *CELERY,
+        "flower",
+        "--address=0.0.0.0",
+        f"--port={port}",
+        "--logging=warning",
+    ]
     environment = fleet.environment | {"FLOWER_BASIC_AUTH_FILE": str(secret)}
     running = fleet.processes.start(
-        "guarded", argv, env=environment, cwd=REPOSITORY, ready=lambda: answers(port), timeout_s=PATIENCE_S
+        "guarded",
+        argv,
+        env=environment,
+        cwd=REPOSITORY,
+        ready=lambda: answers(port),
+        timeout_s=PATIENCE_S,
     )
     try:
-        pages = ["/", "/workers", "/tasks", "/broker", "/worker/a", "/task/a", "/tasks/datatable", "/metrics"]
+        pages = [
+            "/",
+            "/workers",
+            "/tasks",
+            "/broker",
+            "/worker/a",
+            "/task/a",
+            "/tasks/datatable",
+            "/metrics",
+        ]
         for path in (*pages, "/api/workers", "/api/tasks"):
             assert asked(port, "GET", path) == 401, path
         assert asked(port, "GET", "/healthcheck") == 200  # which answers only "OK"
         assert asked(port, "GET", "/workers", "operator:wrong") == 401
         for login in ("operator:correct-horse", "second:battery:staple"):
-            assert asked(port, "GET", "/workers", login) == asked(port, "GET", "/metrics", login) == 200
+            assert (
+                asked(port, "GET", "/workers", login)
+                == asked(port, "GET", "/metrics", login)
+                == 200
+            )
     finally:
         fleet.processes.stop(running)
 
@@ -251,14 +338,18 @@ def test_metrics__listen_on_this_machine_alone__unless_asked() -> None:
     assert load(environment={}).metrics_address == "127.0.0.1:9464"
 
 
-# --- Redis ------------------------------------------------------------------------------------------------------------------
+# --- Redis ----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def guarded_redis(processes: Processes, tmp_path: Path) -> tuple[str, Certificates]:
-    """A Redis that speaks TLS, requires a client certificate, and has one user with the rights that the fleet needs."""
+    """A Redis that speaks TLS, requires a client certificate, and has one user with the
+    rights that the fleet needs.
+    """
     certificates, port = make_certificates(tmp_path / "tls"), free_port()
-    acl = "user supervisor on >correct-horse ~* &* +@all -@admin -@dangerous +info +keys"
+    acl = (
+        "user supervisor on >correct-horse ~* &* +@all -@admin -@dangerous +info +keys"
+    )
     options = {
         "--port": "0",
         "--tls-port": str(port),
@@ -272,7 +363,11 @@ def guarded_redis(processes: Processes, tmp_path: Path) -> tuple[str, Certificat
     }
     conf = tmp_path / "redis.conf"
     conf.write_text("\n".join(["user default off", acl, ""]))
-    argv = ["redis-server", str(conf), *(word for pair in options.items() for word in pair)]
+    argv = [
+        "redis-server",
+        str(conf),
+        *(word for pair in options.items() for word in pair),
+    ]
     processes.start("tls-redis", argv, ready=lambda: answers(port))
     return f"rediss://supervisor:correct-horse@127.0.0.1:{port}/0", certificates
 
@@ -291,9 +386,17 @@ def test_redis__with_tls_and_a_user__carries_tasks_and_refuses_strangers(
     guarded = Fleet(processes, environment, "guarded-")
     guarded.start_worker("worker", "-Q", "guarded.default")
     guarded.start_beat()
-    app = Celery(broker=url, broker_use_ssl=embedded_servers.broker_tls(load(environment=environment)))
+    app = Celery(
+        broker=url,
+        broker_use_ssl=embedded_servers.broker_tls(load(environment=environment)),
+    )
     try:
-        wait_until(lambda: bool(app.control.ping(timeout=1.0)), "the worker to answer", PATIENCE_S, 0.1)
+        wait_until(
+            lambda: bool(app.control.ping(timeout=1.0)),
+            "the worker to answer",
+            PATIENCE_S,
+            0.1,
+        )
         does_its_work(app, "guarded.default")
     finally:
         app.close()
@@ -301,7 +404,9 @@ def test_redis__with_tls_and_a_user__carries_tasks_and_refuses_strangers(
             processes.kill(guarded.find(name))
     host = url.rpartition("@")[2]
     tls = {"ssl_ca_certs": str(certificates.ca), "ssl_certfile": str(certificates.cert)}
-    stranger = Redis.from_url(f"rediss://{host}", ssl_keyfile=str(certificates.key), **tls)
+    stranger = Redis.from_url(
+        f"rediss://{host}", ssl_keyfile=str(certificates.key), **tls
+    )
     with stranger, pytest.raises(AuthenticationError):
         stranger.ping()
 
@@ -313,4 +418,6 @@ def does_its_work(app: Celery, queue: str) -> None:
 
     before = handled()
     app.send_task(TASK, queue=queue)
-    wait_until(lambda: handled() > before, "the worker to do another task", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: handled() > before, "the worker to do another task", PATIENCE_S, 0.2
+    )

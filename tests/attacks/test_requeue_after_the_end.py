@@ -1,4 +1,6 @@
-"""A job that has ended in the ledger is requeued in the seconds before the supervisor has SLURM refuse that."""
+"""A job that has ended in the ledger is requeued in the seconds before the supervisor
+has SLURM refuse that.
+"""
 
 import secrets
 from collections.abc import Iterator
@@ -10,16 +12,21 @@ from devgrid.processes import wait_until
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.context import ReconciliationServices, WorkerContext
 from supervisor_tasks.jobs.events import ChainStatusObserved
-from supervisor_tasks.jobs.model import Address, ChainStatus, EffectKind, JobId, SlurmId, State
+from supervisor_tasks.jobs.model import (
+    Address,
+    ChainStatus,
+    EffectKind,
+    JobId,
+    SlurmId,
+    State,
+)
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.reconciliation.run import sweep
 from tests.support.carrying import carry_out
 from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
 
-UNTIL_REQUEUED = (
-    '#!/bin/bash\n[ -n "$SLURM_RESTART_COUNT" ] && exec sleep 600\nuntil [ -e ~/{gate} ]; do sleep 0.1; done\n'
-)
+UNTIL_REQUEUED = '#!/bin/bash\n[ -n "$SLURM_RESTART_COUNT" ] && exec sleep 600\nuntil [ -e ~/{gate} ]; do sleep 0.1; done\n'
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +43,34 @@ def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
     cluster = world.cluster()
     site = world.site(cluster)
     side = ReconciliationServices(
-        contract_of=no_chain, wake=lambda _: None, every_s=900.0, grace_s=300.0, start_block=0
+        contract_of=no_chain,
+        wake=lambda _: None,
+        every_s=900.0,
+        grace_s=300.0,
+        start_block=0,
     )
     yield WorkerContext(site.ledger, site.grid_logger, None, site.slurm, side)
     cluster.ssh.close()
     site.ledger.holder.close()
 
 
-def looked_until(world: SubmissionEnv, site: WorkerContext, job_id: JobId, state: State) -> None:
-    wait_until(lambda: world.look(site, job_id).state is state, f"{job_id} to be {state}", PATIENCE_S, 0.2)
+def looked_until(
+    world: SubmissionEnv, site: WorkerContext, job_id: JobId, state: State
+) -> None:
+    wait_until(
+        lambda: world.look(site, job_id).state is state,
+        f"{job_id} to be {state}",
+        PATIENCE_S,
+        0.2,
+    )
 
 
-def ended_and_requeued(world: SubmissionEnv, site: WorkerContext, *changes: str) -> tuple[JobId, SlurmId]:
-    """A job that was requeued after its end, before SLURM was asked to refuse that. Its owner makes other changes, too."""
+def ended_and_requeued(
+    world: SubmissionEnv, site: WorkerContext, *changes: str
+) -> tuple[JobId, SlurmId]:
+    """A job that was requeued after its end, before SLURM was asked to refuse that. Its
+    owner makes other changes, too.
+    """
     gate = f"enough-{secrets.token_hex(4)}"
     job_id = world.new_job(site, UNTIL_REQUEUED.format(gate=gate))
     slurm_id = world.carry_out(site, job_id).slurm_id
@@ -59,16 +81,26 @@ def ended_and_requeued(world: SubmissionEnv, site: WorkerContext, *changes: str)
     looked_until(world, site, job_id, State.ENDED)
     with world.engine.begin() as connection:
         connection.execute(
-            text("UPDATE effects SET done_at = now() WHERE job_id = :id AND kind = 'cancel'"), {"id": job_id}
+            text(
+                "UPDATE effects SET done_at = now() WHERE job_id = :id AND kind = 'cancel'"
+            ),
+            {"id": job_id},
         )
     assert world.slurm.run("scontrol", "requeue", str(slurm_id)).returncode == 0
     if changes:
         world.set(slurm_id, **dict(change.split("=") for change in changes))
-    wait_until(lambda: world.field(slurm_id, "State") == "PENDING", "the requeue", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: world.field(slurm_id, "State") == "PENDING",
+        "the requeue",
+        PATIENCE_S,
+        0.1,
+    )
     return job_id, slurm_id
 
 
-@pytest.mark.parametrize("changes", [(), ("JobName=other", "Comment=other")], ids=["as it was", "renamed"])
+@pytest.mark.parametrize(
+    "changes", [(), ("JobName=other", "Comment=other")], ids=["as it was", "renamed"]
+)
 @pytest.mark.parametrize("settled", [False, True], ids=["to be reported", "settled"])
 def test_requeued_after_its_end__a_sweep_cancels_it_and_calls_the_operator(
     world: SubmissionEnv, site: WorkerContext, changes: tuple[str, ...], settled: bool
@@ -78,9 +110,18 @@ def test_requeued_after_its_end__a_sweep_cancels_it_and_calls_the_operator(
         site.ledger.record(JobChange(job_id, ChainStatusObserved(ChainStatus.FINISHED)))
     before = site.ledger.jobs([job_id])[job_id]
     sweep(site, "a test")
-    alarm = next(alarm for alarm in site.ledger.alarms.all() if alarm.name is AlarmName.RUNS_AFTER_END)
+    alarm = next(
+        alarm
+        for alarm in site.ledger.alarms.all()
+        if alarm.name is AlarmName.RUNS_AFTER_END
+    )
     assert alarm.details["some"] == {job_id: slurm_id}
     carry_out(site, world.effect_id(job_id, EffectKind.CANCEL))
-    wait_until(lambda: world.field(slurm_id, "State") == "CANCELLED", "the cancellation", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: world.field(slurm_id, "State") == "CANCELLED",
+        "the cancellation",
+        PATIENCE_S,
+        0.1,
+    )
     assert world.field(slurm_id, "Requeue") == "0"
     assert site.ledger.jobs([job_id])[job_id].outcome == before.outcome

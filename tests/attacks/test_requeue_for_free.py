@@ -1,7 +1,8 @@
-"""A customer's job requeues itself: SLURM begins a new run with a new time limit, and shows only the last run.
+"""A customer's job requeues itself: SLURM begins a new run with a new time limit, and
+shows only the last run.
 
-This site has no job_submit.lua, and no accounting (in `make attacks` also with it). Beside the owner, an administrator
-requeues jobs.
+This site has no job_submit.lua, and no accounting (in `make attacks` also with it).
+Beside the owner, an administrator requeues jobs.
 """
 
 import time
@@ -29,16 +30,29 @@ from tests.support.end_states import (
 )
 from tests.support.grids import served_grid
 from tests.support.marks import in_chaos
-from tests.support.requeueing import SETTLED_AFTER_S, begin_again, requeue, seconds_of_runs, shown, wait_for_seconds
+from tests.support.requeueing import (
+    SETTLED_AFTER_S,
+    begin_again,
+    requeue,
+    seconds_of_runs,
+    shown,
+    wait_for_seconds,
+)
 from tests.support.watching import journal, ledger, slurm_of, wait_for_end
 
 PAID_MIN = 2
 
 
-@pytest.fixture(scope="module", params=[pytest.param(False, id="no accounting"), in_chaos(True, id="accounting")])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(False, id="no accounting"), in_chaos(True, id="accounting")],
+)
 def grid(request: pytest.FixtureRequest) -> Iterator[Grid]:
-    # SLURM forgets no job for a day, and the next sweep comes after a quarter of an hour: only polls can find the requeue.
-    with served_grid(GridOptions(min_job_age_s=86_400, accounting=request.param, job_submit=False)) as running_grid:
+    # SLURM forgets no job for a day, and the next sweep comes after a quarter of an
+    # hour: only polls can find the requeue.
+    with served_grid(
+        GridOptions(min_job_age_s=86_400, accounting=request.param, job_submit=False)
+    ) as running_grid:
         yield running_grid
 
 
@@ -56,17 +70,26 @@ def test_requeued_by_its_owner__all_runs_are_billed_and_the_next_gets_what_is_le
 ) -> None:
     gate = grid.users.home(customer.address) / "enough"
     job_id = grid.submit_script(
-        customer, f"#!/bin/bash\nuntil [ -e ~/{gate.name} ]; do sleep 0.1; done\n", minutes=PAID_MIN
+        customer,
+        f"#!/bin/bash\nuntil [ -e ~/{gate.name} ]; do sleep 0.1; done\n",
+        minutes=PAID_MIN,
     )
     slurm_id = running(grid, job_id)
     wait_for_seconds(grid, slurm_id, 6)
     start_s = requeue(grid, customer, slurm_id)
-    wait_until(lambda: len(row_of(grid, job_id).runs) == 2, "a look at the second run", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: len(row_of(grid, job_id).runs) == 2,
+        "a look at the second run",
+        PATIENCE_S,
+        0.1,
+    )
     first_s = record_of(grid, slurm_id).submit_s - start_s
     assert first_s >= 6
     assert row_of(grid, job_id).runs[0]["elapsed_s"] == first_s
     # The time of the first run is used up; the limit in SLURM is in whole minutes.
-    as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "TimeLimit=1")
+    as_customer(
+        grid, customer, "scontrol", "update", f"JobId={slurm_id}", "TimeLimit=1"
+    )
     begin_again(grid, slurm_id)
     wait_for_seconds(grid, slurm_id, 3)
     gate.touch()
@@ -76,14 +99,26 @@ def test_requeued_by_its_owner__all_runs_are_billed_and_the_next_gets_what_is_le
     assert row.elapsed_s == sum(run["elapsed_s"] for run in row.runs[:-1]) + last_s
 
 
-def test_requeue__by_an_administrator__next_run_gets_and_uses_the_paid_time_left(grid: Grid, customer: Account) -> None:
+def test_requeue__by_an_administrator__next_run_gets_and_uses_the_paid_time_left(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", minutes=60)
     slurm_id = running(grid, job_id)
     scontrol(grid, "update", f"JobId={slurm_id}", "Requeue=1")
     scontrol(grid, "requeue", str(slurm_id))
-    wait_until(lambda: len(row_of(grid, job_id).runs) == 2, "a look at the second run", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: len(row_of(grid, job_id).runs) == 2,
+        "a look at the second run",
+        PATIENCE_S,
+        0.1,
+    )
     as_if_the_first_run_had_taken(grid, job_id, 1800)
-    wait_until(lambda: shown(grid, slurm_id, "TimeLimit") == "30:00", "the rest of the paid time", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: shown(grid, slurm_id, "TimeLimit") == "30:00",
+        "the rest of the paid time",
+        PATIENCE_S,
+        0.2,
+    )
     as_if_the_first_run_had_taken(grid, job_id, 3600)
     job = wait_for_end(grid, job_id, PATIENCE_S)
     assert job.status is ChainStatus.OUT_OF_CREDITS
@@ -91,15 +126,24 @@ def test_requeue__by_an_administrator__next_run_gets_and_uses_the_paid_time_left
     assert "60 minutes" in job.last_error
 
 
-def test_requeued_after_its_end__slurm_refuses_that(grid: Grid, customer: Account) -> None:
+def test_requeued_after_its_end__slurm_refuses_that(
+    grid: Grid, customer: Account
+) -> None:
     again = "#!/bin/bash\nscontrol update JobId=$SLURM_JOB_ID Requeue=1\n[ -z $SLURM_RESTART_COUNT ] || sleep 300\n"
     job_id = grid.submit_script(customer, again, minutes=PAID_MIN)
     slurm_id = id_of(grid, job_id)
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
-    wait_until(lambda: shown(grid, slurm_id, "Requeue") == "0", "SLURM to be told", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: shown(grid, slurm_id, "Requeue") == "0",
+        "SLURM to be told",
+        PATIENCE_S,
+        0.1,
+    )
     wait_for_state(grid, slurm_id, "CANCELLED")
     asked = run_as_customer(grid, customer, "scontrol", "requeue", str(slurm_id))
-    changed = run_as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1")
+    changed = run_as_customer(
+        grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1"
+    )
     assert "disabled" in asked.stderr
     assert "finished" in changed.stderr
     assert record_of(grid, slurm_id).state == "CANCELLED"
@@ -107,19 +151,32 @@ def test_requeued_after_its_end__slurm_refuses_that(grid: Grid, customer: Accoun
 
 
 @pytest.mark.chaos
-def test_requeues_itself_without_end__gets_what_was_paid_for_and_not_more(grid: Grid, customer: Account) -> None:
+def test_requeues_itself_without_end__gets_what_was_paid_for_and_not_more(
+    grid: Grid, customer: Account
+) -> None:
     again = "#!/bin/bash\nsleep 75\nscontrol update JobId=$SLURM_JOB_ID Requeue=1\nscontrol requeue $SLURM_JOB_ID\nsleep 300\n"
     job_id = grid.submit_script(customer, again, minutes=PAID_MIN)
     slurm_id, began_s = id_of(grid, job_id), time.monotonic()
-    ended = (ChainStatus.OUT_OF_CREDITS, ChainStatus.FINISHED, ChainStatus.CANCELLED, ChainStatus.FAILED)
+    ended = (
+        ChainStatus.OUT_OF_CREDITS,
+        ChainStatus.FINISHED,
+        ChainStatus.CANCELLED,
+        ChainStatus.FAILED,
+    )
 
     def is_over() -> bool:
         record = record_of(grid, slurm_id)
         settled = (
             time.time() >= record.submit_s + SETTLED_AFTER_S
         )  # by then the node has ended the last run, as in begin_again
-        if record.state == "PENDING" and settled and "Begin" in shown(grid, slurm_id, "Reason"):
-            slurm_of(grid).run("scontrol", "update", f"JobId={slurm_id}", "StartTime=now")
+        if (
+            record.state == "PENDING"
+            and settled
+            and "Begin" in shown(grid, slurm_id, "Reason")
+        ):
+            slurm_of(grid).run(
+                "scontrol", "update", f"JobId={slurm_id}", "StartTime=now"
+            )
         return grid.chain.job(job_id).status in ended
 
     wait_until(is_over, "the end", 400.0, 0.5)

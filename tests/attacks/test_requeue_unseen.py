@@ -1,6 +1,6 @@
-"""SLURM runs a job twice while the supervisor is away, or as a node failed: both runs are billed, with accounting and without.
-Without accounting, the site's own hooks report both. Without these, the first run counts for the longest time that is
-possible.
+"""SLURM runs a job twice while the supervisor is away, or as a node failed: both runs
+are billed, with accounting and without. Without accounting, the site's own hooks report
+both. Without these, the first run counts for the longest time that is possible.
 """
 
 import time
@@ -26,7 +26,12 @@ from tests.support.end_states import (
 )
 from tests.support.grids import served_grid
 from tests.support.marks import in_chaos
-from tests.support.requeueing import begin_again, requeue, seconds_of_runs, wait_for_seconds
+from tests.support.requeueing import (
+    begin_again,
+    requeue,
+    seconds_of_runs,
+    wait_for_seconds,
+)
 from tests.support.watching import journal, slurm_of, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
@@ -55,18 +60,24 @@ def grid(options: GridOptions) -> Iterator[Grid]:
 
 
 def assert_billed(grid: Grid, job_id: str, slurm_id: int, unsure_s: int = 0) -> None:
-    """Assert that the seconds of all runs in SLURM are billed, and at most `unsure_s` for the time between them. A run that a
-    node refuses in its first second counts as a run, too.
+    """Assert that the seconds of all runs in SLURM are billed, and at most `unsure_s`
+    for the time between them. A run that a node refuses in its first second counts as a
+    run, too.
     """
     job = wait_for_end(grid, job_id, PATIENCE_S)
     assert job.status is ChainStatus.FINISHED
     ends = seconds_of_runs(grid, slurm_id)
     states = [state for state, _ in ends]
-    ends = ends[: states.index("COMPLETED") + 1]  # after that, SLURM must not requeue it
+    # after that, SLURM must not requeue it
+    ends = ends[: states.index("COMPLETED") + 1]
     assert len(ends) >= 2, ends
     billed_s = row_of(grid, job_id).elapsed_s
-    assert 0 <= billed_s - sum(seconds for _, seconds in ends) <= len(ends) - 1 + unsure_s, (ends, billed_s)
-    assert job.final_cost_wei == row_of(grid, job_id).elapsed_s // 60 * ChainPrices().of(job.definition)
+    assert (
+        0 <= billed_s - sum(seconds for _, seconds in ends) <= len(ends) - 1 + unsure_s
+    ), (ends, billed_s)
+    assert job.final_cost_wei == row_of(
+        grid, job_id
+    ).elapsed_s // 60 * ChainPrices().of(job.definition)
 
 
 @pytest.mark.chaos  # minutes
@@ -75,13 +86,22 @@ def test_run_and_requeued_while_the_supervisor_was_away__its_own_seconds_are_bil
 ) -> None:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     gate = grid.users.home(customer.address) / "enough of it"
-    job_id = grid.submit_script(customer, UNTIL_ENOUGH.format(gate="enough\\ of\\ it"), minutes=10)
+    job_id = grid.submit_script(
+        customer, UNTIL_ENOUGH.format(gate="enough\\ of\\ it"), minutes=10
+    )
     slurm_id = id_of(grid, job_id)
-    wait_until(lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
+    )
     queued_s = record_of(grid, slurm_id).submit_s
     grid.processes.kill(grid.fleet.find("worker"))
     since_s = time.monotonic()
-    wait_until(lambda: time.monotonic() - since_s >= WAITED_S, "some time to pass", 2 * WAITED_S, 0.5)
+    wait_until(
+        lambda: time.monotonic() - since_s >= WAITED_S,
+        "some time to pass",
+        2 * WAITED_S,
+        0.5,
+    )
     scontrol(grid, "update", ALL_NODES, "state=resume")
     wait_for_state(grid, slurm_id, "RUNNING")
     wait_for_seconds(grid, slurm_id, 5)
@@ -95,12 +115,18 @@ def test_run_and_requeued_while_the_supervisor_was_away__its_own_seconds_are_bil
         assert_billed(grid, job_id, slurm_id)
         return
     assert_billed(grid, job_id, slurm_id, unsure_s=start_s - queued_s)
-    assert row_of(grid, job_id).elapsed_s >= WAITED_S + 5, "the first run may have begun right after the last look"
+    assert row_of(grid, job_id).elapsed_s >= WAITED_S + 5, (
+        "the first run may have begun right after the last look"
+    )
 
 
-def test_node_fails__slurm_requeues_the_job_and_both_runs_are_billed(grid: Grid, customer: Account) -> None:
+def test_node_fails__slurm_requeues_the_job_and_both_runs_are_billed(
+    grid: Grid, customer: Account
+) -> None:
     gate = grid.users.home(customer.address) / "enough"
-    job_id = grid.submit_script(customer, UNTIL_ENOUGH.format(gate="enough"), minutes=10)
+    job_id = grid.submit_script(
+        customer, UNTIL_ENOUGH.format(gate="enough"), minutes=10
+    )
     slurm_id = running(grid, job_id)
     as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1")
     wait_for_seconds(grid, slurm_id, 5)
@@ -109,7 +135,12 @@ def test_node_fails__slurm_requeues_the_job_and_both_runs_are_billed(grid: Grid,
         grid, "update", f"nodename={node}", "state=drain", "reason=test"
     )  # else it would be back with its next message
     scontrol(grid, "update", f"nodename={node}", "state=down", "reason=test")
-    wait_until(lambda: len(row_of(grid, job_id).runs) == 2, "a look at the second run", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: len(row_of(grid, job_id).runs) == 2,
+        "a look at the second run",
+        PATIENCE_S,
+        0.1,
+    )
     begin_again(grid, slurm_id)
     wait_for_seconds(grid, slurm_id, 3)
     gate.touch()

@@ -1,4 +1,6 @@
-"""Scripts of any interpreter run as they are, on real SLURM, and their #SBATCH and #PBS lines have no effect."""
+"""Scripts of any interpreter run as they are, on real SLURM, and their #SBATCH and #PBS
+lines have no effect.
+"""
 
 from collections.abc import Iterator
 from hashlib import sha256
@@ -14,7 +16,8 @@ from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
 from tests.support.transports import TRANSPORTS
 
 ASKS = "#SBATCH --ntasks=7\n#SBATCH --array=1-3\n#SBATCH --time=99\n#SBATCH --hold\n#SBATCH --nice=5\n"
-ASKS_AS_ELSEWHERE = "#PBS -t 1-3\n#PBS -h\n#PBS -p 5\n#PBS -A another\n"  # sbatch would obey these
+# sbatch would obey these
+ASKS_AS_ELSEWHERE = "#PBS -t 1-3\n#PBS -h\n#PBS -p 5\n#PBS -A another\n"
 # A program that prints the text that the interpreter reads.
 PYTHON = (
     "from __future__ import annotations\nimport os, sys, hashlib, random\n"
@@ -37,7 +40,8 @@ if test (count $words) -eq 2
     exit 7
 end
 """
-# first line, body, what it prints ({sha256}: of the script, so that it was read as it is), how it ends
+# first line, body, what it prints ({sha256}: of the script, so that it was read as it
+# is), how it ends
 SCRIPTS = {
     "python3": ("#!/usr/bin/python3\n", f"{PYTHON}sys.exit(3)\n", "{sha256} True False \u00e4\n", "3:0"),
     "env": ("#!/usr/bin/env python3\n", f"{PYTHON}os.kill(os.getpid(), 9)\n", "{sha256} True False \u00e4\n", "0:9"),
@@ -79,9 +83,17 @@ def site(sites: dict[Transport, WorkerContext], transport: Transport) -> WorkerC
 
 
 @pytest.fixture(scope="module")
-def begun(world: SubmissionEnv, sites: dict[Transport, WorkerContext]) -> dict[tuple[Transport, str], JobId]:
-    """Submit a job of each script over each transport. They run side by side, as each takes a second."""
-    return {(way, name): submitted(world, sites[way], script_of(name)) for name in SCRIPTS for way in TRANSPORTS}
+def begun(
+    world: SubmissionEnv, sites: dict[Transport, WorkerContext]
+) -> dict[tuple[Transport, str], JobId]:
+    """Submit a job of each script over each transport. They run side by side, as each
+    takes a second.
+    """
+    return {
+        (way, name): submitted(world, sites[way], script_of(name))
+        for name in SCRIPTS
+        for way in TRANSPORTS
+    }
 
 
 def script_of(name: str) -> str:
@@ -98,7 +110,12 @@ def submitted(world: SubmissionEnv, site: WorkerContext, script: str) -> JobId:
 def ended(world: SubmissionEnv, site: WorkerContext, job: JobId) -> int:
     slurm_id = site.ledger.jobs([job])[job].slurm_id
     assert slurm_id is not None
-    wait_until(lambda: world.field(slurm_id, "State") in ("COMPLETED", "FAILED"), "the job to end", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: world.field(slurm_id, "State") in ("COMPLETED", "FAILED"),
+        "the job to end",
+        PATIENCE_S,
+        0.1,
+    )
     return slurm_id
 
 
@@ -116,17 +133,29 @@ def test_script__runs_as_it_is_and_asks_for_nothing(
     home = world.slurm.users.home(CUSTOMER)
     log = (home / f"{job}.log").read_text()
     assert printed.format(sha256=sha256(script.encode()).hexdigest()) in log
-    shown = world.slurm.run("scontrol", "show", "job", str(slurm_id), "--oneliner").stdout
+    shown = world.slurm.run(
+        "scontrol", "show", "job", str(slurm_id), "--oneliner"
+    ).stdout
     assert f"ExitCode={status} " in shown, shown
-    assert {"NumTasks=1", "TimeLimit=00:10:00", "Nice=0", "Account=(null)"} <= {*shown.split()}, shown
+    assert {"NumTasks=1", "TimeLimit=00:10:00", "Nice=0", "Account=(null)"} <= {
+        *shown.split()
+    }, shown
     assert "ArrayJobId" not in shown
-    wait_until(lambda: left_in(home) == [], "what unpacks the scripts to go", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: left_in(home) == [], "what unpacks the scripts to go", PATIENCE_S, 0.1
+    )
     assert world.in_slurm(job) == [slurm_id]
 
 
 def left_in(home: Path) -> list[str]:
-    """What a script leaves there that should not run, and the folders in which other jobs unpack their scripts for a moment."""
-    return [path.name for path in home.iterdir() if "supervisor" in path.name or path.name == "touched"]
+    """What a script leaves there that should not run, and the folders in which other
+    jobs unpack their scripts for a moment.
+    """
+    return [
+        path.name
+        for path in home.iterdir()
+        if "supervisor" in path.name or path.name == "touched"
+    ]
 
 
 WAITS = """#!/usr/bin/python3
@@ -137,14 +166,34 @@ time.sleep(600)
 """
 
 
-def test_signal__reaches_the_script_itself(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_signal__reaches_the_script_itself(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     job = submitted(world, site, WAITS)
-    log, slurm_id = world.slurm.users.home(CUSTOMER) / f"{job}.log", site.ledger.jobs([job])[job].slurm_id
+    log, slurm_id = (
+        world.slurm.users.home(CUSTOMER) / f"{job}.log",
+        site.ledger.jobs([job])[job].slurm_id,
+    )
     assert slurm_id is not None
-    wait_until(lambda: log.exists() and "waits" in log.read_text(), "the script", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: log.exists() and "waits" in log.read_text(),
+        "the script",
+        PATIENCE_S,
+        0.1,
+    )
     world.slurm.run("scancel", "--batch", "--signal=USR1", str(slurm_id))
-    wait_until(lambda: world.field(slurm_id, "State") == "FAILED", "the job to end", PATIENCE_S, 0.1)
-    assert "ExitCode=7:0 " in world.slurm.run("scontrol", "show", "job", str(slurm_id), "--oneliner").stdout
+    wait_until(
+        lambda: world.field(slurm_id, "State") == "FAILED",
+        "the job to end",
+        PATIENCE_S,
+        0.1,
+    )
+    assert (
+        "ExitCode=7:0 "
+        in world.slurm.run(
+            "scontrol", "show", "job", str(slurm_id), "--oneliner"
+        ).stdout
+    )
 
 
 def test_long_script__arrives_whole(world: SubmissionEnv, site: WorkerContext) -> None:

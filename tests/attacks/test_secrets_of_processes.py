@@ -1,4 +1,6 @@
-"""An attacker reads logs, databases, Flower and the environments of processes, and looks for the provider's keys."""
+"""An attacker reads logs, databases, Flower and the environments of processes, and
+looks for the provider's keys.
+"""
 
 import base64
 import json
@@ -31,7 +33,8 @@ NOTIFIED = {
     "NOTIFY_SLACK_URL": "path-of-slack-4715",
     "NOTIFY_ALERTMANAGER_URL": "path-of-alertmanager-4716",
 }
-# Settings that may hold a secret, and that this grid does not have, or has without a secret.
+# Settings that may hold a secret, and that this grid does not have, or has without a
+# secret.
 NOT_HERE = {
     "DATABASE_URL": "a Unix socket, which asks who connects",
     "BROKER_URL": "a Unix socket in a folder that one user enters",
@@ -52,7 +55,8 @@ CHAIN = {
     "NOTIFY_SMTP_PASSWORD",
     *NOTIFIED,
 }
-# The secrets that each process of the fleet uses. All others of the grid get no secret at all.
+# The secrets that each process of the fleet uses. All others of the grid get no secret
+# at all.
 WORKS_WITH = {
     "worker": {
         "ETH_PRIVATE_KEY",
@@ -68,7 +72,9 @@ WORKS_WITH = {
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    """A grid whose RPC endpoint requires a token, with every kind of process that a site runs."""
+    """A grid whose RPC endpoint requires a token, with every kind of process that a
+    site runs.
+    """
     overrides = {
         "FLOWER_BASIC_AUTH": FLOWERS_PASSWORD,
         "NOTIFY_WEBHOOK_TOKEN": BEARER,
@@ -80,10 +86,17 @@ def grid() -> Iterator[Grid]:
         "NOTIFY_MAIL_TO": "operator@example.org",
         **{name: f"http://{NOWHERE}/{path}" for name, path in NOTIFIED.items()},
     }
-    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, ldap=True, overrides=overrides))
+    running = Grid.start(
+        GridOptions(block_time_s=BLOCK_TIME_S, ldap=True, overrides=overrides)
+    )
     try:
-        for name, token in (("METASCHEDULER_ENDPOINT_RPC", TOKEN), ("METASCHEDULER_ENDPOINT_WS", TOKEN_OF_LOGS)):
-            running.environment[name] = running.environment[name].replace("://", f"://user:{token}@")
+        for name, token in (
+            ("METASCHEDULER_ENDPOINT_RPC", TOKEN),
+            ("METASCHEDULER_ENDPOINT_WS", TOKEN_OF_LOGS),
+        ):
+            running.environment[name] = running.environment[name].replace(
+                "://", f"://user:{token}@"
+            )
         fleet = running.fleet
         fleet.start(flower=False)
         fleet.start_flower()
@@ -125,16 +138,27 @@ def secrets_of(grid: Grid) -> dict[str, list[str]]:
 
 
 def test_secrets_of__every_setting_that_may_hold_one__is_looked_for(grid: Grid) -> None:
-    assert secrets_of(grid).keys() | NOT_HERE.keys() == {name.upper() for name in IN_FILES}
+    assert secrets_of(grid).keys() | NOT_HERE.keys() == {
+        name.upper() for name in IN_FILES
+    }
 
 
 def found_in(text: str, grid: Grid) -> set[str]:
-    return {name for name, forms in secrets_of(grid).items() if any(form in text for form in forms)}
+    return {
+        name
+        for name, forms in secrets_of(grid).items()
+        if any(form in text for form in forms)
+    }
 
 
 def processes_of(grid: Grid) -> Iterator[psutil.Process]:
-    """All processes of this grid, with jobs and SSH sessions. Postgres and sshd overwrite the mark in their environment."""
-    mark, started = f"DEVGRID_STATE={grid.folder}".encode(), {entry.pid for entry in grid.processes.running()}
+    """All processes of this grid, with jobs and SSH sessions. Postgres and sshd
+    overwrite the mark in their environment.
+    """
+    mark, started = (
+        f"DEVGRID_STATE={grid.folder}".encode(),
+        {entry.pid for entry in grid.processes.running()},
+    )
     for process in psutil.process_iter():
         if process.pid in started or mark in proc(process.pid, "environ").split(b"\0"):
             yield process
@@ -147,18 +171,30 @@ def proc(pid: int, name: str) -> bytes:
         return b""
 
 
-def test_environments__of_all_processes__hold_the_secrets_that_each_works_with(grid: Grid, job_id: str) -> None:
+def test_environments__of_all_processes__hold_the_secrets_that_each_works_with(
+    grid: Grid, job_id: str
+) -> None:
     names = {entry.pid: entry.name for entry in grid.processes.running()}
     found = {}
     for process in processes_of(grid):
         secrets = found_in(proc(process.pid, "environ").decode(errors="replace"), grid)
         found[names.get(process.pid, f"{process.pid}")] = secrets
     assert {name: secrets for name, secrets in found.items() if secrets} == WORKS_WITH
-    assert {"beat", "callbacks", "reporter", "sshd", "postgres", "redis"} <= found.keys()
+    assert {
+        "beat",
+        "callbacks",
+        "reporter",
+        "sshd",
+        "postgres",
+        "redis",
+    } <= found.keys()
 
 
 def test_command_lines__of_all_processes__hold_none(grid: Grid, job_id: str) -> None:
-    lines = [proc(process.pid, "cmdline").decode(errors="replace") for process in processes_of(grid)]
+    lines = [
+        proc(process.pid, "cmdline").decode(errors="replace")
+        for process in processes_of(grid)
+    ]
     assert len(lines) > 10
     assert found_in("\n".join(lines), grid) == set()
 
@@ -166,20 +202,26 @@ def test_command_lines__of_all_processes__hold_none(grid: Grid, job_id: str) -> 
 def test_logs__of_all_processes__hold_none(grid: Grid, job_id: str) -> None:
     logs = [path for path in grid.processes.logs.rglob("*") if path.is_file()]
     assert {"worker.log", "flower.log", "callbacks.log"} <= {path.name for path in logs}
-    assert {path.name: found_in(path.read_text(errors="replace"), grid) for path in logs} == {
-        path.name: set() for path in logs
-    }
+    assert {
+        path.name: found_in(path.read_text(errors="replace"), grid) for path in logs
+    } == {path.name: set() for path in logs}
 
 
 def test_redis__all_keys__hold_none(grid: Grid, job_id: str) -> None:
-    with Redis(unix_socket_path=grid.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
+    with Redis(
+        unix_socket_path=grid.environment["BROKER_URL"].removeprefix("redis+socket://")
+    ) as redis:
         dumped = [str(key) + str(redis.dump(key)) for key in redis.scan_iter()]
     assert found_in("\n".join(dumped), grid) == set()
 
 
 def test_postgres__all_tables__hold_none(grid: Grid, job_id: str) -> None:
-    with psycopg.connect(grid.environment["DATABASE_URL"].replace("+psycopg", "")) as connection:
-        tables = connection.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
+    with psycopg.connect(
+        grid.environment["DATABASE_URL"].replace("+psycopg", "")
+    ) as connection:
+        tables = connection.execute(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
+        )
         texts = []
         for (table,) in tables.fetchall():
             rows = connection.execute(f'SELECT t::text FROM "{table}" t')  # noqa: S608  a table's own name
@@ -202,7 +244,9 @@ def test_flower__pages_and_answers__hold_none(grid: Grid, job_id: str) -> None:
         "/jobs",
         f"/jobs/{grid.cluster.name}/{job_id}",
     ):
-        request = urllib.request.Request(grid.environment["FLOWER"] + page, headers={"Authorization": authorization})  # noqa: S310
+        request = urllib.request.Request(  # noqa: S310
+            grid.environment["FLOWER"] + page, headers={"Authorization": authorization}
+        )
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
             texts.append(answer.read().decode())
     assert "conf" in json.loads(texts[4]).popitem()[1]
@@ -219,14 +263,20 @@ def test_output__of_the_operators_commands__holds_none(grid: Grid, job_id: str) 
     )
     for words in (*questions, ["sweep", "list"], ["log"], ["cluster", "show"]):
         argv = [sys.executable, "-m", "supervisor_tasks.cli", *words]
-        done = subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, text=True)
+        done = subprocess.run(
+            argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, text=True
+        )
         assert found_in(done.stdout + done.stderr, grid) == set()
 
 
 def test_core_files__of_the_fleet__are_off(grid: Grid, job_id: str) -> None:
     for name in ("worker", "chain-worker", "beat", "flower", "callbacks"):
         limits = proc(grid.fleet.find(name).pid, "limits").decode()
-        (line,) = [line for line in limits.splitlines() if line.startswith("Max core file size")]
+        (line,) = [
+            line
+            for line in limits.splitlines()
+            if line.startswith("Max core file size")
+        ]
         assert line.split()[4:6] == ["0", "0"], name
 
 
@@ -241,8 +291,12 @@ print(before, ctypes.CDLL(None).prctl(PR_GET_DUMPABLE), "ETH_PRIVATE_KEY" in chi
 """
 
 
-def test_guarded_process__its_own_user_reads_its_memory__is_refused_children_too() -> None:
+def test_guarded_process__its_own_user_reads_its_memory__is_refused_children_too() -> (
+    None
+):
     environment = {"PATH": "/usr/bin:/bin", "ETH_PRIVATE_KEY": "4c" * 32}
     argv = [sys.executable, "-c", GUARDED]
-    done = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True
+    )
     assert done.stdout.split() == ["1", "0", "False"], done.stderr

@@ -1,4 +1,6 @@
-"""A customer leaves a start-up file in a folder where the supervisor's next session as another customer reads it."""
+"""A customer leaves a start-up file in a folder where the supervisor's next session as
+another customer reads it.
+"""
 
 import os
 from collections.abc import Iterator
@@ -42,7 +44,9 @@ def shared(world: SubmissionEnv) -> Iterator[Path]:
 
 @pytest.fixture
 def run_as(world: SubmissionEnv, shared: Path) -> Path:
-    """The file into which the attacker's start-up file writes the user that it runs as."""
+    """The file into which the attacker's start-up file writes the user that it runs
+    as.
+    """
     uid, told = world.slurm.users.add(ATTACKER), shared / "run-as"
     told.touch()
     told.chmod(0o666)
@@ -77,12 +81,18 @@ def test_home_of_two_customers__no_session_begins_there_and_the_operator_is_call
     assert run_as.read_text() == ""
     assert "SubmitStarted" not in world.journal(job)
     watch_effects(site.ledger)
-    (alarm,) = [one for one in site.ledger.alarms.all() if one.name is AlarmName.HOME_UNSAFE]
+    (alarm,) = [
+        one for one in site.ledger.alarms.all() if one.name is AlarmName.HOME_UNSAFE
+    ]
     (said,) = alarm.details["errors"]
     assert VICTIM in said
     assert str(shared) in said
     world.slurm.users.set_home(VICTIM, world.slurm.users.home(VICTIM))
-    wait_until(lambda: world.carry_out(site, job).state is State.QUEUED, "the job to be submitted", PATIENCE_S)
+    wait_until(
+        lambda: world.carry_out(site, job).state is State.QUEUED,
+        "the job to be submitted",
+        PATIENCE_S,
+    )
     watch_effects(site.ledger)
     assert AlarmName.HOME_UNSAFE not in {one.name for one in site.ledger.alarms.all()}
 
@@ -95,7 +105,7 @@ def test_site_that_insists__submits_from_a_shared_home(
     assert run_as.read_text()
 
 
-# --- which homes are refused ------------------------------------------------------------------------------------------------
+# --- which homes are refused ----------------------------------------------------------
 
 
 @pytest.fixture
@@ -115,7 +125,9 @@ def home(world: SubmissionEnv) -> Iterator[Path]:
     users.set_home(VICTIM, folder)
     yield folder
     users.set_home(VICTIM, users.home(VICTIM))
-    folder.parent.rename(world.processes.folder / f"homes-{folder.stat(follow_symlinks=False).st_ino}")
+    folder.parent.rename(
+        world.processes.folder / f"homes-{folder.stat(follow_symlinks=False).st_ino}"
+    )
 
 
 def refused(cluster: Cluster, *words: str) -> None:
@@ -132,12 +144,16 @@ def test_own_home__is_accepted(cluster: Cluster, home: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o757, 0o1777, 0o770, 0o2775])
-def test_home_that_others_can_write_to__is_refused(cluster: Cluster, home: Path, mode: int) -> None:
+def test_home_that_others_can_write_to__is_refused(
+    cluster: Cluster, home: Path, mode: int
+) -> None:
     home.chmod(mode)
     refused(cluster, str(home), "chmod go-w")
 
 
-def test_home_of_another_user__is_refused(world: SubmissionEnv, cluster: Cluster, home: Path) -> None:
+def test_home_of_another_user__is_refused(
+    world: SubmissionEnv, cluster: Cluster, home: Path
+) -> None:
     uid = world.slurm.users.add(ATTACKER)
     os.chown(home, uid, uid)
     refused(cluster, str(home), "belongs to", ATTACKER)
@@ -156,23 +172,31 @@ def test_home_of_his_own__that_others_can_change__gets_no_submission_and_an_alar
     assert world.carry_out(site, job).state is State.READY
     assert "SubmitStarted" not in world.journal(job)
     watch_effects(site.ledger)
-    (alarm,) = [one for one in site.ledger.alarms.all() if one.name is AlarmName.HOME_UNSAFE]
+    (alarm,) = [
+        one for one in site.ledger.alarms.all() if one.name is AlarmName.HOME_UNSAFE
+    ]
     assert str(home) in str(alarm.details["errors"])
 
 
-def test_home_in_a_folder_where_others_can_exchange_it__is_refused(cluster: Cluster, home: Path) -> None:
+def test_home_in_a_folder_where_others_can_exchange_it__is_refused(
+    cluster: Cluster, home: Path
+) -> None:
     home.parent.chmod(0o777)
     refused(cluster, str(home.parent))
     home.parent.chmod(0o1777)  # only who owns an entry can rename it
     cluster.require_own_home(VICTIM)
 
 
-def test_home_in_a_folder_of_another_customer__is_refused(world: SubmissionEnv, cluster: Cluster, home: Path) -> None:
+def test_home_in_a_folder_of_another_customer__is_refused(
+    world: SubmissionEnv, cluster: Cluster, home: Path
+) -> None:
     os.chown(home.parent, world.slurm.users.add(ATTACKER), 0)
     refused(cluster, str(home.parent), ATTACKER)
 
 
-def test_home_behind_a_link_of_another_customer__is_refused(world: SubmissionEnv, cluster: Cluster, home: Path) -> None:
+def test_home_behind_a_link_of_another_customer__is_refused(
+    world: SubmissionEnv, cluster: Cluster, home: Path
+) -> None:
     link = home.parent / "link"
     link.symlink_to(home)
     world.slurm.users.set_home(VICTIM, link)
@@ -181,7 +205,9 @@ def test_home_behind_a_link_of_another_customer__is_refused(world: SubmissionEnv
     refused(cluster, str(link), ATTACKER)
 
 
-def test_home_that_is_a_file__is_refused(world: SubmissionEnv, cluster: Cluster, home: Path) -> None:
+def test_home_that_is_a_file__is_refused(
+    world: SubmissionEnv, cluster: Cluster, home: Path
+) -> None:
     file = home / "file"
     file.touch()
     world.slurm.users.set_home(VICTIM, file)
@@ -200,7 +226,9 @@ def test_home_that_does_not_exist__is_refused_until_it_is_made(
     cluster.require_own_home(VICTIM)
 
 
-def test_two_accounts_with_one_number__are_refused(world: SubmissionEnv, cluster: Cluster) -> None:
+def test_two_accounts_with_one_number__are_refused(
+    world: SubmissionEnv, cluster: Cluster
+) -> None:
     twin = Address("0x" + "c" * 40)
     users = world.slurm.users
     uid = users.add(VICTIM)

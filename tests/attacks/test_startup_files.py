@@ -1,5 +1,5 @@
-"""A customer's start-up files run before each command that the supervisor runs as him: they print, wait,
-answer falsely and read the input.
+"""A customer's start-up files run before each command that the supervisor runs as him:
+they print, wait, answer falsely and read the input.
 """
 
 import shutil
@@ -13,7 +13,12 @@ from devgrid.cluster.linux_users import SAFE_SHELL
 from devgrid.cluster.sshd import Sshd
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import State
-from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv, authorized_keys_command
+from tests.support.submitting import (
+    CUSTOMER,
+    PATIENCE_S,
+    SubmissionEnv,
+    authorized_keys_command,
+)
 
 # Each of them leaves a mark when a shell reads it.
 START_UP_FILES = (
@@ -38,7 +43,9 @@ def world() -> Iterator[SubmissionEnv]:
 
 @pytest.fixture
 def read(world: SubmissionEnv) -> Iterator[Path]:
-    """The marks that the customer's start-up files leave in his home when a shell reads them."""
+    """The marks that the customer's start-up files leave in his home when a shell reads
+    them.
+    """
     home, users = world.slurm.users.home(CUSTOMER), world.slurm.users
     (home / ".ssh").mkdir(exist_ok=True)
     told = home / "was-read"
@@ -47,7 +54,9 @@ def read(world: SubmissionEnv) -> Iterator[Path]:
     for name in START_UP_FILES:
         (home / name).write_text(f"echo {name} >>{told}\n")
     for name in ENVIRONMENTS:
-        (home / name).write_text(f"BASH_ENV={home}/.bashrc\nENV={home}/.bashrc\nFORGED=yes\n")
+        (home / name).write_text(
+            f"BASH_ENV={home}/.bashrc\nENV={home}/.bashrc\nFORGED=yes\n"
+        )
     yield told
     for name in ("was-read", *START_UP_FILES, *ENVIRONMENTS):
         (home / name).unlink()
@@ -56,7 +65,11 @@ def read(world: SubmissionEnv) -> Iterator[Path]:
 
 def another_sshd(world: SubmissionEnv, name: str, *options: str) -> Sshd:
     return Sshd.start(
-        world.processes, world.slurm.env(), authorized_keys_command(world.key), name=name, options=options
+        world.processes,
+        world.slurm.env(),
+        authorized_keys_command(world.key),
+        name=name,
+        options=options,
     )
 
 
@@ -78,8 +91,12 @@ def shell_called_sh(world: SubmissionEnv, program: str) -> str:
 
 
 @pytest.mark.parametrize("program", ["dash", "bash"])
-def test_accounts_login_shell__reads_no_start_up_file(world: SubmissionEnv, read: Path, program: str) -> None:
-    """LDAP_LOGIN_SHELL's default, on a system where it is dash and on one where it is bash."""
+def test_accounts_login_shell__reads_no_start_up_file(
+    world: SubmissionEnv, read: Path, program: str
+) -> None:
+    """LDAP_LOGIN_SHELL's default, on a system where it is dash and on one where it is
+    bash.
+    """
     assert SAFE_SHELL == "/bin/sh"
     world.slurm.users.set_shell(CUSTOMER, shell_called_sh(world, program))
     assert "FORGED" not in environment_of_a_command(world)
@@ -87,19 +104,25 @@ def test_accounts_login_shell__reads_no_start_up_file(world: SubmissionEnv, read
 
 
 def test_bash__reads_the_customers_file(world: SubmissionEnv, read: Path) -> None:
-    """The login shell is chosen because bash reads the file. Without this, the test above would prove nothing."""
+    """The login shell is chosen because bash reads the file. Without this, the test
+    above would prove nothing.
+    """
     world.slurm.users.set_shell(CUSTOMER, "/bin/bash")
     environment_of_a_command(world)
     assert ".bashrc" in read.read_text()
 
 
-def test_sshd_with_its_defaults__runs_the_customers_rc_file(world: SubmissionEnv, read: Path) -> None:
+def test_sshd_with_its_defaults__runs_the_customers_rc_file(
+    world: SubmissionEnv, read: Path
+) -> None:
     """`PermitUserRC no` prevents this, with any login shell."""
     environment_of_a_command(world, another_sshd(world, "usual", "PermitUserRC yes"))
     assert read.read_text() == ".ssh/rc\n"
 
 
-def test_submission__runs_nothing_of_the_customers_but_his_job(world: SubmissionEnv, read: Path) -> None:
+def test_submission__runs_nothing_of_the_customers_but_his_job(
+    world: SubmissionEnv, read: Path
+) -> None:
     site = world.site(world.cluster())
     job = world.new_job(site)
     assert world.carry_out(site, job).state is State.QUEUED
@@ -108,14 +131,20 @@ def test_submission__runs_nothing_of_the_customers_but_his_job(world: Submission
     site.ledger.holder.close()
 
 
-def test_sites_own_environment_file__is_what_jobs_inherit(world: SubmissionEnv, read: Path) -> None:
+def test_sites_own_environment_file__is_what_jobs_inherit(
+    world: SubmissionEnv, read: Path
+) -> None:
     file = world.processes.folder / "modules.sh"
     file.write_text("export OF_THE_SITE='module paths' SBATCH_GPUS=2\n")
     site = world.site(replace(world.cluster(), environment_file=str(file)))
     job = world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n")
     slurm_id = world.carry_out(site, job).slurm_id
     log = world.slurm.users.home(CUSTOMER) / f"{job}.log"
-    wait_until(lambda: log.exists() and "OF_THE_SITE=module paths" in log.read_text(), "the job's log", PATIENCE_S)
+    wait_until(
+        lambda: log.exists() and "OF_THE_SITE=module paths" in log.read_text(),
+        "the job's log",
+        PATIENCE_S,
+    )
     assert slurm_id is not None
     assert "gpu" not in world.field(slurm_id, "tres-alloc")
     assert read.read_text() == ""

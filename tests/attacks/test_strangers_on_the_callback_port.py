@@ -1,4 +1,6 @@
-"""Strangers reach the callbacks' port: if a proof is required they leave no trace; otherwise they cause no bill."""
+"""Strangers reach the callbacks' port: if a proof is required they leave no trace;
+otherwise they cause no bill.
+"""
 
 import secrets
 import shutil
@@ -27,9 +29,20 @@ from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from supervisor_tasks.ledger.heartbeats import REPORTER
 from supervisor_tasks.ledger.tick_names import CALLBACKS
-from tests.support.ports import CallbackSite, Port, answer_to, random_job_id, report, started_site
+from tests.support.ports import (
+    CallbackSite,
+    Port,
+    answer_to,
+    random_job_id,
+    report,
+    started_site,
+)
 
-OK, DENIED, UNPROVEN = grpc.StatusCode.OK, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
+OK, DENIED, UNPROVEN = (
+    grpc.StatusCode.OK,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+)
 SET_STATUS = "/supervisor.v1alpha1.JobAPI/SetJobStatus"
 STRANGERS_CALLS = 300
 CUSTOMER = "0x" + "a" * 40
@@ -49,13 +62,20 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def strict(site: CallbackSite, key_file: Path) -> Port:
     """A port that requires a proof."""
-    return site.start("strict", CALLBACK_KEY_FILE=str(key_file), CALLBACK_PROOF="required", CLUSTER_NAME="strict")
+    return site.start(
+        "strict",
+        CALLBACK_KEY_FILE=str(key_file),
+        CALLBACK_PROOF="required",
+        CLUSTER_NAME="strict",
+    )
 
 
 @pytest.fixture(scope="module")
 def lenient(site: CallbackSite, key_file: Path) -> Port:
     """A port of a site that has a key, and also uses plugins without one."""
-    return site.start("lenient", CALLBACK_KEY_FILE=str(key_file), CLUSTER_NAME="lenient")
+    return site.start(
+        "lenient", CALLBACK_KEY_FILE=str(key_file), CLUSTER_NAME="lenient"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +99,9 @@ def proving(port: Port, key_file: Path) -> Iterator[grpc.Channel]:
 def check(channel: grpc.Channel, service: str = "") -> grpc.StatusCode:
     health: Any = health_pb2_grpc.HealthStub(channel)
     try:
-        health.Check(health_pb2.HealthCheckRequest(service=service), timeout=deadline(10))
+        health.Check(
+            health_pb2.HealthCheckRequest(service=service), timeout=deadline(10)
+        )
     except grpc.RpcError as error:
         code: grpc.StatusCode = error.code()
         return code
@@ -87,16 +109,25 @@ def check(channel: grpc.Channel, service: str = "") -> grpc.StatusCode:
 
 
 def signs(site: CallbackSite, name: str) -> int:
-    return site.number_of("SELECT count(*) FROM periodic_runs WHERE name = :name", name=name)
+    return site.number_of(
+        "SELECT count(*) FROM periodic_runs WHERE name = :name", name=name
+    )
 
 
 def wait_for_next_heartbeat(site: CallbackSite, cluster: str) -> None:
-    """Wait until the calls that the port of that cluster has received are in the ledger, if they belong there."""
+    """Wait until the calls that the port of that cluster has received are in the
+    ledger, if they belong there.
+    """
     own = "FROM periodic_runs WHERE name = :name AND cluster = :cluster"
     about = {"name": CALLBACKS, "cluster": cluster}
     for which in ("the next sign of life", "the sign of life after that"):
         site.do(f"DELETE {own}", **about)
-        wait_until(lambda: site.number_of(f"SELECT count(*) {own}", **about) == 1, which, 60.0, 0.1)
+        wait_until(
+            lambda: site.number_of(f"SELECT count(*) {own}", **about) == 1,
+            which,
+            60.0,
+            0.1,
+        )
 
 
 def test_stranger__proof_is_required__leaves_no_row_no_heartbeat_and_few_log_lines(
@@ -104,7 +135,9 @@ def test_stranger__proof_is_required__leaves_no_row_no_heartbeat_and_few_log_lin
 ) -> None:
     with grpc.insecure_channel(strict.address) as channel:
         answers = {answer_to(channel, random_job_id()) for _ in range(STRANGERS_CALLS)}
-        assert answers | {check(channel), check(channel, REPORTER_SERVICE)} == {UNPROVEN}
+        assert answers | {check(channel), check(channel, REPORTER_SERVICE)} == {
+            UNPROVEN
+        }
         with pytest.raises(grpc.RpcError) as caught:
             services.SshAPIStub(channel).FetchAuthorizedKeys(
                 messages.FetchAuthorizedKeysRequest(), timeout=deadline(10)
@@ -122,17 +155,33 @@ def test_our_own_programs__where_a_proof_is_required__are_heard(
     with proving(strict, key_file) as channel:
         report(channel, random_job_id())
         assert check(channel, REPORTER_SERVICE) is OK
-    wait_until(lambda: signs(site, REPORTER) == 1, "the reporter's sign of life", 60.0, 0.1)
+    wait_until(
+        lambda: signs(site, REPORTER) == 1, "the reporter's sign of life", 60.0, 0.1
+    )
     assert site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'proven'") == 1
     alone = shutil.copy(REPOSITORY / "plugins" / "authorized_keys.py", tmp_path)
-    program = [sys.executable, "-I", "-S", str(alone), "--supervisor", strict.address, "--plain-text"]
+    program = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(alone),
+        "--supervisor",
+        strict.address,
+        "--plain-text",
+    ]
     argv = [*program, "--key", str(key_file), CUSTOMER]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=deadline(60))
+    done = subprocess.run(
+        argv, cwd=tmp_path, capture_output=True, text=True, timeout=deadline(60)
+    )
     assert done.stdout.startswith("ssh-ed25519 "), done.stderr
 
 
-def answer_with_metadata(channel: grpc.Channel, raw: bytes, entries: tuple[tuple[str, str], ...]) -> grpc.StatusCode:
-    """Send a callback with these entries of metadata. Returns the status of the answer."""
+def answer_with_metadata(
+    channel: grpc.Channel, raw: bytes, entries: tuple[tuple[str, str], ...]
+) -> grpc.StatusCode:
+    """Send a callback with these entries of metadata. Returns the status of the
+    answer.
+    """
     call: Any = channel.unary_unary(SET_STATUS)
     try:
         call(raw, metadata=entries, timeout=deadline(10))
@@ -143,11 +192,15 @@ def answer_with_metadata(channel: grpc.Channel, raw: bytes, entries: tuple[tuple
 
 
 def a_callback() -> bytes:
-    request = messages.SetJobStatusRequest(name=random_job_id(), id=7, status=messages.JOB_STATUS_RUNNING)
+    request = messages.SetJobStatusRequest(
+        name=random_job_id(), id=7, status=messages.JOB_STATUS_RUNNING
+    )
     return request.SerializeToString()
 
 
-def sealed(key: bytes, raw: bytes, ago_s: float = 0.0, node: str = "node1") -> tuple[tuple[str, str], ...]:
+def sealed(
+    key: bytes, raw: bytes, ago_s: float = 0.0, node: str = "node1"
+) -> tuple[tuple[str, str], ...]:
     time_ms = int((time.time() - ago_s) * 1000)
     return (
         (proof.NODE, node),
@@ -156,8 +209,12 @@ def sealed(key: bytes, raw: bytes, ago_s: float = 0.0, node: str = "node1") -> t
     )
 
 
-def test_proofs_that_are_none__are_refused(site: CallbackSite, lenient: Port, key_file: Path) -> None:
-    """Even if no proof is required: a wrong key is refused, and not treated as no key."""
+def test_proofs_that_are_none__are_refused(
+    site: CallbackSite, lenient: Port, key_file: Path
+) -> None:
+    """Even if no proof is required: a wrong key is refused, and not treated as no
+    key.
+    """
     key, raw = proof.read_key(key_file), a_callback()
     good = sealed(key, raw)
     wrong = (
@@ -170,13 +227,17 @@ def test_proofs_that_are_none__are_refused(site: CallbackSite, lenient: Port, ke
         ((proof.PROOF, good[2][1]),),
     )
     with grpc.insecure_channel(lenient.address) as channel:
-        assert [answer_with_metadata(channel, raw, entries) for entries in wrong[:5]] == [UNPROVEN] * 5
+        assert [
+            answer_with_metadata(channel, raw, entries) for entries in wrong[:5]
+        ] == [UNPROVEN] * 5
         assert answer_with_metadata(channel, raw, wrong[6]) is UNPROVEN
         assert site.rows() == 0
         assert answer_with_metadata(channel, raw, good) is OK
 
 
-def test_a_repeat_within_five_minutes__changes_nothing(site: CallbackSite, strict: Port, key_file: Path) -> None:
+def test_a_repeat_within_five_minutes__changes_nothing(
+    site: CallbackSite, strict: Port, key_file: Path
+) -> None:
     """A repeated callback is one row; a repeated heartbeat of the reporter is none."""
     key, raw = proof.read_key(key_file), a_callback()
     again = sealed(key, raw, ago_s=1)
@@ -190,7 +251,9 @@ def test_a_repeat_within_five_minutes__changes_nothing(site: CallbackSite, stric
         assert site.rows() == 1
         ask: Any = channel.unary_unary(method)
         ask(question, metadata=entries, timeout=deadline(10))
-        wait_until(lambda: signs(site, REPORTER) == 1, "the reporter's sign of life", 60.0, 0.1)
+        wait_until(
+            lambda: signs(site, REPORTER) == 1, "the reporter's sign of life", 60.0, 0.1
+        )
         site.do("DELETE FROM periodic_runs")
         ask(question, metadata=entries, timeout=deadline(10))
     wait_for_next_heartbeat(site, "strict")
@@ -205,7 +268,9 @@ def test_stranger__site_with_a_key__is_no_reporter_and_its_callbacks_are_unprove
         assert check(channel, REPORTER_SERVICE) is OK
     wait_for_next_heartbeat(site, "lenient")
     assert signs(site, REPORTER) == 0
-    assert site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'unproven'") == 1
+    assert (
+        site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'unproven'") == 1
+    )
 
 
 def test_what_a_stranger_said_first__is_proven_when_our_own_program_says_it(
@@ -218,31 +283,57 @@ def test_what_a_stranger_said_first__is_proven_when_our_own_program_says_it(
         report(channel, name)
     with grpc.insecure_channel(lenient.address) as channel:
         report(channel, name)
-    assert (site.rows(), site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'proven'")) == (1, 1)
+    assert (
+        site.rows(),
+        site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'proven'"),
+    ) == (1, 1)
 
 
-def test_callers_of_other_networks__are_denied_and_leave_no_trace(site: CallbackSite, key_file: Path) -> None:
-    port = site.start("networks", CALLBACK_KEY_FILE=str(key_file), CALLBACK_NETWORKS="127.0.0.64/26, fd00::/8")
+def test_callers_of_other_networks__are_denied_and_leave_no_trace(
+    site: CallbackSite, key_file: Path
+) -> None:
+    port = site.start(
+        "networks",
+        CALLBACK_KEY_FILE=str(key_file),
+        CALLBACK_NETWORKS="127.0.0.64/26, fd00::/8",
+    )
     with grpc.insecure_channel(port.address) as channel:
         assert answer_to(channel, random_job_id()) is DENIED
         assert check(channel, REPORTER_SERVICE) is DENIED
     assert site.rows() == 0
-    with proving(port, key_file) as channel:  # it comes from elsewhere, and is known by its key
+    # it comes from elsewhere, and is known by its key
+    with proving(port, key_file) as channel:
         report(channel, random_job_id())
     assert site.rows() == 1
 
 
-def test_plain_text_for_all_to_read__is_a_warning_at_the_start(site: CallbackSite) -> None:
+def test_plain_text_for_all_to_read__is_a_warning_at_the_start(
+    site: CallbackSite,
+) -> None:
     log = site.start("everywhere", host="0.0.0.0").log  # noqa: S104
     assert "callbacks_in_plain_text" in log
     assert "every machine between SLURM's and this one can read what plugins say" in log
     assert "callbacks_in_plain_text" not in site.start("loopback").log
 
 
-def test_plain_text_to_another_machine__is_refused_by_our_own_programs(tmp_path: Path) -> None:
-    for program, more in (("reporter", ["--spool", str(tmp_path)]), ("authorized_keys", ["--plain-text", CUSTOMER])):
-        argv = [sys.executable, "-m", f"plugins.{program}", "--supervisor", "192.0.2.1:3000", *more]
-        done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(60))
+def test_plain_text_to_another_machine__is_refused_by_our_own_programs(
+    tmp_path: Path,
+) -> None:
+    for program, more in (
+        ("reporter", ["--spool", str(tmp_path)]),
+        ("authorized_keys", ["--plain-text", CUSTOMER]),
+    ):
+        argv = [
+            sys.executable,
+            "-m",
+            f"plugins.{program}",
+            "--supervisor",
+            "192.0.2.1:3000",
+            *more,
+        ]
+        done = subprocess.run(
+            argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(60)
+        )
         assert done.returncode != 0
         assert "--plain-text-beyond-loopback" in done.stderr
         assert done.stdout == ""
@@ -251,7 +342,10 @@ def test_plain_text_to_another_machine__is_refused_by_our_own_programs(tmp_path:
 def test_tls_at_a_plain_port__is_a_warning_with_both_names(site: CallbackSite) -> None:
     port = site.start("plain", PUBLIC_ADDRESS="supervisor.example.org:3000")
     context = ssl.create_default_context()
-    with socket.create_connection(("127.0.0.1", port.number), 10) as connection, pytest.raises(OSError):  # noqa: PT011
+    with (
+        socket.create_connection(("127.0.0.1", port.number), 10) as connection,
+        pytest.raises(OSError),  # noqa: PT011
+    ):
         context.wrap_socket(connection, server_hostname="slurm.example.org")
     wait_until(lambda: "tls_at_a_plain_port" in port.log, "the warning", 20.0)
     line = next(line for line in port.log.splitlines() if "tls_at_a_plain_port" in line)
@@ -259,9 +353,13 @@ def test_tls_at_a_plain_port__is_a_warning_with_both_names(site: CallbackSite) -
     assert "supervisor.example.org:3000" in line
 
 
-def test_a_certificate_of_another_host__is_a_warning_with_both_names(site: CallbackSite) -> None:
+def test_a_certificate_of_another_host__is_a_warning_with_both_names(
+    site: CallbackSite,
+) -> None:
     port = site.start("named", **site.tls, PUBLIC_ADDRESS="supervisor.example.org:3000")
-    line = next(line for line in port.log.splitlines() if "certificate_of_another_host" in line)
+    line = next(
+        line for line in port.log.splitlines() if "certificate_of_another_host" in line
+    )
     assert "supervisor.example.org:3000" in line
     assert "localhost" in line
     assert "certificate_of_another_host" not in site.start("right", **site.tls).log
@@ -274,13 +372,23 @@ def shown(port: Port) -> bytes:
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     where = "127.0.0.1", port.number
-    with socket.create_connection(where, 10) as connection, context.wrap_socket(connection) as encrypted:
+    with (
+        socket.create_connection(where, 10) as connection,
+        context.wrap_socket(connection) as encrypted,
+    ):
         return encrypted.getpeercert(binary_form=True) or b""
 
 
-def test_certificate_files_that_change__are_shown_without_a_restart(site: CallbackSite, tmp_path: Path) -> None:
-    before, after = make_certificates(tmp_path / "before"), make_certificates(tmp_path / "after")
-    port = site.start("renewed", TLS_ENABLE="true", TLS_CERT=str(before.cert), TLS_KEY=str(before.key))
+def test_certificate_files_that_change__are_shown_without_a_restart(
+    site: CallbackSite, tmp_path: Path
+) -> None:
+    before, after = (
+        make_certificates(tmp_path / "before"),
+        make_certificates(tmp_path / "after"),
+    )
+    port = site.start(
+        "renewed", TLS_ENABLE="true", TLS_CERT=str(before.cert), TLS_KEY=str(before.key)
+    )
     first = shown(port)
     shutil.copy(after.cert, before.cert)  # which does not fit the key yet
     assert shown(port) == first

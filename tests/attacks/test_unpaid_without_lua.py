@@ -1,4 +1,6 @@
-"""Without job_submit.lua: alarms report jobs that customers submit themselves, and tokens that stay in comments."""
+"""Without job_submit.lua: alarms report jobs that customers submit themselves, and
+tokens that stay in comments.
+"""
 
 from collections.abc import Iterator
 
@@ -19,7 +21,9 @@ KEY = "0123456789abcdef" * 4  # of a supervisor that takes the plugin to be ther
 def grid() -> Iterator[Grid]:
     started = Grid.start(
         GridOptions(
-            block_time_s=BLOCK_TIME_S, overrides={"SWEEP_EVERY_S": "2", "SLURM_SUBMIT_KEY": KEY}, job_submit=False
+            block_time_s=BLOCK_TIME_S,
+            overrides={"SWEEP_EVERY_S": "2", "SLURM_SUBMIT_KEY": KEY},
+            job_submit=False,
         )
     )
     try:
@@ -30,11 +34,17 @@ def grid() -> Iterator[Grid]:
 
 
 def alarm(grid: Grid, name: str = "foreign_customer_jobs") -> str:
-    found = [row.details for row in rows(grid, "SELECT name, details FROM alarms") if row.name == name]
+    found = [
+        row.details
+        for row in rows(grid, "SELECT name, details FROM alarms")
+        if row.name == name
+    ]
     return str(found[0]) if found else ""
 
 
-def test_own_job__is_an_alarm_with_user_and_size_until_it_is_gone(grid: Grid, customer: Account) -> None:
+def test_own_job__is_an_alarm_with_user_and_size_until_it_is_gone(
+    grid: Grid, customer: Account
+) -> None:
     ours = running(grid, grid.submit_script(customer, "#!/bin/bash\nsleep 600\n"))
     foreign = own_job(grid, customer, "sleep 600", "--ntasks=6", "--time=600")
     wait_until(lambda: alarm(grid) != "", "the alarm", 60.0, 0.2)
@@ -50,6 +60,16 @@ def test_token_that_slurmctld_leaves_in_the_comment__is_an_alarm_while_the_job_l
 ) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
     slurm_id = running(grid, job_id)
-    wait_until(lambda: f"{slurm_id}" in alarm(grid, "submit_tokens_unchecked"), "the alarm", 60.0, 0.2)
+    wait_until(
+        lambda: f"{slurm_id}" in alarm(grid, "submit_tokens_unchecked"),
+        "the alarm",
+        60.0,
+        0.2,
+    )
     slurm_of(grid).run("scancel", f"--user={customer.address}")
-    wait_until(lambda: alarm(grid, "submit_tokens_unchecked") == "", "the alarm to go off", 60.0, 0.2)
+    wait_until(
+        lambda: alarm(grid, "submit_tokens_unchecked") == "",
+        "the alarm to go off",
+        60.0,
+        0.2,
+    )

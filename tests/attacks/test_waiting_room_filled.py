@@ -1,5 +1,6 @@
-"""One customer fills CLAIM_MAX_WAITING with jobs that wait or are held: the jobs of others are still claimed, and if the limit
-is reached for all, an alarm names the customer.
+"""One customer fills CLAIM_MAX_WAITING with jobs that wait or are held: the jobs of
+others are still claimed, and if the limit is reached for all, an alarm names the
+customer.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,9 @@ WAITING = "SELECT count(*) AS number FROM jobs WHERE customer = :customer AND st
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     overrides = {"CLAIM_MAX_WAITING": str(PLACES)}
-    with served_grid(GridOptions(nodes=1, overrides=overrides, job_submit=False)) as running:
+    with served_grid(
+        GridOptions(nodes=1, overrides=overrides, job_submit=False)
+    ) as running:
         yield running
 
 
@@ -44,7 +47,12 @@ def test_filled_with_jobs_that_their_owners_hold__others_are_claimed(
         as_customer(grid, holder, "scontrol", "hold", str(held))
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
     wait_for(grid, job_id, {ChainStatus.SCHEDULED}, PATIENCE_S)
-    wait_until(lambda: not rows(grid, FULL), "the alarm to be over, if it was on", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: not rows(grid, FULL),
+        "the alarm to be over, if it was on",
+        PATIENCE_S,
+        0.2,
+    )
     scontrol(grid, "update", "PartitionName=main", "State=UP")
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
     for holder in holders:
@@ -57,15 +65,27 @@ def test_waiting_room__filled_by_one_customer__others_are_claimed_and_alarm_name
     scontrol(grid, "update", "PartitionName=main", "State=DOWN")  # nothing begins
     greedy = grid.new_customer()
     grid.submit_scripts(greedy, "#!/bin/bash\nsleep 600\n", PLACES + 2)
-    wait_until(lambda: waiting(grid, greedy) >= PLACES, "the room to be filled", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: waiting(grid, greedy) >= PLACES,
+        "the room to be filled",
+        PATIENCE_S,
+        0.1,
+    )
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
     wait_for(grid, job_id, {ChainStatus.SCHEDULED}, PATIENCE_S)
     id_of(grid, job_id)
     grid.submit_scripts(greedy, "#!/bin/bash\nsleep 600\n", ALL)
-    wait_until(lambda: waiting(grid, greedy) > ALL, "all of one customer's jobs to be claimed", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: waiting(grid, greedy) > ALL,
+        "all of one customer's jobs to be claimed",
+        PATIENCE_S,
+        0.1,
+    )
     for _ in range(PLACES - 1):  # each takes a share, and the last one finds none
         grid.submit_script(grid.new_customer(), "#!/bin/bash\ntrue\n")
-    wait_until(lambda: bool(rows(grid, FULL)), "the operator to be called", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: bool(rows(grid, FULL)), "the operator to be called", PATIENCE_S, 0.2
+    )
     (alarm,) = rows(grid, FULL)
     assert greedy.address.lower() in alarm.details["customers"]
     slurm_of(grid).run("scancel", f"--user={greedy.address.lower()}")

@@ -1,5 +1,6 @@
-"""A customer requests whole cores of nodes whose cores have two threads, or all memory of a node. SLURM does not show that
-among the job's requests, so it looks like what SLURM itself rounds up. This site has no job_submit.lua.
+"""A customer requests whole cores of nodes whose cores have two threads, or all memory
+of a node. SLURM does not show that among the job's requests, so it looks like what
+SLURM itself rounds up. This site has no job_submit.lua.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,13 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.end_states import PATIENCE_S, as_customer, id_of, scontrol, wait_for_state
+from tests.support.end_states import (
+    PATIENCE_S,
+    as_customer,
+    id_of,
+    scontrol,
+    wait_for_state,
+)
 from tests.support.grids import served_grid
 from tests.support.marks import in_chaos
 from tests.support.requeueing import shown
@@ -21,8 +28,14 @@ ALL_NODES = "nodename=node[1-4]"
 SLEEPS = "#!/bin/bash\nsleep 300\n"
 BIGGER = {
     "ReqThreads=1": ("cpu=8,", "CPUs: 8 instead of 4"),
-    "MinMemoryCPU=0": ("cpu=4,mem=16000M,", "MinMemoryCPU: all of a node instead of 400 MB"),
-    "MinMemoryNode=0": ("cpu=4,mem=16000M,", "MinMemoryCPU: all of a node instead of 400 MB"),
+    "MinMemoryCPU=0": (
+        "cpu=4,mem=16000M,",
+        "MinMemoryCPU: all of a node instead of 400 MB",
+    ),
+    "MinMemoryNode=0": (
+        "cpu=4,mem=16000M,",
+        "MinMemoryCPU: all of a node instead of 400 MB",
+    ),
 }
 
 
@@ -33,15 +46,21 @@ def grid() -> Iterator[Grid]:
 
 
 def waiting(grid: Grid, customer: Account) -> tuple[str, int]:
-    """A job of four CPUs that waits, as no node accepts jobs. The worker has polled it."""
+    """A job of four CPUs that waits, as no node accepts jobs. The worker has polled
+    it.
+    """
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, SLEEPS, cpusPerTask=4)
     slurm_id = id_of(grid, job_id)
-    wait_until(lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
+    )
     return job_id, slurm_id
 
 
-@pytest.mark.parametrize("word", ["ReqThreads=1", *map(in_chaos, ["MinMemoryCPU=0", "MinMemoryNode=0"])])
+@pytest.mark.parametrize(
+    "word", ["ReqThreads=1", *map(in_chaos, ["MinMemoryCPU=0", "MinMemoryNode=0"])]
+)
 def test_changed_and_begun_before_a_look__is_cancelled_with_a_reason_and_an_alarm(
     grid: Grid, customer: Account, word: str
 ) -> None:
@@ -56,22 +75,35 @@ def test_changed_and_begun_before_a_look__is_cancelled_with_a_reason_and_an_alar
     job = wait_for_end(grid, job_id, PATIENCE_S)
     assert job.status is ChainStatus.CANCELLED
     assert why in job.last_error
-    assert job_id in str(rows(grid, "SELECT details FROM alarms WHERE name = 'more_than_paid'")[0].details)
+    assert job_id in str(
+        rows(grid, "SELECT details FROM alarms WHERE name = 'more_than_paid'")[
+            0
+        ].details
+    )
 
 
 @pytest.mark.parametrize("word", ["MinMemoryCPU=0", in_chaos("MinMemoryNode=0")])
-def test_all_memory_for_a_job_that_waits__is_put_back(grid: Grid, customer: Account, word: str) -> None:
+def test_all_memory_for_a_job_that_waits__is_put_back(
+    grid: Grid, customer: Account, word: str
+) -> None:
     _, slurm_id = waiting(grid, customer)
     as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", word)
     assert shown(grid, slurm_id, "MinMemory") == "0"
-    wait_until(lambda: shown(grid, slurm_id, "MinMemory") == "100M", "the memory to be put back", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: shown(grid, slurm_id, "MinMemory") == "100M",
+        "the memory to be put back",
+        PATIENCE_S,
+        0.2,
+    )
     scontrol(grid, "update", ALL_NODES, "state=resume")
     wait_for_state(grid, slurm_id, "RUNNING")
     assert shown(grid, slurm_id, "tres-alloc").startswith("cpu=4,mem=400M,")
     as_customer(grid, customer, "scancel", str(slurm_id))
 
 
-def test_rounded_up_to_whole_cores_by_slurm_itself__is_no_attack(grid: Grid, customer: Account) -> None:
+def test_rounded_up_to_whole_cores_by_slurm_itself__is_no_attack(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 4\n", cpusPerTask=3)
     slurm_id = id_of(grid, job_id)
     wait_for_state(grid, slurm_id, "RUNNING")

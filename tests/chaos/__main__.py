@@ -1,6 +1,8 @@
-"""`make chaos`: kills processes where they change the world; then runs the long tests, such as each fault under a load.
+"""`make chaos`: kills processes where they change the world; then runs the long tests,
+such as each fault under a load.
 
-Each line shows the progress. It goes on after a failure. The summary at the end lists all failures with their seeds.
+Each line shows the progress. It goes on after a failure. The summary at the end lists
+all failures with their seeds.
 """
 
 import argparse
@@ -24,7 +26,9 @@ PARALLEL_FILES = "2"  # of long tests; most of them wait most of the time
 
 @dataclass(frozen=True, slots=True)
 class LongTest:
-    """The result of one long test: its outcome in a word, the seconds that it took, and the first line of its error."""
+    """The result of one long test: its outcome in a word, the seconds that it took, and
+    the first line of its error.
+    """
 
     name: str
     outcome: str
@@ -49,12 +53,18 @@ def main() -> None:
         type=int,
         help="seed of the first crash run; the next runs count up; no long tests",
     )
-    parser.add_argument("--point", choices=PLACES, help="kill at this place only; no long tests")
     parser.add_argument(
-        "--long", metavar="WORDS", help="run only the long tests that pytest -k selects by these words; '' selects all"
+        "--point", choices=PLACES, help="kill at this place only; no long tests"
+    )
+    parser.add_argument(
+        "--long",
+        metavar="WORDS",
+        help="run only the long tests that pytest -k selects by these words; '' selects all",
     )
     options = parser.parse_args()
-    crashes_only = any(given is not None for given in (options.runs, options.seed, options.point))
+    crashes_only = any(
+        given is not None for given in (options.runs, options.seed, options.point)
+    )
     lines: list[str] = []
     passed = True
     if options.long is None:
@@ -62,24 +72,40 @@ def main() -> None:
         lines += summary
     if not crashes_only:
         tests = long_tests(options.long or "")
-        passed = passed and bool(tests) and all(test.outcome == "passed" for test in tests)
-        lines += [f"long tests: {len(tests)}, {sum(test.outcome == 'passed' for test in tests)} of them passed"]
+        passed = (
+            passed and bool(tests) and all(test.outcome == "passed" for test in tests)
+        )
+        lines += [
+            f"long tests: {len(tests)}, {sum(test.outcome == 'passed' for test in tests)} of them passed"
+        ]
         lines += [f"    {test}" for test in tests]
     show("\n".join(["", *lines, "", "ALL RIGHT" if passed else "SOMETHING IS WRONG"]))
     sys.exit(0 if passed else 1)
 
 
-def crash_runs(runs: int, seed: int | None, point: str | None) -> tuple[bool, list[str]]:
-    """Run the crash runs. Returns whether all passed, and the lines of their summary."""
+def crash_runs(
+    runs: int, seed: int | None, point: str | None
+) -> tuple[bool, list[str]]:
+    """Run the crash runs. Returns whether all passed, and the lines of their
+    summary.
+    """
     first = random.SystemRandom().randrange(10**6) if seed is None else seed
-    show(f"{runs} crash runs from seed {first} on; one alone: make chaos RUNS=1 SEED=<its seed>")
-    series = run_all([plan(number, point) for number in range(first, first + runs)], BUILT)
+    show(
+        f"{runs} crash runs from seed {first} on; one alone: make chaos RUNS=1 SEED=<its seed>"
+    )
+    series = run_all(
+        [plan(number, point) for number in range(first, first + runs)], BUILT
+    )
     return series.passed, series.summary()
 
 
 def long_tests(words: str) -> list[LongTest]:
-    """Run the tests that are marked `chaos` and that `pytest -k` selects by these words."""
-    show(f"the long tests; one alone: make chaos LONG='words of its name'; their output is in {BUILT / 'long.log'}")
+    """Run the tests that are marked `chaos` and that `pytest -k` selects by these
+    words.
+    """
+    show(
+        f"the long tests; one alone: make chaos LONG='words of its name'; their output is in {BUILT / 'long.log'}"
+    )
     BUILT.mkdir(parents=True, exist_ok=True)
     report = BUILT / "long.xml"
     report.unlink(missing_ok=True)
@@ -102,7 +128,11 @@ def long_tests(words: str) -> list[LongTest]:
     began_s = time.monotonic()
     with (BUILT / "long.log").open("w") as log:
         running = subprocess.Popen(
-            argv, cwd=REPOSITORY, env={**os.environ, "COLUMNS": "160"}, stdout=subprocess.PIPE, text=True
+            argv,
+            cwd=REPOSITORY,
+            env={**os.environ, "COLUMNS": "160"},
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert running.stdout is not None
         for line in running.stdout:
@@ -114,16 +144,26 @@ def long_tests(words: str) -> list[LongTest]:
 
 
 def read_report(text: str) -> list[LongTest]:
-    """Read the JUnit XML that pytest wrote: a result for each test, the failed ones last."""
+    """Read the JUnit XML that pytest wrote: a result for each test, the failed ones
+    last.
+    """
     tests = [_long_test(case) for case in ET.fromstring(text).iter("testcase")]  # noqa: S314  our own file
     return sorted(tests, key=lambda test: test.outcome != "passed")
 
 
 def _long_test(case: ET.Element) -> LongTest:
-    bad = next((child for child in case if child.tag in {"failure", "error", "skipped"}), None)
-    outcome = "passed" if bad is None else {"failure": "FAILED", "error": "ERROR", "skipped": "SKIPPED"}[bad.tag]
+    bad = next(
+        (child for child in case if child.tag in {"failure", "error", "skipped"}), None
+    )
+    outcome = (
+        "passed"
+        if bad is None
+        else {"failure": "FAILED", "error": "ERROR", "skipped": "SKIPPED"}[bad.tag]
+    )
     error = "" if bad is None else (bad.get("message") or "").partition("\n")[0][:200]
-    return LongTest(case.get("name") or "?", outcome, float(case.get("time") or 0), error)
+    return LongTest(
+        case.get("name") or "?", outcome, float(case.get("time") or 0), error
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Keeps the logs and the ledger of a grid whose test failed: the grid itself is stopped before an engineer looks."""
+"""Keeps the logs and the ledger of a grid whose test failed: the grid itself is stopped
+before an engineer looks.
+"""
 
 import shutil
 from contextlib import suppress
@@ -14,7 +16,9 @@ TABLES = ("jobs", "events", "effects", "transactions", "callbacks", "alarms", "s
 
 
 def keep(grid: Grid, folder: Path) -> None:
-    """Copy the logs of all processes, what SLURM wrote and the ledger's tables into the folder, which is emptied first."""
+    """Copy the logs of all processes, what SLURM wrote and the ledger's tables into the
+    folder, which is emptied first.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(grid.folder / "log", folder / "log")
     slurm = folder / "slurm"
@@ -27,4 +31,6 @@ def keep(grid: Grid, folder: Path) -> None:
     for table in TABLES:
         with suppress(SQLAlchemyError):  # the database may be what is broken
             found = rows(grid, f"SELECT * FROM {table} ORDER BY 1")  # noqa: S608
-            (folder / f"{table}.txt").write_text("".join(f"{dict(row._mapping)}\n" for row in found))
+            (folder / f"{table}.txt").write_text(
+                "".join(f"{dict(row._mapping)}\n" for row in found)
+            )

@@ -1,4 +1,6 @@
-"""Clocks that are an hour off: that of one process of ours, or those of the whole SLURM site."""
+"""Clocks that are an hour off: that of one process of ours, or those of the whole SLURM
+site.
+"""
 
 import subprocess
 from pathlib import Path
@@ -12,18 +14,23 @@ DAEMONS = ("slurmctld", "slurmd-node1", "slurmd-node2", "slurmd-node3", "slurmd-
 
 
 def shifted(grid: Grid, hours: int) -> dict[str, str]:
-    """The environment of a process whose clock is `hours` ahead of all others (behind, if negative). It also resolves the
-    grid's Linux users.
+    """The environment of a process whose clock is `hours` ahead of all others (behind,
+    if negative). It also resolves the grid's Linux users.
     """
     library = grid.folder / "shifted_clock.so"
     if not library.exists():
-        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, SHIFT], check=True)
-    return {"LD_PRELOAD": f"{library} {grid.users.environment()['LD_PRELOAD']}", "SHIFT_S": str(3600 * hours)}
+        subprocess.run(
+            ["gcc", "-O2", "-shared", "-fPIC", "-o", library, SHIFT], check=True
+        )
+    return {
+        "LD_PRELOAD": f"{library} {grid.users.environment()['LD_PRELOAD']}",
+        "SHIFT_S": str(3600 * hours),
+    }
 
 
 def set_site_clocks(grid: Grid, hours: int) -> None:
-    """Set the clocks of SLURM, its nodes and the login node ahead of ours by `hours`. No job may be in SLURM: its times
-    would be wrong in SLURM itself.
+    """Set the clocks of SLURM, its nodes and the login node ahead of ours by `hours`.
+    No job may be in SLURM: its times would be wrong in SLURM itself.
     """
     config, environment = grid.folder / "sshd" / "sshd_config", shifted(grid, hours)
     ours = f'LD_PRELOAD="{grid.users.environment()["LD_PRELOAD"]}"'
@@ -48,5 +55,9 @@ def _start_anew(grid: Grid, environment: dict[str, str]) -> None:
 
 
 def _all_idle(grid: Grid) -> bool:
-    shown = slurm_of(grid).run("sinfo", "--noheader", "--Node", "--format=%t").stdout.split()
+    shown = (
+        slurm_of(grid)
+        .run("sinfo", "--noheader", "--Node", "--format=%t")
+        .stdout.split()
+    )
     return shown == ["idle"] * (len(DAEMONS) - 1)

@@ -1,4 +1,6 @@
-"""Starts a grid and its fleet for each file of this folder, so that no file sees what another one broke."""
+"""Starts a grid and its fleet for each file of this folder, so that no file sees what
+another one broke.
+"""
 
 import re
 from collections.abc import Generator, Iterator
@@ -45,8 +47,15 @@ def pytest_runtest_makereport(
 
 
 def grid_of(fixtures: dict[str, object]) -> Grid | None:
-    """The grid that a test uses, from the first fixture that has one; None without a grid."""
-    for name, attribute in (("grid", None), ("target", "grid"), ("crash_grid", "grid"), ("twins", "first")):
+    """The grid that a test uses, from the first fixture that has one; None without a
+    grid.
+    """
+    for name, attribute in (
+        ("grid", None),
+        ("target", "grid"),
+        ("crash_grid", "grid"),
+        ("twins", "first"),
+    ):
         found = fixtures.get(name)
         found = getattr(found, attribute, None) if attribute else found
         if isinstance(found, Grid):

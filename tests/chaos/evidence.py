@@ -1,7 +1,9 @@
-"""Collects what an audit compares: the chain, SLURM's own records, the spool, the marks that jobs left, the ledger's tables.
+"""Collects what an audit compares: the chain, SLURM's own records, the spool, the marks
+that jobs left, the ledger's tables.
 
-Nothing here uses the code under test. The ledger is read as rows, the chain by its RPC and the contracts' ABI as devgrid built
-it, SLURM by `scontrol show job`, `sacct`, its daemons' logs and the line that devgrid's completion hook leaves for each job.
+Nothing here uses the code under test. The ledger is read as rows, the chain by its RPC
+and the contracts' ABI as devgrid built it, SLURM by `scontrol show job`, `sacct`, its
+daemons' logs and the line that devgrid's completion hook leaves for each job.
 """
 
 import json
@@ -67,7 +69,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Transaction:
-    """A mined transaction of the provider; `call` is None when it did not go to the meta-scheduler."""
+    """A mined transaction of the provider; `call` is None when it did not go to the
+    meta-scheduler.
+    """
 
     hash: str
     nonce: int
@@ -80,12 +84,14 @@ class Transaction:
 class Evidence:
     """Everything that an audit compares.
 
-    `purged` counts, by SLURM id, the submissions whose files slurmctld found at its start and which it did not remember.
-    `unsaved` are the ends that slurmctld logged and did not remember after its restart. The others are SLURM ids:
-    `unlaunched` of jobs that a slurmd could not launch and had slurmctld cancel; `kill_requested` of jobs that slurmctld was
-    asked to cancel; `lost_ends` of jobs whose end a hook could not write, and noted as lost. `hook_finished` are the ends
-    for which our hook was called and finished; `hook_unfinished` are the SLURM ids of jobs for whose end it was called and did
-    not finish, although slurmctld had not died.
+    `purged` counts, by SLURM id, the submissions whose files slurmctld found at its
+    start and which it did not remember. `unsaved` are the ends that slurmctld logged
+    and did not remember after its restart. The others are SLURM ids: `unlaunched` of
+    jobs that a slurmd could not launch and had slurmctld cancel; `kill_requested` of
+    jobs that slurmctld was asked to cancel; `lost_ends` of jobs whose end a hook could
+    not write, and noted as lost. `hook_finished` are the ends for which our hook was
+    called and finished; `hook_unfinished` are the SLURM ids of jobs for whose end it
+    was called and did not finish, although slurmctld had not died.
     """
 
     provider: str
@@ -126,9 +132,10 @@ class Evidence:
 
     @cached_property
     def forgotten(self) -> set[str]:
-        """The jobs that SLURM accepted, as its own log shows, and has no record of: slurmctld saves its state every few
-        seconds, and was killed before that. A job that SLURM has under any id is not among them, nor one whose end the
-        completion hook recorded.
+        """The jobs that SLURM accepted, as its own log shows, and has no record of:
+        slurmctld saves its state every few seconds, and was killed before that. A job
+        that SLURM has under any id is not among them, nor one whose end the completion
+        hook recorded.
         """
         by_id = defaultdict(list)
         for row in self.ledger["jobs"]:
@@ -139,14 +146,21 @@ class Evidence:
                 and self.marks.get(row["job_id"], set()) <= {row["slurm_id"]}
             ):
                 by_id[row["slurm_id"]].append(row["job_id"])
-        return {name for number, names in by_id.items() if len(names) <= self.purged[number] for name in names}
+        return {
+            name
+            for number, names in by_id.items()
+            if len(names) <= self.purged[number]
+            for name in names
+        }
 
     def slurm_jobs(self, job_id: str) -> list[SlurmJob]:
         """All that SLURM ever had for a job of the grid."""
         return [job for job in self.slurm.values() if job.job_id == job_id]
 
     def unsaved_ends(self, job_id: str) -> list[SlurmJob]:
-        """The ends of a job that slurmctld logged, and had not saved when it was killed."""
+        """The ends of a job that slurmctld logged, and had not saved when it was
+        killed.
+        """
         row = self.ledger_jobs.get(job_id)
         lost = {row["slurm_id"]} if row and job_id in self.forgotten else set()
         kept = {job.slurm_id for job in self.slurm_jobs(job_id)}
@@ -157,15 +171,19 @@ class Evidence:
         ]
 
     def ended_by_slurm(self, job_id: str) -> bool:
-        """Whether SLURM ended the job by itself: its node was lost, or its node could not launch it and had it cancelled, or
-        it was cancelled without a request. (A slurmctld that was killed can take a job that has run for one that waits.)
+        """Whether SLURM ended the job by itself: its node was lost, or its node could
+        not launch it and had it cancelled, or it was cancelled without a request. (A
+        slurmctld that was killed can take a job that has run for one that waits.)
         """
         jobs = self.slurm_jobs(job_id)
         return bool(jobs) and all(
             job.state in OF_A_NODE
             or (
                 job.state == "CANCELLED"
-                and (job.slurm_id in self.unlaunched or job.slurm_id not in self.kill_requested)
+                and (
+                    job.slurm_id in self.unlaunched
+                    or job.slurm_id not in self.kill_requested
+                )
             )
             for job in jobs
         )
@@ -173,12 +191,16 @@ class Evidence:
     def ran(self, job_id: str) -> list[SlurmJob]:
         """The SLURM jobs of a job that were started."""
         marked = self.marks.get(job_id, set())
-        return [job for job in self.slurm_jobs(job_id) if job.elapsed_s > 0 or job.slurm_id in marked]
+        return [
+            job
+            for job in self.slurm_jobs(job_id)
+            if job.elapsed_s > 0 or job.slurm_id in marked
+        ]
 
 
 def gather(folder: Path, *other_ledgers: str) -> Evidence:
-    """Collect the evidence of the grid with this state folder. `other_ledgers` are the URLs of the databases of other fleets
-    with the same wallet.
+    """Collect the evidence of the grid with this state folder. `other_ledgers` are the
+    URLs of the databases of other fleets with the same wallet.
     """
     environment = json.loads((folder / "environment.json").read_text())
     chain = _ChainReader(folder)
@@ -193,7 +215,9 @@ def gather(folder: Path, *other_ledgers: str) -> Evidence:
         transactions=chain.transactions(),
         waiting_nonces=chain.waiting_nonces(),
         next_nonce=chain.next_nonce(),
-        slurm=slurm_records.records(folder, completed, accounting=environment.get("SLURM_ACCOUNTING") == "true"),
+        slurm=slurm_records.records(
+            folder, completed, accounting=environment.get("SLURM_ACCOUNTING") == "true"
+        ),
         hook_finished=list(slurm_records.completed(folder, "told")),
         hook_unfinished=slurm_records.hook_unfinished(folder),
         spooled=_files(folder / "spool"),
@@ -225,16 +249,28 @@ class _ChainReader:
         self._addresses = chain.addresses
         self.provider = chain.account("provider").address.lower()
         self._web3 = Web3(HTTPProvider(chain.rpc_url))
-        self._metascheduler = self._contract("MetaScheduler", chain.addresses.metascheduler)
+        self._metascheduler = self._contract(
+            "MetaScheduler", chain.addresses.metascheduler
+        )
         self._jobs = self._contract("JobRepository", chain.addresses.jobs)
         self._status = ["PENDING", "META_SCHEDULED", "SCHEDULED", "RUNNING"]
-        self._status += ["CANCELLED", "FINISHED", "FAILED", "OUT_OF_CREDITS", "PANICKED"]
+        self._status += [
+            "CANCELLED",
+            "FINISHED",
+            "FAILED",
+            "OUT_OF_CREDITS",
+            "PANICKED",
+        ]
         self._prices_read: dict[str, tuple[int, int, int]] = {}  # by provider
         self._mined = list(self._blocks())
-        self._senders = {raw["hash"].lower(): raw["from"].lower() for raw in self._mined}
+        self._senders = {
+            raw["hash"].lower(): raw["from"].lower() for raw in self._mined
+        }
 
     def jobs(self) -> dict[str, OnChainJob]:
-        job_ids = [entry["args"]["_jobId"] for entry in self._events(self._jobs, "JobCreated")]
+        job_ids = [
+            entry["args"]["_jobId"] for entry in self._events(self._jobs, "JobCreated")
+        ]
         jobs: list[Any] = []
         for part in batched(job_ids):
             with self._web3.batch_requests() as batch:
@@ -256,7 +292,11 @@ class _ChainReader:
 
     def claims(self) -> list[Claim]:
         return [
-            Claim("0x" + args["jobId"].hex(), args["maxDurationMinute"], entry["transactionHash"].to_0x_hex())
+            Claim(
+                "0x" + args["jobId"].hex(),
+                args["maxDurationMinute"],
+                entry["transactionHash"].to_0x_hex(),
+            )
             for entry in self._events(self._metascheduler, "ClaimJobEvent")
             for args in [entry["args"]]
             if args["providerAddr"].lower() == self.provider
@@ -272,13 +312,20 @@ class _ChainReader:
     def cancel_requested(self) -> set[str]:
         return {
             "0x" + entry["args"]["jobId"].hex()
-            for entry in self._events(self._metascheduler, "ClaimNextCancellingJobEvent")
+            for entry in self._events(
+                self._metascheduler, "ClaimNextCancellingJobEvent"
+            )
         }
 
     def transactions(self) -> list[Transaction]:
         own = [raw for raw in self._mined if raw["from"].lower() == self.provider]
-        receipts = self._answers([("eth_getTransactionReceipt", [raw["hash"]]) for raw in own])
-        return [self._transaction(raw, receipt) for raw, receipt in zip(own, receipts, strict=True)]
+        receipts = self._answers(
+            [("eth_getTransactionReceipt", [raw["hash"]]) for raw in own]
+        )
+        return [
+            self._transaction(raw, receipt)
+            for raw, receipt in zip(own, receipts, strict=True)
+        ]
 
     def waiting_nonces(self) -> list[int]:
         pool = self._rpc("txpool_content")
@@ -292,11 +339,17 @@ class _ChainReader:
         return sorted(waiting)
 
     def next_nonce(self) -> int:
-        return int(self._web3.eth.get_transaction_count(Web3.to_checksum_address(self.provider)))
+        return int(
+            self._web3.eth.get_transaction_count(
+                Web3.to_checksum_address(self.provider)
+            )
+        )
 
     def _contract(self, name: str, address: str) -> Any:
         abi = json.loads((BUILD / f"{name}.json").read_text())["abi"]
-        return self._web3.eth.contract(address=Web3.to_checksum_address(address), abi=abi)
+        return self._web3.eth.contract(
+            address=Web3.to_checksum_address(address), abi=abi
+        )
 
     def _rpc(self, method: str, *params: Any) -> Any:
         answer = self._web3.provider.make_request(method, list(params))  # type: ignore[arg-type]
@@ -306,7 +359,9 @@ class _ChainReader:
 
     def _events(self, contract: Any, name: str) -> list[Any]:
         found = contract.events[name]().get_logs(from_block=0)
-        return sorted(found, key=lambda entry: (entry["blockNumber"], entry["logIndex"]))
+        return sorted(
+            found, key=lambda entry: (entry["blockNumber"], entry["logIndex"])
+        )
 
     def _on_chain(self, job: Any) -> OnChainJob:
         job_id, status, customer, provider, definition, cost, *_, exit_code = job
@@ -315,21 +370,38 @@ class _ChainReader:
         price = 0
         if int(provider, 16):
             gpu_price, cpu_price, mem_price = self._prices(provider)
-            price = gpus * gpu_price + cpus * cpu_price + cpus * mem_per_cpu_mb * mem_price
+            price = (
+                gpus * gpu_price + cpus * cpu_price + cpus * mem_per_cpu_mb * mem_price
+            )
         return OnChainJob(
-            "0x" + job_id.hex(), self._status[status], customer.lower(), provider.lower(), cost[1], price, exit_code
+            "0x" + job_id.hex(),
+            self._status[status],
+            customer.lower(),
+            provider.lower(),
+            cost[1],
+            price,
+            exit_code,
         )
 
     def _prices(self, provider: str) -> tuple[int, int, int]:
         if provider not in self._prices_read:
-            manager = self._contract("ProviderManager", self._addresses.provider_manager)
-            self._prices_read[provider] = tuple(manager.functions.getProviderPrices(provider).call())
+            manager = self._contract(
+                "ProviderManager", self._addresses.provider_manager
+            )
+            self._prices_read[provider] = tuple(
+                manager.functions.getProviderPrices(provider).call()
+            )
         return self._prices_read[provider]
 
     def _blocks(self) -> Iterator[Any]:
         """All transactions, oldest first."""
         head = int(self._rpc("eth_blockNumber"), 16)
-        for block in self._answers([("eth_getBlockByNumber", [hex(number), True]) for number in range(head + 1)]):
+        for block in self._answers(
+            [
+                ("eth_getBlockByNumber", [hex(number), True])
+                for number in range(head + 1)
+            ]
+        ):
             yield from block["transactions"]
 
     def _answers(self, calls: Sequence[tuple[str, list[Any]]]) -> Iterator[Any]:
@@ -341,29 +413,48 @@ class _ChainReader:
     def _transaction(self, raw: Any, receipt: Any) -> Transaction:
         call, arguments = None, ()
         if (raw["to"] or "").lower() == self._metascheduler.address.lower():
-            function, named = self._metascheduler.decode_function_input(HexBytes(raw["input"]))
+            function, named = self._metascheduler.decode_function_input(
+                HexBytes(raw["input"])
+            )
             call, arguments = function.fn_name, tuple(named.values())
-        return Transaction(raw["hash"].lower(), int(raw["nonce"], 16), call, arguments, int(receipt["status"], 16) == 1)
+        return Transaction(
+            raw["hash"].lower(),
+            int(raw["nonce"], 16),
+            call,
+            arguments,
+            int(receipt["status"], 16) == 1,
+        )
 
 
-# --- files and rows -------------------------------------------------------------------------------------------------------
+# --- files and rows -------------------------------------------------------------------
 
 
 def _files(spool: Path, pattern: str = r"\d+-\d+-(start|end)") -> list[str]:
     if not spool.exists():
         return []
-    return sorted(file.name for file in spool.iterdir() if re.fullmatch(pattern, file.name))
+    return sorted(
+        file.name for file in spool.iterdir() if re.fullmatch(pattern, file.name)
+    )
 
 
 def _lost_ends(folder: Path) -> set[int]:
-    """The SLURM ids in the spool's file `lost`, and in the lines of it that the reporter logged before it emptied the file."""
+    """The SLURM ids in the spool's file `lost`, and in the lines of it that the
+    reporter logged before it emptied the file.
+    """
     files = [folder / "spool" / "lost", folder / "log" / "reporter.log"]
     lines = "".join(file.read_text(errors="replace") for file in files if file.exists())
-    return {int(number) for number in re.findall(r'(?m)(?:^|"line": ?")\d+ end 0x[0-9a-f]{64} (\d+) ', lines)}
+    return {
+        int(number)
+        for number in re.findall(
+            r'(?m)(?:^|"line": ?")\d+ end 0x[0-9a-f]{64} (\d+) ', lines
+        )
+    }
 
 
 def _marks(folder: Path) -> dict[str, set[int]]:
-    """The SLURM ids under which each job ran: a job's mark is a line `started <job id> <slurm id>`."""
+    """The SLURM ids under which each job ran: a job's mark is a line `started <job id>
+    <slurm id>`.
+    """
     marks: dict[str, set[int]] = {}
     for file in folder.iterdir() if folder.exists() else []:
         for line in file.read_text(errors="replace").splitlines():
@@ -379,23 +470,34 @@ def _lines(file: Path) -> Iterator[Row]:
 
 
 def _ledgers(database_urls: Sequence[str]) -> dict[str, list[Row]]:
-    """Every table, with the rows of all ledgers. OF_LEDGER is the number of a row's ledger (0, 1, ...)."""
+    """Every table, with the rows of all ledgers. OF_LEDGER is the number of a row's
+    ledger (0, 1, ...).
+    """
     tables: dict[str, list[Row]] = {}
     for number, url in enumerate(database_urls):
         for table, rows in _ledger(url).items():
-            tables.setdefault(table, []).extend({**row, OF_LEDGER: number} for row in rows)
+            tables.setdefault(table, []).extend(
+                {**row, OF_LEDGER: number} for row in rows
+            )
     return tables
 
 
 def _ledger(database_url: str) -> dict[str, list[Row]]:
     """Every table of one ledger."""
-    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://", 1))
+    engine = create_engine(
+        database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+    )
     names = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version'"
     try:
         with engine.connect() as connection:
             tables = list(connection.scalars(text(names)))
             return {
-                table: [dict(row) for row in connection.execute(text(f'SELECT * FROM "{table}"')).mappings()]  # noqa: S608
+                table: [
+                    dict(row)
+                    for row in connection.execute(
+                        text(f'SELECT * FROM "{table}"')  # noqa: S608
+                    ).mappings()
+                ]
                 for table in tables
             }
     finally:

@@ -1,7 +1,9 @@
-"""The faults that a test can cause on a grid: each begins and ends while everything else goes on.
+"""The faults that a test can cause on a grid: each begins and ends while everything
+else goes on.
 
-A part can be killed (and started again when the fault ends), stopped (SIGSTOP: its sockets stay open and no process answers) or
-made slow (stopped most of the time, in short turns). A part is a process with all that descends from it.
+A part can be killed (and started again when the fault ends), stopped (SIGSTOP: its
+sockets stay open and no process answers) or made slow (stopped most of the time, in
+short turns). A part is a process with all that descends from it.
 """
 
 import os
@@ -32,13 +34,15 @@ SLOW_RUNNING_S = 0.05
 POSTGRES_DISK_MB = 256
 SPOOL_DISK_MB = 16
 MAX_SEGMENTS = 100
-SWEEPS = {"SWEEP_EVERY_S": "20", "SWEEP_GRACE_S": "15"}  # short enough for what only a sweep repairs
+# short enough for what only a sweep repairs
+SWEEPS = {"SWEEP_EVERY_S": "20", "SWEEP_GRACE_S": "15"}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A grid whose fleet reaches the chain through a proxy that can fail. Customers always reach it. anvil itself is never
-    killed or stopped: it keeps the chain in its memory, so the chain would be lost to all, which no real node can cause.
+    """A grid whose fleet reaches the chain through a proxy that can fail. Customers
+    always reach it. anvil itself is never killed or stopped: it keeps the chain in its
+    memory, so the chain would be lost to all, which no real node can cause.
     """
 
     grid: Grid
@@ -49,7 +53,12 @@ class Target:
     def start(cls, options: GridOptions) -> Iterator["Target"]:
         """A grid with small disks and frequent sweeps, and its fleet."""
         overrides = {**SWEEPS, **options.overrides}
-        options = replace(options, postgres_disk_mb=POSTGRES_DISK_MB, spool_disk_mb=SPOOL_DISK_MB, overrides=overrides)
+        options = replace(
+            options,
+            postgres_disk_mb=POSTGRES_DISK_MB,
+            spool_disk_mb=SPOOL_DISK_MB,
+            overrides=overrides,
+        )
         grid = Grid.start(options)
         try:
             with Proxy.start(grid.chain.rpc_url.removeprefix("http://")) as rpc:
@@ -154,10 +163,13 @@ def _redis_full(target: Target) -> Callable[[], None]:
 
 
 def _disk_full(target: Target) -> Callable[[], None]:
-    """The disk has no room left: tables cannot grow, and soon the write-ahead log cannot either."""
+    """The disk has no room left: tables cannot grow, and soon the write-ahead log
+    cannot either.
+    """
     processes = target.grid.processes
     database_url = target.grid.environment["DATABASE_URL"].replace("+psycopg", "")
-    with psycopg.connect(database_url, autocommit=True) as connection:  # on a full disk it accepts no new connection
+    # on a full disk it accepts no new connection
+    with psycopg.connect(database_url, autocommit=True) as connection:
         limited_disk.fill(limited_disk.data_of(processes))
         _use_up_segments(connection)
 
@@ -170,19 +182,24 @@ def _disk_full(target: Target) -> Callable[[], None]:
 
 
 def _spool_full(target: Target) -> Callable[[], None]:
-    """The spool has no room for an event of the hooks. The file `lost` has its room reserved already."""
+    """The spool has no room for an event of the hooks. The file `lost` has its room
+    reserved already.
+    """
     spool = target.grid.folder / "spool"
     limited_disk.fill(spool)
     return lambda: limited_disk.make_room(spool)
 
 
 def _use_up_segments(connection: psycopg.Connection) -> None:
-    """Switch segments of the write-ahead log until Postgres panics, as it has no room for the next one. Without that, it would
-    fill the 16 MB of a segment first, which takes long.
+    """Switch segments of the write-ahead log until Postgres panics, as it has no room
+    for the next one. Without that, it would fill the 16 MB of a segment first, which
+    takes long.
     """
     try:
         for _ in range(MAX_SEGMENTS):
-            connection.execute("SELECT pg_logical_emit_message(false, 'fault', 'disk full'), pg_switch_wal()")
+            connection.execute(
+                "SELECT pg_logical_emit_message(false, 'fault', 'disk full'), pg_switch_wal()"
+            )
     except psycopg.OperationalError:
         return
     raise AssertionError("Postgres found room for its log on a full disk")
@@ -207,7 +224,9 @@ def _two_workers(target: Target) -> Callable[[], None]:
 
 
 def clock_off(part: str, hours: int) -> Fault:
-    """The part is started again with a clock that is `hours` ahead of all others (behind, if negative)."""
+    """The part is started again with a clock that is `hours` ahead of all others
+    (behind, if negative).
+    """
 
     def begin(target: Target) -> Callable[[], None]:
         grid = target.grid
@@ -237,7 +256,11 @@ def _rpc(name: str, fault: Broken | None, delay_s: float = 0.0) -> Fault:
     return Fault(f"RPC {name}", begin)
 
 
-RPC = (_rpc("killed", Broken.REFUSE), _rpc("stopped", Broken.HANG), _rpc("slow", None, RPC_DELAY_S))
+RPC = (
+    _rpc("killed", Broken.REFUSE),
+    _rpc("stopped", Broken.HANG),
+    _rpc("slow", None, RPC_DELAY_S),
+)
 ALL = (
     *(killed(part) for part in (*OURS, *THEIRS)),
     *(stopped(part) for part in (*OURS, *THEIRS)),
@@ -259,7 +282,9 @@ BY_NAME = {fault.name: fault for fault in ALL}
 
 
 def kill(grid: Grid, part: str) -> None:
-    """End a part and its descendants by SIGKILL. Of slurmd, only itself: its descendants are the jobs."""
+    """End a part and its descendants by SIGKILL. Of slurmd, only itself: its
+    descendants are the jobs.
+    """
     running = grid.processes.find(part)
     if not part.startswith("slurmd"):
         process = running.process()
@@ -272,12 +297,16 @@ def kill(grid: Grid, part: str) -> None:
 def start_again(grid: Grid, part: str) -> None:
     """Start a part that has ended."""
     if part == "postgres":
-        (limited_disk.data_of(grid.processes) / "postmaster.pid").unlink(missing_ok=True)
+        (limited_disk.data_of(grid.processes) / "postmaster.pid").unlink(
+            missing_ok=True
+        )
     grid.processes.start_again(part)
 
 
 def signal_part(grid: Grid, part: str, sig: signal.Signals) -> None:
-    """Send a signal to a part and its descendants. Of slurmd, only to itself: its descendants are the jobs."""
+    """Send a signal to a part and its descendants. Of slurmd, only to itself: its
+    descendants are the jobs.
+    """
     try:
         running = grid.processes.find(part)
     except KeyError:

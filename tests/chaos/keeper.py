@@ -20,7 +20,9 @@ class Death:
 
 
 class ProcessSupervisor:
-    """A context manager: inside it, each of the named processes is started again when it has died."""
+    """A context manager: inside it, each of the named processes is started again when
+    it has died.
+    """
 
     def __init__(self, processes: Processes, names: Sequence[str]) -> None:
         self._processes = processes
@@ -34,7 +36,10 @@ class ProcessSupervisor:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._over.set()
         self._thread.join()

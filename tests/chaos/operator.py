@@ -1,4 +1,6 @@
-"""The operator of a grid in a chaos test: confirms a job as lost after an alarm, if slurmctld's own log shows that it is."""
+"""The operator of a grid in a chaos test: confirms a job as lost after an alarm, if
+slurmctld's own log shows that it is.
+"""
 
 import subprocess
 import sys
@@ -23,20 +25,39 @@ HELD = """
 
 
 def confirm_lost(grid: Grid) -> list[str]:
-    """Confirm as lost the jobs that the sweep holds and whose files slurmctld has removed, as its log shows."""
+    """Confirm as lost the jobs that the sweep holds and whose files slurmctld has
+    removed, as its log shows.
+    """
     held = rows(grid, HELD, alarm=AlarmName.SWEEP_CONTRADICTION)
     forgotten = purged(grid.folder)
     lost = [row.job_id for row in held if row.slurm_id in forgotten]
     if lost:
-        argv = [sys.executable, "-m", "supervisor_tasks.cli", "job", "mark-lost", "--yes", *lost]
-        # A job that has moved on since the query is no longer held: the command then fails, which does not matter.
-        subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, timeout=deadline(60))
+        argv = [
+            sys.executable,
+            "-m",
+            "supervisor_tasks.cli",
+            "job",
+            "mark-lost",
+            "--yes",
+            *lost,
+        ]
+        # A job that has moved on since the query is no longer held: the command then
+        # fails, which does not matter.
+        subprocess.run(
+            argv,
+            cwd=REPOSITORY,
+            env=grid.environment,
+            capture_output=True,
+            timeout=deadline(60),
+        )
     return lost
 
 
 @contextmanager
 def on_duty(grid: Grid) -> Iterator[list[str]]:
-    """Inside this, an operator watches the grid. Yields the list of the jobs that he has confirmed as lost."""
+    """Inside this, an operator watches the grid. Yields the list of the jobs that he
+    has confirmed as lost.
+    """
     over, confirmed = threading.Event(), list[str]()
 
     def watch() -> None:

@@ -1,8 +1,9 @@
 """Finds in slurmctld's log the jobs that ended and whose end slurmctld then forgot.
 
-slurmctld saves its state every few seconds, and was killed before that. After its restart it has such a job as running again,
-though no node has it (slurmctld cancels it when it notices), or it gives the job's id to the next submission. Both ends are
-SLURM's own: the one before the kill, and the one after it. The lines are those of SLURM 22.05.
+slurmctld saves its state every few seconds, and was killed before that. After its
+restart it has such a job as running again, though no node has it (slurmctld cancels it
+when it notices), or it gives the job's id to the next submission. Both ends are SLURM's
+own: the one before the kill, and the one after it. The lines are those of SLURM 22.05.
 """
 
 import re
@@ -28,8 +29,8 @@ _LINE = re.compile(
 
 @dataclass(frozen=True)
 class UnsavedEnd:
-    """An end that slurmctld logged and did not save. If `lost`, slurmctld did not know the job afterwards; otherwise it
-    had the job as still running, or still waiting.
+    """An end that slurmctld logged and did not save. If `lost`, slurmctld did not know
+    the job afterwards; otherwise it had the job as still running, or still waiting.
     """
 
     slurm_id: int
@@ -50,14 +51,18 @@ class _Run:
 @dataclass
 class _Reader:
     runs: dict[int, _Run] = field(default_factory=lambda: defaultdict(_Run))
-    ended_unsaved: dict[int, _Run] = field(default_factory=dict)  # jobs that had ended when slurmctld was killed
+    # jobs that had ended when slurmctld was killed
+    ended_unsaved: dict[int, _Run] = field(default_factory=dict)
 
     def read(self, found: re.Match[str]) -> Iterator[UnsavedEnd]:
         kind = found.lastgroup if found.lastgroup != "number" else "completed"
         time_s = datetime.fromisoformat(found["time"]).timestamp()
         if kind in ("saved", "start"):
             ended = {slurm_id: run for slurm_id, run in self.runs.items() if run.end}
-            self.runs = defaultdict(_Run, {slurm_id: run for slurm_id, run in self.runs.items() if not run.end})
+            self.runs = defaultdict(
+                _Run,
+                {slurm_id: run for slurm_id, run in self.runs.items() if not run.end},
+            )
             self.ended_unsaved |= ended if kind == "start" else {}
         elif kind is not None:
             slurm_id = int(found[kind])
@@ -69,7 +74,9 @@ class _Reader:
         if run and run.end:
             yield UnsavedEnd(slurm_id, *run.end, lost=lost)
 
-    def _follow(self, kind: str, slurm_id: int, time_s: float, found: re.Match[str]) -> None:
+    def _follow(
+        self, kind: str, slurm_id: int, time_s: float, found: re.Match[str]
+    ) -> None:
         run = self.runs[slurm_id]
         if kind in ("submitted", "purged"):
             self.runs[slurm_id] = _Run()
@@ -77,19 +84,33 @@ class _Reader:
             run.started_s = time_s
         elif run.end is None:
             # SLURM counts in whole seconds of its clock.
-            elapsed_s = int(time_s) - int(run.started_s) if run.started_s is not None else 0
+            elapsed_s = (
+                int(time_s) - int(run.started_s) if run.started_s is not None else 0
+            )
             run.end = _end(kind, elapsed_s, found)
 
 
-def _end(kind: str, elapsed_s: int, found: re.Match[str]) -> tuple[str, int, int] | None:
+def _end(
+    kind: str, elapsed_s: int, found: re.Match[str]
+) -> tuple[str, int, int] | None:
     if kind == "completed":
         number = int(found["number"])
         status = number * 256 if found["how"] == "WEXITSTATUS" else number
         return ("FAILED" if status else "COMPLETED"), elapsed_s, status
-    return {"killed": ("CANCELLED", elapsed_s, 0), "exhausted": ("TIMEOUT", elapsed_s, 0)}.get(kind)
+    return {
+        "killed": ("CANCELLED", elapsed_s, 0),
+        "exhausted": ("TIMEOUT", elapsed_s, 0),
+    }.get(kind)
 
 
 def unsaved_ends(log: Iterable[str]) -> list[UnsavedEnd]:
-    """The ends that slurmctld logged and did not remember after it was killed, in the order in which the log shows this."""
+    """The ends that slurmctld logged and did not remember after it was killed, in the
+    order in which the log shows this.
+    """
     reader = _Reader()
-    return [end for line in log if (found := _LINE.match(line)) for end in reader.read(found)]
+    return [
+        end
+        for line in log
+        if (found := _LINE.match(line))
+        for end in reader.read(found)
+    ]

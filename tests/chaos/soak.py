@@ -1,7 +1,9 @@
-"""`python -m tests.chaos.soak`: mixed jobs, random faults and forged callbacks for a chosen time; then the audit.
+"""`python -m tests.chaos.soak`: mixed jobs, random faults and forged callbacks for a
+chosen time; then the audit.
 
-The seed determines the jobs, the faults and the callbacks; the timing depends on the machine. One fault at a time begins, lasts
-and ends; then the soak waits for the jobs that were there by then. Meanwhile jobs come in, customers cancel and top up, and
+The seed determines the jobs, the faults and the callbacks; the timing depends on the
+machine. One fault at a time begins, lasts and ends; then the soak waits for the jobs
+that were there by then. Meanwhile jobs come in, customers cancel and top up, and
 strangers send forged callbacks.
 """
 
@@ -42,7 +44,8 @@ REST_S = (0.0, 5.0)
 MEMORY_EVERY_S = 15.0
 FORGED_AT_A_TIME = 10
 PATIENCE_S = 600.0  # for the jobs of a fault; a longer recovery ends the soak
-# The weight of each kind of job. The long ones run for minutes, so that they cost something.
+# The weight of each kind of job. The long ones run for minutes, so that they cost
+# something.
 MIXTURE = {
     "finishing": 10,
     "failing": 4,
@@ -80,19 +83,23 @@ class Log:
     """What happened during a soak."""
 
     submitted: Counter[str] = field(default_factory=Counter)
-    quick: list[str] = field(default_factory=list)  # ids of jobs that end within seconds
+    # ids of jobs that end within seconds
+    quick: list[str] = field(default_factory=list)
     job_ids: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     forged_answers: Counter[str] = field(default_factory=Counter)
     recoveries: list[tuple[float, str]] = field(default_factory=list)
-    memory_mb: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))  # by pid of a worker
+    # by pid of a worker
+    memory_mb: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     too_late: list[str] = field(default_factory=list)
 
 
 class Soak:
     """A grid with load, faults and forged callbacks."""
 
-    def __init__(self, target: faults.Target, seed: int, jobs_per_s: float, log: Log) -> None:
+    def __init__(
+        self, target: faults.Target, seed: int, jobs_per_s: float, log: Log
+    ) -> None:
         self._target = target
         self._grid: Grid = target.grid
         self._customer: Account = self._grid.new_customer()
@@ -104,10 +111,16 @@ class Soak:
         self._over = threading.Event()
 
     def run(self, seconds: float) -> None:
-        """Run for so many seconds, and wait until nothing is left to do. Raises the errors of the threads."""
+        """Run for so many seconds, and wait until nothing is left to do. Raises the
+        errors of the threads.
+        """
         ends_s = time.monotonic() + seconds
         with ThreadPoolExecutor(24) as pool:
-            others = [pool.submit(self._load, pool), pool.submit(self._send_forged), pool.submit(self._measure_memory)]
+            others = [
+                pool.submit(self._load, pool),
+                pool.submit(self._send_forged),
+                pool.submit(self._measure_memory),
+            ]
             try:
                 while time.monotonic() < ends_s:
                     self._one_fault(random.Random(self._chance.random()), ends_s)
@@ -121,7 +134,9 @@ class Soak:
     def _one_fault(self, chance: random.Random, ends_s: float) -> None:
         fault = chance.choice(faults.ALL)
         lasts_s = chance.uniform(*LASTS_S)
-        show(f"{fault.name} for {lasts_s:.1f} s; {round(ends_s - time.monotonic())} s to go")
+        show(
+            f"{fault.name} for {lasts_s:.1f} s; {round(ends_s - time.monotonic())} s to go"
+        )
         with fault.on(self._target):
             self._over.wait(lasts_s)
         self._log.faults[fault.name] += 1
@@ -136,17 +151,22 @@ class Soak:
         """Wait until the ledger has settled these jobs."""
         query = "SELECT count(*) AS n FROM jobs WHERE job_id = ANY(:ids) AND state = 'SETTLED'"
         wait_until(
-            lambda: rows(self._grid, query, ids=job_ids)[0].n == len(job_ids), "the jobs to be settled", PATIENCE_S, 0.2
+            lambda: rows(self._grid, query, ids=job_ids)[0].n == len(job_ids),
+            "the jobs to be settled",
+            PATIENCE_S,
+            0.2,
         )
 
-    # --- what goes on meanwhile -------------------------------------------------------------------------------------------
+    # --- what goes on meanwhile -------------------------------------------------------
 
     def _load(self, pool: ThreadPoolExecutor) -> None:
         chance = random.Random(self._seed + 1)
         submissions: list[Future[None]] = []
         while not self._over.wait(chance.expovariate(self._jobs_per_s)):
             kind = chance.choices(list(MIXTURE), list(MIXTURE.values()))[0]
-            submissions.append(pool.submit(self._submit, kind, random.Random(chance.random())))
+            submissions.append(
+                pool.submit(self._submit, kind, random.Random(chance.random()))
+            )
         for submission in submissions:
             submission.result()
 
@@ -169,10 +189,15 @@ class Soak:
             job_ids = self._log.job_ids[-50:]
             query = "SELECT slurm_id FROM jobs WHERE job_id = ANY(:ids) AND slurm_id IS NOT NULL"
             try:
-                slurm_ids = [row.slurm_id for row in rows(self._grid, query, ids=job_ids)]
+                slurm_ids = [
+                    row.slurm_id for row in rows(self._grid, query, ids=job_ids)
+                ]
             except OperationalError:
                 continue  # the fault of this moment is the database
-            callbacks = islice(forged_callbacks(self._seed + batch, job_ids, slurm_ids), FORGED_AT_A_TIME)
+            callbacks = islice(
+                forged_callbacks(self._seed + batch, job_ids, slurm_ids),
+                FORGED_AT_A_TIME,
+            )
             self._log.forged_answers.update(send(self._grid, list(callbacks)))
 
     def _measure_memory(self) -> None:
@@ -183,7 +208,9 @@ class Soak:
         for running in self._grid.processes.running():
             process = running.process()
             if running.name == "worker" and process is not None:
-                self._log.memory_mb[process.pid].append(process.memory_info().rss / 2**20)
+                self._log.memory_mb[process.pid].append(
+                    process.memory_info().rss / 2**20
+                )
 
 
 def _long(grid: Grid, customer: Account, chance: random.Random) -> str:
@@ -191,17 +218,27 @@ def _long(grid: Grid, customer: Account, chance: random.Random) -> str:
 
 
 def main() -> None:
-    """Run, audit, print and, with --record, write docs/reliability.json; status 1 if there are violations."""
+    """Run, audit, print and, with --record, write docs/reliability.json; status 1 if
+    there are violations.
+    """
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--load", type=float, default=0.6, help="jobs a second")
-    parser.add_argument("--record", action="store_true", help=f"write the figures to {RECORD.name}")
-    parser.add_argument("--keep", action="store_true", help="keep the logs if there are violations")
+    parser.add_argument(
+        "--record", action="store_true", help=f"write the figures to {RECORD.name}"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the logs if there are violations"
+    )
     options = parser.parse_args()
-    seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
+    seed = (
+        random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
+    )
     log = Log()
-    with faults.Target.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides=SETTINGS)) as target:
+    with faults.Target.start(
+        GridOptions(block_time_s=BLOCK_TIME_S, overrides=SETTINGS)
+    ) as target:
         show(f"seed {seed}, grid in {target.grid.folder}")
         at_rest = False
         try:
@@ -212,7 +249,8 @@ def main() -> None:
             evidence = gather(target.grid.folder)
             result = summary(seed, options, log, evidence, audit(evidence))
             print(json.dumps(result, indent=1), flush=True)
-            if options.record and at_rest:  # else the grid was still at work during the audit
+            # else the grid was still at work during the audit
+            if options.record and at_rest:
                 RECORD.write_text(json.dumps(result, indent=1) + "\n")
             if options.keep and result["violations"]:
                 kept = Path(tempfile.mkdtemp(prefix="soak-"))
@@ -224,12 +262,18 @@ def main() -> None:
 
 
 def summary(
-    seed: int, options: argparse.Namespace, log: Log, evidence: Evidence, findings: Sequence[CheckResult]
+    seed: int,
+    options: argparse.Namespace,
+    log: Log,
+    evidence: Evidence,
+    findings: Sequence[CheckResult],
 ) -> dict[str, object]:
     """The figures of a soak, as docs/reliability.json has them."""
     wrong = Counter({LOST: 0, DOUBLED: 0, MINUTES: 0, ENDS: 0})
     for found in findings:
-        wrong[MEANING.get(found.check.name, "other violations")] += len(found.violations)
+        wrong[MEANING.get(found.check.name, "other violations")] += len(
+            found.violations
+        )
     waits = sorted(log.recoveries)
     worst_s, worst = waits[-1] if waits else (0.0, "")
     return {
@@ -239,7 +283,9 @@ def summary(
         "jobs": len(evidence.ours),
         "jobs_by_kind": dict(sorted(log.submitted.items())),
         "minutes_billed": sum(
-            job.final_cost_wei // job.price_wei_per_min for job in evidence.ours if job.price_wei_per_min
+            job.final_cost_wei // job.price_wei_per_min
+            for job in evidence.ours
+            if job.price_wei_per_min
         ),
         "faults": sum(log.faults.values()),
         "faults_by_kind": dict(sorted(log.faults.items())),
@@ -247,9 +293,16 @@ def summary(
         **{name.replace(" ", "_"): number for name, number in wrong.items()},
         "forgotten_by_slurm": len(evidence.forgotten),
         "ended_by_slurm": sum(map(evidence.ended_by_slurm, evidence.expected)),
-        "violations": [f"{found.check.name}: {line}" for found in findings for line in found.violations] + log.too_late,
+        "violations": [
+            f"{found.check.name}: {line}"
+            for found in findings
+            for line in found.violations
+        ]
+        + log.too_late,
         "recovery_s": {
-            "p50": round(statistics.median(wait for wait, _ in waits), 1) if waits else 0.0,
+            "p50": round(statistics.median(wait for wait, _ in waits), 1)
+            if waits
+            else 0.0,
             "max": round(worst_s, 1),
             "after": worst,
         },
@@ -258,7 +311,9 @@ def summary(
 
 
 def _memory(by_worker: Collection[Sequence[float]]) -> dict[str, object]:
-    """Start and end are those of the worker that lived longest: faults end workers, and a new one is small."""
+    """Start and end are those of the worker that lived longest: faults end workers, and
+    a new one is small.
+    """
     longest = max(by_worker, key=len)
     return {
         "start": round(longest[0]),

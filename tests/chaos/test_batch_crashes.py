@@ -1,5 +1,5 @@
-"""A death where a submission changes the world, with 1, 2 and 50 jobs that are submitted together; then an audit. Redis is
-flushed while 50 jobs are ready.
+"""A death where a submission changes the world, with 1, 2 and 50 jobs that are
+submitted together; then an audit. Redis is flushed while 50 jobs are ready.
 """
 
 import random
@@ -23,15 +23,16 @@ SEED = 1126
 @pytest.fixture(scope="module")
 def crash_grid() -> Iterator[CrashTestGrid]:
     with CrashTestGrid.start(workers=2) as running:
-        # No worker claims a job before SLURM has answered, and sshd must not stand still before that.
+        # No worker claims a job before SLURM has answered, and sshd must not stand
+        # still before that.
         first = jobs.finishing(running.grid, running.grid.new_customer())
         jobs.wait_for_end(running.grid, [first])
         yield running
 
 
 def passes(place: str, size: int, chance: random.Random) -> int:
-    """At which pass of the place the process dies. The first two commands have the jobs that were there first, so the third
-    one of a large batch has many.
+    """At which pass of the place the process dies. The first two commands have the jobs
+    that were there first, so the third one of a large batch has many.
     """
     if place == f"after-{CrashPoint.SBATCH}":
         return chance.randint(1, size)  # each answer passes it
@@ -42,7 +43,9 @@ def passes(place: str, size: int, chance: random.Random) -> int:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("size", SIZES)
-def test_killed_while_it_submits__each_job_of_the_batch_runs_once(crash_grid: CrashTestGrid, size: int) -> None:
+def test_killed_while_it_submits__each_job_of_the_batch_runs_once(
+    crash_grid: CrashTestGrid, size: int
+) -> None:
     chance = random.Random(SEED + size)
     for place in PLACES:
         run = Run(SEED, place, passes(place, size, chance), (f"{size} finishing",))
@@ -53,7 +56,9 @@ def test_killed_while_it_submits__each_job_of_the_batch_runs_once(crash_grid: Cr
 
 
 @pytest.mark.timeout(300)
-def test_redis_flushed__50_jobs_are_ready__each_runs_once(crash_grid: CrashTestGrid) -> None:
+def test_redis_flushed__50_jobs_are_ready__each_runs_once(
+    crash_grid: CrashTestGrid,
+) -> None:
     broker = crash_grid.grid.environment["BROKER_URL"].removeprefix("redis+socket://")
 
     def flush() -> None:

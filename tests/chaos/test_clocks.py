@@ -1,4 +1,6 @@
-"""The site's clocks are an hour ahead of or behind ours: every job still ends right, even one that slurmctld forgets."""
+"""The site's clocks are an hour ahead of or behind ours: every job still ends right,
+even one that slurmctld forgets.
+"""
 
 import json
 import shutil
@@ -43,9 +45,14 @@ def grid(hours: int) -> Iterator[Grid]:
         running.stop()
 
 
-def test_site_clocks_an_hour_off__all_end_right_and_what_slurmctld_forgot_runs_once(grid: Grid, hours: int) -> None:
+def test_site_clocks_an_hour_off__all_end_right_and_what_slurmctld_forgot_runs_once(
+    grid: Grid, hours: int
+) -> None:
     customer = grid.new_customer()
-    job_ids = [kind(grid, customer) for kind in (jobs.finishing, jobs.failing, jobs.rejected, jobs.topped_up)]
+    job_ids = [
+        kind(grid, customer)
+        for kind in (jobs.finishing, jobs.failing, jobs.rejected, jobs.topped_up)
+    ]
     job_ids.append(jobs.cancelled(grid, customer, {ChainStatus.RUNNING}))
     jobs.wait_for_end(grid, job_ids, PATIENCE_S)
     slurm_of(grid).run("scontrol", "update", NODES, "state=drain", "reason=test")
@@ -56,19 +63,33 @@ def test_site_clocks_an_hour_off__all_end_right_and_what_slurmctld_forgot_runs_o
     waiting = [jobs.finishing(grid, customer) for _ in range(3)]
     for job_id in waiting:
         wait_for(grid, job_id, {ChainStatus.SCHEDULED}, PATIENCE_S)
-    wait_until(lambda: all("Submitted" in journal(grid, job_id) for job_id in waiting), "sbatch", PATIENCE_S, 0.05)
+    wait_until(
+        lambda: all("Submitted" in journal(grid, job_id) for job_id in waiting),
+        "sbatch",
+        PATIENCE_S,
+        0.05,
+    )
     grid.processes.kill(grid.processes.find("slurmctld"))
-    with ledger(grid) as engine, engine.begin() as connection:  # as if it had died before the first poll of them
-        connection.execute(text("UPDATE jobs SET slurm_submit_s = NULL WHERE job_id = ANY(:ids)"), {"ids": waiting})
+    # as if it had died before the first poll of them
+    with ledger(grid) as engine, engine.begin() as connection:
+        connection.execute(
+            text("UPDATE jobs SET slurm_submit_s = NULL WHERE job_id = ANY(:ids)"),
+            {"ids": waiting},
+        )
     shutil.rmtree(state)
     state.with_name("saved").rename(state)
     grid.processes.start_again("slurmctld", **shifted(grid, hours))
     slurm_of(grid).run("scontrol", "update", NODES, "state=resume")
     jobs.wait_for_end(grid, [*job_ids, *waiting], PATIENCE_S)
     assert violations(audit(gather(grid.folder))) == []
-    assert {grid.chain.job(job_id).status for job_id in waiting} == {ChainStatus.FINISHED}
+    assert {grid.chain.job(job_id).status for job_id in waiting} == {
+        ChainStatus.FINISHED
+    }
     assert all("SubmissionLostBySlurm" in journal(grid, job_id) for job_id in waiting)
     (start,) = rows(grid, "SELECT value FROM facts WHERE name = 'slurm.start'")
-    assert json.loads(start.value)["first_id"] > 0  # the first id of this slurmctld, as it was polled soon enough
+    # the first id of this slurmctld, as it was polled soon enough
+    assert json.loads(start.value)["first_id"] > 0
     query = "SELECT extract(epoch FROM now())::int - slurm_submit_s AS behind_s FROM jobs WHERE job_id = :id"
-    assert rows(grid, query, id=job_ids[0])[0].behind_s == pytest.approx(-hours * HOUR_S, abs=PATIENCE_S)
+    assert rows(grid, query, id=job_ids[0])[0].behind_s == pytest.approx(
+        -hours * HOUR_S, abs=PATIENCE_S
+    )

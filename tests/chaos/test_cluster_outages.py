@@ -1,4 +1,6 @@
-"""One cluster of a site is down for a minute: the other settles 100 jobs as fast as alone."""
+"""One cluster of a site is down for a minute: the other settles 100 jobs as fast as
+alone.
+"""
 
 import json
 import time
@@ -23,7 +25,8 @@ pytestmark = pytest.mark.chaos  # minutes; e2e/test_two_clusters.py has the quic
 JOBS = 100
 OUTAGE_S = 60.0
 SETTLED_WITHIN_S = 300.0
-# The figures of one run are compared with each other: the machine is the same, its other load is not.
+# The figures of one run are compared with each other: the machine is the same, its
+# other load is not.
 ALONE_RUNS = 3
 AS_FAST = 1.3  # times the slowest of the runs in which no cluster is down
 MARGIN_S = 2.0
@@ -48,15 +51,24 @@ class Site:
         return self.grid.clusters[1]
 
     def submit(self, cluster: GridCluster, number: int) -> list[str]:
-        return self.grid.submit_scripts(self.customer, "#!/bin/bash\ntrue\n", number, on=cluster)
+        return self.grid.submit_scripts(
+            self.customer, "#!/bin/bash\ntrue\n", number, on=cluster
+        )
 
     def settle(self, name: str) -> float:
-        """Submit 100 jobs to the healthy cluster. Returns the seconds until the last one has ended on the contract."""
+        """Submit 100 jobs to the healthy cluster. Returns the seconds until the last
+        one has ended on the contract.
+        """
         begun_s = time.monotonic()
         self.wait_for_end(self.submit(self.healthy, JOBS))
         self.seconds[name] = round(time.monotonic() - begun_s, 1)
         RECORD.parent.mkdir(exist_ok=True)
-        RECORD.write_text(json.dumps({"jobs": JOBS, "outage_s": OUTAGE_S, "seconds": self.seconds}, indent=1) + "\n")
+        RECORD.write_text(
+            json.dumps(
+                {"jobs": JOBS, "outage_s": OUTAGE_S, "seconds": self.seconds}, indent=1
+            )
+            + "\n"
+        )
         return self.seconds[name]
 
     def wait_for_end(self, job_ids: list[str]) -> None:
@@ -64,12 +76,18 @@ class Site:
             return all(job.status.cold for job in self.grid.chain.jobs(job_ids))
 
         wait_until(all_ended, f"{len(job_ids)} jobs to end", SETTLED_WITHIN_S, 0.2)
-        assert {job.status for job in self.grid.chain.jobs(job_ids)} == {ChainStatus.FINISHED}
+        assert {job.status for job in self.grid.chain.jobs(job_ids)} == {
+            ChainStatus.FINISHED
+        }
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    grid = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, others=(ClusterOptions(name="second", nodes=2),)))
+    grid = Grid.start(
+        GridOptions(
+            block_time_s=BLOCK_TIME_S, others=(ClusterOptions(name="second", nodes=2),)
+        )
+    )
     try:
         with Proxy.start(grid.chain.rpc_url.removeprefix("http://")) as rpc:
             settings = grid.clusters[1].environment
@@ -79,7 +97,8 @@ def site() -> Iterator[Site]:
                 cluster.fleet.start(flower=False)
             site = Site(grid, rpc, grid.new_customer())
             for cluster in grid.clusters:
-                site.wait_for_end(site.submit(cluster, 1))  # so that connections are open and code is loaded
+                # so that connections are open and code is loaded
+                site.wait_for_end(site.submit(cluster, 1))
             for number in range(ALONE_RUNS):
                 site.settle(f"alone {number + 1}")
             yield site
@@ -131,11 +150,15 @@ def outage(site: Site, begin: Begin) -> Iterator[None]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", OUTAGES)
-def test_outage_of_one_cluster__the_other_is_as_fast_as_alone(site: Site, name: str) -> None:
+def test_outage_of_one_cluster__the_other_is_as_fast_as_alone(
+    site: Site, name: str
+) -> None:
     waiting = site.submit(site.broken, 5)
     with outage(site, OUTAGES[name]):
         took_s = site.settle(name)
         stuck = site.submit(site.broken, 5)
-    alone_s = max(seconds for run, seconds in site.seconds.items() if run.startswith("alone"))
+    alone_s = max(
+        seconds for run, seconds in site.seconds.items() if run.startswith("alone")
+    )
     assert took_s <= AS_FAST * alone_s + MARGIN_S, site.seconds
     site.wait_for_end(waiting + stuck)

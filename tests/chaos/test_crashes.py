@@ -1,4 +1,6 @@
-"""A death at each crash point, one after another, while the jobs of the earlier ones still run; then an audit."""
+"""A death at each crash point, one after another, while the jobs of the earlier ones
+still run; then an audit.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +10,8 @@ import pytest
 from supervisor_tasks.crash_points import CrashPoint
 from tests.chaos.crashes import PLACES, CrashTestGrid, plan
 
-SEEDS = tuple(2 * number + number % 2 for number in range(len(CrashPoint)))  # before each point, or after it
+# before each point, or after it
+SEEDS = tuple(2 * number + number % 2 for number in range(len(CrashPoint)))
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +21,9 @@ def crash_grid() -> Iterator[CrashTestGrid]:
 
 
 @pytest.mark.timeout(600)
-def test_killed_where_the_world_changes__every_job_ends_right_and_nothing_is_lost(crash_grid: CrashTestGrid) -> None:
+def test_killed_where_the_world_changes__every_job_ends_right_and_nothing_is_lost(
+    crash_grid: CrashTestGrid,
+) -> None:
     crash_grid.submit_long_jobs()
     outcomes = [crash_grid.kill(plan(seed)) for seed in SEEDS]
     print(*outcomes, sep="\n")
@@ -28,7 +33,9 @@ def test_killed_where_the_world_changes__every_job_ends_right_and_nothing_is_los
 
 
 def test_seeds__kill_at_every_point() -> None:
-    assert {CrashPoint(plan(seed).place.partition("-")[2]) for seed in SEEDS} == set(CrashPoint)
+    assert {CrashPoint(plan(seed).place.partition("-")[2]) for seed in SEEDS} == set(
+        CrashPoint
+    )
 
 
 def test_plan__as_many_seeds_as_places__go_through_all() -> None:

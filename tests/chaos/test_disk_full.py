@@ -1,5 +1,6 @@
-"""A disk is full. If it is the ledger's, no callback is acknowledged that is not stored, and all goes on afterwards. If it is
-the spool's, SLURM goes on, the reporter logs which ends the hooks could not write, and the jobs still end right.
+"""A disk is full. If it is the ledger's, no callback is acknowledged that is not
+stored, and all goes on afterwards. If it is the spool's, SLURM goes on, the reporter
+logs which ends the hooks could not write, and the jobs still end right.
 """
 
 import time
@@ -32,7 +33,9 @@ def target() -> Iterator[faults.Target]:
 
 def call(grid: Grid, number: int) -> str:
     """Send a callback about a job that no ledger has. Returns the answer."""
-    callback = SetJobStatusRequest(name=f"0x{number:064x}", id=10**6 + number, status=JobStatus.JOB_STATUS_FINISHED)
+    callback = SetJobStatusRequest(
+        name=f"0x{number:064x}", id=10**6 + number, status=JobStatus.JOB_STATUS_FINISHED
+    )
     (answer,) = send(grid, [callback])
     return answer
 
@@ -43,14 +46,23 @@ def test_disk_full__callbacks_and_jobs_under_way__loses_no_acknowledged_call(
 ) -> None:
     grid = target.grid
     customer = grid.new_customer()
-    job_ids = [kind(grid, customer) for kind in (jobs.finishing, jobs.failing, jobs.finishing) for _ in range(2)]
+    job_ids = [
+        kind(grid, customer)
+        for kind in (jobs.finishing, jobs.failing, jobs.finishing)
+        for _ in range(2)
+    ]
     answers = [call(grid, 0)]
     with FULL.on(target):
         ends_s = time.monotonic() + LASTS_S
         job_ids += [jobs.finishing(grid, customer) for _ in range(3)]
         while time.monotonic() < ends_s or len(answers) == 1:
             answers.append(call(grid, len(answers)))
-    wait_until(lambda: call(grid, len(answers)) == "OK", "callbacks to be stored again", 60.0, 0.2)
+    wait_until(
+        lambda: call(grid, len(answers)) == "OK",
+        "callbacks to be stored again",
+        60.0,
+        0.2,
+    )
     assert answers[0] == "OK"
     assert set(answers[1:]) == {"UNAVAILABLE"}
     for job_id in job_ids:
@@ -69,17 +81,32 @@ def test_spool_disk_full__jobs_start_and_end__slurm_runs_and_lost_ends_are_found
     customer = grid.new_customer()
     under_way = [jobs.finishing(grid, customer, 2.0) for _ in range(3)]
     with SPOOL_FULL.on(target):
-        job_ids = [*under_way, jobs.failing(grid, customer), *(jobs.finishing(grid, customer) for _ in range(3))]
+        job_ids = [
+            *under_way,
+            jobs.failing(grid, customer),
+            *(jobs.finishing(grid, customer) for _ in range(3)),
+        ]
         for job_id in job_ids:
             wait_for_end(grid, job_id, 90.0)
-    ids = {row.slurm_id for row in rows(grid, "SELECT slurm_id FROM jobs WHERE job_id = ANY(:ids)", ids=job_ids)}
+    ids = {
+        row.slurm_id
+        for row in rows(
+            grid, "SELECT slurm_id FROM jobs WHERE job_id = ANY(:ids)", ids=job_ids
+        )
+    }
     jobs.wait_for_rest(grid, 90.0)
-    wait_until(lambda: not (grid.folder / "spool" / "lost").stat().st_size, "the reporter to log the lost ends", 60.0)
+    wait_until(
+        lambda: not (grid.folder / "spool" / "lost").stat().st_size,
+        "the reporter to log the lost ends",
+        60.0,
+    )
     assert gather(grid.folder).lost_ends & ids
     assert parked(grid) == []
     found = violations(audit(gather(grid.folder)))
     assert found == [], tail(grid.folder / "log" / "worker.log", 60)
 
 
-def test_disk_full__of_a_grid__leaves_no_mount_for_others_to_see(target: faults.Target) -> None:
+def test_disk_full__of_a_grid__leaves_no_mount_for_others_to_see(
+    target: faults.Target,
+) -> None:
     assert str(target.grid.folder) not in Path("/proc/mounts").read_text()

@@ -1,7 +1,8 @@
-"""The whole fleet is down while jobs start, end and are cancelled. Then it starts again, and all jobs are settled right.
+"""The whole fleet is down while jobs start, end and are cancelled. Then it starts
+again, and all jobs are settled right.
 
-The hooks' events wait in the spool meanwhile. With the plugins that clusters in the field run, they are lost, and the fleet
-queries SLURM.
+The hooks' events wait in the spool meanwhile. With the plugins that clusters in the
+field run, they are lost, and the fleet queries SLURM.
 """
 
 import time
@@ -38,11 +39,13 @@ def hooks(request: pytest.FixtureRequest) -> Hooks:
 
 @pytest.fixture(scope="module")
 def grid(hooks: Hooks, request: pytest.FixtureRequest) -> Iterator[Grid]:
-    """The outage of ten minutes is longer than slurmctld keeps a job (MinJobAge, 300 s): without the spool, accounting must
-    have the figures.
+    """The outage of ten minutes is longer than slurmctld keeps a job (MinJobAge, 300
+    s): without the spool, accounting must have the figures.
     """
     accounting = hooks == "upstream" and bool(request.config.getoption("--chaos"))
-    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, hooks=hooks, accounting=accounting))
+    running = Grid.start(
+        GridOptions(block_time_s=BLOCK_TIME_S, hooks=hooks, accounting=accounting)
+    )
     try:
         running.fleet.start(flower=False)
         yield running
@@ -59,25 +62,35 @@ def test_down_while_50_jobs_end__all_settle_right(grid: Grid, hooks: Hooks) -> N
 
 @pytest.mark.chaos
 @pytest.mark.timeout(2400)
-def test_down_for_ten_minutes_while_50_jobs_end__all_settle_right(grid: Grid, hooks: Hooks) -> None:
+def test_down_for_ten_minutes_while_50_jobs_end__all_settle_right(
+    grid: Grid, hooks: Hooks
+) -> None:
     job_ids = submit(grid, "sleep $((SLURM_JOB_ID * 7 % 150 + 1))")
     out_of_credits = jobs.timing_out(grid, grid.chain.account("customer"))
     down(grid, hooks, [*job_ids, out_of_credits], at_least_s=LONG_S)
     check(grid, hooks, [*job_ids, out_of_credits])
-    assert sum(row.elapsed_s // 60 for row in rows(grid, "SELECT elapsed_s FROM jobs")) > 0
+    assert (
+        sum(row.elapsed_s // 60 for row in rows(grid, "SELECT elapsed_s FROM jobs")) > 0
+    )
 
 
-# --- acting ---------------------------------------------------------------------------------------------------------------
+# --- acting ---------------------------------------------------------------------------
 
 
 def submit(grid: Grid, work: str, n: int = JOBS) -> list[str]:
-    """Submit jobs that wait for the gate to open, then do their work and end with exit codes 0 to 2."""
+    """Submit jobs that wait for the gate to open, then do their work and end with exit
+    codes 0 to 2.
+    """
     gate(grid).unlink(missing_ok=True)
     body = f'until [ -e "{gate(grid)}" ]; do sleep 0.2; done\n{work}\nexit $((SLURM_JOB_ID % 3))'
-    script = script_store.store_script(grid.folder / "scripts", jobs.marking(grid, body))
+    script = script_store.store_script(
+        grid.folder / "scripts", jobs.marking(grid, body)
+    )
     definition = definition_of(script, Resources(memPerCpu=100))
     customer = grid.new_customer(role="customer")
-    return grid.chain.customers.request_jobs(customer, definition, n, ChainPrices().of(definition) * 30)
+    return grid.chain.customers.request_jobs(
+        customer, definition, n, ChainPrices().of(definition) * 30
+    )
 
 
 def gate(grid: Grid) -> Path:
@@ -85,10 +98,19 @@ def gate(grid: Grid) -> Path:
 
 
 def down(grid: Grid, hooks: Hooks, job_ids: list[str], *, at_least_s: float) -> None:
-    """Wait until SLURM has all jobs, kill the fleet, wait until the jobs have ended, and start the fleet again."""
+    """Wait until SLURM has all jobs, kill the fleet, wait until the jobs have ended,
+    and start the fleet again.
+    """
     fleet, slurm = grid.fleet, slurm_of(grid)
-    in_slurm = "SELECT 1 FROM jobs WHERE job_id = ANY(:ids) AND state IN ('QUEUED', 'RUNNING')"
-    wait_until(lambda: len(rows(grid, in_slurm, ids=job_ids)) == len(job_ids), "SLURM to have all jobs", 180.0, 0.2)
+    in_slurm = (
+        "SELECT 1 FROM jobs WHERE job_id = ANY(:ids) AND state IN ('QUEUED', 'RUNNING')"
+    )
+    wait_until(
+        lambda: len(rows(grid, in_slurm, ids=job_ids)) == len(job_ids),
+        "SLURM to have all jobs",
+        180.0,
+        0.2,
+    )
     for name in OURS:
         grid.processes.kill(fleet.find(name))
     down_since_s = time.monotonic()
@@ -98,9 +120,19 @@ def down(grid: Grid, hooks: Hooks, job_ids: list[str], *, at_least_s: float) -> 
     left = ["squeue", "--noheader", f"--name={','.join(job_ids)}", "--format=%A"]
     wait_until(lambda: not slurm.run(*left).stdout, "all jobs to end", 400.0, 0.5)
     if hooks == "spool":
-        wait_until(lambda: spooled_ends(grid) == len(job_ids), "an event of each end", 60.0, 0.2)
+        wait_until(
+            lambda: spooled_ends(grid) == len(job_ids),
+            "an event of each end",
+            60.0,
+            0.2,
+        )
         grid.processes.kill(grid.processes.find("reporter"))
-    wait_until(lambda: time.monotonic() - down_since_s >= at_least_s, "the outage to last", at_least_s + 1.0, 1.0)
+    wait_until(
+        lambda: time.monotonic() - down_since_s >= at_least_s,
+        "the outage to last",
+        at_least_s + 1.0,
+        1.0,
+    )
     assert hot(grid, job_ids) == len(job_ids)
     fleet.start_callbacks(wait=False)
     fleet.start_worker()
@@ -110,12 +142,28 @@ def down(grid: Grid, hooks: Hooks, job_ids: list[str], *, at_least_s: float) -> 
 
 
 def cancel_one(grid: Grid, state: str, job_ids: list[str]) -> None:
-    """Cancel a job of that state, as the site's admin, without the supervisor. slurmctld starts the first job a moment after
-    it got the last one.
+    """Cancel a job of that state, as the site's admin, without the supervisor.
+    slurmctld starts the first job a moment after it got the last one.
     """
-    slurm, options = slurm_of(grid), ("--noheader", f"--states={state}", f"--name={','.join(job_ids)}", "--format=%A")
-    wait_until(lambda: slurm.run("squeue", *options).stdout.split() != [], f"a job to be {state}", 60.0, 0.2)
-    assert slurm.run("scancel", slurm.run("squeue", *options).stdout.split()[0]).returncode == 0
+    slurm, options = (
+        slurm_of(grid),
+        (
+            "--noheader",
+            f"--states={state}",
+            f"--name={','.join(job_ids)}",
+            "--format=%A",
+        ),
+    )
+    wait_until(
+        lambda: slurm.run("squeue", *options).stdout.split() != [],
+        f"a job to be {state}",
+        60.0,
+        0.2,
+    )
+    assert (
+        slurm.run("scancel", slurm.run("squeue", *options).stdout.split()[0]).returncode
+        == 0
+    )
 
 
 def spooled_ends(grid: Grid) -> int:
@@ -127,13 +175,19 @@ def hot(grid: Grid, job_ids: list[str]) -> int:
 
 
 def check(grid: Grid, hooks: Hooks, job_ids: list[str]) -> None:
-    """Audit contract and SLURM: status, minutes and exit code of each job, and one SLURM job each."""
+    """Audit contract and SLURM: status, minutes and exit code of each job, and one
+    SLURM job each.
+    """
     ends = [wait_for_end(grid, job_id, timeout_s=240.0).status for job_id in job_ids]
     assert ends.count(ChainStatus.CANCELLED) == 2
     assert {ChainStatus.FINISHED, ChainStatus.FAILED} < set(ends)
     assert ChainStatus.PANICKED not in ends
     jobs.wait_for_rest(grid)
     results = audit(gather(grid.folder))
-    applicable = [one for one in results if hooks == "spool" or one.check.question != NOT_WITH_UPSTREAM_PLUGINS]
+    applicable = [
+        one
+        for one in results
+        if hooks == "spool" or one.check.question != NOT_WITH_UPSTREAM_PLUGINS
+    ]
     assert violations(applicable) == []
     assert parked(grid) == []

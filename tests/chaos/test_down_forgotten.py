@@ -1,8 +1,10 @@
-"""SLURM has forgotten the jobs that ended while the whole fleet was down, and there is no accounting.
+"""SLURM has forgotten the jobs that ended while the whole fleet was down, and there is
+no accounting.
 
-With the project's own hooks the figures are in the spool, and no sweep ends the jobs while no reporter delivers them.
-With the plugins that clusters in the field run, the figures are lost: after two sweeps such a job is PANICKED, which costs its
-customer nothing. The other jobs go on.
+With the project's own hooks the figures are in the spool, and no sweep ends the jobs
+while no reporter delivers them. With the plugins that clusters in the field run, the
+figures are lost: after two sweeps such a job is PANICKED, which costs its customer
+nothing. The other jobs go on.
 """
 
 from collections.abc import Iterator
@@ -36,7 +38,11 @@ def hooks(request: pytest.FixtureRequest) -> Hooks:
 
 @pytest.fixture(scope="module")
 def grid(hooks: Hooks) -> Iterator[Grid]:
-    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, hooks=hooks, min_job_age_s=2, overrides=SWEEPS))
+    running = Grid.start(
+        GridOptions(
+            block_time_s=BLOCK_TIME_S, hooks=hooks, min_job_age_s=2, overrides=SWEEPS
+        )
+    )
     try:
         running.fleet.start(flower=False)
         yield running
@@ -45,7 +51,9 @@ def grid(hooks: Hooks) -> Iterator[Grid]:
 
 
 @pytest.mark.chaos
-def test_jobs_end_and_are_forgotten_while_the_fleet_is_down(grid: Grid, hooks: Hooks) -> None:
+def test_jobs_end_and_are_forgotten_while_the_fleet_is_down(
+    grid: Grid, hooks: Hooks
+) -> None:
     job_ids = submit(grid)
     running = "SELECT 1 FROM jobs WHERE state = 'RUNNING'"
     wait_until(lambda: len(rows(grid, running)) == JOBS, "all jobs to run", 120.0, 0.2)
@@ -54,23 +62,46 @@ def test_jobs_end_and_are_forgotten_while_the_fleet_is_down(grid: Grid, hooks: H
     assert wait_for_end(grid, first, timeout_s=120.0).status is ChainStatus.FINISHED
     if hooks == "spool":
         reported = "SELECT 1 FROM periodic_runs WHERE name = 'reporter'"
-        wait_until(lambda: bool(rows(grid, reported)), "a heartbeat of the reporter", 60.0, 0.5)
+        wait_until(
+            lambda: bool(rows(grid, reported)), "a heartbeat of the reporter", 60.0, 0.5
+        )
         grid.processes.kill(grid.processes.find("reporter"))
     for name in OURS:
         grid.processes.kill(grid.fleet.find(name))
     ended = job_ids[:2]
     (jobs.marks(grid) / ended[FAILS]).write_text("3")
     (jobs.marks(grid) / ended[FINISHES]).write_text("0")
-    squeue = ("squeue", "--noheader", "--states=all", f"--name={','.join(ended)}", "--format=%A")
-    wait_until(lambda: not slurm_of(grid).run(*squeue).stdout, "SLURM to forget them", PURGED_WITHIN_S, 0.5)
+    squeue = (
+        "squeue",
+        "--noheader",
+        "--states=all",
+        f"--name={','.join(ended)}",
+        "--format=%A",
+    )
+    wait_until(
+        lambda: not slurm_of(grid).run(*squeue).stdout,
+        "SLURM to forget them",
+        PURGED_WITHIN_S,
+        0.5,
+    )
     silent = "SELECT 1 WHERE NOT EXISTS (SELECT FROM periodic_runs WHERE succeeded_at > now() - make_interval(secs => :away_s))"
-    wait_until(lambda: bool(rows(grid, silent, away_s=AWAY_S)), "all heartbeats to be too old", 60.0, 0.5)
+    wait_until(
+        lambda: bool(rows(grid, silent, away_s=AWAY_S)),
+        "all heartbeats to be too old",
+        60.0,
+        0.5,
+    )
     grid.fleet.start_callbacks()
     grid.fleet.start_worker()
     grid.fleet.start_beat()
     if hooks == "spool":  # the reporter does not come back as soon as the others do
         held = "SELECT 1 FROM sweeps WHERE report -> 'held' ?& :ids"
-        wait_until(lambda: bool(rows(grid, held, ids=ended)), "the sweeps to hold both", 120.0, 0.5)
+        wait_until(
+            lambda: bool(rows(grid, held, ids=ended)),
+            "the sweeps to hold both",
+            120.0,
+            0.5,
+        )
         grid.start_reporter()
     failed, finished = (wait_for_end(grid, job_id, timeout_s=120.0) for job_id in ended)
     if hooks == "spool":
@@ -78,24 +109,35 @@ def test_jobs_end_and_are_forgotten_while_the_fleet_is_down(grid: Grid, hooks: H
         assert (finished.status, finished.exit_code) == (ChainStatus.FINISHED, 0)
         assert figures(grid, ended) == slurms_figures(grid, ended)
     else:
-        assert (failed.status, finished.status) == (ChainStatus.PANICKED, ChainStatus.PANICKED)
+        assert (failed.status, finished.status) == (
+            ChainStatus.PANICKED,
+            ChainStatus.PANICKED,
+        )
         assert failed.final_cost_wei == finished.final_cost_wei == 0
         assert failed.last_error
     for job_id in job_ids[2:]:
         assert not grid.chain.job(job_id).status.cold
         (jobs.marks(grid) / job_id).write_text("0")
     for job_id in job_ids[2:]:
-        assert wait_for_end(grid, job_id, timeout_s=120.0).status is ChainStatus.FINISHED
+        assert (
+            wait_for_end(grid, job_id, timeout_s=120.0).status is ChainStatus.FINISHED
+        )
     assert parked(grid) == []
 
 
 def submit(grid: Grid) -> list[str]:
-    """Submit jobs that each wait for a file of their own, and end with the exit code that it holds."""
+    """Submit jobs that each wait for a file of their own, and end with the exit code
+    that it holds.
+    """
     gate = f'"{jobs.marks(grid)}/$SLURM_JOB_NAME"'
     body = f"until [ -s {gate} ]; do sleep 0.2; done\nsleep 1\nexit $(cat {gate})"
-    script = script_store.store_script(grid.folder / "scripts", f"#!/bin/bash\n{body}\n")
+    script = script_store.store_script(
+        grid.folder / "scripts", f"#!/bin/bash\n{body}\n"
+    )
     definition = definition_of(script, Resources(memPerCpu=100))
-    return grid.chain.customers.request_jobs(grid.new_customer(), definition, JOBS, ChainPrices().of(definition) * 30)
+    return grid.chain.customers.request_jobs(
+        grid.new_customer(), definition, JOBS, ChainPrices().of(definition) * 30
+    )
 
 
 def figures(grid: Grid, job_ids: list[str]) -> dict[int, int]:
@@ -106,5 +148,12 @@ def figures(grid: Grid, job_ids: list[str]) -> dict[int, int]:
 
 def slurms_figures(grid: Grid, job_ids: list[str]) -> dict[int, int]:
     """The elapsed seconds that SLURM gave its completion hook, by SLURM id."""
-    lines = [line.split("|") for line in (grid.folder / "slurm" / "completed").read_text().splitlines()]
-    return {int(line[0]): int(line[4]) - int(line[3]) for line in lines if line[6] in job_ids}
+    lines = [
+        line.split("|")
+        for line in (grid.folder / "slurm" / "completed").read_text().splitlines()
+    ]
+    return {
+        int(line[0]): int(line[4]) - int(line[3])
+        for line in lines
+        if line[6] in job_ids
+    }

@@ -1,7 +1,8 @@
-"""Two fleets share one wallet by mistake: each has a database of its own; the settings are copied, and all else is shared.
+"""Two fleets share one wallet by mistake: each has a database of its own; the settings
+are copied, and all else is shared.
 
-The chain gives each claim to one of them. Neither touches the other's jobs, both call their operator, and every job ends as if
-there were one fleet.
+The chain gives each claim to one of them. Neither touches the other's jobs, both call
+their operator, and every job ends as if there were one fleet.
 """
 
 from collections.abc import Iterator
@@ -25,9 +26,11 @@ from tests.chaos.evidence import gather
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import rows, wait_for, wait_for_end
 
-pytestmark = pytest.mark.chaos  # minutes; unit and integration tests have the rules of foreign claims
+# minutes; unit and integration tests have the rules of foreign claims
+pytestmark = pytest.mark.chaos
 
-# Sweeps come often, with a short grace: a sweep is what could cancel or panic the jobs of another fleet.
+# Sweeps come often, with a short grace: a sweep is what could cancel or panic the jobs
+# of another fleet.
 SETTINGS = {"SWEEP_EVERY_S": "4", "SWEEP_GRACE_S": "3"}
 AT_ONCE = 8
 SWEEPS = 3
@@ -48,7 +51,13 @@ class Twins:
 def twins() -> Iterator[Twins]:
     first = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides=SETTINGS))
     try:
-        twins = Twins(first, replace(first, cluster=replace(first.cluster, environment=copied_settings(first))))
+        twins = Twins(
+            first,
+            replace(
+                first,
+                cluster=replace(first.cluster, environment=copied_settings(first)),
+            ),
+        )
         first.fleet.start(flower=False)
         Fleet(first.processes, twins.second.environment, "second-").start(flower=False)
         yield twins
@@ -57,8 +66,12 @@ def twins() -> Iterator[Twins]:
 
 
 def copied_settings(grid: Grid) -> dict[str, str]:
-    """A copy of the settings with another ledger, cluster name, state folder and port."""
-    engine = create_engine(grid.environment["DATABASE_URL"], isolation_level="AUTOCOMMIT")
+    """A copy of the settings with another ledger, cluster name, state folder and
+    port.
+    """
+    engine = create_engine(
+        grid.environment["DATABASE_URL"], isolation_level="AUTOCOMMIT"
+    )
     with engine.connect() as connection:
         connection.execute(text("CREATE DATABASE second"))
     url = engine.url.set(database="second").render_as_string(hide_password=False)
@@ -70,13 +83,17 @@ def copied_settings(grid: Grid) -> dict[str, str]:
 
 
 def hand_in(grid: Grid, customers: list[Account]) -> list[str]:
-    """Submit jobs of several customers at once, so that both fleets find jobs to claim at the same time."""
+    """Submit jobs of several customers at once, so that both fleets find jobs to claim
+    at the same time.
+    """
 
     def submit(customer: Account) -> list[str]:
         return [jobs.finishing(grid, customer), jobs.failing(grid, customer)]
 
     with ThreadPoolExecutor(len(customers)) as pool:
-        return [job_id for submitted in pool.map(submit, customers) for job_id in submitted]
+        return [
+            job_id for submitted in pool.map(submit, customers) for job_id in submitted
+        ]
 
 
 def sweeps(grid: Grid) -> int:
@@ -94,12 +111,16 @@ def alarms(grid: Grid) -> set[str]:
 
 
 def both_claim(twins: Twins, customers: list[Account]) -> list[str]:
-    """Submit jobs until each fleet has claimed a few and has raised the alarm about the other one."""
+    """Submit jobs until each fleet has claimed a few and has raised the alarm about the
+    other one.
+    """
     job_ids: list[str] = []
 
     def have_claimed_and_alarmed() -> bool:
         return all(
-            len(claimed(grid)) >= 3 and AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in alarms(grid) for grid in twins
+            len(claimed(grid)) >= 3
+            and AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in alarms(grid)
+            for grid in twins
         )
 
     def submit_more() -> bool:
@@ -111,12 +132,16 @@ def both_claim(twins: Twins, customers: list[Account]) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-def test_two_fleets__one_wallet__each_job_is_one_fleets_and_ends_right(twins: Twins) -> None:
+def test_two_fleets__one_wallet__each_job_is_one_fleets_and_ends_right(
+    twins: Twins,
+) -> None:
     grid = twins.first
     customers = [grid.new_customer() for _ in range(AT_ONCE // 2)]
     go = jobs.marks(grid) / "go"
     long = [
-        grid.submit_script(customer, jobs.marking(grid, f'until [ -e "{go}" ]; do sleep 0.1; done'))
+        grid.submit_script(
+            customer, jobs.marking(grid, f'until [ -e "{go}" ]; do sleep 0.1; done')
+        )
         for customer in customers
     ]
     for job_id in long:
@@ -128,7 +153,10 @@ def test_two_fleets__one_wallet__each_job_is_one_fleets_and_ends_right(twins: Tw
         wait_for(grid, job_id, {ChainStatus.RUNNING}, 240.0)
     before = [sweeps(each) for each in twins]
     wait_until(
-        lambda: all(sweeps(each) >= seen + SWEEPS for each, seen in zip(twins, before, strict=True)),
+        lambda: all(
+            sweeps(each) >= seen + SWEEPS
+            for each, seen in zip(twins, before, strict=True)
+        ),
         "sweeps of both, while jobs of both run",
         240.0,
         0.2,
@@ -140,5 +168,9 @@ def test_two_fleets__one_wallet__each_job_is_one_fleets_and_ends_right(twins: Tw
         jobs.wait_for_rest(each, 240.0)
         assert AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in alarms(each)
     assert claimed(twins.first).isdisjoint(claimed(twins.second))
-    found = violations(audit(gather(grid.folder, twins.second.environment["DATABASE_URL"])))
-    assert found == [], "\n".join(tail(grid.folder / "log" / f"{name}worker.log", 40) for name in ("", "second-"))
+    found = violations(
+        audit(gather(grid.folder, twins.second.environment["DATABASE_URL"]))
+    )
+    assert found == [], "\n".join(
+        tail(grid.folder / "log" / f"{name}worker.log", 40) for name in ("", "second-")
+    )

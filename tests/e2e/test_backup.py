@@ -1,6 +1,8 @@
-"""docs/how-to/back-up.md on a fleet with jobs under way: its commands run as they stand on the page.
+"""docs/how-to/back-up.md on a fleet with jobs under way: its commands run as they stand
+on the page.
 
-The machine has no systemd, so `systemctl` is a program of the test, which has the test stop and start what it names.
+The machine has no systemd, so `systemctl` is a program of the test, which has the test
+stop and start what it names.
 """
 
 import json
@@ -41,10 +43,18 @@ KEEP_THE_LOG, EACH_NIGHT, RESTORE, START_AGAIN, RESTORE_THE_DUMP = re.findall(
 LONG = "#!/bin/bash\nsleep 900\n"
 SHORT = "#!/bin/bash\nsleep 2\n"
 UNTIL_TOLD = "#!/bin/bash\nuntil [ -e ~/may-end ]; do sleep 0.1; done\n"
-MIN_JOB_AGE_S = 20  # SLURM forgets the jobs that ended so long ago, as it does after five minutes at a site
+# SLURM forgets the jobs that ended so long ago, as it does after five minutes at a site
+MIN_JOB_AGE_S = 20
 FLEET = ("worker", "beat", "callbacks")
-# What was written after the moment to which the ledger is restored is not in the ledger: transactions and callbacks.
-NOT_IN_THE_BACKUP = ("signed_bytes", "nonces", "fates", "acknowledged", "hook_events_stored")
+# What was written after the moment to which the ledger is restored is not in the
+# ledger: transactions and callbacks.
+NOT_IN_THE_BACKUP = (
+    "signed_bytes",
+    "nonces",
+    "fates",
+    "acknowledged",
+    "hook_events_stored",
+)
 SYSTEMCTL = """#!/bin/sh
 echo "$*" > "{requests}/.request" && mv "{requests}/.request" "{requests}/request"
 while [ -e "{requests}/request" ]; do sleep 0.1; done
@@ -59,8 +69,12 @@ class Site:
         self.grid = grid
         self.folder = folder
         self.data = grid.folder / "postgres" / "data"
-        self.url = make_url(grid.environment["DATABASE_URL"]).set(drivername="postgresql")
-        self.requests, self.programs, self.backups = (folder / name for name in ("requests", "bin", "backups"))
+        self.url = make_url(grid.environment["DATABASE_URL"]).set(
+            drivername="postgresql"
+        )
+        self.requests, self.programs, self.backups = (
+            folder / name for name in ("requests", "bin", "backups")
+        )
         for each in (self.requests, self.programs, self.backups):
             each.mkdir()
         systemctl = self.programs / "systemctl"
@@ -81,13 +95,22 @@ class Site:
             **self.grid.environment,
             "PATH": f"{self.programs}:{self._binaries()}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "LEDGER": self.url.render_as_string(hide_password=False),
-            "ADMIN": self.url.set(database="template1").render_as_string(hide_password=False),
+            "ADMIN": self.url.set(database="template1").render_as_string(
+                hide_password=False
+            ),
             "BACKUPS": str(self.backups),
             "PGDATA": str(self.data),
             **variables,
         }
         argv = ["bash", "-euo", "pipefail", "-c", commands]
-        done = subprocess.run(argv, env=given, cwd=self.folder, capture_output=True, text=True, timeout=deadline(240))
+        done = subprocess.run(
+            argv,
+            env=given,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=deadline(240),
+        )
         assert done.returncode == 0, f"{commands}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
@@ -134,7 +157,10 @@ class Site:
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     options = GridOptions(
-        block_time_s=BLOCK_TIME_S, overrides={"SWEEP_GRACE_S": "2"}, job_submit=False, min_job_age_s=MIN_JOB_AGE_S
+        block_time_s=BLOCK_TIME_S,
+        overrides={"SWEEP_GRACE_S": "2"},
+        job_submit=False,
+        min_job_age_s=MIN_JOB_AGE_S,
     )
     grid = Grid.start(options)
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
@@ -152,29 +178,47 @@ def site() -> Iterator[Site]:
 
 
 def all_in_slurm(slurm: Slurm) -> list[int]:
-    return sorted(map(int, slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout.split()))
+    return sorted(
+        map(
+            int,
+            slurm.run(
+                "squeue", "--noheader", "--states=all", "--format=%A"
+            ).stdout.split(),
+        )
+    )
 
 
-def test_page__followed_word_by_word__the_fleet_finds_everything_again(site: Site) -> None:
+def test_page__followed_word_by_word__the_fleet_finds_everything_again(
+    site: Site,
+) -> None:
     grid, customer = site.grid, site.grid.new_customer()
-    wait_for_end(grid, grid.submit_script(customer, SHORT), PATIENCE_S)  # so the ledger has an instance tag
+    # so the ledger has an instance tag
+    wait_for_end(grid, grid.submit_script(customer, SHORT), PATIENCE_S)
     site.follow(KEEP_THE_LOG)
     site.follow(EACH_NIGHT)
-    before, forgotten = grid.submit_script(customer, LONG), grid.submit_script(customer, UNTIL_TOLD)
+    before, forgotten = (
+        grid.submit_script(customer, LONG),
+        grid.submit_script(customer, UNTIL_TOLD),
+    )
     running(grid, before)
     running(grid, forgotten)
     until = str(rows(grid, "SELECT clock_timestamp() AS now")[0].now)
     after = _jobs_after(grid, customer)
-    known = {name: id_of(grid, job_id) for name, job_id in after.items() if name != "ended"} | {
-        "before": id_of(grid, before)
-    }
+    known = {
+        name: id_of(grid, job_id) for name, job_id in after.items() if name != "ended"
+    } | {"before": id_of(grid, before)}
     in_slurm = set(all_in_slurm(slurm_of(grid)))
     _ends_and_is_forgotten(grid, customer, forgotten)
 
     site.follow(RESTORE, UNTIL=until)
     site.follow(START_AGAIN, UNTIL=until)
     _found_again(grid, {**after, "before": before}, known)
-    wait_until(lambda: forgotten not in _open_jobs(grid), "the forgotten job to be settled", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: forgotten not in _open_jobs(grid),
+        "the forgotten job to be settled",
+        PATIENCE_S,
+        0.2,
+    )
     assert grid.chain.job(forgotten).status is ChainStatus.FINISHED
     assert set(all_in_slurm(slurm_of(grid))) <= in_slurm  # none is submitted again
     scontrol(grid, "update", "nodename=node[1-4]", "state=resume")
@@ -183,7 +227,8 @@ def test_page__followed_word_by_word__the_fleet_finds_everything_again(site: Sit
     assert wait_for_end(grid, after["runs"], PATIENCE_S).status is ChainStatus.CANCELLED
 
     restored = site.url.set(database="restored").render_as_string(hide_password=False)
-    grid.environment["DATABASE_URL"] = restored  # as the page has the operator set it; the fleet stops by its processes
+    # as the page has the operator set it; the fleet stops by its processes
+    grid.environment["DATABASE_URL"] = restored
     (grid.folder / "environment.json").write_text(json.dumps(grid.environment))
     site.follow(RESTORE_THE_DUMP, RESTORED=restored)
     _found_again(grid, {"before": before}, {"before": known["before"]})
@@ -193,11 +238,18 @@ def test_page__followed_word_by_word__the_fleet_finds_everything_again(site: Sit
     wait_until(lambda: not _open_jobs(grid), "all jobs to be settled", PATIENCE_S, 0.2)
     assert parked(grid) == []
     found = audit(gather(grid.folder))
-    assert violations([entry for entry in found if entry.check.name not in NOT_IN_THE_BACKUP]) == []
+    assert (
+        violations(
+            [entry for entry in found if entry.check.name not in NOT_IN_THE_BACKUP]
+        )
+        == []
+    )
 
 
 def _jobs_after(grid: Grid, customer: Account) -> dict[str, str]:
-    """Jobs that the restored ledger does not know: one that ended, one that runs and one that waits."""
+    """Jobs that the restored ledger does not know: one that ended, one that runs and
+    one that waits.
+    """
     ended = grid.submit_script(customer, SHORT)
     assert wait_for_end(grid, ended, PATIENCE_S).status is ChainStatus.FINISHED
     runs = grid.submit_script(customer, LONG)
@@ -209,23 +261,45 @@ def _jobs_after(grid: Grid, customer: Account) -> dict[str, str]:
 
 
 def _ends_and_is_forgotten(grid: Grid, customer: Account, job_id: str) -> None:
-    """A job that the restored ledger knows as running ends, is settled, and SLURM forgets it."""
+    """A job that the restored ledger knows as running ends, is settled, and SLURM
+    forgets it.
+    """
     slurm_id = id_of(grid, job_id)
     (grid.users.home(customer.address) / "may-end").touch()
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
     slurm = slurm_of(grid)
-    wait_until(lambda: slurm_id not in all_in_slurm(slurm), "SLURM to forget the job", 5 * PATIENCE_S, 0.5)
+    wait_until(
+        lambda: slurm_id not in all_in_slurm(slurm),
+        "SLURM to forget the job",
+        5 * PATIENCE_S,
+        0.5,
+    )
 
 
 def _found_again(grid: Grid, jobs: dict[str, str], known: dict[str, int]) -> None:
     """The ledger has all these jobs, with the SLURM ids that they had."""
 
     def ids() -> dict[str, int]:
-        found = {row.job_id: row.slurm_id for row in rows(grid, "SELECT job_id, slurm_id FROM jobs")}
-        return {name: found[job_id] for name, job_id in jobs.items() if found.get(job_id) and name in known}
+        found = {
+            row.job_id: row.slurm_id
+            for row in rows(grid, "SELECT job_id, slurm_id FROM jobs")
+        }
+        return {
+            name: found[job_id]
+            for name, job_id in jobs.items()
+            if found.get(job_id) and name in known
+        }
 
-    wait_until(lambda: ids() == known, f"the jobs to be found again as {known}", 2 * PATIENCE_S, 0.2)
+    wait_until(
+        lambda: ids() == known,
+        f"the jobs to be found again as {known}",
+        2 * PATIENCE_S,
+        0.2,
+    )
 
 
 def _open_jobs(grid: Grid) -> list[str]:
-    return [row.job_id for row in rows(grid, "SELECT job_id FROM jobs WHERE state <> 'SETTLED'")]
+    return [
+        row.job_id
+        for row in rows(grid, "SELECT job_id FROM jobs WHERE state <> 'SETTLED'")
+    ]

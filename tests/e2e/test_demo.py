@@ -36,7 +36,14 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def devgrid(link: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "DEVGRID_LINK": str(link), "COLUMNS": "200"}
     argv = [sys.executable, "-m", "devgrid", *map(str, words)]
-    return subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=deadline(180))
+    return subprocess.run(
+        argv,
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=deadline(180),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +59,11 @@ def kept(link: Path) -> Iterator[str]:
     assert down.returncode == 0, down.stderr
     assert not link.is_symlink()
     assert not folder.exists()
-    left = [process for process in psutil.process_iter() if str(folder) in " ".join(command_line(process))]
+    left = [
+        process
+        for process in psutil.process_iter()
+        if str(folder) in " ".join(command_line(process))
+    ]
     assert left == []
 
 
@@ -64,14 +75,31 @@ def command_line(process: psutil.Process) -> list[str]:
 
 
 def test_demo__tells_every_step_with_its_time_and_the_bill(kept: str) -> None:
-    steps = ["requested", "meta-scheduled", "claimed", "script fetched", "submitted", "running", "ended", "settled"]
-    times = [re.search(rf"^ *([\d.]+) s +{step} ", kept, re.MULTILINE) for step in steps]
+    steps = [
+        "requested",
+        "meta-scheduled",
+        "claimed",
+        "script fetched",
+        "submitted",
+        "running",
+        "ended",
+        "settled",
+    ]
+    times = [
+        re.search(rf"^ *([\d.]+) s +{step} ", kept, re.MULTILINE) for step in steps
+    ]
     seconds = [float(found[1]) for found in times if found]
     assert len(seconds) == len(steps), kept
     assert seconds == sorted(seconds)
     assert "SLURM id 1" in kept
     assert "hello world, from 0x" in kept
-    for line in ("elapsed", "raw wait status", "minutes on chain", "the customer paid", "the provider earned"):
+    for line in (
+        "elapsed",
+        "raw wait status",
+        "minutes on chain",
+        "the customer paid",
+        "the provider earned",
+    ):
         assert line in kept
 
 
@@ -79,7 +107,10 @@ def test_demo__default_workflow__earns_its_minute(kept: str, link: Path) -> None
     assert re.search(r"minutes on chain    1 \(at 1\.0319 credits each\)", kept)
     assert "the customer paid   1.0319 credits" in kept
     assert "the provider earned 1.0319 credits" in kept
-    assert "WORKFLOW ?= devgrid/workflows/one-minute.yaml" in (REPOSITORY / "Makefile").read_text()
+    assert (
+        "WORKFLOW ?= devgrid/workflows/one-minute.yaml"
+        in (REPOSITORY / "Makefile").read_text()
+    )
     chain = Grid.load(link.resolve()).chain
     price_wei = ChainPrices().of(JobDefinition(mem_per_cpu_mb=1024))
     assert chain.credit_balance(chain.account("provider").address) == price_wei
@@ -87,13 +118,28 @@ def test_demo__default_workflow__earns_its_minute(kept: str, link: Path) -> None
 
 def test_demo__kept__prints_lines_that_work_when_pasted(kept: str, link: Path) -> None:
     section = kept.partition("The grid is up")[2]
-    lines = [line.partition(" #")[0].strip() for line in section.splitlines() if line.startswith("  ")]
-    pasted = [line for line in lines if line.startswith(("eval", "supervisor")) or line.endswith(" status")]
+    lines = [
+        line.partition(" #")[0].strip()
+        for line in section.splitlines()
+        if line.startswith("  ")
+    ]
+    pasted = [
+        line
+        for line in lines
+        if line.startswith(("eval", "supervisor")) or line.endswith(" status")
+    ]
     assert len(pasted) == 4, section
     script = "\n".join(["set -e", *pasted, "devgrid jobs", "type -P supervisor"])
     environment = {**os.environ, "DEVGRID_LINK": str(link), "COLUMNS": "200"}
     argv = ["bash", "-c", script]
-    ended = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=deadline(60))
+    ended = subprocess.run(
+        argv,
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=deadline(60),
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "SETTLED" in ended.stdout
     assert "FINISHED" in ended.stdout
@@ -107,7 +153,12 @@ def test_devgrid_env__gives_no_key_away(kept: str, link: Path) -> None:
     assert f"export CLUSTER_NAME={environment['CLUSTER_NAME']}\n" in exported
     (flower,) = re.findall(r"^export FLOWER_URL=(.*)$", exported, re.MULTILINE)
     assert requests.get(f"{flower}/healthcheck", timeout=deadline(10)).ok
-    for key in ("ETH_PRIVATE_KEY", "SLURM_SSH_PRIVATE_KEY", "SLURM_SUBMIT_KEY", "CALLBACK_KEY"):
+    for key in (
+        "ETH_PRIVATE_KEY",
+        "SLURM_SSH_PRIVATE_KEY",
+        "SLURM_SUBMIT_KEY",
+        "CALLBACK_KEY",
+    ):
         assert environment[key] not in exported
 
 
@@ -124,9 +175,18 @@ def first_job(kept: str, link: Path) -> str:
             ("submit", "WORKFLOW", "--minutes", "500000"),
             "minutes: 500,000 minutes of this job take 515,960.0000 credits",
         ),
-        (("submit", "LARGE"), "resources: found 1 tasks with 1,000 CPUs and 1,024 MB a CPU"),
-        (("submit", "WORKFLOW", "--cluster", "other"), "--cluster: found 'other'; expected one of devgrid"),
-        (("cancel", "0x123456"), "job: found '0x123456', the id of no job of this customer"),
+        (
+            ("submit", "LARGE"),
+            "resources: found 1 tasks with 1,000 CPUs and 1,024 MB a CPU",
+        ),
+        (
+            ("submit", "WORKFLOW", "--cluster", "other"),
+            "--cluster: found 'other'; expected one of devgrid",
+        ),
+        (
+            ("cancel", "0x123456"),
+            "job: found '0x123456', the id of no job of this customer",
+        ),
         (("top-up", "0x", "1"), "job: found '0x'"),
         (("top-up", "FIRST", "200000"), "has ended (FINISHED)"),
         (("cancel", "FIRST"), "has ended (FINISHED)"),
@@ -137,8 +197,14 @@ def test_devgrid__bad_hand_in__is_refused_in_one_line(
     link: Path, tmp_path: Path, first_job: str, words: tuple[str, ...], says: str
 ) -> None:
     large = tmp_path / "large.yaml"
-    large.write_text("resources: {cpusPerTask: 1000}\nsteps: [{run: {command: 'true'}}]\n")
-    known = {"WORKFLOW": str(WORKFLOWS / "hello-world.yaml"), "LARGE": str(large), "FIRST": first_job}
+    large.write_text(
+        "resources: {cpusPerTask: 1000}\nsteps: [{run: {command: 'true'}}]\n"
+    )
+    known = {
+        "WORKFLOW": str(WORKFLOWS / "hello-world.yaml"),
+        "LARGE": str(large),
+        "FIRST": first_job,
+    }
     ended = devgrid(link, *(known.get(word, word) for word in words))
     assert ended.returncode == 1
     assert says in ended.stderr
@@ -146,30 +212,56 @@ def test_devgrid__bad_hand_in__is_refused_in_one_line(
     assert ended.stdout == ""
 
 
-def test_devgrid__jobs_submit_top_up_cancel_output__do_what_they_say(kept: str, link: Path) -> None:
+def test_devgrid__jobs_submit_top_up_cancel_output__do_what_they_say(
+    kept: str, link: Path
+) -> None:
     assert "FINISHED" in devgrid(link, "jobs").stdout
     job_id = devgrid(link, "submit", WORKFLOWS / "sleeper.yaml").stdout.strip()
     assert re.fullmatch("0x[0-9a-f]{64}", job_id)
     chain = Grid.load(link.resolve()).chain
-    wait_until(lambda: chain.job(job_id).status is ChainStatus.RUNNING, "the job to run", 60.0, 0.5)
+    wait_until(
+        lambda: chain.job(job_id).status is ChainStatus.RUNNING,
+        "the job to run",
+        60.0,
+        0.5,
+    )
     assert f"{job_id}  RUNNING" in devgrid(link, "jobs").stdout
     assert devgrid(link, "top-up", job_id, "10").returncode == 0
-    wait_until(lambda: "--- sleep" in devgrid(link, "output", job_id).stdout, "its output", 20.0, 0.5)
+    wait_until(
+        lambda: "--- sleep" in devgrid(link, "output", job_id).stdout,
+        "its output",
+        20.0,
+        0.5,
+    )
     assert devgrid(link, "cancel", job_id).returncode == 0
-    wait_until(lambda: chain.job(job_id).status is ChainStatus.CANCELLED, "the job to be cancelled", 60.0, 0.5)
+    wait_until(
+        lambda: chain.job(job_id).status is ChainStatus.CANCELLED,
+        "the job to be cancelled",
+        60.0,
+        0.5,
+    )
     assert (
         devgrid(link, "cancel", job_id[:10]).stderr
         == f"devgrid: job {job_id[:12]} has ended (CANCELLED); expected one that waits or runs\n"
     )
 
 
-def test_devgrid__status_and_logs__show_what_runs_and_what_has_ended(kept: str, link: Path) -> None:
+def test_devgrid__status_and_logs__show_what_runs_and_what_has_ended(
+    kept: str, link: Path
+) -> None:
     grid = Grid.load(link.resolve())
     well = devgrid(link, "status")
     assert well.returncode == 0, well.stderr
-    for line in ("1 FINISHED", "runs      worker", "runs      anvil", "Flower    http://127.0.0.1:"):
+    for line in (
+        "1 FINISHED",
+        "runs      worker",
+        "runs      anvil",
+        "Flower    http://127.0.0.1:",
+    ):
         assert line in well.stdout
-    assert {"worker", "beat", "anvil", "slurmctld"} <= set(devgrid(link, "logs").stdout.split())
+    assert {"worker", "beat", "anvil", "slurmctld"} <= set(
+        devgrid(link, "logs").stdout.split()
+    )
     assert len(devgrid(link, "logs", "worker", "-n", "3").stdout.splitlines()) == 3
     beat = grid.processes.find("beat")
     grid.processes.kill(beat)
@@ -179,7 +271,9 @@ def test_devgrid__status_and_logs__show_what_runs_and_what_has_ended(kept: str, 
     assert "beat ended; `" in ill.stderr
 
 
-def test_devgrid__chain_has_ended__says_that_the_grid_is_dead(kept: str, link: Path) -> None:
+def test_devgrid__chain_has_ended__says_that_the_grid_is_dead(
+    kept: str, link: Path
+) -> None:
     """The last test of the grid: it is removed dead."""
     grid = Grid.load(link.resolve())
     grid.processes.kill(grid.processes.find("anvil"))
@@ -191,41 +285,85 @@ def test_devgrid__chain_has_ended__says_that_the_grid_is_dead(kept: str, link: P
 
 
 def test_demo__interrupted__stops_quietly(tmp_path: Path) -> None:
-    environment = {**os.environ, "DEVGRID_LINK": str(tmp_path / "none"), "PYTHONUNBUFFERED": "1"}
-    argv = [sys.executable, "-c", INTERRUPTIBLE, "demo", str(WORKFLOWS / "sleeper.yaml")]
+    environment = {
+        **os.environ,
+        "DEVGRID_LINK": str(tmp_path / "none"),
+        "PYTHONUNBUFFERED": "1",
+    }
+    argv = [
+        sys.executable,
+        "-c",
+        INTERRUPTIBLE,
+        "demo",
+        str(WORKFLOWS / "sleeper.yaml"),
+    ]
     with subprocess.Popen(
-        argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        argv,
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as demo:
         assert demo.stdout is not None
-        told = next(line for line in demo.stdout if "starting the job definition service" in line)
+        told = next(
+            line
+            for line in demo.stdout
+            if "starting the job definition service" in line
+        )
         demo.send_signal(signal.SIGINT)
         rest, errors = demo.communicate(timeout=deadline(60))
     assert demo.returncode == 130, told + rest
     assert errors == "devgrid: interrupted\n"
 
 
-def test_demo__postgres_ends__is_told_in_one_line_and_everything_stops(tmp_path: Path) -> None:
-    environment = {**os.environ, "DEVGRID_LINK": str(tmp_path / "none"), "PYTHONUNBUFFERED": "1"}
+def test_demo__postgres_ends__is_told_in_one_line_and_everything_stops(
+    tmp_path: Path,
+) -> None:
+    environment = {
+        **os.environ,
+        "DEVGRID_LINK": str(tmp_path / "none"),
+        "PYTHONUNBUFFERED": "1",
+    }
     argv = [sys.executable, "-m", "devgrid", "demo", str(WORKFLOWS / "sleeper.yaml")]
     with subprocess.Popen(
-        argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        argv,
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as demo:
         assert demo.stdout is not None
         told = next(line for line in demo.stdout if "claimed" in line)
         begun = psutil.Process(demo.pid).children(recursive=True)
-        (postgres,) = (one for one in begun if Path(*command_line(one)[:1]).name == "postgres")  # others write a title
+        # others write a title
+        (postgres,) = (
+            one for one in begun if Path(*command_line(one)[:1]).name == "postgres"
+        )
         postgres.kill()
         rest, errors = demo.communicate(timeout=deadline(120))
     assert demo.returncode == 1, told + rest + errors
-    assert re.fullmatch(r"devgrid: the ledger's Postgres: .*: run the demo again\n", errors), errors
+    assert re.fullmatch(
+        r"devgrid: the ledger's Postgres: .*: run the demo again\n", errors
+    ), errors
     assert "stopping everything" in rest
-    assert not [process for process in begun if process.is_running() and command_line(process)]  # a zombie has none
+    # a zombie has none
+    assert not [
+        process for process in begun if process.is_running() and command_line(process)
+    ]
 
 
-def test_demo__two_clusters__each_runs_the_file_and_one_flower_shows_both(tmp_path: Path) -> None:
-    ended = devgrid(tmp_path / "none", "demo", WORKFLOWS / "hello-world.yaml", "--clusters", "2")
+def test_demo__two_clusters__each_runs_the_file_and_one_flower_shows_both(
+    tmp_path: Path,
+) -> None:
+    ended = devgrid(
+        tmp_path / "none", "demo", WORKFLOWS / "hello-world.yaml", "--clusters", "2"
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    steps, _, workers = ended.stdout.partition("One Flower shows the workers of all clusters")
+    steps, _, workers = ended.stdout.partition(
+        "One Flower shows the workers of all clusters"
+    )
     assert len(re.findall(r" s  .*settled +.*FINISHED in block", steps)) == 2
     for name in ("devgrid", "devgrid-2"):
         assert f"The job's own output ({name})" in steps
@@ -233,7 +371,9 @@ def test_demo__two_clusters__each_runs_the_file_and_one_flower_shows_both(tmp_pa
     assert len(set(re.findall(r"meta-scheduled +.*to (0x[0-9a-f]{40})", steps))) == 2
 
 
-def test_devgrid_up__an_empty_grid__is_told_pointed_at_and_taken_down(tmp_path: Path) -> None:
+def test_devgrid_up__an_empty_grid__is_told_pointed_at_and_taken_down(
+    tmp_path: Path,
+) -> None:
     link = tmp_path / "current"
     up = devgrid(link, "up")
     assert up.returncode == 0, up.stdout + up.stderr
@@ -243,7 +383,13 @@ def test_devgrid_up__an_empty_grid__is_told_pointed_at_and_taken_down(tmp_path: 
         assert "slurmctld" in devgrid(link, "status").stdout
         pointed = f'eval "$({sys.executable} -m devgrid env)"; {sys.executable} -m supervisor_tasks.cli job list'
         environment = {**os.environ, "DEVGRID_LINK": str(link)}
-        jobs = subprocess.run(["sh", "-c", pointed], cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+        jobs = subprocess.run(
+            ["sh", "-c", pointed],
+            cwd=REPOSITORY,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
         assert jobs.returncode == 0, jobs.stderr
     finally:
         down = devgrid(link, "down")
@@ -253,7 +399,9 @@ def test_devgrid_up__an_empty_grid__is_told_pointed_at_and_taken_down(tmp_path: 
     assert devgrid(link, "status").returncode != 0
 
 
-def test_devgrid__bad_workflow__is_refused_with_the_field(link: Path, tmp_path: Path) -> None:
+def test_devgrid__bad_workflow__is_refused_with_the_field(
+    link: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("resources: {tasks: none}\nsteps: [{run: {command: true-ish}}]\n")
     ended = devgrid(link, "demo", file)
@@ -262,7 +410,9 @@ def test_devgrid__bad_workflow__is_refused_with_the_field(link: Path, tmp_path: 
 
 
 @pytest.mark.chaos
-def test_demo__job_that_fails__ends_with_status_1_and_the_reason(tmp_path: Path) -> None:
+def test_demo__job_that_fails__ends_with_status_1_and_the_reason(
+    tmp_path: Path,
+) -> None:
     ended = devgrid(tmp_path / "none", "demo", WORKFLOWS / "fails.yaml")
     assert ended.returncode == 1
     assert "the job ended FAILED: exit code 3" in ended.stderr

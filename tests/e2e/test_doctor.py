@@ -1,4 +1,6 @@
-"""`supervisor doctor` on a whole grid: all is green, and what is broken on purpose is named with what mends it."""
+"""`supervisor doctor` on a whole grid: all is green, and what is broken on purpose is
+named with what mends it.
+"""
 
 import json
 import re
@@ -17,9 +19,11 @@ from tests.support.commands import supervisor
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import wait_for_end
 
-WITHIN_S = "30"  # tests share the machine with others; all that answers is asked within a second or two
+# tests share the machine with others; all that answers is asked within a second or two
+WITHIN_S = "30"
 BAD = ("yellow", "red")
-# What a grid on one machine has not: certificates for chain, directory and broker on its own network.
+# What a grid on one machine has not: certificates for chain, directory and broker on
+# its own network.
 NO_TLS = {"TLS of the RPC endpoints", "TLS of the directory", "TLS of the broker"}
 
 FLOWER: list[str] = []  # where the grid's Flower is
@@ -27,7 +31,9 @@ FLOWER: list[str] = []  # where the grid's Flower is
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, accounting=True, ldap=True))
+    running = Grid.start(
+        GridOptions(block_time_s=BLOCK_TIME_S, accounting=True, ldap=True)
+    )
     try:
         fleet = running.fleet
         fleet.start()
@@ -45,7 +51,9 @@ def whole(grid: Grid) -> dict[str, str]:
     return grid.environment | {"FLOWER_URL": FLOWER[-1]}
 
 
-def examined(grid: Grid, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+def examined(
+    grid: Grid, environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """What doctor finds, by name."""
     words = ("doctor", "--json", "--within-s", WITHIN_S)
     result = supervisor(*words, env={**whole(grid), **(environment or {})})
@@ -73,12 +81,18 @@ def test_doctor__a_whole_grid__is_green(grid: Grid) -> None:
     try:
         wait_until(is_well, "everything to be green", 90.0, 0.5)
     except TimeoutError as error:
-        raise AssertionError(f"{error}: {bad(seen[-1])}; not tried: {left_out(seen[-1])}") from error
+        raise AssertionError(
+            f"{error}: {bad(seen[-1])}; not tried: {left_out(seen[-1])}"
+        ) from error
     assert len(seen[-1]) - len(left_out(seen[-1])) >= 25
     assert "refuses a customer's job" in seen[-1]["job_submit.lua"]["found"]
     assert "as its jobs have cost" in seen[-1]["wallet"]["found"]
-    (endpoint,) = (row for name, row in seen[-1].items() if name.startswith("RPC endpoint "))
-    assert re.fullmatch(r"chain \d+, block \d+, 0 blocks behind the best, \d+ ms", endpoint["found"])
+    (endpoint,) = (
+        row for name, row in seen[-1].items() if name.startswith("RPC endpoint ")
+    )
+    assert re.fullmatch(
+        r"chain \d+, block \d+, 0 blocks behind the best, \d+ ms", endpoint["found"]
+    )
     assert seen[-1]["clock of slurmctld"]["level"] == "green"
     table = supervisor("doctor", "--within-s", WITHIN_S, env=whole(grid))
     assert re.match(r"\d+ green, ", table.stdout.splitlines()[-1])
@@ -89,29 +103,46 @@ def test_doctor__a_whole_grid__is_green(grid: Grid) -> None:
 def test_config_check__settings_of_a_whole_grid__are_tried(grid: Grid) -> None:
     result = supervisor("config", "check", "-o", "json", env=grid.environment)
     assert result.exit_code == 0, result.output
-    assert {row["name"] for row in json.loads(result.stdout) if row["level"] == "green"} >= {
+    assert {
+        row["name"] for row in json.loads(result.stdout) if row["level"] == "green"
+    } >= {
         "database",
         "nodes",
         "LDAP",
     }
 
 
-def test_doctor__the_login_node_shows_another_host_key__is_named(grid: Grid, tmp_path: Path) -> None:
-    key = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+def test_doctor__the_login_node_shows_another_host_key__is_named(
+    grid: Grid, tmp_path: Path
+) -> None:
+    key = (
+        Ed25519PrivateKey.generate()
+        .public_key()
+        .public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        .decode()
+    )
     host, _, port = grid.environment["SLURM_SSH_ADDRESS"].rpartition(":")
     known = tmp_path / "known_hosts"
     known.write_text(f"[{host}]:{port} {key}\n")
     found = examined(grid, {"SLURM_SSH_KNOWN_HOSTS": str(known)})
     assert bad(found).keys() >= {"SSH host key", "SSH login of the admin"}
-    assert f"ssh-keygen -f {known} -R '[{host}]:{port}'" in found["SSH host key"]["mend"]
+    assert (
+        f"ssh-keygen -f {known} -R '[{host}]:{port}'" in found["SSH host key"]["mend"]
+    )
     assert found["sbatch"]["level"] == "not tried"
     assert found["database"]["level"] == "green"
 
 
 def test_doctor__wrong_chain_partition_and_flower__are_named(grid: Grid) -> None:
-    wrong = {"CHAIN_ID": "7", "SLURM_PARTITION": "nowhere", "SLURM_SCANCEL_PATH": "/nowhere/scancel"}
+    wrong = {
+        "CHAIN_ID": "7",
+        "SLURM_PARTITION": "nowhere",
+        "SLURM_SCANCEL_PATH": "/nowhere/scancel",
+    }
     found = examined(grid, wrong | {"FLOWER_URL": "http://127.0.0.1:1"})
-    (endpoint,) = (row for name, row in found.items() if name.startswith("RPC endpoint "))
+    (endpoint,) = (
+        row for name, row in found.items() if name.startswith("RPC endpoint ")
+    )
     assert endpoint["level"] == "red"
     assert "CHAIN_ID" in endpoint["mend"]
     assert found["nodes"]["level"] == "red"
@@ -122,11 +153,15 @@ def test_doctor__wrong_chain_partition_and_flower__are_named(grid: Grid) -> None
     assert found["squeue"]["level"] == "green"
 
 
-def test_doctor__slurmctld_is_a_minute_behind__is_named(grid: Grid, tmp_path: Path) -> None:
+def test_doctor__slurmctld_is_a_minute_behind__is_named(
+    grid: Grid, tmp_path: Path
+) -> None:
     """Its answer is shifted: grid and tests share one clock."""
     shifted = tmp_path / "scontrol"
     head = "Configuration data as of"
-    shifted.write_text(f'#!/bin/bash\nscontrol "$@" | sed "s/^{head} .*/{head} $(($(date +%s) - 70))/"\n')
+    shifted.write_text(
+        f'#!/bin/bash\nscontrol "$@" | sed "s/^{head} .*/{head} $(($(date +%s) - 70))/"\n'
+    )
     shifted.chmod(0o755)
     found = examined(grid, {"SLURM_SCONTROL_PATH": str(shifted)})
     assert found["clock of slurmctld"]["level"] == "red"

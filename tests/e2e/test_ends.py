@@ -1,5 +1,5 @@
-"""Each way in which SLURM ends a job, at a site without accounting: the status, the seconds and the exit status that follow,
-over both ways to SLURM.
+"""Each way in which SLURM ends a job, at a site without accounting: the status, the
+seconds and the exit status that follow, over both ways to SLURM.
 """
 
 import random
@@ -37,8 +37,12 @@ URGENT = (
     "PreemptMode=CANCEL",
     "PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP",
 )
-# The nodes of several private clusters have the same names, and so the same cgroups: the ids of jobs tell these apart.
-LIMITED_MEMORY = ("TaskPlugin=task/cgroup", f"FirstJobId={random.randrange(10**6, 5 * 10**7)}")
+# The nodes of several private clusters have the same names, and so the same cgroups:
+# the ids of jobs tell these apart.
+LIMITED_MEMORY = (
+    "TaskPlugin=task/cgroup",
+    f"FirstJobId={random.randrange(10**6, 5 * 10**7)}",
+)
 MEMORY_CGROUP = Path("/sys/fs/cgroup/memory")
 SLEEPS = "#!/bin/bash\nsleep 300\n"
 
@@ -72,11 +76,20 @@ def drained(grid: Grid) -> Iterator[None]:
     scontrol(grid, "update", ALL_NODES, "state=resume")
 
 
-def test_preempted__by_a_partition_of_higher_priority__has_failed(grid: Grid, customer: Account) -> None:
+def test_preempted__by_a_partition_of_higher_priority__has_failed(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit_script(customer, SLEEPS)
     node = record_of(grid, running(grid, job_id)).node
     urgent = slurm_of(grid).run(
-        *("sbatch", "--parsable", "--partition=urgent", "--exclusive", f"--nodelist={node}", "--output=/dev/null"),
+        *(
+            "sbatch",
+            "--parsable",
+            "--partition=urgent",
+            "--exclusive",
+            f"--nodelist={node}",
+            "--output=/dev/null",
+        ),
         *("--wrap", "sleep 1"),
     )
     assert urgent.returncode == 0, urgent.stderr
@@ -85,17 +98,22 @@ def test_preempted__by_a_partition_of_higher_priority__has_failed(grid: Grid, cu
 
 
 @pytest.mark.skipif(
-    not MEMORY_CGROUP.is_dir(), reason="this machine has no memory cgroups, and SLURM cannot limit memory"
+    not MEMORY_CGROUP.is_dir(),
+    reason="this machine has no memory cgroups, and SLURM cannot limit memory",
 )
 def test_out_of_memory__has_failed(grid: Grid, customer: Account) -> None:
-    takes = "#!/bin/bash\nexec perl -e 'my $text = \"a\" x (400 * 1024 * 1024); sleep 60'\n"
+    takes = (
+        "#!/bin/bash\nexec perl -e 'my $text = \"a\" x (400 * 1024 * 1024); sleep 60'\n"
+    )
     job_id = grid.submit_script(customer, takes, memPerCpu=60)
     assert_ended(grid, job_id, "OUT_OF_MEMORY", ChainStatus.FAILED, exit_status=253)
     assert grid.chain.job(job_id).last_error == "SLURM: OUT_OF_MEMORY"
 
 
 @pytest.mark.usefixtures("drained")
-def test_deadline__that_cannot_be_met__has_failed_with_no_minute(grid: Grid, customer: Account) -> None:
+def test_deadline__that_cannot_be_met__has_failed_with_no_minute(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit_script(customer, SLEEPS, minutes=60)
     soon = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 1800))
     scontrol(grid, "update", f"JobId={id_of(grid, job_id)}", f"Deadline={soon}")
@@ -104,21 +122,29 @@ def test_deadline__that_cannot_be_met__has_failed_with_no_minute(grid: Grid, cus
 
 
 @pytest.mark.usefixtures("drained")
-def test_cancelled_by_its_owner__before_it_started__costs_nothing(grid: Grid, customer: Account) -> None:
+def test_cancelled_by_its_owner__before_it_started__costs_nothing(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit_script(customer, SLEEPS)
     as_customer(grid, customer, "scancel", str(id_of(grid, job_id)))
     assert assert_ended(grid, job_id, "CANCELLED", ChainStatus.CANCELLED).elapsed_s == 0
 
 
-def test_cancelled_by_owner__script_traps_the_signal__has_no_exit_status(grid: Grid, customer: Account) -> None:
-    job_id = grid.submit_script(customer, "#!/bin/bash\ntrap 'exit 7' TERM\nsleep 300 & wait\n")
+def test_cancelled_by_owner__script_traps_the_signal__has_no_exit_status(
+    grid: Grid, customer: Account
+) -> None:
+    job_id = grid.submit_script(
+        customer, "#!/bin/bash\ntrap 'exit 7' TERM\nsleep 300 & wait\n"
+    )
     as_customer(grid, customer, "scancel", "--full", str(running(grid, job_id)))
     assert_ended(grid, job_id, "CANCELLED", ChainStatus.CANCELLED)
 
 
 def test_suspended__time_does_not_count(grid: Grid, customer: Account) -> None:
     gate = grid.users.home(customer.address) / "resumed"
-    job_id = grid.submit_script(customer, f"#!/bin/bash\nuntil [ -e ~/{gate.name} ]; do sleep 0.1; done\n")
+    job_id = grid.submit_script(
+        customer, f"#!/bin/bash\nuntil [ -e ~/{gate.name} ]; do sleep 0.1; done\n"
+    )
     slurm_id = running(grid, job_id)
     scontrol(grid, "suspend", str(slurm_id))
     before, suspended_s = record_of(grid, slurm_id), time.monotonic()
@@ -131,7 +157,9 @@ def test_suspended__time_does_not_count(grid: Grid, customer: Account) -> None:
     assert record.elapsed_s - before.elapsed_s <= time.monotonic() - resumed_s + 1
 
 
-def test_requeued__has_not_ended_and_all_its_runs_are_billed(grid: Grid, customer: Account) -> None:
+def test_requeued__has_not_ended_and_all_its_runs_are_billed(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 4\nexit 3\n")
     slurm_id = running(grid, job_id)
     first = record_of(grid, slurm_id)
@@ -139,7 +167,8 @@ def test_requeued__has_not_ended_and_all_its_runs_are_billed(grid: Grid, custome
     as_customer(grid, customer, "scontrol", "requeue", str(slurm_id))
     wait_for_state(grid, slurm_id, "PENDING")
     assert "SlurmCompleted" not in journal(grid, job_id)
-    # Else the supervisor has SLURM refuse another requeue after the end, and squeue shows that record.
+    # Else the supervisor has SLURM refuse another requeue after the end, and squeue
+    # shows that record.
     scontrol(grid, "update", f"JobId={slurm_id}", "Requeue=0", "StartTime=now")
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FAILED
     last, row = record_of(grid, slurm_id), row_of(grid, job_id)
@@ -148,11 +177,18 @@ def test_requeued__has_not_ended_and_all_its_runs_are_billed(grid: Grid, custome
     assert row.elapsed_s == last.submit_s - row.runs[0]["start_s"] + last.elapsed_s
 
 
-def test_job__owner_changes_name_comment_and_limit__is_followed_to_its_end(grid: Grid, customer: Account) -> None:
+def test_job__owner_changes_name_comment_and_limit__is_followed_to_its_end(
+    grid: Grid, customer: Account
+) -> None:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 5\nexit 4\n")
     slurm_id = id_of(grid, job_id)
-    wait_until(lambda: "SlurmJobIdentified" in journal(grid, job_id), "the first look", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: "SlurmJobIdentified" in journal(grid, job_id),
+        "the first look",
+        PATIENCE_S,
+        0.1,
+    )
 
     def change(word: str) -> None:
         changed = (f"JobName={word}", f"Comment={word}", "TimeLimit=30")
@@ -166,14 +202,25 @@ def test_job__owner_changes_name_comment_and_limit__is_followed_to_its_end(grid:
 
 
 @only_ssh(OnlySsh.SCRIPTS)
-def test_renamed_before_the_first_look__is_recognised(grid: Grid, customer: Account) -> None:
+def test_renamed_before_the_first_look__is_recognised(
+    grid: Grid, customer: Account
+) -> None:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
     job_id = grid.submit_script(customer, "#!/bin/bash\nexit 5\n")
     slurm_id = id_of(grid, job_id)
     grid.processes.kill(grid.fleet.find("worker"))
-    as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "JobName=other", "Comment=other")
+    as_customer(
+        grid,
+        customer,
+        "scontrol",
+        "update",
+        f"JobId={slurm_id}",
+        "JobName=other",
+        "Comment=other",
+    )
     with_no_time = (
-        "UPDATE jobs SET slurm_submit_s = NULL WHERE job_id = :id RETURNING job_id"  # as before the first look
+        # as before the first look
+        "UPDATE jobs SET slurm_submit_s = NULL WHERE job_id = :id RETURNING job_id"
     )
     execute(grid, with_no_time, id=job_id)
     scontrol(grid, "update", ALL_NODES, "state=resume")
@@ -182,7 +229,9 @@ def test_renamed_before_the_first_look__is_recognised(grid: Grid, customer: Acco
     assert_ended(grid, job_id, "FAILED", ChainStatus.FAILED, 5 * 256)
 
 
-def test_name_used_twice__by_the_same_owner__the_other_job_says_nothing_of_ours(grid: Grid, customer: Account) -> None:
+def test_name_used_twice__by_the_same_owner__the_other_job_says_nothing_of_ours(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 5\n")
     slurm_id = running(grid, job_id)
     other = own_job(grid, customer, "exit 9", f"--job-name={job_id}")
@@ -195,12 +244,18 @@ def test_user__unresolvable_for_a_while__delays_neither_others_nor_its_running_j
     grid: Grid, customer: Account
 ) -> None:
     other = grid.new_customer()
-    jobs = [grid.submit_script(each, "#!/bin/bash\nsleep 4\n") for each in (customer, other)]
+    jobs = [
+        grid.submit_script(each, "#!/bin/bash\nsleep 4\n") for each in (customer, other)
+    ]
     for job_id in jobs:
         running(grid, job_id)
     passwd = grid.users.folder / "passwd"
     named = passwd.read_text()
-    unnamed = "".join(line for line in named.splitlines(keepends=True) if not line.startswith(customer.address))
+    unnamed = "".join(
+        line
+        for line in named.splitlines(keepends=True)
+        if not line.startswith(customer.address)
+    )
     assert unnamed != named
     passwd.write_text(unnamed)
     try:
@@ -210,7 +265,9 @@ def test_user__unresolvable_for_a_while__delays_neither_others_nor_its_running_j
         passwd.write_text(named)
 
 
-def test_node_lost__has_failed_with_the_seconds_that_ran(grid: Grid, customer: Account) -> None:
+def test_node_lost__has_failed_with_the_seconds_that_ran(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit_script(customer, SLEEPS)
     node = record_of(grid, running(grid, job_id)).node
     grid.processes.kill(grid.processes.find(f"slurmd-{node}"))
@@ -220,14 +277,20 @@ def test_node_lost__has_failed_with_the_seconds_that_ran(grid: Grid, customer: A
     slurm = slurm_of(grid)
     slurm.start_node(int(node.removeprefix("node")))
 
-    def is_back() -> bool:  # one that slurmctld has not heard of yet cannot be resumed, nor one that is back already
+    # one that slurmctld has not heard of yet cannot be resumed, nor one that is back
+    # already
+    def is_back() -> bool:
         slurm.run("scontrol", "update", f"nodename={node}", "state=resume")
-        return slurm.run("sinfo", "--noheader", f"--nodes={node}", "--format=%t").stdout.split() == ["idle"]
+        return slurm.run(
+            "sinfo", "--noheader", f"--nodes={node}", "--format=%t"
+        ).stdout.split() == ["idle"]
 
     wait_until(is_back, f"{node} to be idle", 60.0, 0.2)
 
 
-def test_slurmctld_lost_its_memory__the_next_job_with_the_id_is_another_one(grid: Grid, customer: Account) -> None:
+def test_slurmctld_lost_its_memory__the_next_job_with_the_id_is_another_one(
+    grid: Grid, customer: Account
+) -> None:
     lost = grid.submit_script(customer, SLEEPS)
     slurm_id = running(grid, lost)
     slurm = slurm_of(grid)
@@ -246,8 +309,17 @@ def test_slurmctld_lost_its_memory__the_next_job_with_the_id_is_another_one(grid
     assert id_of(grid, later) == slurm_id
     assert_ended(grid, later, "FAILED", ChainStatus.FAILED, 6 * 256)
     looks = looks_at(grid, lost)
-    execute(grid, "UPDATE effects SET due_at = now() WHERE job_id = :id AND done_at IS NULL RETURNING id", id=lost)
-    wait_until(lambda: looks_at(grid, lost) > looks, "another look at the lost job", PATIENCE_S, 0.1)
+    execute(
+        grid,
+        "UPDATE effects SET due_at = now() WHERE job_id = :id AND done_at IS NULL RETURNING id",
+        id=lost,
+    )
+    wait_until(
+        lambda: looks_at(grid, lost) > looks,
+        "another look at the lost job",
+        PATIENCE_S,
+        0.1,
+    )
     assert "SlurmCompleted" not in journal(grid, lost)
     assert grid.chain.job(lost).status is ChainStatus.RUNNING
 
@@ -257,7 +329,9 @@ def test_ends__at_the_end__nothing_is_parked(grid: Grid) -> None:
 
 
 def looks_at(grid: Grid, job_id: str) -> int:
-    looks: int = rows(grid, "SELECT poll_count FROM jobs WHERE job_id = :id", id=job_id)[0].poll_count
+    looks: int = rows(
+        grid, "SELECT poll_count FROM jobs WHERE job_id = :id", id=job_id
+    )[0].poll_count
     return looks
 
 

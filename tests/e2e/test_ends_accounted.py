@@ -1,5 +1,6 @@
-"""Jobs whose end the supervisor did not see, at a site with accounting: slurmctld has forgotten them and given their
-ids to other jobs of the same Linux user, and accounting is away for a while. All end with their true figures.
+"""Jobs whose end the supervisor did not see, at a site with accounting: slurmctld has
+forgotten them and given their ids to other jobs of the same Linux user, and accounting
+is away for a while. All end with their true figures.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,14 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.end_states import PATIENCE_S, as_customer, id_of, own_job, row_of, scontrol
+from tests.support.end_states import (
+    PATIENCE_S,
+    as_customer,
+    id_of,
+    own_job,
+    row_of,
+    scontrol,
+)
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import journal, parked, rows, slurm_of, wait_for_end
 
@@ -34,7 +42,8 @@ ENDS = {
     "failed": ("FAILED", ChainStatus.FAILED, 5 * 256),
     "killed": ("FAILED", ChainStatus.FAILED, 9),
     "suspended": ("COMPLETED", ChainStatus.FINISHED, 0),
-    "requeued": ("FAILED", ChainStatus.FAILED, None),  # the script's 3, or SLURM's 1 when the second launch fails
+    # the script's 3, or SLURM's 1 when the second launch fails
+    "requeued": ("FAILED", ChainStatus.FAILED, None),
     "cancelled": ("CANCELLED", ChainStatus.CANCELLED, 0),
     "renamed": ("FAILED", ChainStatus.FAILED, 4 * 256),
     "never ran": ("CANCELLED", ChainStatus.CANCELLED, 0),
@@ -66,24 +75,44 @@ def customer(grid: Grid) -> Account:
 
 @pytest.fixture(scope="module")
 def jobs(grid: Grid, customer: Account) -> dict[str, str]:
-    """Jobs that have run, ended and been forgotten by slurmctld while no worker was there."""
+    """Jobs that have run, ended and been forgotten by slurmctld while no worker was
+    there.
+    """
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
-    jobs = {what: grid.submit_script(customer, f"#!/bin/bash\n{body}\n") for what, body in SCRIPTS.items()}
+    jobs = {
+        what: grid.submit_script(customer, f"#!/bin/bash\n{body}\n")
+        for what, body in SCRIPTS.items()
+    }
     ids = {what: str(id_of(grid, job_id)) for what, job_id in jobs.items()}
     wait_until(
-        lambda: all("SlurmJobIdentified" in journal(grid, job_id) for job_id in jobs.values()),
+        lambda: all(
+            "SlurmJobIdentified" in journal(grid, job_id) for job_id in jobs.values()
+        ),
         "a look",
         PATIENCE_S,
         0.1,
     )
     grid.processes.kill(grid.fleet.find("worker"))
     scontrol(grid, "hold", ids["never ran"])
-    as_customer(grid, customer, "scontrol", "update", f"JobId={ids['renamed']}", "JobName=other", "Comment=other")
+    as_customer(
+        grid,
+        customer,
+        "scontrol",
+        "update",
+        f"JobId={ids['renamed']}",
+        "JobName=other",
+        "Comment=other",
+    )
     scontrol(grid, "update", ALL_NODES, "state=resume")
     live = ",".join(number for what, number in ids.items() if what != "never ran")
     asked = ("squeue", "--noheader", f"--jobs={live}", "--format=%T")
     wait_until(
-        lambda: slurm_of(grid).run(*asked).stdout.split() == ["RUNNING"] * (len(ids) - 1), "all to run", PATIENCE_S, 0.1
+        lambda: (
+            slurm_of(grid).run(*asked).stdout.split() == ["RUNNING"] * (len(ids) - 1)
+        ),
+        "all to run",
+        PATIENCE_S,
+        0.1,
     )
     scontrol(grid, "suspend", ids["suspended"])
     scontrol(grid, "update", f"JobId={ids['requeued']}", "Requeue=1")
@@ -91,21 +120,53 @@ def jobs(grid: Grid, customer: Account) -> dict[str, str]:
     as_customer(grid, customer, "scancel", "--full", ids["cancelled"])
     as_customer(grid, customer, "scancel", ids["never ran"])
     state = ("squeue", "--noheader", f"--jobs={ids['requeued']}", "--format=%T")
-    wait_until(lambda: "PENDING" in slurm_of(grid).run(*state).stdout, "the requeue", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: "PENDING" in slurm_of(grid).run(*state).stdout,
+        "the requeue",
+        PATIENCE_S,
+        0.1,
+    )
     scontrol(grid, "update", f"JobId={ids['requeued']}", "StartTime=now")
-    unsuspended = ("squeue", "--noheader", "--states=running,pending,completing", "--format=%A")
-    wait_until(lambda: not slurm_of(grid).run(*unsuspended).stdout, "the others to end", PATIENCE_S, 0.2)
+    unsuspended = (
+        "squeue",
+        "--noheader",
+        "--states=running,pending,completing",
+        "--format=%A",
+    )
+    wait_until(
+        lambda: not slurm_of(grid).run(*unsuspended).stdout,
+        "the others to end",
+        PATIENCE_S,
+        0.2,
+    )
     scontrol(grid, "resume", ids["suspended"])
     everything = ("squeue", "--noheader", "--states=all", "--format=%A")
-    wait_until(lambda: not slurm_of(grid).run(*everything).stdout, "slurmctld to forget all", PURGED_WITHIN_S, 1.0)
+    wait_until(
+        lambda: not slurm_of(grid).run(*everything).stdout,
+        "slurmctld to forget all",
+        PURGED_WITHIN_S,
+        1.0,
+    )
     return jobs
 
 
 def accounted(grid: Grid, slurm_id: int, submit_s: int) -> tuple[str, int, int]:
-    """State and exit status in accounting's record of that job's last run, and the seconds of all its runs."""
-    argv = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "--noheader", "--parsable2", "--allocations", "--duplicates")
+    """State and exit status in accounting's record of that job's last run, and the
+    seconds of all its runs.
+    """
+    argv = (
+        "env",
+        "SLURM_TIME_FORMAT=%s",
+        "sacct",
+        "--noheader",
+        "--parsable2",
+        "--allocations",
+        "--duplicates",
+    )
     shown = (
-        slurm_of(grid).run(*argv, f"--jobs={slurm_id}", "--format=Submit,State,ElapsedRaw,ExitCode").stdout.split("\n")
+        slurm_of(grid)
+        .run(*argv, f"--jobs={slurm_id}", "--format=Submit,State,ElapsedRaw,ExitCode")
+        .stdout.split("\n")
     )
     records = sorted(line.split("|") for line in shown if line)
     earlier_s = 0
@@ -115,7 +176,9 @@ def accounted(grid: Grid, slurm_id: int, submit_s: int) -> tuple[str, int, int]:
         elif int(submitted) >= submit_s:
             code, signal = (int(part) for part in exit_code.split(":"))
             return state.split()[0], earlier_s + int(seconds), code * 256 + signal
-    raise AssertionError(f"accounting has no record of {slurm_id} since {submit_s}: {records}")
+    raise AssertionError(
+        f"accounting has no record of {slurm_id} since {submit_s}: {records}"
+    )
 
 
 def test_accounting_away__jobs_known_to_slurmctld_go_on__others_stay_undecided(
@@ -124,17 +187,28 @@ def test_accounting_away__jobs_known_to_slurmctld_go_on__others_stay_undecided(
     ids = {what: row_of(grid, job_id).slurm_id for what, job_id in jobs.items()}
     last = max(ids.values())
     strangers = set[int]()
-    while not (set(ids.values()) - {last}) <= strangers:  # round the corner, and up to the last but one of our ids
+    # round the corner, and up to the last but one of our ids
+    while not (set(ids.values()) - {last}) <= strangers:
         strangers.add(own_job(grid, customer, "exit 9"))
     grid.processes.kill(grid.processes.find("slurmdbd"))
     grid.fleet.start_worker()
     live = grid.submit_script(customer, "#!/bin/bash\nsleep 1\nexit 8\n")
     job = wait_for_end(grid, live, PATIENCE_S)
     assert (job.status, job.exit_code) == (ChainStatus.FAILED, 8 * 256)
-    assert row_of(grid, live).slurm_id == last  # two jobs of the ledger have had this id
-    assert not [what for what, job_id in jobs.items() if "SlurmCompleted" in journal(grid, job_id)]
+    # two jobs of the ledger have had this id
+    assert row_of(grid, live).slurm_id == last
+    assert not [
+        what
+        for what, job_id in jobs.items()
+        if "SlurmCompleted" in journal(grid, job_id)
+    ]
     waiting = "SELECT last_error FROM effects WHERE kind = 'poll_slurm' AND done_at IS NULL AND last_error IS NOT NULL"
-    wait_until(lambda: len(rows(grid, waiting)) == len(jobs), "all others to wait for accounting", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: len(rows(grid, waiting)) == len(jobs),
+        "all others to wait for accounting",
+        PATIENCE_S,
+        0.1,
+    )
     assert all("sacct" in row.last_error for row in rows(grid, waiting))
 
 
@@ -150,7 +224,11 @@ def test_forgotten__id_reused_by_the_same_user__ends_as_accounting_says(
     recorded = accounted(grid, row.slurm_id, row.slurm_submit_s)
     assert (recorded[0], job.status) == (state, status)
     assert exit_status in (None, job.exit_code)
-    assert (row.elapsed_s, row.exit_status, job.exit_code) == (recorded[1], recorded[2], recorded[2])
+    assert (row.elapsed_s, row.exit_status, job.exit_code) == (
+        recorded[1],
+        recorded[2],
+        recorded[2],
+    )
     assert job.final_cost_wei == recorded[1] // 60 * ChainPrices().of(job.definition)
 
 

@@ -1,4 +1,5 @@
-"""Flower over a whole grid: jobs' tasks without ticks, columns that fit, failures that are not green, a picture of each page.
+"""Flower over a whole grid: jobs' tasks without ticks, columns that fit, failures that
+are not green, a picture of each page.
 
 `make screenshots` (SCREENSHOTS=write) puts the pictures into docs/images.
 """
@@ -40,22 +41,47 @@ NAVIGATION = {  # by page
 @pytest.fixture(scope="module")
 def flower(grid: Grid) -> Fleet:
     fleet = grid.fleet
-    fleet.environment["FLOWER_UNAUTHENTICATED_API"] = "true"  # the tests read the tasks as JSON
+    # the tests read the tasks as JSON
+    fleet.environment["FLOWER_UNAUTHENTICATED_API"] = "true"
     fleet.start_flower()
     fleet.wait_for_flower()
-    wait_until(lambda: bool(fleet.shown_workers()), "Flower to see the worker", 30.0, every_s=0.2)
+    wait_until(
+        lambda: bool(fleet.shown_workers()),
+        "Flower to see the worker",
+        30.0,
+        every_s=0.2,
+    )
     return fleet
 
 
 @pytest.fixture(scope="module")
 def jobs(grid: Grid, flower: Fleet, customer: Account) -> dict[str, str]:
-    """A job that finishes, one that fails and one that runs, with Flower there from the start."""
-    scripts = {"finished": "sleep 1", "failed": "sleep 1; exit 3", "running": "sleep 600"}
-    ids = {name: grid.submit_script(customer, f"#!/bin/bash\n{script}\n") for name, script in scripts.items()}
+    """A job that finishes, one that fails and one that runs, with Flower there from the
+    start.
+    """
+    scripts = {
+        "finished": "sleep 1",
+        "failed": "sleep 1; exit 3",
+        "running": "sleep 600",
+    }
+    ids = {
+        name: grid.submit_script(customer, f"#!/bin/bash\n{script}\n")
+        for name, script in scripts.items()
+    }
     for name in ("finished", "failed"):
         wait_for_end(grid, ids[name])
-        wait_until(lambda name=name: _state(grid, ids[name]) == "SETTLED", f"{name} to settle", 30.0, every_s=0.2)  # type: ignore[misc]
-    wait_until(lambda: _state(grid, ids["running"]) == "RUNNING", "the third one to run", 30.0, every_s=0.2)
+        wait_until(
+            lambda name=name: _state(grid, ids[name]) == "SETTLED",  # type: ignore[misc]
+            f"{name} to settle",
+            30.0,
+            every_s=0.2,
+        )
+    wait_until(
+        lambda: _state(grid, ids["running"]) == "RUNNING",
+        "the third one to run",
+        30.0,
+        every_s=0.2,
+    )
     return ids
 
 
@@ -66,33 +92,62 @@ def driver() -> Iterator[WebDriver]:
 
 
 def _state(grid: Grid, job_id: str) -> str:
-    state: str = rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[0].state
+    state: str = rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[
+        0
+    ].state
     return state
 
 
 def tasks(flower: Fleet, search: str = "") -> list[dict[str, Any]]:
-    answer = requests.get(f"{flower.flower_url}/api/tasks", params={"search": search}, timeout=deadline(10))
+    answer = requests.get(
+        f"{flower.flower_url}/api/tasks",
+        params={"search": search},
+        timeout=deadline(10),
+    )
     return list(answer.json().values())
 
 
-def test_tasks__of_jobs__are_shown_by_short_names_and_ticks_are_not(flower: Fleet, jobs: dict[str, str]) -> None:
+def test_tasks__of_jobs__are_shown_by_short_names_and_ticks_are_not(
+    flower: Fleet, jobs: dict[str, str]
+) -> None:
     wait_until(
-        lambda: any(task["state"] == "JOB-FAILED" for task in tasks(flower)), "the report of the failure", 30.0, 0.5
+        lambda: any(task["state"] == "JOB-FAILED" for task in tasks(flower)),
+        "the report of the failure",
+        30.0,
+        0.5,
     )
     shown = tasks(flower)
     names = {task["name"] for task in shown}
     assert {"fetch", "submit", "report"} <= names <= set(QUEUE_OF_TASK)
-    assert names.isdisjoint({"check_slurm", "check_alarms", "dispatch_due_effects", "retention", "notify"})
-    idle = [task for task in shown if task["args"] in ("()", "", None) and task["result"] in (None, "None")]
-    assert [task for task in idle if task["state"] == "SUCCESS" and task["runtime"] < HELD_S] == []
+    assert names.isdisjoint(
+        {"check_slurm", "check_alarms", "dispatch_due_effects", "retention", "notify"}
+    )
+    idle = [
+        task
+        for task in shown
+        if task["args"] in ("()", "", None) and task["result"] in (None, "None")
+    ]
+    assert [
+        task for task in idle if task["state"] == "SUCCESS" and task["runtime"] < HELD_S
+    ] == []
     assert len(shown) < 20 * len(jobs)
 
 
-def test_tasks__job_failed__says_so_and_is_not_green(flower: Fleet, jobs: dict[str, str]) -> None:
-    told = [task for task in tasks(flower, jobs["failed"]) if "job FAILED" in str(task["result"])]
+def test_tasks__job_failed__says_so_and_is_not_green(
+    flower: Fleet, jobs: dict[str, str]
+) -> None:
+    told = [
+        task
+        for task in tasks(flower, jobs["failed"])
+        if "job FAILED" in str(task["result"])
+    ]
     assert told
     assert {task["state"] for task in told} == {"JOB-FAILED"}
-    assert all("job FAILED" not in str(task["result"]) for task in tasks(flower, jobs["finished"]) if _is_alone(task))
+    assert all(
+        "job FAILED" not in str(task["result"])
+        for task in tasks(flower, jobs["finished"])
+        if _is_alone(task)
+    )
 
 
 def _is_alone(task: dict[str, Any]) -> bool:
@@ -102,24 +157,40 @@ def _is_alone(task: dict[str, Any]) -> bool:
 def test_tasks__one_search__finds_id_customer_and_slurm_id(
     grid: Grid, flower: Fleet, customer: Account, jobs: dict[str, str]
 ) -> None:
-    slurm_id = rows(grid, "SELECT slurm_id FROM jobs WHERE job_id = :id", id=jobs["failed"])[0].slurm_id
+    slurm_id = rows(
+        grid, "SELECT slurm_id FROM jobs WHERE job_id = :id", id=jobs["failed"]
+    )[0].slurm_id
     for words in (jobs["failed"], f"slurm:{slurm_id}", f"customer:{customer.address}"):
-        page = requests.get(f"{flower.flower_url}/jobs", params={"q": words}, timeout=deadline(10))
+        page = requests.get(
+            f"{flower.flower_url}/jobs", params={"q": words}, timeout=deadline(10)
+        )
         assert jobs["failed"] in page.text, words
     for words in (jobs["failed"], f"slurm:{slurm_id}", customer.address):
-        assert any(jobs["failed"] in str(task["result"]) + str(task["args"]) for task in tasks(flower, words)), words
+        assert any(
+            jobs["failed"] in str(task["result"]) + str(task["args"])
+            for task in tasks(flower, words)
+        ), words
 
 
 @pytest.mark.parametrize("page", NAVIGATION)
 def test_page__at_1280_pixels__fits_and_has_a_picture(
-    grid: Grid, flower: Fleet, jobs: dict[str, str], driver: WebDriver, tmp_path: Path, page: str
+    grid: Grid,
+    flower: Fleet,
+    jobs: dict[str, str],
+    driver: WebDriver,
+    tmp_path: Path,
+    page: str,
 ) -> None:
     driver.get(f"{flower.flower_url}/{_path(grid, flower, jobs, page)}")
     wait_until(
-        lambda: bool(driver.find_elements(By.CSS_SELECTOR, "tbody tr td, dl dd")), "the table", 20.0, every_s=0.2
+        lambda: bool(driver.find_elements(By.CSS_SELECTOR, "tbody tr td, dl dd")),
+        "the table",
+        20.0,
+        every_s=0.2,
     )
     assert NAVIGATION[page] in [
-        active.text.lower() for active in driver.find_elements(By.CSS_SELECTOR, ".app-nav .active")
+        active.text.lower()
+        for active in driver.find_elements(By.CSS_SELECTOR, ".app-nav .active")
     ]
     widths = driver.execute_script(
         "return [...document.querySelectorAll('html, table, .dataTables_scrollBody')]"
@@ -129,7 +200,9 @@ def test_page__at_1280_pixels__fits_and_has_a_picture(
     if page == "tasks":
         red = driver.find_elements(By.CSS_SELECTOR, "td .badge.text-bg-danger")
         assert {badge.text for badge in red} == {"JOB-FAILED"}
-        assert driver.find_elements(By.CSS_SELECTOR, "button[data-task-state='JOB-FAILED']")
+        assert driver.find_elements(
+            By.CSS_SELECTOR, "button[data-task-state='JOB-FAILED']"
+        )
     folder = IMAGES if os.environ.get("SCREENSHOTS") == "write" else tmp_path
     picture = folder / f"flower-{page}.png"
     assert driver.save_screenshot(str(picture))

@@ -1,5 +1,6 @@
-"""SLURM forgets jobs before the worker polls them, and the site has no accounting. The worker takes the ends that SLURM's hooks
-reported. Forged callbacks change nothing but that the operator must decide. (Sites with accounting: test_ends_accounted.py.)
+"""SLURM forgets jobs before the worker polls them, and the site has no accounting. The
+worker takes the ends that SLURM's hooks reported. Forged callbacks change nothing but
+that the operator must decide. (Sites with accounting: test_ends_accounted.py.)
 """
 
 import re
@@ -15,11 +16,21 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions, Transport
 from devgrid.processes import wait_until
 from plugins.spool import CANCELLED, FAILED
-from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, SetJobStatusRequest
+from protos.supervisor.v1alpha1.supervisor_pb2 import (
+    JOB_STATUS_FAILED,
+    SetJobStatusRequest,
+)
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos.forged_callbacks import ANSWERS, forged_callbacks, send
 from tests.chaos.slurm_records import SlurmJob, completed
-from tests.support.end_states import as_customer, id_of, record_of, row_of, running, scontrol
+from tests.support.end_states import (
+    as_customer,
+    id_of,
+    record_of,
+    row_of,
+    running,
+    scontrol,
+)
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import journal, parked, rows, slurm_of, wait_for_end
 
@@ -39,8 +50,9 @@ STATUS_OF = {"COMPLETED": ChainStatus.FINISHED, "FAILED": ChainStatus.FAILED}
 
 @dataclass(frozen=True)
 class Forgotten:
-    """Jobs that SLURM has forgotten: one whose owner gave it another name, one whose end a caller misreported,
-    one that was suspended, one that waited, one whose node was lost, and those that forged callbacks are about.
+    """Jobs that SLURM has forgotten: one whose owner gave it another name, one whose
+    end a caller misreported, one that was suspended, one that waited, one whose node
+    was lost, and those that forged callbacks are about.
     """
 
     renamed: str
@@ -78,56 +90,114 @@ def customer(grid: Grid) -> Account:
 
 @pytest.fixture(scope="module")
 def forgotten(grid: Grid, customer: Account) -> Forgotten:
-    """The worker is down while the jobs end. It starts again when SLURM has forgotten them and forged callbacks have come."""
+    """The worker is down while the jobs end. It starts again when SLURM has forgotten
+    them and forged callbacks have come.
+    """
     slurm = slurm_of(grid)
     suspended = grid.submit_script(customer, f"#!/bin/bash\n{UNTIL_GO}")
     be_seen_suspended(grid, suspended)
-    renamed, disputed = (grid.submit_script(customer, WORKS.format(code)) for code in (5, 0))
-    misreported = [grid.submit_script(customer, WORKS.format(number % 3)) for number in range(MISREPORTED)]
+    renamed, disputed = (
+        grid.submit_script(customer, WORKS.format(code)) for code in (5, 0)
+    )
+    misreported = [
+        grid.submit_script(customer, WORKS.format(number % 3))
+        for number in range(MISREPORTED)
+    ]
     lost_node = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", cpusPerTask=8)
-    ids = {job_id: running(grid, job_id) for job_id in (renamed, disputed, suspended, lost_node, *misreported)}
-    waited = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=8)  # all nodes
-    wait_until(lambda: "SlurmJobIdentified" in journal(grid, waited), "the job to wait", 30.0, 0.1)
+    ids = {
+        job_id: running(grid, job_id)
+        for job_id in (renamed, disputed, suspended, lost_node, *misreported)
+    }
+    # all nodes
+    waited = grid.submit_script(
+        customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=8
+    )
+    wait_until(
+        lambda: "SlurmJobIdentified" in journal(grid, waited),
+        "the job to wait",
+        30.0,
+        0.1,
+    )
     ids[waited] = id_of(grid, waited)
     grid.processes.kill(grid.fleet.find("worker"))
-    as_customer(grid, customer, "scontrol", "update", f"JobId={ids[renamed]}", "JobName=mine", "Comment=mine")
+    as_customer(
+        grid,
+        customer,
+        "scontrol",
+        "update",
+        f"JobId={ids[renamed]}",
+        "JobName=mine",
+        "Comment=mine",
+    )
     slurm.run("scancel", str(ids[waited]))
     node = record_of(grid, ids[lost_node]).node
     scontrol(grid, "update", f"nodename={node}", "state=down", "reason=test")
     (grid.users.home(customer.address) / GATE).touch()
     expected = {job_id: 1 if job_id == waited else 2 for job_id in ids}
-    wait_until(lambda: {job_id: len(called(grid, job_id)) for job_id in ids} == expected, "callbacks", 60.0, 0.1)
-    wait_until(lambda: not listed(grid) & set(ids.values()), "slurmctld to forget the jobs", PURGED_WITHIN_S, 1.0)
-    series = forged_callbacks(SEED, misreported, [ids[job_id] for job_id in misreported])
+    wait_until(
+        lambda: {job_id: len(called(grid, job_id)) for job_id in ids} == expected,
+        "callbacks",
+        60.0,
+        0.1,
+    )
+    wait_until(
+        lambda: not listed(grid) & set(ids.values()),
+        "slurmctld to forget the jobs",
+        PURGED_WITHIN_S,
+        1.0,
+    )
+    series = forged_callbacks(
+        SEED, misreported, [ids[job_id] for job_id in misreported]
+    )
     assert set(send(grid, list(islice(series, FORGED)), TRIES)) <= ANSWERS
-    ran_for_nothing = SetJobStatusRequest(name=disputed, id=ids[disputed], status=JOB_STATUS_FAILED)
+    ran_for_nothing = SetJobStatusRequest(
+        name=disputed, id=ids[disputed], status=JOB_STATUS_FAILED
+    )
     assert send(grid, [ran_for_nothing], TRIES) == {"OK": 1}
     before = kills(grid)
     grid.fleet.start_worker()
-    return Forgotten(renamed, disputed, suspended, waited, lost_node, misreported, ids, before)
+    return Forgotten(
+        renamed, disputed, suspended, waited, lost_node, misreported, ids, before
+    )
 
 
 def be_seen_suspended(grid: Grid, job_id: str) -> None:
     """Suspend the job until the worker has polled that."""
     slurm_id = str(running(grid, job_id))
     scontrol(grid, "suspend", slurm_id)
-    seen = "SELECT 1 FROM events WHERE job_id = :id AND details ->> 'seen' = 'SUSPENDED'"
-    wait_until(lambda: bool(rows(grid, seen, id=job_id)), "a poll to see it suspended", 120.0, 0.1)
+    seen = (
+        "SELECT 1 FROM events WHERE job_id = :id AND details ->> 'seen' = 'SUSPENDED'"
+    )
+    wait_until(
+        lambda: bool(rows(grid, seen, id=job_id)),
+        "a poll to see it suspended",
+        120.0,
+        0.1,
+    )
     scontrol(grid, "resume", slurm_id)
 
 
 def called(grid: Grid, job_id: str) -> list[Any]:
-    return rows(grid, "SELECT status, duration_s, exit_code FROM callbacks WHERE job_id = :id ORDER BY id", id=job_id)
+    return rows(
+        grid,
+        "SELECT status, duration_s, exit_code FROM callbacks WHERE job_id = :id ORDER BY id",
+        id=job_id,
+    )
 
 
 def listed(grid: Grid) -> set[int]:
     return {
-        int(line) for line in slurm_of(grid).run("squeue", "--noheader", "--states=all", "--format=%A").stdout.split()
+        int(line)
+        for line in slurm_of(grid)
+        .run("squeue", "--noheader", "--states=all", "--format=%A")
+        .stdout.split()
     }
 
 
 def kills(grid: Grid) -> int:
-    return (grid.folder / "slurm" / "slurmctld.log").read_text().count("REQUEST_KILL_JOB")
+    return (
+        (grid.folder / "slurm" / "slurmctld.log").read_text().count("REQUEST_KILL_JOB")
+    )
 
 
 def truth(grid: Grid, slurm_id: int) -> SlurmJob:
@@ -135,39 +205,62 @@ def truth(grid: Grid, slurm_id: int) -> SlurmJob:
     return next(job for job in completed(grid.folder) if job.slurm_id == slurm_id)
 
 
-def test_ended_and_renamed_by_its_owner__ends_with_its_true_figures(grid: Grid, forgotten: Forgotten) -> None:
+def test_ended_and_renamed_by_its_owner__ends_with_its_true_figures(
+    grid: Grid, forgotten: Forgotten
+) -> None:
     job = wait_for_end(grid, forgotten.renamed)
-    assert (job.status, job.exit_code, job.final_cost_wei) == (ChainStatus.FAILED, 5 * 256, 0)
+    assert (job.status, job.exit_code, job.final_cost_wei) == (
+        ChainStatus.FAILED,
+        5 * 256,
+        0,
+    )
     row = row_of(grid, forgotten.renamed)
-    assert (row.elapsed_s, row.exit_status) == (truth(grid, row.slurm_id).elapsed_s, 5 * 256)
+    assert (row.elapsed_s, row.exit_status) == (
+        truth(grid, row.slurm_id).elapsed_s,
+        5 * 256,
+    )
     assert row.elapsed_s >= WORKS_S
     assert "outcome_from_callback" in (grid.folder / "log" / "worker.log").read_text()
 
 
-def test_cancelled_while_it_waited__costs_nothing(grid: Grid, forgotten: Forgotten) -> None:
-    assert [(call.status, call.duration_s) for call in called(grid, forgotten.waited)] == [(CANCELLED, 0)]
+def test_cancelled_while_it_waited__costs_nothing(
+    grid: Grid, forgotten: Forgotten
+) -> None:
+    assert [
+        (call.status, call.duration_s) for call in called(grid, forgotten.waited)
+    ] == [(CANCELLED, 0)]
     job = wait_for_end(grid, forgotten.waited)
     assert (job.status, job.final_cost_wei) == (ChainStatus.CANCELLED, 0)
 
 
-def test_node_lost__has_failed_and_not_finished(grid: Grid, forgotten: Forgotten) -> None:
+def test_node_lost__has_failed_and_not_finished(
+    grid: Grid, forgotten: Forgotten
+) -> None:
     said = truth(grid, forgotten.slurm_ids[forgotten.lost_node])
     assert said.state == "NODE_FAIL"
-    assert [tuple(call) for call in called(grid, forgotten.lost_node)][1:] == [(FAILED, said.elapsed_s, 0)]
+    assert [tuple(call) for call in called(grid, forgotten.lost_node)][1:] == [
+        (FAILED, said.elapsed_s, 0)
+    ]
     job = wait_for_end(grid, forgotten.lost_node)
     assert (job.status, job.exit_code, job.final_cost_wei) == (ChainStatus.FAILED, 0, 0)
     assert job.last_error == "SLURM: NODE_FAIL, PREEMPTED, DEADLINE or BOOT_FAIL"
 
 
-def test_another_end_that_may_be_true__is_left_to_the_operator(grid: Grid, forgotten: Forgotten) -> None:
+def test_another_end_that_may_be_true__is_left_to_the_operator(
+    grid: Grid, forgotten: Forgotten
+) -> None:
     said = truth(grid, forgotten.slurm_ids[forgotten.disputed])
     assert said.elapsed_s >= WORKS_S
     either = rf"FINISHED after {said.elapsed_s} s, exit status 0; or FAILED after 0 s, exit status 0"
     is_left_to_the_operator(grid, forgotten.disputed, either)
 
 
-def test_seen_suspended__is_left_to_the_operator(grid: Grid, forgotten: Forgotten) -> None:
-    is_left_to_the_operator(grid, forgotten.suspended, r"FINISHED after \d+ s, exit status 0")
+def test_seen_suspended__is_left_to_the_operator(
+    grid: Grid, forgotten: Forgotten
+) -> None:
+    is_left_to_the_operator(
+        grid, forgotten.suspended, r"FINISHED after \d+ s, exit status 0"
+    )
 
 
 def is_left_to_the_operator(grid: Grid, job_id: str, ends: str) -> None:
@@ -181,12 +274,21 @@ def test_forged_callbacks__slurm_forgot_the_jobs__change_no_end_and_cancel_no_jo
     grid: Grid, forgotten: Forgotten
 ) -> None:
     misreported = set(forgotten.misreported)
-    wait_until(lambda: misreported <= ended(grid) | parked_jobs(grid), "an end, or the operator's turn", 60.0, 0.1)
+    wait_until(
+        lambda: misreported <= ended(grid) | parked_jobs(grid),
+        "an end, or the operator's turn",
+        60.0,
+        0.1,
+    )
     assert_ended_as_slurm_said_or_parked(grid, forgotten)
     assert misreported & ended(grid)
     asked = misreported & parked_jobs(grid)
     assert asked
-    more = forged_callbacks(SEED + 1, sorted(asked), [forgotten.slurm_ids[job_id] for job_id in sorted(asked)])
+    more = forged_callbacks(
+        SEED + 1,
+        sorted(asked),
+        [forgotten.slurm_ids[job_id] for job_id in sorted(asked)],
+    )
     assert set(send(grid, list(islice(more, MORE_FORGED)), TRIES)) <= ANSWERS
     unread = "SELECT 1 FROM callbacks WHERE read_at IS NULL"
     wait_until(lambda: not rows(grid, unread), "the inbox to be read", 60.0, 0.1)
@@ -196,7 +298,10 @@ def test_forged_callbacks__slurm_forgot_the_jobs__change_no_end_and_cancel_no_jo
 
 
 def ended(grid: Grid) -> set[str]:
-    return {row.job_id for row in rows(grid, "SELECT job_id FROM jobs WHERE state = 'SETTLED'")}
+    return {
+        row.job_id
+        for row in rows(grid, "SELECT job_id FROM jobs WHERE state = 'SETTLED'")
+    }
 
 
 def parked_jobs(grid: Grid) -> set[str]:

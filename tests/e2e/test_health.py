@@ -1,4 +1,6 @@
-"""What an orchestrator sees of the real processes: /livez, /readyz and /metrics of each; and what the operator sees: Flower."""
+"""What an orchestrator sees of the real processes: /livez, /readyz and /metrics of
+each; and what the operator sees: Flower.
+"""
 
 import json
 import signal
@@ -34,7 +36,12 @@ from tests.support.marks import in_chaos
 from tests.support.watching import wait_for_end
 
 PROCESSES = ("worker", "beat", "callbacks", "flower", "metrics")
-SERVICE = {"redis": "broker", "postgres": "database", "anvil": "chain", "sshd": "login node"}
+SERVICE = {
+    "redis": "broker",
+    "postgres": "database",
+    "anvil": "chain",
+    "sshd": "login node",
+}
 ANSWER_S = 0.02
 REQUESTS = 40
 
@@ -65,7 +72,11 @@ class Probes:
 
     def wait_for(self, name: str, status: int) -> None:
         """Until the process is ready (200), or is not (503)."""
-        wait_until(lambda: self.ask(name, "readyz")[0] == status, f"{name} to answer {status}", 60.0)
+        wait_until(
+            lambda: self.ask(name, "readyz")[0] == status,
+            f"{name} to answer {status}",
+            60.0,
+        )
 
     def wait_until_ready(self) -> None:
         for name in PROCESSES:
@@ -95,7 +106,9 @@ def probes() -> Iterator[Probes]:
 
 @contextmanager
 def stopped(grid: Grid, name: str) -> Iterator[None]:
-    """The server hangs, with the processes that it has for its connections: the kernel takes connections, no answer comes."""
+    """The server hangs, with the processes that it has for its connections: the kernel
+    takes connections, no answer comes.
+    """
     server = grid.processes.find(name).process()
     assert server is not None
     server.suspend()
@@ -120,21 +133,35 @@ def stopped(grid: Grid, name: str) -> Iterator[None]:
         ("metrics", {"database"}),
     ],
 )
-def test_process__at_work__is_alive_and_tells_its_services(probes: Probes, name: str, services: set[str]) -> None:
+def test_process__at_work__is_alive_and_tells_its_services(
+    probes: Probes, name: str, services: set[str]
+) -> None:
     probes.wait_until_ready()
     status, said = probes.ask(name, "livez")
     assert (status, json.loads(said)["alive"]) == (200, True)
     state = probes.state(name)
     assert set(state["dependencies"]) == services
-    assert all(service["ok"] and service["error"] is None for service in state["dependencies"].values())
+    assert all(
+        service["ok"] and service["error"] is None
+        for service in state["dependencies"].values()
+    )
     metrics = probes.ask(name, "metrics")[1].splitlines()
-    for metric in ("supervisor_loop_timestamp_seconds", "process_cpu_seconds_total", "supervisor_build_info"):
+    for metric in (
+        "supervisor_loop_timestamp_seconds",
+        "process_cpu_seconds_total",
+        "supervisor_build_info",
+    ):
         assert any(line.startswith(f"{metric}{{cluster=") for line in metrics)
-    up = [line for line in metrics if line.startswith('supervisor_dependency_up{cluster="') and line.endswith("} 1.0")]
+    up = [
+        line
+        for line in metrics
+        if line.startswith('supervisor_dependency_up{cluster="')
+        and line.endswith("} 1.0")
+    ]
     assert {line.split('dependency="')[1].split('"')[0] for line in up} == services
 
 
-# --- Flower, in a real browser --------------------------------------------------------------------------------------------
+# --- Flower, in a real browser --------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -161,13 +188,17 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
         "--window-size=1600,1000",
     ):
         options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
+    driver = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService("/usr/bin/chromedriver")
+    )
     yield driver
     driver.quit()
 
 
 def workers(flower: str) -> int:
-    with urllib.request.urlopen(f"{flower}/workers?json=1", timeout=deadline(10)) as answer:  # noqa: S310
+    with urllib.request.urlopen(  # noqa: S310
+        f"{flower}/workers?json=1", timeout=deadline(10)
+    ) as answer:
         return sum(1 for worker in json.load(answer)["data"] if worker["status"])
 
 
@@ -182,37 +213,52 @@ def test_flower__job_by_its_id__shows_each_task_that_is_about_it(
     wait = WebDriverWait(
         browser, deadline(60), ignored_exceptions=(StaleElementReferenceException,)
     )  # the page replaces its rows
-    search = wait.until(lambda page: page.find_element(By.CSS_SELECTOR, "input[type=search]"))
+    search = wait.until(
+        lambda page: page.find_element(By.CSS_SELECTOR, "input[type=search]")
+    )
     search.send_keys(job_id)
 
     def names_shown(page: webdriver.Chrome) -> set[str]:
         """The task's name is a row's first word."""
-        rows = [row.text for row in page.find_elements(By.CSS_SELECTOR, "#tasks-table tbody tr")]
+        rows = [
+            row.text
+            for row in page.find_elements(By.CSS_SELECTOR, "#tasks-table tbody tr")
+        ]
         return {text.split()[0] for text in rows if job_id[:10] in text}
 
     wait.until(lambda page: {"fetch", "submit", "poll_jobs"} <= names_shown(page))
     assert browser.save_screenshot(str(tmp_path / "flower.png"))
 
 
-def test_flower__broker_page__shows_the_queues_of_the_cluster(flower: str, browser: webdriver.Chrome) -> None:
+def test_flower__broker_page__shows_the_queues_of_the_cluster(
+    flower: str, browser: webdriver.Chrome
+) -> None:
     browser.get(f"{flower}/broker")
-    text = WebDriverWait(browser, deadline(30)).until(lambda page: page.find_element(By.TAG_NAME, "body").text)
+    text = WebDriverWait(browser, deadline(30)).until(
+        lambda page: page.find_element(By.TAG_NAME, "body").text
+    )
     for queue in ("devgrid.chain", "devgrid.slurm", "devgrid.default"):
         assert queue in text
 
 
-# --- what hangs ----------------------------------------------------------------------------------------------------------
+# --- what hangs -----------------------------------------------------------------------
 
 
-def test_broker_that_hangs__processes__are_alive_and_not_ready_until_it_is_back(probes: Probes) -> None:
-    """A restart would not help: the broker hangs longer than a loop may stand, and livez is 200 all the time."""
+def test_broker_that_hangs__processes__are_alive_and_not_ready_until_it_is_back(
+    probes: Probes,
+) -> None:
+    """A restart would not help: the broker hangs longer than a loop may stand, and
+    livez is 200 all the time.
+    """
     needing = ("worker", "beat", "flower")
     with stopped(probes.grid, "redis"):
         for name in needing:
             probes.wait_for(name, 503)
         until_s = time.monotonic() + STANDS_AFTER_S + 10
         while time.monotonic() < until_s:
-            assert [probes.ask(name, "livez")[0] for name in PROCESSES] == [200] * len(PROCESSES)
+            assert [probes.ask(name, "livez")[0] for name in PROCESSES] == [200] * len(
+                PROCESSES
+            )
             time.sleep(0.5)  # that nothing happens in a time can only be waited for
         assert probes.ask("callbacks", "readyz")[0] == 200
         assert not probes.state("callbacks")["dependencies"]["broker"]["ok"]
@@ -221,7 +267,11 @@ def test_broker_that_hangs__processes__are_alive_and_not_ready_until_it_is_back(
 
 @pytest.mark.parametrize(
     ("service", "waiting"),
-    [("postgres", {"worker", "beat", "callbacks", "metrics"}), ("anvil", {"worker"}), ("sshd", {"worker"})],
+    [
+        ("postgres", {"worker", "beat", "callbacks", "metrics"}),
+        ("anvil", {"worker"}),
+        ("sshd", {"worker"}),
+    ],
 )
 def test_health__a_service_hangs__processes_that_need_it_are_not_ready(
     probes: Probes, service: str, waiting: set[str]
@@ -236,11 +286,23 @@ def test_health__a_service_hangs__processes_that_need_it_are_not_ready(
     probes.wait_until_ready()
 
 
-@pytest.mark.parametrize("name", ["worker", in_chaos("beat"), in_chaos("flower"), "metrics"])
-def test_process_whose_loop_stands_still__is_not_alive_until_it_goes_on(probes: Probes, name: str) -> None:
-    """The gRPC process has ended by then: it asks itself (grpc_callbacks/self_check.py)."""
-    with main_thread_held(probes.grid.processes, name, lambda: probes.ask(name, "livez")[0] != 0):
-        wait_until(lambda: probes.ask(name, "livez")[0] == 503, "livez to fail", STANDS_AFTER_S + 10)
+@pytest.mark.parametrize(
+    "name", ["worker", in_chaos("beat"), in_chaos("flower"), "metrics"]
+)
+def test_process_whose_loop_stands_still__is_not_alive_until_it_goes_on(
+    probes: Probes, name: str
+) -> None:
+    """The gRPC process has ended by then: it asks itself
+    (grpc_callbacks/self_check.py).
+    """
+    with main_thread_held(
+        probes.grid.processes, name, lambda: probes.ask(name, "livez")[0] != 0
+    ):
+        wait_until(
+            lambda: probes.ask(name, "livez")[0] == 503,
+            "livez to fail",
+            STANDS_AFTER_S + 10,
+        )
         others = [other for other in PROCESSES if other != name]
         assert all(probes.ask(other, "livez")[0] == 200 for other in others)
     wait_until(lambda: probes.ask(name, "livez")[0] == 200, "the loop to go on", 30.0)
@@ -249,7 +311,9 @@ def test_process_whose_loop_stands_still__is_not_alive_until_it_goes_on(probes: 
 @pytest.mark.quiet_machine
 @pytest.mark.parametrize("page", ["livez", "readyz", "metrics"])
 @pytest.mark.parametrize("name", PROCESSES)
-def test_answer__of_each_page__comes_at_once(probes: Probes, name: str, page: str) -> None:
+def test_answer__of_each_page__comes_at_once(
+    probes: Probes, name: str, page: str
+) -> None:
     taken_s = []
     for _ in range(REQUESTS):
         begun_s = time.monotonic()
@@ -258,17 +322,40 @@ def test_answer__of_each_page__comes_at_once(probes: Probes, name: str, page: st
     assert statistics.median(taken_s) < ANSWER_S * slowness()
 
 
-def test_worker_that_is_asked_to_end__is_alive_and_not_ready_and_ends(probes: Probes) -> None:
+def test_worker_that_is_asked_to_end__is_alive_and_not_ready_and_ends(
+    probes: Probes,
+) -> None:
     worker = probes.grid.processes.find("worker")
     probes.grid.processes.kill(worker, signal.SIGTERM, wait=False)
-    wait_until(lambda: probes.ask("worker", "readyz")[0] != 200, "the worker to be unready", 2 * EVERY_S)
+    wait_until(
+        lambda: probes.ask("worker", "readyz")[0] != 200,
+        "the worker to be unready",
+        2 * EVERY_S,
+    )
     wait_until(lambda: worker.process() is None, "the worker to end", 30.0)
     assert probes.ask("worker", "livez")[0] == 0
 
 
 def test_address_that_is_taken__ends_the_process_with_a_line(probes: Probes) -> None:
-    environment = probes.grid.environment | {"HEALTH_ADDRESS": f"127.0.0.1:{probes.ports['beat']}"}
-    argv = [sys.executable, "-m", "celery", "-A", "supervisor_tasks", "beat", "--pidfile="]
-    ended = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=deadline(30))
+    environment = probes.grid.environment | {
+        "HEALTH_ADDRESS": f"127.0.0.1:{probes.ports['beat']}"
+    }
+    argv = [
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "supervisor_tasks",
+        "beat",
+        "--pidfile=",
+    ]
+    ended = subprocess.run(
+        argv,
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=deadline(30),
+    )
     assert ended.returncode == 2
     assert "HEALTH_ADDRESS: found" in ended.stderr

@@ -1,4 +1,6 @@
-"""The journey of a job on real parts: what the contract, SLURM and the customer see at its end, over both ways to SLURM."""
+"""The journey of a job on real parts: what the contract, SLURM and the customer see at
+its end, over both ways to SLURM.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,15 @@ from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.end_states import assert_overrun_is_billed
 from tests.support.grids import served_grid
 from tests.support.transports import OnlySsh, only_ssh
-from tests.support.watching import journal, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
+from tests.support.watching import (
+    journal,
+    parked,
+    rows,
+    slurm_ids,
+    slurm_of,
+    wait_for,
+    wait_for_end,
+)
 
 WORKFLOWS = Path(__file__).parents[2] / "devgrid" / "workflows"
 
@@ -28,22 +38,35 @@ def grid(transport: Transport) -> Iterator[Grid]:
 
 @pytest.fixture(scope="module", autouse=True)
 def overrunning(grid: Grid, customer: Account) -> str:
-    """A job that runs into its limit of a minute, which SLURM ends some 80 s after its start: begun first, looked at last."""
+    """A job that runs into its limit of a minute, which SLURM ends some 80 s after its
+    start: begun first, looked at last.
+    """
     return grid.submit_script(customer, "#!/bin/bash\nsleep 300\n", minutes=1)
 
 
 def scontrol(grid: Grid, slurm_id: int) -> str:
-    return slurm_of(grid).run("scontrol", "show", "job", str(slurm_id), "--oneliner").stdout
+    return (
+        slurm_of(grid)
+        .run("scontrol", "show", "job", str(slurm_id), "--oneliner")
+        .stdout
+    )
 
 
-def test_journey__workflow_file__finishes_as_the_customers_own_user(grid: Grid, customer: Account) -> None:
+def test_journey__workflow_file__finishes_as_the_customers_own_user(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit(customer, (WORKFLOWS / "hello-world.yaml").read_text())
     job = wait_for_end(grid, job_id)
     assert (job.status, job.exit_code, job.last_error) == (ChainStatus.FINISHED, 0, "")
-    assert f"hello world, from {customer.address}" in grid.output(customer.address, job_id)
+    assert f"hello world, from {customer.address}" in grid.output(
+        customer.address, job_id
+    )
     assert len(slurm_ids(grid, job_id)) == 1
     wait_until(
-        lambda: rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[0].state == "SETTLED",
+        lambda: (
+            rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[0].state
+            == "SETTLED"
+        ),
         "the ledger to know",
         10.0,
     )
@@ -60,11 +83,19 @@ def test_journey__workflow_file__finishes_as_the_customers_own_user(grid: Grid, 
     positions = [story.index(name) for name in wanted[:-1]]
     assert positions == sorted(positions)
     assert story[-1] == "ChainStatusObserved"
-    assert not rows(grid, "SELECT kind FROM effects WHERE job_id = :id AND done_at IS NULL", id=job_id)
+    assert not rows(
+        grid,
+        "SELECT kind FROM effects WHERE job_id = :id AND done_at IS NULL",
+        id=job_id,
+    )
 
 
-def test_journey__submitted_with_the_supervisors_comment_and_no_requeue(grid: Grid, customer: Account) -> None:
-    job_id = grid.submit_script(customer, "#!/bin/bash\n#SBATCH --comment=mine\n#SBATCH --ntasks=7\ntrue\n")
+def test_journey__submitted_with_the_supervisors_comment_and_no_requeue(
+    grid: Grid, customer: Account
+) -> None:
+    job_id = grid.submit_script(
+        customer, "#!/bin/bash\n#SBATCH --comment=mine\n#SBATCH --ntasks=7\ntrue\n"
+    )
     wait_for_end(grid, job_id)
     shown = scontrol(grid, slurm_ids(grid, job_id)[0])
     assert f"Comment=supervisor {grid.environment['PUBLIC_ADDRESS']}" in shown
@@ -72,22 +103,40 @@ def test_journey__submitted_with_the_supervisors_comment_and_no_requeue(grid: Gr
     assert "NumTasks=1 " in shown  # the customer's own #SBATCH lines are not read
 
 
-def test_journey__non_zero_exit__fails_with_the_raw_wait_status(grid: Grid, customer: Account) -> None:
+def test_journey__non_zero_exit__fails_with_the_raw_wait_status(
+    grid: Grid, customer: Account
+) -> None:
     job = wait_for_end(grid, grid.submit_script(customer, "#!/bin/bash\nexit 3\n"))
-    assert (job.status, job.exit_code, job.last_error) == (ChainStatus.FAILED, 3 * 256, "exit code 3")
+    assert (job.status, job.exit_code, job.last_error) == (
+        ChainStatus.FAILED,
+        3 * 256,
+        "exit code 3",
+    )
 
 
-def test_journey__killed_by_a_signal__fails_with_the_signal(grid: Grid, customer: Account) -> None:
+def test_journey__killed_by_a_signal__fails_with_the_signal(
+    grid: Grid, customer: Account
+) -> None:
     job = wait_for_end(grid, grid.submit_script(customer, "#!/bin/bash\nkill -9 $$\n"))
-    assert (job.status, job.exit_code, job.last_error) == (ChainStatus.FAILED, 9, "killed by signal 9")
+    assert (job.status, job.exit_code, job.last_error) == (
+        ChainStatus.FAILED,
+        9,
+        "killed by signal 9",
+    )
 
 
-def test_journey__several_tasks_and_gpus__slurm_gives_them(grid: Grid, customer: Account) -> None:
+def test_journey__several_tasks_and_gpus__slurm_gives_them(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit(customer, (WORKFLOWS / "several-tasks.yaml").read_text())
     assert wait_for_end(grid, job_id).status is ChainStatus.FINISHED
     output = grid.output(customer.address, job_id)
     assert {f"task {number} of 4" for number in range(4)} <= set(output.splitlines())
-    assert [line for line in output.splitlines() if line.startswith("round")] == ["round 1", "round 2", "round 3"]
+    assert [line for line in output.splitlines() if line.startswith("round")] == [
+        "round 1",
+        "round 2",
+        "round 3",
+    ]
     shown = scontrol(grid, slurm_ids(grid, job_id)[0])
     assert "NumTasks=4" in shown
     assert "CPUs/Task=2" in shown
@@ -128,7 +177,9 @@ def test_journey__hostile_script__arrives_byte_for_byte(
 
 
 @only_ssh(OnlySsh.NO_DIFFERENCE)
-def test_journey__unknown_script__fails_with_zero_minutes_and_a_reason(grid: Grid, customer: Account) -> None:
+def test_journey__unknown_script__fails_with_zero_minutes_and_a_reason(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.request(customer, "f" * 64, Resources(memPerCpu=100), 60)
     job = wait_for_end(grid, job_id)
     assert (job.status, job.final_cost_wei) == (ChainStatus.FAILED, 0)
@@ -136,10 +187,17 @@ def test_journey__unknown_script__fails_with_zero_minutes_and_a_reason(grid: Gri
     assert slurm_ids(grid, job_id) == []
 
 
-def test_journey__refused_by_slurm__goes_back_and_the_customer_learns_why(grid: Grid, customer: Account) -> None:
+def test_journey__refused_by_slurm__goes_back_and_the_customer_learns_why(
+    grid: Grid, customer: Account
+) -> None:
     # Five tasks of five CPUs fit into 32 CPUs, and not into four nodes of eight.
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n", tasks=5, cpusPerTask=5)
-    wait_until(lambda: "SubmitRejected" in journal(grid, job_id), "SLURM to reject the job", 30.0, 0.1)
+    wait_until(
+        lambda: "SubmitRejected" in journal(grid, job_id),
+        "SLURM to reject the job",
+        30.0,
+        0.1,
+    )
     wait_for(grid, job_id, {ChainStatus.PENDING})
 
     def lines() -> list[str]:
@@ -148,18 +206,35 @@ def test_journey__refused_by_slurm__goes_back_and_the_customer_learns_why(grid: 
     wait_until(lambda: bool(lines()), "the customer to be told", 10.0)
     assert "Requested node configuration is not available" in lines()[0]
     wait_until(
-        lambda: not rows(grid, "SELECT 1 FROM effects WHERE job_id = :id AND done_at IS NULL", id=job_id),
+        lambda: (
+            not rows(
+                grid,
+                "SELECT 1 FROM effects WHERE job_id = :id AND done_at IS NULL",
+                id=job_id,
+            )
+        ),
         "nothing left to do",
         10.0,
     )
     grid.chain.customers.cancel_job(customer, job_id)  # no other process takes it
 
 
-def test_journey__cancelled_while_queued__costs_nothing(grid: Grid, customer: Account) -> None:
-    first = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=7)
+def test_journey__cancelled_while_queued__costs_nothing(
+    grid: Grid, customer: Account
+) -> None:
+    first = grid.submit_script(
+        customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=7
+    )
     wait_for(grid, first, {ChainStatus.RUNNING})
-    second = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=7)
-    wait_until(lambda: "Submitted" in journal(grid, second), "the second job to be queued", 30.0, 0.1)
+    second = grid.submit_script(
+        customer, "#!/bin/bash\nsleep 600\n", tasks=4, cpusPerTask=7
+    )
+    wait_until(
+        lambda: "Submitted" in journal(grid, second),
+        "the second job to be queued",
+        30.0,
+        0.1,
+    )
     grid.chain.customers.cancel_job(customer, second)
     job = wait_for_end(grid, second)
     assert (job.status, job.final_cost_wei) == (ChainStatus.CANCELLED, 0)
@@ -167,7 +242,9 @@ def test_journey__cancelled_while_queued__costs_nothing(grid: Grid, customer: Ac
     job = wait_for_end(grid, first)
     assert job.status is ChainStatus.CANCELLED
     for job_id in (first, second):
-        assert slurm_of(grid).run("squeue", "--noheader", f"--name={job_id}").stdout == ""
+        assert (
+            slurm_of(grid).run("squeue", "--noheader", f"--name={job_id}").stdout == ""
+        )
 
 
 def test_journey__top_up_of_a_running_job__twice_the_same_event_is_once_the_minutes(
@@ -179,13 +256,20 @@ def test_journey__top_up_of_a_running_job__twice_the_same_event_is_once_the_minu
     assert "TimeLimit=00:10:00" in scontrol(grid, slurm_id)
     definition = definition_of("", Resources(memPerCpu=100))
     grid.chain.customers.top_up_job(customer, job_id, 5 * ChainPrices().of(definition))
-    wait_until(lambda: "TimeLimit=00:15:00" in scontrol(grid, slurm_id), "the limit to be raised", 20.0, 0.1)
+    wait_until(
+        lambda: "TimeLimit=00:15:00" in scontrol(grid, slurm_id),
+        "the limit to be raised",
+        20.0,
+        0.1,
+    )
     # The scan reads the whole chain again: every event comes a second time.
     grid.processes.kill(grid.fleet.find("worker"))
     genesis = grid.chain.rpc.call("eth_getBlockByNumber", "0x0", False)["hash"]
     execute(grid, "DELETE FROM blocks")
     execute(
-        grid, "UPDATE cursors SET block_number = 0, block_hash = :genesis WHERE stream = 'contract'", genesis=genesis
+        grid,
+        "UPDATE cursors SET block_number = 0, block_hash = :genesis WHERE stream = 'contract'",
+        genesis=genesis,
     )
     head = grid.chain.block_number()
     grid.fleet.start_worker()
@@ -198,8 +282,12 @@ def test_journey__top_up_of_a_running_job__twice_the_same_event_is_once_the_minu
 
 
 @only_ssh(OnlySsh.NO_DIFFERENCE)
-def test_scan__claim_with_an_unread_receipt__is_found(grid: Grid, customer: Account) -> None:
-    """The worker is away while another program claims with the provider's key: only the log tells."""
+def test_scan__claim_with_an_unread_receipt__is_found(
+    grid: Grid, customer: Account
+) -> None:
+    """The worker is away while another program claims with the provider's key: only the
+    log tells.
+    """
     fleet = grid.fleet
     grid.processes.kill(fleet.find("worker"))
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
@@ -210,7 +298,9 @@ def test_scan__claim_with_an_unread_receipt__is_found(grid: Grid, customer: Acco
 
 
 @only_ssh(OnlySsh.ELSEWHERE)
-def test_journey__time_limit__is_out_of_credits_and_billed_to_the_minute(grid: Grid, overrunning: str) -> None:
+def test_journey__time_limit__is_out_of_credits_and_billed_to_the_minute(
+    grid: Grid, overrunning: str
+) -> None:
     assert_overrun_is_billed(grid, overrunning)
 
 

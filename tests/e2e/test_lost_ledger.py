@@ -1,5 +1,6 @@
-"""A ledger that is lost while its jobs run, wait and end. When all of it is, the new one leaves them alone and calls the
-operator, and when that gives the word, takes them in as they are. One from a backup knows by itself that they are its.
+"""A ledger that is lost while its jobs run, wait and end. When all of it is, the new
+one leaves them alone and calls the operator, and when that gives the word, takes them
+in as they are. One from a backup knows by itself that they are its.
 """
 
 import signal
@@ -20,7 +21,14 @@ from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos.audit import audit, violations
 from tests.chaos.evidence import gather
-from tests.support.end_states import PATIENCE_S, as_customer, id_of, record_of, running, scontrol
+from tests.support.end_states import (
+    PATIENCE_S,
+    as_customer,
+    id_of,
+    record_of,
+    running,
+    scontrol,
+)
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import parked, rows, slurm_ids, slurm_of, wait_for_end
 
@@ -36,7 +44,13 @@ OF_ONE_LEDGER = ("one_ledger", "ledger_agrees", "fates", "inbox_read", "nothing_
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, overrides={"SWEEP_GRACE_S": "2"}, job_submit=False))
+    running = Grid.start(
+        GridOptions(
+            block_time_s=BLOCK_TIME_S,
+            overrides={"SWEEP_GRACE_S": "2"},
+            job_submit=False,
+        )
+    )
     try:
         running.fleet.start(flower=False)
         yield running
@@ -69,8 +83,12 @@ def with_databases(grid: Grid, *statements: str) -> None:
 
 
 def lose_ledger(grid: Grid) -> str:
-    """The fleet gets an empty database under the old name. The URL of the old one, for the audit."""
-    with_databases(grid, f'ALTER DATABASE "{{name}}" RENAME TO {LOST}', 'CREATE DATABASE "{name}"')
+    """The fleet gets an empty database under the old name. The URL of the old one, for
+    the audit.
+    """
+    with_databases(
+        grid, f'ALTER DATABASE "{{name}}" RENAME TO {LOST}', 'CREATE DATABASE "{name}"'
+    )
     url = make_url(grid.environment["DATABASE_URL"])
     return url.set(database=LOST).render_as_string(hide_password=False)
 
@@ -83,7 +101,12 @@ def alarm(grid: Grid) -> dict[str, Any]:
 def supervisor(grid: Grid, *words: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "supervisor_tasks.cli", *words]
     return subprocess.run(
-        argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, text=True, timeout=deadline(60)
+        argv,
+        cwd=REPOSITORY,
+        env=grid.environment,
+        capture_output=True,
+        text=True,
+        timeout=deadline(60),
     )
 
 
@@ -92,62 +115,105 @@ def jobs(grid: Grid, customer: Account) -> dict[str, str]:
     """Jobs at every stage, when the fleet is killed."""
     over = grid.submit_script(customer, SHORT)
     wait_for_end(grid, over)
-    runs, renamed, ends = (grid.submit_script(customer, script) for script in (LONG, LONG, ENDS))
+    runs, renamed, ends = (
+        grid.submit_script(customer, script) for script in (LONG, LONG, ENDS)
+    )
     for job_id in (runs, renamed, ends):
         running(grid, job_id)
     scontrol(grid, "update", "nodename=node[1-4]", "state=drain", "reason=test")
-    queued, hidden = grid.submit_script(customer, SHORT), grid.submit_script(customer, SHORT)
+    queued, hidden = (
+        grid.submit_script(customer, SHORT),
+        grid.submit_script(customer, SHORT),
+    )
     for number in (id_of(grid, queued), id_of(grid, hidden)):
         scontrol(grid, "hold", str(number))
     scontrol(grid, "update", "nodename=node[1-4]", "state=resume")
     for job_id in (renamed, hidden):
         about = f"JobId={id_of(grid, job_id)}"
-        as_customer(grid, customer, "scontrol", "update", about, "JobName=mine", "Comment=mine")
+        as_customer(
+            grid, customer, "scontrol", "update", about, "JobName=mine", "Comment=mine"
+        )
     services = grid.processes.find("services")
     grid.processes.kill(services, signal.SIGSTOP, wait=False)
     fresh = grid.submit_script(customer, SHORT)
     claimed = "SELECT 1 FROM jobs WHERE job_id = :id AND state = 'CLAIMED'"
-    wait_until(lambda: bool(rows(grid, claimed, id=fresh)), "the claim", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: bool(rows(grid, claimed, id=fresh)), "the claim", PATIENCE_S, 0.1
+    )
     stop_fleet(grid)
     (grid.users.home(customer.address) / "go").touch()
     grid.processes.kill(services, signal.SIGCONT, wait=False)
-    wait_until(lambda: state_of(grid, ends) == "FAILED", "SLURM to end one", PATIENCE_S, 0.2)
-    hot = {"runs": runs, "renamed": renamed, "ended": ends, "queued": queued, "hidden": hidden, "fresh": fresh}
+    wait_until(
+        lambda: state_of(grid, ends) == "FAILED", "SLURM to end one", PATIENCE_S, 0.2
+    )
+    hot = {
+        "runs": runs,
+        "renamed": renamed,
+        "ended": ends,
+        "queued": queued,
+        "hidden": hidden,
+        "fresh": fresh,
+    }
     return hot | {"over": over}
 
 
 def state_of(grid: Grid, job_id: str) -> str:
-    return slurm_of(grid).run("squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%T").stdout.strip()
+    return (
+        slurm_of(grid)
+        .run("squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%T")
+        .stdout.strip()
+    )
 
 
 def all_in_slurm(grid: Grid) -> list[int]:
-    return sorted(map(int, slurm_of(grid).run("squeue", "--noheader", "--states=all", "--format=%A").stdout.split()))
+    return sorted(
+        map(
+            int,
+            slurm_of(grid)
+            .run("squeue", "--noheader", "--states=all", "--format=%A")
+            .stdout.split(),
+        )
+    )
 
 
 def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
     grid: Grid, customer: Account, jobs: dict[str, str]
 ) -> None:
     hot = {what: job_id for what, job_id in jobs.items() if what != "over"}
-    old_rows = {row.job_id: row for row in rows(grid, "SELECT job_id, slurm_id FROM jobs")}
-    before, statuses = all_in_slurm(grid), {job_id: grid.chain.job(job_id).status for job_id in hot.values()}
+    old_rows = {
+        row.job_id: row for row in rows(grid, "SELECT job_id, slurm_id FROM jobs")
+    }
+    before, statuses = (
+        all_in_slurm(grid),
+        {job_id: grid.chain.job(job_id).status for job_id in hot.values()},
+    )
     tag = rows(grid, "SELECT tag FROM instance_tags")[0].tag.hex()
     old_ledger = lose_ledger(grid)
     grid.fleet.start(flower=False)
-    wait_until(lambda: alarm(grid).get("tags") == {tag: len(hot)}, "the alarm", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: alarm(grid).get("tags") == {tag: len(hot)}, "the alarm", PATIENCE_S, 0.2
+    )
     assert "supervisor job adopt" in alarm(grid)["advice"]
     assert set(alarm(grid)["some"]) == set(hot.values())
     other = grid.submit_script(customer, SHORT)  # nonces come from the chain
     assert wait_for_end(grid, other, PATIENCE_S).status is ChainStatus.FINISHED
     assert set(all_in_slurm(grid)) - set(before) == set(slurm_ids(grid, other))
-    assert {job_id: grid.chain.job(job_id).status for job_id in hot.values()} == statuses
+    assert {
+        job_id: grid.chain.job(job_id).status for job_id in hot.values()
+    } == statuses
     assert [row.job_id for row in rows(grid, "SELECT job_id FROM jobs")] == [other]
 
     refused = supervisor(grid, "job", "adopt", "00" * 8, "--yes")
     assert (refused.returncode, tag in refused.stderr) == (1, True)
     early = supervisor(grid, "job", "adopt", tag, "--yes")
-    assert (early.returncode, "it wrote on chain" in early.stderr) == (1, True), early.stderr
+    assert (early.returncode, "it wrote on chain" in early.stderr) == (1, True), (
+        early.stderr
+    )
     taken = supervisor(grid, "job", "adopt", tag, "--yes", "--yes-it-is-dead")
-    assert (taken.returncode, taken.stdout.startswith(f"{len(hot)} jobs")) == (0, True), taken.stderr
+    assert (taken.returncode, taken.stdout.startswith(f"{len(hot)} jobs")) == (
+        0,
+        True,
+    ), taken.stderr
     ended = wait_for_end(grid, hot["ended"], PATIENCE_S)
     assert (ended.status, ended.exit_code) == (ChainStatus.FAILED, 5 * 256)
     assert wait_for_end(grid, hot["fresh"], PATIENCE_S).status is ChainStatus.FINISHED
@@ -161,44 +227,87 @@ def test_lost_ledger__left_alone_until_the_operators_word__then_all_settle(
         assert record_of(grid, old_rows[hot[what]].slurm_id).state == "CANCELLED"
 
     settled = "SELECT job_id, slurm_id FROM jobs WHERE state = 'SETTLED'"
-    wait_until(lambda: len(rows(grid, settled)) == len(hot) + 1, "the ledger to know", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: len(rows(grid, settled)) == len(hot) + 1,
+        "the ledger to know",
+        PATIENCE_S,
+        0.2,
+    )
     ids = {row.job_id: row.slurm_id for row in rows(grid, settled)}
     assert {what: ids[job_id] for what, job_id in hot.items() if what != "fresh"} == {
-        what: old_rows[job_id].slurm_id for what, job_id in hot.items() if what != "fresh"
+        what: old_rows[job_id].slurm_id
+        for what, job_id in hot.items()
+        if what != "fresh"
     }
     assert jobs["over"] not in ids
     swept = ("sweep", "run", "--yes")
-    wait_until(lambda: supervisor(grid, *swept).returncode == 0 and not alarm(grid), "the alarm to be off", PATIENCE_S)
-    wait_until(lambda: not rows(grid, "SELECT 1 FROM foreign_claims"), "the claims to be forgotten", PATIENCE_S)
+    wait_until(
+        lambda: supervisor(grid, *swept).returncode == 0 and not alarm(grid),
+        "the alarm to be off",
+        PATIENCE_S,
+    )
+    wait_until(
+        lambda: not rows(grid, "SELECT 1 FROM foreign_claims"),
+        "the claims to be forgotten",
+        PATIENCE_S,
+    )
     assert parked(grid) == []
     undone = "SELECT kind FROM effects WHERE done_at IS NULL"
-    wait_until(lambda: not rows(grid, undone), "nothing to be left to do", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: not rows(grid, undone), "nothing to be left to do", PATIENCE_S, 0.2
+    )
     found = audit(gather(grid.folder, old_ledger))
-    assert violations([entry for entry in found if entry.check.name not in OF_ONE_LEDGER]) == []
+    assert (
+        violations([entry for entry in found if entry.check.name not in OF_ONE_LEDGER])
+        == []
+    )
 
 
-def test_restored_ledger__jobs_claimed_since_the_backup__are_not_submitted_again(grid: Grid, customer: Account) -> None:
+def test_restored_ledger__jobs_claimed_since_the_backup__are_not_submitted_again(
+    grid: Grid, customer: Account
+) -> None:
     """One that runs, one that waits, and one that waits under a name of its owner's."""
-    wait_for_end(grid, grid.submit_script(customer, SHORT), PATIENCE_S)  # so the ledger has an instance tag
+    # so the ledger has an instance tag
+    wait_for_end(grid, grid.submit_script(customer, SHORT), PATIENCE_S)
     stop_fleet(grid)
     with_databases(grid, 'CREATE DATABASE backup TEMPLATE "{name}"')
     grid.fleet.start(flower=False)
     runs = grid.submit_script(customer, LONG)
     running(grid, runs)
     scontrol(grid, "update", "nodename=node[1-4]", "state=drain", "reason=test")
-    waits, hidden = grid.submit_script(customer, SHORT), grid.submit_script(customer, SHORT)
+    waits, hidden = (
+        grid.submit_script(customer, SHORT),
+        grid.submit_script(customer, SHORT),
+    )
     before = {job_id: id_of(grid, job_id) for job_id in (runs, waits, hidden)}
-    as_customer(grid, customer, "scontrol", "update", f"JobId={before[hidden]}", "JobName=mine", "Comment=mine")
+    as_customer(
+        grid,
+        customer,
+        "scontrol",
+        "update",
+        f"JobId={before[hidden]}",
+        "JobName=mine",
+        "Comment=mine",
+    )
     stop_fleet(grid)
-    with_databases(grid, 'DROP DATABASE "{name}"', 'ALTER DATABASE backup RENAME TO "{name}"')
+    with_databases(
+        grid, 'DROP DATABASE "{name}"', 'ALTER DATABASE backup RENAME TO "{name}"'
+    )
     known = all_in_slurm(grid)
     grid.fleet.start(flower=False)
 
     def ids() -> dict[str, int]:
-        found = rows(grid, "SELECT job_id, slurm_id FROM jobs WHERE slurm_id IS NOT NULL")
+        found = rows(
+            grid, "SELECT job_id, slurm_id FROM jobs WHERE slurm_id IS NOT NULL"
+        )
         return {row.job_id: row.slurm_id for row in found if row.job_id in before}
 
-    wait_until(lambda: ids().keys() == before.keys(), "the jobs to be taken in", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: ids().keys() == before.keys(),
+        "the jobs to be taken in",
+        PATIENCE_S,
+        0.2,
+    )
     assert (ids(), all_in_slurm(grid)) == (before, known)
     scontrol(grid, "update", "nodename=node[1-4]", "state=resume")
     for job_id in (waits, hidden):

@@ -1,4 +1,6 @@
-"""What a real Prometheus sees of a whole grid: the pages of all processes, the alert rules, each query of the dashboard."""
+"""What a real Prometheus sees of a whole grid: the pages of all processes, the alert
+rules, each query of the dashboard.
+"""
 
 import json
 import math
@@ -24,13 +26,22 @@ from tests.support.watching import rows, wait_for_end
 
 CHART_FILES = REPOSITORY / "docker" / "helm" / "grid-supervisor" / "files"
 DASHBOARD: dict[str, Any] = json.loads((CHART_FILES / "dashboard.json").read_text())
-QUERIES = sorted({target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())})
+QUERIES = sorted(
+    {
+        target["expr"]
+        for panel in DASHBOARD["panels"]
+        for target in panel.get("targets", ())
+    }
+)
 PROCESSES = ("ledger", "worker", "beat", "callbacks", "flower")
-RATE_INTERVAL = "5m"  # longer than this file takes, so that what happened in it is within the interval
+# longer than this file takes, so that what happened in it is within the interval
+RATE_INTERVAL = "5m"
 
 
 class Monitored:
-    """A grid whose processes serve their pages, and the Prometheus that scrapes them."""
+    """A grid whose processes serve their pages, and the Prometheus that scrapes
+    them.
+    """
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -58,8 +69,14 @@ class Monitored:
         )
         settings = "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
         config = folder / "prometheus.yaml"
-        config.write_text(f"{settings}rule_files: [{CHART_FILES / 'rules.yaml'}]\nscrape_configs:\n{targets}")
-        argv: list[str | Path] = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
+        config.write_text(
+            f"{settings}rule_files: [{CHART_FILES / 'rules.yaml'}]\nscrape_configs:\n{targets}"
+        )
+        argv: list[str | Path] = [
+            "prometheus",
+            f"--config.file={config}",
+            f"--storage.tsdb.path={folder / 'data'}",
+        ]
         argv.append(f"--web.listen-address={self.url.removeprefix('http://')}")
         self.grid.processes.start("prometheus", argv, env={}, cwd=folder)
 
@@ -67,8 +84,12 @@ class Monitored:
         return read(f"http://127.0.0.1:{self.ports[name]}/metrics")
 
     def asked(self, query: str) -> list[float]:
-        """The values of a query that are numbers; a query that Prometheus refuses raises HTTPError."""
-        answer = json.loads(read(f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"))
+        """The values of a query that are numbers; a query that Prometheus refuses
+        raises HTTPError.
+        """
+        answer = json.loads(
+            read(f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}")
+        )
         assert answer["status"] == "success"
         values = (float(series["value"][1]) for series in answer["data"]["result"])
         return [value for value in values if not math.isnan(value)]
@@ -79,14 +100,24 @@ class Monitored:
         return found
 
     def sees_all(self) -> bool:
-        """Whether each page was read twice: what counts from now on has a value before it."""
+        """Whether each page was read twice: what counts from now on has a value before
+        it.
+        """
         try:
-            return len(self.asked("count_over_time((up == 1)[1m:1s]) >= 2")) == len(PROCESSES)
+            return len(self.asked("count_over_time((up == 1)[1m:1s]) >= 2")) == len(
+                PROCESSES
+            )
         except OSError:
             return False
 
     def settled(self, job_id: str) -> bool:
-        return bool(rows(self.grid, "SELECT 1 FROM jobs WHERE job_id = :id AND state = 'SETTLED'", id=job_id))
+        return bool(
+            rows(
+                self.grid,
+                "SELECT 1 FROM jobs WHERE job_id = :id AND state = 'SETTLED'",
+                id=job_id,
+            )
+        )
 
 
 def read(url: str) -> str:
@@ -96,13 +127,17 @@ def read(url: str) -> str:
 
 @pytest.fixture(scope="module")
 def monitored() -> Iterator[Monitored]:
-    """A grid on which a job has finished, one has failed, one runs, and the wallet is empty."""
+    """A grid on which a job has finished, one has failed, one runs, and the wallet is
+    empty.
+    """
     grid = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S))
     try:
         found = Monitored(grid)
         found.start_fleet()
         found.start_prometheus()
-        wait_until(found.sees_all, "Prometheus to read each page twice", 120.0, every_s=0.5)
+        wait_until(
+            found.sees_all, "Prometheus to read each page twice", 120.0, every_s=0.5
+        )
         carry_jobs(found, grid.new_customer())
         grid.chain.set_balance(grid.chain.account("provider"), 0)
         yield found
@@ -112,16 +147,31 @@ def monitored() -> Iterator[Monitored]:
 
 def carry_jobs(found: Monitored, customer: Account) -> None:
     scripts = ("sleep 1", "sleep 1; exit 3", "sleep 600")
-    finished, failed, _ = [found.grid.submit_script(customer, f"#!/bin/bash\n{script}\n") for script in scripts]
+    finished, failed, _ = [
+        found.grid.submit_script(customer, f"#!/bin/bash\n{script}\n")
+        for script in scripts
+    ]
     for job_id in (finished, failed):
         wait_for_end(found.grid, job_id)
-        wait_until(lambda job_id=job_id: found.settled(job_id), f"{job_id} to be settled", 60.0)  # type: ignore[misc]
+        wait_until(
+            lambda job_id=job_id: found.settled(job_id),  # type: ignore[misc]
+            f"{job_id} to be settled",
+            60.0,
+        )
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_page__of_each_process__has_no_fault_and_the_cluster_everywhere(monitored: Monitored, name: str) -> None:
+def test_page__of_each_process__has_no_fault_and_the_cluster_everywhere(
+    monitored: Monitored, name: str
+) -> None:
     page = monitored.page(name)
-    checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, text=True, check=False)
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=page,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
     cluster = f'cluster="{monitored.grid.cluster.name}"'
     samples = [line for line in page.splitlines() if not line.startswith("#")]
@@ -129,24 +179,45 @@ def test_page__of_each_process__has_no_fault_and_the_cluster_everywhere(monitore
     assert any(line.startswith("supervisor_build_info{") for line in samples)
 
 
-def test_alert_rules__in_prometheus__are_evaluated_and_see_the_empty_wallet(monitored: Monitored) -> None:
+def test_alert_rules__in_prometheus__are_evaluated_and_see_the_empty_wallet(
+    monitored: Monitored,
+) -> None:
     def alarm_is_seen() -> bool:
         rules = monitored.rules()
-        seen = {rule["name"] for rule in rules if rule["state"] in ("pending", "firing")}
-        return "SupervisorAlarm" in seen and all(rule["health"] != "unknown" for rule in rules)
+        seen = {
+            rule["name"] for rule in rules if rule["state"] in ("pending", "firing")
+        }
+        return "SupervisorAlarm" in seen and all(
+            rule["health"] != "unknown" for rule in rules
+        )
 
     wait_until(alarm_is_seen, "Prometheus to see the alarm", 60.0, every_s=0.5)
-    assert {rule["name"]: rule.get("lastError") for rule in monitored.rules() if rule["health"] != "ok"} == {}
+    assert {
+        rule["name"]: rule.get("lastError")
+        for rule in monitored.rules()
+        if rule["health"] != "ok"
+    } == {}
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_dashboard__each_query__finds_numbers_of_the_grid(monitored: Monitored, query: str) -> None:
-    concrete = query.replace("$__rate_interval", RATE_INTERVAL).replace("$cluster", monitored.grid.cluster.name)
+def test_dashboard__each_query__finds_numbers_of_the_grid(
+    monitored: Monitored, query: str
+) -> None:
+    concrete = query.replace("$__rate_interval", RATE_INTERVAL).replace(
+        "$cluster", monitored.grid.cluster.name
+    )
     assert not re.search(r"\$", concrete)
-    wait_until(lambda: bool(monitored.asked(concrete)), f"an answer to {concrete}", 60.0, every_s=0.5)
+    wait_until(
+        lambda: bool(monitored.asked(concrete)),
+        f"an answer to {concrete}",
+        60.0,
+        every_s=0.5,
+    )
 
 
-def test_dashboard__share_of_failed_jobs__is_that_of_the_grid(monitored: Monitored) -> None:
+def test_dashboard__share_of_failed_jobs__is_that_of_the_grid(
+    monitored: Monitored,
+) -> None:
     (query,) = [query for query in QUERIES if "failed|panicked" in query]
     concrete = query.replace("$cluster", monitored.grid.cluster.name)
     assert monitored.asked(concrete) == [pytest.approx(0.5, abs=0.01)]

@@ -30,7 +30,8 @@ fi
 exec /usr/bin/scancel "$@"
 """
 
-FAST = ("MessageTimeout=4",)  # who finds no slurmctld tries for half of it, and ten tries go before the alarm
+# who finds no slurmctld tries for half of it, and ten tries go before the alarm
+FAST = ("MessageTimeout=4",)
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +53,20 @@ def grid(broken: Path, webhook: WebhookReceiver) -> Iterator[Grid]:
     scancel = broken.with_name("scancel")
     scancel.write_text(SCANCEL.format(broken=broken))
     scancel.chmod(0o755)
-    overrides = {"SLURM_SCANCEL_PATH": str(scancel), "SLURM_ACCOUNTING": "false", "SLURM_RETRY_INTERVAL_S": "0.5"}
+    overrides = {
+        "SLURM_SCANCEL_PATH": str(scancel),
+        "SLURM_ACCOUNTING": "false",
+        "SLURM_RETRY_INTERVAL_S": "0.5",
+    }
     overrides |= {"NOTIFY_WEBHOOK_URL": webhook.url, "NOTIFY_SETTLE_S": "0"}
-    running = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, accounting=True, slurm_conf=FAST, overrides=overrides))
+    running = Grid.start(
+        GridOptions(
+            block_time_s=BLOCK_TIME_S,
+            accounting=True,
+            slurm_conf=FAST,
+            overrides=overrides,
+        )
+    )
     try:
         yield running
     finally:
@@ -68,7 +80,11 @@ def customer(grid: Grid) -> Account:
 
 def run(grid: Grid, *words: str) -> Result:
     # the command needs no key
-    environment = {name: value for name, value in grid.environment.items() if "PRIVATE_KEY" not in name}
+    environment = {
+        name: value
+        for name, value in grid.environment.items()
+        if "PRIVATE_KEY" not in name
+    }
     return command(*words, env=environment)
 
 
@@ -88,34 +104,64 @@ def alarms(grid: Grid) -> set[str]:
 
 def messages(webhook: WebhookReceiver, alarm: str) -> list[str]:
     """What the webhook was told of an alarm, without repeated messages."""
-    return list({message["id"]: message["status"] for message in webhook.got if message["alarm"] == alarm}.values())
+    return list(
+        {
+            message["id"]: message["status"]
+            for message in webhook.got
+            if message["alarm"] == alarm
+        }.values()
+    )
 
 
-def test_slurm_away__alarm_and_messages_until_it_answers(grid: Grid, webhook: WebhookReceiver) -> None:
+def test_slurm_away__alarm_and_messages_until_it_answers(
+    grid: Grid, webhook: WebhookReceiver
+) -> None:
     grid.processes.kill(grid.processes.find("slurmctld"))
     grid.fleet.start(flower=False)
-    wait_until(lambda: run(grid, "alarm", "list").exit_code == 0, "the ledger to know the cluster", 60.0, 0.5)
+    wait_until(
+        lambda: run(grid, "alarm", "list").exit_code == 0,
+        "the ledger to know the cluster",
+        60.0,
+        0.5,
+    )
     wait_until(lambda: "slurm_not_answering" in alarms(grid), "the alarm", 180.0, 0.5)
     assert ask(grid, "alarm", "list")[0]["details"]["tries"] >= 10
     wait_until(lambda: _healthy(grid), "health, although SLURM is away", 90.0, 0.5)
     grid.processes.start_again("slurmctld")
-    wait_until(lambda: alarms(grid) == {"slurm_accounting_unused"}, "the alarm to be over", 90.0, 0.5)
+    wait_until(
+        lambda: alarms(grid) == {"slurm_accounting_unused"},
+        "the alarm to be over",
+        90.0,
+        0.5,
+    )
     told = ["firing", "resolved"]  # by beat and the worker
-    wait_until(lambda: messages(webhook, "slurm_not_answering") == told, "the messages", 60.0, 0.2)
-    assert len({message["id"] for message in webhook.got}) < len(webhook.got), "the refused one came again"
+    wait_until(
+        lambda: messages(webhook, "slurm_not_answering") == told,
+        "the messages",
+        60.0,
+        0.2,
+    )
+    assert len({message["id"] for message in webhook.got}) < len(webhook.got), (
+        "the refused one came again"
+    )
 
 
 def _healthy(grid: Grid) -> bool:
     return run(grid, "health").exit_code == 0
 
 
-def test_parked_cancellation__shows_slurms_words_and_is_retried(grid: Grid, customer: Account, broken: Path) -> None:
+def test_parked_cancellation__shows_slurms_words_and_is_retried(
+    grid: Grid, customer: Account, broken: Path
+) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
     wait_for(grid, job_id, {ChainStatus.RUNNING})
     broken.touch()
     grid.chain.customers.cancel_job(customer, job_id)
     wait_until(
-        lambda: ask(grid, "effect", "list", "--state", "parked") != [], "the cancellation to be parked", 60.0, 0.3
+        lambda: ask(grid, "effect", "list", "--state", "parked") != [],
+        "the cancellation to be parked",
+        60.0,
+        0.3,
     )
     (effect,) = ask(grid, "effect", "list", "--state", "parked")
     assert (effect["subject"], effect["kind"]) == (job_id, "cancel")
@@ -126,21 +172,48 @@ def test_parked_cancellation__shows_slurms_words_and_is_retried(grid: Grid, cust
     broken.unlink()
     supervisor(grid, "job", "retry", "--effect", str(effect["effect"]), "--yes")
     assert wait_for_end(grid, job_id).status is ChainStatus.CANCELLED
-    wait_until(lambda: "effect_parked" not in alarms(grid), "the alarm to be over", 60.0, 0.3)
+    wait_until(
+        lambda: "effect_parked" not in alarms(grid), "the alarm to be over", 60.0, 0.3
+    )
 
 
-def test_settled_by_the_operator__contract_hears_it_and_slurm_stops(grid: Grid, customer: Account) -> None:
+def test_settled_by_the_operator__contract_hears_it_and_slurm_stops(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
     wait_for(grid, job_id, {ChainStatus.RUNNING})
-    wait_until(lambda: ask(grid, "tx", "list", "--open") == [], "the receipts to be read", 60.0, 0.2)
-    words = ("--status", "FAILED", "--minutes", "3", "--reason", "the node burnt down", "--yes")
+    wait_until(
+        lambda: ask(grid, "tx", "list", "--open") == [],
+        "the receipts to be read",
+        60.0,
+        0.2,
+    )
+    words = (
+        "--status",
+        "FAILED",
+        "--minutes",
+        "3",
+        "--reason",
+        "the node burnt down",
+        "--yes",
+    )
     supervisor(grid, "job", "settle", job_id, *words)
     assert wait_for_end(grid, job_id).status is ChainStatus.FAILED
     facts = ask(grid, "job", "show", job_id)
     assert facts["job"]["settled_by_operator"] is True
     shown = ["squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%T"]
-    wait_until(lambda: slurm_of(grid).run(*shown).stdout.strip() == "CANCELLED", "SLURM to stop it", 60.0, 0.3)
-    wait_until(lambda: ask(grid, "job", "show", job_id)["job"]["state"] == "SETTLED", "the ledger to know", 60.0, 0.3)
+    wait_until(
+        lambda: slurm_of(grid).run(*shown).stdout.strip() == "CANCELLED",
+        "SLURM to stop it",
+        60.0,
+        0.3,
+    )
+    wait_until(
+        lambda: ask(grid, "job", "show", job_id)["job"]["state"] == "SETTLED",
+        "the ledger to know",
+        60.0,
+        0.3,
+    )
     sources = {entry["source"] for entry in ask(grid, "job", "show", job_id)["story"]}
     assert sources >= {"journal", "effect", "transaction"}
 
@@ -152,10 +225,19 @@ def test_status__of_a_fleet_at_work__is_healthy(grid: Grid) -> None:
     swept = ask(grid, "sweep", "run", "--yes")
     assert "operator" in json.dumps(swept["report"])
     assert ask(grid, "sweep", "list")[0] == swept
-    assert {"dispatch_due_effects", "claim", "scan", "check_alarms", "check_slurm", "slurm"} <= set(status["ticks_s"])
+    assert {
+        "dispatch_due_effects",
+        "claim",
+        "scan",
+        "check_alarms",
+        "check_slurm",
+        "slurm",
+    } <= set(status["ticks_s"])
 
 
-def test_drained__nothing_is_claimed_until_it_is_over(grid: Grid, customer: Account) -> None:
+def test_drained__nothing_is_claimed_until_it_is_over(
+    grid: Grid, customer: Account
+) -> None:
     supervisor(grid, "claims", "pause", "--reason", "maintenance", "--yes")
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
     wait_for(grid, job_id, {ChainStatus.META_SCHEDULED})
@@ -166,25 +248,55 @@ def test_drained__nothing_is_claimed_until_it_is_over(grid: Grid, customer: Acco
 
     for _ in range(3):
         last = claims_looked_for()
-        wait_until(lambda last=last: claims_looked_for() > last, "a look for jobs", 60.0, 0.1)  # type: ignore[misc]
+        wait_until(
+            lambda last=last: claims_looked_for() > last,  # type: ignore[misc]
+            "a look for jobs",
+            60.0,
+            0.1,
+        )
     assert grid.chain.job(job_id).status is ChainStatus.META_SCHEDULED
     supervisor(grid, "claims", "resume", "--yes")
     assert wait_for_end(grid, job_id).status is ChainStatus.FINISHED
 
 
-def test_rewind__asked_for__is_done_by_the_chains_worker_and_nothing_changes(grid: Grid, customer: Account) -> None:
+def test_rewind__asked_for__is_done_by_the_chains_worker_and_nothing_changes(
+    grid: Grid, customer: Account
+) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
     before = wait_for_end(grid, job_id)
-    wait_until(lambda: ask(grid, "job", "show", job_id)["job"]["state"] == "SETTLED", "the ledger to know", 60.0, 0.3)
-    with grid.no_blocks():  # the hashes of 64 blocks are kept: none is mined until the command has asked
+    wait_until(
+        lambda: ask(grid, "job", "show", job_id)["job"]["state"] == "SETTLED",
+        "the ledger to know",
+        60.0,
+        0.3,
+    )
+    # the hashes of 64 blocks are kept: none is mined until the command has asked
+    with grid.no_blocks():
         block = str(grid.chain.block_number() - 40)
-        argv = [sys.executable, "-m", "supervisor_tasks.cli", "chain", "rewind", "--to-block", block, "--yes"]
+        argv = [
+            sys.executable,
+            "-m",
+            "supervisor_tasks.cli",
+            "chain",
+            "rewind",
+            "--to-block",
+            block,
+            "--yes",
+        ]
         subprocess.run(
-            argv, cwd=REPOSITORY, env=grid.environment, check=True, capture_output=True, timeout=deadline(60)
+            argv,
+            cwd=REPOSITORY,
+            env=grid.environment,
+            check=True,
+            capture_output=True,
+            timeout=deadline(60),
         )
     log = grid.folder / "log" / "worker.log"
     wait_until(lambda: "chain_rewound" in log.read_text(), "the rewind", 60.0, 0.2)
     wait_until(
-        lambda: ask(grid, "job", "show", job_id)["job"]["state"] == "SETTLED", "the job to be settled again", 60.0, 0.3
+        lambda: ask(grid, "job", "show", job_id)["job"]["state"] == "SETTLED",
+        "the job to be settled again",
+        60.0,
+        0.3,
     )
     assert grid.chain.job(job_id) == before

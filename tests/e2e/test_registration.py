@@ -1,4 +1,6 @@
-"""A new cluster, with the real processes: registered from what SLURM shows, approved, at work, and dearer."""
+"""A new cluster, with the real processes: registered from what SLURM shows, approved,
+at work, and dearer.
+"""
 
 import json
 from collections.abc import Iterator
@@ -19,9 +21,15 @@ DEARER_WEI = 12 * 10**17
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
-    """The contract does not know this cluster: what registers it is its own fleet, once that is started."""
+    """The contract does not know this cluster: what registers it is its own fleet, once
+    that is started.
+    """
     running = Grid.start(
-        GridOptions(block_time_s=BLOCK_TIME_S, registered=False, overrides={"BENCHMARK_DISABLE": "true"})
+        GridOptions(
+            block_time_s=BLOCK_TIME_S,
+            registered=False,
+            overrides={"BENCHMARK_DISABLE": "true"},
+        )
     )
     try:
         running.fleet.start(flower=False)
@@ -40,14 +48,28 @@ def registered(grid: Grid) -> Provider:
 @pytest.fixture(scope="module")
 def approved(grid: Grid, registered: Provider) -> Grid:
     """What the fleet registered is approved."""
-    wait_until(lambda: standing(grid) == "waiting", "the ledger to know that it waits", 60.0, 0.5)
+    wait_until(
+        lambda: standing(grid) == "waiting",
+        "the ledger to know that it waits",
+        60.0,
+        0.5,
+    )
     grid.chain.admin.approve_provider(grid.chain.account("provider").address)
-    wait_until(lambda: standing(grid) == "approved", "the ledger to know of the approval", 60.0, 0.5)
+    wait_until(
+        lambda: standing(grid) == "approved",
+        "the ledger to know of the approval",
+        60.0,
+        0.5,
+    )
     return grid
 
 
 def standing(grid: Grid) -> str:
-    environment = {name: value for name, value in grid.environment.items() if "PRIVATE_KEY" not in name}
+    environment = {
+        name: value
+        for name, value in grid.environment.items()
+        if "PRIVATE_KEY" not in name
+    }
     result = supervisor("provider", "show", "-o", "json", env=environment)
     assert result.exit_code == 0, result.output
     return str(json.loads(result.stdout)["standing"])
@@ -55,12 +77,16 @@ def standing(grid: Grid) -> str:
 
 def cpu_price_that_waits(grid: Grid) -> int | None:
     try:
-        return grid.chain.providers.waiting(grid.chain.account("provider").address).prices.cpu_wei_per_min
+        return grid.chain.providers.waiting(
+            grid.chain.account("provider").address
+        ).prices.cpu_wei_per_min
     except ChainError:
         return None
 
 
-def test_unknown_cluster__is_registered_as_slurm_and_settings_say(grid: Grid, registered: Provider) -> None:
+def test_unknown_cluster__is_registered_as_slurm_and_settings_say(
+    grid: Grid, registered: Provider
+) -> None:
     layout = slurm_of(grid).layout
     node = ChainNode(layout.gpus_per_node, layout.cpus_per_node, layout.memory_mb)
     assert registered.nodes == (node,) * len(layout.node_ports)
@@ -73,7 +99,9 @@ def test_approved__runs_its_first_job(approved: Grid) -> None:
     assert wait_for_end(approved, job_id, 90.0).status is ChainStatus.FINISHED
 
 
-def test_price_changed__restart__is_on_chain_and_nothing_else_is_new(approved: Grid) -> None:
+def test_price_changed__restart__is_on_chain_and_nothing_else_is_new(
+    approved: Grid,
+) -> None:
     grid = approved
     for name in ("worker", "beat"):
         grid.processes.stop(grid.processes.find(name))
@@ -82,6 +110,14 @@ def test_price_changed__restart__is_on_chain_and_nothing_else_is_new(approved: G
     grid.fleet.start_beat()
     wait_until(lambda: cpu_price_that_waits(grid) == DEARER_WEI, "the new price", 90.0)
     address = grid.chain.account("provider").address
-    waiting, in_force = grid.chain.providers.waiting(address), grid.chain.providers.get(address)
+    waiting, in_force = (
+        grid.chain.providers.waiting(address),
+        grid.chain.providers.get(address),
+    )
     assert (waiting.nodes, waiting.labels) == (in_force.nodes, in_force.labels)
-    wait_until(lambda: standing(grid) == "changing", "the ledger to know that it waits", 60.0, 0.5)
+    wait_until(
+        lambda: standing(grid) == "changing",
+        "the ledger to know that it waits",
+        60.0,
+        0.5,
+    )

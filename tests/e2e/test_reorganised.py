@@ -1,4 +1,6 @@
-"""Blocks lost under a running fleet: one SLURM job, the right end, the right minutes."""
+"""Blocks lost under a running fleet: one SLURM job, the right end, the right
+minutes.
+"""
 
 from collections.abc import Iterator
 
@@ -9,14 +11,25 @@ from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import ChainStatus
-from tests.support.watching import journal, parked, rows, slurm_ids, wait_for, wait_for_end
+from tests.support.watching import (
+    journal,
+    parked,
+    rows,
+    slurm_ids,
+    wait_for,
+    wait_for_end,
+)
 
 CONFIRMATIONS = 60  # a minute of this chain
 
 
 @pytest.fixture(scope="module")
 def reorganising() -> Iterator[Grid]:
-    grid = Grid.start(GridOptions(block_time_s=1.0, overrides={"CHAIN_CONFIRMATIONS": str(CONFIRMATIONS)}))
+    grid = Grid.start(
+        GridOptions(
+            block_time_s=1.0, overrides={"CHAIN_CONFIRMATIONS": str(CONFIRMATIONS)}
+        )
+    )
     try:
         grid.fleet.start(flower=False)
         yield grid
@@ -31,20 +44,26 @@ def buyer(reorganising: Grid) -> Account:
 
 def settled(grid: Grid, job_id: str) -> None:
     def is_settled() -> bool:
-        state = rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[0].state
+        state = rows(grid, "SELECT state FROM jobs WHERE job_id = :id", id=job_id)[
+            0
+        ].state
         return state == "SETTLED" and grid.chain.job(job_id).status.cold
 
     wait_until(is_settled, f"{job_id} to be settled", 90.0, 0.1)
 
 
-def test_end_lost__is_settled_again_the_same(reorganising: Grid, buyer: Account) -> None:
+def test_end_lost__is_settled_again_the_same(
+    reorganising: Grid, buyer: Account
+) -> None:
     grid = reorganising
     job_id = grid.submit_script(buyer, "#!/bin/bash\nexit 3\n")
     before = wait_for_end(grid, job_id)
     settled(grid, job_id)
     grid.chain.reorganise_from(before.block_number_state_change)
     assert not grid.chain.job(job_id).status.cold
-    wait_until(lambda: "Reorganised" in journal(grid, job_id), "the scan to see it", 60.0, 0.1)
+    wait_until(
+        lambda: "Reorganised" in journal(grid, job_id), "the scan to see it", 60.0, 0.1
+    )
     settled(grid, job_id)
     after = grid.chain.job(job_id)
     assert (after.status, after.exit_code, after.final_cost_wei) == (
@@ -56,22 +75,33 @@ def test_end_lost__is_settled_again_the_same(reorganising: Grid, buyer: Account)
     assert parked(grid) == []
 
 
-def test_claim_lost_while_the_worker_is_down__one_slurm_job_that_ends_right(reorganising: Grid, buyer: Account) -> None:
+def test_claim_lost_while_the_worker_is_down__one_slurm_job_that_ends_right(
+    reorganising: Grid, buyer: Account
+) -> None:
     grid = reorganising
     job_id = grid.submit_script(buyer, "#!/bin/bash\nsleep 10\n")
     wait_for(grid, job_id, {ChainStatus.RUNNING})
-    wait_until(lambda: "SlurmRunningObserved" in journal(grid, job_id), "SLURM to run it", 60.0, 0.1)
-    grid.processes.kill(grid.fleet.find("worker"))
-    query = (
-        "SELECT t.block_number FROM transactions t JOIN jobs j ON j.claim_key LIKE t.hash || ':%' WHERE j.job_id = :id"
+    wait_until(
+        lambda: "SlurmRunningObserved" in journal(grid, job_id),
+        "SLURM to run it",
+        60.0,
+        0.1,
     )
+    grid.processes.kill(grid.fleet.find("worker"))
+    query = "SELECT t.block_number FROM transactions t JOIN jobs j ON j.claim_key LIKE t.hash || ':%' WHERE j.job_id = :id"
     claim = rows(grid, query, id=job_id)
     grid.chain.reorganise_from(claim[0].block_number)
     assert grid.chain.job(job_id).status is ChainStatus.META_SCHEDULED
     grid.fleet.start_worker()
-    wait_until(lambda: "Reorganised" in journal(grid, job_id), "the scan to see it", 60.0, 0.1)
+    wait_until(
+        lambda: "Reorganised" in journal(grid, job_id), "the scan to see it", 60.0, 0.1
+    )
     settled(grid, job_id)
     job = grid.chain.job(job_id)
-    assert (job.status, job.final_cost_wei, job.exit_code) == (ChainStatus.FINISHED, 0, 0)
+    assert (job.status, job.final_cost_wei, job.exit_code) == (
+        ChainStatus.FINISHED,
+        0,
+        0,
+    )
     assert len(slurm_ids(grid, job_id)) == 1
     assert parked(grid) == []

@@ -1,4 +1,6 @@
-"""`supervisor run --flag value ...`: a whole fleet of child processes, as a small site starts it."""
+"""`supervisor run --flag value ...`: a whole fleet of child processes, as a small site
+starts it.
+"""
 
 import json
 import re
@@ -30,9 +32,12 @@ GUIDE = (REPOSITORY / "docs" / "how-to" / "migrate-from-go.md").read_text()
 # Each variable of the Go program, and the ways to write its flag.
 GO_FLAGS = {
     variable: re.findall(r"`(-[-.\w]+)`", flags)
-    for flags, variable in re.findall(r"^\| (`-.*?) \| `(\w+)`.* \|$", GUIDE, re.MULTILINE)
+    for flags, variable in re.findall(
+        r"^\| (`-.*?) \| `(\w+)`.* \|$", GUIDE, re.MULTILINE
+    )
 }
-# What the Go program takes where nothing is said, or a value that it would take, where the grid gives none.
+# What the Go program takes where nothing is said, or a value that it would take, where
+# the grid gives none.
 GO_VALUES = {
     "SBATCH_TLS_ENABLE": "true",
     "SBATCH_TLS_INSECURE": "false",
@@ -59,7 +64,13 @@ GO_VALUES = {
     "BENCHMARK_ENV": "UCX_LOG_LEVEL=warn,OMP_NUM_THREADS=1",
     "TRACE": "false",
 }
-AS_FLAGS = ("SLURM_PARTITION", "SLURM_SSH_ADDRESS", "SLURM_SSH_ADMIN_USER", "METASCHEDULER_ENDPOINT_RPC", "TLS_ENABLE")
+AS_FLAGS = (
+    "SLURM_PARTITION",
+    "SLURM_SSH_ADDRESS",
+    "SLURM_SSH_ADMIN_USER",
+    "METASCHEDULER_ENDPOINT_RPC",
+    "TLS_ENABLE",
+)
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +83,21 @@ def grid() -> Iterator[Grid]:
 
 
 def go_flags(environment: Mapping[str, str]) -> list[str]:
-    """Every flag of the Go program, written as its users write them, with the grid's values."""
+    """Every flag of the Go program, written as its users write them, with the grid's
+    values.
+    """
     words: list[str] = []
     for variable, flags in GO_FLAGS.items():
         value = environment.get(variable, GO_VALUES.get(variable))
-        assert value is not None, f"{variable}: found no value; expected one in GO_VALUES"
+        assert value is not None, (
+            f"{variable}: found no value; expected one in GO_VALUES"
+        )
         if variable in REPEATED:
-            words += [word for flag, entry in zip(cycle(flags), value.split(",")) for word in (flag, entry)]
+            words += [
+                word
+                for flag, entry in zip(cycle(flags), value.split(","))
+                for word in (flag, entry)
+            ]
         elif value in ("true", "false"):
             words += flags if value == "true" else [f"{flag}=false" for flag in flags]
         else:
@@ -102,11 +121,21 @@ def started(
     **more: str,
 ) -> Iterator[Running]:
     """A fleet that serves the grid. `name` is that of its log."""
-    given = {name: value for name, value in grid.environment.items() if name not in (*as_flags, *without)} | more
-    given |= {"FLOWER_PORT": str(free_port()), "METRICS_ADDRESS": f"127.0.0.1:{free_port()}"}
-    given["HEALTH_ADDRESS"] = f"127.0.0.1:{free_port(in_a_row=len(FLEET))}"  # each process has the next one
+    given = {
+        name: value
+        for name, value in grid.environment.items()
+        if name not in (*as_flags, *without)
+    } | more
+    given |= {
+        "FLOWER_PORT": str(free_port()),
+        "METRICS_ADDRESS": f"127.0.0.1:{free_port()}",
+    }
+    # each process has the next one
+    given["HEALTH_ADDRESS"] = f"127.0.0.1:{free_port(in_a_row=len(FLEET))}"
     flags = [
-        f"--{name.lower().replace('_', '.')}={grid.environment[name]}" for name in as_flags if name in grid.environment
+        f"--{name.lower().replace('_', '.')}={grid.environment[name]}"
+        for name in as_flags
+        if name in grid.environment
     ]
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", *words, *flags]
     running = grid.processes.start(name, argv, env=given, cwd=REPOSITORY)
@@ -128,7 +157,9 @@ def child(fleet: Running, name: str) -> psutil.Process | None:
 
 
 def told(grid: Grid, name: str = "fleet") -> list[dict[str, Any]]:
-    """The lines of the merged log; a last one that has not ended is left out. Each is an object of JSON."""
+    """The lines of the merged log; a last one that has not ended is left out. Each is
+    an object of JSON.
+    """
     *lines, _ = (grid.processes.logs / f"{name}.log").read_text().split("\n")
     return [json.loads(line) for line in lines]
 
@@ -141,25 +172,54 @@ def settles(grid: Grid) -> ChainStatus:
 def test_run_fleet__flags_and_variables__a_job_ends_and_a_killed_worker_starts_again(
     grid: Grid, fleet: Running
 ) -> None:
-    wait_until(lambda: all(child(fleet, name) for name in FLEET), "the whole fleet", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: all(child(fleet, name) for name in FLEET),
+        "the whole fleet",
+        PATIENCE_S,
+        0.1,
+    )
     assert settles(grid) is ChainStatus.FINISHED
     worker = child(fleet, "worker")
     assert worker is not None
     worker.kill()
-    ended = {"event": "process_ended", "process": "worker", "status": -9, "starts_again_in_s": 1}
-    wait_until(lambda: any(ended.items() <= line.items() for line in told(grid)), "the line", PATIENCE_S, 0.1)
+    ended = {
+        "event": "process_ended",
+        "process": "worker",
+        "status": -9,
+        "starts_again_in_s": 1,
+    }
+    wait_until(
+        lambda: any(ended.items() <= line.items() for line in told(grid)),
+        "the line",
+        PATIENCE_S,
+        0.1,
+    )
     assert settles(grid) is ChainStatus.FINISHED
-    assert {str(line.get("process")) for line in told(grid)} >= {"migrate", "worker", "beat", "callbacks", "metrics"}
+    assert {str(line.get("process")) for line in told(grid)} >= {
+        "migrate",
+        "worker",
+        "beat",
+        "callbacks",
+        "metrics",
+    }
     process = fleet.process()
     assert process is not None
     children = process.children()
     process.send_signal(signal.SIGTERM)
     wait_until(lambda: fleet.process() is None, "the fleet to end", PATIENCE_S, 0.1)
-    assert [one for one in children if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+    assert [
+        one
+        for one in children
+        if one.is_running() and one.status() != psutil.STATUS_ZOMBIE
+    ] == []
 
 
-def test_run_fleet__each_setting_as_the_go_programs_flag__a_job_ends(grid: Grid) -> None:
-    """The unit file of the Go program's site: its flags with the keys, and the variables that the guide names beside them."""
+def test_run_fleet__each_setting_as_the_go_programs_flag__a_job_ends(
+    grid: Grid,
+) -> None:
+    """The unit file of the Go program's site: its flags with the keys, and the
+    variables that the guide names beside them.
+    """
     needed = {"DATABASE_URL", "BROKER_URL", "SLURM_SSH_KNOWN_HOSTS"}
     assert needed <= set(grid.environment)
     assert needed.isdisjoint(GO_FLAGS)
@@ -168,19 +228,42 @@ def test_run_fleet__each_setting_as_the_go_programs_flag__a_job_ends(grid: Grid)
     assert grid.environment["SLURM_SSH_PRIVATE_KEY"] in flags
     with started(grid, *flags, name="go", without=GO_FLAGS, as_flags=()) as running:
         there = partial(child, running)
-        wait_until(lambda: running.process() is None or all(map(there, FLEET)), "the whole fleet", PATIENCE_S, 0.1)
+        wait_until(
+            lambda: running.process() is None or all(map(there, FLEET)),
+            "the whole fleet",
+            PATIENCE_S,
+            0.1,
+        )
         assert all(map(there, FLEET)), (grid.processes.logs / "go.log").read_text()
         assert settles(grid) is ChainStatus.FINISHED
         lines = told(grid, "go")
-    assert {str(line.get("process")) for line in lines} >= {"worker", "beat", "callbacks", "metrics"}
-    assert not [line for line in lines if line["event"] in ("process_ended", "variable_not_known", "fleet_ends")]
-    (warned,) = [line for line in lines if line["event"] == "secret_on_the_command_line"]
+    assert {str(line.get("process")) for line in lines} >= {
+        "worker",
+        "beat",
+        "callbacks",
+        "metrics",
+    }
+    assert not [
+        line
+        for line in lines
+        if line["event"] in ("process_ended", "variable_not_known", "fleet_ends")
+    ]
+    (warned,) = [
+        line for line in lines if line["event"] == "secret_on_the_command_line"
+    ]
     assert warned["found"] == "ETH_PRIVATE_KEY, SLURM_SSH_PRIVATE_KEY"
-    assert not any(grid.environment["ETH_PRIVATE_KEY"] in json.dumps(line) for line in lines)
+    assert not any(
+        grid.environment["ETH_PRIVATE_KEY"] in json.dumps(line) for line in lines
+    )
 
 
 def test_fleet__killed__its_children_end(grid: Grid, fleet: Running) -> None:
-    wait_until(lambda: all(child(fleet, name) for name in FLEET), "the whole fleet", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: all(child(fleet, name) for name in FLEET),
+        "the whole fleet",
+        PATIENCE_S,
+        0.1,
+    )
     process = fleet.process()
     assert process is not None
     children = process.children(recursive=True)
@@ -190,14 +273,30 @@ def test_fleet__killed__its_children_end(grid: Grid, fleet: Running) -> None:
 
 
 def test_run_fleet__embedded__needs_no_servers_of_the_site() -> None:
-    other = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S))  # whose wallet no other ledger has used
+    # whose wallet no other ledger has used
+    other = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S))
     state = other.folder / "embedded"
     try:
-        with started(other, "--embedded", without=("DATABASE_URL", "BROKER_URL"), STATE_DIR=str(state)) as running:
-            wait_until(lambda: all(child(running, name) for name in FLEET), "the whole fleet", PATIENCE_S, 0.1)
+        with started(
+            other,
+            "--embedded",
+            without=("DATABASE_URL", "BROKER_URL"),
+            STATE_DIR=str(state),
+        ) as running:
+            wait_until(
+                lambda: all(child(running, name) for name in FLEET),
+                "the whole fleet",
+                PATIENCE_S,
+                0.1,
+            )
             assert settles(other) is ChainStatus.FINISHED
             assert (state / "postgres").is_dir()
-        wait_until(lambda: not below(state), "the embedded servers to end with the fleet", PATIENCE_S, 0.2)
+        wait_until(
+            lambda: not below(state),
+            "the embedded servers to end with the fleet",
+            PATIENCE_S,
+            0.2,
+        )
     finally:
         other.stop()
 
@@ -216,4 +315,6 @@ def test_fleet__wrong_setting__ends_with_2_and_says_which(grid: Grid) -> None:
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", "--chain-poll-s=often"]
     running = grid.processes.start("wrong", argv, env=grid.environment, cwd=REPOSITORY)
     wait_until(lambda: running.process() is None, "the fleet to end", PATIENCE_S, 0.1)
-    assert "CHAIN_POLL_S: found 'often'" in (grid.processes.logs / "wrong.log").read_text()
+    assert (
+        "CHAIN_POLL_S: found 'often'" in (grid.processes.logs / "wrong.log").read_text()
+    )

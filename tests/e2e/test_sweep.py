@@ -1,4 +1,6 @@
-"""The sweep on a whole grid: what went wrong behind the fleet's back is found in ledger, contract and SLURM, and mended."""
+"""The sweep on a whole grid: what went wrong behind the fleet's back is found in
+ledger, contract and SLURM, and mended.
+"""
 
 import json
 import secrets
@@ -31,7 +33,16 @@ from supervisor_tasks.ledger.worker_sessions import advisory_lock
 from tests.support.end_states import as_customer, id_of, row_of, scontrol
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.transports import SSH, OnlySsh, only_ssh, rest_in_chaos
-from tests.support.watching import journal, ledger, parked, rows, slurm_ids, slurm_of, wait_for, wait_for_end
+from tests.support.watching import (
+    journal,
+    ledger,
+    parked,
+    rows,
+    slurm_ids,
+    slurm_of,
+    wait_for,
+    wait_for_end,
+)
 
 GRACE_S = 1.0
 LONG = "#!/bin/bash\nsleep 600\n"
@@ -58,18 +69,26 @@ exit $status
 
 @pytest.fixture(scope="module")
 def refused() -> Iterator[Path]:
-    """The list of SLURM ids that scancel refuses, in a folder that the admin can read."""
+    """The list of SLURM ids that scancel refuses, in a folder that the admin can
+    read.
+    """
     with private_processes() as processes:
         yield processes.folder / "refused"
 
 
 @pytest.fixture(scope="module")
 def grid(refused: Path, transport: Transport) -> Iterator[Grid]:
-    """SLURM keeps an accounting database that the fleet does not ask before a test says so; over slurmrestd none."""
+    """SLURM keeps an accounting database that the fleet does not ask before a test says
+    so; over slurmrestd none.
+    """
     scancel = refused.with_name("scancel")
     scancel.write_text(PICKY_SCANCEL.format(refused=refused))
     scancel.chmod(0o755)
-    overrides = {"SWEEP_EVERY_S": "3600", "SWEEP_GRACE_S": str(GRACE_S), "SLURM_ACCOUNTING": "false"}
+    overrides = {
+        "SWEEP_EVERY_S": "3600",
+        "SWEEP_GRACE_S": str(GRACE_S),
+        "SLURM_ACCOUNTING": "false",
+    }
     overrides["SLURM_SCANCEL_PATH"] = str(scancel)
     running = Grid.start(
         GridOptions(
@@ -100,11 +119,18 @@ def last_sweep(grid: Grid) -> int:
 
 def reports(grid: Grid, after: int = 0) -> list[dict[str, Any]]:
     """What the sweeps say of themselves, for any reason."""
-    return [row.report for row in rows(grid, "SELECT report FROM sweeps WHERE id > :after ORDER BY id", after=after)]
+    return [
+        row.report
+        for row in rows(
+            grid, "SELECT report FROM sweeps WHERE id > :after ORDER BY id", after=after
+        )
+    ]
 
 
 def sweep(grid: Grid, timeout_s: float = 90.0) -> dict[str, Any]:
-    """Have one made that begins now; its report. One that was asked for earlier and comes late has another name."""
+    """Have one made that begins now; its report. One that was asked for earlier and
+    comes late has another name.
+    """
     before, name = last_sweep(grid), f"test {secrets.token_hex(4)}"
 
     def swept() -> list[dict[str, Any]]:
@@ -114,7 +140,11 @@ def sweep(grid: Grid, timeout_s: float = 90.0) -> dict[str, Any]:
 
         def asked() -> bool:
             # One that is under way drops the wake-up.
-            app.send_task("supervisor_tasks.tasks.sweep", kwargs={"why": name}, queue="devgrid.slurm")
+            app.send_task(
+                "supervisor_tasks.tasks.sweep",
+                kwargs={"why": name},
+                queue="devgrid.slurm",
+            )
             try:
                 wait_until(lambda: bool(swept()), "the sweep", 5.0, 0.05)
             except TimeoutError:
@@ -126,7 +156,9 @@ def sweep(grid: Grid, timeout_s: float = 90.0) -> dict[str, Any]:
 
 
 def sweep_that_sees_all(grid: Grid) -> dict[str, Any]:
-    """Its report. On a busy machine SLURM may not answer one of them in time; then that one concludes nothing."""
+    """Its report. On a busy machine SLURM may not answer one of them in time; then that
+    one concludes nothing.
+    """
     seen: list[dict[str, Any]] = []
 
     def sees_all() -> bool:
@@ -138,7 +170,11 @@ def sweep_that_sees_all(grid: Grid) -> dict[str, Any]:
 
 
 def found(report: dict[str, Any], job_id: str) -> list[str]:
-    return [finding["found"] for finding in report["findings"] if finding["job_id"] == job_id]
+    return [
+        finding["found"]
+        for finding in report["findings"]
+        if finding["job_id"] == job_id
+    ]
 
 
 def ever_found(grid: Grid, job_id: str) -> set[str]:
@@ -146,7 +182,9 @@ def ever_found(grid: Grid, job_id: str) -> set[str]:
 
 
 def found_before_its_report(grid: Grid, job_id: str) -> set[str]:
-    """Without what a sweep finds that looks between the report's block and its receipt: the contract is ahead of the ledger."""
+    """Without what a sweep finds that looks between the report's block and its receipt:
+    the contract is ahead of the ledger.
+    """
     return ever_found(grid, job_id) - {"final_on_chain"}
 
 
@@ -161,7 +199,9 @@ def state(grid: Grid, job_id: str) -> str | None:
     return found[0].state if found else None
 
 
-def running_job(grid: Grid, customer: Account, script: str = LONG, minutes: int = 60) -> str:
+def running_job(
+    grid: Grid, customer: Account, script: str = LONG, minutes: int = 60
+) -> str:
     job_id = grid.submit_script(customer, script, minutes=minutes)
     wait_for(grid, job_id, {ChainStatus.RUNNING})
     known = "SELECT 1 FROM jobs WHERE job_id = :id AND state = 'RUNNING' AND chain_status = 3"
@@ -170,7 +210,8 @@ def running_job(grid: Grid, customer: Account, script: str = LONG, minutes: int 
 
 
 def live(grid: Grid, job_id: str) -> list[int]:
-    states = "--states=RUNNING,PENDING,CONFIGURING"  # the last one while the start hook runs
+    # the last one while the start hook runs
+    states = "--states=RUNNING,PENDING,CONFIGURING"
     shown = ["squeue", "--noheader", states, f"--name={job_id}", "--format=%A"]
     return [int(number) for number in slurm_of(grid).run(*shown).stdout.split()]
 
@@ -183,11 +224,16 @@ def end(grid: Grid, customer: Account, *job_ids: str) -> None:
 
 
 def drop_effects(grid: Grid, job_id: str) -> None:
-    """No effect looks at the job any more. For a job in SLURM this holds only while no worker lives.
+    """No effect looks at the job any more. For a job in SLURM this holds only while no
+    worker lives.
 
     A look under way opens the next one.
     """
-    execute(grid, "UPDATE effects SET done_at = now(), lease = NULL WHERE job_id = :id AND done_at IS NULL", id=job_id)
+    execute(
+        grid,
+        "UPDATE effects SET done_at = now(), lease = NULL WHERE job_id = :id AND done_at IS NULL",
+        id=job_id,
+    )
 
 
 def skip_logs(grid: Grid) -> None:
@@ -208,20 +254,26 @@ def no_callbacks(grid: Grid) -> Iterator[None]:
 
 def panic(grid: Grid, job_id: str) -> None:
     who = grid.chain.account("metascheduler")
-    grid.chain.send(who, "MetaScheduler", "panicJob", bytes.fromhex(job_id[2:]), "by the grid")
+    grid.chain.send(
+        who, "MetaScheduler", "panicJob", bytes.fromhex(job_id[2:]), "by the grid"
+    )
 
 
 def test_sweep__worker_starts__one_is_made_and_kept(grid: Grid) -> None:
     wait_until(lambda: last_sweep(grid) > 0, "the first sweep", 60.0)
     wait_until(
-        lambda: bool(rows(grid, "SELECT 1 FROM facts WHERE name = 'provider.address'")), "the provider's name", 60.0
+        lambda: bool(rows(grid, "SELECT 1 FROM facts WHERE name = 'provider.address'")),
+        "the provider's name",
+        60.0,
     )
     report = sweep_that_sees_all(grid)
     assert (report["found"], report["on_chain"]) == ({}, 0)
     assert set(report["seconds"]) >= {"ledger", "slurm", "chain"}
 
 
-def test_sweep__end_without_a_callback__is_reported_with_true_figures(grid: Grid, customer: Account) -> None:
+def test_sweep__end_without_a_callback__is_reported_with_true_figures(
+    grid: Grid, customer: Account
+) -> None:
     with no_callbacks(grid):
         job_id = running_job(grid, customer, ENDS_AT.format(gate="ended-unheard"))
         grid.processes.kill(grid.fleet.find("worker"))
@@ -229,18 +281,40 @@ def test_sweep__end_without_a_callback__is_reported_with_true_figures(grid: Grid
         slurm_id = slurm_ids(grid, job_id)[0]
         (grid.users.home(customer.address) / "ended-unheard").touch()
         failed = ["squeue", "--noheader", "--states=FAILED", f"--name={job_id}"]
-        wait_until(lambda: bool(slurm_of(grid).run(*failed).stdout), "SLURM to end it", 60.0, 0.2)
+        wait_until(
+            lambda: bool(slurm_of(grid).run(*failed).stdout),
+            "SLURM to end it",
+            60.0,
+            0.2,
+        )
         grid.fleet.start_worker()
         job = wait_for_end(grid, job_id)
     assert found_before_its_report(grid, job_id) == {"end_not_recorded"}
-    assert (job.status, job.exit_code, job.final_cost_wei) == (ChainStatus.FAILED, 5 * 256, 0)
-    shown = slurm_of(grid).run("squeue", "--noheader", "--states=all", f"--jobs={slurm_id}", "--format=%M").stdout
+    assert (job.status, job.exit_code, job.final_cost_wei) == (
+        ChainStatus.FAILED,
+        5 * 256,
+        0,
+    )
+    shown = (
+        slurm_of(grid)
+        .run(
+            "squeue", "--noheader", "--states=all", f"--jobs={slurm_id}", "--format=%M"
+        )
+        .stdout
+    )
     minutes, seconds = (int(part) for part in shown.strip().split(":"))
-    assert rows(grid, "SELECT elapsed_s FROM jobs WHERE job_id = :id", id=job_id)[0].elapsed_s == 60 * minutes + seconds
+    assert (
+        rows(grid, "SELECT elapsed_s FROM jobs WHERE job_id = :id", id=job_id)[
+            0
+        ].elapsed_s
+        == 60 * minutes + seconds
+    )
 
 
 @only_ssh(OnlySsh.NO_DIFFERENCE)
-def test_sweep__effects_are_gone__they_are_opened_again(grid: Grid, customer: Account) -> None:
+def test_sweep__effects_are_gone__they_are_opened_again(
+    grid: Grid, customer: Account
+) -> None:
     services = grid.processes.find("services")
     grid.processes.kill(services, signal.SIGSTOP, wait=False)  # it stays CLAIMED
     try:
@@ -256,7 +330,9 @@ def test_sweep__effects_are_gone__they_are_opened_again(grid: Grid, customer: Ac
 
 
 def limit_of(grid: Grid, slurm_id: int) -> str:
-    shown = slurm_of(grid).run("squeue", "--noheader", f"--jobs={slurm_id}", "--format=%l")
+    shown = slurm_of(grid).run(
+        "squeue", "--noheader", f"--jobs={slurm_id}", "--format=%l"
+    )
     return shown.stdout.strip()
 
 
@@ -265,42 +341,74 @@ def test_sweep__slurm_has_an_older_limit__restores_it_but_not_one_the_owner_lowe
 ) -> None:
     job_id = running_job(grid, customer, minutes=10)
     slurm_id = id_of(grid, job_id)
-    grid.chain.customers.top_up_job(customer, job_id, 5 * ChainPrices().of(definition_of("", Resources(memPerCpu=100))))
+    grid.chain.customers.top_up_job(
+        customer,
+        job_id,
+        5 * ChainPrices().of(definition_of("", Resources(memPerCpu=100))),
+    )
     wait_until(lambda: "LimitApplied" in journal(grid, job_id), "the top-up", 60.0, 0.1)
     assert limit_of(grid, slurm_id) == "15:00"
-    scontrol(grid, "update", f"JobId={slurm_id}", "TimeLimit=10")  # as a slurmctld that had not saved the update yet
+    # as a slurmctld that had not saved the update yet
+    scontrol(grid, "update", f"JobId={slurm_id}", "TimeLimit=10")
     assert found(sweep(grid), job_id) == ["limit_lost"]
-    wait_until(lambda: limit_of(grid, slurm_id) == "15:00", "the limit that was paid for", 60.0, 0.1)
-    as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "TimeLimit=12")
+    wait_until(
+        lambda: limit_of(grid, slurm_id) == "15:00",
+        "the limit that was paid for",
+        60.0,
+        0.1,
+    )
+    as_customer(
+        grid, customer, "scontrol", "update", f"JobId={slurm_id}", "TimeLimit=12"
+    )
     assert found(sweep(grid), job_id) == []
     assert limit_of(grid, slurm_id) == "12:00"
     end(grid, customer, job_id)
 
 
-def test_sweep__contract_is_cold_and_no_log_told__slurm_is_stopped(grid: Grid, customer: Account) -> None:
+def test_sweep__contract_is_cold_and_no_log_told__slurm_is_stopped(
+    grid: Grid, customer: Account
+) -> None:
     job_id = running_job(grid, customer)
     grid.processes.kill(grid.fleet.find("worker"))
     panic(grid, job_id)
     skip_logs(grid)
     grid.fleet.start_worker()
-    wait_until(lambda: state(grid, job_id) == "SETTLED", "the sweep at the worker's start", 90.0, 0.1)
+    wait_until(
+        lambda: state(grid, job_id) == "SETTLED",
+        "the sweep at the worker's start",
+        90.0,
+        0.1,
+    )
     wait_until(lambda: not live(grid, job_id), "SLURM to be stopped", 60.0, 0.2)
     assert "ChainStatusObserved" in journal(grid, job_id)
 
 
 @pytest.mark.chaos
-def test_sweep__given_back_by_hand_and_no_log_told__slurm_is_stopped(grid: Grid, customer: Account) -> None:
+def test_sweep__given_back_by_hand_and_no_log_told__slurm_is_stopped(
+    grid: Grid, customer: Account
+) -> None:
     services = grid.processes.find("services")
     scontrol(grid, "update", "nodename=node[1-4]", "state=drain", "reason=test")
     job_id = grid.submit_script(customer, LONG)
     wait_until(lambda: state(grid, job_id) == "QUEUED", "the submission", 60.0, 0.1)
     grid.processes.kill(grid.fleet.find("worker"))
-    grid.processes.kill(services, signal.SIGSTOP, wait=False)  # no service gives it to us again
+    # no service gives it to us again
+    grid.processes.kill(services, signal.SIGSTOP, wait=False)
     try:
-        grid.chain.send(grid.chain.account("provider"), "MetaScheduler", "refuseJob", bytes.fromhex(job_id[2:]))
+        grid.chain.send(
+            grid.chain.account("provider"),
+            "MetaScheduler",
+            "refuseJob",
+            bytes.fromhex(job_id[2:]),
+        )
         skip_logs(grid)
         grid.fleet.start_worker()
-        wait_until(lambda: bool(sweep(grid)) and state(grid, job_id) == "REFUSED", "the second sight", 90.0, GRACE_S)
+        wait_until(
+            lambda: bool(sweep(grid)) and state(grid, job_id) == "REFUSED",
+            "the second sight",
+            90.0,
+            GRACE_S,
+        )
         wait_until(lambda: not live(grid, job_id), "SLURM to be stopped", 60.0, 0.2)
         assert grid.chain.job(job_id).status is ChainStatus.PENDING
         grid.chain.customers.cancel_job(customer, job_id)
@@ -309,9 +417,15 @@ def test_sweep__given_back_by_hand_and_no_log_told__slurm_is_stopped(grid: Grid,
         grid.processes.kill(services, signal.SIGCONT, wait=False)
 
 
-def test_sweep__settled_and_still_in_slurm__is_cancelled_by_the_ledgers_id(grid: Grid, customer: Account) -> None:
+def test_sweep__settled_and_still_in_slurm__is_cancelled_by_the_ledgers_id(
+    grid: Grid, customer: Account
+) -> None:
     job_id = running_job(grid, customer)
-    execute(grid, "UPDATE jobs SET state = 'SETTLED', chain_status = 8 WHERE job_id = :id", id=job_id)
+    execute(
+        grid,
+        "UPDATE jobs SET state = 'SETTLED', chain_status = 8 WHERE job_id = :id",
+        id=job_id,
+    )
     drop_effects(grid, job_id)
     assert found(sweep(grid), job_id) == []  # the contract says that it is hot
     assert live(grid, job_id)
@@ -327,16 +441,26 @@ def test_sweep__one_that_scancel_refuses__the_others_are_cancelled_all_the_same(
 ) -> None:
     job_ids = [running_job(grid, customer) for _ in range(2)]
     ours = f"--comment=supervisor {grid.environment['PUBLIC_ADDRESS']}"
-    second = {job_id: sbatch(grid, customer, f"--job-name={job_id}", ours) for job_id in job_ids}
+    second = {
+        job_id: sbatch(grid, customer, f"--job-name={job_id}", ours)
+        for job_id in job_ids
+    }
     refused.write_text("".join(f"{slurm_id}\n" for slurm_id in second.values()))
     before = last_sweep(grid)
 
     def not_cancelled() -> set[int]:
         return {int(number) for number in sweep(grid)["not_cancelled"]}
 
-    wait_until(lambda: not_cancelled() == set(second.values()), "both to be refused", 60.0, GRACE_S)
+    wait_until(
+        lambda: not_cancelled() == set(second.values()),
+        "both to be refused",
+        60.0,
+        GRACE_S,
+    )
     findings = reports(grid, before)[-1]["findings"]
-    first, other = [finding["cancelled"] for finding in findings if finding["job_id"] in job_ids]
+    first, other = [
+        finding["cancelled"] for finding in findings if finding["job_id"] in job_ids
+    ]
     refused.write_text(f"{first}\n")
     report = sweep(grid)
     assert "Access/permission denied" in report["not_cancelled"][str(first)]
@@ -345,8 +469,13 @@ def test_sweep__one_that_scancel_refuses__the_others_are_cancelled_all_the_same(
     assert (first in listed, other in listed) == (True, False)
     refused.unlink()
     wait_until(lambda: not_cancelled() == set(), "none to be refused", 60.0, GRACE_S)
-    gone = {slurm_id for job_id in job_ids for slurm_id in live(grid, job_id)}.isdisjoint(second.values())
-    assert (gone, sum(report["cancelled"] for report in reports(grid, before))) == (True, 2)
+    gone = {
+        slurm_id for job_id in job_ids for slurm_id in live(grid, job_id)
+    }.isdisjoint(second.values())
+    assert (gone, sum(report["cancelled"] for report in reports(grid, before))) == (
+        True,
+        2,
+    )
     end(grid, customer, *job_ids)
 
 
@@ -369,9 +498,19 @@ def test_sweep__second_slurm_job_and_strangers__the_second_is_cancelled_and_no_o
         0,
         ["duplicate"],
     )  # seen again, by any sweep, it is cancelled
-    wait_until(lambda: bool(sweep(grid)) and cancelled() > 0, "the second to be cancelled", 60.0, GRACE_S)
+    wait_until(
+        lambda: bool(sweep(grid)) and cancelled() > 0,
+        "the second to be cancelled",
+        60.0,
+        GRACE_S,
+    )
     assert cancelled() == 1
-    wait_until(lambda: second not in live(grid, job_id), "the second to be cancelled", 60.0, 0.2)
+    wait_until(
+        lambda: second not in live(grid, job_id),
+        "the second to be cancelled",
+        60.0,
+        0.2,
+    )
     assert set(live(grid, job_id)) == {first, benchmark}
     assert live(grid, f"0x{'5' * 64}") == [unknown]
     slurm_of(grid).run("scancel", str(benchmark), str(unknown))
@@ -395,27 +534,45 @@ def sbatch(grid: Grid, customer: Account, *options: str) -> int:
 
 
 @rest_in_chaos
-def test_sweep__ledger_that_has_never_heard_of_its_jobs__takes_them_in(grid: Grid, customer: Account) -> None:
-    """One that runs, one that SLURM has ended meanwhile, one that was never submitted, one that is over."""
+def test_sweep__ledger_that_has_never_heard_of_its_jobs__takes_them_in(
+    grid: Grid, customer: Account
+) -> None:
+    """One that runs, one that SLURM has ended meanwhile, one that was never submitted,
+    one that is over.
+    """
     over = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
     wait_for_end(grid, over)
     services = grid.processes.find("services")
-    runs, ended = running_job(grid, customer), running_job(grid, customer, ENDS_AT.format(gate="ended-before"))
+    runs, ended = (
+        running_job(grid, customer),
+        running_job(grid, customer, ENDS_AT.format(gate="ended-before")),
+    )
     grid.processes.kill(services, signal.SIGSTOP, wait=False)
     claimed = grid.submit_script(customer, "#!/bin/bash\ntrue\n")
     wait_until(lambda: state(grid, claimed) == "CLAIMED", "the claim", 60.0)
     grid.processes.kill(grid.fleet.find("worker"))
     (grid.users.home(customer.address) / "ended-before").touch()
     wait_until(lambda: not live(grid, ended), "SLURM to end one", 60.0, 0.2)
-    execute(grid, "TRUNCATE jobs, events, effects, callbacks, cursors, facts, sweeps CASCADE")
-    grid.chain.customers.cancel_job(customer, runs)  # the old fleet would have heard of it
+    execute(
+        grid,
+        "TRUNCATE jobs, events, effects, callbacks, cursors, facts, sweeps CASCADE",
+    )
+    # the old fleet would have heard of it
+    grid.chain.customers.cancel_job(customer, runs)
     grid.processes.kill(services, signal.SIGCONT, wait=False)
     grid.chain.mine(3)
     grid.fleet.start_worker()
     assert wait_for_end(grid, claimed, 120).status is ChainStatus.FINISHED
-    assert (wait_for_end(grid, ended).status, wait_for_end(grid, ended).exit_code) == (ChainStatus.FAILED, 5 * 256)
+    assert (wait_for_end(grid, ended).status, wait_for_end(grid, ended).exit_code) == (
+        ChainStatus.FAILED,
+        5 * 256,
+    )
     assert wait_for_end(grid, runs).status is ChainStatus.CANCELLED
-    assert [len(slurm_ids(grid, job_id)) for job_id in (runs, ended, claimed)] == [1, 1, 1]
+    assert [len(slurm_ids(grid, job_id)) for job_id in (runs, ended, claimed)] == [
+        1,
+        1,
+        1,
+    ]
     assert state(grid, over) is None
 
 
@@ -424,7 +581,9 @@ AGAIN = "UPDATE cursors SET block_number = :head WHERE stream = 'history'"
 
 
 def read_older_claims(grid: Grid) -> list[str]:
-    """Have all older blocks read once more; the reasons of the sweeps that were made meanwhile."""
+    """Have all older blocks read once more; the reasons of the sweeps that were made
+    meanwhile.
+    """
     before = last_sweep(grid)
     execute(grid, AGAIN, head=grid.chain.block_number())
     read = "SELECT 1 FROM cursors WHERE stream = 'history' AND block_number <= 1"
@@ -433,9 +592,12 @@ def read_older_claims(grid: Grid) -> list[str]:
 
 
 @only_ssh(OnlySsh.NO_DIFFERENCE)
-def test_sweep__older_claims__are_read_without_a_sweep_until_one_is_unknown(grid: Grid, customer: Account) -> None:
-    """Of known claims no sweep is made, ever. One for another reason (SLURM did not answer in time) reads them itself: then
-    nothing is shown, and they are read once more.
+def test_sweep__older_claims__are_read_without_a_sweep_until_one_is_unknown(
+    grid: Grid, customer: Account
+) -> None:
+    """Of known claims no sweep is made, ever. One for another reason (SLURM did not
+    answer in time) reads them itself: then nothing is shown, and they are read once
+    more.
     """
     job_id = running_job(grid, customer)
     sweep(grid)
@@ -447,25 +609,53 @@ def test_sweep__older_claims__are_read_without_a_sweep_until_one_is_unknown(grid
 
     wait_until(read_without_a_sweep, "a reading during which no sweep is made", 180.0)
     assert not [why for reading in reasons for why in reading if OLDER in why]
-    unknown = [f"DELETE FROM {table} WHERE job_id = :id" for table in ("effects", "callbacks", "events", "jobs")]  # noqa: S608  our own tables
+    unknown = [
+        f"DELETE FROM {table} WHERE job_id = :id"  # noqa: S608  our own tables
+        for table in ("effects", "callbacks", "events", "jobs")
+    ]
     first_the_job = (
-        "SELECT 1 FROM jobs WHERE job_id = :id FOR UPDATE"  # as the ledger does: no deadlock with a look under way
+        # as the ledger does: no deadlock with a look under way
+        "SELECT 1 FROM jobs WHERE job_id = :id FOR UPDATE"
     )
 
     def forget_the_job() -> None:
-        """The sweep that takes a job in sets the scan back to its claim: the next scan must not meet the claim first."""
-        with ledger(grid) as engine, advisory_lock(engine, cluster_lock("devgrid", "scan")):
-            execute(grid, first_the_job, AGAIN, READ_ON, *unknown, head=grid.chain.block_number(), id=job_id)
+        """The sweep that takes a job in sets the scan back to its claim: the next scan
+        must not meet the claim first.
+        """
+        with (
+            ledger(grid) as engine,
+            advisory_lock(engine, cluster_lock("devgrid", "scan")),
+        ):
+            execute(
+                grid,
+                first_the_job,
+                AGAIN,
+                READ_ON,
+                *unknown,
+                head=grid.chain.block_number(),
+                id=job_id,
+            )
 
     def taken_in_for_an_older_claim() -> bool:
         before = last_sweep(grid)
         forget_the_job()
-        wait_until(lambda: state(grid, job_id) == "RUNNING", "the job to be taken in", 90.0, 0.5)
+        wait_until(
+            lambda: state(grid, job_id) == "RUNNING",
+            "the job to be taken in",
+            90.0,
+            0.5,
+        )
 
         def takers() -> list[dict[str, Any]]:
-            return [report for report in reports(grid, before) if "never_seen" in found(report, job_id)]
+            return [
+                report
+                for report in reports(grid, before)
+                if "never_seen" in found(report, job_id)
+            ]
 
-        wait_until(lambda: bool(takers()), "the sweep that took it in to be kept", 60.0, 0.2)
+        wait_until(
+            lambda: bool(takers()), "the sweep that took it in to be kept", 60.0, 0.2
+        )
         (took_in,) = takers()
         return OLDER in took_in["why"]
 
@@ -475,7 +665,9 @@ def test_sweep__older_claims__are_read_without_a_sweep_until_one_is_unknown(grid
 
 
 @rest_in_chaos
-def test_sweep__slurmctld_hangs__nothing_is_concluded(grid: Grid, customer: Account) -> None:
+def test_sweep__slurmctld_hangs__nothing_is_concluded(
+    grid: Grid, customer: Account
+) -> None:
     job_id = running_job(grid, customer)
     slurmctld = grid.processes.find("slurmctld")
     grid.processes.kill(slurmctld, signal.SIGSTOP, wait=False)
@@ -483,7 +675,11 @@ def test_sweep__slurmctld_hangs__nothing_is_concluded(grid: Grid, customer: Acco
         report = sweep(grid)
     finally:
         grid.processes.kill(slurmctld, signal.SIGCONT, wait=False)
-    assert ("slurm" in report["unseen"], report["slurm_jobs"], report["found"]) == (True, None, {})
+    assert ("slurm" in report["unseen"], report["slurm_jobs"], report["found"]) == (
+        True,
+        None,
+        {},
+    )
     assert report["again_s"] <= 60
     assert sweep_that_sees_all(grid)["found"] == {}
     assert live(grid, job_id)
@@ -506,22 +702,35 @@ def lose_state(grid: Grid) -> None:
     shutil.rmtree(slurm.layout.folder / "state")
     (slurm.layout.folder / "state").mkdir()
     slurm.start_controller()
-    wait_until(lambda: bool(rows(grid, "SELECT 1 FROM facts WHERE name = 'provider.address'")), "the worker", 60.0)
+    wait_until(
+        lambda: bool(rows(grid, "SELECT 1 FROM facts WHERE name = 'provider.address'")),
+        "the worker",
+        60.0,
+    )
 
 
 def until_found(grid: Grid, job_id: str, kind: str) -> None:
-    """In any sweep: the fleet makes its own after a restart of slurmctld and while something is in doubt, and what it finds
-    first, no other one finds again.
+    """In any sweep: the fleet makes its own after a restart of slurmctld and while
+    something is in doubt, and what it finds first, no other one finds again.
     """
-    wait_until(lambda: bool(sweep(grid)) and kind in ever_found(grid, job_id), f"{job_id} to be {kind}", 120.0, GRACE_S)
+    wait_until(
+        lambda: bool(sweep(grid)) and kind in ever_found(grid, job_id),
+        f"{job_id} to be {kind}",
+        120.0,
+        GRACE_S,
+    )
 
 
 @only_ssh(OnlySsh.START)
-def test_sweep__slurmctld_killed_before_it_saved_a_job__job_runs_once(grid: Grid, customer: Account) -> None:
+def test_sweep__slurmctld_killed_before_it_saved_a_job__job_runs_once(
+    grid: Grid, customer: Account
+) -> None:
     slurm, nodes = slurm_of(grid), "nodename=node[1-4]"
     slurm.run("scontrol", "update", nodes, "state=drain", "reason=test")
     state_folder, saved = slurm.layout.folder / "state", slurm.layout.folder / "saved"
-    wait_until(lambda: _copied(state_folder, saved), "a copy of slurmctld's state", 30.0, 0.2)
+    wait_until(
+        lambda: _copied(state_folder, saved), "a copy of slurmctld's state", 30.0, 0.2
+    )
     job_id = grid.submit_script(customer, "#!/bin/bash\ndate >> runs\n")
     wait_until(lambda: state(grid, job_id) == "QUEUED", "the submission", 60.0, 0.05)
     grid.processes.kill(grid.processes.find("slurmctld"))
@@ -534,7 +743,9 @@ def test_sweep__slurmctld_killed_before_it_saved_a_job__job_runs_once(grid: Grid
     story = journal(grid, job_id)
     assert (story.count("SubmissionLostBySlurm"), story.count("Submitted")) == (1, 2)
     assert len(slurm_ids(grid, job_id)) == 1
-    assert len((grid.users.home(customer.address) / "runs").read_text().splitlines()) == 1
+    assert (
+        len((grid.users.home(customer.address) / "runs").read_text().splitlines()) == 1
+    )
 
 
 def _copied(folder: Path, to: Path) -> bool:
@@ -552,24 +763,34 @@ def alarms(grid: Grid) -> set[str]:
 
 
 @rest_in_chaos
-def test_sweep__slurm_lost_its_state__jobs_are_held_until_slurm_knows_other_jobs(grid: Grid, customer: Account) -> None:
+def test_sweep__slurm_lost_its_state__jobs_are_held_until_slurm_knows_other_jobs(
+    grid: Grid, customer: Account
+) -> None:
     first, second = running_job(grid, customer), running_job(grid, customer)
     lose_state(grid)
     until_found(grid, first, "needs_operator")  # SLURM lists nothing at all
     assert "sweep_contradiction" in alarms(grid)
-    assert {grid.chain.job(job_id).status for job_id in (first, second)} == {ChainStatus.RUNNING}
+    assert {grid.chain.job(job_id).status for job_id in (first, second)} == {
+        ChainStatus.RUNNING
+    }
     with ledger(grid) as engine:  # the operator's word for one of them
-        assert operator_actions.confirm_lost(Ledger(engine, "devgrid", wake=lambda _: None), [first]) == [first]
+        assert operator_actions.confirm_lost(
+            Ledger(engine, "devgrid", wake=lambda _: None), [first]
+        ) == [first]
     job = wait_for_end(grid, first)
     assert (job.status, job.final_cost_wei) == (ChainStatus.PANICKED, 0)
     assert grid.chain.job(second).status is ChainStatus.RUNNING
-    other = running_job(grid, customer)  # SLURM knows others: the second one really is gone
-    grid.processes.kill(grid.fleet.find("callbacks"))  # unless no process was there to hear of its end
+    # SLURM knows others: the second one really is gone
+    other = running_job(grid, customer)
+    # unless no process was there to hear of its end
+    grid.processes.kill(grid.fleet.find("callbacks"))
     execute(
-        grid, "UPDATE periodic_runs SET succeeded_at = succeeded_at - interval '1 min' WHERE name LIKE 'callbacks%'"
+        grid,
+        "UPDATE periodic_runs SET succeeded_at = succeeded_at - interval '1 min' WHERE name LIKE 'callbacks%'",
     )
     try:
-        # A callback from before that comes late ends a doubt for one sweep. The next sweep doubts, and later ones hold it.
+        # A callback from before that comes late ends a doubt for one sweep. The next
+        # sweep doubts, and later ones hold it.
         held = lambda: found(sweep_that_sees_all(grid), second) == ["needs_operator"]  # noqa: E731
         for _ in range(2):
             wait_until(held, f"{second} to be left to the operator", 60.0, GRACE_S)
@@ -580,19 +801,32 @@ def test_sweep__slurm_lost_its_state__jobs_are_held_until_slurm_knows_other_jobs
     until_found(grid, second, "lost")
     job = wait_for_end(grid, second)
     assert (job.status, job.final_cost_wei) == (ChainStatus.PANICKED, 0)
-    wait_until(lambda: bool(sweep(grid)) and "sweep_contradiction" not in alarms(grid), "the alarm to be over", 60.0)
+    wait_until(
+        lambda: bool(sweep(grid)) and "sweep_contradiction" not in alarms(grid),
+        "the alarm to be over",
+        60.0,
+    )
     end(grid, customer, other)
 
 
 @only_ssh(OnlySsh.ACCOUNTING)
-def test_sweep__slurm_lost_its_state__job_ends_with_accountings_figures(grid: Grid, customer: Account) -> None:
-    """slurmctld tells slurmdbd, when it starts without a state, that all jobs have ended; then it gives the id again."""
+def test_sweep__slurm_lost_its_state__job_ends_with_accountings_figures(
+    grid: Grid, customer: Account
+) -> None:
+    """slurmctld tells slurmdbd, when it starts without a state, that all jobs have
+    ended; then it gives the id again.
+    """
     grid.environment["SLURM_ACCOUNTING"] = "true"
     grid.processes.kill(grid.fleet.find("worker"))
     grid.fleet.start_worker()
     with no_callbacks(grid):
         job_id = running_job(grid, customer)
-        wait_until(lambda: accounted(grid, job_id)[:1] == ["RUNNING"], "accounting to have it running", 60.0, 0.2)
+        wait_until(
+            lambda: accounted(grid, job_id)[:1] == ["RUNNING"],
+            "accounting to have it running",
+            60.0,
+            0.2,
+        )
         grid.processes.kill(grid.fleet.find("worker"))
         drop_effects(grid, job_id)
         lose_state(grid)
@@ -609,8 +843,19 @@ def test_sweep__slurm_lost_its_state__job_ends_with_accountings_figures(grid: Gr
 
 def accounted(grid: Grid, job_id: str) -> list[str]:
     """State and elapsed seconds as accounting has them, under the job's name."""
-    shown = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", "--starttime=now-1days"]
-    told = slurm_of(grid).run(*shown, f"--name={job_id}", "--format=State,ElapsedRaw").stdout.splitlines()
+    shown = [
+        "sacct",
+        "--noheader",
+        "--parsable2",
+        "--allocations",
+        "--duplicates",
+        "--starttime=now-1days",
+    ]
+    told = (
+        slurm_of(grid)
+        .run(*shown, f"--name={job_id}", "--format=State,ElapsedRaw")
+        .stdout.splitlines()
+    )
     assert len(told) <= 1, told
     return told[0].split("|") if told else []
 
@@ -625,17 +870,30 @@ def ids_until(grid: Grid, customer: Account, last: int) -> list[int]:
 
 
 @only_ssh(OnlySsh.NO_DIFFERENCE)
-def test_sweep__unread_callback_and_unfollowed_transaction__wakes_their_tasks(grid: Grid, customer: Account) -> None:
-    """The sweep is made by a process of its own: a worker also looks for what was forgotten, once a second."""
+def test_sweep__unread_callback_and_unfollowed_transaction__wakes_their_tasks(
+    grid: Grid, customer: Account
+) -> None:
+    """The sweep is made by a process of its own: a worker also looks for what was
+    forgotten, once a second.
+    """
     gate = grid.users.home(customer.address) / "go"
-    ends = running_job(grid, customer, "#!/bin/bash\nuntil [ -e ~/go ]; do sleep 0.1; done\n")
+    ends = running_job(
+        grid, customer, "#!/bin/bash\nuntil [ -e ~/go ]; do sleep 0.1; done\n"
+    )
     scontrol(grid, "update", "nodename=node[1-4]", "state=drain", "reason=test")
     waits = grid.submit_script(customer, LONG)
-    wait_until(lambda: "SlurmJobIdentified" in journal(grid, waits), "a look", 60.0, 0.1)
+    wait_until(
+        lambda: "SlurmJobIdentified" in journal(grid, waits), "a look", 60.0, 0.1
+    )
     sent = "SELECT 1 FROM transactions WHERE job_id = :id AND purpose = 'report FINISHED' AND state = :state"
     with grid.no_blocks():
         gate.touch()
-        wait_until(lambda: bool(rows(grid, sent, id=ends, state="SENT")), "a transaction", 60.0, 0.1)
+        wait_until(
+            lambda: bool(rows(grid, sent, id=ends, state="SENT")),
+            "a transaction",
+            60.0,
+            0.1,
+        )
         grid.processes.kill(grid.fleet.find("worker"))
     scontrol(grid, "update", "nodename=node[1-4]", "state=resume")
     unread = "SELECT 1 FROM callbacks WHERE job_id = :id AND read_at IS NULL"
@@ -647,14 +905,25 @@ def test_sweep__unread_callback_and_unfollowed_transaction__wakes_their_tasks(gr
         "UPDATE transactions SET created_at = created_at - interval '2 minutes' WHERE state = 'SENT'",
     )
     before = last_sweep(grid)
-    with Redis(unix_socket_path=grid.environment["BROKER_URL"].removeprefix("redis+socket://")) as broker:
+    with Redis(
+        unix_socket_path=grid.environment["BROKER_URL"].removeprefix("redis+socket://")
+    ) as broker:
         broker.flushall()
-        subprocess.run([sys.executable, "-c", SWEEP], cwd=REPOSITORY, env=grid.environment, check=True)
+        subprocess.run(
+            [sys.executable, "-c", SWEEP],
+            cwd=REPOSITORY,
+            env=grid.environment,
+            check=True,
+        )
         assert "supervisor_tasks.tasks.poll_jobs" in waiting(broker, "devgrid.slurm")
-        assert "supervisor_tasks.tasks.collect_receipts" in waiting(broker, "devgrid.chain")
+        assert "supervisor_tasks.tasks.collect_receipts" in waiting(
+            broker, "devgrid.chain"
+        )
     grid.fleet.start_worker()
     wait_for(grid, waits, {ChainStatus.RUNNING})
-    wait_until(lambda: bool(rows(grid, sent, id=ends, state="MINED")), "the tracker", 60.0, 0.1)
+    wait_until(
+        lambda: bool(rows(grid, sent, id=ends, state="MINED")), "the tracker", 60.0, 0.1
+    )
     stale = [report["stale"] for report in reports(grid, before)]
     assert stale[0]["callbacks"] >= 1
     assert stale[0]["transactions"] >= 1
@@ -676,7 +945,10 @@ worker.close()
 
 def waiting(broker: Any, queue: str) -> set[str]:
     """The tasks whose messages wait in a queue."""
-    return {json.loads(message)["headers"]["task"] for message in broker.lrange(queue, 0, -1)}
+    return {
+        json.loads(message)["headers"]["task"]
+        for message in broker.lrange(queue, 0, -1)
+    }
 
 
 def test_sweep__at_its_end__nothing_is_parked(grid: Grid) -> None:

@@ -1,4 +1,6 @@
-"""One trace a job, from the worker and the gRPC process of a real fleet, by OTLP to a real receiver."""
+"""One trace a job, from the worker and the gRPC process of a real fleet, by OTLP to a
+real receiver.
+"""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,7 +16,8 @@ from tests.support.grids import BLOCK_TIME_S
 from tests.support.traces import ReceivedSpan, TraceReceiver, trace_receiver
 from tests.support.watching import rows, wait_for_end
 
-OFF_S = 0.01  # the database and the worker have one clock here, which each reads at another moment
+# the database and the worker have one clock here, which each reads at another moment
+OFF_S = 0.01
 STATES = ["CLAIMED", "READY", "SUBMITTING", "QUEUED", "RUNNING", "ENDED"]
 
 
@@ -35,28 +38,40 @@ def traced(receiver: TraceReceiver) -> Iterator[Grid]:
         grid.stop()
 
 
-def test_trace__of_a_job__is_one_from_its_claim_to_its_mined_end(traced: Grid, receiver: TraceReceiver) -> None:
+def test_trace__of_a_job__is_one_from_its_claim_to_its_mined_end(
+    traced: Grid, receiver: TraceReceiver
+) -> None:
     customer = traced.new_customer()
     job_id = traced.submit_script(customer, "#!/bin/sh\nsleep 3\n")
     assert wait_for_end(traced, job_id).status is ChainStatus.FINISHED
 
     def is_whole() -> bool:
         found = [(span.name, span.service) for span in receiver.of(job_id)]
-        return found.count(("callback", "supervisor-callbacks")) >= 2 and ("job", "supervisor-worker") in found
+        return (
+            found.count(("callback", "supervisor-callbacks")) >= 2
+            and ("job", "supervisor-worker") in found
+        )
 
     wait_until(is_whole, "the spans of both processes", 30.0, 0.1)
     spans = receiver.of(job_id)
     (root,) = (span for span in spans if not span.parent)
     assert receiver.paths == {"/v1/traces"}
-    assert {span.trace for span in spans} == {f"{trace_id(traced.environment['CLUSTER_NAME'], job_id):032x}"}
+    assert {span.trace for span in spans} == {
+        f"{trace_id(traced.environment['CLUSTER_NAME'], job_id):032x}"
+    }
     assert len({span.id for span in spans}) == len(spans)
     assert {span.parent for span in spans} == {"", root.id}
     _is_from_claim_to_end(traced, job_id, root)
-    of_state = sorted((span for span in spans if span.name in STATES), key=lambda span: (span.begun_s, span.ended_s))
+    of_state = sorted(
+        (span for span in spans if span.name in STATES),
+        key=lambda span: (span.begun_s, span.ended_s),
+    )
     assert [span.name for span in of_state] == STATES
     assert {span.service for span in of_state} == {"supervisor-worker"}
     for span in spans:
-        assert root.begun_s - OFF_S <= span.begun_s <= span.ended_s <= root.ended_s + OFF_S, span
+        assert (
+            root.begun_s - OFF_S <= span.begun_s <= span.ended_s <= root.ended_s + OFF_S
+        ), span
     for before, after in pairwise(of_state):
         assert before.ended_s == after.begun_s
     assert root.attributes["customer"] == customer.address.lower()
@@ -79,9 +94,15 @@ def _is_from_claim_to_end(grid: Grid, job_id: str, root: ReceivedSpan) -> None:
 
 
 def _has_what_was_done(grid: Grid, job_id: str, spans: list[ReceivedSpan]) -> None:
-    (slurm_id,) = (row.slurm_id for row in rows(grid, "SELECT slurm_id FROM jobs WHERE job_id = :id", id=job_id))
+    (slurm_id,) = (
+        row.slurm_id
+        for row in rows(grid, "SELECT slurm_id FROM jobs WHERE job_id = :id", id=job_id)
+    )
     (sbatch,) = (span for span in spans if span.name == "ssh sbatch")
-    assert (sbatch.service, sbatch.attributes["slurm_id"]) == ("supervisor-worker", slurm_id)
+    assert (sbatch.service, sbatch.attributes["slurm_id"]) == (
+        "supervisor-worker",
+        slurm_id,
+    )
     callbacks = [span for span in spans if span.name == "callback"]
     assert {span.attributes["slurm_id"] for span in callbacks} == {slurm_id}
     claim = "SELECT split_part(claim_key, ':', 1) FROM jobs WHERE job_id = :id"

@@ -1,4 +1,6 @@
-"""A site of two clusters: one ledger, one broker, one Flower; each has its SLURM, login node, wallet, prices and fleet."""
+"""A site of two clusters: one ledger, one broker, one Flower; each has its SLURM, login
+node, wallet, prices and fleet.
+"""
 
 import re
 import subprocess
@@ -21,10 +23,13 @@ from tests.support.grids import BLOCK_TIME_S
 from tests.support.refusals import reasons
 from tests.support.watching import rows, wait_for_end
 
-CHEAP = ChainPrices(gpu_wei_per_min=10**18, cpu_wei_per_min=10**17, mem_wei_per_min=10**13)
+CHEAP = ChainPrices(
+    gpu_wei_per_min=10**18, cpu_wei_per_min=10**17, mem_wei_per_min=10**13
+)
 SECOND = ClusterOptions(name="second", nodes=1, gpus_per_node=1, prices=CHEAP)
 SCRIPT = "#!/bin/bash\necho $SLURM_CLUSTER_NAME\nsleep 1\n"
-# What all workers of a broker share: events (Flower reads them), the questions of Flower, and when bindings expire.
+# What all workers of a broker share: events (Flower reads them), the questions of
+# Flower, and when bindings expire.
 COMMON_KEYS = re.compile(
     rb"_kombu\.binding(_permanent)?\.(celeryev|(reply\.)?celery\.pidbox)|_kombu\.binding_deadlines"
     rb"|celeryev\..*|.*\.(reply\.)?celery\.pidbox"
@@ -46,7 +51,11 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    grid = Grid.start(GridOptions(block_time_s=BLOCK_TIME_S, nodes=1, gpus_per_node=1, others=(SECOND,)))
+    grid = Grid.start(
+        GridOptions(
+            block_time_s=BLOCK_TIME_S, nodes=1, gpus_per_node=1, others=(SECOND,)
+        )
+    )
     try:
         first, second = (cluster.fleet for cluster in grid.clusters)
         first.start(flower=True)
@@ -56,7 +65,9 @@ def site() -> Iterator[Site]:
         grid.stop()
 
 
-def test_two_clusters__jobs_by_label__each_runs_pays_and_shows_apart(site: Site) -> None:
+def test_two_clusters__jobs_by_label__each_runs_pays_and_shows_apart(
+    site: Site,
+) -> None:
     customer = site.grid.new_customer()
     wanted = {
         job_id: cluster
@@ -69,44 +80,84 @@ def test_two_clusters__jobs_by_label__each_runs_pays_and_shows_apart(site: Site)
         assert job.provider == cluster.provider.address
         assert cluster.output(customer.address, job_id).strip() == cluster.name
     settled = rows(site.grid, "SELECT job_id, cluster, state FROM jobs")
-    assert {row.job_id: row.cluster for row in settled} == {job_id: its.name for job_id, its in wanted.items()}
-    assert len({row.address for row in rows(site.grid, "SELECT address FROM transactions GROUP BY address")}) == 2
-    first, second = (site.grid.chain.providers.get(cluster.provider.address) for cluster in site.clusters)
+    assert {row.job_id: row.cluster for row in settled} == {
+        job_id: its.name for job_id, its in wanted.items()
+    }
+    assert (
+        len(
+            {
+                row.address
+                for row in rows(
+                    site.grid, "SELECT address FROM transactions GROUP BY address"
+                )
+            }
+        )
+        == 2
+    )
+    first, second = (
+        site.grid.chain.providers.get(cluster.provider.address)
+        for cluster in site.clusters
+    )
     assert (first.prices, second.prices) == (ChainPrices(), CHEAP)
-    assert (dict(first.labels)["name"], dict(second.labels)["name"]) == ("devgrid", "second")
+    assert (dict(first.labels)["name"], dict(second.labels)["name"]) == (
+        "devgrid",
+        "second",
+    )
 
 
 def test_two_clusters__one_flower__shows_the_workers_of_both(site: Site) -> None:
     def both() -> bool:
         shown = site.flower.shown_workers()
-        return all(any(name.startswith(f"{cluster.name}-worker@") for name in shown) for cluster in site.clusters)
+        return all(
+            any(name.startswith(f"{cluster.name}-worker@") for name in shown)
+            for cluster in site.clusters
+        )
 
     site.flower.wait_for_flower()
     wait_until(both, "Flower to show both clusters", 30.0, 0.2)
 
 
 def test_two_clusters__one_broker__each_key_names_its_cluster(site: Site) -> None:
-    broker = Redis.from_url(site.grid.environment["BROKER_URL"].replace("redis+socket", "unix"))
+    broker = Redis.from_url(
+        site.grid.environment["BROKER_URL"].replace("redis+socket", "unix")
+    )
     try:
         keys = [bytes(key) for key in broker.scan_iter()]
     finally:
         broker.close()
     names = [cluster.name.encode() for cluster in site.clusters]
     strange = [key for key in keys if not COMMON_KEYS.fullmatch(key)]
-    queues = rb"(_kombu\.binding(_permanent)?\.)?(%s)\.(chain|slurm|default|benchmark)" % b"|".join(names)
+    queues = (
+        rb"(_kombu\.binding(_permanent)?\.)?(%s)\.(chain|slurm|default|benchmark)"
+        % b"|".join(names)
+    )
     assert [key for key in strange if not re.fullmatch(queues, key)] == []
     assert all(b"_kombu.binding." + name + b".default" in keys for name in names)
 
 
 def worker_with(cluster: GridCluster, **settings: str) -> subprocess.Popen[str]:
     fleet = Fleet(cluster.processes, cluster.environment | settings)
-    argv = [*CELERY, "worker", "--hostname", "third@%h", "-Q", f"{settings['CLUSTER_NAME']}.chain"]
+    argv = [
+        *CELERY,
+        "worker",
+        "--hostname",
+        "third@%h",
+        "-Q",
+        f"{settings['CLUSTER_NAME']}.chain",
+    ]
     return subprocess.Popen(
-        argv, cwd=REPOSITORY, env=fleet.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        argv,
+        cwd=REPOSITORY,
+        env=fleet.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
-def test_third_cluster__with_the_wallet_of_another__is_refused_by_name(site: Site) -> None:
+def test_third_cluster__with_the_wallet_of_another__is_refused_by_name(
+    site: Site,
+) -> None:
     """Copied settings with a name of their own."""
     first, _ = site.clusters
     wallet = first.provider.address
@@ -121,4 +172,6 @@ def test_third_cluster__with_the_wallet_of_another__is_refused_by_name(site: Sit
     assert "'third'" in last
     assert "ALLOW_CLUSTERS_TO_SHARE_A_WALLET=true" in last
     assert "Traceback" not in told
-    assert {row.cluster for row in rows(site.grid, "SELECT cluster FROM wallet_holders")} == {"devgrid", "second"}
+    assert {
+        row.cluster for row in rows(site.grid, "SELECT cluster FROM wallet_holders")
+    } == {"devgrid", "second"}

@@ -1,5 +1,6 @@
-"""A site without accounting, where the field's plugin tells each event once and SLURM soon forgets: a word that is lost costs
-time and nothing else. Nor is a job that SLURM never begins looked at for ever in silence.
+"""A site without accounting, where the field's plugin tells each event once and SLURM
+soon forgets: a word that is lost costs time and nothing else. Nor is a job that SLURM
+never begins looked at for ever in silence.
 """
 
 from collections.abc import Iterator
@@ -19,9 +20,7 @@ from tests.support.watching import ledger, parked, rows, wait_for_end
 MIN_JOB_AGE_S = 90
 GATE = "until [ -e ~/gate ]; do sleep 0.1; done"
 ALARM = "SELECT 1 FROM alarms WHERE name = 'effect_parked'"
-FAR_AHEAD = (
-    "SELECT 1 FROM effects WHERE job_id = :id AND kind = 'poll_slurm' AND due_at > now() + interval '10 minutes'"
-)
+FAR_AHEAD = "SELECT 1 FROM effects WHERE job_id = :id AND kind = 'poll_slurm' AND due_at > now() + interval '10 minutes'"
 SWEPT_FOR_THAT = "SELECT 1 FROM sweeps WHERE report ->> 'why' LIKE '%MinJobAge%'"
 NEVER_BEGINS = "PENDING (PartitionTimeLimit)"
 SEEN = "SELECT 1 FROM events WHERE job_id = :id AND details ->> 'seen' = :seen"
@@ -64,29 +63,48 @@ def looks_are_rare(grid: Grid, job_id: str) -> bool:
     return bool(rows(grid, FAR_AHEAD, id=job_id))
 
 
-def test_job__slurm_never_begins_it__is_parked_after_an_hour_until_it_runs(grid: Grid, customer: Account) -> None:
+def test_job__slurm_never_begins_it__is_parked_after_an_hour_until_it_runs(
+    grid: Grid, customer: Account
+) -> None:
     scontrol(grid, "update", "PartitionName=main", "MaxTime=10")
     job_id = grid.submit_script(customer, "#!/bin/bash\nexit 3\n")
-    wait_until(lambda: bool(rows(grid, SEEN, id=job_id, seen=NEVER_BEGINS)), "a look", 60.0, 0.1)
+    wait_until(
+        lambda: bool(rows(grid, SEEN, id=job_id, seen=NEVER_BEGINS)),
+        "a look",
+        60.0,
+        0.1,
+    )
     behind = grid.submit_script(customer, "#!/bin/bash\nexit 4\n", minutes=5)
-    assert wait_for_end(grid, behind).exit_code == 4 * 256  # what never begins takes no place
+    # what never begins takes no place
+    assert wait_for_end(grid, behind).exit_code == 4 * 256
     assert parked(grid) == []
-    change(grid, "UPDATE events SET at = at - interval '1 hour' WHERE job_id = :id", job_id)
+    change(
+        grid, "UPDATE events SET at = at - interval '1 hour' WHERE job_id = :id", job_id
+    )
     wait_until(lambda: bool(parked(grid)), "the operator to be called", 60.0, 0.1)
     (left,) = parked(grid)
-    assert (left.job_id, left.kind, NEVER_BEGINS in left.last_error) == (job_id, "poll_slurm", True)
+    assert (left.job_id, left.kind, NEVER_BEGINS in left.last_error) == (
+        job_id,
+        "poll_slurm",
+        True,
+    )
     wait_until(lambda: bool(rows(grid, ALARM)), "the alarm", 10.0, 0.1)
     scontrol(grid, "update", "PartitionName=main", "MaxTime=INFINITE")
     assert_ended(grid, job_id, "FAILED", ChainStatus.FAILED, 3 * 256)
     assert parked(grid) == []
 
 
-def test_end_of_a_long_job__told_in_vain__is_found_while_slurm_remembers_it(grid: Grid, customer: Account) -> None:
+def test_end_of_a_long_job__told_in_vain__is_found_while_slurm_remembers_it(
+    grid: Grid, customer: Account
+) -> None:
     """As if it had run for hours: the next look is a quarter of an hour away."""
     job_id = grid.submit_script(customer, f"#!/bin/bash\n{GATE}\nexit 5\n")
     running(grid, job_id)
     wait_until(lambda: looks_are_rare(grid, job_id), "the looks to be rare", 90.0, 0.1)
-    wait_until(lambda: bool(rows(grid, SWEPT_FOR_THAT)), "the sweeps at the start", 60.0, 0.1)  # the clock's are next
+    # the clock's are next
+    wait_until(
+        lambda: bool(rows(grid, SWEPT_FOR_THAT)), "the sweeps at the start", 60.0, 0.1
+    )
     grid.processes.kill(grid.processes.find("upstream-plugin"))
     (grid.users.home(customer.address) / "gate").touch()
     assert_ended(grid, job_id, "FAILED", ChainStatus.FAILED, 5 * 256)

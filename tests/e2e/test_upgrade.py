@@ -57,7 +57,8 @@ def upgrade() -> None:
     )
     online.add_foreign_key("transactions_event", "transactions", "event_id", "events", ondelete="SET NULL")
 '''
-# The fleet's statements that wait for a lock of a table or row, not for one of its own guards.
+# The fleet's statements that wait for a lock of a table or row, not for one of its own
+# guards.
 WAITING = text(
     """
     SELECT COALESCE(max(EXTRACT(EPOCH FROM clock_timestamp() - query_start)), 0)::float8 FROM pg_stat_activity
@@ -70,7 +71,9 @@ class LongestWait:
     """How long a statement of the fleet waited at most."""
 
     def __init__(self, url: str) -> None:
-        self.engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        self.engine = create_engine(
+            url, poolclass=NullPool, isolation_level="AUTOCOMMIT"
+        )
         self.over = threading.Event()
         self.seconds = 0.0
         self.thread = threading.Thread(target=self._look)
@@ -110,11 +113,18 @@ def next_release(folder: Path, url: str) -> Config:
     return config
 
 
-def test_upgrade__every_table_of_a_fleet_at_work__no_job_notices(grid: Grid, tmp_path: Path) -> None:
+def test_upgrade__every_table_of_a_fleet_at_work__no_job_notices(
+    grid: Grid, tmp_path: Path
+) -> None:
     customer, url = grid.new_customer(), grid.environment["DATABASE_URL"]
     job_ids = grid.submit_scripts(customer, SHORT, JOBS)
     submitted = "SELECT count(*) AS number FROM jobs WHERE slurm_id IS NOT NULL"
-    wait_until(lambda: rows(grid, submitted)[0].number > JOBS // 8, "the first jobs", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: rows(grid, submitted)[0].number > JOBS // 8,
+        "the first jobs",
+        PATIENCE_S,
+        0.1,
+    )
     settled = "SELECT count(*) AS number FROM jobs WHERE state = 'SETTLED'"
     begun_at = rows(grid, settled)[0].number
     with LongestWait(url) as longest:
@@ -125,10 +135,18 @@ def test_upgrade__every_table_of_a_fleet_at_work__no_job_notices(grid: Grid, tmp
         assert wait_for_end(grid, job_id, 2 * PATIENCE_S).status is ChainStatus.FINISHED
         assert len(slurm_ids(grid, job_id)) == 1
     everything = len(job_ids) + len(more)
-    wait_until(lambda: rows(grid, settled)[0].number == everything, "the ledger to know", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: rows(grid, settled)[0].number == everything,
+        "the ledger to know",
+        PATIENCE_S,
+        0.2,
+    )
     assert longest.seconds < MAX_WAIT_S
     assert parked(grid) == []
     for table in HOT:
-        assert rows(grid, f"SELECT count(*) AS number FROM {table} WHERE added = 'new'")[0].number  # noqa: S608
+        assert rows(
+            grid,
+            f"SELECT count(*) AS number FROM {table} WHERE added = 'new'",  # noqa: S608
+        )[0].number
     assert "Traceback" not in tail(grid.folder / "log" / "worker.log", 5000)
     assert violations(audit(gather(grid.folder))) == []

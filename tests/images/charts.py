@@ -1,4 +1,6 @@
-"""The chart as `helm template` renders it with the values files of tests/images/helm."""
+"""The chart as `helm template` renders it with the values files of
+tests/images/helm.
+"""
 
 import os
 import subprocess
@@ -17,9 +19,21 @@ HELM = os.environ.get("HELM", str(REPOSITORY / "build" / "bin" / "helm"))
 KUBERNETES = "1.31"
 
 
-def helm(command: str, values: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+def helm(
+    command: str, values: str, *words: str, check: bool = True
+) -> subprocess.CompletedProcess[str]:
     name = ["grid"] if command == "template" else []
-    argv = [HELM, command, *name, str(CHART), "--kube-version", KUBERNETES, "--values", values, *words]
+    argv = [
+        HELM,
+        command,
+        *name,
+        str(CHART),
+        "--kube-version",
+        KUBERNETES,
+        "--values",
+        values,
+        *words,
+    ]
     return subprocess.run(argv, check=check, capture_output=True, text=True)
 
 
@@ -32,7 +46,9 @@ def manifests(values: str) -> list[Any]:
 
 
 def pods(values: str) -> Iterator[tuple[str, Any]]:
-    """The pods: of the supervisor's processes, and of the chart's own Postgres and Redis."""
+    """The pods: of the supervisor's processes, and of the chart's own Postgres and
+    Redis.
+    """
     for manifest in manifests(values):
         pod = manifest.get("spec", {}).get("template", {}).get("spec")
         if pod is not None:
@@ -52,4 +68,8 @@ def processes(values: str) -> list[tuple[str, Any]]:
 
 
 def named(values: str, kind: str) -> dict[str, Any]:
-    return {each["metadata"]["name"]: each for each in manifests(values) if each["kind"] == kind}
+    return {
+        each["metadata"]["name"]: each
+        for each in manifests(values)
+        if each["kind"] == kind
+    }

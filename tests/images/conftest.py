@@ -1,4 +1,6 @@
-"""Images, compose stacks and charts: `make images-test`, and not part of other runs, as building them takes minutes."""
+"""Images, compose stacks and charts: `make images-test`, and not part of other runs, as
+building them takes minutes.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -6,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.images.containers import IMAGE, POSTGRES, PROMETHEUS, REDIS, SERVERS, Containers, build, provide_base
+from tests.images.containers import (
+    IMAGE,
+    POSTGRES,
+    PROMETHEUS,
+    REDIS,
+    SERVERS,
+    Containers,
+    build,
+    provide_base,
+)
 
 HERE = "tests/images"
 collect_ignore_glob = [] if any(HERE in word for word in sys.argv) else ["test_*.py"]

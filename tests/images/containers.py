@@ -32,7 +32,8 @@ NOT_SLIM = (
     "var/cache/apt",
     "var/lib/apt/lists",
 )
-# crun needs a newer kernel's cgroups, and limits above the caller's own cannot be had by root in a container.
+# crun needs a newer kernel's cgroups, and limits above the caller's own cannot be had
+# by root in a container.
 CONFIGURATION = """
 [containers]
 default_ulimits = ["nofile=1000:1000", "nproc=1000:1000"]
@@ -80,7 +81,11 @@ def provide_base() -> None:
         return
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         root = Path(folder) / "root"
-        subprocess.run(["debootstrap", "--variant=minbase", "bookworm", root, MIRROR], check=True, capture_output=True)
+        subprocess.run(
+            ["debootstrap", "--variant=minbase", "bookworm", root, MIRROR],
+            check=True,
+            capture_output=True,
+        )
         for name in NOT_SLIM:
             shutil.rmtree(root / name)
             (root / name).mkdir()
@@ -91,20 +96,43 @@ def provide_base() -> None:
 
 
 def apt_checks() -> str:
-    """What this machine's apt checks of a mirror, as the image's apt must use the same one."""
-    dumped = subprocess.run(["apt-config", "dump"], check=True, capture_output=True, text=True).stdout
-    return "".join(line + "\n" for line in dumped.splitlines() if line.startswith("Acquire::Check"))
+    """What this machine's apt checks of a mirror, as the image's apt must use the same
+    one.
+    """
+    dumped = subprocess.run(
+        ["apt-config", "dump"], check=True, capture_output=True, text=True
+    ).stdout
+    return "".join(
+        line + "\n" for line in dumped.splitlines() if line.startswith("Acquire::Check")
+    )
 
 
 def build(dockerfile: str, name: str, context: str = ".", **arguments: str) -> None:
-    """Build an image from this clone, or a folder of it. Steps that did not change are taken from the last time."""
+    """Build an image from this clone, or a folder of it. Steps that did not change are
+    taken from the last time.
+    """
     (BUILD / "pip.conf").write_text("[global]\ncert = /etc/machine-authorities.crt\n")
-    words: list[str | Path] = ["bud", "--layers", "--isolation", "chroot", "--pull-never"]
+    words: list[str | Path] = [
+        "bud",
+        "--layers",
+        "--isolation",
+        "chroot",
+        "--pull-never",
+    ]
     words += ["--volume", f"{AUTHORITIES}:/etc/machine-authorities.crt:ro"]
     words += ["--volume", f"{BUILD / 'pip.conf'}:/etc/pip.conf:ro"]
     for argument, value in arguments.items():
         words += ["--build-arg", f"{argument}={value}"]
-    engine("buildah", *words, "--file", dockerfile, "--tag", name, context, timeout_s=BUILD_TIMEOUT_S)
+    engine(
+        "buildah",
+        *words,
+        "--file",
+        dockerfile,
+        "--tag",
+        name,
+        context,
+        timeout_s=BUILD_TIMEOUT_S,
+    )
 
 
 def inspected(image: str) -> Any:
@@ -113,7 +141,9 @@ def inspected(image: str) -> Any:
 
 
 class Containers:
-    """Containers of a test, which are removed with it. Their network is this machine's."""
+    """Containers of a test, which are removed with it. Their network is this
+    machine's.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._prefix = f"{folder.name}-{os.getpid()}"
@@ -138,11 +168,29 @@ class Containers:
         user: str = "1000:1000",
         options: Sequence[str] = (),
     ) -> str:
-        """Start a container as any site should: not root, read-only, without a capability; returns its name."""
+        """Start a container as any site should: not root, read-only, without a
+        capability; returns its name.
+        """
         full = f"{self._prefix}-{name}"
         self._names.append(full)
-        argv = ["run", "--detach", "--name", full, "--network", "host", "--user", user, "--cap-drop", "all"]
-        argv += ["--read-only", "--read-only-tmpfs=false", "--security-opt", "no-new-privileges"]
+        argv = [
+            "run",
+            "--detach",
+            "--name",
+            full,
+            "--network",
+            "host",
+            "--user",
+            user,
+            "--cap-drop",
+            "all",
+        ]
+        argv += [
+            "--read-only",
+            "--read-only-tmpfs=false",
+            "--security-opt",
+            "no-new-privileges",
+        ]
         argv += ["--volume", f"{self._secrets}:/run/secrets/supervisor:ro", *options]
         for variable, value in environment.items():
             argv += ["--env", f"{variable}={value}"]
@@ -151,42 +199,72 @@ class Containers:
 
     def execute(self, container: str, *words: str) -> tuple[int, str]:
         """Run a command in a container: status and output."""
-        output = engine("podman", "exec", container, "sh", "-c", '"$@" 2>&1; echo "status $?"', "sh", *words)
+        output = engine(
+            "podman",
+            "exec",
+            container,
+            "sh",
+            "-c",
+            '"$@" 2>&1; echo "status $?"',
+            "sh",
+            *words,
+        )
         said, _, status = output.rstrip().rpartition("status ")
         return int(status), said
 
     def logs(self, container: str) -> str:
         """What a container has printed."""
-        done = subprocess.run(["podman", "logs", container], capture_output=True, text=True)
+        done = subprocess.run(
+            ["podman", "logs", container], capture_output=True, text=True
+        )
         return done.stdout + done.stderr
 
     def state(self, container: str) -> Any:
         """Its state: Status, ExitCode and more."""
-        return json.loads(engine("podman", "container", "inspect", container))[0]["State"]
+        return json.loads(engine("podman", "container", "inspect", container))[0][
+            "State"
+        ]
 
     def wait_for_end(self, container: str, timeout_s: float = 60.0) -> int:
         """Its exit status."""
-        wait_until(lambda: self.state(container)["Status"] == "exited", f"{container} to end", timeout_s)
+        wait_until(
+            lambda: self.state(container)["Status"] == "exited",
+            f"{container} to end",
+            timeout_s,
+        )
         return int(self.state(container)["ExitCode"])
 
     def can_be_asked_to_end(self, container: str) -> bool:
-        """Whether its first process handles SIGTERM or holds it back, or has ended. While Python itself starts, it does
-        neither, and the kernel drops the signal.
+        """Whether its first process handles SIGTERM or holds it back, or has ended.
+        While Python itself starts, it does neither, and the kernel drops the signal.
         """
         pid = self.state(container)["Pid"]
         status = Path(f"/proc/{pid}/status")
         if not (pid and status.exists()):
             return True
-        masks = re.findall(r"^Sig(?:Blk|Cgt):\t(\w+)$", status.read_text(), re.MULTILINE)
+        masks = re.findall(
+            r"^Sig(?:Blk|Cgt):\t(\w+)$", status.read_text(), re.MULTILINE
+        )
         return any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
 
     def end(self, container: str, timeout_s: int) -> int:
-        """Ask it to end, as orchestrators do; its exit status (137: killed after `timeout_s`, on a slow machine later)."""
+        """Ask it to end, as orchestrators do; its exit status (137: killed after
+        `timeout_s`, on a slow machine later).
+        """
         patience_s = round(deadline(timeout_s))
-        engine("podman", "stop", "--time", str(patience_s), container, timeout_s=patience_s + 120)
+        engine(
+            "podman",
+            "stop",
+            "--time",
+            str(patience_s),
+            container,
+            timeout_s=patience_s + 120,
+        )
         return int(self.state(container)["ExitCode"])
 
     def remove(self) -> None:
         """Remove all of them."""
         for name in reversed(self._names):
-            engine("podman", "rm", "--force", "--volumes", "--time", "1", name, check=False)
+            engine(
+                "podman", "rm", "--force", "--volumes", "--time", "1", name, check=False
+            )

@@ -1,4 +1,6 @@
-"""A Debian whose first process is systemd, run by systemd-nspawn in a network of its own."""
+"""A Debian whose first process is systemd, run by systemd-nspawn in a network of its
+own.
+"""
 
 import hashlib
 import os
@@ -16,25 +18,50 @@ from devgrid.processes import wait_until
 from tests.images.containers import AUTHORITIES, BUILD, MIRROR, apt_checks
 
 SYSTEMD = ("systemd-sysv", "dbus", "libnss-systemd", "procps")  # of each machine
-# What the how-to has the operator install is there already, as the machine's network is its own once it runs.
-OF_THE_PAGE = ("ca-certificates", "curl", "openssh-client", "pipx", "postgresql", "python3-venv", "redis-server")
-# What tells this machine's pip where packages are; the machine's own pip asks the same index.
-PIP_FILES = (Path("/etc/pip.conf"), Path.home() / ".config/pip/pip.conf", Path.home() / ".pip/pip.conf")
+# What the how-to has the operator install is there already, as the machine's network is
+# its own once it runs.
+OF_THE_PAGE = (
+    "ca-certificates",
+    "curl",
+    "openssh-client",
+    "pipx",
+    "postgresql",
+    "python3-venv",
+    "redis-server",
+)
+# What tells this machine's pip where packages are; the machine's own pip asks the same
+# index.
+PIP_FILES = (
+    Path("/etc/pip.conf"),
+    Path.home() / ".config/pip/pip.conf",
+    Path.home() / ".pip/pip.conf",
+)
 PIP_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")
 NSPAWN = ("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--console=pipe")
 RELEASE = Path("/root/release")
 
 
 def provide_root(packages: Sequence[str]) -> Path:
-    """The archive of a Debian 12 with systemd and packages; it is made where none was made of these packages before."""
+    """The archive of a Debian 12 with systemd and packages; it is made where none was
+    made of these packages before.
+    """
     names = ",".join([*SYSTEMD, *packages])
-    archive = BUILD / f"systemd-root-{hashlib.sha256(names.encode()).hexdigest()[:8]}.tar"
+    archive = (
+        BUILD / f"systemd-root-{hashlib.sha256(names.encode()).hexdigest()[:8]}.tar"
+    )
     if archive.exists():
         return archive
     BUILD.mkdir(parents=True, exist_ok=True)
     new = archive.with_suffix(".new.tar")
     options = [f"--aptopt={line}" for line in apt_checks().splitlines()]
-    argv = ["mmdebstrap", "--quiet", "--variant=minbase", *options, f"--include={names}", "bookworm"]
+    argv = [
+        "mmdebstrap",
+        "--quiet",
+        "--variant=minbase",
+        *options,
+        f"--include={names}",
+        "bookworm",
+    ]
     subprocess.run([*argv, str(new), MIRROR], check=True, capture_output=True)
     new.rename(archive)
     return archive
@@ -47,12 +74,16 @@ def extracted_root(packages: Sequence[str] = OF_THE_PAGE) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="machine-") as folder:
         root = Path(folder) / "root"
         root.mkdir()
-        subprocess.run(["tar", "-C", root, "-xpf", archive, "--numeric-owner"], check=True)
+        subprocess.run(
+            ["tar", "-C", root, "-xpf", archive, "--numeric-owner"], check=True
+        )
         yield root
 
 
 class Machine:
-    """A machine that is removed with its root. `outside` is this machine's address in its network, `inside` its own."""
+    """A machine that is removed with its root. `outside` is this machine's address in
+    its network, `inside` its own.
+    """
 
     def __init__(self, packages: Sequence[str] = OF_THE_PAGE) -> None:
         self._after = ExitStack()
@@ -70,22 +101,59 @@ class Machine:
         file.write_bytes(text.encode() if isinstance(text, str) else text)
 
     def install(self, commands: str) -> str:
-        """Run commands in the release's folder before the machine is started, with this machine's network."""
-        argv = [*NSPAWN, f"--directory={self.root}", "--resolv-conf=copy-host", f"--bind-ro={AUTHORITIES}"]
-        argv += [f"--bind-ro={file}:/etc/pip.conf" for file in list(filter(Path.exists, PIP_FILES))[:1]]
-        argv += [f"--setenv={name}={os.environ[name]}" for name in PIP_VARIABLES if name in os.environ]
-        argv += [f"--chdir={RELEASE}", f"--setenv=PIP_CERT={AUTHORITIES}", "bash", "-euo", "pipefail", "-c", commands]
+        """Run commands in the release's folder before the machine is started, with this
+        machine's network.
+        """
+        argv = [
+            *NSPAWN,
+            f"--directory={self.root}",
+            "--resolv-conf=copy-host",
+            f"--bind-ro={AUTHORITIES}",
+        ]
+        argv += [
+            f"--bind-ro={file}:/etc/pip.conf"
+            for file in list(filter(Path.exists, PIP_FILES))[:1]
+        ]
+        argv += [
+            f"--setenv={name}={os.environ[name]}"
+            for name in PIP_VARIABLES
+            if name in os.environ
+        ]
+        argv += [
+            f"--chdir={RELEASE}",
+            f"--setenv=PIP_CERT={AUTHORITIES}",
+            "bash",
+            "-euo",
+            "pipefail",
+            "-c",
+            commands,
+        ]
         return _output(argv, commands, 900.0)
 
     def start(self) -> None:
         """Start systemd, and wait until it has started all units."""
-        argv = [*NSPAWN, f"--machine={self.name}", f"--directory={self.root}", "--network-veth", "--boot"]
+        argv = [
+            *NSPAWN,
+            f"--machine={self.name}",
+            f"--directory={self.root}",
+            "--network-veth",
+            "--boot",
+        ]
         with self.root.with_name("console.log").open("wb") as log:
-            self._nspawn = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._nspawn = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         wait_until(lambda: bool(self._children()), "systemd to start", 60.0)
         self._first_process = self._children()[0]
-        outer, inner = f"ve-{self.name}", ["nsenter", f"--target={self._first_process}", "--net"]
-        wait_until(lambda: Path(f"/sys/class/net/{outer}").exists(), "the machine's network", 60.0)
+        outer, inner = (
+            f"ve-{self.name}",
+            ["nsenter", f"--target={self._first_process}", "--net"],
+        )
+        wait_until(
+            lambda: Path(f"/sys/class/net/{outer}").exists(),
+            "the machine's network",
+            60.0,
+        )
         for argv in (
             ["ip", "addr", "add", f"{self.outside}/30", "dev", outer],
             ["ip", "link", "set", outer, "up"],
@@ -93,13 +161,34 @@ class Machine:
             [*inner, "ip", "link", "set", "host0", "up"],
         ):
             subprocess.run(argv, check=True)
-        wait_until(lambda: self._state() in ("running", "degraded"), "systemd to have started all", 120.0)
+        wait_until(
+            lambda: self._state() in ("running", "degraded"),
+            "systemd to have started all",
+            120.0,
+        )
 
     def run(self, commands: str) -> str:
         """Run commands in the release's folder of the running machine, as its root."""
-        enter = ["nsenter", f"--target={self._first_process}", "--all", f"--wdns={RELEASE}"]
+        enter = [
+            "nsenter",
+            f"--target={self._first_process}",
+            "--all",
+            f"--wdns={RELEASE}",
+        ]
         path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        argv = [*enter, "env", "-i", path, "HOME=/root", "LANG=C.UTF-8", "bash", "-euo", "pipefail", "-c", commands]
+        argv = [
+            *enter,
+            "env",
+            "-i",
+            path,
+            "HOME=/root",
+            "LANG=C.UTF-8",
+            "bash",
+            "-euo",
+            "pipefail",
+            "-c",
+            commands,
+        ]
         return _output(argv, commands, 240.0)
 
     def succeeds(self, commands: str) -> bool:
@@ -125,16 +214,28 @@ class Machine:
     def _children(self) -> list[int]:
         assert self._nspawn is not None
         if self._nspawn.poll() is not None:
-            raise RuntimeError(f"systemd-nspawn ended: {self.root.with_name('console.log').read_text()}")
+            raise RuntimeError(
+                f"systemd-nspawn ended: {self.root.with_name('console.log').read_text()}"
+            )
         return [child.pid for child in psutil.Process(self._nspawn.pid).children()]
 
     def _state(self) -> str:
         enter = ["nsenter", f"--target={self._first_process}", "--all"]
-        return subprocess.run([*enter, "systemctl", "is-system-running"], capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            [*enter, "systemctl", "is-system-running"], capture_output=True, text=True
+        ).stdout.strip()
 
 
 def _output(argv: list[str], commands: str, timeout_s: float) -> str:
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=deadline(timeout_s))
+    done = subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=deadline(timeout_s),
+    )
     if done.returncode != 0:
-        raise RuntimeError(f"{commands}\nstatus {done.returncode}\n{done.stdout}{done.stderr}")
+        raise RuntimeError(
+            f"{commands}\nstatus {done.returncode}\n{done.stdout}{done.stderr}"
+        )
     return done.stdout

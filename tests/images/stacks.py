@@ -1,4 +1,6 @@
-"""A stack of docker/compose.yaml in a folder of its own, set up as docs/how-to/deploy.md says, run by podman-compose."""
+"""A stack of docker/compose.yaml in a folder of its own, set up as
+docs/how-to/deploy.md says, run by podman-compose.
+"""
 
 import base64
 import json
@@ -28,8 +30,9 @@ IN_CONTAINER = "/etc/grid-supervisor"
 UP_TIMEOUT_S = 300.0
 # podman adds folders that can be written to, which Docker does not.
 AS_DOCKER = ("--podman-run-args=--read-only-tmpfs=false",)
-# In place of Docker. The project of the pages is `docker`, after their folder. podman before 4.6 does not wait for a health
-# check (`up --wait`), and `ps` has a project's containers of a service.
+# In place of Docker. The project of the pages is `docker`, after their folder. podman
+# before 4.6 does not wait for a health check (`up --wait`), and `ps` has a project's
+# containers of a service.
 DOCKER = """#!/bin/sh
 set -e
 for last; do :; done
@@ -48,7 +51,12 @@ case $1 in
 esac
 """
 KEYS = ("eth_private_key", "slurm_submit_key", "callback_key")
-REST = ("SLURM_TRANSPORT", "SLURM_JWT_ADMIN_USER", "SLURM_JOB_HOME", "SLURM_JOB_ENVIRONMENT")
+REST = (
+    "SLURM_TRANSPORT",
+    "SLURM_JWT_ADMIN_USER",
+    "SLURM_JOB_HOME",
+    "SLURM_JOB_ENVIRONMENT",
+)
 # Of a grid's settings those that a site writes into .env as they are.
 PLAIN = (
     "PUBLIC_ADDRESS",
@@ -66,14 +74,23 @@ def config(folder: Path, *files: str) -> Any:
     import yaml
 
     words = [word for file in files for word in ("--file", file)]
-    return yaml.safe_load(engine(PODMAN_COMPOSE, *words, "--profile", "monitoring", "config", folder=folder))
+    return yaml.safe_load(
+        engine(
+            PODMAN_COMPOSE, *words, "--profile", "monitoring", "config", folder=folder
+        )
+    )
 
 
 def copied(folder: Path) -> Path:
     """The files of docker/ that a site has, with nothing filled in yet."""
     docker = folder / "docker"
     docker.mkdir()
-    for name in ("compose.yaml", "compose.clusters.yaml", ".env.example", "new-secrets.sh"):
+    for name in (
+        "compose.yaml",
+        "compose.clusters.yaml",
+        ".env.example",
+        "new-secrets.sh",
+    ):
         shutil.copy(REPOSITORY / "docker" / name, docker)
     for name in ("monitoring", "helm/grid-supervisor/files"):
         shutil.copytree(REPOSITORY / "docker" / name, docker / name)
@@ -81,9 +98,16 @@ def copied(folder: Path) -> Path:
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
-    """An .env file with these values: each has its line in it, which is a comment where it shows a default."""
+    """An .env file with these values: each has its line in it, which is a comment where
+    it shows a default.
+    """
     for name, value in values.items():
-        text, changed = re.subn(rf"^(# )?{name}=.*$", lambda _: f"{name}={value}", text, flags=re.MULTILINE)  # noqa: B023
+        text, changed = re.subn(
+            rf"^(# )?{name}=.*$",
+            lambda _: f"{name}={value}",  # noqa: B023
+            text,
+            flags=re.MULTILINE,
+        )
         if changed != 1:
             raise ValueError(f"{name}: found {changed} lines; expected one")
     return text
@@ -97,14 +121,35 @@ class Stack:
         self.project = f"t{os.getpid()}{folder.name.lower().replace('-', '')[:20]}"
         self.files = ["compose.yaml"]
         self._after = ExitStack()
-        self._network = f"{self.project}_default"  # as compose names it; the proxies listen at its gateway
+        # as compose names it; the proxies listen at its gateway
+        self._network = f"{self.project}_default"
         engine("podman", "network", "create", self._network)
-        self._after.callback(engine, "podman", "network", "rm", "--force", self._network, check=False)
+        self._after.callback(
+            engine, "podman", "network", "rm", "--force", self._network, check=False
+        )
         # The gateway's address is there while a container is in the network.
         holder = f"{self.project}-network"
-        words = ["--name", holder, "--network", self._network, REDIS, "sleep", "infinity"]
+        words = [
+            "--name",
+            holder,
+            "--network",
+            self._network,
+            REDIS,
+            "sleep",
+            "infinity",
+        ]
         engine("podman", "run", "--detach", *words)
-        self._after.callback(engine, "podman", "rm", "--force", "--volumes", "--time", "0", holder, check=False)
+        self._after.callback(
+            engine,
+            "podman",
+            "rm",
+            "--force",
+            "--volumes",
+            "--time",
+            "0",
+            holder,
+            check=False,
+        )
         self.prometheus = f"127.0.0.1:{free_port()}"
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         subprocess.run([self.folder / "new-secrets.sh"], check=True)
@@ -118,19 +163,29 @@ class Stack:
         }
         self._write_env(".env", published)
 
-    def serve(self, cluster: GridCluster, env_file: str = ".env", second: str = "") -> None:
-        """Write the settings and keys of a cluster; `second` is the folder of the further cluster's. Its servers listen on
-        127.0.0.1 only, which containers reach by proxies.
+    def serve(
+        self, cluster: GridCluster, env_file: str = ".env", second: str = ""
+    ) -> None:
+        """Write the settings and keys of a cluster; `second` is the folder of the
+        further cluster's. Its servers listen on 127.0.0.1 only, which containers reach
+        by proxies.
         """
         given = cluster.environment
-        files, secrets = self.folder / "files" / second, self.folder / "secrets" / second
+        files, secrets = (
+            self.folder / "files" / second,
+            self.folder / "secrets" / second,
+        )
         for name in filter(lambda key: key.upper() in given, KEYS):
             (secrets / name).write_text(given[name.upper()])
         (secrets / "tls_key").write_text(Path(given["TLS_KEY"]).read_text())
         shutil.copy(given["TLS_CERT"], files / "tls_cert.pem")
         shutil.copy(given["SBATCH_CA"], files / "sbatch_ca.pem")
-        chain = self._reached(given["METASCHEDULER_ENDPOINT_RPC"].removeprefix("http://").rstrip("/"))
-        access = self._rest if given.get("SLURM_TRANSPORT") == "rest" else self._login_node
+        chain = self._reached(
+            given["METASCHEDULER_ENDPOINT_RPC"].removeprefix("http://").rstrip("/")
+        )
+        access = (
+            self._rest if given.get("SLURM_TRANSPORT") == "rest" else self._login_node
+        )
         self._write_env(
             env_file,
             {name: given[name] for name in PLAIN}
@@ -145,26 +200,41 @@ class Stack:
         callbacks = "SECOND_CALLBACKS_PUBLISHED" if second else "CALLBACKS_PUBLISHED"
         self._write_env(".env", {callbacks: given["PUBLIC_ADDRESS"]})
 
-    def _login_node(self, cluster: GridCluster, files: Path, secrets: Path) -> dict[str, str]:
+    def _login_node(
+        self, cluster: GridCluster, files: Path, secrets: Path
+    ) -> dict[str, str]:
         """The settings of a cluster that is reached over SSH."""
         given = cluster.environment
-        (secrets / "slurm_ssh_private_key").write_bytes(base64.b64decode(given["SLURM_SSH_PRIVATE_KEY"]))
+        (secrets / "slurm_ssh_private_key").write_bytes(
+            base64.b64decode(given["SLURM_SSH_PRIVATE_KEY"])
+        )
         login = self._reached(given["SLURM_SSH_ADDRESS"])
-        _, kind, key = Path(given["SLURM_SSH_KNOWN_HOSTS"]).read_text().splitlines()[0].split()
+        _, kind, key = (
+            Path(given["SLURM_SSH_KNOWN_HOSTS"]).read_text().splitlines()[0].split()
+        )
         host, _, port = login.partition(":")
         (files / "known_hosts").write_text(f"[{host}]:{port} {kind} {key}\n")
         return {
             "SLURM_SSH_ADDRESS": login,
             "SLURM_SSH_ADMIN_USER": given["SLURM_SSH_ADMIN_USER"],
-            "SLURM_SSH_PUBLIC_KEY": ssh_keys.public_half(given["SLURM_SSH_PRIVATE_KEY"]),
+            "SLURM_SSH_PUBLIC_KEY": ssh_keys.public_half(
+                given["SLURM_SSH_PRIVATE_KEY"]
+            ),
         }
 
     def _rest(self, cluster: GridCluster, files: Path, secrets: Path) -> dict[str, str]:
-        """The settings of a cluster that is reached over slurmrestd, behind a proxy with TLS."""
+        """The settings of a cluster that is reached over slurmrestd, behind a proxy
+        with TLS.
+        """
         given, certificates = cluster.environment, cluster.certificates
-        (secrets / "slurm_jwt_key").write_bytes(base64.b64decode(given["SLURM_JWT_KEY"]))  # as slurmctld has it
+        # as slurmctld has it
+        (secrets / "slurm_jwt_key").write_bytes(
+            base64.b64decode(given["SLURM_JWT_KEY"])
+        )
         shutil.copy(certificates.ca, files / "slurmrestd_ca.pem")
-        address = self._reached(given["SLURMRESTD_URL"].removeprefix("unix://"), certificates)
+        address = self._reached(
+            given["SLURMRESTD_URL"].removeprefix("unix://"), certificates
+        )
         return {name: given[name] for name in REST} | {
             "SLURMRESTD_URL": f"https://{address}",
             "SLURMRESTD_CA": f"{IN_CONTAINER}/slurmrestd_ca.pem",
@@ -173,17 +243,31 @@ class Stack:
     def compose(self, *words: str, timeout_s: float = UP_TIMEOUT_S) -> str:
         """Run podman-compose for this stack."""
         argv = [*self._command(), *words]
-        return engine(*argv, folder=self.folder, environment=self._environment, timeout_s=timeout_s)
+        return engine(
+            *argv,
+            folder=self.folder,
+            environment=self._environment,
+            timeout_s=timeout_s,
+        )
 
     def follow(self, commands: str) -> str:
         """Run commands of a page with podman and podman-compose in place of Docker."""
         programs = self.folder / "programs"
         programs.mkdir(exist_ok=True)
         docker = programs / "docker"
-        docker.write_text(DOCKER.format(compose=shlex.join(self._command()), project=self.project))
+        docker.write_text(
+            DOCKER.format(compose=shlex.join(self._command()), project=self.project)
+        )
         docker.chmod(0o755)
         environment = {**self._environment, "PATH": f"{programs}:{os.environ['PATH']}"}
-        return engine("sh", "-ec", commands, folder=self.folder, environment=environment, timeout_s=UP_TIMEOUT_S)
+        return engine(
+            "sh",
+            "-ec",
+            commands,
+            folder=self.folder,
+            environment=environment,
+            timeout_s=UP_TIMEOUT_S,
+        )
 
     def _command(self) -> list[str]:
         files = [word for file in self.files for word in ("--file", file)]
@@ -191,7 +275,10 @@ class Stack:
 
     def containers(self, service: str) -> list[str]:
         """The ids of a service's containers, ended ones too."""
-        filters = [f"label=io.podman.compose.project={self.project}", f"label=com.docker.compose.service={service}"]
+        filters = [
+            f"label=io.podman.compose.project={self.project}",
+            f"label=com.docker.compose.service={service}",
+        ]
         words = [word for each in filters for word in ("--filter", each)]
         return engine("podman", "ps", "--all", "--quiet", "--no-trunc", *words).split()
 
@@ -201,14 +288,20 @@ class Stack:
         return json.loads(engine("podman", "container", "inspect", container))[0]
 
     def healthy(self, service: str) -> bool:
-        """Whether the health checks of all its containers pass. podman's own timer wants systemd."""
+        """Whether the health checks of all its containers pass. podman's own timer
+        wants systemd.
+        """
         found = self.containers(service)
         return bool(found) and all(_passes(container) for container in found)
 
     def wait_for_health(self, *services: str) -> None:
         """Until their health checks pass."""
         for service in services:
-            wait_until(lambda service=service: self.healthy(service), f"{service} to be healthy", 180.0)  # type: ignore[misc]
+            wait_until(
+                lambda service=service: self.healthy(service),  # type: ignore[misc]
+                f"{service} to be healthy",
+                180.0,
+            )
 
     def logs(self, service: str) -> str:
         """What a service has printed."""
@@ -216,14 +309,21 @@ class Stack:
 
     def scraped(self) -> dict[tuple[str, str], str]:
         """How Prometheus reads each process, by job and service: up or down."""
-        with urllib.request.urlopen(f"http://{self.prometheus}/api/v1/targets", timeout=10) as answer:
+        with urllib.request.urlopen(
+            f"http://{self.prometheus}/api/v1/targets", timeout=10
+        ) as answer:
             targets = json.load(answer)["data"]["activeTargets"]
-        return {(each["labels"]["job"], each["labels"]["service"]): each["health"] for each in targets}
+        return {
+            (each["labels"]["job"], each["labels"]["service"]): each["health"]
+            for each in targets
+        }
 
     def remove(self) -> None:
         """Remove containers, volumes and network."""
         try:
-            self.compose("--profile", "monitoring", "down", "--volumes", "--timeout", "5")
+            self.compose(
+                "--profile", "monitoring", "down", "--volumes", "--timeout", "5"
+            )
         finally:
             self._after.close()
 
@@ -233,15 +333,24 @@ class Stack:
         file.write_text(with_values(text, values))
 
     def _reached(self, address: str, certificates: Certificates | None = None) -> str:
-        """A server of this machine, as containers of the stack reach it; with certificates over TLS."""
+        """A server of this machine, as containers of the stack reach it; with
+        certificates over TLS.
+        """
         network = json.loads(engine("podman", "network", "inspect", self._network))[0]
-        proxy = Proxy.start(address, host=network["subnets"][0]["gateway"], certificates=certificates)
+        proxy = Proxy.start(
+            address, host=network["subnets"][0]["gateway"], certificates=certificates
+        )
         self._after.callback(proxy.stop)
         return f"{HOST_OF_CONTAINERS}:{proxy.address.rpartition(':')[2]}"
 
 
 def _passes(container: str) -> bool:
-    return subprocess.run(["podman", "healthcheck", "run", container], capture_output=True).returncode == 0
+    return (
+        subprocess.run(
+            ["podman", "healthcheck", "run", container], capture_output=True
+        ).returncode
+        == 0
+    )
 
 
 def _logs(container: str) -> str:

@@ -1,4 +1,6 @@
-"""docker/compose.yaml, run by podman-compose against devgrid: a job, a rolling restart under load, two clusters."""
+"""docker/compose.yaml, run by podman-compose against devgrid: a job, a rolling restart
+under load, two clusters.
+"""
 
 import re
 import shutil
@@ -30,8 +32,12 @@ HELLO = REPOSITORY / "devgrid" / "workflows" / "hello-world.yaml"
 FLEET = ("worker-chain", "worker-slurm", "beat", "callbacks", "flower", "metrics")
 JOBS_A_RESTART = 15
 PAGE = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
-UPGRADE, ONE_BY_ONE = re.search(r"^\*\*An upgrade\*\*.*?^```\n(.*?)^```.*?^```\n(.*?)^```", PAGE, re.M | re.S).groups()  # type: ignore[union-attr]
-LOOKS = re.findall(r"^docker compose exec beat supervisor ([^#\n]+?) *(?:#.*)?$", PAGE, re.MULTILINE)
+UPGRADE, ONE_BY_ONE = re.search(
+    r"^\*\*An upgrade\*\*.*?^```\n(.*?)^```.*?^```\n(.*?)^```", PAGE, re.M | re.S
+).groups()  # type: ignore[union-attr]
+LOOKS = re.findall(
+    r"^docker compose exec beat supervisor ([^#\n]+?) *(?:#.*)?$", PAGE, re.MULTILINE
+)
 PROFILE = ("--profile", "monitoring")
 SCRAPED = {
     ("ledger", "metrics"): "up",
@@ -67,7 +73,11 @@ def ours(files: tuple[str, ...]) -> dict[str, Any]:
     services: dict[str, Any] = {}
     for file in files:
         services |= yaml.safe_load((DOCKER / file).read_text())["services"]
-    return {name: each for name, each in services.items() if "grid-supervisor" in each["image"]}
+    return {
+        name: each
+        for name, each in services.items()
+        if "grid-supervisor" in each["image"]
+    }
 
 
 @pytest.mark.parametrize("files", [ONE, TWO])
@@ -77,15 +87,27 @@ def test_files__are_taken_by_compose(files: tuple[str, ...], tmp_path: Path) -> 
         (folder / name).write_text((folder / ".env.example").read_text())
     made = stacks.config(folder, *files)
     services = made["services"]
-    assert set(services) >= {"postgres", "redis", "migrate", "prometheus", "grafana", *ours(files)}
+    assert set(services) >= {
+        "postgres",
+        "redis",
+        "migrate",
+        "prometheus",
+        "grafana",
+        *ours(files),
+    }
     for name, service in services.items():
-        named = {each if isinstance(each, str) else each["source"] for each in service.get("secrets", [])}
+        named = {
+            each if isinstance(each, str) else each["source"]
+            for each in service.get("secrets", [])
+        }
         assert named <= set(made["secrets"]), name
         assert set(service.get("depends_on", ())) <= set(services), name
 
 
 @pytest.mark.parametrize(("name", "service"), ours(TWO).items())
-def test_service__each__is_confined_and_watched(name: str, service: dict[str, Any]) -> None:
+def test_service__each__is_confined_and_watched(
+    name: str, service: dict[str, Any]
+) -> None:
     assert service["read_only"], name
     assert service["user"] == "1000:1000"
     assert service["cap_drop"] == ["ALL"]
@@ -98,16 +120,29 @@ def test_service__each__is_confined_and_watched(name: str, service: dict[str, An
 
 
 @pytest.mark.parametrize(("name", "service"), ours(TWO).items())
-def test_variables__are_settings__and_secrets_are_files(name: str, service: dict[str, Any]) -> None:
+def test_variables__are_settings__and_secrets_are_files(
+    name: str, service: dict[str, Any]
+) -> None:
     given = service["environment"]
-    files = {each.removesuffix("_FILE").lower() for each in given if each.endswith("_FILE")}
+    files = {
+        each.removesuffix("_FILE").lower() for each in given if each.endswith("_FILE")
+    }
     assert files <= set(IN_FILES), name
-    assert {each.lower() for each in given if not each.endswith("_FILE")} <= set(Settings.model_fields)
-    mounted = {each if isinstance(each, str) else each["target"] for each in service["secrets"]}
-    assert {str(path).rpartition("/")[2] for path in given.values() if "/run/secrets/" in str(path)} <= mounted
+    assert {each.lower() for each in given if not each.endswith("_FILE")} <= set(
+        Settings.model_fields
+    )
+    mounted = {
+        each if isinstance(each, str) else each["target"] for each in service["secrets"]
+    }
+    assert {
+        str(path).rpartition("/")[2]
+        for path in given.values()
+        if "/run/secrets/" in str(path)
+    } <= mounted
 
 
-# The services that have each secret of a cluster, in both files: of the second cluster they are `second-...`.
+# The services that have each secret of a cluster, in both files: of the second cluster
+# they are `second-...`.
 HOLDERS = {
     "eth_private_key": {"worker-chain"},
     "ldap_bind_password": {"worker-chain"},
@@ -130,11 +165,15 @@ WORKERS = {"worker-chain", "worker-slurm", "second-worker-chain", "second-worker
 def everything() -> dict[str, Any]:
     """All services of both files."""
     files = [yaml.safe_load((DOCKER / file).read_text()) for file in TWO]
-    return {name: service for file in files for name, service in file["services"].items()}
+    return {
+        name: service for file in files for name, service in file["services"].items()
+    }
 
 
 @pytest.mark.parametrize(("name", "service"), everything().items())
-def test_service__each__has_a_limit_of_cpus_and_of_memory(name: str, service: dict[str, Any]) -> None:
+def test_service__each__has_a_limit_of_cpus_and_of_memory(
+    name: str, service: dict[str, Any]
+) -> None:
     limits = service["deploy"]["resources"]["limits"]
     assert set(limits) == {"cpus", "memory"}, name
     assert re.fullmatch(r"\d+(\.\d+)?", default_of(limits["cpus"])), name
@@ -150,18 +189,27 @@ def test_keys__are_in_the_containers_that_work_with_them_and_in_no_others() -> N
     holders: dict[str, set[str]] = {}
     for name, service in everything().items():
         for each in service.get("secrets", ()):
-            holders.setdefault(each if isinstance(each, str) else each["source"], set()).add(name)
+            holders.setdefault(
+                each if isinstance(each, str) else each["source"], set()
+            ).add(name)
     supervisors = set(ours(TWO))
-    second = {f"second_{secret}": {f"second-{name}" for name in names} for secret, names in HOLDERS.items()}
+    second = {
+        f"second_{secret}": {f"second-{name}" for name in names}
+        for secret, names in HOLDERS.items()
+    }
     known = HOLDERS | OF_THE_SITE | second
-    assert {secret: names for secret, names in holders.items() if secret in known} == known
+    assert {
+        secret: names for secret, names in holders.items() if secret in known
+    } == known
     others = {secret: names for secret, names in holders.items() if secret not in known}
     assert others == {"database_url": supervisors, "broker_url": supervisors} | {
         name: WORKERS for name in others if name.startswith("notify_")
     }
 
 
-def test_new_secrets__makes_passwords_once__in_a_folder_of_roots(tmp_path: Path) -> None:
+def test_new_secrets__makes_passwords_once__in_a_folder_of_roots(
+    tmp_path: Path,
+) -> None:
     folder = stacks.copied(tmp_path)
     script = folder / "new-secrets.sh"
     engine(script)
@@ -169,12 +217,23 @@ def test_new_secrets__makes_passwords_once__in_a_folder_of_roots(tmp_path: Path)
     before = {file.name: file.read_text() for file in secrets.iterdir()}
     assert before["postgres_password"] in before["database_url"]
     assert before["redis_password"] in before["broker_url"]
-    assert len({before[name] for name in before if name.endswith("_password") and before[name]}) == 4
+    assert (
+        len(
+            {
+                before[name]
+                for name in before
+                if name.endswith("_password") and before[name]
+            }
+        )
+        == 4
+    )
     assert before["eth_private_key"] == ""
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o700
     engine(script)
     engine(script, "second")
-    assert {file.name: file.read_text() for file in secrets.iterdir() if file.is_file()} == before
+    assert {
+        file.name: file.read_text() for file in secrets.iterdir() if file.is_file()
+    } == before
     named = yaml.safe_load((DOCKER / "compose.yaml").read_text())["secrets"]
     named |= yaml.safe_load((DOCKER / "compose.clusters.yaml").read_text())["secrets"]
     assert all((folder / each["file"]).is_file() for each in named.values())
@@ -194,34 +253,46 @@ class Load:
         self.asked: list[str] = []
 
     def through(self, commands: str, *services: str) -> None:
-        """Run commands that replace the containers of these services, while jobs are under way at their begin and their end."""
+        """Run commands that replace the containers of these services, while jobs are
+        under way at their begin and their end.
+        """
         before = {service: self.stack.containers(service) for service in services}
         go = jobs.marks(self.grid) / f"go-{len(self.asked)}"
         body = f'until [ -e "{go}" ]; do sleep 0.1; done'
         (held,) = self._submit(body, 1)
         wait_for(self.grid, held, {ChainStatus.RUNNING}, 180.0)
         short = self._submit("sleep 1", JOBS_A_RESTART - 1)
-        assert self._open(short), "all short jobs had ended before a container was replaced"
+        assert self._open(short), (
+            "all short jobs had ended before a container was replaced"
+        )
         self.stack.follow(commands)
         for service in services:
-            assert set(before[service]).isdisjoint(self.stack.containers(service)), service
+            assert set(before[service]).isdisjoint(self.stack.containers(service)), (
+                service
+            )
         assert self._open([held]) == [held]
         self.stack.wait_for_health(*services)
         assert self._open([held]) == [held]
         go.touch()
 
     def _submit(self, body: str, count: int) -> list[str]:
-        submitted = self.grid.submit_scripts(self.customer, jobs.marking(self.grid, body), count)
+        submitted = self.grid.submit_scripts(
+            self.customer, jobs.marking(self.grid, body), count
+        )
         self.asked += submitted
         return submitted
 
     def _open(self, asked: list[str]) -> list[str]:
         """The jobs among these that the chain has not settled."""
-        return [job_id for job_id in asked if not self.grid.chain.job(job_id).status.cold]
+        return [
+            job_id for job_id in asked if not self.grid.chain.job(job_id).status.cold
+        ]
 
 
 def upgraded(stack: Stack, grid: Grid, customer: Account) -> list[str]:
-    """Follow the page's upgrade line by line under load, then replace two slurm workers one by one; the jobs of all this."""
+    """Follow the page's upgrade line by line under load, then replace two slurm workers
+    one by one; the jobs of all this.
+    """
     load = Load(stack, grid, customer)
     migrate, *lines = UPGRADE.splitlines()
     stack.follow(migrate)
@@ -237,35 +308,64 @@ def upgraded(stack: Stack, grid: Grid, customer: Account) -> list[str]:
 
 
 @pytest.mark.timeout(1500)  # twelve containers, on a machine that may be busy
-def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(stack: Stack, grid: Grid) -> None:
+def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(
+    stack: Stack, grid: Grid
+) -> None:
     stack.serve(grid.cluster)
     stack.compose("up", "--detach")
     stack.wait_for_health(*FLEET)
     customer = grid.new_customer()
     job_id = grid.submit(customer, HELLO.read_text())
-    wait_until(lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0)
-    assert (grid.chain.job(job_id).status, grid.chain.job(job_id).exit_code) == (ChainStatus.FINISHED, 0)
-    assert f"hello world, from {customer.address}" in grid.output(customer.address, job_id)
+    wait_until(
+        lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0
+    )
+    assert (grid.chain.job(job_id).status, grid.chain.job(job_id).exit_code) == (
+        ChainStatus.FINISHED,
+        0,
+    )
+    assert f"hello world, from {customer.address}" in grid.output(
+        customer.address, job_id
+    )
     assert len(LOOKS) == 6
     for words in LOOKS:
-        stack.compose("exec", "-T", "beat", "supervisor", *words.replace("0x7903", job_id[:10]).split())
+        stack.compose(
+            "exec",
+            "-T",
+            "beat",
+            "supervisor",
+            *words.replace("0x7903", job_id[:10]).split(),
+        )
     for service in FLEET:
         about = stack.inspected(service)
         assert about["HostConfig"]["ReadonlyRootfs"], service
         assert about["HostConfig"]["Memory"] > 0, service
         assert about["HostConfig"]["NanoCpus"] > 0, service
-    assert "NOAUTH" in stack.compose("exec", "-T", "redis", "redis-cli", "config", "get", "appendonly")
+    assert "NOAUTH" in stack.compose(
+        "exec", "-T", "redis", "redis-cli", "config", "get", "appendonly"
+    )
     assert asked_redis(stack, "appendonly") == ["appendonly", "no"]
     assert asked_redis(stack, "save") == ["save"]  # no snapshots either
     stack.compose(*PROFILE, "up", "--detach", "--no-deps", "prometheus")
     stack.wait_for_health("prometheus")
-    wait_until(lambda: stack.scraped() == SCRAPED, "Prometheus to read each process", 120.0)
+    wait_until(
+        lambda: stack.scraped() == SCRAPED, "Prometheus to read each process", 120.0
+    )
 
     asked = upgraded(stack, grid, customer)
-    wait_until(lambda: all(grid.chain.job(job).status.cold for job in asked), "all jobs to be settled", 300.0)
-    ended = {(grid.chain.job(job).status, grid.chain.job(job).exit_code) for job in asked}
+    wait_until(
+        lambda: all(grid.chain.job(job).status.cold for job in asked),
+        "all jobs to be settled",
+        300.0,
+    )
+    ended = {
+        (grid.chain.job(job).status, grid.chain.job(job).exit_code) for job in asked
+    }
     assert ended == {(ChainStatus.FINISHED, 0)}
-    ran = [file.name.rpartition("-")[0] for file in jobs.marks(grid).iterdir() if not file.name.startswith("go-")]
+    ran = [
+        file.name.rpartition("-")[0]
+        for file in jobs.marks(grid).iterdir()
+        if not file.name.startswith("go-")
+    ]
     assert sorted(ran) == sorted(asked)  # each once
     for service in FLEET:
         assert "Traceback" not in stack.logs(service), service
@@ -275,7 +375,9 @@ def test_stack__takes_a_job__is_restarted_under_load_and_loses_nothing(stack: St
 
 
 @pytest.mark.timeout(1500)
-def test_two_clusters__one_over_slurmrestd__each_takes_a_job_of_its_own(stack: Stack, grid: Grid) -> None:
+def test_two_clusters__one_over_slurmrestd__each_takes_a_job_of_its_own(
+    stack: Stack, grid: Grid
+) -> None:
     stack.files = list(TWO)
     shutil.copy(stack.folder / ".env.example", stack.folder / "second.env")
     subprocess.run([stack.folder / "new-secrets.sh", "second"], check=True)
@@ -283,16 +385,33 @@ def test_two_clusters__one_over_slurmrestd__each_takes_a_job_of_its_own(stack: S
     stack.serve(first)
     stack.serve(second, "second.env", "second")
     stack.compose("up", "--detach")
-    stack.wait_for_health(*FLEET, *(f"second-{name}" for name in FLEET if name != "flower"))
+    stack.wait_for_health(
+        *FLEET, *(f"second-{name}" for name in FLEET if name != "flower")
+    )
     customer = grid.new_customer()
-    asked = {grid.submit(customer, HELLO.read_text(), on=cluster): cluster for cluster in grid.clusters}
+    asked = {
+        grid.submit(customer, HELLO.read_text(), on=cluster): cluster
+        for cluster in grid.clusters
+    }
     for job_id, cluster in asked.items():
-        wait_until(lambda job_id=job_id: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0)  # type: ignore[misc]
+        wait_until(
+            lambda job_id=job_id: grid.chain.job(job_id).status.cold,  # type: ignore[misc]
+            "the job to be settled",
+            180.0,
+        )
         job = grid.chain.job(job_id)
-        assert (job.status, job.exit_code, job.provider) == (ChainStatus.FINISHED, 0, cluster.provider.address)
-        assert f"hello world, from {customer.address}" in cluster.output(customer.address, job_id)
+        assert (job.status, job.exit_code, job.provider) == (
+            ChainStatus.FINISHED,
+            0,
+            cluster.provider.address,
+        )
+        assert f"hello world, from {customer.address}" in cluster.output(
+            customer.address, job_id
+        )
     listed = stack.compose("exec", "-T", "beat", "supervisor", "cluster", "list")
-    assert all(re.search(rf"^{name}\b", listed, re.MULTILINE) for name in ("main", "second"))
+    assert all(
+        re.search(rf"^{name}\b", listed, re.MULTILINE) for name in ("main", "second")
+    )
     for service in ours(TWO):
         assert "Traceback" not in stack.logs(service), service
     stack.compose("down", timeout_s=600)

@@ -1,4 +1,6 @@
-"""Accounts in a real 389ds, resolved for sshd and SLURM by a real SSSD, on a Debian whose first process is systemd."""
+"""Accounts in a real 389ds, resolved for sshd and SLURM by a real SSSD, on a Debian
+whose first process is systemd.
+"""
 
 import secrets
 import subprocess
@@ -26,7 +28,8 @@ from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.ssh import our_clock_s
 from tests.images.machines import RELEASE, Machine
 
-pytestmark = pytest.mark.timeout(900)  # it makes a Debian, on a machine that may be busy
+# it makes a Debian, on a machine that may be busy
+pytestmark = pytest.mark.timeout(900)
 
 PACKAGES = (
     "389-ds-base",
@@ -58,7 +61,8 @@ root_password = {password}
 suffix = {suffix}
 create_suffix_entry = True
 """
-# With the group's posixGroup, Linux knows the group too. The supervisor may write below people and groups alone.
+# With the group's posixGroup, Linux knows the group too. The supervisor may write below
+# people and groups alone.
 TREE = f"""
 dn: {SUPERVISOR}
 objectClass: applicationProcess
@@ -96,8 +100,9 @@ dsconf grid plugin dna config numbers add --type uidNumber --scope {PEOPLE} --fi
     --next-value {FIRST_UID_OF_DNA} --max-value {FIRST_UID - 1} --magic-regen=-1
 systemctl restart dirsrv@grid
 """
-# libldap compares a certificate with the machine's own name where the URL has `localhost`. The timeouts are for a busy
-# machine: SSSD serves only what it remembers for a minute after the first one.
+# libldap compares a certificate with the machine's own name where the URL has
+# `localhost`. The timeouts are for a busy machine: SSSD serves only what it remembers
+# for a minute after the first one.
 SSSD = f"""
 [sssd]
 services = nss, pam
@@ -151,7 +156,9 @@ systemctl restart ssh slurmctld slurmd
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A directory, a login node and a SLURM, all on one machine. `ldap_url` is the directory's, from this machine."""
+    """A directory, a login node and a SLURM, all on one machine. `ldap_url` is the
+    directory's, from this machine.
+    """
 
     machine: Machine
     ldap_url: str
@@ -188,7 +195,9 @@ class Site:
         """What a search brings, by a connection that is none of ours."""
         server = Server(self.ldap_url, tls=Tls(ca_certs_file=str(self.certificates.ca)))
         with Connection(server) as connection:
-            found = connection.extend.standard.paged_search(base, search, SUBTREE, attributes=["*"], paged_size=50)
+            found = connection.extend.standard.paged_search(
+                base, search, SUBTREE, attributes=["*"], paged_size=50
+            )
             return [dict(entry["attributes"]) for entry in found]
 
     def uid(self, customer: Address) -> int:
@@ -197,22 +206,37 @@ class Site:
         return int(entry["uidNumber"])
 
     def look_through(self, entries: int) -> None:
-        """Have 389ds look through so many entries for a caller without a limit of its own."""
+        """Have 389ds look through so many entries for a caller without a limit of its
+        own.
+        """
         self.machine.run(f"dsconf grid backend config set --lookthroughlimit {entries}")
 
     def modify(self, ldif: str) -> None:
         """Change an entry, as the directory's own administrator."""
         self.machine.put(RELEASE / "changes.ldif", ldif)
-        self.machine.run(AS_ADMINISTRATOR.format(command="ldapmodify", file="changes.ldif"))
+        self.machine.run(
+            AS_ADMINISTRATOR.format(command="ldapmodify", file="changes.ldif")
+        )
 
     def log_in(self, user: str, command: str) -> str:
         """What a command prints that ssh runs as the user."""
-        options = ["-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={self.known_hosts}", "-i", str(self.key)]
+        options = [
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            f"UserKnownHostsFile={self.known_hosts}",
+            "-i",
+            str(self.key),
+        ]
         argv = ["ssh", "-F", "none", *options, f"{user}@{self.machine.inside}", command]
-        return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, timeout=deadline(60)).stdout
+        return subprocess.run(
+            argv, check=True, stdout=subprocess.PIPE, text=True, timeout=deadline(60)
+        ).stdout
 
     def serve_accounts(self, ca: Path) -> None:
-        """Have SSSD begin without a memory, with this authority (a path on the machine)."""
+        """Have SSSD begin without a memory, with this authority (a path on the
+        machine).
+        """
         self.machine.put("/etc/sssd/sssd.conf", SSSD.format(ca=ca))
         self.machine.run(
             "systemctl stop sssd && rm -f /var/lib/sss/db/* /var/lib/sss/mc/*\n"
@@ -227,22 +251,32 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         machine = Machine(PACKAGES)
         after.callback(machine.stop)
         machine.put("/etc/hosts", "127.0.0.1 localhost\n")
-        password, certificates = secrets.token_urlsafe(16), make_certificates(folder / "tls")
+        password, certificates = (
+            secrets.token_urlsafe(16),
+            make_certificates(folder / "tls"),
+        )
         provide_directory(machine, password, certificates)
-        proxy = Proxy.start(f"{machine.inside}:636")  # the certificate is for this machine's own names
+        # the certificate is for this machine's own names
+        proxy = Proxy.start(f"{machine.inside}:636")
         after.callback(proxy.stop)
         url = f"ldaps://localhost:{proxy.address.rpartition(':')[2]}"
-        made = Site(machine, url, password, certificates, folder / "key", folder / "known_hosts")
+        made = Site(
+            machine, url, password, certificates, folder / "key", folder / "known_hosts"
+        )
         made.serve_accounts(RELEASE / "ca.pem")
         provide_login_node(made)
         yield made
 
 
-def provide_directory(machine: Machine, password: str, certificates: Certificates) -> None:
+def provide_directory(
+    machine: Machine, password: str, certificates: Certificates
+) -> None:
     """Start the machine, and 389ds on it with a certificate of that authority."""
     for file in (certificates.ca, certificates.cert, certificates.key):
         machine.put(RELEASE / file.name, file.read_bytes())
-    machine.put(RELEASE / "instance.inf", INSTANCE.format(password=password, suffix=SUFFIX))
+    machine.put(
+        RELEASE / "instance.inf", INSTANCE.format(password=password, suffix=SUFFIX)
+    )
     machine.put(RELEASE / "tree.ldif", TREE.format(password=password))
     machine.put(RELEASE / "password", password)
     machine.start()
@@ -251,27 +285,45 @@ def provide_directory(machine: Machine, password: str, certificates: Certificate
 
 
 def provide_login_node(site: Site) -> None:
-    """Have the machine let customers in by one key, as the supervisor asks a site to, and run SLURM."""
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", site.key], check=True)
+    """Have the machine let customers in by one key, as the supervisor asks a site to,
+    and run SLURM.
+    """
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", site.key], check=True
+    )
     machine = site.machine
     machine.put("/etc/ssh/supervisor.pub", site.key.with_suffix(".pub").read_bytes())
     machine.put("/etc/ssh/sshd_config.d/supervisor.conf", SSHD)
     machine.put("/etc/slurm/slurm.conf", SLURM)
     machine.run(MAKE_LOGIN_NODE)
-    site.known_hosts.write_text(f"{machine.inside} {machine.run('cat /etc/ssh/ssh_host_ed25519_key.pub')}")
-    wait_until(lambda: "idle" in machine.run("sinfo --noheader --format=%T"), "the node", 60.0, 0.2)
+    site.known_hosts.write_text(
+        f"{machine.inside} {machine.run('cat /etc/ssh/ssh_host_ed25519_key.pub')}"
+    )
+    wait_until(
+        lambda: "idle" in machine.run("sinfo --noheader --format=%T"),
+        "the node",
+        60.0,
+        0.2,
+    )
 
 
-NUMBERS = {"by the supervisor": (str(FIRST_UID), FIRST_UID), "by DNA": ("", FIRST_UID_OF_DNA)}
+NUMBERS = {
+    "by the supervisor": (str(FIRST_UID), FIRST_UID),
+    "by DNA": ("", FIRST_UID_OF_DNA),
+}
 
 
 @pytest.mark.parametrize(("setting", "first"), NUMBERS.values(), ids=NUMBERS)
-def test_ensure__389ds__makes_account_group_and_membership_once(site: Site, setting: str, first: int) -> None:
+def test_ensure__389ds__makes_account_group_and_membership_once(
+    site: Site, setting: str, first: int
+) -> None:
     one = site.new_account(LDAP_FIRST_UID_NUMBER=setting)
     two = site.new_account(LDAP_FIRST_UID_NUMBER=setting)
     made = site.entries(f"(|(uid={one})(cn={one}))")
     account, group = sorted(made, key=lambda entry: "uid" not in entry)
-    assert {"nsPerson", "nsOrgPerson", "nsAccount", "posixAccount"} <= set(account["objectClass"])
+    assert {"nsPerson", "nsOrgPerson", "nsAccount", "posixAccount"} <= set(
+        account["objectClass"]
+    )
     assert account["homeDirectory"] == f"/home/{one}"
     assert account["uidNumber"] == account["gidNumber"] == group["gidNumber"]
     assert first <= account["uidNumber"] < site.uid(two) < first + 100
@@ -284,20 +336,28 @@ def test_ensure__389ds__makes_account_group_and_membership_once(site: Site, sett
 def test_ensure__more_accounts_than_389ds_lists__is_refused_unless_unlimited(
     site: Site,
 ) -> None:
-    """389ds looks through 5,000 entries for a user, unless the user's own entry says otherwise."""
+    """389ds looks through 5,000 entries for a user, unless the user's own entry says
+    otherwise.
+    """
     earlier = [site.new_account() for _ in range(2)]
     site.look_through(entries=1)
     try:
-        with pytest.raises(DirectoryRefusedError, match=r"uidNumber .*: adminLimitExceeded \(11\)"):
+        with pytest.raises(
+            DirectoryRefusedError, match=r"uidNumber .*: adminLimitExceeded \(11\)"
+        ):
             site.new_account()
-        site.modify(f"dn: {SUPERVISOR}\nchangetype: modify\nadd: nsLookThroughLimit\nnsLookThroughLimit: -1\n")
+        site.modify(
+            f"dn: {SUPERVISOR}\nchangetype: modify\nadd: nsLookThroughLimit\nnsLookThroughLimit: -1\n"
+        )
         another = site.new_account()
     finally:
         site.look_through(entries=5000)
     assert site.uid(another) > max(site.uid(one) for one in earlier)
 
 
-def test_ensure__certificate_of_another_authority__is_refused(site: Site, tmp_path: Path) -> None:
+def test_ensure__certificate_of_another_authority__is_refused(
+    site: Site, tmp_path: Path
+) -> None:
     other = make_certificates(tmp_path / "other")
     with pytest.raises(DirectoryRefusedError, match="certificate"):
         site.new_account(LDAP_CA_PATH=str(other.ca))
@@ -306,13 +366,20 @@ def test_ensure__certificate_of_another_authority__is_refused(site: Site, tmp_pa
 def test_sssd__resolves_account_own_group_and_membership(site: Site) -> None:
     customer = site.new_account()
     number, run = site.uid(customer), site.machine.run
-    assert run(f"getent passwd {customer}") == f"{customer}:*:{number}:{number}:{customer}:/home/{customer}:/bin/sh\n"
+    assert (
+        run(f"getent passwd {customer}")
+        == f"{customer}:*:{number}:{number}:{customer}:/home/{customer}:/bin/sh\n"
+    )
     assert run(f"getent group {customer}") == f"{customer}:*:{number}:\n"
-    assert customer in run("getent group cluster-users").strip().split(":")[3].split(",")
+    assert customer in run("getent group cluster-users").strip().split(":")[3].split(
+        ","
+    )
     assert run(f"id --groups {customer}").split() == [str(number), str(CUSTOMERS_GROUP)]
 
 
-def test_sssd__certificate_of_another_authority__resolves_nothing(site: Site, tmp_path: Path) -> None:
+def test_sssd__certificate_of_another_authority__resolves_nothing(
+    site: Site, tmp_path: Path
+) -> None:
     customer = site.new_account()
     other = RELEASE / "other.pem"
     site.machine.put(other, make_certificates(tmp_path / "other").ca.read_bytes())
@@ -324,16 +391,29 @@ def test_sssd__certificate_of_another_authority__resolves_nothing(site: Site, tm
     assert site.machine.succeeds(f"getent passwd {customer}")
 
 
-def test_sshd__customers_first_login__makes_his_home_and_runs_as_him(site: Site) -> None:
+def test_sshd__customers_first_login__makes_his_home_and_runs_as_him(
+    site: Site,
+) -> None:
     customer = site.new_account()
     assert not site.machine.succeeds(f"test -e /home/{customer}")
-    shown = site.log_in(customer, "id -u; id -G; pwd; stat --format='%a %u %g' .").splitlines()
+    shown = site.log_in(
+        customer, "id -u; id -G; pwd; stat --format='%a %u %g' ."
+    ).splitlines()
     number = site.uid(customer)
-    assert shown == [f"{number}", f"{number} {CUSTOMERS_GROUP}", f"/home/{customer}", f"700 {number} {number}"]
+    assert shown == [
+        f"{number}",
+        f"{number} {CUSTOMERS_GROUP}",
+        f"/home/{customer}",
+        f"700 {number} {number}",
+    ]
 
 
-def test_submission__customer_without_a_home__gets_it_and_the_job_runs_as_him(site: Site) -> None:
-    """As the supervisor does it: a look at the home by the admin user, then sbatch as the customer."""
+def test_submission__customer_without_a_home__gets_it_and_the_job_runs_as_him(
+    site: Site,
+) -> None:
+    """As the supervisor does it: a look at the home by the admin user, then sbatch as
+    the customer.
+    """
     customer, job = site.new_account(), JobId("0x" + secrets.token_hex(32))
     settings = {
         "PUBLIC_ADDRESS": "supervisor.example.org:3000",
@@ -347,10 +427,23 @@ def test_submission__customer_without_a_home__gets_it_and_the_job_runs_as_him(si
     answers = list[SlurmId | Exception]()
     try:
         cluster.require_own_home(customer)
-        size = Definition(gpus=0, mem_per_cpu_mb=10, cpus_per_task=1, ntasks=1, batch_location_hash="")
-        request = Request(definition=size, limit_min=1, script="#!/bin/sh\nid -u; id -G; pwd\n", number=1)
+        size = Definition(
+            gpus=0, mem_per_cpu_mb=10, cpus_per_task=1, ntasks=1, batch_location_hash=""
+        )
+        request = Request(
+            definition=size,
+            limit_min=1,
+            script="#!/bin/sh\nid -u; id -G; pwd\n",
+            number=1,
+        )
         clock = cluster.clock(customer)
-        cluster.submit_batch(customer, [(job, request)], clock, our_clock_s(), lambda _, answer: answers.append(answer))
+        cluster.submit_batch(
+            customer,
+            [(job, request)],
+            clock,
+            our_clock_s(),
+            lambda _, answer: answers.append(answer),
+        )
     finally:
         cluster.close()
     (slurm_id,) = answers
@@ -358,6 +451,9 @@ def test_submission__customer_without_a_home__gets_it_and_the_job_runs_as_him(si
     ended = f"scontrol show job {slurm_id} | grep -q JobState=COMPLETED"
     wait_until(lambda: site.machine.succeeds(ended), "the job to end", 60.0, 0.2)
     number, home = site.uid(customer), f"/home/{customer}"
-    assert site.machine.run(f"stat --format='%a %u %g' {home}") == f"700 {number} {number}\n"
+    assert (
+        site.machine.run(f"stat --format='%a %u %g' {home}")
+        == f"700 {number} {number}\n"
+    )
     printed = site.machine.run(f"cat {home}/{job}.log").splitlines()
     assert printed == [f"{number}", f"{number} {CUSTOMERS_GROUP}", home]

@@ -1,4 +1,5 @@
-"""The chart: linted, rendered with six values files, each manifest judged by the API's schemas and compared with golden files.
+"""The chart: linted, rendered with six values files, each manifest judged by the API's
+schemas and compared with golden files.
 
 `GOLDEN=write make images-test` writes the golden files again.
 """
@@ -35,11 +36,16 @@ from tests.images.charts import (
 
 DATA = REPOSITORY / "tests" / "data" / "crds"
 DOCKERFILE = (REPOSITORY / "docker" / "Dockerfile").read_text()
-IMAGE_VARIABLES = dict(re.findall(r"^(?:ENV| ) *([A-Z_]+)=(\S+)", DOCKERFILE, re.MULTILINE))
+IMAGE_VARIABLES = dict(
+    re.findall(r"^(?:ENV| ) *([A-Z_]+)=(\S+)", DOCKERFILE, re.MULTILINE)
+)
 PEM_FILES = {name for name, field in Settings.model_fields.items() if name.endswith(("_ca", "_ca_path")) or name in (
     "broker_cert", "broker_key")}  # fmt: skip
 # Of custom resources, by kind; the operator's version is in the file's name.
-SCHEMAS = {file.name.partition("-")[0]: json.loads(file.read_text()) for file in DATA.glob("*.json")}
+SCHEMAS = {
+    file.name.partition("-")[0]: json.loads(file.read_text())
+    for file in DATA.glob("*.json")
+}
 
 
 @pytest.mark.parametrize("values", VALUES)
@@ -52,19 +58,27 @@ def test_manifest__each__is_one_that_the_api_takes(values: str) -> None:
     for manifest in manifests(values):
         if manifest["kind"] in SCHEMAS:
             jsonschema.validate(manifest, SCHEMAS[manifest["kind"]])
-            manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": manifest["metadata"]}
+            manifest = {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": manifest["metadata"],
+            }
         kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
 
 
 CUSTOM = [
     each
-    for each in yaml.safe_load_all((FILES / "golden" / "everything-on.yaml").read_text())
+    for each in yaml.safe_load_all(
+        (FILES / "golden" / "everything-on.yaml").read_text()
+    )
     if each["kind"] in SCHEMAS
 ]
 
 
 @pytest.mark.parametrize("manifest", CUSTOM, ids=lambda manifest: manifest["kind"])
-def test_schema__of_each_custom_resource__refuses_what_it_does_not_know(manifest: Any) -> None:
+def test_schema__of_each_custom_resource__refuses_what_it_does_not_know(
+    manifest: Any,
+) -> None:
     assert {each["kind"] for each in CUSTOM} == set(SCHEMAS)
     jsonschema.validate(manifest, SCHEMAS[manifest["kind"]])
     for wrong in (
@@ -96,7 +110,9 @@ def test_pod__each__is_confined(values: str) -> None:
         (container,) = pod["containers"]
         assert pod["securityContext"]["runAsNonRoot"], name
         assert pod["securityContext"]["runAsUser"] > 0, name
-        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, (
+            name
+        )
         assert pod["automountServiceAccountToken"] is False, name
         assert pod["enableServiceLinks"] is False, name
         assert container["securityContext"] == {
@@ -109,7 +125,11 @@ def test_pod__each__is_confined(values: str) -> None:
 
 def written(pod: Any) -> list[dict[str, Any]]:
     """The mounts that a pod's container may write to."""
-    return [each for each in pod["containers"][0]["volumeMounts"] if not each.get("readOnly")]
+    return [
+        each
+        for each in pod["containers"][0]["volumeMounts"]
+        if not each.get("readOnly")
+    ]
 
 
 @pytest.mark.parametrize("values", VALUES)
@@ -118,9 +138,16 @@ def test_process__each__writes_to_one_volume(values: str) -> None:
     for name, pod in processes(values):
         (container,) = pod["containers"]
         assert container["args"][0] in PROCESSES, name
-        assert written(pod) == [{"name": "state", "mountPath": IMAGE_VARIABLES["HOME"]}], name
-        assert {"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}} in pod["volumes"], name
-        assert "STATE_DIR" not in {each["name"] for each in container.get("env", ())}, name
+        assert written(pod) == [
+            {"name": "state", "mountPath": IMAGE_VARIABLES["HOME"]}
+        ], name
+        assert {
+            "name": "state",
+            "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"},
+        } in pod["volumes"], name
+        assert "STATE_DIR" not in {each["name"] for each in container.get("env", ())}, (
+            name
+        )
 
 
 @pytest.mark.parametrize("values", ["one-cluster", "everything-on"])
@@ -129,26 +156,44 @@ def test_server__each__writes_to_its_data_and_to_memory(values: str) -> None:
     assert set(found) == {"grid-postgres", "grid-redis"}
     for name, pod in found.items():
         mounted = [(each["name"], each["mountPath"]) for each in written(pod)]
-        assert mounted == [("data", "/data"), ("run", "/var/run/postgresql"), ("run", "/tmp")], name
-        assert {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}} in pod["volumes"], name
+        assert mounted == [
+            ("data", "/data"),
+            ("run", "/var/run/postgresql"),
+            ("run", "/tmp"),
+        ], name
+        assert {
+            "name": "run",
+            "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"},
+        } in pod["volumes"], name
 
 
 def test_image__its_state_folder_home_and_temporary_files__are_in_its_volume() -> None:
     volume = IMAGE_VARIABLES["HOME"]
     assert f"VOLUME {volume}\n" in DOCKERFILE
-    assert (IMAGE_VARIABLES["TMPDIR"], Path(IMAGE_VARIABLES["STATE_DIR"]).parent) == (volume, Path(volume))
+    assert (IMAGE_VARIABLES["TMPDIR"], Path(IMAGE_VARIABLES["STATE_DIR"]).parent) == (
+        volume,
+        Path(volume),
+    )
 
 
 @pytest.mark.parametrize("values", VALUES)
 def test_variables__are_settings__and_secrets_are_files(values: str) -> None:
     for name, pod in processes(values):
         given = {each["name"] for each in pod["containers"][0]["env"]}
-        files = {each.removesuffix("_FILE").lower() for each in given if each.endswith("_FILE")}
+        files = {
+            each.removesuffix("_FILE").lower()
+            for each in given
+            if each.endswith("_FILE")
+        }
         assert files <= set(IN_FILES), name
-        assert {each.lower() for each in given if not each.endswith("_FILE")} <= set(Settings.model_fields), name
+        assert {each.lower() for each in given if not each.endswith("_FILE")} <= set(
+            Settings.model_fields
+        ), name
     for config in named(values, "ConfigMap").values():
         if config["metadata"]["name"].endswith("-settings"):
-            assert {each.lower() for each in config["data"]} <= set(Settings.model_fields)
+            assert {each.lower() for each in config["data"]} <= set(
+                Settings.model_fields
+            )
 
 
 def test_keys__are_in_the_pods_that_work_with_them_and_in_no_others() -> None:
@@ -158,29 +203,51 @@ def test_keys__are_in_the_pods_that_work_with_them_and_in_no_others() -> None:
             for item in source["secret"]["items"]:
                 holders.setdefault(item["path"], set()).add(name)
     assert holders["eth_private_key"] == {"grid-main-worker-chain"}
-    assert holders["slurm_ssh_private_key"] == holders["slurm_submit_key"] == {"grid-main-worker-slurm"}
+    assert (
+        holders["slurm_ssh_private_key"]
+        == holders["slurm_submit_key"]
+        == {"grid-main-worker-slurm"}
+    )
     assert holders["callback_key"] == holders["tls.key"] == {"grid-main-callbacks"}
     assert holders["flower_basic_auth"] == {"grid-flower"}
     workers = {"grid-main-worker-chain", "grid-main-worker-slurm"}
     assert holders["ldap_bind_password"] == {"grid-main-worker-chain"}
-    assert holders["metascheduler_endpoint_rpc"] == holders["sbatch_ca"] == holders["notify_slack_url"] == workers
+    assert (
+        holders["metascheduler_endpoint_rpc"]
+        == holders["sbatch_ca"]
+        == holders["notify_slack_url"]
+        == workers
+    )
 
 
 def test_secrets__each_of_the_settings__can_be_one_of_kubernetes() -> None:
-    given = {each["name"] for values in VALUES for _, pod in processes(values) for each in pod["containers"][0]["env"]}
+    given = {
+        each["name"]
+        for values in VALUES
+        for _, pod in processes(values)
+        for each in pod["containers"][0]["env"]
+    }
     schema = (CHART / "values.schema.json").read_text()
-    possible = {name for name in IN_FILES if f"{name.upper()}_FILE" in given or f'"{name}"' in schema}
+    possible = {
+        name
+        for name in IN_FILES
+        if f"{name.upper()}_FILE" in given or f'"{name}"' in schema
+    }
     assert set(IN_FILES) == possible
     assert [name for name in PEM_FILES if f'"{name}"' not in schema] == []
 
 
 def test_broker__with_its_own_authority__is_trusted_by_each_process() -> None:
     for name, pod in processes("external-servers"):
-        variables = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
+        variables = {
+            each["name"]: each["value"] for each in pod["containers"][0]["env"]
+        }
         if "BROKER_URL_FILE" in variables:
             held = _paths(pod)
             for file in ("broker_ca", "broker_cert", "broker_key"):
-                assert variables[file.upper()] == f"/run/secrets/supervisor/{file}", name
+                assert variables[file.upper()] == f"/run/secrets/supervisor/{file}", (
+                    name
+                )
                 assert file in held, name
 
 
@@ -192,12 +259,23 @@ def test_redis__its_password__is_on_no_command_line() -> None:
     assert told.startswith("requirepass $(cat /run/secrets/server/password)\n")
 
 
-def test_cluster__over_slurmrestd__has_its_key_in_the_slurm_worker_and_no_ssh_key() -> None:
+def test_cluster__over_slurmrestd__has_its_key_in_the_slurm_worker_and_no_ssh_key() -> (
+    None
+):
     found = dict(processes("three-clusters"))
-    keys = {name: set(_paths(pod)) for name, pod in found.items() if name.startswith("grid-test-")}
-    assert {name for name, held in keys.items() if "slurm_jwt_key" in held} == {"grid-test-worker-slurm"}
+    keys = {
+        name: set(_paths(pod))
+        for name, pod in found.items()
+        if name.startswith("grid-test-")
+    }
+    assert {name for name, held in keys.items() if "slurm_jwt_key" in held} == {
+        "grid-test-worker-slurm"
+    }
     assert not [name for name, held in keys.items() if "slurm_ssh_private_key" in held]
-    variables = {each["name"]: each["value"] for each in found["grid-test-worker-slurm"]["containers"][0]["env"]}
+    variables = {
+        each["name"]: each["value"]
+        for each in found["grid-test-worker-slurm"]["containers"][0]["env"]
+    }
     assert variables["SLURMRESTD_CA"] == "/run/secrets/supervisor/slurmrestd_ca"
     assert "slurm_ssh_ca_key" in _paths(found["grid-south-worker-slurm"])
 
@@ -208,30 +286,53 @@ def test_pod__each_that_stays__is_asked_whether_it_lives(values: str) -> None:
         (container,) = pod["containers"]
         if container["args"][0] != "migrate":
             asked = {
-                kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")
+                kind: container[f"{kind}Probe"]["httpGet"]["path"]
+                for kind in ("startup", "liveness", "readiness")
             }
-            assert asked == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}, name
+            assert asked == {
+                "startup": "/livez",
+                "liveness": "/livez",
+                "readiness": "/readyz",
+            }, name
 
 
-@pytest.mark.parametrize(("server", "program"), [("grid-postgres", "pg_isready"), ("grid-redis", "redis-cli ping")])
+@pytest.mark.parametrize(
+    ("server", "program"),
+    [("grid-postgres", "pg_isready"), ("grid-redis", "redis-cli ping")],
+)
 def test_server__each__is_asked_whether_it_lives(server: str, program: str) -> None:
     (container,) = servers("everything-on")[server]["containers"]
-    probes = {kind: container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")}
-    assert all(program in " ".join(probe["exec"]["command"]) for probe in probes.values())
+    probes = {
+        kind: container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")
+    }
+    assert all(
+        program in " ".join(probe["exec"]["command"]) for probe in probes.values()
+    )
     assert probes["startup"]["exec"] == probes["liveness"]["exec"]
     # One slow answer of a busy server is no reason for a restart.
-    assert probes["liveness"]["failureThreshold"] * probes["liveness"]["periodSeconds"] >= 60
+    assert (
+        probes["liveness"]["failureThreshold"] * probes["liveness"]["periodSeconds"]
+        >= 60
+    )
     assert probes["liveness"]["timeoutSeconds"] >= 5
 
 
-@pytest.mark.parametrize(("status", "alive"), [(0, True), (1, True), (2, False), (3, False)])
-def test_postgres__that_recovers_and_refuses_connections__lives(status: int, alive: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "alive"), [(0, True), (1, True), (2, False), (3, False)]
+)
+def test_postgres__that_recovers_and_refuses_connections__lives(
+    status: int, alive: bool, tmp_path: Path
+) -> None:
     """`pg_isready` ends with 1 then, and with 2 if nothing answers."""
     program = tmp_path / "pg_isready"
     program.write_text(f"#!/bin/sh\nexit {status}\n")
     program.chmod(0o755)
-    command = servers("one-cluster")["grid-postgres"]["containers"][0]["livenessProbe"]["exec"]["command"]
-    done = subprocess.run(command, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=False)
+    command = servers("one-cluster")["grid-postgres"]["containers"][0]["livenessProbe"][
+        "exec"
+    ]["command"]
+    done = subprocess.run(
+        command, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=False
+    )
     assert (done.returncode == 0) == alive
 
 
@@ -241,18 +342,28 @@ def test_keda__of_a_broker_with_tls__has_its_authority_and_certificate() -> None
     assert trigger["metadata"]["address"] == "redis.example.com:6380"
     assert trigger["metadata"]["enableTLS"] == "true"
     (access,) = named("external-servers", "TriggerAuthentication").values()
-    read = {each["parameter"]: (each["name"], each["key"]) for each in access["spec"]["secretTargetRef"]}
+    read = {
+        each["parameter"]: (each["name"], each["key"])
+        for each in access["spec"]["secretTargetRef"]
+    }
     files = {name: ("broker", f"broker_{name}") for name in ("ca", "cert", "key")}
     assert read == files | {"password": ("broker-password", "password")}
 
 
-def test_keda__of_a_broker_with_a_public_authority__uses_tls_if_told(tmp_path: Path) -> None:
+def test_keda__of_a_broker_with_a_public_authority__uses_tls_if_told(
+    tmp_path: Path,
+) -> None:
     values = yaml.safe_load((FILES / "values" / "external-servers.yaml").read_text())
     values["broker"]["tlsKeys"], values["keda"]["tls"] = [], True
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(values))
-    found = {each["kind"]: each for each in yaml.safe_load_all(helm("template", str(file)).stdout)}
-    assert found["ScaledObject"]["spec"]["triggers"][0]["metadata"]["enableTLS"] == "true"
+    found = {
+        each["kind"]: each
+        for each in yaml.safe_load_all(helm("template", str(file)).stdout)
+    }
+    assert (
+        found["ScaledObject"]["spec"]["triggers"][0]["metadata"]["enableTLS"] == "true"
+    )
     assert len(found["TriggerAuthentication"]["spec"]["secretTargetRef"]) == 1
 
 
@@ -269,14 +380,20 @@ FLAGS = {
 
 
 @pytest.mark.parametrize(("kind", "flag"), FLAGS.items())
-def test_flag__of_each_optional_kind__decides_whether_it_is_there(kind: str, flag: str, tmp_path: Path) -> None:
+def test_flag__of_each_optional_kind__decides_whether_it_is_there(
+    kind: str, flag: str, tmp_path: Path
+) -> None:
     assert named("everything-on", kind)
     values = yaml.safe_load((FILES / "values" / "everything-on.yaml").read_text())
     switch = "create" if flag == "serviceAccount" else "enabled"
     values[flag] = {**values.get(flag, {}), switch: False}
     without = tmp_path / "values.yaml"
     without.write_text(yaml.safe_dump(values))
-    kinds = {each["kind"] for each in yaml.safe_load_all(helm("template", str(without)).stdout) if each}
+    kinds = {
+        each["kind"]
+        for each in yaml.safe_load_all(helm("template", str(without)).stdout)
+        if each
+    }
     assert kind not in kinds
     assert "Deployment" in kinds
 
@@ -284,7 +401,10 @@ def test_flag__of_each_optional_kind__decides_whether_it_is_there(kind: str, fla
 def test_dashboard__by_its_flag__is_a_config_map() -> None:
     name = "grid-supervisor-dashboard"
     found = named("everything-on", "ConfigMap")[name]
-    assert found["data"]["grid-supervisor.json"] == (CHART / "files" / "dashboard.json").read_text()
+    assert (
+        found["data"]["grid-supervisor.json"]
+        == (CHART / "files" / "dashboard.json").read_text()
+    )
     assert name not in named("one-cluster", "ConfigMap")
 
 
@@ -292,21 +412,33 @@ def test_scaled_object__counts_the_queue_of_the_slurm_workers() -> None:
     (scaled,) = named("everything-on", "ScaledObject").values()
     (trigger,) = scaled["spec"]["triggers"]
     assert trigger["metadata"]["listName"] == "main.slurm"
-    worker = named("everything-on", "Deployment")[scaled["spec"]["scaleTargetRef"]["name"]]
+    worker = named("everything-on", "Deployment")[
+        scaled["spec"]["scaleTargetRef"]["name"]
+    ]
     assert "replicas" not in worker["spec"]  # KEDA's
 
 
-@pytest.mark.parametrize(("values", "secret"), [("everything-on", "flower-reads"), ("three-clusters", None)])
-def test_flower__its_database__is_that_of_a_role_of_its_own_if_it_has_one(values: str, secret: str | None) -> None:
+@pytest.mark.parametrize(
+    ("values", "secret"), [("everything-on", "flower-reads"), ("three-clusters", None)]
+)
+def test_flower__its_database__is_that_of_a_role_of_its_own_if_it_has_one(
+    values: str, secret: str | None
+) -> None:
     found = dict(processes(values))
     named_by = {name: _secret_with(pod, "database_url") for name, pod in found.items()}
-    of_others = {secret for name, secret in named_by.items() if name != "grid-flower" and secret}
+    of_others = {
+        secret for name, secret in named_by.items() if name != "grid-flower" and secret
+    }
     assert named_by["grid-flower"] == (secret or of_others.pop())
 
 
 def _paths(pod: Any) -> list[str]:
     """The files of secrets that a pod has."""
-    return [item["path"] for source in pod["volumes"][0]["projected"]["sources"] for item in source["secret"]["items"]]
+    return [
+        item["path"]
+        for source in pod["volumes"][0]["projected"]["sources"]
+        for item in source["secret"]["items"]
+    ]
 
 
 def _secret_with(pod: Any, key: str) -> str | None:
@@ -319,26 +451,46 @@ def _secret_with(pod: Any, key: str) -> str | None:
 def test_clusters__each__has_its_own_fleet_and_its_own_queues() -> None:
     deployments = named("three-clusters", "Deployment")
     for cluster in ("north", "south", "test"):
-        parts = {name.removeprefix(f"grid-{cluster}-") for name in deployments if name.startswith(f"grid-{cluster}-")}
+        parts = {
+            name.removeprefix(f"grid-{cluster}-")
+            for name in deployments
+            if name.startswith(f"grid-{cluster}-")
+        }
         assert parts == {"worker-chain", "worker-slurm", "beat", "callbacks", "metrics"}
         chain = deployments[f"grid-{cluster}-worker-chain"]["spec"]
         assert (chain["replicas"], chain["strategy"]) == (1, {"type": "Recreate"})
-        assert chain["template"]["spec"]["containers"][0]["args"] == ["worker", "-Q", f"{cluster}.chain"]
+        assert chain["template"]["spec"]["containers"][0]["args"] == [
+            "worker",
+            "-Q",
+            f"{cluster}.chain",
+        ]
     assert deployments["grid-north-worker-slurm"]["spec"]["replicas"] == 3
     assert len([name for name in deployments if name.endswith("flower")]) == 1
-    levels = {name: config["data"]["LOG_LEVEL"] for name, config in named("three-clusters", "ConfigMap").items()}
-    assert levels == {"grid-north-settings": "debug", "grid-south-settings": "info", "grid-test-settings": "debug"}
+    levels = {
+        name: config["data"]["LOG_LEVEL"]
+        for name, config in named("three-clusters", "ConfigMap").items()
+    }
+    assert levels == {
+        "grid-north-settings": "debug",
+        "grid-south-settings": "info",
+        "grid-test-settings": "debug",
+    }
 
 
 def test_service__of_the_callbacks__speaks_h2c_where_an_ingress_ends_tls() -> None:
     services = named("three-clusters", "Service")
-    assert services["grid-south-callbacks"]["spec"]["ports"][0]["appProtocol"] == "kubernetes.io/h2c"
+    assert (
+        services["grid-south-callbacks"]["spec"]["ports"][0]["appProtocol"]
+        == "kubernetes.io/h2c"
+    )
     assert "appProtocol" not in services["grid-north-callbacks"]["spec"]["ports"][0]
 
 
 @pytest.mark.parametrize("values", VALUES)
 def test_pod__that_needs_tables__waits_for_them_before_it_starts(values: str) -> None:
-    """So an installation that waits for its pods does not wait for a migration that waits for them."""
+    """So an installation that waits for its pods does not wait for a migration that
+    waits for them.
+    """
     for name, pod in processes(values):
         waiting = pod.get("initContainers", [])
         if name.endswith(("-migrate", "-migrate-install", "-flower")):
@@ -347,17 +499,26 @@ def test_pod__that_needs_tables__waits_for_them_before_it_starts(values: str) ->
         (first,), (container,) = waiting, pod["containers"]
         assert (first["name"], first["args"]) == ("wait", ["wait"])
         alike = ("image", "imagePullPolicy", "securityContext", "volumeMounts")
-        assert [first[each] for each in alike] == [container[each] for each in alike], name
-        assert {each["name"] for each in first["env"]} == {"CLUSTER_NAME", "DATABASE_URL_FILE"}, name
+        assert [first[each] for each in alike] == [container[each] for each in alike], (
+            name
+        )
+        assert {each["name"] for each in first["env"]} == {
+            "CLUSTER_NAME",
+            "DATABASE_URL_FILE",
+        }, name
 
 
 def test_migration__with_the_charts_postgres__is_no_hook_of_the_installation() -> None:
     job = named("one-cluster", "Job")["grid-migrate-install"]
     assert "annotations" not in job["metadata"]
-    upgraded = helm("template", str(FILES / "values" / "one-cluster.yaml"), "--is-upgrade").stdout
-    assert "migrate-install" not in upgraded  # an upgrade cannot change a Job, and removes this one
+    upgraded = helm(
+        "template", str(FILES / "values" / "one-cluster.yaml"), "--is-upgrade"
+    ).stdout
+    # an upgrade cannot change a Job, and removes this one
+    assert "migrate-install" not in upgraded
     (container,) = job["spec"]["template"]["spec"]["containers"]
-    assert container["args"] == ["migrate", "--wait-s=600"]  # its Postgres starts at the same time
+    # its Postgres starts at the same time
+    assert container["args"] == ["migrate", "--wait-s=600"]
     assert "grid-migrate-install" not in named("external-servers", "Job")
 
 
@@ -374,7 +535,9 @@ def test_migrations__run_before_an_upgrade() -> None:
 def test_clusters__of_names_of_their_own__are_taken(tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     other = CLUSTER.replace("name: main", "name: other")
-    file.write_text(f"clusters: [{{{CLUSTER}, {NETWORKS}}}, {{{other}, {NETWORKS}}}]\n{OTHERS}")
+    file.write_text(
+        f"clusters: [{{{CLUSTER}, {NETWORKS}}}, {{{other}, {NETWORKS}}}]\n{OTHERS}"
+    )
     helm("template", str(file))
 
 
@@ -383,16 +546,24 @@ def test_no_cluster__leaves_nothing() -> None:
 
 
 def test_everything_off__leaves_a_fleet_and_nothing_else() -> None:
-    """Every flag of the chart is false in the values file, and the fleet is that of the cluster."""
+    """Every flag of the chart is false in the values file, and the fleet is that of the
+    cluster.
+    """
     given = yaml.safe_load((FILES / "values" / "everything-off.yaml").read_text())
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
-    flags = {name: set(each) & {"enabled", "create"} for name, each in defaults.items() if isinstance(each, dict)}
+    flags = {
+        name: set(each) & {"enabled", "create"}
+        for name, each in defaults.items()
+        if isinstance(each, dict)
+    }
     switches = [(name, flag) for name, found in flags.items() for flag in found]
     assert len(switches) == 11
     assert not any(given[name][flag] for name, flag in switches)
     kinds = Counter(each["kind"] for each in manifests("everything-off"))
     assert kinds == {"ConfigMap": 1, "Deployment": 5, "Service": 2}
-    assert {pod["serviceAccountName"] for _, pod in processes("everything-off")} == {"default"}
+    assert {pod["serviceAccountName"] for _, pod in processes("everything-off")} == {
+        "default"
+    }
 
 
 CLUSTER = "name: main, wallet: {existingSecret: a}, ssh: {existingSecret: a}, sshPublicKey: ssh-x"
@@ -402,7 +573,9 @@ OTHERS = "database: {existingSecret: a}\nbroker: {existingSecret: b}\n"
 
 def test_callbacks__without_network_policies__need_no_networks(tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
-    file.write_text(f"clusters: [{{{CLUSTER}}}]\n{OTHERS}networkPolicies: {{enabled: false}}\n")
+    file.write_text(
+        f"clusters: [{{{CLUSTER}}}]\n{OTHERS}networkPolicies: {{enabled: false}}\n"
+    )
     assert "NetworkPolicy" not in helm("template", str(file)).stdout
 
 
@@ -417,14 +590,19 @@ def test_callbacks__without_network_policies__need_no_networks(tmp_path: Path) -
         (f"clusters: [{{{CLUSTER}}}]", "callbacks"),
         (f"clusters: [{{{CLUSTER}, callbacks: {{replicas: 2}}}}]", "networks"),
         (f"clusters: [{{{CLUSTER}, callbacks: {{networks: []}}}}]", "networks"),
-        (f"clusters: [{{{CLUSTER}, {NETWORKS}}}, {{{CLUSTER}, {NETWORKS}}}]\n{OTHERS}", "two entries of the name main"),
+        (
+            f"clusters: [{{{CLUSTER}, {NETWORKS}}}, {{{CLUSTER}, {NETWORKS}}}]\n{OTHERS}",
+            "two entries of the name main",
+        ),
         (
             "clusters: [{name: main, wallet: {existingSecret: ''}, ssh: {existingSecret: a}, sshPublicKey: ssh-x}]",
             "wallet",
         ),
     ],
 )
-def test_values__that_cannot_be_meant__are_refused(wrong: str, told: str, tmp_path: Path) -> None:
+def test_values__that_cannot_be_meant__are_refused(
+    wrong: str, told: str, tmp_path: Path
+) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(wrong)
     done = helm("template", str(file), check=False)

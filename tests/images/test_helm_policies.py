@@ -6,7 +6,10 @@ import pytest
 
 from tests.images.charts import VALUES, named
 
-OURS = {"app.kubernetes.io/name": "grid-supervisor", "app.kubernetes.io/instance": "grid"}
+OURS = {
+    "app.kubernetes.io/name": "grid-supervisor",
+    "app.kubernetes.io/instance": "grid",
+}
 
 
 def test_servers__of_the_chart__are_reached_from_our_pods_only() -> None:
@@ -20,7 +23,11 @@ def test_servers__of_the_chart__are_reached_from_our_pods_only() -> None:
 def test_redis__of_the_chart__is_reached_by_keda_from_its_namespace() -> None:
     policies = named("everything-on", "NetworkPolicy")
     (rule,) = policies["grid-redis"]["spec"]["ingress"]
-    keda = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda-system"}}}
+    keda = {
+        "namespaceSelector": {
+            "matchLabels": {"kubernetes.io/metadata.name": "keda-system"}
+        }
+    }
     assert rule["from"] == [{"podSelector": {"matchLabels": OURS}}, keda]
     (rule,) = policies["grid-postgres"]["spec"]["ingress"]
     assert rule["from"] == [{"podSelector": {"matchLabels": OURS}}]
@@ -31,13 +38,18 @@ def test_redis__of_the_chart__is_reached_by_keda_from_its_namespace() -> None:
     )  # a bare name would be one of KEDA's namespace
     assert "enableTLS" not in trigger["metadata"]
     (access,) = named("everything-on", "TriggerAuthentication").values()
-    assert access["spec"]["secretTargetRef"] == [{"parameter": "password", "name": "redis", "key": "password"}]
+    assert access["spec"]["secretTargetRef"] == [
+        {"parameter": "password", "name": "redis", "key": "password"}
+    ]
 
 
 def test_callbacks__are_reached_from_the_clusters_networks_only() -> None:
     policy = named("three-clusters", "NetworkPolicy")["grid-north-callbacks"]["spec"]
     (rule,) = policy["ingress"]
-    assert [each["ipBlock"]["cidr"] for each in rule["from"]] == ["10.1.0.0/16", "fd00:1::/64"]
+    assert [each["ipBlock"]["cidr"] for each in rule["from"]] == [
+        "10.1.0.0/16",
+        "fd00:1::/64",
+    ]
     assert rule["ports"] == [{"port": 3000}]
     assert policy["podSelector"]["matchLabels"]["supervisor/cluster"] == "north"
 
@@ -45,7 +57,13 @@ def test_callbacks__are_reached_from_the_clusters_networks_only() -> None:
 def test_callbacks__behind_an_ingress__are_reached_from_its_namespace_only() -> None:
     policy = named("three-clusters", "NetworkPolicy")["grid-south-callbacks"]["spec"]
     (rule,) = policy["ingress"]
-    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
+    assert rule["from"] == [
+        {
+            "namespaceSelector": {
+                "matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}
+            }
+        }
+    ]
 
 
 @pytest.mark.parametrize("values", VALUES)
@@ -56,10 +74,19 @@ def test_callbacks__each_policy__names_those_that_may_call(values: str) -> None:
 
 
 def test_service__of_the_callbacks__keeps_the_callers_address() -> None:
-    """Behind the source NAT of a Service, the policy sees a node's address in place of the caller's."""
-    services = {name: each["spec"] for name, each in named("three-clusters", "Service").items()}
-    balanced, inside, by_port = (services[f"grid-{name}-callbacks"] for name in ("north", "south", "test"))
-    assert (balanced["type"], balanced["externalTrafficPolicy"]) == ("LoadBalancer", "Local")
+    """Behind the source NAT of a Service, the policy sees a node's address in place of
+    the caller's.
+    """
+    services = {
+        name: each["spec"] for name, each in named("three-clusters", "Service").items()
+    }
+    balanced, inside, by_port = (
+        services[f"grid-{name}-callbacks"] for name in ("north", "south", "test")
+    )
+    assert (balanced["type"], balanced["externalTrafficPolicy"]) == (
+        "LoadBalancer",
+        "Local",
+    )
     assert balanced["loadBalancerSourceRanges"] == ["10.1.0.0/16", "fd00:1::/64"]
     assert (by_port["type"], by_port["externalTrafficPolicy"]) == ("NodePort", "Local")
     assert inside["type"] == "ClusterIP"
@@ -68,10 +95,17 @@ def test_service__of_the_callbacks__keeps_the_callers_address() -> None:
 
 
 EACH_NAMESPACE: list[Any] = [{"namespaceSelector": {}}]
-PROMETHEUS = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+PROMETHEUS = [
+    {
+        "namespaceSelector": {
+            "matchLabels": {"kubernetes.io/metadata.name": "monitoring"}
+        }
+    }
+]
 CLUSTERS_NETWORKS = [{"ipBlock": {"cidr": "10.0.0.0/8"}}]
 ANYWHERE = [ANY := {"ipBlock": {"cidr": "anywhere"}}]  # a rule without `from`
-# What calls each process: Prometheus asks the probes' port for metrics, and a node asks its own pods in spite of a policy.
+# What calls each process: Prometheus asks the probes' port for metrics, and a node asks
+# its own pods in spite of a policy.
 CALLERS = {
     "worker-chain": {9465: PROMETHEUS},
     "worker-slurm": {9465: PROMETHEUS},
@@ -86,15 +120,21 @@ CALLERS = {
 
 def selected(policy: Any, labels: dict[str, str]) -> bool:
     wanted: dict[str, str] = policy["spec"]["podSelector"]["matchLabels"]
-    return "Ingress" in policy["spec"]["policyTypes"] and wanted.items() <= labels.items()
+    return (
+        "Ingress" in policy["spec"]["policyTypes"] and wanted.items() <= labels.items()
+    )
 
 
 def callers(values: str, workload: Any) -> dict[int, list[Any]]:
-    """What each port of a pod is open to: the policies that select the pod add up, and there must be one."""
+    """What each port of a pod is open to: the policies that select the pod add up, and
+    there must be one.
+    """
     template = workload["spec"]["template"]
     found: dict[int, list[Any]] = {}
     of_pod = [
-        each for each in named(values, "NetworkPolicy").values() if selected(each, template["metadata"]["labels"])
+        each
+        for each in named(values, "NetworkPolicy").values()
+        if selected(each, template["metadata"]["labels"])
     ]
     assert of_pod, workload["metadata"]["name"]
     for rule in (rule for policy in of_pod for rule in policy["spec"]["ingress"]):
@@ -106,20 +146,33 @@ def callers(values: str, workload: Any) -> dict[int, list[Any]]:
 
 
 def processes_of(values: str) -> dict[str, Any]:
-    """The workloads of the supervisor's processes, by their names without the release and the cluster."""
+    """The workloads of the supervisor's processes, by their names without the release
+    and the cluster.
+    """
     found = {**named(values, "Deployment"), **named(values, "Job")}
-    return {name.removeprefix("grid-").removeprefix("main-"): each for name, each in found.items()}
+    return {
+        name.removeprefix("grid-").removeprefix("main-"): each
+        for name, each in found.items()
+    }
 
 
 def test_process__each__is_called_by_those_that_need_it_and_by_no_others() -> None:
-    found = {name: callers("everything-on", each) for name, each in processes_of("everything-on").items()}
+    found = {
+        name: callers("everything-on", each)
+        for name, each in processes_of("everything-on").items()
+    }
     assert found == CALLERS
 
 
-def test_probes__without_a_namespace_of_prometheus__are_open_to_each_namespace() -> None:
+def test_probes__without_a_namespace_of_prometheus__are_open_to_each_namespace() -> (
+    None
+):
     for name, workload in processes_of("one-cluster").items():
         for port, sources in callers("one-cluster", workload).items():
-            assert sources == (CLUSTERS_NETWORKS if port == 3000 else EACH_NAMESPACE), (name, port)
+            assert sources == (CLUSTERS_NETWORKS if port == 3000 else EACH_NAMESPACE), (
+                name,
+                port,
+            )
 
 
 @pytest.mark.parametrize("values", VALUES)

@@ -1,4 +1,6 @@
-"""`make debian-test`, ended by a signal, leaves nothing. Its Debian has a `make` of this test, which works for ever."""
+"""`make debian-test`, ended by a signal, leaves nothing. Its Debian has a `make` of
+this test, which works for ever.
+"""
 
 import os
 import signal
@@ -25,10 +27,16 @@ def root() -> Iterator[Path]:
 
 
 def working(name: str) -> list[psutil.Process]:
-    return [process for process in psutil.process_iter(["cmdline"]) if (process.info["cmdline"] or [""])[0] == name]
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if (process.info["cmdline"] or [""])[0] == name
+    ]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+)
 def test_in_debian__ended_by_a_signal__leaves_no_process_and_no_mount(
     root: Path, number: signal.Signals, status: int
 ) -> None:
@@ -38,10 +46,14 @@ def test_in_debian__ended_by_a_signal__leaves_no_process_and_no_mount(
     environment = {**os.environ, "DEBIAN_ROOT": str(root), "DEBIAN_RELEASE": "bookworm"}
     # A shell's background ignores SIGINT; a terminal's foreground does not.
     script = subprocess.Popen(
-        [SCRIPT], env=environment, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+        [SCRIPT],
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        wait_until(lambda: len(working(name)) == 2, "make to work in the other Debian", 120.0)
+        wait_until(
+            lambda: len(working(name)) == 2, "make to work in the other Debian", 120.0
+        )
         script.send_signal(number)
         assert script.wait(deadline(30)) == status
         wait_until(lambda: not working(name), "its processes to end", 30.0)

@@ -1,4 +1,6 @@
-"""The part of docs/how-to/deploy.md about systemd, followed to the letter on a Debian whose first process is systemd."""
+"""The part of docs/how-to/deploy.md about systemd, followed to the letter on a Debian
+whose first process is systemd.
+"""
 
 import base64
 import json
@@ -24,7 +26,8 @@ from tests.chaos import jobs
 from tests.images.machines import RELEASE, Machine
 from tests.images.stacks import PLAIN
 
-pytestmark = pytest.mark.timeout(1800)  # it installs a release, on a machine that may be busy
+# it installs a release, on a machine that may be busy
+pytestmark = pytest.mark.timeout(1800)
 
 PAGE = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
 COMMANDS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
@@ -32,7 +35,14 @@ INSTALL, SERVERS, UNITS, KEYS, TLS, UP, LOOK, SLURMS_KEYS, REPORTER = COMMANDS
 HELLO = REPOSITORY / "devgrid" / "workflows" / "hello-world.yaml"
 ETC = "/etc/grid-supervisor"
 SETTINGS = f"{ETC}/settings.env"
-UNIT_OF = {9465: "worker-chain", 9469: "worker-slurm", 9466: "beat", 9467: "callbacks", 9468: "flower", 9464: "metrics"}
+UNIT_OF = {
+    9465: "worker-chain",
+    9469: "worker-slurm",
+    9466: "beat",
+    9467: "callbacks",
+    9468: "flower",
+    9464: "metrics",
+}
 JOBS = 20
 SHELL = "\n".join(UP.splitlines()[:2])  # which the page has in each shell
 
@@ -64,11 +74,15 @@ def machine(grid: Grid) -> Iterator[Machine]:
 def release(machine: Machine) -> None:
     """As the page copies it."""
     subprocess.run(["make", "wheel"], cwd=REPOSITORY, check=True, capture_output=True)
-    shutil.copytree(REPOSITORY / "build" / "wheel", machine.root / RELEASE.relative_to("/"))
+    shutil.copytree(
+        REPOSITORY / "build" / "wheel", machine.root / RELEASE.relative_to("/")
+    )
 
 
 def serve(grid: Grid, machine: Machine, after: ExitStack) -> None:
-    """Do what the page has the operator do with keys and settings. The grid's servers are reached by proxies."""
+    """Do what the page has the operator do with keys and settings. The grid's servers
+    are reached by proxies.
+    """
     given = grid.environment
 
     def reached(address: str) -> str:
@@ -77,9 +91,13 @@ def serve(grid: Grid, machine: Machine, after: ExitStack) -> None:
         return f"{HOST_OF_CONTAINERS}:{proxy.address.rpartition(':')[2]}"
 
     machine.run(f"echo '{machine.outside} {HOST_OF_CONTAINERS}' >>/etc/hosts")
-    chain = reached(given["METASCHEDULER_ENDPOINT_RPC"].removeprefix("http://").rstrip("/"))
+    chain = reached(
+        given["METASCHEDULER_ENDPOINT_RPC"].removeprefix("http://").rstrip("/")
+    )
     login = reached(given["SLURM_SSH_ADDRESS"])
-    public = Proxy.start(f"{machine.inside}:3000", port=int(given["PUBLIC_ADDRESS"].rpartition(":")[2]))
+    public = Proxy.start(
+        f"{machine.inside}:3000", port=int(given["PUBLIC_ADDRESS"].rpartition(":")[2])
+    )
     after.callback(public.stop)
     files = {
         "wallet.key": given["ETH_PRIVATE_KEY"],
@@ -107,8 +125,16 @@ def serve(grid: Grid, machine: Machine, after: ExitStack) -> None:
         "METASCHEDULER_ENDPOINT_WS": f"ws://{chain}",
     }
     edited = machine.root / SETTINGS.lstrip("/")
-    kept = [line for line in edited.read_text().splitlines() if line.partition("=")[0] not in settings]
-    edited.write_text("\n".join([*kept, *(f'{name}="{value}"' for name, value in settings.items()), ""]))
+    kept = [
+        line
+        for line in edited.read_text().splitlines()
+        if line.partition("=")[0] not in settings
+    ]
+    edited.write_text(
+        "\n".join(
+            [*kept, *(f'{name}="{value}"' for name, value in settings.items()), ""]
+        )
+    )
 
 
 def ready(machine: Machine, port: int) -> bool:
@@ -129,45 +155,75 @@ def restarted(machine: Machine, process: str, before: str) -> bool:
 
 
 def has_ended(machine: Machine, process: str) -> bool:
-    return shown(machine, unit(process), "ActiveState") not in ("active", "deactivating")
+    return shown(machine, unit(process), "ActiveState") not in (
+        "active",
+        "deactivating",
+    )
 
 
 def unit(process: str) -> str:
     return f"grid-supervisor-{process}.service"
 
 
-def test_page__followed_word_by_word__takes_a_job_to_its_end(machine: Machine, grid: Grid) -> None:
+def test_page__followed_word_by_word__takes_a_job_to_its_end(
+    machine: Machine, grid: Grid
+) -> None:
     wait_until_ready(machine)
     customer = grid.new_customer()
     job_id = grid.submit(customer, HELLO.read_text())
-    wait_until(lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0)
-    assert (grid.chain.job(job_id).status, grid.chain.job(job_id).exit_code) == (ChainStatus.FINISHED, 0)
-    assert f"hello world, from {customer.address}" in grid.output(customer.address, job_id)
-    wait_until(lambda: machine.succeeds(f"{SHELL}\n{LOOK}"), "the last look of the page to be well", 120.0, 1.0)
+    wait_until(
+        lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0
+    )
+    assert (grid.chain.job(job_id).status, grid.chain.job(job_id).exit_code) == (
+        ChainStatus.FINISHED,
+        0,
+    )
+    assert f"hello world, from {customer.address}" in grid.output(
+        customer.address, job_id
+    )
+    wait_until(
+        lambda: machine.succeeds(f"{SHELL}\n{LOOK}"),
+        "the last look of the page to be well",
+        120.0,
+        1.0,
+    )
     assert job_id[:10] in machine.run(f"{SHELL}\nsupervisor job show {job_id[:10]}")
     journal = machine.run("journalctl --no-pager -u 'grid-supervisor-*'").splitlines()
     assert [line for line in journal if "Traceback" in line] == []
 
 
-def test_units__at_work__are_enabled_and_their_processes_confined(machine: Machine) -> None:
+def test_units__at_work__are_enabled_and_their_processes_confined(
+    machine: Machine,
+) -> None:
     wait_until_ready(machine)
-    assert machine.run("systemctl is-enabled grid-supervisor.target").strip() == "enabled"
-    waited_for = [shown(machine, unit("migrate"), name) for name in ("Type", "Restart", "ActiveState", "SubState")]
+    assert (
+        machine.run("systemctl is-enabled grid-supervisor.target").strip() == "enabled"
+    )
+    waited_for = [
+        shown(machine, unit("migrate"), name)
+        for name in ("Type", "Restart", "ActiveState", "SubState")
+    ]
     assert waited_for == ["oneshot", "on-failure", "active", "exited"]
     for process in UNIT_OF.values():
         pid = shown(machine, unit(process), "MainPID")
         status = machine.run(f"cat /proc/{pid}/status")
-        about = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        about = dict(
+            line.split(":\t", 1) for line in status.splitlines() if ":\t" in line
+        )
         assert about["Uid"].split()[0] != "0", process
         assert int(about["CapEff"], 16) == 0, process
         assert about["NoNewPrivs"] == "1", process
         assert about["Seccomp"] == "2", process
         environment = machine.run(f"tr '\\0' '\\n' </proc/{pid}/environ")
         assert "postgresql://" not in environment, process
-        assert not machine.succeeds(f"nsenter --target {pid} --mount touch /etc/written"), process
+        assert not machine.succeeds(
+            f"nsenter --target {pid} --mount touch /etc/written"
+        ), process
 
 
-def test_units__killed_and_restarted_with_jobs_under_way__lose_none(machine: Machine, grid: Grid) -> None:
+def test_units__killed_and_restarted_with_jobs_under_way__lose_none(
+    machine: Machine, grid: Grid
+) -> None:
     wait_until_ready(machine)
     customer = grid.new_customer()
     asked = grid.submit_scripts(customer, jobs.marking(grid, "sleep 1"), JOBS)
@@ -178,20 +234,31 @@ def test_units__killed_and_restarted_with_jobs_under_way__lose_none(machine: Mac
         wait_until(again, f"{process} to be started again", 60.0)
     wait_until_ready(machine)
     asked += grid.submit_scripts(customer, jobs.marking(grid, "sleep 1"), JOBS)
-    before = {process: shown(machine, unit(process), "MainPID") for process in UNIT_OF.values()}
+    before = {
+        process: shown(machine, unit(process), "MainPID")
+        for process in UNIT_OF.values()
+    }
     machine.run("systemctl restart grid-supervisor.target")
     for process in UNIT_OF.values():
         again = partial(restarted, machine, process, before[process])
         wait_until(again, f"{process} to be restarted", 180.0, 0.5)
     wait_until_ready(machine)
-    wait_until(lambda: all(grid.chain.job(job).status.cold for job in asked), "all jobs to be settled", 300.0)
-    ended = {(grid.chain.job(job).status, grid.chain.job(job).exit_code) for job in asked}
+    wait_until(
+        lambda: all(grid.chain.job(job).status.cold for job in asked),
+        "all jobs to be settled",
+        300.0,
+    )
+    ended = {
+        (grid.chain.job(job).status, grid.chain.job(job).exit_code) for job in asked
+    }
     assert ended == {(ChainStatus.FINISHED, 0)}
     ran = [file.name.rpartition("-")[0] for file in jobs.marks(grid).iterdir()]
     assert sorted(ran) == sorted(asked)  # each once
 
 
-def test_unit__ends_again_and_again__waits_longer_before_each_start(machine: Machine) -> None:
+def test_unit__ends_again_and_again__waits_longer_before_each_start(
+    machine: Machine,
+) -> None:
     """Debian 12's systemd by itself starts it each 2 s."""
     wrong = f"/etc/systemd/system/{unit('flower')}.d/wrong.conf"
     machine.run(f"systemctl stop {unit('flower')}")  # it counts from 0 then
@@ -199,16 +266,24 @@ def test_unit__ends_again_and_again__waits_longer_before_each_start(machine: Mac
     machine.run(f"systemctl daemon-reload && systemctl start {unit('flower')}")
 
     def waits_s() -> list[float]:
-        lines = machine.run(f"journalctl --no-pager --output cat -u {unit('flower')}").splitlines()
-        return [json.loads(line)["wait_s"] for line in lines if '"start_delayed"' in line]
+        lines = machine.run(
+            f"journalctl --no-pager --output cat -u {unit('flower')}"
+        ).splitlines()
+        return [
+            json.loads(line)["wait_s"] for line in lines if '"start_delayed"' in line
+        ]
 
     wait_until(lambda: len(waits_s()) > 2, "the third wait", 180.0, 1.0)
     assert waits_s()[:3] == [2.0, 6.0, 14.0]
-    machine.run(f"rm {wrong} && systemctl daemon-reload && systemctl restart {unit('flower')}")
+    machine.run(
+        f"rm {wrong} && systemctl daemon-reload && systemctl restart {unit('flower')}"
+    )
     wait_until_ready(machine)
 
 
-def test_reporter__as_the_unit_of_slurmctlds_host__delivers_its_spool(machine: Machine, grid: Grid) -> None:
+def test_reporter__as_the_unit_of_slurmctlds_host__delivers_its_spool(
+    machine: Machine, grid: Grid
+) -> None:
     wait_until_ready(machine)
     machine.run("useradd --system slurm")  # which slurmctld's host has
     machine.run(REPORTER.replace("supervisor.example.com", "localhost"))
@@ -224,14 +299,26 @@ def test_reporter__as_the_unit_of_slurmctlds_host__delivers_its_spool(machine: M
     wait_until(lambda: machine.succeeds(gone), "the event to be delivered", 60.0, 0.5)
     figures = machine.run("curl --silent --fail http://127.0.0.1:9470/metrics")
     # The supervisor knows no such job, and keeps its callback for a while.
-    assert 'supervisor_reporter_events_total{cluster="main",outcome="delivered"} 1' in figures
-    assert 'supervisor_reporter_events_total{cluster="main",outcome="rejected"} 0' in figures
+    assert (
+        'supervisor_reporter_events_total{cluster="main",outcome="delivered"} 1'
+        in figures
+    )
+    assert (
+        'supervisor_reporter_events_total{cluster="main",outcome="rejected"} 0'
+        in figures
+    )
 
 
 def test_target__stopped__ends_each_process_in_order(machine: Machine) -> None:
     wait_until_ready(machine)
-    machine.run("systemctl stop grid-supervisor.target")  # it does not wait for the units
+    # it does not wait for the units
+    machine.run("systemctl stop grid-supervisor.target")
     for process in UNIT_OF.values():
-        wait_until(partial(has_ended, machine, process), f"{process} to end", 150.0, 0.5)
-        found = (shown(machine, unit(process), "ActiveState"), shown(machine, unit(process), "Result"))
+        wait_until(
+            partial(has_ended, machine, process), f"{process} to end", 150.0, 0.5
+        )
+        found = (
+            shown(machine, unit(process), "ActiveState"),
+            shown(machine, unit(process), "Result"),
+        )
         assert found == ("inactive", "success"), process

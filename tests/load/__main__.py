@@ -1,7 +1,8 @@
 """`make bench`: measures what the project promises, with all parts on this machine.
 
-Prints a table, with the recorded figures of docs/performance.json in it, and one JSON object. `--record` replaces the recorded
-figures. With `--only "redis stopped"`, only measures with these words in their names run, and no other figure is replaced.
+Prints a table, with the recorded figures of docs/performance.json in it, and one JSON
+object. `--record` replaces the recorded figures. With `--only "redis stopped"`, only
+measures with these words in their names run, and no other figure is replaced.
 """
 
 import argparse
@@ -44,7 +45,11 @@ OTHERS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("--record", action="store_true", help="write the figures to docs/performance.json and .md")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="write the figures to docs/performance.json and .md",
+    )
     parser.add_argument(
         "--only",
         default="",
@@ -52,7 +57,11 @@ def main() -> None:
         help="run only the measures with these words in their names: burst, sweep, redis stopped",
     )
     options = parser.parse_args()
-    figures = [*fleet_figures(options.only), *other_figures(options.only), *recovery(options.only)]
+    figures = [
+        *fleet_figures(options.only),
+        *other_figures(options.only),
+        *recovery(options.only),
+    ]
     report(figures)
     if options.record:
         write(machine(), figures, whole=not options.only)
@@ -60,7 +69,9 @@ def main() -> None:
 
 
 def fleet_figures(only: str) -> list[Figure]:
-    """Run the measures on grids with a fleet whose names have the words `only` in them."""
+    """Run the measures on grids with a fleet whose names have the words `only` in
+    them.
+    """
     figures: list[Figure] = []
     for title, block_time_s, settings, measures in GRIDS:
         chosen = [measure for measure in measures if only in name_of(measure)]
@@ -104,7 +115,9 @@ def other_figures(only: str) -> list[Figure]:
 
 def name_of(measure: Measure) -> str:
     """The name of a measure, which `--only` is compared with."""
-    return f"{measure.__module__.rpartition('.')[2]} {measure.__name__}".replace("_", " ")
+    return f"{measure.__module__.rpartition('.')[2]} {measure.__name__}".replace(
+        "_", " "
+    )
 
 
 def idle_cpu(grid: Grid) -> list[Figure]:
@@ -113,7 +126,9 @@ def idle_cpu(grid: Grid) -> list[Figure]:
     before_s = sum(cpu_s_of(grid, name) for name in FLEET)
     time.sleep(IDLE_S)  # the measurement itself
     used_s = sum(cpu_s_of(grid, name) for name in FLEET) - before_s
-    return [Figure("idle CPU of the fleet", 100 * used_s / IDLE_S, "% of one core", 2.0)]
+    return [
+        Figure("idle CPU of the fleet", 100 * used_s / IDLE_S, "% of one core", 2.0)
+    ]
 
 
 def memory(grid: Grid) -> list[Figure]:
@@ -123,9 +138,15 @@ def memory(grid: Grid) -> list[Figure]:
     return [Figure("resident memory of the fleet", sum(used_mb.values()), "MB", 400.0)]
 
 
-# For each grid: a title, the block time in seconds (None: each transaction is mined at once), settings, measures.
+# For each grid: a title, the block time in seconds (None: each transaction is mined at
+# once), settings, measures.
 GRIDS: tuple[tuple[str, float | None, dict[str, str], tuple[Measure, ...]], ...] = (
-    ("1 s blocks", 1.0, {}, (idle_cpu, burst.short_jobs, completion, memory, callbacks, price_on_chain)),
+    (
+        "1 s blocks",
+        1.0,
+        {},
+        (idle_cpu, burst.short_jobs, completion, memory, callbacks, price_on_chain),
+    ),
     (
         "1 s blocks for bursts that wait",
         1.0,
@@ -133,7 +154,12 @@ GRIDS: tuple[tuple[str, float | None, dict[str, str], tuple[Measure, ...]], ...]
         (burst.waiting_jobs, burst.many_logins, burst.two_workers),
     ),
     ("automine", None, {}, (claim_latency, flat)),
-    ("automine and no WebSocket", None, {"METASCHEDULER_ENDPOINT_WS": NO_LISTENER}, (polled_claim_latency,)),
+    (
+        "automine and no WebSocket",
+        None,
+        {"METASCHEDULER_ENDPOINT_WS": NO_LISTENER},
+        (polled_claim_latency,),
+    ),
 )
 
 
@@ -157,13 +183,24 @@ def report(figures: list[Figure]) -> None:
         sign = ">=" if figure.at_least else "<="
         mark = "" if figure.kept else "   MISSED"
         bound = f"{sign} {figure.bound:g}"
-        print(f"{figure.name:<52}{figure.value:>10.3g}{old:>10}{bound:>10} {figure.unit}{mark}")
-    print("\n" + json.dumps({"machine": machine(), "figures": [asdict(figure) for figure in figures]}))
+        print(
+            f"{figure.name:<52}{figure.value:>10.3g}{old:>10}{bound:>10} {figure.unit}{mark}"
+        )
+    print(
+        "\n"
+        + json.dumps(
+            {"machine": machine(), "figures": [asdict(figure) for figure in figures]}
+        )
+    )
 
 
 def processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    names = [
+        line.partition(":")[2].strip()
+        for line in lines
+        if line.startswith("model name")
+    ]
     return names[0] if names else platform.machine()
 
 

@@ -1,4 +1,6 @@
-"""Measures the gRPC process: how many callbacks a second it stores and acknowledges, and after how long."""
+"""Measures the gRPC process: how many callbacks a second it stores and acknowledges,
+and after how long.
+"""
 
 from sqlalchemy import text
 
@@ -32,31 +34,55 @@ _MADE_UP = "0x" + "0" * 47 + "1%"
 
 
 def callbacks(grid: Grid) -> list[Figure]:
-    """Measure the rate at which callers without a pause are acknowledged, and the wait at a fixed rate of calls."""
+    """Measure the rate at which callers without a pause are acknowledged, and the wait
+    at a fixed rate of calls.
+    """
     insert_jobs(grid)
     try:
         unpaced = call(grid, Calls(FIRST, CALLS, CALLERS))
-        wait_until(lambda: unread(grid) == 0, "the workers to have read these callbacks", 120.0, 0.5)
+        wait_until(
+            lambda: unread(grid) == 0,
+            "the workers to have read these callbacks",
+            120.0,
+            0.5,
+        )
         paced = call(grid, Calls(FIRST + CALLS, OFFERED, CALLERS, OFFERED_A_SECOND))
     finally:
         delete_jobs(grid)
     rate = unpaced.answered / unpaced.seconds
     name = f"callback acknowledged, {OFFERED_A_SECOND} a second offered, p99"
     return [
-        Figure(f"callbacks stored and acknowledged, {CALLERS} callers", rate, "a second", 2000.0, at_least=True),
+        Figure(
+            f"callbacks stored and acknowledged, {CALLERS} callers",
+            rate,
+            "a second",
+            2000.0,
+            at_least=True,
+        ),
         Figure(name, paced.p99_ms(), "ms", 5.0),
     ]
 
 
 def call(grid: Grid, calls: Calls) -> Outcome:
-    """Make the calls; raises RuntimeError unless each of them is in the inbox afterwards."""
+    """Make the calls; raises RuntimeError unless each of them is in the inbox
+    afterwards.
+    """
     names = ("callbacks", "postgres")
     before, cpu_s = stored(grid), [cpu_s_of(grid, name) for name in names]
-    outcome = in_a_process(grid.environment["PUBLIC_ADDRESS"], grid.folder / "tls" / "ca.pem", calls)
-    used_us = [1e6 * (cpu_s_of(grid, name) - old) / calls.number for name, old in zip(names, cpu_s, strict=True)]
+    outcome = in_a_process(
+        grid.environment["PUBLIC_ADDRESS"], grid.folder / "tls" / "ca.pem", calls
+    )
+    used_us = [
+        1e6 * (cpu_s_of(grid, name) - old) / calls.number
+        for name, old in zip(names, cpu_s, strict=True)
+    ]
     if stored(grid) - before != calls.number:
-        raise RuntimeError(f"{calls.number} callbacks were acknowledged, and {stored(grid) - before} are stored")
-    shares = ", ".join(f"{name} {used:.0f}" for name, used in zip(names, used_us, strict=True))
+        raise RuntimeError(
+            f"{calls.number} callbacks were acknowledged, and {stored(grid) - before} are stored"
+        )
+    shares = ", ".join(
+        f"{name} {used:.0f}" for name, used in zip(names, used_us, strict=True)
+    )
     show(
         f"    {outcome.answered / outcome.seconds:.0f} a second, p99 {outcome.p99_ms():.1f} ms; us of CPU each: {shares}"
     )
@@ -66,7 +92,10 @@ def call(grid: Grid, calls: Calls) -> Outcome:
 def insert_jobs(grid: Grid) -> None:
     """Insert the made-up jobs of the calls into the ledger."""
     with ledger(grid) as engine, engine.begin() as connection:
-        parameters = {"cluster": grid.environment["CLUSTER_NAME"], "calls": CALLS + OFFERED}
+        parameters = {
+            "cluster": grid.environment["CLUSTER_NAME"],
+            "calls": CALLS + OFFERED,
+        }
         connection.execute(text(_INSERT_JOBS), parameters)
 
 
@@ -79,9 +108,17 @@ def delete_jobs(grid: Grid) -> None:
 
 def unread(grid: Grid) -> int:
     """How many callbacks no worker has read."""
-    return int(rows(grid, "SELECT count(*) AS n FROM callbacks WHERE read_at IS NULL")[0].n)
+    return int(
+        rows(grid, "SELECT count(*) AS n FROM callbacks WHERE read_at IS NULL")[0].n
+    )
 
 
 def stored(grid: Grid) -> int:
     """How many callbacks about made-up jobs are in the inbox."""
-    return int(rows(grid, "SELECT count(*) AS n FROM callbacks WHERE job_id LIKE :made_up", made_up=_MADE_UP)[0].n)
+    return int(
+        rows(
+            grid,
+            "SELECT count(*) AS n FROM callbacks WHERE job_id LIKE :made_up",
+            made_up=_MADE_UP,
+        )[0].n
+    )

@@ -1,6 +1,8 @@
-"""How long a grid waited for a core: this distinguishes a busy machine from a defect of ours.
+"""How long a grid waited for a core: this distinguishes a busy machine from a defect of
+ours.
 
-Linux counts for each thread how long it ran and how long it was ready to run and had to wait (/proc/PID/task/TID/schedstat).
+Linux counts for each thread how long it ran and how long it was ready to run and had to
+wait (/proc/PID/task/TID/schedstat).
 """
 
 from collections.abc import Iterator
@@ -15,14 +17,18 @@ NANOSECONDS = 1e9
 
 
 class Share:
-    """The CPU time that the threads of a grid got since this was created, and the time that they waited for a core."""
+    """The CPU time that the threads of a grid got since this was created, and the time
+    that they waited for a core.
+    """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._before = dict(_threads(grid))
 
     def describe(self) -> str:
-        """Both, in seconds of all threads together. A thread that has ended meanwhile does not count."""
+        """Both, in seconds of all threads together. A thread that has ended meanwhile
+        does not count.
+        """
         ran = waited = 0
         for thread, (ran_ns, waited_ns) in _threads(self._grid):
             ran_before, waited_before = self._before.get(thread, (0, 0))
@@ -35,7 +41,9 @@ def _threads(grid: Grid) -> Iterator[tuple[str, tuple[int, int]]]:
     for running in grid.processes.running():
         root = running.process()
         with suppress(psutil.NoSuchProcess):
-            for process in [] if root is None else [root, *root.children(recursive=True)]:
+            for process in (
+                [] if root is None else [root, *root.children(recursive=True)]
+            ):
                 for schedstat in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
                     with suppress(OSError):
                         ran, waited, _ = schedstat.read_text().split()

@@ -1,6 +1,8 @@
-"""Measures how much a million settled jobs in the ledger slow down new jobs, against an empty ledger.
+"""Measures how much a million settled jobs in the ledger slow down new jobs, against an
+empty ledger.
 
-The times are the database's own, of the events in the journal and of the callbacks in the inbox.
+The times are the database's own, of the events in the journal and of the callbacks in
+the inbox.
 """
 
 import statistics
@@ -20,7 +22,9 @@ from tests.load.latency import is_settled, schedule
 from tests.support.watching import ledger, rows, wait_for_end
 
 JOBS = 40
-WARM_UP = 8  # jobs before the measured ones: connections and caches of the database are cold after it was filled
+# jobs before the measured ones: connections and caches of the database are cold after
+# it was filled
+WARM_UP = 8
 COMMANDS = 9
 BOUND = 1.10
 PARTS = {
@@ -37,19 +41,28 @@ _EVENTS = """
 
 
 def flat(grid: Grid) -> list[Figure]:
-    """How many times as long each part of a job's journey takes with a million settled jobs as with none."""
+    """How many times as long each part of a job's journey takes with a million settled
+    jobs as with none.
+    """
     customer = grid.new_customer()
     with fleet_stopped(grid):
-        pass  # both measurements begin with a new fleet: a fleet that has carried many jobs is quicker
+        # both measurements begin with a new fleet: a fleet that has carried many jobs
+        # is quicker
+        pass
     empty = medians_s(grid, customer)
     with fleet_stopped(grid):
         fill(grid)
     full = medians_s(grid, customer)
     for part, before_s in empty.items():
-        show(f"    {part}: {1000 * before_s:.1f} ms with an empty ledger, {1000 * full[part]:.1f} ms with a full one")
+        show(
+            f"    {part}: {1000 * before_s:.1f} ms with an empty ledger, {1000 * full[part]:.1f} ms with a full one"
+        )
     return [
         Figure(
-            f"{part} with {large_ledger.SETTLED:,} settled jobs beside none", full[part] / empty[part], "times", BOUND
+            f"{part} with {large_ledger.SETTLED:,} settled jobs beside none",
+            full[part] / empty[part],
+            "times",
+            BOUND,
         )
         for part in empty
     ]
@@ -66,17 +79,24 @@ def medians_s(grid: Grid, customer: Account) -> dict[str, float]:
             found[part] = statistics.median(status_s(grid) for _ in range(COMMANDS))
             continue
         since, until = events
-        times_s = [rows(grid, _EVENTS, job_id=job_id, since=since, until=until)[0].s for job_id in job_ids]
+        times_s = [
+            rows(grid, _EVENTS, job_id=job_id, since=since, until=until)[0].s
+            for job_id in job_ids
+        ]
         found[part] = statistics.median(times_s)
     return found
 
 
 def one_job(grid: Grid, customer: Account) -> str:
-    """Carry a short job to its end. It runs for long enough that the poll at its start does not see its end."""
+    """Carry a short job to its end. It runs for long enough that the poll at its start
+    does not see its end.
+    """
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 0.3\n")
     schedule(grid, job_id)
     wait_for_end(grid, job_id)
-    wait_until(lambda: is_settled(grid, job_id), "the ledger to settle the job", 10.0, 0.05)
+    wait_until(
+        lambda: is_settled(grid, job_id), "the ledger to settle the job", 10.0, 0.05
+    )
     return job_id
 
 
@@ -84,14 +104,21 @@ def status_s(grid: Grid) -> float:
     """The seconds that one run of `supervisor status` takes."""
     begun_s = time.perf_counter()
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "status"]
-    subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, check=True)
+    subprocess.run(
+        argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, check=True
+    )
     return time.perf_counter() - begun_s
 
 
 def fill(grid: Grid) -> None:
     """Put settled jobs into the ledger, in blocks before those of the grid's chain."""
     with ledger(grid) as engine:
-        large_ledger.fill(engine, grid.environment["CLUSTER_NAME"], hot=0, behind=2 * large_ledger.SETTLED)
+        large_ledger.fill(
+            engine,
+            grid.environment["CLUSTER_NAME"],
+            hot=0,
+            behind=2 * large_ledger.SETTLED,
+        )
 
 
 @contextmanager

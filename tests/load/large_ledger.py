@@ -1,15 +1,19 @@
-"""A ledger as after years of use: a million settled jobs, with their rows in the other tables."""
+"""A ledger as after years of use: a million settled jobs, with their rows in the other
+tables.
+"""
 
 from sqlalchemy import Engine, text
 
 SETTLED = 1_000_000
 HOT = 1_000
 
-# A settled job has an effect that is done, a callback that is read, a mined transaction and an event. A hot job has the same
-# rows, still open.
+# A settled job has an effect that is done, a callback that is read, a mined transaction
+# and an event. A hot job has the same rows, still open.
 _NUMBERS = "FROM generate_series(1, :settled + :hot) AS n"
 _ADDRESS = (
-    "'0x' || repeat('3', 40)"  # no wallet of the grid has it, so that the rows of the grid's own jobs stay as they are
+    # no wallet of the grid has it, so that the rows of the grid's own jobs stay as they
+    # are
+    "'0x' || repeat('3', 40)"
 )
 _JOB_ID = "'0x' || lpad(to_hex(n), 64, '0')"
 _FILL = (
@@ -56,11 +60,18 @@ _INDEXES = """
     AND NOT EXISTS (SELECT 1 FROM pg_constraint WHERE conname = indexname)"""
 
 
-def fill(engine: Engine, cluster: str, settled: int = SETTLED, hot: int = HOT, behind: int = 0) -> None:
-    """Insert the rows, and update the planner's statistics. The indexes are built after the rows, which is much faster.
+def fill(
+    engine: Engine,
+    cluster: str,
+    settled: int = SETTLED,
+    hot: int = HOT,
+    behind: int = 0,
+) -> None:
+    """Insert the rows, and update the planner's statistics. The indexes are built after
+    the rows, which is much faster.
 
-    Each job has a block of its own. `behind` is subtracted from the numbers of these blocks, so that a chain that has just
-    begun does not take them for its own.
+    Each job has a block of its own. `behind` is subtracted from the numbers of these
+    blocks, so that a chain that has just begun does not take them for its own.
     """
     with engine.begin() as connection:
         # The foreign keys are right; without this, Postgres would look up each one.
@@ -70,7 +81,10 @@ def fill(engine: Engine, cluster: str, settled: int = SETTLED, hot: int = HOT, b
         for index in indexes:
             connection.exec_driver_sql(f'DROP INDEX "{index.indexname}"')
         for statement in _FILL:
-            connection.execute(text(statement), {"cluster": cluster, "settled": settled, "hot": hot, "behind": behind})
+            connection.execute(
+                text(statement),
+                {"cluster": cluster, "settled": settled, "hot": hot, "behind": behind},
+            )
         for index in indexes:
             connection.exec_driver_sql(index.indexdef)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:

@@ -1,11 +1,14 @@
-"""`python -m tests.load.light_caller`: callers of SetJobStatus that take little CPU from the server that is measured.
+"""`python -m tests.load.light_caller`: callers of SetJobStatus that take little CPU
+from the server that is measured.
 
-It speaks HTTP/2 over TLS itself, in one thread with one connection for each caller, and writes the same frames as gRPC's
-clients: headers without HPACK's tables, a message, the end of the stream. grpcio's own client takes some 0.3 ms of CPU a call,
-which on two cores would count as the server's. Prints one JSON object (`Outcome`).
+It speaks HTTP/2 over TLS itself, in one thread with one connection for each caller, and
+writes the same frames as gRPC's clients: headers without HPACK's tables, a message, the
+end of the stream. grpcio's own client takes some 0.3 ms of CPU a call, which on two
+cores would count as the server's. Prints one JSON object (`Outcome`).
 
-With a rate, calls begin at their times, without waiting for the answers to earlier ones (open loop). Without it, each caller
-begins its next call when it has its answer (closed loop).
+With a rate, calls begin at their times, without waiting for the answers to earlier ones
+(open loop). Without it, each caller begins its next call when it has its answer (closed
+loop).
 """
 
 import argparse
@@ -34,9 +37,11 @@ ANSWER_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The calls: `number` callbacks about as many jobs, with ids from `first` on, all with SLURM id 1.
+    """The calls: `number` callbacks about as many jobs, with ids from `first` on, all
+    with SLURM id 1.
 
-    `rate` is how many begin a second. If it is 0, each of the `callers` begins its next call when it has its answer.
+    `rate` is how many begin a second. If it is 0, each of the `callers` begins its next
+    call when it has its answer.
     """
 
     first: int
@@ -47,9 +52,11 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of the calls: how many were answered, in how many seconds, and the wait of each in seconds.
+    """The result of the calls: how many were answered, in how many seconds, and the
+    wait of each in seconds.
 
-    In the open loop, the wait begins at the time at which the call was due, so that a late caller does not hide a wait.
+    In the open loop, the wait begins at the time at which the call was due, so that a
+    late caller does not hide a wait.
     """
 
     answered: int
@@ -62,8 +69,9 @@ class Outcome:
 
 @dataclass(slots=True)
 class Connection:
-    """One caller's connection. `due` are the times of the calls that wait for their answers, by stream. `answered` are the
-    streams whose message has come: gRPC sends one with OK, and none with any other status.
+    """One caller's connection. `due` are the times of the calls that wait for their
+    answers, by stream. `answered` are the streams whose message has come: gRPC sends
+    one with OK, and none with any other status.
     """
 
     socket: ssl.SSLSocket
@@ -80,11 +88,14 @@ class Connection:
         body = b"\0" + len(message).to_bytes(4) + message
         block = _headers(self.authority)
         self.socket.sendall(
-            _frame(HEADERS, END_HEADERS, self.stream, block) + _frame(DATA, END_STREAM, self.stream, body)
+            _frame(HEADERS, END_HEADERS, self.stream, block)
+            + _frame(DATA, END_STREAM, self.stream, body)
         )
 
     def answers(self) -> list[float]:
-        """Read what has come. Returns the due times of the calls that are answered now. Raises ConnectionError."""
+        """Read what has come. Returns the due times of the calls that are answered now.
+        Raises ConnectionError.
+        """
         while True:
             try:
                 piece = self.socket.recv(65_536)
@@ -97,7 +108,9 @@ class Connection:
 
     def _ended(self, received: bytearray) -> list[float]:
         ended, at = [], 0
-        while len(received) - at >= 9 + (length := int.from_bytes(received[at : at + 3])):
+        while len(received) - at >= 9 + (
+            length := int.from_bytes(received[at : at + 3])
+        ):
             kind, flags = received[at + 3], received[at + 4]
             stream = int.from_bytes(received[at + 5 : at + 9])
             payload = bytes(received[at + 9 : at + 9 + length])
@@ -124,9 +137,14 @@ class Connection:
 
 
 def run(address: str, authority: Path, calls: Calls) -> Outcome:
-    """Make the calls. Raises RuntimeError when a call is refused or not answered within ANSWER_S."""
+    """Make the calls. Raises RuntimeError when a call is refused or not answered within
+    ANSWER_S.
+    """
     connections = [_connect(address, authority) for _ in range(calls.callers)]
-    waiting = deque(_message(job_id(number)) for number in range(calls.first, calls.first + calls.number))
+    waiting = deque(
+        _message(job_id(number))
+        for number in range(calls.first, calls.first + calls.number)
+    )
     try:
         return _Loop(connections, waiting, calls.rate).run()
     finally:
@@ -135,9 +153,13 @@ def run(address: str, authority: Path, calls: Calls) -> Outcome:
 
 
 class _Loop:
-    """Makes the calls on all connections: in a closed loop, or in an open loop at a rate a second."""
+    """Makes the calls on all connections: in a closed loop, or in an open loop at a
+    rate a second.
+    """
 
-    def __init__(self, connections: Sequence[Connection], waiting: deque[bytes], rate: float) -> None:
+    def __init__(
+        self, connections: Sequence[Connection], waiting: deque[bytes], rate: float
+    ) -> None:
         self._connections = connections
         self._waiting = waiting
         self._rate = rate
@@ -157,13 +179,17 @@ class _Loop:
             pause_s = self._begin_due(began_s) if self._rate else ANSWER_S
             ready = self._selector.select(pause_s)
             if not ready and pause_s == ANSWER_S:
-                raise RuntimeError(f"{len(self._waits_s)} of {self._wanted} calls were answered, and no more")
+                raise RuntimeError(
+                    f"{len(self._waits_s)} of {self._wanted} calls were answered, and no more"
+                )
             for key, _ in ready:
                 self._take_answers(key.data)
         return Outcome(len(self._waits_s), time.perf_counter() - began_s, self._waits_s)
 
     def _begin_due(self, began_s: float) -> float:
-        """Begin the calls that are due. Returns the seconds until the next one is due."""
+        """Begin the calls that are due. Returns the seconds until the next one is
+        due.
+        """
         while self._waiting:
             due_s = began_s + self._begun / self._rate
             pause_s = due_s - time.perf_counter()
@@ -198,7 +224,8 @@ def _connect(address: str, authority: Path) -> Connection:
     plain = socket.create_connection((host, int(port)), 10.0)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     encrypted = context.wrap_socket(plain, server_hostname=host)
-    # Answers are small: with a window as large as HTTP/2 allows, no later WINDOW_UPDATE is needed.
+    # Answers are small: with a window as large as HTTP/2 allows, no later WINDOW_UPDATE
+    # is needed.
     window = _frame(WINDOW_UPDATE, 0, 0, (2**31 - 1 - 65_535).to_bytes(4))
     encrypted.sendall(PREFACE + _frame(SETTINGS, 0, 0, b"") + window)
     encrypted.setblocking(False)
@@ -206,31 +233,52 @@ def _connect(address: str, authority: Path) -> Connection:
 
 
 def _headers(authority: str) -> bytes:
-    """The headers in HPACK: two indexed fields, and literals that are not put into a table and not compressed."""
+    """The headers in HPACK: two indexed fields, and literals that are not put into a
+    table and not compressed.
+    """
     fields = (
         (b"\x04", METHOD),
         (b"\x01", authority.encode()),
         (b"\x0f\x10", b"application/grpc"),
         (b"\x00\x02te", b"trailers"),
     )
-    return b"\x83\x87" + b"".join(name + bytes([len(value)]) + value for name, value in fields)
+    return b"\x83\x87" + b"".join(
+        name + bytes([len(value)]) + value for name, value in fields
+    )
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+    return (
+        len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+    )
 
 
 def _message(name: str) -> bytes:
     status = JobStatus.JOB_STATUS_FINISHED
-    return SetJobStatusRequest(name=name, id=1, duration=1, status=status).SerializeToString()
+    return SetJobStatusRequest(
+        name=name, id=1, duration=1, status=status
+    ).SerializeToString()
 
 
 def in_a_process(address: str, authority: Path, calls: Calls) -> Outcome:
-    """Run `run` in a process of its own, which does not share an interpreter with the measuring program."""
-    argv = [sys.executable, "-m", "tests.load.light_caller", address, str(authority), json.dumps(asdict(calls))]
-    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    """Run `run` in a process of its own, which does not share an interpreter with the
+    measuring program.
+    """
+    argv = [
+        sys.executable,
+        "-m",
+        "tests.load.light_caller",
+        address,
+        str(authority),
+        json.dumps(asdict(calls)),
+    ]
+    done = subprocess.run(
+        argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=300
+    )
     if done.returncode != 0:
-        raise RuntimeError(f"the caller ended with status {done.returncode}:\n{done.stderr}")
+        raise RuntimeError(
+            f"the caller ended with status {done.returncode}:\n{done.stderr}"
+        )
     return Outcome(**json.loads(done.stdout))
 
 
@@ -240,7 +288,17 @@ def main() -> None:
     parser.add_argument("authority", type=Path)
     parser.add_argument("calls", help="the fields of Calls as JSON")
     options = parser.parse_args()
-    print(json.dumps(asdict(run(options.address, options.authority, Calls(**json.loads(options.calls))))))
+    print(
+        json.dumps(
+            asdict(
+                run(
+                    options.address,
+                    options.authority,
+                    Calls(**json.loads(options.calls)),
+                )
+            )
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Submits without a supervisor, to measure SLURM and sshd alone: the same scripts, over one SSH connection a customer."""
+"""Submits without a supervisor, to measure SLURM and sshd alone: the same scripts, over
+one SSH connection a customer.
+"""
 
 import base64
 import io
@@ -20,23 +22,33 @@ from supervisor_tasks.slurm.submit_token import Submission, with_token
 CHANNELS = 8  # of a connection
 CONNECTIONS = 10  # at once
 LIMIT_MIN = 10
-COMMENT = "bench"  # the hooks report jobs whose comment begins with `supervisor`, and no others
+# the hooks report jobs whose comment begins with `supervisor`, and no others
+COMMENT = "bench"
 PARTITION = "main"
 TOKEN_S = 600
 TIMEOUT_S = 60.0
 
 
 def submit(
-    grid: Grid, customers: Sequence[Account], jobs_each: int, definition: JobDefinition, script: str
+    grid: Grid,
+    customers: Sequence[Account],
+    jobs_each: int,
+    definition: JobDefinition,
+    script: str,
 ) -> tuple[float, list[str]]:
-    """Submit the jobs of each customer. Returns the seconds from the first login to the last answer, and the SLURM ids.
+    """Submit the jobs of each customer. Returns the seconds from the first login to the
+    last answer, and the SLURM ids.
 
     Raises RuntimeError when sbatch rejects a job.
     """
     key = paramiko.Ed25519Key.from_private_key(
-        io.StringIO(base64.b64decode(grid.environment["SLURM_SSH_PRIVATE_KEY"]).decode())
+        io.StringIO(
+            base64.b64decode(grid.environment["SLURM_SSH_PRIVATE_KEY"]).decode()
+        )
     )
-    submit_all = partial(_submit_all, grid, key, jobs_each, _definition(definition), script)
+    submit_all = partial(
+        _submit_all, grid, key, jobs_each, _definition(definition), script
+    )
     began_s = time.perf_counter()
     with ThreadPoolExecutor(CONNECTIONS) as pool:
         ids_by_customer = list(pool.map(submit_all, customers))
@@ -45,7 +57,12 @@ def submit(
 
 
 def _submit_all(
-    grid: Grid, key: paramiko.PKey, jobs: int, definition: Definition, script: str, customer: Account
+    grid: Grid,
+    key: paramiko.PKey,
+    jobs: int,
+    definition: Definition,
+    script: str,
+    customer: Account,
 ) -> list[str]:
     """Submit all jobs of one customer over one connection."""
     with paramiko.SSHClient() as client:
@@ -68,7 +85,12 @@ def _submit_all(
 
 
 def _submit_one(
-    client: paramiko.SSHClient, grid: Grid, customer: Account, definition: Definition, script: str, _: int
+    client: paramiko.SSHClient,
+    grid: Grid,
+    customer: Account,
+    definition: Definition,
+    script: str,
+    _: int,
 ) -> str:
     job_id = JobId(f"0x{secrets.token_hex(32)}")
     argv = commands.sbatch(
@@ -80,7 +102,8 @@ def _submit_one(
         comment=_comment(grid, customer, definition, job_id),
     )
     stdin, stdout, stderr = client.exec_command(shlex.join(argv), timeout=TIMEOUT_S)
-    stdin.write(commands.batch_script(job_id, script))  # supervisor_submit.lua requires the mark in it
+    # supervisor_submit.lua requires the mark in it
+    stdin.write(commands.batch_script(job_id, script))
     stdin.channel.shutdown_write()
     slurm_id, error = stdout.read().decode().strip(), stderr.read().decode().strip()
     if not slurm_id.isdigit():
@@ -88,8 +111,12 @@ def _submit_one(
     return slurm_id
 
 
-def _comment(grid: Grid, customer: Account, definition: Definition, job_id: JobId) -> str:
-    """The comment with the submission token: slurmctld rejects a customer's job without one."""
+def _comment(
+    grid: Grid, customer: Account, definition: Definition, job_id: JobId
+) -> str:
+    """The comment with the submission token: slurmctld rejects a customer's job without
+    one.
+    """
     submission = Submission(
         job_id=job_id,
         user=customer.address,

@@ -1,4 +1,6 @@
-"""Keeps the figures of the last measurement in docs: in performance.json, and as tables in performance.md."""
+"""Keeps the figures of the last measurement in docs: in performance.json, and as tables
+in performance.md.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,7 +13,10 @@ from tests.load.figures import Figure
 DOCS = Path(__file__).parents[2] / "docs"
 FIGURES = DOCS / "performance.json"
 DOCUMENT = DOCS / "performance.md"
-BEGIN, END = "<!-- figures: written by make bench RECORD=1 -->\n", "<!-- end of figures -->\n"
+BEGIN, END = (
+    "<!-- figures: written by make bench RECORD=1 -->\n",
+    "<!-- end of figures -->\n",
+)
 MOVES, SETTLES = ": first job moves after", ": 100 jobs settled after"
 
 
@@ -23,7 +28,9 @@ def recorded() -> list[Figure]:
 
 
 def write(machine: dict[str, Any], figures: Sequence[Figure], *, whole: bool) -> None:
-    """Write the figures into both files. Unless `whole`, recorded figures that were not measured now stay."""
+    """Write the figures into both files. Unless `whole`, recorded figures that were not
+    measured now stay.
+    """
     if not whole:
         figures = list((by_name(recorded()) | by_name(figures)).values())
     result = {"machine": machine, "figures": [asdict(figure) for figure in figures]}
@@ -32,26 +39,50 @@ def write(machine: dict[str, Any], figures: Sequence[Figure], *, whole: bool) ->
 
 
 def with_tables(document: str, figures: Sequence[Figure]) -> str:
-    """The document, with these figures between its two marks. Raises ValueError when it has no marks."""
+    """The document, with these figures between its two marks. Raises ValueError when it
+    has no marks.
+    """
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"{DOCUMENT.name} has no place for the figures: expected the lines {BEGIN!r} and {END!r}")
+        raise ValueError(
+            f"{DOCUMENT.name} has no place for the figures: expected the lines {BEGIN!r} and {END!r}"
+        )
     return f"{before}{BEGIN}{tables(figures)}{END}{after}"
 
 
 def tables(figures: Sequence[Figure]) -> str:
     """Two tables: the single figures, and the recoveries with a row for each fault."""
-    single = [figure for figure in figures if not figure.name.endswith((MOVES, SETTLES))]
-    rows = [f"| {figure.name} | {shown(figure)} | {bound(figure)} |" for figure in single]
+    single = [
+        figure for figure in figures if not figure.name.endswith((MOVES, SETTLES))
+    ]
+    rows = [
+        f"| {figure.name} | {shown(figure)} | {bound(figure)} |" for figure in single
+    ]
     named = by_name(figures)
-    faults = [figure.name.removesuffix(MOVES) for figure in figures if figure.name.endswith(MOVES)]
-    recoveries = [f"| {fault} | {shown(named[fault + MOVES])} | {shown(named[fault + SETTLES])} |" for fault in faults]
+    faults = [
+        figure.name.removesuffix(MOVES)
+        for figure in figures
+        if figure.name.endswith(MOVES)
+    ]
+    recoveries = [
+        f"| {fault} | {shown(named[fault + MOVES])} | {shown(named[fault + SETTLES])} |"
+        for fault in faults
+    ]
     return "\n".join(
         [
             *("| | measured | bound |", "|---|---|---|", *rows),
-            *("", "After the end of a fault under 100 jobs (bounds: 5 s and 60 s):", ""),
-            *("| fault | first job moves | 100 jobs settled |", "|---|---|---|", *recoveries, ""),
+            *(
+                "",
+                "After the end of a fault under 100 jobs (bounds: 5 s and 60 s):",
+                "",
+            ),
+            *(
+                "| fault | first job moves | 100 jobs settled |",
+                "|---|---|---|",
+                *recoveries,
+                "",
+            ),
         ]
     )
 

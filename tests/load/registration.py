@@ -15,7 +15,9 @@ READY = "ready."  # the end of the line that Celery logs when it is ready
 
 
 def price_on_chain(grid: Grid) -> list[Figure]:
-    """The seconds from a ready worker to the block that has the price, the most of some restarts. Blocks take a second."""
+    """The seconds from a ready worker to the block that has the price, the most of some
+    restarts. Blocks take a second.
+    """
     waits_s = []
     for number in range(1, RESTARTS + 1):
         price_wei = 95 * 10**16 + number
@@ -24,16 +26,35 @@ def price_on_chain(grid: Grid) -> list[Figure]:
         log = grid.folder / "log" / "worker.log"
         begun = log.read_text().count(READY)
         grid.fleet.start_worker()
-        wait_until(lambda: log.read_text().count(READY) > begun, "the worker to be ready", 60.0, EVERY_S)  # noqa: B023
+        wait_until(
+            lambda: log.read_text().count(READY) > begun,  # noqa: B023
+            "the worker to be ready",
+            60.0,
+            EVERY_S,
+        )
         ready_s = time.monotonic()
-        wait_until(lambda: _waiting_price_wei(grid) == price_wei, "the new price", 60.0, EVERY_S)  # noqa: B023
+        wait_until(
+            lambda: _waiting_price_wei(grid) == price_wei,  # noqa: B023
+            "the new price",
+            60.0,
+            EVERY_S,
+        )
         waits_s.append(time.monotonic() - ready_s)
     bound_s = POLL_S + BLOCK_TIME_S
-    return [Figure(f"changed price on chain after a restart, slowest of {RESTARTS}", max(waits_s), "s", bound_s)]
+    return [
+        Figure(
+            f"changed price on chain after a restart, slowest of {RESTARTS}",
+            max(waits_s),
+            "s",
+            bound_s,
+        )
+    ]
 
 
 def _waiting_price_wei(grid: Grid) -> int | None:
     try:
-        return grid.chain.providers.waiting(grid.chain.account("provider").address).prices.cpu_wei_per_min
+        return grid.chain.providers.waiting(
+            grid.chain.account("provider").address
+        ).prices.cpu_wei_per_min
     except ChainError:
         return None

@@ -1,4 +1,5 @@
-"""`python -m tests.load.retention`: measures calls of the retention on a ledger with a million old, settled jobs.
+"""`python -m tests.load.retention`: measures calls of the retention on a ledger with a
+million old, settled jobs.
 
 One call may delete at most PASS_JOBS jobs and take at most PASS_S.
 """
@@ -24,7 +25,9 @@ MAKE_OLD = "UPDATE jobs SET updated_at = now() - interval '500 days' WHERE clust
 
 
 def calls(engine: Engine, count: int = CALLS) -> list[tuple[int, float]]:
-    """Call the retention. Returns the number of deleted jobs and the seconds of each call."""
+    """Call the retention. Returns the number of deleted jobs and the seconds of each
+    call.
+    """
     retention, measured = Retention(engine, CLUSTER, DAYS), []
     for _ in range(count):
         begun_s = time.monotonic()
@@ -43,15 +46,29 @@ def figures(settled: int = SETTLED) -> list[Figure]:
         start_server(processes, "postgres", server)
         upgrade(server.url)
         engine = create_engine(server.url, isolation_level="AUTOCOMMIT")
-        fill(engine.execution_options(isolation_level="READ COMMITTED"), CLUSTER, settled=settled)
+        fill(
+            engine.execution_options(isolation_level="READ COMMITTED"),
+            CLUSTER,
+            settled=settled,
+        )
         with engine.connect() as connection:
             connection.execute(text(MAKE_OLD), {"cluster": CLUSTER})
             connection.execute(text("VACUUM ANALYZE"))
         measured = calls(engine.execution_options(isolation_level="READ COMMITTED"))
-    jobs, slowest_s = min(jobs for jobs, _ in measured), max(took_s for _, took_s in measured)
+    jobs, slowest_s = (
+        min(jobs for jobs, _ in measured),
+        max(took_s for _, took_s in measured),
+    )
     if jobs < min(PASS_JOBS, settled // CALLS):
         raise RuntimeError(f"a call deleted {jobs} jobs; expected {PASS_JOBS}")
-    return [Figure(f"a call of the retention, {jobs} of {settled} old jobs", slowest_s, "s", PASS_S)]
+    return [
+        Figure(
+            f"a call of the retention, {jobs} of {settled} old jobs",
+            slowest_s,
+            "s",
+            PASS_S,
+        )
+    ]
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""Measures the specs of a partition of a thousand nodes: parsing them, and querying them in one command over a real sshd."""
+"""Measures the specs of a partition of a thousand nodes: parsing them, and querying
+them in one command over a real sshd.
+"""
 
 import re
 import statistics
@@ -16,7 +18,9 @@ from supervisor_tasks.slurm.ssh import Ssh, load_key
 from tests.load.figures import Figure
 from tests.support.submitting import authorized_keys_command, new_key
 
-RECORDED = Path(__file__).parents[1] / "data" / "slurm" / "specs-states-slurm-22.05.8.txt"
+RECORDED = (
+    Path(__file__).parents[1] / "data" / "slurm" / "specs-states-slurm-22.05.8.txt"
+)
 MARK = "4f1d0c9ab3"  # the mark in the recorded output
 NODES = 1000
 RUNS = 20
@@ -33,11 +37,18 @@ def figures() -> list[Figure]:
     partition, nodes, sinfo = thousand_nodes()
     printed = f"{MARK}\n{partition}{MARK} 0\n{nodes}{MARK} 0\n{sinfo}{MARK} 0\n"
     # CPU time: the other work of a busy machine does not count.
-    parsed_s = median_s(lambda: read_specs(CommandAnswer(0, printed, ""), MARK, "main"), time.process_time)
+    parsed_s = median_s(
+        lambda: read_specs(CommandAnswer(0, printed, ""), MARK, "main"),
+        time.process_time,
+    )
     with private_processes() as processes:
         folder = processes.folder / "recorded"
         folder.mkdir()
-        for name, text in (("partition", partition), ("nodes", nodes), ("sinfo", sinfo)):
+        for name, text in (
+            ("partition", partition),
+            ("nodes", nodes),
+            ("sinfo", sinfo),
+        ):
             (folder / name).write_text(text)
         command = folder / "command"
         command.write_text(COMMAND.format(folder=folder))
@@ -45,17 +56,31 @@ def figures() -> list[Figure]:
         key, users = new_key(processes.folder / "key"), Users(processes.folder)
         sshd = Sshd.start(processes, users.environment(), authorized_keys_command(key))
         ssh = Ssh(sshd.address, load_key(key.read_text()), sshd.known_hosts)
-        nodes_query = Nodes(ssh=ssh, admin=admin(), scontrol=str(command), sinfo=str(command), partition="main")
+        nodes_query = Nodes(
+            ssh=ssh,
+            admin=admin(),
+            scontrol=str(command),
+            sinfo=str(command),
+            partition="main",
+        )
         nodes_query.specs()  # logs in
         queried_s = median_s(nodes_query.specs)
         ssh.close()
     return [
         Figure(f"specs of {NODES} nodes: parsed, CPU time", parsed_s, "s", 0.2),
-        Figure(f"specs of {NODES} nodes: one command over SSH and parsed", queried_s, "s", 1.0),
+        Figure(
+            f"specs of {NODES} nodes: one command over SSH and parsed",
+            queried_s,
+            "s",
+            1.0,
+        ),
     ]
 
 
-def median_s(work: Callable[[], PartitionHardware], clock: Callable[[], float] = time.perf_counter) -> float:
+def median_s(
+    work: Callable[[], PartitionHardware],
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """The median seconds of RUNS runs."""
     times = []
     for _ in range(RUNS):
@@ -66,13 +91,25 @@ def median_s(work: Callable[[], PartitionHardware], clock: Callable[[], float] =
 
 
 def thousand_nodes() -> tuple[str, str, str]:
-    """What the three commands print for a thousand nodes: the recorded nodes, repeated under other names."""
-    partition, nodes, _ = re.split(rf"{MARK} 0\n", RECORDED.read_text().partition("\n")[2])[:3]
+    """What the three commands print for a thousand nodes: the recorded nodes, repeated
+    under other names.
+    """
+    partition, nodes, _ = re.split(
+        rf"{MARK} 0\n", RECORDED.read_text().partition("\n")[2]
+    )[:3]
     lines = nodes.splitlines(keepends=True)
     copies = range(NODES // len(lines) + 1)
-    many = [re.sub("NodeName=([a-z]+)", rf"NodeName=\g<1>-{copy}-", line) for copy in copies for line in lines][:NODES]
+    many = [
+        re.sub("NodeName=([a-z]+)", rf"NodeName=\g<1>-{copy}-", line)
+        for copy in copies
+        for line in lines
+    ][:NODES]
     names = [line.partition(" ")[0].removeprefix("NodeName=") for line in many]
-    return partition, "".join(many), "".join(f"main|{name}\nall|{name}\n" for name in names)
+    return (
+        partition,
+        "".join(many),
+        "".join(f"main|{name}\nall|{name}\n" for name in names),
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""`python -m tests.load.sweep`: measures a sweep over ten thousand hot jobs, and the monitor with a thousand callbacks.
+"""`python -m tests.load.sweep`: measures a sweep over ten thousand hot jobs, and the
+monitor with a thousand callbacks.
 
-It counts the SLURM commands and RPC requests of the sweep, when all is well and when SLURM does not list some jobs. The chain,
-sshd and Postgres are real. The jobs are written straight into the ledger and into the contract's storage, and squeue and sacct
+It counts the SLURM commands and RPC requests of the sweep, when all is well and when
+SLURM does not list some jobs. The chain, sshd and Postgres are real. The jobs are
+written straight into the ledger and into the contract's storage, and squeue and sacct
 are programs that print what SLURM would. `make bench` runs it too.
 """
 
@@ -90,7 +92,9 @@ class PolledJobs:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One sweep: its seconds by its own report, and the number of its SLURM commands and RPC requests."""
+    """One sweep: its seconds by its own report, and the number of its SLURM commands
+    and RPC requests.
+    """
 
     seconds: float
     commands: int
@@ -110,7 +114,9 @@ def figures() -> list[Figure]:
         show(
             f"    {one.seconds:.2f} s, {one.commands} SLURM commands, {one.requests} RPC requests: {one.report['seconds']}"
         )
-        show(f"    jobs {one.report['jobs']}, found {one.report['found']}, unseen {one.report['unseen']}")
+        show(
+            f"    jobs {one.report['jobs']}, found {one.report['found']}, unseen {one.report['unseen']}"
+        )
     found = []
     for what, some, bound_s in (
         (f"sweep of {JOBS} jobs", sweeps[:-1], 1.0),
@@ -118,8 +124,12 @@ def figures() -> list[Figure]:
     ):
         found += [
             Figure(what, max(one.seconds for one in some), "s", bound_s),
-            Figure(f"{what}: SLURM commands", max(one.commands for one in some), "", 3.0),
-            Figure(f"{what}: RPC requests", max(one.requests for one in some), "", 20.0),
+            Figure(
+                f"{what}: SLURM commands", max(one.commands for one in some), "", 3.0
+            ),
+            Figure(
+                f"{what}: RPC requests", max(one.requests for one in some), "", 20.0
+            ),
         ]
     what = f"monitor of {CALLBACKS} callbacks"
     return [
@@ -130,34 +140,55 @@ def figures() -> list[Figure]:
 
 
 def prepare(grid: Grid) -> None:
-    """Make an empty ledger, and start the gRPC process, from which sshd gets the keys. No other process of the fleet runs."""
+    """Make an empty ledger, and start the gRPC process, from which sshd gets the keys.
+    No other process of the fleet runs.
+    """
     grid.fleet.migrate()
     grid.fleet.start_callbacks()
 
 
 def measure(
-    grid: Grid, jobs: int = JOBS, missing: int = MISSING, callbacks: int = CALLBACKS, sweeps: int = 3
+    grid: Grid,
+    jobs: int = JOBS,
+    missing: int = MISSING,
+    callbacks: int = CALLBACKS,
+    sweeps: int = 3,
 ) -> tuple[list[Measured], PolledJobs]:
-    """Make the jobs and sweep some times, the last time with some jobs missing in SLURM. Then run the monitor once, with
-    callbacks about the ends of other jobs.
+    """Make the jobs and sweep some times, the last time with some jobs missing in
+    SLURM. Then run the monitor once, with callbacks about the ends of other jobs.
     """
     job_ids = [JobId(f"0x{number:064x}") for number in range(1, jobs + 1)]
-    customer, provider = grid.new_customer().address, grid.chain.account("provider").address
+    customer, provider = (
+        grid.new_customer().address,
+        grid.chain.account("provider").address,
+    )
     put_on_chain(grid, job_ids, customer, provider)
     record_slurm(grid, job_ids, customer)
     calls = grid.folder / "slurm-calls"
-    paths = {"SLURM_SQUEUE_PATH": str(grid.folder / "squeue"), "SLURM_SACCT_PATH": str(grid.folder / "sacct")}
+    paths = {
+        "SLURM_SQUEUE_PATH": str(grid.folder / "squeue"),
+        "SLURM_SACCT_PATH": str(grid.folder / "sacct"),
+    }
     settings = load(
-        Need.SLURM, environment=grid.environment | paths | {"SLURM_ACCOUNTING": "true", "LOG_LEVEL": "warning"}
+        Need.SLURM,
+        environment=grid.environment
+        | paths
+        | {"SLURM_ACCOUNTING": "true", "LOG_LEVEL": "warning"},
     )
-    worker = build(settings, {Queue.SLURM}, Celery(broker=grid.environment["BROKER_URL"]))
+    worker = build(
+        settings, {Queue.SLURM}, Celery(broker=grid.environment["BROKER_URL"])
+    )
     try:
         put_into_ledger(worker, jobs, customer, provider, grid.chain.block_number())
         found = [one_sweep(worker, calls) for _ in range(sweeps)]
         list_jobs(grid, "listing", job_ids[:-missing], customer, "RUNNING")
         found.append(one_sweep(worker, calls))
-        if found[-1].report["found"] != {"missing": missing} or any(one.report["unseen"] for one in found):
-            raise RuntimeError(f"the sweeps found something else: {[one.report for one in found]}")
+        if found[-1].report["found"] != {"missing": missing} or any(
+            one.report["unseen"] for one in found
+        ):
+            raise RuntimeError(
+                f"the sweeps found something else: {[one.report for one in found]}"
+            )
         return found, one_poll(grid, worker, job_ids[:callbacks], customer)
     finally:
         worker.close()
@@ -172,20 +203,36 @@ def one_sweep(worker: Worker, calls: Path) -> Measured:
     return Measured(took_s, called(calls) - before, len(requests), swept.report)
 
 
-def forget_waiting_jobs(grid: Grid, customers: int, jobs_each: int) -> list[tuple[int, dict[str, int]]]:
-    """Sweep three times over waiting jobs that a killed slurmctld forgot without a trace. Returns, of the second and the third
-    sweep, how many commands each ran on the login node and what it found.
+def forget_waiting_jobs(
+    grid: Grid, customers: int, jobs_each: int
+) -> list[tuple[int, dict[str, int]]]:
+    """Sweep three times over waiting jobs that a killed slurmctld forgot without a
+    trace. Returns, of the second and the third sweep, how many commands each ran on the
+    login node and what it found.
     """
     provider, first = grid.chain.account("provider").address, 5000
     record_slurm(grid, [], "")
     users = [f"0x{number:040x}" for number in range(1, customers + 1)]
-    job_ids = [JobId(f"0x{number:064x}") for number in range(first, first + customers * jobs_each)]
+    job_ids = [
+        JobId(f"0x{number:064x}")
+        for number in range(first, first + customers * jobs_each)
+    ]
     for place, user in enumerate(users):
         grid.users.add(user)
-        put_on_chain(grid, job_ids[place::customers], user, provider, ChainStatus.SCHEDULED)
-    paths = {"SLURM_SACCT_PATH": str(grid.folder / "sacct"), "SLURM_ACCOUNTING": "true", "SWEEP_GRACE_S": "1"}
-    settings = load(Need.SLURM, environment=grid.environment | paths | {"LOG_LEVEL": "warning"})
-    worker = build(settings, {Queue.SLURM}, Celery(broker=grid.environment["BROKER_URL"]))
+        put_on_chain(
+            grid, job_ids[place::customers], user, provider, ChainStatus.SCHEDULED
+        )
+    paths = {
+        "SLURM_SACCT_PATH": str(grid.folder / "sacct"),
+        "SLURM_ACCOUNTING": "true",
+        "SWEEP_GRACE_S": "1",
+    }
+    settings = load(
+        Need.SLURM, environment=grid.environment | paths | {"LOG_LEVEL": "warning"}
+    )
+    worker = build(
+        settings, {Queue.SLURM}, Celery(broker=grid.environment["BROKER_URL"])
+    )
     try:
         ledger = worker.context.ledger
         emptied(ledger.engine)
@@ -200,15 +247,23 @@ def forget_waiting_jobs(grid: Grid, customers: int, jobs_each: int) -> list[tupl
             "customers": customers,
         }
         with ledger.engine.begin() as connection:
-            ledger.cursors.set(connection, CONTRACT_STREAM, grid.chain.block_number(), "")
+            ledger.cursors.set(
+                connection, CONTRACT_STREAM, grid.chain.block_number(), ""
+            )
             for statement in WAITING_JOBS:
                 connection.execute(text(statement), where | {"provider": provider})
         sweep(worker.context, "the first sight")
         found = []
         for sight in ("second", "third"):
-            wait_until(lambda: ledger.sweeps.begin("doubts").previous_doubts_s != {}, "doubts", 30.0)
             wait_until(
-                lambda: min(ledger.sweeps.begin("ages").previous_doubts_s.values()) > 1.1,
+                lambda: ledger.sweeps.begin("doubts").previous_doubts_s != {},
+                "doubts",
+                30.0,
+            )
+            wait_until(
+                lambda: (
+                    min(ledger.sweeps.begin("ages").previous_doubts_s.values()) > 1.1
+                ),
                 "the doubts to be older",
                 30.0,
             )
@@ -225,14 +280,20 @@ def called(calls: Path) -> int:
     return len(calls.read_text().splitlines()) if calls.exists() else 0
 
 
-def one_poll(grid: Grid, worker: Worker, job_ids: Sequence[JobId], customer: str) -> PolledJobs:
-    """Run the monitor once: the inbox has a callback about the end of each job, and SLURM confirms it. Its time ends with the
-    last commit in the ledger.
+def one_poll(
+    grid: Grid, worker: Worker, job_ids: Sequence[JobId], customer: str
+) -> PolledJobs:
+    """Run the monitor once: the inbox has a callback about the end of each job, and
+    SLURM confirms it. Its time ends with the last commit in the ledger.
     """
     ledger = worker.context.ledger
     list_jobs(grid, "answer", job_ids, customer, "COMPLETED")
     with ledger.engine.begin() as connection:
-        connection.execute(text("UPDATE effects SET due_at = now() + interval '1 hour' WHERE done_at IS NULL"))
+        connection.execute(
+            text(
+                "UPDATE effects SET due_at = now() + interval '1 hour' WHERE done_at IS NULL"
+            )
+        )
         connection.execute(
             text(
                 """
@@ -257,7 +318,9 @@ def counted_commands() -> Iterator[list[Sequence[str]]]:
     """Yields the list of the commands that run on the login node meanwhile."""
     run, commands = Ssh.run, list[Sequence[str]]()
 
-    def counted(self: Ssh, user: str, argv: Sequence[str], *args: Any, **kwargs: Any) -> CommandAnswer:
+    def counted(
+        self: Ssh, user: str, argv: Sequence[str], *args: Any, **kwargs: Any
+    ) -> CommandAnswer:
         commands.append(argv)
         return run(self, user, argv, *args, **kwargs)
 
@@ -291,12 +354,18 @@ def put_on_chain(
     provider: str,
     status: ChainStatus = ChainStatus.RUNNING,
 ) -> None:
-    """Write jobs of this status into the contract's storage: the id; status and customer in one word; the provider."""
+    """Write jobs of this status into the contract's storage: the id; status and
+    customer in one word; the provider.
+    """
     calls = []
     for job_id in job_ids:
-        first = int.from_bytes(keccak(bytes.fromhex(job_id[2:]) + JOBS_SLOT.to_bytes(32, "big")), "big")
+        first = int.from_bytes(
+            keccak(bytes.fromhex(job_id[2:]) + JOBS_SLOT.to_bytes(32, "big")), "big"
+        )
         status_and_customer = int(customer, 16) << 8 | status
-        for place, word in enumerate((int(job_id, 16), status_and_customer, int(provider, 16))):
+        for place, word in enumerate(
+            (int(job_id, 16), status_and_customer, int(provider, 16))
+        ):
             slot = (grid.chain.addresses.jobs, hex(first + place), f"0x{word:064x}")
             calls.append(("anvil_setStorageAt", slot))
     grid.chain.rpc.batch(calls, AT_ONCE)
@@ -313,24 +382,51 @@ def record_slurm(grid: Grid, job_ids: Sequence[JobId], customer: str) -> None:
     list_jobs(grid, "listing", job_ids, customer, "RUNNING")
 
 
-def list_jobs(grid: Grid, file: str, job_ids: Sequence[JobId], customer: str, state: str) -> None:
+def list_jobs(
+    grid: Grid, file: str, job_ids: Sequence[JobId], customer: str, state: str
+) -> None:
     """Write the list that squeue prints."""
     comment = f"supervisor {grid.environment['PUBLIC_ADDRESS']}"
-    shown = {"UserName": customer, "State": state, "TimeUsed": "1:00", "exit_code": "0", "Reason": "None"}
-    shown |= {"SubmitTime": "1700000000", "RestartCnt": "0", "Comment": comment, "STDOUT": "/nowhere"}
-    shown |= {"TimeLimit": "1:00:00", "StartTime": "1700000001", "Partition": "main", "NumTasks": "1"}
+    shown = {
+        "UserName": customer,
+        "State": state,
+        "TimeUsed": "1:00",
+        "exit_code": "0",
+        "Reason": "None",
+    }
+    shown |= {
+        "SubmitTime": "1700000000",
+        "RestartCnt": "0",
+        "Comment": comment,
+        "STDOUT": "/nowhere",
+    }
+    shown |= {
+        "TimeLimit": "1:00:00",
+        "StartTime": "1700000001",
+        "Partition": "main",
+        "NumTasks": "1",
+    }
     shown |= {"tres-alloc": "cpu=1,mem=1M,node=1,billing=1"}
     with (grid.folder / file).open("w") as out:
         for number, job_id in enumerate(job_ids, start=1):
             own = shown | {"JobID": str(number), "Name": job_id}
-            out.write("".join(f"{own.get(field, '')}|@MARK@" for field in FIELDS) + "\n")
+            out.write(
+                "".join(f"{own.get(field, '')}|@MARK@" for field in FIELDS) + "\n"
+            )
 
 
-def put_into_ledger(worker: Worker, jobs: int, customer: str, provider: str, head: int) -> None:
+def put_into_ledger(
+    worker: Worker, jobs: int, customer: str, provider: str, head: int
+) -> None:
     """Insert running jobs that the monitor polls."""
     ledger = worker.context.ledger
     ledger.facts.set(PROVIDER, provider)
-    where = {"cluster": ledger.cluster, "jobs": jobs, "customer": customer, "provider": provider}
+    where = {
+        "cluster": ledger.cluster,
+        "jobs": jobs,
+        "customer": customer,
+        "provider": provider,
+    }
     with ledger.engine.begin() as connection:
         ledger.cursors.set(connection, CONTRACT_STREAM, head, "")
         connection.execute(
@@ -355,7 +451,9 @@ def put_into_ledger(worker: Worker, jobs: int, customer: str, provider: str, hea
                 """
             )
         )
-    with ledger.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with ledger.engine.connect().execution_options(
+        isolation_level="AUTOCOMMIT"
+    ) as connection:
         connection.execute(text("ANALYZE"))
 
 
@@ -363,7 +461,9 @@ def main() -> None:
     """Measure, print the figures, and end with status 1 if a bound is missed."""
     found = figures()
     for figure in found:
-        print(f"{figure.name}: {figure.value:.3g} {figure.unit}{'' if figure.kept else '   MISSED'}")
+        print(
+            f"{figure.name}: {figure.value:.3g} {figure.unit}{'' if figure.kept else '   MISSED'}"
+        )
     sys.exit(0 if all(figure.kept for figure in found) else 1)
 
 

@@ -1,8 +1,10 @@
-"""`python -m tests.load.upgrade --jobs 200000`: applies every migration to an old ledger while a fleet's statements run.
+"""`python -m tests.load.upgrade --jobs 200000`: applies every migration to an old
+ledger while a fleet's statements run.
 
-The tables of the first release are filled with settled jobs and their rows in other tables. Then all migrations are applied.
-Meanwhile six threads write to the tables that a fleet writes to for every job, each thread once the migration that makes its
-table has run. A statement waits for as long as a fleet's would. `make bench` runs it too.
+The tables of the first release are filled with settled jobs and their rows in other
+tables. Then all migrations are applied. Meanwhile six threads write to the tables that
+a fleet writes to for every job, each thread once the migration that makes its table has
+run. A statement waits for as long as a fleet's would. `make bench` runs it too.
 """
 
 import argparse
@@ -32,7 +34,8 @@ CLUSTER = "main"
 
 _NUMBERS = "FROM generate_series(1, :jobs) AS n"
 _JOB_ID = "'0x' || lpad(to_hex(n), 64, '0')"
-# Each settled job has six events, four effects, a callback, two reports and a claim, as after an ordinary journey.
+# Each settled job has six events, four effects, a callback, two reports and a claim, as
+# after an ordinary journey.
 FILL = (
     f"""
     INSERT INTO jobs (cluster, job_id, customer, provider, claim_key, definition, time_limit_min, state, chain_status,
@@ -66,7 +69,8 @@ FILL = (
     """
     INSERT INTO effects (cluster, job_id, kind, due_at) VALUES (:cluster, '0xhot', 'fetch', now() + interval '1 day')""",
 )
-# What a fleet writes for every job. Each statement must work before, during and after every migration.
+# What a fleet writes for every job. Each statement must work before, during and after
+# every migration.
 STATEMENTS = {
     "jobs": "UPDATE jobs SET updated_at = now() WHERE cluster = 'main' AND job_id = '0xhot'",
     "effects": "UPDATE effects SET attempts = attempts + 1 WHERE cluster = 'main' AND job_id = '0xhot' AND kind = 'fetch'"
@@ -94,8 +98,12 @@ class Statement:
     errors: list[str] = field(default_factory=list)
 
     def execute(self, engine: Engine, over: threading.Event) -> None:
-        """Execute it repeatedly until `over`, or until an error, which is kept: the table no longer takes the statement."""
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        """Execute it repeatedly until `over`, or until an error, which is kept: the
+        table no longer takes the statement.
+        """
+        with engine.connect().execution_options(
+            isolation_level="AUTOCOMMIT"
+        ) as connection:
             while not over.is_set() and not self.errors:
                 begun_s = time.monotonic()
                 try:
@@ -119,19 +127,27 @@ def first_release(jobs: int) -> Iterator[tuple[Engine, str]]:
         upgrade(server.url, FIRST)
         engine = create_engine(server.url, poolclass=NullPool)
         with engine.begin() as connection:
-            connection.execute(text("SET LOCAL session_replication_role = replica"))  # the foreign keys are right
+            # the foreign keys are right
+            connection.execute(text("SET LOCAL session_replication_role = replica"))
             for statement in FILL:
                 connection.execute(text(statement), {"cluster": CLUSTER, "jobs": jobs})
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with engine.connect().execution_options(
+            isolation_level="AUTOCOMMIT"
+        ) as connection:
             connection.execute(text("VACUUM ANALYZE"))
         yield engine, server.url
 
 
 def upgraded(jobs: int) -> tuple[float, list[Statement]]:
-    """Apply all migrations. Returns their seconds, and the statements that ran meanwhile."""
+    """Apply all migrations. Returns their seconds, and the statements that ran
+    meanwhile.
+    """
     with first_release(jobs) as (engine, url):
         over, statements = threading.Event(), [Statement(table) for table in STATEMENTS]
-        threads = {one.table: threading.Thread(target=one.execute, args=(engine, over)) for one in statements}
+        threads = {
+            one.table: threading.Thread(target=one.execute, args=(engine, over))
+            for one in statements
+        }
         _start_those_made_by(FIRST, threads)
         begun_s = time.monotonic()
         try:
@@ -151,7 +167,9 @@ def upgraded(jobs: int) -> tuple[float, list[Statement]]:
     return took_s, statements
 
 
-def _start_those_made_by(revision: str, threads: Mapping[str, threading.Thread]) -> None:
+def _start_those_made_by(
+    revision: str, threads: Mapping[str, threading.Thread]
+) -> None:
     """Start the threads that write to the tables which this migration has made."""
     for table, thread in threads.items():
         if MADE_BY.get(table, FIRST) == revision:
@@ -159,13 +177,22 @@ def _start_those_made_by(revision: str, threads: Mapping[str, threading.Thread])
 
 
 def figures(jobs: int = JOBS) -> list[Figure]:
-    """The seconds of the upgrade, with the bound for so many jobs, and of the longest statement."""
+    """The seconds of the upgrade, with the bound for so many jobs, and of the longest
+    statement.
+    """
     took_s, statements = upgraded(jobs)
     for one in statements:
-        show(f"    {one.table}: {one.times} statements, the longest took {one.longest_s:.2f} s")
+        show(
+            f"    {one.table}: {one.times} statements, the longest took {one.longest_s:.2f} s"
+        )
     longest_s = max(one.longest_s for one in statements)
     return [
-        Figure(f"all migrations of a ledger of {jobs} jobs", took_s, "s", PROMISED_S * jobs / PROMISED_JOBS),
+        Figure(
+            f"all migrations of a ledger of {jobs} jobs",
+            took_s,
+            "s",
+            PROMISED_S * jobs / PROMISED_JOBS,
+        ),
         Figure("longest statement of a fleet beside them", longest_s, "s", MAX_WAIT_S),
     ]
 

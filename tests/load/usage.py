@@ -20,7 +20,9 @@ _TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The usage so far: seconds of CPU by process, messages sent to the broker, transactions of Postgres."""
+    """The usage so far: seconds of CPU by process, messages sent to the broker,
+    transactions of Postgres.
+    """
 
     cpu_s: dict[str, float]
     messages: int
@@ -28,8 +30,15 @@ class Usage:
 
     def since(self, before: "Usage") -> "Usage":
         """The usage between `before` and this one."""
-        cpu_s = {name: used - before.cpu_s.get(name, 0.0) for name, used in self.cpu_s.items()}
-        return Usage(cpu_s, self.messages - before.messages, self.transactions - before.transactions)
+        cpu_s = {
+            name: used - before.cpu_s.get(name, 0.0)
+            for name, used in self.cpu_s.items()
+        }
+        return Usage(
+            cpu_s,
+            self.messages - before.messages,
+            self.transactions - before.transactions,
+        )
 
     def describe(self, jobs: int) -> str:
         """The CPU of each process in milliseconds a job, the greatest first."""
@@ -38,21 +47,34 @@ class Usage:
 
 
 class Meter:
-    """Reads the usage of a grid. Queries its ledger over one connection, whose transactions are not counted."""
+    """Reads the usage of a grid. Queries its ledger over one connection, whose
+    transactions are not counted.
+    """
 
     def __init__(self, grid: Grid, names: Sequence[str] = OWN) -> None:
         self._grid = grid
         self._names = names
         url = grid.environment["DATABASE_URL"]
-        self._engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        self._engine = create_engine(
+            url, isolation_level="AUTOCOMMIT", poolclass=NullPool
+        )
         self._connection = self._engine.connect()
-        self._redis: Any = redis.Redis(unix_socket_path=grid.environment["BROKER_URL"].removeprefix("redis+socket://"))
+        self._redis: Any = redis.Redis(
+            unix_socket_path=grid.environment["BROKER_URL"].removeprefix(
+                "redis+socket://"
+            )
+        )
         self._queries = 0
 
     def __enter__(self) -> "Meter":
         return self
 
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        _: type[BaseException] | None,
+        __: BaseException | None,
+        ___: TracebackType | None,
+    ) -> None:
         self._connection.close()
         self._engine.dispose()
         self._redis.close()
@@ -63,19 +85,28 @@ class Meter:
         return self._connection.scalar(text(query), parameters)
 
     def read(self) -> Usage:
-        """The usage so far. Postgres counts the transactions of other connections about a second late."""
+        """The usage so far. Postgres counts the transactions of other connections about
+        a second late.
+        """
         transactions = int(self.ask(_TRANSACTIONS)) - self._queries
         cpu_s = {name: cpu_s_of(self._grid, name) for name in self._names}
         return Usage(cpu_s, self._messages(), transactions)
 
     def _messages(self) -> int:
-        """How many messages were pushed to lists. Published messages are events, which only Flower reads."""
+        """How many messages were pushed to lists. Published messages are events, which
+        only Flower reads.
+        """
         counted = cast(dict[str, dict[str, int]], self._redis.info("commandstats"))
-        return sum(counted.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("lpush", "rpush"))
+        return sum(
+            counted.get(f"cmdstat_{name}", {}).get("calls", 0)
+            for name in ("lpush", "rpush")
+        )
 
 
 def cpu_s_of(grid: Grid, name: str) -> float:
-    """The seconds of CPU that a process and its children have used, with children that have ended."""
+    """The seconds of CPU that a process and its children have used, with children that
+    have ended.
+    """
     processes = [process_of(grid, name)]
     processes += processes[0].children(recursive=True)
     return sum(sum(process.cpu_times()[:4]) for process in processes)

@@ -1,6 +1,8 @@
-"""Benchmark runs on real parts (Postgres, sshd, SLURM), with short benchmarks that do what a test wants.
+"""Benchmark runs on real parts (Postgres, sshd, SLURM), with short benchmarks that do
+what a test wants.
 
-As a program it is a worker that carries on the open run until it ends: python -m tests.support.benchmark_env WORLD.json
+As a program it is a worker that carries on the open run until it ends: python -m
+tests.support.benchmark_env WORLD.json
 """
 
 import json
@@ -74,41 +76,56 @@ def _benchmark(name: str) -> Benchmark:
         )
 
     def parse(output: bytes, nonce: str) -> Reading:
-        what, _, value = output.decode(errors="replace").strip().rpartition("\n")[2].partition(" ")
+        what, _, value = (
+            output.decode(errors="replace").strip().rpartition("\n")[2].partition(" ")
+        )
         if what == "missing":
             return Reading(left_out={f"{name}.number": f"no {value} on the node"})
         if what == "word":
             return Reading(texts={f"{name}.word": value}, notes=("said by uname",))
         if what != "value":
             raise UnreadableOutputError("no line with a value")
-        return Reading(numbers={f"{name}.number": MeasuredValue(float(value), "things")})
+        return Reading(
+            numbers={f"{name}.number": MeasuredValue(float(value), "things")}
+        )
 
     return Benchmark(name, render, parse)
 
 
 def _plan(specs: PartitionHardware, nonce: str) -> Plan:
     nodes = tuple(
-        PlannedNode(name=node.name, cpus=node.cpus, gpus=node.gpus, mem_mb=node.mem_mb) for node in specs.nodes
+        PlannedNode(name=node.name, cpus=node.cpus, gpus=node.gpus, mem_mb=node.mem_mb)
+        for node in specs.nodes
     )
     return Plan(mode=Mode.NATIVE, partition="main", nodes=nodes, nonce=nonce)
 
 
-def measuring(site: WorkerContext, cluster: Cluster, names: Sequence[str], user: str = RUNNER) -> WorkerContext:
+def measuring(
+    site: WorkerContext, cluster: Cluster, names: Sequence[str], user: str = RUNNER
+) -> WorkerContext:
     """The context of a worker of the benchmark queue, with these benchmarks."""
     site.ledger.facts.set(PROVIDER, PROVIDER_ADDRESS)
     suite: Mapping[str, Benchmark] = {name: _benchmark(name) for name in names}
-    return replace(site, benchmark_side=BenchmarkServices(BenchmarkJobs(cluster, user), suite, _plan))
+    return replace(
+        site,
+        benchmark_side=BenchmarkServices(BenchmarkJobs(cluster, user), suite, _plan),
+    )
 
 
 def tick(site: WorkerContext, *, at_once: bool = False) -> str:
-    """Carry on the run once, if its effect is due; with `at_once`, even if it is not. Returns the error of a service that did
-    not answer, or an empty text.
+    """Carry on the run once, if its effect is due; with `at_once`, even if it is not.
+    Returns the error of a service that did not answer, or an empty text.
     """
     site.ledger.ticks.record(SLURM_ANSWERED)  # another task probes SLURM
     if at_once:
         with site.ledger.engine.begin() as connection:
-            connection.execute(text("UPDATE effects SET due_at = now() WHERE kind = 'benchmark' AND done_at IS NULL"))
-    site.ledger.effects.due_without_message()  # frees the lease of a worker that was killed
+            connection.execute(
+                text(
+                    "UPDATE effects SET due_at = now() WHERE kind = 'benchmark' AND done_at IS NULL"
+                )
+            )
+    # frees the lease of a worker that was killed
+    site.ledger.effects.due_without_message()
     before = _last_lease(site)
     benchmark(site)
     after = _last_lease(site)
@@ -117,7 +134,9 @@ def tick(site: WorkerContext, *, at_once: bool = False) -> str:
 
 def _last_lease(site: WorkerContext) -> tuple[int, str]:
     """The last lease token of the run's effect, and its last error."""
-    query = text("SELECT lease_token, last_error FROM effects WHERE kind = 'benchmark' ORDER BY id DESC LIMIT 1")
+    query = text(
+        "SELECT lease_token, last_error FROM effects WHERE kind = 'benchmark' ORDER BY id DESC LIMIT 1"
+    )
     with site.ledger.engine.connect() as connection:
         row = connection.execute(query).one_or_none()
     return (0, "") if row is None else (row.lease_token, row.last_error or "")
@@ -136,7 +155,9 @@ def until_done(site: WorkerContext, patience_s: float = PATIENCE_S) -> dict[str,
     return run
 
 
-def until_stage(site: WorkerContext, benchmark: str, *stages: str, slurm_state: str = "") -> dict[str, Any]:
+def until_stage(
+    site: WorkerContext, benchmark: str, *stages: str, slurm_state: str = ""
+) -> dict[str, Any]:
     """Carry on the run until the benchmark is in one of the stages. Returns its row."""
     found: dict[str, Any] = {}
 
@@ -161,14 +182,29 @@ def results(site: WorkerContext) -> dict[str, dict[str, Any]]:
 
 def in_slurm(world: SubmissionEnv, name: str) -> list[str]:
     """The states of all SLURM jobs of that name, with ended ones."""
-    return world.slurm.run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%T").stdout.split()
+    return world.slurm.run(
+        "squeue", "--noheader", "--states=all", f"--name={name}", "--format=%T"
+    ).stdout.split()
 
 
-def start_worker(world: SubmissionEnv, names: Sequence[str], crash_at: Path) -> "subprocess.Popen[bytes]":
-    """Start a worker in a process of its own, which dies at the crash point in the file `crash_at`."""
+def start_worker(
+    world: SubmissionEnv, names: Sequence[str], crash_at: Path
+) -> "subprocess.Popen[bytes]":
+    """Start a worker in a process of its own, which dies at the crash point in the file
+    `crash_at`.
+    """
     config = world.processes.folder / "benchmarking.json"
-    parameters = {"environment": world.environment, "address": world.sshd.address, "key": str(world.key)}
-    config.write_text(json.dumps(parameters | {"known_hosts": str(world.sshd.known_hosts), "names": list(names)}))
+    parameters = {
+        "environment": world.environment,
+        "address": world.sshd.address,
+        "key": str(world.key),
+    }
+    config.write_text(
+        json.dumps(
+            parameters
+            | {"known_hosts": str(world.sshd.known_hosts), "names": list(names)}
+        )
+    )
     with (world.processes.folder / "benchmarking.log").open("ab") as log:
         argv = [sys.executable, "-m", "tests.support.benchmark_env", str(config)]
         environment = {"PATH": os.environ["PATH"], "CRASH_AT": str(crash_at)}
@@ -177,8 +213,18 @@ def start_worker(world: SubmissionEnv, names: Sequence[str], crash_at: Path) -> 
 
 def main(config: Path) -> None:
     parameters = json.loads(config.read_text())
-    ssh = Ssh(parameters["address"], load_key(Path(parameters["key"]).read_text()), Path(parameters["known_hosts"]))
-    cluster = Cluster(ssh=ssh, paths=PATHS, admin=admin(), partition="main", public_address="supervisor.example.com:1")
+    ssh = Ssh(
+        parameters["address"],
+        load_key(Path(parameters["key"]).read_text()),
+        Path(parameters["known_hosts"]),
+    )
+    cluster = Cluster(
+        ssh=ssh,
+        paths=PATHS,
+        admin=admin(),
+        partition="main",
+        public_address="supervisor.example.com:1",
+    )
     engine = open_engine(load(environment=parameters["environment"]))
     site = measuring(site_of(engine, cluster), cluster, parameters["names"])
     while site.ledger.benchmarks.under_way() is not None:
@@ -187,7 +233,10 @@ def main(config: Path) -> None:
 
 
 def finite(labels: Mapping[str, Any]) -> bool:
-    return all(isinstance(value, str) or (math.isfinite(value) and value > 0) for value in labels.values())
+    return all(
+        isinstance(value, str) or (math.isfinite(value) and value > 0)
+        for value in labels.values()
+    )
 
 
 if __name__ == "__main__":

@@ -12,13 +12,23 @@ DATA = Path(__file__).parents[1] / "data" / "benchmarks"
 
 def a_plan(**changes: Any) -> Plan:
     """Two CPU nodes, native, with changes."""
-    nodes = (PlannedNode(name="node1", cpus=8, mem_mb=128460), PlannedNode(name="node2", cpus=8, mem_mb=128460))
-    given: dict[str, Any] = {"mode": Mode.NATIVE, "partition": "main", "nodes": nodes, "nonce": NONCE}
+    nodes = (
+        PlannedNode(name="node1", cpus=8, mem_mb=128460),
+        PlannedNode(name="node2", cpus=8, mem_mb=128460),
+    )
+    given: dict[str, Any] = {
+        "mode": Mode.NATIVE,
+        "partition": "main",
+        "nodes": nodes,
+        "nonce": NONCE,
+    }
     return Plan(**{**given, **changes})
 
 
 def run_here(script: str, **environment: str) -> bytes:
-    """Run a batch script on this machine as if it were the node. Returns its output, both streams in one as SLURM writes it."""
+    """Run a batch script on this machine as if it were the node. Returns its output,
+    both streams in one as SLURM writes it.
+    """
     path = environment.pop("PATH", "/usr/local/bin:/usr/bin:/bin")
     done = subprocess.run(
         ["bash", "-s"],
@@ -32,7 +42,12 @@ def run_here(script: str, **environment: str) -> bytes:
     return done.stdout
 
 
-def printed(*sections: tuple[str, str], notes: tuple[str, ...] = (), status: int = 0) -> bytes:
+def printed(
+    *sections: tuple[str, str], notes: tuple[str, ...] = (), status: int = 0
+) -> bytes:
     """The output of a script: sections between marks, and notes."""
-    lines = [f"\n@@{NONCE} begin {name}\n{text}\n@@{NONCE} end {name} {status}\n" for name, text in sections]
+    lines = [
+        f"\n@@{NONCE} begin {name}\n{text}\n@@{NONCE} end {name} {status}\n"
+        for name, text in sections
+    ]
     return "".join([*lines, *(f"\n@@{NONCE} {note}\n" for note in notes)]).encode()

@@ -22,7 +22,14 @@ def browser(width: int = 1280, height: int = 900) -> Iterator[WebDriver]:
     options.binary_location = "/usr/bin/chromium"
     for option in OPTIONS:
         options.add_argument(option)
-    with webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver")) as driver:
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    with webdriver.Chrome(
+        options, webdriver.ChromeService("/usr/bin/chromedriver")
+    ) as driver:
+        metrics = {
+            "width": width,
+            "height": height,
+            "deviceScaleFactor": 1,
+            "mobile": False,
+        }
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         yield driver

@@ -1,4 +1,6 @@
-"""The servers that the gRPC process needs: a database and a broker of its own, without a grid."""
+"""The servers that the gRPC process needs: a database and a broker of its own, without
+a grid.
+"""
 
 from sqlalchemy import Engine, create_engine
 
@@ -7,13 +9,20 @@ from devgrid.services.start import start_server
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.tables import METADATA
 
-PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
+PUBLIC_LINE = (
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
+)
 
 
 def start_servers(processes: Processes) -> tuple[Engine, dict[str, str]]:
-    """Start a Postgres with the ledger's tables, and a Redis. Returns the engine, and the settings of a gRPC process."""
+    """Start a Postgres with the ledger's tables, and a Redis. Returns the engine, and
+    the settings of a gRPC process.
+    """
     urls = {}
-    for name, describe in (("postgres", embedded_servers.postgres), ("redis", embedded_servers.redis)):
+    for name, describe in (
+        ("postgres", embedded_servers.postgres),
+        ("redis", embedded_servers.redis),
+    ):
         folder = processes.folder / name
         folder.mkdir()
         server = describe(folder)

@@ -1,8 +1,11 @@
-"""Counts the branches of the product by package and by function: `make complexity` prints them, `make check` checks the bounds.
+"""Counts the branches of the product by package and by function: `make complexity`
+prints them, `make check` checks the bounds.
 
-Cyclomatic complexity as radon counts it: comprehensions and each `and` and `or` count, which ruff's C901 (at most 10 in
-`make check`) leaves out. The rate is the complexity of all functions over the lines of these functions, from `def` to
-the end, with docstrings, comments and empty lines. `--check` prints only what misses a bound, and then ends with status 1.
+Cyclomatic complexity as radon counts it: comprehensions and each `and` and `or` count,
+which ruff's C901 (at most 10 in `make check`) leaves out. The rate is the complexity of
+all functions over the lines of these functions, from `def` to the end, with docstrings,
+comments and empty lines. `--check` prints only what misses a bound, and then ends with
+status 1.
 """
 
 import ast
@@ -48,7 +51,11 @@ class Measured:
     @property
     def high(self) -> list[tuple[str, int]]:
         """The functions above HIGH, the most complex one first."""
-        found = [(name, complexity) for name, complexity, _ in self.functions if complexity > HIGH]
+        found = [
+            (name, complexity)
+            for name, complexity, _ in self.functions
+            if complexity > HIGH
+        ]
         return sorted(found, key=lambda one: -one[1])
 
 
@@ -60,23 +67,33 @@ def measured(files: Iterable[Path]) -> Measured:
         for block in cc_visit(file.read_text()):
             if isinstance(block, Function):
                 lines = block.endline - block.lineno + 1
-                functions.append((f"{place}:{block.lineno} {block.name}", block.complexity, lines))
+                functions.append(
+                    (f"{place}:{block.lineno} {block.name}", block.complexity, lines)
+                )
     return Measured(tuple(functions))
 
 
 def nested(source: str) -> Iterator[tuple[int, str]]:
-    """The comprehensions in which another one is, and the conditional expressions in which another one is, with their lines."""
+    """The comprehensions in which another one is, and the conditional expressions in
+    which another one is, with their lines.
+    """
     for node in ast.walk(ast.parse(source)):
         inner = [each for each in ast.walk(node) if each is not node]
-        if isinstance(node, COMPREHENSIONS) and any(isinstance(each, COMPREHENSIONS) for each in inner):
+        if isinstance(node, COMPREHENSIONS) and any(
+            isinstance(each, COMPREHENSIONS) for each in inner
+        ):
             yield node.lineno, "a comprehension in a comprehension"
-        if isinstance(node, ast.IfExp) and any(isinstance(each, ast.IfExp) for each in inner):
+        if isinstance(node, ast.IfExp) and any(
+            isinstance(each, ast.IfExp) for each in inner
+        ):
             yield node.lineno, "a conditional expression in another one"
 
 
 def modules(package: str) -> list[Path]:
     """The modules of a package that people write."""
-    return sorted(file for file in (REPOSITORY / package).rglob("*.py") if "_pb2" not in file.name)
+    return sorted(
+        file for file in (REPOSITORY / package).rglob("*.py") if "_pb2" not in file.name
+    )
 
 
 def missed() -> list[str]:
@@ -85,19 +102,27 @@ def missed() -> list[str]:
     lines = list[str]()
     for file in files:
         for line, what in nested(file.read_text()):
-            lines.append(f"{file.relative_to(REPOSITORY)}:{line}: found {what}; expected a step with a name")
+            lines.append(
+                f"{file.relative_to(REPOSITORY)}:{line}: found {what}; expected a step with a name"
+            )
     product = measured(files)
     if product.rate > MAX_RATE:
-        lines.append(f"complexity: found {product.rate:.4f} branches a line; expected {MAX_RATE} at most")
+        lines.append(
+            f"complexity: found {product.rate:.4f} branches a line; expected {MAX_RATE} at most"
+        )
     if len(product.high) > MAX_HIGH:
-        lines.append(f"complexity: found {len(product.high)} functions above {HIGH}; expected {MAX_HIGH} at most")
+        lines.append(
+            f"complexity: found {len(product.high)} functions above {HIGH}; expected {MAX_HIGH} at most"
+        )
         lines += [f"{complexity:4}  {name}" for name, complexity in product.high]
     return lines
 
 
 def show() -> None:
     """Print the table, and the functions above HIGH."""
-    table = Table("package", "functions", "their lines", "complexity", "a line", f"above {HIGH}")
+    table = Table(
+        "package", "functions", "their lines", "complexity", "a line", f"above {HIGH}"
+    )
     every = Measured(())
     for package in PACKAGES:
         found = measured(modules(package))
@@ -113,11 +138,17 @@ def show() -> None:
 
 def _figures(found: Measured) -> tuple[str, ...]:
     figures = (len(found.functions), found.lines, found.complexity)
-    return (*(f"{figure:,}" for figure in figures), f"{found.rate:.3f}", str(len(found.high)))
+    return (
+        *(f"{figure:,}" for figure in figures),
+        f"{found.rate:.3f}",
+        str(len(found.high)),
+    )
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures, or with --check only what misses a bound. Returns the exit status."""
+    """Print the figures, or with --check only what misses a bound. Returns the exit
+    status.
+    """
     if arguments != ["--check"]:
         show()
         return 0

@@ -1,7 +1,8 @@
-"""Prints how much of the product the tests reach, and checks the bounds: `... coverage_bounds COVERAGE_JSON`.
+"""Prints how much of the product the tests reach, and checks the bounds: `...
+coverage_bounds COVERAGE_JSON`.
 
-With --some, not all tests ran, and no bound is checked. The bounds are for branches: a line can be reached with only one value
-of its conditions.
+With --some, not all tests ran, and no bound is checked. The bounds are for branches: a
+line can be reached with only one value of its conditions.
 """
 
 import json
@@ -40,8 +41,14 @@ class Reached:
 
 def pure_modules() -> set[str]:
     """The files of the modules that the import contract lists as pure."""
-    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (names,) = (one["source_modules"] for one in contracts if one["name"].startswith("Pure modules"))
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"][
+        "importlinter"
+    ]["contracts"]
+    (names,) = (
+        one["source_modules"]
+        for one in contracts
+        if one["name"].startswith("Pure modules")
+    )
     return {name.replace(".", "/") + ".py" for name in names}
 
 
@@ -53,13 +60,25 @@ def reached(summaries: Iterable[Mapping[str, Any]]) -> Reached:
 
 
 def report(files: Mapping[str, Any], pure: set[str]) -> tuple[list[str], bool]:
-    """The lines of the report, and whether both bounds hold. Raises ValueError when a pure module was not measured."""
+    """The lines of the report, and whether both bounds hold. Raises ValueError when a
+    pure module was not measured.
+    """
     missing = pure - files.keys()
     if missing:
-        raise ValueError(f"found no figures of {', '.join(sorted(missing))}; expected all pure modules")
+        raise ValueError(
+            f"found no figures of {', '.join(sorted(missing))}; expected all pure modules"
+        )
     parts = (
-        ("pure modules", reached(files[name]["summary"] for name in pure), PURE_AT_LEAST),
-        ("the product", reached(file["summary"] for file in files.values()), PRODUCT_AT_LEAST),
+        (
+            "pure modules",
+            reached(files[name]["summary"] for name in pure),
+            PURE_AT_LEAST,
+        ),
+        (
+            "the product",
+            reached(file["summary"] for file in files.values()),
+            PRODUCT_AT_LEAST,
+        ),
     )
     lines = [
         f"{name}: {part.branch_rate:.1f} % of {part.of_branches} branches (at least {bound:g} %),"
@@ -67,10 +86,16 @@ def report(files: Mapping[str, Any], pure: set[str]) -> tuple[list[str], bool]:
         for name, part, bound in parts
     ]
     modules = {name: reached([file["summary"]]) for name, file in files.items()}
-    least = sorted(modules, key=lambda name: modules[name].of_branches - modules[name].branches, reverse=True)
+    least = sorted(
+        modules,
+        key=lambda name: modules[name].of_branches - modules[name].branches,
+        reverse=True,
+    )
     for name in least[:LEAST_REACHED]:
         left = modules[name].of_branches - modules[name].branches
-        lines.append(f"  {name}: {left} of {modules[name].of_branches} branches not reached")
+        lines.append(
+            f"  {name}: {left} of {modules[name].of_branches} branches not reached"
+        )
     return lines, all(part.branch_rate >= bound for _, part, bound in parts)
 
 

@@ -1,4 +1,6 @@
-"""Draws each diagram of the pages: `python -m tests.support.diagrams MERMAID_JS`. One that cannot be drawn is an error."""
+"""Draws each diagram of the pages: `python -m tests.support.diagrams MERMAID_JS`. One
+that cannot be drawn is an error.
+"""
 
 import re
 import sys
@@ -15,7 +17,12 @@ DRAW = """
 const [text, done] = arguments;
 mermaid.render("drawn", text).then(drawn => done(drawn.svg ? "" : "it is empty"), error => done(String(error)));
 """
-OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND")
+OPTIONS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+)
 
 
 def diagrams() -> Iterator[tuple[str, str]]:
@@ -34,10 +41,14 @@ def not_drawn(mermaid: Path) -> Iterator[str]:
         options.add_argument(option)
     with (
         tempfile.TemporaryDirectory() as folder,
-        webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver")) as browser,
+        webdriver.Chrome(
+            options, webdriver.ChromeService("/usr/bin/chromedriver")
+        ) as browser,
     ):
         page = Path(folder) / "page.html"
-        page.write_text(f'<!doctype html><body><script src="{mermaid.resolve().as_uri()}"></script>')
+        page.write_text(
+            f'<!doctype html><body><script src="{mermaid.resolve().as_uri()}"></script>'
+        )
         browser.get(page.as_uri())
         for place, text in diagrams():
             error = browser.execute_async_script(DRAW, text)

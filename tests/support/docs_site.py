@@ -1,7 +1,7 @@
 """Lays the pages out for mkdocs: `python -m tests.support.docs_site FOLDER`.
 
-The pages link to each other, and to files of the repository, by relative paths. So the site has the same folders: the tracked
-pages, and the files that they link to.
+The pages link to each other, and to files of the repository, by relative paths. So the
+site has the same folders: the tracked pages, and the files that they link to.
 """
 
 import re
@@ -17,12 +17,20 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 def pages() -> list[Path]:
     """The tracked pages, by their paths in the repository."""
-    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "*.md"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return [Path(line) for line in listed.stdout.split()]
 
 
 def links(page: Path) -> Iterator[Path]:
-    """The files that a page links to, by their paths in the repository. A link that leaves it is an error."""
+    """The files that a page links to, by their paths in the repository. A link that
+    leaves it is an error.
+    """
     for link in LINK.findall((REPOSITORY / page).read_text()):
         if "://" not in link and not link.startswith("mailto:"):
             target = (REPOSITORY / page).parent / link
@@ -30,7 +38,9 @@ def links(page: Path) -> Iterator[Path]:
 
 
 def lay_out(folder: Path) -> None:
-    """Copy the pages and the files that they link to into the folder, in place of what was there."""
+    """Copy the pages and the files that they link to into the folder, in place of what
+    was there.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     found = pages()
     for file in sorted({*found, *(target for page in found for target in links(page))}):

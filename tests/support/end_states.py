@@ -1,4 +1,6 @@
-"""Makes jobs end in different ways in SLURM, and compares ledger and contract with SLURM's own record."""
+"""Makes jobs end in different ways in SLURM, and compares ledger and contract with
+SLURM's own record.
+"""
 
 import os
 import subprocess
@@ -28,14 +30,20 @@ class Record:
 
 
 def as_customer(grid: Grid, customer: Account, *argv: str, stdin: str = "") -> str:
-    """Run one of SLURM's commands as the customer's Linux user. It must succeed. Returns its output."""
+    """Run one of SLURM's commands as the customer's Linux user. It must succeed.
+    Returns its output.
+    """
     done = run_as_customer(grid, customer, *argv, stdin=stdin)
     assert done.returncode == 0, (argv, done.stderr)
     return done.stdout.strip()
 
 
-def run_as_customer(grid: Grid, customer: Account, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run one of SLURM's commands as the customer's Linux user. Its exit status is not checked."""
+def run_as_customer(
+    grid: Grid, customer: Account, *argv: str, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run one of SLURM's commands as the customer's Linux user. Its exit status is not
+    checked.
+    """
     uid = grid.users.add(customer.address)
     return subprocess.run(
         argv,
@@ -60,12 +68,27 @@ def scontrol(grid: Grid, *words: str) -> None:
 def own_job(grid: Grid, customer: Account, script: str, *options: str) -> int:
     """Submit a job as the customer, without the supervisor. Returns its SLURM id."""
     short = ("--time=5", "--mem-per-cpu=50M", "--output=/dev/null")
-    return int(as_customer(grid, customer, "sbatch", "--parsable", *short, *options, stdin=f"#!/bin/bash\n{script}\n"))
+    return int(
+        as_customer(
+            grid,
+            customer,
+            "sbatch",
+            "--parsable",
+            *short,
+            *options,
+            stdin=f"#!/bin/bash\n{script}\n",
+        )
+    )
 
 
 def id_of(grid: Grid, job_id: str) -> int:
     """The SLURM id of a job, once the ledger has it."""
-    wait_until(lambda: "Submitted" in journal(grid, job_id), f"{job_id} to be submitted", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: "Submitted" in journal(grid, job_id),
+        f"{job_id} to be submitted",
+        PATIENCE_S,
+        0.1,
+    )
     number: int = row_of(grid, job_id).slurm_id
     return number
 
@@ -84,22 +107,42 @@ def row_of(grid: Grid, job_id: str) -> Any:
 def record_of(grid: Grid, slurm_id: int) -> Record:
     """What squeue shows of a job."""
     fields = "State:30,TimeUsed:30,SubmitTime:30,exit_code:30,NodeList:30"
-    argv = ("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", f"--jobs={slurm_id}")
-    state, used, submitted, exit_code, *nodes = slurm_of(grid).run(*argv, f"--Format={fields}").stdout.split()
+    argv = (
+        "env",
+        "SLURM_TIME_FORMAT=%s",
+        "squeue",
+        "--noheader",
+        "--states=all",
+        f"--jobs={slurm_id}",
+    )
+    state, used, submitted, exit_code, *nodes = (
+        slurm_of(grid).run(*argv, f"--Format={fields}").stdout.split()
+    )
     minutes, _, seconds = used.rpartition(":")
     return Record(
-        state, int(minutes) * 60 + int(seconds), nodes[0] if nodes else "", int(submitted), wait_status(exit_code)
+        state,
+        int(minutes) * 60 + int(seconds),
+        nodes[0] if nodes else "",
+        int(submitted),
+        wait_status(exit_code),
     )
 
 
 def wait_for_state(grid: Grid, slurm_id: int, *states: str) -> Record:
     """SLURM's record of a job, once it is in one of these states."""
-    wait_until(lambda: record_of(grid, slurm_id).state in states, f"{slurm_id} to be {states}", PATIENCE_S, 0.1)
+    wait_until(
+        lambda: record_of(grid, slurm_id).state in states,
+        f"{slurm_id} to be {states}",
+        PATIENCE_S,
+        0.1,
+    )
     return record_of(grid, slurm_id)
 
 
 def assert_overrun_is_billed(grid: Grid, job_id: str) -> None:
-    """Assert that a job with a limit of a minute, which SLURM ends after some 80 s, is OUT_OF_CREDITS and pays the minute."""
+    """Assert that a job with a limit of a minute, which SLURM ends after some 80 s, is
+    OUT_OF_CREDITS and pays the minute.
+    """
     job = wait_for_end(grid, job_id, timeout_s=150)
     assert job.status is ChainStatus.OUT_OF_CREDITS
     row = row_of(grid, job_id)
@@ -108,15 +151,28 @@ def assert_overrun_is_billed(grid: Grid, job_id: str) -> None:
     assert job.final_cost_wei == ChainPrices().of(job.definition)
 
 
-def assert_ended(grid: Grid, job_id: str, state: str, status: ChainStatus, exit_status: int | None = 0) -> Record:
-    """Assert that the contract has the status, the minutes and the exit status that belong to SLURM's end state. If
-    `exit_status` is None, the one that squeue shows is expected.
+def assert_ended(
+    grid: Grid,
+    job_id: str,
+    state: str,
+    status: ChainStatus,
+    exit_status: int | None = 0,
+) -> Record:
+    """Assert that the contract has the status, the minutes and the exit status that
+    belong to SLURM's end state. If `exit_status` is None, the one that squeue shows is
+    expected.
     """
     job = wait_for_end(grid, job_id, PATIENCE_S)
-    row = rows(grid, "SELECT slurm_id, elapsed_s, exit_status FROM jobs WHERE job_id = :id", id=job_id)[0]
+    row = rows(
+        grid,
+        "SELECT slurm_id, elapsed_s, exit_status FROM jobs WHERE job_id = :id",
+        id=job_id,
+    )[0]
     record = record_of(grid, row.slurm_id)
     exit_status = record.exit_code if exit_status is None else exit_status
     assert (record.state, job.status, job.exit_code) == (state, status, exit_status)
     assert (row.elapsed_s, row.exit_status) == (record.elapsed_s, exit_status)
-    assert job.final_cost_wei == record.elapsed_s // 60 * ChainPrices().of(job.definition)
+    assert job.final_cost_wei == record.elapsed_s // 60 * ChainPrices().of(
+        job.definition
+    )
     return record

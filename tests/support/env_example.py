@@ -1,4 +1,6 @@
-"""Writes docker/.env.example from the settings and the compose files: `make env-example`."""
+"""Writes docker/.env.example from the settings and the compose files: `make
+env-example`.
+"""
 
 import inspect
 import json
@@ -17,7 +19,8 @@ from supervisor_tasks.config.settings import SECRETS, Settings
 
 DOCKER = REPOSITORY / "docker"
 FILE = DOCKER / ".env.example"
-# The settings that a site must choose, each with a value to begin with. The other settings have a default.
+# The settings that a site must choose, each with a value to begin with. The other
+# settings have a default.
 SITE_SETTINGS = {
     "cluster_name": "main",
     "public_address": "supervisor.example.com:3000",
@@ -41,7 +44,11 @@ def rendered() -> str:
         "# --- what the site must say",
         *(f"{name.upper()}={value}" for name, value in SITE_SETTINGS.items()),
     ]
-    parts += ["", "# --- docker/compose.yaml: images, published ports, limits", *_of_compose()]
+    parts += [
+        "",
+        "# --- docker/compose.yaml: images, published ports, limits",
+        *_of_compose(),
+    ]
     for section, lines in _sections():
         parts += ["", f"# --- {section}", *lines]
     return "\n".join(parts) + "\n"
@@ -53,17 +60,28 @@ def compose(name: str) -> Any:
 
 
 def set_by_compose() -> set[str]:
-    """The settings that compose.yaml itself gives its containers: their values in .env do not count."""
+    """The settings that compose.yaml itself gives its containers: their values in .env
+    do not count.
+    """
     environment = dict[str, str]()
     for service in compose("compose.yaml")["services"].values():
         environment |= service.get("environment", {})
-    return {name.removesuffix("_FILE").lower() for name, value in environment.items() if f"${{{name}:-" not in value}
+    return {
+        name.removesuffix("_FILE").lower()
+        for name, value in environment.items()
+        if f"${{{name}:-" not in value
+    }
 
 
 def _of_compose() -> Iterator[str]:
     """A line for each variable of the compose files that is no setting."""
-    texts = [(DOCKER / name).read_text() for name in ("compose.yaml", "compose.clusters.yaml")]
-    found: Mapping[str, str] = dict(re.findall(r"\$\{([A-Z_]+):-([^}]*)\}", "".join(texts)))
+    texts = [
+        (DOCKER / name).read_text()
+        for name in ("compose.yaml", "compose.clusters.yaml")
+    ]
+    found: Mapping[str, str] = dict(
+        re.findall(r"\$\{([A-Z_]+):-([^}]*)\}", "".join(texts))
+    )
     for name, default in found.items():
         if name.lower() not in Settings.model_fields:
             yield f"# {name}={default}"
@@ -75,7 +93,9 @@ def _sections() -> Iterator[tuple[str, list[str]]]:
     by_compose, lines = set_by_compose(), dict[str, list[str]]()
     for name, field in Settings.model_fields.items():
         if name not in SITE_SETTINGS:
-            lines.setdefault(heading_of[name], []).append(_line(name, field, by_compose))
+            lines.setdefault(heading_of[name], []).append(
+                _line(name, field, by_compose)
+            )
     yield from lines.items()
 
 
@@ -85,7 +105,9 @@ def headings() -> dict[str, str]:
     found = dict[str, str]()
     for group in re.split(r"\n\n    # ", inspect.getsource(settings.Settings))[1:]:
         heading, _, fields = group.partition("\n")
-        found |= dict.fromkeys(re.findall(r"^    ([a-z0-9_]+): ", fields, re.MULTILINE), heading)
+        found |= dict.fromkeys(
+            re.findall(r"^    ([a-z0-9_]+): ", fields, re.MULTILINE), heading
+        )
     return found
 
 

@@ -1,4 +1,6 @@
-"""How many examples hypothesis tries: all in `make test`, a fifth in `make unit`, which is for use while you work."""
+"""How many examples hypothesis tries: all in `make test`, a fifth in `make unit`, which
+is for use while you work.
+"""
 
 from hypothesis import settings
 

@@ -1,4 +1,5 @@
-"""The outputs of the operator's commands in the golden files, with data that never change.
+"""The outputs of the operator's commands in the golden files, with data that never
+change.
 
 `make golden` writes the golden files again: tests/unit/cli/golden/NAME.COLUMNS.txt.
 """
@@ -35,12 +36,32 @@ from supervisor_tasks.cli.top import KEYS, overview, throughput
 from supervisor_tasks.cli.tx import SIGNATURES, TRANSACTIONS, show_transaction
 from supervisor_tasks.cli.views import View
 from supervisor_tasks.doctor.check_results import green, skipped
-from supervisor_tasks.doctor.verdicts import WalletSeen, contract_verdict, host_key_verdict, wallet_verdict
-from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, Job, JobId, Outcome, SlurmId, State, TopUp
+from supervisor_tasks.doctor.verdicts import (
+    WalletSeen,
+    contract_verdict,
+    host_key_verdict,
+    wallet_verdict,
+)
+from supervisor_tasks.jobs.model import (
+    Address,
+    ChainStatus,
+    Definition,
+    Job,
+    JobId,
+    Outcome,
+    SlurmId,
+    State,
+    TopUp,
+)
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.earnings import Earned, Per
 from supervisor_tasks.ledger.reconciliations import Swept
-from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, TickReading, Writer
+from supervisor_tasks.ledger.status_queries import (
+    EffectCount,
+    StatusSummary,
+    TickReading,
+    Writer,
+)
 from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.notifications.incident_messages import Silence
 from supervisor_tasks.provider.offer import Prices
@@ -49,9 +70,13 @@ from supervisor_tasks.provider.registration_rules import RegistrationStatus
 GOLDEN = Path(__file__).parents[1] / "unit" / "cli" / "golden"
 WIDTHS = (80, 160)
 NOW = datetime(2026, 11, 23, 3, 0, 0, tzinfo=UTC)
-CUSTOMERS = ("0x506a0fb6d88ca2d4e328516e8ea10cb98f95a34a", "0x9c2e0fb6d88ca2d4e328516e8ea10cb98f95a34b")
+CUSTOMERS = (
+    "0x506a0fb6d88ca2d4e328516e8ea10cb98f95a34a",
+    "0x9c2e0fb6d88ca2d4e328516e8ea10cb98f95a34b",
+)
 FIRST, SECOND, THIRD = (
-    f"0x7903{digit}914{'e4b0e241b9d87aead9553ea86fcc162e30075a8d0def5e226079bda5'}" for digit in "012"
+    f"0x7903{digit}914{'e4b0e241b9d87aead9553ea86fcc162e30075a8d0def5e226079bda5'}"
+    for digit in "012"
 )
 LONG_ERROR = (
     "SlurmUnavailableError: sbatch: error: Batch job submission failed: Unable to contact slurm controller"
@@ -64,11 +89,15 @@ def ago(**units: float) -> datetime:
     return NOW - timedelta(**units)
 
 
-def job_row(job_id: str, state: str, slurm_id: int | None, reason: str | None, **units: float) -> dict[str, Any]:
+def job_row(
+    job_id: str, state: str, slurm_id: int | None, reason: str | None, **units: float
+) -> dict[str, Any]:
     return {
         "job_id": job_id,
         "state": state,
-        "chain_status": {"RUNNING": "RUNNING", "ENDED": "RUNNING"}.get(state, "SCHEDULED"),
+        "chain_status": {"RUNNING": "RUNNING", "ENDED": "RUNNING"}.get(
+            state, "SCHEDULED"
+        ),
         "slurm_id": slurm_id,
         "customer": CUSTOMERS[0] if job_id != THIRD else CUSTOMERS[1],
         "time_limit_min": 600,
@@ -83,7 +112,13 @@ def job_row(job_id: str, state: str, slurm_id: int | None, reason: str | None, *
 EARNED = [
     Earned("2026-11-23", 4, 129, 1_008_381_200_000_000_000_007, 18_120_000_000_001),
     Earned("2026-11-22", 1, 0, 0, 4_000_000_000_000),
-    Earned("2026-11-20", 31, 8120, 98_431_000_000_000_000_000_000, 2_310_000_000_000_000_000),
+    Earned(
+        "2026-11-20",
+        31,
+        8120,
+        98_431_000_000_000_000_000_000,
+        2_310_000_000_000_000_000,
+    ),
 ]
 
 LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
@@ -142,13 +177,22 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
             {
                 "name": name,
                 "raised_at": ago(minutes=61),
-                "silenced_until": NOW + timedelta(hours=2) if name == "wallet_empty" else None,
+                "silenced_until": NOW + timedelta(hours=2)
+                if name == "wallet_empty"
+                else None,
                 "details": details,
                 "summary": summary_of(details),
             }
             for name, details in {
-                "wallet_empty": {"balance_wei": 12000, "needed_wei": 340000000000000, "address": CUSTOMERS[1]},
-                "effect_parked": {"effects": 1, "advice": "supervisor effect list --state parked"},
+                "wallet_empty": {
+                    "balance_wei": 12000,
+                    "needed_wei": 340000000000000,
+                    "address": CUSTOMERS[1],
+                },
+                "effect_parked": {
+                    "effects": 1,
+                    "advice": "supervisor effect list --state parked",
+                },
             }.items()
         ],
     ),
@@ -167,10 +211,34 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
                 "last_error": error,
             }
             for channel, kind, state, sent_at, next_at, failed_tries, error in [
-                ("alertmanager", "raised", "sent", ago(minutes=60), NOW + timedelta(seconds=48), 0, None),
+                (
+                    "alertmanager",
+                    "raised",
+                    "sent",
+                    ago(minutes=60),
+                    NOW + timedelta(seconds=48),
+                    0,
+                    None,
+                ),
                 ("mail", "raised", "sent", ago(minutes=59), None, 0, None),
-                ("slack", "raised", "failing", None, NOW + timedelta(minutes=4), 9, "HTTP status 500: it is away"),
-                ("command", "raised", "parked", None, None, 97, "exit status 127: notify-the-pager: not found"),
+                (
+                    "slack",
+                    "raised",
+                    "failing",
+                    None,
+                    NOW + timedelta(minutes=4),
+                    9,
+                    "HTTP status 500: it is away",
+                ),
+                (
+                    "command",
+                    "raised",
+                    "parked",
+                    None,
+                    None,
+                    97,
+                    "exit status 127: notify-the-pager: not found",
+                ),
                 ("mail", "resolved", "due", None, None, 0, None),
             ]
         ],
@@ -240,7 +308,13 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
                 "last_tick_at": ago(seconds=1),
                 "switches": ["claiming_paused"],
             },
-            {"cluster": "lausanne", "open_jobs": 0, "alarms": 0, "last_tick_at": ago(days=40), "switches": []},
+            {
+                "cluster": "lausanne",
+                "open_jobs": 0,
+                "alarms": 0,
+                "last_tick_at": ago(days=40),
+                "switches": [],
+            },
         ],
     ),
     "log": (
@@ -271,14 +345,24 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
             )
         ],
     ),
-    "earnings": (EARNINGS[Per.DAY], [shown_row(Per.DAY, earned, rounded=True) for earned in EARNED]),
+    "earnings": (
+        EARNINGS[Per.DAY],
+        [shown_row(Per.DAY, earned, rounded=True) for earned in EARNED],
+    ),
     "earnings-job": (
         EARNINGS[Per.JOB],
         [
             shown_row(
                 Per.JOB,
                 Earned(
-                    FIRST, 1, 14, 114_380_000_000_000_000_000, 4_120_000_000_000, CUSTOMERS[0], "FAILED", ago(hours=2)
+                    FIRST,
+                    1,
+                    14,
+                    114_380_000_000_000_000_000,
+                    4_120_000_000_000,
+                    CUSTOMERS[0],
+                    "FAILED",
+                    ago(hours=2),
                 ),
                 rounded=True,
             ),
@@ -288,22 +372,39 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
     "earnings-month": (
         EARNINGS[Per.MONTH],
         [
-            shown_row(Per.MONTH, Earned("2026-11", 36, 8249, EARNED[2].earned_wei, EARNED[2].fees_wei), rounded=True),
-            shown_row(Per.MONTH, Earned("2026-10", 0, 0, 0, 9_300_000_000_000), rounded=True),
+            shown_row(
+                Per.MONTH,
+                Earned("2026-11", 36, 8249, EARNED[2].earned_wei, EARNED[2].fees_wei),
+                rounded=True,
+            ),
+            shown_row(
+                Per.MONTH, Earned("2026-10", 0, 0, 0, 9_300_000_000_000), rounded=True
+            ),
         ],
     ),
     "earnings-customer": (
         EARNINGS[Per.CUSTOMER],
         [
             shown_row(
-                Per.CUSTOMER, Earned(CUSTOMERS[0], 35, 8249, EARNED[2].earned_wei, EARNED[2].fees_wei), rounded=True
+                Per.CUSTOMER,
+                Earned(
+                    CUSTOMERS[0], 35, 8249, EARNED[2].earned_wei, EARNED[2].fees_wei
+                ),
+                rounded=True,
             ),
-            shown_row(Per.CUSTOMER, Earned(CUSTOMERS[1], 1, 0, 0, EARNED[0].fees_wei), rounded=True),
+            shown_row(
+                Per.CUSTOMER,
+                Earned(CUSTOMERS[1], 1, 0, 0, EARNED[0].fees_wei),
+                rounded=True,
+            ),
         ],
     ),
     "job-retry": (
         RETRIED,
-        [{"id": 17, "kind": "submit", "job_id": SECOND}, {"id": 1018, "kind": "poll_slurm", "job_id": FIRST}],
+        [
+            {"id": 17, "kind": "submit", "job_id": SECOND},
+            {"id": 1018, "kind": "poll_slurm", "job_id": FIRST},
+        ],
     ),
     "silences": (
         SILENCES,
@@ -326,7 +427,15 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
     ),
     "benchmark-plan": (
         NODES,
-        [{"name": f"node-a-{n}.cluster.example.com", "cpus": 64, "gpus": 4, "mem_mb": 512_000} for n in (17, 18)],
+        [
+            {
+                "name": f"node-a-{n}.cluster.example.com",
+                "cpus": 64,
+                "gpus": 4,
+                "mem_mb": 512_000,
+            }
+            for n in (17, 18)
+        ],
     ),
     "benchmark-values": (
         VALUES,
@@ -380,7 +489,11 @@ LISTS: dict[str, tuple[View, list[dict[str, Any]]]] = {
         SETTINGS,
         [
             {"setting": "CLUSTER_NAME", "from": "environment", "value": "geneva"},
-            {"setting": "DATABASE_URL", "from": "file /run/secrets/database_url", "value": "(set, not shown)"},
+            {
+                "setting": "DATABASE_URL",
+                "from": "file /run/secrets/database_url",
+                "value": "(set, not shown)",
+            },
             {
                 "setting": "BENCHMARK_HPL_IMAGE",
                 "from": "default",
@@ -401,14 +514,23 @@ def entry(at: datetime, source: str, what: str, **details: Any) -> dict[str, Any
 
 
 def story() -> list[dict[str, Any]]:
-    """A job that was submitted, ran, was topped up, and ended; its report is not sent, as the node refuses it."""
+    """A job that was submitted, ran, was topped up, and ended; its report is not sent,
+    as the node refuses it.
+    """
     begun = ago(hours=1)
 
     def after(seconds: float) -> datetime:
         return begun + timedelta(seconds=seconds)
 
     running = [
-        entry(after(20 + 60 * n), "journal", "SlurmRunningObserved", seen="RUNNING", state="RUNNING") for n in range(12)
+        entry(
+            after(20 + 60 * n),
+            "journal",
+            "SlurmRunningObserved",
+            seen="RUNNING",
+            state="RUNNING",
+        )
+        for n in range(12)
     ]
     return [
         entry(after(-1), "transaction", "claim", hash="0x77aa" + "cd" * 30, nonce=140, state="MINED", block=120001),
@@ -442,14 +564,22 @@ JOB = Job(
     customer=Address(CUSTOMERS[0]),
     provider=Address(CUSTOMERS[1]),
     claim_key="claim:1",
-    definition=Definition(gpus=1, mem_per_cpu_mb=2000, cpus_per_task=4, ntasks=2, batch_location_hash="hash"),
+    definition=Definition(
+        gpus=1,
+        mem_per_cpu_mb=2000,
+        cpus_per_task=4,
+        ntasks=2,
+        batch_location_hash="hash",
+    ),
     time_limit_min=60,
     state=State.ENDED,
     chain_status=ChainStatus.RUNNING,
     chain_position=(120013, 4),
     slurm_id=SlurmId(104217),
     top_ups=(TopUp("t", 30),),
-    outcome=Outcome(status=ChainStatus.FAILED, elapsed_s=885, exit_status=1280, reason="exit code 5"),
+    outcome=Outcome(
+        status=ChainStatus.FAILED, elapsed_s=885, exit_status=1280, reason="exit code 5"
+    ),
 )
 
 
@@ -457,11 +587,21 @@ FOUND = [
     green("settings of this environment", "complete and well-formed"),
     green("database", "Postgres 16.2 answers"),
     contract_verdict(CUSTOMERS[1], is_open=True),
-    wallet_verdict(WalletSeen(CUSTOMERS[1], 12_000_000_000_000_000, 10**16, 340_000_000_000_000, True)),
-    host_key_verdict(
-        "login1.example.com:22", "SHA256:" + "a" * 43, ["SHA256:" + "b" * 43], "/etc/supervisor/known_hosts"
+    wallet_verdict(
+        WalletSeen(
+            CUSTOMERS[1], 12_000_000_000_000_000, 10**16, 340_000_000_000_000, True
+        )
     ),
-    *(skipped(name, "the login node does not answer") for name in ("sbatch", "scancel", "scontrol", "squeue", "nodes")),
+    host_key_verdict(
+        "login1.example.com:22",
+        "SHA256:" + "a" * 43,
+        ["SHA256:" + "b" * 43],
+        "/etc/supervisor/known_hosts",
+    ),
+    *(
+        skipped(name, "the login node does not answer")
+        for name in ("sbatch", "scancel", "scontrol", "squeue", "nodes")
+    ),
     skipped("LDAP", "LDAP_URL is not set: the site makes the accounts itself"),
 ]
 PRICES = Prices(8_500_000_000_000_000_000, 950_000_000_000_000_000, 80_000_000_000_000)
@@ -470,9 +610,18 @@ PRICES = Prices(8_500_000_000_000_000_000, 950_000_000_000_000_000, 80_000_000_0
 EXPLORER = "https://explorer.example.org/tx/{hash}"
 
 
-def show_job(shown: Output, *, details: bool = False, transaction_url: str = "") -> None:
+def show_job(
+    shown: Output, *, details: bool = False, transaction_url: str = ""
+) -> None:
     timeline = story()
-    shown.facts(facts_of(JOB, {"created_at": ago(hours=1), "updated_at": ago(minutes=45)}, NOW, timeline))
+    shown.facts(
+        facts_of(
+            JOB,
+            {"created_at": ago(hours=1), "updated_at": ago(minutes=45)},
+            NOW,
+            timeline,
+        )
+    )
     shown.title("what happened")
     shown.lines(lines_of(timeline, details=details, transaction_url=transaction_url))
     shown.title("what comes next")
@@ -483,11 +632,20 @@ QUEUED = {"benchmark": 0, "chain": 2, "default": 0, "slurm": 310}
 
 
 def a_summary() -> StatusSummary:
-    alarms = [Alarm(AlarmName.WALLET_EMPTY, {"balance_wei": 12000, "needed_wei": 340000000000000}, ago(minutes=61))]
+    alarms = [
+        Alarm(
+            AlarmName.WALLET_EMPTY,
+            {"balance_wei": 12000, "needed_wei": 340000000000000},
+            ago(minutes=61),
+        )
+    ]
     return StatusSummary(
         cluster="geneva",
         jobs={"QUEUED": 2, "RUNNING": 14},
-        effects=[EffectCount("report", 1, 0, 0, 0, 1, 75.5), EffectCount("poll_slurm", 0, 14, 2, 0, 0, 0.0)],
+        effects=[
+            EffectCount("report", 1, 0, 0, 0, 1, 75.5),
+            EffectCount("poll_slurm", 0, 14, 2, 0, 0, 0.0),
+        ],
         unread_callbacks={4: 2},
         oldest_unread_s=0.4,
         transactions={"SIGNED": 1},
@@ -497,11 +655,19 @@ def a_summary() -> StatusSummary:
         head=TickReading(120045, 2.0),
         claimable=TickReading(3, 2.0),
         queues={name: TickReading(number, 95.0) for name, number in QUEUED.items()},
-        ticks_s={"claim": 0.5, finished_key("claim"): 0.5, "scan": 2.5, "slurm": 1.0, "sweep": 840.0},
+        ticks_s={
+            "claim": 0.5,
+            finished_key("claim"): 0.5,
+            "scan": 2.5,
+            "slurm": 1.0,
+            "sweep": 840.0,
+        },
         alarms=alarms,
         claiming_paused=True,
         submissions_paused=False,
-        last_sweep=Swept(ago(minutes=14, seconds=2), ago(minutes=14), {"found": {"missing": 1}}, 12),
+        last_sweep=Swept(
+            ago(minutes=14, seconds=2), ago(minutes=14), {"found": {"missing": 1}}, 12
+        ),
         since_sweep_s=840.0,
         standing=RegistrationStatus.APPROVED,
         endpoints={"https://node.example.org#1": "ok"},
@@ -510,14 +676,27 @@ def a_summary() -> StatusSummary:
 
 COMPLAINT = "an effect has been due for 76 s, expected at most 60 s: no worker takes it"
 FINDINGS = Findings(
-    [COMPLAINT], why_no_claims(a_summary(), chain_poll_s=1.0), WalletSummary(12_000, 8_381_200_000_000_000_000, 4)
+    [COMPLAINT],
+    why_no_claims(a_summary(), chain_poll_s=1.0),
+    WalletSummary(12_000, 8_381_200_000_000_000_000, 4),
 )
 
 
 def an_alarm(shown: Output) -> None:
-    details = {"silent_s": 5530, "tries": 41, "error": LONG_ERROR, "some": [FIRST, SECOND]}
-    alarm = {"name": "slurm_not_answering", "raised_at": ago(minutes=61), "details": details}
-    silence = Silence(ago(minutes=10), NOW + timedelta(hours=2), "slurmctld is upgraded")
+    details = {
+        "silent_s": 5530,
+        "tries": 41,
+        "error": LONG_ERROR,
+        "some": [FIRST, SECOND],
+    }
+    alarm = {
+        "name": "slurm_not_answering",
+        "raised_at": ago(minutes=61),
+        "details": details,
+    }
+    silence = Silence(
+        ago(minutes=10), NOW + timedelta(hours=2), "slurmctld is upgraded"
+    )
     shown.facts(alarm_facts(alarm, silence, NOW, "docs/how-to/alarms"))
     shown.blank()
     shown.table(MESSAGES, LISTS["alarm-messages"][1], NOW)
@@ -541,7 +720,13 @@ def a_cluster(shown: Output) -> None:
 
 def a_sweep(shown: Output) -> None:
     findings = [
-        {"found": "orphan_running", "job_id": FIRST, "slurm_id": 104217, "done": [], "cancelled": 104217},
+        {
+            "found": "orphan_running",
+            "job_id": FIRST,
+            "slurm_id": 104217,
+            "done": [],
+            "cancelled": 104217,
+        },
         {
             "found": "end_not_recorded",
             "job_id": SECOND,
@@ -549,7 +734,13 @@ def a_sweep(shown: Output) -> None:
             "done": ["SlurmCompleted"],
             "cancelled": None,
         },
-        {"found": "needs_operator", "job_id": THIRD, "slurm_id": 104190, "done": [], "cancelled": None},
+        {
+            "found": "needs_operator",
+            "job_id": THIRD,
+            "slurm_id": 104190,
+            "done": [],
+            "cancelled": None,
+        },
     ]
     report = {
         "why": "the clock",
@@ -560,26 +751,50 @@ def a_sweep(shown: Output) -> None:
         "found": {"orphan_running": 1, "end_not_recorded": 1, "needs_operator": 1},
         "findings": findings,
         "cancelled": 1,
-        "not_cancelled": {"104219": "scancel: error: Kill job error on job id 104219: Access denied"},
+        "not_cancelled": {
+            "104219": "scancel: error: Kill job error on job id 104219: Access denied"
+        },
         "stale": {"effects": 2, "callbacks": 0, "transactions": 0},
-        "unseen": {"contract": "no RPC endpoint answers: https://node.example.org#1 Connection refused"},
+        "unseen": {
+            "contract": "no RPC endpoint answers: https://node.example.org#1 Connection refused"
+        },
         "seconds": {"slurm": 0.42, "contract": 3.0},
         "again_s": 900.0,
         "held": {THIRD: 104190},
     }
-    show_sweep(shown, Swept(ago(minutes=14, seconds=2), ago(minutes=14), report, 12), NOW)
+    show_sweep(
+        shown, Swept(ago(minutes=14, seconds=2), ago(minutes=14), report, 12), NOW
+    )
 
 
 def a_transaction(shown: Output, *, mined: bool = False) -> None:
     hashes = "0x4be1" + "ab" * 30, "0x77aa" + "cd" * 30
     fees = {"max_fee_wei": "33000000000", "priority_fee_wei": "1500000000"}
-    times = {"created_at": ago(minutes=7), "sent_at": ago(minutes=7), "done_at": None, "contested_at": None}
+    times = {
+        "created_at": ago(minutes=7),
+        "sent_at": ago(minutes=7),
+        "done_at": None,
+        "contested_at": None,
+    }
     row = {
-        **{"id": 42, "nonce": 141, "purpose": "report FINISHED", "job_id": FIRST, "state": "SENT", "hash": hashes[1]},
-        **{"chain_id": 179188, "address": CUSTOMERS[1], "gas": 210_000, "block_number": None},
+        **{
+            "id": 42,
+            "nonce": 141,
+            "purpose": "report FINISHED",
+            "job_id": FIRST,
+            "state": "SENT",
+            "hash": hashes[1],
+        },
+        **{
+            "chain_id": 179188,
+            "address": CUSTOMERS[1],
+            "gas": 210_000,
+            "block_number": None,
+        },
         "error": "insufficient funds for gas * price + value",
         "signatures": [
-            fees | {"hash": one, "head": 120040 + n, "signed_at": ago(minutes=7 - n)} for n, one in enumerate(hashes)
+            fees | {"hash": one, "head": 120040 + n, "signed_at": ago(minutes=7 - n)}
+            for n, one in enumerate(hashes)
         ],
     }
     paid: dict[str, Any] = {"gas_used": None, "gas_price_wei": None}
@@ -597,33 +812,68 @@ def a_transaction(shown: Output, *, mined: bool = False) -> None:
 
 def a_provider(shown: Output) -> None:
     machine = {"cpus": 64, "gpus": 4, "mem_mb": 512_000}
-    prices = {"gpu_credits_per_min": "8.5", "cpu_credits_per_min": "0.95", "mem_credits_per_min": "0.00008"}
-    labels = {"os": "linux", "compute.gflops": "41210.5", "storage.scratch.read.bw.mibps": "10240"}
-    registered = {"machines": [machine | {"nodes": 4}], "prices": prices, "labels": labels}
-    offered = registered | {"machines": [machine | {"nodes": 3}], "prices": prices | {"cpu_credits_per_min": "0.9"}}
+    prices = {
+        "gpu_credits_per_min": "8.5",
+        "cpu_credits_per_min": "0.95",
+        "mem_credits_per_min": "0.00008",
+    }
+    labels = {
+        "os": "linux",
+        "compute.gflops": "41210.5",
+        "storage.scratch.read.bw.mibps": "10240",
+    }
+    registered = {
+        "machines": [machine | {"nodes": 4}],
+        "prices": prices,
+        "labels": labels,
+    }
+    offered = registered | {
+        "machines": [machine | {"nodes": 3}],
+        "prices": prices | {"cpu_credits_per_min": "0.9"},
+    }
     standing_facts = {
         "address": CUSTOMERS[1],
         "decision": "wait",
         "why": "the nodes changed 40 s ago, and must stay the same for 300 s",
         "measuring": False,
-        "odd": ["the price of a CPU is 1/100 of what other providers ask: CPU_PRICE_PER_MIN"],
+        "odd": [
+            "the price of a CPU is 1/100 of what other providers ask: CPU_PRICE_PER_MIN"
+        ],
         **{"registered": registered, "waiting": None, "offered": offered},
     }
-    stands = ProviderStanding(RegistrationStatus.APPROVED, 93_000.0, {"measure": "new switches"})
+    stands = ProviderStanding(
+        RegistrationStatus.APPROVED, 93_000.0, {"measure": "new switches"}
+    )
     show_provider(shown, standing_facts, stands, NOW, wide=False)
 
 
 def a_benchmark_run(shown: Output) -> None:
-    nodes = [{"name": f"node{n}", "cpus": 64, "gpus": 4, "mem_mb": 512_000} for n in range(4)]
+    nodes = [
+        {"name": f"node{n}", "cpus": 64, "gpus": 4, "mem_mb": 512_000} for n in range(4)
+    ]
     run = {
-        **{"id": 3, "state": "RUNNING", "why": "new switches", "hardware": {"nodes": nodes}, "cancel_reason": None},
-        **{"asked_at": ago(days=3), "begun_at": ago(days=2, hours=23), "ended_at": None},
+        **{
+            "id": 3,
+            "state": "RUNNING",
+            "why": "new switches",
+            "hardware": {"nodes": nodes},
+            "cancel_reason": None,
+        },
+        **{
+            "asked_at": ago(days=3),
+            "begun_at": ago(days=2, hours=23),
+            "ended_at": None,
+        },
         "last_error": "sbatch: error: Batch job submission failed: Invalid partition name specified",
     }
     measured, failed = LISTS["benchmark-results"][1]
     results = [
         measured
-        | {"labels": {"compute.gflops": "41210.5"}, "left_out": {"gpu": "no GPU was free"}, "notes": ["2 of 3 rounds"]},
+        | {
+            "labels": {"compute.gflops": "41210.5"},
+            "left_out": {"gpu": "no GPU was free"},
+            "notes": ["2 of 3 rounds"],
+        },
         failed | {"labels": {}, "left_out": {}, "notes": []},
     ]
     show_run(shown, run, results, NOW, wide=False)
@@ -634,14 +884,21 @@ def a_status(shown: Output) -> None:
 
 
 def a_live_screen(shown: Output, *, brief: bool = False) -> None:
-    """The lines that `supervisor top` shows above the list of jobs, and its last line."""
+    """The lines that `supervisor top` shows above the list of jobs, and its last
+    line.
+    """
     states = [
         {"state": "QUEUED", "jobs": 2, "oldest_at": ago(minutes=9)},
         {"state": "RUNNING", "jobs": 14, "oldest_at": ago(hours=30)},
     ]
     snapshot = a_summary()
     overview(
-        shown, snapshot, status_facts(snapshot, FINDINGS) | {"throughput": throughput(31)}, states, NOW, brief=brief
+        shown,
+        snapshot,
+        status_facts(snapshot, FINDINGS) | {"throughput": throughput(31)},
+        states,
+        NOW,
+        brief=brief,
     )
     shown.title(KEYS)
 
@@ -669,7 +926,9 @@ SHOWN: Mapping[str, Callable[[Output], None]] = {
     "top-of-few-lines": lambda shown: a_live_screen(shown, brief=True),
     "doctor": lambda shown: show_lines(shown, FOUND),
     "earnings-plot": lambda shown: shown.bars(bars_of(Per.DAY, EARNED)),
-    "bill": lambda shown: shown.facts(Bill(JOB, PRICES, 118_860_000_000_000_000_000, 4_120_000_000_000).facts()),
+    "bill": lambda shown: shown.facts(
+        Bill(JOB, PRICES, 118_860_000_000_000_000_000, 4_120_000_000_000).facts()
+    ),
 }
 
 

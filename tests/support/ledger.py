@@ -19,7 +19,12 @@ from devgrid.services.start import start_server
 from devgrid.state_folder import new_state_folder, private_processes, remove
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.config.settings import load
-from supervisor_tasks.jobs.events import Claimed, ScriptFetched, SubmitStarted, Submitted
+from supervisor_tasks.jobs.events import (
+    Claimed,
+    ScriptFetched,
+    SubmitStarted,
+    Submitted,
+)
 from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
 from supervisor_tasks.ledger.database import open_engine, read_connection
 from supervisor_tasks.ledger.due import Execute
@@ -33,7 +38,8 @@ TABLES = (
 )
 
 
-MODEL = "model"  # the database that `supervisor db upgrade` makes; the tests use copies of it
+# the database that `supervisor db upgrade` makes; the tests use copies of it
+MODEL = "model"
 
 
 @contextmanager
@@ -51,7 +57,9 @@ def migrated() -> Iterator[tuple[Engine, dict[str, str]]]:
 
 @cache
 def _server() -> Engine:
-    """The Postgres of all ledgers of this program. It starts once: the start and the migrations take seconds."""
+    """The Postgres of all ledgers of this program. It starts once: the start and the
+    migrations take seconds.
+    """
     processes = Processes(new_state_folder())
     atexit.register(remove, processes)
     folder = processes.folder / "postgres"
@@ -62,7 +70,9 @@ def _server() -> Engine:
     _execute(admin, f"CREATE DATABASE {MODEL}")
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--yes"]
     environment = _environment(processes.folder, admin.url.set(database=MODEL))
-    subprocess.run(argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
+    subprocess.run(
+        argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True
+    )
     return admin
 
 
@@ -88,12 +98,18 @@ def emptied(engine: Engine) -> None:
 
 
 def through(engine: Engine) -> Execute:
-    """A function that executes a statement of the driver's form, as beat does, on this engine, whose statements tests count."""
+    """A function that executes a statement of the driver's form, as beat does, on this
+    engine, whose statements tests count.
+    """
 
-    def execute(statement: str, parameters: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    def execute(
+        statement: str, parameters: Mapping[str, Any]
+    ) -> Sequence[Mapping[str, Any]]:
         with read_connection(engine) as connection:
             result = connection.exec_driver_sql(statement, dict(parameters))
-            return [dict(row) for row in result.mappings()] if result.returns_rows else []
+            return (
+                [dict(row) for row in result.mappings()] if result.returns_rows else []
+            )
 
     return execute
 
@@ -108,13 +124,24 @@ def claim(number: int) -> Claimed:
         customer=Address("0x" + "2" * 40),
         provider=Address("0x" + "3" * 40),
         claim_key=f"claim:{number}",
-        definition=Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"),
+        definition=Definition(
+            gpus=0,
+            mem_per_cpu_mb=100,
+            cpus_per_task=1,
+            ntasks=1,
+            batch_location_hash="hash",
+        ),
         time_limit_min=10,
         at=(7, number),
     )
 
 
 def bring_to_queued(ledger: Ledger, number: int) -> JobId:
-    events = (claim(number), ScriptFetched("echo", ""), SubmitStarted(10), Submitted(SlurmId(100 + number)))
+    events = (
+        claim(number),
+        ScriptFetched("echo", ""),
+        SubmitStarted(10),
+        Submitted(SlurmId(100 + number)),
+    )
     ledger.record(*(JobChange(job_id(number), event) for event in events))
     return job_id(number)

@@ -1,4 +1,5 @@
-"""For `celery worker -I tests.support.not_receiving`: the worker receives no messages once a file is in its HOME.
+"""For `celery worker -I tests.support.not_receiving`: the worker receives no messages
+once a file is in its HOME.
 
 It still answers pings. A broadcast cannot cause this, as workers refuse it.
 """
@@ -16,7 +17,9 @@ QUEUE = "main.default"
 
 def watch(sender: Any, **_: Any) -> None:
     """Wait for the file beside the worker's own work."""
-    threading.Thread(target=_cancel, args=(sender, Path.home() / FILE), daemon=True).start()
+    threading.Thread(
+        target=_cancel, args=(sender, Path.home() / FILE), daemon=True
+    ).start()
 
 
 worker_ready.connect(watch, weak=False)

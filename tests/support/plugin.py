@@ -1,5 +1,6 @@
-"""A pytest plugin for this project: scales time-outs by the machine's speed, orders the tests, marks those that start SLURM,
-parametrises those that run over both transports, and reports failures at once and the slowest files.
+"""A pytest plugin for this project: scales time-outs by the machine's speed, orders the
+tests, marks those that start SLURM, parametrises those that run over both transports,
+and reports failures at once and the slowest files.
 
 Registered by tests/conftest.py; works with and without pytest-xdist.
 """
@@ -24,7 +25,8 @@ STARTS_SLURM = {
     ("devgrid.cluster.slurm", "Slurm"),
     ("tests.support.submitting", "SubmissionEnv"),
 }
-# Files that take long begin first, or the last worker would have one to itself. Unit tests fill the gaps at the end.
+# Files that take long begin first, or the last worker would have one to itself. Unit
+# tests fill the gaps at the end.
 MAX_FIRST = (
     "tests/chaos/test_crashes.py",
     "tests/e2e/test_sweep.py",
@@ -38,7 +40,9 @@ MAX_FIRST = (
     "tests/integration",
     "tests/unit",
 )
-HANGS = 2.0  # a test is stopped after so many times its time-out; its own waits end before that, with the reason
+# a test is stopped after so many times its time-out; its own waits end before that,
+# with the reason
+HANGS = 2.0
 
 _seconds_of_file: defaultdict[str, float] = defaultdict(float)
 _running: set[str] = set()
@@ -46,7 +50,13 @@ _config: pytest.Config | None = None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slowest-files", type=int, default=0, metavar="N", help="print the N files that took longest")
+    parser.addoption(
+        "--slowest-files",
+        type=int,
+        default=0,
+        metavar="N",
+        help="print the N files that took longest",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,15 +66,21 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     ):  # in a shell's background; the tests' programs would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.addinivalue_line("markers", "slurm: a SLURM runs for it; set at the collection")
+    config.addinivalue_line(
+        "markers", "slurm: a SLURM runs for it; set at the collection"
+    )
     config.addinivalue_line("markers", "slow: `make test-fast` leaves it out")
     config.addinivalue_line(
         "markers",
         "quiet_machine: has a bound that holds where nothing else runs; `make test` runs it after the others, alone",
     )
-    config.addinivalue_line("markers", f"{transports.MARKER}: the ways to SLURM that it runs over (transports.py)")
     config.addinivalue_line(
-        "markers", "rest_in_chaos: takes long; over slurmrestd it is left out unless --chaos is given"
+        "markers",
+        f"{transports.MARKER}: the ways to SLURM that it runs over (transports.py)",
+    )
+    config.addinivalue_line(
+        "markers",
+        "rest_in_chaos: takes long; over slurmrestd it is left out unless --chaos is given",
     )
 
 
@@ -72,21 +88,25 @@ def pytest_report_header() -> str:
     return f"machine: {slowness():.1f} times as slow as a quiet one; waits may last that much longer"
 
 
-# --- which tests come first -----------------------------------------------------------------------------------------------
+# --- which tests come first -----------------------------------------------------------
 
 
 def _rank(item: pytest.Item) -> int:
     """The position of the test's file in MAX_FIRST."""
-    places = (place for place, begin in enumerate(MAX_FIRST) if item.nodeid.startswith(begin))
+    places = (
+        place for place, begin in enumerate(MAX_FIRST) if item.nodeid.startswith(begin)
+    )
     return next(places, len(MAX_FIRST))
 
 
-# --- which tests run over both ways to SLURM ----------------------------------------------------------------------------
+# --- which tests run over both ways to SLURM ------------------------------------------
 
 
 @pytest.fixture
 def transport(request: pytest.FixtureRequest) -> Transport:
-    """SLURM_TRANSPORT. A folder whose fixtures live longer than a test has its own fixture of this name."""
+    """SLURM_TRANSPORT. A folder whose fixtures live longer than a test has its own
+    fixture of this name.
+    """
     chosen: Transport = request.param
     return chosen
 
@@ -96,7 +116,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(transports.TRANSPORT, transports.TRANSPORTS, indirect=True)
 
 
-# --- which tests need SLURM ---------------------------------------------------------------------------------------------
+# --- which tests need SLURM -----------------------------------------------------------
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
@@ -106,14 +126,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if transports.is_for_chaos(item):
             item.add_marker("chaos")
-        if isinstance(item, pytest.Function) and any(_starts_slurm(module) for module in _modules_of(item)):
+        if isinstance(item, pytest.Function) and any(
+            _starts_slurm(module) for module in _modules_of(item)
+        ):
             item.add_marker("slurm")
 
 
 def _modules_of(item: pytest.Function) -> set[ModuleType]:
     """The test's own file and those that its fixtures come from."""
-    fixtures = [fixture for found in item._fixtureinfo.name2fixturedefs.values() for fixture in found]
-    return {item.module, *(sys.modules[fixture.func.__module__] for fixture in fixtures)}
+    fixtures = [
+        fixture
+        for found in item._fixtureinfo.name2fixturedefs.values()
+        for fixture in found
+    ]
+    return {
+        item.module,
+        *(sys.modules[fixture.func.__module__] for fixture in fixtures),
+    }
 
 
 @cache
@@ -122,7 +151,7 @@ def _starts_slurm(module: ModuleType) -> bool:
     return any((one.__module__, one.__qualname__) in STARTS_SLURM for one in classes)
 
 
-# --- tests that hang ----------------------------------------------------------------------------------------------------
+# --- tests that hang ------------------------------------------------------------------
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -132,13 +161,14 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
     return done
 
 
-# --- what failed, and what runs -------------------------------------------------------------------------------------------
+# --- what failed, and what runs -------------------------------------------------------
 
 
 @pytest.hookimpl(trylast=True)  # after the dot or the letter
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _seconds_of_file[report.nodeid.partition("::")[0]] += report.duration
-    if report.failed and (terminal := _terminal()):  # a run that is cut off before its end must show it, too
+    # a run that is cut off before its end must show it, too
+    if report.failed and (terminal := _terminal()):
         terminal.write_line(f"\nfailed at its {report.when}: {report.nodeid}")
 
 
@@ -157,15 +187,23 @@ def pytest_keyboard_interrupt() -> None:
 
 def _terminal() -> pytest.TerminalReporter | None:
     """The reporter that prints the results; None in xdist's workers."""
-    return None if _config is None else _config.pluginmanager.get_plugin("terminalreporter")
+    return (
+        None
+        if _config is None
+        else _config.pluginmanager.get_plugin("terminalreporter")
+    )
 
 
-# --- what took longest --------------------------------------------------------------------------------------------------
+# --- what took longest ----------------------------------------------------------------
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     number = config.getoption("--slowest-files")
     if number:
         terminalreporter.section(f"the {number} slowest files")
-        for file, seconds in sorted(_seconds_of_file.items(), key=itemgetter(1), reverse=True)[:number]:
+        for file, seconds in sorted(
+            _seconds_of_file.items(), key=itemgetter(1), reverse=True
+        )[:number]:
             terminalreporter.line(f"{seconds:7.1f} s  {file}")

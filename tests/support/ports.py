@@ -1,4 +1,6 @@
-"""A callbacks' port to attack: the gRPC process with a database and a broker of its own, without a grid."""
+"""A callbacks' port to attack: the gRPC process with a database and a broker of its
+own, without a grid.
+"""
 
 import resource
 import secrets
@@ -31,7 +33,9 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("00000004000000000
 
 
 def unfinished_call(stream: int = 1) -> bytes:
-    """The HTTP/2 frame that begins a callback, in HPACK without its tables. The message of the call never follows."""
+    """The HTTP/2 frame that begins a callback, in HPACK without its tables. The message
+    of the call never follows.
+    """
     path = b"/supervisor.v1alpha1.JobAPI/SetJobStatus"
     block = b"\x83\x86" + b"\x04" + bytes([len(path)]) + path + b"\x01\x01a"
     block += b"\x0f\x10\x10application/grpc" + b"\x00\x02te\x08trailers"
@@ -77,14 +81,20 @@ class CallbackSite:
             **environment,
         }
         argv = [sys.executable, "-m", "grpc_callbacks"]
-        running = self.processes.start(name, argv, env=settings, cwd=REPOSITORY, ready=lambda: answers(number))
+        running = self.processes.start(
+            name, argv, env=settings, cwd=REPOSITORY, ready=lambda: answers(number)
+        )
         return Port(self.processes, running, f"127.0.0.1:{number}")
 
     @property
     def tls(self) -> dict[str, str]:
         """The settings of a port with TLS."""
         files = self.certificates
-        return {"TLS_ENABLE": "true", "TLS_CERT": str(files.cert), "TLS_KEY": str(files.key)}
+        return {
+            "TLS_ENABLE": "true",
+            "TLS_CERT": str(files.cert),
+            "TLS_KEY": str(files.key),
+        }
 
     def number_of(self, query: str, **about: object) -> int:
         with self.engine.connect() as connection:
@@ -98,7 +108,9 @@ class CallbackSite:
         with self.engine.begin() as connection:
             connection.execute(text(statement), about)
 
-    def insert_job(self, job_id: str, slurm_id: int | None = None, state: str = "RUNNING") -> None:
+    def insert_job(
+        self, job_id: str, slurm_id: int | None = None, state: str = "RUNNING"
+    ) -> None:
         """Insert a job into the ledger."""
         row: dict[str, Any] = {
             "cluster": "here",
@@ -128,7 +140,12 @@ def started_site() -> Iterator[CallbackSite]:
     with private_processes() as processes:
         engine, environment = start_servers(processes)
         try:
-            yield CallbackSite(processes, engine, environment, make_certificates(processes.folder / "tls"))
+            yield CallbackSite(
+                processes,
+                engine,
+                environment,
+                make_certificates(processes.folder / "tls"),
+            )
         finally:
             engine.dispose()
 
@@ -138,14 +155,22 @@ def random_job_id() -> str:
     return f"0x{secrets.token_hex(32)}"
 
 
-def report(channel: grpc.Channel, name: str, slurm_id: int = 7, timeout_s: float = 10.0, **changes: Any) -> None:
+def report(
+    channel: grpc.Channel,
+    name: str,
+    slurm_id: int = 7,
+    timeout_s: float = 10.0,
+    **changes: Any,
+) -> None:
     """Send a callback that reports the job as finished, with changes."""
     fields = {"duration": 1, "status": messages.JOB_STATUS_FINISHED, **changes}
     request = messages.SetJobStatusRequest(name=name, id=slurm_id, **fields)
     services.JobAPIStub(channel).SetJobStatus(request, timeout=timeout_s)
 
 
-def answer_to(channel: grpc.Channel, name: str, slurm_id: int = 7, **changes: Any) -> grpc.StatusCode:
+def answer_to(
+    channel: grpc.Channel, name: str, slurm_id: int = 7, **changes: Any
+) -> grpc.StatusCode:
     """Send such a callback. Returns the status of the answer."""
     try:
         report(channel, name, slurm_id, **changes)
@@ -156,7 +181,9 @@ def answer_to(channel: grpc.Channel, name: str, slurm_id: int = 7, **changes: An
 
 
 def usual_wait_s(channel: grpc.Channel, calls: int = 60) -> float:
-    """The seconds that an honest caller waits for an answer: the median of many calls, as the machine has other work, too."""
+    """The seconds that an honest caller waits for an answer: the median of many calls,
+    as the machine has other work, too.
+    """
     fetch = services.SshAPIStub(channel).FetchAuthorizedKeys
     waits_s = []
     for _ in range(calls):
@@ -173,7 +200,9 @@ def allow_open_files(number: int) -> None:
 
 
 class Crowd:
-    """Connections that stay open, and send given bytes; from any number of addresses (127.0.1.1, 127.0.1.2 ...)."""
+    """Connections that stay open, and send given bytes; from any number of addresses
+    (127.0.1.1, 127.0.1.2 ...).
+    """
 
     def __init__(self, port: Port) -> None:
         self._port = port
@@ -183,7 +212,9 @@ class Crowd:
         self._sender: threading.Thread | None = None
 
     def connect(self, number: int, sends: bytes = b"", addresses: int = 1) -> None:
-        """Open so many more connections. One that the port closes at once counts, too."""
+        """Open so many more connections. One that the port closes at once counts,
+        too.
+        """
         for turn in range(number):
             address = turn % addresses
             connection = socket.socket()
@@ -196,8 +227,12 @@ class Crowd:
             except OSError:
                 continue  # it is closed already
 
-    def send_slowly(self, number: int, first: bytes, slowly: bytes, addresses: int = 1) -> None:
-        """Open so many more connections, which send `first` at once, and then a byte of `slowly` every SLOWLY_S."""
+    def send_slowly(
+        self, number: int, first: bytes, slowly: bytes, addresses: int = 1
+    ) -> None:
+        """Open so many more connections, which send `first` at once, and then a byte of
+        `slowly` every SLOWLY_S.
+        """
         self.connect(number, first, addresses)
         self._slow += [(connection, slowly) for connection in self._sockets[-number:]]
         if self._sender is None:

@@ -1,4 +1,6 @@
-"""Servers that receive messages about alarms over HTTP and SMTP, with the faults that a test chooses."""
+"""Servers that receive messages about alarms over HTTP and SMTP, with the faults that a
+test chooses.
+"""
 
 import json
 import ssl
@@ -20,7 +22,9 @@ Fault = Callable[[], int]
 
 
 class WebhookReceiver(ThreadingHTTPServer):
-    """An HTTP server. It keeps each body that it receives, and answers with `statuses` in turn, then with 200."""
+    """An HTTP server. It keeps each body that it receives, and answers with `statuses`
+    in turn, then with 200.
+    """
 
     daemon_threads = True
 
@@ -62,7 +66,9 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in server.headers.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(server.texts.get(status, f"status {status} of {self.path}").encode())
+        self.wfile.write(
+            server.texts.get(status, f"status {status} of {self.path}").encode()
+        )
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
@@ -84,7 +90,9 @@ def webhook_receiver(port: int = 0) -> Iterator[WebhookReceiver]:
 
 
 class MailReceiver:
-    """The handler of an SMTP server. It keeps each mail, and refuses the receivers in `refused`."""
+    """The handler of an SMTP server. It keeps each mail, and refuses the receivers in
+    `refused`.
+    """
 
     def __init__(self) -> None:
         self.mails: list[Message] = []
@@ -92,7 +100,12 @@ class MailReceiver:
         self.on_message: Callable[[], None] = lambda: None
 
     async def handle_RCPT(  # noqa: N802  aiosmtpd's name
-        self, _server: SMTP, _session: Session, envelope: Envelope, address: str, _options: list[str]
+        self,
+        _server: SMTP,
+        _session: Session,
+        envelope: Envelope,
+        address: str,
+        _options: list[str],
     ) -> str:
         """Take or refuse a receiver."""
         if address in self.refused:
@@ -100,7 +113,9 @@ class MailReceiver:
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
-    async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802
+    async def handle_DATA(  # noqa: N802
+        self, _server: SMTP, _session: Session, envelope: Envelope
+    ) -> str:
         """Take the mail."""
         assert isinstance(envelope.content, bytes)
         self.mails.append(message_from_bytes(envelope.content))
@@ -108,20 +123,33 @@ class MailReceiver:
         return "250 taken"
 
 
-def _authenticate(server: SMTP, session: Session, envelope: Envelope, mechanism: str, login: Any) -> AuthResult:
-    right = isinstance(login, LoginPassword) and (login.login, login.password) == (b"fleet", b"correct-horse")
+def _authenticate(
+    server: SMTP, session: Session, envelope: Envelope, mechanism: str, login: Any
+) -> AuthResult:
+    right = isinstance(login, LoginPassword) and (login.login, login.password) == (
+        b"fleet",
+        b"correct-horse",
+    )
     return AuthResult(success=right, handled=False)  # aiosmtpd itself answers 535
 
 
 @contextmanager
 def mail_receiver(
-    handler: MailReceiver, port: int = 0, tls: ssl.SSLContext | None = None, *, with_login: bool = False
+    handler: MailReceiver,
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
+    *,
+    with_login: bool = False,
 ) -> Iterator[str]:
-    """A running SMTP server; yields its address as host:port. With `tls`, it demands STARTTLS."""
+    """A running SMTP server; yields its address as host:port. With `tls`, it demands
+    STARTTLS.
+    """
     options: dict[str, Any] = {"tls_context": tls, "require_starttls": tls is not None}
     if with_login:
         options |= {"authenticator": _authenticate, "auth_required": True}
-    controller = Controller(handler, hostname="127.0.0.1", port=port or free_port(), **options)
+    controller = Controller(
+        handler, hostname="127.0.0.1", port=port or free_port(), **options
+    )
     controller.start()
     try:
         yield f"127.0.0.1:{controller.port}"

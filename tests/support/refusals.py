@@ -4,7 +4,9 @@ import json
 
 
 def reasons(log: str) -> list[str]:
-    """The reasons in a log, in order. Lines of other events are left out; every line must be JSON."""
+    """The reasons in a log, in order. Lines of other events are left out; every line
+    must be JSON.
+    """
     lines = [json.loads(line) for line in log.splitlines()]
     refusals = [line for line in lines if line["event"] == "process_refuses_to_start"]
     assert {line["level"] for line in refusals} <= {"error"}

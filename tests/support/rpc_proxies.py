@@ -17,9 +17,11 @@ Call = dict[str, Any]
 
 
 @contextmanager
-def node_proxy(chain: Chain, answer: Callable[[list[Call]], tuple[int, Any] | None]) -> Iterator[tuple[list[str], str]]:
-    """A node of the chain for which a test may answer, with an HTTP status and JSON. Yields the list of the methods that it was
-    called with, and its URL.
+def node_proxy(
+    chain: Chain, answer: Callable[[list[Call]], tuple[int, Any] | None]
+) -> Iterator[tuple[list[str], str]]:
+    """A node of the chain for which a test may answer, with an HTTP status and JSON.
+    Yields the list of the methods that it was called with, and its URL.
     """
     methods: list[str] = []
 
@@ -49,16 +51,21 @@ def node_proxy(chain: Chain, answer: Callable[[list[Call]], tuple[int, Any] | No
 
 def real_answers(chain: Chain, calls: list[Call]) -> list[Any]:
     """The answers of the chain's own node."""
-    answers: list[Any] = requests.post(chain.rpc_url, json=calls, timeout=deadline(60)).json()
+    answers: list[Any] = requests.post(
+        chain.rpc_url, json=calls, timeout=deadline(60)
+    ).json()
     return answers
 
 
 @contextmanager
 def refusing_node(
-    chain: Chain, objection: Callable[[TransactionFields], str | None], results: Mapping[str, Any] | None = None
+    chain: Chain,
+    objection: Callable[[TransactionFields], str | None],
+    results: Mapping[str, Any] | None = None,
 ) -> Iterator[str]:
-    """A node of the chain that refuses a signed transaction with the text of `objection`, if that returns one. It answers the
-    methods in `results` with these results.
+    """A node of the chain that refuses a signed transaction with the text of
+    `objection`, if that returns one. It answers the methods in `results` with these
+    results.
     """
 
     def answer(calls: list[Call]) -> tuple[int, Any]:
@@ -69,11 +76,19 @@ def refusing_node(
 
     def own_answer(call: Call) -> dict[str, Any] | None:
         if results is not None and call["method"] in results:
-            return {"jsonrpc": "2.0", "id": call["id"], "result": results[call["method"]]}
+            return {
+                "jsonrpc": "2.0",
+                "id": call["id"],
+                "result": results[call["method"]],
+            }
         if call["method"] != "eth_sendRawTransaction":
             return None
         message = objection(decode(bytes.fromhex(call["params"][0][2:])))
-        return None if message is None else {**call, "error": {"code": -32000, "message": message}}
+        return (
+            None
+            if message is None
+            else {**call, "error": {"code": -32000, "message": message}}
+        )
 
     with node_proxy(chain, answer) as (_, url):
         yield url

@@ -1,4 +1,6 @@
-"""A spool, a reporter, and a supervisor that records its calls, for the tests of the programs beside SLURM."""
+"""A spool, a reporter, and a supervisor that records its calls, for the tests of the
+programs beside SLURM.
+"""
 
 import os
 import sys
@@ -35,8 +37,8 @@ KEY = "restrict,pty ssh-ed25519 AAAA supervisor\n"
 
 
 class Supervisor(JobAPIServicer, SshAPIServicer, HealthServicer):
-    """A gRPC server that records its calls. The first calls are refused with `refusals`, one each. `always` is the refusal of
-    all calls about a job.
+    """A gRPC server that records its calls. The first calls are refused with
+    `refusals`, one each. `always` is the refusal of all calls about a job.
     """
 
     def __init__(self) -> None:
@@ -57,7 +59,11 @@ class Supervisor(JobAPIServicer, SshAPIServicer, HealthServicer):
             self.under_way += 1
             self.most_under_way = max(self.most_under_way, self.under_way)
             self.calls.append((time.monotonic(), request))
-            refusal = self.refusals.popleft() if self.refusals else self.always.get(request.id)
+            refusal = (
+                self.refusals.popleft()
+                if self.refusals
+                else self.always.get(request.id)
+            )
         self.hold.wait(10.0)
         with self._lock:
             self.under_way -= 1
@@ -72,17 +78,27 @@ class Supervisor(JobAPIServicer, SshAPIServicer, HealthServicer):
     ) -> FetchAuthorizedKeysResponse:
         return FetchAuthorizedKeysResponse(authorized_keys=self.authorized_keys)
 
-    def Check(self, request: HealthCheckRequest, context: object) -> HealthCheckResponse:  # noqa: ARG002, N802
+    def Check(  # noqa: N802
+        self,
+        request: HealthCheckRequest,
+        context: object,  # noqa: ARG002
+    ) -> HealthCheckResponse:
         self.health_asked.append(request.service)
         return HealthCheckResponse(status=HealthCheckResponse.SERVING)
 
     def received(self, slurm_id: int) -> list[tuple[int, int]]:
         """Status and exit code of each call about a job, in order."""
-        return [(call.status, call.exit_code) for _, call in self.calls if call.id == slurm_id]
+        return [
+            (call.status, call.exit_code)
+            for _, call in self.calls
+            if call.id == slurm_id
+        ]
 
 
 @contextmanager
-def serving(port: int = 0, certificates: Certificates | None = None) -> Iterator[tuple[Supervisor, int]]:
+def serving(
+    port: int = 0, certificates: Certificates | None = None
+) -> Iterator[tuple[Supervisor, int]]:
     server, service = grpc.server(ThreadPoolExecutor(16)), Supervisor()
     add_JobAPIServicer_to_server(service, server)
     add_SshAPIServicer_to_server(service, server)
@@ -91,7 +107,9 @@ def serving(port: int = 0, certificates: Certificates | None = None) -> Iterator
         port = server.add_insecure_port(f"127.0.0.1:{port}")
     else:
         pair = (certificates.key.read_bytes(), certificates.cert.read_bytes())
-        port = server.add_secure_port(f"127.0.0.1:{port}", grpc.ssl_server_credentials([pair]))
+        port = server.add_secure_port(
+            f"127.0.0.1:{port}", grpc.ssl_server_credentials([pair])
+        )
     server.start()
     try:
         yield service, port
@@ -126,7 +144,10 @@ def write(spool: Path, slurm_id: int, kind: str, sequence: int | None = None) ->
         else "event=ended\n" + text + "state=FAILED\nexit=3:0\nstart_s=5\nend_s=9\n"
     )
     text += "complete=1\n"
-    file = spool / f"{time.time_ns() if sequence is None else sequence:019d}-{slurm_id}-{kind}"
+    file = (
+        spool
+        / f"{time.time_ns() if sequence is None else sequence:019d}-{slurm_id}-{kind}"
+    )
     draft = spool / f".{file.name}"
     draft.write_text(text)
     return draft.rename(file)
@@ -141,9 +162,13 @@ def start_reporter(
     within: Sequence[str] = (),
     **environment: str,
 ) -> Running:
-    """Start a reporter, and wait until it works. `within` is a command that runs the reporter's own, as a prefix."""
+    """Start a reporter, and wait until it works. `within` is a command that runs the
+    reporter's own, as a prefix.
+    """
     options = ["--spool", str(spool), "--supervisor", f"127.0.0.1:{port}"]
     options += [] if authority is None else ["--ca", str(authority)]
     ready: Callable[[], bool] = (spool / "rejected").exists
     argv = [*within, sys.executable, "-m", "plugins.reporter", *options]
-    return processes.start("reporter", argv, cwd=REPOSITORY, ready=ready, env={**os.environ, **environment})
+    return processes.start(
+        "reporter", argv, cwd=REPOSITORY, ready=ready, env={**os.environ, **environment}
+    )

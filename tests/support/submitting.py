@@ -1,6 +1,8 @@
-"""Submission on real parts: Postgres, sshd and SLURM. A test can put a proxy in front of sshd or slurmrestd that fails.
+"""Submission on real parts: Postgres, sshd and SLURM. A test can put a proxy in front
+of sshd or slurmrestd that fails.
 
-As a program it is a worker that carries out one effect: python -m tests.support.submitting WORLD.json EFFECT_ID
+As a program it is a worker that carries out one effect: python -m
+tests.support.submitting WORLD.json EFFECT_ID
 """
 
 import json
@@ -66,7 +68,8 @@ class SubmissionEnv:
     engine: Engine
     environment: dict[str, str]
     slurmrestd: Slurmrestd | None = None
-    _read: dict[str, str] = field(default_factory=dict)  # scripts of SLURM's jobs, by the line with id and submit time
+    # scripts of SLURM's jobs, by the line with id and submit time
+    _read: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     @contextmanager
@@ -97,19 +100,30 @@ class SubmissionEnv:
             key = new_key(processes.folder / "key")
             sshd = Sshd.start(processes, slurm.env(), authorized_keys_command(key))
             try:
-                daemon = start_slurmrestd(processes, users, slurm, jwt_key) if rest else None
+                daemon = (
+                    start_slurmrestd(processes, users, slurm, jwt_key) if rest else None
+                )
                 yield cls(processes, slurm, sshd, key, engine, environment, daemon)
             finally:
                 slurm.stop()
 
     def cluster(
-        self, address: str | None = None, sshd: Sshd | None = None, paths: Paths = PATHS, homes: Homes | None = None
+        self,
+        address: str | None = None,
+        sshd: Sshd | None = None,
+        paths: Paths = PATHS,
+        homes: Homes | None = None,
     ) -> Cluster:
         """A client of SLURM over SSH, at sshd's own address or at a proxy's."""
         sshd = sshd or self.sshd
         if address is not None:
             sshd.also_at(address)
-        ssh = Ssh(address or sshd.address, load_key(self.key.read_text()), sshd.known_hosts, connect_timeout_s=5.0)
+        ssh = Ssh(
+            address or sshd.address,
+            load_key(self.key.read_text()),
+            sshd.known_hosts,
+            connect_timeout_s=5.0,
+        )
         return Cluster(
             ssh=ssh,
             paths=paths,
@@ -119,31 +133,49 @@ class SubmissionEnv:
             homes=homes or Homes(),
         )
 
-    def rest_cluster(self, address: str | None = None, ca: Path | None = None) -> RestCluster:
-        """A client of SLURM over slurmrestd, at its Unix socket or at a proxy's address; with `ca` over TLS."""
+    def rest_cluster(
+        self, address: str | None = None, ca: Path | None = None
+    ) -> RestCluster:
+        """A client of SLURM over slurmrestd, at its Unix socket or at a proxy's
+        address; with `ca` over TLS.
+        """
         assert self.slurmrestd is not None
         scheme = "http" if ca is None else "https"
         url = self.slurmrestd.url if address is None else f"{scheme}://{address}"
         return rest_cluster_at(url, self.slurmrestd.key, self.slurm.users.homes, ca)
 
-    def cluster_over(self, transport: str, address: str | None = None) -> Cluster | RestCluster:
+    def cluster_over(
+        self, transport: str, address: str | None = None
+    ) -> Cluster | RestCluster:
         """A client of SLURM over that transport, directly or at a proxy's address."""
-        return self.rest_cluster(address) if transport == REST else self.cluster(address)
+        return (
+            self.rest_cluster(address) if transport == REST else self.cluster(address)
+        )
 
     def server(self, transport: str) -> str:
-        """The address of the server of that transport, for a proxy: sshd's or slurmrestd's."""
+        """The address of the server of that transport, for a proxy: sshd's or
+        slurmrestd's.
+        """
         if transport == SSH:
             return self.sshd.address
         assert self.slurmrestd is not None
         return self.slurmrestd.address
 
-    def before_a_submission(self, cluster: SlurmCluster, proxy: Proxy, direction: Direction) -> int:
-        """How many bytes pass the proxy before those of a submission: over slurmrestd, those of the clock request."""
+    def before_a_submission(
+        self, cluster: SlurmCluster, proxy: Proxy, direction: Direction
+    ) -> int:
+        """How many bytes pass the proxy before those of a submission: over slurmrestd,
+        those of the clock request.
+        """
         if isinstance(cluster, Cluster):
             return 0
         passed = proxy.passed[direction]
         cluster.clock(CUSTOMER)
-        wait_until(lambda: proxy.passed[direction] > passed, "the bytes to be counted", PATIENCE_S)
+        wait_until(
+            lambda: proxy.passed[direction] > passed,
+            "the bytes to be counted",
+            PATIENCE_S,
+        )
         return proxy.passed[direction] - passed
 
     def site(self, cluster: Cluster | RestCluster) -> WorkerContext:
@@ -151,27 +183,35 @@ class SubmissionEnv:
         return site_of(self.engine, cluster)
 
     def new_customer(self) -> Address:
-        """A customer without jobs in SLURM. Over slurmrestd, a renamed job of another test could be this test's, and the worker
-        could not decide.
+        """A customer without jobs in SLURM. Over slurmrestd, a renamed job of another
+        test could be this test's, and the worker could not decide.
         """
         customer = Address("0x" + secrets.token_hex(20))
         self.slurm.users.add(customer)
         return customer
 
-    # --- a job ------------------------------------------------------------------------------------------------------
+    # --- a job ------------------------------------------------------------------------
 
     def new_job(
-        self, site: WorkerContext, script: str = "#!/bin/bash\nsleep 600\n", customer: Address = CUSTOMER
+        self,
+        site: WorkerContext,
+        script: str = "#!/bin/bash\nsleep 600\n",
+        customer: Address = CUSTOMER,
     ) -> JobId:
         """A job that is ready to be submitted."""
         with self.engine.connect() as connection:
             number = 1 + int(connection.scalar(text("SELECT count(*) FROM jobs")) or 0)
         event = replace(claim(number), customer=customer)
-        site.ledger.record(JobChange(event.job_id, event), JobChange(event.job_id, ScriptFetched(script, "")))
+        site.ledger.record(
+            JobChange(event.job_id, event),
+            JobChange(event.job_id, ScriptFetched(script, "")),
+        )
         return event.job_id
 
     def effect_id(self, job: JobId, kind: EffectKind = EffectKind.SUBMIT) -> int:
-        query = text("SELECT id FROM effects WHERE job_id = :job AND kind = :kind AND done_at IS NULL")
+        query = text(
+            "SELECT id FROM effects WHERE job_id = :job AND kind = :kind AND done_at IS NULL"
+        )
         with self.engine.connect() as connection:
             return int(connection.scalar(query, {"job": job, "kind": kind.value}) or 0)
 
@@ -182,7 +222,9 @@ class SubmissionEnv:
         return site.ledger.jobs([job])[job]
 
     def until_queued(self, site: WorkerContext, job: JobId) -> Job:
-        """Carry out the submission until the job is QUEUED, without the waits between the tries."""
+        """Carry out the submission until the job is QUEUED, without the waits between
+        the tries.
+        """
 
         def is_queued() -> bool:
             if self.carry_out(site, job).state is State.SUBMITTING:
@@ -193,7 +235,9 @@ class SubmissionEnv:
         return site.ledger.jobs([job])[job]
 
     def a_minute_passes(self, job: JobId) -> None:
-        """Make the job's events and effects a minute older in the ledger. No command may still be on its way to SLURM."""
+        """Make the job's events and effects a minute older in the ledger. No command
+        may still be on its way to SLURM.
+        """
         with self.engine.begin() as connection:
             for change in (
                 "UPDATE events SET at = at - interval '60 s' WHERE job_id = :job",
@@ -219,10 +263,14 @@ class SubmissionEnv:
             connection.execute(change, {"job": job})
 
     def parked(self, site: WorkerContext, job: JobId) -> str:
-        """The error for which the job's submission was parked. If it is not parked, tries it once and returns an empty text."""
+        """The error for which the job's submission was parked. If it is not parked,
+        tries it once and returns an empty text.
+        """
         effect_id = self.effect_id(job)
         with self.engine.connect() as connection:
-            query = text("SELECT last_error FROM effects WHERE id = :id AND parked_at IS NOT NULL")
+            query = text(
+                "SELECT last_error FROM effects WHERE id = :id AND parked_at IS NOT NULL"
+            )
             error = connection.scalar(query, {"id": effect_id})
         if error is None:
             self.carry_out(site, job)
@@ -234,15 +282,23 @@ class SubmissionEnv:
             query = text("SELECT name FROM events WHERE job_id = :job ORDER BY id")
             return list(connection.scalars(query, {"job": job}))
 
-    # --- SLURM's own view -------------------------------------------------------------------------------------------
+    # --- SLURM's own view -------------------------------------------------------------
 
     def in_slurm(self, job: JobId) -> list[int]:
         """All SLURM jobs whose batch script is that job's, with any name."""
-        return [slurm_id for slurm_id, script in self.scripts().items() if f"# supervisor job {job}\n" in script]
+        return [
+            slurm_id
+            for slurm_id, script in self.scripts().items()
+            if f"# supervisor job {job}\n" in script
+        ]
 
     def scripts(self) -> dict[int, str]:
-        """The batch script of each job that SLURM has. A script cannot be changed, so each is read once."""
-        listed = self.slurm.run("squeue", "--noheader", "--states=all", "--format=%A %V").stdout.splitlines()
+        """The batch script of each job that SLURM has. A script cannot be changed, so
+        each is read once.
+        """
+        listed = self.slurm.run(
+            "squeue", "--noheader", "--states=all", "--format=%A %V"
+        ).stdout.splitlines()
         found = dict[int, str]()
         for job in listed:
             number = int(job.split()[0])
@@ -253,12 +309,18 @@ class SubmissionEnv:
 
     def script(self, slurm_id: int) -> str:
         """The batch script of a job, as SLURM has it."""
-        return self.slurm.run("scontrol", "write", "batch_script", str(slurm_id), "-").stdout
+        return self.slurm.run(
+            "scontrol", "write", "batch_script", str(slurm_id), "-"
+        ).stdout
 
     def field(self, slurm_id: int, name: str) -> str:
         """A field of a job, as squeue prints it."""
         return self.slurm.run(
-            "squeue", "--noheader", "--states=all", f"--jobs={slurm_id}", f"--Format={name}:0"
+            "squeue",
+            "--noheader",
+            "--states=all",
+            f"--jobs={slurm_id}",
+            f"--Format={name}:0",
         ).stdout.strip()
 
     def set(self, slurm_id: int, **fields: str) -> None:
@@ -280,23 +342,47 @@ class SubmissionEnv:
         """Whether a program has a connection to slurmctld."""
         port = self.slurm.layout.controller_port
         connections = psutil.net_connections("tcp")
-        to_slurmctld = (one for one in connections if one.raddr and one.raddr.port == port)
+        to_slurmctld = (
+            one for one in connections if one.raddr and one.raddr.port == port
+        )
         return any(one.status == psutil.CONN_ESTABLISHED for one in to_slurmctld)
 
-    # --- another process --------------------------------------------------------------------------------------------
+    # --- another process --------------------------------------------------------------
 
-    def start_worker(self, name: str, address: str, job: JobId, transport: str = SSH) -> "subprocess.Popen[bytes]":
-        """Start a worker in a process of its own that carries out the job's submission through the proxy at that address."""
+    def start_worker(
+        self, name: str, address: str, job: JobId, transport: str = SSH
+    ) -> "subprocess.Popen[bytes]":
+        """Start a worker in a process of its own that carries out the job's submission
+        through the proxy at that address.
+        """
         self.sshd.also_at(address)
         jwt_key = "" if self.slurmrestd is None else str(self.slurmrestd.key)
         world = self.processes.folder / f"{name}.json"
-        config = {"environment": self.environment, "address": address, "key": str(self.key)}
-        config |= {"transport": transport, "jwt_key": jwt_key, "homes": str(self.slurm.users.homes)}
-        world.write_text(json.dumps(config | {"known_hosts": str(self.sshd.known_hosts)}))
-        argv = [sys.executable, "-m", "tests.support.submitting", str(world), str(self.effect_id(job))]
+        config = {
+            "environment": self.environment,
+            "address": address,
+            "key": str(self.key),
+        }
+        config |= {
+            "transport": transport,
+            "jwt_key": jwt_key,
+            "homes": str(self.slurm.users.homes),
+        }
+        world.write_text(
+            json.dumps(config | {"known_hosts": str(self.sshd.known_hosts)})
+        )
+        argv = [
+            sys.executable,
+            "-m",
+            "tests.support.submitting",
+            str(world),
+            str(self.effect_id(job)),
+        ]
         log = (self.processes.folder / f"{name}.log").open("wb")
         with log:
-            return subprocess.Popen(argv, env={"PATH": "/usr/bin:/bin"}, stdout=log, stderr=log)
+            return subprocess.Popen(
+                argv, env={"PATH": "/usr/bin:/bin"}, stdout=log, stderr=log
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +400,14 @@ class Login:
         with private_processes() as processes:
             users, key = Users(processes.folder), new_key(processes.folder / "key")
             users.add(CUSTOMER)
-            yield cls(processes, users, key, Sshd.start(processes, users.environment(), authorized_keys_command(key)))
+            yield cls(
+                processes,
+                users,
+                key,
+                Sshd.start(
+                    processes, users.environment(), authorized_keys_command(key)
+                ),
+            )
 
     @property
     def home(self) -> Path:
@@ -322,28 +415,43 @@ class Login:
 
     def another_sshd(self, name: str, *options: str) -> Sshd:
         return Sshd.start(
-            self.processes, self.users.environment(), authorized_keys_command(self.key), name=name, options=options
+            self.processes,
+            self.users.environment(),
+            authorized_keys_command(self.key),
+            name=name,
+            options=options,
         )
 
-    def ssh(self, sshd: Sshd, address: str | None = None, connect_timeout_s: float = 3.0) -> Ssh:
+    def ssh(
+        self, sshd: Sshd, address: str | None = None, connect_timeout_s: float = 3.0
+    ) -> Ssh:
         key = load_key(self.key.read_text())
         return Ssh(address or sshd.address, key, sshd.known_hosts, connect_timeout_s)
 
 
-def start_slurmrestd(processes: Processes, users: Users, slurm: Slurm, key: Path) -> Slurmrestd:
+def start_slurmrestd(
+    processes: Processes, users: Users, slurm: Slurm, key: Path
+) -> Slurmrestd:
     """Start slurmrestd on a Unix socket, and on a port for proxies."""
-    return Slurmrestd.start(processes, users, slurm.env(), key, f"127.0.0.1:{free_port()}")
+    return Slurmrestd.start(
+        processes, users, slurm.env(), key, f"127.0.0.1:{free_port()}"
+    )
 
 
-def rest_cluster_at(url: str, key: Path, homes: Path, ca: Path | None = None) -> RestCluster:
+def rest_cluster_at(
+    url: str, key: Path, homes: Path, ca: Path | None = None
+) -> RestCluster:
     client = RestClient(url, ca, connect_timeout_s=5.0)
     return RestCluster(
-        access=RestAccess(client=client, mint=TokenMint(key.read_bytes()), admin=admin()),
+        access=RestAccess(
+            client=client, mint=TokenMint(key.read_bytes()), admin=admin()
+        ),
         partition="main",
         public_address="supervisor.example.com:3000",
         home=f"{homes}/{{address}}",
         environment={},
-        min_job_age_s=3600,  # `a_minute_passes` makes a submission look old that SLURM has just received
+        # `a_minute_passes` makes a submission look old that SLURM has just received
+        min_job_age_s=3600,
     )
 
 
@@ -352,7 +460,12 @@ def site_of(engine: Engine, cluster: Cluster | RestCluster) -> WorkerContext:
         raise AssertionError(f"a submission opens no connection to {address}")
 
     ledger = Ledger(engine, "here", lambda _: None)
-    slurm = SlurmServices(cluster, nodes_of(cluster), trust_callbacks=True, last_check=LastClusterCheck(float("inf")))
+    slurm = SlurmServices(
+        cluster,
+        nodes_of(cluster),
+        trust_callbacks=True,
+        last_check=LastClusterCheck(float("inf")),
+    )
     return WorkerContext(ledger, GridLogger(no_connection), None, slurm)  # type: ignore[arg-type]
 
 
@@ -361,12 +474,18 @@ def nodes_of(cluster: SlurmCluster) -> Nodes | RestNodes:
         return RestNodes(access=cluster.access, partition=cluster.partition)
     own = over_ssh(cluster)
     return Nodes(
-        ssh=own.ssh, admin=own.admin, scontrol=own.paths.scontrol, sinfo="/usr/bin/sinfo", partition=own.partition
+        ssh=own.ssh,
+        admin=own.admin,
+        scontrol=own.paths.scontrol,
+        sinfo="/usr/bin/sinfo",
+        partition=own.partition,
     )
 
 
 def new_key(file: Path) -> Path:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True
+    )
     return file
 
 
@@ -377,13 +496,21 @@ def authorized_keys_command(key: Path) -> list[str]:
 
 def main(world: Path, effect_id: int) -> None:
     config = json.loads(world.read_text())
-    ssh = Ssh(config["address"], load_key(Path(config["key"]).read_text()), Path(config["known_hosts"]))
+    ssh = Ssh(
+        config["address"],
+        load_key(Path(config["key"]).read_text()),
+        Path(config["known_hosts"]),
+    )
     public = "supervisor.example.com:3000"
     cluster: Cluster | RestCluster = Cluster(
         ssh=ssh, paths=PATHS, admin=admin(), partition="main", public_address=public
     )
     if config["transport"] == REST:
-        cluster = rest_cluster_at(f"http://{config['address']}", Path(config["jwt_key"]), Path(config["homes"]))
+        cluster = rest_cluster_at(
+            f"http://{config['address']}",
+            Path(config["jwt_key"]),
+            Path(config["homes"]),
+        )
     engine = open_engine(load(environment=config["environment"]))
     site = site_of(engine, cluster)
     carry_out(site, effect_id)
@@ -395,4 +522,13 @@ def main(world: Path, effect_id: int) -> None:
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]))
 
-__all__ = ["CUSTOMER", "LIVE", "PATHS", "PATIENCE_S", "SubmissionEnv", "authorized_keys_command", "job_id", "new_key"]
+__all__ = [
+    "CUSTOMER",
+    "LIVE",
+    "PATHS",
+    "PATIENCE_S",
+    "SubmissionEnv",
+    "authorized_keys_command",
+    "job_id",
+    "new_key",
+]

@@ -18,7 +18,9 @@ Value = str | int | bool
 
 @dataclass(frozen=True, slots=True)
 class ReceivedSpan:
-    """A received span. Ids are hex; `parent` is empty for a root. Times are Unix times."""
+    """A received span. Ids are hex; `parent` is empty for a root. Times are Unix
+    times.
+    """
 
     service: str
     trace: str
@@ -31,7 +33,9 @@ class ReceivedSpan:
 
 
 class TraceReceiver(ThreadingHTTPServer):
-    """Keeps each span that it accepts, and answers with `status`. While `let_go` is not set, it does not answer."""
+    """Keeps each span that it accepts, and answers with `status`. While `let_go` is not
+    set, it does not answer.
+    """
 
     daemon_threads = True
     allow_reuse_address = True
@@ -60,7 +64,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: TraceReceiver
 
     def do_POST(self) -> None:
-        request = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
+        request = ExportTraceServiceRequest.FromString(
+            self.rfile.read(int(self.headers["Content-Length"]))
+        )
         self.server.asked.set()
         self.server.let_go.wait()
         self.server.paths.add(self.path)

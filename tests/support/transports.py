@@ -1,8 +1,8 @@
 """The ways to SLURM (SLURM_TRANSPORT) that a test runs over.
 
-A test that uses the fixture `transport`, itself or through its other fixtures, runs over each way with the same assertions.
-`only_ssh` leaves out the way over slurmrestd, for one of the reasons below and no other. `rest_in_chaos` leaves it to
-`make chaos`.
+A test that uses the fixture `transport`, itself or through its other fixtures, runs
+over each way with the same assertions. `only_ssh` leaves out the way over slurmrestd,
+for one of the reasons below and no other. `rest_in_chaos` leaves it to `make chaos`.
 """
 
 from enum import StrEnum
@@ -19,7 +19,9 @@ MARKER = "over"  # its arguments are the ways that the test runs over
 
 
 class OnlySsh(StrEnum):
-    """Why a test runs over SSH alone. docs/how-to/slurmrestd.md has what follows from each for the site."""
+    """Why a test runs over SSH alone. docs/how-to/slurmrestd.md has what follows from
+    each for the site.
+    """
 
     LOGIN_NODE = "sshd, SLURM's commands, their SPANK plugins and a customer's start-up files are a login node's"
     SCRIPTS = "slurmrestd 22.05 shows no batch script: a job that its owner has renamed is left to the operator"
@@ -34,7 +36,8 @@ def only_ssh(why: OnlySsh) -> pytest.MarkDecorator:
     return pytest.mark.over(SSH, why=why)
 
 
-rest_in_chaos = pytest.mark.rest_in_chaos  # takes long: over slurmrestd, only `make chaos` runs it
+# takes long: over slurmrestd, only `make chaos` runs it
+rest_in_chaos = pytest.mark.rest_in_chaos
 
 
 def transport_of(item: pytest.Item) -> str:
@@ -50,5 +53,10 @@ def runs(item: pytest.Item) -> bool:
 
 
 def is_for_chaos(item: pytest.Item) -> bool:
-    """Whether `make test` leaves out a test with the way that it is parametrised with."""
-    return transport_of(item) == REST and item.get_closest_marker(rest_in_chaos.name) is not None
+    """Whether `make test` leaves out a test with the way that it is parametrised
+    with.
+    """
+    return (
+        transport_of(item) == REST
+        and item.get_closest_marker(rest_in_chaos.name) is not None
+    )

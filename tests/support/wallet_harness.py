@@ -27,7 +27,9 @@ from supervisor_tasks.wallet.fees import Bounds
 from supervisor_tasks.wallet.receipts import follow_once
 from supervisor_tasks.wallet.wallet import Wallet, Write
 
-DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
+DEFINITION = JobDefinition(
+    gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"
+)
 GWEI = 10**9
 GAS = 300_000
 
@@ -62,7 +64,9 @@ LEDGERS = list[Ledger]()  # each keeps a connection once it has leased an effect
 
 
 def empty(engine: Engine) -> None:
-    """Delete all rows of the ledger, and close the connections of the earlier ledgers."""
+    """Delete all rows of the ledger, and close the connections of the earlier
+    ledgers.
+    """
     while LEDGERS:
         LEDGERS.pop().holder.close()
     with engine.begin() as connection:
@@ -97,12 +101,16 @@ class ChainHarness:
         ledger = Ledger(engine, "here", lambda _: None)
         LEDGERS.append(ledger)
         bounds = Bounds(cap_wei, most_wei_per_tx)
-        wallet = Wallet(engine, "here", rpc, chain.chain_id, address, account.private_key, bounds)
+        wallet = Wallet(
+            engine, "here", rpc, chain.chain_id, address, account.private_key, bounds
+        )
         channels = Channels(False, None, verified=False)
         side = ChainServices(
             contract=Contract(rpc, chain.chain_id, address, wallet.address),
             wallet=wallet,
-            job_definitions=JobDefinitions(lambda: channels.open("127.0.0.1:9"), wallet.sign_message),
+            job_definitions=JobDefinitions(
+                lambda: channels.open("127.0.0.1:9"), wallet.sign_message
+            ),
             claim_batch=200,
             claim_max_waiting=1000,
             claim_customer_share=0.25,
@@ -113,7 +121,12 @@ class ChainHarness:
             stuck_after_s=stuck_after_s,
         )
         ledger.ticks.record("slurm")
-        return cls(WorkerContext(ledger, GridLogger(channels.open), side, None), wallet, engine, chain)
+        return cls(
+            WorkerContext(ledger, GridLogger(channels.open), side, None),
+            wallet,
+            engine,
+            chain,
+        )
 
     def follow(self) -> bool:
         """Run one pass of the tracker. Returns whether a transaction is still open."""
@@ -122,12 +135,17 @@ class ChainHarness:
     def age_transactions(self, interval: str = "1 minute") -> None:
         """Make all transactions look as if they were last sent so long ago."""
         with self.engine.begin() as connection:
-            connection.execute(text("UPDATE transactions SET sent_at = now() - CAST(:i AS interval)"), {"i": interval})
+            connection.execute(
+                text("UPDATE transactions SET sent_at = now() - CAST(:i AS interval)"),
+                {"i": interval},
+            )
 
     def rows(self, columns: str = "nonce, intent, state") -> list[tuple[Any, ...]]:
         """The transactions of the ledger, by nonce."""
         with self.engine.connect() as connection:
-            result = connection.execute(text(f"SELECT {columns} FROM transactions ORDER BY nonce, id"))  # noqa: S608  our own words
+            result = connection.execute(
+                text(f"SELECT {columns} FROM transactions ORDER BY nonce, id")  # noqa: S608  our own words
+            )
             return [tuple(row) for row in result]
 
     def states(self) -> list[str]:
@@ -147,13 +165,19 @@ class ChainHarness:
 def sign_again(wallet: Wallet) -> None:
     """Sign each open transaction again with a higher fee."""
     state = wallet.fetch_account_state()
-    dearer = [(entry, wallet.dearer(entry, state.market) or entry.fees) for entry in wallet.open_transactions()]
+    dearer = [
+        (entry, wallet.dearer(entry, state.market) or entry.fees)
+        for entry in wallet.open_transactions()
+    ]
     wallet.replace(dearer, state.head)
 
 
 def claims(number: int, first: int = 0) -> list[Write]:
     """So many claims, each with an intent of its own."""
-    return [Write(f"claim:{n}", "claim", CLAIM.encode(), gas=GAS) for n in range(first, first + number)]
+    return [
+        Write(f"claim:{n}", "claim", CLAIM.encode(), gas=GAS)
+        for n in range(first, first + number)
+    ]
 
 
 CUSTOMERS: dict[str, Account] = {}  # of `scheduled_jobs`, by job id
@@ -171,7 +195,9 @@ def scheduled_jobs(chain: Chain, provider: Account, number: int) -> list[JobId]:
 
 @contextmanager
 def gas_limit(chain: Chain, gas: int) -> Iterator[None]:
-    """Inside this, the gas limit of a block is `gas`. (The deployment of the contracts needs more.)"""
+    """Inside this, the gas limit of a block is `gas`. (The deployment of the contracts
+    needs more.)
+    """
     usual = chain.rpc.call("eth_getBlockByNumber", "latest", False)["gasLimit"]
     chain.rpc.call("evm_setBlockGasLimit", hex(gas))
     chain.mine()

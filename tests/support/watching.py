@@ -27,24 +27,42 @@ def slurm_of(grid: Grid) -> Slurm:
 
 def wait_for_end(grid: Grid, job_id: str, timeout_s: float = 60.0) -> ChainJob:
     """The job, once it is final on the contract."""
-    return wait_for(grid, job_id, {status for status in ChainStatus if status.cold}, timeout_s)
+    return wait_for(
+        grid, job_id, {status for status in ChainStatus if status.cold}, timeout_s
+    )
 
 
-def wait_for(grid: Grid, job_id: str, statuses: set[ChainStatus], timeout_s: float = 60.0) -> ChainJob:
+def wait_for(
+    grid: Grid, job_id: str, statuses: set[ChainStatus], timeout_s: float = 60.0
+) -> ChainJob:
     """The job, once it has one of these statuses on chain."""
     try:
-        wait_until(lambda: grid.chain.job(job_id).status in statuses, f"{job_id} to be {statuses}", timeout_s, 0.05)
+        wait_until(
+            lambda: grid.chain.job(job_id).status in statuses,
+            f"{job_id} to be {statuses}",
+            timeout_s,
+            0.05,
+        )
     except TimeoutError as error:
-        files = [grid.folder / "log" / name for name in ("worker.log", "fleet.log")]  # fleet: `supervisor run`
+        # fleet: `supervisor run`
+        files = [grid.folder / "log" / name for name in ("worker.log", "fleet.log")]
         log = "\n".join(tail(file, 30) for file in files if file.exists())
-        raise AssertionError(f"{error}; is {grid.chain.job(job_id)}\nevents: {journal(grid, job_id)}\n{log}") from error
+        raise AssertionError(
+            f"{error}; is {grid.chain.job(job_id)}\nevents: {journal(grid, job_id)}\n{log}"
+        ) from error
     return grid.chain.job(job_id)
 
 
 def sweep(grid: Grid) -> None:
     """Run a sweep to its end, as the operator does."""
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "sweep", "run", "--yes"]
-    subprocess.run(argv, env=grid.environment, check=True, capture_output=True, timeout=deadline(120))
+    subprocess.run(
+        argv,
+        env=grid.environment,
+        check=True,
+        capture_output=True,
+        timeout=deadline(120),
+    )
 
 
 @contextmanager
@@ -55,10 +73,15 @@ def ledger(grid: Grid) -> Iterator[Engine]:
 
 @cache
 def _engine_of(url: str) -> Engine:
-    """The engine of a database. It is kept, with its connections: tests query often, and a new connection costs Postgres
-    30 ms of CPU. Postgres closes unused connections, so that none delays its end.
+    """The engine of a database. It is kept, with its connections: tests query often,
+    and a new connection costs Postgres 30 ms of CPU. Postgres closes unused
+    connections, so that none delays its end.
     """
-    engine = create_engine(url, pool_pre_ping=True, connect_args={"options": f"-c idle_session_timeout={IDLE_MS}"})
+    engine = create_engine(
+        url,
+        pool_pre_ping=True,
+        connect_args={"options": f"-c idle_session_timeout={IDLE_MS}"},
+    )
     atexit.register(engine.dispose)
     return engine
 
@@ -71,15 +94,24 @@ def rows(grid: Grid, query: str, **parameters: object) -> list[Any]:
 
 def journal(grid: Grid, job_id: str) -> list[str]:
     """The names of a job's events, in order."""
-    return [row.name for row in rows(grid, "SELECT name FROM events WHERE job_id = :id ORDER BY id", id=job_id)]
+    return [
+        row.name
+        for row in rows(
+            grid, "SELECT name FROM events WHERE job_id = :id ORDER BY id", id=job_id
+        )
+    ]
 
 
 def slurm_ids(grid: Grid, job_id: str) -> list[int]:
     """The SLURM ids of all jobs with that name, with ended ones."""
-    listed = slurm_of(grid).run("squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%A")
+    listed = slurm_of(grid).run(
+        "squeue", "--noheader", "--states=all", f"--name={job_id}", "--format=%A"
+    )
     return [int(number) for number in listed.stdout.split()]
 
 
 def parked(grid: Grid) -> list[Any]:
     """The effects that are parked."""
-    return rows(grid, "SELECT job_id, kind, last_error FROM effects WHERE parked_at IS NOT NULL")
+    return rows(
+        grid, "SELECT job_id, kind, last_error FROM effects WHERE parked_at IS NOT NULL"
+    )

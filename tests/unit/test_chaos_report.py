@@ -14,14 +14,23 @@ REPORT = """<?xml version="1.0"?><testsuites><testsuite>
 
 
 def outcome(seed: int, place: str, reached: bool = True) -> Outcome:
-    return Outcome(Run(seed, place, 1, ("finishing",)), reached, 1.5, ("worker",) if reached else ())
+    return Outcome(
+        Run(seed, place, 1, ("finishing",)),
+        reached,
+        1.5,
+        ("worker",) if reached else (),
+    )
 
 
-def test_report__of_pytest__the_failed_come_last_with_the_first_line_of_their_error() -> None:
+def test_report__of_pytest__the_failed_come_last_with_the_first_line_of_their_error() -> (
+    None
+):
     assert read_report(REPORT) == [
         LongTest("test_fault[redis stopped]", "passed", 61.5),
         LongTest("test_down[spool]", "passed", 700.0),
-        LongTest("test_fault[sshd slow]", "FAILED", 300.1, "AssertionError: 0x12 is wrong"),
+        LongTest(
+            "test_fault[sshd slow]", "FAILED", 300.1, "AssertionError: 0x12 is wrong"
+        ),
         LongTest("test_down[field]", "ERROR", 2.0, "no grid"),
     ]
 
@@ -50,4 +59,7 @@ def test_series__a_violation__fails_and_is_listed_once_a_grid() -> None:
     series.add_violations("seed 1", ["0x12 ran twice"])
     series.add_violations("seed 2", ["0x12 ran twice", "0x13 ran twice"])
     assert not series.passed
-    assert series.summary()[-2:] == ["    WRONG seed 1: 0x12 ran twice", "    WRONG seed 2: 0x13 ran twice"]
+    assert series.summary()[-2:] == [
+        "    WRONG seed 1: 0x12 ran twice",
+        "    WRONG seed 2: 0x13 ran twice",
+    ]

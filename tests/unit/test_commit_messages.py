@@ -11,7 +11,9 @@ HOOK = Path(__file__).resolve().parents[2] / ".githooks" / "commit-msg"
 def checked(tmp_path: Path, message: str) -> tuple[int, str]:
     file = tmp_path / "message"
     file.write_text(message)
-    done = subprocess.run([str(HOOK), str(file)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(HOOK), str(file)], capture_output=True, text=True, check=False
+    )
     return done.returncode, done.stderr
 
 
@@ -25,7 +27,9 @@ def checked(tmp_path: Path, message: str) -> tuple[int, str]:
         "fixup! wallet: cap the fee\n",
     ],
 )
-def test_message__as_the_project_writes_them__is_taken(tmp_path: Path, message: str) -> None:
+def test_message__as_the_project_writes_them__is_taken(
+    tmp_path: Path, message: str
+) -> None:
     assert checked(tmp_path, message) == (0, "")
 
 
@@ -40,7 +44,9 @@ def test_message__as_the_project_writes_them__is_taken(tmp_path: Path, message: 
         ("", "an area first"),
     ],
 )
-def test_message__otherwise__is_refused_with_what_is_expected(tmp_path: Path, message: str, expected: str) -> None:
+def test_message__otherwise__is_refused_with_what_is_expected(
+    tmp_path: Path, message: str, expected: str
+) -> None:
     status, told = checked(tmp_path, message)
     assert status == 1
     assert expected in told

@@ -12,11 +12,19 @@ from tests.support.complexity import Measured, nested
         ("a if b else c", []),
         ("[d] if [a for a in b] else {a for a in c}", []),
         ("[[a for a in b] for b in c]", [(1, "a comprehension in a comprehension")]),
-        ("any(a in {d for d in e} for a in b)", [(1, "a comprehension in a comprehension")]),
-        ("a if b else (c if d else e)", [(1, "a conditional expression in another one")]),
+        (
+            "any(a in {d for d in e} for a in b)",
+            [(1, "a comprehension in a comprehension")],
+        ),
+        (
+            "a if b else (c if d else e)",
+            [(1, "a conditional expression in another one")],
+        ),
     ],
 )
-def test_nested__an_expression__is_found_if_it_contains_one_of_its_kind(source: str, found: list[object]) -> None:
+def test_nested__an_expression__is_found_if_it_contains_one_of_its_kind(
+    source: str, found: list[object]
+) -> None:
     assert list(nested(source)) == found
 
 

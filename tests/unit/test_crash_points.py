@@ -8,18 +8,29 @@ from supervisor_tasks.crash_points import CrashPoint
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = [
-    file for name in ("supervisor_tasks", "grpc_callbacks", "plugins") for file in (REPOSITORY / name).rglob("*.py")
+    file
+    for name in ("supervisor_tasks", "grpc_callbacks", "plugins")
+    for file in (REPOSITORY / name).rglob("*.py")
 ]
 
 
 def test_points__each_is_passed_somewhere() -> None:
-    text = "\n".join(file.read_text() for file in SOURCES if file.name != "crash_points.py")
-    named = set(re.findall(r"(?:crash_point|before|after)\(CrashPoint\.([A-Z_]+)", text))
-    spelt = {CrashPoint(value).name for value in re.findall(r'crash_point\("([a-z-]+)"\)', text)}
+    text = "\n".join(
+        file.read_text() for file in SOURCES if file.name != "crash_points.py"
+    )
+    named = set(
+        re.findall(r"(?:crash_point|before|after)\(CrashPoint\.([A-Z_]+)", text)
+    )
+    spelt = {
+        CrashPoint(value).name
+        for value in re.findall(r'crash_point\("([a-z-]+)"\)', text)
+    }
     assert named | spelt == {point.name for point in CrashPoint}
 
 
-def test_order__is_for_one_place_and_one_count_and_is_taken_once(tmp_path: Path) -> None:
+def test_order__is_for_one_place_and_one_count_and_is_taken_once(
+    tmp_path: Path,
+) -> None:
     order = tmp_path / "order"
     order.write_text("after-sbatch 2")
     assert not crash_points._is_turn(order, "before-sbatch")

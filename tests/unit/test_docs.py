@@ -1,4 +1,6 @@
-"""The documentation: links lead somewhere, each page is found from README.md, and files and functions that are named exist."""
+"""The documentation: links lead somewhere, each page is found from README.md, and files
+and functions that are named exist.
+"""
 
 import re
 import subprocess
@@ -9,13 +11,13 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TRACKED = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
+TRACKED = subprocess.run(
+    ["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+).stdout.split()
 PAGES = [name for name in TRACKED if name.endswith(".md")]
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-PACKAGES = (
-    "accounts|benchmarking|chain|cli|config|grid|indexer|jobs|ledger|messaging|monitoring|provider|reconciliation"
-)
+PACKAGES = "accounts|benchmarking|chain|cli|config|grid|indexer|jobs|ledger|messaging|monitoring|provider|reconciliation"
 FILE = re.compile(
     rf"`((?:supervisor_tasks|grpc_callbacks|plugins|tests|devgrid|benchmarks|docker|recovery|slurm|wallet|{PACKAGES})"
     r"/[\w/.-]+\.(?:py|sh|c|lua|yaml))`"
@@ -29,10 +31,14 @@ def text_of(page: str) -> str:
 
 
 def links_of(page: str) -> Iterator[tuple[str, Path, str]]:
-    """The links within the repository: the text, the file, and the heading (none: the file as a whole)."""
+    """The links within the repository: the text, the file, and the heading (none: the
+    file as a whole).
+    """
     for text, target, heading in LINK.findall(CODE.sub("", text_of(page))):
         if not target.startswith(("http:", "https:", "mailto:")):
-            file = REPOSITORY / page if not target else (REPOSITORY / page).parent / target
+            file = (
+                REPOSITORY / page if not target else (REPOSITORY / page).parent / target
+            )
             yield text, file.resolve(), heading
 
 
@@ -40,16 +46,27 @@ def links_of(page: str) -> Iterator[tuple[str, Path, str]]:
 def headings_of(file: Path) -> set[str]:
     """The headings of a page, as GitHub and mkdocs write them in links."""
     lines = re.findall(r"^#+ (.*)$", CODE.sub("", file.read_text()), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", line.lower()).strip().replace(" ", "-") for line in lines}
+    return {
+        re.sub(r"[^\w\- ]", "", line.lower()).strip().replace(" ", "-")
+        for line in lines
+    }
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page__its_links_and_the_files_that_it_names__are_there(page: str) -> None:
     text = text_of(page)
     assert [str(file) for _, file, _ in links_of(page) if not file.exists()] == []
-    assert [(str(file), at) for _, file, at in links_of(page) if at and at not in headings_of(file)] == []
+    assert [
+        (str(file), at)
+        for _, file, at in links_of(page)
+        if at and at not in headings_of(file)
+    ] == []
     roots = REPOSITORY, REPOSITORY / "supervisor_tasks"
-    assert [name for name in FILE.findall(text) if not any((root / name).exists() for root in roots)] == []
+    assert [
+        name
+        for name in FILE.findall(text)
+        if not any((root / name).exists() for root in roots)
+    ] == []
     known = {Path(name).name for name in TRACKED}
     assert [name for name in MODULE.findall(text) if name not in known] == []
 
@@ -59,16 +76,21 @@ def test_page__functions_that_it_links_to__are_in_the_linked_file(page: str) -> 
     missing = [
         (named[1], file.name)
         for text, file, _ in links_of(page)
-        if file.suffix == ".py" and (named := FUNCTION.match(text)) and not defines(file, named[1])
+        if file.suffix == ".py"
+        and (named := FUNCTION.match(text))
+        and not defines(file, named[1])
     ]
     assert missing == []
 
 
 def defines(file: Path, dotted: str) -> bool:
-    """Whether the file has each part of a name, as a class, a function or a constant."""
+    """Whether the file has each part of a name, as a class, a function or a
+    constant.
+    """
     source = file.read_text()
     return all(
-        re.search(rf"^\s*(?:async )?(?:def|class) {part}\b|^{part}\b", source, re.M) for part in dotted.split(".")
+        re.search(rf"^\s*(?:async )?(?:def|class) {part}\b|^{part}\b", source, re.M)
+        for part in dotted.split(".")
     )
 
 
@@ -78,7 +100,10 @@ def test_pages__each__is_found_from_the_readme() -> None:
         found |= new
         pages = [file for file in new if file.suffix == ".md"]
         new = {
-            file for page in pages for _, file, _ in links_of(str(page.relative_to(REPOSITORY))) if file.is_file()
+            file
+            for page in pages
+            for _, file, _ in links_of(str(page.relative_to(REPOSITORY)))
+            if file.is_file()
         } - found
     assert [page for page in PAGES if (REPOSITORY / page) not in found] == []
 
@@ -90,7 +115,9 @@ MAX_LINE_LENGTH = 120
 def test_page__its_lines__have_120_characters_at_most(page: str) -> None:
     lines = CODE.sub("", text_of(page)).splitlines()
     longer = [
-        line for line in lines if len(line) > MAX_LINE_LENGTH and not line.startswith("|")
+        line
+        for line in lines
+        if len(line) > MAX_LINE_LENGTH and not line.startswith("|")
     ]  # a table's row is one line
     assert longer == []
 
@@ -102,25 +129,38 @@ REFERENCE = "docs/reference/cli.md"
 
 @cache
 def commands() -> frozenset[str]:
-    return frozenset(re.findall(r"^## supervisor ([a-z -]+)$", text_of(REFERENCE), re.MULTILINE))
+    return frozenset(
+        re.findall(r"^## supervisor ([a-z -]+)$", text_of(REFERENCE), re.MULTILINE)
+    )
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != REFERENCE])
 def test_page__commands_that_it_shows__are_commands(page: str) -> None:
     text = text_of(page)
     shown = [*CODE.findall(text), *CODE_SPAN.findall(CODE.sub("", text))]
-    found = [match[1].split() for part in shown for match in COMMAND.finditer(part.removeprefix("```\n"))]
+    found = [
+        match[1].split()
+        for part in shown
+        for match in COMMAND.finditer(part.removeprefix("```\n"))
+    ]
     assert [words for words in found if not is_command(words)] == []
 
 
 def is_command(words: list[str]) -> bool:
-    """Whether words begin with a command; a noun alone stands for all of its commands."""
+    """Whether words begin with a command; a noun alone stands for all of its
+    commands.
+    """
     below = {command for command in commands() if command.startswith(f"{words[0]} ")}
-    return " ".join(words[:2]) in below if len(words) > 1 and below else words[0] in commands()
+    return (
+        " ".join(words[:2]) in below
+        if len(words) > 1 and below
+        else words[0] in commands()
+    )
 
 
 JOURNEY = re.compile(
-    r"^### [^\n]+\n\n(\d+) functions in (\d+) files, (\d+) trips through Celery\.\n\n(.*?)(?=^#|\Z)", re.M | re.S
+    r"^### [^\n]+\n\n(\d+) functions in (\d+) files, (\d+) trips through Celery\.\n\n(.*?)(?=^#|\Z)",
+    re.M | re.S,
 )
 
 
@@ -129,35 +169,70 @@ def test_journeys__their_counts__are_those_of_their_paths() -> None:
     journeys = JOURNEY.findall(text_of(page))
     assert len(journeys) == 2
     for functions, files, trips, path in journeys:
-        opened = {(text, target) for text, target, _ in LINK.findall(path) if FUNCTION.match(text)}
-        assert (len(opened), len({target for _, target in opened})) == (int(functions), int(files))
+        opened = {
+            (text, target)
+            for text, target, _ in LINK.findall(path)
+            if FUNCTION.match(text)
+        }
+        assert (len(opened), len({target for _, target in opened})) == (
+            int(functions),
+            int(files),
+        )
         assert path.count("(Celery)") == int(trips)
 
 
 def test_entry_pages__their_length__is_an_hours_reading_at_most() -> None:
     assert len(text_of("README.md").splitlines()) <= 150
-    text = re.sub(r"```.*?```", "", text_of("docs/architecture.md"), flags=re.DOTALL)  # without the diagrams
+    # without the diagrams
+    text = re.sub(r"```.*?```", "", text_of("docs/architecture.md"), flags=re.DOTALL)
     assert sum(re.search(r"\w", word) is not None for word in text.split()) <= 1200
 
 
-CODE_FILES = (".py", ".c", ".h", ".lua", ".sh", ".j2", ".yaml", ".toml", ".sol", ".proto")
+CODE_FILES = (
+    ".py",
+    ".c",
+    ".h",
+    ".lua",
+    ".sh",
+    ".j2",
+    ".yaml",
+    ".toml",
+    ".sol",
+    ".proto",
+)
 CONSTANT = re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)[`\[(]")
-FOREIGN = re.compile("OTEL_EXPORTER_OTLP_|BENCHMARK_TRANSPORT")  # of OpenTelemetry, and of the Go program
+# of OpenTelemetry, and of the Go program
+FOREIGN = re.compile("OTEL_EXPORTER_OTLP_|BENCHMARK_TRANSPORT")
 EXPLAINED = [
-    page for page in PAGES if page.startswith(("docs/explanation/", "docs/decisions/", "docs/how-to/", "docs/a"))
+    page
+    for page in PAGES
+    if page.startswith(
+        ("docs/explanation/", "docs/decisions/", "docs/how-to/", "docs/a")
+    )
 ]
 
 
 @cache
 def words_of_the_code() -> frozenset[str]:
-    sources = [(REPOSITORY / name).read_text() for name in TRACKED if name.endswith(CODE_FILES)]
-    return frozenset(word.upper() for source in sources for word in re.findall(r"\w+", source))
+    sources = [
+        (REPOSITORY / name).read_text() for name in TRACKED if name.endswith(CODE_FILES)
+    ]
+    return frozenset(
+        word.upper() for source in sources for word in re.findall(r"\w+", source)
+    )
 
 
 @pytest.mark.parametrize("page", EXPLAINED)
 def test_page__constants_and_settings_that_it_names__are_in_the_code(page: str) -> None:
     named = set(CONSTANT.findall(CODE.sub("", text_of(page))))
-    assert sorted(name for name in named if name not in words_of_the_code() and not FOREIGN.match(name)) == []
+    assert (
+        sorted(
+            name
+            for name in named
+            if name not in words_of_the_code() and not FOREIGN.match(name)
+        )
+        == []
+    )
 
 
 SUPPORTED = re.compile(r"Debian (\d+) with Python (\d+\.\d+)")
@@ -170,10 +245,30 @@ def test_readme__the_systems_that_it_names__are_those_that_were_tried() -> None:
     assert SUPPORTED.findall(text_of("README.md")) == tried
 
 
-NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NUMBERS = (
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+)
 
 
 def test_slurmrestd__how_many_long_tests_it_names__are_marked() -> None:
-    tests = [text_of(name) for name in TRACKED if name.startswith("tests/") and name.endswith(".py")]
-    marked = sum(len(re.findall(r"^@rest_in_chaos$", text, re.MULTILINE)) for text in tests)
-    assert f"`make chaos` runs {NUMBERS[marked]} long ones over slurmrestd" in text_of("docs/how-to/slurmrestd.md")
+    tests = [
+        text_of(name)
+        for name in TRACKED
+        if name.startswith("tests/") and name.endswith(".py")
+    ]
+    marked = sum(
+        len(re.findall(r"^@rest_in_chaos$", text, re.MULTILINE)) for text in tests
+    )
+    assert f"`make chaos` runs {NUMBERS[marked]} long ones over slurmrestd" in text_of(
+        "docs/how-to/slurmrestd.md"
+    )

@@ -1,7 +1,9 @@
-"""Which package may import which: each module of supervisor_tasks stands in a row of the table, and no import is outside.
+"""Which package may import which: each module of supervisor_tasks stands in a row of
+the table, and no import is outside.
 
-import-linter (`make check`) holds the directions between single modules; this table is for packages, and is complete.
-Pure modules and errors may be imported everywhere. tests/unit/test_pure_modules.py says which modules are pure.
+import-linter (`make check`) holds the directions between single modules; this table is
+for packages, and is complete. Pure modules and errors may be imported everywhere.
+tests/unit/test_pure_modules.py says which modules are pure.
 """
 
 import ast
@@ -15,7 +17,8 @@ import grimp
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOT = "supervisor_tasks"
 PRODUCT = (ROOT, "grpc_callbacks", "plugins", "benchmarks")
-PROCESS = {"tasks", "signals", "worker", "bootstrap", "lifecycle"}  # what a worker starts with; may import anything
+# what a worker starts with; may import anything
+PROCESS = {"tasks", "signals", "worker", "bootstrap", "lifecycle"}
 WORKFLOWS = {
     "accounts",
     "benchmarking",
@@ -29,20 +32,27 @@ WORKFLOWS = {
     "wallet",
 }
 CLIENTS = {"chain", "slurm", "grid"}
-LEAVES = {"crash_points", "config"}  # config: settings, logging and the embedded servers
+# config: settings, logging and the embedded servers
+LEAVES = {"crash_points", "config"}
 MAY_IMPORT = {
     **dict.fromkeys(WORKFLOWS, CLIENTS | LEAVES | {"context", "ledger", "monitoring"}),
-    **{key: {"crash_points", "monitoring"} for key in CLIENTS},  # monitoring.instruments: how long a call took
+    # monitoring.instruments: how long a call took
+    **{key: {"crash_points", "monitoring"} for key in CLIENTS},
     "context": CLIENTS | {"ledger", "accounts", "notifications", "wallet"},
     "ledger": LEAVES,
     "messaging": LEAVES | {"ledger", "monitoring"},
     "config": set[str](),
     "crash_points": set[str](),
-    "cli": CLIENTS | LEAVES | {"ledger", "monitoring", "doctor", "benchmarking", "recovery", "bootstrap"},
-    "doctor": CLIENTS | LEAVES | {"ledger", "monitoring", "context", "accounts", "bootstrap"},
+    "cli": CLIENTS
+    | LEAVES
+    | {"ledger", "monitoring", "doctor", "benchmarking", "recovery", "bootstrap"},
+    "doctor": CLIENTS
+    | LEAVES
+    | {"ledger", "monitoring", "context", "accounts", "bootstrap"},
     "dashboard": LEAVES | {"ledger"},
 }
-SHARED = {  # workflows that others call; between packages, no workflow imports another one
+# workflows that others call; between packages, no workflow imports another one
+SHARED = {
     "indexer.claim_ownership": "reconciliation reads old claims",
     "indexer.cross_check": "receipts and old claims are cross-checked as well",
     "indexer.event_logs": "receipts and old claims have logs as well",
@@ -62,19 +72,32 @@ SHARED = {  # workflows that others call; between packages, no workflow imports 
 
 @cache
 def pure() -> frozenset[str]:
-    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (names,) = (one["source_modules"] for one in contracts if one["name"].startswith("Pure modules"))
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"][
+        "importlinter"
+    ]["contracts"]
+    (names,) = (
+        one["source_modules"]
+        for one in contracts
+        if one["name"].startswith("Pure modules")
+    )
     return frozenset(name.removeprefix(f"{ROOT}.") for name in names)
 
 
 @cache
 def imports() -> dict[str, set[str]]:
-    """What each module imports, without pure modules; the names begin below supervisor_tasks."""
+    """What each module imports, without pure modules; the names begin below
+    supervisor_tasks.
+    """
     graph = grimp.build_graph(ROOT, cache_dir=None)
     found = dict[str, set[str]]()
     for module in graph.modules - {ROOT}:
-        others = (name.removeprefix(f"{ROOT}.") for name in graph.find_modules_directly_imported_by(module))
-        found[module.removeprefix(f"{ROOT}.")] = {name for name in others if name not in pure() | {ROOT}}
+        others = (
+            name.removeprefix(f"{ROOT}.")
+            for name in graph.find_modules_directly_imported_by(module)
+        )
+        found[module.removeprefix(f"{ROOT}.")] = {
+            name for name in others if name not in pure() | {ROOT}
+        }
     return found
 
 
@@ -84,7 +107,14 @@ def package_of(module: str) -> str:
 
 def test_modules__each__stands_in_the_table() -> None:
     known = MAY_IMPORT.keys() | PROCESS
-    assert sorted(name for name in imports() if package_of(name) not in known and name not in pure()) == []
+    assert (
+        sorted(
+            name
+            for name in imports()
+            if package_of(name) not in known and name not in pure()
+        )
+        == []
+    )
 
 
 def test_imports__between_packages__are_in_the_table() -> None:
@@ -92,7 +122,10 @@ def test_imports__between_packages__are_in_the_table() -> None:
     for module, others in imports().items():
         mine = package_of(module)
         for other in others:
-            may = mine in PROCESS or package_of(other) in {mine, *MAY_IMPORT.get(mine, set())}
+            may = mine in PROCESS or package_of(other) in {
+                mine,
+                *MAY_IMPORT.get(mine, set()),
+            }
             if not may and not (mine in WORKFLOWS and is_shared(other)):
                 outside.append(f"{module} -> {other}")
     assert sorted(outside) == []
@@ -104,26 +137,49 @@ def is_shared(module: str) -> bool:
 
 def test_shared_workflows__each__is_imported_by_another_package() -> None:
     used = {
-        other for module, others in imports().items() for other in others if package_of(module) != package_of(other)
+        other
+        for module, others in imports().items()
+        for other in others
+        if package_of(module) != package_of(other)
     }
-    assert [name for name in SHARED if not any(other == name or other.startswith(f"{name}.") for other in used)] == []
+    assert [
+        name
+        for name in SHARED
+        if not any(other == name or other.startswith(f"{name}.") for other in used)
+    ] == []
 
 
-# Four that the layout gives to two modules each: plugins import nothing of the supervisor, and benchmarks act on nothing.
+# Four that the layout gives to two modules each: plugins import nothing of the
+# supervisor, and benchmarks act on nothing.
 NAMES_OF_TWO = {"context", "crash_points", "model", "plan"}
 
 
 def test_names__of_modules__are_used_once_in_the_product() -> None:
-    files = [file for package in PRODUCT for file in (REPOSITORY / package).rglob("[!_]*.py")]
+    files = [
+        file for package in PRODUCT for file in (REPOSITORY / package).rglob("[!_]*.py")
+    ]
     names = Counter(
-        file.stem for file in files if "versions" not in file.parts and not file.stem.endswith(("_pb2", "_grpc"))
+        file.stem
+        for file in files
+        if "versions" not in file.parts and not file.stem.endswith(("_pb2", "_grpc"))
     )
     assert {name for name, number in names.items() if number > 1} == NAMES_OF_TWO
 
 
 def test_names__of_classes__are_used_once_in_the_product() -> None:
-    files = [file for package in PRODUCT for file in (REPOSITORY / package).rglob("*.py")]
-    trees = [ast.parse(file.read_text()) for file in files if not file.stem.endswith(("_pb2", "_grpc"))]
-    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    files = [
+        file for package in PRODUCT for file in (REPOSITORY / package).rglob("*.py")
+    ]
+    trees = [
+        ast.parse(file.read_text())
+        for file in files
+        if not file.stem.endswith(("_pb2", "_grpc"))
+    ]
+    names = Counter(
+        node.name
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    )
     assert len(names) > 100
     assert [name for name, number in names.items() if number > 1] == []

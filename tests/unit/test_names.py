@@ -14,8 +14,14 @@ def classes() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         for file in sorted((REPOSITORY / package).rglob("*.py")):
             if "_pb2" not in file.name:
-                found = (node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef))
-                yield from ((node.name, str(file.relative_to(REPOSITORY))) for node in found)
+                found = (
+                    node
+                    for node in ast.parse(file.read_text()).body
+                    if isinstance(node, ast.ClassDef)
+                )
+                yield from (
+                    (node.name, str(file.relative_to(REPOSITORY))) for node in found
+                )
 
 
 def test_classes__of_the_product__have_a_name_of_their_own() -> None:

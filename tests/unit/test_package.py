@@ -1,4 +1,6 @@
-"""What the distribution declares: its dependencies, and the locks that are made from them."""
+"""What the distribution declares: its dependencies, and the locks that are made from
+them.
+"""
 
 import ast
 import sys
@@ -19,14 +21,20 @@ PACKAGES = ("supervisor_tasks", "grpc_callbacks", "benchmarks", "plugins", "prot
 MODULES = ("celeryconfig", "flowerconfig")
 DECLARED = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 RUNTIME = [Requirement(line) for line in DECLARED["project"]["dependencies"]]
-DEV = [Requirement(line) for line in DECLARED["project"]["optional-dependencies"]["dev"]]
-OTEL = [Requirement(line) for line in DECLARED["project"]["optional-dependencies"]["otel"]]
+DEV = [
+    Requirement(line) for line in DECLARED["project"]["optional-dependencies"]["dev"]
+]
+OTEL = [
+    Requirement(line) for line in DECLARED["project"]["optional-dependencies"]["otel"]
+]
 # The oldest and the newest Python that the locks are for, and Debian 12's.
 PYTHONS = ("3.11.0", "3.11.2", "3.12.0", "3.13.0")
 
 
 def pins(lock: str) -> dict[str, list[Requirement]]:
-    """The pinned requirements of a lock by name; a name may have one for each of several environments."""
+    """The pinned requirements of a lock by name; a name may have one for each of
+    several environments.
+    """
     found: dict[str, list[Requirement]] = {}
     for line in (REPOSITORY / lock).read_text().splitlines():
         if not line.startswith((" ", "#")):
@@ -36,8 +44,13 @@ def pins(lock: str) -> dict[str, list[Requirement]]:
 
 
 def applying(pinned: list[Requirement], python: str) -> list[Requirement]:
-    environment = {"python_full_version": python, "python_version": python.rpartition(".")[0]}
-    return [pin for pin in pinned if pin.marker is None or pin.marker.evaluate(environment)]
+    environment = {
+        "python_full_version": python,
+        "python_version": python.rpartition(".")[0],
+    }
+    return [
+        pin for pin in pinned if pin.marker is None or pin.marker.evaluate(environment)
+    ]
 
 
 def version(pin: Requirement) -> Version:
@@ -52,18 +65,25 @@ def imported() -> Iterator[tuple[str, Path]]:
     for file in [*files, *(REPOSITORY / f"{module}.py" for module in MODULES)]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
-                yield from ((alias.name.partition(".")[0], file) for alias in node.names)
+                yield from (
+                    (alias.name.partition(".")[0], file) for alias in node.names
+                )
             elif isinstance(node, ast.ImportFrom) and node.module:
                 yield node.module.partition(".")[0], file
 
 
 def test_dependencies__each_import_of_the_wheel__is_a_declared_one() -> None:
     ours = {*PACKAGES, *MODULES, *sys.stdlib_module_names}
-    declared = {canonicalize_name(requirement.name) for requirement in [*RUNTIME, *OTEL]}
+    declared = {
+        canonicalize_name(requirement.name) for requirement in [*RUNTIME, *OTEL]
+    }
     providers = packages_distributions()
     for name, file in imported():
         if name not in ours:
-            provided_by = {canonicalize_name(distribution) for distribution in providers.get(name, [])}
+            provided_by = {
+                canonicalize_name(distribution)
+                for distribution in providers.get(name, [])
+            }
             assert provided_by & declared, (
                 f"{file.relative_to(REPOSITORY)} imports {name}, of {provided_by or 'nothing'}"
             )
@@ -78,7 +98,9 @@ def test_dependencies__each_import_of_the_wheel__is_a_declared_one() -> None:
         ("requirements-otel.txt", [*RUNTIME, *OTEL]),
     ],
 )
-def test_lock__each_python__has_one_version_that_is_declared(lock: str, wanted: list[Requirement], python: str) -> None:
+def test_lock__each_python__has_one_version_that_is_declared(
+    lock: str, wanted: list[Requirement], python: str
+) -> None:
     pinned = pins(lock)
     for requirement in wanted:
         chosen = applying(pinned[canonicalize_name(requirement.name)], python)
@@ -88,14 +110,18 @@ def test_lock__each_python__has_one_version_that_is_declared(lock: str, wanted: 
 
 
 def test_lock__python_before_3_11_3__has_what_redis_wants_there() -> None:
-    """pip refuses a lock that lacks it: "all requirements must have their versions pinned"."""
+    """pip refuses a lock that lacks it: "all requirements must have their versions
+    pinned".
+    """
     pinned = pins("requirements.txt")["async-timeout"]
     assert len(applying(pinned, "3.11.2")) == 1
     assert applying(pinned, "3.11.3") == []
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_lock__each_python__has_the_package_that_postgres_is_taken_from(python: str) -> None:
+def test_lock__each_python__has_the_package_that_postgres_is_taken_from(
+    python: str,
+) -> None:
     major, minor, _ = python.split(".")
     name = canonicalize_name(postgres_package((int(major), int(minor))))
     assert len(applying(pins("requirements.txt")[name], python)) == 1
@@ -103,21 +129,32 @@ def test_lock__each_python__has_the_package_that_postgres_is_taken_from(python: 
 
 @pytest.mark.parametrize("lock", ["requirements.txt", "requirements-otel.txt"])
 def test_lock__for_development__has_the_versions_of_the_others(lock: str) -> None:
-    everything = {name: {version(pin) for pin in pinned} for name, pinned in pins("requirements-dev.txt").items()}
+    everything = {
+        name: {version(pin) for pin in pinned}
+        for name, pinned in pins("requirements-dev.txt").items()
+    }
     for name, pinned in pins(lock).items():
         assert everything[name] == {version(pin) for pin in pinned}
 
 
-@pytest.mark.parametrize("lock", ["requirements.txt", "requirements-dev.txt", "requirements-otel.txt"])
+@pytest.mark.parametrize(
+    "lock", ["requirements.txt", "requirements-dev.txt", "requirements-otel.txt"]
+)
 def test_lock__names_no_registry_and_has_hashes(lock: str) -> None:
     text = (REPOSITORY / lock).read_text()
     assert "://" not in text
     assert "--index" not in text
-    assert all(line.endswith("\\") for line in text.splitlines() if not line.startswith(" "))
+    assert all(
+        line.endswith("\\") for line in text.splitlines() if not line.startswith(" ")
+    )
 
 
 def test_build__generates_code_with_the_pinned_protoc() -> None:
     """Code of a newer protoc refuses to be imported beside the protobuf of the lock."""
-    (tools,) = [Requirement(line) for line in DECLARED["build-system"]["requires"] if "grpcio-tools" in line]
+    (tools,) = [
+        Requirement(line)
+        for line in DECLARED["build-system"]["requires"]
+        if "grpcio-tools" in line
+    ]
     (pinned,) = pins("requirements-dev.txt")["grpcio-tools"]
     assert str(tools.specifier) == str(pinned.specifier)

@@ -1,4 +1,6 @@
-"""A module that says that it is pure is held to it by the import contract, and no other module is listed there."""
+"""A module that says that it is pure is held to it by the import contract, and no other
+module is listed there.
+"""
 
 import ast
 import re
@@ -10,10 +12,18 @@ SAYS_SO = re.compile(r"\bPure[.;:]")
 
 
 def test_pure__in_a_modules_docstring__is_what_the_import_contract_lists() -> None:
-    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (listed,) = (one["source_modules"] for one in contracts if one["name"].startswith("Pure modules"))
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"][
+        "importlinter"
+    ]["contracts"]
+    (listed,) = (
+        one["source_modules"]
+        for one in contracts
+        if one["name"].startswith("Pure modules")
+    )
     files = (REPOSITORY / "supervisor_tasks").rglob("*.py")
-    assert {module_of(file) for file in files if says_that_it_is_pure(file)} == set(listed)
+    assert {module_of(file) for file in files if says_that_it_is_pure(file)} == set(
+        listed
+    )
 
 
 def module_of(file: Path) -> str:
@@ -21,4 +31,6 @@ def module_of(file: Path) -> str:
 
 
 def says_that_it_is_pure(file: Path) -> bool:
-    return SAYS_SO.search(ast.get_docstring(ast.parse(file.read_text())) or "") is not None
+    return (
+        SAYS_SO.search(ast.get_docstring(ast.parse(file.read_text())) or "") is not None
+    )

@@ -1,9 +1,20 @@
-"""The figures in docs/performance.md are those in docs/performance.json, and a missed bound shows."""
+"""The figures in docs/performance.md are those in docs/performance.json, and a missed
+bound shows.
+"""
 
 import pytest
 
 from tests.load.figures import Figure
-from tests.load.record import BEGIN, DOCUMENT, END, MOVES, SETTLES, recorded, tables, with_tables
+from tests.load.record import (
+    BEGIN,
+    DOCUMENT,
+    END,
+    MOVES,
+    SETTLES,
+    recorded,
+    tables,
+    with_tables,
+)
 
 
 def test_documents__hold_the_same_figures() -> None:
@@ -13,13 +24,23 @@ def test_documents__hold_the_same_figures() -> None:
 
 
 def test_tables__missed_bound__is_said() -> None:
-    told = tables([Figure("burst", 12.44, "s", 10.0), Figure("callbacks", 1080.0, "a second", 300.0, at_least=True)])
+    told = tables(
+        [
+            Figure("burst", 12.44, "s", 10.0),
+            Figure("callbacks", 1080.0, "a second", 300.0, at_least=True),
+        ]
+    )
     assert "| burst | 12.4 s | at most 10, **missed** |\n" in told
     assert "| callbacks | 1,080 a second | at least 300 |\n" in told
 
 
 def test_tables__recoveries__a_fault_a_row() -> None:
-    told = tables([Figure(f"x killed{MOVES}", 0.5, "s", 5.0), Figure(f"x killed{SETTLES}", 9.0, "s", 60.0)])
+    told = tables(
+        [
+            Figure(f"x killed{MOVES}", 0.5, "s", 5.0),
+            Figure(f"x killed{SETTLES}", 9.0, "s", 60.0),
+        ]
+    )
     assert "| x killed | 0.5 s | 9 s |\n" in told
     assert MOVES not in told
 

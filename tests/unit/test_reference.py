@@ -14,7 +14,8 @@ from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from tests.support import reference
 from tests.support.reference import commands, log_events, settings, source, states
 
-RATE_LIMITED = "grpc_callbacks/rate_limited_log.py"  # passes the names of its callers on
+# passes the names of its callers on
+RATE_LIMITED = "grpc_callbacks/rate_limited_log.py"
 
 
 def test_pages__as_the_code_is__are_those_in_docs() -> None:
@@ -63,7 +64,9 @@ def test_log_calls__each__has_a_fixed_name() -> None:
     ],
 )
 def test_log_calls__in_code__have_these_names(code: str, names: list[str]) -> None:
-    found = [name for _, _, named in log_events.calls(ast.parse(code)) for name in named]
+    found = [
+        name for _, _, named in log_events.calls(ast.parse(code)) for name in named
+    ]
     assert found == names
 
 

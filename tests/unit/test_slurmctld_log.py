@@ -1,4 +1,6 @@
-"""What slurmctld's log tells of ends that it forgot. The lines are real ones (SLURM 22.05.8), cut out of an hour's log."""
+"""What slurmctld's log tells of ends that it forgot. The lines are real ones (SLURM
+22.05.8), cut out of an hour's log.
+"""
 
 from collections.abc import Iterator
 
@@ -58,17 +60,27 @@ def test_ended_by_slurm(line: str, state: str) -> None:
 
 def test_waited_when_it_was_saved__runs_once_more() -> None:
     again = ran(374)[1:]
-    found = unsaved_ends(log(STARTED, *ran(374), STARTED, "Recovered JobId=374 Assoc=0", *again))
+    found = unsaved_ends(
+        log(STARTED, *ran(374), STARTED, "Recovered JobId=374 Assoc=0", *again)
+    )
     assert found == [UnsavedEnd(374, "COMPLETED", 2, 0, lost=False)]
 
 
 def test_still_running_when_killed__nothing_was_forgotten() -> None:
-    assert unsaved_ends(log(STARTED, *ran(374)[:3], STARTED, *GHOST, *ran(374)[3:])) == []
+    assert (
+        unsaved_ends(log(STARTED, *ran(374)[:3], STARTED, *GHOST, *ran(374)[3:])) == []
+    )
 
 
 def test_all_was_saved_before_it_stopped() -> None:
-    assert unsaved_ends(log(STARTED, *ran(374), "Saving all slurm state", STARTED, *GHOST)) == []
+    assert (
+        unsaved_ends(log(STARTED, *ran(374), "Saving all slurm state", STARTED, *GHOST))
+        == []
+    )
 
 
 def test_ended_and_remembered() -> None:
-    assert unsaved_ends(log(STARTED, *ran(374), STARTED, "Recovered JobId=374 Assoc=0")) == []
+    assert (
+        unsaved_ends(log(STARTED, *ran(374), STARTED, "Recovered JobId=374 Assoc=0"))
+        == []
+    )

@@ -1,9 +1,10 @@
-"""HTTP with limits: an answer takes no longer than a deadline and is no larger than a limit, also from a hostile
-server.
+"""HTTP with limits: an answer takes no longer than a deadline and is no larger than a
+limit, also from a hostile server.
 
-The timeout of `requests` applies to each read: a node that sends a byte now and then would hold a thread for ever.
-Bytes are counted before they are decoded. So the client asks for no compression and accepts none: 600 KiB may unpack to
-600 MiB. A redirect is an error: it would let the node choose which server inside this network is asked.
+The timeout of `requests` applies to each read: a node that sends a byte now and then
+would hold a thread for ever. Bytes are counted before they are decoded. So the client
+asks for no compression and accepts none: 600 KiB may unpack to 600 MiB. A redirect is
+an error: it would let the node choose which server inside this network is asked.
 """
 
 import io
@@ -23,8 +24,8 @@ MAX_BYTES = 64 * 2**20
 
 
 def session(deadline_s: float, most_bytes: int = MAX_BYTES) -> requests.Session:
-    """A session whose answers are bounded in time and size. The deadline runs from the end of the request until the
-    last byte has come.
+    """A session whose answers are bounded in time and size. The deadline runs from the
+    end of the request until the last byte has come.
     """
     return _bounded(requests.Session(), deadline_s, most_bytes)
 
@@ -34,7 +35,9 @@ def prepared_session(deadline_s: float) -> requests.Session:
     return _bounded(_PreparedSession(), deadline_s, MAX_BYTES)
 
 
-def _bounded(bounded: requests.Session, deadline_s: float, most_bytes: int) -> requests.Session:
+def _bounded(
+    bounded: requests.Session, deadline_s: float, most_bytes: int
+) -> requests.Session:
     bounded.headers["Accept-Encoding"] = "identity"
     adapter = _Adapter(deadline_s, most_bytes)
     bounded.mount("http://", adapter)
@@ -43,8 +46,9 @@ def _bounded(bounded: requests.Session, deadline_s: float, most_bytes: int) -> r
 
 
 class _PreparedSession(requests.Session):
-    """Prepares the request to an address once: its headers, credentials, proxy and certificates stay the same, and only
-    the body is new. `requests` itself reads them from the environment for each request, which is a third of its CPU.
+    """Prepares the request to an address once: its headers, credentials, proxy and
+    certificates stay the same, and only the body is new. `requests` itself reads them
+    from the environment for each request, which is a third of its CPU.
     """
 
     def __init__(self) -> None:
@@ -62,8 +66,13 @@ class _PreparedSession(requests.Session):
     ) -> requests.Response:
         """Send these bytes. The first call for an address decides on its headers."""
         if url not in self._prepared:
-            first = self.prepare_request(requests.Request("POST", url, headers=dict(headers)))
-            self._prepared[url] = first, dict(self.merge_environment_settings(url, {}, stream, None, None))
+            first = self.prepare_request(
+                requests.Request("POST", url, headers=dict(headers))
+            )
+            self._prepared[url] = (
+                first,
+                dict(self.merge_environment_settings(url, {}, stream, None, None)),
+            )
         prepared, settings = self._prepared[url]
         request = prepared.copy()
         request.prepare_body(data, None)
@@ -71,7 +80,9 @@ class _PreparedSession(requests.Session):
 
 
 class _Bounded(io.RawIOBase):
-    """The bytes of a socket, until a deadline and up to a size. Raises TimeoutError or OSError beyond these limits."""
+    """The bytes of a socket, until a deadline and up to a size. Raises TimeoutError or
+    OSError beyond these limits.
+    """
 
     def __init__(self, sock: socket.socket, deadline_s: float, most_bytes: int) -> None:
         self._sock = sock
@@ -126,17 +137,23 @@ class _Adapter(HTTPAdapter):
 
 
 def _why_not_accepted(response: requests.Response) -> str:
-    """Why the client does not accept the answer; empty when it does. The body is not read for that."""
+    """Why the client does not accept the answer; empty when it does. The body is not
+    read for that.
+    """
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
         return f"the answer is compressed ({encoding[:20]!r}), which was not asked for"
     if response.is_redirect:
-        return f"HTTP status {response.status_code} leads elsewhere, where no request goes"
+        return (
+            f"HTTP status {response.status_code} leads elsewhere, where no request goes"
+        )
     return ""
 
 
 def _pools(deadline_s: float, most_bytes: int) -> dict[str, type[HTTPConnectionPool]]:
-    """The connection pools by scheme. urllib3 takes the behaviour of its connections only as classes."""
+    """The connection pools by scheme. urllib3 takes the behaviour of its connections
+    only as classes.
+    """
 
     class Response(HTTPResponse):
         def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:

@@ -20,13 +20,14 @@ from supervisor_tasks.monitoring.instruments import RPC_CALLS, RPC_REQUESTS, tim
 
 BATCH = 100  # calls in one HTTP request; nodes limit their number
 LEAST = 10  # calls; no node refuses so few because of their number
-REMEMBERED_S = 600.0  # how long a node's limit is remembered; a short failure may look like a limit
+# how long a node's limit is remembered; a short failure may look like a limit
+REMEMBERED_S = 600.0
 PASSING = (408, 429)  # HTTP statuses of 4xx that do not depend on the request
 TIMEOUT_S = 10.0  # to connect and to send
 DEADLINE_S = 20.0  # for the whole answer
 
-# py_ecc, a dependency of web3, sets it to 100,000. With that limit an answer of many brackets ends the process by a
-# segmentation fault.
+# py_ecc, a dependency of web3, sets it to 100,000. With that limit an answer of many
+# brackets ends the process by a segmentation fault.
 sys.setrecursionlimit(1000)
 
 Call = tuple[str, Sequence[Any]]
@@ -37,7 +38,9 @@ class RpcUnavailableError(TransientError):
 
 
 class RpcError(PermanentError):
-    """The node answered with an error. `data` holds the revert data of a call that reverted; otherwise it is empty."""
+    """The node answered with an error. `data` holds the revert data of a call that
+    reverted; otherwise it is empty.
+    """
 
     def __init__(self, code: int, message: str, data: str = "") -> None:
         super().__init__(f"{message} (code {code})")
@@ -50,18 +53,26 @@ class RpcError(PermanentError):
 
 
 class BatchRefusedError(RpcUnavailableError):
-    """The node refused all calls of a request together; it may answer fewer calls at a time."""
+    """The node refused all calls of a request together; it may answer fewer calls at a
+    time.
+    """
 
 
 class _PlainJson(HTTPProvider):
-    """Encodes a batch as one JSON text. web3 encodes each call alone, and looks in it for bytes and attributes, which our
-    calls do not have. For a batch of a thousand calls, web3 takes as long as the node takes to answer.
+    """Encodes a batch as one JSON text. web3 encodes each call alone, and looks in it
+    for bytes and attributes, which our calls do not have. For a batch of a thousand
+    calls, web3 takes as long as the node takes to answer.
     """
 
-    def encode_batch_rpc_request(self, requests: Sequence[tuple[RPCEndpoint, Any]]) -> bytes:
+    def encode_batch_rpc_request(
+        self, requests: Sequence[tuple[RPCEndpoint, Any]]
+    ) -> bytes:
         """The body of the request, with the next ids."""
         numbers = self.request_counter
-        calls = [{"jsonrpc": "2.0", "method": name, "params": given, "id": next(numbers)} for name, given in requests]
+        calls = [
+            {"jsonrpc": "2.0", "method": name, "params": given, "id": next(numbers)}
+            for name, given in requests
+        ]
         return json.dumps(calls).encode()
 
 
@@ -70,27 +81,36 @@ class Rpc:
 
     def __init__(self, provider: HTTPProvider, name: str = "") -> None:
         self._provider = provider
-        self._limit = sys.maxsize, float("-inf")  # how many calls the node took after it refused more, and when
+        # how many calls the node took after it refused more, and when
+        self._limit = sys.maxsize, float("-inf")
         self._name = name or shown(str(provider.endpoint_uri), 1)
         self._without_key = hiding(all_keys(str(provider.endpoint_uri)), "(not shown)")
 
     @classmethod
     def at(cls, url: str, deadline_s: float = DEADLINE_S, name: str = "") -> "Rpc":
-        """An endpoint by its URL; `name` is its label in the metrics. web3's own retries are off: the wallet decides what
-        is sent again.
+        """An endpoint by its URL; `name` is its label in the metrics. web3's own
+        retries are off: the wallet decides what is sent again.
         """
         options = {"timeout": min(TIMEOUT_S, deadline_s)}
         bounded = prepared_session(deadline_s)
-        provider = _PlainJson(url, request_kwargs=options, session=bounded, exception_retry_configuration=None)
+        provider = _PlainJson(
+            url,
+            request_kwargs=options,
+            session=bounded,
+            exception_retry_configuration=None,
+        )
         return Rpc(provider, name)
 
     def call(self, method: str, *params: Any) -> Any:
-        """One call. Raises RpcUnavailableError (retry helps) or RpcError (it does not)."""
+        """One call. Raises RpcUnavailableError (retry helps) or RpcError (it does
+        not).
+        """
         return require(self.batch([(method, params)])[0])
 
     def batch(self, calls: Sequence[Call], at_once: int = BATCH) -> list[Any]:
-        """The answers in the order of the calls, at most `at_once` calls in one HTTP request. An RpcError stands in
-        place of each answer that the node refused. Raises RpcUnavailableError when the node does not answer at all.
+        """The answers in the order of the calls, at most `at_once` calls in one HTTP
+        request. An RpcError stands in place of each answer that the node refused.
+        Raises RpcUnavailableError when the node does not answer at all.
         """
         answers: list[Any] = []
         for start in range(0, len(calls), at_once):
@@ -98,7 +118,9 @@ class Rpc:
         return answers
 
     def _post(self, calls: Sequence[Call]) -> list[Any]:
-        """Send one HTTP request, or several smaller ones when the node limits the calls in a request."""
+        """Send one HTTP request, or several smaller ones when the node limits the calls
+        in a request.
+        """
         if len(calls) > self._max_calls():
             return self.batch(calls, self._max_calls())
         try:
@@ -107,7 +129,8 @@ class Rpc:
             if len(calls) <= LEAST:
                 raise
         fewer = max(min(BATCH, len(calls) // 2), LEAST)
-        first = self._post(calls[:fewer])  # splits them again if the node refuses these too
+        # splits them again if the node refuses these too
+        first = self._post(calls[:fewer])
         self._limit = min(self._max_calls(), fewer), time.monotonic()
         return first + self._post(calls[fewer:])
 
@@ -128,16 +151,29 @@ class Rpc:
         try:
             response: Any = self._provider.make_batch_request(requested)
         except (requests.RequestException, ValueError) as error:
-            # Not `from error`: its text contains the URL, which would then be in every traceback.
-            kind = BatchRefusedError if _may_be_too_large(error) else RpcUnavailableError
-            raise kind(f"the RPC endpoint does not answer: {self._without_key(_text_of(error))}") from None
-        except (AttributeError, TypeError, RecursionError) as error:  # web3 sorts answers by id; an id may be anything
-            raise RpcUnavailableError(f"the RPC endpoint does not speak JSON-RPC: {type(error).__name__}") from None
+            # Not `from error`: its text contains the URL, which would then be in every
+            # traceback.
+            kind = (
+                BatchRefusedError if _may_be_too_large(error) else RpcUnavailableError
+            )
+            raise kind(
+                f"the RPC endpoint does not answer: {self._without_key(_text_of(error))}"
+            ) from None
+        except (AttributeError, TypeError, RecursionError) as error:
+            # web3 sorts answers by id; an id may be anything
+            raise RpcUnavailableError(
+                f"the RPC endpoint does not speak JSON-RPC: {type(error).__name__}"
+            ) from None
         if _refuses_all(response, len(calls)):
-            raise BatchRefusedError(f"the RPC endpoint refused: {self._without_key(str(response))[:200]}")
+            raise BatchRefusedError(
+                f"the RPC endpoint refused: {self._without_key(str(response))[:200]}"
+            )
         if not isinstance(response, list) or len(response) != len(calls):
             raise self._unexpected(response, f"{len(calls)} calls")
-        return [self._answer(call, entry) for call, entry in zip(calls, response, strict=True)]
+        return [
+            self._answer(call, entry)
+            for call, entry in zip(calls, response, strict=True)
+        ]
 
     def _answer(self, call: Call, entry: Any) -> Any:
         method, _ = call
@@ -158,11 +194,15 @@ class Rpc:
         return entry["result"]
 
     def _unexpected(self, answer: Any, question: str) -> RpcUnavailableError:
-        return RpcUnavailableError(f"the RPC endpoint answered {self._without_key(str(answer))[:200]!r} to {question}")
+        return RpcUnavailableError(
+            f"the RPC endpoint answered {self._without_key(str(answer))[:200]!r} to {question}"
+        )
 
 
 def _is_error(response: Any) -> bool:
-    """Whether it is one error for all calls. Erigon and Nethermind answer so; geth puts the error into a list."""
+    """Whether it is one error for all calls. Erigon and Nethermind answer so; geth puts
+    the error into a list.
+    """
     return isinstance(response, dict) and isinstance(response.get("error"), dict)
 
 
@@ -182,7 +222,9 @@ def _may_be_too_large(error: Exception) -> bool:
 
 
 def _text_of(error: Exception) -> str:
-    """What went wrong, without the URL, which the text of requests' own errors contains."""
+    """What went wrong, without the URL, which the text of requests' own errors
+    contains.
+    """
     status = _http_status(error)
     if status is not None:
         return f"HTTP status {status}"
@@ -191,8 +233,9 @@ def _text_of(error: Exception) -> str:
 
 
 def require(answer: Any) -> Any:
-    """Return an answer that is not an error. Raises RpcError for a call that reverted (retry does not help), and
-    RpcUnavailableError for every other refusal: the node is busy, behind, or between two blocks.
+    """Return an answer that is not an error. Raises RpcError for a call that reverted
+    (retry does not help), and RpcUnavailableError for every other refusal: the node is
+    busy, behind, or between two blocks.
     """
     if isinstance(answer, RpcError):
         if answer.reverted:

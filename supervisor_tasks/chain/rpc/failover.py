@@ -1,9 +1,10 @@
 """Several RPC endpoints that are used as if they were one.
 
-A request goes to the best endpoint. When that one does not answer, or refuses a part of the request, the request goes
-to the next one. No endpoint is asked before it has reported the right chain. An endpoint that is behind the others is
-not asked at all: data that it does not have yet would look as if they had never existed. Signed transactions go to
-every endpoint that answers.
+A request goes to the best endpoint. When that one does not answer, or refuses a part of
+the request, the request goes to the next one. No endpoint is asked before it has
+reported the right chain. An endpoint that is behind the others is not asked at all:
+data that it does not have yet would look as if they had never existed. Signed
+transactions go to every endpoint that answers.
 """
 
 import threading
@@ -16,22 +17,37 @@ from typing import Any
 
 import structlog
 
-from supervisor_tasks.chain.rpc.client import DEADLINE_S, Call, Rpc, RpcError, RpcUnavailableError, require
+from supervisor_tasks.chain.rpc.client import (
+    DEADLINE_S,
+    Call,
+    Rpc,
+    RpcError,
+    RpcUnavailableError,
+    require,
+)
 from supervisor_tasks.chain.rpc.unanswered import Unanswered
 from supervisor_tasks.config.url_secrets import shown
 
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 2.0  # between looks at an endpoint that answers
-LOOK_AGAIN_S = 5.0  # between looks at one that does not answer, or that serves another chain
+# between looks at one that does not answer, or that serves another chain
+LOOK_AGAIN_S = 5.0
 LOOK_DEADLINE_S = 3.0  # of a look at an endpoint that is not known to be slow
 LEAST_SHARE_S = 5.0  # the least time for a request that each of several endpoints has
-BEHIND_BLOCKS = 5  # a difference up to this does not count: looks are not taken at the same moment
-LOOK_WAIT_S = 2 * LOOK_DEADLINE_S  # for another thread's look: to connect, and to get an answer
-LOOKS_ALONE = 30  # looks in a row with an endpoint alone far ahead of others; then the others are believed
-REFUSES_S = 60.0  # how long an endpoint that refused what others answered is asked after them
-MENDED_S = 90.0  # how long it must refuse nothing after a refusal, to count as one that works
-MEMORY_S = 60.0  # how long others must reach the head of an endpoint that does not answer any more
+# a difference up to this does not count: looks are not taken at the same moment
+BEHIND_BLOCKS = 5
+# for another thread's look: to connect, and to get an answer
+LOOK_WAIT_S = 2 * LOOK_DEADLINE_S
+# looks in a row with an endpoint alone far ahead of others; then the others are
+# believed
+LOOKS_ALONE = 30
+# how long an endpoint that refused what others answered is asked after them
+REFUSES_S = 60.0
+# how long it must refuse nothing after a refusal, to count as one that works
+MENDED_S = 90.0
+# how long others must reach the head of an endpoint that does not answer any more
+MEMORY_S = 60.0
 
 
 class Health(StrEnum):
@@ -46,13 +62,16 @@ class Health(StrEnum):
     WRONG_CHAIN = "wrong chain"
 
 
-ORDER = (Health.ALIVE, Health.REJECTING, Health.UNKNOWN, Health.UNREACHABLE)  # the order in which endpoints are asked
+# the order in which endpoints are asked
+ORDER = (Health.ALIVE, Health.REJECTING, Health.UNKNOWN, Health.UNREACHABLE)
 GET_BROADCASTS = (Health.ALIVE, Health.REJECTING, Health.BEHIND)
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointProbe:
-    """The last look at an endpoint: whether it answered, for which chain, its head, and the head's age."""
+    """The last look at an endpoint: whether it answered, for which chain, its head, and
+    the head's age.
+    """
 
     answered: bool | None = None  # None: never looked at
     chain_id: int = 0
@@ -70,10 +89,13 @@ def healths(seen: Sequence[EndpointProbe], chain_id: int) -> list[Health]:
 
 
 def others_head(place: int, seen: Sequence[EndpointProbe], chain_id: int) -> int | None:
-    """The head of the other endpoints when they agree and are far behind the endpoint at `place`; otherwise None. None
-    also when fewer than two others answered: two endpoints alone do not show which one is right.
+    """The head of the other endpoints when they agree and are far behind the endpoint
+    at `place`; otherwise None. None also when fewer than two others answered: two
+    endpoints alone do not show which one is right.
     """
-    others = [look for number, look in enumerate(seen) if number != place and look.answered]
+    others = [
+        look for number, look in enumerate(seen) if number != place and look.answered
+    ]
     heads = _recent_heads(others, chain_id)
     if len(heads) < 2:
         return None
@@ -85,13 +107,17 @@ def others_head(place: int, seen: Sequence[EndpointProbe], chain_id: int) -> int
 
 def _recent_heads(looks: Sequence[EndpointProbe], chain_id: int) -> list[int]:
     """The heads that these looks found on the chain, without those that are too old."""
-    return [look.head for look in looks if look.chain_id == chain_id and look.head_age_s <= MEMORY_S]
+    return [
+        look.head
+        for look in looks
+        if look.chain_id == chain_id and look.head_age_s <= MEMORY_S
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class AheadTracker:
-    """How many looks in a row found an endpoint alone far ahead of the others; the others' head at the first of these
-    looks, and at the last one.
+    """How many looks in a row found an endpoint alone far ahead of the others; the
+    others' head at the first of these looks, and at the last one.
     """
 
     looks: int = 0
@@ -99,7 +125,9 @@ class AheadTracker:
     others_now: int = 0
 
     def seen_again(self, others: int | None) -> "AheadTracker":
-        """The state after another look; `others` is the head of the others if they are far behind, else None."""
+        """The state after another look; `others` is the head of the others if they are
+        far behind, else None.
+        """
         if others is None:
             return AheadTracker()
         others_then = self.others_then if self.looks else others
@@ -107,7 +135,9 @@ class AheadTracker:
 
     @property
     def is_implausibly_ahead(self) -> bool:
-        """Whether the others are believed: they advanced over LOOKS_ALONE looks. Others that stand still are behind."""
+        """Whether the others are believed: they advanced over LOOKS_ALONE looks. Others
+        that stand still are behind.
+        """
         return self.looks >= LOOKS_ALONE and self.others_now > self.others_then
 
 
@@ -148,7 +178,12 @@ class Endpoint:
         head_age_s = time.monotonic() - self._head_s
         refused = self._refused_ago_s() < REFUSES_S
         return EndpointProbe(
-            self._answered, self._chain_id, self._head, head_age_s, self.alone.is_implausibly_ahead, refused
+            self._answered,
+            self._chain_id,
+            self._head,
+            head_age_s,
+            self.alone.is_implausibly_ahead,
+            refused,
         )
 
     def due(self, chain_id: int) -> bool:
@@ -172,21 +207,29 @@ class Endpoint:
             self._looking.release()
 
     def look_patiently(self) -> None:
-        """Ask for chain and head with as much time as a request has: the endpoint may be slow, and there is no better
-        one. Each thread asks for itself, so no thread waits for another one that waits.
+        """Ask for chain and head with as much time as a request has: the endpoint may
+        be slow, and there is no better one. Each thread asks for itself, so no thread
+        waits for another one that waits.
         """
         self._ask(self.rpc)
 
     def _ask(self, rpc: Rpc) -> None:
         begun_s = time.monotonic()
         try:
-            chain_id, head = map(require, rpc.batch([("eth_chainId", ()), ("eth_blockNumber", ())]))
-            self._chain_id, self._head, self._head_s = int(chain_id, 16), int(head, 16), time.monotonic()
+            chain_id, head = map(
+                require, rpc.batch([("eth_chainId", ()), ("eth_blockNumber", ())])
+            )
+            self._chain_id, self._head, self._head_s = (
+                int(chain_id, 16),
+                int(head, 16),
+                time.monotonic(),
+            )
             self._answered, self._slow = True, self._head_s - begun_s > LOOK_DEADLINE_S
             self.unanswered.answered()
             if self._refused_ago_s() > MENDED_S:
                 self.error = ""
-        except (RpcUnavailableError, RpcError) as error:  # a refusal, too: a working node answers these
+        except (RpcUnavailableError, RpcError) as error:
+            # a refusal, too: a working node answers these
             self.failed(error)
 
     def failed(self, error: RpcUnavailableError | RpcError) -> None:
@@ -200,7 +243,9 @@ class Endpoint:
         log.warning("endpoint_refused", endpoint=self.name, error=self.error)
 
     def note(self, health: Health) -> None:
-        """Remember since when the endpoint has been of no use. Another alarm reports an endpoint of another chain."""
+        """Remember since when the endpoint has been of no use. Another alarm reports an
+        endpoint of another chain.
+        """
         if health in (Health.ALIVE, Health.WRONG_CHAIN):
             if self._refused_ago_s() > MENDED_S:
                 self.away_since_s = None
@@ -212,25 +257,41 @@ class Endpoint:
 
 
 class Endpoints(Rpc):
-    """Endpoints of one chain, given in the order of preference. Threads may share it."""
+    """Endpoints of one chain, given in the order of preference. Threads may share
+    it.
+    """
 
     def __init__(self, urls: Sequence[str], chain_id: int) -> None:
         self._chain_id = chain_id
-        share_s = max(DEADLINE_S / len(urls), LEAST_SHARE_S)  # the first must not use up the time of the next
-        self._endpoints = [Endpoint(url, number, share_s) for number, url in enumerate(urls, start=1)]
-        self._second_answer = Unanswered()  # the answer of a second endpoint to what `each` asks
+        # the first must not use up the time of the next
+        share_s = max(DEADLINE_S / len(urls), LEAST_SHARE_S)
+        self._endpoints = [
+            Endpoint(url, number, share_s) for number, url in enumerate(urls, start=1)
+        ]
+        # the answer of a second endpoint to what `each` asks
+        self._second_answer = Unanswered()
 
     def health(self) -> dict[str, Health]:
-        """The health of each endpoint, by its name: what may be shown of its URL, and its place in the settings."""
-        found = healths([endpoint.seen() for endpoint in self._endpoints], self._chain_id)
-        return {endpoint.name: health for endpoint, health in zip(self._endpoints, found, strict=True)}
+        """The health of each endpoint, by its name: what may be shown of its URL, and
+        its place in the settings.
+        """
+        found = healths(
+            [endpoint.seen() for endpoint in self._endpoints], self._chain_id
+        )
+        return {
+            endpoint.name: health
+            for endpoint, health in zip(self._endpoints, found, strict=True)
+        }
 
     def away(self) -> dict[str, tuple[float, str]]:
-        """The endpoints that are of no use, by name: for how many seconds, and what is wrong. The time starts at a call
-        of this method, so it is as exact as the calls are frequent.
+        """The endpoints that are of no use, by name: for how many seconds, and what is
+        wrong. The time starts at a call of this method, so it is as exact as the calls
+        are frequent.
         """
         away = dict[str, tuple[float, str]]()
-        for endpoint, health in zip(self._endpoints, self.health().values(), strict=True):
+        for endpoint, health in zip(
+            self._endpoints, self.health().values(), strict=True
+        ):
             endpoint.note(health)
             if endpoint.away_since_s is not None:
                 away_s = time.monotonic() - endpoint.away_since_s
@@ -243,13 +304,20 @@ class Endpoints(Rpc):
         return len(self._endpoints)
 
     def each(self, calls: Sequence[Call]) -> dict[str, list[Any]]:
-        """The answers of every endpoint, by its name; all are asked at the same time. Endpoints that do not answer,
-        refuse a call, or serve another chain are left out.
+        """The answers of every endpoint, by its name; all are asked at the same time.
+        Endpoints that do not answer, refuse a call, or serve another chain are left
+        out.
         """
         self._look()
-        asked = [endpoint for endpoint in self._endpoints if endpoint.seen().answered is not False]
+        asked = [
+            endpoint
+            for endpoint in self._endpoints
+            if endpoint.seen().answered is not False
+        ]
         with ThreadPoolExecutor(len(self._endpoints)) as pool:
-            answers = list(pool.map(lambda endpoint: self._answers_of(endpoint, calls), asked))
+            answers = list(
+                pool.map(lambda endpoint: self._answers_of(endpoint, calls), asked)
+            )
         by_name = dict[str, list[Any]]()
         for endpoint, its_answers in zip(asked, answers, strict=True):
             if its_answers is not None:
@@ -262,11 +330,18 @@ class Endpoints(Rpc):
 
     def measure_by(self, now_s: Callable[[], float]) -> None:
         """Measure the time without answers with another clock."""
-        for unanswered in (self._second_answer, *(endpoint.unanswered for endpoint in self._endpoints)):
+        for unanswered in (
+            self._second_answer,
+            *(endpoint.unanswered for endpoint in self._endpoints),
+        ):
             unanswered.now_s = now_s
 
-    def _answers_of(self, endpoint: Endpoint, calls: Sequence[Call]) -> list[Any] | None:
-        """The endpoint's answers; None when it does not answer, refuses a call, or serves another chain."""
+    def _answers_of(
+        self, endpoint: Endpoint, calls: Sequence[Call]
+    ) -> list[Any] | None:
+        """The endpoint's answers; None when it does not answer, refuses a call, or
+        serves another chain.
+        """
         try:
             chain_id, *answers = endpoint.rpc.batch([("eth_chainId", ()), *calls])
         except RpcUnavailableError as error:
@@ -277,8 +352,8 @@ class Endpoints(Rpc):
         return answers if int(chain_id, 16) == self._chain_id else None
 
     def alone_for_s(self) -> float:
-        """For how many seconds at most one endpoint has answered the calls of `each`, or has answered any call. Time in
-        which no endpoint was asked does not count.
+        """For how many seconds at most one endpoint has answered the calls of `each`,
+        or has answered any call. Time in which no endpoint was asked does not count.
         """
         silent_s = sorted(endpoint.unanswered.for_s for endpoint in self._endpoints)[1]
         return max(self._second_answer.for_s, silent_s)
@@ -297,38 +372,58 @@ class Endpoints(Rpc):
             refusal = _refusal(calls, answers)
             if refusal is None:
                 self._broadcast(calls, asked)
-                for other, (why, _) in refusals.items():  # the endpoint is the cause, and not the question
+                # the endpoint is the cause, and not the question
+                for other, (why, _) in refusals.items():
                     other.refused(why)
                 return answers
             refusals[endpoint] = refusal, answers
         if refusals:
             return next(answers for _, answers in refusals.values())
-        states = "; ".join(self._state_of(*pair) for pair in zip(self._endpoints, self.health().values(), strict=True))
+        states = "; ".join(
+            self._state_of(*pair)
+            for pair in zip(self._endpoints, self.health().values(), strict=True)
+        )
         raise RpcUnavailableError(f"no RPC endpoint can be used: {states}")
 
     def _look(self) -> None:
-        """Start a look at each due endpoint, without waiting. `_next` waits for one that was never looked at."""
+        """Start a look at each due endpoint, without waiting. `_next` waits for one
+        that was never looked at.
+        """
         alone = len(self._endpoints) == 1
         for endpoint in self._endpoints:
-            if endpoint.due(self._chain_id) and not (alone and endpoint.seen().answered is None):
+            if endpoint.due(self._chain_id) and not (
+                alone and endpoint.seen().answered is None
+            ):
                 name = f"look at {endpoint.name}"
-                threading.Thread(target=self._look_at, args=(endpoint,), name=name, daemon=True).start()
+                threading.Thread(
+                    target=self._look_at, args=(endpoint,), name=name, daemon=True
+                ).start()
 
     def _look_at(self, endpoint: Endpoint) -> None:
         endpoint.look()
         seen = [other.seen() for other in self._endpoints]
-        endpoint.alone = endpoint.alone.seen_again(others_head(self._endpoints.index(endpoint), seen, self._chain_id))
+        endpoint.alone = endpoint.alone.seen_again(
+            others_head(self._endpoints.index(endpoint), seen, self._chain_id)
+        )
 
     def _next(self, asked: Sequence[Endpoint], *, only_alive: bool) -> Endpoint | None:
-        """The best endpoint that was not asked yet; None when none is left. Endpoints that refuse come later. Endpoints
-        that did not answer last time come last, and must first report their chain; one that another thread's look has
-        just found alive is taken, too. With `only_alive` there is no wait for these: another endpoint has refused the
-        calls, and only a second answer is wanted. When there is no answer at all, endpoints that may be slow get more
-        time.
+        """The best endpoint that was not asked yet; None when none is left. Endpoints
+        that refuse come later. Endpoints that did not answer last time come last, and
+        must first report their chain; one that another thread's look has just found
+        alive is taken, too. With `only_alive` there is no wait for these: another
+        endpoint has refused the calls, and only a second answer is wanted. When there
+        is no answer at all, endpoints that may be slow get more time.
         """
         left = [endpoint for endpoint in self._endpoints if endpoint not in asked]
         if only_alive:
-            return next((endpoint for endpoint in left if self._is_usable(endpoint, Health.ALIVE)), None)
+            return next(
+                (
+                    endpoint
+                    for endpoint in left
+                    if self._is_usable(endpoint, Health.ALIVE)
+                ),
+                None,
+            )
         for health in ORDER:
             for endpoint in left:
                 if self._is_usable(endpoint, health):
@@ -336,10 +431,13 @@ class Endpoints(Rpc):
         return next(filter(self._answers_slowly, left), None)
 
     def _is_usable(self, endpoint: Endpoint, wanted: Health) -> bool:
-        """Whether an endpoint is alive, or refuses calls and `wanted` is REJECTING. If `wanted` means that the endpoint
-        may be alive, this looks at it first.
+        """Whether an endpoint is alive, or refuses calls and `wanted` is REJECTING. If
+        `wanted` means that the endpoint may be alive, this looks at it first.
         """
-        if wanted in (Health.UNKNOWN, Health.UNREACHABLE) and self._health_of(endpoint) is wanted:
+        if (
+            wanted in (Health.UNKNOWN, Health.UNREACHABLE)
+            and self._health_of(endpoint) is wanted
+        ):
             endpoint.look()
         health = self._health_of(endpoint)
         if health is Health.REJECTING:
@@ -356,15 +454,17 @@ class Endpoints(Rpc):
         return found[self._endpoints.index(endpoint)]
 
     def _broadcast(self, calls: Sequence[Call], asked: Sequence[Endpoint]) -> None:
-        """Send transactions to the other endpoints, too: the one that took them may stop before it passes them on to
-        any other node.
+        """Send transactions to the other endpoints, too: the one that took them may
+        stop before it passes them on to any other node.
         """
         if any(method != "eth_sendRawTransaction" for method, _ in calls):
             return
         for endpoint in self._endpoints:
             if endpoint not in asked and self._health_of(endpoint) in GET_BROADCASTS:
                 name = f"tell {endpoint.name}"
-                threading.Thread(target=_send_to, args=(endpoint, calls), name=name, daemon=True).start()
+                threading.Thread(
+                    target=_send_to, args=(endpoint, calls), name=name, daemon=True
+                ).start()
 
     def _state_of(self, endpoint: Endpoint, health: Health) -> str:
         """The endpoint's name, its health, and what is wrong with it."""
@@ -387,10 +487,15 @@ def _fail(endpoint: Endpoint, error: RpcUnavailableError) -> None:
 
 
 def _refusal(calls: Sequence[Call], answers: Sequence[Any]) -> RpcError | None:
-    """The first error that may be the node's own: it is busy, has forgotten that state, does not offer the method. A
-    contract's refusal, and an error in a transaction, do not count: other nodes would answer the same.
+    """The first error that may be the node's own: it is busy, has forgotten that state,
+    does not offer the method. A contract's refusal, and an error in a transaction, do
+    not count: other nodes would answer the same.
     """
     for (method, _), answer in zip(calls, answers, strict=True):
-        if isinstance(answer, RpcError) and not answer.reverted and method != "eth_sendRawTransaction":
+        if (
+            isinstance(answer, RpcError)
+            and not answer.reverted
+            and method != "eth_sendRawTransaction"
+        ):
             return answer
     return None

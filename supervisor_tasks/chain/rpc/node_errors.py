@@ -1,7 +1,8 @@
 """What a node means when it refuses a signed transaction. Pure.
 
-There are no codes for it: geth answers -32000 to everything, so the text is read. The texts are those of anvil 1.7.1
-and of go-ethereum 1.10 to 1.16 (core/error.go, core/txpool/errors.go), which subnet-evm and coreth (Avalanche) share.
+There are no codes for it: geth answers -32000 to everything, so the text is read. The
+texts are those of anvil 1.7.1 and of go-ethereum 1.10 to 1.16 (core/error.go,
+core/txpool/errors.go), which subnet-evm and coreth (Avalanche) share.
 """
 
 from enum import StrEnum
@@ -11,19 +12,25 @@ class NodeErrorKind(StrEnum):
     """Why a node did not take a transaction, sorted by what to do about it."""
 
     ALREADY_KNOWN = "already known"  # it has these very bytes
-    NONCE_TOO_LOW = "nonce too low"  # the nonce is mined: by these bytes, an earlier signature, or another writer
+    # the nonce is mined: by these bytes, an earlier signature, or another writer
+    NONCE_TOO_LOW = "nonce too low"
     NONCE_GAP = "nonce gap"  # an earlier nonce is missing
-    REPLACEMENT_UNDERPRICED = "replacement underpriced"  # another transaction with this nonce waits and pays as much
+    # another transaction with this nonce waits and pays as much
+    REPLACEMENT_UNDERPRICED = "replacement underpriced"
     UNDERPRICED = "underpriced"  # less than the node requires of every sender
     BELOW_BASE_FEE = "below base fee"  # cannot be mined now
     INSUFFICIENT_FUNDS = "insufficient funds"
     POOL_FULL = "pool full"
-    GAS = "gas"  # more than a block holds, or less than the data cost; or more data than a node takes
-    FEE_CAP = "fee cap"  # could cost more in all than the node lets any sender pay (geth's --rpc.txfeecap)
+    # more than a block holds, or less than the data cost; or more data than a node
+    # takes
+    GAS = "gas"
+    # could cost more in all than the node lets any sender pay (geth's --rpc.txfeecap)
+    FEE_CAP = "fee cap"
     OTHER = "other"
 
 
-# The first match decides: "replacement transaction underpriced" contains "underpriced", too.
+# The first match decides: "replacement transaction underpriced" contains "underpriced",
+# too.
 PHRASES = (
     (NodeErrorKind.ALREADY_KNOWN, ("already known", "already imported", "known transaction", "already in mempool")),
     (NodeErrorKind.NONCE_TOO_LOW, ("nonce too low", "nonce is too low", "nonce already used")),
@@ -45,14 +52,19 @@ PHRASES = (
 )  # fmt: skip
 
 
-# The texts of eth_estimateGas for a call that does not fit into a block: geth and its forks, anvil, Nethermind.
+# The texts of eth_estimateGas for a call that does not fit into a block: geth and its
+# forks, anvil, Nethermind.
 OVER_THE_LIMIT = ("gas required exceeds", "gas spent exceeded", "out of gas")
 
 
 def over_the_limit(message: str) -> bool:
-    """Whether there is no estimate because no block holds the gas that the call needs."""
+    """Whether there is no estimate because no block holds the gas that the call
+    needs.
+    """
     text = message.lower()
-    return classify(message) is NodeErrorKind.GAS or any(phrase in text for phrase in OVER_THE_LIMIT)
+    return classify(message) is NodeErrorKind.GAS or any(
+        phrase in text for phrase in OVER_THE_LIMIT
+    )
 
 
 def classify(message: str) -> NodeErrorKind:

@@ -1,7 +1,7 @@
 """What a node's answers to our questions look like. Pure.
 
-A broken node, or a proxy in front of a node, can send anything. An answer of the wrong shape counts as no answer: the
-next endpoint is asked.
+A broken node, or a proxy in front of a node, can send anything. An answer of the wrong
+shape counts as no answer: the next endpoint is asked.
 """
 
 import re
@@ -13,7 +13,8 @@ Shape = Callable[[Any], bool]
 NUMBER = re.compile("0x[0-9a-fA-F]{1,64}")
 BYTES = re.compile("0x[0-9a-fA-F]*")
 ADDRESS = re.compile("0x[0-9a-fA-F]{40}")
-# The greatest number of a block, a log or a transaction: the ledger stores twice as much, and adds to it.
+# The greatest number of a block, a log or a transaction: the ledger stores twice as
+# much, and adds to it.
 MAX_NUMBER = 2**62
 
 
@@ -36,11 +37,17 @@ def _address(value: Any) -> bool:
 
 def is_bytes(value: Any) -> bool:
     """Whether the value is data: 0x and any number of bytes."""
-    return isinstance(value, str) and len(value) % 2 == 0 and BYTES.fullmatch(value) is not None
+    return (
+        isinstance(value, str)
+        and len(value) % 2 == 0
+        and BYTES.fullmatch(value) is not None
+    )
 
 
 def _hash(value: Any) -> bool:
-    """Whether the value is a hash or a topic. These are compared as text, so hex in upper case would match nothing."""
+    """Whether the value is a hash or a topic. These are compared as text, so hex in
+    upper case would match nothing.
+    """
     return is_bytes(value) and value == value.lower()
 
 
@@ -49,7 +56,10 @@ def _list_of(shape: Shape) -> Shape:
 
 
 def _with(fields: Mapping[str, Shape]) -> Shape:
-    return lambda value: isinstance(value, dict) and all(shape(value.get(name)) for name, shape in fields.items())
+    return lambda value: (
+        isinstance(value, dict)
+        and all(shape(value.get(name)) for name, shape in fields.items())
+    )
 
 
 def _or_none(shape: Shape) -> Shape:
@@ -85,7 +95,13 @@ BLOCK = {
     "baseFeePerGas": _or_none(_number),
 }
 COUNTS = ("eth_blockNumber", "eth_getTransactionCount")
-NUMBERS = ("eth_chainId", "eth_getBalance", "eth_estimateGas", "eth_gasPrice", "eth_maxPriorityFeePerGas")
+NUMBERS = (
+    "eth_chainId",
+    "eth_getBalance",
+    "eth_estimateGas",
+    "eth_gasPrice",
+    "eth_maxPriorityFeePerGas",
+)
 SHAPES: dict[str, Shape] = {
     **dict.fromkeys(COUNTS, _count),
     **dict.fromkeys(NUMBERS, _number),
@@ -99,14 +115,20 @@ SHAPES: dict[str, Shape] = {
 
 
 def matches_schema(method: str, params: Sequence[Any], result: Any) -> bool:
-    """Whether a result can be the answer to a call. For methods that we do not call, every result can."""
+    """Whether a result can be the answer to a call. For methods that we do not call,
+    every result can.
+    """
     if not SHAPES.get(method, lambda _: True)(result):
         return False
     return method != "eth_getLogs" or _are_of_queried_blocks(params[0], result)
 
 
-def _are_of_queried_blocks(query: Mapping[str, Any], logs: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether all logs are of the blocks that were asked for; an end that is not a number ("latest") is no limit."""
+def _are_of_queried_blocks(
+    query: Mapping[str, Any], logs: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Whether all logs are of the blocks that were asked for; an end that is not a
+    number ("latest") is no limit.
+    """
     first = _end(query.get("fromBlock"), 0)
     last = _end(query.get("toBlock"), MAX_NUMBER)
     return all(first <= int(log["blockNumber"], 16) <= last for log in logs)

@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable
 
-COUNTED_S = 10.0  # the most that counts between two failures: a longer gap had no try, and a try might have succeeded
+# the most that counts between two failures: a longer gap had no try, and a try might
+# have succeeded
+COUNTED_S = 10.0
 
 
 class Unanswered:
-    """Counts the time over which each try failed. An hour between two failures does not count as an hour of silence
-    when there was no try in it.
+    """Counts the time over which each try failed. An hour between two failures does not
+    count as an hour of silence when there was no try in it.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:

@@ -1,9 +1,11 @@
 """The ledger's migrations, and how they are applied: `supervisor db upgrade`.
 
-A migration runs while a fleet works (docs/how-to/upgrade.md). It takes each lock on a table that the fleet uses for an
-instant only, and waits at most 1.5 s for it: `online.py` has the changes that are possible so. It expands the tables:
-what processes of the release before do not need gets a default, and what they still use is dropped a release later.
-`old_processes_work` says of each migration whether processes of the release before may run after it.
+A migration runs while a fleet works (docs/how-to/upgrade.md). It takes each lock on a
+table that the fleet uses for an instant only, and waits at most 1.5 s for it:
+`online.py` has the changes that are possible so. It expands the tables: what processes
+of the release before do not need gets a default, and what they still use is dropped a
+release later. `old_processes_work` says of each migration whether processes of the
+release before may run after it.
 """
 
 import time
@@ -20,7 +22,8 @@ from sqlalchemy.exc import OperationalError
 from supervisor_tasks.errors import PermanentError, TransientError
 
 LOCK_TIMEOUT = "55P03"  # SQLSTATE
-TRIES = 5  # to get a lock; between two, the transactions that wait behind the migration go on
+# to get a lock; between two, the transactions that wait behind the migration go on
+TRIES = 5
 PAUSE_S = 1.0
 _TABLES = text(
     """
@@ -34,11 +37,15 @@ class UnknownRevisionError(PermanentError):
 
 
 class MigrationError(TransientError):
-    """The database was away, or a lock on it was not to be had in time. The same again continues where it stopped."""
+    """The database was away, or a lock on it was not to be had in time. The same again
+    continues where it stopped.
+    """
 
 
 def upgrade(url: str, to: str = "head") -> tuple[str | None, str | None]:
-    """Bring the tables of the database at `url` up to date; the revision before and after. Raises MigrationError."""
+    """Bring the tables of the database at `url` up to date; the revision before and
+    after. Raises MigrationError.
+    """
     before = revision(url)
     try:
         for left in reversed(range(TRIES)):
@@ -52,7 +59,9 @@ def upgrade(url: str, to: str = "head") -> tuple[str | None, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """How much the tables of the ledger hold: their number, their rows as Postgres estimates them, and bytes on disk."""
+    """How much the tables of the ledger hold: their number, their rows as Postgres
+    estimates them, and bytes on disk.
+    """
 
     number: int
     rows: int
@@ -70,10 +79,13 @@ def tables(url: str) -> Tables:
 
 
 def pending(after: str | None) -> list[str]:
-    """The revisions that bring tables at the revision `after` up to date, in their order; None: there are no tables.
-    Raises UnknownRevisionError.
+    """The revisions that bring tables at the revision `after` up to date, in their
+    order; None: there are no tables. Raises UnknownRevisionError.
     """
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    known = {
+        script.revision
+        for script in ScriptDirectory.from_config(_config()).walk_revisions()
+    }
     if after is not None and after not in known:
         raise UnknownRevisionError(
             f"found the ledger's tables at {after}; expected {newest_revision()} or an older revision: they are those of a"
@@ -85,11 +97,15 @@ def pending(after: str | None) -> list[str]:
 def stops_old_processes(after: str = "base") -> list[str]:
     """The revisions after that one which stop processes of the release before."""
     scripts = ScriptDirectory.from_config(_config()).iterate_revisions("head", after)
-    return sorted(script.revision for script in scripts if not script.module.old_processes_work)
+    return sorted(
+        script.revision for script in scripts if not script.module.old_processes_work
+    )
 
 
 def revision(url: str) -> str | None:
-    """The revision of the tables of the database at `url`; None if it has none. Raises MigrationError."""
+    """The revision of the tables of the database at `url`; None if it has none. Raises
+    MigrationError.
+    """
     engine = create_engine(url, poolclass=NullPool)
     try:
         with engine.connect() as connection:
@@ -116,7 +132,9 @@ def _is_done(url: str, to: str, *, is_last: bool) -> bool:
 
 def _config(**attributes: str) -> Config:
     config = Config(attributes=attributes)
-    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.set_main_option(
+        "script_location", str(Path(__file__).parent).replace("%", "%%")
+    )
     return config
 
 

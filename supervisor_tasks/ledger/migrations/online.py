@@ -1,7 +1,9 @@
-"""Changes of tables that a running fleet reads and writes, each in a transaction of its own.
+"""Changes of tables that a running fleet reads and writes, each in a transaction of its
+own.
 
-A change of a table's definition is an instant; an index is built without blocking writers; rows are filled in small
-batches. A migration that was interrupted begins again, so each change here is safe to repeat.
+A change of a table's definition is an instant; an index is built without blocking
+writers; rows are filled in small batches. A migration that was interrupted begins
+again, so each change here is safe to repeat.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +20,9 @@ _INVALID = sa.text(
 
 
 def end_autovacuum(*tables: str) -> None:
-    """End each autovacuum of the tables, and let none begin before the transaction ends. Unlike the locks of later
-    changes, this one blocks no process of a fleet while it waits.
+    """End each autovacuum of the tables, and let none begin before the transaction
+    ends. Unlike the locks of later changes, this one blocks no process of a fleet while
+    it waits.
     """
     op.execute(f"LOCK TABLE {', '.join(tables)} IN SHARE UPDATE EXCLUSIVE MODE")
 
@@ -45,17 +48,28 @@ def drop_not_null(table: str, column: str) -> None:
 
 
 def add_check(name: str, table: str, condition: str) -> None:
-    """Add a condition on rows. The rows that are there are checked without blocking writers."""
+    """Add a condition on rows. The rows that are there are checked without blocking
+    writers.
+    """
     with op.get_context().autocommit_block():
         op.execute(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}")
-        op.execute(f"ALTER TABLE {table} ADD CONSTRAINT {name} CHECK ({condition}) NOT VALID")
+        op.execute(
+            f"ALTER TABLE {table} ADD CONSTRAINT {name} CHECK ({condition}) NOT VALID"
+        )
         op.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}")
 
 
 def create_index(
-    name: str, table: str, columns: Sequence[str], *, where: str | None = None, unique: bool = False
+    name: str,
+    table: str,
+    columns: Sequence[str],
+    *,
+    where: str | None = None,
+    unique: bool = False,
 ) -> None:
-    """Build an index while others write to the table. It waits for the transactions that are open at its beginning."""
+    """Build an index while others write to the table. It waits for the transactions
+    that are open at its beginning.
+    """
     with op.get_context().autocommit_block():
         if op.get_bind().scalar(_INVALID, {"name": name}):
             _drop(name, table)
@@ -78,7 +92,9 @@ def drop_index(name: str, table: str) -> None:
         _drop(name, table)
 
 
-def replace_index(name: str, table: str, columns: Sequence[str], *, where: str, unique: bool = False) -> None:
+def replace_index(
+    name: str, table: str, columns: Sequence[str], *, where: str, unique: bool = False
+) -> None:
     """Give an index another condition. The old one is in force until the new one is."""
     create_index(f"{name}_new", table, columns, where=where, unique=unique)
     with op.get_context().autocommit_block():
@@ -86,8 +102,12 @@ def replace_index(name: str, table: str, columns: Sequence[str], *, where: str, 
         op.execute(f"ALTER INDEX {name}_new RENAME TO {name}")
 
 
-def add_foreign_key(name: str, table: str, column: str, other: str, *, ondelete: str) -> None:
-    """Add a reference to the column `id` of another table. The rows that are there are checked without blocking writers."""
+def add_foreign_key(
+    name: str, table: str, column: str, other: str, *, ondelete: str
+) -> None:
+    """Add a reference to the column `id` of another table. The rows that are there are
+    checked without blocking writers.
+    """
     with op.get_context().autocommit_block():
         op.execute(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}")
         op.execute(
@@ -98,15 +118,18 @@ def add_foreign_key(name: str, table: str, column: str, other: str, *, ondelete:
 
 
 def for_each_batch(table: str, *statements: tuple[str, Mapping[str, Any]]) -> None:
-    """Execute statements with their parameters for the rows of a table in the order of their `id`: those above :after,
-    up to :up_to.
+    """Execute statements with their parameters for the rows of a table in the order of
+    their `id`: those above :after, up to :up_to.
     """
     with op.get_context().autocommit_block():
         connection = op.get_bind()
         last = connection.scalar(sa.text(f"SELECT COALESCE(max(id), 0) FROM {table}"))  # noqa: S608
         for after in range(0, last, BATCH):
             for statement, parameters in statements:
-                connection.execute(sa.text(statement), {"after": after, "up_to": after + BATCH, **parameters})
+                connection.execute(
+                    sa.text(statement),
+                    {"after": after, "up_to": after + BATCH, **parameters},
+                )
 
 
 def _drop(name: str, table: str) -> None:

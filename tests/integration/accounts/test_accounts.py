@@ -1,4 +1,6 @@
-"""Customers' accounts in a real slapd: made once, despite all failures, and never with a number twice."""
+"""Customers' accounts in a real slapd: made once, despite all failures, and never with
+a number twice.
+"""
 
 import json
 import secrets
@@ -68,11 +70,15 @@ def ensure(directory: Directory, *customers: Address) -> None:
             session.ensure(one)
 
 
-def found(url: str, password: str, ca: Path, base: str, search: str) -> list[dict[str, Any]]:
+def found(
+    url: str, password: str, ca: Path, base: str, search: str
+) -> list[dict[str, Any]]:
     """What a search brings, by a connection that is none of ours."""
     server = Server(url, tls=Tls(ca_certs_file=str(ca)))
     with Connection(server, ADMIN, password) as connection:
-        entries = connection.extend.standard.paged_search(base, search, SUBTREE, attributes=["*"], paged_size=50)
+        entries = connection.extend.standard.paged_search(
+            base, search, SUBTREE, attributes=["*"], paged_size=50
+        )
         return [dict(entry["attributes"]) for entry in entries]
 
 
@@ -89,7 +95,10 @@ def test_ensure__new_customer__entry_and_membership_as_configured(ldap: Ldap) ->
     one = customer()
     ensure(directory_of(ldap), one)
     (entry,) = entries(ldap, f"(uid={one})")
-    assert {name: entry[name] for name in ("uid", "cn", "displayName", "homeDirectory", "loginShell")} == {
+    assert {
+        name: entry[name]
+        for name in ("uid", "cn", "displayName", "homeDirectory", "loginShell")
+    } == {
         "uid": [one],
         "cn": [one],
         "displayName": one,
@@ -110,14 +119,21 @@ def test_ensure__one_group_for_all__as_the_field_has_it(ldap: Ldap) -> None:
     (entry,) = entries(ldap, f"(uid={one})")
     assert entry["gidNumber"] == 1600
     assert not entries(ldap, f"(cn={one})", GROUPS)
-    ensure(directory_of(ldap), one)  # a site that changes its mind leaves the accounts that it has as they are
+    # a site that changes its mind leaves the accounts that it has as they are
+    ensure(directory_of(ldap), one)
     assert entries(ldap, f"(uid={one})") == [entry]
     assert not entries(ldap, f"(cn={one})", GROUPS)
 
 
-def test_ensure__sites_own_attributes__are_added_and_count_more_than_the_usual(ldap: Ldap) -> None:
+def test_ensure__sites_own_attributes__are_added_and_count_more_than_the_usual(
+    ldap: Ldap,
+) -> None:
     one = customer()
-    sites = {"gecos": ("customer {address}",), "LoginShell": ("/bin/dash",), "mail": ("a@b.c", "{address}@b.c")}
+    sites = {
+        "gecos": ("customer {address}",),
+        "LoginShell": ("/bin/dash",),
+        "mail": ("a@b.c", "{address}@b.c"),
+    }
     ensure(directory_of(ldap, form=replace(FORM, attributes=sites)), one)
     (entry,) = entries(ldap, f"(uid={one})")
     assert entry["gecos"] == f"customer {one}"
@@ -133,7 +149,9 @@ GROUP_FORMS = {
 
 
 @pytest.mark.parametrize("attribute", list(Member))
-def test_ensure__group_of_any_class__the_customer_is_a_member_once(ldap: Ldap, attribute: Member) -> None:
+def test_ensure__group_of_any_class__the_customer_is_a_member_once(
+    ldap: Ldap, attribute: Member
+) -> None:
     group_class, needed = GROUP_FORMS[attribute]
     group, one = f"cn=users-by-{attribute.value},{GROUPS}", customer()
     form = replace(FORM, group_dn=group, member_attribute=attribute)
@@ -146,10 +164,14 @@ def test_ensure__group_of_any_class__the_customer_is_a_member_once(ldap: Ldap, a
     assert [str(member) for member in found_group[attribute.value]].count(expected) == 1
 
 
-def test_ensure__number_of_a_group_of_the_sites__is_given_to_no_customer(ldap: Ldap) -> None:
+def test_ensure__number_of_a_group_of_the_sites__is_given_to_no_customer(
+    ldap: Ldap,
+) -> None:
     highest = max(entry["uidNumber"] for entry in entries(ldap, "(uidNumber=*)"))
     with directory_of(ldap).open() as session:
-        session.connection.add(f"cn=staff,{GROUPS}", ["posixGroup"], {"gidNumber": highest + 1})  # type: ignore[no-untyped-call]
+        session.connection.add(
+            f"cn=staff,{GROUPS}", ["posixGroup"], {"gidNumber": highest + 1}
+        )  # type: ignore[no-untyped-call]
         one = customer()
         session.ensure(one)
     (entry,) = entries(ldap, f"(uid={one})")
@@ -159,7 +181,15 @@ def test_ensure__number_of_a_group_of_the_sites__is_given_to_no_customer(ldap: L
 def test_ensure__died_before_the_account_had_its_group__gets_it(ldap: Ldap) -> None:
     one = customer()
     with pytest.raises(DirectoryRefusedError, match="noSuchObject"):
-        ensure(directory_of(ldap, form=replace(FORM, own_groups_dn="ou=missing,dc=hpc,dc=deepsquare,dc=run")), one)
+        ensure(
+            directory_of(
+                ldap,
+                form=replace(
+                    FORM, own_groups_dn="ou=missing,dc=hpc,dc=deepsquare,dc=run"
+                ),
+            ),
+            one,
+        )
     ensure(directory_of(ldap), one)
     (entry,) = entries(ldap, f"(uid={one})")
     (group,) = entries(ldap, f"(cn={one})", GROUPS)
@@ -179,13 +209,17 @@ def test_ensure__entry_without_membership__becomes_a_member(ldap: Ldap) -> None:
     """As after a death between the two."""
     one = customer()
     with pytest.raises(DirectoryRefusedError, match="noSuchObject"):
-        ensure(directory_of(ldap, form=replace(FORM, group_dn=f"cn=unknown,{PEOPLE}")), one)
+        ensure(
+            directory_of(ldap, form=replace(FORM, group_dn=f"cn=unknown,{PEOPLE}")), one
+        )
     assert len(entries(ldap, f"(uid={one})")) == 1
     ensure(directory_of(ldap), one)
     assert f"uid={one},{PEOPLE}" in members(ldap)
 
 
-def test_ensure__more_accounts_than_the_server_lists_at_once__numbers_stay_unique(ldap: Ldap) -> None:
+def test_ensure__more_accounts_than_the_server_lists_at_once__numbers_stay_unique(
+    ldap: Ldap,
+) -> None:
     ensure(directory_of(ldap), *(customer() for _ in range(120)))
     ensure(directory_of(ldap), *(customer() for _ in range(3)))
     numbers = [entry["uidNumber"] for entry in entries(ldap, "(uidNumber=*)")]
@@ -193,15 +227,27 @@ def test_ensure__more_accounts_than_the_server_lists_at_once__numbers_stay_uniqu
 
 
 def test_ensure__server_keeps_numbers_back__is_refused_and_says_why(ldap: Ldap) -> None:
-    """slapd gives a user with a limit only 100 entries, in all pages. The highest number may be among the others."""
+    """slapd gives a user with a limit only 100 entries, in all pages. The highest
+    number may be among the others.
+    """
     limited = customer()
-    ensure(directory_of(ldap, form=replace(FORM, attributes={"userPassword": ("words",)})), limited)
+    ensure(
+        directory_of(ldap, form=replace(FORM, attributes={"userPassword": ("words",)})),
+        limited,
+    )
     ensure(directory_of(ldap), *(customer() for _ in range(100)))
-    with pytest.raises(DirectoryRefusedError, match=r"uidNumber .*: sizeLimitExceeded \(4\)"):
-        ensure(directory_of(ldap, bind_dn=FORM.dn(limited), bind_password="words"), customer())
+    with pytest.raises(
+        DirectoryRefusedError, match=r"uidNumber .*: sizeLimitExceeded \(4\)"
+    ):
+        ensure(
+            directory_of(ldap, bind_dn=FORM.dn(limited), bind_password="words"),
+            customer(),
+        )
 
 
-def test_ensure__two_processes_assign_numbers_at_once__never_the_same(ldap: Ldap) -> None:
+def test_ensure__two_processes_assign_numbers_at_once__never_the_same(
+    ldap: Ldap,
+) -> None:
     """As two clusters of one site do, each with a ledger of its own."""
     first, second = directory_of(ldap), directory_of(ldap)
     earlier = {entry["uid"][0] for entry in entries(ldap, "(uidNumber=*)")}
@@ -210,7 +256,12 @@ def test_ensure__two_processes_assign_numbers_at_once__never_the_same(ldap: Ldap
             one.ensure(customer())
             other.ensure(customer())
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda directory: ensure(directory, *(customer() for _ in range(8))), [first, second, first]))
+        list(
+            pool.map(
+                lambda directory: ensure(directory, *(customer() for _ in range(8))),
+                [first, second, first],
+            )
+        )
     numbers = [entry["uidNumber"] for entry in entries(ldap, "(uidNumber=*)")]
     assert len(numbers) == len(set(numbers))
     made = {entry["uid"][0] for entry in entries(ldap, "(uidNumber=*)")} - earlier
@@ -218,13 +269,17 @@ def test_ensure__two_processes_assign_numbers_at_once__never_the_same(ldap: Ldap
     assert {f"uid={one},{PEOPLE}" for one in made} <= set(members(ldap))
 
 
-def test_ensure__died_before_it_had_looked_for_the_number__gets_another_one(ldap: Ldap) -> None:
+def test_ensure__died_before_it_had_looked_for_the_number__gets_another_one(
+    ldap: Ldap,
+) -> None:
     one, two = customer(), customer()
     ensure(directory_of(ldap), one)
     (entry,) = entries(ldap, f"(uid={one})")
     with directory_of(ldap).open() as session:
         session.connection.add(  # type: ignore[no-untyped-call]
-            FORM.dn(two), list(FORM.object_classes), FORM.of_account(two, entry["uidNumber"])
+            FORM.dn(two),
+            list(FORM.object_classes),
+            FORM.of_account(two, entry["uidNumber"]),
         )
     ensure(directory_of(ldap), two)
     (other,) = entries(ldap, f"(uid={two})")
@@ -233,7 +288,15 @@ def test_ensure__died_before_it_had_looked_for_the_number__gets_another_one(ldap
 
 
 @pytest.mark.parametrize(
-    "name", ["0x12", "0x" + "G" * 40, "x,dc=run", "0x" + "A" * 40, "0x" + "1" * 40 + "\n", "*)(uid=*"]
+    "name",
+    [
+        "0x12",
+        "0x" + "G" * 40,
+        "x,dc=run",
+        "0x" + "A" * 40,
+        "0x" + "1" * 40 + "\n",
+        "*)(uid=*",
+    ],
 )
 def test_ensure__what_is_no_address__is_never_sent(ldap: Ldap, name: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
@@ -244,18 +307,28 @@ def test_ensure__what_is_no_address__is_never_sent(ldap: Ldap, name: str) -> Non
     ("changes", "said"),
     [
         ({"bind_password": "wrong"}, "invalidCredentials"),
-        ({"form": replace(FORM, people_dn="ou=nowhere,dc=run")}, "(noSuchObject|unwillingToPerform)"),
-        ({"form": replace(FORM, object_classes=("nsPerson",))}, "(invalidAttributeSyntax|objectClass)"),
+        (
+            {"form": replace(FORM, people_dn="ou=nowhere,dc=run")},
+            "(noSuchObject|unwillingToPerform)",
+        ),
+        (
+            {"form": replace(FORM, object_classes=("nsPerson",))},
+            "(invalidAttributeSyntax|objectClass)",
+        ),
         ({"ca_path": None}, "certificate"),
     ],
     ids=["password", "people", "classes", "authority"],
 )
-def test_ensure__wrong_settings__says_what_and_is_no_outage(ldap: Ldap, changes: dict[str, Any], said: str) -> None:
+def test_ensure__wrong_settings__says_what_and_is_no_outage(
+    ldap: Ldap, changes: dict[str, Any], said: str
+) -> None:
     with pytest.raises(DirectoryRefusedError, match=said):
         ensure(directory_of(ldap, **changes), customer())
 
 
-def test_ensure__certificate_not_verified_where_the_operator_says_so(ldap: Ldap) -> None:
+def test_ensure__certificate_not_verified_where_the_operator_says_so(
+    ldap: Ldap,
+) -> None:
     ensure(directory_of(ldap, ca_path=None, verified=False), customer())
 
 
@@ -269,7 +342,7 @@ def test_ensure__slapd_stopped__is_an_outage_and_goes_on_after_it(ldap: Ldap) ->
     assert len(entries(ldap, f"(uid={one})")) == 1
 
 
-# --- the fleet ------------------------------------------------------------------------------------------------------------
+# --- the fleet ------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +360,9 @@ def grid() -> Iterator[Grid]:
 def accounts(grid: Grid, search: str = "(uidNumber=*)") -> list[dict[str, Any]]:
     environment = grid.environment
     ca = Path(environment["LDAP_CA_PATH"])
-    return found(environment["LDAP_URL"], environment["LDAP_BIND_PASSWORD"], ca, PEOPLE, search)
+    return found(
+        environment["LDAP_URL"], environment["LDAP_BIND_PASSWORD"], ca, PEOPLE, search
+    )
 
 
 def change(grid: Grid, statement: str) -> None:
@@ -310,7 +385,12 @@ def request_jobs(grid: Grid, number: int) -> list[str]:
     for one in customers:
         grid.chain.admin.mint_credits(one.address, 10**18)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda one: grid.chain.customers.request_job(one, wanted, 10**18), customers))
+        list(
+            pool.map(
+                lambda one: grid.chain.customers.request_job(one, wanted, 10**18),
+                customers,
+            )
+        )
     return [one.address for one in customers]
 
 
@@ -326,14 +406,25 @@ def test_fleet__directory_is_away__customers_get_accounts_with_unique_numbers_la
     grid.processes.kill(slapd)
     customers = request_jobs(grid, 8)
     left = "SELECT 1 FROM effects WHERE kind = 'account' AND done_at IS NULL AND failing_since IS NOT NULL"
-    wait_until(lambda: bool(rows(grid, left)), "the fleet to find the directory away", 60.0, 0.1)
+    wait_until(
+        lambda: bool(rows(grid, left)),
+        "the fleet to find the directory away",
+        60.0,
+        0.1,
+    )
     change(
-        grid, "UPDATE effects SET failing_since = now() - interval '4 min' WHERE kind = 'account' AND done_at IS NULL"
+        grid,
+        "UPDATE effects SET failing_since = now() - interval '4 min' WHERE kind = 'account' AND done_at IS NULL",
     )
     alarm = "SELECT details FROM alarms WHERE name = 'ldap_unavailable'"
     wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
     grid.processes.start_again("slapd")
-    wait_until(lambda: {entry["uid"][0] for entry in accounts(grid)} >= set(customers), "all accounts", 60.0, 0.2)
+    wait_until(
+        lambda: {entry["uid"][0] for entry in accounts(grid)} >= set(customers),
+        "all accounts",
+        60.0,
+        0.2,
+    )
     numbers = [entry["uidNumber"] for entry in accounts(grid)]
     assert len(numbers) == len(set(numbers))
     wait_until(lambda: not rows(grid, OPEN), "the ledger to know", 30.0, 0.1)
@@ -342,13 +433,22 @@ def test_fleet__directory_is_away__customers_get_accounts_with_unique_numbers_la
 
 def test_fleet__one_is_refused_and_others_are_not__the_alarm_stays(grid: Grid) -> None:
     words = "'the directory refuses: no'"
-    change(grid, ADD.format(subject="'another'", due_at="now() + interval '1 h'", error=words))
+    change(
+        grid,
+        ADD.format(subject="'another'", due_at="now() + interval '1 h'", error=words),
+    )
     alarm = "SELECT raised_at, details FROM alarms WHERE name = 'ldap_request_rejected'"
     wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
     before = rows(grid, alarm)
-    assert before[0].details == {"effects": 1, "errors": ["the directory refuses: no"], "subjects": ["another"]}
+    assert before[0].details == {
+        "effects": 1,
+        "errors": ["the directory refuses: no"],
+        "subjects": ["another"],
+    }
     (one,) = request_jobs(grid, 1)
-    wait_until(lambda: bool(accounts(grid, f"(uid={one})")), "another's account", 60.0, 0.1)
+    wait_until(
+        lambda: bool(accounts(grid, f"(uid={one})")), "another's account", 60.0, 0.1
+    )
     done = "SELECT 1 FROM effects WHERE kind = 'account' AND subject = :one AND done_at IS NOT NULL"
     wait_until(lambda: bool(rows(grid, done, one=one)), "the ledger to know", 60.0, 0.1)
     assert rows(grid, alarm) == before
@@ -356,26 +456,69 @@ def test_fleet__one_is_refused_and_others_are_not__the_alarm_stays(grid: Grid) -
     wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 60.0, 0.1)
 
 
-def test_fleet__one_fails_unexpectedly_each_time__is_parked_and_others_are_made(grid: Grid) -> None:
+def test_fleet__one_fails_unexpectedly_each_time__is_parked_and_others_are_made(
+    grid: Grid,
+) -> None:
     """No address can be made of it: an error of our own, and not of the directory."""
     change(grid, ADD.format(subject="'no address'", due_at="now()", error="NULL"))
     of_it = "SELECT id, attempts, last_error, parked_at FROM effects WHERE subject = 'no address'"
-    wait_until(lambda: rows(grid, of_it)[0].parked_at is not None, "the effect to be parked", 60.0, 0.1)
+    wait_until(
+        lambda: rows(grid, of_it)[0].parked_at is not None,
+        "the effect to be parked",
+        60.0,
+        0.1,
+    )
     (one,) = request_jobs(grid, 1)
-    wait_until(lambda: bool(accounts(grid, f"(uid={one})")), "another's account", 60.0, 0.1)
+    wait_until(
+        lambda: bool(accounts(grid, f"(uid={one})")), "another's account", 60.0, 0.1
+    )
     alarm = "SELECT 1 FROM alarms WHERE name = 'effect_parked'"
     wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 30.0, 0.1)
     parked = rows(grid, of_it)[0]
-    shown = supervisor("effect", "list", "--state", "parked", "--kind", "account", "-o", "json", env=grid.environment)
+    shown = supervisor(
+        "effect",
+        "list",
+        "--state",
+        "parked",
+        "--kind",
+        "account",
+        "-o",
+        "json",
+        env=grid.environment,
+    )
     (row,) = json.loads(shown.stdout)
-    assert (row["effect"], row["subject"], row["state"]) == (parked.id, "no address", None)
+    assert (row["effect"], row["subject"], row["state"]) == (
+        parked.id,
+        "no address",
+        None,
+    )
     assert "is not an address" in row["last_error"]
-    refused = supervisor("effect", "abandon", str(parked.id), "--reason", "?", "--yes", env=grid.environment)
+    refused = supervisor(
+        "effect",
+        "abandon",
+        str(parked.id),
+        "--reason",
+        "?",
+        "--yes",
+        env=grid.environment,
+    )
     assert "expected an effect of a job" in refused.stderr
-    retried = supervisor("job", "retry", "--effect", str(parked.id), "--yes", "-o", "json", env=grid.environment)
+    retried = supervisor(
+        "job",
+        "retry",
+        "--effect",
+        str(parked.id),
+        "--yes",
+        "-o",
+        "json",
+        env=grid.environment,
+    )
     assert [again["subject"] for again in json.loads(retried.stdout)] == ["no address"]
     wait_until(
-        lambda: rows(grid, of_it)[0].parked_at not in (None, parked.parked_at), "it to be parked again", 60.0, 0.1
+        lambda: rows(grid, of_it)[0].parked_at not in (None, parked.parked_at),
+        "it to be parked again",
+        60.0,
+        0.1,
     )
     change(grid, "DELETE FROM effects WHERE subject = 'no address'")
     wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 30.0, 0.1)
@@ -383,16 +526,26 @@ def test_fleet__one_fails_unexpectedly_each_time__is_parked_and_others_are_made(
 
 @pytest.mark.chaos
 def test_fleet__directory_refuses__alarm_until_it_does_not(grid: Grid) -> None:
-    """The group is gone: an alarm is raised. Once it is back and the time has come, the alarm is off."""
-    server = Server(grid.environment["LDAP_URL"], tls=Tls(ca_certs_file=grid.environment["LDAP_CA_PATH"]))
-    with Connection(server, ADMIN, grid.environment["LDAP_BIND_PASSWORD"]) as connection:
+    """The group is gone: an alarm is raised. Once it is back and the time has come, the
+    alarm is off.
+    """
+    server = Server(
+        grid.environment["LDAP_URL"],
+        tls=Tls(ca_certs_file=grid.environment["LDAP_CA_PATH"]),
+    )
+    with Connection(
+        server, ADMIN, grid.environment["LDAP_BIND_PASSWORD"]
+    ) as connection:
         connection.delete(GROUP)  # type: ignore[no-untyped-call]
         (one,) = request_jobs(grid, 1)
         alarm = "SELECT details FROM alarms WHERE name = 'ldap_request_rejected'"
         wait_until(lambda: bool(rows(grid, alarm)), "the alarm", 60.0, 0.1)
         details = rows(grid, alarm)[0].details
         assert details["subjects"] == [one]
-        assert f"member uid={one},{PEOPLE} of {GROUP}: noSuchObject (32)" in details["errors"][0]
+        assert (
+            f"member uid={one},{PEOPLE} of {GROUP}: noSuchObject (32)"
+            in details["errors"][0]
+        )
         connection.add(GROUP, ["groupOfNames"], {"member": ADMIN})  # type: ignore[no-untyped-call]
     wait_until(lambda: not rows(grid, alarm), "the alarm to be off", 90.0, 0.2)
     assert len(accounts(grid, f"(uid={one})")) == 1

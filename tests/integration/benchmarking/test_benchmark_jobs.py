@@ -1,4 +1,6 @@
-"""Benchmarks as jobs of a real SLURM, native: MPI between two slurmd, a real disk, this machine's network."""
+"""Benchmarks as jobs of a real SLURM, native: MPI between two slurmd, a real disk, this
+machine's network.
+"""
 
 import os
 import re
@@ -18,8 +20,8 @@ from devgrid.processes import answers, tail, wait_until
 from devgrid.state_folder import private_processes
 from tests.support.spooling import new_spool
 
-# Two slurmd of one machine: Open MPI's shared memory of the one would be taken for the other's, and there are more ranks
-# than cores.
+# Two slurmd of one machine: Open MPI's shared memory of the one would be taken for the
+# other's, and there are more ranks than cores.
 ONE_MACHINE = {
     "OMPI_MCA_btl": "self,tcp",
     "OMPI_MCA_mpi_yield_when_idle": "1",
@@ -34,7 +36,12 @@ def slurm() -> Iterator[Slurm]:
     with private_processes() as processes:
         spool = new_spool(processes)
         running = Slurm.start(
-            processes, Users(processes.folder), spool=spool, nodes=2, cpus_per_node=2, gpus_per_node=1
+            processes,
+            Users(processes.folder),
+            spool=spool,
+            nodes=2,
+            cpus_per_node=2,
+            gpus_per_node=1,
         )
         try:
             yield running
@@ -50,12 +57,19 @@ def a_plan(slurm: Slurm, iperf3_port: int) -> Plan:
     return Plan(
         mode=Mode.NATIVE,
         partition="main",
-        nodes=tuple(PlannedNode(name=f"node{number}", cpus=2, gpus=1, mem_mb=16_000) for number in (1, 2)),
+        nodes=tuple(
+            PlannedNode(name=f"node{number}", cpus=2, gpus=1, mem_mb=16_000)
+            for number in (1, 2)
+        ),
         nonce=NONCE,
         hpl_max_n=128,
         hpl_block_size=64,
         ior_block_mb_per_node=8,
-        volumes={"scratch": str(folder), "disk-world-tmp": str(disk), "disk-tmp": str(folder / "none")},
+        volumes={
+            "scratch": str(folder),
+            "disk-world-tmp": str(disk),
+            "disk-tmp": str(folder / "none"),
+        },
         environment=ONE_MACHINE,
         iperf3_server=f"127.0.0.1:{iperf3_port}",
         iperf3_duration_s=1,
@@ -66,7 +80,14 @@ def submit(slurm: Slurm, name: str, plan: Plan) -> Path:
     """Hand a benchmark in, as the operator's user; returns the file of its output."""
     job, output = SUITE[name].render(plan), slurm.processes.folder / f"{name}.log"
     done = subprocess.run(
-        ["sbatch", "--parsable", f"--job-name={name}", f"--output={output}", "--partition=main", *job.resource_flags()],
+        [
+            "sbatch",
+            "--parsable",
+            f"--job-name={name}",
+            f"--output={output}",
+            "--partition=main",
+            *job.resource_flags(),
+        ],
         input=job.script.encode(),
         env={**os.environ, **slurm.env()},
         cwd=slurm.processes.folder,
@@ -78,14 +99,19 @@ def submit(slurm: Slurm, name: str, plan: Plan) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_benchmarks__native_on_two_slurmd__measure_or_name_what_is_missing(slurm: Slurm) -> None:
+def test_benchmarks__native_on_two_slurmd__measure_or_name_what_is_missing(
+    slurm: Slurm,
+) -> None:
     port = free_port()
     server = ["iperf3", "--server", "--bind", "127.0.0.1", "--port", str(port)]
     slurm.processes.start("iperf3", server, ready=lambda: answers(port))
     plan = a_plan(slurm, port)
     outputs = {name: submit(slurm, name, plan) for name in SUITE}
     wait_until(
-        lambda: not slurm.run("squeue", "--noheader").stdout.strip(), "all benchmarks to end", 480.0, every_s=0.5
+        lambda: not slurm.run("squeue", "--noheader").stdout.strip(),
+        "all benchmarks to end",
+        480.0,
+        every_s=0.5,
     )
     readings = {}
     for name, output in outputs.items():
@@ -93,16 +119,28 @@ def test_benchmarks__native_on_two_slurmd__measure_or_name_what_is_missing(slurm
         readings[name] = SUITE[name].parse(output.read_bytes(), NONCE)
     assert list(readings["hpl"].numbers) == ["compute.gflops"]
     assert "HPLinpack" in readings["hpl"].tool
-    assert "plain HPL on the CPUs, by 2 ranks: no hpl.sh on the node" in readings["hpl"].notes
-    ranks = re.findall(r"Data for node: (\S+).*?Process rank: (\d+)", outputs["hpl"].read_text(), re.DOTALL)
+    assert (
+        "plain HPL on the CPUs, by 2 ranks: no hpl.sh on the node"
+        in readings["hpl"].notes
+    )
+    ranks = re.findall(
+        r"Data for node: (\S+).*?Process rank: (\d+)",
+        outputs["hpl"].read_text(),
+        re.DOTALL,
+    )
     assert sorted(ranks, key=lambda rank: rank[1]) == [("node1", "0"), ("node2", "1")]
     assert len(readings["ior"].numbers) == 8
     assert not any("files may be left" in note for note in readings["ior"].notes)
     assert list((slurm.processes.folder / "disk").iterdir()) == []
     assert "no folder" in readings["ior"].left_out["storage.disk-tmp.read.iops"]
-    assert list(readings["speedtest"].numbers) == ["network.upload.bw.mbps", "network.download.bw.mbps"]
+    assert list(readings["speedtest"].numbers) == [
+        "network.upload.bw.mbps",
+        "network.download.bw.mbps",
+    ]
     assert any("iperf3" in note for note in readings["speedtest"].notes)
     assert set(readings["machine"].texts) == {"os", "arch", "cpu", "cpu.microarch"}
     assert readings["machine"].left_out == {"gpu": "no nvidia-smi on the node"}
     assert readings["osu"].empty
-    assert all(reason.startswith("no osu_") for reason in readings["osu"].left_out.values())
+    assert all(
+        reason.startswith("no osu_") for reason in readings["osu"].left_out.values()
+    )

@@ -1,4 +1,6 @@
-"""Benchmark runs on real parts: Postgres, sshd and SLURM. The benchmarks themselves are small."""
+"""Benchmark runs on real parts: Postgres, sshd and SLURM. The benchmarks themselves are
+small.
+"""
 
 import base64
 import json
@@ -73,8 +75,22 @@ def home(world: SubmissionEnv) -> list[Path]:
     return list(world.slurm.users.home(RUNNER).iterdir())
 
 
-def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_others(world: SubmissionEnv) -> None:
-    site = a_site(world, "good", "fails", "garbage", "silent", "nan", "zero", "gone", "missing", "chatty", "words")
+def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_others(
+    world: SubmissionEnv,
+) -> None:
+    site = a_site(
+        world,
+        "good",
+        "fails",
+        "garbage",
+        "silent",
+        "nan",
+        "zero",
+        "gone",
+        "missing",
+        "chatty",
+        "words",
+    )
     number = site.ledger.benchmarks.ask("a test")
     run = until_done(site)
     assert (run["id"], run["state"], run["cancel_reason"]) == (number, "DONE", None)
@@ -82,7 +98,9 @@ def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_oth
     found = results(site)
     assert {name: row["stage"] for name, row in found.items()} == {
         **dict.fromkeys(("good", "chatty", "words"), BenchmarkState.MEASURED),
-        **dict.fromkeys(("fails", "garbage", "silent", "nan", "zero", "gone"), BenchmarkState.FAILED),
+        **dict.fromkeys(
+            ("fails", "garbage", "silent", "nan", "zero", "gone"), BenchmarkState.FAILED
+        ),
         "missing": BenchmarkState.LEFT_OUT,
     }
     assert found["fails"]["reason"] == "exit code 3"
@@ -91,15 +109,29 @@ def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_oth
     assert found["nan"]["reason"] == "nan.number is nan"
     assert found["missing"]["reason"] == "no osu_latency on the node"
     assert found["words"]["notes"] == ["said by uname"]
-    assert site.ledger.benchmarks.labels() == {"good.number": 12.5, "chatty.number": 3.0, "words.word": "Linux"}
+    assert site.ledger.benchmarks.labels() == {
+        "good.number": 12.5,
+        "chatty.number": 3.0,
+        "words.word": "Linux",
+    }
     assert all(finite(row["labels"]) for row in found.values())
     assert number is not None
-    assert site.ledger.benchmarks.output(number, "fails") == (body_of("fails"), b"this is not to be\n")
+    assert site.ledger.benchmarks.output(number, "fails") == (
+        body_of("fails"),
+        b"this is not to be\n",
+    )
     assert 9_900_000 < found["chatty"]["output_bytes"] <= 10_000_000
     assert home(world) == []
     (alarm,) = site.ledger.alarms.all()
     assert alarm.name is AlarmName.BENCHMARK_FAILED
-    assert set(alarm.details["benchmarks"]) == {"fails", "garbage", "silent", "nan", "zero", "gone"}
+    assert set(alarm.details["benchmarks"]) == {
+        "fails",
+        "garbage",
+        "silent",
+        "nan",
+        "zero",
+        "gone",
+    }
     assert alarm.details["benchmarks"]["fails"] == "exit code 3"
     after = a_site(world, "good")
     after.ledger.benchmarks.ask("a test")
@@ -109,7 +141,10 @@ def test_run__with_benchmarks_that_do_not_work__records_why_and_measures_the_oth
 
 def test_job__is_the_runners_and_behind_the_customers(world: SubmissionEnv) -> None:
     site = a_site(world, "endless")
-    site = replace(site, benchmark_side=replace(site.benchmarking, sbatch_flags=("--account=grid",)))
+    site = replace(
+        site,
+        benchmark_side=replace(site.benchmarking, sbatch_flags=("--account=grid",)),
+    )
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
     slurm_id, name = job["slurm_id"], job["job_name"]
@@ -124,13 +159,18 @@ def test_job__is_the_runners_and_behind_the_customers(world: SubmissionEnv) -> N
     site.ledger.benchmarks.cancel("seen enough")
     run = until_done(site)
     assert (run["state"], run["cancel_reason"]) == ("CANCELLED", "seen enough")
-    assert (results(site)["endless"]["stage"], results(site)["endless"]["reason"]) == ("CANCELLED", "seen enough")
+    assert (results(site)["endless"]["stage"], results(site)["endless"]["reason"]) == (
+        "CANCELLED",
+        "seen enough",
+    )
     assert in_slurm(world, name) == ["CANCELLED"]
     assert site.ledger.benchmarks.labels() == {}
     assert home(world) == []
 
 
-def test_cancelled_run__keeps_what_it_has_measured_and_begins_nothing_more(world: SubmissionEnv) -> None:
+def test_cancelled_run__keeps_what_it_has_measured_and_begins_nothing_more(
+    world: SubmissionEnv,
+) -> None:
     site = a_site(world, "good", "endless", "words")
     site.ledger.benchmarks.ask("a test")
     until_stage(site, "endless", "SUBMITTED")
@@ -145,35 +185,50 @@ def test_cancelled_run__keeps_what_it_has_measured_and_begins_nothing_more(world
     assert in_slurm(world, results(site)["words"]["job_name"]) == []
 
 
-def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(world: SubmissionEnv) -> None:
+def test_run__without_a_step__says_why_and_alarms_when_it_cannot_be_planned(
+    world: SubmissionEnv,
+) -> None:
     site = a_site(world, "good")
 
     def plan_of(specs: PartitionHardware, nonce: str) -> Plan:
         raise ValueError("3 entries of UCX affinity")
 
-    impossible = replace(site, benchmark_side=replace(site.benchmarking, plan_of=plan_of))
+    impossible = replace(
+        site, benchmark_side=replace(site.benchmarking, plan_of=plan_of)
+    )
     number = site.ledger.benchmarks.ask("a test")
     site.ledger.switches.set(Switch.SUBMISSIONS_PAUSED)
     assert "held" in tick(site)
     assert site.ledger.alarms.all() == []
-    (shown,) = Overview(world.engine, "here").effects(OpenEffectFilter(kind=EffectKind.BENCHMARK))
+    (shown,) = Overview(world.engine, "here").effects(
+        OpenEffectFilter(kind=EffectKind.BENCHMARK)
+    )
     assert shown["subject"] == str(number)
     assert "held" in shown["last_error"]
     site.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED)
     assert "cannot be planned" in tick(impossible, at_once=True)
     watch_effects(site.ledger)
-    assert [alarm.name for alarm in site.ledger.alarms.all()] == [AlarmName.BENCHMARK_STALLED]
+    assert [alarm.name for alarm in site.ledger.alarms.all()] == [
+        AlarmName.BENCHMARK_STALLED
+    ]
     assert until_done(site)["state"] == "DONE"
     watch_effects(site.ledger)
     assert site.ledger.alarms.all() == []
 
 
-def test_benchmarks_disabled_meanwhile__ends_the_run_and_keeps_what_it_has_measured(world: SubmissionEnv) -> None:
+def test_benchmarks_disabled_meanwhile__ends_the_run_and_keeps_what_it_has_measured(
+    world: SubmissionEnv,
+) -> None:
     site = a_site(world, "good", "endless")
     site.ledger.benchmarks.ask("a test")
     until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
-    run = until_done(replace(site, benchmark_side=replace(site.benchmarking, disabled=True)))
-    assert (run["state"], run["cancel_reason"]) == ("CANCELLED", "BENCHMARK_DISABLE is set")
+    run = until_done(
+        replace(site, benchmark_side=replace(site.benchmarking, disabled=True))
+    )
+    assert (run["state"], run["cancel_reason"]) == (
+        "CANCELLED",
+        "BENCHMARK_DISABLE is set",
+    )
     assert in_slurm(world, results(site)["endless"]["job_name"]) == ["CANCELLED"]
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
 
@@ -181,7 +236,9 @@ def test_benchmarks_disabled_meanwhile__ends_the_run_and_keeps_what_it_has_measu
 def test_partition_without_a_working_node__is_waited_for(world: SubmissionEnv) -> None:
     site = a_site(world, "good")
     site.ledger.benchmarks.ask("a test")
-    world.slurm.run("scontrol", "update", "NodeName=node[1-2]", "State=DRAIN", "Reason=test")
+    world.slurm.run(
+        "scontrol", "update", "NodeName=node[1-2]", "State=DRAIN", "Reason=test"
+    )
     assert "none of the partition's 2 nodes works" in tick(site)
     world.slurm.run("scontrol", "update", "NodeName=node[1-2]", "State=RESUME")
     assert until_done(site)["state"] == "DONE"
@@ -203,7 +260,9 @@ def test_job_that_is_held__has_failed_and_is_cancelled(world: SubmissionEnv) -> 
 
 
 @pytest.mark.parametrize("place", [in_chaos("before-sbatch"), "after-sbatch"])
-def test_worker_killed__the_job_is_found_again_and_runs_once(world: SubmissionEnv, place: str) -> None:
+def test_worker_killed__the_job_is_found_again_and_runs_once(
+    world: SubmissionEnv, place: str
+) -> None:
     site = a_site(world, "slow", "good")
     site.ledger.benchmarks.ask("a test")
     order = world.processes.folder / "crash"
@@ -219,12 +278,19 @@ def test_worker_killed__the_job_is_found_again_and_runs_once(world: SubmissionEn
 
 
 @pytest.mark.chaos
-def test_worker_killed_while_the_job_runs__another_one_reads_it(world: SubmissionEnv) -> None:
+def test_worker_killed_while_the_job_runs__another_one_reads_it(
+    world: SubmissionEnv,
+) -> None:
     site = a_site(world, "slow")
     site.ledger.benchmarks.ask("a test")
     worker = start_worker(world, ["slow"], world.processes.folder / "no-crash")
     try:
-        wait_until(lambda: results(site)["slow"]["stage"] == "SUBMITTED", "the submission", 60.0, 0.05)
+        wait_until(
+            lambda: results(site)["slow"]["stage"] == "SUBMITTED",
+            "the submission",
+            60.0,
+            0.05,
+        )
     finally:
         os.kill(worker.pid, signal.SIGKILL)
         worker.wait(deadline(10))
@@ -245,32 +311,50 @@ def test_slurmctld_away_in_the_middle__is_waited_for(world: SubmissionEnv) -> No
     run = until_done(site)
     assert run["state"] == "DONE"
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0, "good.number": 12.5}
-    assert [in_slurm(world, row["job_name"]) for row in results(site).values()] == [["COMPLETED"]] * 2
+    assert [in_slurm(world, row["job_name"]) for row in results(site).values()] == [
+        ["COMPLETED"]
+    ] * 2
 
 
-def test_job_that_slurm_has_forgotten__is_what_its_output_says(world: SubmissionEnv) -> None:
+def test_job_that_slurm_has_forgotten__is_what_its_output_says(
+    world: SubmissionEnv,
+) -> None:
     site = a_site(world, "slow")
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
-    renamed = world.slurm.run("scontrol", "update", f"JobId={job['slurm_id']}", "JobName=another")
+    renamed = world.slurm.run(
+        "scontrol", "update", f"JobId={job['slurm_id']}", "JobName=another"
+    )
     assert renamed.returncode == 0, renamed.stderr
     until_done(site)
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
 
 
-def moved_back(world: SubmissionEnv, benchmark: str, *, called: int = 0, ended: int = 0) -> None:
-    """As if that much time had passed: the next look is due, it was handed over and ended that many minutes earlier."""
+def moved_back(
+    world: SubmissionEnv, benchmark: str, *, called: int = 0, ended: int = 0
+) -> None:
+    """As if that much time had passed: the next look is due, it was handed over and
+    ended that many minutes earlier.
+    """
     change = """
         UPDATE benchmark_results SET
             called_at = called_at - :called * interval '1 minute', ended_at = ended_at - :ended * interval '1 minute'
         WHERE benchmark = :benchmark
     """
     with world.engine.begin() as connection:
-        connection.execute(text(change), {"called": called, "ended": ended, "benchmark": benchmark})
-        connection.execute(text("UPDATE effects SET due_at = now() WHERE kind = 'benchmark' AND done_at IS NULL"))
+        connection.execute(
+            text(change), {"called": called, "ended": ended, "benchmark": benchmark}
+        )
+        connection.execute(
+            text(
+                "UPDATE effects SET due_at = now() WHERE kind = 'benchmark' AND done_at IS NULL"
+            )
+        )
 
 
-def until_done_without_waiting(world: SubmissionEnv, site: WorkerContext, benchmark: str) -> None:
+def until_done_without_waiting(
+    world: SubmissionEnv, site: WorkerContext, benchmark: str
+) -> None:
     """What was handed over long ago is looked at once a minute; here at every tick."""
 
     def done() -> bool:
@@ -285,12 +369,16 @@ def alarms(site: WorkerContext) -> list[AlarmName]:
     return [alarm.name for alarm in site.ledger.alarms.all()]
 
 
-def test_node_lost_during_a_run__what_needs_it_fails_and_the_others_go_on(world: SubmissionEnv) -> None:
+def test_node_lost_during_a_run__what_needs_it_fails_and_the_others_go_on(
+    world: SubmissionEnv,
+) -> None:
     site = a_site(world, "both", "good")
     site.ledger.benchmarks.ask("a test")
     world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
     job = until_stage(site, "both", "SUBMITTED", slurm_state="PENDING")
-    world.slurm.run("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test")
+    world.slurm.run(
+        "scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test"
+    )
     try:
         world.slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
         moved_back(world, "both", called=14)
@@ -307,7 +395,9 @@ def test_node_lost_during_a_run__what_needs_it_fails_and_the_others_go_on(world:
     assert site.ledger.benchmarks.labels() == {"good.number": 12.5}
 
 
-def test_benchmark_that_waits_for_an_hour__calls_the_operator_until_it_begins(world: SubmissionEnv) -> None:
+def test_benchmark_that_waits_for_an_hour__calls_the_operator_until_it_begins(
+    world: SubmissionEnv,
+) -> None:
     site = a_site(world, "good")
     site.ledger.benchmarks.ask("a test")
     world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
@@ -360,7 +450,9 @@ def test_output_that_cannot_be_removed__does_not_keep_the_others_and_is_given_up
     moved_back(world, "slow", ended=16)
     assert until_done(site)["state"] == "DONE"
     notes = results(site)["slow"]["notes"]
-    assert [note.partition(":")[0] for note in notes] == ["its output stays on the login node"]
+    assert [note.partition(":")[0] for note in notes] == [
+        "its output stays on the login node"
+    ]
     assert "not permitted" in notes[0]
     assert results(site)["good"]["notes"] == []
 
@@ -384,7 +476,9 @@ def without_rights(world: SubmissionEnv, *names: str) -> WorkerContext:
     return measuring(world.site(cluster), cluster, names)
 
 
-def test_held_job_that_may_not_be_cancelled__has_failed_all_the_same(world: SubmissionEnv) -> None:
+def test_held_job_that_may_not_be_cancelled__has_failed_all_the_same(
+    world: SubmissionEnv,
+) -> None:
     site = without_rights(world, "endless", "good")
     site.ledger.benchmarks.ask("a test")
     world.slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
@@ -399,22 +493,32 @@ def test_held_job_that_may_not_be_cancelled__has_failed_all_the_same(world: Subm
     world.slurm.run("scancel", str(job["slurm_id"]))
 
 
-def test_running_job_that_may_not_be_cancelled__is_awaited(world: SubmissionEnv) -> None:
+def test_running_job_that_may_not_be_cancelled__is_awaited(
+    world: SubmissionEnv,
+) -> None:
     site = without_rights(world, "endless", "good")
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
     site.ledger.benchmarks.cancel("enough")
     tick(site)
     found = results(site)["endless"]
-    assert (found["stage"], "could not be cancelled" in found["reason"]) == ("SUBMITTED", True)
+    assert (found["stage"], "could not be cancelled" in found["reason"]) == (
+        "SUBMITTED",
+        True,
+    )
     assert in_slurm(world, job["job_name"]) == ["RUNNING"]
     world.slurm.run("scancel", str(job["slurm_id"]))  # as its time limit would
     until_done_without_waiting(world, site, "endless")
-    assert {name: row["stage"] for name, row in results(site).items()} == {"endless": "CANCELLED", "good": "CANCELLED"}
+    assert {name: row["stage"] for name, row in results(site).items()} == {
+        "endless": "CANCELLED",
+        "good": "CANCELLED",
+    }
     assert results(site)["endless"]["reason"] == "enough"
 
 
-def test_run__unexpected_error__is_shown_and_raises_an_alarm(world: SubmissionEnv) -> None:
+def test_run__unexpected_error__is_shown_and_raises_an_alarm(
+    world: SubmissionEnv,
+) -> None:
     site = a_site(world, "good")
 
     def plan_of(specs: PartitionHardware, nonce: str) -> Plan:
@@ -437,23 +541,37 @@ def test_run__unexpected_error__is_shown_and_raises_an_alarm(world: SubmissionEn
     assert alarms(site) == []
 
 
-def test_cancel_once_the_job_has_completed__keeps_what_it_measured(world: SubmissionEnv) -> None:
+def test_cancel_once_the_job_has_completed__keeps_what_it_measured(
+    world: SubmissionEnv,
+) -> None:
     site = a_site(world, "slow")
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
-    wait_until(lambda: in_slurm(world, job["job_name"]) == ["COMPLETED"], "the job to end", 60.0, 0.2)
+    wait_until(
+        lambda: in_slurm(world, job["job_name"]) == ["COMPLETED"],
+        "the job to end",
+        60.0,
+        0.2,
+    )
     site.ledger.benchmarks.cancel("enough")
     assert until_done(site)["state"] == "CANCELLED"
-    assert (results(site)["slow"]["stage"], results(site)["slow"]["reason"]) == ("MEASURED", None)
+    assert (results(site)["slow"]["stage"], results(site)["slow"]["reason"]) == (
+        "MEASURED",
+        None,
+    )
     assert site.ledger.benchmarks.labels() == {"slow.number": 7.0}
 
 
-def test_run__user_changes_in_the_middle__job_is_found_and_the_next_has_the_new_user(world: SubmissionEnv) -> None:
+def test_run__user_changes_in_the_middle__job_is_found_and_the_next_has_the_new_user(
+    world: SubmissionEnv,
+) -> None:
     site = a_site(world, "slow", "good")
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "slow", "SUBMITTED", slurm_state="RUNNING")
     world.slurm.users.add(ANOTHER)
-    changed = measuring(site, over_ssh(site.slurm.cluster), ["slow", "good"], user=ANOTHER)
+    changed = measuring(
+        site, over_ssh(site.slurm.cluster), ["slow", "good"], user=ANOTHER
+    )
     next_one = until_stage(changed, "good", "SUBMITTED", "ENDED", "MEASURED")
     until_done(changed)
     assert in_slurm(world, job["job_name"]) == ["COMPLETED"]
@@ -464,7 +582,9 @@ def test_run__user_changes_in_the_middle__job_is_found_and_the_next_has_the_new_
 
 
 @pytest.mark.chaos
-def test_user_changed_in_the_middle__a_cancel_ends_the_former_ones_job(world: SubmissionEnv) -> None:
+def test_user_changed_in_the_middle__a_cancel_ends_the_former_ones_job(
+    world: SubmissionEnv,
+) -> None:
     site = a_site(world, "endless")
     site.ledger.benchmarks.ask("a test")
     job = until_stage(site, "endless", "SUBMITTED", slurm_state="RUNNING")
@@ -474,24 +594,34 @@ def test_user_changed_in_the_middle__a_cancel_ends_the_former_ones_job(world: Su
     assert in_slurm(world, job["job_name"]) == ["CANCELLED"]
 
 
-def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(world: SubmissionEnv) -> None:
+def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(
+    world: SubmissionEnv,
+) -> None:
     allows_others = f'[ "$0" = {RUNNER} ] || exec cat {world.key.with_suffix(".pub")}'
     command = ["/bin/sh", "-c", allows_others, "%u"]
-    refusing = Sshd.start(world.processes, world.slurm.env(), command, name="refusing-sshd")
+    refusing = Sshd.start(
+        world.processes, world.slurm.env(), command, name="refusing-sshd"
+    )
     cluster = world.cluster(sshd=refusing)
     site = measuring(world.site(cluster), cluster, ["good"])
     number = site.ledger.benchmarks.ask("a test")
     until_stage(site, "good", "WAITING")
-    wait_until(lambda: f"as {RUNNER}" in tick(site), "a refused login", PATIENCE_S, TICK_S)
+    wait_until(
+        lambda: f"as {RUNNER}" in tick(site), "a refused login", PATIENCE_S, TICK_S
+    )
     ends_s, refused = time.monotonic() + 10.0, 0
     while time.monotonic() < ends_s:
         refused += bool(tick(site))
         time.sleep(TICK_S)
     assert 1 <= refused <= 5
     assert alarms(site) == []
-    an_hour_passes = "UPDATE facts SET since = since - interval '1 h' WHERE name = :name"
+    an_hour_passes = (
+        "UPDATE facts SET since = since - interval '1 h' WHERE name = :name"
+    )
     with world.engine.begin() as connection:
-        connection.execute(text(an_hour_passes), {"name": "condition.benchmark_user_refused"})
+        connection.execute(
+            text(an_hour_passes), {"name": "condition.benchmark_user_refused"}
+        )
     assert f"as {RUNNER}" in tick(site, at_once=True)
     assert tick(site) == ""
     assert results(site)["good"]["stage"] == "WAITING"
@@ -505,7 +635,9 @@ def test_run__login_is_refused__is_retried_ever_less_often_with_an_alarm(world: 
     assert after.ledger.alarms.all() == []
 
 
-def test_plan__shows_what_a_run_would_submit_and_submits_nothing(world: SubmissionEnv) -> None:
+def test_plan__shows_what_a_run_would_submit_and_submits_nothing(
+    world: SubmissionEnv,
+) -> None:
     environment = world.environment | {
         "SLURM_SSH_ADDRESS": world.sshd.address,
         "SLURM_SSH_ADMIN_USER": admin(),
@@ -513,15 +645,29 @@ def test_plan__shows_what_a_run_would_submit_and_submits_nothing(world: Submissi
         "SLURM_SSH_KNOWN_HOSTS": str(world.sshd.known_hosts),
         "BENCHMARK_SBATCH_FLAGS": "--account=grid",
     }
-    before = world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout
+    before = world.slurm.run(
+        "squeue", "--noheader", "--states=all", "--format=%A"
+    ).stdout
     printed = supervisor("benchmark", "plan", env=environment)
     assert printed.exit_code == 0, printed.output
-    for words in ("node2", "--- hpl: sbatch --account=grid --nodes=2", "#!/bin/bash\n# HPL: N "):
+    for words in (
+        "node2",
+        "--- hpl: sbatch --account=grid --nodes=2",
+        "#!/bin/bash\n# HPL: N ",
+    ):
         assert words in printed.stdout
-    document = json.loads(supervisor("benchmark", "plan", "-o", "json", env=environment).stdout)
+    document = json.loads(
+        supervisor("benchmark", "plan", "-o", "json", env=environment).stdout
+    )
     assert [node["name"] for node in document["nodes"]] == ["node1", "node2"]
     assert [job["benchmark"] for job in document["jobs"]] == list(SUITE)
     refused = supervisor("benchmark", "plan", env=environment | UCX_OF_THREE)
-    assert (refused.exit_code, "cannot be planned: 3 entries of UCX affinity" in refused.stderr) == (1, True)
-    assert world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout == before
+    assert (
+        refused.exit_code,
+        "cannot be planned: 3 entries of UCX affinity" in refused.stderr,
+    ) == (1, True)
+    assert (
+        world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout
+        == before
+    )
     assert BenchmarkStore(world.engine, "here").runs(1) == []

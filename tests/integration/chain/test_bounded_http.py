@@ -1,4 +1,6 @@
-"""The session for many requests to one address: what it prepares once is what each request needs."""
+"""The session for many requests to one address: what it prepares once is what each
+request needs.
+"""
 
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -51,10 +53,17 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def test_prepared_session__second_request__has_its_own_body_and_the_same_headers(server: Server) -> None:
+def test_prepared_session__second_request__has_its_own_body_and_the_same_headers(
+    server: Server,
+) -> None:
     with prepared_session(10.0) as http:
         for body in (b"short", b"a longer body"):
-            http.post(f"http://us:er@{server.url}/rpc", data=body, headers={"X-Of-Ours": "yes"}, timeout=10.0)
+            http.post(
+                f"http://us:er@{server.url}/rpc",
+                data=body,
+                headers={"X-Of-Ours": "yes"},
+                timeout=10.0,
+            )
     (_, first, short), (_, second, longer) = server.requests
     assert (short, longer) == (b"short", b"a longer body")
     assert (first.pop("Content-Length"), second.pop("Content-Length")) == ("5", "13")
@@ -64,7 +73,9 @@ def test_prepared_session__second_request__has_its_own_body_and_the_same_headers
     assert first["Accept-Encoding"] == "identity"
 
 
-def test_prepared_session__proxy_in_the_environment__is_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_session__proxy_in_the_environment__is_used(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HTTP_PROXY", f"http://{server.url}")
     assert Rpc.at("http://node.invalid/rpc").call("eth_blockNumber") == "0x1"
     assert server.requests[0][0] == "http://node.invalid/rpc"
@@ -75,5 +86,7 @@ def test_prepared_session__redirect__is_not_followed(server: Server) -> None:
     with prepared_session(10.0) as http:
         for _ in range(2):
             with pytest.raises(NotAcceptedError, match="leads elsewhere"):
-                http.post(f"http://{server.url}/rpc", data=b"{}", headers={}, timeout=10.0)
+                http.post(
+                    f"http://{server.url}/rpc", data=b"{}", headers={}, timeout=10.0
+                )
     assert [path for path, *_ in server.requests] == ["/rpc", "/rpc"]

@@ -15,7 +15,11 @@ from tests.support.commands import Result, supervisor
 from tests.support.ledger import emptied, migrated
 
 LABEL = "compute.gflops"
-NODES = {"nodes": [{"name": f"node{n}", "cpus": 8, "gpus": 2, "mem_mb": 16_000} for n in (1, 2)]}
+NODES = {
+    "nodes": [
+        {"name": f"node{n}", "cpus": 8, "gpus": 2, "mem_mb": 16_000} for n in (1, 2)
+    ]
+}
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +31,14 @@ def servers() -> Iterator[tuple[Engine, dict[str, str]]]:
 @pytest.fixture
 def benchmarks(servers: tuple[Engine, dict[str, str]]) -> BenchmarkStore:
     emptied(servers[0])
-    PeriodicRuns(servers[0], "here").record("claim")  # a fleet has worked for this cluster
+    # a fleet has worked for this cluster
+    PeriodicRuns(servers[0], "here").record("claim")
     return BenchmarkStore(servers[0], "here")
 
 
-def call(servers: tuple[Engine, dict[str, str]], *words: str, status: int = 0, **more: str) -> Result:
+def call(
+    servers: tuple[Engine, dict[str, str]], *words: str, status: int = 0, **more: str
+) -> Result:
     result = supervisor("benchmark", *words, env=servers[1] | more)
     assert result.exit_code == status, (result.output, result.exception)
     return result
@@ -48,16 +55,26 @@ def measured(benchmarks: BenchmarkStore, gflops: float) -> int:
     ]
     benchmarks.begin(run, planned, "benchmark-0x-here-", NODES)
     hpl, osu = benchmarks.measurements(run)
-    about = {"labels": {LABEL: gflops, "cpu": "<script>"}, "notes": ["on one node"], "output": b"\x1b[31mWR\xff"}
+    about = {
+        "labels": {LABEL: gflops, "cpu": "<script>"},
+        "notes": ["on one node"],
+        "output": b"\x1b[31mWR\xff",
+    }
     benchmarks.store_verdict(hpl, Verdict(stage=BenchmarkState.MEASURED, **about))  # type: ignore[arg-type]
-    benchmarks.store_verdict(osu, Verdict(stage=BenchmarkState.FAILED, reason="exit code 1"))
+    benchmarks.store_verdict(
+        osu, Verdict(stage=BenchmarkState.FAILED, reason="exit code 1")
+    )
     benchmarks.finish(run)
     return number
 
 
-def test_run__asks_once_and_cancel_ends_it(servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore) -> None:
+def test_run__asks_once_and_cancel_ends_it(
+    servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore
+) -> None:
     assert "found no run" in call(servers, "show", status=1).stderr
-    assert "is asked for" in call(servers, "run", "--reason", "new nodes", "--yes").stdout
+    assert (
+        "is asked for" in call(servers, "run", "--reason", "new nodes", "--yes").stdout
+    )
     assert "under way" in call(servers, "run", "--yes", status=1).stderr
     shown = json.loads(call(servers, "show", "-o", "json").stdout)
     assert (shown["run"]["state"], shown["run"]["why"]) == ("ASKED", "new nodes")
@@ -72,7 +89,10 @@ def test_run__asks_once_and_cancel_ends_it(servers: tuple[Engine, dict[str, str]
 def test_run__where_benchmarks_are_disabled__is_refused(
     servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore
 ) -> None:
-    assert "BENCHMARK_DISABLE" in call(servers, "run", "--yes", status=1, BENCHMARK_DISABLE="true").stderr
+    assert (
+        "BENCHMARK_DISABLE"
+        in call(servers, "run", "--yes", status=1, BENCHMARK_DISABLE="true").stderr
+    )
     assert benchmarks.under_way() is None
 
 
@@ -81,27 +101,48 @@ def test_show_and_history__tell_results_reasons_and_notes(
 ) -> None:
     first, second = measured(benchmarks, 10.5), measured(benchmarks, 12.25)
     table = call(servers, "show").stdout
-    for word in ("2 nodes, 16 CPUs, 4 GPUs, 32000 MB", "MEASURED", "exit code 1", "12.25", "on one node"):
+    for word in (
+        "2 nodes, 16 CPUs, 4 GPUs, 32000 MB",
+        "MEASURED",
+        "exit code 1",
+        "12.25",
+        "on one node",
+    ):
         assert word in table
     shown = json.loads(call(servers, "show", "--run", str(first), "-o", "json").stdout)
     assert shown["benchmarks"][0]["labels"][LABEL] == 10.5
     runs = json.loads(call(servers, "history", "-o", "json").stdout)
     assert [run["id"] for run in runs] == [second, first]
     values = json.loads(call(servers, "history", "--label", LABEL, "-o", "json").stdout)
-    assert [(row["run"], row["value"]) for row in values] == [(second, 12.25), (first, 10.5)]
-    older = "UPDATE {table} SET {column} = {column} - interval '2 days' WHERE {of} = :first"
+    assert [(row["run"], row["value"]) for row in values] == [
+        (second, 12.25),
+        (first, 10.5),
+    ]
+    older = (
+        "UPDATE {table} SET {column} = {column} - interval '2 days' WHERE {of} = :first"
+    )
     with servers[0].begin() as connection:
-        connection.execute(text(older.format(table="benchmark_runs", column="asked_at", of="id")), {"first": first})
         connection.execute(
-            text(older.format(table="benchmark_results", column="ended_at", of="run_id")), {"first": first}
+            text(older.format(table="benchmark_runs", column="asked_at", of="id")),
+            {"first": first},
+        )
+        connection.execute(
+            text(
+                older.format(table="benchmark_results", column="ended_at", of="run_id")
+            ),
+            {"first": first},
         )
     younger = json.loads(call(servers, "history", "--since", "1d", "-o", "json").stdout)
     assert [run["id"] for run in younger] == [second]
-    younger = json.loads(call(servers, "history", "--label", LABEL, "--since", "1d", "-o", "json").stdout)
+    younger = json.loads(
+        call(servers, "history", "--label", LABEL, "--since", "1d", "-o", "json").stdout
+    )
     assert [row["run"] for row in younger] == [second]
 
 
-def test_output__is_what_was_printed(servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore) -> None:
+def test_output__is_what_was_printed(
+    servers: tuple[Engine, dict[str, str]], benchmarks: BenchmarkStore
+) -> None:
     measured(benchmarks, 10.5)
     assert call(servers, "output", "hpl").stdout_bytes == b"\x1b[31mWR\xff"
     assert call(servers, "output", "hpl", "--script").stdout_bytes == b"xhpl"
@@ -120,10 +161,15 @@ def test_plot__is_a_picture_that_loads_nothing(
     text = " ".join(root.itertext())
     assert f"{LABEL} of here" in text
     assert all(f"run {number}" in text for number in numbers)
-    assert "<script" not in file.read_text().replace('<script type="text/javascript">window.pygal', "")
+    assert "<script" not in file.read_text().replace(
+        '<script type="text/javascript">window.pygal', ""
+    )
     assert "xlink:href=" not in file.read_text()
     lines = call(servers, "plot", LABEL, "--terminal").stdout.splitlines()
     assert [line.split()[-1] for line in lines] == ["10.50", "12.25", "11.00"]
     assert lines[1].count("█") > lines[2].count("█") > lines[0].count("█") > 0
     refused = call(servers, "plot", "cpu", "--out", str(file), status=1).stderr
-    assert f"labels that were measured: {LABEL}, cpu" in refused or "cpu, compute.gflops" in refused
+    assert (
+        f"labels that were measured: {LABEL}, cpu" in refused
+        or "cpu, compute.gflops" in refused
+    )

@@ -1,4 +1,6 @@
-"""Every command of `supervisor`: either it only reads, or it says what it will change, asks, and is in the log."""
+"""Every command of `supervisor`: either it only reads, or it says what it will change,
+asks, and is in the log.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -31,8 +33,8 @@ TAG = b"\x0a" * 8
 
 @dataclass(frozen=True)
 class Change:
-    """A command with its arguments; what makes it possible, and returns more arguments; the status when it is confirmed
-    (1 where it then waits in vain for a worker).
+    """A command with its arguments; what makes it possible, and returns more arguments;
+    the status when it is confirmed (1 where it then waits in vain for a worker).
     """
 
     words: str
@@ -48,21 +50,35 @@ def queued(ledger: Ledger) -> tuple[str, ...]:
 
 def parked(ledger: Ledger, kind: EffectKind) -> str:
     with ledger.engine.begin() as connection:
-        connection.execute(text("UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"))
+        connection.execute(
+            text(
+                "UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"
+            )
+        )
     effect = ledger.effects.lease([kind])[0]
     park(ledger, effect, "no")
     return str(effect.id)
 
 
 def parked_submission(ledger: Ledger) -> tuple[str, ...]:
-    ledger.record(*(JobChange(JOB, event) for event in (claim(1), ScriptFetched("echo", ""), SubmitStarted(10))))
+    ledger.record(
+        *(
+            JobChange(JOB, event)
+            for event in (claim(1), ScriptFetched("echo", ""), SubmitStarted(10))
+        )
+    )
     parked(ledger, EffectKind.SUBMIT)
     return ()
 
 
 def parked_line(ledger: Ledger) -> tuple[str, ...]:
     bring_to_queued(ledger, 1)
-    ledger.record(JobChange(JOB, SlurmCompleted(Outcome(status=ChainStatus.FAILED, reason="exit code 1"))))
+    ledger.record(
+        JobChange(
+            JOB,
+            SlurmCompleted(Outcome(status=ChainStatus.FAILED, reason="exit code 1")),
+        )
+    )
     return (parked(ledger, EffectKind.NOTIFY_CUSTOMER),)
 
 
@@ -83,7 +99,11 @@ def parked_message(ledger: Ledger) -> tuple[str, ...]:
 
 
 def held_job(ledger: Ledger) -> tuple[str, ...]:
-    ledger.sweeps.keep(ledger.sweeps.begin(""), {"held": {bring_to_queued(ledger, 1): 101}, "again_s": 900.0}, {})
+    ledger.sweeps.keep(
+        ledger.sweeps.begin(""),
+        {"held": {bring_to_queued(ledger, 1): 101}, "again_s": 900.0},
+        {},
+    )
     return ()
 
 
@@ -94,7 +114,9 @@ def foreign_claim(ledger: Ledger) -> tuple[str, ...]:
 
 def kept_blocks(ledger: Ledger) -> tuple[str, ...]:
     with ledger.engine.begin() as connection:
-        Blocks(ledger.engine, ledger.cluster, 0).store(connection, {70: "0x70", 71: "0x71"})
+        Blocks(ledger.engine, ledger.cluster, 0).store(
+            connection, {70: "0x70", 71: "0x71"}
+        )
     return ()
 
 
@@ -108,14 +130,23 @@ def paused(switch: Switch) -> Callable[[Ledger], tuple[str, ...]]:
 
 def silenced(ledger: Ledger) -> tuple[str, ...]:
     supervisor_now = OperatorLog(ledger.engine, ledger.cluster).now()
-    ledger.incidents.silence("claims_full", supervisor_now.replace(year=supervisor_now.year + 1), "busy")
+    ledger.incidents.silence(
+        "claims_full", supervisor_now.replace(year=supervisor_now.year + 1), "busy"
+    )
     return ()
 
 
 def offered(ledger: Ledger) -> tuple[str, ...]:
     nodes = [{"cpus": 8, "gpus": 0, "mem_mb": 16_000, "nodes": 3}]
-    prices = {"gpu_credits_per_min": "8.5", "cpu_credits_per_min": "0.95", "mem_credits_per_min": "0.00008"}
-    ledger.facts.set(REGISTRATION, {"offered": {"machines": nodes, "prices": prices, "labels": {"zone": "ch"}}})
+    prices = {
+        "gpu_credits_per_min": "8.5",
+        "cpu_credits_per_min": "0.95",
+        "mem_credits_per_min": "0.00008",
+    }
+    ledger.facts.set(
+        REGISTRATION,
+        {"offered": {"machines": nodes, "prices": prices, "labels": {"zone": "ch"}}},
+    )
     return ()
 
 
@@ -127,7 +158,9 @@ def another_slurm(ledger: Ledger) -> tuple[str, ...]:
 def wallet_of_a_dead_fleet(ledger: Ledger) -> tuple[str, ...]:
     ledger.wallets.hold(1, WALLET, shared=False)
     with ledger.engine.begin() as connection:
-        connection.execute(text("UPDATE periodic_runs SET succeeded_at = now() - interval '1 h'"))
+        connection.execute(
+            text("UPDATE periodic_runs SET succeeded_at = now() - interval '1 h'")
+        )
     return ()
 
 
@@ -180,10 +213,25 @@ CHANGES = [
     Change("tx bump", (), open_transaction),
     Change("tx cancel", (), open_transaction),
 ]
-ELSEWHERE = {"db upgrade"}  # test_cli.py: it needs tables of an earlier release, and is about all clusters
+# test_cli.py: it needs tables of an earlier release, and is about all clusters
+ELSEWHERE = {"db upgrade"}
 READS = {
-    *("alarm list", "alarm show", "archive", "benchmark plan", "benchmark show", "benchmark history"),
-    *("benchmark output", "benchmark plot", "cluster list", "cluster show", "completion", "config show"),
+    *(
+        "alarm list",
+        "alarm show",
+        "archive",
+        "benchmark plan",
+        "benchmark show",
+        "benchmark history",
+    ),
+    *(
+        "benchmark output",
+        "benchmark plot",
+        "cluster list",
+        "cluster show",
+        "completion",
+        "config show",
+    ),
     *(
         "config check",
         "db status",
@@ -196,7 +244,16 @@ READS = {
         "job show",
         "log",
     ),
-    *("metrics", "provider show", "run", "status", "sweep list", "sweep show", "tx list", "tx show"),
+    *(
+        "metrics",
+        "provider show",
+        "run",
+        "status",
+        "sweep list",
+        "sweep show",
+        "tx list",
+        "tx show",
+    ),
     "top",  # its key p asks and is in the log: test_cli.py
 }
 
@@ -220,7 +277,11 @@ def test_commands__each_one__is_known_to_read_or_to_change() -> None:
     changes = {change.words for change in CHANGES} | ELSEWHERE
     assert changes | READS == set(ALL)
     assert changes & READS == set()
-    assert {words for words, command in ALL.items() if "yes" in {one.name for one in command.params}} == changes
+    assert {
+        words
+        for words, command in ALL.items()
+        if "yes" in {one.name for one in command.params}
+    } == changes
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.words)
@@ -228,10 +289,19 @@ def test_change__of_each_command__asks_and_is_recorded(
     change: Change, ledger: Ledger, servers: tuple[Engine, dict[str, str]]
 ) -> None:
     environment = servers[1]
-    words = (*change.words.split(), *change.arguments, *change.prepare(ledger), "--reason", "an audit")
+    words = (
+        *change.words.split(),
+        *change.arguments,
+        *change.prepare(ledger),
+        "--reason",
+        "an audit",
+    )
     log = OperatorLog(ledger.engine, "here")
     unknown = supervisor(*words, "--yes", env=environment | {"CLUSTER_NAME": "her"})
-    assert (unknown.exit_code, "a cluster that this ledger knows (here)" in unknown.stderr) == (ExitCode.REFUSED, True)
+    assert (
+        unknown.exit_code,
+        "a cluster that this ledger knows (here)" in unknown.stderr,
+    ) == (ExitCode.REFUSED, True)
     unasked = supervisor(*words, env=environment)
     assert unasked.exit_code == ExitCode.NOT_CONFIRMED, unasked.output
     url = make_url(environment["DATABASE_URL"])
@@ -246,5 +316,10 @@ def test_change__of_each_command__asks_and_is_recorded(
     assert confirmed.exit_code == change.status, confirmed.output
     (entry,) = log.last(10)
     told = {name: entry[name] for name in ("command", "reason", "operator", "outcome")}
-    assert told == {"command": change.words, "reason": "an audit", "operator": operator(), "outcome": DONE}
+    assert told == {
+        "command": change.words,
+        "reason": "an audit",
+        "operator": operator(),
+        "outcome": DONE,
+    }
     assert f"{entry['change']}." in confirmed.stderr

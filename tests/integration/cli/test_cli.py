@@ -46,13 +46,24 @@ from supervisor_tasks.jobs.events import (
     Submitted,
     ToppedUp,
 )
-from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, Outcome, SlurmId, State
+from supervisor_tasks.jobs.model import (
+    ChainStatus,
+    EffectKind,
+    JobId,
+    Outcome,
+    SlurmId,
+    State,
+)
 from supervisor_tasks.ledger.alarms import STATE_LOST, AlarmName, Switch
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import REWIND, SWEEP_REQUESTED, TRANSACTION_REQUESTS
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
-from supervisor_tasks.ledger.heartbeats import REPORTER, missing_sources, record_heartbeats
+from supervisor_tasks.ledger.heartbeats import (
+    REPORTER,
+    missing_sources,
+    record_heartbeats,
+)
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.migrations import newest_revision, revision, upgrade
 from supervisor_tasks.ledger.operator_log import OperatorLog
@@ -107,9 +118,15 @@ def said(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
-def park_one(ledger: Ledger, kind: EffectKind = EffectKind.POLL_SLURM, reason: str = "no") -> OpenEffect:
+def park_one(
+    ledger: Ledger, kind: EffectKind = EffectKind.POLL_SLURM, reason: str = "no"
+) -> OpenEffect:
     with ledger.engine.begin() as connection:
-        connection.execute(text("UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"))
+        connection.execute(
+            text(
+                "UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"
+            )
+        )
     effect = ledger.effects.lease([kind])[0]
     park(ledger, effect, reason, error="SlurmRejectedError", said=reason)
     return effect
@@ -121,12 +138,16 @@ def job_of(ledger: Ledger, number: int) -> Any:
 
 def open_kinds(ledger: Ledger, number: int) -> set[str]:
     with ledger.engine.connect() as connection:
-        query = text("SELECT kind FROM effects WHERE job_id = :id AND done_at IS NULL AND parked_at IS NULL")
+        query = text(
+            "SELECT kind FROM effects WHERE job_id = :id AND done_at IS NULL AND parked_at IS NULL"
+        )
         return set(connection.scalars(query, {"id": job_id(number)}))
 
 
 def tick_all(ledger: Ledger) -> None:
-    ledger.ticks.record(*(work.tick for work in periodic_work(1.0, accounts=False)), CALLBACKS)
+    ledger.ticks.record(
+        *(work.tick for work in periodic_work(1.0, accounts=False)), CALLBACKS
+    )
 
 
 def commands_with_json() -> Sequence[Sequence[str]]:
@@ -149,7 +170,9 @@ def commands_with_json() -> Sequence[Sequence[str]]:
 
 
 @pytest.mark.parametrize("words", commands_with_json(), ids=" ".join)
-def test_every_question__has_a_table_and_a_document(run: Run, ledger: Ledger, words: Sequence[str]) -> None:
+def test_every_question__has_a_table_and_a_document(
+    run: Run, ledger: Ledger, words: Sequence[str]
+) -> None:
     bring_to_queued(ledger, 1)
     park_one(ledger)
     ledger.alarms.on(AlarmName.EFFECT_OVERDUE, last_error="no")
@@ -158,7 +181,9 @@ def test_every_question__has_a_table_and_a_document(run: Run, ledger: Ledger, wo
         assert run(*words, "-o", form).stdout.strip()
     document = said(run(*words, "-o", "json"))
     assert document is not None
-    assert yaml.safe_load(run(*words, "-o", "yaml").stdout).__class__ is document.__class__
+    assert (
+        yaml.safe_load(run(*words, "-o", "yaml").stdout).__class__ is document.__class__
+    )
     names = run(*words, "-o", "name").stdout.split()
     assert len(names) == (len(document) if isinstance(document, list) else 1)
 
@@ -179,14 +204,18 @@ def test_every_question__text_of_strangers__is_shown_and_not_obeyed(
         assert "[red]" in run(*words).stdout
 
 
-def test_status__tells_of_jobs_effects_alarms_and_the_switch(run: Run, ledger: Ledger) -> None:
+def test_status__tells_of_jobs_effects_alarms_and_the_switch(
+    run: Run, ledger: Ledger
+) -> None:
     bring_to_queued(ledger, 1)
     ledger.record(JobChange(job_id(2), claim(2)))
     park_one(ledger)
     run("claims", "pause", "--reason", "maintenance", "--yes")
     document = said(run("status", "-o", "json"))
     assert document["jobs"] == {"CLAIMED": 1, "QUEUED": 1}
-    assert {count["kind"]: (count["due"], count["parked"]) for count in document["effects"]} == {
+    assert {
+        count["kind"]: (count["due"], count["parked"]) for count in document["effects"]
+    } == {
         "fetch": (1, 0),
         "poll_slurm": (0, 1),
     }
@@ -194,7 +223,11 @@ def test_status__tells_of_jobs_effects_alarms_and_the_switch(run: Run, ledger: L
     assert document["claiming_paused"] is True
     assert document["claims"] is False
     assert document["why_no_claims"][0] == "paused by an operator"
-    assert (document["head"], document["lag_blocks"], document["queues"]) == (None, None, {})
+    assert (document["head"], document["lag_blocks"], document["queues"]) == (
+        None,
+        None,
+        {},
+    )
     assert "paused by an operator" in run("status").stdout
 
 
@@ -213,7 +246,9 @@ def test_retention__paused_and_resumed__sets_the_fact(run: Run, ledger: Ledger) 
     assert ledger.facts.get(HELD) == "audit of 2025"
     settled(ledger, 1)
     with ledger.engine.begin() as connection:
-        connection.execute(text("UPDATE jobs SET updated_at = now() - interval '401 days'"))
+        connection.execute(
+            text("UPDATE jobs SET updated_at = now() - interval '401 days'")
+        )
     said_then = run("retention", "resume", "--yes").stderr
     assert "more than 7 days ago (now 1)" in said_then
     assert "more than 400 days ago (now 1), will be deleted" in said_then
@@ -225,23 +260,41 @@ def test_archive__what_has_ended__is_in_the_file_and_no_file_is_overwritten(
     run: Run, ledger: Ledger, tmp_path: Path
 ) -> None:
     bring_to_queued(ledger, 1)
-    ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.CANCELLED, (9, 0))))
-    words = ("archive", "--before", "2100-01-01", "--to", str(tmp_path / "all.jsonl.zst"))
+    ledger.record(
+        JobChange(job_id(1), ChainStatusObserved(ChainStatus.CANCELLED, (9, 0)))
+    )
+    words = (
+        "archive",
+        "--before",
+        "2100-01-01",
+        "--to",
+        str(tmp_path / "all.jsonl.zst"),
+    )
     ledger.sweeps.keep(ledger.sweeps.begin("asked"), {}, {})
     assert run(*words).stdout == f"1 job, 1 sweep in {tmp_path / 'all.jsonl.zst'}\n"
     with zstandard.open(tmp_path / "all.jsonl.zst", "rt") as file:
         assert [json.loads(line)["kind"] for line in file] == ["job", "sweep"]
     earlier = str(tmp_path / "none.jsonl.zst")
-    assert run("archive", "--before", "2001-01-01", "--to", earlier).stdout == f"0 jobs in {earlier}\n"
+    assert (
+        run("archive", "--before", "2001-01-01", "--to", earlier).stdout
+        == f"0 jobs in {earlier}\n"
+    )
     assert "never overwritten" in run(*words, status=1).stderr
-    assert "expected a day such as" in run("archive", "--before", "soon", "--to", "x", status=2).stderr
+    assert (
+        "expected a day such as"
+        in run("archive", "--before", "soon", "--to", "x", status=2).stderr
+    )
 
 
 @pytest.fixture
 def other_database(servers: tuple[Engine, dict[str, str]]) -> Iterator[str]:
     """The URL of an empty database beside the ledger's."""
     url = make_url(servers[1]["DATABASE_URL"]).set(database=f"other_{os.getpid()}")
-    with servers[0].connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with (
+        servers[0]
+        .connect()
+        .execution_options(isolation_level="AUTOCOMMIT") as connection
+    ):
         connection.execute(text(f"CREATE DATABASE {url.database}"))
         yield url.render_as_string(hide_password=False)
         connection.execute(text(f"DROP DATABASE {url.database} WITH (FORCE)"))
@@ -254,7 +307,9 @@ def test_db_upgrade__over_a_revision_that_stops_old_processes__says_so(
     upgrade(other_database, "0014")
     unasked = supervisor("db", "upgrade", env=environment)
     still = revision(other_database)
-    first = supervisor("db", "upgrade", "--yes", "--reason", "a new release", env=environment)
+    first = supervisor(
+        "db", "upgrade", "--yes", "--reason", "a new release", env=environment
+    )
     second = supervisor("db", "upgrade", env=environment)
     engine = create_engine(other_database)
     (entry,) = OperatorLog(engine, "here").last(10)
@@ -263,13 +318,23 @@ def test_db_upgrade__over_a_revision_that_stops_old_processes__says_so(
     assert (unasked.exit_code, still) == (4, "0014")
     assert unasked.stderr.startswith(f"{target('here', other_database)}\n")
     steps = int(newest_revision() or 0) - 14
-    assert f"from 0014 to {newest_revision()} by {steps} migrations, for all clusters; its 2" in unasked.stderr
+    assert (
+        f"from 0014 to {newest_revision()} by {steps} migrations, for all clusters; its 2"
+        in unasked.stderr
+    )
     assert (first.exit_code, second.exit_code) == (0, 0), (first.output, second.output)
-    assert (entry["command"], entry["reason"], entry["outcome"]) == ("db upgrade", "a new release", "done")
+    assert (entry["command"], entry["reason"], entry["outcome"]) == (
+        "db upgrade",
+        "a new release",
+        "done",
+    )
     assert entry["operator"] == operator()
     assert "from 0014 to" in entry["change"]
     assert (refused.exit_code, "of a newer release" in refused.stderr) == (1, True)
-    assert "after 0015, 0019, 0020, 0021, 0022, processes of the release before do not work" in first.stderr
+    assert (
+        "after 0015, 0019, 0020, 0021, 0022, processes of the release before do not work"
+        in first.stderr
+    )
     assert "stop them" not in second.stderr
 
 
@@ -280,8 +345,14 @@ def test_db_upgrade__fails_and_is_repeated__is_in_the_log_of_each_cluster(
     upgrade(other_database, "0028")
     engine = create_engine(other_database)
     with engine.begin() as connection:
-        connection.execute(text("INSERT INTO instance_tags (cluster, tag) VALUES ('there', '\\x01')"))
-        connection.execute(text("CREATE FUNCTION account_effect() RETURNS int LANGUAGE sql AS 'SELECT 1'"))
+        connection.execute(
+            text("INSERT INTO instance_tags (cluster, tag) VALUES ('there', '\\x01')")
+        )
+        connection.execute(
+            text(
+                "CREATE FUNCTION account_effect() RETURNS int LANGUAGE sql AS 'SELECT 1'"
+            )
+        )
     failed = supervisor("db", "upgrade", "--yes", env=environment)
     with engine.begin() as connection:
         connection.execute(text("DROP FUNCTION account_effect()"))
@@ -299,12 +370,17 @@ def test_db_upgrade__as_a_process_of_the_fleet__tells_it_in_lines_of_the_log(
 ) -> None:
     environment = servers[1] | {"DATABASE_URL": other_database}
     migrate = [sys.executable, "-m", "supervisor_tasks.cli", "run", "migrate"]
-    ended = subprocess.run(migrate, env=environment, capture_output=True, text=True, timeout=90, check=True)
+    ended = subprocess.run(
+        migrate, env=environment, capture_output=True, text=True, timeout=90, check=True
+    )
     lines = [json.loads(line) for line in ended.stderr.splitlines()]
     events = ["tables_looked_at", "tables_upgrade_begins", "tables_upgraded"]
     assert (ended.stdout, [line["event"] for line in lines]) == ("", events)
     first, begins, done = lines
-    assert (first["ledger"], first["cluster"]) == (target("here", other_database), "here")
+    assert (first["ledger"], first["cluster"]) == (
+        target("here", other_database),
+        "here",
+    )
     assert f"up to {newest_revision()}" in begins["change"]
     assert (done["before"], done["after"]) == (None, newest_revision())
     assert supervisor("db", "upgrade", "--log", env=environment).exit_code == 2
@@ -314,7 +390,10 @@ def upgraded_from(revision: str, url: str, environment: dict[str, str]) -> Resul
     """The answer to an upgrade of tables at this revision."""
     engine = create_engine(url)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+        connection.execute(
+            text("UPDATE alembic_version SET version_num = :revision"),
+            {"revision": revision},
+        )
     engine.dispose()
     return supervisor("db", "upgrade", "--yes", env=environment)
 
@@ -322,9 +401,16 @@ def upgraded_from(revision: str, url: str, environment: dict[str, str]) -> Resul
 def test_jobs__by_state__only_those(run: Run, ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
     ledger.record(JobChange(job_id(2), claim(2)))
-    ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.CANCELLED, (9, 0))))
-    assert [row["job_id"] for row in said(run("job", "list", "-o", "json"))] == [job_id(2)]
-    assert [row["job_id"] for row in said(run("job", "list", "--state", "settled", "-o", "json"))] == [job_id(1)]
+    ledger.record(
+        JobChange(job_id(1), ChainStatusObserved(ChainStatus.CANCELLED, (9, 0)))
+    )
+    assert [row["job_id"] for row in said(run("job", "list", "-o", "json"))] == [
+        job_id(2)
+    ]
+    assert [
+        row["job_id"]
+        for row in said(run("job", "list", "--state", "settled", "-o", "json"))
+    ] == [job_id(1)]
     assert "SEATTLED" in run("job", "list", "--state", "SEATTLED", status=2).stderr
 
 
@@ -339,10 +425,18 @@ def test_job__tells_all_in_the_order_of_time(run: Run, ledger: Ledger) -> None:
     document = said(run("job", "show", job_id(1), "-o", "json"))
     assert document["job"]["slurm_id"] == 101
     assert document["job"]["chain_status"] == "SCHEDULED"
-    journal = [entry["what"] for entry in document["story"] if entry["source"] == "journal"]
+    journal = [
+        entry["what"] for entry in document["story"] if entry["source"] == "journal"
+    ]
     assert journal == ["Claimed", "ScriptFetched", "SubmitStarted", "Submitted"]
-    assert {entry["source"] for entry in document["story"]} == {"journal", "effect", "callback"}
-    assert [entry["at"] for entry in document["story"]] == sorted(entry["at"] for entry in document["story"])
+    assert {entry["source"] for entry in document["story"]} == {
+        "journal",
+        "effect",
+        "callback",
+    }
+    assert [entry["at"] for entry in document["story"]] == sorted(
+        entry["at"] for entry in document["story"]
+    )
 
 
 def test_job__unknown_ambiguous_or_no_id__is_told(run: Run, ledger: Ledger) -> None:
@@ -352,20 +446,38 @@ def test_job__unknown_ambiguous_or_no_id__is_told(run: Run, ledger: Ledger) -> N
     assert "found several jobs" in several
     assert job_id(0x1A) in several
     assert "found no job" in run("job", "show", "0xff", status=1).stderr
-    assert "expected one, by the beginning of its id" in run("job", "show", "0x%", status=1).stderr
-    assert said(run("job", "show", job_id(0x1A), "-o", "json"))["job"]["job_id"] == job_id(0x1A)
+    assert (
+        "expected one, by the beginning of its id"
+        in run("job", "show", "0x%", status=1).stderr
+    )
+    assert said(run("job", "show", job_id(0x1A), "-o", "json"))["job"][
+        "job_id"
+    ] == job_id(0x1A)
 
 
-def test_retry__one_effect__starts_again_from_its_first_attempt(run: Run, ledger: Ledger) -> None:
+def test_retry__one_effect__starts_again_from_its_first_attempt(
+    run: Run, ledger: Ledger
+) -> None:
     bring_to_queued(ledger, 1)
     effect = park_one(ledger)
-    assert [row["effect"] for row in said(run("effect", "list", "--state", "parked", "-o", "json"))] == [effect.id]
-    assert [row["id"] for row in said(run("job", "retry", "--effect", str(effect.id), "--yes", "-o", "json"))] == [
-        effect.id
-    ]
-    assert [again.attempts for again in ledger.effects.lease([EffectKind.POLL_SLURM])] == [1]
+    assert [
+        row["effect"]
+        for row in said(run("effect", "list", "--state", "parked", "-o", "json"))
+    ] == [effect.id]
+    assert [
+        row["id"]
+        for row in said(
+            run("job", "retry", "--effect", str(effect.id), "--yes", "-o", "json")
+        )
+    ] == [effect.id]
+    assert [
+        again.attempts for again in ledger.effects.lease([EffectKind.POLL_SLURM])
+    ] == [1]
     assert said(run("effect", "list", "--state", "parked", "-o", "json")) == []
-    assert f"{operator()} gives the command job retry" in run("job", "show", job_id(1)).stdout
+    assert (
+        f"{operator()} gives the command job retry"
+        in run("job", "show", job_id(1)).stdout
+    )
 
 
 def test_retry__of_a_job_or_all(run: Run, ledger: Ledger) -> None:
@@ -373,49 +485,107 @@ def test_retry__of_a_job_or_all(run: Run, ledger: Ledger) -> None:
         bring_to_queued(ledger, number)
     for _ in range(3):
         with ledger.engine.begin() as connection:
-            connection.execute(text("UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"))
+            connection.execute(
+                text(
+                    "UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"
+                )
+            )
         effect = ledger.effects.lease([EffectKind.POLL_SLURM], most=1)[0]
         park(ledger, effect, "no")
-    assert [row["subject"] for row in said(run("job", "retry", job_id(2), "--yes", "-o", "json"))] == [job_id(2)]
-    assert f"{operator()} gives the command job retry" in run("job", "show", job_id(2)).stdout
+    assert [
+        row["subject"]
+        for row in said(run("job", "retry", job_id(2), "--yes", "-o", "json"))
+    ] == [job_id(2)]
+    assert (
+        f"{operator()} gives the command job retry"
+        in run("job", "show", job_id(2)).stdout
+    )
     assert len(said(run("job", "retry", "--all", "--yes", "-o", "json"))) == 2
-    assert "found nothing parked" in run("job", "retry", job_id(2), "--yes", status=1).stderr
+    assert (
+        "found nothing parked"
+        in run("job", "retry", job_id(2), "--yes", status=1).stderr
+    )
     assert "expected one of" in run("job", "retry", status=2).stderr
 
 
-def test_cancel__in_slurm__slurm_ends_it_and_its_word_is_billed(run: Run, ledger: Ledger) -> None:
+def test_cancel__in_slurm__slurm_ends_it_and_its_word_is_billed(
+    run: Run, ledger: Ledger
+) -> None:
     bring_to_queued(ledger, 1)
     ledger.record(JobChange(job_id(1), SlurmRunningObserved()))
     run("job", "cancel", "slurm:101", "--reason", "the node is taken out", "--yes")
     assert "cancel" in open_kinds(ledger, 1)
-    assert "cancelled already" in run("job", "cancel", job_id(1), "--reason", "x", "--yes", status=1).stderr
-    ledger.record(JobChange(job_id(1), SlurmCompleted(Outcome(status=ChainStatus.CANCELLED, elapsed_s=125))))
-    outcome = Outcome(status=ChainStatus.CANCELLED, elapsed_s=125, reason="the node is taken out")
-    assert (job_of(ledger, 1).state, job_of(ledger, 1).outcome) == (State.ENDED, outcome)
+    assert (
+        "cancelled already"
+        in run("job", "cancel", job_id(1), "--reason", "x", "--yes", status=1).stderr
+    )
+    ledger.record(
+        JobChange(
+            job_id(1),
+            SlurmCompleted(Outcome(status=ChainStatus.CANCELLED, elapsed_s=125)),
+        )
+    )
+    outcome = Outcome(
+        status=ChainStatus.CANCELLED, elapsed_s=125, reason="the node is taken out"
+    )
+    assert (job_of(ledger, 1).state, job_of(ledger, 1).outcome) == (
+        State.ENDED,
+        outcome,
+    )
     assert {"report", "notify_customer"} <= open_kinds(ledger, 1)
-    assert "expected CLAIMED" in run("job", "cancel", job_id(1), "--reason", "x", "--yes", status=1).stderr
+    assert (
+        "expected CLAIMED"
+        in run("job", "cancel", job_id(1), "--reason", "x", "--yes", status=1).stderr
+    )
     told = run("job", "show", job_id(1)).stdout
     assert f"{operator()} gives the command job cancel" in told
     assert "cancels the job: the node is taken out" in told
 
 
-def test_cancel__before_its_submission__ends_and_costs_nothing(run: Run, ledger: Ledger) -> None:
+def test_cancel__before_its_submission__ends_and_costs_nothing(
+    run: Run, ledger: Ledger
+) -> None:
     from supervisor_tasks.jobs.events import ScriptFetched, SubmitStarted
 
     ledger.record(JobChange(job_id(1), claim(1)))
-    ledger.record(*(JobChange(job_id(2), event) for event in (claim(2), ScriptFetched("echo", ""), SubmitStarted(10))))
+    ledger.record(
+        *(
+            JobChange(job_id(2), event)
+            for event in (claim(2), ScriptFetched("echo", ""), SubmitStarted(10))
+        )
+    )
     run("job", "cancel", job_id(1), "--reason", "broken site", "--yes")
-    assert job_of(ledger, 1).outcome == Outcome(status=ChainStatus.CANCELLED, reason="broken site")
-    assert "found SUBMITTING" in run("job", "cancel", job_id(2), "--reason", "x", "--yes", status=1).stderr
+    assert job_of(ledger, 1).outcome == Outcome(
+        status=ChainStatus.CANCELLED, reason="broken site"
+    )
+    assert (
+        "found SUBMITTING"
+        in run("job", "cancel", job_id(2), "--reason", "x", "--yes", status=1).stderr
+    )
 
 
-def test_settle__parked_job__is_reported_and_cancelled_by_the_operators_word(run: Run, ledger: Ledger) -> None:
+def test_settle__parked_job__is_reported_and_cancelled_by_the_operators_word(
+    run: Run, ledger: Ledger
+) -> None:
     bring_to_queued(ledger, 1)
     park_one(ledger)
-    run("job", "settle", job_id(1), "--status", "failed", "--minutes", "7", "--reason", "node burnt down", "--yes")
+    run(
+        "job",
+        "settle",
+        job_id(1),
+        "--status",
+        "failed",
+        "--minutes",
+        "7",
+        "--reason",
+        "node burnt down",
+        "--yes",
+    )
     job = job_of(ledger, 1)
     assert (job.state, job.settled_by_operator) == (State.ENDED, True)
-    assert job.outcome == Outcome(status=ChainStatus.FAILED, elapsed_s=420, reason="node burnt down")
+    assert job.outcome == Outcome(
+        status=ChainStatus.FAILED, elapsed_s=420, reason="node burnt down"
+    )
     assert open_kinds(ledger, 1) == {"report", "cancel", "notify_customer"}
     story = said(run("job", "show", job_id(1), "-o", "json"))["story"]
     (word,) = [entry for entry in story if entry["what"] == "OperatorClosedJob"]
@@ -424,12 +594,25 @@ def test_settle__parked_job__is_reported_and_cancelled_by_the_operators_word(run
     assert open_kinds(ledger, 1) == {"cancel", "notify_customer"}
 
 
-def test_settle__slurm_took_it_after_all__is_cancelled(run: Run, ledger: Ledger) -> None:
+def test_settle__slurm_took_it_after_all__is_cancelled(
+    run: Run, ledger: Ledger
+) -> None:
     from supervisor_tasks.jobs.events import ScriptFetched, SubmitStarted
 
     events = (claim(1), ScriptFetched("echo", ""), SubmitStarted(10))
     ledger.record(*(JobChange(job_id(1), event) for event in events))
-    run("job", "settle", job_id(1), "--status", "CANCELLED", "--minutes", "0", "--reason", "stuck", "--yes")
+    run(
+        "job",
+        "settle",
+        job_id(1),
+        "--status",
+        "CANCELLED",
+        "--minutes",
+        "0",
+        "--reason",
+        "stuck",
+        "--yes",
+    )
     ledger.record(JobChange(job_id(1), Submitted(SlurmId(9))))
     assert job_of(ledger, 1).slurm_id == 9
     assert "cancel" in open_kinds(ledger, 1)
@@ -438,7 +621,17 @@ def test_settle__slurm_took_it_after_all__is_cancelled(run: Run, ledger: Ledger)
 def test_settle__not_confirmed__changes_nothing(run: Run, ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
     before = job_of(ledger, 1)
-    words = ("job", "settle", job_id(1), "--status", "FAILED", "--minutes", "0", "--reason", "x")
+    words = (
+        "job",
+        "settle",
+        job_id(1),
+        "--status",
+        "FAILED",
+        "--minutes",
+        "0",
+        "--reason",
+        "x",
+    )
     assert "--yes" in run(*words, status=4).stderr
     assert job_of(ledger, 1) == before
     run(*words, "--yes")
@@ -449,15 +642,35 @@ def test_settle__absurd__is_refused(run: Run, ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
     ledger.record(JobChange(job_id(2), claim(2)))
     settle = ("job", "settle", job_id(1), "--reason", "x", "--yes", "--status")
-    assert "expected at most 10" in run(*settle, "FINISHED", "--minutes", "11", status=1).stderr
+    assert (
+        "expected at most 10"
+        in run(*settle, "FINISHED", "--minutes", "11", status=1).stderr
+    )
     run(*settle, "RUNNING", "--minutes", "1", status=2)
     run(*settle, "FINISHED", "--minutes", "-1", status=2)
-    never = run("job", "settle", job_id(2), "--reason", "x", "--yes", "--status", "FAILED", "--minutes", "1", status=1)
+    never = run(
+        "job",
+        "settle",
+        job_id(2),
+        "--reason",
+        "x",
+        "--yes",
+        "--status",
+        "FAILED",
+        "--minutes",
+        "1",
+        status=1,
+    )
     assert "without a known SLURM id" in never.stderr
     assert job_of(ledger, 1).state is State.QUEUED
     run(*settle, "FINISHED", "--minutes", "11", "--force")
-    ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.FINISHED, (9, 0))))
-    assert "cannot be settled" in run(*settle, "FAILED", "--minutes", "0", "--force", status=1).stderr
+    ledger.record(
+        JobChange(job_id(1), ChainStatusObserved(ChainStatus.FINISHED, (9, 0)))
+    )
+    assert (
+        "cannot be settled"
+        in run(*settle, "FAILED", "--minutes", "0", "--force", status=1).stderr
+    )
 
 
 def open_report(ledger: Ledger, job: JobId) -> None:
@@ -474,21 +687,45 @@ def open_report(ledger: Ledger, job: JobId) -> None:
 def test_settle__report_under_way__is_refused(run: Run, ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
     ended = Outcome(status=ChainStatus.FINISHED, elapsed_s=60)
-    ledger.record(JobChange(job_id(1), SlurmRunningObserved()), JobChange(job_id(1), SlurmCompleted(ended)))
+    ledger.record(
+        JobChange(job_id(1), SlurmRunningObserved()),
+        JobChange(job_id(1), SlurmCompleted(ended)),
+    )
     open_report(ledger, job_id(1))
     refused = run(
-        "job", "settle", job_id(1), "--status", "FAILED", "--minutes", "0", "--reason", "x", "--yes", status=1
+        "job",
+        "settle",
+        job_id(1),
+        "--status",
+        "FAILED",
+        "--minutes",
+        "0",
+        "--reason",
+        "x",
+        "--yes",
+        status=1,
     )
     assert "0xabc" in refused.stderr
     (transaction,) = said(run("tx", "list", "--open", "-o", "json"))
     assert (transaction["nonce"], transaction["purpose"]) == (4, "report FINISHED")
-    assert said(run("status", "-o", "json"))["wallet"] == {"address": "0x1", "chain_id": 1, "next_nonce": 5}
+    assert said(run("status", "-o", "json"))["wallet"] == {
+        "address": "0x1",
+        "chain_id": 1,
+        "next_nonce": 5,
+    }
 
 
-def test_not_in_slurm__parked_submission__is_made_again(run: Run, ledger: Ledger) -> None:
+def test_not_in_slurm__parked_submission__is_made_again(
+    run: Run, ledger: Ledger
+) -> None:
     from supervisor_tasks.jobs.events import ScriptFetched, SubmitStarted
 
-    ledger.record(*(JobChange(job_id(1), event) for event in (claim(1), ScriptFetched("echo", ""), SubmitStarted(10))))
+    ledger.record(
+        *(
+            JobChange(job_id(1), event)
+            for event in (claim(1), ScriptFetched("echo", ""), SubmitStarted(10))
+        )
+    )
     words = ("job", "resubmit", job_id(1), "--reason", "slurmctld.log")
     assert "0 parked submissions" in run(*words, "--yes", status=1).stderr
     park_one(ledger, EffectKind.SUBMIT, "its log was written")
@@ -503,37 +740,67 @@ def test_not_in_slurm__parked_submission__is_made_again(run: Run, ledger: Ledger
 def test_forget__only_what_a_job_does_not_need(run: Run, ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
     witness = park_one(ledger)
-    refused = run("effect", "abandon", str(witness.id), "--reason", "x", "--yes", status=1)
+    refused = run(
+        "effect", "abandon", str(witness.id), "--reason", "x", "--yes", status=1
+    )
     assert "stands still" in refused.stderr
-    ledger.record(JobChange(job_id(1), SlurmCompleted(Outcome(status=ChainStatus.FAILED, reason="exit code 1"))))
+    ledger.record(
+        JobChange(
+            job_id(1),
+            SlurmCompleted(Outcome(status=ChainStatus.FAILED, reason="exit code 1")),
+        )
+    )
     tell = park_one(ledger, EffectKind.NOTIFY_CUSTOMER)
     run("effect", "abandon", str(tell.id), "--reason", "logger is gone", "--yes")
     assert open_kinds(ledger, 1) == {"report"}
     assert said(run("effect", "list", "--state", "parked", "-o", "json")) == []
-    whats = [entry["what"] for entry in said(run("job", "show", job_id(1), "-o", "json"))["story"]]
+    whats = [
+        entry["what"]
+        for entry in said(run("job", "show", job_id(1), "-o", "json"))["story"]
+    ]
     assert "OperatorAbandonedEffect" in whats
 
 
-def test_forget__what_the_next_sweep_would_ask_for_again__is_refused(run: Run, ledger: Ledger) -> None:
+def test_forget__what_the_next_sweep_would_ask_for_again__is_refused(
+    run: Run, ledger: Ledger
+) -> None:
     bring_to_queued(ledger, 1)
-    ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.CANCELLED, (9, 0))))
+    ledger.record(
+        JobChange(job_id(1), ChainStatusObserved(ChainStatus.CANCELLED, (9, 0)))
+    )
     cancel = park_one(ledger, EffectKind.CANCEL)
-    refused = run("effect", "abandon", str(cancel.id), "--reason", "x", "--yes", status=1)
+    refused = run(
+        "effect", "abandon", str(cancel.id), "--reason", "x", "--yes", status=1
+    )
     assert "SETTLED; expected QUEUED or RUNNING" in refused.stderr
-    assert [row["kind"] for row in said(run("effect", "list", "--state", "parked", "-o", "json"))] == ["cancel"]
+    assert [
+        row["kind"]
+        for row in said(run("effect", "list", "--state", "parked", "-o", "json"))
+    ] == ["cancel"]
 
 
-def test_forget__cancellation_of_what_slurm_may_not_have__is_done(run: Run, ledger: Ledger) -> None:
+def test_forget__cancellation_of_what_slurm_may_not_have__is_done(
+    run: Run, ledger: Ledger
+) -> None:
     from supervisor_tasks.jobs.events import ScriptFetched, SubmitStarted
 
-    ledger.record(*(JobChange(job_id(1), event) for event in (claim(1), ScriptFetched("echo", ""), SubmitStarted(10))))
-    ledger.record(JobChange(job_id(1), ChainStatusObserved(ChainStatus.CANCELLED, (9, 0))))
+    ledger.record(
+        *(
+            JobChange(job_id(1), event)
+            for event in (claim(1), ScriptFetched("echo", ""), SubmitStarted(10))
+        )
+    )
+    ledger.record(
+        JobChange(job_id(1), ChainStatusObserved(ChainStatus.CANCELLED, (9, 0)))
+    )
     cancel = park_one(ledger, EffectKind.CANCEL)
     run("effect", "abandon", str(cancel.id), "--reason", "x", "--yes")
     assert said(run("effect", "list", "--state", "parked", "-o", "json")) == []
 
 
-def test_health__ticks__name_the_task_without_progress(run: Run, ledger: Ledger) -> None:
+def test_health__ticks__name_the_task_without_progress(
+    run: Run, ledger: Ledger
+) -> None:
     assert "nothing periodic comes to an end" in run("health", status=1).stdout
     tick_all(ledger)
     assert run("health").stdout == "healthy\n"
@@ -545,7 +812,9 @@ def test_health__ticks__name_the_task_without_progress(run: Run, ledger: Ledger)
     assert "queue chain" in complaint
 
 
-def test_health__an_effect_that_no_worker_takes__is_shown(run: Run, ledger: Ledger) -> None:
+def test_health__an_effect_that_no_worker_takes__is_shown(
+    run: Run, ledger: Ledger
+) -> None:
     tick_all(ledger)
     ledger.record(JobChange(job_id(1), claim(1)))
     run("health")
@@ -554,16 +823,28 @@ def test_health__an_effect_that_no_worker_takes__is_shown(run: Run, ledger: Ledg
     assert "has been due for 300 s" in run("health", status=1).stdout
 
 
-def test_health__asks_without_what_takes_long_to_import(servers: tuple[Engine, dict[str, str]], ledger: Ledger) -> None:
+def test_health__asks_without_what_takes_long_to_import(
+    servers: tuple[Engine, dict[str, str]], ledger: Ledger
+) -> None:
     """Each of these takes longer to import than the question takes."""
     tick_all(ledger)
     code = (
         "import sys\nfrom supervisor_tasks.cli import main\n"
         "try:\n    main(['health'])\nfinally:\n    print(*sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=servers[1], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=servers[1], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, "healthy\n")
-    assert not {"sqlalchemy", "pydantic", "celery", "structlog", "web3", "typer", "rich"} & set(done.stderr.split())
+    assert not {
+        "sqlalchemy",
+        "pydantic",
+        "celery",
+        "structlog",
+        "web3",
+        "typer",
+        "rich",
+    } & set(done.stderr.split())
 
 
 @pytest.mark.quiet_machine
@@ -575,28 +856,48 @@ def test_health__from_its_start_to_its_end__takes_half_a_second(
     for _ in range(HEALTHS):
         begun_s = time.monotonic()
         argv = [sys.executable, "-m", "supervisor_tasks.cli", "health"]
-        done = subprocess.run(argv, cwd=REPOSITORY, env=os.environ | servers[1], capture_output=True, text=True)
+        done = subprocess.run(
+            argv,
+            cwd=REPOSITORY,
+            env=os.environ | servers[1],
+            capture_output=True,
+            text=True,
+        )
         taken_s.append(time.monotonic() - begun_s)
         assert (done.returncode, done.stdout) == (0, "healthy\n")
     assert statistics.median(taken_s) < HEALTH_S * slowness()
 
 
 def test_health_and_reporter__their_defaults__are_those_of_the_settings() -> None:
-    defaults = (Settings.model_fields["cluster_name"].default, Settings.model_fields["chain_poll_s"].default)
+    defaults = (
+        Settings.model_fields["cluster_name"].default,
+        Settings.model_fields["chain_poll_s"].default,
+    )
     assert defaults == (health_command.CLUSTER_NAME, health_command.CHAIN_POLL_S)
     assert reporter.CLUSTER_NAME == health_command.CLUSTER_NAME
 
 
-def test_health__url_in_a_file__is_read(servers: tuple[Engine, dict[str, str]], ledger: Ledger, tmp_path: Path) -> None:
+def test_health__url_in_a_file__is_read(
+    servers: tuple[Engine, dict[str, str]], ledger: Ledger, tmp_path: Path
+) -> None:
     tick_all(ledger)
     (tmp_path / "url").write_text(servers[1]["DATABASE_URL"] + "\n")
-    environment = {"CLUSTER_NAME": "here", "DATABASE_URL": None, "DATABASE_URL_FILE": str(tmp_path / "url")}
+    environment = {
+        "CLUSTER_NAME": "here",
+        "DATABASE_URL": None,
+        "DATABASE_URL_FILE": str(tmp_path / "url"),
+    }
     assert supervisor("health", env=environment).stdout == "healthy\n"
     environment["DATABASE_URL_FILE"] = str(tmp_path / "none")
-    assert "DATABASE_URL_FILE: expected a file" in supervisor("health", env=environment).stderr
+    assert (
+        "DATABASE_URL_FILE: expected a file"
+        in supervisor("health", env=environment).stderr
+    )
 
 
-def test_db_upgrade__waits_for_a_database__and_not_for_ever(servers: tuple[Engine, dict[str, str]]) -> None:
+def test_db_upgrade__waits_for_a_database__and_not_for_ever(
+    servers: tuple[Engine, dict[str, str]],
+) -> None:
     begun_s = time.monotonic()
     gone = {"DATABASE_URL": "postgresql://user@127.0.0.1:1/none"}
     result = supervisor("db", "upgrade", "--wait-s", "1.5", env=gone)
@@ -606,9 +907,16 @@ def test_db_upgrade__waits_for_a_database__and_not_for_ever(servers: tuple[Engin
 
 
 def test_no_database__is_told_in_a_line() -> None:
-    gone = {"DATABASE_URL": "postgresql://user:sesame-open@127.0.0.1:1/none", "CLUSTER_NAME": "here"}
+    gone = {
+        "DATABASE_URL": "postgresql://user:sesame-open@127.0.0.1:1/none",
+        "CLUSTER_NAME": "here",
+    }
     where = "here@127.0.0.1:1/none\n"
-    cases = {("status",): (3, where), ("effect", "list", "-o", "json"): (3, where), ("health",): (1, where)}
+    cases = {
+        ("status",): (3, where),
+        ("effect", "list", "-o", "json"): (3, where),
+        ("health",): (1, where),
+    }
     for words, (status, told_first) in cases.items():
         result = supervisor(*words, env=gone)
         assert result.exit_code == status
@@ -617,16 +925,28 @@ def test_no_database__is_told_in_a_line() -> None:
         assert "sesame" not in result.output
 
 
-def test_database__without_tables_or_rights__says_which(servers: tuple[Engine, dict[str, str]], ledger: Ledger) -> None:
+def test_database__without_tables_or_rights__says_which(
+    servers: tuple[Engine, dict[str, str]], ledger: Ledger
+) -> None:
     _, environment = servers
-    with ledger.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for statement in ("DROP DATABASE IF EXISTS bare", "CREATE DATABASE bare", "DROP ROLE IF EXISTS stranger"):
+    with ledger.engine.connect().execution_options(
+        isolation_level="AUTOCOMMIT"
+    ) as connection:
+        for statement in (
+            "DROP DATABASE IF EXISTS bare",
+            "CREATE DATABASE bare",
+            "DROP ROLE IF EXISTS stranger",
+        ):
             connection.execute(text(statement))
         connection.execute(text("CREATE ROLE stranger LOGIN"))
     url = environment["DATABASE_URL"]
     bare_url = make_url(url).set(database="bare").render_as_string(hide_password=False)
     bare = supervisor("job", "list", env=environment | {"DATABASE_URL": bare_url})
-    stranger = supervisor("job", "list", env=environment | {"DATABASE_URL": url.replace("//postgres@", "//stranger@")})
+    stranger = supervisor(
+        "job",
+        "list",
+        env=environment | {"DATABASE_URL": url.replace("//postgres@", "//stranger@")},
+    )
     assert (bare.exit_code, stranger.exit_code) == (1, 1)
     assert bare.stderr.partition("\n")[2] == (
         'Error: found other tables than expected (relation "jobs" does not exist): `supervisor db upgrade` first\n'
@@ -649,13 +969,28 @@ def test_metrics__as_a_process__answer_a_scrape(
     tick_all(ledger)
     Registrations(ledger.facts).learn_standing(RegistrationStatus.WAITING)
     begun = ledger.sweeps.begin("blind")
-    ledger.sweeps.keep(begun, {"blind_since_s": {"slurm": begun.at.timestamp() - 90}}, {})
+    ledger.sweeps.keep(
+        begun, {"blind_since_s": {"slurm": begun.at.timestamp() - 90}}, {}
+    )
     _, environment = servers
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "metrics", "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    argv = [
+        sys.executable,
+        "-m",
+        "supervisor_tasks.cli",
+        "metrics",
+        "--listen",
+        "127.0.0.1:0",
+    ]
+    with subprocess.Popen(
+        argv, cwd=REPOSITORY, env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stderr is not None
-            url = next(said["url"] for said in map(json.loads, process.stderr) if said["event"] == "metrics_served")
+            url = next(
+                said["url"]
+                for said in map(json.loads, process.stderr)
+                if said["event"] == "metrics_served"
+            )
             with urllib.request.urlopen(url, timeout=deadline(30)) as answer:  # noqa: S310
                 lines = answer.read().decode().splitlines()
         finally:
@@ -674,12 +1009,21 @@ def test_metrics__as_a_process__answer_a_scrape(
         'supervisor_alarm{alarm="slurm_not_answering",cluster="here"} 0.0',
     ):
         assert line in lines
-    unseen = next(line for line in lines if line.startswith("supervisor_sweep_unseen_timestamp_seconds{"))
+    unseen = next(
+        line
+        for line in lines
+        if line.startswith("supervisor_sweep_unseen_timestamp_seconds{")
+    )
     assert float(unseen.split()[-1]) == pytest.approx(begun.at.timestamp() - 90)
-    assert any(line.startswith("supervisor_build_info{") and 'process="metrics"' in line for line in lines)
+    assert any(
+        line.startswith("supervisor_build_info{") and 'process="metrics"' in line
+        for line in lines
+    )
 
 
-def test_unknown_job_ids_of_other_clusters__are_not_seen(run: Run, ledger: Ledger) -> None:
+def test_unknown_job_ids_of_other_clusters__are_not_seen(
+    run: Run, ledger: Ledger
+) -> None:
     other = Ledger(ledger.engine, "there", lambda _: None)
     other.record(JobChange(JobId(job_id(5)), claim(5)))
     assert said(run("job", "list", "-o", "json")) == []
@@ -688,11 +1032,17 @@ def test_unknown_job_ids_of_other_clusters__are_not_seen(run: Run, ledger: Ledge
 
 def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
     sweeps, facts = Sweeps(ledger.engine, "here"), Facts(ledger.engine, "here")
-    assert "expected one" in run("sweep", "run", "--yes", "--wait-s", "0", status=1).stderr
+    assert (
+        "expected one" in run("sweep", "run", "--yes", "--wait-s", "0", status=1).stderr
+    )
     with ThreadPoolExecutor(1) as pool:
 
         def sweep_when_asked() -> None:
-            wait_until(lambda: facts.get(SWEEP_REQUESTED) is not None, "the command to request it", 60.0)
+            wait_until(
+                lambda: facts.get(SWEEP_REQUESTED) is not None,
+                "the command to request it",
+                60.0,
+            )
             sweeps.keep(sweeps.begin(""), {"lost_completions": 3, "why": HOSTILE}, {})
 
         facts.clear(SWEEP_REQUESTED)  # what the first command asked for
@@ -705,11 +1055,15 @@ def test_sweep__asked_for__shows_the_report(run: Run, ledger: Ledger) -> None:
     assert "ended" in run("status").stdout
 
 
-def test_forget_reporter__known_reporter__its_heartbeat_is_no_longer_awaited(run: Run, ledger: Ledger) -> None:
+def test_forget_reporter__known_reporter__its_heartbeat_is_no_longer_awaited(
+    run: Run, ledger: Ledger
+) -> None:
     with ledger.engine.begin() as connection:
         record_heartbeats(connection.exec_driver_sql, "here", [CALLBACKS, REPORTER])
         connection.execute(
-            text("UPDATE periodic_runs SET succeeded_at = now() - interval '1 h' WHERE name LIKE 'reporter%'")
+            text(
+                "UPDATE periodic_runs SET succeeded_at = now() - interval '1 h' WHERE name LIKE 'reporter%'"
+            )
         )
     assert set(missing_sources(ledger.ticks.ages_s())) == {REPORTER}
     run("reporter", "disable", status=4)
@@ -717,24 +1071,49 @@ def test_forget_reporter__known_reporter__its_heartbeat_is_no_longer_awaited(run
     assert missing_sources(ledger.ticks.ages_s()) == {}
 
 
-def test_confirm_lost__a_job_that_is_held__is_panicked_and_no_other(run: Run, ledger: Ledger) -> None:
-    assert "expected one that is held" in run("job", "mark-lost", "--yes", status=1).stderr
+def test_confirm_lost__a_job_that_is_held__is_panicked_and_no_other(
+    run: Run, ledger: Ledger
+) -> None:
+    assert (
+        "expected one that is held" in run("job", "mark-lost", "--yes", status=1).stderr
+    )
     held, other = bring_to_queued(ledger, 1), bring_to_queued(ledger, 2)
-    ledger.sweeps.keep(ledger.sweeps.begin(""), {"held": {held: 101, other: 102}, "again_s": 900.0}, {})
+    ledger.sweeps.keep(
+        ledger.sweeps.begin(""), {"held": {held: 101, other: 102}, "again_s": 900.0}, {}
+    )
     run("job", "mark-lost", held, status=4)
     assert job_of(ledger, 1).state is State.QUEUED
     assert held in run("job", "mark-lost", held, "--yes").stdout
-    assert f"{operator()} gives the command job mark-lost" in run("job", "show", held).stdout
-    assert (job_of(ledger, 1).outcome.status, job_of(ledger, 2).state) == (ChainStatus.PANICKED, State.QUEUED)
+    assert (
+        f"{operator()} gives the command job mark-lost"
+        in run("job", "show", held).stdout
+    )
+    assert (job_of(ledger, 1).outcome.status, job_of(ledger, 2).state) == (
+        ChainStatus.PANICKED,
+        State.QUEUED,
+    )
     run("job", "mark-lost", held, "--yes", status=1)
 
 
-def test_rewind__is_a_fact_of_the_ledger_and_goes_no_deeper_than_what_is_kept(run: Run, ledger: Ledger) -> None:
-    assert "none is kept yet" in run("chain", "rewind", "--to-block", "0", "--yes", status=1).stderr
+def test_rewind__is_a_fact_of_the_ledger_and_goes_no_deeper_than_what_is_kept(
+    run: Run, ledger: Ledger
+) -> None:
+    assert (
+        "none is kept yet"
+        in run("chain", "rewind", "--to-block", "0", "--yes", status=1).stderr
+    )
     with ledger.engine.begin() as connection:
-        Blocks(ledger.engine, ledger.cluster, 0).store(connection, {70: "0x70", 71: "0x71"})
-    assert "70 is the first that is kept" in run("chain", "rewind", "--to-block", "69", "--yes", status=1).stderr
-    assert "71 the last" in run("chain", "rewind", "--to-block", "72", "--yes", status=1).stderr
+        Blocks(ledger.engine, ledger.cluster, 0).store(
+            connection, {70: "0x70", 71: "0x71"}
+        )
+    assert (
+        "70 is the first that is kept"
+        in run("chain", "rewind", "--to-block", "69", "--yes", status=1).stderr
+    )
+    assert (
+        "71 the last"
+        in run("chain", "rewind", "--to-block", "72", "--yes", status=1).stderr
+    )
     assert ledger.facts.read(REWIND) is None
     run("chain", "rewind", "--to-block", "70", "--yes")
     asked = ledger.facts.read(REWIND)
@@ -742,21 +1121,37 @@ def test_rewind__is_a_fact_of_the_ledger_and_goes_no_deeper_than_what_is_kept(ru
     assert asked.value == 70
 
 
-def test_adopt__known_tag__its_jobs_become_ours_and_a_sweep_is_requested(run: Run, ledger: Ledger) -> None:
+def test_adopt__known_tag__its_jobs_become_ours_and_a_sweep_is_requested(
+    run: Run, ledger: Ledger
+) -> None:
     tag = b"\x0a" * 8
-    ledger.foreign_claims.keep([ForeignClaim(tag, claim(1)), ForeignClaim(b"\x0b" * 8, claim(2))])
-    assert "0a0a0a0a0a0a0a0a (1 jobs)" in run("job", "adopt", "00", "--yes", status=1).stderr
-    refused = run("job", "adopt", tag.hex(), "--yes", status=1)  # the chain of these settings is nowhere
+    ledger.foreign_claims.keep(
+        [ForeignClaim(tag, claim(1)), ForeignClaim(b"\x0b" * 8, claim(2))]
+    )
+    assert (
+        "0a0a0a0a0a0a0a0a (1 jobs)"
+        in run("job", "adopt", "00", "--yes", status=1).stderr
+    )
+    # the chain of these settings is nowhere
+    refused = run("job", "adopt", tag.hex(), "--yes", status=1)
     assert "the chain cannot be looked at" in refused.stderr
     assert "expected no sign of life" in refused.stderr
     run("job", "adopt", tag.hex(), "--yes-it-is-dead", status=4)
-    assert (ledger.foreign_claims.taken(), ledger.facts.get(SWEEP_REQUESTED)) == (set(), None)
+    assert (ledger.foreign_claims.taken(), ledger.facts.get(SWEEP_REQUESTED)) == (
+        set(),
+        None,
+    )
     run("job", "adopt", f"0x{tag.hex().upper()}", "--yes", "--yes-it-is-dead")
-    assert (ledger.foreign_claims.taken(), ledger.facts.get(SWEEP_REQUESTED) is not None) == ({tag}, True)
+    assert (
+        ledger.foreign_claims.taken(),
+        ledger.facts.get(SWEEP_REQUESTED) is not None,
+    ) == ({tag}, True)
     run("job", "adopt", tag.hex(), "--yes", status=1)
 
 
-def test_alarm_list__since_sort_and_limit__narrow_and_order_it(run: Run, ledger: Ledger) -> None:
+def test_alarm_list__since_sort_and_limit__narrow_and_order_it(
+    run: Run, ledger: Ledger
+) -> None:
     def names(*words: str) -> list[str]:
         return run("alarm", "list", *words, "-o", "name").stdout.split()
 
@@ -771,7 +1166,7 @@ def test_alarm_list__since_sort_and_limit__narrow_and_order_it(run: Run, ledger:
     assert names("--limit", "1") == ["wallet_empty"]
 
 
-# --- which ledger, and who changed it ----------------------------------------------------------------------------------
+# --- which ledger, and who changed it -------------------------------------------------
 
 
 TELL_THE_LEDGER = (
@@ -802,7 +1197,9 @@ def test_every_command__says_first_which_ledger_it_speaks_to(
     url = make_url(servers[1]["DATABASE_URL"])
     for words in TELL_THE_LEDGER:
         done = supervisor(*words, env=servers[1])
-        assert done.stderr.splitlines()[0] == f"here@{url.query['host']}/{url.database}", words
+        assert (
+            done.stderr.splitlines()[0] == f"here@{url.query['host']}/{url.database}"
+        ), words
 
 
 def test_unknown_cluster__is_refused_with_those_that_are_known(
@@ -813,37 +1210,80 @@ def test_unknown_cluster__is_refused_with_those_that_are_known(
     for words in (["status"], ["claims", "pause", "--yes"], ["job", "list"], ["log"]):
         refused = supervisor(*words, env=mistyped)
         assert refused.exit_code == 1
-        assert "found 'her'; expected a cluster that this ledger knows (here, there)" in refused.stderr
-    assert not Ledger(ledger.engine, "her", lambda _: None).switches.is_set(Switch.CLAIMING_PAUSED)
+        assert (
+            "found 'her'; expected a cluster that this ledger knows (here, there)"
+            in refused.stderr
+        )
+    assert not Ledger(ledger.engine, "her", lambda _: None).switches.is_set(
+        Switch.CLAIMING_PAUSED
+    )
     asked = supervisor("health", env=mistyped)
     assert (asked.exit_code, asked.stdout) == (1, "")
-    assert "found 'her'; expected a cluster that this ledger knows (here, there)" in asked.stderr
+    assert (
+        "found 'her'; expected a cluster that this ledger knows (here, there)"
+        in asked.stderr
+    )
     listed = supervisor("cluster", "list", "-o", "name", env=mistyped)
     assert (listed.exit_code, listed.stdout.split()) == (0, ["here", "there"])
 
 
 def test_no_database_url__nothing_is_started_and_no_folder_made(tmp_path: Path) -> None:
-    nowhere = {"DATABASE_URL": None, "DATABASE_URL_FILE": None, "STATE_DIR": str(tmp_path / "state")}
-    for words, status in ((["status"], 2), (["claims", "pause", "--yes"], 2), (["db", "upgrade"], 2), (["health"], 1)):
+    nowhere = {
+        "DATABASE_URL": None,
+        "DATABASE_URL_FILE": None,
+        "STATE_DIR": str(tmp_path / "state"),
+    }
+    for words, status in (
+        (["status"], 2),
+        (["claims", "pause", "--yes"], 2),
+        (["db", "upgrade"], 2),
+        (["health"], 1),
+    ):
         result = supervisor(*words, env=nowhere)
-        assert (result.exit_code, "DATABASE_URL: found nothing" in result.stderr) == (status, True)
+        assert (result.exit_code, "DATABASE_URL: found nothing" in result.stderr) == (
+            status,
+            True,
+        )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_change__is_in_the_log_with_operator_reason_and_outcome(run: Run, ledger: Ledger) -> None:
+def test_change__is_in_the_log_with_operator_reason_and_outcome(
+    run: Run, ledger: Ledger
+) -> None:
     bring_to_queued(ledger, 1)
     run("claims", "pause", "--reason", "maintenance", "--yes")
     run("claims", "resume", status=4)
-    run("job", "settle", job_id(1), "--status", "FAILED", "--minutes", "3", "--reason", "burnt", "--yes")
+    run(
+        "job",
+        "settle",
+        job_id(1),
+        "--status",
+        "FAILED",
+        "--minutes",
+        "3",
+        "--reason",
+        "burnt",
+        "--yes",
+    )
     settled, paused = said(run("log", "-o", "json"))
-    assert (paused["command"], paused["reason"], paused["outcome"]) == ("claims pause", "maintenance", "done")
+    assert (paused["command"], paused["reason"], paused["outcome"]) == (
+        "claims pause",
+        "maintenance",
+        "done",
+    )
     assert paused["operator"] == operator()
     assert "1 job under way" in paused["change"]
-    assert (settled["command"], settled["subject"], settled["reason"]) == ("job settle", job_id(1), "burnt")
+    assert (settled["command"], settled["subject"], settled["reason"]) == (
+        "job settle",
+        job_id(1),
+        "burnt",
+    )
     assert "the customer pays 3 minutes" in settled["change"]
     assert len(said(run("log", "--since", "1h", "--limit", "1", "-o", "json"))) == 1
     assert said(run("log", "--command", "claims", "-o", "json")) == [paused]
-    assert said(run("log", "--subject", job_id(1)[:60], "--operator", operator(), "-o", "json")) == [settled]
+    assert said(
+        run("log", "--subject", job_id(1)[:60], "--operator", operator(), "-o", "json")
+    ) == [settled]
     assert said(run("log", "--operator", "another@", "-o", "json")) == []
     assert said(run("log", "--subject", "0x%", "-o", "json")) == []
     assert "expected an age" in run("log", "--since", "yesterday", status=2).stderr
@@ -854,23 +1294,40 @@ def test_change__that_fails__is_in_the_log_with_the_error(
 ) -> None:
     cli = CliContext()
     cli.__dict__["settings"] = load(environment=servers[1])
-    with pytest.raises(RuntimeError), cli.change("claims pause", "claims", "nothing", yes=True):
+    with (
+        pytest.raises(RuntimeError),
+        cli.change("claims pause", "claims", "nothing", yes=True),
+    ):
         raise RuntimeError("a reason")
     cli.close()
     (entry,) = OperatorLog(ledger.engine, "here").last(10)
     assert entry["outcome"] == "RuntimeError: a reason"
 
 
-@pytest.mark.parametrize(("typed", "status", "paused"), [("n\n", 4, False), (END_OF_INPUT, 4, False), ("y\n", 0, True)])
+@pytest.mark.parametrize(
+    ("typed", "status", "paused"),
+    [("n\n", 4, False), (END_OF_INPUT, 4, False), ("y\n", 0, True)],
+)
 def test_change__at_a_terminal__is_asked_about(
-    ledger: Ledger, servers: tuple[Engine, dict[str, str]], typed: str, status: int, paused: bool
+    ledger: Ledger,
+    servers: tuple[Engine, dict[str, str]],
+    typed: str,
+    status: int,
+    paused: bool,
 ) -> None:
     bring_to_queued(ledger, 1)
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "claims", "pause"]
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "wb", buffering=0) as terminal:
         terminal.write(typed.encode())
-        done = subprocess.run(argv, cwd=REPOSITORY, env=servers[1], stdin=theirs, capture_output=True, text=True)
+        done = subprocess.run(
+            argv,
+            cwd=REPOSITORY,
+            env=servers[1],
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+        )
     os.close(theirs)
     assert done.returncode == status, done.stderr
     assert "1 job under way will go on." in done.stderr
@@ -882,7 +1339,14 @@ def test_job__by_slurm_id_or_customer__is_found(run: Run, ledger: Ledger) -> Non
     bring_to_queued(ledger, 1)
     for name in ("slurm:101", f"customer:0x{'2' * 40}", "customer:0x22", job_id(1)):
         assert run("job", "show", name, "-o", "name").stdout.split() == [job_id(1)]
-    for name in ("slurm:102", "slurm:", "slurm:0x1", "customer:0x23", "witness:1", "slurm:99999999999999999999"):
+    for name in (
+        "slurm:102",
+        "slurm:",
+        "slurm:0x1",
+        "customer:0x23",
+        "witness:1",
+        "slurm:99999999999999999999",
+    ):
         assert "found no job" in run("job", "show", name, status=1).stderr
     bring_to_queued(ledger, 2)
     assert "found several jobs" in run("job", "show", "customer:0x22", status=1).stderr
@@ -893,8 +1357,14 @@ def test_job_list__filters_and_sorts(run: Run, ledger: Ledger) -> None:
         bring_to_queued(ledger, number)
     ledger.record(JobChange(job_id(4), claim(4)))
     with ledger.engine.begin() as connection:
-        connection.execute(text("UPDATE jobs SET created_at = now() - interval '3 h' WHERE slurm_id = 102"))
-        connection.execute(text("UPDATE jobs SET customer = '0x55' WHERE slurm_id = 103"))
+        connection.execute(
+            text(
+                "UPDATE jobs SET created_at = now() - interval '3 h' WHERE slurm_id = 102"
+            )
+        )
+        connection.execute(
+            text("UPDATE jobs SET customer = '0x55' WHERE slurm_id = 103")
+        )
 
     def listed(*words: str) -> list[str]:
         return run("job", "list", "-o", "name", *words).stdout.split()
@@ -905,14 +1375,28 @@ def test_job_list__filters_and_sorts(run: Run, ledger: Ledger) -> None:
     assert listed("--customer", "0x55") == [job_id(3)]
     assert listed("--state", "CLAIMED", "--state", "settled") == [job_id(4)]
     assert len(listed("--limit", "2")) == 2
-    assert run("job", "list", "--customer", "0x99").stdout == "jobs that are not settled: none\n"
-    assert run("job", "list", "--customer", "0x99", "--state", "settled").stdout == "jobs: none\n"
-    assert "expected an address" in run("job", "list", "--customer", "0x%", status=2).stderr
+    assert (
+        run("job", "list", "--customer", "0x99").stdout
+        == "jobs that are not settled: none\n"
+    )
+    assert (
+        run("job", "list", "--customer", "0x99", "--state", "settled").stdout
+        == "jobs: none\n"
+    )
+    assert (
+        "expected an address"
+        in run("job", "list", "--customer", "0x%", status=2).stderr
+    )
 
 
-def test_resume__paused_by_operator_or_by_fleet__only_the_operators_pause_ends(run: Run, ledger: Ledger) -> None:
+def test_resume__paused_by_operator_or_by_fleet__only_the_operators_pause_ends(
+    run: Run, ledger: Ledger
+) -> None:
     bring_to_queued(ledger, 1)
-    assert "1 job in SLURM will go on" in run("submissions", "pause", "--reason", "upgrade", "--yes").stderr
+    assert (
+        "1 job in SLURM will go on"
+        in run("submissions", "pause", "--reason", "upgrade", "--yes").stderr
+    )
     assert ledger.switches.reason(Switch.SUBMISSIONS_PAUSED) == "upgrade"
     run("submissions", "resume", "--yes")
     assert not ledger.switches.is_set(Switch.SUBMISSIONS_PAUSED)
@@ -923,13 +1407,17 @@ def test_resume__paused_by_operator_or_by_fleet__only_the_operators_pause_ends(r
     assert not ledger.switches.is_set(Switch.SUBMISSIONS_PAUSED)
 
 
-def test_accept__operator_has_paused_submissions__leaves_that_pause(run: Run, ledger: Ledger) -> None:
+def test_accept__operator_has_paused_submissions__leaves_that_pause(
+    run: Run, ledger: Ledger
+) -> None:
     run("submissions", "pause", "--reason", "upgrade", "--yes")
     assert "submissions resume" in run("cluster", "accept", "--yes", status=1).stderr
     assert ledger.switches.reason(Switch.SUBMISSIONS_PAUSED) == "upgrade"
     ledger.alarms.on(AlarmName.SLURM_STATE_LOST)  # SLURM loses its state meanwhile
     run("cluster", "accept", "--yes")
-    assert AlarmName.SLURM_STATE_LOST not in {alarm.name for alarm in ledger.alarms.all()}
+    assert AlarmName.SLURM_STATE_LOST not in {
+        alarm.name for alarm in ledger.alarms.all()
+    }
     assert ledger.switches.reason(Switch.SUBMISSIONS_PAUSED) == "upgrade"
 
 
@@ -965,14 +1453,24 @@ def test_effect_list__filters_and_sorts(run: Run, ledger: Ledger) -> None:
         bring_to_queued(ledger, number)
     ledger.record(JobChange(job_id(3), claim(3)))
     with ledger.engine.begin() as connection:
-        connection.execute(text("UPDATE jobs SET customer = '0x55' WHERE slurm_id = 102"))
-        connection.execute(text("UPDATE effects SET attempts = 7 WHERE job_id = :job"), {"job": job_id(1)})
         connection.execute(
-            text("UPDATE effects SET created_at = now() - interval '3 h' WHERE job_id = :job"), {"job": job_id(1)}
+            text("UPDATE jobs SET customer = '0x55' WHERE slurm_id = 102")
+        )
+        connection.execute(
+            text("UPDATE effects SET attempts = 7 WHERE job_id = :job"),
+            {"job": job_id(1)},
+        )
+        connection.execute(
+            text(
+                "UPDATE effects SET created_at = now() - interval '3 h' WHERE job_id = :job"
+            ),
+            {"job": job_id(1)},
         )
 
     def listed(*words: str) -> list[str]:
-        return [row["subject"] for row in said(run("effect", "list", "-o", "json", *words))]
+        return [
+            row["subject"] for row in said(run("effect", "list", "-o", "json", *words))
+        ]
 
     assert set(listed()) == {job_id(1), job_id(2), job_id(3)}
     assert listed("--customer", "0x55") == [job_id(2)]
@@ -990,11 +1488,20 @@ def test_tx_list__by_state_and_age__only_those(run: Run, ledger: Ledger) -> None
     rows = [(1, "MINED", "3 hours"), (2, "MINED", "1 minute"), (3, "SENT", "1 minute")]
     with ledger.engine.begin() as connection:
         for n, state, age in rows:
-            values = {"n": n, "intent": f"claim:{n}", "state": state, "age": age, "fee": 30 - n if n != 2 else 1}
+            values = {
+                "n": n,
+                "intent": f"claim:{n}",
+                "state": state,
+                "age": age,
+                "fee": 30 - n if n != 2 else 1,
+            }
             connection.execute(text(query), values)
         bring_to_queued(ledger, 1)
         connection.execute(text("UPDATE jobs SET customer = '0x55'"))
-        connection.execute(text("UPDATE transactions SET job_id = :job WHERE nonce = 2"), {"job": job_id(1)})
+        connection.execute(
+            text("UPDATE transactions SET job_id = :job WHERE nonce = 2"),
+            {"job": job_id(1)},
+        )
     for words, nonces in (
         ((), [3, 2, 1]),
         (("--state", "mined"), [2, 1]),
@@ -1005,10 +1512,14 @@ def test_tx_list__by_state_and_age__only_those(run: Run, ledger: Ledger) -> None
         (("--customer", "0x55"), [2]),
         (("--limit", "1", "--sort", "nonce"), [3]),
     ):
-        assert [row["nonce"] for row in said(run("tx", "list", *words, "-o", "json"))] == nonces, words
+        assert [
+            row["nonce"] for row in said(run("tx", "list", *words, "-o", "json"))
+        ] == nonces, words
 
 
-def test_tx_bump_and_cancel__are_requests_to_the_worker_that_has_the_key(run: Run, ledger: Ledger) -> None:
+def test_tx_bump_and_cancel__are_requests_to_the_worker_that_has_the_key(
+    run: Run, ledger: Ledger
+) -> None:
     with ledger.engine.begin() as connection:
         insert = (
             "INSERT INTO transactions (cluster, chain_id, address, nonce, purpose, intent, gas, max_fee_wei,"
@@ -1017,63 +1528,122 @@ def test_tx_bump_and_cancel__are_requests_to_the_worker_that_has_the_key(run: Ru
         )
         rows = [("SENT", 4), ("SIGNED", 5), ("MINED", 3)]
         sent, signed, mined = (
-            connection.scalar(text(insert), {"nonce": nonce, "hash": f"0x{nonce}", "state": state})
+            connection.scalar(
+                text(insert), {"nonce": nonce, "hash": f"0x{nonce}", "state": state}
+            )
             for state, nonce in rows
         )
-    assert "a higher fee than 0.000000001 gwei per gas" in run("tx", "bump", str(sent), "--yes").stderr
-    assert "1 later ones wait behind it" in run("tx", "cancel", str(sent), "--yes").stderr
+    assert (
+        "a higher fee than 0.000000001 gwei per gas"
+        in run("tx", "bump", str(sent), "--yes").stderr
+    )
+    assert (
+        "1 later ones wait behind it" in run("tx", "cancel", str(sent), "--yes").stderr
+    )
     run("tx", "bump", str(signed), "--yes")
     run("tx", "bump", str(signed), status=4)
-    assert ledger.facts.get(TRANSACTION_REQUESTS) == {str(sent): "cancel", str(signed): "bump"}
-    assert "found MINED; expected SIGNED or SENT" in run("tx", "cancel", str(mined), "--yes", status=1).stderr
+    assert ledger.facts.get(TRANSACTION_REQUESTS) == {
+        str(sent): "cancel",
+        str(signed): "bump",
+    }
+    assert (
+        "found MINED; expected SIGNED or SENT"
+        in run("tx", "cancel", str(mined), "--yes", status=1).stderr
+    )
 
 
-def test_db_status__tells_the_revisions(run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]]) -> None:
+def test_db_status__tells_the_revisions(
+    run: Run, ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+) -> None:
     assert "as this version expects" in run("db", "status").stdout
     with ledger.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '0016'"))
     try:
-        assert "found the ledger's tables at 0016; expected" in run("db", "status", status=1).stderr
+        assert (
+            "found the ledger's tables at 0016; expected"
+            in run("db", "status", status=1).stderr
+        )
     finally:
         with ledger.engine.begin() as connection:
-            connection.execute(text("UPDATE alembic_version SET version_num = :newest"), {"newest": newest_revision()})
+            connection.execute(
+                text("UPDATE alembic_version SET version_num = :newest"),
+                {"newest": newest_revision()},
+            )
 
 
 def test_db_wait__before_the_upgrade__ends_after_it(
     servers: tuple[Engine, dict[str, str]], other_database: str, tmp_path: Path
 ) -> None:
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "wait", "--wait-s", "60", "--log"]
+    argv = [
+        sys.executable,
+        "-m",
+        "supervisor_tasks.cli",
+        "db",
+        "wait",
+        "--wait-s",
+        "60",
+        "--log",
+    ]
     with (
         (tmp_path / "log").open("w") as log,
-        subprocess.Popen(argv, env=servers[1] | {"DATABASE_URL": other_database}, stderr=log, stdout=log) as process,
+        subprocess.Popen(
+            argv,
+            env=servers[1] | {"DATABASE_URL": other_database},
+            stderr=log,
+            stdout=log,
+        ) as process,
     ):
         wait_until(
-            lambda: "tables at none" in (tmp_path / "log").read_text(), "the command to tell what it waits for", 30.0
+            lambda: "tables at none" in (tmp_path / "log").read_text(),
+            "the command to tell what it waits for",
+            30.0,
         )
         assert process.poll() is None
         upgrade(other_database)
         assert process.wait(30) == 0
-    events = [json.loads(line)["event"] for line in (tmp_path / "log").read_text().splitlines()]
-    assert (*events[:2], events[-1]) == ("tables_looked_at", "tables_awaited", "tables_found")
+    events = [
+        json.loads(line)["event"]
+        for line in (tmp_path / "log").read_text().splitlines()
+    ]
+    assert (*events[:2], events[-1]) == (
+        "tables_looked_at",
+        "tables_awaited",
+        "tables_found",
+    )
 
 
 @pytest.mark.parametrize(("found", "status"), [(None, 1), ("0016", 1), ("9999", 0)])
 def test_db_wait__by_the_revision__is_content_with_newer_tables_only(
-    found: str | None, status: int, servers: tuple[Engine, dict[str, str]], other_database: str
+    found: str | None,
+    status: int,
+    servers: tuple[Engine, dict[str, str]],
+    other_database: str,
 ) -> None:
     engine = create_engine(other_database)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE alembic_version (version_num text)"))
         if found is not None:
-            connection.execute(text("INSERT INTO alembic_version VALUES (:found)"), {"found": found})
+            connection.execute(
+                text("INSERT INTO alembic_version VALUES (:found)"), {"found": found}
+            )
     engine.dispose()
-    result = supervisor("db", "wait", "--wait-s", "0.1", env=servers[1] | {"DATABASE_URL": other_database})
+    result = supervisor(
+        "db",
+        "wait",
+        "--wait-s",
+        "0.1",
+        env=servers[1] | {"DATABASE_URL": other_database},
+    )
     assert result.exit_code == status, result.output
-    expected = f"found the ledger's tables at {found or 'none'}; expected {newest_revision()}"
+    expected = (
+        f"found the ledger's tables at {found or 'none'}; expected {newest_revision()}"
+    )
     assert (expected in result.stderr) == bool(status)
 
 
-def test_db_wait__for_a_database_that_is_away__tells_it(servers: tuple[Engine, dict[str, str]]) -> None:
+def test_db_wait__for_a_database_that_is_away__tells_it(
+    servers: tuple[Engine, dict[str, str]],
+) -> None:
     away = {"DATABASE_URL": "postgresql://127.0.0.1:1/none"}
     result = supervisor("db", "wait", "--wait-s", "0.1", env=servers[1] | away)
     assert result.exit_code == 1
@@ -1083,8 +1653,20 @@ def test_db_wait__for_a_database_that_is_away__tells_it(servers: tuple[Engine, d
 def test_list__watched__shows_what_has_changed_until_it_is_interrupted(
     ledger: Ledger, servers: tuple[Engine, dict[str, str]]
 ) -> None:
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "job", "list", "--watch", "0.2", "-o", "name"]
-    with subprocess.Popen(argv, cwd=REPOSITORY, env=servers[1], stdout=subprocess.PIPE, text=True) as process:
+    argv = [
+        sys.executable,
+        "-m",
+        "supervisor_tasks.cli",
+        "job",
+        "list",
+        "--watch",
+        "0.2",
+        "-o",
+        "name",
+    ]
+    with subprocess.Popen(
+        argv, cwd=REPOSITORY, env=servers[1], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         bring_to_queued(ledger, 1)
         assert process.stdout.readline() == f"{job_id(1)}\n"
@@ -1093,11 +1675,15 @@ def test_list__watched__shows_what_has_changed_until_it_is_interrupted(
         assert process.wait(deadline(30)) == ExitCode.INTERRUPTED
 
 
-def test_by_state__job_that_is_looked_at__is_as_old_as_its_first_event_there(ledger: Ledger) -> None:
+def test_by_state__job_that_is_looked_at__is_as_old_as_its_first_event_there(
+    ledger: Ledger,
+) -> None:
     job = bring_to_queued(ledger, 1)
     ledger.record(JobChange(job, SlurmRunningObserved("RUNNING")))
     with ledger.engine.begin() as connection:
-        connection.execute(text("UPDATE events SET at = at - interval '2 h' WHERE state = 'RUNNING'"))
+        connection.execute(
+            text("UPDATE events SET at = at - interval '2 h' WHERE state = 'RUNNING'")
+        )
     ledger.record(JobChange(job, SlurmRunningObserved("RUNNING")))
     overview = Overview(ledger.engine, "here")
     (row,) = overview.by_state()
@@ -1110,8 +1696,12 @@ def target_of(environment: dict[str, str]) -> str:
 
 
 @contextmanager
-def in_terminal(words: Sequence[str], environment: dict[str, str], lines: int = 40) -> Iterator["Screen"]:
-    """The command in a terminal of 80 columns; in the end it is killed, if the test has not ended it."""
+def in_terminal(
+    words: Sequence[str], environment: dict[str, str], lines: int = 40
+) -> Iterator["Screen"]:
+    """The command in a terminal of 80 columns; in the end it is killed, if the test has
+    not ended it.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 80, 0, 0))
     argv = [sys.executable, "-m", "supervisor_tasks.cli", *words]
@@ -1123,7 +1713,8 @@ def in_terminal(words: Sequence[str], environment: dict[str, str], lines: int = 
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C in the terminal reaches the command
+        # Ctrl-C in the terminal reaches the command
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     ) as process:
         os.close(theirs)
         try:
@@ -1140,12 +1731,16 @@ def database_away(environment: dict[str, str]) -> Iterator[None]:
     engine = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
     with engine.connect() as connection:
-        connection.execute(text(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS false"))
+        connection.execute(
+            text(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS false")
+        )
         try:
             connection.execute(text(end), {"name": url.database})
             yield
         finally:
-            connection.execute(text(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS true"))
+            connection.execute(
+                text(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS true")
+            )
     engine.dispose()
 
 
@@ -1170,12 +1765,17 @@ def test_job_show__in_a_terminal__its_transactions_are_links(
     with in_terminal(("job", "show", job_id(1)), environment) as screen:
         screen.wait_for("what comes next", "report FINISHED")
         assert screen.process.wait(deadline(30)) == 0
-    assert re.search(r"\x1b\]8;[^;]*;https://x\.example/tx/0xabc\x1b\\[^\r]*nonce 4, 0xabc\x1b\]8;;\x1b", screen.shown)
+    assert re.search(
+        r"\x1b\]8;[^;]*;https://x\.example/tx/0xabc\x1b\\[^\r]*nonce 4, 0xabc\x1b\]8;;\x1b",
+        screen.shown,
+    )
     shown = supervisor("job", "show", job_id(1), env=environment).stdout
     assert "nonce 4, 0xabc https://x.example/tx/0xabc" in shown
 
 
-def test_top__ledger_away__keeps_the_screen_and_goes_on(ledger: Ledger, servers: tuple[Engine, dict[str, str]]) -> None:
+def test_top__ledger_away__keeps_the_screen_and_goes_on(
+    ledger: Ledger, servers: tuple[Engine, dict[str, str]]
+) -> None:
     bring_to_queued(ledger, 1)
     with in_terminal(("top", "--every", "0.3"), servers[1]) as screen:
         screen.wait_for("QUEUED", "q quit")
@@ -1194,23 +1794,46 @@ def test_top__in_a_terminal__shows_jobs_opens_one_and_pauses_claims(
 ) -> None:
     bring_to_queued(ledger, 1)
     settled(ledger, 2)
-    ledger.ticks.record(SCANNED, readings=lambda: {CHAIN_HEAD: 120045, f"{QUEUE}chain": 2, f"{QUEUE}slurm": 310})
+    ledger.ticks.record(
+        SCANNED,
+        readings=lambda: {CHAIN_HEAD: 120045, f"{QUEUE}chain": 2, f"{QUEUE}slurm": 310},
+    )
     with ledger.engine.begin() as connection:
         ledger.cursors.set(connection, "contract", 120042, "0x1")
     with in_terminal(("top", "--every", "0.3"), servers[1]) as screen:
-        wanted = ["1 job settled in the last 10m00s", "at the head", "SLURM", "does not answer", "unread callbacks"]
-        wanted += (target_of(servers[1]), "block 120045", "block 120042, 3 blocks behind the head")
+        wanted = [
+            "1 job settled in the last 10m00s",
+            "at the head",
+            "SLURM",
+            "does not answer",
+            "unread callbacks",
+        ]
+        wanted += (
+            target_of(servers[1]),
+            "block 120045",
+            "block 120042, 3 blocks behind the head",
+        )
         wanted += ("messages: chain 2, slurm 310", "0x00000000", "QUEUED", "q quit")
         screen.wait_for("jobs: all that are not settled", *wanted)
-        screen.press("\r", target_of(servers[1]), "what happened", "submitted as 101", "what comes next")
+        screen.press(
+            "\r",
+            target_of(servers[1]),
+            "what happened",
+            "submitted as 101",
+            "what comes next",
+        )
         screen.press("b", "jobs: all that are not settled")
         screen.press("f", "jobs: CLAIMED", "jobs: none")
-        screen.press("p", "no more jobs will be claimed; 1 job under way will go on: go on? y/n")
+        screen.press(
+            "p", "no more jobs will be claimed; 1 job under way will go on: go on? y/n"
+        )
         screen.press("y", "paused by an operator")
         os.write(screen.terminal, b"q")
         assert screen.process.wait(deadline(30)) == 0
     assert ledger.switches.is_set(Switch.CLAIMING_PAUSED)
-    assert [entry["command"] for entry in OperatorLog(ledger.engine, "here").last(5)] == ["claims pause"]
+    assert [
+        entry["command"] for entry in OperatorLog(ledger.engine, "here").last(5)
+    ] == ["claims pause"]
 
 
 def test_top__in_a_terminal_of_24_lines__shows_the_marked_job_and_the_end_of_a_story(
@@ -1219,13 +1842,24 @@ def test_top__in_a_terminal_of_24_lines__shows_the_marked_job_and_the_end_of_a_s
     ids = [JobId(f"0x{number:02x}{'0' * 62}") for number in range(1, 13)]
     for number, job in enumerate(ids):
         ledger.record(JobChange(job, replace(claim(number), job_id=job)))
-        ledger.record(JobChange(job, ScriptFetched("echo", "")), JobChange(job, SubmitStarted(10)))
+        ledger.record(
+            JobChange(job, ScriptFetched("echo", "")), JobChange(job, SubmitStarted(10))
+        )
         ledger.record(JobChange(job, Submitted(SlurmId(100 + number))))
     oldest = ids[0][:10]
-    ledger.record(*(JobChange(ids[0], ToppedUp(f"claim-top-up:{minutes}", minutes)) for minutes in range(1, 9)))
+    ledger.record(
+        *(
+            JobChange(ids[0], ToppedUp(f"claim-top-up:{minutes}", minutes))
+            for minutes in range(1, 9)
+        )
+    )
     with in_terminal(("top", "--every", "0.3"), servers[1], lines=24) as screen:
         screen.wait_for(
-            "12 QUEUED", "0 jobs settled in the last 10m00s", "jobs: all that are not settled", ids[-1][:10], "q quit"
+            "12 QUEUED",
+            "0 jobs settled in the last 10m00s",
+            "jobs: all that are not settled",
+            ids[-1][:10],
+            "q quit",
         )
         assert oldest not in screen.shown
         for _ in ids[:-1]:
@@ -1241,7 +1875,10 @@ def test_top__in_a_terminal_of_24_lines__shows_the_marked_job_and_the_end_of_a_s
 def settled(ledger: Ledger, number: int) -> None:
     job = bring_to_queued(ledger, number)
     outcome = Outcome(status=ChainStatus.FINISHED, elapsed_s=60)
-    for event in (SlurmCompleted(outcome), ChainStatusObserved(ChainStatus.FINISHED, (9, 0))):
+    for event in (
+        SlurmCompleted(outcome),
+        ChainStatusObserved(ChainStatus.FINISHED, (9, 0)),
+    ):
         ledger.record(JobChange(job, event))
 
 
@@ -1280,7 +1917,9 @@ def left_by_a_fleet(ledger: Ledger, seconds_ago: int) -> None:
         connection.execute(text(aged), {"seconds": seconds_ago})
 
 
-def test_cluster_release_wallet__its_fleet_is_gone__another_cluster_may_have_it(run: Run, ledger: Ledger) -> None:
+def test_cluster_release_wallet__its_fleet_is_gone__another_cluster_may_have_it(
+    run: Run, ledger: Ledger
+) -> None:
     left_by_a_fleet(ledger, 61)
     assert WALLET in run("cluster", "show").stdout
     run("cluster", "release-wallet", "--yes", "--reason", "renamed")
@@ -1288,15 +1927,23 @@ def test_cluster_release_wallet__its_fleet_is_gone__another_cluster_may_have_it(
     Ledger(ledger.engine, "there", lambda _: None).wallets.hold(1, WALLET, shared=False)
 
 
-def test_cluster_release_wallet__its_fleet_is_at_work__is_refused(run: Run, ledger: Ledger) -> None:
+def test_cluster_release_wallet__its_fleet_is_at_work__is_refused(
+    run: Run, ledger: Ledger
+) -> None:
     left_by_a_fleet(ledger, 5)
     refused = run("cluster", "release-wallet", "--yes", status=1)
-    assert "at work 5 s ago; expected none for 60 s: stop its workers and beat first" in refused.output
+    assert (
+        "at work 5 s ago; expected none for 60 s: stop its workers and beat first"
+        in refused.output
+    )
     assert ledger.wallets.held() is not None
 
 
 def test_cluster_release_wallet__it_holds_none__is_told(run: Run) -> None:
-    assert "there is nothing to release" in run("cluster", "release-wallet", "--yes", status=1).output
+    assert (
+        "there is nothing to release"
+        in run("cluster", "release-wallet", "--yes", status=1).output
+    )
 
 
 STATUS_KEYS = {
@@ -1333,10 +1980,15 @@ STATUS_KEYS = {
 @pytest.mark.parametrize(
     ("words", "keys"),
     [
-        (("cluster", "list"), {"cluster", "open_jobs", "alarms", "last_tick_at", "switches"}),
+        (
+            ("cluster", "list"),
+            {"cluster", "open_jobs", "alarms", "last_tick_at", "switches"},
+        ),
         (("status",), STATUS_KEYS),
     ],
 )
-def test_document__its_keys__do_not_change_with_the_code(run: Run, words: Sequence[str], keys: set[str]) -> None:
+def test_document__its_keys__do_not_change_with_the_code(
+    run: Run, words: Sequence[str], keys: set[str]
+) -> None:
     document = said(run(*words, "-o", "json"))
     assert set(document[0] if isinstance(document, list) else document) == keys

@@ -1,4 +1,6 @@
-"""`supervisor earnings` and a job's bill, against the contract's own transfers on a real chain, to the wei."""
+"""`supervisor earnings` and a job's bill, against the contract's own transfers on a
+real chain, to the wei.
+"""
 
 import csv
 import io
@@ -29,17 +31,30 @@ from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.transactions import TRANSFER
 from supervisor_tasks.wallet.wallet import Write
 from tests.support.commands import Result, supervisor
-from tests.support.wallet_harness import CUSTOMERS, GAS, ChainHarness, claims, databases, empty, scheduled_jobs
+from tests.support.wallet_harness import (
+    CUSTOMERS,
+    GAS,
+    ChainHarness,
+    claims,
+    databases,
+    empty,
+    scheduled_jobs,
+)
 
-ENDS = {  # how the jobs end: the status, SLURM's seconds, the minutes that the customer pays
+# how the jobs end: the status, SLURM's seconds, the minutes that the customer pays
+ENDS = {
     "finished": (Outcome(status=ChainStatus.FINISHED, elapsed_s=185), 3),
     "failed": (Outcome(status=ChainStatus.FAILED, elapsed_s=119, exit_status=256), 1),
     "at once": (Outcome(status=ChainStatus.FINISHED, elapsed_s=59), 0),
     "panicked": (Outcome(status=ChainStatus.PANICKED, elapsed_s=600, reason="lost"), 0),
-    "too long": (Outcome(status=ChainStatus.FINISHED, elapsed_s=60 * 10**6), 10**6),  # more than is locked
+    # more than is locked
+    "too long": (Outcome(status=ChainStatus.FINISHED, elapsed_s=60 * 10**6), 10**6),
 }
 
-PRICES = ChainPrices(8_500_000_000_000_000_001, 950_000_000_000_000_003, 80_000_000_000_007)  # no wei is lost unseen
+# no wei is lost unseen
+PRICES = ChainPrices(
+    8_500_000_000_000_000_001, 950_000_000_000_000_003, 80_000_000_000_007
+)
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +90,16 @@ def earned(chain: Chain, provider: Account, engine: Engine) -> dict[str, JobId]:
     scan(fleet.site)
     jobs = dict(zip(ENDS, scheduled_jobs(chain, provider, len(ENDS)), strict=True))
     sent(fleet, *claims(len(ENDS)))
-    sent(fleet, Write("wrong", "report RUNNING", "0x1f92a63f" + "00" * 32, gas=GAS))  # reverts; its gas is paid
+    # reverts; its gas is paid
+    sent(fleet, Write("wrong", "report RUNNING", "0x1f92a63f" + "00" * 32, gas=GAS))
     scan(fleet.site)
     ledger = fleet.site.ledger
-    ledger.record(*(JobChange(jobs[name], OperatorClosedJob(outcome)) for name, (outcome, _) in ENDS.items()))
+    ledger.record(
+        *(
+            JobChange(jobs[name], OperatorClosedJob(outcome))
+            for name, (outcome, _) in ENDS.items()
+        )
+    )
     report(fleet.site)
     while fleet.follow():
         pass
@@ -88,7 +109,9 @@ def earned(chain: Chain, provider: Account, engine: Engine) -> dict[str, JobId]:
 def learn_prices(fleet: ChainHarness) -> None:
     registered = fleet.site.chain.contract.on_offer().registered
     assert registered is not None
-    Registrations(fleet.site.ledger.facts).learn_prices(registered.prices, datetime.now(UTC))
+    Registrations(fleet.site.ledger.facts).learn_prices(
+        registered.prices, datetime.now(UTC)
+    )
 
 
 def sent(fleet: ChainHarness, *writes: Write) -> None:
@@ -98,10 +121,21 @@ def sent(fleet: ChainHarness, *writes: Write) -> None:
 
 
 def transfers(chain: Chain, provider: Account) -> dict[str, int]:
-    """What the contract has paid the provider, by the token's own events: the amount of each transaction."""
-    topics = [TRANSFER, *(f"0x{address[2:]:0>64}" for address in (chain.addresses.metascheduler, provider.address))]
+    """What the contract has paid the provider, by the token's own events: the amount of
+    each transaction.
+    """
+    topics = [
+        TRANSFER,
+        *(
+            f"0x{address[2:]:0>64}"
+            for address in (chain.addresses.metascheduler, provider.address)
+        ),
+    ]
     query = {"address": chain.addresses.credit, "topics": topics, "fromBlock": "0x0"}
-    return {log["transactionHash"]: int(log["data"], 16) for log in chain.rpc.call("eth_getLogs", query)}
+    return {
+        log["transactionHash"]: int(log["data"], 16)
+        for log in chain.rpc.call("eth_getLogs", query)
+    }
 
 
 def command(engine: Engine, *words: str, status: int = 0) -> Result:
@@ -118,12 +152,20 @@ def test_total__of_mined_reports__is_what_the_contract_transferred(
     paid = transfers(chain, provider)
     everything = EarningsFilter()
     assert sum(paid.values()) > 0
-    assert found.total(everything).earned_wei == sum(paid.values()) == chain.credit_balance(provider.address)
+    assert (
+        found.total(everything).earned_wei
+        == sum(paid.values())
+        == chain.credit_balance(provider.address)
+    )
     for per in Per:
         rows = found.rows(per, everything, None)
         assert sum(row.earned_wei for row in rows) == sum(paid.values()), per
-        assert sum(row.fees_wei for row in rows) == found.total(everything).fees_wei, per
-        assert sum(row.minutes for row in rows) == sum(minutes for _, minutes in ENDS.values()), per
+        assert sum(row.fees_wei for row in rows) == found.total(everything).fees_wei, (
+            per
+        )
+        assert sum(row.minutes for row in rows) == sum(
+            minutes for _, minutes in ENDS.values()
+        ), per
         assert sum(row.jobs for row in rows) == len(ENDS), per
 
 
@@ -133,7 +175,10 @@ def test_total__fees__are_what_the_wallet_spent(
     fleet = ChainHarness.of(chain, provider, engine)
     hashes = [tx_hash for (tx_hash,) in fleet.rows("hash")]
     receipts = chain.receipts(hashes)
-    spent = sum(int(receipt["gasUsed"], 16) * int(receipt["effectiveGasPrice"], 16) for receipt in receipts)
+    spent = sum(
+        int(receipt["gasUsed"], 16) * int(receipt["effectiveGasPrice"], 16)
+        for receipt in receipts
+    )
     assert any(receipt["status"] == "0x0" for receipt in receipts)
     assert Earnings(engine, "here").total(EarningsFilter()).fees_wei == spent
 
@@ -142,7 +187,9 @@ def test_job__bill_and_payment__are_as_the_contract_computed_them(
     chain: Chain, engine: Engine, earned: dict[str, JobId]
 ) -> None:
     for name, (_, minutes) in ENDS.items():
-        document = json.loads(command(engine, "job", "show", earned[name], "-o", "json").stdout)["bill"]
+        document = json.loads(
+            command(engine, "job", "show", earned[name], "-o", "json").stdout
+        )["bill"]
         final = chain.job(earned[name]).final_cost_wei
         assert document["minutes"] == minutes, name
         assert int(document["credits_wei"]) == final, name
@@ -150,7 +197,10 @@ def test_job__bill_and_payment__are_as_the_contract_computed_them(
         assert (int(document["bill_wei"]) == final) is not locked, name
         shown = command(engine, "earnings", "--job", earned[name]).stdout
         assert ("not as billed" in shown) is locked, name
-        assert f"{minutes} min x (1 CPU x 0.950000000000000003 + 100 MB x 0.000080000000000007)" in shown, name
+        assert (
+            f"{minutes} min x (1 CPU x 0.950000000000000003 + 100 MB x 0.000080000000000007)"
+            in shown
+        ), name
 
 
 def test_job__its_claim__is_among_what_its_gas_cost(
@@ -163,12 +213,16 @@ def test_job__its_claim__is_among_what_its_gas_cost(
         (receipt,) = chain.receipts([key])
         claim = int(receipt["gasUsed"], 16) * int(receipt["effectiveGasPrice"], 16)
         reports = [
-            used * price for of_job, used, price in fleet.rows("job_id, gas_used, gas_price_wei") if of_job == job_id
+            used * price
+            for of_job, used, price in fleet.rows("job_id, gas_used, gas_price_wei")
+            if of_job == job_id
         ]
         assert rows[job_id].fees_wei == claim + sum(reports)
         assert found.total(EarningsFilter(job_id)).fees_wei == rows[job_id].fees_wei
         timeline = Overview(engine, "here").timeline(job_id)
-        assert [entry["details"]["hash"] for entry in timeline if entry["what"] == "claim"] == [key]
+        assert [
+            entry["details"]["hash"] for entry in timeline if entry["what"] == "claim"
+        ] == [key]
 
 
 def test_status__tells_what_the_day_has_brought_and_what_the_wallet_holds(
@@ -190,49 +244,90 @@ def test_csv__read_again__has_every_wei(
     shown = command(engine, "earnings", "--per", "job", "--csv").stdout
     rows = list(csv.DictReader(io.StringIO(shown)))
     assert {row["job"] for row in rows} == {*earned.values(), "(no job)"}
-    assert sum(int(row["credits_wei"]) for row in rows) == sum(transfers(chain, provider).values())
+    assert sum(int(row["credits_wei"]) for row in rows) == sum(
+        transfers(chain, provider).values()
+    )
     by_id = {row["job"]: row for row in rows}
     assert by_id[earned["failed"]]["outcome"] == "FAILED"
     assert by_id[earned["failed"]]["minutes"] == "1"
 
 
-def test_table__filters_and_total__are_of_the_same_jobs(engine: Engine, earned: dict[str, JobId]) -> None:
+def test_table__filters_and_total__are_of_the_same_jobs(
+    engine: Engine, earned: dict[str, JobId]
+) -> None:
     customer = CUSTOMERS[earned["failed"]].address
     (row,) = json.loads(
-        command(engine, "earnings", "--per", "customer", "--customer", customer[:8], "-o", "json").stdout
+        command(
+            engine,
+            "earnings",
+            "--per",
+            "customer",
+            "--customer",
+            customer[:8],
+            "-o",
+            "json",
+        ).stdout
     )
     assert row["customer"] == customer
     assert row["jobs"] == len(ENDS)
-    assert f"{len(ENDS)} jobs, 1000004 minutes" in command(engine, "earnings", "--customer", customer).stdout
-    assert command(engine, "earnings", "--customer", "0x" + "9" * 40).stdout.startswith("earnings: none")
-    assert "expected an address" in command(engine, "earnings", "--customer", "alice", status=2).stderr
+    assert (
+        f"{len(ENDS)} jobs, 1000004 minutes"
+        in command(engine, "earnings", "--customer", customer).stdout
+    )
+    assert command(engine, "earnings", "--customer", "0x" + "9" * 40).stdout.startswith(
+        "earnings: none"
+    )
+    assert (
+        "expected an address"
+        in command(engine, "earnings", "--customer", "alice", status=2).stderr
+    )
 
 
 @pytest.mark.parametrize(
-    ("sort", "column"), [("credits", "credits_wei"), ("minutes", "minutes"), ("gas", "gas_paid_wei")]
+    ("sort", "column"),
+    [("credits", "credits_wei"), ("minutes", "minutes"), ("gas", "gas_paid_wei")],
 )
 def test_sort__rows_have_the_largest_sum_first(
     engine: Engine, earned: dict[str, JobId], sort: str, column: str
 ) -> None:
-    shown = json.loads(command(engine, "earnings", "--per", "job", "--sort", sort, "-o", "json").stdout)
+    shown = json.loads(
+        command(engine, "earnings", "--per", "job", "--sort", sort, "-o", "json").stdout
+    )
     sums = [int(row[column]) for row in shown]
     assert sums == sorted(sums, reverse=True)
     assert len(set(sums)) > 1
     (first,) = json.loads(
-        command(engine, "earnings", "--per", "job", "--sort", sort, "--limit", "1", "-o", "json").stdout
+        command(
+            engine,
+            "earnings",
+            "--per",
+            "job",
+            "--sort",
+            sort,
+            "--limit",
+            "1",
+            "-o",
+            "json",
+        ).stdout
     )
     assert int(first[column]) == sums[0]
 
 
-def test_plot__in_the_terminal_and_as_svg(engine: Engine, earned: dict[str, JobId], tmp_path: Path) -> None:
+def test_plot__in_the_terminal_and_as_svg(
+    engine: Engine, earned: dict[str, JobId], tmp_path: Path
+) -> None:
     file = tmp_path / "earnings.svg"
-    shown = command(engine, "earnings", "--per", "month", "--plot", "--svg", str(file)).stdout
+    shown = command(
+        engine, "earnings", "--per", "month", "--plot", "--svg", str(file)
+    ).stdout
     assert "█" in shown
     assert f"{file}: 1 month" in shown
     text = " ".join(ET.fromstring(file.read_text()).itertext())  # noqa: S314  made here
     assert "Credits of here per month" in text
     assert "xlink:href=" not in file.read_text()
-    refused = command(engine, "earnings", "--customer", "0x" + "9" * 40, "--plot", status=1).stderr
+    refused = command(
+        engine, "earnings", "--customer", "0x" + "9" * 40, "--plot", status=1
+    ).stderr
     assert "found no earnings to draw" in refused
 
 
@@ -244,7 +339,9 @@ def test_job__prices_change_while_it_runs__bill_is_at_the_price_of_its_assignmen
     before, waiting = scheduled_jobs(chain, provider, 2)
     sent(fleet, *claims(1, 100))
     scan(fleet.site)
-    dearer = ChainPrices(PRICES.gpu_wei_per_min, 2 * PRICES.cpu_wei_per_min + 1, PRICES.mem_wei_per_min)
+    dearer = ChainPrices(
+        PRICES.gpu_wei_per_min, 2 * PRICES.cpu_wei_per_min + 1, PRICES.mem_wei_per_min
+    )
     chain.register_provider(provider, [ChainNode(2, 32, 64_000)], dearer)
     learn_prices(fleet)
     sent(fleet, *claims(1, 101))  # it was assigned at the old prices
@@ -261,7 +358,9 @@ def test_job__prices_change_while_it_runs__bill_is_at_the_price_of_its_assignmen
         (waiting, "0.950000000000000003"),
         (after, "1.900000000000000007"),
     ):
-        document = json.loads(command(engine, "job", "show", job_id, "-o", "json").stdout)["bill"]
+        document = json.loads(
+            command(engine, "job", "show", job_id, "-o", "json").stdout
+        )["bill"]
         assert int(document["bill_wei"]) == chain.job(job_id).final_cost_wei > 0
         shown = command(engine, "earnings", "--job", job_id).stdout
         assert f"3 min x (1 CPU x {cpu} + " in shown

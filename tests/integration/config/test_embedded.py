@@ -1,4 +1,6 @@
-"""The embedded Postgres and Redis: one of each for all processes of a state folder, which start, end or are killed."""
+"""The embedded Postgres and Redis: one of each for all processes of a state folder,
+which start, end or are killed.
+"""
 
 import os
 import shutil
@@ -101,13 +103,22 @@ def servers(state: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or [""]
-        if str(state) in " ".join(words) and ("redis-server" in words[0] or words[0].endswith("bin/postgres")):
+        if str(state) in " ".join(words) and (
+            "redis-server" in words[0] or words[0].endswith("bin/postgres")
+        ):
             found.append(process)
-    return [process for process in found if process.ppid() not in {other.pid for other in found}]
+    return [
+        process
+        for process in found
+        if process.ppid() not in {other.pid for other in found}
+    ]
 
 
 def connect(state: Path) -> psycopg.Connection:
-    return psycopg.connect(f"postgresql://postgres@/postgres?host={state / 'postgres' / 'run'}", autocommit=True)
+    return psycopg.connect(
+        f"postgresql://postgres@/postgres?host={state / 'postgres' / 'run'}",
+        autocommit=True,
+    )
 
 
 def value(state: Path, query: str) -> object:
@@ -118,17 +129,28 @@ def value(state: Path, query: str) -> object:
 
 
 def test_urls__configured__are_used_as_they_are() -> None:
-    given = {"DATABASE_URL": "postgresql://u:p@h:5/d?sslmode=require", "BROKER_URL": "redis://h/1"}
+    given = {
+        "DATABASE_URL": "postgresql://u:p@h:5/d?sslmode=require",
+        "BROKER_URL": "redis://h/1",
+    }
     settings = load(environment=given)
-    assert embedded_servers.database_url(settings) == "postgresql+psycopg://u:p@h:5/d?sslmode=require"
+    assert (
+        embedded_servers.database_url(settings)
+        == "postgresql+psycopg://u:p@h:5/d?sslmode=require"
+    )
     assert embedded_servers.broker_url(settings) == "redis://h/1"
 
 
-def test_servers__several_users_at_once__share_one_of_each(state: Path, users: Callable[[], User]) -> None:
+def test_servers__several_users_at_once__share_one_of_each(
+    state: Path, users: Callable[[], User]
+) -> None:
     started = [users() for _ in range(3)]
     urls = [user.urls() for user in started]
     assert urls[0] == urls[1] == urls[2]
-    assert urls[0][0] == f"postgresql+psycopg://postgres@/postgres?host={state / 'postgres' / 'run'}"
+    assert (
+        urls[0][0]
+        == f"postgresql+psycopg://postgres@/postgres?host={state / 'postgres' / 'run'}"
+    )
     assert len(servers(state)) == 2
     with Redis(unix_socket_path=urls[0][1].removeprefix("redis+socket://")) as redis:
         assert redis.ping()
@@ -144,7 +166,9 @@ def test_servers__several_users_at_once__share_one_of_each(state: Path, users: C
     assert servers(state) == []
 
 
-def test_servers__user_killed__next_one_takes_over_the_same(state: Path, users: Callable[[], User]) -> None:
+def test_servers__user_killed__next_one_takes_over_the_same(
+    state: Path, users: Callable[[], User]
+) -> None:
     first = users()
     first.urls()
     running = sorted(server.pid for server in servers(state))
@@ -157,7 +181,9 @@ def test_servers__user_killed__next_one_takes_over_the_same(state: Path, users: 
     assert servers(state) == []
 
 
-def test_servers__killed__next_user_starts_them_on_the_same_data(state: Path, users: Callable[[], User]) -> None:
+def test_servers__killed__next_user_starts_them_on_the_same_data(
+    state: Path, users: Callable[[], User]
+) -> None:
     first = users()
     first.urls()
     with connect(state) as connection:
@@ -181,7 +207,9 @@ def test_servers__killed_while_used__start_again_and_end_with_the_last_user(
     for _ in range(2):
         for server in servers(state):
             server.kill()
-        wait_until(lambda: both_answer(state), "both servers to be there again", 60.0, 0.1)
+        wait_until(
+            lambda: both_answer(state), "both servers to be there again", 60.0, 0.1
+        )
     assert value(state, "SELECT answer FROM kept") == 42
     assert len(servers(state)) == 2
     assert killed.isdisjoint(server.pid for server in servers(state))
@@ -199,7 +227,9 @@ def both_answer(state: Path) -> bool:
         return False
 
 
-def test_servers__looked_after_all_the_time__end_with_the_last_user(state: Path) -> None:
+def test_servers__looked_after_all_the_time__end_with_the_last_user(
+    state: Path,
+) -> None:
     """The process that looks after them is at work just when they are left."""
     at_once = "from supervisor_tasks.config import embedded_servers\nembedded_servers.LOOK_EVERY_S = 0\n"
     user = User(state, at_once + PROGRAM)
@@ -211,8 +241,12 @@ def test_servers__looked_after_all_the_time__end_with_the_last_user(state: Path)
 
 
 @pytest.mark.parametrize("kind", ["postgres", "redis"])
-def test_server__asked_to_end_before_it_can_hear_it__ends(kind: str, state: Path) -> None:
-    """As in a program that a shell has started in the background: SIGINT is ignored until the server has its own handler."""
+def test_server__asked_to_end_before_it_can_hear_it__ends(
+    kind: str, state: Path
+) -> None:
+    """As in a program that a shell has started in the background: SIGINT is ignored
+    until the server has its own handler.
+    """
     folder = state / kind
     folder.mkdir(exist_ok=True)
     program = f"""
@@ -230,7 +264,9 @@ embedded._stop(server)
     assert servers(state) == []
 
 
-def test_postgres__all_connections_taken__is_left_running(state: Path, users: Callable[[], User]) -> None:
+def test_postgres__all_connections_taken__is_left_running(
+    state: Path, users: Callable[[], User]
+) -> None:
     users().urls()
     before = sorted(server.pid for server in servers(state))
     with ExitStack() as taken:
@@ -253,8 +289,15 @@ def test_postgres__initialising_killed__next_start_initialises_again() -> None:
         f"embedded_servers.postgres(Path({str(folder)!r}))"
     )
     try:
-        child = subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY, start_new_session=True)
-        wait_until(lambda: any(folder.glob("data*/PG_VERSION")), "initdb to have begun", 20.0, 0.001)
+        child = subprocess.Popen(
+            [sys.executable, "-c", program], cwd=REPOSITORY, start_new_session=True
+        )
+        wait_until(
+            lambda: any(folder.glob("data*/PG_VERSION")),
+            "initdb to have begun",
+            20.0,
+            0.001,
+        )
         os.killpg(child.pid, signal.SIGKILL)
         child.wait(deadline(10.0))
         user = User(state)
@@ -268,26 +311,39 @@ def test_postgres__initialising_killed__next_start_initialises_again() -> None:
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root runs Postgres as another user")
-def test_postgres__as_root__runs_with_no_right_of_root(state: Path, users: Callable[[], User]) -> None:
+def test_postgres__as_root__runs_with_no_right_of_root(
+    state: Path, users: Callable[[], User]
+) -> None:
     users().urls()
     (postgres,) = [server for server in servers(state) if server.username() != "root"]
     assert postgres.username() == embedded_servers.DATABASE_USER
     assert 0 not in postgres.gids()
     status = Path(f"/proc/{postgres.pid}/status").read_text()
-    (groups,) = [line.partition(":")[2].split() for line in status.splitlines() if line.startswith("Groups:")]
+    (groups,) = [
+        line.partition(":")[2].split()
+        for line in status.splitlines()
+        if line.startswith("Groups:")
+    ]
     assert groups == []
 
 
-def test_postgres__socket__is_closed_to_other_users(state: Path, users: Callable[[], User]) -> None:
+def test_postgres__socket__is_closed_to_other_users(
+    state: Path, users: Callable[[], User]
+) -> None:
     users().urls()
-    for path in (state / "postgres" / "run" / ".s.PGSQL.5432", state / "redis" / "redis.sock"):
+    for path in (
+        state / "postgres" / "run" / ".s.PGSQL.5432",
+        state / "redis" / "redis.sock",
+    ):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
 
 
 def test_state_folder__too_long_for_a_socket__says_so(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 30)
     settings = load(environment={"STATE_DIR": str(folder)})
-    with pytest.raises(StateFolderError, match="a Unix socket may have 107: choose a shorter folder"):
+    with pytest.raises(
+        StateFolderError, match="a Unix socket may have 107: choose a shorter folder"
+    ):
         embedded_servers.database_url(settings)
     with pytest.raises(StateFolderError, match="choose a shorter folder"):
         embedded_servers.broker_url(settings)
@@ -299,7 +355,9 @@ def test_state_folder__closed_to_postgres__says_so() -> None:
     state.chmod(0o700)
     try:
         with pytest.raises(StateFolderError, match=f"{state} is closed to other users"):
-            embedded_servers.database_url(load(environment={"STATE_DIR": str(state / "s")}))
+            embedded_servers.database_url(
+                load(environment={"STATE_DIR": str(state / "s")})
+            )
     finally:
         shutil.rmtree(state)
 

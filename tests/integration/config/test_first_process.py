@@ -1,4 +1,6 @@
-"""The first process of a container, here of a namespace of process ids: it can be ended from its first moment on."""
+"""The first process of a container, here of a namespace of process ids: it can be ended
+from its first moment on.
+"""
 
 import os
 import signal
@@ -32,7 +34,9 @@ os.execv(sys.argv[1], sys.argv[1:])
 def started(tmp_path: Path, *argv: str) -> subprocess.Popen[str]:
     (tmp_path / "endless.py").write_text(ENDLESS)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    return subprocess.Popen([*AS_FIRST, *argv], env=environment, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [*AS_FIRST, *argv], env=environment, stdout=subprocess.PIPE, text=True
+    )
 
 
 def test_module__that_has_no_handlers_yet__is_ended_by_sigterm(tmp_path: Path) -> None:
@@ -48,7 +52,9 @@ def test_module__that_has_no_handlers_yet__is_ended_by_sigterm(tmp_path: Path) -
 
 
 def test_signal__between_two_programs__is_not_lost(tmp_path: Path) -> None:
-    with started(tmp_path, sys.executable, "-c", ASKED_BEFORE_EXEC, *START, "endless") as running:
+    with started(
+        tmp_path, sys.executable, "-c", ASKED_BEFORE_EXEC, *START, "endless"
+    ) as running:
         assert running.stdout is not None
         try:
             assert running.wait(deadline(30)) == ENDED_BY_SIGTERM
@@ -61,7 +67,9 @@ def test_other_process__keeps_the_default(tmp_path: Path) -> None:
     """Its parent sees that a signal has ended it."""
     (tmp_path / "endless.py").write_text(ENDLESS)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    with subprocess.Popen([*START, "endless"], env=environment, stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        [*START, "endless"], env=environment, stdout=subprocess.PIPE, text=True
+    ) as running:
         assert running.stdout is not None
         running.stdout.readline()
         running.terminate()
@@ -72,16 +80,30 @@ def test_other_process__keeps_the_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "module"),
     [
-        (("celery", "-A", "supervisor_tasks", "beat"), "supervisor_tasks.messaging.ledger_beat"),
-        (("celery", "-A", "supervisor_tasks", "flower"), "supervisor_tasks.dashboard.install"),
+        (
+            ("celery", "-A", "supervisor_tasks", "beat"),
+            "supervisor_tasks.messaging.ledger_beat",
+        ),
+        (
+            ("celery", "-A", "supervisor_tasks", "flower"),
+            "supervisor_tasks.dashboard.install",
+        ),
     ],
 )
-def test_process__needs_no_sqlalchemy__does_not_import_it(arguments: tuple[str, ...], module: str) -> None:
+def test_process__needs_no_sqlalchemy__does_not_import_it(
+    arguments: tuple[str, ...], module: str
+) -> None:
     """It would take such a process about 25 MB."""
     asked = (
         "import importlib, sys; from supervisor_tasks.config.first_process import leave_out_unused;"
         f"leave_out_unused({arguments[0]!r}, {arguments[1:]!r}); importlib.import_module({module!r});"
         "print(sorted({'sqlalchemy', 'web3', 'yaml', 'rich'} & {name for name, it in sys.modules.items() if it}))"
     )
-    run = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    run = subprocess.run(
+        [sys.executable, "-c", asked],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=REPOSITORY,
+    )
     assert run.stdout == "[]\n"

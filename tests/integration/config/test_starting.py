@@ -31,7 +31,9 @@ from supervisor_tasks.lifecycle import AT_START
 from supervisor_tasks.monitoring.slurm_tries import ANSWERED_SINCE_START, FAILED_TRIES
 from tests.support.refusals import reasons
 
-PUBLIC_LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
+PUBLIC_LINE = (
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti"
+)
 PATIENCE_S = 60.0
 CHAIN_ID = 179188  # by default
 pytestmark = pytest.mark.slow  # starts whole workers
@@ -49,7 +51,9 @@ def fleet(processes: Processes) -> Fleet:
     servers = {"postgres": embedded_servers.postgres, "redis": embedded_servers.redis}
     for name in servers:
         (processes.folder / name).mkdir()
-    described = {name: describe(processes.folder / name) for name, describe in servers.items()}
+    described = {
+        name: describe(processes.folder / name) for name, describe in servers.items()
+    }
     for name, server in described.items():
         start_server(processes, name, server)
     environment = {
@@ -73,22 +77,40 @@ def engine(fleet: Fleet) -> Iterator[Engine]:
     engine.dispose()
 
 
-def ended(argv: Sequence[str | Path], state: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    given = {"PATH": "/usr/bin:/bin", "HOME": str(state.parent), "STATE_DIR": str(state), **environment}
-    return subprocess.run(argv, cwd=REPOSITORY, env=given, capture_output=True, text=True, timeout=deadline(PATIENCE_S))
+def ended(
+    argv: Sequence[str | Path], state: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    given = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(state.parent),
+        "STATE_DIR": str(state),
+        **environment,
+    }
+    return subprocess.run(
+        argv,
+        cwd=REPOSITORY,
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=deadline(PATIENCE_S),
+    )
 
 
 def test_worker__no_site_can_be_built__says_why_in_a_line_and_ends_with_2() -> None:
     """Redis runs there, so Celery has begun; Postgres does not."""
     outer = new_state_folder()
-    (outer / "postgres" / "data").mkdir(parents=True)  # Postgres finds none of its files
+    # Postgres finds none of its files
+    (outer / "postgres" / "data").mkdir(parents=True)
     try:
         done = ended([*CELERY, "worker", "-Q", "main.default"], outer)
     finally:
         subprocess.run(["rm", "-rf", str(outer)], check=True)
     (last,) = reasons(done.stderr.splitlines()[-1])
     assert done.returncode == 2, done.stderr
-    assert f"STATE_DIR: the postgres of {outer} does not answer; see {outer}/postgres/server.log" in last
+    assert (
+        f"STATE_DIR: the postgres of {outer} does not answer; see {outer}/postgres/server.log"
+        in last
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -99,26 +121,56 @@ def test_worker__no_site_can_be_built__says_why_in_a_line_and_ends_with_2() -> N
         [*CELERY, "beat"],
         [*CELERY, "flower"],
         [sys.executable, "-m", "grpc_callbacks"],
-        [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--embedded", "--yes"],
+        [
+            sys.executable,
+            "-m",
+            "supervisor_tasks.cli",
+            "db",
+            "upgrade",
+            "--embedded",
+            "--yes",
+        ],
     ],
 )
-def test_state_folder__cannot_be__is_told_in_a_line_with_status_2(argv: Sequence[str], tmp_path: Path) -> None:
+def test_state_folder__cannot_be__is_told_in_a_line_with_status_2(
+    argv: Sequence[str], tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
-    done = ended(argv, tmp_path / "file" / "state", SLURM_SSH_PUBLIC_KEY=PUBLIC_LINE, LISTEN_ADDRESS="127.0.0.1:0")
+    done = ended(
+        argv,
+        tmp_path / "file" / "state",
+        SLURM_SSH_PUBLIC_KEY=PUBLIC_LINE,
+        LISTEN_ADDRESS="127.0.0.1:0",
+    )
     assert done.returncode == 2, done.stderr
     (line,) = (
         done.stderr.splitlines() if "upgrade" in argv else reasons(done.stderr)
     )  # a command tells it in plain text
-    assert line.startswith(f"STATE_DIR: found '{tmp_path}/file/state'; expected a folder where servers can run (")
+    assert line.startswith(
+        f"STATE_DIR: found '{tmp_path}/file/state'; expected a folder where servers can run ("
+    )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a program as another user")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root runs a program as another user"
+)
 def test_user__without_an_entry_in_passwd__is_told_in_a_line_with_status_2() -> None:
     outer = new_state_folder()
-    program = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--embedded", "--yes"]
+    program = [
+        sys.executable,
+        "-m",
+        "supervisor_tasks.cli",
+        "db",
+        "upgrade",
+        "--embedded",
+        "--yes",
+    ]
     try:
         outer.chmod(0o1777)
-        done = ended(["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", *program], outer / "state")
+        done = ended(
+            ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", *program],
+            outer / "state",
+        )
         made = stat.S_IMODE((outer / "state").stat().st_mode)
     finally:
         shutil.rmtree(outer)
@@ -134,7 +186,15 @@ def test_state_folder__others_write_there__is_told_with_what_to_do(mode: int) ->
     if os.geteuid() != 0 and mode == 0o2775:
         pytest.skip("a user's folders may be open to the user's own group")
     outer = new_state_folder()
-    program = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--embedded", "--yes"]
+    program = [
+        sys.executable,
+        "-m",
+        "supervisor_tasks.cli",
+        "db",
+        "upgrade",
+        "--embedded",
+        "--yes",
+    ]
     try:
         outer.chmod(mode)
         done = ended(program, outer)
@@ -146,11 +206,15 @@ def test_state_folder__others_write_there__is_told_with_what_to_do(mode: int) ->
     assert f"(chmod +t {outer})" in line
 
 
-def test_worker__of_the_chain_queue_alone__does_the_default_queues_work_too(fleet: Fleet, engine: Engine) -> None:
+def test_worker__of_the_chain_queue_alone__does_the_default_queues_work_too(
+    fleet: Fleet, engine: Engine
+) -> None:
     fleet.start_worker("worker", "-Q", "main.chain")
     try:
         wait_until(
-            lambda: PeriodicRuns(engine, "main").age_s("dispatch_due_effects") is not None,
+            lambda: (
+                PeriodicRuns(engine, "main").age_s("dispatch_due_effects") is not None
+            ),
             "a dispatch_due_effects",
             PATIENCE_S,
             0.1,
@@ -162,15 +226,25 @@ def test_worker__of_the_chain_queue_alone__does_the_default_queues_work_too(flee
 def test_worker__broker_refuses_messages_at_start__its_requests_are_in_the_ledger(
     processes: Processes, fleet: Fleet, engine: Engine
 ) -> None:
-    another = Fleet(processes, fleet.environment | {"CLUSTER_NAME": "another", "ETH_PRIVATE_KEY": f"{2:064x}"})
+    another = Fleet(
+        processes,
+        fleet.environment | {"CLUSTER_NAME": "another", "ETH_PRIVATE_KEY": f"{2:064x}"},
+    )
 
     facts = Facts(engine, "another")
 
-    with Redis(unix_socket_path=fleet.environment["BROKER_URL"].removeprefix("redis+socket://")) as broker:
+    with Redis(
+        unix_socket_path=fleet.environment["BROKER_URL"].removeprefix("redis+socket://")
+    ) as broker:
         broker.acl_setuser("default", enabled=True, commands=["-lpush"])
         another.start_worker("another", "-Q", "another.chain")
         try:
-            wait_until(lambda: lost_wake_ups(processes) == AT_START, "all messages to be lost", PATIENCE_S, 0.1)
+            wait_until(
+                lambda: lost_wake_ups(processes) == AT_START,
+                "all messages to be lost",
+                PATIENCE_S,
+                0.1,
+            )
             assert facts.get(SWEEP_REQUESTED) is None
             broker.acl_setuser("default", enabled=True, commands=["+lpush"])
             another.start_beat("clock")
@@ -183,7 +257,11 @@ def test_worker__broker_refuses_messages_at_start__its_requests_are_in_the_ledge
         finally:
             for name in ("another", "clock"):
                 processes.kill(processes.find(name))
-    assert (facts.get(FAILED_TRIES), facts.get(ANSWERED_SINCE_START), facts.get(BENCHMARK_CLEANUP_REQUESTED)) == (
+    assert (
+        facts.get(FAILED_TRIES),
+        facts.get(ANSWERED_SINCE_START),
+        facts.get(BENCHMARK_CLEANUP_REQUESTED),
+    ) == (
         0,
         False,
         True,
@@ -192,31 +270,58 @@ def test_worker__broker_refuses_messages_at_start__its_requests_are_in_the_ledge
 
 def lost_wake_ups(processes: Processes) -> tuple[str, ...]:
     lines = (processes.logs / "another.log").read_text().splitlines()
-    entries = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-    return tuple(entry["task"] for entry in entries if entry["event"] == "task_publish_failed")
+    entries = [
+        json.loads(line)
+        for line in lines
+        if line.startswith("{") and line.endswith("}")
+    ]
+    return tuple(
+        entry["task"] for entry in entries if entry["event"] == "task_publish_failed"
+    )
 
 
 def test_worker__anothers_wallet_and_a_late_ledger__ends_with_2_before_any_task(
     fleet: Fleet, engine: Engine, processes: Processes
 ) -> None:
-    """The ledger does not answer when the worker starts; so its first task is the first that can ask."""
+    """The ledger does not answer when the worker starts; so its first task is the first
+    that can ask.
+    """
     key = f"{3:064x}"
     address = Account.from_key(key).address.lower()
     WalletHolders(engine, "other").hold(CHAIN_ID, address, shared=False)
     postgres = processes.folder / "postgres"
-    with Proxy.start(next(str(path) for path in postgres.rglob(".s.PGSQL.*") if path.is_socket())) as network:
+    with Proxy.start(
+        next(str(path) for path in postgres.rglob(".s.PGSQL.*") if path.is_socket())
+    ) as network:
         host, _, port = network.address.partition(":")
-        url = make_url(fleet.environment["DATABASE_URL"]).set(host=host, port=int(port), query={})
+        url = make_url(fleet.environment["DATABASE_URL"]).set(
+            host=host, port=int(port), query={}
+        )
         network.fault(Fault.REFUSE)
-        late = Fleet(processes, fleet.environment | {"DATABASE_URL": url.render_as_string(hide_password=False)})
+        late = Fleet(
+            processes,
+            fleet.environment
+            | {"DATABASE_URL": url.render_as_string(hide_password=False)},
+        )
         late.environment |= {"CLUSTER_NAME": "late", "ETH_PRIVATE_KEY": key}
         worker = late.start_worker("late-worker", "-Q", "late.chain")
         log = processes.logs / "late-worker.log"
-        wait_until(lambda: "wallet_not_checked_yet" in log.read_text(), "the worker to start", PATIENCE_S)
+        wait_until(
+            lambda: "wallet_not_checked_yet" in log.read_text(),
+            "the worker to start",
+            PATIENCE_S,
+        )
         network.fault(None)
         wait_until(lambda: worker.process() is None, "the worker to end", PATIENCE_S)
     told = log.read_text()
     assert '"event": "wallet_taken"' in told
     assert "the cluster 'other' of this ledger works" in told
     with engine.connect() as connection:
-        assert list(connection.scalars(text("SELECT name FROM periodic_runs WHERE cluster = 'late'"))) == []
+        assert (
+            list(
+                connection.scalars(
+                    text("SELECT name FROM periodic_runs WHERE cluster = 'late'")
+                )
+            )
+            == []
+        )

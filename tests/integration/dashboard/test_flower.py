@@ -1,4 +1,6 @@
-"""Our pages inside Flower: behind its password, read-only, and strangers' text stays text."""
+"""Our pages inside Flower: behind its password, read-only, and strangers' text stays
+text.
+"""
 
 import os
 from collections.abc import Iterator
@@ -48,10 +50,16 @@ class Pages:
 @pytest.fixture(scope="module")
 def pages() -> Iterator[Pages]:
     with migrated() as (engine, environment), private_processes() as processes:
-        environment |= {"BROKER_URL": redis(processes), "FLOWER_BASIC_AUTH": PASSWORD, "EXPLORER_URL": EXPLORER}
+        environment |= {
+            "BROKER_URL": redis(processes),
+            "FLOWER_BASIC_AUTH": PASSWORD,
+            "EXPLORER_URL": EXPLORER,
+        }
         ledger = Ledger(engine, "here", wake=lambda _: None)
         job_id = bring_to_queued(ledger, 7)
-        outcome = Outcome(status=ChainStatus.FAILED, elapsed_s=70, exit_status=256, reason=HOSTILE)
+        outcome = Outcome(
+            status=ChainStatus.FAILED, elapsed_s=70, exit_status=256, reason=HOSTILE
+        )
         ledger.record(JobChange(job_id, SlurmCompleted(outcome)))
         with engine.begin() as connection:
             connection.execute(text(TRANSACTION), {"job_id": job_id})
@@ -78,8 +86,13 @@ def test_pages__without_the_password__are_refused(pages: Pages, path: str) -> No
     assert pages.get(path).status_code == 200
 
 
-@pytest.mark.parametrize("words", ["107", "slurm:107", "JOB", "0x0000", "customer:0x" + "2" * 40, "0x" + "2" * 40])
-def test_jobs__found_by_id_slurm_id_or_customer__in_one_search(pages: Pages, words: str) -> None:
+@pytest.mark.parametrize(
+    "words",
+    ["107", "slurm:107", "JOB", "0x0000", "customer:0x" + "2" * 40, "0x" + "2" * 40],
+)
+def test_jobs__found_by_id_slurm_id_or_customer__in_one_search(
+    pages: Pages, words: str
+) -> None:
     found = pages.get(f"/jobs?q={words.replace('JOB', pages.job_id)}").text
     assert f"/jobs/here/{pages.job_id}" in found
 
@@ -137,7 +150,10 @@ def test_pages__secrets__are_not_shown(pages: Pages) -> None:
 
 def test_reader__writes__are_refused_by_the_database(pages: Pages) -> None:
     reader = LedgerReader(load(environment=pages.environment))
-    with reader.engine.connect() as connection, pytest.raises(LedgerUnavailableError, match="read-only transaction"):
+    with (
+        reader.engine.connect() as connection,
+        pytest.raises(LedgerUnavailableError, match="read-only transaction"),
+    ):
         connection.execute(text("DELETE FROM events"))
     reader.engine.dispose()
 
@@ -164,7 +180,11 @@ def test_reader__with_a_role_that_only_reads__shows_all(pages: Pages) -> None:
 
 def test_pages__no_database__say_so_and_flower_goes_on() -> None:
     with private_processes() as processes:
-        environment = {"PATH": os.environ["PATH"], "HOME": str(processes.folder), "STATE_DIR": str(processes.folder)}
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(processes.folder),
+            "STATE_DIR": str(processes.folder),
+        }
         fleet = Fleet(processes, environment | {"BROKER_URL": redis(processes)})
         fleet.start_flower()
         fleet.wait_for_flower()
@@ -183,4 +203,9 @@ def test_jobs__while_the_ledger_does_not_answer__says_so(pages: Pages) -> None:
         answer = pages.get("/jobs")
     assert answer.status_code == 503
     assert "canceling statement due to statement timeout" in answer.text
-    wait_until(lambda: pages.get("/jobs").status_code == 200, "the page to come back", 20.0, every_s=0.5)
+    wait_until(
+        lambda: pages.get("/jobs").status_code == 200,
+        "the page to come back",
+        20.0,
+        every_s=0.5,
+    )

@@ -1,4 +1,6 @@
-"""Runs the contracts' own tests (devgrid/contracts/test/*.t.sol) on a chain: one case a function test_*."""
+"""Runs the contracts' own tests (devgrid/contracts/test/*.t.sol) on a chain: one case a
+function test_*.
+"""
 
 import json
 import re
@@ -27,25 +29,39 @@ CASES = [
 
 
 class Runner:
-    """Test contracts on a chain, each deployed once; a test is a call whose changes are not kept."""
+    """Test contracts on a chain, each deployed once; a test is a call whose changes are
+    not kept.
+    """
 
     def __init__(self, rpc: Rpc, compiled: Path) -> None:
         self.rpc = rpc
         self._sender = rpc.call("eth_accounts")[0]
-        self._deployed = {file.stem: self._deploy(file) for file in compiled.glob("*.json")}
+        self._deployed = {
+            file.stem: self._deploy(file) for file in compiled.glob("*.json")
+        }
 
     def run(self, contract: str, function: str) -> None:
         data = "0x" + keccak(text=f"{function}()")[:4].hex()
         try:
-            self.rpc.call("eth_call", {"from": self._sender, "to": self._deployed[contract], "data": data}, "latest")
+            self.rpc.call(
+                "eth_call",
+                {"from": self._sender, "to": self._deployed[contract], "data": data},
+                "latest",
+            )
         except RpcError as error:
-            pytest.fail(f"{contract}.{function}: {decode_revert(error.data) if error.data else error}")
+            pytest.fail(
+                f"{contract}.{function}: {decode_revert(error.data) if error.data else error}"
+            )
 
     def _deploy(self, file: Path) -> str:
         bytecode = json.loads(file.read_text())["bytecode"]
         transaction = {"from": self._sender, "data": bytecode, "gas": hex(29_000_000)}
         hash_ = self.rpc.call("eth_sendTransaction", transaction)
-        wait_until(lambda: self.rpc.call("eth_getTransactionReceipt", hash_) is not None, "the deployment", 10.0)
+        wait_until(
+            lambda: self.rpc.call("eth_getTransactionReceipt", hash_) is not None,
+            "the deployment",
+            10.0,
+        )
         receipt = self.rpc.call("eth_getTransactionReceipt", hash_)
         assert receipt["status"] == "0x1", f"{file.stem} was not deployed: {receipt}"
         address: str = receipt["contractAddress"]
@@ -55,14 +71,21 @@ class Runner:
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     compiled = tmp_path_factory.mktemp("solidity")
-    subprocess.run(["node", CONTRACTS / "build.mjs", "--tests", "--into", compiled], check=True)
+    subprocess.run(
+        ["node", CONTRACTS / "build.mjs", "--tests", "--into", compiled], check=True
+    )
     with private_processes() as processes:
         port = start_anvil(processes, None, "--disable-code-size-limit")
         yield Runner(Rpc.at(f"http://127.0.0.1:{port}"), compiled)
 
 
 def test_runner__the_sources__have_cases() -> None:
-    assert {contract for contract, _ in CASES} == {"BillingTest", "LifeCycleTest", "ProvidersTest", "RolesTest"}
+    assert {contract for contract, _ in CASES} == {
+        "BillingTest",
+        "LifeCycleTest",
+        "ProvidersTest",
+        "RolesTest",
+    }
 
 
 @pytest.mark.parametrize(("contract", "function"), CASES)

@@ -19,8 +19,14 @@ from devgrid.machine import deadline
 from devgrid.processes import Processes, open_files, wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
-from protos.supervisor.v1alpha1.supervisor_pb2 import FetchAuthorizedKeysRequest, FetchAuthorizedKeysResponse
-from protos.supervisor.v1alpha1.supervisor_pb2_grpc import SshAPIServicer, add_SshAPIServicer_to_server
+from protos.supervisor.v1alpha1.supervisor_pb2 import (
+    FetchAuthorizedKeysRequest,
+    FetchAuthorizedKeysResponse,
+)
+from protos.supervisor.v1alpha1.supervisor_pb2_grpc import (
+    SshAPIServicer,
+    add_SshAPIServicer_to_server,
+)
 
 CUSTOMER = "0x" + "ab" * 20
 NODES = 4
@@ -33,8 +39,12 @@ def slurm() -> Iterator[Slurm]:
 
 
 def test_start__four_nodes__are_idle_and_have_gpus(slurm: Slurm) -> None:
-    shown = slurm.run("sinfo", "--noheader", "--Node", "--format=%N %c %m %G %P").stdout.splitlines()
-    assert shown == [f"node{number} 8 16000 gpu:2 main*" for number in range(1, NODES + 1)]
+    shown = slurm.run(
+        "sinfo", "--noheader", "--Node", "--format=%N %c %m %G %P"
+    ).stdout.splitlines()
+    assert shown == [
+        f"node{number} 8 16000 gpu:2 main*" for number in range(1, NODES + 1)
+    ]
 
 
 def test_job_of_a_customer__runs_with_the_customers_real_uid(slurm: Slurm) -> None:
@@ -50,7 +60,9 @@ def test_job_of_a_customer__runs_with_the_customers_real_uid(slurm: Slurm) -> No
 def test_user_added_while_slurm_runs__submits_at_once(slurm: Slurm) -> None:
     newcomer = "0x" + "cd" * 20
     uid = slurm.users.add(newcomer)
-    assert _output(slurm, newcomer, _submit(slurm, newcomer, "id -u")).split() == [str(uid)]
+    assert _output(slurm, newcomer, _submit(slurm, newcomer, "id -u")).split() == [
+        str(uid)
+    ]
 
 
 ADD_ALL = """
@@ -65,20 +77,32 @@ for name in sys.argv[2:]:
 """
 
 
-def test_users_added_by_several_programs_at_once__each_has_an_own_uid_and_a_line(tmp_path: Path) -> None:
+def test_users_added_by_several_programs_at_once__each_has_an_own_uid_and_a_line(
+    tmp_path: Path,
+) -> None:
     names = ["0x" + f"{number:040x}" for number in range(120)]
     users = Users(tmp_path)
-    shares = [[sys.executable, "-c", ADD_ALL, str(tmp_path), *names[first::4]] for first in range(4)]
+    shares = [
+        [sys.executable, "-c", ADD_ALL, str(tmp_path), *names[first::4]]
+        for first in range(4)
+    ]
     with ExitStack() as stack:
         programs = [
-            stack.enter_context(subprocess.Popen(share, stdin=PIPE, stdout=PIPE, text=True)) for share in shares
+            stack.enter_context(
+                subprocess.Popen(share, stdin=PIPE, stdout=PIPE, text=True)
+            )
+            for share in shares
         ]
-        assert [program.stdout and program.stdout.readline() for program in programs] == ["ready\n"] * 4
+        assert [
+            program.stdout and program.stdout.readline() for program in programs
+        ] == ["ready\n"] * 4
         for program in programs:
             assert program.stdin is not None
             program.stdin.close()  # which lets it go
     assert [program.returncode for program in programs] == [0] * 4
-    assert sorted(users.add(name) for name in names) == list(range(FIRST_UID, FIRST_UID + len(names)))
+    assert sorted(users.add(name) for name in names) == list(
+        range(FIRST_UID, FIRST_UID + len(names))
+    )
 
 
 def test_machines_own_users__stay_as_they_are(slurm: Slurm) -> None:
@@ -87,25 +111,37 @@ def test_machines_own_users__stay_as_they_are(slurm: Slurm) -> None:
 
 
 def test_gpus__are_given_to_the_job_that_asks(slurm: Slurm) -> None:
-    job = _submit(slurm, CUSTOMER, "echo $SLURM_GPUS; echo $CUDA_VISIBLE_DEVICES", "--gpus=2")
+    job = _submit(
+        slurm, CUSTOMER, "echo $SLURM_GPUS; echo $CUDA_VISIBLE_DEVICES", "--gpus=2"
+    )
     assert _output(slurm, CUSTOMER, job).split() == ["2", "0,1"]
 
 
-def test_controller_stopped_and_started_again__still_knows_the_running_job(slurm: Slurm) -> None:
+def test_controller_stopped_and_started_again__still_knows_the_running_job(
+    slurm: Slurm,
+) -> None:
     job = _submit(slurm, CUSTOMER, "sleep 600", "--time=30")
     wait_until(lambda: _state(slurm, job) == "RUNNING", "the job to run", 20.0)
-    slurm.processes.stop(slurm.processes.find("slurmctld"))  # kill -9 loses what it has not written yet, up to 5 s
+    # kill -9 loses what it has not written yet, up to 5 s
+    slurm.processes.stop(slurm.processes.find("slurmctld"))
     assert "DOWN" in slurm.run("scontrol", "ping").stdout
     slurm.start_controller()
     assert _state(slurm, job) == "RUNNING"
     assert slurm.run("scancel", job).returncode == 0
-    wait_until(lambda: _state(slurm, job) == "CANCELLED", "the job to be cancelled", 20.0)
+    wait_until(
+        lambda: _state(slurm, job) == "CANCELLED", "the job to be cancelled", 20.0
+    )
 
 
 def test_stop__job_that_hides_and_ignores_sigterm__nothing_remains() -> None:
     with _running(nodes=1) as slurm:
         folder = slurm.processes.folder
-        job = _submit(slurm, CUSTOMER, "trap '' TERM; setsid -f sleep 611; sleep 612; sleep 613", "--time=30")
+        job = _submit(
+            slurm,
+            CUSTOMER,
+            "trap '' TERM; setsid -f sleep 611; sleep 612; sleep 613",
+            "--time=30",
+        )
         started = {"sleep 611", "sleep 612", f"slurmstepd: [{job}.batch]"}
         wait_until(lambda: started <= _commands(folder), "the job's processes", 20.0)
         slurm.stop()
@@ -121,7 +157,11 @@ def test_strays__slurmstepd_whose_slurmd_was_killed__ends_too() -> None:
         slurm = Slurm.start(processes, users, spool=spool, nodes=1)
         job = _submit(slurm, CUSTOMER, "sleep 614", "--time=30")
         title = f"slurmstepd: [{job}.batch]"
-        wait_until(lambda: {"sleep 614", title} <= _commands(processes.folder), "the job's processes", 20.0)
+        wait_until(
+            lambda: {"sleep 614", title} <= _commands(processes.folder),
+            "the job's processes",
+            20.0,
+        )
         processes.kill(processes.find("slurmd-node1"))
         assert title in _commands(processes.folder)
         processes.kill_strays()
@@ -129,15 +169,28 @@ def test_strays__slurmstepd_whose_slurmd_was_killed__ends_too() -> None:
 
 
 def test_spool__cannot_be_written_by_a_customers_job(slurm: Slurm) -> None:
-    job = _submit(slurm, CUSTOMER, f"touch {slurm.processes.folder}/spool/forged && echo written || echo refused")
+    job = _submit(
+        slurm,
+        CUSTOMER,
+        f"touch {slurm.processes.folder}/spool/forged && echo written || echo refused",
+    )
     assert _output(slurm, CUSTOMER, job).split()[-1] == "refused"
 
 
 def test_accounting__finished_job_and_gpus_are_known() -> None:
     with _running(nodes=1, accounting=True) as slurm:
-        mariadb = ["mariadb", "--no-defaults", f"--socket={slurm.layout.folder / 'mariadb' / 'mysqld.sock'}", "-Ne"]
-        tmpdir = subprocess.run([*mariadb, "SELECT @@tmpdir"], capture_output=True, text=True, check=True).stdout
-        assert tmpdir.startswith(str(slurm.layout.folder)), "a MariaDB that starts empties the tmpdir of all others"
+        mariadb = [
+            "mariadb",
+            "--no-defaults",
+            f"--socket={slurm.layout.folder / 'mariadb' / 'mysqld.sock'}",
+            "-Ne",
+        ]
+        tmpdir = subprocess.run(
+            [*mariadb, "SELECT @@tmpdir"], capture_output=True, text=True, check=True
+        ).stdout
+        assert tmpdir.startswith(str(slurm.layout.folder)), (
+            "a MariaDB that starts empties the tmpdir of all others"
+        )
         job = _submit(slurm, CUSTOMER, "exit 3")
         ask = (
             "sacct",
@@ -147,11 +200,21 @@ def test_accounting__finished_job_and_gpus_are_known() -> None:
             f"--jobs={job}",
             "--format=JobIDRaw,State,ExitCode",
         )
-        wait_until(lambda: slurm.run(*ask).stdout.strip() == f"{job}|FAILED|3:0", "sacct to know the job", 30.0, 0.2)
-        assert "gres/gpu=2" in slurm.run("scontrol", "show", "nodes", "--oneliner").stdout.split("CfgTRES=")[1]
+        wait_until(
+            lambda: slurm.run(*ask).stdout.strip() == f"{job}|FAILED|3:0",
+            "sacct to know the job",
+            30.0,
+            0.2,
+        )
+        assert (
+            "gres/gpu=2"
+            in slurm.run("scontrol", "show", "nodes", "--oneliner").stdout.split(
+                "CfgTRES="
+            )[1]
+        )
 
 
-# --- sshd ---------------------------------------------------------------------------------------------------------------
+# --- sshd -----------------------------------------------------------------------------
 
 
 class _SshAPI(SshAPIServicer):
@@ -169,17 +232,41 @@ class _SshAPI(SshAPIServicer):
 class _Login:
     """A login node, the key that it lets in, and one that it does not know."""
 
-    def __init__(self, processes: Processes, slurm: Slurm, port: int, certificates: Certificates) -> None:
+    def __init__(
+        self, processes: Processes, slurm: Slurm, port: int, certificates: Certificates
+    ) -> None:
         command = authorized_keys_command(f"127.0.0.1:{port}", certificates.ca)
         self.sshd = Sshd.start(processes, slurm.env(), command)
-        self.key, self.other_key = _new_key(processes.folder / "key"), _new_key(processes.folder / "other-key")
+        self.key, self.other_key = (
+            _new_key(processes.folder / "key"),
+            _new_key(processes.folder / "other-key"),
+        )
 
-    def run(self, key: Path, user: str, command: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, key: Path, user: str, command: str
+    ) -> subprocess.CompletedProcess[str]:
         host, port = self.sshd.address.split(":")
-        options = ["BatchMode=yes", "IdentitiesOnly=yes", f"UserKnownHostsFile={self.sshd.known_hosts}"]
+        options = [
+            "BatchMode=yes",
+            "IdentitiesOnly=yes",
+            f"UserKnownHostsFile={self.sshd.known_hosts}",
+        ]
         options += ["StrictHostKeyChecking=yes", "GlobalKnownHostsFile=/dev/null"]
-        argv = ["ssh", "-F", "none", "-i", str(key), "-p", port, "-l", user, *(w for o in options for w in ("-o", o))]
-        return subprocess.run([*argv, host, command], capture_output=True, text=True, timeout=deadline(60))
+        argv = [
+            "ssh",
+            "-F",
+            "none",
+            "-i",
+            str(key),
+            "-p",
+            port,
+            "-l",
+            user,
+            *(w for o in options for w in ("-o", o)),
+        ]
+        return subprocess.run(
+            [*argv, host, command], capture_output=True, text=True, timeout=deadline(60)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -191,19 +278,27 @@ def login(slurm: Slurm) -> Iterator[_Login]:
         yield login
 
 
-def test_login__with_the_supervisors_key__is_the_customer_and_may_submit(slurm: Slurm, login: _Login) -> None:
+def test_login__with_the_supervisors_key__is_the_customer_and_may_submit(
+    slurm: Slurm, login: _Login
+) -> None:
     script = "cd; id -un; printf '#!/bin/sh\\nid -u\\n' | sbatch --parsable --partition=main --output=over-ssh.log"
     done = login.run(login.key, CUSTOMER, script)
     assert done.returncode == 0, done.stderr
     name, job = done.stdout.split()
     assert name == CUSTOMER
     wait_until(lambda: _state(slurm, job) == "COMPLETED", "the job to end", 20.0)
-    assert (slurm.users.home(CUSTOMER) / "over-ssh.log").read_text().split() == [str(_uid(slurm, CUSTOMER))]
+    assert (slurm.users.home(CUSTOMER) / "over-ssh.log").read_text().split() == [
+        str(_uid(slurm, CUSTOMER))
+    ]
 
 
-def test_login__as_the_admin__may_raise_a_time_limit(slurm: Slurm, login: _Login) -> None:
+def test_login__as_the_admin__may_raise_a_time_limit(
+    slurm: Slurm, login: _Login
+) -> None:
     job = _submit(slurm, CUSTOMER, "true", "--hold", "--time=10")
-    done = login.run(login.key, "root", f"scontrol update JobId={job} TimeLimit=20 && scancel {job}")
+    done = login.run(
+        login.key, "root", f"scontrol update JobId={job} TimeLimit=20 && scancel {job}"
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -217,7 +312,7 @@ def test_login__user_is_not_of_the_cluster__is_refused(login: _Login) -> None:
     assert login.run(login.key, "0x" + "ee" * 20, "true").returncode == 255
 
 
-# --- asking ---------------------------------------------------------------------------------------------------------------
+# --- asking ---------------------------------------------------------------------------
 
 
 @contextmanager
@@ -239,7 +334,9 @@ def _running(nodes: int, accounting: bool = False) -> Iterator[Slurm]:
         users, spool = Users(processes.folder), processes.folder / "spool"
         users.add(CUSTOMER)
         spool.mkdir(mode=0o755)
-        slurm = Slurm.start(processes, users, spool=spool, nodes=nodes, accounting=accounting)
+        slurm = Slurm.start(
+            processes, users, spool=spool, nodes=nodes, accounting=accounting
+        )
         try:
             yield slurm
         finally:
@@ -247,7 +344,9 @@ def _running(nodes: int, accounting: bool = False) -> Iterator[Slurm]:
 
 
 def _new_key(file: Path) -> Path:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True
+    )
     return file
 
 
@@ -273,24 +372,33 @@ def _submit(slurm: Slurm, user: str, script: str, *options: str) -> str:
 
 
 def _state(slurm: Slurm, job: str) -> str:
-    return slurm.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--Format=State:40").stdout.strip()
+    return slurm.run(
+        "squeue", "--noheader", "--states=all", f"--jobs={job}", "--Format=State:40"
+    ).stdout.strip()
 
 
 def _output(slurm: Slurm, user: str, job: str) -> str:
-    wait_until(lambda: _state(slurm, job) == "COMPLETED", f"job {job} to be completed", 20.0)
+    wait_until(
+        lambda: _state(slurm, job) == "COMPLETED", f"job {job} to be completed", 20.0
+    )
     return (slurm.users.home(user) / f"{job}.log").read_text()
 
 
 def _commands(folder: Path) -> set[str]:
-    """The command lines of all processes that belong to the cluster in a state folder. (slurmstepd writes its title over
-    its environment: 22.05's over the beginning, 24.11's over all. psutil then shows none.)
+    """The command lines of all processes that belong to the cluster in a state folder.
+    (slurmstepd writes its title over its environment: 22.05's over the beginning,
+    24.11's over all. psutil then shows none.)
     """
     found, mark = set(), f"DEVGRID_STATE={folder}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            command = (
+                (process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            )
             ours = mark in (process / "environ").read_bytes().split(b"\0")
-            if ours or (command.startswith("slurmstepd") and _opens(int(process.name), folder)):
+            if ours or (
+                command.startswith("slurmstepd") and _opens(int(process.name), folder)
+            ):
                 found.add(command)
     return found
 

@@ -24,7 +24,13 @@ def allocator() -> Iterator[PortAllocator]:
 def test_free_port__asked_by_threads_and_processes__gives_each_port_once() -> None:
     argv = [sys.executable, "-c", ASKS.format(number=200)]
     others = [
-        subprocess.Popen(argv, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            argv,
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(3)
     ]
     with ThreadPoolExecutor(4) as pool:
@@ -37,7 +43,9 @@ def test_free_port__asked_by_threads_and_processes__gives_each_port_once() -> No
     assert (len(given), len(set(given))) == (800, 800)
 
 
-def test_free_port__in_a_row__are_free_and_given_to_no_other(allocator: PortAllocator) -> None:
+def test_free_port__in_a_row__are_free_and_given_to_no_other(
+    allocator: PortAllocator,
+) -> None:
     rows = [allocator.take(in_a_row=7) for _ in range(20)]
     singles = {allocator.take() for _ in range(2 * BLOCK_PORTS)}
     reserved = {first + more for first in rows for more in range(7)}

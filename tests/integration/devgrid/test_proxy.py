@@ -74,7 +74,11 @@ def test_no_fault__bytes_pass_both_ways_and_are_counted(proxy: Proxy) -> None:
         threading.Thread(target=client.sendall, args=(data,), daemon=True).start()
         assert receive(client, len(data)) == data
     both = {Direction.TO_SERVER: len(data), Direction.TO_CLIENT: len(data)}
-    wait_until(lambda: proxy.passed == both, "the last piece to be counted, which is when it has been sent", PATIENCE_S)
+    wait_until(
+        lambda: proxy.passed == both,
+        "the last piece to be counted, which is when it has been sent",
+        PATIENCE_S,
+    )
     assert proxy.connections == 1
 
 
@@ -86,7 +90,9 @@ def test_client_sends_no_more__the_answer_still_comes(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("direction", Direction)
-def test_cut__at_a_byte__not_one_more_passes(proxy: Proxy, direction: Direction) -> None:
+def test_cut__at_a_byte__not_one_more_passes(
+    proxy: Proxy, direction: Direction
+) -> None:
     proxy.inject(direction, 5, Fault.CUT)
     with connect(proxy) as client:
         client.sendall(b"0123456789")
@@ -99,7 +105,9 @@ def test_cut__at_a_byte__not_one_more_passes(proxy: Proxy, direction: Direction)
         assert receive(client, 5) == b"again"
 
 
-def test_hang__is_silent_also_to_newcomers__and_goes_on_where_it_was(proxy: Proxy) -> None:
+def test_hang__is_silent_also_to_newcomers__and_goes_on_where_it_was(
+    proxy: Proxy,
+) -> None:
     with connect(proxy) as client:
         proxy.inject(Direction.TO_CLIENT, 3, Fault.HANG)
         client.sendall(b"012345")
@@ -133,7 +141,11 @@ def test_lose__the_client_thinks_that_it_arrived(proxy: Proxy) -> None:
         proxy.inject(Direction.TO_SERVER, 3, Fault.LOSE_TO_SERVER)
         client.sendall(b"012345")
         assert receive(client, 3) == b"012"
-        wait_until(lambda: proxy.passed[Direction.TO_SERVER] == 6, "all bytes to be taken", PATIENCE_S)
+        wait_until(
+            lambda: proxy.passed[Direction.TO_SERVER] == 6,
+            "all bytes to be taken",
+            PATIENCE_S,
+        )
         assert is_silent(client)
 
 
@@ -154,7 +166,8 @@ def test_refuse__newcomers_are_reset_until_it_is_over(proxy: Proxy) -> None:
 
 def test_proxy_delay__delays_each_chunk(proxy: Proxy) -> None:
     with connect(proxy) as client:
-        proxy.delay_s = 1.5  # each direction: a client that is woken late still finds it silent
+        # each direction: a client that is woken late still finds it silent
+        proxy.delay_s = 1.5
         client.sendall(b"x")
         assert is_silent(client)
         assert receive(client, 1) == b"x"
@@ -174,5 +187,9 @@ def test_server_gone__the_client_is_reset() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
-        with Proxy.start(address) as proxy, pytest.raises(ConnectionResetError), connect(proxy) as client:
+        with (
+            Proxy.start(address) as proxy,
+            pytest.raises(ConnectionResetError),
+            connect(proxy) as client,
+        ):
             client.recv(1)

@@ -1,4 +1,6 @@
-"""The grid's services with a real chain, asked by the supervisor's own clients and by strangers."""
+"""The grid's services with a real chain, asked by the supervisor's own clients and by
+strangers.
+"""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -49,7 +51,11 @@ class Services:
 
     def job(self, location: str | None = None) -> Job:
         definition = JobDefinition(
-            gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=location or self.location
+            gpus=0,
+            mem_per_cpu_mb=1,
+            cpus_per_task=1,
+            ntasks=1,
+            batch_location_hash=location or self.location,
         )
         job_id = self.chain.customers.request_job(self.customer, definition, 10**21)
         self.chain.admin.meta_schedule([job_id], self.provider.address)
@@ -59,17 +65,26 @@ class Services:
             provider=Address(self.provider.address),
             claim_key="",
             definition=Definition(
-                gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=location or self.location
+                gpus=0,
+                mem_per_cpu_mb=1,
+                cpus_per_task=1,
+                ntasks=1,
+                batch_location_hash=location or self.location,
             ),
             time_limit_min=1,
         )
 
     def client(self, key: str | None = None) -> JobDefinitions:
-        return JobDefinitions(lambda: self.channels.open(self.address), signer(key or self.provider.private_key))
+        return JobDefinitions(
+            lambda: self.channels.open(self.address),
+            signer(key or self.provider.private_key),
+        )
 
 
 def signer(key: str) -> Callable[[bytes], bytes]:
-    return lambda message: bytes(Keys.sign_message(encode_defunct(primitive=message), key).signature)
+    return lambda message: bytes(
+        Keys.sign_message(encode_defunct(primitive=message), key).signature
+    )
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +98,15 @@ def services() -> Iterator[Services]:
         provider, customer = chain.new_account(), chain.new_account()
         chain.register_provider(provider, [ChainNode(0, 8, 1000)], ChainPrices())
         chain.admin.mint_credits(customer.address, 10**24)
-        yield Services(processes, chain, Channels(authority=certificates.ca), address, provider, customer, location)
+        yield Services(
+            processes,
+            chain,
+            Channels(authority=certificates.ca),
+            address,
+            provider,
+            customer,
+            location,
+        )
 
 
 def test_fetch__own_job__gives_the_script_and_the_logger(services: Services) -> None:
@@ -92,7 +115,9 @@ def test_fetch__own_job__gives_the_script_and_the_logger(services: Services) -> 
 
 
 def test_fetch__signed_by_another__is_unauthenticated(services: Services) -> None:
-    with pytest.raises(ScriptRefusedError, match="UNAUTHENTICATED: the signature is not the provider's"):
+    with pytest.raises(
+        ScriptRefusedError, match="UNAUTHENTICATED: the signature is not the provider's"
+    ):
         services.client(services.customer.private_key).fetch(services.job())
 
 
@@ -118,9 +143,15 @@ def test_fetch__ended_job__is_denied(services: Services) -> None:
 
 
 def ask(services: Services, job: Job, **changed: object) -> Any:
-    """Fetch a script as a stranger's program might, with other fields than the supervisor's own client sends."""
+    """Fetch a script as a stranger's program might, with other fields than the
+    supervisor's own client sends.
+    """
     with services.channels.open(services.address) as channel:
-        challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=deadline(10)).challenge
+        challenge = (
+            AuthAPIStub(channel)
+            .Challenge(ChallengeRequest(), timeout=deadline(10))
+            .challenge
+        )
         fields: dict[str, Any] = {
             "batch_location_hash": services.location,
             "challenge": challenge,
@@ -129,16 +160,34 @@ def ask(services: Services, job: Job, **changed: object) -> Any:
             "customer_address": bytes.fromhex(job.customer[2:]),
             "job_id": job.job_id,
         }
-        return SBatchAPIStub(channel).GetSBatch(GetSBatchRequest(**(fields | changed)), timeout=deadline(10))
+        return SBatchAPIStub(channel).GetSBatch(
+            GetSBatchRequest(**(fields | changed)), timeout=deadline(10)
+        )
 
 
 @pytest.mark.parametrize(
     ("changed", "status", "said"),
     [
-        ({"customer_address": bytes(20)}, grpc.StatusCode.PERMISSION_DENIED, "not this customer's and provider's"),
-        ({"batch_location_hash": "e" * 64}, grpc.StatusCode.PERMISSION_DENIED, "another batch location hash"),
-        ({"job_id": "0x" + "e" * 64}, grpc.StatusCode.NOT_FOUND, "there is no job 0xeee"),
-        ({"job_id": "7"}, grpc.StatusCode.INVALID_ARGUMENT, "expected 0x and 64 hex digits"),
+        (
+            {"customer_address": bytes(20)},
+            grpc.StatusCode.PERMISSION_DENIED,
+            "not this customer's and provider's",
+        ),
+        (
+            {"batch_location_hash": "e" * 64},
+            grpc.StatusCode.PERMISSION_DENIED,
+            "another batch location hash",
+        ),
+        (
+            {"job_id": "0x" + "e" * 64},
+            grpc.StatusCode.NOT_FOUND,
+            "there is no job 0xeee",
+        ),
+        (
+            {"job_id": "7"},
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "expected 0x and 64 hex digits",
+        ),
     ],
 )
 def test_get_sbatch__one_field_wrong__is_refused_for_that(
@@ -150,7 +199,9 @@ def test_get_sbatch__one_field_wrong__is_refused_for_that(
     assert said in str(caught.value.details())
 
 
-def test_get_sbatch__challenge_used_twice_or_made_up__is_unauthenticated(services: Services) -> None:
+def test_get_sbatch__challenge_used_twice_or_made_up__is_unauthenticated(
+    services: Services,
+) -> None:
     job, sign = services.job(), signer(services.provider.private_key)
 
     def ask(channel: grpc.Channel, challenge: bytes) -> Any:
@@ -167,21 +218,49 @@ def test_get_sbatch__challenge_used_twice_or_made_up__is_unauthenticated(service
         )
 
     with services.channels.open(services.address) as channel:
-        challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=deadline(10)).challenge
+        challenge = (
+            AuthAPIStub(channel)
+            .Challenge(ChallengeRequest(), timeout=deadline(10))
+            .challenge
+        )
         assert ask(channel, challenge).sbatch == SCRIPT
-        for bad in (challenge, b'{"nonce": "mine"}', b"\xff", b"[]", b'{"nonce": []}', b"[" * 100_000):
+        for bad in (
+            challenge,
+            b'{"nonce": "mine"}',
+            b"\xff",
+            b"[]",
+            b'{"nonce": []}',
+            b"[" * 100_000,
+        ):
             with pytest.raises(grpc.RpcError) as caught:
                 ask(channel, bad)
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize(
-    "signature", [b"", b"\1" * 64, b"\0" * 65, b"\xff" * 65, b"\1" * 64 + b"\5", b"\1" * 65, b"\1" * 66]
+    "signature",
+    [
+        b"",
+        b"\1" * 64,
+        b"\0" * 65,
+        b"\xff" * 65,
+        b"\1" * 64 + b"\5",
+        b"\1" * 65,
+        b"\1" * 66,
+    ],
 )
-def test_get_sbatch__hostile_signature__is_unauthenticated(services: Services, signature: bytes) -> None:
+def test_get_sbatch__hostile_signature__is_unauthenticated(
+    services: Services, signature: bytes
+) -> None:
     with services.channels.open(services.address) as channel:
-        challenge = AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=deadline(10)).challenge
-        request = GetSBatchRequest(challenge=challenge, signed_challenge=signature, provider_address=b"1" * 20)
+        challenge = (
+            AuthAPIStub(channel)
+            .Challenge(ChallengeRequest(), timeout=deadline(10))
+            .challenge
+        )
+        request = GetSBatchRequest(
+            challenge=challenge, signed_challenge=signature, provider_address=b"1" * 20
+        )
         with pytest.raises(grpc.RpcError) as caught:
             SBatchAPIStub(channel).GetSBatch(request, timeout=deadline(10))
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -195,7 +274,12 @@ def test_get_sbatch__both_forms_of_v__are_accepted(services: Services) -> None:
             signature = signer(services.provider.private_key)(message)
             return signature[:64] + bytes([signature[64] % 27 + least])
 
-        assert JobDefinitions(lambda: services.channels.open(services.address), sign).fetch(job).text == SCRIPT
+        assert (
+            JobDefinitions(lambda: services.channels.open(services.address), sign)
+            .fetch(job)
+            .text
+            == SCRIPT
+        )
 
 
 def test_challenges__ten_minutes__then_too_old() -> None:
@@ -225,7 +309,9 @@ def test_logger__hostile_names__stay_in_their_folder(services: Services) -> None
     user, name = Address("../../etc"), JobId("a/../b\n")
     logger.write(services.address, user, name, ["one", "two\nthree"])
     assert logged_lines(logs, user, name) == ["one", "two three"]
-    assert all(Path(file).resolve().is_relative_to(logs.resolve()) for file in logs.rglob("*"))
+    assert all(
+        Path(file).resolve().is_relative_to(logs.resolve()) for file in logs.rglob("*")
+    )
 
 
 def test_logger__names_alike__keep_their_lines_apart(services: Services) -> None:
@@ -234,13 +320,19 @@ def test_logger__names_alike__keep_their_lines_apart(services: Services) -> None
     names = ["/a", "\u02fa", "%2Fa", "x" * 300 + "1", "x" * 300 + "2", ".", ".."]
     for name in names:
         logger.write(services.address, Address(name), JobId("log"), [f"for {name}"])
-    assert [logged_lines(logs, name, "log") for name in names] == [[f"for {name}"] for name in names]
+    assert [logged_lines(logs, name, "log") for name in names] == [
+        [f"for {name}"] for name in names
+    ]
 
 
 def test_logger__line_with_other_separators__is_one_line(services: Services) -> None:
     line = "a\rb\x0cc\u2028d"
-    GridLogger(services.channels.open).write(services.address, Address("separators"), JobId("log"), [line])
-    assert logged_lines(services.processes.folder / "user-logs", "separators", "log") == [line]
+    GridLogger(services.channels.open).write(
+        services.address, Address("separators"), JobId("log"), [line]
+    )
+    assert logged_lines(
+        services.processes.folder / "user-logs", "separators", "log"
+    ) == [line]
 
 
 def test_fetch__chain_away__is_down_and_never_a_refusal(services: Services) -> None:

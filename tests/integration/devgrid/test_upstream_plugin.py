@@ -1,4 +1,6 @@
-"""The imitation of the field's plugins on a real SLURM: what it tells, to which address, and of what it says nothing."""
+"""The imitation of the field's plugins on a real SLURM: what it tells, to which
+address, and of what it says nothing.
+"""
 
 import os
 import ssl
@@ -22,7 +24,14 @@ from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
 from plugins import spool
-from plugins.spool import CANCELLED, FAILED, FINISHED, OUT_OF_CREDITS, RUNNING, SpooledEvent
+from plugins.spool import (
+    CANCELLED,
+    FAILED,
+    FINISHED,
+    OUT_OF_CREDITS,
+    RUNNING,
+    SpooledEvent,
+)
 from protos.supervisor.v1alpha1.supervisor_pb2 import SetJobStatusRequest
 from tests.support.spooling import Supervisor, name_of, new_spool, serving
 
@@ -72,13 +81,19 @@ class Cluster:
     def node2_is_back(self) -> bool:
         """It comes back by itself, or when it is asked to, if that is first."""
         self.slurm.run("scontrol", "update", "NodeName=node2", "State=RESUME")
-        return self.slurm.run("sinfo", "--noheader", "--nodes=node2", "--format=%t").stdout.split() == ["idle"]
+        return self.slurm.run(
+            "sinfo", "--noheader", "--nodes=node2", "--format=%t"
+        ).stdout.split() == ["idle"]
 
     def told(self, slurm_id: int) -> list[SetJobStatusRequest]:
         return [call for _, call in self.supervisor.calls if call.id == slurm_id]
 
     def wait_for(self, slurm_id: int, *statuses: int) -> None:
-        wait_until(lambda: self.statuses(slurm_id) == list(statuses), f"{slurm_id} to be told of", PATIENCE_S)
+        wait_until(
+            lambda: self.statuses(slurm_id) == list(statuses),
+            f"{slurm_id} to be told of",
+            PATIENCE_S,
+        )
 
     def statuses(self, slurm_id: int) -> list[int]:
         return [call.status for call in self.told(slurm_id)]
@@ -90,7 +105,14 @@ class Cluster:
         return [line.split("|")[1] for line in lines if line.startswith(f"{slurm_id}|")]
 
     def lasted_s(self, slurm_id: int) -> int:
-        argv = ("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", f"--jobs={slurm_id}")
+        argv = (
+            "env",
+            "SLURM_TIME_FORMAT=%s",
+            "squeue",
+            "--noheader",
+            "--states=all",
+            f"--jobs={slurm_id}",
+        )
         start, end = self.slurm.run(*argv, "--format=%S %e").stdout.split()
         return int(end) - int(start)
 
@@ -105,24 +127,44 @@ def processes() -> Iterator[Processes]:
 def cluster(processes: Processes) -> Iterator[Cluster]:
     users, folder = Users(processes.folder), new_spool(processes)
     slurm = Slurm.start(processes, users, spool=folder, nodes=2)
-    argv = [sys.executable, "-m", "devgrid.faults.upstream_plugin", "--events", str(folder)]
+    argv = [
+        sys.executable,
+        "-m",
+        "devgrid.faults.upstream_plugin",
+        "--events",
+        str(folder),
+    ]
     processes.start(
-        "upstream-plugin", argv, cwd=REPOSITORY, env={**os.environ, "SLURM_CONF": slurm.env()["SLURM_CONF"]}
+        "upstream-plugin",
+        argv,
+        cwd=REPOSITORY,
+        env={**os.environ, "SLURM_CONF": slurm.env()["SLURM_CONF"]},
     )
-    with serving(certificates=make_certificates(processes.folder / "tls")) as (supervisor, port):
+    with serving(certificates=make_certificates(processes.folder / "tls")) as (
+        supervisor,
+        port,
+    ):
         yield Cluster(slurm, supervisor, f"supervisor 127.0.0.1:{port}", folder)
         slurm.stop()
 
 
-def test_job__its_start_and_its_end__are_told_to_the_address_in_its_comment(cluster: Cluster) -> None:
+def test_job__its_start_and_its_end__are_told_to_the_address_in_its_comment(
+    cluster: Cluster,
+) -> None:
     ended = cluster.submit(1, "sleep 1; exit 3")
     cluster.wait_for(ended, RUNNING, FAILED)
     start, end = cluster.told(ended)
     assert (start.name, start.duration, start.exit_code) == (name_of(1), 0, 0)
-    assert (end.name, end.duration, end.exit_code) == (name_of(1), cluster.lasted_s(ended), 3 * 256)
+    assert (end.name, end.duration, end.exit_code) == (
+        name_of(1),
+        cluster.lasted_s(ended),
+        3 * 256,
+    )
 
 
-def test_job__that_is_cancelled_or_loses_its_node__is_told_as_the_field_does(cluster: Cluster) -> None:
+def test_job__that_is_cancelled_or_loses_its_node__is_told_as_the_field_does(
+    cluster: Cluster,
+) -> None:
     waiting = cluster.submit(2, "true", "--hold")
     runs = cluster.submit(3, "sleep 600", "--nodelist=node2")
     cluster.wait_for(runs, RUNNING)
@@ -138,9 +180,14 @@ def test_job__that_is_cancelled_or_loses_its_node__is_told_as_the_field_does(clu
 
 def test_job__of_another_comment__is_not_told(cluster: Cluster) -> None:
     others = [
-        cluster.submit(number, "true", comment=comment) for number, comment in ((4, "benchmark x:1"), (5, "mine"))
+        cluster.submit(number, "true", comment=comment)
+        for number, comment in ((4, "benchmark x:1"), (5, "mine"))
     ]
-    wait_until(lambda: all(cluster.completed(other) for other in others), "the others to end", PATIENCE_S)
+    wait_until(
+        lambda: all(cluster.completed(other) for other in others),
+        "the others to end",
+        PATIENCE_S,
+    )
     ours = cluster.submit(6, "true")
     cluster.wait_for(ours, RUNNING, FINISHED)
     assert [call for other in others for call in cluster.told(other)] == []
@@ -150,8 +197,11 @@ def test_job__requeued__is_told_when_it_ends_for_good(cluster: Cluster) -> None:
     slurm_id = cluster.submit(7, "sleep 600", "--requeue")
     cluster.wait_for(slurm_id, RUNNING)
     cluster.scontrol("requeue", str(slurm_id))
-    wait_until(lambda: bool(cluster.completed(slurm_id)), "the hook to be called", PATIENCE_S)
-    assert cluster.completed(slurm_id) == ["PENDING"]  # the word of SLURM 22.05 for a requeue
+    wait_until(
+        lambda: bool(cluster.completed(slurm_id)), "the hook to be called", PATIENCE_S
+    )
+    # the word of SLURM 22.05 for a requeue
+    assert cluster.completed(slurm_id) == ["PENDING"]
     later = cluster.submit(8, "true")
     cluster.wait_for(later, RUNNING, FINISHED)  # ends are told in their order
     cluster.wait_for(slurm_id, RUNNING)
@@ -164,9 +214,17 @@ def test_job__resized__is_told_once_with_all_its_seconds(cluster: Cluster) -> No
     slurm_id = cluster.submit(9, GATE.format(gate=gate), "--nodes=2", "--ntasks=2")
     cluster.wait_for(slurm_id, RUNNING)
     began_s = time.monotonic()
-    wait_until(lambda: time.monotonic() > began_s + 2.0, "the first part to have some seconds", PATIENCE_S)
+    wait_until(
+        lambda: time.monotonic() > began_s + 2.0,
+        "the first part to have some seconds",
+        PATIENCE_S,
+    )
     cluster.scontrol("update", f"JobId={slurm_id}", "NumNodes=1")
-    wait_until(lambda: cluster.completed(slurm_id) == ["RESIZING"], "the hook to be called", PATIENCE_S)
+    wait_until(
+        lambda: cluster.completed(slurm_id) == ["RESIZING"],
+        "the hook to be called",
+        PATIENCE_S,
+    )
     gate.touch()
     cluster.wait_for(slurm_id, RUNNING, FINISHED)
     assert cluster.told(slurm_id)[-1].duration == cluster.lasted_s(slurm_id) >= 2
@@ -179,7 +237,17 @@ def test_job__resized__is_told_once_with_all_its_seconds(cluster: Cluster) -> No
         ("FAILED", FAILED),
         ("TIMEOUT", OUT_OF_CREDITS),
         ("CANCELLED", CANCELLED),
-        *((state, FINISHED) for state in ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY", "DEADLINE", "NEW")),
+        *(
+            (state, FINISHED)
+            for state in (
+                "NODE_FAIL",
+                "PREEMPTED",
+                "BOOT_FAIL",
+                "OUT_OF_MEMORY",
+                "DEADLINE",
+                "NEW",
+            )
+        ),
         *((state, 0) for state in ("REQUEUED", "PENDING", "RESIZING")),
     ],
 )
@@ -187,7 +255,7 @@ def test_upstream_report__each_end(state: str, status: int) -> None:
     assert upstream_report(state, 768) == (status, 768)
 
 
-# --- one event ------------------------------------------------------------------------------------------------------------
+# --- one event ------------------------------------------------------------------------
 
 EVENT = SpooledEvent(name_of(1), 1, spool.FINISHED)
 
@@ -202,8 +270,13 @@ def job(address: str) -> InSlurm:
     return InSlurm(f"supervisor {address}", start_s=100, end_s=160)
 
 
-def test_tell__each_event__by_a_connection_of_its_own__certificate_of_any_authority(tmp_path: Path) -> None:
-    with serving(certificates=make_certificates(tmp_path)) as (supervisor, port), in_front_of(port) as network:
+def test_tell__each_event__by_a_connection_of_its_own__certificate_of_any_authority(
+    tmp_path: Path,
+) -> None:
+    with (
+        serving(certificates=make_certificates(tmp_path)) as (supervisor, port),
+        in_front_of(port) as network,
+    ):
         send(EVENT, job(network.address))
         once = network.connections
         send(EVENT, job(network.address))

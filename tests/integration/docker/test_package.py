@@ -1,4 +1,6 @@
-"""The wheel, as a provider installs it: in an empty environment, away from the clone."""
+"""The wheel, as a provider installs it: in an empty environment, away from the
+clone.
+"""
 
 import shutil
 import subprocess
@@ -18,10 +20,13 @@ from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.ledger.periodic_runs import PeriodicRuns
 
 PACKAGES = ("supervisor_tasks", "grpc_callbacks", "benchmarks", "plugins", "protos")
-NEWEST = max((REPOSITORY / "supervisor_tasks/ledger/migrations/versions").glob("*.py")).name.partition("_")[0]
+NEWEST = max(
+    (REPOSITORY / "supervisor_tasks/ledger/migrations/versions").glob("*.py")
+).name.partition("_")[0]
 WITHIN_S = 60.0
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]  # a first installation downloads 100 MB
+# a first installation downloads 100 MB
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +39,12 @@ def processes() -> Iterator[Processes]:
 def tracked() -> list[str]:
     """The files of the clone that git knows, and those that it does not ignore."""
     argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    listed = subprocess.run(argv, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
-    return [name for name in listed.split("\0") if name and (REPOSITORY / name).exists()]
+    listed = subprocess.run(
+        argv, cwd=REPOSITORY, check=True, capture_output=True, text=True
+    ).stdout
+    return [
+        name for name in listed.split("\0") if name and (REPOSITORY / name).exists()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +54,16 @@ def wheel(tracked: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in tracked:
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, clone / name)
-    argv = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(built)]
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(built),
+    ]
     subprocess.run([*argv, str(clone)], check=True, capture_output=True)
     (wheel,) = built.iterdir()
     return wheel
@@ -53,17 +71,26 @@ def wheel(tracked: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, processes: Processes) -> Path:
-    """The bin folder of an environment that holds the wheel, and what the lock names for it."""
+    """The bin folder of an environment that holds the wheel, and what the lock names
+    for it.
+    """
     environment = processes.folder / "venv"
     uv = [str(Path(sys.executable).with_name("uv"))]
     install = [*uv, "pip", "install", "--quiet", "--python", str(environment)]
     for argv in (
         [*uv, "venv", "--quiet", "--python", sys.executable, str(environment)],
-        [*install, "--require-hashes", "--requirement", str(REPOSITORY / "requirements.txt")],
+        [
+            *install,
+            "--require-hashes",
+            "--requirement",
+            str(REPOSITORY / "requirements.txt"),
+        ],
         [*install, "--no-deps", str(wheel)],
         [*uv, "pip", "check", "--quiet", "--python", str(environment)],
     ):
-        done = subprocess.run(argv, cwd=processes.folder, capture_output=True, text=True)
+        done = subprocess.run(
+            argv, cwd=processes.folder, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
     return environment / "bin"
 
@@ -72,7 +99,10 @@ def installed(wheel: Path, processes: Processes) -> Path:
 def environment(processes: Processes) -> dict[str, str]:
     """A site's: an empty database, a broker, and nothing that leads to the clone."""
     servers = []
-    for name, describe in (("postgres", embedded_servers.postgres), ("redis", embedded_servers.redis)):
+    for name, describe in (
+        ("postgres", embedded_servers.postgres),
+        ("redis", embedded_servers.redis),
+    ):
         folder = processes.folder / name
         folder.mkdir()
         servers.append(describe(folder))
@@ -86,47 +116,82 @@ def environment(processes: Processes) -> dict[str, str]:
     }
 
 
-def run(installed: Path, folder: Path, environment: Mapping[str, str], *words: str) -> str:
+def run(
+    installed: Path, folder: Path, environment: Mapping[str, str], *words: str
+) -> str:
     argv = [str(installed / words[0]), *words[1:]]
-    done = subprocess.run(argv, cwd=folder, env=dict(environment), capture_output=True, text=True)
+    done = subprocess.run(
+        argv, cwd=folder, env=dict(environment), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_wheel__holds_every_file_of_its_packages_and_no_other(wheel: Path, tracked: list[str]) -> None:
+def test_wheel__holds_every_file_of_its_packages_and_no_other(
+    wheel: Path, tracked: list[str]
+) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
-        (metadata,) = [archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA")]
+        (metadata,) = [
+            archive.read(name).decode()
+            for name in archive.namelist()
+            if name.endswith("/METADATA")
+        ]
         assert any(name.endswith("/licenses/LICENSE") for name in archive.namelist())
-    sources = {name for name in tracked if name.startswith(tuple(f"{package}/" for package in PACKAGES))}
+    sources = {
+        name
+        for name in tracked
+        if name.startswith(tuple(f"{package}/" for package in PACKAGES))
+    }
     stems = {name.removesuffix(".proto") for name in sources if name.endswith(".proto")}
     generated = {f"{stem}_pb2{kind}.py" for stem in stems for kind in ("", "_grpc")}
     assert stems
     assert held == sources | generated | {"celeryconfig.py", "flowerconfig.py"}
     assert "Name: grid-supervisor\n" in metadata
-    needed = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ") and "extra ==" not in line]
+    needed = [
+        line
+        for line in metadata.splitlines()
+        if line.startswith("Requires-Dist: ") and "extra ==" not in line
+    ]
     assert not [line for line in needed if "pytest" in line or "mypy" in line]
 
 
-def test_installed__tells_its_version(installed: Path, wheel: Path, processes: Processes) -> None:
-    said = run(installed, processes.folder, {"PATH": "/usr/bin:/bin"}, "supervisor", "--version")
+def test_installed__tells_its_version(
+    installed: Path, wheel: Path, processes: Processes
+) -> None:
+    said = run(
+        installed,
+        processes.folder,
+        {"PATH": "/usr/bin:/bin"},
+        "supervisor",
+        "--version",
+    )
     assert said == f"supervisor {wheel.name.split('-')[1]}\n"
 
 
 def test_installed__brings_a_database_up_to_date_and_starts_a_worker(
     installed: Path, processes: Processes, environment: dict[str, str]
 ) -> None:
-    first = run(installed, processes.folder, environment, "supervisor", "db", "upgrade", "--yes")
-    second = run(installed, processes.folder, environment, "supervisor", "db", "upgrade", "--yes")
+    first = run(
+        installed, processes.folder, environment, "supervisor", "db", "upgrade", "--yes"
+    )
+    second = run(
+        installed, processes.folder, environment, "supervisor", "db", "upgrade", "--yes"
+    )
     assert first == f"the ledger's tables are at {NEWEST}, and were at none\n"
     assert second == f"the ledger's tables are at {NEWEST}\n"
     celery = [str(installed / "celery"), "-A", "supervisor_tasks"]
-    for name, words in (("worker", ["worker", "-Q", "main.default"]), ("beat", ["beat", "--pidfile="])):
+    for name, words in (
+        ("worker", ["worker", "-Q", "main.default"]),
+        ("beat", ["beat", "--pidfile="]),
+    ):
         processes.start(name, [*celery, *words], env=environment, cwd=processes.folder)
     engine = create_engine(environment["DATABASE_URL"])
     try:
         wait_until(
-            lambda: PeriodicRuns(engine, "main").age_s("dispatch_due_effects") is not None,
+            lambda: (
+                PeriodicRuns(engine, "main").age_s("dispatch_due_effects") is not None
+            ),
             "the worker to do a task",
             WITHIN_S,
         )
@@ -146,9 +211,14 @@ def test_db_upgrade__table_locked_by_a_long_transaction__fails_soon_with_advice(
     held = create_engine(url)
     argv = [str(installed / "supervisor"), "db", "upgrade", "--yes"]
     with held.connect() as connection:
-        connection.execute(text("CREATE TABLE jobs (a int)"))  # uncommitted: the first migration wants that name
+        # uncommitted: the first migration wants that name
+        connection.execute(text("CREATE TABLE jobs (a int)"))
         done = subprocess.run(
-            argv, cwd=processes.folder, env=environment | {"DATABASE_URL": url}, capture_output=True, text=True
+            argv,
+            cwd=processes.folder,
+            env=environment | {"DATABASE_URL": url},
+            capture_output=True,
+            text=True,
         )
     held.dispose()
     engine.dispose()

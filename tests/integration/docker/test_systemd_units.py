@@ -17,19 +17,29 @@ UNITS = REPOSITORY / "docker" / "systemd"
 COMMON = "grid-supervisor-.service.d/10-common.conf"
 SERVICES = sorted(file.relative_to(UNITS) for file in UNITS.rglob("*.service"))
 FLEET = [name for name in SERVICES if name.name.startswith("grid-supervisor-")]
-OPTIONAL = sorted(file.relative_to(UNITS / "optional") for file in (UNITS / "optional").rglob("*.conf"))
-FILES_OF_SETTINGS = {"tls_key": "TLS_KEY"}  # a secret whose setting is the path of its file
+OPTIONAL = sorted(
+    file.relative_to(UNITS / "optional")
+    for file in (UNITS / "optional").rglob("*.conf")
+)
+# a secret whose setting is the path of its file
+FILES_OF_SETTINGS = {"tls_key": "TLS_KEY"}
 EXPOSURE = 20  # tenths; systemd calls what is below 2.0 OK
 OF_NO_SETTING = {"HOME", "PYTHONUNBUFFERED"}
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The units as an operator copies them, with the command where this clone has it."""
+    """The units as an operator copies them, with the command where this clone has
+    it.
+    """
     folder = tmp_path_factory.mktemp("systemd")
     shutil.copytree(UNITS, folder, dirs_exist_ok=True)
     for unit in folder.rglob("*.service"):
-        unit.write_text(unit.read_text().replace("/usr/local/bin/supervisor", str(REPOSITORY / ".venv/bin/supervisor")))
+        unit.write_text(
+            unit.read_text().replace(
+                "/usr/local/bin/supervisor", str(REPOSITORY / ".venv/bin/supervisor")
+            )
+        )
         shutil.move(unit, folder / unit.name)
     return folder
 
@@ -47,15 +57,28 @@ def faults(stderr: str, *words: str) -> list[str]:
 
 
 def test_units__verified_by_systemd__have_no_fault(installed: Path) -> None:
-    units = [str(file) for pattern in ("*.service", "*.target") for file in sorted(installed.glob(pattern))]
+    units = [
+        str(file)
+        for pattern in ("*.service", "*.target")
+        for file in sorted(installed.glob(pattern))
+    ]
     assert len(units) == len(SERVICES) + 1
-    done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True)
-    assert (done.returncode, faults(done.stderr, str(installed), "supervisor")) == (0, [])
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *units], capture_output=True, text=True
+    )
+    assert (done.returncode, faults(done.stderr, str(installed), "supervisor")) == (
+        0,
+        [],
+    )
 
 
-def test_units__with_the_drop_in_of_the_how_to__have_no_fault_and_a_file_of_a_secret(installed: Path) -> None:
+def test_units__with_the_drop_in_of_the_how_to__have_no_fault_and_a_file_of_a_secret(
+    installed: Path,
+) -> None:
     page = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
-    (drop_in,) = re.findall(r"```\n# systemctl edit ([^\n]*)\n(.*?)```", page, re.DOTALL)
+    (drop_in,) = re.findall(
+        r"```\n# systemctl edit ([^\n]*)\n(.*?)```", page, re.DOTALL
+    )
     units = re.findall(r"grid-supervisor-[a-z-]+\.service", drop_in[0])
     assert units
     for unit in units:
@@ -63,72 +86,136 @@ def test_units__with_the_drop_in_of_the_how_to__have_no_fault_and_a_file_of_a_se
         folder.mkdir()
         (folder / "override.conf").write_text(drop_in[1])
     done = subprocess.run(
-        ["systemd-analyze", "verify", *(str(installed / unit) for unit in units)], capture_output=True, text=True
+        ["systemd-analyze", "verify", *(str(installed / unit) for unit in units)],
+        capture_output=True,
+        text=True,
     )
     assert faults(done.stderr, "override", "supervisor") == []
-    (credential,) = re.findall(r"^LoadCredential=(\w+):/etc/grid-supervisor/credentials/\1$", drop_in[1], re.MULTILINE)
+    (credential,) = re.findall(
+        r"^LoadCredential=(\w+):/etc/grid-supervisor/credentials/\1$",
+        drop_in[1],
+        re.MULTILINE,
+    )
     assert credential in IN_FILES
     assert f"Environment={credential.upper()}_FILE=%d/{credential}\n" in drop_in[1]
 
 
 @pytest.mark.parametrize("drop_in", OPTIONAL, ids=str)
-def test_drop_in__for_a_secret__has_no_fault_and_names_its_file(installed: Path, drop_in: Path, tmp_path: Path) -> None:
+def test_drop_in__for_a_secret__has_no_fault_and_names_its_file(
+    installed: Path, drop_in: Path, tmp_path: Path
+) -> None:
     shutil.copytree(installed, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "optional")
     source = UNITS / "optional" / drop_in
     (tmp_path / drop_in).parent.mkdir(exist_ok=True)
     shutil.copy(source, tmp_path / drop_in)
     unit = drop_in.parent.name.removesuffix(".d")
-    done = subprocess.run(["systemd-analyze", "verify", str(tmp_path / unit)], capture_output=True, text=True)
-    assert (done.returncode, faults(done.stderr, str(tmp_path), "supervisor")) == (0, [])
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(tmp_path / unit)],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, faults(done.stderr, str(tmp_path), "supervisor")) == (
+        0,
+        [],
+    )
     text = source.read_text()
-    given = [pair for line in re.findall(r"^Environment=(.*)$", text, re.MULTILINE) for pair in line.split()]
+    given = [
+        pair
+        for line in re.findall(r"^Environment=(.*)$", text, re.MULTILINE)
+        for pair in line.split()
+    ]
     for name, file in re.findall(r"^LoadCredential=(\w+):(\S+)$", text, re.MULTILINE):
         assert file == f"/etc/grid-supervisor/credentials/{name}"
         assert name in (*IN_FILES, *FILES_OF_SETTINGS)
         if name not in ("database_url", "broker_url"):
-            assert f"{FILES_OF_SETTINGS.get(name, f'{name.upper()}_FILE')}=%d/{name}" in given
+            assert (
+                f"{FILES_OF_SETTINGS.get(name, f'{name.upper()}_FILE')}=%d/{name}"
+                in given
+            )
 
 
 def test_drop_ins__each_secret_of_one_process__has_one_for_that_process() -> None:
     of_all = {"database_url", "broker_url", *NOTIFY_KEYS}
-    in_units = {line.partition(":")[0] for unit in FLEET for line in assignments(unit, "LoadCredential")}
+    in_units = {
+        line.partition(":")[0]
+        for unit in FLEET
+        for line in assignments(unit, "LoadCredential")
+    }
     found = {
-        (name, drop_in.parent.name.removesuffix(".service.d").removeprefix("grid-supervisor-"))
+        (
+            name,
+            drop_in.parent.name.removesuffix(".service.d").removeprefix(
+                "grid-supervisor-"
+            ),
+        )
         for drop_in in OPTIONAL
-        for name in re.findall(r"^LoadCredential=(\w+):", (UNITS / "optional" / drop_in).read_text(), re.MULTILINE)
+        for name in re.findall(
+            r"^LoadCredential=(\w+):",
+            (UNITS / "optional" / drop_in).read_text(),
+            re.MULTILINE,
+        )
         if name in IN_FILES and name not in of_all
     }
-    assert found == {(name, process_of(name)) for name in {*SECRETS} - of_all - in_units}
+    assert found == {
+        (name, process_of(name)) for name in {*SECRETS} - of_all - in_units
+    }
 
 
 def process_of(secret: str) -> str:
     """The process that alone keeps the secret."""
-    needs = {Need.WALLET: "worker-chain", Need.SLURM: "worker-slurm", Need.SSH_PUBLIC: "callbacks"}
-    keeping = {name for need, name in needs.items() for access in SlurmAccess if secret in kept([need], access)}
+    needs = {
+        Need.WALLET: "worker-chain",
+        Need.SLURM: "worker-slurm",
+        Need.SSH_PUBLIC: "callbacks",
+    }
+    keeping = {
+        name
+        for need, name in needs.items()
+        for access in SlurmAccess
+        if secret in kept([need], access)
+    }
     (process,) = keeping or {"flower"}
     return process
 
 
 @pytest.mark.parametrize("name", ["20-slurmrestd.conf", "20-certificates.conf"])
 def test_drop_in__for_another_way_to_slurm__takes_the_ssh_key_away(name: str) -> None:
-    text = (UNITS / "optional/grid-supervisor-worker-slurm.service.d" / name).read_text()
+    text = (
+        UNITS / "optional/grid-supervisor-worker-slurm.service.d" / name
+    ).read_text()
     assert "\nLoadCredential=\n" in text  # the list begins again
     assert "slurm_ssh_private_key" not in text
     assert "SLURM_SSH_PRIVATE_KEY_FILE=\n" in text
 
 
 @pytest.mark.parametrize("drop_in", OPTIONAL, ids=str)
-def test_drop_in__that_begins_the_credentials_again__is_read_before_others(drop_in: Path) -> None:
-    """systemd reads drop-ins in the order of their names; `systemctl edit` writes override.conf."""
+def test_drop_in__that_begins_the_credentials_again__is_read_before_others(
+    drop_in: Path,
+) -> None:
+    """systemd reads drop-ins in the order of their names; `systemctl edit` writes
+    override.conf.
+    """
     begins_again = "\nLoadCredential=\n" in (UNITS / "optional" / drop_in).read_text()
-    others = {other.name for other in OPTIONAL if other.parent == drop_in.parent and not other.name.startswith("20-")}
-    assert not begins_again or Path(COMMON).name < drop_in.name < min(others | {"override.conf"})
+    others = {
+        other.name
+        for other in OPTIONAL
+        if other.parent == drop_in.parent and not other.name.startswith("20-")
+    }
+    assert not begins_again or Path(COMMON).name < drop_in.name < min(
+        others | {"override.conf"}
+    )
 
 
 @pytest.mark.parametrize("unit", SERVICES, ids=str)
 def test_unit__its_sandbox__leaves_little_open(installed: Path, unit: Path) -> None:
-    argv = ["systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE}", str(installed / unit.name)]
+    argv = [
+        "systemd-analyze",
+        "security",
+        "--offline=true",
+        f"--threshold={EXPOSURE}",
+        str(installed / unit.name),
+    ]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -142,25 +229,37 @@ def test_unit__starts__a_process_that_supervisor_run_knows(unit: Path) -> None:
 
 
 def test_units__of_the_fleet__are_all_wanted_by_the_target() -> None:
-    wanted = re.findall(r"grid-supervisor-[a-z-]+\.service", (UNITS / "grid-supervisor.target").read_text())
+    wanted = re.findall(
+        r"grid-supervisor-[a-z-]+\.service",
+        (UNITS / "grid-supervisor.target").read_text(),
+    )
     assert sorted(wanted) == sorted(unit.name for unit in FLEET)
 
 
 @pytest.mark.parametrize("unit", FLEET, ids=str)
-def test_unit__its_variables__are_settings_and_its_credentials_files_of_secrets(unit: Path) -> None:
+def test_unit__its_variables__are_settings_and_its_credentials_files_of_secrets(
+    unit: Path,
+) -> None:
     given = [pair for line in assignments(unit, "Environment") for pair in line.split()]
     names = {pair.partition("=")[0] for pair in given} - OF_NO_SETTING
-    credentials = {line.partition(":")[0] for line in assignments(unit, "LoadCredential")}
+    credentials = {
+        line.partition(":")[0] for line in assignments(unit, "LoadCredential")
+    }
     files = {name for name in names if name.endswith("_FILE")}
     assert {name.lower() for name in names - files} <= set(Settings.model_fields)
-    assert {name.removesuffix("_FILE").lower() for name in files} == credentials <= set(IN_FILES)
+    assert (
+        {name.removesuffix("_FILE").lower() for name in files}
+        == credentials
+        <= set(IN_FILES)
+    )
     assert all(f"{name.upper()}_FILE=%d/{name}" in given for name in credentials)
 
 
 @pytest.mark.parametrize("unit", SERVICES, ids=str)
 def test_unit__that_ends__is_started_again_and_counts_its_starts(unit: Path) -> None:
     assert assignments(unit, "Restart")[0] in ("always", "on-failure")
-    assert assignments(unit, "StartLimitIntervalSec") == ["0"]  # for as long as it takes
+    # for as long as it takes
+    assert assignments(unit, "StartLimitIntervalSec") == ["0"]
     assert [float(pause) for pause in assignments(unit, "RestartSec")] == [RESTART_S]
     assert assignments(unit, "RuntimeDirectory") == ["%N"]  # each unit has its own
     assert assignments(unit, "RuntimeDirectoryPreserve") == ["restart"]
@@ -173,12 +272,26 @@ def test_units__on_one_machine__answer_probes_at_ports_of_their_own() -> None:
 
 
 def test_keys__are_split_between_the_workers() -> None:
-    keys = {unit.stem: {line.partition(":")[0] for line in assignments(unit, "LoadCredential")} for unit in FLEET}
+    keys = {
+        unit.stem: {
+            line.partition(":")[0] for line in assignments(unit, "LoadCredential")
+        }
+        for unit in FLEET
+    }
     with_wallet = {name for name, held in keys.items() if "eth_private_key" in held}
     with_ssh = {name for name, held in keys.items() if "slurm_ssh_private_key" in held}
-    assert (with_wallet, with_ssh) == ({"grid-supervisor-worker-chain"}, {"grid-supervisor-worker-slurm"})
+    assert (with_wallet, with_ssh) == (
+        {"grid-supervisor-worker-chain"},
+        {"grid-supervisor-worker-slurm"},
+    )
 
 
 def test_settings_file__names_settings_only() -> None:
-    lines = [line for line in (UNITS / "settings.env").read_text().splitlines() if line and not line.startswith("#")]
-    assert {line.partition("=")[0].lower() for line in lines} <= set(Settings.model_fields)
+    lines = [
+        line
+        for line in (UNITS / "settings.env").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    assert {line.partition("=")[0].lower() for line in lines} <= set(
+        Settings.model_fields
+    )

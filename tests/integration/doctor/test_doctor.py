@@ -1,4 +1,6 @@
-"""`supervisor doctor` where nothing answers: it is done within 10 s, names each thing and what mends it."""
+"""`supervisor doctor` where nothing answers: it is done within 10 s, names each thing
+and what mends it.
+"""
 
 import base64
 import json
@@ -13,7 +15,11 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 
 from devgrid import REPOSITORY
 from devgrid.machine import deadline
@@ -53,7 +59,9 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
 @pytest.fixture
 def environment(port: int, tmp_path: Path) -> Mapping[str, str]:
     """The settings of a whole fleet, all of whose servers are behind that port."""
-    key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    key = Ed25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
+    )
     for name in ("cert.pem", "key.pem", "known_hosts"):
         (tmp_path / name).touch()
     here = f"127.0.0.1:{port}"
@@ -84,7 +92,9 @@ def environment(port: int, tmp_path: Path) -> Mapping[str, str]:
     }
 
 
-def doctor(environment: Mapping[str, str], *words: str) -> tuple[float, subprocess.CompletedProcess[str]]:
+def doctor(
+    environment: Mapping[str, str], *words: str
+) -> tuple[float, subprocess.CompletedProcess[str]]:
     """Run the command in a process of its own; how long that took, with its start."""
     argv = [
         sys.executable,
@@ -94,12 +104,16 @@ def doctor(environment: Mapping[str, str], *words: str) -> tuple[float, subproce
         *words,
     ]
     begun_s = time.monotonic()
-    done = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True
+    )
     return time.monotonic() - begun_s, done
 
 
 @pytest.mark.quiet_machine
-def test_doctor__everything_is_away__names_each_within_10_s(environment: Mapping[str, str]) -> None:
+def test_doctor__everything_is_away__names_each_within_10_s(
+    environment: Mapping[str, str],
+) -> None:
     took_s, done = doctor(environment, "--json")
     assert took_s < deadline(MAX_WAIT_S)
     assert done.returncode == 1, done.stderr
@@ -110,15 +124,30 @@ def test_doctor__everything_is_away__names_each_within_10_s(environment: Mapping
         name for name in found if "endpoint http" in name
     }
     assert found["Flower"]["level"] == Level.YELLOW
-    assert [row["level"] for name, row in found.items() if name.startswith("WebSocket endpoint ")] == [Level.YELLOW]
+    assert [
+        row["level"]
+        for name, row in found.items()
+        if name.startswith("WebSocket endpoint ")
+    ] == [Level.YELLOW]
     assert {name for name in red if name.startswith("TLS of the RPC endpoints")}
     assert all(found[name]["mend"] for name in red)
-    assert found["migrations"]["level"] == found["sbatch"]["level"] == found["wallet"]["level"] == Level.SKIPPED
-    assert not [row for row in found.values() if row["level"] == Level.GREEN and not row["name"].startswith("settings")]
+    assert (
+        found["migrations"]["level"]
+        == found["sbatch"]["level"]
+        == found["wallet"]["level"]
+        == Level.SKIPPED
+    )
+    assert not [
+        row
+        for row in found.values()
+        if row["level"] == Level.GREEN and not row["name"].startswith("settings")
+    ]
     assert PASSWORD not in done.stdout + done.stderr
 
 
-def test_doctor__as_a_table__prints_only_the_ledger_beside_it(environment: Mapping[str, str]) -> None:
+def test_doctor__as_a_table__prints_only_the_ledger_beside_it(
+    environment: Mapping[str, str],
+) -> None:
     _, done = doctor(environment)
     assert done.returncode == 1
     assert done.stderr.startswith("here@")

@@ -1,4 +1,6 @@
-"""TLS to the grid's services: verified by an authority, or, where the operator says so, not at all."""
+"""TLS to the grid's services: verified by an authority, or, where the operator says so,
+not at all.
+"""
 
 from collections.abc import Iterator
 from concurrent import futures
@@ -37,7 +39,9 @@ def answered(channels: Channels, address: str) -> bytes:
     return answer
 
 
-def test_open__authority_known__answers(address: str, certificates: Certificates) -> None:
+def test_open__authority_known__answers(
+    address: str, certificates: Certificates
+) -> None:
     assert answered(Channels(authority=certificates.ca), address) == b"\x08\x01"
 
 

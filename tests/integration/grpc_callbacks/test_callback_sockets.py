@@ -1,4 +1,6 @@
-"""Where the gRPC process listens: the addresses of LISTEN_ADDRESS, and a folder for Unix sockets that only it enters."""
+"""Where the gRPC process listens: the addresses of LISTEN_ADDRESS, and a folder for
+Unix sockets that only it enters.
+"""
 
 import errno
 import socket
@@ -30,19 +32,25 @@ def test_listening_sockets__one_address_is_not_here__listens_at_the_others(
         assert only.getsockname()[0] == "127.0.0.1"
 
 
-def test_listening_sockets__name_with_one_address_twice__listens_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listening_sockets__name_with_one_address_twice__listens_there_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     names(monkeypatch, V4, V4)
     (only,) = listening_sockets("localhost:0")
     only.close()
 
 
-def test_listening_sockets__no_address_is_here__is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listening_sockets__no_address_is_here__is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     names(monkeypatch, V6_NOT_HERE)
     with pytest.raises(OSError, match="2001:db8::1"):
         listening_sockets("localhost:0")
 
 
-def test_listening_sockets__one_address_is_in_use__is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listening_sockets__one_address_is_in_use__is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with socket.create_server(("127.0.0.2", 0)) as taken:
         names(monkeypatch, V4, (*V4[:4], taken.getsockname()))
         with pytest.raises(OSError, match=r"127\.0\.0\.2") as caught:
@@ -65,7 +73,9 @@ def test_socket_folder__of_a_killed_process__is_removed_but_a_living_ones_stays(
 ) -> None:
     program = "import sys, pathlib, os; from grpc_callbacks.private_sockets import SocketFolder\n"
     program += "SocketFolder(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), 9)"
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], check=False, timeout=60
+    )
     assert len(list(tmp_path.iterdir())) == 1
     first = SocketFolder(tmp_path)
     (only,) = tmp_path.iterdir()
@@ -76,9 +86,13 @@ def test_socket_folder__of_a_killed_process__is_removed_but_a_living_ones_stays(
     second.close()
 
 
-def test_folder__state_dir_that_cannot_be_made__is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_folder__state_dir_that_cannot_be_made__is_an_error_that_names_it(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SettingsError, match=r"STATE_DIR: found .*/file/state'; expected a folder"):
+    with pytest.raises(
+        SettingsError, match=r"STATE_DIR: found .*/file/state'; expected a folder"
+    ):
         SocketFolder(tmp_path / "file" / "state")
 
 

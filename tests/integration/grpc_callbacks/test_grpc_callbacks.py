@@ -1,4 +1,6 @@
-"""The gRPC process as plugins in the field see it: on the wire, and when what it needs is away."""
+"""The gRPC process as plugins in the field see it: on the wire, and when what it needs
+is away.
+"""
 
 import asyncio
 import json
@@ -31,7 +33,11 @@ from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
 from grpc_callbacks.callback_store import CallbackStore
-from grpc_callbacks.callback_writer import CallbackNotStoredError, CallbackWriter, InboxFullError
+from grpc_callbacks.callback_writer import (
+    CallbackNotStoredError,
+    CallbackWriter,
+    InboxFullError,
+)
 from grpc_callbacks.room import CallbackOrigin
 from grpc_callbacks.server import REPORTER_SERVICE
 from grpc_callbacks.validation import CallbackPayload
@@ -66,7 +72,9 @@ class WorkerContext:
 
     @contextmanager
     def channel(self) -> Iterator[grpc.Channel]:
-        with grpc.secure_channel(self.address, grpc.ssl_channel_credentials(self.ca)) as channel:
+        with grpc.secure_channel(
+            self.address, grpc.ssl_channel_credentials(self.ca)
+        ) as channel:
             yield channel
 
     def rows(self) -> list[Any]:
@@ -84,7 +92,10 @@ def site() -> Iterator[WorkerContext]:
     with private_processes() as processes:
         folder = processes.folder
         servers = {}
-        for name, describe in (("postgres", embedded_servers.postgres), ("redis", embedded_servers.redis)):
+        for name, describe in (
+            ("postgres", embedded_servers.postgres),
+            ("redis", embedded_servers.redis),
+        ):
             (folder / name).mkdir()
             servers[name] = describe(folder / name)
             start_server(processes, name, servers[name])
@@ -104,7 +115,9 @@ def site() -> Iterator[WorkerContext]:
             "BROKER_URL": servers["redis"].url,
         }
         start_callbacks(processes, environment, "callbacks")
-        yield WorkerContext(processes, engine, environment, certificates.ca.read_bytes())
+        yield WorkerContext(
+            processes, engine, environment, certificates.ca.read_bytes()
+        )
         engine.dispose()
 
 
@@ -113,13 +126,17 @@ def _empty_inbox(site: WorkerContext) -> None:
     site.forget()
 
 
-def start_callbacks(processes: Processes, environment: dict[str, str], name: str) -> None:
+def start_callbacks(
+    processes: Processes, environment: dict[str, str], name: str
+) -> None:
     port = int(environment["LISTEN_ADDRESS"].rpartition(":")[2])
     argv = [sys.executable, "-m", "grpc_callbacks"]
-    processes.start(name, argv, env=environment, cwd=REPOSITORY, ready=lambda: answers(port))
+    processes.start(
+        name, argv, env=environment, cwd=REPOSITORY, ready=lambda: answers(port)
+    )
 
 
-# --- a client made from descriptors that are not ours: interfaces.md, section 3, by hand ------------------------------
+# --- a client made from descriptors that are not ours: interfaces.md, section 3, by hand
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _STATUS_NAMES = [
@@ -138,7 +155,9 @@ _STATUS_NAMES = [
 
 
 def independent_messages() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name="field.proto", package="supervisor.v1alpha1", syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="field.proto", package="supervisor.v1alpha1", syntax="proto3"
+    )
     enum = file.enum_type.add(name="JobStatus")
     for number, name in enumerate(_STATUS_NAMES):
         enum.value.add(name=f"JOB_STATUS_{name}", number=number)
@@ -153,18 +172,27 @@ def independent_messages() -> dict[str, Any]:
         ],
         start=1,
     ):
-        field = request.field.add(name=name, number=number, type=kind, label=_FIELD.LABEL_OPTIONAL)
+        field = request.field.add(
+            name=name, number=number, type=kind, label=_FIELD.LABEL_OPTIONAL
+        )
         if kind == _FIELD.TYPE_ENUM:
             field.type_name = ".supervisor.v1alpha1.JobStatus"
     file.message_type.add(name="SetJobStatusResponse")
     file.message_type.add(name="FetchAuthorizedKeysRequest")
     keys = file.message_type.add(name="FetchAuthorizedKeysResponse")
-    keys.field.add(name="authorized_keys", number=1, type=_FIELD.TYPE_STRING, label=_FIELD.LABEL_OPTIONAL)
+    keys.field.add(
+        name="authorized_keys",
+        number=1,
+        type=_FIELD.TYPE_STRING,
+        label=_FIELD.LABEL_OPTIONAL,
+    )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     names = [message.name for message in file.message_type]
     return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"supervisor.v1alpha1.{name}"))
+        name: message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"supervisor.v1alpha1.{name}")
+        )
         for name in names
     }
 
@@ -181,37 +209,67 @@ def set_status(channel: grpc.Channel, timeout_s: float = 10.0, **fields: Any) ->
     call(MESSAGES["SetJobStatusRequest"](**fields), timeout=timeout_s)
 
 
-def test_set_job_status__client_from_independent_descriptors__leaves_the_row(site: WorkerContext) -> None:
+def test_set_job_status__client_from_independent_descriptors__leaves_the_row(
+    site: WorkerContext,
+) -> None:
     with site.channel() as channel:
         set_status(channel, name=NAME, id=4242, duration=125, status=8, exit_code=768)
     assert site.rows() == [(NAME, 4242, 8, 125, 768, "here")]
 
 
-def test_set_job_status__raw_bytes_written_by_hand__leave_the_row(site: WorkerContext) -> None:
-    # field 1, 66 bytes | field 2 varint 300 | field 3 varint 61 | field 4 varint 7 | field 5 varint 256
-    raw: Any = b"\x0a\x42" + NAME.encode() + b"\x10\xac\x02" + b"\x18\x3d" + b"\x20\x07" + b"\x28\x80\x02"
+def test_set_job_status__raw_bytes_written_by_hand__leave_the_row(
+    site: WorkerContext,
+) -> None:
+    # field 1, 66 bytes | field 2 varint 300 | field 3 varint 61 | field 4 varint 7 |
+    # field 5 varint 256
+    raw: Any = (
+        b"\x0a\x42"
+        + NAME.encode()
+        + b"\x10\xac\x02"
+        + b"\x18\x3d"
+        + b"\x20\x07"
+        + b"\x28\x80\x02"
+    )
     with site.channel() as channel:
-        answer: Any = channel.unary_unary("/supervisor.v1alpha1.JobAPI/SetJobStatus")(raw, timeout=deadline(10))
+        answer: Any = channel.unary_unary("/supervisor.v1alpha1.JobAPI/SetJobStatus")(
+            raw, timeout=deadline(10)
+        )
     assert answer == b""
     assert site.rows() == [(NAME, 300, 7, 61, 256, "here")]
 
 
-def test_set_job_status__defaults_left_out_as_the_spank_plugin_does__is_running(site: WorkerContext) -> None:
+def test_set_job_status__defaults_left_out_as_the_spank_plugin_does__is_running(
+    site: WorkerContext,
+) -> None:
     with site.channel() as channel:
         set_status(channel, name=NAME, id=7, status=4)
     assert site.rows() == [(NAME, 7, 4, 0, 0, "here")]
 
 
-def test_pings__of_a_client_that_makes_sure_of_its_connection__are_no_offence(site: WorkerContext) -> None:
-    """By itself, gRPC's server ends a connection that is pinged more often than every five minutes (too_many_pings)."""
-    eager = [("grpc.keepalive_time_ms", 1200), ("grpc.keepalive_permit_without_calls", 1)]
+def test_pings__of_a_client_that_makes_sure_of_its_connection__are_no_offence(
+    site: WorkerContext,
+) -> None:
+    """By itself, gRPC's server ends a connection that is pinged more often than every
+    five minutes (too_many_pings).
+    """
+    eager = [
+        ("grpc.keepalive_time_ms", 1200),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
     options = [*eager, ("grpc.http2.max_pings_without_data", 0)]
     credentials = grpc.ssl_channel_credentials(site.ca)
-    with Proxy.start(site.address) as network, grpc.secure_channel(network.address, credentials, options) as channel:
+    with (
+        Proxy.start(site.address) as network,
+        grpc.secure_channel(network.address, credentials, options) as channel,
+    ):
         set_status(channel, name=NAME, id=7, status=4)
         before = network.passed[Direction.TO_SERVER]
         six_pings = 6 * (17 + 22)  # bytes of HTTP/2's frame and of TLS's
-        wait_until(lambda: network.passed[Direction.TO_SERVER] - before >= six_pings, "six pings", 60.0)
+        wait_until(
+            lambda: network.passed[Direction.TO_SERVER] - before >= six_pings,
+            "six pings",
+            60.0,
+        )
         set_status(channel, name=NAME, id=8, status=4)
         assert network.connections == 1
 
@@ -226,7 +284,10 @@ def test_set_job_status__repeat__is_ok_and_one_row(site: WorkerContext) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"name": "hello"}, "name: found 'hello'; expected 0x and 64 lowercase hex digits"),
+        (
+            {"name": "hello"},
+            "name: found 'hello'; expected 0x and 64 lowercase hex digits",
+        ),
         ({"name": NAME.upper()}, "name: found"),
         ({"name": NAME + "\n"}, "name: found"),
         ({"name": ""}, "name: found ''"),
@@ -242,7 +303,13 @@ def test_set_job_status__repeat__is_ok_and_one_row(site: WorkerContext) -> None:
 def test_set_job_status__malformed__is_invalid_argument_and_leaves_no_trace(
     site: WorkerContext, fields: dict[str, Any], said: str
 ) -> None:
-    good: dict[str, Any] = {"name": NAME, "id": 7, "duration": 1, "status": 7, "exit_code": 0}
+    good: dict[str, Any] = {
+        "name": NAME,
+        "id": 7,
+        "duration": 1,
+        "status": 7,
+        "exit_code": 0,
+    }
     with site.channel() as channel, pytest.raises(grpc.RpcError) as caught:
         set_status(channel, **(good | fields))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -259,8 +326,12 @@ def test_set_job_status__of_a_plugin_of_another_version__is_accepted_and_ignored
     assert site.rows() == []
 
 
-def test_set_job_status__stored__wakes_the_witness_of_the_cluster(site: WorkerContext) -> None:
-    with Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
+def test_set_job_status__stored__wakes_the_witness_of_the_cluster(
+    site: WorkerContext,
+) -> None:
+    with Redis(
+        unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")
+    ) as redis:
         redis.flushall()
         with site.channel() as channel:
             set_status(channel, name=NAME, id=7, status=7)
@@ -277,12 +348,20 @@ def test_fetch_authorized_keys__is_the_public_line(site: WorkerContext) -> None:
             response_deserializer=MESSAGES["FetchAuthorizedKeysResponse"].FromString,
         )
         assert (
-            call(MESSAGES["FetchAuthorizedKeysRequest"](), timeout=deadline(10)).authorized_keys == PUBLIC_LINE + "\n"
+            call(
+                MESSAGES["FetchAuthorizedKeysRequest"](), timeout=deadline(10)
+            ).authorized_keys
+            == PUBLIC_LINE + "\n"
         )
 
 
-def test_database_away__unavailable_and_not_serving__back_by_itself(site: WorkerContext) -> None:
-    serving, away = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+def test_database_away__unavailable_and_not_serving__back_by_itself(
+    site: WorkerContext,
+) -> None:
+    serving, away = (
+        health_pb2.HealthCheckResponse.SERVING,
+        health_pb2.HealthCheckResponse.NOT_SERVING,
+    )
     with site.channel() as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service="supervisor.v1alpha1.JobAPI")
@@ -298,7 +377,11 @@ def test_database_away__unavailable_and_not_serving__back_by_itself(site: Worker
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert time.monotonic() - began_s < deadline(5.0)
         wait_until(health_is(away), "NOT_SERVING", 10.0, 0.1)
-        start_server(site.processes, "postgres", embedded_servers.postgres(site.processes.folder / "postgres"))
+        start_server(
+            site.processes,
+            "postgres",
+            embedded_servers.postgres(site.processes.folder / "postgres"),
+        )
         wait_until(health_is(serving), "SERVING again", 10.0, 0.1)
         set_status(channel, name=NAME, id=7, status=7)
     assert len(site.rows()) == 1
@@ -306,10 +389,26 @@ def test_database_away__unavailable_and_not_serving__back_by_itself(site: Worker
 
 def know(site: WorkerContext, job_id: str, slurm_id: int) -> None:
     """The ledger has the job."""
-    job: dict[str, Any] = {"cluster": "here", "job_id": job_id, "slurm_id": slurm_id, "state": "RUNNING"}
+    job: dict[str, Any] = {
+        "cluster": "here",
+        "job_id": job_id,
+        "slurm_id": slurm_id,
+        "state": "RUNNING",
+    }
     job |= {"top_ups": [], "definition": {}, "cancel_requested": False}
-    job |= dict.fromkeys(("customer", "provider", "claim_key", "grid_logger_url", "status_message"), "")
-    job |= dict.fromkeys(("time_limit_min", "chain_status", "chain_block", "chain_log_index", "poll_count"), 0)
+    job |= dict.fromkeys(
+        ("customer", "provider", "claim_key", "grid_logger_url", "status_message"), ""
+    )
+    job |= dict.fromkeys(
+        (
+            "time_limit_min",
+            "chain_status",
+            "chain_block",
+            "chain_log_index",
+            "poll_count",
+        ),
+        0,
+    )
     with site.engine.begin() as connection:
         connection.execute(insert(METADATA.tables["jobs"]).values(**job))
 
@@ -320,7 +419,9 @@ def ticks(site: WorkerContext) -> dict[str, float]:
         return {row.name: row.age_s for row in connection.execute(text(query))}
 
 
-def test_signs_of_life__its_own_always__the_reporters_when_one_asks_for_that(site: WorkerContext) -> None:
+def test_signs_of_life__its_own_always__the_reporters_when_one_asks_for_that(
+    site: WorkerContext,
+) -> None:
     def forgotten() -> None:
         with site.engine.begin() as connection:
             connection.execute(text("DELETE FROM periodic_runs"))
@@ -328,19 +429,26 @@ def test_signs_of_life__its_own_always__the_reporters_when_one_asks_for_that(sit
     with site.channel() as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
         for service in ("", "supervisor.v1alpha1.JobAPI"):  # a probe is no reporter
-            health.Check(health_pb2.HealthCheckRequest(service=service), timeout=deadline(10))
+            health.Check(
+                health_pb2.HealthCheckRequest(service=service), timeout=deadline(10)
+            )
             forgotten()
             wait_until(lambda: CALLBACKS in ticks(site), "its sign of life", 60.0, 0.1)
             assert set(ticks(site)) == {CALLBACKS, continuous_since_key(CALLBACKS)}
         assert REPORTER_SERVICE == HEARTBEAT_SERVICE
-        health.Check(health_pb2.HealthCheckRequest(service=HEARTBEAT_SERVICE), timeout=deadline(10))
+        health.Check(
+            health_pb2.HealthCheckRequest(service=HEARTBEAT_SERVICE),
+            timeout=deadline(10),
+        )
         wait_until(lambda: REPORTER in ticks(site), "the reporter's", 60.0, 0.1)
         forgotten()
         wait_until(lambda: CALLBACKS in ticks(site), "its sign of life", 60.0, 0.1)
         assert REPORTER not in ticks(site)
 
 
-def test_broker_hung__callback_is_stored_and_answered_at_once(site: WorkerContext) -> None:
+def test_broker_hung__callback_is_stored_and_answered_at_once(
+    site: WorkerContext,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:  # connects, and never answers
         environment = site.environment | {
             "LISTEN_ADDRESS": f"127.0.0.1:{free_port()}",
@@ -359,17 +467,29 @@ def test_sigterm__ends_with_status_0(site: WorkerContext) -> None:
     environment = site.environment | {"LISTEN_ADDRESS": f"127.0.0.1:{free_port()}"}
     port = int(environment["LISTEN_ADDRESS"].rpartition(":")[2])
     child = subprocess.Popen(
-        [sys.executable, "-m", "grpc_callbacks"], env=environment, cwd=REPOSITORY, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "grpc_callbacks"],
+        env=environment,
+        cwd=REPOSITORY,
+        stderr=subprocess.DEVNULL,
     )
     wait_until(lambda: answers(port), "it to listen", 20.0)
     child.terminate()
     assert child.wait(deadline(20)) == 0
 
 
-def test_settings_missing__status_2_and_a_line_that_names_the_variable(tmp_path: Path) -> None:
+def test_settings_missing__status_2_and_a_line_that_names_the_variable(
+    tmp_path: Path,
+) -> None:
     environment = {"PATH": "/usr/bin:/bin", "STATE_DIR": str(tmp_path)}
     argv = [sys.executable, "-m", "grpc_callbacks"]
-    ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(30))
+    ended = subprocess.run(
+        argv,
+        env=environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=deadline(30),
+    )
     assert ended.returncode == 2
     (reason,) = reasons(ended.stderr)
     assert reason.startswith("SLURM_SSH_PUBLIC_KEY: found nothing; expected")
@@ -378,7 +498,9 @@ def test_settings_missing__status_2_and_a_line_that_names_the_variable(tmp_path:
 def test_inbox__too_many_callbacks_about_one_job__are_refused_until_it_is_settled(
     site: WorkerContext,
 ) -> None:
-    inbox = CallbackWriter(site.environment["DATABASE_URL"], "here", most=dict.fromkeys(CallbackOrigin, 3))
+    inbox = CallbackWriter(
+        site.environment["DATABASE_URL"], "here", most=dict.fromkeys(CallbackOrigin, 3)
+    )
     know(site, NAME, 7)
     said = [CallbackPayload(NAME, 7, 7, duration_s, 0) for duration_s in range(1, 6)]
     for report in said[:3]:
@@ -387,7 +509,12 @@ def test_inbox__too_many_callbacks_about_one_job__are_refused_until_it_is_settle
         asyncio.run(inbox.store(said[3], "test"))
     asyncio.run(inbox.store(said[0], "test"))  # which is on disk
     asyncio.run(inbox.store(replace(said[3], slurm_id=8), "test"))
-    assert [row[1:4] for row in site.rows()] == [(7, 7, 1), (7, 7, 2), (7, 7, 3), (8, 7, 4)]
+    assert [row[1:4] for row in site.rows()] == [
+        (7, 7, 1),
+        (7, 7, 2),
+        (7, 7, 3),
+        (8, 7, 4),
+    ]
     with site.engine.begin() as connection:
         connection.execute(text("UPDATE jobs SET state = 'SETTLED'"))
     asyncio.run(inbox.store(said[3], "test"))
@@ -397,7 +524,9 @@ def test_inbox__too_many_callbacks_about_one_job__are_refused_until_it_is_settle
     inbox.close()
 
 
-def test_inbox__callback_with_an_unexpected_error__is_refused_and_writer_goes_on(site: WorkerContext) -> None:
+def test_inbox__callback_with_an_unexpected_error__is_refused_and_writer_goes_on(
+    site: WorkerContext,
+) -> None:
     inbox = CallbackWriter(site.environment["DATABASE_URL"], "here")
     report = CallbackPayload(NAME, 7, 7, 1, 0)
     with pytest.raises(CallbackNotStoredError):

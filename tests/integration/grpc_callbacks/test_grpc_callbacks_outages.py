@@ -1,4 +1,6 @@
-"""The gRPC process while its database hangs, and its bell while the broker misbehaves."""
+"""The gRPC process while its database hangs, and its bell while the broker
+misbehaves.
+"""
 
 import signal
 import socket
@@ -55,7 +57,9 @@ class WorkerContext:
 
     @contextmanager
     def database_hung(self) -> Iterator[None]:
-        """Postgres and its children stopped, not ended: connections stay open without an answer."""
+        """Postgres and its children stopped, not ended: connections stay open without
+        an answer.
+        """
         process = self.postgres.process()
         assert process is not None
         family = [process, *process.children(recursive=True)]
@@ -72,7 +76,9 @@ class WorkerContext:
         port = int(address.rpartition(":")[2])
         argv = [sys.executable, "-m", "grpc_callbacks"]
         environment = {**self.environment, "LISTEN_ADDRESS": address}
-        return self.processes.start(name, argv, env=environment, cwd=REPOSITORY, ready=lambda: answers(port)), address
+        return self.processes.start(
+            name, argv, env=environment, cwd=REPOSITORY, ready=lambda: answers(port)
+        ), address
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +90,9 @@ def site() -> Iterator[WorkerContext]:
 
 
 def report(channel: grpc.Channel, slurm_id: int, timeout_s: float = 10.0) -> None:
-    request = messages.SetJobStatusRequest(name=NAME, id=slurm_id, duration=1, status=messages.JOB_STATUS_FINISHED)
+    request = messages.SetJobStatusRequest(
+        name=NAME, id=slurm_id, duration=1, status=messages.JOB_STATUS_FINISHED
+    )
     services.JobAPIStub(channel).SetJobStatus(request, timeout=timeout_s)
 
 
@@ -96,7 +104,9 @@ def refused(channel: grpc.Channel, slurm_id: int) -> tuple[grpc.StatusCode, floa
 
 
 @pytest.mark.quiet_machine
-def test_database_hung__unavailable_soon_and_sshd_is_answered__taken_again_by_itself(site: WorkerContext) -> None:
+def test_database_hung__unavailable_soon_and_sshd_is_answered__taken_again_by_itself(
+    site: WorkerContext,
+) -> None:
     running, address = site.start("callbacks-hung")
     with grpc.insecure_channel(address) as channel:
         report(channel, 1)
@@ -104,12 +114,19 @@ def test_database_hung__unavailable_soon_and_sshd_is_answered__taken_again_by_it
             code, took_s = refused(channel, 2)
             assert code is grpc.StatusCode.UNAVAILABLE
             assert took_s < deadline(3.5)
-            # Of each 16 would wait for the database's 2 s, if it was not known by then that it hangs.
-            callers = [threading.Thread(target=refused, args=(channel, number)) for number in range(3, 123)]
+            # Of each 16 would wait for the database's 2 s, if it was not known by then
+            # that it hangs.
+            callers = [
+                threading.Thread(target=refused, args=(channel, number))
+                for number in range(3, 123)
+            ]
             for caller in callers:
                 caller.start()
             ask = services.SshAPIStub(channel).FetchAuthorizedKeys
-            keys = ask(messages.FetchAuthorizedKeysRequest(), timeout=deadline(ANSWERS_WITHIN_S))
+            keys = ask(
+                messages.FetchAuthorizedKeysRequest(),
+                timeout=deadline(ANSWERS_WITHIN_S),
+            )
             assert keys.authorized_keys == PUBLIC_LINE + "\n"
             for caller in callers:
                 caller.join()
@@ -123,7 +140,12 @@ def test_database_hung__unavailable_soon_and_sshd_is_answered__taken_again_by_it
 
         wait_until(taken, "callbacks to be taken again", 10.0, 0.1)
     with site.engine.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM callbacks WHERE slurm_id IN (1, 100)")) == 2
+        assert (
+            connection.scalar(
+                text("SELECT count(*) FROM callbacks WHERE slurm_id IN (1, 100)")
+            )
+            == 2
+        )
     site.processes.stop(running)
 
 
@@ -152,30 +174,52 @@ def test_eight_callers__all_acknowledged__all_on_disk(site: WorkerContext) -> No
     for thread in callers:
         thread.join()
     with site.engine.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM callbacks WHERE slurm_id >= 1000")) == 8 * calls
+        assert (
+            connection.scalar(
+                text("SELECT count(*) FROM callbacks WHERE slurm_id >= 1000")
+            )
+            == 8 * calls
+        )
     site.processes.stop(running)
 
 
-def test_sigterm__the_moment_it_listens__ends_with_status_0(site: WorkerContext) -> None:
+def test_sigterm__the_moment_it_listens__ends_with_status_0(
+    site: WorkerContext,
+) -> None:
     for _ in range(3):
         port = free_port()
         environment = {**site.environment, "LISTEN_ADDRESS": f"127.0.0.1:{port}"}
         argv = [sys.executable, "-m", "grpc_callbacks"]
-        child = subprocess.Popen(argv, env=environment, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+        child = subprocess.Popen(
+            argv, env=environment, cwd=REPOSITORY, stderr=subprocess.DEVNULL
+        )
         wait_until(lambda port=port: answers(port), "it to listen", 20.0, 0.0)  # type: ignore[misc]
         child.terminate()
         assert child.wait(deadline(20)) == 0
 
 
-def test_tls_files_missing__a_line_each_and_status_2(site: WorkerContext, tmp_path: Path) -> None:
+def test_tls_files_missing__a_line_each_and_status_2(
+    site: WorkerContext, tmp_path: Path
+) -> None:
     missing = str(tmp_path / "cert.pem")
     environment = {**site.environment, "TLS_ENABLE": "true", "TLS_CERT": missing}
     argv = [sys.executable, "-m", "grpc_callbacks"]
-    ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(30))
+    ended = subprocess.run(
+        argv,
+        env=environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=deadline(30),
+    )
     assert ended.returncode == 2
     key, certificate = reasons(ended.stderr)
-    assert key == "TLS_KEY: found nothing; expected a PEM file, because TLS_ENABLE is true"
-    assert certificate.startswith(f"TLS_CERT: found {missing!r}; expected a file that can be read")
+    assert (
+        key == "TLS_KEY: found nothing; expected a PEM file, because TLS_ENABLE is true"
+    )
+    assert certificate.startswith(
+        f"TLS_CERT: found {missing!r}; expected a file that can be read"
+    )
 
 
 KEY, CERTIFICATE = (
@@ -187,8 +231,16 @@ KEY, CERTIFICATE = (
 @pytest.mark.parametrize(
     ("key", "certificate", "expected"),
     [
-        ("server.pem", "server.pem", [f"TLS_KEY: found '%s/server.pem'; expected {KEY}"]),
-        ("locked.key", "server.pem", [f"TLS_KEY: found '%s/locked.key'; expected {KEY}"]),
+        (
+            "server.pem",
+            "server.pem",
+            [f"TLS_KEY: found '%s/server.pem'; expected {KEY}"],
+        ),
+        (
+            "locked.key",
+            "server.pem",
+            [f"TLS_KEY: found '%s/locked.key'; expected {KEY}"],
+        ),
         (
             "text",
             "server.key",
@@ -200,14 +252,18 @@ KEY, CERTIFICATE = (
         (
             "server.key",
             "ca.pem",
-            ["TLS_CERT: found '%s/ca.pem'; expected the certificate of the key in TLS_KEY, before all others"],
+            [
+                "TLS_CERT: found '%s/ca.pem'; expected the certificate of the key in TLS_KEY, before all others"
+            ],
         ),
     ],
 )
 def test_tls_files_that_do_not_fit__a_line_each_and_status_2(
     site: WorkerContext, tmp_path: Path, key: str, certificate: str, expected: list[str]
 ) -> None:
-    locked = load_pem_private_key(make_certificates(tmp_path).key.read_bytes(), None).private_bytes(
+    locked = load_pem_private_key(
+        make_certificates(tmp_path).key.read_bytes(), None
+    ).private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
     )
     (tmp_path / "locked.key").write_bytes(locked)
@@ -220,7 +276,14 @@ def test_tls_files_that_do_not_fit__a_line_each_and_status_2(
         "TLS_CERT": str(tmp_path / certificate),
     }
     argv = [sys.executable, "-m", "grpc_callbacks"]
-    ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(30))
+    ended = subprocess.run(
+        argv,
+        env=environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=deadline(30),
+    )
     assert ended.returncode == 2
     assert reasons(ended.stderr) == [line % tmp_path for line in expected]
 
@@ -231,18 +294,27 @@ def test_listen_address_taken__a_line_and_status_2(site: WorkerContext) -> None:
         environment = {**site.environment, "LISTEN_ADDRESS": address}
         argv = [sys.executable, "-m", "grpc_callbacks"]
         ended = subprocess.run(
-            argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(30)
+            argv,
+            env=environment,
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=deadline(30),
         )
     assert ended.returncode == 2
     assert f"LISTEN_ADDRESS: found {address!r}; expected a free one" in ended.stderr
 
 
-# --- the bell ---------------------------------------------------------------------------------------------------------
+# --- the bell -------------------------------------------------------------------------
 
 
-def test_bell__redis_flushed_between_two_rings__second_arrives_too(site: WorkerContext) -> None:
+def test_bell__redis_flushed_between_two_rings__second_arrives_too(
+    site: WorkerContext,
+) -> None:
     bell = PollNotifier(site.environment["BROKER_URL"], "flushed")
-    with Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
+    with Redis(
+        unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")
+    ) as redis:
         for _ in range(2):
             bell.notify()
             wait_until(lambda: bool(redis.llen("flushed.slurm")), "the message", 5.0)
@@ -250,9 +322,15 @@ def test_bell__redis_flushed_between_two_rings__second_arrives_too(site: WorkerC
     bell.close()
 
 
-def test_bell__rung_many_times_together__few_messages_and_the_last_ring_counts(site: WorkerContext) -> None:
-    with Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
-        bell = PollNotifier(site.environment["BROKER_URL"], "together", most_waiting=10_000)
+def test_bell__rung_many_times_together__few_messages_and_the_last_ring_counts(
+    site: WorkerContext,
+) -> None:
+    with Redis(
+        unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")
+    ) as redis:
+        bell = PollNotifier(
+            site.environment["BROKER_URL"], "together", most_waiting=10_000
+        )
         bell.notify()
         wait_until(lambda: bool(redis.llen("together.slurm")), "the first message", 5.0)
         began_s = time.monotonic()
@@ -261,14 +339,19 @@ def test_bell__rung_many_times_together__few_messages_and_the_last_ring_counts(s
             time.sleep(0.0001)  # the pace of a burst of callbacks
         lasted_s = time.monotonic() - began_s
         in_time = redis.llen("together.slurm")
-        assert in_time <= 3 + lasted_s / PAUSE_S  # the first one, and one that was due when the last ring came
+        # the first one, and one that was due when the last ring came
+        assert in_time <= 3 + lasted_s / PAUSE_S
         bell.notify()
         bell.close()
         assert redis.llen("together.slurm") > in_time
 
 
-def test_notify__queue_is_full__sends_again_when_a_worker_has_taken_messages(site: WorkerContext) -> None:
-    with Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis:
+def test_notify__queue_is_full__sends_again_when_a_worker_has_taken_messages(
+    site: WorkerContext,
+) -> None:
+    with Redis(
+        unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")
+    ) as redis:
         bell = PollNotifier(site.environment["BROKER_URL"], "full", most_waiting=3)
 
         def rung_until(waiting: int) -> bool:
@@ -286,21 +369,32 @@ STORM = 10_000
 AT_ONCE = 500
 
 
-def test_storm_of_forged_callbacks__no_worker__redis_holds_a_few_messages(site: WorkerContext) -> None:
+def test_storm_of_forged_callbacks__no_worker__redis_holds_a_few_messages(
+    site: WorkerContext,
+) -> None:
     running, address = site.start("storm")
     ended = messages.JOB_STATUS_FINISHED
     with (
-        Redis(unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")) as redis,
+        Redis(
+            unix_socket_path=site.environment["BROKER_URL"].removeprefix(
+                "redis+socket://"
+            )
+        ) as redis,
         grpc.insecure_channel(address) as channel,
     ):
         used_before = redis.info("memory")["used_memory"]
         say = services.JobAPIStub(channel).SetJobStatus
         for first in range(0, STORM, AT_ONCE):
             numbers = range(first, first + AT_ONCE)
-            lies = [messages.SetJobStatusRequest(name=f"0x{n:064x}", id=1 + n, status=ended) for n in numbers]
+            lies = [
+                messages.SetJobStatusRequest(name=f"0x{n:064x}", id=1 + n, status=ended)
+                for n in numbers
+            ]
             for answer in [say.future(lie, timeout=deadline(120)) for lie in lies]:
                 answer.exception()  # most are told that there is no more room for them
-        assert 1 <= redis.llen(f"{site.environment['CLUSTER_NAME']}.slurm") <= MAX_WAITING
+        assert (
+            1 <= redis.llen(f"{site.environment['CLUSTER_NAME']}.slurm") <= MAX_WAITING
+        )
         assert redis.info("memory")["used_memory"] - used_before < 5_000_000
     site.processes.kill(running, signal.SIGTERM)
 
@@ -310,7 +404,9 @@ NO_HELLO = b"$-1\r\n"  # redis-py stumbles over it with an unexpected error
 
 
 @pytest.mark.parametrize("answer", [NO_REDIS, NO_HELLO])
-def test_bell__broker_that_talks_nonsense_and_comes_back__rings_again(tmp_path: Path, answer: bytes) -> None:
+def test_bell__broker_that_talks_nonsense_and_comes_back__rings_again(
+    tmp_path: Path, answer: bytes
+) -> None:
     port = free_port()
     server = embedded_servers.redis(tmp_path)
     argv = [port_word(word, port) for word in server.argv]
@@ -319,7 +415,9 @@ def test_bell__broker_that_talks_nonsense_and_comes_back__rings_again(tmp_path: 
         bell.notify()
         assert heard.wait(deadline(10))
     with private_processes() as processes:
-        processes.start("redis", argv, env=server.environment, ready=lambda: answers(port))
+        processes.start(
+            "redis", argv, env=server.environment, ready=lambda: answers(port)
+        )
         with Redis(port=port) as redis:
 
             def arrived() -> bool:

@@ -1,4 +1,6 @@
-"""New blocks wake claim and scan: real nodes, a network that cuts and falls silent, and polling that takes over."""
+"""New blocks wake claim and scan: real nodes, a network that cuts and falls silent, and
+polling that takes over.
+"""
 
 import os
 import threading
@@ -28,7 +30,13 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.status_queries import Overview
 from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.wallet.wallet import Write
-from tests.support.wallet_harness import GAS, ChainHarness, databases, empty, scheduled_jobs
+from tests.support.wallet_harness import (
+    GAS,
+    ChainHarness,
+    databases,
+    empty,
+    scheduled_jobs,
+)
 
 PATIENCE_S = 10.0
 NEVER_S = 600.0  # between two looks: only what was announced can have been the cause
@@ -98,7 +106,9 @@ class Woken:
 
 
 @contextmanager
-def watching(fleet: ChainHarness, poll_s: float, url: str | None) -> Iterator[tuple[NewBlocks, Woken]]:
+def watching(
+    fleet: ChainHarness, poll_s: float, url: str | None
+) -> Iterator[tuple[NewBlocks, Woken]]:
     woken = Woken()
     new_blocks = NewBlocks(fleet.site, poll_s, woken, url)
     new_blocks.start()
@@ -131,7 +141,10 @@ def test_no_subscription__a_poll_finds_what_is_to_be_claimed(
     fleet: ChainHarness, chain: Chain, provider: Account
 ) -> None:
     with watching(fleet, OFTEN_S, None) as (_, woken):
-        until(lambda: fleet.site.ledger.ticks.age_s(finished_key("claim")) is not None, "a look")
+        until(
+            lambda: fleet.site.ledger.ticks.age_s(finished_key("claim")) is not None,
+            "a look",
+        )
         assert woken.tasks == []
         scheduled_jobs(chain, provider, 1)
         until(lambda: "claim" in woken.tasks, "the claim to be woken")
@@ -142,21 +155,34 @@ def test_look__at_a_new_head__is_in_the_ledger_without_a_statement_of_its_own(
 ) -> None:
     chain.mine()
     statements = list[str]()
-    event.listen(engine, "before_cursor_execute", lambda *about: statements.append(about[2]))
+    event.listen(
+        engine, "before_cursor_execute", lambda *about: statements.append(about[2])
+    )
     with watching(fleet, NEVER_S, None):
-        until(lambda: fleet.site.ledger.ticks.age_s(finished_key("claim")) is not None, "a look")
-    assert sum("INTO periodic_runs" in statement for statement in statements) == 1  # the chain's tick, and the look's
+        until(
+            lambda: fleet.site.ledger.ticks.age_s(finished_key("claim")) is not None,
+            "a look",
+        )
+    # the chain's tick, and the look's
+    assert sum("INTO periodic_runs" in statement for statement in statements) == 1
     seen = Overview(engine, fleet.site.ledger.cluster).snapshot().head
     assert seen is not None
     assert seen.number == chain.block_number()
 
 
-def test_look__that_finds_nothing_new__asks_the_ledger_only_what_it_needs(fleet: ChainHarness, engine: Engine) -> None:
+def test_look__that_finds_nothing_new__asks_the_ledger_only_what_it_needs(
+    fleet: ChainHarness, engine: Engine
+) -> None:
     anything_to_claim(fleet.site)  # leaves its ticks, and what the contract permits
     statements = list[str]()
-    event.listen(engine, "before_cursor_execute", lambda *about: statements.append(about[2]))
+    event.listen(
+        engine, "before_cursor_execute", lambda *about: statements.append(about[2])
+    )
     assert not anything_to_claim(fleet.site)
-    asked = [statement for statement in statements if "INTO periodic_runs" not in statement]  # a tick a second
+    # a tick a second
+    asked = [
+        statement for statement in statements if "INTO periodic_runs" not in statement
+    ]
     assert len(asked) == 3, asked  # for the alarms, what is open, the facts
 
 
@@ -195,7 +221,10 @@ def test_subscription__blocks_without_a_log__are_looked_at_every_few_seconds(
 
         until(looked, "three looks")
         event.remove(engine, "before_cursor_execute", note)
-    assert min(later - earlier for earlier, later in pairwise(looks_s)) >= QUIET_S - PAUSE_S
+    assert (
+        min(later - earlier for earlier, later in pairwise(looks_s))
+        >= QUIET_S - PAUSE_S
+    )
 
 
 def test_subscription__a_log_of_a_job_of_ours_wakes_the_scan(
@@ -225,7 +254,8 @@ def test_look_at_logs__of_our_own_transaction__leaves_it_to_the_receipt(
     assert woken.tasks == []
     fleet.follow()
     assert fleet.site.ledger.count_in_states([State.CLAIMED]) == 1
-    chain.send(provider, "MetaScheduler", "claimNextJob")  # with our key, and by none of our transactions
+    # with our key, and by none of our transactions
+    chain.send(provider, "MetaScheduler", "claimNextJob")
     announce_logs(new_blocks, fleet)
     assert woken.tasks == ["scan"]
 
@@ -244,7 +274,12 @@ def announce_logs(new_blocks: NewBlocks, fleet: ChainHarness) -> None:
 
 @pytest.mark.parametrize("fault", [Fault.HANG, Fault.REFUSE, Fault.LOSE_TO_CLIENT])
 def test_subscription__silent_or_cut__polling_takes_over_and_is_told_once_each_way(
-    fleet: ChainHarness, chain: Chain, provider: Account, proxy: Proxy, fault: Fault, logged: Entries
+    fleet: ChainHarness,
+    chain: Chain,
+    provider: Account,
+    proxy: Proxy,
+    fault: Fault,
+    logged: Entries,
 ) -> None:
     """The RPC endpoint goes on: it is asked directly."""
     with watching(fleet, OFTEN_S, f"ws://{proxy.address}") as (_, woken):
@@ -263,19 +298,42 @@ def test_subscription__silent_or_cut__polling_takes_over_and_is_told_once_each_w
         if fault is Fault.LOSE_TO_CLIENT:
             proxy.fault(Fault.CUT)  # what was lost leaves a stream that cannot be read
         relied_on(fleet, chain)
-        assert told(logged) == ["new_blocks_announced", "new_blocks_polled", "new_blocks_announced"]
+        assert told(logged) == [
+            "new_blocks_announced",
+            "new_blocks_polled",
+            "new_blocks_announced",
+        ]
 
 
 def test_subscription__to_another_chain__is_refused_and_told(
-    fleet: ChainHarness, chain: Chain, provider: Account, processes: Processes, logged: Entries
+    fleet: ChainHarness,
+    chain: Chain,
+    provider: Account,
+    processes: Processes,
+    logged: Entries,
 ) -> None:
     port = free_port()
-    command: list[str | Path] = [ANVIL, "--port", str(port), "--chain-id", "1", "--silent", "--accounts", "1"]
+    command: list[str | Path] = [
+        ANVIL,
+        "--port",
+        str(port),
+        "--chain-id",
+        "1",
+        "--silent",
+        "--accounts",
+        "1",
+    ]
     environment = {**os.environ, "HOME": str(processes.folder)}
-    processes.start("another chain", command, env=environment, ready=lambda: answers(port))
+    processes.start(
+        "another chain", command, env=environment, ready=lambda: answers(port)
+    )
     with watching(fleet, OFTEN_S, f"ws://127.0.0.1:{port}") as (_, woken):
         until(
-            lambda: any(entry["event"] == "subscription_serves_another_chain" for entry in logged), "the log to say so"
+            lambda: any(
+                entry["event"] == "subscription_serves_another_chain"
+                for entry in logged
+            ),
+            "the log to say so",
         )
         scheduled_jobs(chain, provider, 1)
         until(lambda: "claim" in woken.tasks, "a poll to find it")
@@ -286,7 +344,9 @@ def test_endpoint_that_lags__what_was_announced_is_looked_for_until_it_shows(
     chain: Chain, provider: Account, engine: Engine, proxy: Proxy
 ) -> None:
     """The RPC endpoint is behind the proxy here, and the subscription is not."""
-    fleet = ChainHarness.of(chain, provider, engine, Rpc.at(f"http://{proxy.address}", 1.0))
+    fleet = ChainHarness.of(
+        chain, provider, engine, Rpc.at(f"http://{proxy.address}", 1.0)
+    )
     with watching(fleet, OFTEN_S, chain.ws_url) as (_, woken):
         relied_on(fleet, chain)
         proxy.fault(Fault.REFUSE)

@@ -1,4 +1,6 @@
-"""Many blocks to read, of a real node behind one that shows the logs of a few blocks at a time only."""
+"""Many blocks to read, of a real node behind one that shows the logs of a few blocks at
+a time only.
+"""
 
 import json
 import threading
@@ -30,7 +32,13 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.reconciliation import backfill
-from tests.support.wallet_harness import CUSTOMERS, ChainHarness, databases, empty, scheduled_jobs
+from tests.support.wallet_harness import (
+    CUSTOMERS,
+    ChainHarness,
+    databases,
+    empty,
+    scheduled_jobs,
+)
 
 pytestmark = pytest.mark.slow  # many blocks with many logs
 
@@ -40,7 +48,9 @@ TOO_MANY = {"code": -32005, "message": "query returned more than 10000 results"}
 
 @dataclass
 class Picky:
-    """A node that shows the logs of so many blocks at once, or none; of more it says no, or too much."""
+    """A node that shows the logs of so many blocks at once, or none; of more it says
+    no, or too much.
+    """
 
     rpc_url: str
     most: int = 20
@@ -50,7 +60,9 @@ class Picky:
 
     def answer(self, body: bytes) -> bytes:
         """What the node behind it says, but for what is too much."""
-        request = urllib.request.Request(self.rpc_url, body, {"Content-Type": "application/json"})  # noqa: S310
+        request = urllib.request.Request(  # noqa: S310
+            self.rpc_url, body, {"Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=deadline(60)) as answer:  # noqa: S310
             entries: list[dict[str, Any]] = json.load(answer)
         refused = {call["id"] for call in json.loads(body) if self._is_too_much(call)}
@@ -58,7 +70,9 @@ class Picky:
             return b"[" + b" " * MAX_BYTES + b"]"
         return json.dumps(
             [
-                {"jsonrpc": "2.0", "id": entry["id"], "error": TOO_MANY} if entry["id"] in refused else entry
+                {"jsonrpc": "2.0", "id": entry["id"], "error": TOO_MANY}
+                if entry["id"] in refused
+                else entry
                 for entry in entries
             ]
         ).encode()
@@ -127,16 +141,24 @@ def node(chain: Chain) -> Iterator[Picky]:
         yield found
 
 
-def site_of(node: Picky, chain: Chain, provider: Account, engine: Engine) -> WorkerContext:
-    return ChainHarness.of(chain, provider, engine, Endpoints([node.url], chain.chain_id)).site
+def site_of(
+    node: Picky, chain: Chain, provider: Account, engine: Engine
+) -> WorkerContext:
+    return ChainHarness.of(
+        chain, provider, engine, Endpoints([node.url], chain.chain_id)
+    ).site
 
 
 def is_read(site: WorkerContext) -> bool:
-    """Whether a scan has read all there is; as often as the clock asks for one, it is tried again."""
+    """Whether a scan has read all there is; as often as the clock asks for one, it is
+    tried again.
+    """
     with suppress(RpcUnavailableError):
         scan(site)
     cursor = site.ledger.cursors.of(CONTRACT_STREAM)
-    return cursor is not None and cursor[0] == int(site.chain.contract.rpc.call("eth_blockNumber"), 16)
+    return cursor is not None and cursor[0] == int(
+        site.chain.contract.rpc.call("eth_blockNumber"), 16
+    )
 
 
 def alarms(site: WorkerContext) -> list[AlarmName]:
@@ -184,7 +206,9 @@ def test_scan__no_range_is_short_enough__operator_is_called_until_one_is_answere
     assert not is_read(site)
     assert alarms(site) == []
     with engine.begin() as connection:
-        connection.execute(text("UPDATE facts SET since = now() - interval '4 minutes'"))
+        connection.execute(
+            text("UPDATE facts SET since = now() - interval '4 minutes'")
+        )
     assert not is_read(site)
     (alarm,) = site.ledger.alarms.all()
     assert alarm.name is AlarmName.CHAIN_SCAN_STALLED
@@ -194,7 +218,8 @@ def test_scan__no_range_is_short_enough__operator_is_called_until_one_is_answere
     assert alarms(site) == []
 
 
-@pytest.mark.parametrize("confirmations", [0, 60])  # more of them are read again each time than the node shows at once
+# more of them are read again each time than the node shows at once
+@pytest.mark.parametrize("confirmations", [0, 60])
 def test_accounts__node_refuses_long_ranges__all_customers_are_heard(
     node: Picky, chain: Chain, provider: Account, engine: Engine, confirmations: int
 ) -> None:
@@ -211,15 +236,30 @@ def test_accounts__node_refuses_long_ranges__all_customers_are_heard(
         attributes={},
         first_uid_number=None,
     )
-    away = Directory(url="ldap://127.0.0.1:9", bind_dn="", bind_password="", ca_path=None, verified=False, form=form)
+    away = Directory(
+        url="ldap://127.0.0.1:9",
+        bind_dn="",
+        bind_password="",
+        ca_path=None,
+        verified=False,
+        form=form,
+    )
     site = site_of(node, chain, provider, engine)
-    site = replace(site, directory=away, chain_side=replace(site.chain, confirmations=confirmations))
+    site = replace(
+        site,
+        directory=away,
+        chain_side=replace(site.chain, confirmations=confirmations),
+    )
     make_accounts(site)
 
     def heard() -> list[str]:
         make_accounts(site)
         with engine.connect() as connection:
-            return list(connection.scalars(text("SELECT subject FROM effects WHERE kind = 'account'")))
+            return list(
+                connection.scalars(
+                    text("SELECT subject FROM effects WHERE kind = 'account'")
+                )
+            )
 
     for blocks in (BLOCKS, 1):
         (job_id,) = scheduled_jobs(chain, provider, 1)
@@ -239,7 +279,10 @@ def test_history__node_refuses_long_ranges__older_claims_are_read(
     scan(site)
     contract = site.chain.contract
     site = replace(
-        site, sweep_side=ReconciliationServices(lambda _: contract, lambda _: None, 900.0, 60.0, start_block)
+        site,
+        sweep_side=ReconciliationServices(
+            lambda _: contract, lambda _: None, 900.0, 60.0, start_block
+        ),
     )
     site.ledger.facts.set(PROVIDER, provider.address)
     found, left = set[str](), True

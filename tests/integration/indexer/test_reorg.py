@@ -1,4 +1,6 @@
-"""Blocks that are lost: a real chain that anvil reorganises, a real ledger, and the work of the chain queue."""
+"""Blocks that are lost: a real chain that anvil reorganises, a real ledger, and the
+work of the chain queue.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +29,15 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
     Submitted,
 )
-from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Job, JobId, Outcome, SlurmId, State
+from supervisor_tasks.jobs.model import (
+    ChainStatus,
+    EffectKind,
+    Job,
+    JobId,
+    Outcome,
+    SlurmId,
+    State,
+)
 from supervisor_tasks.jobs.report import report
 from supervisor_tasks.jobs.trace import AGAIN, ROOT
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -41,10 +51,17 @@ from tests.support.traces import TraceReceiver, trace_receiver
 
 pytestmark = pytest.mark.slow  # chains that mine and are taken back
 
-DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
+DEFINITION = JobDefinition(
+    gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"
+)
 CONFIRMATIONS = 40  # ten seconds of this chain
 MINUTE_WEI = ChainPrices().of(DEFINITION)
-STARTED = (ScriptFetched("echo", ""), SubmitStarted(60), Submitted(SlurmId(7)), SlurmRunningObserved())
+STARTED = (
+    ScriptFetched("echo", ""),
+    SubmitStarted(60),
+    Submitted(SlurmId(7)),
+    SlurmRunningObserved(),
+)
 ENDED = SlurmCompleted(Outcome(status=ChainStatus.FINISHED, elapsed_s=125))
 
 
@@ -62,7 +79,9 @@ def chain() -> Iterator[Chain]:
 
 @dataclass(slots=True)
 class ReorgScenario:
-    """A provider with its ledger, and what the test does to both. The work is done when the test says so."""
+    """A provider with its ledger, and what the test does to both. The work is done when
+    the test says so.
+    """
 
     chain: Chain
     provider: Account
@@ -74,7 +93,9 @@ class ReorgScenario:
     def request(self, number: int = 1) -> list[JobId]:
         return [
             JobId(found)
-            for found in self.chain.customers.request_jobs(self.customer, DEFINITION, number, 60 * MINUTE_WEI)
+            for found in self.chain.customers.request_jobs(
+                self.customer, DEFINITION, number, 60 * MINUTE_WEI
+            )
         ]
 
     def assign(self, job_id: JobId) -> None:
@@ -105,7 +126,9 @@ class ReorgScenario:
         self.chain.reorganise_from(above + 1)
 
     def follow(self) -> None:
-        """The scan sees what happened, the tracker sends again what was lost, the scan reads that."""
+        """The scan sees what happened, the tracker sends again what was lost, the scan
+        reads that.
+        """
         scan(self.worker.context)
         collect_receipts(self.worker.context)
         scan(self.worker.context)
@@ -127,26 +150,42 @@ class ReorgScenario:
             connection.execute(text(statement))
 
     def journal(self, job_id: JobId) -> list[str]:
-        return [row.name for row in self.rows("SELECT name FROM events WHERE job_id = :id ORDER BY id", id=job_id)]
+        return [
+            row.name
+            for row in self.rows(
+                "SELECT name FROM events WHERE job_id = :id ORDER BY id", id=job_id
+            )
+        ]
 
     def open_kinds(self, job_id: JobId) -> set[str]:
         query = "SELECT kind FROM effects WHERE job_id = :id AND done_at IS NULL"
         return {row.kind for row in self.rows(query, id=job_id)}
 
     def ends_right(self, job_id: JobId, elapsed_s: int = 125) -> None:
-        """The job ends in SLURM; the contract says so, with the right minutes, and the ledger agrees."""
-        self.happens(job_id, SlurmCompleted(Outcome(status=ChainStatus.FINISHED, elapsed_s=elapsed_s)))
+        """The job ends in SLURM; the contract says so, with the right minutes, and the
+        ledger agrees.
+        """
+        self.happens(
+            job_id,
+            SlurmCompleted(Outcome(status=ChainStatus.FINISHED, elapsed_s=elapsed_s)),
+        )
         self.report()
         scan(self.worker.context)
         assert self.on_chain(job_id) == (ChainStatus.FINISHED, elapsed_s // 60)
         assert self.job(job_id).state is State.SETTLED
         assert self.journal(job_id).count("Submitted") == 1
         assert self.rows("SELECT 1 FROM effects WHERE parked_at IS NOT NULL") == []
-        assert self.rows("SELECT 1 FROM transactions WHERE state IN ('SIGNED', 'SENT')") == []
+        assert (
+            self.rows("SELECT 1 FROM transactions WHERE state IN ('SIGNED', 'SENT')")
+            == []
+        )
 
 
 def playing(
-    database: tuple[Engine, dict[str, str]], chain: Chain, confirmations: int, **more: str
+    database: tuple[Engine, dict[str, str]],
+    chain: Chain,
+    confirmations: int,
+    **more: str,
 ) -> Iterator[ReorgScenario]:
     engine, environment = database
     emptied(engine)
@@ -164,7 +203,9 @@ def playing(
         **more,
     }
     app = Celery("test", broker="memory://")
-    worker = build(load(Need.WALLET, environment=environment | for_chain), [Queue.CHAIN], app)
+    worker = build(
+        load(Need.WALLET, environment=environment | for_chain), [Queue.CHAIN], app
+    )
     ledger = Ledger(engine, "here", lambda _: None)
     try:
         scan(worker.context)
@@ -176,18 +217,24 @@ def playing(
 
 
 @pytest.fixture
-def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[ReorgScenario]:
+def play(
+    database: tuple[Engine, dict[str, str]], chain: Chain
+) -> Iterator[ReorgScenario]:
     yield from playing(database, chain, CONFIRMATIONS)
 
 
 @pytest.fixture
-def shallow(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[ReorgScenario]:
+def shallow(
+    database: tuple[Engine, dict[str, str]], chain: Chain
+) -> Iterator[ReorgScenario]:
     yield from playing(database, chain, 1)
 
 
 @pytest.fixture
 def few(
-    request: pytest.FixtureRequest, database: tuple[Engine, dict[str, str]], chain: Chain
+    request: pytest.FixtureRequest,
+    database: tuple[Engine, dict[str, str]],
+    chain: Chain,
 ) -> Iterator[ReorgScenario]:
     yield from playing(database, chain, request.param)
 
@@ -199,8 +246,12 @@ def traces() -> Iterator[TraceReceiver]:
 
 
 @pytest.fixture
-def traced(database: tuple[Engine, dict[str, str]], chain: Chain, traces: TraceReceiver) -> Iterator[ReorgScenario]:
-    yield from playing(database, chain, CONFIRMATIONS, OTEL_EXPORTER_OTLP_ENDPOINT=traces.url)
+def traced(
+    database: tuple[Engine, dict[str, str]], chain: Chain, traces: TraceReceiver
+) -> Iterator[ReorgScenario]:
+    yield from playing(
+        database, chain, CONFIRMATIONS, OTEL_EXPORTER_OTLP_ENDPOINT=traces.url
+    )
 
 
 def test_end_lost__the_trace__keeps_its_root_and_has_the_later_end_under_it(
@@ -210,16 +261,28 @@ def test_end_lost__the_trace__keeps_its_root_and_has_the_later_end_under_it(
     traced.report()
     above = traced.chain.block_number()
     traced.ends_right(job_id)
-    wait_until(lambda: ROOT in [span.name for span in traces.of(job_id)], "the root", 20.0, 0.05)
+    wait_until(
+        lambda: ROOT in [span.name for span in traces.of(job_id)],
+        "the root",
+        20.0,
+        0.05,
+    )
     traced.lose(above)
     scan(traced.worker.context)
     assert traced.job(job_id).state is State.ENDED
     traced.follow()
     assert traced.job(job_id).state is State.SETTLED
-    wait_until(lambda: AGAIN in [span.name for span in traces.of(job_id)], "the later end", 20.0, 0.05)
+    wait_until(
+        lambda: AGAIN in [span.name for span in traces.of(job_id)],
+        "the later end",
+        20.0,
+        0.05,
+    )
     traced.worker.context.tracer.close()
     spans = traces.of(job_id)
-    (root,), (again,) = ([span for span in spans if span.name == name] for name in (ROOT, AGAIN))
+    (root,), (again,) = (
+        [span for span in spans if span.name == name] for name in (ROOT, AGAIN)
+    )
     assert [span.parent for span in spans if not span.parent] == [root.parent]
     assert again.parent == root.id
     assert again.begun_s >= root.ended_s
@@ -229,7 +292,9 @@ def test_end_lost__the_trace__keeps_its_root_and_has_the_later_end_under_it(
     assert [span.name for span in spans if span.parent == again.id] == [State.ENDED]
 
 
-def test_claim_lost__slurm_goes_on_and_the_claim_is_sent_again(play: ReorgScenario) -> None:
+def test_claim_lost__slurm_goes_on_and_the_claim_is_sent_again(
+    play: ReorgScenario,
+) -> None:
     (job_id,) = play.request()
     play.assign(job_id)
     above = play.chain.block_number()
@@ -240,7 +305,10 @@ def test_claim_lost__slurm_goes_on_and_the_claim_is_sent_again(play: ReorgScenar
     play.lose(above)
     scan(play.worker.context)
     assert play.chain.job(job_id).status is ChainStatus.META_SCHEDULED
-    assert (play.job(job_id).state, play.job(job_id).claim_reverted_by_reorg) == (State.RUNNING, True)
+    assert (play.job(job_id).state, play.job(job_id).claim_reverted_by_reorg) == (
+        State.RUNNING,
+        True,
+    )
     assert "report" not in play.open_kinds(job_id)
     play.follow()
     assert not play.job(job_id).claim_reverted_by_reorg
@@ -262,7 +330,9 @@ def test_report_of_the_start_lost__is_sent_again(play: ReorgScenario) -> None:
     play.ends_right(job_id)
 
 
-def test_end_lost__the_job_is_not_settled_until_it_is_mined_again(play: ReorgScenario) -> None:
+def test_end_lost__the_job_is_not_settled_until_it_is_mined_again(
+    play: ReorgScenario,
+) -> None:
     job_id = play.claimed(*STARTED)
     above = play.chain.block_number()
     play.ends_right(job_id)
@@ -275,7 +345,9 @@ def test_end_lost__the_job_is_not_settled_until_it_is_mined_again(play: ReorgSce
     assert play.journal(job_id).count("Submitted") == 1
 
 
-def test_receipt_of_a_block_that_is_lost_before_the_scan_reads_it__goes_back(play: ReorgScenario) -> None:
+def test_receipt_of_a_block_that_is_lost_before_the_scan_reads_it__goes_back(
+    play: ReorgScenario,
+) -> None:
     job_id = play.claimed(*STARTED)
     scan(play.worker.context)
     above = play.chain.block_number()
@@ -287,9 +359,15 @@ def test_receipt_of_a_block_that_is_lost_before_the_scan_reads_it__goes_back(pla
     play.ends_right(job_id)
 
 
-@pytest.mark.parametrize(("few", "between"), [(1, 20), (3, 20), (3, 200)], indirect=["few"])
-def test_end_lost__long_before_the_next_scan__is_reported_again(few: ReorgScenario, between: int) -> None:
-    """As many blocks as that are mined between two scans where blocks are quick, or no worker scans for a while."""
+@pytest.mark.parametrize(
+    ("few", "between"), [(1, 20), (3, 20), (3, 200)], indirect=["few"]
+)
+def test_end_lost__long_before_the_next_scan__is_reported_again(
+    few: ReorgScenario, between: int
+) -> None:
+    """As many blocks as that are mined between two scans where blocks are quick, or no
+    worker scans for a while.
+    """
     play = few
     job_id = play.claimed(*STARTED)
     play.report()
@@ -302,7 +380,8 @@ def test_end_lost__long_before_the_next_scan__is_reported_again(few: ReorgScenar
     play.lose(above)
     play.chain.mine(between)
     scan(play.worker.context)
-    assert play.ledger.alarms.all() == []  # it is not as deep as blocks were mined since
+    # it is not as deep as blocks were mined since
+    assert play.ledger.alarms.all() == []
     assert play.job(job_id).state is State.ENDED
     play.follow()
     assert play.job(job_id).state is State.SETTLED
@@ -310,7 +389,9 @@ def test_end_lost__long_before_the_next_scan__is_reported_again(few: ReorgScenar
     assert play.journal(job_id).count("Submitted") == 1
 
 
-def test_claim_lost__long_before_the_next_scan__is_sent_again(shallow: ReorgScenario) -> None:
+def test_claim_lost__long_before_the_next_scan__is_sent_again(
+    shallow: ReorgScenario,
+) -> None:
     play = shallow
     (job_id,) = play.request()
     play.assign(job_id)
@@ -322,14 +403,19 @@ def test_claim_lost__long_before_the_next_scan__is_sent_again(shallow: ReorgScen
     play.lose(above)
     play.chain.mine(20)
     scan(play.worker.context)
-    assert (play.job(job_id).state, play.job(job_id).claim_reverted_by_reorg) == (State.RUNNING, True)
+    assert (play.job(job_id).state, play.job(job_id).claim_reverted_by_reorg) == (
+        State.RUNNING,
+        True,
+    )
     play.follow()
     assert not play.job(job_id).claim_reverted_by_reorg
     play.report()
     play.ends_right(job_id)
 
 
-def test_receipt__committed_after_the_scan_passed_its_block__is_compared(shallow: ReorgScenario) -> None:
+def test_receipt__committed_after_the_scan_passed_its_block__is_compared(
+    shallow: ReorgScenario,
+) -> None:
     play = shallow
     job_id = play.claimed(*STARTED)
     play.report()
@@ -337,7 +423,10 @@ def test_receipt__committed_after_the_scan_passed_its_block__is_compared(shallow
     scan(play.worker.context)
     true = "SELECT state, block_number, block_hash FROM transactions WHERE purpose = 'report RUNNING'"
     before = play.rows(true)
-    play.execute("UPDATE transactions SET block_hash = '0xff' WHERE purpose = 'report RUNNING'")  # as if just read
+    # as if just read
+    play.execute(
+        "UPDATE transactions SET block_hash = '0xff' WHERE purpose = 'report RUNNING'"
+    )
     scan(play.worker.context)
     assert play.rows(true)[0].state == "SIGNED"
     play.follow()
@@ -345,7 +434,9 @@ def test_receipt__committed_after_the_scan_passed_its_block__is_compared(shallow
     play.ends_right(job_id)
 
 
-def test_receipts__lost_deeper_than_expected__wait_for_the_operator_without_a_block(shallow: ReorgScenario) -> None:
+def test_receipts__lost_deeper_than_expected__wait_for_the_operator_without_a_block(
+    shallow: ReorgScenario,
+) -> None:
     play = shallow
     job_id = play.claimed(*STARTED)
     scan(play.worker.context)
@@ -359,7 +450,9 @@ def test_receipts__lost_deeper_than_expected__wait_for_the_operator_without_a_bl
     play.chain.mine(20)
     scan(play.worker.context)
     assert play.job(job_id) == before
-    assert [alarm.name for alarm in play.ledger.alarms.all()] == [AlarmName.REORGANISED_TOO_DEEP]
+    assert [alarm.name for alarm in play.ledger.alarms.all()] == [
+        AlarmName.REORGANISED_TOO_DEEP
+    ]
     play.ledger.facts.set(REWIND, None)
     scan(play.worker.context)
     assert play.ledger.alarms.all() == []
@@ -369,7 +462,9 @@ def test_receipts__lost_deeper_than_expected__wait_for_the_operator_without_a_bl
     assert play.on_chain(job_id) == (ChainStatus.FINISHED, 2)
 
 
-def test_claim_of_a_cancellation_lost__the_customers_wish_stays(play: ReorgScenario) -> None:
+def test_claim_of_a_cancellation_lost__the_customers_wish_stays(
+    play: ReorgScenario,
+) -> None:
     job_id = play.claimed(*STARTED)
     play.chain.customers.cancel_job(play.customer, job_id)
     above = play.chain.block_number()
@@ -416,7 +511,9 @@ def test_claim_of_a_top_up_lost__counts_once(play: ReorgScenario) -> None:
     play.ends_right(job_id)
 
 
-def test_top_up_itself_lost__counts_no_more_once_it_has_had_its_time(play: ReorgScenario) -> None:
+def test_top_up_itself_lost__counts_no_more_once_it_has_had_its_time(
+    play: ReorgScenario,
+) -> None:
     job_id = play.claimed(*STARTED)
     above = play.chain.block_number()
     play.chain.customers.top_up_job(play.customer, job_id, 5 * MINUTE_WEI)
@@ -440,17 +537,24 @@ def test_refusal_lost__is_sent_again(play: ReorgScenario) -> None:
     assert play.job(job_id).chain_status is ChainStatus.PENDING
     play.lose(above)
     play.follow()
-    assert (play.job(job_id).state, play.chain.job(job_id).status) == (State.REFUSED, ChainStatus.PENDING)
+    assert (play.job(job_id).state, play.chain.job(job_id).status) == (
+        State.REFUSED,
+        ChainStatus.PENDING,
+    )
     assert "return_job" not in play.open_kinds(job_id)
 
 
-def test_claims_mined_in_another_order__each_job_has_its_own_end(play: ReorgScenario) -> None:
+def test_claims_mined_in_another_order__each_job_has_its_own_end(
+    play: ReorgScenario,
+) -> None:
     first, second = play.request(2)
     above = play.chain.block_number()
     for job_id, slurm_id in ((first, 7), (second, 8)):
         play.assign(job_id)
         play.claim()
-        play.happens(job_id, *STARTED[:2], Submitted(SlurmId(slurm_id)), SlurmRunningObserved())
+        play.happens(
+            job_id, *STARTED[:2], Submitted(SlurmId(slurm_id)), SlurmRunningObserved()
+        )
     play.report()
     scan(play.worker.context)
     keys = play.job(first).claim_key, play.job(second).claim_key
@@ -466,7 +570,9 @@ def test_claims_mined_in_another_order__each_job_has_its_own_end(play: ReorgScen
     play.ends_right(second, 301)
 
 
-def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmations(play: ReorgScenario) -> None:
+def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmations(
+    play: ReorgScenario,
+) -> None:
     (job_id,) = play.request()
     above = play.chain.block_number()
     play.assign(job_id)
@@ -480,9 +586,15 @@ def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmati
     play.chain.mine(2 * CONFIRMATIONS)
     scan(play.worker.context)
     job = play.job(job_id)
-    assert (job.state, job.chain_status, job.reorg_deadline_block) == (State.REFUSED, ChainStatus.PENDING, None)
+    assert (job.state, job.chain_status, job.reorg_deadline_block) == (
+        State.REFUSED,
+        ChainStatus.PENDING,
+        None,
+    )
     assert play.open_kinds(job_id) == {"cancel"}
-    assert play.rows("SELECT 1 FROM transactions WHERE state IN ('SIGNED', 'SENT')") == []
+    assert (
+        play.rows("SELECT 1 FROM transactions WHERE state IN ('SIGNED', 'SENT')") == []
+    )
 
 
 def test_node_that_is_behind__is_no_reorganisation(play: ReorgScenario) -> None:
@@ -506,7 +618,9 @@ def test_node_that_is_behind__is_no_reorganisation(play: ReorgScenario) -> None:
     assert play.ledger.alarms.all() == []
 
 
-def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(shallow: ReorgScenario) -> None:
+def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(
+    shallow: ReorgScenario,
+) -> None:
     play = shallow
     job_id = play.claimed(*STARTED)
     scan(play.worker.context)
@@ -524,9 +638,11 @@ def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(
     play.assign(play.request()[0])
     sent = play.rows("SELECT id FROM transactions")
     play.claim()
-    assert play.rows("SELECT id FROM transactions") == sent  # on which chain is not known
+    # on which chain is not known
+    assert play.rows("SELECT id FROM transactions") == sent
     common = alarm.details["last_common_block"]
-    assert common < alarm.details["read_up_to"]  # an empty block may come again as it was
+    # an empty block may come again as it was
+    assert common < alarm.details["read_up_to"]
     for refused in (
         common + 1,
         0,
@@ -535,7 +651,9 @@ def test_deeper_than_expected__nothing_is_taken_back_until_the_operator_says_so(
         scan(play.worker.context)
         assert play.ledger.facts.read(REWIND) is None
         assert play.job(job_id) == before
-        assert [alarm.name for alarm in play.ledger.alarms.all()] == [AlarmName.REORGANISED_TOO_DEEP]
+        assert [alarm.name for alarm in play.ledger.alarms.all()] == [
+            AlarmName.REORGANISED_TOO_DEEP
+        ]
     play.ledger.facts.set(REWIND, None)
     scan(play.worker.context)
     assert play.ledger.alarms.all() == []

@@ -1,4 +1,6 @@
-"""Batches of effects on a real ledger: what is answered is recorded at once, even if others hang, fail or are lost."""
+"""Batches of effects on a real ledger: what is answered is recorded at once, even if
+others hang, fail or are lost.
+"""
 
 import socket
 import threading
@@ -22,7 +24,12 @@ from supervisor_tasks.jobs.batch import RECORD_EVERY_S, Batch
 from supervisor_tasks.jobs.events import ScriptFetched, SubmitRejected, SubmitStarted
 from supervisor_tasks.jobs.model import Address, EffectKind, JobId
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.ledger.outbox import ALONE_AFTER, GROUPS_OF_ONE_CUSTOMER, LEASE_S, OpenEffect
+from supervisor_tasks.ledger.outbox import (
+    ALONE_AFTER,
+    GROUPS_OF_ONE_CUSTOMER,
+    LEASE_S,
+    OpenEffect,
+)
 from tests.support.ledger import claim, emptied, job_id, migrated
 
 POISON = "poison:1"
@@ -62,22 +69,36 @@ def site_of(ledger: Ledger) -> WorkerContext:
 
 
 def to_be_told(ledger: Ledger, *numbers: int, logger: str = "") -> list[JobId]:
-    """Jobs that SLURM has refused, whose owners must be notified; without a grid logger that is done at once."""
+    """Jobs that SLURM has refused, whose owners must be notified; without a grid logger
+    that is done at once.
+    """
     for number in numbers:
-        events = (claim(number), ScriptFetched("echo", logger), SubmitStarted(10), SubmitRejected("no"))
+        events = (
+            claim(number),
+            ScriptFetched("echo", logger),
+            SubmitStarted(10),
+            SubmitRejected("no"),
+        )
         ledger.record(*(JobChange(job_id(number), event) for event in events))
     return [job_id(number) for number in numbers]
 
 
 def done(engine: Engine, kind: EffectKind = EffectKind.NOTIFY_CUSTOMER) -> set[str]:
     with engine.connect() as connection:
-        query = text("SELECT job_id FROM effects WHERE kind = :kind AND done_at IS NOT NULL")
+        query = text(
+            "SELECT job_id FROM effects WHERE kind = :kind AND done_at IS NOT NULL"
+        )
         return set(connection.scalars(query, {"kind": kind.value}))
 
 
 def leased(engine: Engine) -> int:
     with engine.connect() as connection:
-        return int(connection.scalar(text("SELECT count(*) FROM effects WHERE lease IS NOT NULL")) or 0)
+        return int(
+            connection.scalar(
+                text("SELECT count(*) FROM effects WHERE lease IS NOT NULL")
+            )
+            or 0
+        )
 
 
 @contextmanager
@@ -124,10 +145,21 @@ def test_batch__one_hangs__others_are_recorded_and_new_ones_taken_meanwhile(
     first = to_be_told(ledger, *range(2, 12))
     batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
     with at_work(batch) as threads:
-        wait_until(lambda: done(engine) == set(first), "the others to be done", 20 * RECORD_EVERY_S, 0.02)
+        wait_until(
+            lambda: done(engine) == set(first),
+            "the others to be done",
+            20 * RECORD_EVERY_S,
+            0.02,
+        )
         later = to_be_told(ledger, *range(12, 20))
-        threads.submit(batch.run, lambda: True).result(deadline(5.0))  # as a message: returns at once
-        wait_until(lambda: done(engine) == {*first, *later}, "the new ones to be done", 20 * RECORD_EVERY_S, 0.02)
+        # as a message: returns at once
+        threads.submit(batch.run, lambda: True).result(deadline(5.0))
+        wait_until(
+            lambda: done(engine) == {*first, *later},
+            "the new ones to be done",
+            20 * RECORD_EVERY_S,
+            0.02,
+        )
         with engine.connect() as connection:
             held = text("SELECT job_id FROM effects WHERE lease IS NOT NULL")
             assert list(connection.scalars(held)) == [hangs]
@@ -136,18 +168,31 @@ def test_batch__one_hangs__others_are_recorded_and_new_ones_taken_meanwhile(
 def test_batch__several_hang__an_answer_is_recorded_within_half_a_second(
     ledger: Ledger, engine: Engine, silent: str
 ) -> None:
-    to_be_told(ledger, *range(1, 5), logger=silent)  # most of the groups under way: none of them makes a commit urgent
+    # most of the groups under way: none of them makes a commit urgent
+    to_be_told(ledger, *range(1, 5), logger=silent)
     took_s = []
     batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
     with at_work(batch):
-        wait_until(lambda: leased(engine) == 4, "the silent ones to be under way", deadline(10.0), 0.01)
+        wait_until(
+            lambda: leased(engine) == 4,
+            "the silent ones to be under way",
+            deadline(10.0),
+            0.01,
+        )
         for number in range(5, 8):
             (answered,) = to_be_told(ledger, number)
             begun_s = time.monotonic()
             batch.run(lambda: True)  # as a message: returns at once
-            wait_until(partial(_is_done, engine, answered), "the answer to be recorded", deadline(10.0), 0.01)
+            wait_until(
+                partial(_is_done, engine, answered),
+                "the answer to be recorded",
+                deadline(10.0),
+                0.01,
+            )
             took_s.append(time.monotonic() - begun_s)
-    assert min(took_s[1:]) < deadline(WITHIN_S), "the first is recorded at once, the others wait for a commit's turn"
+    assert min(took_s[1:]) < deadline(WITHIN_S), (
+        "the first is recorded at once, the others wait for a commit's turn"
+    )
 
 
 def _is_done(engine: Engine, job: JobId) -> bool:
@@ -162,11 +207,14 @@ def test_batch__one_fails_unexpectedly__others_are_done_and_it_is_parked_after_t
     batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for tries in (1, 2, 3):
-            connection.execute(text("UPDATE effects SET due_at = now() WHERE done_at IS NULL"))
+            connection.execute(
+                text("UPDATE effects SET due_at = now() WHERE done_at IS NULL")
+            )
             batch.run(lambda: True)
             query = "SELECT unexpected_failures, parked_at IS NOT NULL AS parked FROM effects WHERE job_id = :id"
             row = connection.execute(
-                text(f"{query} AND done_at IS NULL AND kind = 'notify_customer'"), {"id": poison}
+                text(f"{query} AND done_at IS NULL AND kind = 'notify_customer'"),
+                {"id": poison},
             ).one()
             assert row.parked == (tries == 3)
             assert row.parked or row.unexpected_failures == tries
@@ -181,7 +229,9 @@ CANNOT_BE_WRITTEN = """
 """
 
 
-def test_batch__one_whose_outcome_cannot_be_recorded__others_are(ledger: Ledger, engine: Engine) -> None:
+def test_batch__one_whose_outcome_cannot_be_recorded__others_are(
+    ledger: Ledger, engine: Engine
+) -> None:
     jobs = to_be_told(ledger, *range(1, 12))
     with engine.begin() as connection:
         connection.execute(text(CANNOT_BE_WRITTEN.format(jobs[4])))
@@ -209,8 +259,11 @@ CANNOT_BE_GIVEN_BACK = """
 """
 
 
-# Not if the database has started since: its tests share one, which may have been up for longer than a lease.
-LEASE_THAT_RAN_OUT_COUNTS = text("SELECT (now() - (1 + :lease_s) * interval '1 s' > pg_postmaster_start_time())::int")
+# Not if the database has started since: its tests share one, which may have been up for
+# longer than a lease.
+LEASE_THAT_RAN_OUT_COUNTS = text(
+    "SELECT (now() - (1 + :lease_s) * interval '1 s' > pg_postmaster_start_time())::int"
+)
 
 
 def test_batch__a_failed_one_cannot_be_released__is_tried_when_its_lease_has_expired(
@@ -233,22 +286,33 @@ def test_batch__a_failed_one_cannot_be_released__is_tried_when_its_lease_has_exp
     )
     with engine.begin() as connection:
         assert connection.execute(query, {"id": poison}).one().lease is not None
-        connection.execute(text("UPDATE effects SET lease_until = now() - interval '1 s' WHERE lease IS NOT NULL"))
+        connection.execute(
+            text(
+                "UPDATE effects SET lease_until = now() - interval '1 s' WHERE lease IS NOT NULL"
+            )
+        )
         counts = connection.scalar(LEASE_THAT_RAN_OUT_COUNTS, {"lease_s": LEASE_S})
     ledger.effects.due_without_message()
     batch.run(lambda: True)
     batch.close()
     with engine.connect() as connection:
-        lease, unexpected_failures, attempts = connection.execute(query, {"id": poison}).one()
+        lease, unexpected_failures, attempts = connection.execute(
+            query, {"id": poison}
+        ).one()
     assert lease is None
     assert attempts >= 2
-    assert unexpected_failures == attempts - 1 + counts  # each failure but the one that could not be recorded
+    # each failure but the one that could not be recorded
+    assert unexpected_failures == attempts - 1 + counts
 
 
-def test_batch__all_failed_twice__are_carried_out_one_after_the_other(ledger: Ledger, engine: Engine) -> None:
+def test_batch__all_failed_twice__are_carried_out_one_after_the_other(
+    ledger: Ledger, engine: Engine
+) -> None:
     to_be_told(ledger, *range(1, 6))
     with engine.begin() as connection:
-        failed = text("UPDATE effects SET unexpected_failures = :n, failing_since = now()")
+        failed = text(
+            "UPDATE effects SET unexpected_failures = :n, failing_since = now()"
+        )
         connection.execute(failed, {"n": ALONE_AFTER})
     under_way = []
 
@@ -264,7 +328,7 @@ def test_batch__all_failed_twice__are_carried_out_one_after_the_other(ledger: Le
     assert len(done(engine)) == 5
 
 
-# --- submissions, by customers ----------------------------------------------------------------------------------------
+# --- submissions, by customers --------------------------------------------------------
 
 
 def customer(number: int) -> Address:
@@ -274,7 +338,10 @@ def customer(number: int) -> Address:
 def ready(ledger: Ledger, owner: Address, *numbers: int) -> None:
     for number in numbers:
         claimed = replace(claim(number), customer=owner)
-        ledger.record(JobChange(job_id(number), claimed), JobChange(job_id(number), ScriptFetched("echo", "")))
+        ledger.record(
+            JobChange(job_id(number), claimed),
+            JobChange(job_id(number), ScriptFetched("echo", "")),
+        )
 
 
 def owners(ledger: Ledger, most_groups: int, of_one: int) -> dict[Address, int]:
@@ -296,27 +363,43 @@ def test_lease_groups__two_of_one_customer_at_once_in_all_workers__and_others_fi
     ready(ledger, customer(2), 101, 102, 103)
     ready(ledger, customer(3), 104)
     assert owners(ledger, 2, 20) == {customer(1): 20, customer(2): 3}
-    assert owners(other, 2, 20) == {customer(3): 1, customer(1): 20}, "who has fewer under way is first"
+    assert owners(other, 2, 20) == {customer(3): 1, customer(1): 20}, (
+        "who has fewer under way is first"
+    )
     assert GROUPS_OF_ONE_CUSTOMER == 2
     assert owners(ledger, 16, 20) == {}
     other.holder.close()
-    wait_until(lambda: bool(ledger.effects.due_without_message()), "the leases of the dead to be free", 30.0, 0.05)
+    wait_until(
+        lambda: bool(ledger.effects.due_without_message()),
+        "the leases of the dead to be free",
+        30.0,
+        0.05,
+    )
     assert owners(ledger, 1, 5) == {customer(3): 1}
     assert owners(ledger, 1, 5) == {customer(1): 5}
 
 
-def test_lease_groups__takers_at_the_same_time__no_customer_has_more_than_two(ledger: Ledger) -> None:
+def test_lease_groups__takers_at_the_same_time__no_customer_has_more_than_two(
+    ledger: Ledger,
+) -> None:
     ready(ledger, customer(1), *range(1, 101))
     with ThreadPoolExecutor(8) as threads:
         taken = list(threads.map(lambda _: owners(ledger, 1, 10), range(8)))
     assert sum(len(groups) for groups in taken) == GROUPS_OF_ONE_CUSTOMER
 
 
-def test_lease_groups__a_group_ends_one_by_one__is_one_group_until_its_last(ledger: Ledger) -> None:
+def test_lease_groups__a_group_ends_one_by_one__is_one_group_until_its_last(
+    ledger: Ledger,
+) -> None:
     ready(ledger, customer(1), *range(1, 31))
     first = ledger.effects.lease_groups(16, 10)
     ledger.effects.lease_groups(16, 10)
-    ledger.record(*(JobChange(effect.job_id, SubmitRejected("no"), done=effect) for effect in first[:9]))
+    ledger.record(
+        *(
+            JobChange(effect.job_id, SubmitRejected("no"), done=effect)
+            for effect in first[:9]
+        )
+    )
     assert ledger.effects.lease_groups(16, 10) == []
     ledger.record(JobChange(first[9].job_id, SubmitRejected("no"), done=first[9]))
     assert len(ledger.effects.lease_groups(16, 10)) == 10

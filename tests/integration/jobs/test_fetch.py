@@ -1,4 +1,6 @@
-"""Fetch, as the fleet does it: the real job definition service, which is restarted and whose node lags, and a real ledger."""
+"""Fetch, as the fleet does it: the real job definition service, which is restarted and
+whose node lags, and a real ledger.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +25,15 @@ from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_definitions import JobDefinitions
 from supervisor_tasks.jobs.events import Claimed
 from supervisor_tasks.jobs.fetch_script import REFUSED_FOR_S, REFUSED_TRIES
-from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, EffectKind, Job, JobId, State
+from supervisor_tasks.jobs.model import (
+    Address,
+    ChainStatus,
+    Definition,
+    EffectKind,
+    Job,
+    JobId,
+    State,
+)
 from supervisor_tasks.ledger.ledger import JobChange
 from tests.support.carrying import carry_out
 from tests.support.wallet_harness import ChainHarness, databases
@@ -33,7 +43,9 @@ SCRIPT = "#!/bin/bash\necho hello\n"
 
 @dataclass
 class Fetching:
-    """A claimed job, and a site that can fetch its script. `before_answer` happens between challenge and answer."""
+    """A claimed job, and a site that can fetch its script. `before_answer` happens
+    between challenge and answer.
+    """
 
     site: WorkerContext
     fleet: ChainHarness
@@ -45,17 +57,33 @@ class Fetching:
     before_answer: Callable[[], None] = lambda: None
 
     def claim(self, customer: str | None = None, location: str | None = None) -> JobId:
-        """The ledger hears of a claim; the service's node has it as the contract has, or not, with another customer."""
+        """The ledger hears of a claim; the service's node has it as the contract has,
+        or not, with another customer.
+        """
         location = location or self.location
-        mine = JobDefinition(gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=location)
-        job_id = JobId(self.fleet.chain.customers.request_job(self.customer, mine, 10**21))
+        mine = JobDefinition(
+            gpus=0,
+            mem_per_cpu_mb=1,
+            cpus_per_task=1,
+            ntasks=1,
+            batch_location_hash=location,
+        )
+        job_id = JobId(
+            self.fleet.chain.customers.request_job(self.customer, mine, 10**21)
+        )
         self.fleet.chain.admin.meta_schedule([job_id], self.provider.address)
         claimed = Claimed(
             job_id=job_id,
             customer=Address(customer or self.customer.address),
             provider=Address(self.provider.address),
             claim_key=f"claim:{job_id}",
-            definition=Definition(gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=location),
+            definition=Definition(
+                gpus=0,
+                mem_per_cpu_mb=1,
+                cpus_per_task=1,
+                ntasks=1,
+                batch_location_hash=location,
+            ),
             time_limit_min=1,
             at=(7, 1),
         )
@@ -68,15 +96,21 @@ class Fetching:
             due = "UPDATE effects SET due_at = now() - interval '1 s' WHERE job_id = :id AND done_at IS NULL"
             connection.execute(text(due), {"id": job_id})
             fetch = "SELECT id FROM effects WHERE job_id = :id AND kind = :kind"
-            effect_id = connection.scalar(text(fetch), {"id": job_id, "kind": EffectKind.FETCH})
+            effect_id = connection.scalar(
+                text(fetch), {"id": job_id, "kind": EffectKind.FETCH}
+            )
         carry_out(self.site, effect_id)
         return self.site.ledger.jobs([job_id])[job_id]
 
     def last_error(self, job_id: JobId) -> str:
         """What the last try came to."""
         with self.fleet.engine.connect() as connection:
-            query = text("SELECT last_error FROM effects WHERE job_id = :id AND kind = :kind")
-            return str(connection.scalar(query, {"id": job_id, "kind": EffectKind.FETCH}))
+            query = text(
+                "SELECT last_error FROM effects WHERE job_id = :id AND kind = :kind"
+            )
+            return str(
+                connection.scalar(query, {"id": job_id, "kind": EffectKind.FETCH})
+            )
 
     def was_down(self, job_id: JobId) -> None:
         """The service, for more tries than a refusal must have had to count."""
@@ -87,13 +121,18 @@ class Fetching:
     def let_time_pass(self, job_id: JobId) -> None:
         """The claim is as old as a refusal must be to count."""
         with self.fleet.engine.begin() as connection:
-            older = "UPDATE events SET at = at - :by * interval '1 s' WHERE job_id = :id"
+            older = (
+                "UPDATE events SET at = at - :by * interval '1 s' WHERE job_id = :id"
+            )
             connection.execute(text(older), {"by": REFUSED_FOR_S, "id": job_id})
 
 
 @pytest.fixture(scope="module")
 def fetching() -> Iterator[Fetching]:
-    with private_processes() as processes, databases(processes, "fetching") as (engine,):
+    with (
+        private_processes() as processes,
+        databases(processes, "fetching") as (engine,),
+    ):
         chain = start_chain(processes)
         certificates = make_certificates(processes.folder / "tls")
         address = start_services(processes, chain, certificates)
@@ -107,7 +146,9 @@ def fetching() -> Iterator[Fetching]:
         def answers() -> bool:
             with channels.open(address) as channel:
                 try:
-                    AuthAPIStub(channel).Challenge(ChallengeRequest(), timeout=deadline(5))
+                    AuthAPIStub(channel).Challenge(
+                        ChallengeRequest(), timeout=deadline(5)
+                    )
                 except grpc.RpcError:
                     return False
             return True
@@ -122,29 +163,48 @@ def fetching() -> Iterator[Fetching]:
             return fleet.wallet.sign_message(challenge)
 
         fleet = ChainHarness.of(chain, provider, engine)
-        side = replace(fleet.site.chain, job_definitions=JobDefinitions(lambda: channels.open(address), sign))
+        side = replace(
+            fleet.site.chain,
+            job_definitions=JobDefinitions(lambda: channels.open(address), sign),
+        )
         folder = processes.folder / "scripts"
-        here = Fetching(replace(fleet.site, chain_side=side), fleet, customer, provider, folder, location, restart)
+        here = Fetching(
+            replace(fleet.site, chain_side=side),
+            fleet,
+            customer,
+            provider,
+            folder,
+            location,
+            restart,
+        )
         wait_until(answers, "the job definition service", 60.0)
         yield here
         fleet.site.ledger.holder.close()
 
 
-def test_service_restarted_between_challenge_and_answer__the_script_is_fetched_later(fetching: Fetching) -> None:
+def test_service_restarted_between_challenge_and_answer__the_script_is_fetched_later(
+    fetching: Fetching,
+) -> None:
     job_id = fetching.claim()
     fetching.before_answer = fetching.restart
 
     def refused() -> bool:  # a connection that has just broken may be told of first
         assert fetching.try_once(job_id).state is State.CLAIMED
-        return "UNAUTHENTICATED: the challenge is none of ours" in fetching.last_error(job_id)
+        return "UNAUTHENTICATED: the challenge is none of ours" in fetching.last_error(
+            job_id
+        )
 
     wait_until(refused, "the service not to know its challenge any more", 60.0)
     fetching.before_answer = lambda: None
-    wait_until(lambda: fetching.try_once(job_id).state is State.READY, "the script", 60.0)
+    wait_until(
+        lambda: fetching.try_once(job_id).state is State.READY, "the script", 60.0
+    )
     assert fetching.site.ledger.scripts([job_id]) == {job_id: SCRIPT}
 
 
-def test_service_restarted_after_a_long_outage__its_one_refusal_ends_nothing(fetching: Fetching) -> None:
+def test_service_restarted_after_a_long_outage__its_one_refusal_ends_nothing(
+    fetching: Fetching,
+) -> None:
     job_id = fetching.claim()
     fetching.let_time_pass(job_id)
     fetching.was_down(job_id)
@@ -163,7 +223,9 @@ def test_service_restarted_after_a_long_outage__its_one_refusal_ends_nothing(fet
     wait_until(is_ready, "the script", 60.0)
 
 
-def test_script_longer_than_slurm_takes__ends_the_job_at_the_first_try(fetching: Fetching) -> None:
+def test_script_longer_than_slurm_takes__ends_the_job_at_the_first_try(
+    fetching: Fetching,
+) -> None:
     much = "#!/bin/sh\n" + "# much\n" * (5 * 2**20 // 7)
     job_id = fetching.claim(location=script_store.store_script(fetching.scripts, much))
 
@@ -177,17 +239,24 @@ def test_script_longer_than_slurm_takes__ends_the_job_at_the_first_try(fetching:
     assert "larger than max" in outcome.reason
 
 
-def test_fetch__service_denies_the_job_for_good__ends_it_after_the_last_try(fetching: Fetching) -> None:
+def test_fetch__service_denies_the_job_for_good__ends_it_after_the_last_try(
+    fetching: Fetching,
+) -> None:
     job_id = fetching.claim(customer="0x" + "2" * 40)
     for _ in range(REFUSED_TRIES + 1):
         assert fetching.try_once(job_id).state is State.CLAIMED  # it is too young
         assert "PERMISSION_DENIED" in fetching.last_error(job_id)
     fetching.let_time_pass(job_id)
     job = fetching.try_once(job_id)
-    assert (job.state, job.outcome and job.outcome.status) == (State.ENDED, ChainStatus.FAILED)
+    assert (job.state, job.outcome and job.outcome.status) == (
+        State.ENDED,
+        ChainStatus.FAILED,
+    )
 
 
-def test_service_that_denies_an_old_claim__is_asked_as_often(fetching: Fetching) -> None:
+def test_service_that_denies_an_old_claim__is_asked_as_often(
+    fetching: Fetching,
+) -> None:
     job_id = fetching.claim(customer="0x" + "2" * 40)
     fetching.let_time_pass(job_id)
     for _ in range(REFUSED_TRIES - 1):

@@ -1,4 +1,6 @@
-"""Jobs whose definition is no text, ours and others', on a real chain: they end by themselves and delay no other job."""
+"""Jobs whose definition is no text, ours and others', on a real chain: they end by
+themselves and delay no other job.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +21,13 @@ from supervisor_tasks.jobs.model import ChainStatus, JobId, State, StatusUpdate
 from supervisor_tasks.jobs.report import report
 from supervisor_tasks.ledger.alarms import AlarmName
 from tests.integration.wallet.test_wallet_remedies import settled
-from tests.support.wallet_harness import DEFINITION, ChainHarness, databases, empty, scheduled_jobs
+from tests.support.wallet_harness import (
+    DEFINITION,
+    ChainHarness,
+    databases,
+    empty,
+    scheduled_jobs,
+)
 
 PLACE = "@@@@"
 HOSTILE = {
@@ -55,8 +63,12 @@ def provider_on(chain: Chain) -> Account:
     return account
 
 
-def hostile_job(chain: Chain, provider: str, words: bytes, field: str = "hash") -> JobId:
-    """A job of that provider whose definition has these bytes in its location hash, or in a label."""
+def hostile_job(
+    chain: Chain, provider: str, words: bytes, field: str = "hash"
+) -> JobId:
+    """A job of that provider whose definition has these bytes in its location hash, or
+    in a label.
+    """
     customer = chain.new_account()
     chain.admin.mint_credits(customer.address, 10**24)
     chain.customers.approve(customer, 10**20)
@@ -68,7 +80,10 @@ def hostile_job(chain: Chain, provider: str, words: bytes, field: str = "hash") 
     request = function("MetaScheduler", "requestNewJob")
     data = request.encode(where.to_abi(), 10**20, bytes(32), False)
     assert data.count(PLACE.encode().hex()) == 1
-    call = {"to": chain.addresses.metascheduler, "data": data.replace(PLACE.encode().hex(), words.hex())}
+    call = {
+        "to": chain.addresses.metascheduler,
+        "data": data.replace(PLACE.encode().hex(), words.hex()),
+    }
     (receipt,) = chain.receipts(chain.broadcast(customer, [{**call, "gas": 1_000_000}]))
     requested = event("MetaScheduler", "NewJobRequestEvent")
     (log,) = [log for log in receipt["logs"] if log["topics"][0] == requested.topic]
@@ -118,7 +133,9 @@ def test_label_that_is_no_text__is_none_of_our_business(
     assert fleet.site.ledger.jobs([job_id])[job_id].state is State.CLAIMED
 
 
-def test_hostile_job__price_0_makes_its_limit_too_large__ends_with_a_reason(chain: Chain, database: Engine) -> None:
+def test_hostile_job__price_0_makes_its_limit_too_large__ends_with_a_reason(
+    chain: Chain, database: Engine
+) -> None:
     account = chain.new_account()
     chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices(0, 0, 0))
     empty(database)
@@ -140,14 +157,23 @@ def test_scan__the_claim_and_what_came_of_the_job_lie_in_one_stretch__is_all_hea
     """After a long outage, or with a ledger that was restored."""
     (job_id,) = scheduled_jobs(chain, account_of(fleet), 1)
     chain.send(account_of(fleet), "MetaScheduler", "claimNextJob")
-    running = {"data": report_call(job_id, StatusUpdate(ChainStatus.RUNNING)), "gas": 1_000_000}
-    chain.receipts(chain.broadcast(account_of(fleet), [{"to": chain.addresses.metascheduler, **running}]))
+    running = {
+        "data": report_call(job_id, StatusUpdate(ChainStatus.RUNNING)),
+        "gas": 1_000_000,
+    }
+    chain.receipts(
+        chain.broadcast(
+            account_of(fleet), [{"to": chain.addresses.metascheduler, **running}]
+        )
+    )
     assert chain.job(job_id).status is ChainStatus.RUNNING
     scan(fleet.site)
     assert fleet.site.ledger.jobs([job_id])[job_id].chain_status is ChainStatus.RUNNING
 
 
-def test_hostile_job_of_another_provider__the_scan_goes_on_behind_it(chain: Chain, fleet: ChainHarness) -> None:
+def test_hostile_job_of_another_provider__the_scan_goes_on_behind_it(
+    chain: Chain, fleet: ChainHarness
+) -> None:
     other = provider_on(chain)
     theirs = [hostile_job(chain, other.address, words) for words in HOSTILE.values()]
     for _ in theirs:
@@ -162,7 +188,9 @@ def test_hostile_job_of_another_provider__the_scan_goes_on_behind_it(chain: Chai
     assert fleet.alarms() == set()
 
 
-def test_log_that_cannot_be_read__is_told_and_holds_up_nothing_but_itself(chain: Chain, fleet: ChainHarness) -> None:
+def test_log_that_cannot_be_read__is_told_and_holds_up_nothing_but_itself(
+    chain: Chain, fleet: ChainHarness
+) -> None:
     scheduled_jobs(chain, account_of(fleet), 2)
     for _ in range(2):
         chain.send(account_of(fleet), "MetaScheduler", "claimNextJob")

@@ -1,4 +1,6 @@
-"""Workers that look at jobs side by side: real sshd, SLURM and Postgres, and a network that stands still for one of them."""
+"""Workers that look at jobs side by side: real sshd, SLURM and Postgres, and a network
+that stands still for one of them.
+"""
 
 import time
 from collections.abc import Iterator
@@ -20,14 +22,22 @@ from tests.support.submitting import SubmissionEnv
 @pytest.fixture(scope="module")
 def world() -> Iterator[SubmissionEnv]:
     with SubmissionEnv.running() as world:
-        # Jobs wait: a look at a job that has just begun is made again, and is not counted.
-        world.slurm.run("scontrol", "update", "NodeName=ALL", "State=DRAIN", "Reason=test")
+        # Jobs wait: a look at a job that has just begun is made again, and is not
+        # counted.
+        world.slurm.run(
+            "scontrol", "update", "NodeName=ALL", "State=DRAIN", "Reason=test"
+        )
         yield world
 
 
-def test_poll_jobs__another_worker_waits_for_slurm__looks_at_other_jobs(world: SubmissionEnv) -> None:
+def test_poll_jobs__another_worker_waits_for_slurm__looks_at_other_jobs(
+    world: SubmissionEnv,
+) -> None:
     with Proxy.start(world.sshd.address) as proxy, ThreadPoolExecutor(1) as thread:
-        behind_proxy, direct = world.site(world.cluster(proxy.address)), world.site(world.cluster())
+        behind_proxy, direct = (
+            world.site(world.cluster(proxy.address)),
+            world.site(world.cluster()),
+        )
         first, second = world.new_job(direct), world.new_job(direct)
         for job in (first, second):
             world.until_queued(direct, job)
@@ -35,7 +45,12 @@ def test_poll_jobs__another_worker_waits_for_slurm__looks_at_other_jobs(world: S
         proxy.fault(Fault.HANG)
         waits = thread.submit(world.look, behind_proxy, first)
         try:
-            wait_until(lambda: leased(world) == [first], "the first worker to wait for SLURM", deadline(10.0), 0.02)
+            wait_until(
+                lambda: leased(world) == [first],
+                "the first worker to wait for SLURM",
+                deadline(10.0),
+                0.02,
+            )
             looks = direct.ledger.jobs([second])[second].poll_count
             assert world.look(direct, second).poll_count == looks + 1
             assert (waits.done(), leased(world)) == (False, [first])
@@ -50,11 +65,15 @@ def test_poll_jobs__another_worker_waits_for_slurm__looks_at_other_jobs(world: S
 
 def leased(world: SubmissionEnv) -> list[JobId]:
     with world.engine.connect() as connection:
-        query = text("SELECT job_id FROM effects WHERE kind = 'poll_slurm' AND lease IS NOT NULL")
+        query = text(
+            "SELECT job_id FROM effects WHERE kind = 'poll_slurm' AND lease IS NOT NULL"
+        )
         return list(connection.scalars(query))
 
 
-def test_poll_jobs__another_worker_has_read_a_callback__is_counted_once(world: SubmissionEnv) -> None:
+def test_poll_jobs__another_worker_has_read_a_callback__is_counted_once(
+    world: SubmissionEnv,
+) -> None:
     site, other = world.site(world.cluster()), world.site(world.cluster())
     job = world.new_job(site)
     slurm_id = world.until_queued(site, job).slurm_id
@@ -83,9 +102,14 @@ def matched(site: WorkerContext) -> int:
     return int(site.ledger.counters.read().get((Total.CALLBACKS, "matched"), 0))
 
 
-def test_poll_jobs__has_read_many_callbacks__lets_the_next_ones_gather(world: SubmissionEnv) -> None:
+def test_poll_jobs__has_read_many_callbacks__lets_the_next_ones_gather(
+    world: SubmissionEnv,
+) -> None:
     site = world.site(world.cluster())
-    strangers = [{"job": f"0x{number:064x}", "slurm_id": 10**6} for number in range(MANY_JOBS + 1)]
+    strangers = [
+        {"job": f"0x{number:064x}", "slurm_id": 10**6}
+        for number in range(MANY_JOBS + 1)
+    ]
     with world.engine.begin() as connection:
         connection.execute(text(CALLBACK), strangers[1:])
     began_s = time.monotonic()

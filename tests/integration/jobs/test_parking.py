@@ -1,4 +1,6 @@
-"""What cannot go on by itself waits for the operator, with what was seen; nothing is retried for ever in silence."""
+"""What cannot go on by itself waits for the operator, with what was seen; nothing is
+retried for ever in silence.
+"""
 
 import signal
 import subprocess
@@ -20,13 +22,27 @@ from supervisor_tasks.errors import LedgerUnavailableError, TransientError
 from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.jobs.callback_fallback import CALLBACKS_AT_ONCE, poll_delay_s
-from supervisor_tasks.jobs.effect_failures import given_back_on_failure, park, watch_effects
-from supervisor_tasks.jobs.events import CallbackReceived, SlurmCompleted, SlurmPendingObserved, SlurmRunningObserved
+from supervisor_tasks.jobs.effect_failures import (
+    given_back_on_failure,
+    park,
+    watch_effects,
+)
+from supervisor_tasks.jobs.events import (
+    CallbackReceived,
+    SlurmCompleted,
+    SlurmPendingObserved,
+    SlurmRunningObserved,
+)
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, Outcome
 from supervisor_tasks.ledger import outbox, outbox_sql
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
-from supervisor_tasks.ledger.outbox import ALONE_AFTER, LATE_AFTER_TRIES, PARKED_AFTER, OpenEffect
+from supervisor_tasks.ledger.outbox import (
+    ALONE_AFTER,
+    LATE_AFTER_TRIES,
+    PARKED_AFTER,
+    OpenEffect,
+)
 from supervisor_tasks.ledger.worker_sessions import TAKING_EFFECTS
 from tests.support.carrying import carry_out, carry_out_leased, lease
 from tests.support.ledger import bring_to_queued, emptied, job_id, migrated
@@ -53,7 +69,11 @@ def rows(engine: Engine, query: str) -> list[Any]:
 
 def make_due(engine: Engine) -> None:
     with engine.begin() as connection:
-        connection.execute(text("UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"))
+        connection.execute(
+            text(
+                "UPDATE effects SET due_at = now() - interval '1 s' WHERE done_at IS NULL"
+            )
+        )
 
 
 def make_due_alone(engine: Engine, name: str) -> None:
@@ -72,26 +92,50 @@ def alarms(ledger: Ledger) -> dict[AlarmName, dict[str, Any]]:
     return {alarm.name: alarm.details for alarm in ledger.alarms.all()}
 
 
-def look(ledger: Ledger, see: Callable[[Sequence[OpenEffect]], None]) -> list[OpenEffect]:
+def look(
+    ledger: Ledger, see: Callable[[Sequence[OpenEffect]], None]
+) -> list[OpenEffect]:
     """As the monitor does with what is due."""
     effects = ledger.effects.lease([EffectKind.POLL_SLURM])
     if effects:
         with given_back_on_failure(ledger, effects):
             see(effects)
             ledger.record(
-                *(JobChange(effect.job_id, SlurmPendingObserved("PENDING"), done=effect) for effect in effects)
+                *(
+                    JobChange(
+                        effect.job_id, SlurmPendingObserved("PENDING"), done=effect
+                    )
+                    for effect in effects
+                )
             )
     return effects
 
 
-def test_park__keeps_what_was_seen_and_calls_the_operator(ledger: Ledger, engine: Engine) -> None:
+def test_park__keeps_what_was_seen_and_calls_the_operator(
+    ledger: Ledger, engine: Engine
+) -> None:
     queued_and_due(ledger, engine, 1)
     (effect,) = ledger.effects.lease([EffectKind.POLL_SLURM])
-    park(ledger, effect, "SLURM said\0no", error="SlurmRejectedError", said="x" * 9000, state="QUEUED", number=7)
-    (row,) = rows(engine, "SELECT last_error, evidence, lease, parked_at FROM effects WHERE done_at IS NULL")
+    park(
+        ledger,
+        effect,
+        "SLURM said\0no",
+        error="SlurmRejectedError",
+        said="x" * 9000,
+        state="QUEUED",
+        number=7,
+    )
+    (row,) = rows(
+        engine,
+        "SELECT last_error, evidence, lease, parked_at FROM effects WHERE done_at IS NULL",
+    )
     assert row.last_error == "SLURM said\\x00no"
     assert row.evidence["said"] == "x" * 2000
-    assert (row.evidence["error"], row.evidence["number"], row.evidence["attempts"]) == ("SlurmRejectedError", 7, 1)
+    assert (
+        row.evidence["error"],
+        row.evidence["number"],
+        row.evidence["attempts"],
+    ) == ("SlurmRejectedError", 7, 1)
     assert row.lease is None
     assert row.parked_at is not None
     assert alarms(ledger)[AlarmName.EFFECT_PARKED]["effects"] == 1
@@ -123,7 +167,9 @@ def test_parked__news__is_tried_once_more(ledger: Ledger, engine: Engine) -> Non
     assert alarms(ledger) == {}
 
 
-def test_parked__too_many_callbacks_about_a_job__are_not_tried(ledger: Ledger, engine: Engine) -> None:
+def test_parked__too_many_callbacks_about_a_job__are_not_tried(
+    ledger: Ledger, engine: Engine
+) -> None:
     queued_and_due(ledger, engine, 1)
     (effect,) = ledger.effects.lease([EffectKind.POLL_SLURM])
     park(ledger, effect, "no")
@@ -138,7 +184,9 @@ def test_parked__too_many_callbacks_about_a_job__are_not_tried(ledger: Ledger, e
     assert again.id == effect.id
 
 
-def test_parked__job_goes_on_without_it__alarm_is_cleared(ledger: Ledger, engine: Engine) -> None:
+def test_parked__job_goes_on_without_it__alarm_is_cleared(
+    ledger: Ledger, engine: Engine
+) -> None:
     queued_and_due(ledger, engine, 1)
     (effect,) = ledger.effects.lease([EffectKind.POLL_SLURM])
     park(ledger, effect, "no")
@@ -164,8 +212,15 @@ def test_batch__one_has_an_unexpected_error__is_parked_alone_and_the_others_go_o
             look(ledger, see)
         except ZeroDivisionError:
             with engine.begin() as connection:  # its time has come again
-                connection.execute(text("UPDATE effects SET due_at = now() WHERE failing_since IS NOT NULL"))
-    parked = rows(engine, "SELECT job_id, last_error, evidence FROM effects WHERE parked_at IS NOT NULL")
+                connection.execute(
+                    text(
+                        "UPDATE effects SET due_at = now() WHERE failing_since IS NOT NULL"
+                    )
+                )
+    parked = rows(
+        engine,
+        "SELECT job_id, last_error, evidence FROM effects WHERE parked_at IS NOT NULL",
+    )
     assert [row.job_id for row in parked] == [poison]
     assert parked[0].evidence["error"] == "ZeroDivisionError"
     assert failed_sizes == [20] * ALONE_AFTER + [1] * (PARKED_AFTER - ALONE_AFTER)
@@ -175,7 +230,9 @@ def test_batch__one_has_an_unexpected_error__is_parked_alone_and_the_others_go_o
     assert len(seen_fine) == 19
 
 
-def test_failure__over_a_file_that_is_missing__names_the_file(ledger: Ledger, engine: Engine) -> None:
+def test_failure__over_a_file_that_is_missing__names_the_file(
+    ledger: Ledger, engine: Engine
+) -> None:
     queued_and_due(ledger, engine, 1)
 
     def open_missing(_: Sequence[OpenEffect]) -> None:
@@ -183,11 +240,18 @@ def test_failure__over_a_file_that_is_missing__names_the_file(ledger: Ledger, en
 
     with pytest.raises(FileNotFoundError):
         look(ledger, open_missing)
-    (row,) = rows(engine, "SELECT last_error FROM effects WHERE failing_since IS NOT NULL")
-    assert row.last_error == "FileNotFoundError: [Errno 2] No such file or directory: '/missing/ca.pem'"
+    (row,) = rows(
+        engine, "SELECT last_error FROM effects WHERE failing_since IS NOT NULL"
+    )
+    assert (
+        row.last_error
+        == "FileNotFoundError: [Errno 2] No such file or directory: '/missing/ca.pem'"
+    )
 
 
-def test_outage__of_any_length__is_never_parked_but_late(ledger: Ledger, engine: Engine) -> None:
+def test_outage__of_any_length__is_never_parked_but_late(
+    ledger: Ledger, engine: Engine
+) -> None:
     queued_and_due(ledger, engine, 1, 2)
 
     def nobody_answers(_: Sequence[OpenEffect]) -> None:
@@ -215,34 +279,49 @@ NO_ROOM = """
 
 @contextmanager
 def no_room(engine: Engine) -> Iterator[None]:
-    """Nothing can be given back meanwhile: Postgres says what it says when its disk is full."""
+    """Nothing can be given back meanwhile: Postgres says what it says when its disk is
+    full.
+    """
     with engine.begin() as connection:
         connection.execute(text(NO_ROOM))
     try:
         yield
     finally:
         with engine.begin() as connection:
-            connection.execute(text("DROP TRIGGER no_room ON effects; DROP FUNCTION no_room"))
+            connection.execute(
+                text("DROP TRIGGER no_room ON effects; DROP FUNCTION no_room")
+            )
 
 
 def until_given_back(engine: Engine) -> list[Any]:
     """Long before the lease is over."""
     open_ones = "SELECT lease, unexpected_failures, last_error FROM effects WHERE done_at IS NULL"
-    wait_until(lambda: all(row.lease is None for row in rows(engine, open_ones)), "the effects", 30.0, 0.1)
+    wait_until(
+        lambda: all(row.lease is None for row in rows(engine, open_ones)),
+        "the effects",
+        30.0,
+        0.1,
+    )
     return rows(engine, open_ones)
 
 
-def test_batch__disk_is_full__is_released_as_soon_as_there_is_room(ledger: Ledger, engine: Engine) -> None:
+def test_batch__disk_is_full__is_released_as_soon_as_there_is_room(
+    ledger: Ledger, engine: Engine
+) -> None:
     def no_answer(_: Sequence[OpenEffect]) -> None:
         raise TransientError("SLURM does not answer")
 
     queued_and_due(ledger, engine, 1, 2)
     effects = ledger.effects.lease([EffectKind.POLL_SLURM])
-    with no_room(engine), pytest.raises(LedgerUnavailableError), given_back_on_failure(ledger, effects):
+    with (
+        no_room(engine),
+        pytest.raises(LedgerUnavailableError),
+        given_back_on_failure(ledger, effects),
+    ):
         no_answer(effects)
-    assert [(row.unexpected_failures, row.last_error) for row in until_given_back(engine)] == [
-        (0, "SLURM does not answer")
-    ] * 2
+    assert [
+        (row.unexpected_failures, row.last_error) for row in until_given_back(engine)
+    ] == [(0, "SLURM does not answer")] * 2
 
 
 def test_step__whose_outcome_cannot_be_written_while_the_disk_is_full__is_given_back(
@@ -250,24 +329,37 @@ def test_step__whose_outcome_cannot_be_written_while_the_disk_is_full__is_given_
 ) -> None:
     bring_to_queued(ledger, 1)
     ended = Outcome(status=ChainStatus.FAILED, reason="exit code 1")
-    ledger.record(JobChange(job_id(1), SlurmRunningObserved()), JobChange(job_id(1), SlurmCompleted(ended)))
+    ledger.record(
+        JobChange(job_id(1), SlurmRunningObserved()),
+        JobChange(job_id(1), SlurmCompleted(ended)),
+    )
     make_due(engine)
-    (step,) = rows(engine, "SELECT id FROM effects WHERE done_at IS NULL AND kind = 'notify_customer'")
+    (step,) = rows(
+        engine,
+        "SELECT id FROM effects WHERE done_at IS NULL AND kind = 'notify_customer'",
+    )
     with no_room(engine):
-        carry_out(WorkerContext(ledger, GridLogger(Channels().open), None, None), step.id)
+        carry_out(
+            WorkerContext(ledger, GridLogger(Channels().open), None, None), step.id
+        )
     assert [row.unexpected_failures for row in until_given_back(engine)] == [0, 0]
 
 
-def test_looks__the_latest_first_and_none_from_long_ago(ledger: Ledger, engine: Engine) -> None:
+def test_looks__the_latest_first_and_none_from_long_ago(
+    ledger: Ledger, engine: Engine
+) -> None:
     for number in (1, 2):
         bring_to_queued(ledger, number)
     ledger.record(JobChange(job_id(1), SlurmPendingObserved("PENDING")))
     with engine.begin() as connection:
         connection.execute(
-            text("UPDATE events SET at = now() - interval '3 hours' WHERE name = 'SlurmPendingObserved'")
+            text(
+                "UPDATE events SET at = now() - interval '3 hours' WHERE name = 'SlurmPendingObserved'"
+            )
         )
     ledger.record(
-        JobChange(job_id(1), SlurmRunningObserved("RUNNING")), JobChange(job_id(1), SlurmPendingObserved("COMPLETING"))
+        JobChange(job_id(1), SlurmRunningObserved("RUNNING")),
+        JobChange(job_id(1), SlurmPendingObserved("COMPLETING")),
     )
     looks = ledger.journal.looks([job_id(1), job_id(2)], 7200.0)
     assert {name: [seen for seen, _ in shown] for name, shown in looks.items()} == {
@@ -281,20 +373,35 @@ def test_step__whose_job_cannot_be_read_as_the_connection_is_lost__is_given_back
 ) -> None:
     bring_to_queued(ledger, 1)
     ended = Outcome(status=ChainStatus.FAILED, reason="exit code 1")
-    ledger.record(JobChange(job_id(1), SlurmRunningObserved()), JobChange(job_id(1), SlurmCompleted(ended)))
-    (step,) = rows(engine, "SELECT id FROM effects WHERE done_at IS NULL AND kind = 'notify_customer'")
+    ledger.record(
+        JobChange(job_id(1), SlurmRunningObserved()),
+        JobChange(job_id(1), SlurmCompleted(ended)),
+    )
+    (step,) = rows(
+        engine,
+        "SELECT id FROM effects WHERE done_at IS NULL AND kind = 'notify_customer'",
+    )
     site = WorkerContext(ledger, GridLogger(Channels().open), None, None)
     lose = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM jobs%'"
     with ThreadPoolExecutor(1) as pool, engine.connect() as other:
         leased = lease(ledger, step.id)
         other.execute(text("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE"))
         working = pool.submit(carry_out_leased, site, leased)
-        wait_until(lambda: bool(rows(engine, lose)), "the batch to read its jobs", 60.0, 0.05)
+        wait_until(
+            lambda: bool(rows(engine, lose)), "the batch to read its jobs", 60.0, 0.05
+        )
         other.rollback()
         with pytest.raises(LedgerUnavailableError):
             working.result(deadline(60.0))
-    (left,) = rows(engine, f"SELECT lease, unexpected_failures, last_error FROM effects WHERE id = {step.id}")  # noqa: S608
-    assert (left.lease, left.unexpected_failures, "the ledger's database" in left.last_error) == (None, 0, True)
+    (left,) = rows(
+        engine,
+        f"SELECT lease, unexpected_failures, last_error FROM effects WHERE id = {step.id}",  # noqa: S608
+    )
+    assert (
+        left.lease,
+        left.unexpected_failures,
+        "the ledger's database" in left.last_error,
+    ) == (None, 0, True)
 
 
 def test_late__by_its_age__is_told_too(ledger: Ledger, engine: Engine) -> None:
@@ -304,18 +411,27 @@ def test_late__by_its_age__is_told_too(ledger: Ledger, engine: Engine) -> None:
     watch_effects(ledger)
     assert alarms(ledger) == {}
     with engine.begin() as connection:
-        connection.execute(text("UPDATE effects SET failing_since = now() - interval '6 min' WHERE done_at IS NULL"))
+        connection.execute(
+            text(
+                "UPDATE effects SET failing_since = now() - interval '6 min' WHERE done_at IS NULL"
+            )
+        )
     watch_effects(ledger)
     assert alarms(ledger)[AlarmName.EFFECT_OVERDUE]["for_s"] >= 360
 
 
-def test_postponed_without_an_error__has_not_failed(ledger: Ledger, engine: Engine) -> None:
+def test_postponed_without_an_error__has_not_failed(
+    ledger: Ledger, engine: Engine
+) -> None:
     queued_and_due(ledger, engine, 1)
     effects = ledger.effects.lease([EffectKind.POLL_SLURM])
     ledger.effects.postpone(effects, 1.0, "not now")
     make_due(engine)
     ledger.effects.postpone(ledger.effects.lease([EffectKind.POLL_SLURM]), 30.0)
-    (row,) = rows(engine, "SELECT attempts, failing_since, last_error FROM effects WHERE done_at IS NULL")
+    (row,) = rows(
+        engine,
+        "SELECT attempts, failing_since, last_error FROM effects WHERE done_at IS NULL",
+    )
     assert tuple(row) == (0, None, None)
 
 
@@ -339,10 +455,17 @@ def free(ledger: Ledger, engine: Engine) -> None:
 
 
 def finish(ledger: Ledger, effects: Sequence[OpenEffect]) -> None:
-    ledger.record(*(JobChange(effect.job_id, SlurmPendingObserved("PENDING"), done=effect) for effect in effects))
+    ledger.record(
+        *(
+            JobChange(effect.job_id, SlurmPendingObserved("PENDING"), done=effect)
+            for effect in effects
+        )
+    )
 
 
-def test_effect_that_kills_its_worker__is_soon_taken_alone_and_then_parked(ledger: Ledger, engine: Engine) -> None:
+def test_effect_that_kills_its_worker__is_soon_taken_alone_and_then_parked(
+    ledger: Ledger, engine: Engine
+) -> None:
     queued_and_due(ledger, engine, *range(1, 21))
     poison, deaths = job_id(13), list[int]()
     while len(deaths) < PARKED_AFTER:
@@ -355,9 +478,16 @@ def test_effect_that_kills_its_worker__is_soon_taken_alone_and_then_parked(ledge
         worker.holder.close()
         free(ledger, engine)
         with engine.begin() as connection:  # its time has come again
-            connection.execute(text("UPDATE effects SET due_at = now() WHERE failing_since IS NOT NULL"))
+            connection.execute(
+                text(
+                    "UPDATE effects SET due_at = now() WHERE failing_since IS NOT NULL"
+                )
+            )
     assert deaths == [20] * ALONE_AFTER + [1] * (PARKED_AFTER - ALONE_AFTER)
-    parked = rows(engine, "SELECT job_id, last_error, evidence FROM effects WHERE parked_at IS NOT NULL")
+    parked = rows(
+        engine,
+        "SELECT job_id, last_error, evidence FROM effects WHERE parked_at IS NOT NULL",
+    )
     assert [row.job_id for row in parked] == [poison]
     assert "its worker ended" in parked[0].last_error
     assert parked[0].evidence["attempts"] == PARKED_AFTER
@@ -365,9 +495,13 @@ def test_effect_that_kills_its_worker__is_soon_taken_alone_and_then_parked(ledge
     assert alarms(ledger)[AlarmName.EFFECT_PARKED]["effects"] == 1
 
 
-def test_worker_killed_twice_with_much_in_flight__all_go_on_one_by_one(ledger: Ledger, engine: Engine) -> None:
+def test_worker_killed_twice_with_much_in_flight__all_go_on_one_by_one(
+    ledger: Ledger, engine: Engine
+) -> None:
     queued_and_due(ledger, engine, *range(1, 101))
-    assert [len(die_with(engine, ledger)) for _ in range(ALONE_AFTER)] == [100] * ALONE_AFTER
+    assert [len(die_with(engine, ledger)) for _ in range(ALONE_AFTER)] == [
+        100
+    ] * ALONE_AFTER
     make_due(engine)
     sizes = list[int]()
     while unexpected_failures(engine):
@@ -387,7 +521,9 @@ def test_lease__failed_twice__one_at_a_time_in_the_whole_cluster_after_all_other
         die_with(engine, ledger)
     bring_to_queued(ledger, 4)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE effects SET due_at = now() WHERE done_at IS NULL"))
+        connection.execute(
+            text("UPDATE effects SET due_at = now() WHERE done_at IS NULL")
+        )
     other = Ledger(engine, "here", lambda _: None)
     fresh = other.effects.lease([EffectKind.POLL_SLURM])
     assert [effect.job_id for effect in fresh] == [job_id(4)]
@@ -397,12 +533,22 @@ def test_lease__failed_twice__one_at_a_time_in_the_whole_cluster_after_all_other
     assert ledger.effects.lease([EffectKind.POLL_SLURM]) == []
     bring_to_queued(ledger, 5)
     make_due_alone(engine, job_id(5))
-    assert [effect.job_id for effect in ledger.effects.lease([EffectKind.POLL_SLURM])] == [job_id(5)]
+    assert [
+        effect.job_id for effect in ledger.effects.lease([EffectKind.POLL_SLURM])
+    ] == [job_id(5)]
     finish(other, alone)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE effects SET due_at = now() + interval '1 h' WHERE unexpected_failures = 0"))
-        connection.execute(text("UPDATE effects SET due_at = now() WHERE unexpected_failures > 0"))
-    assert [effect.is_alone for effect in ledger.effects.lease([EffectKind.POLL_SLURM])] == [True]
+        connection.execute(
+            text(
+                "UPDATE effects SET due_at = now() + interval '1 h' WHERE unexpected_failures = 0"
+            )
+        )
+        connection.execute(
+            text("UPDATE effects SET due_at = now() WHERE unexpected_failures > 0")
+        )
+    assert [
+        effect.is_alone for effect in ledger.effects.lease([EffectKind.POLL_SLURM])
+    ] == [True]
     other.holder.close()
 
 
@@ -415,30 +561,44 @@ def test_lease__failed_twice__waits_for_a_worker_that_takes_one_at_the_same_time
     make_due(engine)
     took_one = "UPDATE effects SET lease = 1, lease_until = now() + interval '1 min' WHERE job_id = :id"
     here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    waiting = f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {here}"  # noqa: S608
+    waiting = (
+        f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {here}"  # noqa: S608
+    )
     with ThreadPoolExecutor(1) as pool, engine.connect() as other:
-        other.execute(outbox_sql.ONE_TAKER, {"turns": TAKING_EFFECTS, "cluster": "here"})
+        other.execute(
+            outbox_sql.ONE_TAKER, {"turns": TAKING_EFFECTS, "cluster": "here"}
+        )
         other.execute(text(took_one), {"id": job_id(1)})
         second = pool.submit(ledger.effects.lease, [EffectKind.POLL_SLURM])
-        wait_until(lambda: second.done() or bool(rows(engine, waiting)), "the second worker to wait", 60.0)
+        wait_until(
+            lambda: second.done() or bool(rows(engine, waiting)),
+            "the second worker to wait",
+            60.0,
+        )
         other.commit()
         assert second.result(deadline(60.0)) == []
 
 
 def unexpected_failures(engine: Engine) -> dict[str, int]:
     found = rows(
-        engine, "SELECT job_id, unexpected_failures FROM effects WHERE done_at IS NULL AND unexpected_failures > 0"
+        engine,
+        "SELECT job_id, unexpected_failures FROM effects WHERE done_at IS NULL AND unexpected_failures > 0",
     )
     return {row.job_id: row.unexpected_failures for row in found}
 
 
-def test_deaths__survived_takings_in_between__are_not_in_a_row(ledger: Ledger, engine: Engine) -> None:
+def test_deaths__survived_takings_in_between__are_not_in_a_row(
+    ledger: Ledger, engine: Engine
+) -> None:
     queued_and_due(ledger, engine, 1)
     for waits in (False, True) * PARKED_AFTER:
         assert len(die_with(engine, ledger)) == 1
         make_due(engine)
         ledger.effects.postpone(
-            ledger.effects.lease([EffectKind.POLL_SLURM]), 0.0, "SLURM does not answer", waits=waits
+            ledger.effects.lease([EffectKind.POLL_SLURM]),
+            0.0,
+            "SLURM does not answer",
+            waits=waits,
         )
         assert unexpected_failures(engine) == {}
         make_due(engine)
@@ -452,9 +612,16 @@ def test_effect__that_takes_too_long_while_its_worker_lives__is_parked(
     bring_to_queued(ledger, 1)
     for _ in range(PARKED_AFTER):
         make_due(engine)
-        assert [effect.job_id for effect in ledger.effects.lease([EffectKind.POLL_SLURM])] == [job_id(1)]
+        assert [
+            effect.job_id for effect in ledger.effects.lease([EffectKind.POLL_SLURM])
+        ] == [job_id(1)]
         free(ledger, engine)
-    assert [row.job_id for row in rows(engine, "SELECT job_id FROM effects WHERE parked_at IS NOT NULL")] == [job_id(1)]
+    assert [
+        row.job_id
+        for row in rows(
+            engine, "SELECT job_id FROM effects WHERE parked_at IS NOT NULL"
+        )
+    ] == [job_id(1)]
 
 
 def test_extend__what_has_not_begun_yet__is_held_for_longer(
@@ -462,17 +629,16 @@ def test_extend__what_has_not_begun_yet__is_held_for_longer(
 ) -> None:
     queued_and_due(ledger, engine, 1, 2)
     held = ledger.effects.lease([EffectKind.POLL_SLURM])
-    left = (
-        "SELECT EXTRACT(EPOCH FROM lease_until - now()) AS left_s FROM effects WHERE lease IS NOT NULL ORDER BY job_id"
-    )
+    left = "SELECT EXTRACT(EPOCH FROM lease_until - now()) AS left_s FROM effects WHERE lease IS NOT NULL ORDER BY job_id"
     monkeypatch.setattr(outbox, "LEASE_S", 4200.0)
     ledger.effects.extend([effect for effect in held if effect.job_id == job_id(2)])
     first, second = (float(row.left_s) for row in rows(engine, left))
     assert first < 420.0 < 4000.0 < second
 
 
-# A worker of three threads with work in each of them at any time. It dies of one job, once another thread has done something
-# meanwhile (where the others are held back, a second later).
+# A worker of three threads with work in each of them at any time. It dies of one job,
+# once another thread has done something meanwhile (where the others are held back, a
+# second later).
 WORKER = """
 import os, signal, sys, threading, time
 from sqlalchemy import create_engine
@@ -501,11 +667,15 @@ for thread in threads:
 """
 
 
-def test_effect_that_kills_a_busy_worker__is_parked_and_the_others_flow(ledger: Ledger, engine: Engine) -> None:
+def test_effect_that_kills_a_busy_worker__is_parked_and_the_others_flow(
+    ledger: Ledger, engine: Engine
+) -> None:
     poison, most = job_id(5), 8
     queued_and_due(ledger, engine, *range(1, most + 1))
     with engine.begin() as connection:
-        connection.execute(text("UPDATE effects SET due_at = now() WHERE done_at IS NULL"))
+        connection.execute(
+            text("UPDATE effects SET due_at = now() WHERE done_at IS NULL")
+        )
     url = engine.url.render_as_string(hide_password=False)
     argv = [sys.executable, "-c", WORKER, url, poison]
     looks = "SELECT coalesce(sum(poll_count), 0) AS poll_count FROM jobs"
@@ -517,20 +687,32 @@ def test_effect_that_kills_a_busy_worker__is_parked_and_the_others_flow(ledger: 
         nonlocal worker, deaths
         ledger.effects.due_without_message()
         with engine.begin() as connection:  # there is always something to do
-            connection.execute(text("UPDATE effects SET due_at = now() WHERE done_at IS NULL AND lease IS NULL"))
+            connection.execute(
+                text(
+                    "UPDATE effects SET due_at = now() WHERE done_at IS NULL AND lease IS NULL"
+                )
+            )
         if worker.poll() is not None:
             assert worker.returncode == -signal.SIGKILL
             deaths += 1
             seen.append(rows(engine, looks)[0].poll_count)
             worker = subprocess.Popen(argv, cwd=REPOSITORY)
-        parked[:] = rows(engine, "SELECT job_id FROM effects WHERE parked_at IS NOT NULL")
+        parked[:] = rows(
+            engine, "SELECT job_id FROM effects WHERE parked_at IS NOT NULL"
+        )
         return bool(parked) and len(rows(engine, others)) == most - 1
 
     try:
-        wait_until(poison_is_parked, "the poison to be parked, and the others to be carried out", 120.0, 0.02)
+        wait_until(
+            poison_is_parked,
+            "the poison to be parked, and the others to be carried out",
+            120.0,
+            0.02,
+        )
     finally:
         worker.kill()
         worker.wait()
     assert [row.job_id for row in parked] == [poison]
-    assert deaths >= PARKED_AFTER - 1  # of the last one the leases may be free before the process is seen to end
+    # of the last one the leases may be free before the process is seen to end
+    assert deaths >= PARKED_AFTER - 1
     assert seen[-1] > seen[ALONE_AFTER - 1], "others went on between the deaths"

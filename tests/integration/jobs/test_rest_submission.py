@@ -1,4 +1,6 @@
-"""What only the way over slurmrestd can meet; test_submission.py has what both ways share."""
+"""What only the way over slurmrestd can meet; test_submission.py has what both ways
+share.
+"""
 
 import signal
 import threading
@@ -29,7 +31,8 @@ from supervisor_tasks.slurm.rest import RestCluster
 from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
 
 LONG = "#!/bin/bash\nsleep 600\n" + "# a line of a long script\n" * 8000
-IN_THE_SCRIPT = 100_000  # bytes; slurmrestd 22.05 refuses a request whose headers come in two pieces
+# bytes; slurmrestd 22.05 refuses a request whose headers come in two pieces
+IN_THE_SCRIPT = 100_000
 STRANGER = Address("0x" + "5" * 40)  # without an account
 
 
@@ -58,7 +61,9 @@ def rest(site: WorkerContext) -> RestCluster:
     return site.slurm.cluster
 
 
-def test_slurmrestd_killed_before_its_answer__one_job(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_slurmrestd_killed_before_its_answer__one_job(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     assert world.slurmrestd is not None
     job = world.new_job(site, LONG)
     with Proxy.start(world.slurmrestd.address) as proxy:
@@ -67,7 +72,9 @@ def test_slurmrestd_killed_before_its_answer__one_job(world: SubmissionEnv, site
         proxy.inject(Direction.TO_SERVER, IN_THE_SCRIPT, Fault.LOSE_TO_CLIENT)
         submitting = threading.Thread(target=world.carry_out, args=(behind, job))
         submitting.start()
-        wait_until(lambda: len(world.in_slurm(job)) == 1, "the job to be in SLURM", PATIENCE_S)
+        wait_until(
+            lambda: len(world.in_slurm(job)) == 1, "the job to be in SLURM", PATIENCE_S
+        )
         world.processes.kill(world.processes.find(NAME))
         world.processes.start_again(NAME)
         proxy.fault(Fault.CUT)
@@ -79,7 +86,9 @@ def test_slurmrestd_killed_before_its_answer__one_job(world: SubmissionEnv, site
     assert "SubmitOutcomeUnknown" in world.journal(job)
 
 
-def test_slurmrestd_killed_before_slurmctld_answers__one_job(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_slurmrestd_killed_before_slurmctld_answers__one_job(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     assert world.slurmrestd is not None
     job, slurmctld = world.new_job(site, LONG), world.processes.find("slurmctld")
     with Proxy.start(world.slurmrestd.address) as proxy:
@@ -91,7 +100,11 @@ def test_slurmrestd_killed_before_slurmctld_answers__one_job(world: SubmissionEn
         world.processes.kill(slurmctld, signal.SIGSTOP, wait=False)
         try:
             proxy.fault(None)
-            wait_until(lambda: world.slurmctld_has_client(), "the submission to be with slurmctld", PATIENCE_S)
+            wait_until(
+                lambda: world.slurmctld_has_client(),
+                "the submission to be with slurmctld",
+                PATIENCE_S,
+            )
             world.processes.kill(world.processes.find(NAME))
             world.processes.start_again(NAME)
         finally:
@@ -104,7 +117,9 @@ def test_slurmrestd_killed_before_slurmctld_answers__one_job(world: SubmissionEn
     assert world.in_slurm(job) == [found.slurm_id]
 
 
-def test_slurmrestd_away__nothing_begins_and_the_job_is_ready(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_slurmrestd_away__nothing_begins_and_the_job_is_ready(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     job = world.new_job(site)
     world.processes.kill(world.processes.find(NAME))
     try:
@@ -119,8 +134,12 @@ def test_slurmrestd_away__nothing_begins_and_the_job_is_ready(world: SubmissionE
     assert world.in_slurm(job) == [found.slurm_id]
 
 
-def test_late_token__slurmctld_refuses_it(world: SubmissionEnv, site: WorkerContext) -> None:
-    """The request arrives when the time of the submission is over, as from a proxy that kept it."""
+def test_late_token__slurmctld_refuses_it(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    """The request arrives when the time of the submission is over, as from a proxy that
+    kept it.
+    """
     assert world.slurmrestd is not None
     job = world.new_job(site, LONG)
     with Proxy.start(world.slurmrestd.address) as proxy:
@@ -128,10 +147,19 @@ def test_late_token__slurmctld_refuses_it(world: SubmissionEnv, site: WorkerCont
         proxy.inject(Direction.TO_SERVER, IN_THE_SCRIPT, Fault.HANG)
         submitting = threading.Thread(target=world.carry_out, args=(behind, job))
         submitting.start()
-        wait_until(lambda: "SubmitStarted" in world.journal(job), "the submission to begin", PATIENCE_S)
+        wait_until(
+            lambda: "SubmitStarted" in world.journal(job),
+            "the submission to begin",
+            PATIENCE_S,
+        )
         begun = time.monotonic()
-        wait_until(lambda: time.monotonic() > begun + SUBMIT_TIMEOUT_S + 2, "the time to be over", PATIENCE_S)
-        proxy.fault(None)  # the rest of the request arrives now, while the worker still waits
+        wait_until(
+            lambda: time.monotonic() > begun + SUBMIT_TIMEOUT_S + 2,
+            "the time to be over",
+            PATIENCE_S,
+        )
+        # the rest of the request arrives now, while the worker still waits
+        proxy.fault(None)
         submitting.join(deadline(PATIENCE_S))
         behind.slurm.cluster.close()
         behind.ledger.holder.close()
@@ -141,26 +169,41 @@ def test_late_token__slurmctld_refuses_it(world: SubmissionEnv, site: WorkerCont
     assert world.in_slurm(job) == [found.slurm_id]
 
 
-def test_node_is_away__answer_with_error_and_id__is_one_submission(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_node_is_away__answer_with_error_and_id__is_one_submission(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     for node in ("node1", "node2"):
-        world.slurm.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=a test")
+        world.slurm.run(
+            "scontrol", "update", f"nodename={node}", "state=drain", "reason=a test"
+        )
     try:
         job = world.new_job(site)
         queued = world.carry_out(site, job)
         assert queued.state is State.QUEUED
         assert world.in_slurm(job) == [queued.slurm_id]
         hardware: PartitionHardware = site.slurm.nodes.specs()
-        assert ([node.name for node in hardware.left_out], hardware.nodes) == (["node1", "node2"], ())
+        assert ([node.name for node in hardware.left_out], hardware.nodes) == (
+            ["node1", "node2"],
+            (),
+        )
     finally:
         world.slurm.run("scontrol", "update", "nodename=node[1-2]", "state=resume")
 
 
-def test_user_without_account__job_of_user_99_is_ended(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_user_without_account__job_of_user_99_is_ended(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     job = world.new_job(site, customer=STRANGER)
     assert world.carry_out(site, job).state is State.READY
     (slurm_id,) = world.in_slurm(job)
-    wait_until(lambda: world.field(slurm_id, "State") == "CANCELLED", "the job to be ended", PATIENCE_S)
-    query = text("SELECT last_error FROM effects WHERE job_id = :job AND done_at IS NULL")
+    wait_until(
+        lambda: world.field(slurm_id, "State") == "CANCELLED",
+        "the job to be ended",
+        PATIENCE_S,
+    )
+    query = text(
+        "SELECT last_error FROM effects WHERE job_id = :job AND done_at IS NULL"
+    )
     with world.engine.connect() as connection:
         assert "make the account" in str(connection.scalar(query, {"job": job}))
 
@@ -174,33 +217,48 @@ def test_renamed_by_its_owner__unclear_submission__is_left_to_the_operator(
     world.set(slurm_id, Name="another", Comment="none of yours")
     other = world.new_job(site)
     found = site.slurm.cluster.find(CUSTOMER, {job: 10.0, other: 10.0}, lambda _: {})
-    assert [seen.slurm_id for seen in required(found[job])] == [slurm_id]  # by its output file
+    # by its output file
+    assert [seen.slurm_id for seen in required(found[job])] == [slurm_id]
     with pytest.raises(UndecidedError, match=str(slurm_id)):
         required(found[other])
 
 
-def test_time_limit_and_cancel__over_slurmrestd(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_time_limit_and_cancel__over_slurmrestd(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     job = world.new_job(site)
     queued = world.until_queued(site, job)
     assert queued.slurm_id is not None
     extend_time_limit(site, replace(queued, time_limit_min=77))
     assert world.field(queued.slurm_id, "TimeLimit") == "1:17:00"
     cancel(site, queued)
-    wait_until(lambda: world.field(queued.slurm_id or 0, "State") == "CANCELLED", "the job to end", PATIENCE_S)
+    wait_until(
+        lambda: world.field(queued.slurm_id or 0, "State") == "CANCELLED",
+        "the job to end",
+        PATIENCE_S,
+    )
     site.slurm.cluster.set_time_limit(queued.slurm_id, 5)  # of an ended job: no error
     site.slurm.cluster.cancel(queued.slurm_id, CUSTOMER)
     with pytest.raises(SlurmRejectedError, match="requeuehold"):
         site.slurm.cluster.hold_again(queued.slurm_id)
 
 
-def test_cancel__another_users_job__runs_on(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_cancel__another_users_job__runs_on(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     queued = world.until_queued(site, world.new_job(site))
     assert queued.slurm_id is not None
     site.slurm.cluster.cancel(queued.slurm_id, STRANGER)
-    assert world.field(queued.slurm_id, "State") in ("PENDING", "CONFIGURING", "RUNNING")
+    assert world.field(queued.slurm_id, "State") in (
+        "PENDING",
+        "CONFIGURING",
+        "RUNNING",
+    )
 
 
-def test_another_slurms_key__no_answer_counts(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_another_slurms_key__no_answer_counts(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     cluster = rest(site)
     mint = replace(cluster.access.mint, key=b"another" * 8)
     foreign = replace(cluster, access=replace(cluster.access, mint=mint))
@@ -210,12 +268,16 @@ def test_another_slurms_key__no_answer_counts(world: SubmissionEnv, site: Worker
         foreign.clock(CUSTOMER)
 
 
-# --- behind a proxy that speaks TLS ---------------------------------------------------------------------------------------
+# --- behind a proxy that speaks TLS ---------------------------------------------------
 
 
 @contextmanager
-def behind_tls(world: SubmissionEnv, ca: Path | None = None) -> Iterator[tuple[WorkerContext, Proxy]]:
-    """A worker of another host, which trusts this authority, or else that of the proxy before slurmrestd."""
+def behind_tls(
+    world: SubmissionEnv, ca: Path | None = None
+) -> Iterator[tuple[WorkerContext, Proxy]]:
+    """A worker of another host, which trusts this authority, or else that of the proxy
+    before slurmrestd.
+    """
     assert world.slurmrestd is not None
     certificates = make_certificates(world.processes.folder / "tls")
     with Proxy.start(world.slurmrestd.address, certificates=certificates) as proxy:
@@ -230,7 +292,8 @@ def behind_tls(world: SubmissionEnv, ca: Path | None = None) -> Iterator[tuple[W
     [
         (Direction.TO_SERVER, 1),
         (Direction.TO_SERVER, IN_THE_SCRIPT),
-        (Direction.TO_CLIENT, 40),  # of the answer: that of the clock may have grown by some digits
+        # of the answer: that of the clock may have grown by some digits
+        (Direction.TO_CLIENT, 40),
         (Direction.TO_CLIENT, 150),
     ],
 )
@@ -241,7 +304,11 @@ def test_tls_connection_ends_at_a_byte__one_job_and_its_whole_script(
     with behind_tls(world) as (behind, proxy):
         job = world.new_job(behind, LONG, world.new_customer())
         behind.slurm.cluster.clock(CUSTOMER)
-        proxy.inject(direction, at + world.before_a_submission(behind.slurm.cluster, proxy, direction), fault)
+        proxy.inject(
+            direction,
+            at + world.before_a_submission(behind.slurm.cluster, proxy, direction),
+            fault,
+        )
         world.carry_out(behind, job)
         assert "SubmitStarted" in world.journal(job)
         found = world.until_queued(behind, job)
@@ -250,7 +317,9 @@ def test_tls_connection_ends_at_a_byte__one_job_and_its_whole_script(
         world.slurm.run("scancel", str(found.slurm_id))
 
 
-def test_tls_certificate_of_another_authority__no_byte_reaches_slurmrestd(world: SubmissionEnv, tmp_path: Path) -> None:
+def test_tls_certificate_of_another_authority__no_byte_reaches_slurmrestd(
+    world: SubmissionEnv, tmp_path: Path
+) -> None:
     with behind_tls(world, make_certificates(tmp_path / "other").ca) as (behind, proxy):
         job = world.new_job(behind)
         assert world.carry_out(behind, job).state is State.READY

@@ -1,4 +1,6 @@
-"""squeue does not tell what jobs have asked for: an alarm is raised after five minutes, until it does."""
+"""squeue does not tell what jobs have asked for: an alarm is raised after five minutes,
+until it does.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,20 +26,35 @@ def world() -> Iterator[SubmissionEnv]:
         yield world
 
 
-def test_requests_are_not_told__calls_the_operator_until_they_are(world: SubmissionEnv, tmp_path: Path) -> None:
+def test_requests_are_not_told__calls_the_operator_until_they_are(
+    world: SubmissionEnv, tmp_path: Path
+) -> None:
     works, squeue = tmp_path / "works", tmp_path / "squeue"
     squeue.write_text(WITHOUT_JSON.format(works=works))
     squeue.chmod(0o755)
     site = world.site(world.cluster(paths=replace(PATHS, squeue=str(squeue))))
-    world.slurm.run("scontrol", "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE")  # SLURM rounds up
+    # SLURM rounds up
+    world.slurm.run(
+        "scontrol", "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE"
+    )
     job_id = world.new_job(site)
     world.carry_out(site, job_id)
-    wait_until(lambda: world.look(site, job_id).state is State.RUNNING, "the job to run", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: world.look(site, job_id).state is State.RUNNING,
+        "the job to run",
+        PATIENCE_S,
+        0.2,
+    )
     world.look(site, job_id)
     assert site.ledger.alarms.all() == []
     with world.engine.begin() as connection:
         passes = "UPDATE facts SET since = since - interval '6 min' WHERE name = :name"
-        assert connection.execute(text(passes), {"name": "condition.sizes_not_compared"}).rowcount == 1
+        assert (
+            connection.execute(
+                text(passes), {"name": "condition.sizes_not_compared"}
+            ).rowcount
+            == 1
+        )
     assert world.look(site, job_id).stop is None
     (alarm,) = site.ledger.alarms.all()
     assert alarm.name is AlarmName.SIZES_NOT_COMPARED

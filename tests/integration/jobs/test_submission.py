@@ -1,5 +1,6 @@
-"""The connection breaks at any moment, and one job on chain is one job in SLURM: a real sshd, slurmrestd and SLURM, a bad
-network. test_rest_submission.py has what only the way over slurmrestd can meet.
+"""The connection breaks at any moment, and one job on chain is one job in SLURM: a real
+sshd, slurmrestd and SLURM, a bad network. test_rest_submission.py has what only the way
+over slurmrestd can meet.
 """
 
 import random
@@ -36,8 +37,19 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
 )
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
-from supervisor_tasks.jobs.find_submission import CUT_OFF_AT_MOST, MAX_UNPARSED_ANSWERS, find
-from supervisor_tasks.jobs.model import Address, ChainStatus, EffectKind, JobId, SlurmId, State
+from supervisor_tasks.jobs.find_submission import (
+    CUT_OFF_AT_MOST,
+    MAX_UNPARSED_ANSWERS,
+    find,
+)
+from supervisor_tasks.jobs.model import (
+    Address,
+    ChainStatus,
+    EffectKind,
+    JobId,
+    SlurmId,
+    State,
+)
 from supervisor_tasks.jobs.monitor import poll_jobs
 from supervisor_tasks.ledger.alarms import Switch
 from supervisor_tasks.ledger.ledger import JobChange
@@ -53,7 +65,8 @@ from tests.support.marks import in_chaos
 from tests.support.submitting import CUSTOMER, LIVE, PATHS, PATIENCE_S, SubmissionEnv
 from tests.support.transports import REST, SSH, OnlySsh, only_ssh
 
-LONG = "#!/bin/bash\nsleep 600\n" + "# é \" ' $x `y` \\ !z %s\n" * 8000  # 200 kB: goes in several pieces
+# 200 kB: goes in several pieces
+LONG = "#!/bin/bash\nsleep 600\n" + "# é \" ' $x `y` \\ !z %s\n" * 8000
 
 
 @pytest.fixture(scope="module")
@@ -92,27 +105,43 @@ def _room_for_the_next(world: SubmissionEnv) -> Iterator[None]:
     world.slurm.run("scancel", f"--user={CUSTOMER}")
 
 
-def assert_submitted_once(world: SubmissionEnv, site: WorkerContext, job: JobId, script: str = LONG) -> int:
+def assert_submitted_once(
+    world: SubmissionEnv, site: WorkerContext, job: JobId, script: str = LONG
+) -> int:
     found = world.until_queued(site, job)
     assert world.in_slurm(job) == [found.slurm_id]
     assert found.slurm_id is not None
     interpreter, _, body = script.partition("\n")
-    assert world.script(found.slurm_id) == f"{interpreter}\n# supervisor job {job}\ntrue\n{body}"
+    assert (
+        world.script(found.slurm_id)
+        == f"{interpreter}\n# supervisor job {job}\ntrue\n{body}"
+    )
     return found.slurm_id
 
 
-def test_no_fault__is_submitted_at_once(world: SubmissionEnv, site: WorkerContext, proxy: Proxy) -> None:
+def test_no_fault__is_submitted_at_once(
+    world: SubmissionEnv, site: WorkerContext, proxy: Proxy
+) -> None:
     job = world.new_job(site, LONG)
     assert world.carry_out(site, job).state is State.QUEUED
-    assert world.journal(job) == ["Claimed", "ScriptFetched", "SubmitStarted", "Submitted"]
+    assert world.journal(job) == [
+        "Claimed",
+        "ScriptFetched",
+        "SubmitStarted",
+        "Submitted",
+    ]
     assert_submitted_once(world, site, job)
 
 
 SEEDED = random.Random(22_05)
-IN_THE_SCRIPT = 100_000  # slurmrestd 22.05 refuses a request whose headers come in two pieces
+# slurmrestd 22.05 refuses a request whose headers come in two pieces
+IN_THE_SCRIPT = 100_000
 THERE = [0, 900, 100_000, 199_000]
 BACK = [0, 150]
-MORE = [(Direction.TO_SERVER, at) for at in (60, 1500, *(SEEDED.randrange(200_000) for _ in range(2)))]
+MORE = [
+    (Direction.TO_SERVER, at)
+    for at in (60, 1500, *(SEEDED.randrange(200_000) for _ in range(2)))
+]
 MORE += [(Direction.TO_CLIENT, at) for at in (40, 250, SEEDED.randrange(300))]
 
 
@@ -125,20 +154,32 @@ MORE += [(Direction.TO_CLIENT, at) for at in (40, 250, SEEDED.randrange(300))]
     ],
 )
 def test_connection_cut_at_a_byte__one_job_and_its_whole_script(
-    world: SubmissionEnv, site: WorkerContext, proxy: Proxy, direction: Direction, at: int
+    world: SubmissionEnv,
+    site: WorkerContext,
+    proxy: Proxy,
+    direction: Direction,
+    at: int,
 ) -> None:
     job = world.new_job(site, LONG)
-    proxy.inject(direction, at + world.before_a_submission(site.slurm.cluster, proxy, direction), Fault.CUT)
+    proxy.inject(
+        direction,
+        at + world.before_a_submission(site.slurm.cluster, proxy, direction),
+        Fault.CUT,
+    )
     world.carry_out(site, job)
     assert_submitted_once(world, site, job)
 
 
 def slurm_ids(world: SubmissionEnv) -> set[int]:
-    shown = world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A").stdout
+    shown = world.slurm.run(
+        "squeue", "--noheader", "--states=all", "--format=%A"
+    ).stdout
     return {int(slurm_id) for slurm_id in shown.split()}
 
 
-def by_script(world: SubmissionEnv, jobs: Sequence[JobId], slurm_ids: set[int]) -> dict[JobId, list[int]]:
+def by_script(
+    world: SubmissionEnv, jobs: Sequence[JobId], slurm_ids: set[int]
+) -> dict[JobId, list[int]]:
     """Which of these SLURM jobs are each job's, by their scripts."""
     found = {job: list[int]() for job in jobs}
     scripts = world.scripts()
@@ -180,11 +221,19 @@ def test_batch_of_one_customer_is_cut__each_job_is_submitted_once(
     proxy.inject(direction, before + int(share * number * a_job_has_bytes), Fault.CUT)
     carry_out(site, *(world.effect_id(job) for job in jobs))
     known = site.ledger.jobs(jobs)
-    assert {job.state for job in known.values()} <= {State.QUEUED, State.SUBMITTING, State.READY}
+    assert {job.state for job in known.values()} <= {
+        State.QUEUED,
+        State.SUBMITTING,
+        State.READY,
+    }
     started = {job: world.journal(job).count("SubmitStarted") for job in jobs}
 
     def all_queued() -> bool:
-        left = [job for job, now in site.ledger.jobs(jobs).items() if now.state is not State.QUEUED]
+        left = [
+            job
+            for job, now in site.ledger.jobs(jobs).items()
+            if now.state is not State.QUEUED
+        ]
         for job in left:
             world.a_minute_passes(job)
         carry_out(site, *(world.effect_id(job) for job in left))
@@ -192,19 +241,26 @@ def test_batch_of_one_customer_is_cut__each_job_is_submitted_once(
 
     wait_until(all_queued, "all jobs to be queued", PATIENCE_S, 0.1)
     answered = [job for job in jobs if known[job].state is State.QUEUED]
-    assert all(world.journal(job).count("SubmitStarted") == started[job] == 1 for job in answered)
+    assert all(
+        world.journal(job).count("SubmitStarted") == started[job] == 1
+        for job in answered
+    )
     in_slurm = by_script(world, jobs, slurm_ids(world) - others)
-    assert in_slurm == {job: [found.slurm_id] for job, found in site.ledger.jobs(jobs).items()}
+    assert in_slurm == {
+        job: [found.slurm_id] for job, found in site.ledger.jobs(jobs).items()
+    }
 
 
-def test_slow_network__is_only_slow(world: SubmissionEnv, site: WorkerContext, proxy: Proxy) -> None:
+def test_slow_network__is_only_slow(
+    world: SubmissionEnv, site: WorkerContext, proxy: Proxy
+) -> None:
     proxy.delay_s = 0.2
     job = world.new_job(site, LONG)
     assert world.carry_out(site, job).state is State.QUEUED
     assert_submitted_once(world, site, job)
 
 
-# --- what sbatch can end with ---------------------------------------------------------------------------------------------
+# --- what sbatch can end with ---------------------------------------------------------
 
 TOOK_IT = '/usr/bin/sbatch "$@" >/dev/null'
 TIMED_OUT = 'echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1'
@@ -235,8 +291,12 @@ def test_sbatch__one_job(world: SubmissionEnv, site: WorkerContext, text: str) -
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
-def test_sbatch_missing__nothing_begins_and_it_is_tried_again(world: SubmissionEnv, site: WorkerContext) -> None:
-    broken = world.site(world.cluster(paths=replace(PATHS, sbatch="/usr/bin/no-such-sbatch")))
+def test_sbatch_missing__nothing_begins_and_it_is_tried_again(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    broken = world.site(
+        world.cluster(paths=replace(PATHS, sbatch="/usr/bin/no-such-sbatch"))
+    )
     job = world.new_job(site)
     assert world.carry_out(broken, job).state is State.READY
     broken.ledger.holder.close()
@@ -246,7 +306,9 @@ def test_sbatch_missing__nothing_begins_and_it_is_tried_again(world: SubmissionE
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
-def test_spank_plugin_that_cannot_be_loaded__job_waits_until_it_can(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_spank_plugin_that_cannot_be_loaded__job_waits_until_it_can(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     plugstack, job = world.slurm.layout.folder / "plugstack.conf", world.new_job(site)
     plugstack.write_text(f"required {world.processes.folder}/being-upgraded.so\n")
     try:
@@ -262,7 +324,7 @@ def test_spank_plugin_that_cannot_be_loaded__job_waits_until_it_can(world: Submi
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
 
 
-# --- between sbatch and slurmctld -------------------------------------------------------------------------------------------
+# --- between sbatch and slurmctld -----------------------------------------------------
 
 
 @pytest.fixture
@@ -274,17 +336,30 @@ def slurmctlds_network(world: SubmissionEnv) -> Iterator[Proxy]:
 
 def behind(world: SubmissionEnv, network: Proxy) -> WorkerContext:
     """A worker whose sbatch reaches slurmctld that way."""
-    own, port = world.slurm.layout.folder / "slurm.conf", network.address.rpartition(":")[2]
+    own, port = (
+        world.slurm.layout.folder / "slurm.conf",
+        network.address.rpartition(":")[2],
+    )
     conf = world.processes.folder / "behind-a-proxy.conf"
-    conf.write_text(own.read_text().replace(f"Port={world.slurm.layout.controller_port}\n", f"Port={port}\n"))
-    return world.site(with_sbatch(world, f'SLURM_CONF={conf} exec /usr/bin/sbatch "$@"'))
+    conf.write_text(
+        own.read_text().replace(
+            f"Port={world.slurm.layout.controller_port}\n", f"Port={port}\n"
+        )
+    )
+    return world.site(
+        with_sbatch(world, f'SLURM_CONF={conf} exec /usr/bin/sbatch "$@"')
+    )
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.END, Fault.GARBLE_TO_CLIENT])
 @pytest.mark.parametrize("at", [0, in_chaos(4), 20, in_chaos(100)])
 def test_slurmctlds_answer_is_cut__one_job_and_no_refusal(
-    world: SubmissionEnv, site: WorkerContext, slurmctlds_network: Proxy, at: int, fault: Fault
+    world: SubmissionEnv,
+    site: WorkerContext,
+    slurmctlds_network: Proxy,
+    at: int,
+    fault: Fault,
 ) -> None:
     job, wrapped = world.new_job(site), behind(world, slurmctlds_network)
     slurmctlds_network.inject(Direction.TO_CLIENT, at, fault, on_arrival=True)
@@ -303,7 +378,10 @@ STRANGE = 'echo "sbatch: error: Batch job submission failed: Something new" >&2;
 def test_strange_answer_of_an_sbatch_whose_job_slurm_took__is_no_refusal(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
-    wrapped, job = world.site(with_sbatch(world, f"{TOOK_IT}; {STRANGE}")), world.new_job(site)
+    wrapped, job = (
+        world.site(with_sbatch(world, f"{TOOK_IT}; {STRANGE}")),
+        world.new_job(site),
+    )
     assert world.carry_out(wrapped, job).state is State.SUBMITTING
     wrapped.ledger.holder.close()
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
@@ -313,7 +391,10 @@ def test_strange_answer_of_an_sbatch_whose_job_slurm_took__is_no_refusal(
 def test_strange_answers_again_and_again__and_slurm_has_nothing__are_a_refusal(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
-    wrapped, job = world.site(with_sbatch(world, f"cat >/dev/null; {STRANGE}")), world.new_job(site)
+    wrapped, job = (
+        world.site(with_sbatch(world, f"cat >/dev/null; {STRANGE}")),
+        world.new_job(site),
+    )
 
     def state() -> State:
         world.a_minute_passes(job)
@@ -342,15 +423,21 @@ def test_job_that_was_given_back_while_slurm_has_it__is_not_submitted_again(
     )
     pending = ChainStatusObserved(ChainStatus.PENDING, (900, 0))
     fetched = ScriptFetched(LONG, "")
-    site.ledger.record(*(JobChange(job, event) for event in (SubmitRejected("no"), pending, again, fetched)))
-    assert world.carry_out(site, job).state is State.READY  # what was begun may still arrive
+    site.ledger.record(
+        *(
+            JobChange(job, event)
+            for event in (SubmitRejected("no"), pending, again, fetched)
+        )
+    )
+    # what was begun may still arrive
+    assert world.carry_out(site, job).state is State.READY
     world.a_minute_passes(job)
     assert world.carry_out(site, job).slurm_id == slurm_id
     assert world.journal(job)[-1] == "ExistingSlurmJobAdopted"
     assert_submitted_once(world, site, job)
 
 
-# --- what stands in the customer's environment ----------------------------------------------------------------------------
+# --- what stands in the customer's environment ----------------------------------------
 
 BASHRC = """
 export SBATCH_GPUS=2 SBATCH_EXCLUSIVE=user SBATCH_ARRAY_INX=0-9 SBATCH_OVERCOMMIT=1 SBATCH_MEM_PER_NODE=9000 \\
@@ -369,7 +456,9 @@ PATH=$HOME/bin:$PATH
 
 @pytest.fixture
 def with_bashrc(world: SubmissionEnv) -> Iterator[WorkerContext]:
-    """A worker whose connection leads to a shell that reads the customer's start-up file."""
+    """A worker whose connection leads to a shell that reads the customer's start-up
+    file.
+    """
     home = world.slurm.users.home(CUSTOMER)
     (home / "bin").mkdir(mode=0o777)
     (home / "bin").chmod(0o777)
@@ -387,13 +476,20 @@ def with_bashrc(world: SubmissionEnv) -> Iterator[WorkerContext]:
 def test_options_in_the_customers_start_up_file__change_nothing_of_what_was_paid_for(
     world: SubmissionEnv, site: WorkerContext, with_bashrc: WorkerContext
 ) -> None:
-    usual, job = world.new_job(site), world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n")
+    usual, job = (
+        world.new_job(site),
+        world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n"),
+    )
     usual_id = world.carry_out(site, usual).slurm_id
     slurm_id = world.carry_out(with_bashrc, job).slurm_id
     assert usual_id is not None
     assert slurm_id is not None
     log = world.slurm.users.home(CUSTOMER) / f"{job}.log"
-    wait_until(lambda: log.exists() and "OF_THE_SITE=module paths" in log.read_text(), "the job's log", PATIENCE_S)
+    wait_until(
+        lambda: log.exists() and "OF_THE_SITE=module paths" in log.read_text(),
+        "the job's log",
+        PATIENCE_S,
+    )
     asked = "ArrayTaskID NumCPUs NumNodes NumTasks tres-per-job tres-per-node MinMemory OverSubscribe TimeLimit Requeue"
     for name in (*asked.split(), "NTPerNode", "tres-alloc"):
         assert world.field(slurm_id, name) == world.field(usual_id, name), name
@@ -417,11 +513,16 @@ def test_start_up_file_that_chooses_another_slurm__the_admins_is_asked(
     world: SubmissionEnv, site: WorkerContext, start_up: Path
 ) -> None:
     start_up.write_text("export SLURM_CONF=/home/of/another/cluster/slurm.conf\n")
-    direct, job = world.site(world.cluster()), world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n")
+    direct, job = (
+        world.site(world.cluster()),
+        world.new_job(site, "#!/bin/bash\n/usr/bin/env\nsleep 600\n"),
+    )
     assert world.carry_out(direct, job).state is State.QUEUED
     log = world.slurm.users.home(CUSTOMER) / f"{job}.log"
     own = f"SLURM_CONF={world.slurm.layout.folder / 'slurm.conf'}\n"
-    wait_until(lambda: log.exists() and own in log.read_text(), "the job's log", PATIENCE_S)
+    wait_until(
+        lambda: log.exists() and own in log.read_text(), "the job's log", PATIENCE_S
+    )
     assert world.journal(job).count("SubmitStarted") == 1
     direct.slurm.cluster.close()
     direct.ledger.holder.close()
@@ -432,12 +533,18 @@ def others_are_taken(world: SubmissionEnv, site: WorkerContext) -> None:
     other = Address("0x" + "3" * 40)
     world.slurm.users.add(other)
     job = world.new_job(site, customer=other)
-    wait_until(lambda: world.carry_out(site, job).state is State.QUEUED, "another's job to be queued", PATIENCE_S)
+    wait_until(
+        lambda: world.carry_out(site, job).state is State.QUEUED,
+        "another's job to be queued",
+        PATIENCE_S,
+    )
     world.slurm.run("scancel", f"--user={other}")
 
 
 def next_submission(world: SubmissionEnv, site: WorkerContext, job: JobId) -> str:
-    """Until one more was cut off and looked for in vain, or the effect is parked; why it is."""
+    """Until one more was cut off and looked for in vain, or the effect is parked; why
+    it is.
+    """
     begun, why = world.journal(job).count("SubmitStarted"), ""
 
     def over() -> bool:
@@ -445,24 +552,31 @@ def next_submission(world: SubmissionEnv, site: WorkerContext, job: JobId) -> st
         world.a_minute_passes(job)
         why = world.parked(site, job)
         again = world.journal(job).count("SubmitStarted") > begun
-        return bool(why) or (again and site.ledger.jobs([job])[job].state is State.READY)
+        return bool(why) or (
+            again and site.ledger.jobs([job])[job].state is State.READY
+        )
 
     wait_until(over, "a submission to be over", PATIENCE_S, 0.0)
     return why
 
 
-def test_submissions_that_are_cut_off_again_and_again(world: SubmissionEnv, start_up: Path) -> None:
+def test_submissions_that_are_cut_off_again_and_again(
+    world: SubmissionEnv, start_up: Path
+) -> None:
     """A token that slurmctld does not take: sbatch gets no answer each time."""
     start_up.write_text("export SLURM_JWT=expired\n")
     site = world.site(world.cluster())
     job = world.new_job(site)
-    for _ in range(CUT_OFF_AT_MOST + 1):  # as no other customer gets through, SLURM may be away, and for long
+    # as no other customer gets through, SLURM may be away, and for long
+    for _ in range(CUT_OFF_AT_MOST + 1):
         assert next_submission(world, site, job) == ""
     trouble = site.ledger.effects.trouble()
     assert (trouble.parked, trouble.late) == (0, 1)
     assert trouble.longest_s > 300.0
     others_are_taken(world, site)
-    assert f"was cut off {CUT_OFF_AT_MOST + 2} times" in next_submission(world, site, job)
+    assert f"was cut off {CUT_OFF_AT_MOST + 2} times" in next_submission(
+        world, site, job
+    )
     assert site.ledger.effects.trouble().parked == 1
     start_up.write_text("")
     site.slurm.cluster.close()
@@ -515,7 +629,9 @@ def test_submission__one_customers_login_hangs__anothers_job_is_submitted_and_se
     world.slurm.users.set_shell(HANGING, "/bin/bash")
     site = world.site(world.cluster())
     hang = [world.new_job(site, customer=HANGING) for _ in range(THREADS + 4)]
-    tried = text("SELECT count(*) FROM effects WHERE job_id = ANY(:jobs) AND attempts > 0")
+    tried = text(
+        "SELECT count(*) FROM effects WHERE job_id = ANY(:jobs) AND attempts > 0"
+    )
 
     def all_tried() -> bool:
         with world.engine.connect() as connection:
@@ -525,9 +641,15 @@ def test_submission__one_customers_login_hangs__anothers_job_is_submitted_and_se
         return site.ledger.jobs([job])[job].state
 
     with at_work(site):
-        wait_until(all_tried, "all threads to have met the login that hangs", PATIENCE_S)
+        wait_until(
+            all_tried, "all threads to have met the login that hangs", PATIENCE_S
+        )
         job = world.new_job(site)
-        wait_until(lambda: state(job) is State.RUNNING, "another customer's job to be seen running", PATIENCE_S)
+        wait_until(
+            lambda: state(job) is State.RUNNING,
+            "another customer's job to be seen running",
+            PATIENCE_S,
+        )
         assert {state(one) for one in hang} == {State.READY}
         (home / "hangs").unlink()
     site.ledger.record(*(JobChange(one, CancelRequested()) for one in hang))
@@ -535,10 +657,12 @@ def test_submission__one_customers_login_hangs__anothers_job_is_submitted_and_se
     site.ledger.holder.close()
 
 
-# --- what its owner calls a job -------------------------------------------------------------------------------------------
+# --- what its owner calls a job -------------------------------------------------------
 
 
-def unclear(world: SubmissionEnv, site: WorkerContext, script: str, options: str = "") -> tuple[JobId, int]:
+def unclear(
+    world: SubmissionEnv, site: WorkerContext, script: str, options: str = ""
+) -> tuple[JobId, int]:
     """A job that SLURM has, and that the supervisor got no answer about."""
     text = f'/usr/bin/sbatch {options} "$@" >/dev/null; {TIMED_OUT}'
     wrapped = world.site(with_sbatch(world, text))
@@ -570,9 +694,19 @@ def test_submissions_held__what_slurm_has_is_found_and_nothing_else_is_concluded
 
 
 @only_ssh(OnlySsh.SCRIPTS)
-def test_job_that_renames_itself__is_found_all_the_same(world: SubmissionEnv, site: WorkerContext) -> None:
-    job, slurm_id = unclear(world, site, "#!/bin/bash\nscontrol update JobId=$SLURM_JOB_ID Name=another\nsleep 600\n")
-    wait_until(lambda: world.field(slurm_id, "Name") == "another", "the job to be renamed", PATIENCE_S)
+def test_job_that_renames_itself__is_found_all_the_same(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, slurm_id = unclear(
+        world,
+        site,
+        "#!/bin/bash\nscontrol update JobId=$SLURM_JOB_ID Name=another\nsleep 600\n",
+    )
+    wait_until(
+        lambda: world.field(slurm_id, "Name") == "another",
+        "the job to be renamed",
+        PATIENCE_S,
+    )
     found = world.until_queued(site, job)
     assert found.slurm_id == slurm_id
     assert world.in_slurm(job) == [slurm_id]
@@ -583,14 +717,18 @@ def test_job_whose_name_and_output_were_changed__is_known_by_its_script(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")
-    world.set(slurm_id, Name="another\nline", StdOut="elsewhere.log", Comment="none of yours")
+    world.set(
+        slurm_id, Name="another\nline", StdOut="elsewhere.log", Comment="none of yours"
+    )
     found = world.until_queued(site, job)
     assert found.slurm_id == slurm_id
     assert world.in_slurm(job) == [slurm_id]
 
 
 @only_ssh(OnlySsh.SCRIPTS)
-def test_job_that_only_calls_itself_ours__is_not_taken_for_it(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_job_that_only_calls_itself_ours__is_not_taken_for_it(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")
     other, other_id = unclear(world, site, LONG, "--begin=now+1hour")
     world.set(slurm_id, Name=other, StdOut=f"{other}.log")
@@ -599,7 +737,9 @@ def test_job_that_only_calls_itself_ours__is_not_taken_for_it(world: SubmissionE
     assert world.until_queued(site, other).slurm_id == other_id
 
 
-def test_two_found__the_oldest_is_adopted_and_the_other_cancelled(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_two_found__the_oldest_is_adopted_and_the_other_cancelled(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     twice = 'f=$(mktemp); cat >"$f"; /usr/bin/sbatch "$@" <"$f" >&2; /usr/bin/sbatch "$@" <"$f" >&2; rm "$f"'
     text = f"{twice}; {TIMED_OUT}"
     wrapped = world.site(with_sbatch(world, text))
@@ -608,7 +748,11 @@ def test_two_found__the_oldest_is_adopted_and_the_other_cancelled(world: Submiss
     wrapped.ledger.holder.close()
     first, second = sorted(world.in_slurm(job))
     assert world.until_queued(site, job).slurm_id == first
-    wait_until(lambda: world.field(second, "State") == "CANCELLED", "the second to be cancelled", PATIENCE_S)
+    wait_until(
+        lambda: world.field(second, "State") == "CANCELLED",
+        "the second to be cancelled",
+        PATIENCE_S,
+    )
     assert world.field(first, "State") in LIVE
 
 
@@ -623,18 +767,28 @@ def test_search_that_finds_nothing__is_over_before_its_lease_however_slow_slurm_
     cluster = over_ssh(site.slurm.cluster)
     searching = world.site(replace(cluster, paths=replace(PATHS, sacct=str(sacct))))
     job = world.new_job(searching)
-    searching.ledger.record(JobChange(job, SubmitStarted(10)), JobChange(job, SubmissionNotFound()))
+    searching.ledger.record(
+        JobChange(job, SubmitStarted(10)), JobChange(job, SubmissionNotFound())
+    )
     suspect = world.new_job(searching, LONG)
     slurm_id = world.carry_out(searching, suspect).slurm_id
     assert slurm_id is not None
     world.set(slurm_id, Name=job)
-    with world.engine.begin() as connection:  # no other of ours, as far as the ledger knows
-        connection.execute(text("UPDATE jobs SET slurm_id = NULL WHERE job_id = :job"), {"job": suspect})
+    # no other of ours, as far as the ledger knows
+    with world.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE jobs SET slurm_id = NULL WHERE job_id = :job"),
+            {"job": suspect},
+        )
     world.a_minute_passes(job)
     asked, run = list[float](), Ssh.run
 
     def timed(
-        ssh: Ssh, user: str, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_TIMEOUT_S
+        ssh: Ssh,
+        user: str,
+        argv: Sequence[str],
+        stdin: bytes = b"",
+        timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> CommandAnswer:
         asked.append(timeout_s + CUT_LATER_S)
         return run(ssh, user, argv, stdin, timeout_s)
@@ -642,15 +796,22 @@ def test_search_that_finds_nothing__is_over_before_its_lease_however_slow_slurm_
     monkeypatch.setattr(Ssh, "run", timed)
     assert world.carry_out(searching, job).state is State.READY
     searching.ledger.holder.close()
-    assert len(asked) >= 5  # the list, the script of what calls itself ours, those of all others, accounting, the log
-    besides_s = CONTROLLER_TIMEOUT_S + 3 * COMMAND_TIMEOUT_S  # which SLURM it is, two clocks, and the list once more
+    # the list, the script of what calls itself ours, those of all others, accounting,
+    # the log
+    assert len(asked) >= 5
+    # which SLURM it is, two clocks, and the list once more
+    besides_s = CONTROLLER_TIMEOUT_S + 3 * COMMAND_TIMEOUT_S
     logins_s = 2 * 3 * CONNECT_TIMEOUT_S
     assert logins_s + besides_s + sum(asked) < LEASE_S
 
 
 @pytest.mark.parametrize("second", [False, True], ids=["first search", "second search"])
 def test_search__many_jobs_of_a_customer__takes_as_many_commands_as_for_one(
-    world: SubmissionEnv, site: WorkerContext, new_customer: Address, monkeypatch: pytest.MonkeyPatch, second: bool
+    world: SubmissionEnv,
+    site: WorkerContext,
+    new_customer: Address,
+    monkeypatch: pytest.MonkeyPatch,
+    second: bool,
 ) -> None:
     asked, run, request = list[object](), Ssh.run, RestClient.request
 
@@ -667,7 +828,11 @@ def test_search__many_jobs_of_a_customer__takes_as_many_commands_as_for_one(
     counts = list[int]()
     for number in (1, 1, 20):  # the first one logs in
         jobs = [world.new_job(site, customer=new_customer) for _ in range(number)]
-        for event in (SubmitStarted(10), SubmissionNotFound()) if second else (SubmitStarted(10),):
+        for event in (
+            (SubmitStarted(10), SubmissionNotFound())
+            if second
+            else (SubmitStarted(10),)
+        ):
             site.ledger.record(*(JobChange(job, event) for job in jobs))
         for job in jobs:
             world.a_minute_passes(job)
@@ -678,8 +843,16 @@ def test_search__many_jobs_of_a_customer__takes_as_many_commands_as_for_one(
     assert counts[1] == counts[2] > 0
 
 
-def test_list_all__hostile_names__forge_nothing(world: SubmissionEnv, site: WorkerContext) -> None:
-    names = ["a\n7|b", "\n".join(["9|x|RUNNING|0:00|0|None|1|1"] * 3), "n" * 1000, "é ü 日本 \x01\t'\";$(id)", "%s|%n"]
+def test_list_all__hostile_names__forge_nothing(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    names = [
+        "a\n7|b",
+        "\n".join(["9|x|RUNNING|0:00|0|None|1|1"] * 3),
+        "n" * 1000,
+        "é ü 日本 \x01\t'\";$(id)",
+        "%s|%n",
+    ]
     names.append('","job_id":7,"x":"')
     ids = []
     for name in names:
@@ -689,18 +862,25 @@ def test_list_all__hostile_names__forge_nothing(world: SubmissionEnv, site: Work
     listed = site.slurm.cluster.list_all()
     assert (
         len(listed)
-        == len(world.slurm.run("squeue", "--noheader", "--states=all", "--format=%i#").stdout.split("#")) - 1
+        == len(
+            world.slurm.run(
+                "squeue", "--noheader", "--states=all", "--format=%i#"
+            ).stdout.split("#")
+        )
+        - 1
     )
     assert [listed[slurm_id].name for slurm_id in ids if slurm_id] == names
     assert [listed[slurm_id].comment for slurm_id in ids if slurm_id] == names
     again = site.slurm.cluster.list_all(CUSTOMER)
-    # What SLURM says of a job may have changed between the two questions; whose it is and what it is called may not.
-    assert {slurm_id: replace(job, record=listed[slurm_id].record) for slurm_id, job in again.items()} == {
-        slurm_id: job for slurm_id, job in listed.items() if job.user == CUSTOMER
-    }
+    # What SLURM says of a job may have changed between the two questions; whose it is
+    # and what it is called may not.
+    assert {
+        slurm_id: replace(job, record=listed[slurm_id].record)
+        for slurm_id, job in again.items()
+    } == {slurm_id: job for slurm_id, job in listed.items() if job.user == CUSTOMER}
 
 
-# --- who stands still -----------------------------------------------------------------------------------------------------
+# --- who stands still -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -709,7 +889,12 @@ def test_list_all__hostile_names__forge_nothing(world: SubmissionEnv, site: Work
     ids=["before it is let in", "while it sends"],
 )
 def test_worker_that_stands_still__another_takes_over__and_it_goes_on__one_job(
-    world: SubmissionEnv, site: WorkerContext, new_customer: Address, transport: str, direction: Direction, at: int
+    world: SubmissionEnv,
+    site: WorkerContext,
+    new_customer: Address,
+    transport: str,
+    direction: Direction,
+    at: int,
 ) -> None:
     direct = world.site(world.cluster_over(transport))
     job = world.new_job(site, LONG, new_customer)
@@ -723,8 +908,13 @@ def test_worker_that_stands_still__another_takes_over__and_it_goes_on__one_job(
             worker.send_signal(signal.SIGSTOP)
             world.lease_runs_out(job)
             world.until_queued(direct, job)
-            # Only now would the guard refuse, if the worker had just begun: what it still sends is late.
-            wait_until(lambda: time.monotonic() > begun + SUBMIT_TIMEOUT_S + 1, "the time to be over", PATIENCE_S)
+            # Only now would the guard refuse, if the worker had just begun: what it
+            # still sends is late.
+            wait_until(
+                lambda: time.monotonic() > begun + SUBMIT_TIMEOUT_S + 1,
+                "the time to be over",
+                PATIENCE_S,
+            )
             proxy.fault(None)
             worker.send_signal(signal.SIGCONT)
             assert worker.wait(deadline(PATIENCE_S)) == 0
@@ -745,7 +935,11 @@ def test_worker_that_stands_still_after_sbatch__its_job_is_adopted(
         proxy.inject(Direction.TO_SERVER, 200_000, Fault.LOSE_TO_CLIENT)
         worker = world.start_worker("slow-worker", proxy.address, job, transport)
         try:
-            wait_until(lambda: len(world.in_slurm(job)) == 1, "the job to be in SLURM", PATIENCE_S)
+            wait_until(
+                lambda: len(world.in_slurm(job)) == 1,
+                "the job to be in SLURM",
+                PATIENCE_S,
+            )
             worker.send_signal(signal.SIGSTOP)
             world.lease_runs_out(job)
             world.until_queued(direct, job)
@@ -764,15 +958,26 @@ def test_slurmctld_restarted_in_the_middle__one_job(
     world: SubmissionEnv, site: WorkerContext, proxy: Proxy, new_customer: Address
 ) -> None:
     job = world.new_job(site, LONG, new_customer)
-    wait_until(lambda: not world.slurm.run("squeue", "--noheader", "--states=completing").stdout, "rest", PATIENCE_S)
+    wait_until(
+        lambda: (
+            not world.slurm.run("squeue", "--noheader", "--states=completing").stdout
+        ),
+        "rest",
+        PATIENCE_S,
+    )
     slurmctld = world.slurm.processes.find("slurmctld")
-    proxy.inject(Direction.TO_SERVER, IN_THE_SCRIPT, Fault.HANG)  # slurmctld has told its clock
+    # slurmctld has told its clock
+    proxy.inject(Direction.TO_SERVER, IN_THE_SCRIPT, Fault.HANG)
     submitting = threading.Thread(target=world.carry_out, args=(site, job))
     submitting.start()
     proxy.wait_for_fault(PATIENCE_S)
     world.slurm.processes.kill(slurmctld, signal.SIGSTOP, wait=False)
     proxy.fault(None)
-    wait_until(lambda: world.slurmctld_has_client(), "the submission to be with slurmctld", PATIENCE_S)
+    wait_until(
+        lambda: world.slurmctld_has_client(),
+        "the submission to be with slurmctld",
+        PATIENCE_S,
+    )
     world.slurm.processes.kill(slurmctld)
     world.slurm.start_controller()
     submitting.join(deadline(PATIENCE_S))
@@ -780,7 +985,7 @@ def test_slurmctld_restarted_in_the_middle__one_job(
     assert_submitted_once(world, site, job)
 
 
-# --- last, because SLURM keeps a job in here that the supervisor cannot identify -------------------------------------------
+# --- last, because SLURM keeps a job in here that the supervisor cannot identify ------
 
 
 @only_ssh(OnlySsh.SCRIPTS)
@@ -789,22 +994,38 @@ def test_submission__job_cannot_be_recognised__is_parked_and_not_submitted_again
 ) -> None:
     job, slurm_id = unclear(world, site, LONG, "--begin=now+1hour")
     world.set(slurm_id, Name="another", StdOut="elsewhere.log")
-    (file,) = (world.slurm.layout.folder / "state").glob(f"hash.*/job.{slurm_id}/script")
+    (file,) = (world.slurm.layout.folder / "state").glob(
+        f"hash.*/job.{slurm_id}/script"
+    )
     file.unlink()
-    wait_until(lambda: bool(world.parked(site, job)), "the effect to be parked", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: bool(world.parked(site, job)),
+        "the effect to be parked",
+        PATIENCE_S,
+        0.2,
+    )
     assert str(slurm_id) in world.parked(site, job)
     assert world.journal(job).count("SubmitStarted") == 1
     world.slurm.run("scancel", str(slurm_id))
 
 
 def strangers_job(world: SubmissionEnv) -> int:
-    done = world.slurm.run("sbatch", "--parsable", "--output=/dev/null", "--time=9", "--mem=10", "--wrap=sleep 600")
+    done = world.slurm.run(
+        "sbatch",
+        "--parsable",
+        "--output=/dev/null",
+        "--time=9",
+        "--mem=10",
+        "--wrap=sleep 600",
+    )
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
 
 def shown(world: SubmissionEnv, slurm_id: int) -> str:
-    return world.slurm.run("squeue", "--noheader", f"--jobs={slurm_id}", "--format=%T %l").stdout.strip()
+    return world.slurm.run(
+        "squeue", "--noheader", f"--jobs={slurm_id}", "--format=%T %l"
+    ).stdout.strip()
 
 
 def test_a_strangers_job_has_the_id__it_is_neither_cancelled_nor_prolonged(
@@ -815,13 +1036,15 @@ def test_a_strangers_job_has_the_id__it_is_neither_cancelled_nor_prolonged(
     stranger = strangers_job(world)
     try:
         before = shown(world, stranger).split()[1]
-        with world.engine.begin() as connection:  # as slurmctld does when it has lost its last seconds
+        # as slurmctld does when it has lost its last seconds
+        with world.engine.begin() as connection:
             lost = "UPDATE jobs SET slurm_id = :id, slurm_submit_s = NULL WHERE job_id = :job"
             connection.execute(text(lost), {"id": stranger, "job": job})
         confused = site.ledger.jobs([job])[job]
         extend_time_limit(site, replace(confused, time_limit_min=77))
         cancel(site, confused)
-        site.slurm.cluster.cancel(SlurmId(stranger), CUSTOMER)  # nor would scancel do it
+        # nor would scancel do it
+        site.slurm.cluster.cancel(SlurmId(stranger), CUSTOMER)
         site.slurm.cluster.cancel(SlurmId(999_999), CUSTOMER)
         state, limit = shown(world, stranger).split()
         assert (state in LIVE, limit) == (True, before)
@@ -829,12 +1052,16 @@ def test_a_strangers_job_has_the_id__it_is_neither_cancelled_nor_prolonged(
         world.slurm.run("scancel", str(stranger))
 
 
-def test_slurm_gave_the_id_of_a_lost_job_again__the_new_one_is_found(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_slurm_gave_the_id_of_a_lost_job_again__the_new_one_is_found(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     lost, new = world.new_job(site), world.new_job(site)
     found = world.until_queued(site, new)
     assert found.slurm_id is not None
     submit_s = site.slurm.cluster.list_all()[found.slurm_id].submit_s
     with world.engine.begin() as connection:
         hot = "UPDATE jobs SET state = 'QUEUED', slurm_id = :id, slurm_submit_s = :s WHERE job_id = :job"
-        connection.execute(text(hot), {"id": found.slurm_id, "s": submit_s - 60, "job": lost})
+        connection.execute(
+            text(hot), {"id": found.slurm_id, "s": submit_s - 60, "job": lost}
+        )
     assert [seen.slurm_id for seen in find(site, found)] == [found.slurm_id]

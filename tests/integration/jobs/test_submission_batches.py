@@ -1,5 +1,6 @@
-"""Many jobs of one customer at once, in one SSH command or in a request each: each has its own answer, none is in SLURM twice,
-and none is there that is said not to be; with a real sshd, slurmrestd and SLURM behind a network that is cut at chosen bytes.
+"""Many jobs of one customer at once, in one SSH command or in a request each: each has
+its own answer, none is in SLURM twice, and none is there that is said not to be; with a
+real sshd, slurmrestd and SLURM behind a network that is cut at chosen bytes.
 """
 
 import random
@@ -17,7 +18,11 @@ from devgrid.faults.network_proxy import Direction, Fault, Proxy
 from devgrid.options import Transport
 from devgrid.processes import wait_until
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
-from supervisor_tasks.jobs.effect_timing import CLOCK_SKEW_S, KILL_GRACE_S, SUBMIT_TIMEOUT_S
+from supervisor_tasks.jobs.effect_timing import (
+    CLOCK_SKEW_S,
+    KILL_GRACE_S,
+    SUBMIT_TIMEOUT_S,
+)
 from supervisor_tasks.jobs.model import Definition, JobId, SlurmId
 from supervisor_tasks.slurm.cluster import Cluster, over_ssh
 from supervisor_tasks.slurm.guarded_command import LoginClock, TooLateError
@@ -30,7 +35,9 @@ from tests.support.marks import in_chaos
 from tests.support.submitting import CUSTOMER, PATHS, PATIENCE_S, SubmissionEnv
 from tests.support.transports import REST, SSH, OnlySsh, only_ssh
 
-DEFINITION = Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
+DEFINITION = Definition(
+    gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"
+)
 BATCHES = [1, 2, 50]
 SEEDED = random.Random(22_05)
 NUMBERS = iter(range(1, 1_000_000))
@@ -39,8 +46,11 @@ NUMBERS = iter(range(1, 1_000_000))
 @pytest.fixture(scope="module")
 def world() -> Iterator[SubmissionEnv]:
     with SubmissionEnv.running(rest=True) as world:
-        # Jobs are taken and do not begin. In a partition that is down, 24.11 also takes sizes that no node has.
-        world.slurm.run("scontrol", "update", "NodeName=ALL", "State=DRAIN", "Reason=test")
+        # Jobs are taken and do not begin. In a partition that is down, 24.11 also takes
+        # sizes that no node has.
+        world.slurm.run(
+            "scontrol", "update", "NodeName=ALL", "State=DRAIN", "Reason=test"
+        )
         yield world
 
 
@@ -69,35 +79,50 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker behind the proxy, with connections that stand already, and the site's clock as it has read it."""
+    """A worker behind the proxy, with connections that stand already, and the site's
+    clock as it has read it.
+    """
 
     cluster: Cluster | RestCluster
     clock: LoginClock
 
-    def submit(self, batch: list[tuple[JobId, Request]], begun_ago_s: float = 0.0) -> Told:
+    def submit(
+        self, batch: list[tuple[JobId, Request]], begun_ago_s: float = 0.0
+    ) -> Told:
         told = Told()
-        self.cluster.submit_batch(CUSTOMER, batch, self.clock, our_clock_s() - begun_ago_s, told.answered)
+        self.cluster.submit_batch(
+            CUSTOMER, batch, self.clock, our_clock_s() - begun_ago_s, told.answered
+        )
         assert told.times == Counter(job for job, _ in batch)
         return told
 
 
 @pytest.fixture
-def worker(world: SubmissionEnv, transport: Transport, proxy: Proxy) -> Iterator[Worker]:
+def worker(
+    world: SubmissionEnv, transport: Transport, proxy: Proxy
+) -> Iterator[Worker]:
     cluster = world.cluster_over(transport, proxy.address)
     yield Worker(cluster, cluster.clock(CUSTOMER))
     cluster.close()
     world.slurm.run("scancel", f"--user={CUSTOMER}")
 
 
-def requests(number: int, script: str = "#!/bin/bash\nsleep 600\n") -> list[tuple[JobId, Request]]:
+def requests(
+    number: int, script: str = "#!/bin/bash\nsleep 600\n"
+) -> list[tuple[JobId, Request]]:
     jobs = [job_id(next(NUMBERS)) for _ in range(number)]
-    return [(job, Request(definition=DEFINITION, limit_min=10, script=script, number=1)) for job in jobs]
+    return [
+        (job, Request(definition=DEFINITION, limit_min=10, script=script, number=1))
+        for job in jobs
+    ]
 
 
 def in_slurm(world: SubmissionEnv) -> dict[JobId, list[int]]:
     """The customer's jobs by their names."""
     found = dict[JobId, list[int]]()
-    for line in world.slurm.run("squeue", "--noheader", "--states=all", "--format=%A %j").stdout.splitlines():
+    for line in world.slurm.run(
+        "squeue", "--noheader", "--states=all", "--format=%A %j"
+    ).stdout.splitlines():
         number, name = line.split()
         found.setdefault(JobId(name), []).append(int(number))
     return found
@@ -107,18 +132,33 @@ def guard_runs(world: SubmissionEnv) -> bool:
     """Whether one of this login node does: what it may submit, it may submit yet."""
     home = str(world.slurm.users.home(CUSTOMER).resolve())
     found = psutil.process_iter(["cmdline", "cwd"])
-    return any("guard" in (process.info["cmdline"] or []) and process.info["cwd"] == home for process in found)
+    return any(
+        "guard" in (process.info["cmdline"] or []) and process.info["cwd"] == home
+        for process in found
+    )
 
 
 def slurmrestd_works(world: SubmissionEnv) -> bool:
-    """Whether it is asking slurmctld, or has a connection whose other end is gone: what it has read, it may submit yet."""
+    """Whether it is asking slurmctld, or has a connection whose other end is gone: what
+    it has read, it may submit yet.
+    """
     assert world.slurmrestd is not None
     process = world.slurmrestd.running.process()
     assert process is not None
     connections = process.net_connections("all")
-    asked = {connection.raddr.port for connection in connections if connection.family == AF_INET and connection.raddr}
-    sockets = [descriptor for descriptor in Path(f"/proc/{process.pid}/fd").iterdir() if is_socket(descriptor)]
-    return world.slurm.layout.controller_port in asked or len(sockets) > len(connections)
+    asked = {
+        connection.raddr.port
+        for connection in connections
+        if connection.family == AF_INET and connection.raddr
+    }
+    sockets = [
+        descriptor
+        for descriptor in Path(f"/proc/{process.pid}/fd").iterdir()
+        if is_socket(descriptor)
+    ]
+    return world.slurm.layout.controller_port in asked or len(sockets) > len(
+        connections
+    )
 
 
 def is_socket(descriptor: Path) -> bool:
@@ -128,7 +168,9 @@ def is_socket(descriptor: Path) -> bool:
         return False
 
 
-def assert_each_outcome_is_true(world: SubmissionEnv, batch: list[tuple[JobId, Request]], told: Told) -> None:
+def assert_each_outcome_is_true(
+    world: SubmissionEnv, batch: list[tuple[JobId, Request]], told: Told
+) -> None:
     """Once nothing can come any more."""
     wait_until(
         lambda: not guard_runs(world) and not slurmrestd_works(world),
@@ -152,13 +194,21 @@ def test_submit__no_fault__each_job_has_its_script_in_slurm_and_reports_at_once(
     world: SubmissionEnv, worker: Worker, number: int
 ) -> None:
     batch = requests(number)
-    batch = [(job, replace(request, script=f"#!/bin/bash\necho {job} é\n")) for job, request in batch]
+    batch = [
+        (job, replace(request, script=f"#!/bin/bash\necho {job} é\n"))
+        for job, request in batch
+    ]
     told = worker.submit(batch)
-    assert all(isinstance(outcome, int) for outcome in told.outcomes.values()), told.outcomes
+    assert all(isinstance(outcome, int) for outcome in told.outcomes.values()), (
+        told.outcomes
+    )
     assert_each_outcome_is_true(world, batch, told)
     for job, slurm_id in list(told.outcomes.items())[:3]:
         assert isinstance(slurm_id, int)
-        assert world.script(slurm_id) == f"#!/bin/bash\n# supervisor job {job}\ntrue\necho {job} é\n"
+        assert (
+            world.script(slurm_id)
+            == f"#!/bin/bash\n# supervisor job {job}\ntrue\necho {job} é\n"
+        )
     assert list(told.outcomes) == [job for job, _ in batch]
     if number == max(BATCHES):
         assert told.at_s[-1] - told.at_s[0] > 10 * (
@@ -166,18 +216,27 @@ def test_submit__no_fault__each_job_has_its_script_in_slurm_and_reports_at_once(
         )  # one after the other, not all at the end
 
 
-def test_one_that_slurm_refuses__the_others_are_taken(world: SubmissionEnv, worker: Worker) -> None:
+def test_one_that_slurm_refuses__the_others_are_taken(
+    world: SubmissionEnv, worker: Worker
+) -> None:
     batch = requests(3)
-    batch[1] = (batch[1][0], replace(batch[1][1], definition=replace(DEFINITION, cpus_per_task=5000)))
+    batch[1] = (
+        batch[1][0],
+        replace(batch[1][1], definition=replace(DEFINITION, cpus_per_task=5000)),
+    )
     told = worker.submit(batch)
     refused = told.outcomes[batch[1][0]]
     assert isinstance(refused, SlurmRejectedError)
     assert "More processors requested than permitted" in str(refused)
-    assert [isinstance(told.outcomes[job], int) for job, _ in batch] == [True, False, True]
+    assert [isinstance(told.outcomes[job], int) for job, _ in batch] == [
+        True,
+        False,
+        True,
+    ]
     assert in_slurm(world).keys() >= {batch[0][0], batch[2][0]}
 
 
-# --- the connection is cut ----------------------------------------------------------------------------------------------------
+# --- the connection is cut ------------------------------------------------------------
 
 BYTES = {  # about what passes, by the number of jobs
     (SSH, Direction.TO_SERVER): {1: 1200, 2: 1800, 50: 40_000},
@@ -193,7 +252,10 @@ CUTS = [
 ]
 
 
-@pytest.mark.parametrize(("number", "direction", "share"), [cut if cut[0] > 1 else in_chaos(*cut) for cut in CUTS])
+@pytest.mark.parametrize(
+    ("number", "direction", "share"),
+    [cut if cut[0] > 1 else in_chaos(*cut) for cut in CUTS],
+)
 def test_connection_cut_at_a_byte__no_outcome_is_false(
     world: SubmissionEnv,
     worker: Worker,
@@ -204,13 +266,20 @@ def test_connection_cut_at_a_byte__no_outcome_is_false(
     share: int,
 ) -> None:
     batch = requests(number)
-    proxy.inject(direction, BYTES[transport, direction][number] * share // 100, Fault.CUT)
+    proxy.inject(
+        direction, BYTES[transport, direction][number] * share // 100, Fault.CUT
+    )
     assert_each_outcome_is_true(world, batch, worker.submit(batch))
 
 
 @pytest.mark.parametrize(
     ("number", "answers"),
-    [(2, 1), (50, 1), (50, 7), *(in_chaos(50, answers) for answers in range(2, 50) if answers != 7)],
+    [
+        (2, 1),
+        (50, 1),
+        (50, 7),
+        *(in_chaos(50, answers) for answers in range(2, 50) if answers != 7),
+    ],
 )
 def test_connection_cut_after_an_answer__no_outcome_is_false(
     world: SubmissionEnv, worker: Worker, proxy: Proxy, number: int, answers: int
@@ -230,11 +299,21 @@ def test_connection_cut_after_an_answer__no_outcome_is_false(
 
 @pytest.mark.parametrize("number", BATCHES)
 def test_cut_off_and_submitted_again__one_job_each(
-    world: SubmissionEnv, worker: Worker, proxy: Proxy, transport: Transport, number: int
+    world: SubmissionEnv,
+    worker: Worker,
+    proxy: Proxy,
+    transport: Transport,
+    number: int,
 ) -> None:
-    """As a worker does: what is not known is looked for, what was not run is submitted again."""
+    """As a worker does: what is not known is looked for, what was not run is submitted
+    again.
+    """
     batch = requests(number)
-    proxy.inject(Direction.TO_CLIENT, BYTES[transport, Direction.TO_CLIENT][number] // 2, Fault.CUT)
+    proxy.inject(
+        Direction.TO_CLIENT,
+        BYTES[transport, Direction.TO_CLIENT][number] // 2,
+        Fault.CUT,
+    )
     left = dict(batch)
     told = worker.submit(batch)
     while left:
@@ -252,18 +331,26 @@ def test_output_is_lost__the_jobs_are_unknown_when_time_is_over(
     proxy.fault(Fault.LOSE_TO_CLIENT)
     told = worker.submit(batch)
     proxy.fault(None)
-    assert all(isinstance(outcome, TransientError | OutcomeUnknownError) for outcome in told.outcomes.values())
+    assert all(
+        isinstance(outcome, TransientError | OutcomeUnknownError)
+        for outcome in told.outcomes.values()
+    )
     assert_each_outcome_is_true(world, batch, told)
 
 
-# --- sbatch -------------------------------------------------------------------------------------------------------------------
+# --- sbatch ---------------------------------------------------------------------------
 
 
 def with_sbatch(world: SubmissionEnv, worker: Worker, text: str) -> Worker:
     file = world.processes.folder / "sbatch"
     file.write_text(f"#!/bin/sh\n{text}\n")
     file.chmod(0o755)
-    return replace(worker, cluster=replace(over_ssh(worker.cluster), paths=replace(PATHS, sbatch=str(file))))
+    return replace(
+        worker,
+        cluster=replace(
+            over_ssh(worker.cluster), paths=replace(PATHS, sbatch=str(file))
+        ),
+    )
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
@@ -280,20 +367,29 @@ def test_submit__one_hangs__those_before_it_report_and_those_behind_it_do_not_ru
     begun_s = time.monotonic()
     told = wrapped.submit(batch)
     outcomes = [told.outcomes[job] for job, _ in batch]
-    assert [type(outcome) for outcome in outcomes] == [int, int, OutcomeUnknownError, TooLateError]
+    assert [type(outcome) for outcome in outcomes] == [
+        int,
+        int,
+        OutcomeUnknownError,
+        TooLateError,
+    ]
     assert told.at_s[1] - begun_s < SUBMIT_TIMEOUT_S / 2
     assert told.at_s[3] - begun_s < SUBMIT_TIMEOUT_S + KILL_GRACE_S + CLOCK_SKEW_S
     assert_each_outcome_is_true(world, batch, told)
 
 
-def test_worker_that_stood_still__nothing_is_sent(world: SubmissionEnv, worker: Worker) -> None:
+def test_worker_that_stood_still__nothing_is_sent(
+    world: SubmissionEnv, worker: Worker
+) -> None:
     batch = requests(2)
     told = worker.submit(batch, begun_ago_s=SUBMIT_TIMEOUT_S)
     assert [type(outcome) for outcome in told.outcomes.values()] == [TooLateError] * 2
     assert_each_outcome_is_true(world, batch, told)
 
 
-def test_what_answered_raises__is_raised_and_the_connection_can_be_used(world: SubmissionEnv, worker: Worker) -> None:
+def test_what_answered_raises__is_raised_and_the_connection_can_be_used(
+    world: SubmissionEnv, worker: Worker
+) -> None:
     class ForgottenError(Exception):
         pass
 
@@ -301,6 +397,8 @@ def test_what_answered_raises__is_raised_and_the_connection_can_be_used(world: S
         raise ForgottenError
 
     with pytest.raises(ForgottenError):
-        worker.cluster.submit_batch(CUSTOMER, requests(2), worker.clock, our_clock_s(), answered)
+        worker.cluster.submit_batch(
+            CUSTOMER, requests(2), worker.clock, our_clock_s(), answered
+        )
     batch = requests(1)
     assert_each_outcome_is_true(world, batch, worker.submit(batch))

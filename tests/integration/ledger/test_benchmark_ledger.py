@@ -6,7 +6,12 @@ from dataclasses import asdict
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from supervisor_tasks.benchmarking.model import BenchmarkState, MeasurementUpdate, PlannedBenchmark, RunState
+from supervisor_tasks.benchmarking.model import (
+    BenchmarkState,
+    MeasurementUpdate,
+    PlannedBenchmark,
+    RunState,
+)
 from supervisor_tasks.jobs.model import EffectKind, SlurmId
 from supervisor_tasks.ledger import benchmarks as of_benchmarks
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore, Verdict
@@ -17,11 +22,17 @@ from supervisor_tasks.provider.offer import Machine as GridMachine
 from supervisor_tasks.provider.offer import machines_digest
 from tests.support.ledger import emptied, migrated
 
-MACHINE = PlannedBenchmark(benchmark="machine", options=("--nodes=1",), script="#!/bin/sh\nuname\n")
+MACHINE = PlannedBenchmark(
+    benchmark="machine", options=("--nodes=1",), script="#!/bin/sh\nuname\n"
+)
 HPL = PlannedBenchmark(benchmark="hpl", script="#!/bin/sh\nxhpl\n")
 OSU = PlannedBenchmark(benchmark="osu", script="#!/bin/sh\nosu_latency\n")
 ALIKE = (GridMachine(0, 8, 16_000), GridMachine(0, 8, 16_000))
-HARDWARE = {"nodes": [asdict(one) | {"name": f"node{number}"} for number, one in enumerate(ALIKE)]}
+HARDWARE = {
+    "nodes": [
+        asdict(one) | {"name": f"node{number}"} for number, one in enumerate(ALIKE)
+    ]
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +56,20 @@ def measure(benchmarks: BenchmarkStore, flops: float) -> int:
     benchmarks.begin(run, [MACHINE, HPL, OSU], "benchmark-0xab-here-", HARDWARE)
     _, hpl, _ = benchmarks.measurements(run)
     benchmarks.store_verdict(
-        hpl, Verdict(stage=BenchmarkState.MEASURED, labels={"compute.gflops": flops}, output=b"\0\xff")
+        hpl,
+        Verdict(
+            stage=BenchmarkState.MEASURED,
+            labels={"compute.gflops": flops},
+            output=b"\0\xff",
+        ),
     )
     benchmarks.finish(run)
     return number
 
 
-def test_ask__while_a_run_is_under_way__is_not_another_one(benchmarks: BenchmarkStore, engine: Engine) -> None:
+def test_ask__while_a_run_is_under_way__is_not_another_one(
+    benchmarks: BenchmarkStore, engine: Engine
+) -> None:
     first = benchmarks.ask("one")
     assert first is not None
     assert benchmarks.ask("two") is None
@@ -72,7 +90,9 @@ def test_ask__while_a_run_is_under_way__is_not_another_one(benchmarks: Benchmark
     assert second > first
 
 
-def test_resume__run_that_the_version_before_began__is_due(benchmarks: BenchmarkStore, engine: Engine) -> None:
+def test_resume__run_that_the_version_before_began__is_due(
+    benchmarks: BenchmarkStore, engine: Engine
+) -> None:
     ledger = Ledger(engine, "here", lambda _: None)
     number = benchmarks.ask("a test")
     with engine.begin() as connection:
@@ -90,14 +110,20 @@ def test_resume__run_that_the_version_before_began__is_due(benchmarks: Benchmark
     ledger.holder.close()
 
 
-def test_begin__twice__is_begun_once_with_names_of_its_own(benchmarks: BenchmarkStore) -> None:
+def test_begin__twice__is_begun_once_with_names_of_its_own(
+    benchmarks: BenchmarkStore,
+) -> None:
     benchmarks.ask("a test")
     run = benchmarks.under_way()
     assert run is not None
     for _ in range(2):
         benchmarks.begin(run, [MACHINE, HPL, OSU], "benchmark-0xab-here-", HARDWARE)
     machine, hpl, osu = benchmarks.measurements(run)
-    assert (machine.stage, machine.options, machine.script) == (BenchmarkState.WAITING, ("--nodes=1",), MACHINE.script)
+    assert (machine.stage, machine.options, machine.script) == (
+        BenchmarkState.WAITING,
+        ("--nodes=1",),
+        MACHINE.script,
+    )
     assert machine.job_name.startswith(f"benchmark-0xab-here-{run.id}-")
     assert machine.job_name != hpl.job_name
     assert (osu.stage, osu.cleaned, osu.run_as) == (BenchmarkState.WAITING, False, "")
@@ -107,10 +133,14 @@ def test_begin__twice__is_begun_once_with_names_of_its_own(benchmarks: Benchmark
     run = benchmarks.under_way()
     assert run is not None
     benchmarks.begin(run, [MACHINE], "benchmark-0xab-here-", {})
-    assert benchmarks.measurements(run)[0].job_name.split("-")[-2] != first.split("-")[-2]
+    assert (
+        benchmarks.measurements(run)[0].job_name.split("-")[-2] != first.split("-")[-2]
+    )
 
 
-def test_submission__is_started_by_one_worker_and_not_after_a_cancellation(benchmarks: BenchmarkStore) -> None:
+def test_submission__is_started_by_one_worker_and_not_after_a_cancellation(
+    benchmarks: BenchmarkStore,
+) -> None:
     benchmarks.ask("a test")
     run = benchmarks.under_way()
     assert run is not None
@@ -126,7 +156,9 @@ def test_submission__is_started_by_one_worker_and_not_after_a_cancellation(bench
     assert not benchmarks.start_submission(hpl, "root")
 
 
-def test_store_update__from_a_stage_that_is_over__changes_nothing(benchmarks: BenchmarkStore) -> None:
+def test_store_update__from_a_stage_that_is_over__changes_nothing(
+    benchmarks: BenchmarkStore,
+) -> None:
     benchmarks.ask("a test")
     run = benchmarks.under_way()
     assert run is not None
@@ -135,20 +167,29 @@ def test_store_update__from_a_stage_that_is_over__changes_nothing(benchmarks: Be
     benchmarks.start_submission(waiting, "root")
     (submitting,) = benchmarks.measurements(run)
     submitted = MeasurementUpdate(
-        stage=BenchmarkState.SUBMITTED, slurm_id=SlurmId(7), slurm_state="RUNNING", poll_delay_s=30
+        stage=BenchmarkState.SUBMITTED,
+        slurm_id=SlurmId(7),
+        slurm_state="RUNNING",
+        poll_delay_s=30,
     )
     assert benchmarks.store_update(submitting, submitted)
     (job,) = benchmarks.measurements(run)
     assert (job.slurm_id, job.slurm_state) == (7, "RUNNING")
-    assert not benchmarks.store_update(submitting, MeasurementUpdate(stage=BenchmarkState.WAITING))
-    assert benchmarks.store_update(job, MeasurementUpdate(stage=BenchmarkState.SUBMITTED, missing=True))
+    assert not benchmarks.store_update(
+        submitting, MeasurementUpdate(stage=BenchmarkState.WAITING)
+    )
+    assert benchmarks.store_update(
+        job, MeasurementUpdate(stage=BenchmarkState.SUBMITTED, missing=True)
+    )
     (missing,) = benchmarks.measurements(run)
     assert missing.missing_for_s is not None
     assert benchmarks.store_update(missing, submitted)
     assert benchmarks.measurements(run)[0].missing_for_s is None
 
 
-def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(benchmarks: BenchmarkStore) -> None:
+def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(
+    benchmarks: BenchmarkStore,
+) -> None:
     first = measure(benchmarks, 10.5)
     second = measure(benchmarks, 12.25)
     benchmarks.ask("a test")
@@ -156,9 +197,14 @@ def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(benchma
     assert run is not None
     benchmarks.begin(run, [MACHINE, HPL], "benchmark-0xab-here-", {})
     for one in benchmarks.measurements(run):
-        benchmarks.store_verdict(one, Verdict(stage=BenchmarkState.FAILED, reason="exit code 1", output=b"oh"))
+        benchmarks.store_verdict(
+            one,
+            Verdict(stage=BenchmarkState.FAILED, reason="exit code 1", output=b"oh"),
+        )
     assert benchmarks.labels() == {"compute.gflops": 12.25}
-    assert [(point.run_id, point.value) for point in benchmarks.history("compute.gflops")] == [
+    assert [
+        (point.run_id, point.value) for point in benchmarks.history("compute.gflops")
+    ] == [
         (first, 10.5),
         (second, 12.25),
     ]
@@ -168,7 +214,9 @@ def test_labels__of_a_run_in_which_a_benchmark_failed__stay_as_they_were(benchma
     assert benchmarks.output(second, "hpl") == (HPL.script, b"\0\xff")
     assert benchmarks.output(second, "nothing") is None
     shown = benchmarks.results(run.id)
-    assert [(row["stage"], row["reason"], row["output_bytes"]) for row in shown] == [("FAILED", "exit code 1", 2)] * 2
+    assert [(row["stage"], row["reason"], row["output_bytes"]) for row in shown] == [
+        ("FAILED", "exit code 1", 2)
+    ] * 2
 
 
 def test_measured__is_asked_every_few_seconds__and_reads_the_last_runs_only(
@@ -180,7 +228,9 @@ def test_measured__is_asked_every_few_seconds__and_reads_the_last_runs_only(
     assert benchmarks.labels() == {"compute.gflops": 3.0}
 
 
-def test_failing__until_the_benchmark_was_measured_or_left_out(benchmarks: BenchmarkStore) -> None:
+def test_failing__until_the_benchmark_was_measured_or_left_out(
+    benchmarks: BenchmarkStore,
+) -> None:
     def run_of(*verdicts: Verdict) -> dict[str, str]:
         benchmarks.ask("a test")
         run = benchmarks.under_way()
@@ -202,7 +252,9 @@ def test_failing__until_the_benchmark_was_measured_or_left_out(benchmarks: Bench
     assert run_of(works, left_out) == {}
 
 
-def test_ask__what_is_done_with_it__is_done_only_with_it(benchmarks: BenchmarkStore, engine: Engine) -> None:
+def test_ask__what_is_done_with_it__is_done_only_with_it(
+    benchmarks: BenchmarkStore, engine: Engine
+) -> None:
     facts, wanted = Facts(engine, "here"), Fact("test.wanted", TEXT)
     facts.set(wanted, "a run")
 

@@ -33,14 +33,18 @@ def pass_time(ledger: Ledger, seconds: float) -> None:
             "alarms SET seen_at = seen_at",
             "periodic_runs SET succeeded_at = succeeded_at",
         ):
-            connection.execute(text(f"UPDATE {change} - :s * interval '1 second'"), {"s": seconds})
+            connection.execute(
+                text(f"UPDATE {change} - :s * interval '1 second'"), {"s": seconds}
+            )
 
 
 def on(ledger: Ledger) -> list[AlarmName]:
     return [alarm.name for alarm in ledger.alarms.all()]
 
 
-def test_condition__wrong_for_long__is_an_alarm_after_its_time_and_not_before(ledger: Ledger) -> None:
+def test_condition__wrong_for_long__is_an_alarm_after_its_time_and_not_before(
+    ledger: Ledger,
+) -> None:
     condition = Condition(ledger, NAME, AFTER_S)
     assert condition.update(True, error="first") == 0.0
     pass_time(ledger, AFTER_S - 30)
@@ -53,7 +57,9 @@ def test_condition__wrong_for_long__is_an_alarm_after_its_time_and_not_before(le
     assert AFTER_S < alarm.details["for_s"] < AFTER_S + 30
 
 
-def test_condition__right_again__ends_the_alarm_and_restarts_its_time(ledger: Ledger) -> None:
+def test_condition__right_again__ends_the_alarm_and_restarts_its_time(
+    ledger: Ledger,
+) -> None:
     condition = Condition(ledger, NAME, AFTER_S)
     condition.update(True)
     pass_time(ledger, AFTER_S + 1)
@@ -65,7 +71,9 @@ def test_condition__right_again__ends_the_alarm_and_restarts_its_time(ledger: Le
     assert on(ledger) == []
 
 
-def test_condition__of_another_subject__counts_from_the_beginning(ledger: Ledger) -> None:
+def test_condition__of_another_subject__counts_from_the_beginning(
+    ledger: Ledger,
+) -> None:
     condition = Condition(ledger, NAME, AFTER_S)
     condition.update(True, "7")
     pass_time(ledger, AFTER_S + 1)
@@ -74,7 +82,9 @@ def test_condition__of_another_subject__counts_from_the_beginning(ledger: Ledger
     assert condition.duration.subject() == "8"
 
 
-def test_condition__seen_by_a_worker_that_is_started_again__goes_on(ledger: Ledger, engine: Engine) -> None:
+def test_condition__seen_by_a_worker_that_is_started_again__goes_on(
+    ledger: Ledger, engine: Engine
+) -> None:
     Condition(ledger, NAME, AFTER_S).update(True)
     pass_time(ledger, AFTER_S + 1)
     again = Ledger(engine, "here", wake=lambda _: None)
@@ -88,7 +98,9 @@ def test_condition__without_a_time__is_an_alarm_at_once(ledger: Ledger) -> None:
 
 
 def test_conditions__of_one_name__share_their_duration(ledger: Ledger) -> None:
-    Condition(ledger, AlarmName.NODE_BEHIND, AFTER_S, name="chain_scan_stalled").update(True, "7")
+    Condition(ledger, AlarmName.NODE_BEHIND, AFTER_S, name="chain_scan_stalled").update(
+        True, "7"
+    )
     pass_time(ledger, AFTER_S + 1)
     Condition(ledger, NAME, AFTER_S).update(True, "7")
     assert on(ledger) == [NAME]
@@ -106,7 +118,9 @@ def test_condition__by_a_tick__counts_from_when_that_was_left(ledger: Ledger) ->
     assert on(ledger) == []
 
 
-def test_condition__by_a_tick_that_never_was__is_an_alarm_at_once(ledger: Ledger) -> None:
+def test_condition__by_a_tick_that_never_was__is_an_alarm_at_once(
+    ledger: Ledger,
+) -> None:
     Condition(ledger, NAME, AFTER_S, tick="chain").update(True)
     (alarm,) = ledger.alarms.all()
     assert alarm.details["for_s"] is None
@@ -128,7 +142,11 @@ def test_alarm__seen_not_long_ago__is_not_quiet_yet(ledger: Ledger) -> None:
 
 def test_duration__is_not_so__has_none(ledger: Ledger) -> None:
     duration = Duration(ledger.facts, "test")
-    assert (duration.update(False), duration.seconds(), duration.subject()) == (0.0, 0.0, None)
+    assert (duration.update(False), duration.seconds(), duration.subject()) == (
+        0.0,
+        0.0,
+        None,
+    )
     duration.update(True, "7")
     pass_time(ledger, 10)
     assert duration.seconds("7") >= 10.0

@@ -1,4 +1,6 @@
-"""The totals behind the metrics, on a real Postgres: counted with the change, once, by any number of workers."""
+"""The totals behind the metrics, on a real Postgres: counted with the change, once, by
+any number of workers.
+"""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -62,15 +64,23 @@ def settled(status: ChainStatus) -> ChainStatusObserved:
 
 
 def totals(ledger: Ledger) -> dict[tuple[str, str], int]:
-    return {key: int(total) for key, total in ledger.counters.read().items() if key[0] not in HISTOGRAMS}
+    return {
+        key: int(total)
+        for key, total in ledger.counters.read().items()
+        if key[0] not in HISTOGRAMS
+    }
 
 
 HISTOGRAMS = ("claim_to_submit", "end_to_settle")
 
 
-def test_exposition__of_jobs_in_several_states__has_what_happened(ledger: Ledger, engine: Engine) -> None:
+def test_exposition__of_jobs_in_several_states__has_what_happened(
+    ledger: Ledger, engine: Engine
+) -> None:
     running = ChainStatusObserved(ChainStatus.RUNNING, (10, 0))
-    finished, failed, panicked, waits, refused = (job_id(number) for number in range(1, 6))
+    finished, failed, panicked, waits, refused = (
+        job_id(number) for number in range(1, 6)
+    )
     for number in (1, 2, 3, 4):
         bring_to_queued(ledger, number)
     record(
@@ -81,7 +91,14 @@ def test_exposition__of_jobs_in_several_states__has_what_happened(ledger: Ledger
         ended(ChainStatus.FINISHED, 125),
         settled(ChainStatus.FINISHED),
     )
-    record(ledger, failed, SlurmRunningObserved(), running, ended(ChainStatus.FAILED, 59), settled(ChainStatus.FAILED))
+    record(
+        ledger,
+        failed,
+        SlurmRunningObserved(),
+        running,
+        ended(ChainStatus.FAILED, 59),
+        settled(ChainStatus.FAILED),
+    )
     record(
         ledger,
         panicked,
@@ -90,7 +107,14 @@ def test_exposition__of_jobs_in_several_states__has_what_happened(ledger: Ledger
         ended(ChainStatus.FINISHED, 600),
         settled(ChainStatus.PANICKED),
     )
-    record(ledger, refused, claim(5), ScriptFetched("echo", ""), SubmitStarted(10), SubmitNotExecuted("busy"))
+    record(
+        ledger,
+        refused,
+        claim(5),
+        ScriptFetched("echo", ""),
+        SubmitStarted(10),
+        SubmitNotExecuted("busy"),
+    )
     record(ledger, refused, SubmitStarted(10), SubmitRejected("no such partition"))
     ledger.facts.set(BALANCE, Balance(ADDRESS, 10**18))
     registry = CollectorRegistry()
@@ -112,22 +136,35 @@ def test_exposition__of_jobs_in_several_states__has_what_happened(ledger: Ledger
         'supervisor_submissions_total{cluster="here",result="not_run"} 1.0',
         'supervisor_job_submission_duration_seconds_count{cluster="here"} 4.0',
         'supervisor_job_settlement_duration_seconds_count{cluster="here"} 3.0',
-        'supervisor_wallet_balance_wei{address="0x' + "a" * 40 + '",cluster="here"} 1e+18',
+        'supervisor_wallet_balance_wei{address="0x'
+        + "a" * 40
+        + '",cluster="here"} 1e+18',
     ):
         assert line in lines
     assert waits in ledger.jobs([waits])
 
 
 def reading(engine: Engine) -> LedgerReading:
-    return LedgerReading(Overview(engine, "here").snapshot(), read_figures(engine, "here"), healthy=True)
+    return LedgerReading(
+        Overview(engine, "here").snapshot(), read_figures(engine, "here"), healthy=True
+    )
 
 
-def test_count__settled_twice_because_of_a_reorganisation__is_one_job(ledger: Ledger) -> None:
+def test_count__settled_twice_because_of_a_reorganisation__is_one_job(
+    ledger: Ledger,
+) -> None:
     job = bring_to_queued(ledger, 1)
     end = ended(ChainStatus.FINISHED, 120)
     record(ledger, job, SlurmRunningObserved(), end, settled(ChainStatus.FINISHED))
     once = ledger.counters.read()
-    lost = Reorganised(status=ChainStatus.SCHEDULED, ours=True, cancel_requested=False, fork=15, seen=16, until=30)
+    lost = Reorganised(
+        status=ChainStatus.SCHEDULED,
+        ours=True,
+        cancel_requested=False,
+        fork=15,
+        seen=16,
+        until=30,
+    )
     record(ledger, job, lost)
     assert ledger.jobs([job])[job].state != "SETTLED"
     record(ledger, job, ChainStatusObserved(ChainStatus.FINISHED, (21, 0)))
@@ -144,7 +181,9 @@ def test_count__change_that_is_not_committed__counts_nothing(ledger: Ledger) -> 
     assert ledger.counters.read() == {}
 
 
-def test_fold__beside_workers_that_count__loses_and_doubles_nothing(ledger: Ledger, engine: Engine) -> None:
+def test_fold__beside_workers_that_count__loses_and_doubles_nothing(
+    ledger: Ledger, engine: Engine
+) -> None:
     others = [Ledger(engine, "here", lambda _: None) for _ in range(4)]
 
     def work(worker: int) -> None:
@@ -194,7 +233,9 @@ def book(ledger: Ledger, engine: Engine) -> TransactionStore:
 
 
 def mined(sent: Sent, *, success: bool = True, earned: int = 0) -> Mined:
-    return Mined(sent, success, 20, "0xb", sent.hash, 50_000, gas_price_wei=10, earned=earned)
+    return Mined(
+        sent, success, 20, "0xb", sent.hash, 50_000, gas_price_wei=10, earned=earned
+    )
 
 
 def close(engine: Engine, book: TransactionStore, *results: Mined) -> None:
@@ -206,7 +247,20 @@ def test_transactions__mined_reverted_replaced_and_lost__are_counted(
     ledger: Ledger, engine: Engine, book: TransactionStore
 ) -> None:
     one, two, three, four = book.open_transactions()
-    book.replace([(one.id, {"raw": b"\x02", "hash": one.hash, "max_fee_wei": 30, "priority_fee_wei": 2})], head=2)
+    book.replace(
+        [
+            (
+                one.id,
+                {
+                    "raw": b"\x02",
+                    "hash": one.hash,
+                    "max_fee_wei": 30,
+                    "priority_fee_wei": 2,
+                },
+            )
+        ],
+        head=2,
+    )
     close(engine, book, mined(one, earned=3 * 10**18), mined(two, success=False))
     close(engine, book, replace(mined(three, success=False), given_up=True))
     book.mark_foreign([four.id, one.id])  # the second one is not open any more
@@ -233,11 +287,17 @@ def test_transactions__mined_again_after_a_reorganisation__are_counted_once(
     assert len(book.open_transactions()) == 4
     close(engine, book, mined(one, earned=7))
     assert totals(ledger) == once
-    assert read_figures(engine, "here").cost_wei == pytest.approx((500_000 + 3 * 2_000_000) / 4)
+    assert read_figures(engine, "here").cost_wei == pytest.approx(
+        (500_000 + 3 * 2_000_000) / 4
+    )
 
 
-def test_figures__queries__read_no_large_table_as_a_whole(ledger: Ledger, engine: Engine) -> None:
-    """A scrape of a ledger with 20,000 settled jobs and 20,000 transactions does not read them."""
+def test_figures__queries__read_no_large_table_as_a_whole(
+    ledger: Ledger, engine: Engine
+) -> None:
+    """A scrape of a ledger with 20,000 settled jobs and 20,000 transactions does not
+    read them.
+    """
     with engine.begin() as connection:
         connection.execute(text(MANY_JOBS))
         connection.execute(text(MANY_TRANSACTIONS))

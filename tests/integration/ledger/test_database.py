@@ -17,7 +17,9 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
-def test_connection__ended_while_idle__is_opened_again_without_an_error(engine: Engine) -> None:
+def test_connection__ended_while_idle__is_opened_again_without_an_error(
+    engine: Engine,
+) -> None:
     with read_connection(engine) as connection:
         rested = connection.scalar(text("SELECT pg_backend_pid()"))
     rests_since_s = time.monotonic()
@@ -25,7 +27,11 @@ def test_connection__ended_while_idle__is_opened_again_without_an_error(engine: 
     with somebody.connect() as connection:
         connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": rested})
     somebody.dispose()
-    wait_until(lambda: time.monotonic() - rests_since_s > RESTED_S, "the connection to have rested", 60.0)
+    wait_until(
+        lambda: time.monotonic() - rests_since_s > RESTED_S,
+        "the connection to have rested",
+        60.0,
+    )
     with read_connection(engine) as connection:
         assert connection.scalar(text("SELECT pg_backend_pid()")) != rested
 
@@ -33,7 +39,12 @@ def test_connection__ended_while_idle__is_opened_again_without_an_error(engine: 
 def test_asking__many_times__its_statement_stays_prepared(engine: Engine) -> None:
     for _ in range(20):
         with read_connection(engine) as connection:
-            connection.execute(text("SELECT count(*) FROM jobs WHERE job_id = :job_id"), {"job_id": "0x"})
+            connection.execute(
+                text("SELECT count(*) FROM jobs WHERE job_id = :job_id"),
+                {"job_id": "0x"},
+            )
     with read_connection(engine) as connection:
-        prepared = connection.scalars(text("SELECT statement FROM pg_prepared_statements")).all()
+        prepared = connection.scalars(
+            text("SELECT statement FROM pg_prepared_statements")
+        ).all()
     assert any("count(*) FROM jobs" in statement for statement in prepared)

@@ -1,4 +1,6 @@
-"""The ledger without SQLAlchemy, as beat asks it: errors, a lost connection, and the question itself."""
+"""The ledger without SQLAlchemy, as beat asks it: errors, a lost connection, and the
+question itself.
+"""
 
 from collections.abc import Iterator
 
@@ -31,21 +33,32 @@ def connection(engine: Engine) -> Iterator[DriverConnection]:
 def test_due__over_the_driver_alone__asks_and_leaves_the_clocks_tick(
     engine: Engine, connection: DriverConnection
 ) -> None:
-    found = Due(connection.execute, "here", GUARDED, FACTS).look(lambda: {"queue chain": 3})
+    found = Due(connection.execute, "here", GUARDED, FACTS).look(
+        lambda: {"queue chain": 3}
+    )
     assert (found.sweep, found.busy, found.alarms) == (True, frozenset(), frozenset())
     assert PeriodicRuns(engine, "here").ages_s().keys() == {CLOCK, "queue chain"}
 
 
-def test_execute__connection_was_ended__is_done_over_another(engine: Engine, connection: DriverConnection) -> None:
+def test_execute__connection_was_ended__is_done_over_another(
+    engine: Engine, connection: DriverConnection
+) -> None:
     (before,) = connection.execute("SELECT pg_backend_pid() AS pid", {})
     with engine.begin() as other:
         other.execute(text("SELECT pg_terminate_backend(:pid)"), before)
-    (after,) = connection.execute("SELECT pg_backend_pid() AS pid, current_setting('application_name') AS name", {})
+    (after,) = connection.execute(
+        "SELECT pg_backend_pid() AS pid, current_setting('application_name') AS name",
+        {},
+    )
     assert after["pid"] != before["pid"]
     assert after["name"].startswith(f"{PROCESS} ")
 
 
 def test_execute__no_server__is_unavailable() -> None:
-    connection = DriverConnection(f"postgresql+psycopg://user@127.0.0.1:{free_port()}/none")
-    with pytest.raises(LedgerUnavailableError, match=r"^the ledger's database: [^\n]+$"):
+    connection = DriverConnection(
+        f"postgresql+psycopg://user@127.0.0.1:{free_port()}/none"
+    )
+    with pytest.raises(
+        LedgerUnavailableError, match=r"^the ledger's database: [^\n]+$"
+    ):
         connection.execute("SELECT 1 AS one", {})

@@ -1,4 +1,6 @@
-"""What is due, as a real ledger tells it in one question, and that an operator's word is acted on within a second."""
+"""What is due, as a real ledger tells it in one question, and that an operator's word
+is acted on within a second.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -18,7 +20,14 @@ from supervisor_tasks.ledger.undispatched import not_dispatched
 from supervisor_tasks.ledger.worker_sessions import try_advisory_lock
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
 from tests.support.commands import supervisor
-from tests.support.ledger import bring_to_queued, claim, emptied, job_id, migrated, through
+from tests.support.ledger import (
+    bring_to_queued,
+    claim,
+    emptied,
+    job_id,
+    migrated,
+    through,
+)
 
 JOB = job_id(1)
 
@@ -55,20 +64,29 @@ def test_look__empty_ledger__a_sweep_alone_and_the_clocks_tick(engine: Engine) -
 def test_look__is_one_statement(engine: Engine) -> None:
     due, statements = Due(through(engine), "here", GUARDED, FACTS), list[str]()
     due.look()
-    event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    event.listen(
+        engine, "before_cursor_execute", lambda *args: statements.append(args[2])
+    )
     for _ in range(3):
         due.look()
     assert len(statements) == 3
 
 
-def test_look__with_readings__are_stored_by_the_statement_of_the_clocks_tick(engine: Engine) -> None:
+def test_look__with_readings__are_stored_by_the_statement_of_the_clocks_tick(
+    engine: Engine,
+) -> None:
     due, statements = Due(through(engine), "here", GUARDED, FACTS), list[str]()
-    event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
-    for length in (3, 4):  # the second is within the clock's interval, so it is not stored
+    event.listen(
+        engine, "before_cursor_execute", lambda *args: statements.append(args[2])
+    )
+    # the second is within the clock's interval, so it is not stored
+    for length in (3, 4):
         due.look(partial(dict, {f"{QUEUE}chain": length}))
     assert sum("INTO periodic_runs" in statement for statement in statements) == 1
     summary = Overview(engine, "here").snapshot()
-    assert {name: reading.number for name, reading in summary.queues.items()} == {"chain": 3}
+    assert {name: reading.number for name, reading in summary.queues.items()} == {
+        "chain": 3
+    }
     assert summary.queues["chain"].age_s < deadline(10.0)
     assert set(summary.ticks_s) == {CLOCK}
 
@@ -81,26 +99,36 @@ def test_look__an_effect_whose_message_was_lost__is_unwoken_once_that_is_certain
     assert not look(engine).undispatched  # its message may be under way
     with engine.begin() as connection:
         connection.execute(
-            text("UPDATE effects SET notified_at = now() - interval '6 s', due_at = now() - interval '9 s'")
+            text(
+                "UPDATE effects SET notified_at = now() - interval '6 s', due_at = now() - interval '9 s'"
+            )
         )
     assert look(engine).undispatched
     assert not look(engine, "there").undispatched
 
 
-def test_look__job_has_ended__is_lately_for_a_while(engine: Engine, ledger: Ledger) -> None:
+def test_look__job_has_ended__is_lately_for_a_while(
+    engine: Engine, ledger: Ledger
+) -> None:
     ledger.record(JobChange(JOB, claim(1)))
     assert not look(engine).ended_lately
     with engine.begin() as connection:
-        connection.execute(text("UPDATE jobs SET state = 'SETTLED', updated_at = now()"))
+        connection.execute(
+            text("UPDATE jobs SET state = 'SETTLED', updated_at = now()")
+        )
     assert look(engine).ended_lately
     assert not look(engine).under_way
     assert not look(engine, "there").ended_lately
     with engine.begin() as connection:
-        connection.execute(text("UPDATE jobs SET updated_at = now() - interval '301 s'"))
+        connection.execute(
+            text("UPDATE jobs SET updated_at = now() - interval '301 s'")
+        )
     assert not look(engine).ended_lately
 
 
-def test_look__effects_of_a_worker_that_lives_and_of_one_that_is_gone(engine: Engine, ledger: Ledger) -> None:
+def test_look__effects_of_a_worker_that_lives_and_of_one_that_is_gone(
+    engine: Engine, ledger: Ledger
+) -> None:
     ledger.record(JobChange(JOB, claim(1)))
     assert ledger.effects.lease([EffectKind.FETCH])
     assert (look(engine).undispatched, look(engine).abandoned) == (False, False)
@@ -118,7 +146,9 @@ def test_look__worker_holds_a_guard__is_busy(engine: Engine) -> None:
     assert look(engine).busy == frozenset()
 
 
-def test_not_dispatched__no_message_could_be_sent__is_due_at_once(engine: Engine, ledger: Ledger) -> None:
+def test_not_dispatched__no_message_could_be_sent__is_due_at_once(
+    engine: Engine, ledger: Ledger
+) -> None:
     ledger.effects.wake = lambda effects: not_dispatched(engine, effects)
     ledger.record(JobChange(JOB, claim(1)))
     assert look(engine).undispatched
@@ -129,10 +159,23 @@ def test_settle__of_the_operator__is_due_with_the_next_question(
 ) -> None:
     """A command sends no message: nothing may wait for one that was never sent."""
     bring_to_queued(ledger, 1)
-    words = ("job", "settle", JOB, "--status", "FAILED", "--minutes", "7", "--reason", "node burnt down", "--yes")
+    words = (
+        "job",
+        "settle",
+        JOB,
+        "--status",
+        "FAILED",
+        "--minutes",
+        "7",
+        "--reason",
+        "node burnt down",
+        "--yes",
+    )
     ended = supervisor(*words, env=postgres[1])
     assert ended.exit_code == 0, ended.output
     with engine.connect() as connection:
-        query = text("SELECT notified_at FROM effects WHERE kind = 'report' AND done_at IS NULL")
+        query = text(
+            "SELECT notified_at FROM effects WHERE kind = 'report' AND done_at IS NULL"
+        )
         assert list(connection.scalars(query)) == [None]
     assert look(engine).undispatched

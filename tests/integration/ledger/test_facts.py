@@ -64,7 +64,10 @@ def facts(engine: Engine) -> Facts:
 
 def make_older(engine: Engine, seconds: float) -> None:
     with engine.begin() as connection:
-        connection.execute(text("UPDATE facts SET since = since - :s * interval '1 second'"), {"s": seconds})
+        connection.execute(
+            text("UPDATE facts SET since = since - :s * interval '1 second'"),
+            {"s": seconds},
+        )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +96,9 @@ def test_fact__set__is_read_as_what_it_was(
         assert connection.scalar(text("SELECT value FROM facts")) == stored
 
 
-def test_facts__set_again__keep_their_age_and_say_whether_they_are_new(facts: Facts, engine: Engine) -> None:
+def test_facts__set_again__keep_their_age_and_say_whether_they_are_new(
+    facts: Facts, engine: Engine
+) -> None:
     assert facts.set(NUMBER, 1)
     make_older(engine, 100.0)
     assert not facts.set(NUMBER, 1)
@@ -123,7 +128,9 @@ def test_clear_if__another_value_by_now__stays(facts: Facts) -> None:
     assert facts.get(NUMBER) is None
 
 
-def test_clear_if__transaction_rolled_back__the_fact_stays(facts: Facts, engine: Engine) -> None:
+def test_clear_if__transaction_rolled_back__the_fact_stays(
+    facts: Facts, engine: Engine
+) -> None:
     facts.set(NUMBER, 2)
     with engine.connect() as connection:
         facts.clear_if(NUMBER, 2, connection)
@@ -131,7 +138,9 @@ def test_clear_if__transaction_rolled_back__the_fact_stays(facts: Facts, engine:
     assert facts.get(NUMBER) == 2
 
 
-def test_facts__another_cluster__does_not_see_them(facts: Facts, engine: Engine) -> None:
+def test_facts__another_cluster__does_not_see_them(
+    facts: Facts, engine: Engine
+) -> None:
     facts.set(NUMBER, 2)
     there = Facts(engine, "there")
     assert there.get(NUMBER) is None
@@ -146,7 +155,11 @@ def declared() -> list[tuple[str, Fact[Any]]]:
         if ".migrations" in info.name or info.name.endswith("__main__"):
             continue
         for name, value in vars(importlib.import_module(info.name)).items():
-            several = value.values() if isinstance(value, dict) and not name.startswith("__") else (value,)
+            several = (
+                value.values()
+                if isinstance(value, dict) and not name.startswith("__")
+                else (value,)
+            )
             for fact in several:
                 if isinstance(fact, Fact):
                     found.setdefault(id(fact), (f"{info.name}.{name}", fact))
@@ -157,10 +170,14 @@ def test_declared_facts__have_short_machine_names_of_their_own() -> None:
     names = [fact.name for _, fact in declared()]
     assert len(names) > len([name for name in vars(module) if name.isupper()]) / 2
     assert sorted(names) == sorted(set(names))
-    assert [name for name in names if not re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", name)] == []
+    assert [
+        name for name in names if not re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", name)
+    ] == []
 
 
-def test_migration__renames_what_is_stored_and_its_reverse_gives_it_back(facts: Facts, engine: Engine) -> None:
+def test_migration__renames_what_is_stored_and_its_reverse_gives_it_back(
+    facts: Facts, engine: Engine
+) -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.attributes["url"] = engine.url.render_as_string(hide_password=False)
@@ -179,13 +196,19 @@ def test_migration__renames_what_is_stored_and_its_reverse_gives_it_back(facts: 
     with engine.begin() as connection:
         for name, value in before.items():
             connection.execute(
-                text("INSERT INTO facts (cluster, name, value) VALUES ('here', :name, :value)"),
+                text(
+                    "INSERT INTO facts (cluster, name, value) VALUES ('here', :name, :value)"
+                ),
                 {"name": name, "value": value},
             )
     command.upgrade(config, "head")
     assert facts.get(PROVIDER) == "0x33"
     assert facts.get(SLURM_START) == SlurmStart("1700000000", 20.0, 17)
-    assert (facts.get(FAILED_TRIES), facts.get(ANSWERED_SINCE_START), facts.get(BENCHMARK_CLEANUP_REQUESTED)) == (
+    assert (
+        facts.get(FAILED_TRIES),
+        facts.get(ANSWERED_SINCE_START),
+        facts.get(BENCHMARK_CLEANUP_REQUESTED),
+    ) == (
         3,
         True,
         True,

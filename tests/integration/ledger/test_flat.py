@@ -1,6 +1,8 @@
-"""No statement of a running fleet, nor of the operator's commands, reads a large table of an old ledger as a whole.
+"""No statement of a running fleet, nor of the operator's commands, reads a large table
+of an old ledger as a whole.
 
-The fleet's own processes do what they do; Postgres counts the sequential scans of each table, and its log names the statements.
+The fleet's own processes do what they do; Postgres counts the sequential scans of each
+table, and its log names the statements.
 """
 
 import re
@@ -55,9 +57,14 @@ _OLD = (
     FROM benchmark_runs CROSS JOIN generate_series(1, 8) AS n
     """,
 )
-_SCANS = "SELECT relname, seq_scan FROM pg_stat_user_tables WHERE relname = ANY(:tables)"
+_SCANS = (
+    "SELECT relname, seq_scan FROM pg_stat_user_tables WHERE relname = ANY(:tables)"
+)
 _LOG_ALL = ("ALTER SYSTEM SET log_statement = 'all'", "SELECT pg_reload_conf()")
-_ENTRY = re.compile(r"^\d{4}-\d\d-\d\d \S+ \S+ \[\d+\] LOG:  (?:execute [^:]*|statement): ", re.MULTILINE)
+_ENTRY = re.compile(
+    r"^\d{4}-\d\d-\d\d \S+ \S+ \[\d+\] LOG:  (?:execute [^:]*|statement): ",
+    re.MULTILINE,
+)
 _NEXT_ENTRY = re.compile(r"^\d{4}-\d\d-\d\d ", re.MULTILINE)
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
@@ -76,7 +83,8 @@ def grid() -> Iterator[Grid]:
 
 
 def fill_with_years(engine: Engine, cluster: str) -> None:
-    fill(engine, cluster, settled=SETTLED, hot=0, behind=2 * SETTLED)  # before the chain of the grid began
+    # before the chain of the grid began
+    fill(engine, cluster, settled=SETTLED, hot=0, behind=2 * SETTLED)
     with engine.begin() as connection:
         for statement in _OLD:
             connection.execute(text(statement), {"cluster": cluster})
@@ -93,7 +101,14 @@ def scans(grid: Grid) -> dict[str, int]:
 
 def supervisor(grid: Grid, *words: str) -> None:
     argv = [sys.executable, "-m", "supervisor_tasks.cli", *words]
-    done = subprocess.run(argv, cwd=REPOSITORY, env=grid.environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        argv,
+        cwd=REPOSITORY,
+        env=grid.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -108,28 +123,48 @@ def all_have_ticked(grid: Grid) -> bool:
 
 
 def suspects(grid: Grid, scanned: set[str]) -> list[str]:
-    """The statements in Postgres's log whose general plan reads one of the tables as a whole."""
+    """The statements in Postgres's log whose general plan reads one of the tables as a
+    whole.
+    """
     said = (grid.folder / "log" / "postgres.log").read_text()
     statements = set[str]()
     for entry in _ENTRY.finditer(said):
         end = _NEXT_ENTRY.search(said, entry.end())
         statements.add(said[entry.end() : end.start() if end else len(said)])
-    with ledger(grid) as engine, engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        return [statement for statement in statements if scanned & tables_read_whole(connection, statement)]
+    with (
+        ledger(grid) as engine,
+        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+    ):
+        return [
+            statement
+            for statement in statements
+            if scanned & tables_read_whole(connection, statement)
+        ]
 
 
 def tables_read_whole(connection: Connection, statement: str) -> set[str]:
-    if statement.split(maxsplit=1)[0].upper() not in ("SELECT", "WITH", "UPDATE", "INSERT", "DELETE"):
+    if statement.split(maxsplit=1)[0].upper() not in (
+        "SELECT",
+        "WITH",
+        "UPDATE",
+        "INSERT",
+        "DELETE",
+    ):
         return set()
     try:
-        plan = connection.exec_driver_sql(f"EXPLAIN (GENERIC_PLAN) {statement.replace('%', '%%')}").scalars()
-    except DBAPIError:  # a statement of another kind of protocol; the count above is what is asserted
+        plan = connection.exec_driver_sql(
+            f"EXPLAIN (GENERIC_PLAN) {statement.replace('%', '%%')}"
+        ).scalars()
+    except DBAPIError:
+        # a statement of another kind of protocol; the count above is what is asserted
         return set()
     found = [re.search(r"Seq Scan on (\w+)", line) for line in plan]
     return {match[1] for match in found if match}
 
 
-def test_fleet_at_work__in_a_ledger_of_years__reads_no_large_table_as_a_whole(grid: Grid) -> None:
+def test_fleet_at_work__in_a_ledger_of_years__reads_no_large_table_as_a_whole(
+    grid: Grid,
+) -> None:
     before = scans(grid)
     customer = grid.new_customer()
     grid.fleet.start(flower=False)
@@ -145,8 +180,15 @@ def test_fleet_at_work__in_a_ledger_of_years__reads_no_large_table_as_a_whole(gr
     swept = sweeps_ended(grid)
     supervisor(grid, "sweep", "run", "--yes")
     wait_until(lambda: sweeps_ended(grid) > swept, "a sweep", PATIENCE_S)
-    wait_until(lambda: all_have_ticked(grid), "each periodic task to succeed", PATIENCE_S)
-    for name in ("beat", "worker", "callbacks"):  # what they have counted is there when their connections end
+    wait_until(
+        lambda: all_have_ticked(grid), "each periodic task to succeed", PATIENCE_S
+    )
+    # what they have counted is there when their connections end
+    for name in ("beat", "worker", "callbacks"):
         grid.processes.stop(grid.processes.find(name))
-    scanned = {table: number - before[table] for table, number in scans(grid).items() if number > before[table]}
+    scanned = {
+        table: number - before[table]
+        for table, number in scans(grid).items()
+        if number > before[table]
+    }
     assert scanned == {}, "\n".join(suspects(grid, set(scanned)))

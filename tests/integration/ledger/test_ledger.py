@@ -1,4 +1,6 @@
-"""The ledger on a real Postgres: one transaction a change, one open effect a kind, leases that end with their holder."""
+"""The ledger on a real Postgres: one transaction a change, one open effect a kind,
+leases that end with their holder.
+"""
 
 import signal
 import subprocess
@@ -38,13 +40,26 @@ from supervisor_tasks.jobs.events import (
     ToppedUp,
 )
 from supervisor_tasks.jobs.exclusive_run import run_exclusive
-from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, EffectKind, JobId, Outcome, SlurmId, State
+from supervisor_tasks.jobs.model import (
+    Address,
+    ChainStatus,
+    Definition,
+    EffectKind,
+    JobId,
+    Outcome,
+    SlurmId,
+    State,
+)
 from supervisor_tasks.ledger import worker_sessions
 from supervisor_tasks.ledger.journal import CutOff
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.lock_names import HOLDERS, LockName
 from supervisor_tasks.ledger.outbox import WORKER_ENDED, LeaseLostError, OpenEffect
-from supervisor_tasks.ledger.worker_sessions import ALIVE_HOLDERS, WorkerSession, try_advisory_lock
+from supervisor_tasks.ledger.worker_sessions import (
+    ALIVE_HOLDERS,
+    WorkerSession,
+    try_advisory_lock,
+)
 
 LONG = 2**20  # bytes of a script
 JOB = JobId("0x" + "5" * 64)
@@ -53,7 +68,13 @@ CLAIM = Claimed(
     customer=Address("0x" + "2" * 40),
     provider=Address("0x" + "3" * 40),
     claim_key="claim:0",
-    definition=Definition(gpus=1, mem_per_cpu_mb=100, cpus_per_task=2, ntasks=3, batch_location_hash="hash"),
+    definition=Definition(
+        gpus=1,
+        mem_per_cpu_mb=100,
+        cpus_per_task=2,
+        ntasks=3,
+        batch_location_hash="hash",
+    ),
     time_limit_min=10,
     at=(7, 2),
 )
@@ -67,9 +88,12 @@ def engine() -> Iterator[Engine]:
         server = embedded_servers.postgres(folder)
         start_server(processes, "postgres", server)
         environment = {"PATH": "/usr/bin:/bin", "DATABASE_URL": server.url}
-        for command in ("upgrade head", "check"):  # and the models are what the migrations make
+        # and the models are what the migrations make
+        for command in ("upgrade head", "check"):
             argv = [sys.executable, "-m", "alembic", *command.split()]
-            subprocess.run(argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
+            subprocess.run(
+                argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True
+            )
         engine = create_engine(server.url)
         yield engine
         engine.dispose()
@@ -99,7 +123,9 @@ def woken() -> Woken:
 def ledger(engine: Engine, woken: Woken) -> Iterator[Ledger]:
     with engine.begin() as connection:
         connection.execute(
-            text("TRUNCATE jobs, events, effects, callbacks, cursors, periodic_runs, transactions CASCADE")
+            text(
+                "TRUNCATE jobs, events, effects, callbacks, cursors, periodic_runs, transactions CASCADE"
+            )
         )
     ledger = Ledger(engine, "here", woken)
     yield ledger
@@ -108,7 +134,9 @@ def ledger(engine: Engine, woken: Woken) -> Iterator[Ledger]:
 
 def open_kinds(engine: Engine) -> set[str]:
     with engine.connect() as connection:
-        return set(connection.scalars(text("SELECT kind FROM effects WHERE done_at IS NULL")))
+        return set(
+            connection.scalars(text("SELECT kind FROM effects WHERE done_at IS NULL"))
+        )
 
 
 def journal(engine: Engine) -> list[str]:
@@ -117,7 +145,12 @@ def journal(engine: Engine) -> list[str]:
 
 
 def bring_to_queued(ledger: Ledger) -> None:
-    events = (CLAIM, ScriptFetched("echo", "logger:1"), SubmitStarted(10), Submitted(SlurmId(7)))
+    events = (
+        CLAIM,
+        ScriptFetched("echo", "logger:1"),
+        SubmitStarted(10),
+        Submitted(SlurmId(7)),
+    )
     ledger.record(*(JobChange(JOB, event) for event in events))
 
 
@@ -128,27 +161,48 @@ def test_record__every_field_of_a_job__comes_back_as_it_was(ledger: Ledger) -> N
         JobChange(JOB, SlurmJobIdentified(SlurmId(7), 1795285056)),
         JobChange(JOB, CancelRequested()),
         JobChange(JOB, ChainStatusObserved(ChainStatus.RUNNING, (9, 1))),
-        JobChange(JOB, SlurmCompleted(Outcome(status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="why"))),
+        JobChange(
+            JOB,
+            SlurmCompleted(
+                Outcome(
+                    status=ChainStatus.FAILED,
+                    elapsed_s=61,
+                    exit_status=768,
+                    reason="why",
+                )
+            ),
+        ),
     )
     assert ledger.jobs([JOB]) == changed
-    assert changed[JOB].outcome == Outcome(status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="why")
+    assert changed[JOB].outcome == Outcome(
+        status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="why"
+    )
     assert changed[JOB].chain_position == (9, 1)
     assert changed[JOB].slurm_submit_s == 1795285056
 
 
-def test_jobs_and_record__long_scripts__are_neither_read_nor_written_again(ledger: Ledger) -> None:
+def test_jobs_and_record__long_scripts__are_neither_read_nor_written_again(
+    ledger: Ledger,
+) -> None:
     script = "x" * LONG
     jobs = [JobId(f"0x{number:064x}") for number in range(5)]
     begun = [
         JobChange(job, event)
         for job in jobs
-        for event in (replace(CLAIM, job_id=job), ScriptFetched(script, ""), SubmitStarted(10), Submitted(SlurmId(7)))
+        for event in (
+            replace(CLAIM, job_id=job),
+            ScriptFetched(script, ""),
+            SubmitStarted(10),
+            Submitted(SlurmId(7)),
+        )
     ]
     ledger.record(*begun)
     tracemalloc.start()
     try:
         read = ledger.jobs(jobs)
-        written = ledger.record(*(JobChange(job, SlurmPendingObserved("PENDING")) for job in jobs))
+        written = ledger.record(
+            *(JobChange(job, SlurmPendingObserved("PENDING")) for job in jobs)
+        )
         _, most_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -158,14 +212,18 @@ def test_jobs_and_record__long_scripts__are_neither_read_nor_written_again(ledge
     assert ledger.scripts(jobs) == dict.fromkeys(jobs, script)
 
 
-def test_record__claim_twice__is_one_job_one_effect_one_line(ledger: Ledger, engine: Engine) -> None:
+def test_record__claim_twice__is_one_job_one_effect_one_line(
+    ledger: Ledger, engine: Engine
+) -> None:
     ledger.record(JobChange(JOB, CLAIM))
     ledger.record(JobChange(JOB, CLAIM))
     assert journal(engine) == ["Claimed"]
     assert open_kinds(engine) == {"fetch"}
 
 
-def test_record__event_of_an_unknown_job__leaves_nothing(ledger: Ledger, engine: Engine) -> None:
+def test_record__event_of_an_unknown_job__leaves_nothing(
+    ledger: Ledger, engine: Engine
+) -> None:
     assert ledger.record(JobChange(JOB, CallbackReceived())) == {}
     assert journal(engine) == []
 
@@ -194,15 +252,21 @@ def test_record__outcome_of_a_step__ends_its_effect_and_wakes_the_next(
     assert woken.kinds() == [EffectKind.SUBMIT]
 
 
-def test_record__state_in_which_effects_have_no_purpose__closes_them(ledger: Ledger, engine: Engine) -> None:
+def test_record__state_in_which_effects_have_no_purpose__closes_them(
+    ledger: Ledger, engine: Engine
+) -> None:
     bring_to_queued(ledger)
-    ledger.record(JobChange(JOB, CancelRequested()), JobChange(JOB, ToppedUp("tx:1", 5)))
+    ledger.record(
+        JobChange(JOB, CancelRequested()), JobChange(JOB, ToppedUp("tx:1", 5))
+    )
     assert open_kinds(engine) == {"poll_slurm", "cancel", "top_up"}
     ledger.record(JobChange(JOB, SlurmCompleted(Outcome(status=ChainStatus.CANCELLED))))
     assert open_kinds(engine) == {"report"}
 
 
-def test_lease__taken__no_other_worker_gets_it(ledger: Ledger, engine: Engine, woken: Woken) -> None:
+def test_lease__taken__no_other_worker_gets_it(
+    ledger: Ledger, engine: Engine, woken: Woken
+) -> None:
     other = Ledger(engine, "here", woken)
     ledger.record(JobChange(JOB, CLAIM))
     assert len(ledger.effects.lease([EffectKind.FETCH])) == 1
@@ -214,17 +278,31 @@ def test_lease__taken__no_other_worker_gets_it(ledger: Ledger, engine: Engine, w
 def test_cut_off__others_submitted_meanwhile__counts_those_between_first_and_last(
     ledger: Ledger, engine: Engine
 ) -> None:
-    """Who came before it, or comes when it is over, tells nothing of a SLURM that took no jobs meanwhile."""
-    ours, before, between, after, not_taken = (JobId(f"0x{number:064x}") for number in range(1, 6))
+    """Who came before it, or comes when it is over, tells nothing of a SLURM that took
+    no jobs meanwhile.
+    """
+    ours, before, between, after, not_taken = (
+        JobId(f"0x{number:064x}") for number in range(1, 6)
+    )
     for number, job in enumerate((ours, before, between, after, not_taken)):
-        claim = replace(CLAIM, job_id=job, customer=Address(f"0x{number:040x}"), claim_key=f"claim:{number}")
+        claim = replace(
+            CLAIM,
+            job_id=job,
+            customer=Address(f"0x{number:040x}"),
+            claim_key=f"claim:{number}",
+        )
         ledger.record(JobChange(job, claim))
         ledger.record(JobChange(job, ScriptFetched("echo", "")))
     with engine.begin() as connection:
-        connection.execute(text("UPDATE effects SET failing_since = now() WHERE kind = 'submit'"))
+        connection.execute(
+            text("UPDATE effects SET failing_since = now() WHERE kind = 'submit'")
+        )
         find = text("SELECT id FROM effects WHERE kind = 'submit' AND job_id = :id")
         (effect_id,) = connection.execute(find, {"id": ours}).one()
-    cut, again = SubmitOutcomeUnknown("cut"), (SubmissionNotFound(), SubmissionNotFound(), SubmitStarted(10))
+    cut, again = (
+        SubmitOutcomeUnknown("cut"),
+        (SubmissionNotFound(), SubmissionNotFound(), SubmitStarted(10)),
+    )
     happened: list[tuple[JobId, Event]] = [
         *((before, event) for event in (SubmitStarted(10), cut)),
         *((ours, event) for event in (SubmitStarted(10), cut)),
@@ -240,7 +318,9 @@ def test_cut_off__others_submitted_meanwhile__counts_those_between_first_and_las
     assert found == CutOff(["cut", "cut again"], others_taken=1, others_cut_off=1)
 
 
-def test_lease__holder_gone__is_free_at_once(ledger: Ledger, engine: Engine, woken: Woken) -> None:
+def test_lease__holder_gone__is_free_at_once(
+    ledger: Ledger, engine: Engine, woken: Woken
+) -> None:
     other = Ledger(engine, "here", woken)
     ledger.record(JobChange(JOB, CLAIM))
     assert len(other.effects.lease([EffectKind.FETCH])) == 1
@@ -253,7 +333,9 @@ def test_lease__holder_gone__is_free_at_once(ledger: Ledger, engine: Engine, wok
     wait_until(is_free, "Postgres to end its session", 30.0)
 
 
-def test_lease__of_another_cluster__is_not_ours(ledger: Ledger, engine: Engine, woken: Woken) -> None:
+def test_lease__of_another_cluster__is_not_ours(
+    ledger: Ledger, engine: Engine, woken: Woken
+) -> None:
     other = Ledger(engine, "there", woken)
     ledger.record(JobChange(JOB, CLAIM))
     assert other.effects.lease([EffectKind.FETCH]) == []
@@ -261,7 +343,9 @@ def test_lease__of_another_cluster__is_not_ours(ledger: Ledger, engine: Engine, 
     other.holder.close()
 
 
-def test_demand__that_comes_while_the_effect_is_carried_out__is_not_lost(ledger: Ledger, woken: Woken) -> None:
+def test_demand__that_comes_while_the_effect_is_carried_out__is_not_lost(
+    ledger: Ledger, woken: Woken
+) -> None:
     bring_to_queued(ledger)
     ledger.record(JobChange(JOB, CallbackReceived()))  # due now
     (effect,) = ledger.effects.lease([EffectKind.POLL_SLURM])
@@ -272,7 +356,9 @@ def test_demand__that_comes_while_the_effect_is_carried_out__is_not_lost(ledger:
     assert len(ledger.effects.lease([EffectKind.POLL_SLURM])) == 1
 
 
-def test_postponed__is_due_later_and_keeps_its_error(ledger: Ledger, engine: Engine) -> None:
+def test_postponed__is_due_later_and_keeps_its_error(
+    ledger: Ledger, engine: Engine
+) -> None:
     ledger.record(JobChange(JOB, CLAIM))
     (effect,) = ledger.effects.lease([EffectKind.FETCH])
     ledger.effects.postpone([effect], 60.0, "no answer")
@@ -289,40 +375,63 @@ def test_parked__is_left_to_the_operator(ledger: Ledger) -> None:
     assert ledger.effects.due_without_message() == []
 
 
-def test_forgotten__message_lost__is_woken_again_but_not_in_a_flood(ledger: Ledger, engine: Engine) -> None:
+def test_forgotten__message_lost__is_woken_again_but_not_in_a_flood(
+    ledger: Ledger, engine: Engine
+) -> None:
     ledger.record(JobChange(JOB, CLAIM))
     assert ledger.effects.due_without_message() == []  # its message has just been sent
     with engine.begin() as connection:
         connection.execute(
-            text("UPDATE effects SET notified_at = now() - interval '10 s', due_at = now() - interval '9 s'")
+            text(
+                "UPDATE effects SET notified_at = now() - interval '10 s', due_at = now() - interval '9 s'"
+            )
         )
     assert len(ledger.effects.due_without_message()) == 1
     assert ledger.effects.due_without_message() == []
 
 
-def test_forgotten__message_sent_since_it_is_due_or_not__is_told(ledger: Ledger, engine: Engine) -> None:
+def test_forgotten__message_sent_since_it_is_due_or_not__is_told(
+    ledger: Ledger, engine: Engine
+) -> None:
     ledger.record(JobChange(JOB, CLAIM))
     ledger.effects.postpone(ledger.effects.lease([EffectKind.FETCH]), 0.0)
-    assert [effect.notified for effect in ledger.effects.due_without_message()] == [False]
+    assert [effect.notified for effect in ledger.effects.due_without_message()] == [
+        False
+    ]
     with engine.begin() as connection:
         connection.execute(
-            text("UPDATE effects SET notified_at = now() - interval '6 s', due_at = now() - interval '9 s'")
+            text(
+                "UPDATE effects SET notified_at = now() - interval '6 s', due_at = now() - interval '9 s'"
+            )
         )
-    assert [effect.notified for effect in ledger.effects.due_without_message()] == [True]
+    assert [effect.notified for effect in ledger.effects.due_without_message()] == [
+        True
+    ]
 
 
-def test_record__refused_and_claimed_again__starts_from_the_claim(ledger: Ledger, engine: Engine) -> None:
-    events = (CLAIM, ScriptFetched("echo", "logger:1"), SubmitStarted(10), SubmitRejected("full"))
+def test_record__refused_and_claimed_again__starts_from_the_claim(
+    ledger: Ledger, engine: Engine
+) -> None:
+    events = (
+        CLAIM,
+        ScriptFetched("echo", "logger:1"),
+        SubmitStarted(10),
+        SubmitRejected("full"),
+    )
     ledger.record(*(JobChange(JOB, event) for event in events))
     ledger.record(JobChange(JOB, ChainStatusObserved(ChainStatus.PENDING, (8, 0))))
-    job = ledger.record(JobChange(JOB, replace(CLAIM, claim_key="claim:1", at=(9, 0))))[JOB]
+    job = ledger.record(JobChange(JOB, replace(CLAIM, claim_key="claim:1", at=(9, 0))))[
+        JOB
+    ]
     assert (job.state, job.slurm_id) == (State.CLAIMED, None)
     assert ledger.jobs([JOB]) == {JOB: job}
     assert ledger.scripts([JOB]) == {}
     assert "fetch" in open_kinds(engine)
 
 
-def test_inbox__strangers__are_counted_and_forgotten_within_the_hour(ledger: Ledger, engine: Engine) -> None:
+def test_inbox__strangers__are_counted_and_forgotten_within_the_hour(
+    ledger: Ledger, engine: Engine
+) -> None:
     bring_to_queued(ledger)
     said = (
         "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, read_at)"
@@ -330,19 +439,34 @@ def test_inbox__strangers__are_counted_and_forgotten_within_the_hour(ledger: Led
         " FROM generate_series(1, 3) AS number"
     )
     long_ago_s = 2_800
-    ours = {"job": JOB, "slurm_id": ledger.jobs([JOB])[JOB].slurm_id, "age_s": long_ago_s}
+    ours = {
+        "job": JOB,
+        "slurm_id": ledger.jobs([JOB])[JOB].slurm_id,
+        "age_s": long_ago_s,
+    }
     strange = {"job": "0x" + "9" * 64, "slurm_id": 7, "age_s": long_ago_s}
     with engine.begin() as connection:
         connection.execute(
-            text(said), [ours, ours | {"slurm_id": 4711}, strange, strange | {"slurm_id": 8, "age_s": 60}]
+            text(said),
+            [
+                ours,
+                ours | {"slurm_id": 4711},
+                strange,
+                strange | {"slurm_id": 8, "age_s": 60},
+            ],
         )
     about = [(ours["job"], ours["slurm_id"]), (strange["job"], 7), (strange["job"], 8)]
     assert ledger.inbox.counts(about) == dict.fromkeys(about, 3)  # type: ignore[arg-type]
     assert ledger.inbox.purge_unknown() == 6
     assert ledger.inbox.purge_unknown() == 0  # not again within ten minutes
     with engine.begin() as connection:
-        connection.execute(text("DELETE FROM periodic_runs; UPDATE callbacks SET read_at = now() - interval '2 days'"))
-    assert ledger.inbox.purge_unknown() == 3  # those that were too young, behind those that were looked at
+        connection.execute(
+            text(
+                "DELETE FROM periodic_runs; UPDATE callbacks SET read_at = now() - interval '2 days'"
+            )
+        )
+    # those that were too young, behind those that were looked at
+    assert ledger.inbox.purge_unknown() == 3
     assert ledger.inbox.counts(about) == dict.fromkeys([about[0]], 3)  # type: ignore[arg-type]
 
 
@@ -352,7 +476,9 @@ def test_inbox__callback_about_a_job_that_slurm_never_had__is_kept_until_settled
 ) -> None:
     ledger.record(JobChange(JOB, CLAIM))
     if settled:
-        ledger.record(JobChange(JOB, ChainStatusObserved(ChainStatus.CANCELLED, (8, 0))))
+        ledger.record(
+            JobChange(JOB, ChainStatusObserved(ChainStatus.CANCELLED, (8, 0)))
+        )
     said = (
         "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, read_at)"
         " SELECT 'here', :job, number, 7, 0, 0, 'test', now() - interval '2 days' FROM generate_series(1, 3) AS number"
@@ -366,7 +492,9 @@ def test_inbox__callback_about_a_job_that_slurm_never_had__is_kept_until_settled
     assert ledger.inbox.purge_unknown() == 3 - forgotten
 
 
-def test_inbox__read__is_marked_with_what_it_makes_of_the_job(ledger: Ledger, engine: Engine) -> None:
+def test_inbox__read__is_marked_with_what_it_makes_of_the_job(
+    ledger: Ledger, engine: Engine
+) -> None:
     bring_to_queued(ledger)
     with engine.begin() as connection:
         connection.execute(
@@ -379,7 +507,10 @@ def test_inbox__read__is_marked_with_what_it_makes_of_the_job(ledger: Ledger, en
     assert ledger.inbox.has_unread()
     seen = ledger.inbox.unread()
     assert [(callback.slurm_id, callback.duration_s) for callback in seen] == [(7, 61)]
-    ledger.record(JobChange(JOB, CallbackReceived()), also=lambda connection: ledger.inbox.mark_read(connection, seen))
+    ledger.record(
+        JobChange(JOB, CallbackReceived()),
+        also=lambda connection: ledger.inbox.mark_read(connection, seen),
+    )
     assert not ledger.inbox.has_unread()
     assert ledger.inbox.about({JOB: SlurmId(7)}) == {JOB: seen}
 
@@ -395,7 +526,10 @@ def test_tick__age_is_known_until_it_is_forgotten(ledger: Ledger) -> None:
 
 
 def test_single_flight__taken__the_second_goes_away(engine: Engine) -> None:
-    with try_advisory_lock(engine, LockName("work")) as first, try_advisory_lock(engine, LockName("work")) as second:
+    with (
+        try_advisory_lock(engine, LockName("work")) as first,
+        try_advisory_lock(engine, LockName("work")) as second,
+    ):
         assert (first, second) == (True, False)
     with try_advisory_lock(engine, LockName("work")) as third:
         assert third
@@ -403,7 +537,11 @@ def test_single_flight__taken__the_second_goes_away(engine: Engine) -> None:
 
 def expire(engine: Engine) -> None:
     with engine.begin() as connection:
-        connection.execute(text("UPDATE effects SET lease_until = now() - interval '1 s' WHERE lease IS NOT NULL"))
+        connection.execute(
+            text(
+                "UPDATE effects SET lease_until = now() - interval '1 s' WHERE lease IS NOT NULL"
+            )
+        )
 
 
 @pytest.mark.parametrize("same_process", [True, False])
@@ -424,7 +562,10 @@ def test_held__lease_passed_on__nothing_begins(
         ledger.record(JobChange(JOB, SubmitStarted(10)), held=[stale])
     assert ledger.jobs([JOB])[JOB].state is State.READY
     assert journal(engine) == ["Claimed", "ScriptFetched"]
-    assert other.record(JobChange(JOB, SubmitStarted(10)), held=[fresh])[JOB].state is State.SUBMITTING
+    assert (
+        other.record(JobChange(JOB, SubmitStarted(10)), held=[fresh])[JOB].state
+        is State.SUBMITTING
+    )
     other.holder.close()
 
 
@@ -441,7 +582,11 @@ def test_stale_taking__neither_ends_nor_gives_back_nor_parks_what_another_holds(
     assert not ledger.effects.park(stale, "a contradiction")
     ledger.record(JobChange(JOB, CallbackReceived(), done=stale))
     with engine.connect() as connection:
-        (row,) = connection.execute(text("SELECT lease, parked_at, last_error FROM effects WHERE done_at IS NULL"))
+        (row,) = connection.execute(
+            text(
+                "SELECT lease, parked_at, last_error FROM effects WHERE done_at IS NULL"
+            )
+        )
     assert tuple(row) == (fresh.holder, None, WORKER_ENDED)
     ledger.record(JobChange(JOB, SubmitStarted(10)), held=[fresh])
 
@@ -475,11 +620,18 @@ with try_advisory_lock(ledger.engine, LockName("work")):
 """
 
 
-def test_process_that_stands_still__loses_its_leases_and_its_turn(ledger: Ledger, engine: Engine) -> None:
+def test_process_that_stands_still__loses_its_leases_and_its_turn(
+    ledger: Ledger, engine: Engine
+) -> None:
     ledger.record(JobChange(JOB, CLAIM))
-    environment = {"PATH": "/usr/bin:/bin", "DATABASE_URL": engine.url.render_as_string(hide_password=False)}
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "DATABASE_URL": engine.url.render_as_string(hide_password=False),
+    }
     argv = [sys.executable, "-c", STAND_STILL]
-    with subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True
+    ) as other:
         try:
             assert other.stdout is not None
             assert other.stdout.readline() == "1\n"
@@ -512,7 +664,9 @@ def test_holders__process_with_a_guard__is_one_of_them(ledger: Ledger) -> None:
     assert seen == [before + 1]
 
 
-def test_run_exclusive__asked_again_while_it_runs__runs_once_more_without_queries(ledger: Ledger) -> None:
+def test_run_exclusive__asked_again_while_it_runs__runs_once_more_without_queries(
+    ledger: Ledger,
+) -> None:
     runs = list[str]()
 
     def work() -> bool:
@@ -527,7 +681,9 @@ def test_run_exclusive__asked_again_while_it_runs__runs_once_more_without_querie
     assert len(runs) == 2
 
 
-def test_run_exclusive__fails_while_it_was_asked_again__can_run_afterwards(ledger: Ledger) -> None:
+def test_run_exclusive__fails_while_it_was_asked_again__can_run_afterwards(
+    ledger: Ledger,
+) -> None:
     def fail() -> bool:
         ledger.local_runs.begin("work")
         raise ValueError("of the work")
@@ -564,7 +720,9 @@ def test_watcher__that_may_not_end_another_roles_process__keeps_its_own_connecti
     # A session of the tests' role that says nothing, as that of a holder would.
     with engine.connect() as silent:
         silent.execute(text(f"SELECT pg_advisory_lock({HOLDERS}, 7)"))
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as watcher:
+        with engine.connect().execution_options(
+            isolation_level="AUTOCOMMIT"
+        ) as watcher:
             watcher.execute(text("SET ROLE watcher"))
             holder = WorkerSession(engine)
             assert holder._heartbeat(watcher)
@@ -580,5 +738,8 @@ def test_ever_suspended__as_the_looks_saw_it(ledger: Ledger) -> None:
     bring_to_queued(ledger)
     ledger.record(JobChange(JOB, SlurmRunningObserved("RUNNING")))
     assert ledger.journal.ever_suspended([JOB]) == set()
-    ledger.record(JobChange(JOB, SlurmRunningObserved("SUSPENDED")), JobChange(JOB, SlurmRunningObserved("RUNNING")))
+    ledger.record(
+        JobChange(JOB, SlurmRunningObserved("SUSPENDED")),
+        JobChange(JOB, SlurmRunningObserved("RUNNING")),
+    )
     assert ledger.journal.ever_suspended([JOB]) == {JOB}

@@ -1,4 +1,6 @@
-"""The migrations that rename what is stored, on rows as the version before wrote them, and beside autovacuums."""
+"""The migrations that rename what is stored, on rows as the version before wrote them,
+and beside autovacuums.
+"""
 
 import json
 from collections.abc import Iterator
@@ -47,8 +49,12 @@ class Tables:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._config = Config(attributes={"url": engine.url.render_as_string(hide_password=False)})
-        self._config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+        self._config = Config(
+            attributes={"url": engine.url.render_as_string(hide_password=False)}
+        )
+        self._config.set_main_option(
+            "script_location", str(Path(migrations.__file__).parent)
+        )
 
     def upgrade(self, revision: str = "head") -> None:
         command.upgrade(self._config, revision)
@@ -58,9 +64,15 @@ class Tables:
 
     def insert(self, table: str, **columns: Any) -> None:
         names, values = ", ".join(columns), ", ".join(f":{name}" for name in columns)
-        plain = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in columns.items()}
+        plain = {
+            name: json.dumps(value) if isinstance(value, dict) else value
+            for name, value in columns.items()
+        }
         with self.engine.begin() as connection:
-            connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), plain)  # noqa: S608
+            connection.execute(
+                text(f"INSERT INTO {table} ({names}) VALUES ({values})"),  # noqa: S608
+                plain,
+            )
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         with self.engine.connect() as connection:
@@ -80,7 +92,9 @@ EVENTS = "SELECT name, details FROM events ORDER BY id"
 REPORTS = "SELECT report FROM sweeps ORDER BY id"
 
 
-def test_event_names__rows_of_the_version_before__have_the_new_names_and_back(tables: Tables) -> None:
+def test_event_names__rows_of_the_version_before__have_the_new_names_and_back(
+    tables: Tables,
+) -> None:
     tables.downgrade("0018")
     before: list[tuple[str, dict[str, Any]]] = [
         ("Claimed", {"job_id": JOB, "signed_here": False, "at": [7, 1]}),
@@ -90,13 +104,34 @@ def test_event_names__rows_of_the_version_before__have_the_new_names_and_back(ta
         ("CalledBack", {"look_in_s": 8.0, "running": True}),
     ]
     for name, details in before:
-        tables.insert("events", cluster="here", job_id=JOB, name=name, details=details, state="CLAIMED")
-    findings = [{"found": "adopted", "done": ["ChainSaw", "Adopted", "Claimed"]}, {"found": "held"}]
-    tables.insert("sweeps", cluster="here", begun_at="now", report={"findings": findings, "jobs": 1}, suspects={})
-    tables.insert("sweeps", cluster="here", begun_at="now", report={"why": "?"}, suspects={})
+        tables.insert(
+            "events",
+            cluster="here",
+            job_id=JOB,
+            name=name,
+            details=details,
+            state="CLAIMED",
+        )
+    findings = [
+        {"found": "adopted", "done": ["ChainSaw", "Adopted", "Claimed"]},
+        {"found": "held"},
+    ]
+    tables.insert(
+        "sweeps",
+        cluster="here",
+        begun_at="now",
+        report={"findings": findings, "jobs": 1},
+        suspects={},
+    )
+    tables.insert(
+        "sweeps", cluster="here", begun_at="now", report={"why": "?"}, suspects={}
+    )
     tables.upgrade("0019")
     assert tables.rows(EVENTS) == [
-        (stored_name(Claimed), {"job_id": JOB, "claim_known_to_ledger": False, "at": [7, 1]}),
+        (
+            stored_name(Claimed),
+            {"job_id": JOB, "claim_known_to_ledger": False, "at": [7, 1]},
+        ),
         (stored_name(SubmitStarted), {"limit_min": 10}),
         (stored_name(SubmitOutcomeUnknown), {"reason": "?", "unparsed": True}),
         (stored_name(ExistingSlurmJobAdopted), {"slurm_id": None}),
@@ -107,7 +142,10 @@ def test_event_names__rows_of_the_version_before__have_the_new_names_and_back(ta
     assert tables.rows(REPORTS) == [({"findings": after, "jobs": 1},), ({"why": "?"},)]
     tables.downgrade("0018")
     assert tables.rows(EVENTS) == before
-    assert tables.rows(REPORTS) == [({"findings": findings, "jobs": 1},), ({"why": "?"},)]
+    assert tables.rows(REPORTS) == [
+        ({"findings": findings, "jobs": 1},),
+        ({"why": "?"},),
+    ]
 
 
 KINDS = "SELECT job_id, kind FROM effects ORDER BY id"
@@ -121,7 +159,9 @@ JOB_COLUMNS = (
 DEFINITION = json.dumps(asdict(claim(1).definition))
 
 
-def test_effect_kinds__rows_of_the_version_before__have_the_new_kinds_and_back(tables: Tables) -> None:
+def test_effect_kinds__rows_of_the_version_before__have_the_new_kinds_and_back(
+    tables: Tables,
+) -> None:
     tables.downgrade("0019")
     with tables.engine.begin() as connection:
         connection.execute(text(JOB_COLUMNS), {"id": JOB, "definition": DEFINITION})
@@ -135,12 +175,31 @@ def test_effect_kinds__rows_of_the_version_before__have_the_new_kinds_and_back(t
         ("EffectMissing", {"kind": "SUBMIT"}),
     ]
     for name, details in about:
-        tables.insert("events", cluster="here", job_id=JOB, name=name, details=details, state="QUEUED")
-    ticks = ["look_at_nodes finished", "nudge", "scan finished", "watch", "watch finished", "witness"]
+        tables.insert(
+            "events",
+            cluster="here",
+            job_id=JOB,
+            name=name,
+            details=details,
+            state="QUEUED",
+        )
+    ticks = [
+        "look_at_nodes finished",
+        "nudge",
+        "scan finished",
+        "watch",
+        "watch finished",
+        "witness",
+    ]
     for name in ticks:
         tables.insert("ticks", cluster="here", name=name, succeeded_at="now")
     tables.upgrade("0020")
-    assert [kind for _, kind in tables.rows(KINDS)] == ["poll_slurm", "return_job", "notify_customer", "submit"]
+    assert [kind for _, kind in tables.rows(KINDS)] == [
+        "poll_slurm",
+        "return_job",
+        "notify_customer",
+        "submit",
+    ]
     assert {EffectKind(kind) for _, kind in tables.rows(KINDS)} == {
         EffectKind.POLL_SLURM,
         EffectKind.RETURN_JOB,
@@ -167,12 +226,19 @@ def test_effect_kinds__rows_of_the_version_before__have_the_new_kinds_and_back(t
     assert [name for (name,) in tables.rows(TICKS)] == ticks
 
 
-def test_alarms_and_facts__rows_of_the_version_before__have_the_new_names_and_back(tables: Tables) -> None:
+def test_alarms_and_facts__rows_of_the_version_before__have_the_new_names_and_back(
+    tables: Tables,
+) -> None:
     tables.downgrade("0020")
     before = {
         "alarms": ["effect_late", "nodes_not_seen", "slurm_forgot", "wallet_empty"],
         "switches": ["drained", "submissions_held"],
-        "facts": ["condition.nodes_not_seen", "provider.hardware", "slurm.cluster", "sweep.wanted"],
+        "facts": [
+            "condition.nodes_not_seen",
+            "provider.hardware",
+            "slurm.cluster",
+            "sweep.wanted",
+        ],
         "ticks": ["scan", "strange callbacks forgotten"],
     }
     columns: dict[str, dict[str, Any]] = {
@@ -186,7 +252,10 @@ def test_alarms_and_facts__rows_of_the_version_before__have_the_new_names_and_ba
             tables.insert(table, cluster="here", name=name, **columns[table])
 
     def names_of(table: str) -> list[str]:
-        return [name for (name,) in tables.rows(f"SELECT name FROM {table} ORDER BY name")]  # noqa: S608
+        return [
+            name
+            for (name,) in tables.rows(f"SELECT name FROM {table} ORDER BY name")  # noqa: S608
+        ]
 
     tables.upgrade("0021")
     assert {AlarmName(name) for name in names_of("alarms")} == {
@@ -197,26 +266,43 @@ def test_alarms_and_facts__rows_of_the_version_before__have_the_new_names_and_ba
     }
     assert {Switch(name) for name in names_of("switches")} == set(Switch)
     assert names_of("facts") == sorted(
-        [f"condition.{AlarmName.NO_USABLE_NODES.value}", HARDWARE.name, SLURM_CLUSTER.name, SWEEP_REQUESTED.name]
+        [
+            f"condition.{AlarmName.NO_USABLE_NODES.value}",
+            HARDWARE.name,
+            SLURM_CLUSTER.name,
+            SWEEP_REQUESTED.name,
+        ]
     )
     assert names_of("ticks") == ["scan", UNKNOWN_CALLBACKS_PURGED]
     tables.downgrade("0020")
     assert {table: names_of(table) for table in before} == before
 
 
-def test_names__rows_of_the_version_before__are_read_by_the_present_ledger(tables: Tables) -> None:
+def test_names__rows_of_the_version_before__are_read_by_the_present_ledger(
+    tables: Tables,
+) -> None:
     tables.downgrade("0021")
     with tables.engine.begin() as connection:
         connection.execute(text(JOB_COLUMNS), {"id": JOB, "definition": DEFINITION})
-        connection.execute(text("UPDATE jobs SET heard_block = 9, doubt_until = 12, looks = 3, message = 'why'"))
+        connection.execute(
+            text(
+                "UPDATE jobs SET heard_block = 9, doubt_until = 12, looks = 3, message = 'why'"
+            )
+        )
     given: dict[str, Any] = {"wakes": 2, "takings": 5, "unforeseen": 1, "refusals": 4}
-    tables.insert("effects", cluster="here", job_id=JOB, kind="poll_slurm", due_at="now", **given)
+    tables.insert(
+        "effects", cluster="here", job_id=JOB, kind="poll_slurm", due_at="now", **given
+    )
     tables.insert("ticks", cluster="here", name="scan", succeeded_at="now")
     tables.insert("taken_marks", cluster="here", mark=b"\7" * 8)
     tables.upgrade()
     ledger = Ledger(tables.engine, "here", wake=lambda _: None)
     job = ledger.jobs([JOB])[JOB]
-    assert (job.last_event_block, job.reorg_deadline_block, job.poll_count) == (9, 12, 3)
+    assert (job.last_event_block, job.reorg_deadline_block, job.poll_count) == (
+        9,
+        12,
+        3,
+    )
     assert job.status_message == "why"
     (effect,) = ledger.effects.lease([EffectKind.POLL_SLURM])
     assert (effect.generation, effect.lease_token) == (2, 6)
@@ -225,23 +311,32 @@ def test_names__rows_of_the_version_before__are_read_by_the_present_ledger(table
     assert ledger.foreign_claims.taken() == {b"\7" * 8}
     ledger.holder.close()
     tables.downgrade("0021")
-    assert tables.rows("SELECT wakes, takings, unforeseen, refusals FROM effects") == [(2, 6, 1, 4)]
-    assert tables.rows("SELECT heard_block, doubt_until, looks, message FROM jobs") == [(9, 12, 3, "why")]
+    assert tables.rows("SELECT wakes, takings, unforeseen, refusals FROM effects") == [
+        (2, 6, 1, 4)
+    ]
+    assert tables.rows("SELECT heard_block, doubt_until, looks, message FROM jobs") == [
+        (9, 12, 3, "why")
+    ]
 
 
-ACCOUNT_EFFECTS = (
-    "SELECT subject, attempts, last_error, done_at IS NOT NULL, due_at > now() FROM effects ORDER BY subject"
+ACCOUNT_EFFECTS = "SELECT subject, attempts, last_error, done_at IS NOT NULL, due_at > now() FROM effects ORDER BY subject"
+ACCOUNTS = (
+    "SELECT customer, attempts, done_at IS NOT NULL FROM accounts ORDER BY customer"
 )
-ACCOUNTS = "SELECT customer, attempts, done_at IS NOT NULL FROM accounts ORDER BY customer"
 
 
-def test_subjects__accounts_of_the_version_before__are_effects_and_back(tables: Tables) -> None:
+def test_subjects__accounts_of_the_version_before__are_effects_and_back(
+    tables: Tables,
+) -> None:
     tables.downgrade("0028")
     ledger = Ledger(tables.engine, "here", lambda _: None)
     tables.insert("accounts", cluster="here", customer="0xa", done_at="now")
-    tables.insert("accounts", cluster="here", customer="0xb", attempts=3, last_error="away")
+    tables.insert(
+        "accounts", cluster="here", customer="0xb", attempts=3, last_error="away"
+    )
     tables.upgrade("0029")
-    tables.insert("accounts", cluster="here", customer="0xc")  # by a worker of the version before
+    # by a worker of the version before
+    tables.insert("accounts", cluster="here", customer="0xc")
     tables.insert("accounts", cluster="here", customer="0xd")
     expected = [("0xa", 0, None, True, False), ("0xb", 3, "away", False, True)]
     new = [(customer, 0, None, False, True) for customer in ("0xc", "0xd")]
@@ -253,16 +348,21 @@ def test_subjects__accounts_of_the_version_before__are_effects_and_back(tables: 
     ledger.effects.finish(next(effect for effect in leased if effect.subject == "0xc"))
     with tables.engine.begin() as connection:
         request(connection, "here", EffectKind.ACCOUNT, ["0xa", "0xc", "0xe"])
-    assert [effect.subject for effect in ledger.effects.lease([EffectKind.ACCOUNT])] == ["0xe"]
+    assert [
+        effect.subject for effect in ledger.effects.lease([EffectKind.ACCOUNT])
+    ] == ["0xe"]
     tables.downgrade("0028")
     done = {"0xa": True, "0xb": False, "0xc": True, "0xd": False, "0xe": False}
-    assert [(customer, is_done) for customer, _, is_done in tables.rows(ACCOUNTS)] == list(done.items())
+    assert [
+        (customer, is_done) for customer, _, is_done in tables.rows(ACCOUNTS)
+    ] == list(done.items())
     ledger.holder.close()
     with tables.engine.begin() as connection:
         connection.execute(text("DELETE FROM accounts"))
 
 
-# An autovacuum begins within a second, and needs as long for a page as for a thousand otherwise.
+# An autovacuum begins within a second, and needs as long for a page as for a thousand
+# otherwise.
 AUTOVACUUM = ("-c", "autovacuum_naptime=1s")
 SLOW = "autovacuum_vacuum_threshold=1, autovacuum_vacuum_cost_delay=100, autovacuum_vacuum_cost_limit=1"
 MANY_TICKS = "INSERT INTO ticks SELECT 'here', n::text, now() FROM generate_series(1, 20000) AS n"
@@ -270,7 +370,9 @@ MANY_CALLBACKS = (
     "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
     " SELECT 'here', 'job', n, 7, 61, 0, 'peer' FROM generate_series(1, 20000) AS n"
 )
-VACUUMED = "SELECT DISTINCT relid::regclass::text FROM pg_stat_progress_vacuum ORDER BY 1"
+VACUUMED = (
+    "SELECT DISTINCT relid::regclass::text FROM pg_stat_progress_vacuum ORDER BY 1"
+)
 
 
 @pytest.fixture
@@ -292,7 +394,9 @@ def vacuumed() -> Iterator[Engine]:
                 connection.execute(text(f"ALTER TABLE {table} SET ({SLOW})"))
                 connection.execute(text(rows))
                 connection.execute(text(f"UPDATE {table} SET {column} = now()"))  # noqa: S608
-        wait_until(lambda: _vacuumed(engine) == ["callbacks", "ticks"], "two autovacuums", 60.0)
+        wait_until(
+            lambda: _vacuumed(engine) == ["callbacks", "ticks"], "two autovacuums", 60.0
+        )
         yield engine
 
 
@@ -301,7 +405,14 @@ def _vacuumed(engine: Engine) -> list[str]:
         return list(connection.scalars(text(VACUUMED)))
 
 
-def test_upgrade__beside_autovacuums_that_take_minutes__ends_them(vacuumed: Engine) -> None:
+def test_upgrade__beside_autovacuums_that_take_minutes__ends_them(
+    vacuumed: Engine,
+) -> None:
     migrations.upgrade(vacuumed.url.render_as_string(hide_password=False), "0022")
     with vacuumed.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM periodic_runs WHERE cluster = 'here'")) == 20_000
+        assert (
+            connection.scalar(
+                text("SELECT count(*) FROM periodic_runs WHERE cluster = 'here'")
+            )
+            == 20_000
+        )

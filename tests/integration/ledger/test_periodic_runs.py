@@ -16,9 +16,13 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
-def test_together__ticks_of_several_parts__are_written_by_one_statement(engine: Engine) -> None:
+def test_together__ticks_of_several_parts__are_written_by_one_statement(
+    engine: Engine,
+) -> None:
     ticks, statements = PeriodicRuns(engine, "one"), list[str]()
-    event.listen(engine, "before_cursor_execute", lambda *about: statements.append(about[2]))
+    event.listen(
+        engine, "before_cursor_execute", lambda *about: statements.append(about[2])
+    )
     with ticks.together():
         ticks.record("chain")
         ticks.record("claim finished", "claim", readings=lambda: {"chain head": 7})
@@ -27,7 +31,9 @@ def test_together__ticks_of_several_parts__are_written_by_one_statement(engine: 
     assert ticks.ages_s().keys() == {"chain", "claim finished", "claim", "chain head"}
 
 
-def test_together__work_fails__its_ticks_are_written_all_the_same(engine: Engine) -> None:
+def test_together__work_fails__its_ticks_are_written_all_the_same(
+    engine: Engine,
+) -> None:
     ticks = PeriodicRuns(engine, "two")
 
     def work() -> None:

@@ -1,4 +1,6 @@
-"""No hot query reads a big table whole: their plans, in a ledger with a million settled jobs."""
+"""No hot query reads a big table whole: their plans, in a ledger with a million settled
+jobs.
+"""
 
 import subprocess
 import sys
@@ -18,14 +20,21 @@ from supervisor_tasks.chain.rpc.client import Rpc
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.jobs.callback_fallback import ENDED
 from supervisor_tasks.jobs.claim import WAITING
-from supervisor_tasks.jobs.events import CallbackReceived, SlurmPendingObserved, SubmitStarted
+from supervisor_tasks.jobs.events import (
+    CallbackReceived,
+    SlurmPendingObserved,
+    SubmitStarted,
+)
 from supervisor_tasks.jobs.model import EffectKind, JobId, SlurmId
 from supervisor_tasks.ledger import callbacks_sql, retention
 from supervisor_tasks.ledger.block_reads import Blocks
 from supervisor_tasks.ledger.callbacks import UNKNOWN_CHECKED_TO
 from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.earnings import Earnings, EarningsFilter
-from supervisor_tasks.ledger.examination_queries import last_callback_age_s, last_customer
+from supervisor_tasks.ledger.examination_queries import (
+    last_callback_age_s,
+    last_customer,
+)
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.status_queries import Overview, TransactionFilter
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED
@@ -35,13 +44,16 @@ from tests.support.ledger import through
 
 CLUSTER = "old"
 BIG = {"jobs", "events", "effects", "callbacks", "transactions", "signatures"}
-FEW = 10 * HOT  # rows that a plan may expect to read; a quarter of a per cent of the smallest table that is big
+# rows that a plan may expect to read; a quarter of a per cent of the smallest table
+# that is big
+FEW = 10 * HOT
 RUNNING = JobId(f"0x{SETTLED + 1:064x}")
 BATCH = 1000
 FORK = SETTLED - 10  # each settled job was mined in a block of its own
 KEY = "0x" + "1" * 64
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.chaos]  # fills the tables with a million jobs
+# fills the tables with a million jobs
+pytestmark = [pytest.mark.timeout(600), pytest.mark.chaos]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +65,9 @@ def engine() -> Iterator[Engine]:
         start_server(processes, "postgres", server)
         environment = {"PATH": "/usr/bin:/bin", "DATABASE_URL": server.url}
         argv = [sys.executable, "-m", "supervisor_tasks.cli", "db", "upgrade", "--yes"]
-        subprocess.run(argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
+        subprocess.run(
+            argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True
+        )
         engine = create_engine(server.url)
         fill(engine, CLUSTER)
         yield engine
@@ -69,7 +83,9 @@ def ledger(engine: Engine) -> Iterator[Ledger]:
 
 @pytest.fixture
 def wallet(engine: Engine) -> Wallet:
-    return Wallet(engine, CLUSTER, Rpc.at("http://127.0.0.1:9"), 179188, "0x" + "4" * 40, KEY)
+    return Wallet(
+        engine, CLUSTER, Rpc.at("http://127.0.0.1:9"), 179188, "0x" + "4" * 40, KEY
+    )
 
 
 @contextmanager
@@ -77,9 +93,22 @@ def plans(engine: Engine) -> Iterator[list[tuple[str, Any]]]:
     """The plan of each statement that is run meanwhile."""
     found: list[tuple[str, Any]] = []
 
-    def explain(connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+    def explain(
+        connection: Connection,
+        cursor: Any,
+        statement: str,
+        parameters: Any,
+        context: Any,
+        many: bool,
+    ) -> None:
         verb = statement.split(maxsplit=1)[0].upper()
-        if verb not in ("SELECT", "UPDATE", "INSERT", "DELETE", "WITH") or statement.startswith("EXPLAIN"):
+        if verb not in (
+            "SELECT",
+            "UPDATE",
+            "INSERT",
+            "DELETE",
+            "WITH",
+        ) or statement.startswith("EXPLAIN"):
             return
         for each in list(parameters)[:1] if many else [parameters]:
             with cursor.connection.cursor() as own:
@@ -93,18 +122,31 @@ def plans(engine: Engine) -> Iterator[list[tuple[str, Any]]]:
         event.remove(engine, "before_cursor_execute", explain)
 
 
-def nodes(plan: dict[str, Any], most: float = float("inf"), loops: float = 1.0) -> Iterator[dict[str, Any]]:
-    """All nodes of a plan, with the rows of all their runs; one right below a Limit brings no more rows than that. What is
-    inside a nested loop is run for each row of its outside, and a SubPlan for each row of what it belongs to.
+def nodes(
+    plan: dict[str, Any], most: float = float("inf"), loops: float = 1.0
+) -> Iterator[dict[str, Any]]:
+    """All nodes of a plan, with the rows of all their runs; one right below a Limit
+    brings no more rows than that. What is inside a nested loop is run for each row of
+    its outside, and a SubPlan for each row of what it belongs to.
     """
     rows = min(plan["Plan Rows"], most)
     yield plan | {"Plan Rows": rows * loops, "Loops": loops}
     within = loops
     for below in plan.get("Plans", ()):
         relation = below["Parent Relationship"]
-        again = relation == "SubPlan" or (relation == "Inner" and plan["Node Type"] == "Nested Loop")
+        again = relation == "SubPlan" or (
+            relation == "Inner" and plan["Node Type"] == "Nested Loop"
+        )
         limited = rows if plan["Node Type"] == "Limit" else float("inf")
-        yield from nodes(below, limited, within if relation == "Inner" and again else loops * rows if again else loops)
+        yield from nodes(
+            below,
+            limited,
+            within
+            if relation == "Inner" and again
+            else loops * rows
+            if again
+            else loops,
+        )
         if relation == "Outer":
             within = loops * max(below["Plan Rows"], 1)
 
@@ -116,7 +158,10 @@ def costly(found: Sequence[tuple[str, Any]]) -> list[str]:
         for statement, plan in found
         for node in nodes(plan)
         if (node.get("Relation Name") in BIG and node["Node Type"] == "Seq Scan")
-        or (node["Plan Rows"] > FEW and (node.get("Relation Name") in BIG or node["Loops"] > 1))
+        or (
+            node["Plan Rows"] > FEW
+            and (node.get("Relation Name") in BIG or node["Loops"] > 1)
+        )
         if node["Node Type"] != "ModifyTable"
     ]
 
@@ -141,8 +186,13 @@ def execute(ledger: Ledger, *statements: str, **parameters: object) -> None:
 
 
 def callbacks_said(ledger: Ledger) -> None:
-    """What each batch of callbacks asks, and what is asked of one for which there is no room."""
-    given = [{"job_id": f"0x{n:064x}", "slurm_id": n} for n in range(1, callback_writer.BATCH)]
+    """What each batch of callbacks asks, and what is asked of one for which there is no
+    room.
+    """
+    given = [
+        {"job_id": f"0x{n:064x}", "slurm_id": n}
+        for n in range(1, callback_writer.BATCH)
+    ]
     said = {
         "cluster": CLUSTER,
         "status": 7,
@@ -152,14 +202,25 @@ def callbacks_said(ledger: Ledger) -> None:
         "again_s": 30.0,
         "proven": [False] * len(given),
     }
-    said |= {"job_ids": [one["job_id"] for one in given], "slurm_ids": [one["slurm_id"] for one in given]}
-    alike = {"statuses": 7, "durations_s": 61, "exit_codes": 0, "peers": "peer", "proofs": "no key"}
+    said |= {
+        "job_ids": [one["job_id"] for one in given],
+        "slurm_ids": [one["slurm_id"] for one in given],
+    }
+    alike = {
+        "statuses": 7,
+        "durations_s": 61,
+        "exit_codes": 0,
+        "peers": "peer",
+        "proofs": "no key",
+    }
     said |= {name: [value] * len(given) for name, value in alike.items()}
     with ledger.engine.connect() as connection:
         connection.exec_driver_sql(callbacks_sql.INSERT_OURS, said).all()
         connection.exec_driver_sql(callbacks_sql.KNOWN, said).all()
         for kept in callback_store.KEPT.values():
-            connection.exec_driver_sql(kept, said | {"job_id": given[0]["job_id"], "proven": False}).all()
+            connection.exec_driver_sql(
+                kept, said | {"job_id": given[0]["job_id"], "proven": False}
+            ).all()
         connection.exec_driver_sql(callbacks_sql.NEEDLESS, said | given[0]).all()
 
 
@@ -188,10 +249,19 @@ def lease_alone(ledger: Ledger) -> None:
 
 
 def purge_unknown(ledger: Ledger) -> None:
-    """An hour after the last time, with a million callbacks that were looked at then."""
+    """An hour after the last time, with a million callbacks that were looked at
+    then.
+    """
     old = "UPDATE callbacks SET read_at = now() - interval '2 days' WHERE id > :looked_at AND id <= :looked_at + 500"
     looked_at = "INSERT INTO facts (cluster, name, value) VALUES (:cluster, :name, CAST(:looked_at AS text))"
-    execute(ledger, old, looked_at, cluster=CLUSTER, name=UNKNOWN_CHECKED_TO.name, looked_at=SETTLED - BATCH)
+    execute(
+        ledger,
+        old,
+        looked_at,
+        cluster=CLUSTER,
+        name=UNKNOWN_CHECKED_TO.name,
+        looked_at=SETTLED - BATCH,
+    )
     ledger.inbox.purge_unknown()
 
 
@@ -200,14 +270,21 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "forgotten": lambda ledger, _: ledger.effects.due_without_message(),
     "jobs": lambda ledger, _: ledger.jobs([RUNNING, JobId(f"0x{1:064x}")]),
     "record": lambda ledger, _: ledger.record(
-        JobChange(RUNNING, CallbackReceived()), JobChange(RUNNING, SlurmPendingObserved("RUNNING"))
+        JobChange(RUNNING, CallbackReceived()),
+        JobChange(RUNNING, SlurmPendingObserved("RUNNING")),
     ),
     "count_in_states": lambda ledger, _: ledger.count_in_states(WAITING),
     "unread_callbacks": lambda ledger, _: ledger.inbox.unread(),
     "has_unread_callbacks": lambda ledger, _: ledger.inbox.has_unread(),
-    "callbacks_of": lambda ledger, _: ledger.inbox.about({JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}),
-    "submissions": lambda ledger, _: ledger.journal.submissions([SlurmId(n) for n in range(1, BATCH)]),
-    "what is due": lambda ledger, _: Due(through(ledger.engine), CLUSTER, GUARDED, FACTS).look(),
+    "callbacks_of": lambda ledger, _: ledger.inbox.about(
+        {JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}
+    ),
+    "submissions": lambda ledger, _: ledger.journal.submissions(
+        [SlurmId(n) for n in range(1, BATCH)]
+    ),
+    "what is due": lambda ledger, _: Due(
+        through(ledger.engine), CLUSTER, GUARDED, FACTS
+    ).look(),
     "trouble": lambda ledger, _: ledger.effects.trouble(),
     "snapshot": lambda ledger, _: Overview(ledger.engine, CLUSTER).snapshot(),
     "parked": lambda ledger, _: Overview(ledger.engine, CLUSTER).parked(),
@@ -215,17 +292,37 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "jobs by state": lambda ledger, _: Overview(ledger.engine, CLUSTER).by_state(),
     "job by its id": lambda ledger, _: Overview(ledger.engine, CLUSTER).named(RUNNING),
     "story": lambda ledger, _: Overview(ledger.engine, CLUSTER).timeline(RUNNING),
-    "latest transactions": lambda ledger, _: Overview(ledger.engine, CLUSTER).transactions(TransactionFilter()),
-    "transactions that are open": lambda ledger, _: Overview(ledger.engine, CLUSTER).open_transactions(),
+    "latest transactions": lambda ledger, _: Overview(
+        ledger.engine, CLUSTER
+    ).transactions(TransactionFilter()),
+    "transactions that are open": lambda ledger, _: Overview(
+        ledger.engine, CLUSTER
+    ).open_transactions(),
     "owners": lambda ledger, _: ledger.owners({SlurmId(n): 0 for n in range(1, 9)}),
-    "seconds_since_event": lambda ledger, _: ledger.journal.seconds_since(RUNNING, SubmitStarted),
-    "first_claim": lambda ledger, _: ledger.journal.first_claim([f"0x{n:064x}" for n in range(1, BATCH)]),
-    "ages": lambda ledger, _: ledger.journal.ages([f"0x{n:064x}" for n in range(1, BATCH)], SubmitStarted),
-    "looks": lambda ledger, _: ledger.journal.looks([f"0x{n:064x}" for n in range(1, BATCH)], 7200.0),
-    "last_heard": lambda ledger, _: ledger.inbox.last_callback_ages_s([f"0x{n:064x}" for n in range(1, BATCH)]),
-    "ever_suspended": lambda ledger, _: ledger.journal.ever_suspended([f"0x{n:064x}" for n in range(1, BATCH)]),
-    "heard": lambda ledger, _: ledger.inbox.counts([(JobId(f"0x{n:064x}"), n) for n in range(1, BATCH)]),
-    "slurm_ids": lambda ledger, _: ledger.slurm_ids([f"0x{n:064x}" for n in range(1, BATCH)]),
+    "seconds_since_event": lambda ledger, _: ledger.journal.seconds_since(
+        RUNNING, SubmitStarted
+    ),
+    "first_claim": lambda ledger, _: ledger.journal.first_claim(
+        [f"0x{n:064x}" for n in range(1, BATCH)]
+    ),
+    "ages": lambda ledger, _: ledger.journal.ages(
+        [f"0x{n:064x}" for n in range(1, BATCH)], SubmitStarted
+    ),
+    "looks": lambda ledger, _: ledger.journal.looks(
+        [f"0x{n:064x}" for n in range(1, BATCH)], 7200.0
+    ),
+    "last_heard": lambda ledger, _: ledger.inbox.last_callback_ages_s(
+        [f"0x{n:064x}" for n in range(1, BATCH)]
+    ),
+    "ever_suspended": lambda ledger, _: ledger.journal.ever_suspended(
+        [f"0x{n:064x}" for n in range(1, BATCH)]
+    ),
+    "heard": lambda ledger, _: ledger.inbox.counts(
+        [(JobId(f"0x{n:064x}"), n) for n in range(1, BATCH)]
+    ),
+    "slurm_ids": lambda ledger, _: ledger.slurm_ids(
+        [f"0x{n:064x}" for n in range(1, BATCH)]
+    ),
     "callbacks that tell an end": lambda ledger, _: ledger.inbox.jobs_reported_as(
         {JobId(f"0x{n:064x}"): SlurmId(n) for n in range(1, BATCH)}, ENDED, 300.0
     ),
@@ -234,17 +331,27 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "leases of the dead": lambda ledger, _: free_leases(ledger),
     "lease of an effect alone": lambda ledger, _: lease_alone(ledger),
     "lease of submissions": lambda ledger, _: ledger.effects.lease_groups(16, 20),
-    "before_submission": lambda ledger, _: ledger.journal.before_submission([f"0x{n:064x}" for n in range(1, BATCH)]),
-    "scripts": lambda ledger, _: ledger.scripts([f"0x{n:064x}" for n in range(1, BATCH)]),
+    "before_submission": lambda ledger, _: ledger.journal.before_submission(
+        [f"0x{n:064x}" for n in range(1, BATCH)]
+    ),
+    "scripts": lambda ledger, _: ledger.scripts(
+        [f"0x{n:064x}" for n in range(1, BATCH)]
+    ),
     "purge_unknown": lambda ledger, _: purge_unknown(ledger),
     "sweep: hot": lambda ledger, _: ledger.sweeps.hot(),
     "sweep: named": lambda ledger, _: ledger.sweeps.named([RUNNING], [SlurmId(7)]),
     "sweep: stale": lambda ledger, _: ledger.sweeps.stale(),
-    "lease of accounts": lambda ledger, _: ledger.effects.lease([EffectKind.ACCOUNT], 200),
+    "lease of accounts": lambda ledger, _: ledger.effects.lease(
+        [EffectKind.ACCOUNT], 200
+    ),
     "blocks: mined_in": lambda ledger, _: blocks(ledger).mined_in(FORK, SETTLED),
     "blocks: last_mined_in": lambda ledger, _: blocks(ledger).last_mined_in(),
-    "blocks: jobs_with_events_above": lambda ledger, _: blocks(ledger).jobs_with_events_above(FORK),
-    "blocks: jobs_whose_doubt_is_over": lambda ledger, _: blocks(ledger).jobs_whose_doubt_is_over(FORK),
+    "blocks: jobs_with_events_above": lambda ledger, _: blocks(
+        ledger
+    ).jobs_with_events_above(FORK),
+    "blocks: jobs_whose_doubt_is_over": lambda ledger, _: blocks(
+        ledger
+    ).jobs_whose_doubt_is_over(FORK),
     "blocks: take_back": lambda ledger, _: taken_back(ledger),
     "missing": lambda _, wallet: wallet.missing(["claim:7", "claim:none"]),
     "open_transactions": lambda _, wallet: wallet.open_transactions(),
@@ -253,7 +360,9 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "outstanding": lambda _, wallet: wallet.outstanding(),
     "next_nonce": lambda _, wallet: wallet.book.next_nonce("0x" + "3" * 40),
     "at_nonces": lambda _, wallet: wallet.book.at_nonces("0x" + "3" * 40, range(7, 20)),
-    "bill of a job": lambda ledger, _: Earnings(ledger.engine, CLUSTER).total(EarningsFilter(RUNNING)),
+    "bill of a job": lambda ledger, _: Earnings(ledger.engine, CLUSTER).total(
+        EarningsFilter(RUNNING)
+    ),
     "earned today": lambda ledger, _: Earnings(ledger.engine, CLUSTER).today(),
     "last customer": lambda ledger, _: last_customer(ledger.engine, CLUSTER),
     "last callback": lambda ledger, _: last_callback_age_s(ledger.engine, CLUSTER),
@@ -262,7 +371,8 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
 
 
 FIRST_OLD, OLD, LOOSE, SWEEPS = SETTLED // 2, 2000, 500, 600
-# Old jobs with their scripts, a claim's transactions without a job, and sweeps, amid a million jobs that are young.
+# Old jobs with their scripts, a claim's transactions without a job, and sweeps, amid a
+# million jobs that are young.
 GROWN_OLD = (
     """
     UPDATE jobs SET updated_at = now() - interval '500 days', script = '#!/bin/sh'
@@ -278,15 +388,29 @@ GROWN_OLD = (
 )
 
 
-def test_retention__old_rows_amid_a_million_others__are_found_by_an_index(engine: Engine, ledger: Ledger) -> None:
-    execute(ledger, *GROWN_OLD, cluster=CLUSTER, first=FIRST_OLD, old=OLD, loose=LOOSE, sweeps=SWEEPS)
+def test_retention__old_rows_amid_a_million_others__are_found_by_an_index(
+    engine: Engine, ledger: Ledger
+) -> None:
+    execute(
+        ledger,
+        *GROWN_OLD,
+        cluster=CLUSTER,
+        first=FIRST_OLD,
+        old=OLD,
+        loose=LOOSE,
+        sweeps=SWEEPS,
+    )
     rows = retention.Retention(engine, CLUSTER, 400)
     with plans(engine) as found:
         old = rows.old()
         deleted = rows.delete(lambda: True)
     assert costly(found) == []
     assert (old.scripts, old.jobs, deleted.left) == (OLD, OLD, False)
-    assert (deleted.rows["scripts"], deleted.rows["jobs"], deleted.rows["effects"]) == (OLD, OLD, OLD)
+    assert (deleted.rows["scripts"], deleted.rows["jobs"], deleted.rows["effects"]) == (
+        OLD,
+        OLD,
+        OLD,
+    )
     assert deleted.rows["transactions"] == OLD + LOOSE
     verbs = Counter(statement.split(maxsplit=1)[0] for statement, _ in found)
     assert verbs["DELETE"] >= 5 * OLD // retention.BATCH
@@ -304,7 +428,9 @@ def test_hot_query__with_a_million_settled_jobs__reads_only_what_it_needs(
 
 def test_costly__nested_loop_over_many_and_many__is_found(engine: Engine) -> None:
     with plans(engine) as found, engine.connect() as connection:
-        connection.exec_driver_sql("SET enable_hashjoin = off; SET enable_mergejoin = off")
+        connection.exec_driver_sql(
+            "SET enable_hashjoin = off; SET enable_mergejoin = off"
+        )
         connection.exec_driver_sql(
             "SELECT * FROM jobs AS a, jobs AS b WHERE a.state = 'RUNNING' AND b.state = 'RUNNING'"
             " AND a.poll_count + b.poll_count = 1"

@@ -35,7 +35,8 @@ FINAL = 1000  # the first block whose hash is kept
 OF_A_JOB = ("jobs", "events", "effects", "callbacks", "transactions", "signatures")
 WHOLE = dict.fromkeys(OF_A_JOB, 1)
 
-# An old job that has all kinds of rows, and a later transaction, after which the wallet takes its nonces.
+# An old job that has all kinds of rows, and a later transaction, after which the wallet
+# takes its nonces.
 OLD_JOB = """
     INSERT INTO jobs (cluster, job_id, customer, provider, claim_key, definition, time_limit_min, state, chain_status,
         chain_block, chain_log_index, last_event_block, script, grid_logger_url, slurm_id, top_ups, cancel_requested,
@@ -72,15 +73,33 @@ def old_job(engine: Engine) -> None:
     emptied(engine)
     with engine.begin() as connection:
         for statement in OLD_JOB.split(";"):
-            connection.execute(text(statement.replace(":0", r"\:0")), {"cluster": CLUSTER, "job": JOB})
+            connection.execute(
+                text(statement.replace(":0", r"\:0")), {"cluster": CLUSTER, "job": JOB}
+            )
         transaction(connection, 1, "report", job=JOB)
 
 
 def transaction(
-    connection: Connection, nonce: int, purpose: str, *, job: str | None = None, state: str = "MINED", block: int = 10
+    connection: Connection,
+    nonce: int,
+    purpose: str,
+    *,
+    job: str | None = None,
+    state: str = "MINED",
+    block: int = 10,
 ) -> None:
-    about = {"nonce": nonce, "purpose": purpose, "job": job, "state": state, "block": block}
-    more = {"cluster": CLUSTER, "intent": f"{purpose}:{nonce}", "hash": f"0x{purpose}{nonce}"}
+    about = {
+        "nonce": nonce,
+        "purpose": purpose,
+        "job": job,
+        "state": state,
+        "block": block,
+    }
+    more = {
+        "cluster": CLUSTER,
+        "intent": f"{purpose}:{nonce}",
+        "hash": f"0x{purpose}{nonce}",
+    }
     connection.execute(text(TRANSACTION), about | more)
 
 
@@ -93,7 +112,9 @@ def counts(engine: Engine) -> dict[str, int]:
     with engine.connect() as connection:
         for table in OF_A_JOB:
             place = (
-                "signatures JOIN transactions ON transactions.id = transaction_id" if table == "signatures" else table
+                "signatures JOIN transactions ON transactions.id = transaction_id"
+                if table == "signatures"
+                else table
             )
             query = "SELECT count(*) FROM @ WHERE job_id = :job".replace("@", place)
             found[table] = connection.scalar(text(query), {"job": JOB}) or 0
@@ -115,7 +136,14 @@ def test_delete__old_job__is_gone_with_all_that_belongs_to_it(engine: Engine) ->
     assert counts(engine) == WHOLE
     deleted = delete(engine)
     assert counts(engine) == dict.fromkeys(OF_A_JOB, 0)
-    rows = {"scripts": 1, "jobs": 1, "events": 1, "effects": 1, "callbacks": 1, "transactions": 1}
+    rows = {
+        "scripts": 1,
+        "jobs": 1,
+        "events": 1,
+        "effects": 1,
+        "callbacks": 1,
+        "transactions": 1,
+    }
     assert (dict(deleted.rows), deleted.left) == (rows, False)
 
 
@@ -141,7 +169,9 @@ KEPT = {
 
 
 @pytest.mark.parametrize("why", KEPT)
-def test_delete__job_that_is_still_needed__stays_whole(why: str, engine: Engine) -> None:
+def test_delete__job_that_is_still_needed__stays_whole(
+    why: str, engine: Engine
+) -> None:
     with engine.begin() as connection:
         later_transaction(connection)
         connection.execute(text("SET LOCAL session_replication_role = replica"))
@@ -150,7 +180,9 @@ def test_delete__job_that_is_still_needed__stays_whole(why: str, engine: Engine)
     assert counts(engine) == WHOLE
 
 
-def test_delete__last_transaction_of_the_wallet__stays_with_its_job(engine: Engine) -> None:
+def test_delete__last_transaction_of_the_wallet__stays_with_its_job(
+    engine: Engine,
+) -> None:
     """The wallet takes its next nonce from it."""
     delete(engine)
     assert counts(engine) == WHOLE
@@ -168,27 +200,38 @@ def test_delete__days_are_0__only_scripts_go(engine: Engine) -> None:
     [
         ("updated_at = now() - interval '8 days'", False),
         ("updated_at = now() - interval '6 days'", True),
-        ("updated_at = now() - interval '8 days', state = 'REFUSED', chain_status = 0", True),
+        (
+            "updated_at = now() - interval '8 days', state = 'REFUSED', chain_status = 0",
+            True,
+        ),
         ("updated_at = now() - interval '8 days', last_event_block = 1000", True),
     ],
 )
-def test_delete__script__is_dropped_a_week_after_the_end(change: str, kept: bool, engine: Engine) -> None:
+def test_delete__script__is_dropped_a_week_after_the_end(
+    change: str, kept: bool, engine: Engine
+) -> None:
     execute(engine, f"UPDATE jobs SET {change}")  # noqa: S608
     delete(engine)
     with engine.connect() as connection:
         assert (connection.scalar(text("SELECT script FROM jobs")) is not None) is kept
 
 
-def test_delete__old_transactions_without_a_job__all_but_the_registrations(engine: Engine) -> None:
+def test_delete__old_transactions_without_a_job__all_but_the_registrations(
+    engine: Engine,
+) -> None:
     with engine.begin() as connection:
         for nonce, purpose in ((2, "claim"), (3, "register"), (4, "register")):
             transaction(connection, nonce, purpose)
         transaction(connection, 5, "claim", block=FINAL)
         later_transaction(connection)
-    Facts(engine, CLUSTER).set(REGISTRATION_RECORD, RegistrationRecord(intent="register:4"))
+    Facts(engine, CLUSTER).set(
+        REGISTRATION_RECORD, RegistrationRecord(intent="register:4")
+    )
     assert delete(engine).rows["transactions"] == 3  # one is of the job
     with engine.connect() as connection:
-        assert list(connection.scalars(text("SELECT nonce FROM transactions ORDER BY 1"))) == [4, 5, 99]
+        assert list(
+            connection.scalars(text("SELECT nonce FROM transactions ORDER BY 1"))
+        ) == [4, 5, 99]
 
 
 OLD_SWEEPS = """
@@ -212,15 +255,25 @@ OLD_RESULTS = """
 """
 
 
-def test_delete__sweeps_and_benchmark_runs__those_that_count_stay(engine: Engine) -> None:
+def test_delete__sweeps_and_benchmark_runs__those_that_count_stay(
+    engine: Engine,
+) -> None:
     execute(engine, OLD_SWEEPS)
     execute(engine, OLD_RUNS, runs=RUNS_KEPT + 2)
     execute(engine, OLD_RESULTS)
     rows = delete(engine).rows
     assert (rows["sweeps"], rows["benchmark_runs"]) == (2, 2)
     with engine.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM benchmark_results")) == RUNS_KEPT
-        assert connection.scalar(text("SELECT count(*) FROM effects WHERE kind = 'benchmark'")) == RUNS_KEPT
+        assert (
+            connection.scalar(text("SELECT count(*) FROM benchmark_results"))
+            == RUNS_KEPT
+        )
+        assert (
+            connection.scalar(
+                text("SELECT count(*) FROM effects WHERE kind = 'benchmark'")
+            )
+            == RUNS_KEPT
+        )
     assert not delete(engine).rows
 
 
@@ -248,15 +301,22 @@ def many_jobs(engine: Engine, number: int) -> None:
     )
 
 
-def test_delete__more_than_a_call_may__is_left_for_the_next(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete__more_than_a_call_may__is_left_for_the_next(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     many_jobs(engine, 50)
     monkeypatch.setattr(retention, "BATCH", 10)
     monkeypatch.setattr(retention, "PASS_JOBS", 20)
-    sizes = [(deleted.rows["jobs"], deleted.left) for deleted in (delete(engine), delete(engine), delete(engine))]
+    sizes = [
+        (deleted.rows["jobs"], deleted.left)
+        for deleted in (delete(engine), delete(engine), delete(engine))
+    ]
     assert sizes == [(20, True), (20, True), (10, False)]
 
 
-def test_delete__worker_is_told_to_end__stops_after_the_batch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete__worker_is_told_to_end__stops_after_the_batch(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     many_jobs(engine, 50)
     monkeypatch.setattr(retention, "BATCH", 10)
     deleted = Retention(engine, CLUSTER, 400).delete(lambda: False)
@@ -278,7 +338,9 @@ def site(engine: Engine) -> Iterator[WorkerContext]:
     ledger.holder.close()
 
 
-def test_task__all_is_deleted__leaves_the_tick_that_ends_the_night(site: WorkerContext, engine: Engine) -> None:
+def test_task__all_is_deleted__leaves_the_tick_that_ends_the_night(
+    site: WorkerContext, engine: Engine
+) -> None:
     many_jobs(engine, 5)
     delete_old_rows(site, lambda: False)
     assert site.ledger.ticks.age_s(OLD_ROWS_DELETED) is None
@@ -288,7 +350,9 @@ def test_task__all_is_deleted__leaves_the_tick_that_ends_the_night(site: WorkerC
         assert connection.scalar(text("SELECT count(*) FROM jobs")) == 1
 
 
-def test_task__operator_holds_deletions__deletes_nothing(site: WorkerContext, engine: Engine) -> None:
+def test_task__operator_holds_deletions__deletes_nothing(
+    site: WorkerContext, engine: Engine
+) -> None:
     many_jobs(engine, 5)
     site.ledger.facts.set(HELD, "audit of 2026")
     delete_old_rows(site, lambda: True)
@@ -296,13 +360,16 @@ def test_task__operator_holds_deletions__deletes_nothing(site: WorkerContext, en
         assert connection.scalar(text("SELECT count(*) FROM jobs")) == 6
 
 
-# --- the archive ------------------------------------------------------------------------------------------------------
+# --- the archive ----------------------------------------------------------------------
 
 NOW = datetime.now(UTC)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
+    with (
+        path.open("rb") as file,
+        zstandard.ZstdDecompressor().stream_reader(file) as reader,
+    ):
         return [json.loads(line) for line in io.TextIOWrapper(reader, encoding="utf-8")]
 
 
@@ -311,13 +378,22 @@ ANOTHER = """
     FROM jobs WHERE job_id = :job
 """
 NONE = {"job": 0, "transaction": 0, "sweep": 0, "benchmark_run": 0}
-NAME = {"events": "name", "effects": "kind", "callbacks": "status", "transactions": "purpose"}
+NAME = {
+    "events": "name",
+    "effects": "kind",
+    "callbacks": "status",
+    "transactions": "purpose",
+}
 
 
-def test_archive__job__is_a_line_with_all_its_rows(engine: Engine, tmp_path: Path) -> None:
+def test_archive__job__is_a_line_with_all_its_rows(
+    engine: Engine, tmp_path: Path
+) -> None:
     with engine.begin() as connection:
         transaction(connection, 2, "claim")
-        connection.execute(text("UPDATE jobs SET claim_key = '0xclaim2' || chr(58) || '0'"))
+        connection.execute(
+            text("UPDATE jobs SET claim_key = '0xclaim2' || chr(58) || '0'")
+        )
     many_jobs(engine, 3)
     execute(engine, ANOTHER)
     target = tmp_path / "2025.jsonl.zst"
@@ -326,7 +402,9 @@ def test_archive__job__is_a_line_with_all_its_rows(engine: Engine, tmp_path: Pat
     assert found.keys() == {JOB, "0x1", "0x2", "0x3"}
     job = found[JOB]
     assert (job["script"], job["runs"], job["slurm_id"]) == ("echo", [{"run": 1}], 7)
-    assert {table: [row[name] for row in job[table]] for table, name in NAME.items()} == {
+    assert {
+        table: [row[name] for row in job[table]] for table, name in NAME.items()
+    } == {
         "events": ["SlurmCompleted"],
         "effects": ["report"],
         "callbacks": [7],
@@ -347,14 +425,23 @@ def with_rows_of_no_job(engine: Engine) -> None:
     execute(engine, OLD_RESULTS)
 
 
-def test_archive__rows_of_no_job__are_lines_with_their_kind(engine: Engine, tmp_path: Path) -> None:
+def test_archive__rows_of_no_job__are_lines_with_their_kind(
+    engine: Engine, tmp_path: Path
+) -> None:
     with_rows_of_no_job(engine)
     execute(engine, "UPDATE sweeps SET report = '{\"found\"\\: []}'")
-    execute(engine, "UPDATE benchmark_results SET labels = '{\"compute.gflops\"\\: \"9\"}', output = '\\x6f6b'")
+    execute(
+        engine,
+        "UPDATE benchmark_results SET labels = '{\"compute.gflops\"\\: \"9\"}', output = '\\x6f6b'",
+    )
     archive(engine, CLUSTER, NOW, tmp_path / "all")
     found = lines(tmp_path / "all")
     claim = next(line for line in found if line["kind"] == "transaction")
-    assert (claim["purpose"], claim["nonce"], [each["hash"] for each in claim["signatures"]]) == (
+    assert (
+        claim["purpose"],
+        claim["nonce"],
+        [each["hash"] for each in claim["signatures"]],
+    ) == (
         "claim",
         2,
         ["0xclaim2"],
@@ -362,20 +449,43 @@ def test_archive__rows_of_no_job__are_lines_with_their_kind(engine: Engine, tmp_
     sweep = next(line for line in found if line["kind"] == "sweep")
     assert (sweep["report"], sweep["suspects"]) == ({"found": []}, {})
     run = next(line for line in found if line["kind"] == "benchmark_run")
-    assert (run["state"], [effect["kind"] for effect in run["effects"]]) == ("ENDED", ["benchmark"])
+    assert (run["state"], [effect["kind"] for effect in run["effects"]]) == (
+        "ENDED",
+        ["benchmark"],
+    )
     (result,) = run["results"]
-    assert (result["benchmark"], result["labels"], result["output"]) == ("hpl", {"compute.gflops": "9"}, "\\x6f6b")
+    assert (result["benchmark"], result["labels"], result["output"]) == (
+        "hpl",
+        {"compute.gflops": "9"},
+        "\\x6f6b",
+    )
 
 
-ROWS = ("jobs", "events", "effects", "callbacks", "transactions", "signatures", "sweeps", *OF_RUNS)
+ROWS = (
+    "jobs",
+    "events",
+    "effects",
+    "callbacks",
+    "transactions",
+    "signatures",
+    "sweeps",
+    *OF_RUNS,
+)
 KEY = {"jobs": "job_id", "signatures": "hash"}
 
 
 def rows(engine: Engine) -> set[tuple[str, str]]:
     """Each row of the ledger that retention can delete, by its table and key."""
     with engine.connect() as connection:
-        queries = ((table, text(f"SELECT {KEY.get(table, 'id')} FROM {table}")) for table in ROWS)  # noqa: S608
-        return {(table, str(key)) for table, query in queries for key in connection.scalars(query)}
+        queries = (
+            (table, text(f"SELECT {KEY.get(table, 'id')} FROM {table}"))  # noqa: S608
+            for table in ROWS
+        )
+        return {
+            (table, str(key))
+            for table, query in queries
+            for key in connection.scalars(query)
+        }
 
 
 def rows_of(table: str, found: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -387,20 +497,36 @@ def rows_of(table: str, found: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield from rows_of(within, row)
 
 
-def test_archive__all_that_retention_deletes__is_in_the_file(engine: Engine, tmp_path: Path) -> None:
+def test_archive__all_that_retention_deletes__is_in_the_file(
+    engine: Engine, tmp_path: Path
+) -> None:
     many_jobs(engine, 3)
     with_rows_of_no_job(engine)
     before = rows(engine)
     archive(engine, CLUSTER, NOW, tmp_path / "all")
-    written = {row for line in lines(tmp_path / "all") for row in rows_of(f"{line['kind']}s", line)}
+    written = {
+        row
+        for line in lines(tmp_path / "all")
+        for row in rows_of(f"{line['kind']}s", line)
+    }
     delete(engine)
     deleted = before - rows(engine)
     assert {table for table, _ in deleted} == set(ROWS)
     assert deleted - written == set()
 
 
-def test_archive__before_a_time__has_no_younger_job(engine: Engine, tmp_path: Path) -> None:
-    assert archive(engine, CLUSTER, datetime(2001, 1, 1, tzinfo=UTC), tmp_path / "none.jsonl.zst") == NONE
+def test_archive__before_a_time__has_no_younger_job(
+    engine: Engine, tmp_path: Path
+) -> None:
+    assert (
+        archive(
+            engine,
+            CLUSTER,
+            datetime(2001, 1, 1, tzinfo=UTC),
+            tmp_path / "none.jsonl.zst",
+        )
+        == NONE
+    )
     assert lines(tmp_path / "none.jsonl.zst") == []
 
 
@@ -411,12 +537,22 @@ def test_archive__several_queries__has_each_line_once(
     with_rows_of_no_job(engine)
     monkeypatch.setattr("supervisor_tasks.ledger.archive.AT_ONCE", 3)
     written = archive(engine, CLUSTER, NOW, tmp_path / "all")
-    assert written == {"job": 8, "transaction": 4, "sweep": 3, "benchmark_run": RUNS_KEPT + 2}
-    found = [(line["kind"], line.get("job_id") or line["id"]) for line in lines(tmp_path / "all")]
+    assert written == {
+        "job": 8,
+        "transaction": 4,
+        "sweep": 3,
+        "benchmark_run": RUNS_KEPT + 2,
+    }
+    found = [
+        (line["kind"], line.get("job_id") or line["id"])
+        for line in lines(tmp_path / "all")
+    ]
     assert len(found) == len(set(found)) == sum(written.values())
 
 
-def test_archive__file_exists__is_refused_and_untouched(engine: Engine, tmp_path: Path) -> None:
+def test_archive__file_exists__is_refused_and_untouched(
+    engine: Engine, tmp_path: Path
+) -> None:
     target = tmp_path / "old.jsonl.zst"
     target.write_text("precious")
     with pytest.raises(ArchiveError, match="never overwritten"):
@@ -446,7 +582,9 @@ def test_archive__file_appears_meanwhile__is_not_overwritten_and_nothing_is_left
     assert (target.read_text(), list(tmp_path.iterdir())) == ("precious", [target])
 
 
-def test_archive__database_ends_in_the_middle__leaves_no_file(engine: Engine, tmp_path: Path) -> None:
+def test_archive__database_ends_in_the_middle__leaves_no_file(
+    engine: Engine, tmp_path: Path
+) -> None:
     fails = iter([None, LedgerUnavailableError("gone")])
 
     def end() -> None:

@@ -1,4 +1,6 @@
-"""The broker goes away and comes back: the fleet consumes again by itself, and its log stays calm meanwhile."""
+"""The broker goes away and comes back: the fleet consumes again by itself, and its log
+stays calm meanwhile.
+"""
 
 import json
 import signal
@@ -25,7 +27,8 @@ from tests.support import not_receiving
 from tests.support.ledger import claim, job_id
 
 STOPPED_S = 20.0  # longer than any patience of kombu's that was seen
-DEAF_AFTER_S = 15  # longer than a connection that only looks alive is kept (celeryconfig.py: 10 s)
+# longer than a connection that only looks alive is kept (celeryconfig.py: 10 s)
+DEAF_AFTER_S = 15
 TRIES_S = 5.0  # during which a client tries each second to connect
 LOST = "consumer: Connection to broker lost"
 AWAY = "broker_disconnected"
@@ -72,8 +75,8 @@ def fleet(processes: Processes, redis_server: embedded_servers.EmbeddedServer) -
 
 @pytest.fixture(scope="module")
 def engine(fleet: Fleet) -> Iterator[Engine]:
-    """The ledger of a fleet with a job that no worker here takes: its effect is dispatched as often as it counts as not
-    woken.
+    """The ledger of a fleet with a job that no worker here takes: its effect is
+    dispatched as often as it counts as not woken.
     """
     engine = create_engine(fleet.environment["DATABASE_URL"])
     ledger = Ledger(engine, "main", lambda _: None)
@@ -84,7 +87,9 @@ def engine(fleet: Fleet) -> Iterator[Engine]:
 
 
 def consumed(engine: Engine) -> float:
-    """When the worker last finished a dispatch_due_effects, in seconds since the epoch."""
+    """When the worker last finished a dispatch_due_effects, in seconds since the
+    epoch.
+    """
     query = text(
         "SELECT extract(epoch FROM succeeded_at)::float8 FROM periodic_runs WHERE name = 'dispatch_due_effects'"
     )
@@ -94,20 +99,33 @@ def consumed(engine: Engine) -> float:
 
 def now(engine: Engine) -> float:
     with engine.connect() as connection:
-        return float(connection.scalar(text("SELECT extract(epoch FROM clock_timestamp())::float8")) or 0)
+        return float(
+            connection.scalar(
+                text("SELECT extract(epoch FROM clock_timestamp())::float8")
+            )
+            or 0
+        )
 
 
 def wait_for_dispatch(engine: Engine) -> None:
     since = now(engine)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE effects SET notified_at = NULL, due_at = now()"))
-    wait_until(lambda: consumed(engine) > since, "a dispatch_due_effects", WITHIN_S, 0.1)
+        connection.execute(
+            text("UPDATE effects SET notified_at = NULL, due_at = now()")
+        )
+    wait_until(
+        lambda: consumed(engine) > since, "a dispatch_due_effects", WITHIN_S, 0.1
+    )
 
 
 def entries(processes: Processes, name: str) -> list[dict[str, Any]]:
     """What a process has logged."""
     lines = (processes.logs / f"{name}.log").read_text().splitlines()
-    return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+    return [
+        json.loads(line)
+        for line in lines
+        if line.startswith("{") and line.endswith("}")
+    ]
 
 
 def said(processes: Processes, name: str) -> list[str]:
@@ -116,11 +134,17 @@ def said(processes: Processes, name: str) -> list[str]:
 
 
 def loud(processes: Processes, name: str) -> list[str]:
-    """What an operator would have to read of a process: all that is no information. Celery's warning at the start that
-    root runs it is left out.
+    """What an operator would have to read of a process: all that is no information.
+    Celery's warning at the start that root runs it is left out.
     """
-    read = [entry["event"] for entry in entries(processes, name) if entry["level"] != "info"]
-    return [event.partition(".")[0] for event in read if "with superuser privileges" not in event]
+    read = [
+        entry["event"] for entry in entries(processes, name) if entry["level"] != "info"
+    ]
+    return [
+        event.partition(".")[0]
+        for event in read
+        if "with superuser privileges" not in event
+    ]
 
 
 def pass_s(engine: Engine, seconds: float) -> None:
@@ -138,15 +162,30 @@ def test_queues__a_queue_without_a_worker__its_length_is_in_the_ledger(
         return {name: reading.number for name, reading in queues.items()}
 
     with Redis(unix_socket_path=str(redis_server.socket)) as redis:
-        wait_until(lambda: redis.llen("main.chain") > 0, "a message that no worker takes", WITHIN_S, 0.1)
-        wait_until(lambda: told().get("chain") == redis.llen("main.chain"), "its length to be told", WITHIN_S, 0.1)
+        wait_until(
+            lambda: redis.llen("main.chain") > 0,
+            "a message that no worker takes",
+            WITHIN_S,
+            0.1,
+        )
+        wait_until(
+            lambda: told().get("chain") == redis.llen("main.chain"),
+            "its length to be told",
+            WITHIN_S,
+            0.1,
+        )
     assert set(told()) == {queue.value for queue in Queue}
 
 
 def test_redis_killed_and_started_again__worker_consumes_and_the_logs_are_calm(
-    fleet: Fleet, engine: Engine, processes: Processes, redis_server: embedded_servers.EmbeddedServer
+    fleet: Fleet,
+    engine: Engine,
+    processes: Processes,
+    redis_server: embedded_servers.EmbeddedServer,
 ) -> None:
-    """However often the connection breaks: each time is told once, and once that it is over."""
+    """However often the connection breaks: each time is told once, and once that it is
+    over.
+    """
     wait_for_dispatch(engine)
     processes.kill(fleet.find("redis"))
     start_server(processes, "redis", redis_server)
@@ -155,11 +194,14 @@ def test_redis_killed_and_started_again__worker_consumes_and_the_logs_are_calm(
     processes.kill(fleet.find("redis"))
 
     def noticed() -> bool:
-        return all(AWAY in loud(processes, name)[lines:] for name, lines in before.items())
+        return all(
+            AWAY in loud(processes, name)[lines:] for name, lines in before.items()
+        )
 
     wait_until(noticed, "worker and beat to notice", WITHIN_S, 0.1)
     pass_s(engine, TRIES_S)
-    # The consumer and what sends messages notice it in threads of their own: either may be first.
+    # The consumer and what sends messages notice it in threads of their own: either may
+    # be first.
     assert sorted(loud(processes, "worker")[before["worker"] :]) == sorted([LOST, AWAY])
     assert loud(processes, "beat")[before["beat"] :] == [AWAY]
     start_server(processes, "redis", redis_server)
@@ -182,7 +224,9 @@ def test_worker_that_answers_pings_and_receives_nothing__ends(
     fleet: Fleet, engine: Engine, processes: Processes
 ) -> None:
     processes.kill(fleet.find("worker"))
-    worker = fleet.start_worker("worker", "-Q", not_receiving.QUEUE, "-I", not_receiving.__name__)
+    worker = fleet.start_worker(
+        "worker", "-Q", not_receiving.QUEUE, "-I", not_receiving.__name__
+    )
     wait_for_dispatch(engine)
     (processes.folder / not_receiving.FILE).touch()
     wait_until(lambda: worker.process() is None, "the worker to end", 60.0, 0.1)
@@ -192,7 +236,9 @@ def test_worker_that_answers_pings_and_receives_nothing__ends(
     wait_for_dispatch(engine)
 
 
-def test_redis_stopped_and_continued__worker_consumes(fleet: Fleet, engine: Engine, processes: Processes) -> None:
+def test_redis_stopped_and_continued__worker_consumes(
+    fleet: Fleet, engine: Engine, processes: Processes
+) -> None:
     wait_for_dispatch(engine)
     redis = fleet.find("redis")
     processes.kill(redis, signal.SIGSTOP, wait=False)
@@ -202,7 +248,10 @@ def test_redis_stopped_and_continued__worker_consumes(fleet: Fleet, engine: Engi
 
 
 def test_database_away__one_warning_a_task_and_no_traceback_and_beat_tells_it_once(
-    fleet: Fleet, engine: Engine, processes: Processes, redis_server: embedded_servers.EmbeddedServer
+    fleet: Fleet,
+    engine: Engine,
+    processes: Processes,
+    redis_server: embedded_servers.EmbeddedServer,
 ) -> None:
     wait_for_dispatch(engine)
     before = {name: len(loud(processes, name)) for name in ("worker", "beat")}
@@ -211,18 +260,29 @@ def test_database_away__one_warning_a_task_and_no_traceback_and_beat_tells_it_on
     def since(name: str) -> list[str]:
         return loud(processes, name)[before[name] :]
 
-    wait_until(lambda: "ledger_disconnected" in since("beat"), "beat to notice", WITHIN_S, 0.1)
+    wait_until(
+        lambda: "ledger_disconnected" in since("beat"), "beat to notice", WITHIN_S, 0.1
+    )
     app = Celery(broker=redis_server.url)
     for _ in range(3):  # beat sends nothing meanwhile
         app.send_task(f"{TASKS}.dispatch_due_effects", queue="main.default")
     app.close()
-    wait_until(lambda: since("worker").count("task_failed_transient") >= 3, "warnings of the outage", WITHIN_S, 0.2)
-    start_server(processes, "postgres", embedded_servers.postgres(processes.folder / "postgres"))
+    wait_until(
+        lambda: since("worker").count("task_failed_transient") >= 3,
+        "warnings of the outage",
+        WITHIN_S,
+        0.2,
+    )
+    start_server(
+        processes, "postgres", embedded_servers.postgres(processes.folder / "postgres")
+    )
     engine.dispose()
     wait_for_dispatch(engine)
     assert set(since("worker")) == {"task_failed_transient"}
     assert since("beat") == ["ledger_disconnected"]
-    assert alternate(said(processes, "beat"), "ledger_disconnected", "ledger_reconnected")
+    assert alternate(
+        said(processes, "beat"), "ledger_disconnected", "ledger_reconnected"
+    )
     assert "Traceback" not in (processes.logs / "worker.log").read_text()
 
 
@@ -242,7 +302,10 @@ def test_queue__no_worker_takes_messages__stops_growing_until_one_does(
     app = Celery(broker=redis_server.url)
     app.conf.update(task_default_queue="no-worker", task_publish_retry=False)
     wake_ups = TaskDispatcher(app, most_waiting=20)
-    effects = [OpenEffect(number, JobId(f"0x{number:064x}"), EffectKind.SUBMIT, 1, 0) for number in range(50)]
+    effects = [
+        OpenEffect(number, JobId(f"0x{number:064x}"), EffectKind.SUBMIT, 1, 0)
+        for number in range(50)
+    ]
     with Redis(unix_socket_path=str(redis_server.socket)) as redis:
         for effect in effects:
             wake_ups.effects([effect])

@@ -1,4 +1,6 @@
-"""Wake-ups on a real Redis: no second message for what still waits, and one for all who want a task at about the same time."""
+"""Wake-ups on a real Redis: no second message for what still waits, and one for all who
+want a task at about the same time.
+"""
 
 import json
 from collections.abc import Iterator
@@ -44,10 +46,17 @@ def wake_ups(server: embedded_servers.EmbeddedServer) -> Iterator[TaskDispatcher
 
 
 def effects(
-    number: int, kind: EffectKind = EffectKind.SUBMIT, *, notified: bool = False, due_in_s: float = 0.0
+    number: int,
+    kind: EffectKind = EffectKind.SUBMIT,
+    *,
+    notified: bool = False,
+    due_in_s: float = 0.0,
 ) -> list[OpenEffect]:
     job_ids = [JobId(f"0x{n:064x}") for n in range(number)]
-    return [OpenEffect(n, job_id, kind, 1, 0, due_in_s, notified=notified) for n, job_id in enumerate(job_ids)]
+    return [
+        OpenEffect(n, job_id, kind, 1, 0, due_in_s, notified=notified)
+        for n, job_id in enumerate(job_ids)
+    ]
 
 
 def fill(redis: Redis, messages: int) -> None:
@@ -55,16 +64,25 @@ def fill(redis: Redis, messages: int) -> None:
         redis.rpush(QUEUE, "another's")
 
 
-def test_effects__many_of_a_kind__one_message_that_names_their_jobs(wake_ups: TaskDispatcher, redis: Redis) -> None:
+def test_effects__many_of_a_kind__one_message_that_names_their_jobs(
+    wake_ups: TaskDispatcher, redis: Redis
+) -> None:
     wake_ups.effects([*effects(50), *effects(3, EffectKind.FETCH)])
     messages = [json.loads(message) for message in redis.lrange(QUEUE, 0, -1)]
-    assert {message["headers"]["task"].rpartition(".")[2] for message in messages} == {"submit", "fetch"}
+    assert {message["headers"]["task"].rpartition(".")[2] for message in messages} == {
+        "submit",
+        "fetch",
+    }
     assert len(messages) == 2
-    (submit,) = (message for message in messages if message["headers"]["task"].endswith("submit"))
+    (submit,) = (
+        message for message in messages if message["headers"]["task"].endswith("submit")
+    )
     assert all(effect.job_id in submit["headers"]["argsrepr"] for effect in effects(50))
 
 
-def test_effects__woken_while_the_queue_is_busy__no_second_message(wake_ups: TaskDispatcher, redis: Redis) -> None:
+def test_effects__woken_while_the_queue_is_busy__no_second_message(
+    wake_ups: TaskDispatcher, redis: Redis
+) -> None:
     fill(redis, BUSY)
     wake_ups.effects(effects(3))
     wake_ups.effects(effects(3, notified=True))
@@ -73,7 +91,9 @@ def test_effects__woken_while_the_queue_is_busy__no_second_message(wake_ups: Tas
     assert redis.llen(QUEUE) == BUSY + 2
 
 
-def test_effects__woken_and_their_messages_are_lost__are_sent_again(wake_ups: TaskDispatcher, redis: Redis) -> None:
+def test_effects__woken_and_their_messages_are_lost__are_sent_again(
+    wake_ups: TaskDispatcher, redis: Redis
+) -> None:
     fill(redis, BUSY)
     wake_ups.effects(effects(5))
     redis.flushall()
@@ -89,7 +109,9 @@ def test_effects__a_drain_is_wanted_in_a_while_by_many__one_message_or_two(
     assert 1 <= int(redis.llen(QUEUE)) < 10
 
 
-def test_effects__a_drain_is_wanted_now__is_woken_at_once(wake_ups: TaskDispatcher, redis: Redis) -> None:
+def test_effects__a_drain_is_wanted_now__is_woken_at_once(
+    wake_ups: TaskDispatcher, redis: Redis
+) -> None:
     wake_ups.effects(effects(2, EffectKind.POLL_SLURM, due_in_s=1.0))
     wake_ups.effects(effects(2, EffectKind.POLL_SLURM))
     wake_ups.effects(effects(2, EffectKind.POLL_SLURM))

@@ -1,4 +1,6 @@
-"""SLURM's health, its nodes, and what an earlier run left there: on a real SLURM behind a real sshd or slurmrestd."""
+"""SLURM's health, its nodes, and what an earlier run left there: on a real SLURM behind
+a real sshd or slurmrestd.
+"""
 
 import json
 import re
@@ -12,7 +14,11 @@ import pytest
 from sqlalchemy import text
 
 from devgrid.processes import wait_until
-from supervisor_tasks.benchmarking.model import PlannedBenchmark, job_name, name_beginning
+from supervisor_tasks.benchmarking.model import (
+    PlannedBenchmark,
+    job_name,
+    name_beginning,
+)
 from supervisor_tasks.chain.contract import Contract
 from supervisor_tasks.context import ReconciliationServices, WorkerContext
 from supervisor_tasks.jobs.model import Address
@@ -20,7 +26,11 @@ from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.benchmarks import BenchmarkStore
 from supervisor_tasks.ledger.facts import PROVIDER
 from supervisor_tasks.ledger.registrations import NODES, Registrations
-from supervisor_tasks.monitoring.slurm_health import check_slurm, reset_failure_count, slurm_is_healthy
+from supervisor_tasks.monitoring.slurm_health import (
+    check_slurm,
+    reset_failure_count,
+    slurm_is_healthy,
+)
 from supervisor_tasks.monitoring.slurm_tries import FAILED_TRIES, SLURM_ANSWERED, TRIES
 from supervisor_tasks.provider.inventory import refresh_inventory
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
@@ -38,9 +48,12 @@ SLURM_CONF = (
     "PartitionName=main-large Nodes=node2",
     "PartitionName=mai Nodes=node1 Hidden=YES",
 )
-NOT_FOUND = "Partition {0} not found|no partition '{0}'"  # scontrol; of slurmrestd's list
+# scontrol; of slurmrestd's list
+NOT_FOUND = "Partition {0} not found|no partition '{0}'"
 # Without accounting CfgTRES has no GPUs.
-NODE1, NODE2 = (SlurmNode(name=name, cpus=64, gpus=2, mem_mb=16_000) for name in ("node1", "node2"))
+NODE1, NODE2 = (
+    SlurmNode(name=name, cpus=64, gpus=2, mem_mb=16_000) for name in ("node1", "node2")
+)
 NodesOfEither = Nodes | RestNodes
 OURS = name_beginning("0x" + "3" * 40, "here")
 FORMER = "former"  # whom benchmarks ran as before BENCHMARK_RUN_AS was changed
@@ -59,13 +72,19 @@ def woken() -> list[str]:
 
 
 @pytest.fixture
-def site(world: SubmissionEnv, transport: str, woken: list[str]) -> Iterator[WorkerContext]:
+def site(
+    world: SubmissionEnv, transport: str, woken: list[str]
+) -> Iterator[WorkerContext]:
     """A worker of the slurm queue that is soon done with waiting."""
     emptied(world.engine)
     site = world.site(world.cluster_over(transport))
     assert site.slurm_side is not None
-    sweep = ReconciliationServices(nobody, woken.append, every_s=900.0, grace_s=60.0, start_block=0)
-    yield replace(site, slurm_side=replace(site.slurm_side, try_every_s=0.2), sweep_side=sweep)
+    sweep = ReconciliationServices(
+        nobody, woken.append, every_s=900.0, grace_s=60.0, start_block=0
+    )
+    yield replace(
+        site, slurm_side=replace(site.slurm_side, try_every_s=0.2), sweep_side=sweep
+    )
     site.slurm.cluster.close()
     site.ledger.holder.close()
 
@@ -88,11 +107,12 @@ def state(world: SubmissionEnv, slurm_id: int) -> str:
     return world.field(slurm_id, "state")
 
 
-# --- specs ----------------------------------------------------------------------------------------------------------
+# --- specs ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("partition", "expected"), [("main", (NODE1, NODE2)), ("main-large", (NODE2,)), ("mai", (NODE1,))]
+    ("partition", "expected"),
+    [("main", (NODE1, NODE2)), ("main-large", (NODE2,)), ("mai", (NODE1,))],
 )
 def test_specs__each_partition_has_its_own_nodes(
     nodes: NodesOfEither, partition: str, expected: tuple[SlurmNode, ...]
@@ -109,23 +129,37 @@ def test_specs__drained_for_a_reason_that_looks_like_a_node__is_left_out(
     world: SubmissionEnv, nodes: NodesOfEither
 ) -> None:
     update(
-        world, "node1", "State=DRAIN", "Reason=x = y\nNodeName=node3 State=IDLE CfgTRES=cpu=1,mem=1M Partitions=main"
+        world,
+        "node1",
+        "State=DRAIN",
+        "Reason=x = y\nNodeName=node3 State=IDLE CfgTRES=cpu=1,mem=1M Partitions=main",
     )
     update(world, "node2", "Comment=State=DOWN CfgTRES=cpu=999")
     try:
         specs = nodes.specs()
         assert (specs, specs.left_out) == (PartitionHardware((NODE2,)), (NODE1,))
         assert specs.left_out[0].state == "IDLE+DRAIN"
-        assert replace(nodes, unresponsive=True).specs() == PartitionHardware((NODE1, NODE2))
+        assert replace(nodes, unresponsive=True).specs() == PartitionHardware(
+            (NODE1, NODE2)
+        )
     finally:
         update(world, "node1", "State=RESUME")
-    wait_until(lambda: nodes.specs() == PartitionHardware((NODE1, NODE2)), "node1 to count again", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: nodes.specs() == PartitionHardware((NODE1, NODE2)),
+        "node1 to count again",
+        PATIENCE_S,
+        0.2,
+    )
 
 
-def test_specs__nodes_work__are_the_same(world: SubmissionEnv, nodes: NodesOfEither) -> None:
+def test_specs__nodes_work__are_the_same(
+    world: SubmissionEnv, nodes: NodesOfEither
+) -> None:
     before = nodes.specs()
     slurm_id = sbatch(world, "busy", "--nodes=2", "--mem-per-cpu=10")
-    wait_until(lambda: state(world, slurm_id) == "RUNNING", "the job to run", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: state(world, slurm_id) == "RUNNING", "the job to run", PATIENCE_S, 0.2
+    )
     assert [node.state for node in nodes.specs().nodes] == ["MIXED", "MIXED"]
     assert nodes.specs() == before
     world.slurm.run("scancel", str(slurm_id))
@@ -155,7 +189,7 @@ def specs_or_none(nodes: NodesOfEither) -> PartitionHardware | None:
         return None
 
 
-# --- health ---------------------------------------------------------------------------------------------------------
+# --- health ---------------------------------------------------------------------------
 
 
 @rest_in_chaos
@@ -163,7 +197,9 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     world: SubmissionEnv, site: WorkerContext, woken: list[str]
 ) -> None:
     book = Registrations(site.ledger.facts)
-    wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2
+    )
     assert site.ledger.ticks.age_s(NODES) is not None
     assert book.hardware()[0]
     world.processes.stop(world.processes.find("slurmctld"))
@@ -190,7 +226,8 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     world.slurm.start_controller()
 
     def works() -> bool:
-        with suppress(SlurmUnavailableError):  # slurmrestd does not show since when slurmctld runs in its first second
+        # slurmrestd does not show since when slurmctld runs in its first second
+        with suppress(SlurmUnavailableError):
             check_slurm(site)
         return slurm_is_healthy(site.ledger)
 
@@ -198,7 +235,9 @@ def test_check_slurm__away_at_start__ten_tries_and_an_alarm_and_it_goes_on(
     assert not alarms(site)
     assert site.ledger.facts.get(FAILED_TRIES) == 0
     assert woken[-1] == "refresh_inventory"
-    wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2
+    )
     assert book.hardware()[1] < since_s, "the age of this set of nodes restarts"
 
 
@@ -211,10 +250,12 @@ def has_looked(site: WorkerContext) -> bool:
 
 
 def alarms(site: WorkerContext) -> bool:
-    return AlarmName.SLURM_NOT_ANSWERING in {alarm.name for alarm in site.ledger.alarms.all()}
+    return AlarmName.SLURM_NOT_ANSWERING in {
+        alarm.name for alarm in site.ledger.alarms.all()
+    }
 
 
-# --- nodes that no look has seen ---------------------------------------------------------------------------------------------
+# --- nodes that no look has seen ------------------------------------------------------
 
 
 def six_minutes_pass(world: SubmissionEnv) -> None:
@@ -223,7 +264,9 @@ def six_minutes_pass(world: SubmissionEnv) -> None:
 
 
 def calls_for_nodes(site: WorkerContext) -> Any:
-    return {alarm.name: alarm.details for alarm in site.ledger.alarms.all()}.get(AlarmName.NO_USABLE_NODES)
+    return {alarm.name: alarm.details for alarm in site.ledger.alarms.all()}.get(
+        AlarmName.NO_USABLE_NODES
+    )
 
 
 def provider(world: SubmissionEnv, *words: str) -> str:
@@ -235,12 +278,22 @@ def provider(world: SubmissionEnv, *words: str) -> str:
 def test_look_at_nodes__partition_is_misspelt__alarm_says_why_until_it_is_right(
     world: SubmissionEnv, site: WorkerContext, nodes: NodesOfEither
 ) -> None:
-    offers: dict[str, Any] = {"registered": None, "waiting": None, "offered": None, "odd": []}
+    offers: dict[str, Any] = {
+        "registered": None,
+        "waiting": None,
+        "offered": None,
+        "odd": [],
+    }
     book = Registrations(site.ledger.facts)
     book.learn_standing(RegistrationStatus.UNREGISTERED)
-    book.record_decision({"address": "0x", "decision": "wait", "why": "no node", "measuring": False} | offers)
+    book.record_decision(
+        {"address": "0x", "decision": "wait", "why": "no node", "measuring": False}
+        | offers
+    )
     check_slurm(site)
-    wrong = replace(site, slurm_side=replace(site.slurm, nodes=replace(nodes, partition="mian")))
+    wrong = replace(
+        site, slurm_side=replace(site.slurm, nodes=replace(nodes, partition="mian"))
+    )
     assert not has_looked(wrong)
     assert calls_for_nodes(site) is None, "it may pass"
     six_minutes_pass(world)
@@ -250,7 +303,9 @@ def test_look_at_nodes__partition_is_misspelt__alarm_says_why_until_it_is_right(
     assert re.search(NOT_FOUND.format("mian"), called["error"])
     assert re.search(NOT_FOUND.format("mian"), provider(world))
     assert json.loads(provider(world, "-o", "json"))["no_usable_nodes"]["for_s"] > 300
-    wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2
+    )
     assert calls_for_nodes(site) is None
     assert json.loads(provider(world, "-o", "json"))["no_usable_nodes"] is None
 
@@ -258,27 +313,39 @@ def test_look_at_nodes__partition_is_misspelt__alarm_says_why_until_it_is_right(
 def test_look_at_nodes__none_works__the_operator_hears_of_their_states(
     world: SubmissionEnv, site: WorkerContext, nodes: NodesOfEither
 ) -> None:
-    wait_until(lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: has_looked(site), "slurmctld to hear from its nodes", PATIENCE_S, 0.2
+    )
     update(world, "node[1-2]", "State=DRAIN", "Reason=test")
     try:
         check_slurm(site)
         refresh_inventory(site)
         six_minutes_pass(world)
         refresh_inventory(site)
-        assert calls_for_nodes(site)["error"] == "no node of the partition 'main' works: it has 2 IDLE+DRAIN"
+        assert (
+            calls_for_nodes(site)["error"]
+            == "no node of the partition 'main' works: it has 2 IDLE+DRAIN"
+        )
         site.ledger.alarms.off(AlarmName.NO_USABLE_NODES)
         site.ledger.ticks.remove(SLURM_ANSWERED)
         refresh_inventory(site)
-        assert calls_for_nodes(site) is None, "while SLURM does not answer, that is what he is called for"
+        assert calls_for_nodes(site) is None, (
+            "while SLURM does not answer, that is what he is called for"
+        )
         check_slurm(site)
         refresh_inventory(site)
         assert calls_for_nodes(site) is None, "the time restarts"
     finally:
         update(world, "node[1-2]", "State=RESUME")
-    wait_until(lambda: nodes.specs() == PartitionHardware((NODE1, NODE2)), "the nodes to count again", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: nodes.specs() == PartitionHardware((NODE1, NODE2)),
+        "the nodes to count again",
+        PATIENCE_S,
+        0.2,
+    )
 
 
-# --- old benchmarks -------------------------------------------------------------------------------------------------
+# --- old benchmarks -------------------------------------------------------------------
 
 
 def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(
@@ -288,28 +355,47 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(
     benchmarks.ask("a test")
     run = benchmarks.under_way()
     assert run is not None
-    benchmarks.begin(run, [PlannedBenchmark(benchmark="hpl", script="#!/bin/sh\n")], OURS, {})
+    benchmarks.begin(
+        run, [PlannedBenchmark(benchmark="hpl", script="#!/bin/sh\n")], OURS, {}
+    )
     (under_way,) = benchmarks.measurements(run)
     benchmarks.start_submission(under_way, FORMER)
-    old = [sbatch(world, job_name(OURS, 1, token, "hpl")) for token in ("0" * 16, "abcdef0123456789")]
+    old = [
+        sbatch(world, job_name(OURS, 1, token, "hpl"))
+        for token in ("0" * 16, "abcdef0123456789")
+    ]
     old.append(sbatch(world, job_name(OURS, 1, "1" * 16, "hpl"), user=FORMER))
     held = sbatch(world, job_name(OURS, 2, "0" * 16, "osu"), "--hold")
     others = [
         sbatch(world, under_way.job_name),
-        sbatch(world, job_name(name_beginning("0x" + "3" * 40, "here-too"), 1, "0" * 16, "hpl")),
+        sbatch(
+            world,
+            job_name(name_beginning("0x" + "3" * 40, "here-too"), 1, "0" * 16, "hpl"),
+        ),
         sbatch(world, "benchmark"),
         sbatch(world, job_name(OURS, 1, "0" * 16, "hpl"), user=CUSTOMER),
     ]
     running = {*old, *others}
-    wait_until(lambda: {state(world, one) for one in running} == {"RUNNING"}, "the jobs to run", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: {state(world, one) for one in running} == {"RUNNING"},
+        "the jobs to run",
+        PATIENCE_S,
+        0.2,
+    )
     reset_failure_count(site.ledger)
     check_slurm(site)
-    assert {state(world, one) for one in running} == {"RUNNING"}  # the ledger does not know the provider yet
+    # the ledger does not know the provider yet
+    assert {state(world, one) for one in running} == {"RUNNING"}
     site.ledger.facts.set(PROVIDER, "0x" + "3" * 40)
     reset_failure_count(site.ledger)
     check_slurm(site)
     gone = {*old, held}
-    wait_until(lambda: {state(world, one) for one in gone} == {"CANCELLED"}, "the old ones to end", PATIENCE_S, 0.2)
+    wait_until(
+        lambda: {state(world, one) for one in gone} == {"CANCELLED"},
+        "the old ones to end",
+        PATIENCE_S,
+        0.2,
+    )
     assert {state(world, one) for one in others} == {"RUNNING"}
     late = sbatch(world, job_name(OURS, 3, "0" * 16, "hpl"))
     site.ledger.ticks.remove("slurm")
@@ -318,11 +404,20 @@ def test_check_slurm__at_start__old_benchmarks_are_cancelled_and_nothing_else(
     world.slurm.run("scancel", *(str(one) for one in (*others, late)))
 
 
-def sbatch(world: SubmissionEnv, name: str, *options: str, user: str | None = None) -> int:
+def sbatch(
+    world: SubmissionEnv, name: str, *options: str, user: str | None = None
+) -> int:
     """A job of root's, or of another user."""
     uid = None if user is None else world.slurm.users.add(user)
     done = subprocess.run(
-        ["sbatch", "--parsable", f"--job-name={name}", "--output=/dev/null", "--mem-per-cpu=10", *options],
+        [
+            "sbatch",
+            "--parsable",
+            f"--job-name={name}",
+            "--output=/dev/null",
+            "--mem-per-cpu=10",
+            *options,
+        ],
         env={"PATH": "/usr/bin:/bin", **world.slurm.env()},
         user=uid,
         group=uid,

@@ -1,4 +1,6 @@
-"""Traces: a receiver that is away or slow holds nothing up, strangers' callbacks make none, and off means off."""
+"""Traces: a receiver that is away or slow holds nothing up, strangers' callbacks make
+none, and off means off.
+"""
 
 import asyncio
 import json
@@ -26,8 +28,8 @@ from tests.support.ledger import bring_to_queued, job_id, migrated
 from tests.support.traces import TraceReceiver, trace_receiver
 
 MANY = 3 * MAX_SPANS
-# What a fleet's processes import, and what they get with and without the setting. The parts that redis imports by itself,
-# if they are there, are those of metrics.
+# What a fleet's processes import, and what they get with and without the setting. The
+# parts that redis imports by itself, if they are there, are those of metrics.
 PROBE = """
 import json, sys
 if "blocked" in sys.argv:
@@ -49,9 +51,15 @@ def receiver() -> Iterator[TraceReceiver]:
 
 
 def probe(*words: str) -> tuple[str, list[str], str]:
-    """The tracer that a process gets, the modules of OpenTelemetry that it has imported, and what it logged."""
+    """The tracer that a process gets, the modules of OpenTelemetry that it has
+    imported, and what it logged.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, *words], cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(60)
+        [sys.executable, "-c", PROBE, *words],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=deadline(60),
     )
     assert done.returncode == 0, done.stderr
     *logged, last = done.stdout.splitlines()
@@ -80,7 +88,11 @@ def closed_within_s(tracer: OtlpTracer) -> float:
 def test_off__no_process_imports__what_sends_spans() -> None:
     tracer, modules, _ = probe()
     assert tracer == "NoTraces"
-    assert [name for name in modules if name.startswith(("opentelemetry.exporter", "opentelemetry.sdk.trace"))] == []
+    assert [
+        name
+        for name in modules
+        if name.startswith(("opentelemetry.exporter", "opentelemetry.sdk.trace"))
+    ] == []
 
 
 def test_off__without_the_packages__every_process_works() -> None:
@@ -113,11 +125,15 @@ def test_receiver_is_away__work_goes_on_and_spans_arrive_once_it_is_there() -> N
                 return bool(receiver.spans)
 
             wait_until(has_come, "spans to arrive", 60.0, 0.2)
-            wait_until(lambda: "traces_sent_again" in events(logs), "the news", 30.0, 0.05)
+            wait_until(
+                lambda: "traces_sent_again" in events(logs), "the news", 30.0, 0.05
+            )
             tracer.close()
 
 
-def test_receiver_refuses__many_batches__are_one_warning(receiver: TraceReceiver) -> None:
+def test_receiver_refuses__many_batches__are_one_warning(
+    receiver: TraceReceiver,
+) -> None:
     receiver.status = 400
     tracer = OtlpTracer(receiver.url, "here", "worker")
     with capture_logs() as logs:
@@ -133,7 +149,9 @@ def test_receiver_is_away__the_process_ends_in_time() -> None:
     assert closed_within_s(tracer) < deadline(CLOSE_S + 1.0)
 
 
-def test_receiver_is_slow__work_goes_on_and_the_process_ends_in_time(receiver: TraceReceiver) -> None:
+def test_receiver_is_slow__work_goes_on_and_the_process_ends_in_time(
+    receiver: TraceReceiver,
+) -> None:
     receiver.let_go.clear()
     tracer = OtlpTracer(receiver.url, "here", "worker")
     tell(tracer, BATCH)
@@ -149,7 +167,12 @@ def test_receiver_is_slow__the_queue_is_bounded(receiver: TraceReceiver) -> None
     assert receiver.asked.wait(deadline(30.0))
     tell(tracer, MANY)
     receiver.let_go.set()
-    wait_until(lambda: len(receiver.spans) >= MAX_SPANS - BATCH, "what waits to arrive", 60.0, 0.05)
+    wait_until(
+        lambda: len(receiver.spans) >= MAX_SPANS - BATCH,
+        "what waits to arrive",
+        60.0,
+        0.05,
+    )
     tracer.close()
     assert len(receiver.spans) <= MAX_SPANS + 2 * BATCH
 
@@ -161,7 +184,9 @@ def test_close__spans_that_wait__are_sent(receiver: TraceReceiver) -> None:
     assert len(receiver.of(job_id(1))) == 3
 
 
-def test_ended__the_ledger_is_away__is_a_warning_and_the_next_end_is_told(receiver: TraceReceiver) -> None:
+def test_ended__the_ledger_is_away__is_a_warning_and_the_next_end_is_told(
+    receiver: TraceReceiver,
+) -> None:
     with migrated() as (engine, _):
         ledger = Ledger(engine, "here", lambda _: None)
         job = ledger.jobs([bring_to_queued(ledger, 1)])[job_id(1)]
@@ -182,7 +207,9 @@ def test_ended__the_ledger_is_away__is_a_warning_and_the_next_end_is_told(receiv
     assert next(answers, None) is None
 
 
-def test_callbacks__of_jobs_that_the_ledger_does_not_have__make_no_spans(receiver: TraceReceiver) -> None:
+def test_callbacks__of_jobs_that_the_ledger_does_not_have__make_no_spans(
+    receiver: TraceReceiver,
+) -> None:
     with migrated() as (engine, environment):
         ledger = Ledger(engine, "here", lambda _: None)
         known = bring_to_queued(ledger, 1)
@@ -194,5 +221,9 @@ def test_callbacks__of_jobs_that_the_ledger_does_not_have__make_no_spans(receive
         tracer.close()
         ledger.holder.close()
     (span,) = receiver.spans
-    assert (span.service, span.name, span.attributes["job_id"]) == ("supervisor-callbacks", "callback", known)
+    assert (span.service, span.name, span.attributes["job_id"]) == (
+        "supervisor-callbacks",
+        "callback",
+        known,
+    )
     assert (span.attributes["status"], span.attributes["slurm_id"]) == (7, 101)

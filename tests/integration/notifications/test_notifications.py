@@ -1,5 +1,5 @@
-"""Messages about alarms, on a real Postgres and with real HTTP and SMTP servers that are away, fail, hang, or see the
-worker die.
+"""Messages about alarms, on a real Postgres and with real HTTP and SMTP servers that
+are away, fail, hang, or see the worker die.
 """
 
 import json
@@ -36,14 +36,26 @@ from supervisor_tasks.ledger.due import Due
 from supervisor_tasks.ledger.figures import read_figures
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.messaging.due_rules import FACTS, GUARDED, RuleSettings, due
-from supervisor_tasks.notifications.channels import Command, Mail, Notifier, SmtpSecurity, Webhook
+from supervisor_tasks.notifications.channels import (
+    Command,
+    Mail,
+    Notifier,
+    SmtpSecurity,
+    Webhook,
+)
 from supervisor_tasks.notifications.deliver import notify
 from supervisor_tasks.notifications.delivery_rules import Policy, plan
 from supervisor_tasks.notifications.forms import json_form
 from supervisor_tasks.notifications.from_settings import notifier_of
 from tests.support.commands import Result, supervisor
 from tests.support.ledger import emptied, migrated, through
-from tests.support.receivers import HANGS, MailReceiver, WebhookReceiver, mail_receiver, webhook_receiver
+from tests.support.receivers import (
+    HANGS,
+    MailReceiver,
+    WebhookReceiver,
+    mail_receiver,
+    webhook_receiver,
+)
 
 ALARM = AlarmName.WALLET_EMPTY
 TOKEN = "T0K3N-of-the-chat-4711"
@@ -71,10 +83,13 @@ def webhook() -> Iterator[WebhookReceiver]:
         yield server
 
 
-def notifier(*servers: WebhookReceiver, policy: Policy = AT_ONCE, **changes: Any) -> Notifier:
+def notifier(
+    *servers: WebhookReceiver, policy: Policy = AT_ONCE, **changes: Any
+) -> Notifier:
     """A notifier with a webhook for each server, which have one second to answer."""
     channels = {
-        f"webhook {number}": Webhook(server.url, json_form, timeout_s=1.0) for number, server in enumerate(servers)
+        f"webhook {number}": Webhook(server.url, json_form, timeout_s=1.0)
+        for number, server in enumerate(servers)
     }
     return Notifier(channels=channels, policy=policy, **changes)
 
@@ -93,24 +108,37 @@ def pass_time(ledger: Ledger, seconds: float) -> None:
     """Move all times of incidents and messages into the past."""
     times = {
         "alarm_incidents": ("raised_at", "cleared_at", "closed_at", "due_at"),
-        "alarm_messages": ("created_at", "due_at", "failing_since", "sent_at", "done_at", "parked_at"),
+        "alarm_messages": (
+            "created_at",
+            "due_at",
+            "failing_since",
+            "sent_at",
+            "done_at",
+            "parked_at",
+        ),
         "alarm_silences": ("begun_at", "ends_at"),
     }
     with ledger.engine.begin() as connection:
         for table, columns in times.items():
-            moved = ", ".join(f"{column} = {column} - :s * interval '1 second'" for column in columns)
+            moved = ", ".join(
+                f"{column} = {column} - :s * interval '1 second'" for column in columns
+            )
             connection.execute(text(f"UPDATE {table} SET {moved}"), {"s": seconds})  # noqa: S608
 
 
 def is_due(ledger: Ledger) -> bool:
     """Whether beat would send the task."""
-    return "notify" in due(Due(through(ledger.engine), "here", GUARDED, FACTS).look(), RuleSettings())
+    return "notify" in due(
+        Due(through(ledger.engine), "here", GUARDED, FACTS).look(), RuleSettings()
+    )
 
 
-# --- what happens to an alarm, and what is told ---------------------------------------------------------------------
+# --- what happens to an alarm, and what is told ---------------------------------------
 
 
-def test_notify__an_alarm_goes_on_and_off__both_are_told_once(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_notify__an_alarm_goes_on_and_off__both_are_told_once(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     assert not is_due(ledger)
     ledger.alarms.on(ALARM, balance_wei=12)
     ledger.alarms.on(ALARM, balance_wei=11)
@@ -126,11 +154,15 @@ def test_notify__an_alarm_goes_on_and_off__both_are_told_once(ledger: Ledger, we
     notify(ledger, notifier(webhook))
     assert kinds(webhook) == ["firing wallet_empty", "resolved wallet_empty"]
     assert len({body["incident"] for body in webhook.got}) == 1
-    assert [headers["Idempotency-Key"] for _, headers in webhook.requests] == [body["id"] for body in webhook.got]
+    assert [headers["Idempotency-Key"] for _, headers in webhook.requests] == [
+        body["id"] for body in webhook.got
+    ]
     assert not is_due(ledger)
 
 
-def test_notify__an_alarm_flaps__is_one_message_and_one_resolution(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_notify__an_alarm_flaps__is_one_message_and_one_resolution(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     settling = notifier(webhook, policy=Policy(settle_s=300.0))
     for _ in range(3):
         ledger.alarms.on(ALARM)
@@ -150,16 +182,24 @@ def test_notify__an_alarm_flaps__is_one_message_and_one_resolution(ledger: Ledge
     assert len({body["incident"] for body in webhook.got}) == 2
 
 
-def test_notify__came_and_went_before_a_worker_looked__both_are_told(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_notify__came_and_went_before_a_worker_looked__both_are_told(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     ledger.alarms.on(ALARM)
     ledger.alarms.off(ALARM)
     notify(ledger, notifier(webhook))
     assert kinds(webhook) == ["firing wallet_empty", "resolved wallet_empty"]
 
 
-def test_alarm__its_incident_cannot_be_written__is_not_on_either(ledger: Ledger) -> None:
+def test_alarm__its_incident_cannot_be_written__is_not_on_either(
+    ledger: Ledger,
+) -> None:
     with ledger.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE alarm_incidents ADD CONSTRAINT none CHECK (alarm = '') NOT VALID"))
+        connection.execute(
+            text(
+                "ALTER TABLE alarm_incidents ADD CONSTRAINT none CHECK (alarm = '') NOT VALID"
+            )
+        )
     try:
         with pytest.raises(IntegrityError):
             ledger.alarms.on(ALARM)
@@ -180,13 +220,17 @@ def test_notify__two_channels__a_later_one_is_told_of_what_is_still_on(
     assert kinds(webhook) == ["firing wallet_empty"]
 
 
-def test_notify__another_clusters_alarm__is_not_told(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_notify__another_clusters_alarm__is_not_told(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     Ledger(ledger.engine, "there", lambda _: None).alarms.on(ALARM)
     notify(ledger, notifier(webhook))
     assert webhook.got == []
 
 
-def test_notify__two_workers_at_once__one_sends(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_notify__two_workers_at_once__one_sends(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     ledger.alarms.on(ALARM)
     barrier = Barrier(4)
 
@@ -202,10 +246,12 @@ def test_notify__two_workers_at_once__one_sends(ledger: Ledger, webhook: Webhook
     assert kinds(webhook) == ["firing wallet_empty"]
 
 
-# --- a server that does not take it ---------------------------------------------------------------------------------
+# --- a server that does not take it ---------------------------------------------------
 
 
-def test_notify__server_is_away_for_a_while__gets_all_in_their_order_when_it_is_back(ledger: Ledger) -> None:
+def test_notify__server_is_away_for_a_while__gets_all_in_their_order_when_it_is_back(
+    ledger: Ledger,
+) -> None:
     with webhook_receiver() as server:
         away = notifier(server)
         port = server.port
@@ -222,10 +268,14 @@ def test_notify__server_is_away_for_a_while__gets_all_in_their_order_when_it_is_
     with webhook_receiver(port) as back:
         notify(ledger, away)
         assert kinds(back) == ["firing wallet_empty", "resolved wallet_empty"]
-    assert all(message.done_at and not message.failing_since for message in messages(ledger))
+    assert all(
+        message.done_at and not message.failing_since for message in messages(ledger)
+    )
 
 
-def test_notify__server_answers_500__is_tried_with_growing_delay(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_notify__server_answers_500__is_tried_with_growing_delay(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     webhook.statuses = [500] * 12
     patient, waits = notifier(webhook, late_after_s=1e9), []
     ledger.alarms.on(ALARM)
@@ -237,9 +287,10 @@ def test_notify__server_answers_500__is_tried_with_growing_delay(ledger: Ledger,
         waits.append(message.due_in_s)
         pass_time(ledger, message.due_in_s + 1)
     expected = [min(5.0 * 2**number, 900.0) for number in range(12)]
-    assert [0.7 * wait <= found <= 1.2 * wait for found, wait in zip(waits, expected, strict=True)] == [True] * 12, (
-        waits
-    )
+    assert [
+        0.7 * wait <= found <= 1.2 * wait
+        for found, wait in zip(waits, expected, strict=True)
+    ] == [True] * 12, waits
     notify(ledger, patient)
     assert len({body["id"] for body in webhook.got}) == 1
     assert messages(ledger)[0].sent_at is not None
@@ -254,19 +305,24 @@ def test_notify__server_hangs__is_left_in_time_and_the_others_are_told(
     with webhook_receiver() as other:
         began_s = time.monotonic()
         notify(ledger, notifier(webhook, other))
-        assert time.monotonic() - began_s < deadline(8.0)  # one time-out, not one for each message
+        # one time-out, not one for each message
+        assert time.monotonic() - began_s < deadline(8.0)
         assert sorted(kinds(other)) == ["firing claims_full", "firing wallet_empty"]
     assert len(webhook.got) == 1
 
 
-def test_notify__server_asks_for_patience__is_left_alone_so_long(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_notify__server_asks_for_patience__is_left_alone_so_long(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     webhook.statuses, webhook.headers = [429], {"Retry-After": "120"}
     ledger.alarms.on(ALARM)
     notify(ledger, notifier(webhook))
     assert 110 < messages(ledger)[0].due_in_s <= 120
 
 
-def test_notify__redirect__is_not_followed(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_notify__redirect__is_not_followed(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     with webhook_receiver() as elsewhere:
         webhook.statuses, webhook.headers = [307], {"Location": elsewhere.url}
         ledger.alarms.on(ALARM)
@@ -275,7 +331,9 @@ def test_notify__redirect__is_not_followed(ledger: Ledger, webhook: WebhookRecei
     assert messages(ledger)[0].attempts == 1
 
 
-def test_notify__one_message_is_always_rejected__delays_no_other(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_notify__one_message_is_always_rejected__delays_no_other(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     webhook.statuses = [400]
     ledger.alarms.on(ALARM)
     notify(ledger, notifier(webhook))
@@ -283,8 +341,15 @@ def test_notify__one_message_is_always_rejected__delays_no_other(ledger: Ledger,
     pass_time(ledger, 10)
     webhook.statuses = [200, 400]
     notify(ledger, notifier(webhook))
-    assert kinds(webhook) == ["firing wallet_empty", "firing claims_full", "firing wallet_empty"]
-    assert [message.sent_at is not None for message in messages(ledger)] == [False, True]
+    assert kinds(webhook) == [
+        "firing wallet_empty",
+        "firing claims_full",
+        "firing wallet_empty",
+    ]
+    assert [message.sent_at is not None for message in messages(ledger)] == [
+        False,
+        True,
+    ]
 
 
 WORKER = """
@@ -301,8 +366,12 @@ notify(Ledger(open_engine(settings), settings.cluster_name, lambda _: None), not
 
 
 def die_at(server: WebhookReceiver | MailReceiver, environment: dict[str, str]) -> None:
-    """Run a worker that is killed after the server has got its message, and before it can record that."""
-    worker = subprocess.Popen([sys.executable, "-c", WORKER], cwd=REPOSITORY, env=environment)
+    """Run a worker that is killed after the server has got its message, and before it
+    can record that.
+    """
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER], cwd=REPOSITORY, env=environment
+    )
     server.on_message = lambda: os.kill(worker.pid, signal.SIGKILL)
     assert worker.wait(60) == -signal.SIGKILL
     server.on_message = lambda: None
@@ -312,7 +381,10 @@ def test_notify__worker_is_killed_between_sending_and_recording__same_key_twice(
     ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
 ) -> None:
     ledger.alarms.on(ALARM)
-    environment = postgres[1] | {"NOTIFY_WEBHOOK_URL": webhook.url, "NOTIFY_SETTLE_S": "0"}
+    environment = postgres[1] | {
+        "NOTIFY_WEBHOOK_URL": webhook.url,
+        "NOTIFY_SETTLE_S": "0",
+    }
     die_at(webhook, environment)
     assert messages(ledger)[0].sent_at is None
     settings = load(Need.NOTIFY, environment=environment)
@@ -331,7 +403,11 @@ def test_notify__worker_is_killed_after_a_mail__same_message_id_twice(
     ledger.alarms.on(ALARM)
     handler = MailReceiver()
     with mail_receiver(handler) as address:
-        mail = {"NOTIFY_MAIL_TO": OPS, "NOTIFY_MAIL_FROM": SENDER, "NOTIFY_SMTP_ADDRESS": address}
+        mail = {
+            "NOTIFY_MAIL_TO": OPS,
+            "NOTIFY_MAIL_FROM": SENDER,
+            "NOTIFY_SMTP_ADDRESS": address,
+        }
         environment = postgres[1] | mail | {"NOTIFY_SMTP_TLS": "none"}
         die_at(handler, environment)
         wait_for_lock(ledger)
@@ -354,7 +430,7 @@ def wait_for_lock(ledger: Ledger) -> None:
     wait_until(is_free, "the killed worker's lock to be free", 30.0, 0.05)
 
 
-# --- a channel that fails for long ----------------------------------------------------------------------------------
+# --- a channel that fails for long ----------------------------------------------------
 
 
 def test_notify__channel_fails_for_long__the_others_tell_of_it_and_of_its_end(
@@ -370,7 +446,11 @@ def test_notify__channel_fails_for_long__the_others_tell_of_it_and_of_its_end(
         notify(ledger, both)
         assert kinds(other) == ["firing wallet_empty", "firing notifications_failing"]
         details = other.got[1]["details"]
-        assert (details["channels"], details["messages"], details["parked"]) == (["webhook 0"], 1, 0)
+        assert (details["channels"], details["messages"], details["parked"]) == (
+            ["webhook 0"],
+            1,
+            0,
+        )
         assert "HTTP status 500" in details["last_error"]
         webhook.statuses = []
         pass_time(ledger, 60)
@@ -392,20 +472,33 @@ def test_notify__channel_fails_for_a_day__the_end_is_visible_and_a_test_begins_a
     notify(ledger, notifier(webhook))
     pass_time(ledger, 86_401)
     notify(ledger, notifier(webhook))
-    (alarm,) = [alarm for alarm in ledger.alarms.all() if alarm.name is AlarmName.NOTIFICATIONS_FAILING]
+    (alarm,) = [
+        alarm
+        for alarm in ledger.alarms.all()
+        if alarm.name is AlarmName.NOTIFICATIONS_FAILING
+    ]
     assert alarm.details["parked"] == 1
     assert messages(ledger)[0].parked_at is not None
     pass_time(ledger, 10_000)
     webhook.statuses = []
     notify(ledger, notifier(webhook))
-    assert kinds(webhook)[2:] == ["firing notifications_failing"]  # the parked one is not tried
+    # the parked one is not tried
+    assert kinds(webhook)[2:] == ["firing notifications_failing"]
     ledger.incidents.ask_test()
     notify(ledger, notifier(webhook))
-    assert kinds(webhook)[3:] == ["test test", "firing wallet_empty", "resolved notifications_failing"]
-    assert AlarmName.NOTIFICATIONS_FAILING not in [alarm.name for alarm in ledger.alarms.all()]
+    assert kinds(webhook)[3:] == [
+        "test test",
+        "firing wallet_empty",
+        "resolved notifications_failing",
+    ]
+    assert AlarmName.NOTIFICATIONS_FAILING not in [
+        alarm.name for alarm in ledger.alarms.all()
+    ]
 
 
-def test_drop_parked__gives_the_message_up_and_its_resolution(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_drop_parked__gives_the_message_up_and_its_resolution(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     webhook.statuses = [404, 404]
     ledger.alarms.on(ALARM)
     notify(ledger, notifier(webhook))
@@ -416,7 +509,10 @@ def test_drop_parked__gives_the_message_up_and_its_resolution(ledger: Ledger, we
     ledger.alarms.off(ALARM)
     notify(ledger, notifier(webhook))
     notify(ledger, notifier(webhook))
-    assert kinds(webhook)[2:] == ["firing notifications_failing", "resolved notifications_failing"]
+    assert kinds(webhook)[2:] == [
+        "firing notifications_failing",
+        "resolved notifications_failing",
+    ]
     assert all(message.done_at for message in messages(ledger))
     assert not is_due(ledger)
 
@@ -430,10 +526,13 @@ def test_notify__channel_that_no_worker_has_any_more__is_late_like_one_that_fail
     pass_time(ledger, 301)
     notify(ledger, notifier())
     assert "no setting NOTIFY_*" in messages(ledger)[0].last_error
-    assert [alarm.name for alarm in ledger.alarms.all()] == [ALARM, AlarmName.NOTIFICATIONS_FAILING]
+    assert [alarm.name for alarm in ledger.alarms.all()] == [
+        ALARM,
+        AlarmName.NOTIFICATIONS_FAILING,
+    ]
 
 
-# --- each kind of channel -------------------------------------------------------------------------------------------
+# --- each kind of channel -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -441,13 +540,24 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
-def test_mail__server_with_tls_and_login__takes_it(ledger: Ledger, certificates: Certificates) -> None:
+def test_mail__server_with_tls_and_login__takes_it(
+    ledger: Ledger, certificates: Certificates
+) -> None:
     handler = MailReceiver()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.cert, certificates.key)
     ledger.alarms.on(ALARM, balance_wei=12)
     with mail_receiver(handler, tls=context, with_login=True) as address:
-        mail = Mail(address, SmtpSecurity.STARTTLS, SENDER, OPS, "fleet", "correct-horse", certificates.ca, 5.0)
+        mail = Mail(
+            address,
+            SmtpSecurity.STARTTLS,
+            SENDER,
+            OPS,
+            "fleet",
+            "correct-horse",
+            certificates.ca,
+            5.0,
+        )
         notify(ledger, Notifier({"mail": mail}, AT_ONCE))
     (got,) = handler.mails
     assert (got["Subject"], got["To"]) == ("[here] CRITICAL: wallet_empty", OPS)
@@ -471,7 +581,16 @@ def test_mail__wrong_password_or_authority_or_no_tls__error_omits_the_password(
     context.load_cert_chain(certificates.cert, certificates.key)
     ledger.alarms.on(ALARM)
     with mail_receiver(handler, tls=context, with_login=True) as address:
-        mail = Mail(address, SmtpSecurity.STARTTLS, SENDER, OPS, "fleet", "correct-horse", certificates.ca, 5.0)
+        mail = Mail(
+            address,
+            SmtpSecurity.STARTTLS,
+            SENDER,
+            OPS,
+            "fleet",
+            "correct-horse",
+            certificates.ca,
+            5.0,
+        )
         notify(ledger, Notifier({"mail": replace(mail, **changes)}, AT_ONCE))
     assert handler.mails == []
     (message,) = messages(ledger)
@@ -487,20 +606,36 @@ def test_mail__one_receiver_is_refused__the_other_gets_one_mail(
     handler.refused = {BOSS}
     ledger.alarms.on(ALARM)
     with mail_receiver(handler) as address:
-        mail = {"NOTIFY_MAIL_TO": f"{OPS}, {BOSS}", "NOTIFY_MAIL_FROM": SENDER, "NOTIFY_SMTP_ADDRESS": address}
-        wanted = notifier_of(load(Need.NOTIFY, environment=postgres[1] | mail | {"NOTIFY_SMTP_TLS": "none"}))
+        mail = {
+            "NOTIFY_MAIL_TO": f"{OPS}, {BOSS}",
+            "NOTIFY_MAIL_FROM": SENDER,
+            "NOTIFY_SMTP_ADDRESS": address,
+        }
+        wanted = notifier_of(
+            load(
+                Need.NOTIFY,
+                environment=postgres[1] | mail | {"NOTIFY_SMTP_TLS": "none"},
+            )
+        )
         for _ in range(3):
             notify(ledger, wanted)
             pass_time(ledger, 60)
     assert [mail["To"] for mail in handler.mails] == [OPS]
-    refused = next(message for message in messages(ledger) if message.channel == f"mail {BOSS}")
+    refused = next(
+        message for message in messages(ledger) if message.channel == f"mail {BOSS}"
+    )
     assert (refused.attempts, "no such user" in refused.last_error) == (3, True)
 
 
-def test_mail__server_is_away_then_hangs_then_takes_it__is_one_mail(ledger: Ledger) -> None:
+def test_mail__server_is_away_then_hangs_then_takes_it__is_one_mail(
+    ledger: Ledger,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        mail = Notifier({"mail": Mail(address, SmtpSecurity.NONE, SENDER, OPS, timeout_s=0.5)}, AT_ONCE)
+        mail = Notifier(
+            {"mail": Mail(address, SmtpSecurity.NONE, SENDER, OPS, timeout_s=0.5)},
+            AT_ONCE,
+        )
         ledger.alarms.on(ALARM)
         notify(ledger, mail)
     assert "time" in messages(ledger)[0].last_error.lower()
@@ -515,10 +650,17 @@ def test_mail__server_is_away_then_hangs_then_takes_it__is_one_mail(ledger: Ledg
 
 
 @pytest.fixture
-def slack(webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]) -> Notifier:
-    """What a worker makes of NOTIFY_SLACK_URL; the server answers with Slack's words."""
+def slack(
+    webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
+) -> Notifier:
+    """What a worker makes of NOTIFY_SLACK_URL; the server answers with Slack's
+    words.
+    """
     webhook.texts = {200: "ok", 400: "invalid_payload"}
-    slack = {"NOTIFY_SLACK_URL": f"{webhook.url}/services/T01/B02/{TOKEN}", "NOTIFY_SETTLE_S": "0"}
+    slack = {
+        "NOTIFY_SLACK_URL": f"{webhook.url}/services/T01/B02/{TOKEN}",
+        "NOTIFY_SETTLE_S": "0",
+    }
     return notifier_of(load(Need.NOTIFY, environment=postgres[1] | slack))
 
 
@@ -532,7 +674,9 @@ def test_slack__answers_200__has_the_raise_and_its_end_once_each(
     notify(ledger, slack)
     notify(ledger, slack)
     assert [path for path, _ in webhook.requests] == [f"/services/T01/B02/{TOKEN}"] * 2
-    assert {headers["Content-Type"] for _, headers in webhook.requests} == {"application/json"}
+    assert {headers["Content-Type"] for _, headers in webhook.requests} == {
+        "application/json"
+    }
     assert [list(body) for body in webhook.got] == [["text"], ["text"]]
     raised, resolved = (body["text"].splitlines() for body in webhook.got)
     assert raised[0] == "*[here] CRITICAL: wallet_empty*"
@@ -562,7 +706,10 @@ def test_slack__answers_400_invalid_payload__is_told_and_tried_again(
 def test_alertmanager__raise__is_repeated_until_the_alarm_is_over(
     ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
 ) -> None:
-    environment = postgres[1] | {"NOTIFY_ALERTMANAGER_URL": webhook.url + "/", "NOTIFY_SETTLE_S": "0"}
+    environment = postgres[1] | {
+        "NOTIFY_ALERTMANAGER_URL": webhook.url + "/",
+        "NOTIFY_SETTLE_S": "0",
+    }
     wanted = notifier_of(load(Need.NOTIFY, environment=environment))
     ledger.alarms.on(ALARM, balance_wei=12)
     notify(ledger, wanted)
@@ -582,7 +729,12 @@ def test_alertmanager__raise__is_repeated_until_the_alarm_is_over(
     assert len(alerts) == 4
     assert {path for path, _ in webhook.requests} == {"/api/v2/alerts"}
     assert len({json.dumps(alert["labels"]) for alert in alerts}) == 1
-    assert [alert["endsAt"] > alerts[3]["endsAt"] for alert in alerts] == [True, True, True, False]
+    assert [alert["endsAt"] > alerts[3]["endsAt"] for alert in alerts] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     assert not is_due(ledger)
 
 
@@ -601,8 +753,12 @@ def test_webhook__token_and_keys_in_the_url__show_in_no_error_log_or_alarm(
         notify(ledger, notifier_of(settings))
         pass_time(ledger, 400)
         notify(ledger, notifier_of(settings))
-    shown = json.dumps([str(logs), *(message.last_error for message in messages(ledger))])
-    shown += str([alarm.details for alarm in ledger.alarms.all() if alarm.name is not ALARM])
+    shown = json.dumps(
+        [str(logs), *(message.last_error for message in messages(ledger))]
+    )
+    shown += str(
+        [alarm.details for alarm in ledger.alarms.all() if alarm.name is not ALARM]
+    )
     assert "HTTP status 500" in shown
     assert "alarm_message_not_sent" in shown
     assert TOKEN not in shown
@@ -619,7 +775,9 @@ def test_webhook__key_in_its_url__shows_in_no_error_of_the_channel_itself(
     channel = Webhook(f"{webhook.url}/services/{TOKEN}", json_form)
     ledger.alarms.on(ALARM)
     notify(ledger, Notifier({"webhook": channel}, AT_ONCE))
-    assert messages(ledger)[0].last_error == "HTTP status 500: status 500 of (not shown)"
+    assert (
+        messages(ledger)[0].last_error == "HTTP status 500: status 500 of (not shown)"
+    )
 
 
 def test_command__gets_the_message_and_none_of_the_workers_variables(
@@ -639,11 +797,16 @@ def test_command__gets_the_message_and_none_of_the_workers_variables(
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("/bin/sh", "-c", "echo no pager >&2; exit 3"), "/bin/sh ended with status 3: no pager"),
+        (
+            ("/bin/sh", "-c", "echo no pager >&2; exit 3"),
+            "/bin/sh ended with status 3: no pager",
+        ),
         (("/nowhere/pager",), "/nowhere/pager: No such file or directory"),
     ],
 )
-def test_command__fails__is_tried_again(ledger: Ledger, words: tuple[str, ...], error: str) -> None:
+def test_command__fails__is_tried_again(
+    ledger: Ledger, words: tuple[str, ...], error: str
+) -> None:
     ledger.alarms.on(ALARM)
     notify(ledger, Notifier({"command": Command(words)}, AT_ONCE))
     (message,) = messages(ledger)
@@ -656,13 +819,19 @@ def test_command__hangs__ends_with_all_that_it_has_started(ledger: Ledger) -> No
     notify(ledger, Notifier({"command": command}, AT_ONCE))
     assert "has not ended within 0.5 s" in messages(ledger)[0].last_error
     sleeping = ["sleep", "4711.5"]
-    assert not [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == sleeping]
+    assert not [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if process.info["cmdline"] == sleeping
+    ]
 
 
-# --- the test -------------------------------------------------------------------------------------------------------
+# --- the test -------------------------------------------------------------------------
 
 
-def test_ask_test__each_channel__tells_what_became_of_it(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_ask_test__each_channel__tells_what_became_of_it(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     test_id = ledger.incidents.ask_test()
     assert is_due(ledger)
     assert ledger.incidents.test_outcomes(test_id) is None
@@ -733,10 +902,16 @@ def test_command_test__no_worker_or_no_channel__says_what_is_missing(
     ledger: Ledger, postgres: tuple[Engine, dict[str, str]]
 ) -> None:
     result = supervisor("alarm", "test", "--yes", "--wait-s", "0.3", env=postgres[1])
-    assert (result.exit_code, "found no worker that has sent the test" in result.stderr) == (1, True)
+    assert (
+        result.exit_code,
+        "found no worker that has sent the test" in result.stderr,
+    ) == (1, True)
     with worker(ledger, notifier()):
         result = supervisor("alarm", "test", "--yes", env=postgres[1])
-    assert (result.exit_code, "found no channel in the workers' settings" in result.stderr) == (1, True)
+    assert (
+        result.exit_code,
+        "found no channel in the workers' settings" in result.stderr,
+    ) == (1, True)
 
 
 @pytest.mark.usefixtures("known")
@@ -744,27 +919,41 @@ def test_command_drop__parked_messages__are_given_up_and_recorded(
     ledger: Ledger, webhook: WebhookReceiver, postgres: tuple[Engine, dict[str, str]]
 ) -> None:
     result = supervisor("alarm", "drop", "--yes", env=postgres[1])
-    assert (result.exit_code, "found no message that is parked" in result.stderr) == (1, True)
+    assert (result.exit_code, "found no message that is parked" in result.stderr) == (
+        1,
+        True,
+    )
     webhook.statuses = [404, 404]
     ledger.alarms.on(ALARM)
     notify(ledger, notifier(webhook))
     pass_time(ledger, 86_401)
     notify(ledger, notifier(webhook))
     result = supervisor("alarm", "drop", "--yes", "--reason", "gone", env=postgres[1])
-    assert (result.exit_code, "1 message will never be sent" in result.stderr) == (0, True)
+    assert (result.exit_code, "1 message will never be sent" in result.stderr) == (
+        0,
+        True,
+    )
     notify(ledger, notifier(webhook))
     assert [alarm.name for alarm in ledger.alarms.all()] == [ALARM]
     assert "gone" in supervisor("log", env=postgres[1]).stdout
 
 
-# --- quiet hours ---
+# --- quiet hours ----------------------------------------------------------------------
 
 
-def with_quiet_hours(webhook: WebhookReceiver, environment: dict[str, str], over_for: timedelta) -> Notifier:
-    """What a worker makes of NOTIFY_QUIET_HOURS: two hours, which have been over for so long; below 0, they last."""
+def with_quiet_hours(
+    webhook: WebhookReceiver, environment: dict[str, str], over_for: timedelta
+) -> Notifier:
+    """What a worker makes of NOTIFY_QUIET_HOURS: two hours, which have been over for so
+    long; below 0, they last.
+    """
     end = datetime.now(UTC) - over_for
     hours = f"{end - timedelta(hours=2):%H:%M}-{end:%H:%M} UTC"
-    wanted = {"NOTIFY_WEBHOOK_URL": webhook.url, "NOTIFY_QUIET_HOURS": hours, "NOTIFY_SETTLE_S": "0"}
+    wanted = {
+        "NOTIFY_WEBHOOK_URL": webhook.url,
+        "NOTIFY_QUIET_HOURS": hours,
+        "NOTIFY_SETTLE_S": "0",
+    }
     return notifier_of(load(Need.NOTIFY, environment=environment | wanted))
 
 
@@ -818,7 +1007,7 @@ def test_quiet_hours__alarm_begins_and_ends_in_them__is_never_told(
     assert not is_due(ledger)
 
 
-# --- silence ---
+# --- silence --------------------------------------------------------------------------
 
 
 def in_a_while(**units: float) -> datetime:
@@ -840,7 +1029,9 @@ def test_silence__until_it_is_over__nothing_of_this_alarm_is_told_and_others_are
     assert kinds(webhook) == ["firing claims_full", "firing wallet_empty"]
 
 
-def test_silence__alarm_begins_and_ends_in_it__is_never_told(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_silence__alarm_begins_and_ends_in_it__is_never_told(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     ledger.incidents.silence(ALARM, in_a_while(hours=1), "we know")
     ledger.alarms.on(ALARM)
     ledger.alarms.off(ALARM)
@@ -867,27 +1058,72 @@ def test_silence__messages_that_fail_or_are_repeated__wait_for_its_end(
     assert kinds(webhook).count("firing wallet_empty") == tries + 1
 
 
-def test_silence__another_cluster__is_not_silent(ledger: Ledger, webhook: WebhookReceiver) -> None:
-    Ledger(ledger.engine, "there", lambda _: None).incidents.silence(ALARM, in_a_while(hours=1), "we know")
+def test_silence__another_cluster__is_not_silent(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
+    Ledger(ledger.engine, "there", lambda _: None).incidents.silence(
+        ALARM, in_a_while(hours=1), "we know"
+    )
     ledger.alarms.on(ALARM)
     notify(ledger, notifier(webhook))
     assert kinds(webhook) == ["firing wallet_empty"]
 
 
 @pytest.mark.usefixtures("known")
-def test_command_silence__is_listed_recorded_and_ended(ledger: Ledger, postgres: tuple[Engine, dict[str, str]]) -> None:
+def test_command_silence__is_listed_recorded_and_ended(
+    ledger: Ledger, postgres: tuple[Engine, dict[str, str]]
+) -> None:
     def run(*words: str, status: int = 0) -> Result:
         result = supervisor(*words, env=postgres[1])
         assert result.exit_code == status, result.output
         return result
 
     ledger.alarms.on(ALARM)
-    said = run("alarm", "silence", "wallet_empty", "--for", "2h", "--reason", "coins are on their way", "--yes")
+    said = run(
+        "alarm",
+        "silence",
+        "wallet_empty",
+        "--for",
+        "2h",
+        "--reason",
+        "coins are on their way",
+        "--yes",
+    )
     assert "no message of wallet_empty will be sent until" in said.stderr
-    run("alarm", "silence", "claims_full", "--until", "2001-01-01", "--reason", "x", "--yes", status=2)
-    run("alarm", "silence", "claims_full", "--for", "999999w", "--reason", "x", "--yes", status=2)
+    run(
+        "alarm",
+        "silence",
+        "claims_full",
+        "--until",
+        "2001-01-01",
+        "--reason",
+        "x",
+        "--yes",
+        status=2,
+    )
+    run(
+        "alarm",
+        "silence",
+        "claims_full",
+        "--for",
+        "999999w",
+        "--reason",
+        "x",
+        "--yes",
+        status=2,
+    )
     run("alarm", "silence", "claims_full", "--reason", "x", "--yes", status=2)
-    run("alarm", "silence", "no_such_alarm", "--for", "1h", "--reason", "x", "--yes", status=2)
+    run(
+        "alarm",
+        "silence",
+        "no_such_alarm",
+        "--for",
+        "1h",
+        "--reason",
+        "x",
+        "--yes",
+        status=2,
+    )
     run(
         "alarm",
         "silence",
@@ -904,15 +1140,21 @@ def test_command_silence__is_listed_recorded_and_ended(ledger: Ledger, postgres:
     assert "coins are on their way" in listed
     assert "busy" in listed  # it is off, and silenced
     (row,) = json.loads(run("alarm", "list", "-o", "json").stdout)
-    assert (row["name"], row["silence_reason"]) == ("wallet_empty", "coins are on their way")
+    assert (row["name"], row["silence_reason"]) == (
+        "wallet_empty",
+        "coins are on their way",
+    )
     assert "coins are on their way" in run("alarm", "show", "wallet_empty").stdout
     assert "coins are on their way" in run("log").stdout
     run("alarm", "unsilence", "wallet_empty", "--yes")
     assert set(ledger.incidents.silences()) == {"claims_full"}
-    assert "not silenced" in run("alarm", "unsilence", "wallet_empty", "--yes", status=1).stderr
+    assert (
+        "not silenced"
+        in run("alarm", "unsilence", "wallet_empty", "--yes", status=1).stderr
+    )
 
 
-# --- what is seen of the messages -----------------------------------------------------------------------------------
+# --- what is seen of the messages -----------------------------------------------------
 
 
 def test_command_show__one_channel_fails__has_sent_tries_and_error_of_each(
@@ -922,26 +1164,58 @@ def test_command_show__one_channel_fails__has_sent_tries_and_error_of_each(
     ledger.alarms.on(ALARM)
     with webhook_receiver() as other:
         notify(ledger, notifier(webhook, other))
-    failing, sent = json.loads(supervisor("alarm", "show", ALARM, "-o", "json", env=postgres[1]).stdout)["messages"]
-    assert (failing["channel"], failing["kind"], failing["state"]) == ("webhook 0", "raised", "failing")
+    failing, sent = json.loads(
+        supervisor("alarm", "show", ALARM, "-o", "json", env=postgres[1]).stdout
+    )["messages"]
+    assert (failing["channel"], failing["kind"], failing["state"]) == (
+        "webhook 0",
+        "raised",
+        "failing",
+    )
     assert (failing["sent_at"], failing["failed_tries"]) == (None, 1)
     assert "HTTP status 500" in failing["last_error"]
-    assert datetime.fromisoformat(failing["next_at"]) > datetime.fromisoformat(failing["failing_since"])
-    assert (sent["channel"], sent["kind"], sent["state"]) == ("webhook 1", "raised", "sent")
-    assert datetime.fromisoformat(sent["sent_at"]) >= datetime.fromisoformat(sent["created_at"])
-    assert (sent["next_at"], sent["failed_tries"], sent["last_error"]) == (None, 0, None)
+    assert datetime.fromisoformat(failing["next_at"]) > datetime.fromisoformat(
+        failing["failing_since"]
+    )
+    assert (sent["channel"], sent["kind"], sent["state"]) == (
+        "webhook 1",
+        "raised",
+        "sent",
+    )
+    assert datetime.fromisoformat(sent["sent_at"]) >= datetime.fromisoformat(
+        sent["created_at"]
+    )
+    assert (sent["next_at"], sent["failed_tries"], sent["last_error"]) == (
+        None,
+        0,
+        None,
+    )
     lines = supervisor("alarm", "show", ALARM, env=postgres[1]).stdout.splitlines()
     table = lines[lines.index("") + 1 :]
-    assert table[0].split() == ["CHANNEL", "KIND", "STATE", "SENT", "NEXT", "FAILED", "LAST", "ERROR"]
+    assert table[0].split() == [
+        "CHANNEL",
+        "KIND",
+        "STATE",
+        "SENT",
+        "NEXT",
+        "FAILED",
+        "LAST",
+        "ERROR",
+    ]
     assert [line.split()[:4] for line in table[1:]] == [
         ["webhook", "0", "raised", "failing"],
         ["webhook", "1", "raised", "sent"],
     ]
 
 
-def test_messages_of_last__a_second_incident__has_none_of_the_first(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_messages_of_last__a_second_incident__has_none_of_the_first(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     def kinds_and_states() -> list[tuple[str, str]]:
-        return [(message.kind.value, message.state) for message in ledger.incidents.messages_of_last(ALARM)]
+        return [
+            (message.kind.value, message.state)
+            for message in ledger.incidents.messages_of_last(ALARM)
+        ]
 
     assert kinds_and_states() == []
     ledger.alarms.on(ALARM)
@@ -954,7 +1228,9 @@ def test_messages_of_last__a_second_incident__has_none_of_the_first(ledger: Ledg
     assert kinds_and_states() == [("raised", "sent")]
 
 
-def test_figures__a_message_on_its_way__is_counted_by_its_state(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_figures__a_message_on_its_way__is_counted_by_its_state(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     def counted() -> dict[str, int]:
         assert read_figures(ledger.engine, "there").messages == {}
         return dict(read_figures(ledger.engine, "here").messages)
@@ -963,7 +1239,9 @@ def test_figures__a_message_on_its_way__is_counted_by_its_state(ledger: Ledger, 
     ledger.alarms.on(ALARM)
     with ledger.engine.begin() as connection:
         for incident, now in ledger.incidents.to_plan(connection):
-            ledger.incidents.carry_out(connection, incident, plan(incident, ["webhook 0"], True, AT_ONCE, now))
+            ledger.incidents.carry_out(
+                connection, incident, plan(incident, ["webhook 0"], True, AT_ONCE, now)
+            )
     assert counted() == {"due": 1}
     ledger.incidents.silence(ALARM, in_a_while(days=1), "known")
     assert counted() == {"waiting": 1}
@@ -976,13 +1254,17 @@ def test_figures__a_message_on_its_way__is_counted_by_its_state(ledger: Ledger, 
     assert counted() == {"parked": 1}
     ledger.incidents.drop_parked()
     assert counted() == {}
-    assert [message.state for message in ledger.incidents.messages_of_last(ALARM)] == ["dropped"]
+    assert [message.state for message in ledger.incidents.messages_of_last(ALARM)] == [
+        "dropped"
+    ]
 
 
-# --- what is left behind --------------------------------------------------------------------------------------------
+# --- what is left behind --------------------------------------------------------------
 
 
-def test_incidents__closed_for_long__are_forgotten(ledger: Ledger, webhook: WebhookReceiver) -> None:
+def test_incidents__closed_for_long__are_forgotten(
+    ledger: Ledger, webhook: WebhookReceiver
+) -> None:
     for name in (ALARM, AlarmName.CLAIMS_FULL):
         ledger.alarms.on(name)
         ledger.alarms.off(name)

@@ -1,4 +1,6 @@
-"""What runs beside SLURM: its hooks write a spool, the reporter delivers it, sshd asks for the key."""
+"""What runs beside SLURM: its hooks write a spool, the reporter delivers it, sshd asks
+for the key.
+"""
 
 import os
 import subprocess
@@ -27,7 +29,7 @@ CUSTOMER = "0x" + "ab" * 20
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-# --- from a job to the supervisor ----------------------------------------------------------------------------------------
+# --- from a job to the supervisor -----------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +39,18 @@ def slurm() -> Iterator[Slurm]:
         users.add(CUSTOMER)
         node_spool = processes.folder / "node-spool"
         node_spool.mkdir()
-        running = Slurm.start(processes, users, spool=new_spool(processes), nodes=1, node_spool=node_spool)
+        running = Slurm.start(
+            processes, users, spool=new_spool(processes), nodes=1, node_spool=node_spool
+        )
         try:
             yield running
         finally:
             running.stop()
 
 
-def test_jobs_of_slurm__supervisor_down_at_first__learns_all_in_each_jobs_order(slurm: Slurm) -> None:
+def test_jobs_of_slurm__supervisor_down_at_first__learns_all_in_each_jobs_order(
+    slurm: Slurm,
+) -> None:
     port, spool = free_port(), slurm.processes.folder / "spool"
     start_reporter(slurm.processes, spool, port)
     done = _submit(slurm, name_of(1), "sleep 2")
@@ -59,23 +65,44 @@ def test_jobs_of_slurm__supervisor_down_at_first__learns_all_in_each_jobs_order(
     slurm.run("scancel", str(waiting))
     for job in (done, failed, killed, waiting, stranger, named, renamed):
         wait_until(partial(_has_ended, slurm, job), f"job {job} to end", 60.0)
-    wait_until(lambda: len(events(spool)) == 10, f"the hooks to have written 10 events: {events(spool)}", 60.0)
+    wait_until(
+        lambda: len(events(spool)) == 10,
+        f"the hooks to have written 10 events: {events(spool)}",
+        60.0,
+    )
     with serving(port) as (supervisor, _):
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
-    assert supervisor.received(done) == [(JOB_STATUS_RUNNING, 0), (JOB_STATUS_FINISHED, 0)]
-    assert supervisor.received(failed) == [(JOB_STATUS_RUNNING, 0), (JOB_STATUS_FAILED, 3 * 256)]
-    assert supervisor.received(killed) == [(JOB_STATUS_RUNNING, 0), (JOB_STATUS_FAILED, 9)]
+    assert supervisor.received(done) == [
+        (JOB_STATUS_RUNNING, 0),
+        (JOB_STATUS_FINISHED, 0),
+    ]
+    assert supervisor.received(failed) == [
+        (JOB_STATUS_RUNNING, 0),
+        (JOB_STATUS_FAILED, 3 * 256),
+    ]
+    assert supervisor.received(killed) == [
+        (JOB_STATUS_RUNNING, 0),
+        (JOB_STATUS_FAILED, 9),
+    ]
     assert supervisor.received(waiting) == [(JOB_STATUS_CANCELLED, 0)]
-    assert supervisor.received(stranger) == [(JOB_STATUS_FINISHED, 0)]  # the completion hook is not told the comment
+    # the completion hook is not told the comment
+    assert supervisor.received(stranger) == [(JOB_STATUS_FINISHED, 0)]
     assert supervisor.received(named) == []
-    assert supervisor.received(renamed) == [(JOB_STATUS_RUNNING, 0), (JOB_STATUS_FINISHED, 0)]
+    assert supervisor.received(renamed) == [
+        (JOB_STATUS_RUNNING, 0),
+        (JOB_STATUS_FINISHED, 0),
+    ]
     durations = [call.duration for _, call in supervisor.calls if call.id == done]
     assert durations == [0, _elapsed_s(slurm, done)]
     assert durations[1] >= 2
-    assert {call.name for _, call in supervisor.calls if call.id == done} == {name_of(1)}
+    assert {call.name for _, call in supervisor.calls if call.id == done} == {
+        name_of(1)
+    }
 
 
-def test_spank_plugin__job_of_the_grid__its_node_tells_the_start_and_the_job_runs(slurm: Slurm) -> None:
+def test_spank_plugin__job_of_the_grid__its_node_tells_the_start_and_the_job_runs(
+    slurm: Slurm,
+) -> None:
     spool = slurm.processes.folder / "node-spool"
     for file in spool.glob("*-start"):
         file.unlink()
@@ -99,7 +126,9 @@ def _away(folder: Path) -> Iterator[None]:
         hidden.rename(folder)
 
 
-def test_spools_of_controller_and_node_missing__the_job_runs_all_the_same(slurm: Slurm) -> None:
+def test_spools_of_controller_and_node_missing__the_job_runs_all_the_same(
+    slurm: Slurm,
+) -> None:
     folder = slurm.processes.folder
     with _away(folder / "spool"), _away(folder / "node-spool"):
         job = _submit(slurm, name_of(13), "echo ran")
@@ -112,13 +141,20 @@ def test_spools_of_controller_and_node_missing__the_job_runs_all_the_same(slurm:
     assert f"supervisor: the start of SLURM's job {job} is not in" in log
 
 
-# --- acting ---------------------------------------------------------------------------------------------------------------
+# --- acting ---------------------------------------------------------------------------
 
 
 def _submit(slurm: Slurm, name: str, script: str, *options: str) -> int:
     uid = slurm.users.add(CUSTOMER)
     done = subprocess.run(
-        ["sbatch", "--parsable", "--mem-per-cpu=100M", f"--job-name={name}", "--comment=supervisor here:1", *options],
+        [
+            "sbatch",
+            "--parsable",
+            "--mem-per-cpu=100M",
+            f"--job-name={name}",
+            "--comment=supervisor here:1",
+            *options,
+        ],
         env={"PATH": os.environ["PATH"], **slurm.env()},
         input=f"#!/bin/bash\n{script}\n",
         cwd=slurm.users.home(CUSTOMER),
@@ -134,11 +170,15 @@ def _submit(slurm: Slurm, name: str, script: str, *options: str) -> int:
 
 def _elapsed_s(slurm: Slurm, job: int) -> int:
     """As SLURM itself shows it."""
-    shown = slurm.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--Format=TimeUsed:20").stdout
+    shown = slurm.run(
+        "squeue", "--noheader", "--states=all", f"--jobs={job}", "--Format=TimeUsed:20"
+    ).stdout
     minutes, _, seconds = shown.strip().rpartition(":")
     return int(minutes) * 60 + int(seconds)
 
 
 def _has_ended(slurm: Slurm, job: int) -> bool:
-    shown = slurm.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--Format=State:40").stdout.strip()
+    shown = slurm.run(
+        "squeue", "--noheader", "--states=all", f"--jobs={job}", "--Format=State:40"
+    ).stdout.strip()
     return shown in ("COMPLETED", "FAILED", "CANCELLED")

@@ -1,4 +1,6 @@
-"""The reporter: for all files that it finds and all answers, each event is delivered in its job's order, or told to be lost."""
+"""The reporter: for all files that it finds and all answers, each event is delivered in
+its job's order, or told to be lost.
+"""
 
 import json
 import os
@@ -24,8 +26,18 @@ from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
 from plugins.reporter import HEARTBEAT_SERVICE
-from protos.supervisor.v1alpha1.supervisor_pb2 import JOB_STATUS_FAILED, JOB_STATUS_RUNNING
-from tests.support.spooling import events, name_of, new_spool, serving, start_reporter, write
+from protos.supervisor.v1alpha1.supervisor_pb2 import (
+    JOB_STATUS_FAILED,
+    JOB_STATUS_RUNNING,
+)
+from tests.support.spooling import (
+    events,
+    name_of,
+    new_spool,
+    serving,
+    start_reporter,
+    write,
+)
 
 pytestmark = pytest.mark.slow  # retries that last
 
@@ -48,7 +60,9 @@ def spool(processes: Processes) -> Path:
 
 
 @pytest.mark.quiet_machine
-def test_reporter__event_appears__is_delivered_at_once_and_its_file_removed(processes: Processes, spool: Path) -> None:
+def test_reporter__event_appears__is_delivered_at_once_and_its_file_removed(
+    processes: Processes, spool: Path
+) -> None:
     with serving() as (supervisor, port):
         start_reporter(processes, spool, port)
         written_s = []
@@ -57,12 +71,18 @@ def test_reporter__event_appears__is_delivered_at_once_and_its_file_removed(proc
             write(spool, job, "start")
             wait_until(lambda: not events(spool), "the event to be delivered", 60.0)
             assert supervisor.received(job) == [(JOB_STATUS_RUNNING, 0)]
-        took_s = [call[0] - at_s for call, at_s in zip(supervisor.calls, written_s, strict=True)]
-        # The best of five: each but the first is written right after a look, and would wait for the next one.
+        took_s = [
+            call[0] - at_s
+            for call, at_s in zip(supervisor.calls, written_s, strict=True)
+        ]
+        # The best of five: each but the first is written right after a look, and would
+        # wait for the next one.
         assert min(took_s[1:]) < AT_ONCE_S, took_s
 
 
-def test_reporter__draft_of_a_hook__is_left_alone(processes: Processes, spool: Path) -> None:
+def test_reporter__draft_of_a_hook__is_left_alone(
+    processes: Processes, spool: Path
+) -> None:
     with serving() as (supervisor, port):
         (spool / ".1-7-end").write_text("event=ended\n")
         start_reporter(processes, spool, port)
@@ -72,18 +92,28 @@ def test_reporter__draft_of_a_hook__is_left_alone(processes: Processes, spool: P
         assert supervisor.received(7) == []
 
 
-def test_reporter__supervisor_cannot_store_it__tries_again_until_it_is_taken(processes: Processes, spool: Path) -> None:
+def test_reporter__supervisor_cannot_store_it__tries_again_until_it_is_taken(
+    processes: Processes, spool: Path
+) -> None:
     write(spool, 1, "start")
     write(spool, 1, "end")
     with serving() as (supervisor, port):
-        supervisor.refusals.extend([grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL])
+        supervisor.refusals.extend(
+            [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL]
+        )
         start_reporter(processes, spool, port)
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
         running = (JOB_STATUS_RUNNING, 0)
-        assert supervisor.received(1) == [running, running, running, (JOB_STATUS_FAILED, 768)]
+        assert supervisor.received(1) == [
+            running,
+            running,
+            running,
+            (JOB_STATUS_FAILED, 768),
+        ]
 
 
-@pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "NOT_FOUND"])  # malformed, and about a job that is not known
+# malformed, and about a job that is not known
+@pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "NOT_FOUND"])
 def test_reporter__never_taken_by_the_supervisor__goes_to_rejected_with_one_log_line(
     processes: Processes, spool: Path, code: str
 ) -> None:
@@ -91,7 +121,11 @@ def test_reporter__never_taken_by_the_supervisor__goes_to_rejected_with_one_log_
         supervisor.refusals.append(grpc.StatusCode[code])
         file = write(spool, 1, "start")
         start_reporter(processes, spool, port)
-        wait_until(lambda: (spool / "rejected" / file.name).exists(), "the event to be rejected", 60.0)
+        wait_until(
+            lambda: (spool / "rejected" / file.name).exists(),
+            "the event to be rejected",
+            60.0,
+        )
         write(spool, 2, "start")
         wait_until(lambda: not events(spool), "the next one to be delivered", 60.0)
     assert not file.exists()
@@ -101,11 +135,17 @@ def test_reporter__never_taken_by_the_supervisor__goes_to_rejected_with_one_log_
     assert line["slurm_id"] == 1
 
 
-def test_reporter__file_that_no_hook_wrote__goes_to_rejected(processes: Processes, spool: Path) -> None:
+def test_reporter__file_that_no_hook_wrote__goes_to_rejected(
+    processes: Processes, spool: Path
+) -> None:
     (spool / "1-1-end").write_text("what is this")
     with serving() as (supervisor, port):
         start_reporter(processes, spool, port)
-        wait_until(lambda: (spool / "rejected" / "1-1-end").exists(), "the file to be rejected", 60.0)
+        wait_until(
+            lambda: (spool / "rejected" / "1-1-end").exists(),
+            "the file to be rejected",
+            60.0,
+        )
         assert not supervisor.calls
 
 
@@ -136,14 +176,22 @@ def test_reporter__rejected_event_cannot_be_put_aside__other_events_do_not_wait(
         (spool / "rejected").rmdir()
         (spool / "rejected").touch()
         (spool / "1-1-end").write_text("what is this")
-        wait_until(lambda: bool(longest_waits(processes)), "the longest wait to be reached", 60.0)
+        wait_until(
+            lambda: bool(longest_waits(processes)),
+            "the longest wait to be reached",
+            60.0,
+        )
         write(spool, 2, "end")
-        wait_until(lambda: HEARTBEAT_SERVICE in supervisor.health_asked, "it to be heard", 60.0)
+        wait_until(
+            lambda: HEARTBEAT_SERVICE in supervisor.health_asked, "it to be heard", 60.0
+        )
         assert supervisor.received(2) == [END]
         assert events(spool) == ["1-1-end"]
 
 
-def test_reporter__folder_of_the_rejected_is_gone__still_tells_its_figures(processes: Processes, spool: Path) -> None:
+def test_reporter__folder_of_the_rejected_is_gone__still_tells_its_figures(
+    processes: Processes, spool: Path
+) -> None:
     with serving() as (_, port):
         running = start_reporter(processes, spool, port)
         (spool / "rejected").rmdir()
@@ -168,7 +216,9 @@ def test_reporter__killed_before_the_answer__delivers_again_after_its_restart(
         assert len(supervisor.received(1)) == 2
 
 
-def test_reporter__several_jobs__are_under_way_side_by_side(processes: Processes, spool: Path) -> None:
+def test_reporter__several_jobs__are_under_way_side_by_side(
+    processes: Processes, spool: Path
+) -> None:
     for job in range(1, 5):
         write(spool, job, "start")
         write(spool, job, "end")
@@ -189,16 +239,23 @@ def test_reporter__supervisor_back_after_an_outage__hears_within_the_longest_wai
     port = free_port()
     write(spool, 1, "start")
     start_reporter(processes, spool, port)
-    wait_until(lambda: len(longest_waits(processes)) >= 2, "the longest wait to be reached", 60.0)
+    wait_until(
+        lambda: len(longest_waits(processes)) >= 2,
+        "the longest wait to be reached",
+        60.0,
+    )
     with serving(port) as (supervisor, _):
         back_s = time.monotonic()
         wait_until(lambda: bool(supervisor.calls), "the call", 60.0)
-        # the reporter's wait, and that of its channel, which restarts at most so much later
+        # the reporter's wait, and that of its channel, which restarts at most so much
+        # later
         assert supervisor.calls[0][0] - back_s < 2 * MAX_WAIT_S + PROMPT_S
 
 
 @pytest.mark.quiet_machine
-def test_reporter__outage__its_channel_keeps_trying_to_connect(processes: Processes, spool: Path) -> None:
+def test_reporter__outage__its_channel_keeps_trying_to_connect(
+    processes: Processes, spool: Path
+) -> None:
     write(spool, 1, "start")
     with socket.create_server(("127.0.0.1", 0)) as closed_shop:
         closed_shop.settimeout(60.0)
@@ -212,25 +269,39 @@ def test_reporter__outage__its_channel_keeps_trying_to_connect(processes: Proces
     )  # gRPC by itself: 1.0 + 1.6 + 2.6 + 4.1 + 6.6 s, and each up to a fifth less
 
 
-def test_reporter__network_forgets_its_connection__takes_another_one_soon(processes: Processes, spool: Path) -> None:
-    """As a firewall does that was started again: it sends no reset, and the kernel would wait for a quarter of an hour."""
+def test_reporter__network_forgets_its_connection__takes_another_one_soon(
+    processes: Processes, spool: Path
+) -> None:
+    """As a firewall does that was started again: it sends no reset, and the kernel
+    would wait for a quarter of an hour.
+    """
     with serving() as (supervisor, port), Proxy.start(f"127.0.0.1:{port}") as network:
         start_reporter(processes, spool, int(network.address.rpartition(":")[2]))
         write(spool, 1, "start")
         wait_until(lambda: supervisor.received(1) == [START], "the first event", 60.0)
         network.fault(Fault.FORGET)
         write(spool, 2, "start")
-        wait_until(lambda: supervisor.received(2) == [START], "the event after the break", 60.0)
+        wait_until(
+            lambda: supervisor.received(2) == [START], "the event after the break", 60.0
+        )
         assert network.connections == 2
 
 
-def test_reporter__tls__trusts_its_own_authority_alone(processes: Processes, spool: Path) -> None:
-    ours, theirs = (make_certificates(processes.folder / name) for name in ("tls", "others"))
+def test_reporter__tls__trusts_its_own_authority_alone(
+    processes: Processes, spool: Path
+) -> None:
+    ours, theirs = (
+        make_certificates(processes.folder / name) for name in ("tls", "others")
+    )
     write(spool, 1, "start")
     with serving(certificates=ours) as (supervisor, port):
         start_reporter(processes, spool, port, theirs.ca)
         log = processes.logs / "reporter.log"
-        wait_until(lambda: "UNAVAILABLE" in log.read_text(), "the reporter to refuse the certificate", 60.0)
+        wait_until(
+            lambda: "UNAVAILABLE" in log.read_text(),
+            "the reporter to refuse the certificate",
+            60.0,
+        )
         assert not supervisor.calls
         processes.stop(processes.find("reporter"))
         start_reporter(processes, spool, port, ours.ca)
@@ -238,7 +309,9 @@ def test_reporter__tls__trusts_its_own_authority_alone(processes: Processes, spo
         assert supervisor.received(1) == [(JOB_STATUS_RUNNING, 0)]
 
 
-def test_reporter__idle__ends_at_once_when_asked(processes: Processes, spool: Path) -> None:
+def test_reporter__idle__ends_at_once_when_asked(
+    processes: Processes, spool: Path
+) -> None:
     with serving() as (_, port):
         start_reporter(processes, spool, port)
         asked_s = time.monotonic()
@@ -265,11 +338,19 @@ def errors(processes: Processes) -> list[dict[str, Any]]:
 
 
 def longest_waits(processes: Processes) -> list[dict[str, Any]]:
-    return [line for line in said(processes, "delivery_postponed") if line["again_s"] == MAX_WAIT_S]
+    return [
+        line
+        for line in said(processes, "delivery_postponed")
+        if line["again_s"] == MAX_WAIT_S
+    ]
 
 
-@pytest.mark.parametrize("code", ["UNIMPLEMENTED", "DEADLINE_EXCEEDED", "UNKNOWN", "PERMISSION_DENIED"])
-def test_reporter__answer_that_is_no_answer__is_asked_again(processes: Processes, spool: Path, code: str) -> None:
+@pytest.mark.parametrize(
+    "code", ["UNIMPLEMENTED", "DEADLINE_EXCEEDED", "UNKNOWN", "PERMISSION_DENIED"]
+)
+def test_reporter__answer_that_is_no_answer__is_asked_again(
+    processes: Processes, spool: Path, code: str
+) -> None:
     write(spool, 1, "start")
     with serving() as (supervisor, port):
         supervisor.refusals.extend([grpc.StatusCode[code]] * 2)
@@ -289,16 +370,26 @@ def test_reporter__jobs_that_always_fail__delay_no_others_and_keep_their_own_ord
     with serving() as (supervisor, port):
         supervisor.always.update(dict.fromkeys(bad, grpc.StatusCode.INTERNAL))
         start_reporter(processes, spool, port)
-        wait_until(lambda: len(supervisor.calls) > 2 * len(bad), "the bad ones to be tried", 60.0)
+        wait_until(
+            lambda: len(supervisor.calls) > 2 * len(bad),
+            "the bad ones to be tried",
+            60.0,
+        )
         write(spool, 100, "start")
         write(spool, 100, "end")
-        wait_until(lambda: supervisor.received(100) == [START, END], "the good one", 60.0)
-        assert {call.status for _, call in supervisor.calls if call.id in bad} == {JOB_STATUS_RUNNING}
+        wait_until(
+            lambda: supervisor.received(100) == [START, END], "the good one", 60.0
+        )
+        assert {call.status for _, call in supervisor.calls if call.id in bad} == {
+            JOB_STATUS_RUNNING
+        }
         supervisor.always.clear()
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
 
 
-def test_reporter__numbers_against_the_clock__are_what_counts(processes: Processes, spool: Path) -> None:
+def test_reporter__numbers_against_the_clock__are_what_counts(
+    processes: Processes, spool: Path
+) -> None:
     write(spool, 1, "end", sequence=8_000_000_000_000_000_001)
     write(spool, 1, "start", sequence=8_000_000_000_000_000_000)
     write(spool, 2, "end", sequence=7)
@@ -312,7 +403,8 @@ def test_reporter__numbers_against_the_clock__are_what_counts(processes: Process
 PLACES = {  # and what is told of the start there
     "before-event-read": [START],
     "after-event-read": [START],
-    "before-event-delivered": [START, START],  # it was acknowledged, and its file is still there
+    # it was acknowledged, and its file is still there
+    "before-event-delivered": [START, START],
     "after-event-delivered": [START],
 }
 
@@ -325,7 +417,8 @@ def test_reporter__killed_where_the_world_changes__loses_nothing(
     order.write_text(place)
     with serving() as (supervisor, port):
         killed = start_reporter(processes, spool, port, CRASH_AT=str(order))
-        for kind in ("start", "end"):  # it dies of the first, and so not before it is known to be at work
+        # it dies of the first, and so not before it is known to be at work
+        for kind in ("start", "end"):
             write(spool, 1, kind)
         wait_until(lambda: killed.process() is None, "the crash", 60.0)
         processes.kill(killed)  # which reaps it
@@ -335,32 +428,42 @@ def test_reporter__killed_where_the_world_changes__loses_nothing(
         assert supervisor.received(1) == [*starts, END]
 
 
-def test_reporter__killed_again_and_again_under_load__loses_nothing(processes: Processes, spool: Path) -> None:
+def test_reporter__killed_again_and_again_under_load__loses_nothing(
+    processes: Processes, spool: Path
+) -> None:
     with serving() as (supervisor, port):
         for job in range(1, 301):
             write(spool, job, "start")
             write(spool, job, "end")
         for told in (1, 100, 200, 300, 400):
             running = start_reporter(processes, spool, port)
-            wait_until(lambda least=told: len(supervisor.calls) >= least, "some to be told", 60.0, 0.001)  # type: ignore[misc]
+            wait_until(
+                lambda least=told: len(supervisor.calls) >= least,  # type: ignore[misc]
+                "some to be told",
+                60.0,
+                0.001,
+            )
             processes.kill(running)
         start_reporter(processes, spool, port)
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
         for job in range(1, 301):
             heard = supervisor.received(job)
-            assert heard == sorted(heard)  # RUNNING (4) before FAILED (8), each once or more
+            # RUNNING (4) before FAILED (8), each once or more
+            assert heard == sorted(heard)
             assert set(heard) == {START, END}
 
 
-def test_reporter__spoiled_files__block_no_other_events(processes: Processes, spool: Path) -> None:
+def test_reporter__spoiled_files__block_no_other_events(
+    processes: Processes, spool: Path
+) -> None:
     (spool / "0000000000000000001-1-end").touch()
     (spool / "0000000000000000002-2-end").write_bytes(b"\0" * 4096)
     (spool / "0000000000000000003-3-end").mkdir()
     (spool / "0000000000000000004-4-end").symlink_to("/nowhere")
-    (spool / "0000000000000000005-5-end").write_text(f"event=ended\njob_id={name_of(5)}\nslurm_id=5\nstate=FAI")
-    beyond = (
-        f"event=ended\njob_id={name_of(6)}\nslurm_id=6\nstate=FAILED\nexit=3:0\nstart_s=1\nend_s={2**65}\ncomplete=1\n"
+    (spool / "0000000000000000005-5-end").write_text(
+        f"event=ended\njob_id={name_of(5)}\nslurm_id=5\nstate=FAI"
     )
+    beyond = f"event=ended\njob_id={name_of(6)}\nslurm_id=6\nstate=FAILED\nexit=3:0\nstart_s=1\nend_s={2**65}\ncomplete=1\n"
     (spool / "0000000000000000006-6-end").write_text(beyond)
     write(spool, 7, "end")
     with serving() as (supervisor, port):
@@ -375,36 +478,61 @@ def test_reporter__events_that_no_hook_could_write__are_told_as_hints_and_loudly
     processes: Processes, spool: Path
 ) -> None:
     slurm_hooks.install(processes.folder / "programs", spool)
-    slurm_hooks.configure(processes.folder / "programs", spool, max_events=1, timeout_ms=30_000)
+    slurm_hooks.configure(
+        processes.folder / "programs", spool, max_events=1, timeout_ms=30_000
+    )
     run = processes.folder / "programs" / "supervisor-ended"
     ended = {"JOBSTATE": "FAILED", "EXITCODE": "3:0", "START": "100", "END": "187"}
     for job in (1, 2, 3, 3):
         environment = {"JOBID": str(job), "JOBNAME": name_of(job), **ended}
-        assert subprocess.run([run], env=environment, capture_output=True).returncode == (0 if job == 1 else 1)
+        assert subprocess.run(
+            [run], env=environment, capture_output=True
+        ).returncode == (0 if job == 1 else 1)
     with serving() as (supervisor, port):
         supervisor.refusals.extend([grpc.StatusCode.UNAVAILABLE] * 4)
         start_reporter(processes, spool, port)
-        wait_until(lambda: not events(spool) and not (spool / "lost").stat().st_size, "all to be told", 60.0)
+        wait_until(
+            lambda: not events(spool) and not (spool / "lost").stat().st_size,
+            "all to be told",
+            60.0,
+        )
         assert supervisor.received(1)[-1] == END
-        assert (supervisor.received(2)[-1], supervisor.received(3)[-1]) == (START, START)
+        assert (supervisor.received(2)[-1], supervisor.received(3)[-1]) == (
+            START,
+            START,
+        )
         processes.stop(processes.find("reporter"))
     lost = said(processes, "event_lost")
-    assert [(line["job_id"], line["slurm_id"]) for line in lost] == [(name_of(job), job) for job in (2, 3, 3)]
+    assert [(line["job_id"], line["slurm_id"]) for line in lost] == [
+        (name_of(job), job) for job in (2, 3, 3)
+    ]
     assert said(processes, "reporter_figures")[-1]["lost"] == 3
 
 
-def test_reporter__hint_that_is_never_taken__keeps_no_other_one_waiting(processes: Processes, spool: Path) -> None:
+def test_reporter__hint_that_is_never_taken__keeps_no_other_one_waiting(
+    processes: Processes, spool: Path
+) -> None:
     bad = range(1, 11)  # more than the reporter has callers
-    (spool / "lost").write_text("".join(f"1 end {name_of(job)} {job} no room\n" for job in (*bad, 100)))
+    (spool / "lost").write_text(
+        "".join(f"1 end {name_of(job)} {job} no room\n" for job in (*bad, 100))
+    )
     with serving() as (supervisor, port):
         supervisor.always.update(dict.fromkeys(bad, grpc.StatusCode.RESOURCE_EXHAUSTED))
         start_reporter(processes, spool, port)
         wait_until(lambda: supervisor.received(100) == [START], "the other hint", 60.0)
-        wait_until(lambda: len(supervisor.received(1)) > 2, "the first one to be tried again", 60.0)
+        wait_until(
+            lambda: len(supervisor.received(1)) > 2,
+            "the first one to be tried again",
+            60.0,
+        )
         assert supervisor.received(100) == [START]  # once
         with (spool / "lost").open("a") as lost:
             lost.write(f"1 end {name_of(100)} 100 no room again\n")
-        wait_until(lambda: supervisor.received(100) == [START] * 2, "the hint of its second event", 60.0)
+        wait_until(
+            lambda: supervisor.received(100) == [START] * 2,
+            "the hint of its second event",
+            60.0,
+        )
         supervisor.always.clear()
         wait_until(lambda: not (spool / "lost").stat().st_size, "all to be told", 60.0)
 
@@ -418,7 +546,9 @@ def test_reporter__where_ends_are_delivered__lets_itself_be_heard_again_and_agai
         wait_until(lambda: not events(spool), "the start", 60.0)
         assert not supervisor.health_asked  # it may be a node's
         write(spool, 1, "end")
-        wait_until(lambda: len(supervisor.health_asked) > 1, "it to be heard twice", 60.0)
+        wait_until(
+            lambda: len(supervisor.health_asked) > 1, "it to be heard twice", 60.0
+        )
         wait_until((spool / "ends").exists, "the mark", 60.0)
         processes.stop(processes.find("reporter"))
         supervisor.health_asked.clear()
@@ -426,14 +556,20 @@ def test_reporter__where_ends_are_delivered__lets_itself_be_heard_again_and_agai
         write(spool, 2, "end")
         start_reporter(processes, spool, port)
         wait_until(
-            lambda: set(supervisor.health_asked) == {HEARTBEAT_SERVICE}, "its heartbeat, with any events waiting", 60.0
+            lambda: set(supervisor.health_asked) == {HEARTBEAT_SERVICE},
+            "its heartbeat, with any events waiting",
+            60.0,
         )
 
 
-def test_reporter__draft_of_a_hook_that_was_killed__is_taken_over(processes: Processes, spool: Path) -> None:
+def test_reporter__draft_of_a_hook_that_was_killed__is_taken_over(
+    processes: Processes, spool: Path
+) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass
-    draft = write(spool, 1, "end").rename(spool / f".0000000000000000001-1-end.{ended.pid}")
+    draft = write(spool, 1, "end").rename(
+        spool / f".0000000000000000001-1-end.{ended.pid}"
+    )
     os.utime(draft, (time.time() - 100,) * 2)
     with serving() as (supervisor, port):
         start_reporter(processes, spool, port)
@@ -443,12 +579,19 @@ def test_reporter__draft_of_a_hook_that_was_killed__is_taken_over(processes: Pro
     assert line["outcome"] == "taken over"
 
 
-def test_reporter__spool_goes_away_and_comes_back__goes_on(processes: Processes, spool: Path) -> None:
+def test_reporter__spool_goes_away_and_comes_back__goes_on(
+    processes: Processes, spool: Path
+) -> None:
     with serving() as (supervisor, port):
         start_reporter(processes, spool, port)
         wait_until((spool / "rejected").is_dir, "the reporter to begin", 60.0)
-        shutil.rmtree(spool.rename(spool.with_name("gone")))  # the reporter may write to it at this moment
-        wait_until(lambda: bool(said(processes, "spool_failed")), "the reporter to notice", 60.0)
+        # the reporter may write to it at this moment
+        shutil.rmtree(spool.rename(spool.with_name("gone")))
+        wait_until(
+            lambda: bool(said(processes, "spool_failed")),
+            "the reporter to notice",
+            60.0,
+        )
         (spool / "rejected").mkdir(parents=True)
         write(spool, 1, "end")
         wait_until(lambda: supervisor.received(1) == [END], "the event", 60.0)
@@ -458,9 +601,21 @@ def test_reporter__spool_goes_away_and_comes_back__goes_on(processes: Processes,
 def test_reporter__kernel_has_nothing_to_watch_with__looks_round_and_says_so_once(
     processes: Processes, spool: Path, what: str
 ) -> None:
-    without = ("unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > "$0" && exec "$@"')
+    without = (
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "sh",
+        "-c",
+        'echo 0 > "$0" && exec "$@"',
+    )
     with serving() as (supervisor, port):
-        start_reporter(processes, spool, port, within=(*without, f"/proc/sys/user/max_inotify_{what}"))
+        start_reporter(
+            processes,
+            spool,
+            port,
+            within=(*without, f"/proc/sys/user/max_inotify_{what}"),
+        )
         for job in range(1, 4):
             write(spool, job, "end")
             wait_until(lambda: not events(spool), "the event to be delivered", 20.0)
@@ -470,10 +625,22 @@ def test_reporter__kernel_has_nothing_to_watch_with__looks_round_and_says_so_onc
     assert line["event"] == "inotify_unavailable"
 
 
-def test_reporter__no_spool__says_so_in_one_line(processes: Processes, spool: Path) -> None:
+def test_reporter__no_spool__says_so_in_one_line(
+    processes: Processes, spool: Path
+) -> None:
     spool.rmdir()
-    argv = [sys.executable, "-m", "plugins.reporter", "--spool", str(spool), "--supervisor", "127.0.0.1:1"]
-    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(60))
+    argv = [
+        sys.executable,
+        "-m",
+        "plugins.reporter",
+        "--spool",
+        str(spool),
+        "--supervisor",
+        "127.0.0.1:1",
+    ]
+    done = subprocess.run(
+        argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(60)
+    )
     assert done.returncode == 1
     told = json.loads(done.stderr.splitlines()[-1])
     assert (told["event"], told["level"]) == ("reporter_ends", "error")

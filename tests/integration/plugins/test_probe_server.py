@@ -1,4 +1,6 @@
-"""The small HTTP server, over real sockets: what it answers, and what a caller cannot do to it."""
+"""The small HTTP server, over real sockets: what it answers, and what a caller cannot
+do to it.
+"""
 
 import socket
 import sys
@@ -13,7 +15,13 @@ import pytest
 
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
-from plugins.probes.http_server import CONNECTIONS, REQUEST_BYTES, REQUEST_S, Page, ProbeServer
+from plugins.probes.http_server import (
+    CONNECTIONS,
+    REQUEST_BYTES,
+    REQUEST_S,
+    Page,
+    ProbeServer,
+)
 
 
 def fails() -> Page:
@@ -29,7 +37,9 @@ def failures() -> list[BaseException | None]:
 @pytest.fixture
 def server(failures: list[BaseException | None]) -> Iterator[ProbeServer]:
     pages = {"/livez": lambda: Page(b"well\n"), "/fails": fails}
-    running = ProbeServer("127.0.0.1:0", pages, lambda _: failures.append(sys.exception()))
+    running = ProbeServer(
+        "127.0.0.1:0", pages, lambda _: failures.append(sys.exception())
+    )
     running.start()
     yield running
     running.stop()
@@ -40,7 +50,9 @@ def connected(server: ProbeServer) -> socket.socket:
 
 
 def said(server: ProbeServer, request: bytes) -> bytes:
-    """All that is answered until the server closes the connection; nothing where it does so at once."""
+    """All that is answered until the server closes the connection; nothing where it
+    does so at once.
+    """
     with connected(server) as caller:
         caller.sendall(request)
         answer = b""
@@ -54,23 +66,32 @@ def said(server: ProbeServer, request: bytes) -> bytes:
 
 def status_of(server: ProbeServer, path: str) -> int:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}{path}", timeout=deadline(10)) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{server.server_port}{path}", timeout=deadline(10)
+        ) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
 
 
-def test_page__get_and_head__are_answered_and_others_are_not(server: ProbeServer) -> None:
-    assert said(server, b"GET /livez?verbose HTTP/1.1\r\nHost: x\r\n\r\n").endswith(b"\r\n\r\nwell\n")
+def test_page__get_and_head__are_answered_and_others_are_not(
+    server: ProbeServer,
+) -> None:
+    assert said(server, b"GET /livez?verbose HTTP/1.1\r\nHost: x\r\n\r\n").endswith(
+        b"\r\n\r\nwell\n"
+    )
     assert said(server, b"HEAD /livez HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\n")
     assert said(server, b"POST /livez HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.0 501")
     assert status_of(server, "/etc/passwd") == 404
 
 
 @pytest.mark.parametrize(
-    "request_bytes", [b"\r\n\r\n", b"\0\xff\r\n\r\n", b"GET\r\n\r\n", b"GET /livez HTTP/9\r\n\r\n"]
+    "request_bytes",
+    [b"\r\n\r\n", b"\0\xff\r\n\r\n", b"GET\r\n\r\n", b"GET /livez HTTP/9\r\n\r\n"],
 )
-def test_request__malformed__costs_one_connection(server: ProbeServer, request_bytes: bytes) -> None:
+def test_request__malformed__costs_one_connection(
+    server: ProbeServer, request_bytes: bytes
+) -> None:
     assert b"well" not in said(server, request_bytes)
     assert status_of(server, "/livez") == 200
 
@@ -102,14 +123,20 @@ def _closed(caller: socket.socket) -> bool:
     return True
 
 
-def test_connections__as_many_as_may_be__are_freed_by_themselves(server: ProbeServer) -> None:
+def test_connections__as_many_as_may_be__are_freed_by_themselves(
+    server: ProbeServer,
+) -> None:
     before = threading.active_count()
     with ExitStack() as open_ones:
         for _ in range(CONNECTIONS):
             open_ones.enter_context(closing(connected(server)))
         assert said(server, b"GET /livez HTTP/1.1\r\n\r\n") == b""
         assert threading.active_count() <= before + CONNECTIONS
-        wait_until(lambda: said(server, b"GET /livez HTTP/1.1\r\n\r\n") != b"", "a free connection", 10)
+        wait_until(
+            lambda: said(server, b"GET /livez HTTP/1.1\r\n\r\n") != b"",
+            "a free connection",
+            10,
+        )
 
 
 def test_page__that_fails__is_no_answer_and_the_next_one_is(

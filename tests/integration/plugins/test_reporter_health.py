@@ -52,7 +52,9 @@ def health() -> int:
 def ask(port: int, page: str) -> tuple[int, str]:
     """Status and body; status 0 where no process listens."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=deadline(5)) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port}/{page}", timeout=deadline(5)
+        ) as answer:
             return int(answer.status), answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -61,59 +63,110 @@ def ask(port: int, page: str) -> tuple[int, str]:
 
 
 def start(processes: Processes, spool: Path, port: int, health: int) -> None:
-    start_reporter(processes, spool, port, HEALTH_ADDRESS=f"127.0.0.1:{health}", CLUSTER_NAME="here")
+    start_reporter(
+        processes,
+        spool,
+        port,
+        HEALTH_ADDRESS=f"127.0.0.1:{health}",
+        CLUSTER_NAME="here",
+    )
 
 
 def state(health: int) -> Any:
     return json.loads(ask(health, "readyz")[1])["dependencies"]
 
 
-def test_reporter__at_work__is_alive_and_ready_and_counts(processes: Processes, spool: Path, health: int) -> None:
+def test_reporter__at_work__is_alive_and_ready_and_counts(
+    processes: Processes, spool: Path, health: int
+) -> None:
     with serving() as (supervisor, port):
         supervisor.always[2] = grpc.StatusCode.NOT_FOUND
         start(processes, spool, port, health)
-        wait_until(lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0)
+        wait_until(
+            lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0
+        )
         assert ask(health, "livez")[0] == 200
-        assert {name for name, found in state(health).items() if found["ok"]} == {"spool", "supervisor"}
+        assert {name for name, found in state(health).items() if found["ok"]} == {
+            "spool",
+            "supervisor",
+        }
         for job in (1, 2):
             write(spool, job, "end")
         wait_until(lambda: not events(spool), "the events to be delivered", 60.0)
         lines = ask(health, "metrics")[1].splitlines()
-        assert 'supervisor_reporter_events_total{cluster="here",outcome="delivered"} 1' in lines
-        assert 'supervisor_reporter_events_total{cluster="here",outcome="rejected"} 1' in lines
-        assert 'supervisor_dependency_up{cluster="here",dependency="supervisor"} 1' in lines
+        assert (
+            'supervisor_reporter_events_total{cluster="here",outcome="delivered"} 1'
+            in lines
+        )
+        assert (
+            'supervisor_reporter_events_total{cluster="here",outcome="rejected"} 1'
+            in lines
+        )
+        assert (
+            'supervisor_dependency_up{cluster="here",dependency="supervisor"} 1'
+            in lines
+        )
         assert any(
-            line.startswith('supervisor_build_info{cluster="here",process="reporter",version=') for line in lines
+            line.startswith(
+                'supervisor_build_info{cluster="here",process="reporter",version='
+            )
+            for line in lines
         )
         page = ask(health, "metrics")[1]
-        checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, text=True)
+        checked = subprocess.run(
+            ["promtool", "check", "metrics"], input=page, capture_output=True, text=True
+        )
         assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
-        assert "plugins.reporter" not in list(supervisor.health_asked)[:1]  # its question is no heartbeat
+        # its question is no heartbeat
+        assert "plugins.reporter" not in list(supervisor.health_asked)[:1]
 
 
-def test_reporter__supervisor_is_away__is_alive_and_not_ready(processes: Processes, spool: Path, health: int) -> None:
+def test_reporter__supervisor_is_away__is_alive_and_not_ready(
+    processes: Processes, spool: Path, health: int
+) -> None:
     port = free_port()
     write(spool, 1, "end")
     start(processes, spool, port, health)
-    wait_until(lambda: state(health)["supervisor"]["error"] not in (None, "not asked yet"), "the first answer", 60.0)
+    wait_until(
+        lambda: state(health)["supervisor"]["error"] not in (None, "not asked yet"),
+        "the first answer",
+        60.0,
+    )
     assert ask(health, "readyz")[0] == 503
     assert ask(health, "livez")[0] == 200
     wait_until(
-        lambda: 'supervisor_reporter_waiting_events{cluster="here"} 1' in ask(health, "metrics")[1], "the event", 60.0
+        lambda: (
+            'supervisor_reporter_waiting_events{cluster="here"} 1'
+            in ask(health, "metrics")[1]
+        ),
+        "the event",
+        60.0,
     )
     with serving(port):
-        wait_until(lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0)
+        wait_until(
+            lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0
+        )
 
 
-def test_reporter__spool_is_away__is_alive_and_not_ready(processes: Processes, spool: Path, health: int) -> None:
+def test_reporter__spool_is_away__is_alive_and_not_ready(
+    processes: Processes, spool: Path, health: int
+) -> None:
     with serving() as (_, port):
         start(processes, spool, port, health)
-        wait_until(lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0)
+        wait_until(
+            lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0
+        )
         aside = spool.rename(spool.with_name("aside"))
-        wait_until(lambda: not state(health)["spool"]["ok"], "the reporter to miss its spool", 60.0)
+        wait_until(
+            lambda: not state(health)["spool"]["ok"],
+            "the reporter to miss its spool",
+            60.0,
+        )
         assert ask(health, "livez")[0] == 200
         aside.rename(spool)
-        wait_until(lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0)
+        wait_until(
+            lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0
+        )
 
 
 def test_reporter__loop_stands_still__is_not_alive_until_it_goes_on(
@@ -121,16 +174,28 @@ def test_reporter__loop_stands_still__is_not_alive_until_it_goes_on(
 ) -> None:
     with serving() as (_, port):
         start(processes, spool, port, health)
-        wait_until(lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0)
-        with main_thread_held(processes, "reporter", lambda: ask(health, "livez")[0] != 0):
-            wait_until(lambda: ask(health, "livez")[0] == 503, "livez to fail", STANDS_AFTER_S + 10)
+        wait_until(
+            lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0
+        )
+        with main_thread_held(
+            processes, "reporter", lambda: ask(health, "livez")[0] != 0
+        ):
+            wait_until(
+                lambda: ask(health, "livez")[0] == 503,
+                "livez to fail",
+                STANDS_AFTER_S + 10,
+            )
         wait_until(lambda: ask(health, "livez")[0] == 200, "the loop to go on", 30.0)
 
 
-def test_reporter__asked_to_end__stops_to_answer(processes: Processes, spool: Path, health: int) -> None:
+def test_reporter__asked_to_end__stops_to_answer(
+    processes: Processes, spool: Path, health: int
+) -> None:
     with serving() as (_, port):
         start(processes, spool, port, health)
-        wait_until(lambda: ask(health, "livez")[0] == 200, "the reporter to answer", 60.0)
+        wait_until(
+            lambda: ask(health, "livez")[0] == 200, "the reporter to answer", 60.0
+        )
         reporter = processes.find("reporter")
         processes.kill(reporter, signal.SIGTERM)
         assert reporter.process() is None
@@ -139,9 +204,18 @@ def test_reporter__asked_to_end__stops_to_answer(processes: Processes, spool: Pa
 
 def test_reporter__address_is_taken__ends_with_a_line(spool: Path) -> None:
     with serving() as (_, port):
-        options = ["--spool", str(spool), "--supervisor", f"127.0.0.1:{port}", "--health", f"127.0.0.1:{port}"]
+        options = [
+            "--spool",
+            str(spool),
+            "--supervisor",
+            f"127.0.0.1:{port}",
+            "--health",
+            f"127.0.0.1:{port}",
+        ]
         argv = [sys.executable, "-m", "plugins.reporter", *options]
-        ended = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(60))
+        ended = subprocess.run(
+            argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=deadline(60)
+        )
     assert ended.returncode == TAKEN
     (reason,) = reasons(ended.stderr)
     assert reason.startswith(f"--health: found '127.0.0.1:{port}'; expected a free")
@@ -151,10 +225,14 @@ def test_reporter__address_is_taken__ends_with_a_line(spool: Path) -> None:
 @pytest.mark.chaos
 @pytest.mark.quiet_machine
 @pytest.mark.parametrize("page", ["livez", "readyz", "metrics"])
-def test_answer__of_each_page__comes_at_once(processes: Processes, spool: Path, health: int, page: str) -> None:
+def test_answer__of_each_page__comes_at_once(
+    processes: Processes, spool: Path, health: int, page: str
+) -> None:
     with serving() as (_, port):
         start(processes, spool, port, health)
-        wait_until(lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0)
+        wait_until(
+            lambda: ask(health, "readyz")[0] == 200, "the reporter to be ready", 60.0
+        )
         taken_s = []
         for _ in range(REQUESTS):
             begun_s = time.monotonic()

@@ -1,4 +1,6 @@
-"""Registration on a real chain, with a real ledger: from an unknown provider to one that claims, and back."""
+"""Registration on a real chain, with a real ledger: from an unknown provider to one
+that claims, and back.
+"""
 
 import json
 from collections.abc import Iterator
@@ -37,9 +39,14 @@ from tests.support.wallet_harness import gas_limit, held
 
 DEFINITION = JobDefinition(batch_location_hash="hash")
 MACHINES = (Machine(0, 64, 256_000), Machine(2, 8, 16_000))
-NODES = tuple(ChainNode(machine.gpus, machine.cpus, machine.mem_mb) for machine in MACHINES)
+NODES = tuple(
+    ChainNode(machine.gpus, machine.cpus, machine.mem_mb) for machine in MACHINES
+)
 BLOCK_GAS = 8_000_000
-LABELS = {"METASCHEDULER_LABELS": "zone=ch,name=Here & now", "BENCHMARK_DISABLE": "true"}
+LABELS = {
+    "METASCHEDULER_LABELS": "zone=ch,name=Here & now",
+    "BENCHMARK_DISABLE": "true",
+}
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +81,14 @@ class RegistrationScenario:
         self.worker.close()
         self.ledger.ticks.record("slurm", NODES_SEEN)
         self.environment |= settings
-        self.worker = build(load(Need.WALLET, environment=self.environment), [Queue.CHAIN], self.app)
+        self.worker = build(
+            load(Need.WALLET, environment=self.environment), [Queue.CHAIN], self.app
+        )
 
     def look(self) -> None:
-        """The registration is looked at, what was sent is followed, and looked at again."""
+        """The registration is looked at, what was sent is followed, and looked at
+        again.
+        """
         self.ledger.ticks.record("slurm", NODES_SEEN)
         register(self.worker.context)
         collect_receipts(self.worker.context)
@@ -94,7 +105,12 @@ class RegistrationScenario:
     def sent(self) -> int:
         """How many registrations were ever signed."""
         with self.engine.connect() as connection:
-            return int(connection.scalar(text("SELECT count(*) FROM transactions WHERE purpose = 'register'")) or 0)
+            return int(
+                connection.scalar(
+                    text("SELECT count(*) FROM transactions WHERE purpose = 'register'")
+                )
+                or 0
+            )
 
     def claims(self) -> int:
         """How many claims are written for a job that waits."""
@@ -114,7 +130,11 @@ class RegistrationScenario:
         self.chain.admin.meta_schedule([job_id], self.provider.address)
 
     def supervisor(self, *words: str) -> str:
-        environment = {name: value for name, value in self.environment.items() if "PRIVATE_KEY" not in name}
+        environment = {
+            name: value
+            for name, value in self.environment.items()
+            if "PRIVATE_KEY" not in name
+        }
         result = supervisor("provider", *words, env=environment)
         assert result.exit_code == 0, result.output
         return result.stdout
@@ -124,7 +144,9 @@ class RegistrationScenario:
 
 
 @pytest.fixture
-def play(database: tuple[Engine, dict[str, str]], chain: Chain) -> Iterator[RegistrationScenario]:
+def play(
+    database: tuple[Engine, dict[str, str]], chain: Chain
+) -> Iterator[RegistrationScenario]:
     engine, environment = database
     emptied(engine)
     with engine.begin() as connection:
@@ -214,9 +236,16 @@ def test_register__each_standing_of_a_provider__is_recorded_and_decides_on_claim
     assert play.told()["asked"] == {}
 
 
-def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(play: RegistrationScenario) -> None:
+def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(
+    play: RegistrationScenario,
+) -> None:
     benchmark = {"cpu": "epyc", "compute.gflops": "100.00"}
-    play.chain.register_provider(play.provider, NODES, ChainPrices(), benchmark | {"zone": "ch", "name": "here-now"})
+    play.chain.register_provider(
+        play.provider,
+        NODES,
+        ChainPrices(),
+        benchmark | {"zone": "ch", "name": "here-now"},
+    )
     play.look()
     assert play.sent() == 0
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
@@ -238,7 +267,9 @@ def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(play:
         assert words in shown
 
 
-def test_register__prices_on_chain_change__each_is_kept_in_the_order_of_time(play: RegistrationScenario) -> None:
+def test_register__prices_on_chain_change__each_is_kept_in_the_order_of_time(
+    play: RegistrationScenario,
+) -> None:
     play.look()
     assert play.facts.registered_prices() == (), "nothing is approved"
     play.chain.admin.approve_provider(play.provider.address)
@@ -248,15 +279,22 @@ def test_register__prices_on_chain_change__each_is_kept_in_the_order_of_time(pla
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
     play.look()
     usual = Prices(**asdict(ChainPrices()))
-    assert [one.prices for one in play.facts.registered_prices()] == [usual], "the old registration is in force"
+    assert [one.prices for one in play.facts.registered_prices()] == [usual], (
+        "the old registration is in force"
+    )
     play.chain.admin.approve_provider(play.provider.address)
     play.look()
     first, second = play.facts.registered_prices()
-    assert (first.prices, second.prices) == (usual, replace(usual, gpu_wei_per_min=9 * 10**18))
+    assert (first.prices, second.prices) == (
+        usual,
+        replace(usual, gpu_wei_per_min=9 * 10**18),
+    )
     assert begun <= first.since < second.since <= datetime.now(UTC)
 
 
-def test_register__not_mined_yet__is_not_sent_twice_after_any_change(play: RegistrationScenario) -> None:
+def test_register__not_mined_yet__is_not_sent_twice_after_any_change(
+    play: RegistrationScenario,
+) -> None:
     play.chain.rpc.call("evm_setAutomine", False)
     try:
         register(play.worker.context)
@@ -270,10 +308,15 @@ def test_register__not_mined_yet__is_not_sent_twice_after_any_change(play: Regis
     collect_receipts(play.worker.context)
     play.look()
     assert play.sent() == 2
-    assert play.chain.providers.waiting(play.provider.address).prices.gpu_wei_per_min == 9 * 10**18
+    assert (
+        play.chain.providers.waiting(play.provider.address).prices.gpu_wei_per_min
+        == 9 * 10**18
+    )
 
 
-def test_register__price_there_and_back_while_waiting__the_last_one_waits(play: RegistrationScenario) -> None:
+def test_register__price_there_and_back_while_waiting__the_last_one_waits(
+    play: RegistrationScenario,
+) -> None:
     play.look()
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
     play.look()
@@ -284,7 +327,9 @@ def test_register__price_there_and_back_while_waiting__the_last_one_waits(play: 
     assert play.standing() is RegistrationStatus.WAITING
 
 
-def test_register__contract_would_refuse__spends_nothing_and_raises_an_alarm(play: RegistrationScenario) -> None:
+def test_register__contract_would_refuse__spends_nothing_and_raises_an_alarm(
+    play: RegistrationScenario,
+) -> None:
     play.facts.learn_hardware((Machine(0, 0, 16_000),))
     play.look()
     assert play.sent() == 0
@@ -296,7 +341,9 @@ def test_register__contract_would_refuse__spends_nothing_and_raises_an_alarm(pla
     assert play.standing() is RegistrationStatus.WAITING
 
 
-def test_register__machines_exceed_the_usual_gas_margin__fits_into_a_block(play: RegistrationScenario) -> None:
+def test_register__machines_exceed_the_usual_gas_margin__fits_into_a_block(
+    play: RegistrationScenario,
+) -> None:
     play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
     with gas_limit(play.chain, BLOCK_GAS):
         play.look()
@@ -305,26 +352,36 @@ def test_register__machines_exceed_the_usual_gas_margin__fits_into_a_block(play:
     assert (play.sent(), play.alarms()) == (1, set())
 
 
-def test_register__too_many_machines_for_a_block__signs_nothing_and_raises_an_alarm(play: RegistrationScenario) -> None:
+def test_register__too_many_machines_for_a_block__signs_nothing_and_raises_an_alarm(
+    play: RegistrationScenario,
+) -> None:
     play.facts.learn_hardware((Machine(2, 64, 256_000),) * 500)
     with gas_limit(play.chain, BLOCK_GAS):
         for _ in range(2):
             play.look()
             assert play.sent() == 0
             assert play.alarms() == {AlarmName.REGISTRATION_REFUSED}
-            assert f"more gas than a block holds, which is {BLOCK_GAS}" in play.told()["why"]
+            assert (
+                f"more gas than a block holds, which is {BLOCK_GAS}"
+                in play.told()["why"]
+            )
     play.look()
     assert (play.standing(), play.alarms()) == (RegistrationStatus.WAITING, set())
 
 
-def test_register__signed_for_more_gas_than_a_block_holds__is_replaced(play: RegistrationScenario) -> None:
+def test_register__signed_for_more_gas_than_a_block_holds__is_replaced(
+    play: RegistrationScenario,
+) -> None:
     play.facts.learn_hardware((Machine(2, 64, 256_000),) * 400)
-    with held(play.chain):  # the node loses it, and blocks have become smaller when it is sent again
+    # the node loses it, and blocks have become smaller when it is sent again
+    with held(play.chain):
         register(play.worker.context)
         play.chain.rpc.call("anvil_dropAllTransactions")
     assert play.sent() == 1
     with play.engine.begin() as connection:
-        connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+        connection.execute(
+            text("UPDATE transactions SET sent_at = now() - interval '1 minute'")
+        )
     with gas_limit(play.chain, BLOCK_GAS):
         collect_receipts(play.worker.context)
         play.look()
@@ -332,12 +389,16 @@ def test_register__signed_for_more_gas_than_a_block_holds__is_replaced(play: Reg
     assert (play.sent(), play.alarms()) == (2, set())
 
 
-def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(play: RegistrationScenario) -> None:
+def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(
+    play: RegistrationScenario,
+) -> None:
     play.ledger.ticks.remove("slurm")
     register(play.worker.context)
     assert play.sent() == 0
     assert "SLURM shows no node" in play.told()["why"]
-    play.chain.register_provider(play.provider, NODES[:1], ChainPrices(), {"zone": "ch", "name": "here-now"})
+    play.chain.register_provider(
+        play.provider, NODES[:1], ChainPrices(), {"zone": "ch", "name": "here-now"}
+    )
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
     play.ledger.ticks.remove("slurm")
     register(play.worker.context)
@@ -345,7 +406,9 @@ def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(
     assert (waiting.nodes, waiting.prices.gpu_wei_per_min) == (NODES[:1], 9 * 10**18)
 
 
-def test_slurm_is_back__nodes_not_read_yet__count_only_after_the_next_look(play: RegistrationScenario) -> None:
+def test_slurm_is_back__nodes_not_read_yet__count_only_after_the_next_look(
+    play: RegistrationScenario,
+) -> None:
     play.ledger.ticks.remove(NODES_SEEN)
     register(play.worker.context)
     assert play.sent() == 0
@@ -357,7 +420,9 @@ def test_slurm_is_back__nodes_not_read_yet__count_only_after_the_next_look(play:
     assert play.sent() == 1
 
 
-def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(play: RegistrationScenario) -> None:
+def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(
+    play: RegistrationScenario,
+) -> None:
     play.restart(BENCHMARK_DISABLE="false")
     play.look()
     runs = play.ledger.benchmarks
@@ -377,20 +442,31 @@ def test_measure_first__a_run_is_asked_for_once_and_its_end_registers(play: Regi
     assert run.why == "new cooling"
 
 
-def test_odd_prices_and_labels_that_do_not_count__are_told(play: RegistrationScenario) -> None:
+def test_odd_prices_and_labels_that_do_not_count__are_told(
+    play: RegistrationScenario,
+) -> None:
     play.chain.register_provider(play.provider, NODES, ChainPrices(), {"cpu": "epyc"})
-    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(8_500 * 10**18), METASCHEDULER_LABELS="cpu=fast")
+    play.restart(
+        METASCHEDULER_GPU_PRICE_PER_MIN=str(8_500 * 10**18),
+        METASCHEDULER_LABELS="cpu=fast",
+    )
     play.look()
     odd = play.told()["odd"]
     assert "the gpu price is 8500 credits a minute; usual are 8.5" in odd[0]
     assert "LABELS_OVERRIDE=cpu" in odd[1]
-    assert play.chain.providers.waiting(play.provider.address).labels == (("cpu", "epyc"),)
+    assert play.chain.providers.waiting(play.provider.address).labels == (
+        ("cpu", "epyc"),
+    )
     play.restart(LABELS_OVERRIDE="cpu")
     play.look()
-    assert play.chain.providers.waiting(play.provider.address).labels == (("cpu", "fast"),)
+    assert play.chain.providers.waiting(play.provider.address).labels == (
+        ("cpu", "fast"),
+    )
 
 
-def test_lost_block__registration_is_sent_again_and_not_taken_for_turned_down(play: RegistrationScenario) -> None:
+def test_lost_block__registration_is_sent_again_and_not_taken_for_turned_down(
+    play: RegistrationScenario,
+) -> None:
     play.restart(CHAIN_CONFIRMATIONS="5")
     scan(play.worker.context)
     above = play.chain.block_number()
@@ -407,13 +483,15 @@ def test_lost_block__registration_is_sent_again_and_not_taken_for_turned_down(pl
     assert play.chain.providers.waits_for_approval(play.provider.address)
 
 
-# --- what was measured, and the machines of it ---------------------------------------------------------------------------
+# --- what was measured, and the machines of it ----------------------------------------
 
 FEWER = MACHINES[:1]
 MEASURED_HERE = {"BENCHMARK_DISABLE": "false", "HARDWARE_STABLE_S": "0"}
 
 
-def measure_on(play: RegistrationScenario, machines: tuple[Machine, ...], gflops: float) -> int:
+def measure_on(
+    play: RegistrationScenario, machines: tuple[Machine, ...], gflops: float
+) -> int:
     """The run that is under way begins on these machines, measures that, and ends."""
     runs = play.ledger.benchmarks
     run = runs.under_way()
@@ -425,13 +503,17 @@ def measure_on(play: RegistrationScenario, machines: tuple[Machine, ...], gflops
         {"nodes": [asdict(one) for one in machines]},
     )
     (hpl,) = runs.measurements(run)
-    assert runs.store_verdict(hpl, Verdict(stage=BenchmarkState.MEASURED, labels={"compute.gflops": gflops}))
+    assert runs.store_verdict(
+        hpl, Verdict(stage=BenchmarkState.MEASURED, labels={"compute.gflops": gflops})
+    )
     runs.finish(run)
     return run.id
 
 
 def gflops_waiting(play: RegistrationScenario) -> str | None:
-    return dict(play.chain.providers.waiting(play.provider.address).labels).get("compute.gflops")
+    return dict(play.chain.providers.waiting(play.provider.address).labels).get(
+        "compute.gflops"
+    )
 
 
 @pytest.fixture
@@ -457,7 +539,10 @@ def run_numbers(play: RegistrationScenario) -> list[int]:
 def make_older(play: RegistrationScenario, days: int) -> None:
     with play.engine.begin() as connection:
         connection.execute(
-            text("UPDATE benchmark_runs SET ended_at = ended_at - make_interval(days => :d)"), {"d": days}
+            text(
+                "UPDATE benchmark_runs SET ended_at = ended_at - make_interval(days => :d)"
+            ),
+            {"d": days},
         )
 
 
@@ -479,13 +564,19 @@ def test_node_back_before_the_run_ends__its_numbers_are_not_registered_for_all_n
     assert measured.ledger.benchmarks.under_way() is None
 
 
-def test_node__comes_and_goes__each_set_of_nodes_is_measured_once(measured: RegistrationScenario) -> None:
+def test_node__comes_and_goes__each_set_of_nodes_is_measured_once(
+    measured: RegistrationScenario,
+) -> None:
     show(measured, FEWER)
     measure_on(measured, FEWER, 50.0)
     measured.look()
     assert gflops_waiting(measured) == "50.00"
     numbers = run_numbers(measured)
-    for machines, gflops in ((MACHINES, "100.00"), (FEWER, "50.00"), (MACHINES, "100.00")):
+    for machines, gflops in (
+        (MACHINES, "100.00"),
+        (FEWER, "50.00"),
+        (MACHINES, "100.00"),
+    ):
         show(measured, machines)
         waiting = measured.chain.providers.waiting(measured.provider.address)
         assert (len(waiting.nodes), gflops_waiting(measured)) == (len(machines), gflops)
@@ -505,7 +596,12 @@ def test_price_changed__before_slurm_is_known__is_registered_and_measured_when_i
     register(measured.worker.context)
     collect_receipts(measured.worker.context)
     register(measured.worker.context)
-    assert measured.chain.providers.waiting(measured.provider.address).prices.gpu_wei_per_min == 9 * 10**18
+    assert (
+        measured.chain.providers.waiting(
+            measured.provider.address
+        ).prices.gpu_wei_per_min
+        == 9 * 10**18
+    )
     assert measured.ledger.benchmarks.under_way() is None
     measured.look()
     run = measured.ledger.benchmarks.under_way()
@@ -516,7 +612,9 @@ def test_price_changed__before_slurm_is_known__is_registered_and_measured_when_i
     assert measured.ledger.benchmarks.under_way() is None
 
 
-def test_worker_dies_behind_the_asking__the_same_is_not_measured_again(measured: RegistrationScenario) -> None:
+def test_worker_dies_behind_the_asking__the_same_is_not_measured_again(
+    measured: RegistrationScenario,
+) -> None:
     """The memory of the registration is as it was before."""
     before = measured.facts.memory()
     show(measured, FEWER)
@@ -527,7 +625,9 @@ def test_worker_dies_behind_the_asking__the_same_is_not_measured_again(measured:
     assert gflops_waiting(measured) == "50.00"
 
 
-def test_measure__while_a_run_is_under_way__is_done_when_it_has_ended(measured: RegistrationScenario) -> None:
+def test_measure__while_a_run_is_under_way__is_done_when_it_has_ended(
+    measured: RegistrationScenario,
+) -> None:
     measured.supervisor("measure", "--yes", "--reason", "new cooling")
     measured.look()
     measured.supervisor("measure", "--yes", "--reason", "new switches")
@@ -541,7 +641,9 @@ def test_measure__while_a_run_is_under_way__is_done_when_it_has_ended(measured: 
     assert measured.told()["asked"] == {}
 
 
-def test_measure__while_a_node_is_away__all_are_measured_when_it_is_back(measured: RegistrationScenario) -> None:
+def test_measure__while_a_node_is_away__all_are_measured_when_it_is_back(
+    measured: RegistrationScenario,
+) -> None:
     """What was measured before the operator asked counts no more."""
     measured.supervisor("measure", "--yes", "--reason", "new cooling")
     measured.look()
@@ -553,7 +655,9 @@ def test_measure__while_a_node_is_away__all_are_measured_when_it_is_back(measure
     assert gflops_waiting(measured) == "100.00"
 
 
-def test_run_cancelled_before_it_began__is_not_asked_for_again(play: RegistrationScenario) -> None:
+def test_run_cancelled_before_it_began__is_not_asked_for_again(
+    play: RegistrationScenario,
+) -> None:
     play.restart(**MEASURED_HERE)
     play.look()
     runs = play.ledger.benchmarks

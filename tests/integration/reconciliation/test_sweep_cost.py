@@ -1,4 +1,6 @@
-"""What a sweep and the monitor ask of SLURM and of the chain does not grow with the number of jobs."""
+"""What a sweep and the monitor ask of SLURM and of the chain does not grow with the
+number of jobs.
+"""
 
 from collections.abc import Iterator
 
@@ -10,7 +12,8 @@ from supervisor_tasks.reconciliation.collect import CUSTOMERS_AT_ONCE
 from tests.load.sweep import forget_waiting_jobs, measure, prepare
 
 JOBS, MISSING, CALLBACKS = 700, 50, 200
-# squeue, accounting by id and by customer, scontrol show config (twice when a minute has passed), the login node's clock
+# squeue, accounting by id and by customer, scontrol show config (twice when a minute
+# has passed), the login node's clock
 WHATEVER_THE_JOBS = 6
 
 
@@ -35,10 +38,15 @@ def test_many_jobs__few_commands_and_requests(grid: Grid) -> None:
     assert polls.commands == 1
 
 
-def test_sweep__many_jobs_forgotten__two_commands_for_each_of_a_few_customers(grid: Grid) -> None:
+def test_sweep__many_jobs_forgotten__two_commands_for_each_of_a_few_customers(
+    grid: Grid,
+) -> None:
     each, others = 4, 2
-    (commands, found), (later, found_later) = forget_waiting_jobs(grid, CUSTOMERS_AT_ONCE + others, each)
+    (commands, found), (later, found_later) = forget_waiting_jobs(
+        grid, CUSTOMERS_AT_ONCE + others, each
+    )
     assert found == {"forgotten": each * CUSTOMERS_AT_ONCE, "missing": each * others}
     assert found_later == {"forgotten": each * others}
-    assert commands <= WHATEVER_THE_JOBS + 2 * CUSTOMERS_AT_ONCE  # the home, as the admin, and the logs there
+    # the home, as the admin, and the logs there
+    assert commands <= WHATEVER_THE_JOBS + 2 * CUSTOMERS_AT_ONCE
     assert later <= WHATEVER_THE_JOBS + 2 * others

@@ -25,14 +25,22 @@ from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import SLURM_BOOT_TIME, Fact
 from supervisor_tasks.ledger.foreign_claims import ForeignClaim
-from supervisor_tasks.ledger.heartbeats import AWAY_S, REPORTER, continuous_uptime_s, record_heartbeats
+from supervisor_tasks.ledger.heartbeats import (
+    AWAY_S,
+    REPORTER,
+    continuous_uptime_s,
+    record_heartbeats,
+)
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.tick_names import CALLBACKS
 from supervisor_tasks.monitoring.cluster_guard import record_controller_start
 from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, check_heartbeats
 from supervisor_tasks.reconciliation.rules import find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot
-from supervisor_tasks.reconciliation.source_outages import UNSEEN_ALARM_AFTER_S, update_unreachable_alarm
+from supervisor_tasks.reconciliation.source_outages import (
+    UNSEEN_ALARM_AFTER_S,
+    update_unreachable_alarm,
+)
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import JobRecord
@@ -73,7 +81,8 @@ def test_due__first_asked_for_and_after_its_time(ledger: Ledger) -> None:
     assert not sweeps.due()
     execute(ledger, "UPDATE sweeps SET begun_at = begun_at - interval '901 s'")
     assert sweeps.due()
-    assert Ledger(ledger.engine, "there", wake=lambda _: None).sweeps.due()  # each cluster has its own
+    # each cluster has its own
+    assert Ledger(ledger.engine, "there", wake=lambda _: None).sweeps.due()
 
 
 def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
@@ -90,7 +99,9 @@ def test_begin__asked_for_by_two__names_both(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("why", ["a worker wants one", "a worker wants another"])
-def test_asked_for_while_one_is_made__is_made_once_more(ledger: Ledger, why: str) -> None:
+def test_asked_for_while_one_is_made__is_made_once_more(
+    ledger: Ledger, why: str
+) -> None:
     sweeps = ledger.sweeps
     sweeps.ask("a worker wants one")
     begun = sweeps.begin("")
@@ -104,7 +115,9 @@ def test_slurmctld_was_started_again__the_sweep_is_wanted_before_the_start_is_kn
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweeps, set_fact = ledger.sweeps, Facts.set
-    controller = Controller("1700000000", False, ClusterIdentity("main", "6817", ("host",)), 5)
+    controller = Controller(
+        "1700000000", False, ClusterIdentity("main", "6817", ("host",)), 5
+    )
 
     def killed_before(these: Facts, fact: Fact[Any], value: object) -> bool:
         if fact is SLURM_BOOT_TIME:
@@ -134,23 +147,34 @@ def test_begin__earlier_doubts__come_with_their_age(ledger: Ledger) -> None:
     assert suspects["missing 0x2"] > 1e9
 
 
-def test_keep__many_reports__the_oldest_go(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keep__many_reports__the_oldest_go(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "KEPT", 3)
     for number in range(6):
-        ledger.sweeps.keep(ledger.sweeps.begin("again"), REPORT | {"number": number}, {})
+        ledger.sweeps.keep(
+            ledger.sweeps.begin("again"), REPORT | {"number": number}, {}
+        )
     assert [swept.report["number"] for swept in ledger.sweeps.last(10)] == [5, 4, 3]
 
 
 def test_hot_and_named__what_a_comparison_needs_of_each_job(ledger: Ledger) -> None:
     for number in (1, 2, 3):
         bring_to_queued(ledger, number)
-    topped_up = JobChange(job_id(1), ToppedUp("a top-up", 30, (7, 0))), JobChange(job_id(1), LimitApplied(40))
+    topped_up = (
+        JobChange(job_id(1), ToppedUp("a top-up", 30, (7, 0))),
+        JobChange(job_id(1), LimitApplied(40)),
+    )
     ledger.record(
         JobChange(job_id(1), SlurmRunningObserved()),
         *topped_up,
         JobChange(job_id(3), ChainStatusObserved(ChainStatus.CANCELLED, (8, 0))),
     )
-    execute(ledger, "UPDATE effects SET parked_at = now() WHERE job_id = :id AND kind = 'poll_slurm'", id=job_id(2))
+    execute(
+        ledger,
+        "UPDATE effects SET parked_at = now() WHERE job_id = :id AND kind = 'poll_slurm'",
+        id=job_id(2),
+    )
     execute(
         ledger,
         "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer)"
@@ -160,10 +184,20 @@ def test_hot_and_named__what_a_comparison_needs_of_each_job(ledger: Ledger) -> N
     hot = ledger.sweeps.hot()
     assert set(hot) == {job_id(1), job_id(2)}
     first, second = hot[job_id(1)], hot[job_id(2)]
-    assert (first.state, first.slurm_id, first.has_unread_callback) == (State.RUNNING, SlurmId(101), True)
+    assert (first.state, first.slurm_id, first.has_unread_callback) == (
+        State.RUNNING,
+        SlurmId(101),
+        True,
+    )
     assert {EffectKind.POLL_SLURM, EffectKind.REPORT} <= first.open
-    assert (first.earlier_limits_min, second.earlier_limits_min) == (frozenset({10}), frozenset())
-    assert (second.parked, second.has_unread_callback) == (frozenset({EffectKind.POLL_SLURM}), False)
+    assert (first.earlier_limits_min, second.earlier_limits_min) == (
+        frozenset({10}),
+        frozenset(),
+    )
+    assert (second.parked, second.has_unread_callback) == (
+        frozenset({EffectKind.POLL_SLURM}),
+        False,
+    )
     named = ledger.sweeps.named([job_id(2)], [SlurmId(103)])
     assert set(named) == {job_id(2), job_id(3)}
     assert named[job_id(3)].is_final
@@ -192,7 +226,10 @@ def test_switch__set_for_another_reason_meanwhile__stays(ledger: Ledger) -> None
 def test_stale__untouched_effects__are_counted(ledger: Ledger) -> None:
     bring_to_queued(ledger, 1)
     assert ledger.sweeps.stale() == {"effects": 0, "callbacks": 0, "transactions": 0}
-    execute(ledger, "UPDATE effects SET due_at = now() - interval '100 s' WHERE done_at IS NULL")
+    execute(
+        ledger,
+        "UPDATE effects SET due_at = now() - interval '100 s' WHERE done_at IS NULL",
+    )
     execute(
         ledger,
         "INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, received_at)"
@@ -207,18 +244,28 @@ def test_confirm_lost__only_what_was_held_and_is_still_that_job(ledger: Ledger) 
     held = {job_id(1): 101, job_id(2): 999}
     ledger.sweeps.keep(ledger.sweeps.begin("first"), REPORT | {"held": held}, {})
     assert operator_actions.confirm_lost(ledger, [job_id(3)]) == []
-    assert operator_actions.confirm_lost(ledger) == [job_id(1)]  # the second one has another SLURM id by now
+    # the second one has another SLURM id by now
+    assert operator_actions.confirm_lost(ledger) == [job_id(1)]
     jobs = ledger.jobs([job_id(1), job_id(2), job_id(3)])
-    assert [jobs[job_id(number)].state for number in (1, 2, 3)] == [State.ENDED, State.QUEUED, State.QUEUED]
+    assert [jobs[job_id(number)].state for number in (1, 2, 3)] == [
+        State.ENDED,
+        State.QUEUED,
+        State.QUEUED,
+    ]
     outcome = jobs[job_id(1)].outcome
     assert outcome is not None
     assert (outcome.status, outcome.minutes) == (ChainStatus.PANICKED, 0)
     assert ledger.sweeps.due()
 
 
-def test_foreign_claims__are_kept_as_they_were_until_they_are_over(ledger: Ledger) -> None:
+def test_foreign_claims__are_kept_as_they_were_until_they_are_over(
+    ledger: Ledger,
+) -> None:
     others = ledger.foreign_claims
-    first, second = ForeignClaim(b"first---", claim(1)), ForeignClaim(b"second--", claim(2))
+    first, second = (
+        ForeignClaim(b"first---", claim(1)),
+        ForeignClaim(b"second--", claim(2)),
+    )
     others.keep([first, second])
     others.keep([first])
     assert others.all() == {job_id(1): first, job_id(2): second}
@@ -227,10 +274,14 @@ def test_foreign_claims__are_kept_as_they_were_until_they_are_over(ledger: Ledge
     assert (others.taken(), dict(others.count())) == ({b"first---"}, {b"second--": 1})
     others.delete([job_id(1)])
     assert set(others.all()) == {job_id(2)}
-    assert Ledger(ledger.engine, "there", wake=lambda _: None).foreign_claims.all() == {}
+    assert (
+        Ledger(ledger.engine, "there", wake=lambda _: None).foreign_claims.all() == {}
+    )
 
 
-def test_keep__words_that_postgres_cannot_hold__are_kept_all_the_same(ledger: Ledger) -> None:
+def test_keep__words_that_postgres_cannot_hold__are_kept_all_the_same(
+    ledger: Ledger,
+) -> None:
     report = REPORT | {"unseen": {"chain": "no\0 \ud800"}}
     ledger.sweeps.keep(ledger.sweeps.begin("again"), report, {})
     assert ledger.sweeps.last()[0].report["unseen"] == {"chain": "no\\x00 \\ud800"}
@@ -242,8 +293,15 @@ def heard(ledger: Ledger, *names: str) -> None:
 
 
 def time_passes(ledger: Ledger, seconds: float) -> None:
-    for change in ("periodic_runs SET succeeded_at = succeeded_at", "facts SET since = since"):
-        execute(ledger, f"UPDATE {change} - make_interval(secs => :seconds)", seconds=seconds)
+    for change in (
+        "periodic_runs SET succeeded_at = succeeded_at",
+        "facts SET since = since",
+    ):
+        execute(
+            ledger,
+            f"UPDATE {change} - make_interval(secs => :seconds)",
+            seconds=seconds,
+        )
 
 
 def alarm(ledger: Ledger, name: AlarmName) -> Alarm | None:
@@ -265,7 +323,9 @@ def test_signs_of_life__after_a_gap__uptime_restarts(ledger: Ledger) -> None:
     assert (continuous_uptime_s(ledger.ticks.ages_s()) or AWAY_S) < AWAY_S
 
 
-def test_watch_tellers__missed_for_a_while__alarm_is_on_until_they_are_back(ledger: Ledger) -> None:
+def test_watch_tellers__missed_for_a_while__alarm_is_on_until_they_are_back(
+    ledger: Ledger,
+) -> None:
     heard(ledger, CALLBACKS, REPORTER)
     time_passes(ledger, 3600.0)  # all of ours was down
     heard(ledger, CALLBACKS)
@@ -285,14 +345,19 @@ def test_watch_tellers__missed_for_a_while__alarm_is_on_until_they_are_back(ledg
     time_passes(ledger, AWAY_S + 1)
     heard(ledger, REPORTER)
     check_heartbeats(ledger)
-    assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None  # the time in which they are missed restarts
+    # the time in which they are missed restarts
+    assert alarm(ledger, AlarmName.CALLBACK_HEARTBEAT_MISSING) is None
 
 
 def test_alarm_of_blindness__the_same_side_for_an_hour(ledger: Ledger) -> None:
     unseen = {"slurm": "an unreadable row", "chain": "refused"}
-    update_unreachable_alarm(ledger, unseen, {"slurm": 1.0, "chain": 1.0}, UNSEEN_ALARM_AFTER_S)
+    update_unreachable_alarm(
+        ledger, unseen, {"slurm": 1.0, "chain": 1.0}, UNSEEN_ALARM_AFTER_S
+    )
     assert alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE) is None
-    update_unreachable_alarm(ledger, unseen, {"slurm": 1.0, "chain": 2.0}, UNSEEN_ALARM_AFTER_S + 1)
+    update_unreachable_alarm(
+        ledger, unseen, {"slurm": 1.0, "chain": 2.0}, UNSEEN_ALARM_AFTER_S + 1
+    )
     called = alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE)
     assert called is not None
     assert called.details["errors"] == {"slurm": "an unreadable row"}
@@ -300,7 +365,9 @@ def test_alarm_of_blindness__the_same_side_for_an_hour(ledger: Ledger) -> None:
     assert alarm(ledger, AlarmName.RECONCILIATION_SOURCE_UNREACHABLE) is None
 
 
-def test_jobs_reported_as__ends_unread_or_young__under_the_jobs_slurm_id(ledger: Ledger) -> None:
+def test_jobs_reported_as__ends_unread_or_young__under_the_jobs_slurm_id(
+    ledger: Ledger,
+) -> None:
     asked = {job_id(number): SlurmId(100 + number) for number in range(1, 6)}
     said = (
         (1, 101, 7, True, 0),
@@ -320,21 +387,39 @@ def test_jobs_reported_as__ends_unread_or_young__under_the_jobs_slurm_id(ledger:
     assert ledger.inbox.jobs_reported_as(asked, ENDED, 300.0) == {job_id(1), job_id(2)}
 
 
-# --- what the operator gave up --------------------------------------------------------------------------------------------
+# --- what the operator gave up --------------------------------------------------------
 
 
 def swept(ledger: Ledger) -> list[tuple[DiscrepancyKind, JobId]]:
-    """What a sweep finds where SLURM runs job 1 with the limit that it was claimed for."""
+    """What a sweep finds where SLURM runs job 1 with the limit that it was claimed
+    for.
+    """
     jobs = ledger.sweeps.hot()
     (job,) = jobs.values()
     assert job.slurm_id is not None
     seen = JobRecord(job.slurm_id, "RUNNING", 60, 0)
-    row = SqueueRow(job.slurm_id, job.customer, job.job_id, "supervisor", "", 1000, seen, limit_min=10)
-    view = Snapshot(provider=job.provider, comment="supervisor", jobs=jobs, slurm={job.slurm_id: row})
+    row = SqueueRow(
+        job.slurm_id,
+        job.customer,
+        job.job_id,
+        "supervisor",
+        "",
+        1000,
+        seen,
+        limit_min=10,
+    )
+    view = Snapshot(
+        provider=job.provider,
+        comment="supervisor",
+        jobs=jobs,
+        slurm={job.slurm_id: row},
+    )
     return [(finding.kind, finding.job_id) for finding in find_discrepancies(view)]
 
 
-def test_forgotten__cancellation__is_no_sweeps_any_more_until_it_is_asked_for_again(ledger: Ledger) -> None:
+def test_forgotten__cancellation__is_no_sweeps_any_more_until_it_is_asked_for_again(
+    ledger: Ledger,
+) -> None:
     bring_to_queued(ledger, 1)
     ledger.record(JobChange(job_id(1), CancelRequested()))
     give_up(ledger, EffectKind.CANCEL)
@@ -343,10 +428,15 @@ def test_forgotten__cancellation__is_no_sweeps_any_more_until_it_is_asked_for_ag
     assert EffectKind.CANCEL in ledger.sweeps.hot()[job_id(1)].open
 
 
-def test_sweep__lost_limit_was_given_up__is_left_alone_until_another_top_up(ledger: Ledger) -> None:
+def test_sweep__lost_limit_was_given_up__is_left_alone_until_another_top_up(
+    ledger: Ledger,
+) -> None:
     bring_to_queued(ledger, 1)
     ledger.record(
-        *(JobChange(job_id(1), event) for event in (SlurmRunningObserved(), ToppedUp("1", 5), LimitApplied(15)))
+        *(
+            JobChange(job_id(1), event)
+            for event in (SlurmRunningObserved(), ToppedUp("1", 5), LimitApplied(15))
+        )
     )
     ledger.record(JobChange(job_id(1), EffectMissing(EffectKind.TOP_UP)))
     give_up(ledger, EffectKind.TOP_UP)
@@ -355,9 +445,16 @@ def test_sweep__lost_limit_was_given_up__is_left_alone_until_another_top_up(ledg
     assert EffectKind.TOP_UP in ledger.sweeps.hot()[job_id(1)].open
 
 
-def test_forgotten__top_up_that_slurm_refused__is_no_sweeps_any_more(ledger: Ledger) -> None:
+def test_forgotten__top_up_that_slurm_refused__is_no_sweeps_any_more(
+    ledger: Ledger,
+) -> None:
     bring_to_queued(ledger, 1)
-    ledger.record(*(JobChange(job_id(1), event) for event in (SlurmRunningObserved(), ToppedUp("1", 5))))
+    ledger.record(
+        *(
+            JobChange(job_id(1), event)
+            for event in (SlurmRunningObserved(), ToppedUp("1", 5))
+        )
+    )
     give_up(ledger, EffectKind.TOP_UP)
     assert swept(ledger) == []
 
@@ -366,5 +463,10 @@ def give_up(ledger: Ledger, kind: EffectKind) -> None:
     """It is refused, parked, and forgotten by the operator."""
     (effect,) = ledger.effects.lease([kind])
     ledger.effects.park(effect, "refused", {})
-    operator_actions.abandon(ledger, effect.id, effect.job_id, OperatorAbandonedEffect(kind, "SLURM will not"))
+    operator_actions.abandon(
+        ledger,
+        effect.id,
+        effect.job_id,
+        OperatorAbandonedEffect(kind, "SLURM will not"),
+    )
     assert kind not in ledger.sweeps.hot()[effect.job_id].open

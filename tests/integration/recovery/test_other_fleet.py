@@ -57,7 +57,10 @@ def test_signs_of_life__it_wrote_on_chain_lately__is_seen_by_its_mark(
     scheduled_jobs(chain, provider, 1)
     other = ChainHarness.of(chain, provider, one)
     other.wallet.send(claims(1))
-    tag, address = TransactionStore(one, "here", chain.chain_id).instance_tag(), other.wallet.address
+    tag, address = (
+        TransactionStore(one, "here", chain.chain_id).instance_tag(),
+        other.wallet.address,
+    )
     (sign,) = signs(chain, two, address, tag)
     assert sign.startswith("it wrote on chain ")
     assert signs(chain, two, address, UNKNOWN) == []
@@ -66,7 +69,8 @@ def test_signs_of_life__it_wrote_on_chain_lately__is_seen_by_its_mark(
     chain.rpc.call("evm_increaseTime", WROTE_WITHIN_S + 5)
     chain.mine()
     assert signs(chain, two, address, tag) == []
-    assert seconds_since(Rpc.at(chain.rpc_url), block) > WROTE_WITHIN_S  # which is how far back accounting is asked
+    # which is how far back accounting is asked
+    assert seconds_since(Rpc.at(chain.rpc_url), block) > WROTE_WITHIN_S
 
 
 def test_signs_of_life__chain_does_not_answer__is_one(engines: list[Engine]) -> None:
@@ -75,15 +79,21 @@ def test_signs_of_life__chain_does_not_answer__is_one(engines: list[Engine]) -> 
     assert sign.startswith("the chain cannot be looked at")
 
 
-def test_signs_of_life__a_cluster_of_the_same_database__by_its_ticks(chain: Chain, engines: list[Engine]) -> None:
+def test_signs_of_life__a_cluster_of_the_same_database__by_its_ticks(
+    chain: Chain, engines: list[Engine]
+) -> None:
     two = engines[1]
     tag = TransactionStore(two, "there", chain.chain_id).instance_tag()
     assert signs(chain, two, "0x1", tag) == []
-    Ledger(two, "there", lambda _: None).ticks.record(finished_key("dispatch_due_effects"))
+    Ledger(two, "there", lambda _: None).ticks.record(
+        finished_key("dispatch_due_effects")
+    )
     (sign,) = signs(chain, two, "0x1", tag)
     assert "the cluster 'there' of this database" in sign
     with two.begin() as connection:
-        connection.execute(text("UPDATE periodic_runs SET succeeded_at = now() - interval '2 minutes'"))
+        connection.execute(
+            text("UPDATE periodic_runs SET succeeded_at = now() - interval '2 minutes'")
+        )
     assert signs(chain, two, "0x1", tag) == []
 
 
@@ -91,7 +101,9 @@ def test_signs_of_life__fleet_at_another_database_of_the_server__is_seen_connect
     chain: Chain, engines: list[Engine]
 ) -> None:
     one, two = engines
-    fleet = create_engine(one.url, connect_args={"application_name": "supervisor 0123456789abcdef"})
+    fleet = create_engine(
+        one.url, connect_args={"application_name": "supervisor 0123456789abcdef"}
+    )
     with fleet.connect():
         (sign,) = signs(chain, two, "0x1", UNKNOWN)
         assert "the database 'one' of this server (1 connections)" in sign

@@ -1,4 +1,6 @@
-"""The way to slurmrestd over TLS: whose certificate is accepted. The server is this test's own."""
+"""The way to slurmrestd over TLS: whose certificate is accepted. The server is this
+test's own.
+"""
 
 import ssl
 import threading
@@ -14,7 +16,8 @@ from supervisor_tasks.slurm.rest_client import RestClient, RestUnavailableError
 
 TIMEOUT_S = 60.0
 PING = b'{"pings": [{"hostname": "h", "pinged": "UP"}]}'
-NO_JOB = b'{"errors": [{"error": "Invalid job id specified", "error_number": 2017}]}'  # as of 24.11, with status 404
+# as of 24.11, with status 404
+NO_JOB = b'{"errors": [{"error": "Invalid job id specified", "error_number": 2017}]}'
 
 
 @pytest.fixture
@@ -23,7 +26,9 @@ def certificates(tmp_path: Path) -> Certificates:
 
 
 @contextmanager
-def answering(certificates: Certificates, host: str = "127.0.0.1") -> Iterator[tuple[list[str], int]]:
+def answering(
+    certificates: Certificates, host: str = "127.0.0.1"
+) -> Iterator[tuple[list[str], int]]:
     """A server with TLS: the tokens that it has got, and its port."""
     tokens: list[str] = []
 
@@ -54,7 +59,9 @@ def answering(certificates: Certificates, host: str = "127.0.0.1") -> Iterator[t
 def asked(url: str, ca: Path | None) -> int:
     client = RestClient(url, ca)
     try:
-        return client.request("GET", "ping", "slurm", "a token", timeout_s=TIMEOUT_S).status
+        return client.request(
+            "GET", "ping", "slurm", "a token", timeout_s=TIMEOUT_S
+        ).status
     finally:
         client.close()
 
@@ -65,12 +72,18 @@ def test_request__over_tls__is_answered(certificates: Certificates) -> None:
     assert tokens == ["a token"]
 
 
-@pytest.mark.parametrize("case", ["of another authority", "of no known authority", "of another host"])
+@pytest.mark.parametrize(
+    "case", ["of another authority", "of no known authority", "of another host"]
+)
 def test_request__certificate_is_not_to_be_trusted__nothing_is_sent(
     certificates: Certificates, tmp_path: Path, case: str
 ) -> None:
     authority, listens, host = {
-        "of another authority": (make_certificates(tmp_path / "other").ca, "127.0.0.1", "localhost"),
+        "of another authority": (
+            make_certificates(tmp_path / "other").ca,
+            "127.0.0.1",
+            "localhost",
+        ),
         "of no known authority": (None, "127.0.0.1", "localhost"),
         "of another host": (certificates.ca, "127.0.0.2", "127.0.0.2"),
     }[case]
@@ -82,7 +95,9 @@ def test_request__certificate_is_not_to_be_trusted__nothing_is_sent(
 
 @contextmanager
 def offering(*versions: str) -> Iterator[tuple[list[str], str]]:
-    """A server that has these versions of the API: the paths that it was asked, and its URL."""
+    """A server that has these versions of the API: the paths that it was asked, and its
+    URL.
+    """
     paths: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -112,14 +127,23 @@ def offering(*versions: str) -> Iterator[tuple[list[str], str]]:
 def test_request__slurmrestd_has_the_newer_api__is_asked_by_it() -> None:
     with offering("v0.0.42") as (paths, url):
         client = RestClient(url)
-        answers = [client.request("GET", "ping", "slurm", "a token", timeout_s=TIMEOUT_S) for _ in range(2)]
+        answers = [
+            client.request("GET", "ping", "slurm", "a token", timeout_s=TIMEOUT_S)
+            for _ in range(2)
+        ]
         client.close()
-    assert paths == ["/slurm/v0.0.38/ping", "/slurm/v0.0.42/ping", "/slurm/v0.0.42/ping"]
+    assert paths == [
+        "/slurm/v0.0.38/ping",
+        "/slurm/v0.0.42/ping",
+        "/slurm/v0.0.42/ping",
+    ]
     assert [answer.body["pings"][0]["ping"] for answer in answers] == ["UP", "UP"]
 
 
 def test_request__slurmrestd_has_no_known_api__says_which_are_known() -> None:
-    known = pytest.raises(RestUnavailableError, match=r"has no API of v0\.0\.38 or v0\.0\.42.*not here")
+    known = pytest.raises(
+        RestUnavailableError, match=r"has no API of v0\.0\.38 or v0\.0\.42.*not here"
+    )
     with offering("v0.0.99") as (_, url), known:
         asked(url, None)
 

@@ -23,7 +23,13 @@ from supervisor_tasks.slurm import login_silence, ssh_command
 from supervisor_tasks.slurm import ssh as module
 from supervisor_tasks.slurm.login_silence import FIRST_S
 from supervisor_tasks.slurm.parsers import CommandAnswer
-from supervisor_tasks.slurm.ssh import Ssh, SshBusyError, SshCutError, SshUnavailableError, our_clock_s
+from supervisor_tasks.slurm.ssh import (
+    Ssh,
+    SshBusyError,
+    SshCutError,
+    SshUnavailableError,
+    our_clock_s,
+)
 from tests.support.submitting import CUSTOMER, PATIENCE_S, Login
 
 pytestmark = pytest.mark.slow  # logins that hang and time out
@@ -40,12 +46,20 @@ def login() -> Iterator[Login]:
         yield login
 
 
-def test_sessions_all_taken__is_refused_for_now__and_the_one_that_runs_goes_on(login: Login) -> None:
+def test_sessions_all_taken__is_refused_for_now__and_the_one_that_runs_goes_on(
+    login: Login,
+) -> None:
     ssh = login.ssh(login.another_sshd("one-session", "MaxSessions 1"))
     begun = login.home / "begun"
     answers: list[str] = []
-    argv = ["/bin/sh", "-c", f"touch {begun}; while test -e {begun}; do sleep 0.05; done; echo went on"]
-    first = threading.Thread(target=lambda: answers.append(ssh.run(CUSTOMER, argv).stdout))
+    argv = [
+        "/bin/sh",
+        "-c",
+        f"touch {begun}; while test -e {begun}; do sleep 0.05; done; echo went on",
+    ]
+    first = threading.Thread(
+        target=lambda: answers.append(ssh.run(CUSTOMER, argv).stdout)
+    )
     first.start()
     wait_until(begun.exists, "the first to run", PATIENCE_S)
     with pytest.raises(SshUnavailableError, match="no more sessions"):
@@ -64,7 +78,9 @@ def test_sessions_all_taken__is_refused_for_now__and_the_one_that_runs_goes_on(l
     ssh.close()
 
 
-def test_silent_login_node__is_left_after_a_while__and_a_new_connection_is_tried(login: Login) -> None:
+def test_silent_login_node__is_left_after_a_while__and_a_new_connection_is_tried(
+    login: Login,
+) -> None:
     with Proxy.start(login.sshd.address) as proxy:
         login.sshd.also_at(proxy.address)
         ssh = login.ssh(login.sshd, proxy.address)
@@ -81,7 +97,9 @@ def test_silent_login_node__is_left_after_a_while__and_a_new_connection_is_tried
 
 
 @pytest.mark.parametrize("where", ["", " >&2"])
-def test_output_without_end__is_not_kept(login: Login, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_without_end__is_not_kept(
+    login: Login, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ssh_command, "MAX_OUTPUT", 2**20)
     ssh = login.ssh(login.sshd)
     with pytest.raises(SshCutError):
@@ -90,16 +108,25 @@ def test_output_without_end__is_not_kept(login: Login, where: str, monkeypatch: 
     ssh.close()
 
 
-def test_connection_in_use__is_not_closed_to_make_room(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_in_use__is_not_closed_to_make_room(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_CONNECTIONS", 1)
     ssh = login.ssh(login.sshd)
     begun = login.home / "begun"
     answers: list[int] = []
-    argv = ["/bin/sh", "-c", f"touch {begun}; while test -e {begun}; do sleep 0.05; done"]
-    first = threading.Thread(target=lambda: answers.append(ssh.run(CUSTOMER, argv).status))
+    argv = [
+        "/bin/sh",
+        "-c",
+        f"touch {begun}; while test -e {begun}; do sleep 0.05; done",
+    ]
+    first = threading.Thread(
+        target=lambda: answers.append(ssh.run(CUSTOMER, argv).status)
+    )
     first.start()
     wait_until(begun.exists, "the first to run", PATIENCE_S)
-    assert ssh.run("root", ["true"]).status == 0  # another user's, which is one too many
+    # another user's, which is one too many
+    assert ssh.run("root", ["true"]).status == 0
     begun.unlink()
     first.join(deadline(PATIENCE_S))
     assert answers == [0]
@@ -123,7 +150,11 @@ def test_login_that_is_refused__leaves_no_connection_open(login: Login) -> None:
                 ssh.run("no-such-user", ["true"])
 
         def all_closed() -> bool:
-            return all(each.raddr.port != port for each in psutil.Process().net_connections() if each.raddr)
+            return all(
+                each.raddr.port != port
+                for each in psutil.Process().net_connections()
+                if each.raddr
+            )
 
         wait_until(all_closed, "the connections to be closed", PATIENCE_S)
     finally:
@@ -145,9 +176,14 @@ def test_login_node_that_stands_still_before_it_runs_the_command__is_left_in_tim
     sshd = login.processes.find("sshd")
 
     def frozen(
-        channel: paramiko.Channel, command: str, stdin: bytes, timeout_s: float, listener: ssh_command.OutputListener
+        channel: paramiko.Channel,
+        command: str,
+        stdin: bytes,
+        timeout_s: float,
+        listener: ssh_command.OutputListener,
     ) -> int:
-        login.processes.signal_tree(sshd, signal.SIGSTOP)  # the channel is open; exec gets no answer
+        # the channel is open; exec gets no answer
+        login.processes.signal_tree(sshd, signal.SIGSTOP)
         return run(channel, command, stdin, timeout_s, listener)
 
     monkeypatch.setattr(module, "run_command", frozen)
@@ -173,7 +209,10 @@ def test_login_node_that_stands_still_before_it_runs_the_command__is_left_in_tim
 
 @pytest.mark.parametrize(
     ("argv", "stdin"),
-    [pytest.param(["true"], b"", id="without-input"), pytest.param(["head", "-c", "1"], SOME_INPUT, id="input-left")],
+    [
+        pytest.param(["true"], b"", id="without-input"),
+        pytest.param(["head", "-c", "1"], SOME_INPUT, id="input-left"),
+    ],
 )
 def test_many_that_end_at_once__none_ends_the_connection_of_the_others(
     login: Login, argv: list[str], stdin: bytes
@@ -181,20 +220,28 @@ def test_many_that_end_at_once__none_ends_the_connection_of_the_others(
     for _ in range(CONNECTIONS):
         ssh = login.ssh(login.sshd, connect_timeout_s=deadline(15.0))  # for a turn, too
         with ThreadPoolExecutor(THREADS) as callers:
-            answers = list(callers.map(ssh.run, [CUSTOMER] * QUICK, [argv] * QUICK, [stdin] * QUICK))
+            answers = list(
+                callers.map(
+                    ssh.run, [CUSTOMER] * QUICK, [argv] * QUICK, [stdin] * QUICK
+                )
+            )
         assert {answer.status for answer in answers} == {0}
         ssh.close()
 
 
-def test_input__comes_whole_and_ends__and_the_status_is_the_commands_own(login: Login) -> None:
+def test_input__comes_whole_and_ends__and_the_status_is_the_commands_own(
+    login: Login,
+) -> None:
     ssh = login.ssh(login.sshd)
     answer = ssh.run(CUSTOMER, ["/bin/sh", "-c", "sha256sum; exit 3"], SOME_INPUT)
-    assert answer == CommandAnswer(3, f"{hashlib.sha256(SOME_INPUT).hexdigest()}  -\n", "")
+    assert answer == CommandAnswer(
+        3, f"{hashlib.sha256(SOME_INPUT).hexdigest()}  -\n", ""
+    )
     assert ssh.run(CUSTOMER, ["cat"]).stdout == ""
     ssh.close()
 
 
-# --- a login that hangs ---------------------------------------------------------------------------------------------------
+# --- a login that hangs ---------------------------------------------------------------
 
 OTHER = "0x" + "6" * 40
 
@@ -230,7 +277,9 @@ def test_login_hangs__one_thread_waits_for_it__then_no_thread_for_a_while(
         for _ in range(THREADS):
             callers.submit(ask)
         said = [ends.get(timeout=deadline(PATIENCE_S)) for _ in range(THREADS - 1)]
-        assert {"has not answered another thread yet" in each for each in said} == {True}
+        assert {"has not answered another thread yet" in each for each in said} == {
+            True
+        }
         while ends.empty():  # the one that waits
             assert ssh.run(OTHER, ["echo", "here"]).stdout == "here\n"
     assert "cut off" in ends.get()
@@ -298,7 +347,9 @@ def test_login_hangs__on_an_old_connection_or_at_the_site__is_retried_at_once(
 
 @dataclass
 class Heard:
-    """What a customer's command prints, when its first line was there, and whether it says that it came too late."""
+    """What a customer's command prints, when its first line was there, and whether it
+    says that it came too late.
+    """
 
     lines: str = ""
     first_s: float | None = None
@@ -318,7 +369,12 @@ class Heard:
 
 def submit_in_turn(ssh: Ssh, user: str, command: str, other: str) -> str:
     heard = Heard()
-    assert ssh.stream_in_turn(user, ["/bin/sh", "-c", command], b"", PATIENCE_S, heard, other) == 0
+    assert (
+        ssh.stream_in_turn(
+            user, ["/bin/sh", "-c", command], b"", PATIENCE_S, heard, other
+        )
+        == 0
+    )
     return heard.lines
 
 
@@ -354,9 +410,16 @@ def test_slow_customers__share_some_places__a_quick_one_needs_none_of_them(
     submit(CUSTOMER, "sleep 0.6", OTHER)
     with ThreadPoolExecutor(1) as pool:
         held.touch()
-        slow = pool.submit(submit, CUSTOMER, f"touch {held}.begun; while test -e {held}; do sleep 0.05; done", OTHER)
+        slow = pool.submit(
+            submit,
+            CUSTOMER,
+            f"touch {held}.begun; while test -e {held}; do sleep 0.05; done",
+            OTHER,
+        )
         try:
-            wait_until(Path(f"{held}.begun").exists, "the slow one to begin", PATIENCE_S)
+            wait_until(
+                Path(f"{held}.begun").exists, "the slow one to begin", PATIENCE_S
+            )
             assert submit(OTHER, "sleep 0.6; echo here", CUSTOMER) == "here\n"
             with pytest.raises(SshBusyError, match="slow lately"):
                 submit(OTHER, "echo here", CUSTOMER)
@@ -372,7 +435,9 @@ def test_channels_all_taken__is_refused_after_a_while(login: Login) -> None:
     held.touch()
     argv = ["/bin/sh", "-c", f"while test -e {held}; do sleep 0.05; done"]
     with ThreadPoolExecutor(module.CHANNELS) as callers:
-        all_of_them = [callers.submit(ssh.run, CUSTOMER, argv) for _ in range(module.CHANNELS)]
+        all_of_them = [
+            callers.submit(ssh.run, CUSTOMER, argv) for _ in range(module.CHANNELS)
+        ]
 
         def refused() -> bool:
             try:

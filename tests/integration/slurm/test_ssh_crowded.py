@@ -1,5 +1,5 @@
-"""A login node that lets few in at once: a burst of customers' jobs, refused at the door by MaxStartups and on the line by
-MaxSessions, ends with one SLURM job each.
+"""A login node that lets few in at once: a burst of customers' jobs, refused at the
+door by MaxStartups and on the line by MaxSessions, ends with one SLURM job each.
 """
 
 import socket
@@ -39,7 +39,11 @@ def world() -> Iterator[SubmissionEnv]:
 def crowded(world: SubmissionEnv) -> Sshd:
     options = [f"MaxStartups {SOME}:50:{ALL}", "MaxSessions 2", "LoginGraceTime 0"]
     return Sshd.start(
-        world.processes, world.slurm.env(), authorized_keys_command(world.key), name="crowded", options=options
+        world.processes,
+        world.slurm.env(),
+        authorized_keys_command(world.key),
+        name="crowded",
+        options=options,
     )
 
 
@@ -62,12 +66,19 @@ def at_the_door(sshd: Sshd, door: ExitStack, number: int) -> list[socket.socket]
 
 def new_jobs(world: SubmissionEnv, site: WorkerContext) -> list[JobId]:
     """Ready to be submitted: some of each customer."""
-    customers = [Address("0x" + f"{number:x}" * 40) for number in range(3, 3 + CUSTOMERS)]
+    customers = [
+        Address("0x" + f"{number:x}" * 40) for number in range(3, 3 + CUSTOMERS)
+    ]
     for customer in customers:
         world.slurm.users.add(customer)
-    claims = [replace(claim(number), customer=customers[number % CUSTOMERS]) for number in range(CUSTOMERS * JOBS_EACH)]
+    claims = [
+        replace(claim(number), customer=customers[number % CUSTOMERS])
+        for number in range(CUSTOMERS * JOBS_EACH)
+    ]
     script = ScriptFetched("#!/bin/bash\nsleep 600\n", "")
-    site.ledger.record(*(JobChange(job.job_id, event) for job in claims for event in (job, script)))
+    site.ledger.record(
+        *(JobChange(job.job_id, event) for job in claims for event in (job, script))
+    )
     return [job.job_id for job in claims]
 
 
@@ -77,7 +88,11 @@ def states(site: WorkerContext, jobs: Sequence[JobId]) -> Counter[State]:
 
 def try_all(world: SubmissionEnv, site: WorkerContext, jobs: Sequence[JobId]) -> None:
     """As many workers at once do what is due."""
-    left = [job for job, known in site.ledger.jobs(jobs).items() if known.state is not State.QUEUED]
+    left = [
+        job
+        for job, known in site.ledger.jobs(jobs).items()
+        if known.state is not State.QUEUED
+    ]
     with ThreadPoolExecutor(WORKERS) as workers:
         list(workers.map(lambda job: world.carry_out(site, job), left))
 
@@ -98,10 +113,13 @@ def test_burst_at_a_crowded_door__nothing_is_lost_refused_or_doubled_and_it_sett
 
         def all_refused() -> bool:
             try_all(world, site, jobs)
-            return len([why for why in refusals(world) if "cannot log in" in why]) == len(jobs)
+            return len(
+                [why for why in refusals(world) if "cannot log in" in why]
+            ) == len(jobs)
 
         wait_until(all_refused, "all jobs to be refused", SETTLES_S, 0.2)
-        assert states(site, jobs) == {State.READY: len(jobs)}  # nothing has begun: there is nothing to look for
+        # nothing has begun: there is nothing to look for
+        assert states(site, jobs) == {State.READY: len(jobs)}
         for stranger in strangers[SOME:]:
             stranger.close()
 
@@ -110,10 +128,17 @@ def test_burst_at_a_crowded_door__nothing_is_lost_refused_or_doubled_and_it_sett
             return states(site, jobs) == {State.QUEUED: len(jobs)}
 
         wait_until(all_queued, "all jobs to be queued", SETTLES_S, 0.2)
-    names = world.slurm.run("squeue", "--noheader", "--states=all", "--format=%j").stdout.split()
+    names = world.slurm.run(
+        "squeue", "--noheader", "--states=all", "--format=%j"
+    ).stdout.split()
     assert Counter(names) == dict.fromkeys(jobs, 1)
     assert {tuple(world.journal(job)).count("Submitted") for job in jobs} == {1}
     with world.engine.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM effects WHERE parked_at IS NOT NULL")) == 0
+        assert (
+            connection.scalar(
+                text("SELECT count(*) FROM effects WHERE parked_at IS NOT NULL")
+            )
+            == 0
+        )
     site.slurm.cluster.close()
     site.ledger.holder.close()

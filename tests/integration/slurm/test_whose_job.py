@@ -1,4 +1,6 @@
-"""Which of SLURM's jobs is ours, on real SLURM: ids that are given again, and names that owners change."""
+"""Which of SLURM's jobs is ours, on real SLURM: ids that are given again, and names
+that owners change.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -43,11 +45,15 @@ def site(world: SubmissionEnv, transport: str) -> Iterator[WorkerContext]:
 @pytest.fixture
 def accounting(world: SubmissionEnv) -> Iterator[WorkerContext]:
     """A worker of a site that asks accounting too."""
-    yield from worker(world, world.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct")))
+    yield from worker(
+        world, world.cluster(paths=replace(PATHS, sacct="/usr/bin/sacct"))
+    )
     world.slurm.run("scancel", f"--user={CUSTOMER}")
 
 
-def worker(world: SubmissionEnv, cluster: Cluster | RestCluster) -> Iterator[WorkerContext]:
+def worker(
+    world: SubmissionEnv, cluster: Cluster | RestCluster
+) -> Iterator[WorkerContext]:
     site = world.site(cluster)
     yield site
     site.slurm.cluster.close()
@@ -65,10 +71,16 @@ def handed_over(site: WorkerContext, job: JobId) -> SlurmId:
     cluster, ready = site.slurm.cluster, site.ledger.jobs([job])[job]
     site.ledger.record(JobChange(job, SubmitStarted(ready.limit_min)))
     script = site.ledger.scripts([job])[job]
-    request = Request(definition=ready.definition, limit_min=ready.limit_min, script=script, number=1)
+    request = Request(
+        definition=ready.definition, limit_min=ready.limit_min, script=script, number=1
+    )
     answers = list[SlurmId | Exception]()
     cluster.submit_batch(
-        CUSTOMER, [(job, request)], cluster.clock(CUSTOMER), our_clock_s(), lambda _, answer: answers.append(answer)
+        CUSTOMER,
+        [(job, request)],
+        cluster.clock(CUSTOMER),
+        our_clock_s(),
+        lambda _, answer: answers.append(answer),
     )
     (answer,) = answers
     assert isinstance(answer, int), answer
@@ -106,7 +118,12 @@ def forget(world: SubmissionEnv) -> None:
 
 
 def ended(world: SubmissionEnv, number: SlurmId) -> None:
-    wait_until(lambda: world.field(number, "State") in ("FAILED", "CANCELLED"), f"{number} to end", 60.0, 0.1)
+    wait_until(
+        lambda: world.field(number, "State") in ("FAILED", "CANCELLED"),
+        f"{number} to end",
+        60.0,
+        0.1,
+    )
 
 
 def test_forgotten__id_is_anothers_before_the_ledger_knows__is_not_the_other_job(
@@ -137,12 +154,16 @@ def test_submission_unclear__got_the_id_of_a_forgotten_job__is_found_and_runs_on
 
 
 @only_ssh(OnlySsh.SCRIPTS)
-def test_renamed__before_the_first_look__is_recognised_by_its_script(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_renamed__before_the_first_look__is_recognised_by_its_script(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     gate = world.slurm.users.home(CUSTOMER) / "go"
     gate.unlink(missing_ok=True)
     job = submitted(world, site, GATED)
     number = id_of(site, job)
-    wait_until(lambda: world.field(number, "State") == "RUNNING", "the job to run", 60.0, 0.1)
+    wait_until(
+        lambda: world.field(number, "State") == "RUNNING", "the job to run", 60.0, 0.1
+    )
     world.set(number, JobName="other", Comment="none")
     assert seen_as(site, job) == ("RUNNING", 0)
     gate.touch()
@@ -171,7 +192,9 @@ def test_scripts_cannot_be_read__the_renamed_job_alone_waits_for_that(
 
 
 @only_ssh(OnlySsh.SCRIPTS)
-def test_named_like_the_one_whose_id_it_got__is_known_by_its_script(world: SubmissionEnv, site: WorkerContext) -> None:
+def test_named_like_the_one_whose_id_it_got__is_known_by_its_script(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
     save(world)
     later, lost = world.new_job(site), submitted(world, site)
     forget(world)
@@ -193,14 +216,29 @@ def test_forgotten__renamed_and_id_reused__accounting_has_it_and_the_other_is_ke
     save(world)
     later, lost = world.new_job(accounting), submitted(world, accounting, GATED)
     number = id_of(accounting, lost)
-    wait_until(lambda: world.field(number, "State") == "RUNNING", "the job to run", 60.0, 0.1)
+    wait_until(
+        lambda: world.field(number, "State") == "RUNNING", "the job to run", 60.0, 0.1
+    )
     world.set(number, JobName="other")
     gate.touch()
     ended(world, number)
-    # slurmctld may tell accounting of a short job's end before it tells who submitted it, and is killed below.
-    shown = ("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={number}", "--format=User,State,ExitCode")
+    # slurmctld may tell accounting of a short job's end before it tells who submitted
+    # it, and is killed below.
+    shown = (
+        "sacct",
+        "--noheader",
+        "--parsable2",
+        "--allocations",
+        f"--jobs={number}",
+        "--format=User,State,ExitCode",
+    )
     whole = f"{CUSTOMER}|FAILED|5:0"
-    wait_until(lambda: world.slurm.run(*shown).stdout.strip() == whole, "the whole record in accounting", 60.0, 0.2)
+    wait_until(
+        lambda: world.slurm.run(*shown).stdout.strip() == whole,
+        "the whole record in accounting",
+        60.0,
+        0.2,
+    )
     forget(world)
     assert handed_over(accounting, later) == number
     assert seen_as(accounting, lost) == ("FAILED", 5 * 256)

@@ -1,4 +1,6 @@
-"""The wallet on a real chain and a real Postgres: signed and committed first, one transaction an intent, no gap."""
+"""The wallet on a real chain and a real Postgres: signed and committed first, one
+transaction an intent, no gap.
+"""
 
 import threading
 import urllib.request
@@ -17,7 +19,12 @@ from devgrid.machine import deadline
 from devgrid.processes import Processes, wait_until
 from devgrid.services.start import start_server
 from devgrid.state_folder import private_processes
-from supervisor_tasks.chain.contract import CLAIM, Contract, WrongChainError, report_call
+from supervisor_tasks.chain.contract import (
+    CLAIM,
+    Contract,
+    WrongChainError,
+    report_call,
+)
 from supervisor_tasks.chain.rpc.client import Rpc, RpcUnavailableError
 from supervisor_tasks.config import embedded_servers
 from supervisor_tasks.jobs.events import ChainStatusObserved, Claimed
@@ -27,7 +34,9 @@ from supervisor_tasks.ledger.transactions import Mined
 from supervisor_tasks.wallet.gas import RevertedError
 from supervisor_tasks.wallet.wallet import Wallet, Write
 
-DEFINITION = JobDefinition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
+DEFINITION = JobDefinition(
+    gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"
+)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +72,9 @@ def provider(chain: Chain) -> Account:
 @pytest.fixture
 def engine(database: Engine) -> Engine:
     with database.begin() as connection:
-        connection.execute(text("TRUNCATE transactions, signatures, instance_tags, alarms"))
+        connection.execute(
+            text("TRUNCATE transactions, signatures, instance_tags, alarms")
+        )
     return database
 
 
@@ -74,7 +85,9 @@ def wallet(chain: Chain, provider: Account, engine: Engine) -> Wallet:
 
 def wallet_at(url: str, chain: Chain, provider: Account, engine: Engine) -> Wallet:
     address = chain.addresses.metascheduler
-    return Wallet(engine, "here", Rpc.at(url), chain.chain_id, address, provider.private_key)
+    return Wallet(
+        engine, "here", Rpc.at(url), chain.chain_id, address, provider.private_key
+    )
 
 
 def scheduled_jobs(chain: Chain, provider: Account, number: int) -> list[JobId]:
@@ -87,25 +100,35 @@ def scheduled_jobs(chain: Chain, provider: Account, number: int) -> list[JobId]:
 
 def rows(engine: Engine) -> list[tuple[int, str, str]]:
     with engine.connect() as connection:
-        found = connection.execute(text("SELECT nonce, intent, state FROM transactions ORDER BY nonce"))
+        found = connection.execute(
+            text("SELECT nonce, intent, state FROM transactions ORDER BY nonce")
+        )
         return [(row.nonce, row.intent, row.state) for row in found]
 
 
 def claims(wallet: Wallet, number: int) -> list[Write]:
     gas = wallet.estimate([Write("", "claim", CLAIM.encode())])[0]
     assert isinstance(gas, int)
-    return [Write(f"claim:{n}", "claim", CLAIM.encode(), gas=gas) for n in range(number)]
+    return [
+        Write(f"claim:{n}", "claim", CLAIM.encode(), gas=gas) for n in range(number)
+    ]
 
 
 def mined(wallet: Wallet, chain: Chain) -> list[tuple[Mined, dict[str, object]]]:
     sent = wallet.open_transactions()
 
     def receipts() -> list[dict[str, object] | None]:
-        return chain.rpc.batch([("eth_getTransactionReceipt", (entry.hash,)) for entry in sent])
+        return chain.rpc.batch(
+            [("eth_getTransactionReceipt", (entry.hash,)) for entry in sent]
+        )
 
     wait_until(lambda: all(receipts()), "receipts", 20.0)
     pairs = zip(sent, receipts(), strict=True)
-    return [(Mined.from_receipt(entry, receipt), receipt) for entry, receipt in pairs if receipt is not None]
+    return [
+        (Mined.from_receipt(entry, receipt), receipt)
+        for entry, receipt in pairs
+        if receipt is not None
+    ]
 
 
 def test_send__n_claims__have_consecutive_nonces_and_events_in_receipts(
@@ -115,7 +138,9 @@ def test_send__n_claims__have_consecutive_nonces_and_events_in_receipts(
     assert wallet.send(claims(wallet, 5)) == 5
     nonces = [nonce for nonce, _, _ in rows(engine)]
     assert nonces == list(range(nonces[0], nonces[0] + 5))
-    contract = Contract(chain.rpc, chain.chain_id, chain.addresses.metascheduler, wallet.address)
+    contract = Contract(
+        chain.rpc, chain.chain_id, chain.addresses.metascheduler, wallet.address
+    )
     happened = [
         entry
         for _, receipt in mined(wallet, chain)
@@ -124,9 +149,15 @@ def test_send__n_claims__have_consecutive_nonces_and_events_in_receipts(
     claimed = [entry.event for entry in happened if isinstance(entry.event, Claimed)]
     assert [event.job_id for event in claimed] == job_ids
     assert {event.definition.batch_location_hash for event in claimed} == {"hash"}
-    statuses = [entry.event.status for entry in happened if isinstance(entry.event, ChainStatusObserved)]
+    statuses = [
+        entry.event.status
+        for entry in happened
+        if isinstance(entry.event, ChainStatusObserved)
+    ]
     assert statuses == [ChainStatus.SCHEDULED] * 5
-    assert set(contract.statuses(job_ids).values()) == {(ChainStatus.SCHEDULED, provider.address)}
+    assert set(contract.statuses(job_ids).values()) == {
+        (ChainStatus.SCHEDULED, provider.address)
+    }
 
 
 def test_send__intent_that_is_open__is_not_written_again(
@@ -150,7 +181,9 @@ def proxy_that_cuts(chain: Chain, word: bytes) -> Iterator[str]:
             if word in body:
                 self.close_connection = True
                 return
-            request = urllib.request.Request(chain.rpc_url, body, {"Content-Type": "application/json"})  # noqa: S310
+            request = urllib.request.Request(  # noqa: S310
+                chain.rpc_url, body, {"Content-Type": "application/json"}
+            )
             with urllib.request.urlopen(request, timeout=deadline(10)) as answer:  # noqa: S310
                 content = answer.read()
             self.send_response(200)
@@ -201,14 +234,23 @@ def test_estimate__what_the_contract_would_refuse__costs_nothing_and_names_the_e
     report = report_call(job_id, StatusUpdate(ChainStatus.FINISHED))
     answer = wallet.estimate([Write("", "report", report)])[0]
     assert isinstance(answer, RevertedError)
-    assert (answer.revert.name, answer.revert.arguments) == ("InvalidTransition", (1, 5))
+    assert (answer.revert.name, answer.revert.arguments) == (
+        "InvalidTransition",
+        (1, 5),
+    )
 
 
 def test_mined__reverted__is_found_out_and_the_intent_may_be_written_again(
     chain: Chain, provider: Account, wallet: Wallet, engine: Engine
 ) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
-    write = Write("end", "report", report_call(job_id, StatusUpdate(ChainStatus.FINISHED)), job_id, gas=300_000)
+    write = Write(
+        "end",
+        "report",
+        report_call(job_id, StatusUpdate(ChainStatus.FINISHED)),
+        job_id,
+        gas=300_000,
+    )
     wallet.send([write])
     ((result, _),) = mined(wallet, chain)
     assert not result.success
@@ -234,14 +276,27 @@ def test_nonce__another_program_used_the_wallet__goes_on_behind_it(
 
 
 def test_contract__wrong_chain__says_which(chain: Chain, provider: Account) -> None:
-    contract = Contract(chain.rpc, 1, chain.addresses.metascheduler, Address(provider.address))
-    with pytest.raises(WrongChainError, match="serves chain 179188, the settings want 1"):
+    contract = Contract(
+        chain.rpc, 1, chain.addresses.metascheduler, Address(provider.address)
+    )
+    with pytest.raises(
+        WrongChainError, match="serves chain 179188, the settings want 1"
+    ):
         contract.demand()
 
 
-def test_demand__sizes_of_the_queues__in_one_request(chain: Chain, provider: Account, wallet: Wallet) -> None:
+def test_demand__sizes_of_the_queues__in_one_request(
+    chain: Chain, provider: Account, wallet: Wallet
+) -> None:
     scheduled_jobs(chain, provider, 3)
-    contract = Contract(chain.rpc, chain.chain_id, chain.addresses.metascheduler, wallet.address)
+    contract = Contract(
+        chain.rpc, chain.chain_id, chain.addresses.metascheduler, wallet.address
+    )
     demand = contract.demand()
-    assert (demand.claimable, demand.cancelling, demand.topped_up, demand.open) == (3, 0, 0, True)
+    assert (demand.claimable, demand.cancelling, demand.topped_up, demand.open) == (
+        3,
+        0,
+        0,
+        True,
+    )
     assert demand.balance_wei > 10**18

@@ -1,4 +1,6 @@
-"""What transactions cost and earn, as the ledger counts it, against the chain's own balances; and how long a job waited."""
+"""What transactions cost and earn, as the ledger counts it, against the chain's own
+balances; and how long a job waited.
+"""
 
 from collections.abc import Iterator
 
@@ -15,7 +17,15 @@ from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.model import ChainStatus, JobId, StatusUpdate
 from supervisor_tasks.monitoring.instruments import REGISTRY
 from supervisor_tasks.wallet.wallet import Write
-from tests.support.wallet_harness import GAS, ChainHarness, claims, databases, empty, registered, scheduled_jobs
+from tests.support.wallet_harness import (
+    GAS,
+    ChainHarness,
+    claims,
+    databases,
+    empty,
+    registered,
+    scheduled_jobs,
+)
 
 MINUTES = 2
 
@@ -59,7 +69,13 @@ def sent(fleet: ChainHarness, *writes: Write) -> None:
 
 
 def reported(job_id: JobId, report: StatusUpdate) -> Write:
-    return Write(f"{job_id}:{report.status}", "report", report_call(job_id, report), job_id, gas=GAS)
+    return Write(
+        f"{job_id}:{report.status}",
+        "report",
+        report_call(job_id, report),
+        job_id,
+        gas=GAS,
+    )
 
 
 def waits() -> float:
@@ -71,7 +87,11 @@ def test_totals__of_a_job_that_was_paid__agree_with_the_chain_to_the_wei(
 ) -> None:
     fleet = ChainHarness.of(chain, provider, engine)
     scan(fleet.site)
-    credits_before, coins_before, waits_before = credits_of(chain, provider), coins_of(chain, provider), waits()
+    credits_before, coins_before, waits_before = (
+        credits_of(chain, provider),
+        coins_of(chain, provider),
+        waits(),
+    )
     (job_id,) = scheduled_jobs(chain, provider, 1)
     sent(fleet, *claims(1))
     scan(fleet.site)
@@ -84,4 +104,9 @@ def test_totals__of_a_job_that_was_paid__agree_with_the_chain_to_the_wei(
     assert totals["fees_wei", ""] == coins_before - coins_of(chain, provider)
     assert totals["transactions", "mined"] == 3
     assert waits() == waits_before + 1
-    assert REGISTRY.get_sample_value("supervisor_chain_head_lag_blocks", {"chain_id": str(chain.chain_id)}) == 0
+    assert (
+        REGISTRY.get_sample_value(
+            "supervisor_chain_head_lag_blocks", {"chain_id": str(chain.chain_id)}
+        )
+        == 0
+    )

@@ -1,4 +1,6 @@
-"""Several endpoints as one: real nodes that are killed, hang, drip, lag or serve another chain."""
+"""Several endpoints as one: real nodes that are killed, hang, drip, lag or serve
+another chain.
+"""
 
 import json
 import re
@@ -144,7 +146,9 @@ class _Talkative(_Unauthorized):
         call = json.loads(self.rfile.read(int(self.headers["Content-Length"])))[0]
         words = " ".join(re.split("[/?&=]", self.path))
         error = {"code": -32000, "message": f"no project at {self.path}: {words}"}
-        body = json.dumps([{"jsonrpc": "2.0", "id": call["id"], "error": error}]).encode()
+        body = json.dumps(
+            [{"jsonrpc": "2.0", "id": call["id"], "error": error}]
+        ).encode()
         self.send_response(self.status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -165,13 +169,19 @@ class _Chatty(_Unauthorized):
 
 @contextmanager
 def answering(body: str) -> Iterator[str]:
-    """A server that answers every question with the same words; N stands for the numbers of the calls."""
+    """A server that answers every question with the same words; N stands for the
+    numbers of the calls.
+    """
 
     class Parrot(_Unauthorized):
         def do_POST(self) -> None:
             calls = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             said = ", ".join(body.replace("N", str(call["id"])) for call in calls)
-            whole = (said if body.startswith(("<", "!")) else f"[{said}]").removeprefix("!").encode()
+            whole = (
+                (said if body.startswith(("<", "!")) else f"[{said}]")
+                .removeprefix("!")
+                .encode()
+            )
             self.send_response(200)
             self.send_header("Content-Length", str(len(whole)))
             self.end_headers()
@@ -211,18 +221,28 @@ GARBAGE = [
     '{"id": N, "error": {"code": "-32000", "message": "no"}}',
     '{"id": N, "error": {}}',
 ]
-ASKED = ["eth_chainId", "eth_blockNumber", "eth_getBalance", "eth_call", "eth_getLogs", "eth_getBlockByNumber"]
+ASKED = [
+    "eth_chainId",
+    "eth_blockNumber",
+    "eth_getBalance",
+    "eth_call",
+    "eth_getLogs",
+    "eth_getBlockByNumber",
+]
 
 
 @pytest.mark.filterwarnings("ignore:Received batch response")
 @pytest.mark.parametrize("body", GARBAGE, ids=[body[:50] for body in GARBAGE])
-def test_garbage__is_no_answer__and_the_next_endpoint_is_asked(chain: Chain, body: str) -> None:
+def test_garbage__is_no_answer__and_the_next_endpoint_is_asked(
+    chain: Chain, body: str
+) -> None:
     with answering(body) as url:
         with pytest.raises(RpcUnavailableError):
             Rpc.at(url).batch([("eth_chainId", ()), ("eth_blockNumber", ())])
         rpc = Endpoints([url, chain.rpc_url], CHAIN_ID)
 
-        def is_known() -> bool:  # on a busy machine the other one is heard first, and asked
+        # on a busy machine the other one is heard first, and asked
+        def is_known() -> bool:
             assert int(rpc.call("eth_chainId"), 16) == CHAIN_ID
             return list(rpc.health().values()) == [Health.UNREACHABLE, Health.ALIVE]
 
@@ -243,7 +263,12 @@ def test_garbage__begins_while_an_endpoint_is_used__nothing_is_lost(
     with answering('{"id": N, "result": null}') as url:
         rpc = Endpoints([url, chain.rpc_url], CHAIN_ID)
         first = rpc._endpoints[0]
-        first._answered, first._chain_id, first._head = True, CHAIN_ID, chain.block_number()  # as at its last look
+        # as at its last look
+        first._answered, first._chain_id, first._head = (
+            True,
+            CHAIN_ID,
+            chain.block_number(),
+        )
         first._head_s = first._looked_s = time.monotonic()
         fleet = ChainHarness.of(chain, provider, engine, rpc)
         fleet.wallet.send(claims(1))
@@ -253,17 +278,27 @@ def test_garbage__begins_while_an_endpoint_is_used__nothing_is_lost(
 
 
 @pytest.mark.parametrize("words", ["execution reverted", "no"])
-def test_look__error_to_what_every_node_answers__is_no_answer(chain: Chain, words: str) -> None:
-    error = '{"id": N, "error": {"code": 3, "message": "WORDS"}}'.replace("WORDS", words)
+def test_look__error_to_what_every_node_answers__is_no_answer(
+    chain: Chain, words: str
+) -> None:
+    error = '{"id": N, "error": {"code": 3, "message": "WORDS"}}'.replace(
+        "WORDS", words
+    )
     with answering(error) as url:
         rpc = Endpoints([url, chain.rpc_url], CHAIN_ID)
         assert int(rpc.call("eth_chainId"), 16) == CHAIN_ID
         # The other one may have answered while the first was still looked at.
         first = rpc._endpoints[0].name
-        wait_until(lambda: rpc.health()[first] is Health.UNREACHABLE, "the first to be unreachable", 60.0)
+        wait_until(
+            lambda: rpc.health()[first] is Health.UNREACHABLE,
+            "the first to be unreachable",
+            60.0,
+        )
 
 
-def test_node_without_the_contract__is_not_believed(chain: Chain, provider: Account, engine: Engine) -> None:
+def test_node_without_the_contract__is_not_believed(
+    chain: Chain, provider: Account, engine: Engine
+) -> None:
     fleet = ChainHarness.of(chain, provider, engine)
     code = chain.rpc.call("eth_getCode", chain.addresses.metascheduler, "latest")
     chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, "0x")
@@ -275,14 +310,20 @@ def test_node_without_the_contract__is_not_believed(chain: Chain, provider: Acco
     claim(fleet.site)
 
 
-def test_logs_of_blocks_that_were_not_asked_for__the_next_endpoint_is_asked(chain: Chain, provider: Account) -> None:
+def test_logs_of_blocks_that_were_not_asked_for__the_next_endpoint_is_asked(
+    chain: Chain, provider: Account
+) -> None:
     scheduled_jobs(chain, provider, 1)
     head = chain.block_number()
     query = {"fromBlock": hex(head), "toBlock": hex(head)}
     (*_, true) = chain.rpc.call("eth_getLogs", query)
 
     def answer(calls: list[Call]) -> tuple[int, Any] | None:
-        lie = {"jsonrpc": "2.0", "id": calls[0]["id"], "result": [true, {**true, "blockNumber": hex(head - 1)}]}
+        lie = {
+            "jsonrpc": "2.0",
+            "id": calls[0]["id"],
+            "result": [true, {**true, "blockNumber": hex(head - 1)}],
+        }
         return (200, [lie]) if calls[0]["method"] == "eth_getLogs" else None
 
     with node_proxy(chain, answer) as (asked, url):
@@ -291,14 +332,18 @@ def test_logs_of_blocks_that_were_not_asked_for__the_next_endpoint_is_asked(chai
         assert "eth_getLogs" in asked
 
 
-def refusing(chain: Chain, methods: Sequence[str], code: int = -32005) -> AbstractContextManager[tuple[list[str], str]]:
+def refusing(
+    chain: Chain, methods: Sequence[str], code: int = -32005
+) -> AbstractContextManager[tuple[list[str], str]]:
     """A node that answers all methods but these."""
     error = {"code": code, "message": "this node does not feel like it"}
 
     def answer(calls: list[Call]) -> tuple[int, Any]:
         real = zip(calls, real_answers(chain, calls), strict=True)
         return 200, [
-            {"jsonrpc": "2.0", "id": call["id"], "error": error} if call["method"] in methods else true
+            {"jsonrpc": "2.0", "id": call["id"], "error": error}
+            if call["method"] in methods
+            else true
             for call, true in real
         ]
 
@@ -312,12 +357,22 @@ def _all_alive(rpc: Endpoints) -> Endpoints:
     return rpc
 
 
-READS = ("eth_call", "eth_getBalance", "eth_getTransactionCount", "eth_getTransactionReceipt", "eth_estimateGas")
+READS = (
+    "eth_call",
+    "eth_getBalance",
+    "eth_getTransactionCount",
+    "eth_getTransactionReceipt",
+    "eth_estimateGas",
+)
 
 
 @pytest.mark.parametrize("code", [-32005, -32603, -32601])
 def test_node_that_lives_and_refuses__the_next_is_asked_and_the_work_goes_on(
-    chain: Chain, provider: Account, engine: Engine, code: int, monkeypatch: pytest.MonkeyPatch
+    chain: Chain,
+    provider: Account,
+    engine: Engine,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The claim is then shown by one endpoint alone, and an alarm names it."""
     monkeypatch.setattr(cross_check, "PATIENCE_S", 0.1)
@@ -331,22 +386,30 @@ def test_node_that_lives_and_refuses__the_next_is_asked_and_the_work_goes_on(
         assert fleet.alarms() == {AlarmName.EVENTS_FROM_ONE_ENDPOINT}
 
 
-def test_node_that_refuses_one_call_of_a_batch__all_answers_are_the_others(chain: Chain, provider: Account) -> None:
+def test_node_that_refuses_one_call_of_a_batch__all_answers_are_the_others(
+    chain: Chain, provider: Account
+) -> None:
     with refusing(chain, ["eth_getBalance"]) as (_, url):
         rpc = _all_alive(Endpoints([url, chain.rpc_url], CHAIN_ID))
-        head, balance = rpc.batch([("eth_blockNumber", ()), ("eth_getBalance", (provider.address, "latest"))])
+        head, balance = rpc.batch(
+            [("eth_blockNumber", ()), ("eth_getBalance", (provider.address, "latest"))]
+        )
         assert int(head, 16) == chain.block_number()
         assert int(balance, 16) > 0
         assert list(rpc.health().values()) == [Health.REJECTING, Health.ALIVE]
 
 
-def test_all_nodes_refuse__the_first_ones_answers_count_and_none_is_away(chain: Chain, provider: Account) -> None:
+def test_all_nodes_refuse__the_first_ones_answers_count_and_none_is_away(
+    chain: Chain, provider: Account
+) -> None:
     with (
         refusing(chain, ["eth_maxPriorityFeePerGas"]) as (_, one),
         refusing(chain, ["eth_maxPriorityFeePerGas"]) as (_, two),
     ):
         rpc = _all_alive(Endpoints([one, two], CHAIN_ID))
-        tip, head = rpc.batch([("eth_maxPriorityFeePerGas", ()), ("eth_blockNumber", ())])
+        tip, head = rpc.batch(
+            [("eth_maxPriorityFeePerGas", ()), ("eth_blockNumber", ())]
+        )
         assert isinstance(tip, RpcError)
         assert int(head, 16) == chain.block_number()
         assert set(rpc.health().values()) == {Health.ALIVE}
@@ -359,17 +422,25 @@ def test_endpoints__contract_reverts_or_transaction_is_wrong__node_stays_alive(
         rpc = _all_alive(Endpoints([one, two], CHAIN_ID))
         asked.clear()
         wallet = ChainHarness.of(chain, provider, engine, rpc).wallet
-        (estimate,) = wallet.estimate([Write("claim", "claim", CLAIM.encode())])  # there is no job to claim
+        # there is no job to claim
+        (estimate,) = wallet.estimate([Write("claim", "claim", CLAIM.encode())])
         assert isinstance(estimate, RevertedError)
         assert "eth_estimateGas" not in asked
         wallet.send(claims(1))
-        wallet.send_again(wallet.open_transactions())  # that it is known, the first one says
-        wait_until(lambda: asked.count("eth_sendRawTransaction") == 2, "both broadcasts to be spread", 30.0)
+        # that it is known, the first one says
+        wallet.send_again(wallet.open_transactions())
+        wait_until(
+            lambda: asked.count("eth_sendRawTransaction") == 2,
+            "both broadcasts to be spread",
+            30.0,
+        )
         assert set(rpc.health().values()) == {Health.ALIVE}
 
 
 def _for_long(rpc: Endpoints, seconds: float) -> None:
-    """As when that much time has passed since the endpoints were last well, or have refused."""
+    """As when that much time has passed since the endpoints were last well, or have
+    refused.
+    """
     for endpoint in rpc._endpoints:
         endpoint._refused_s -= seconds
         if endpoint.away_since_s is not None:
@@ -379,9 +450,15 @@ def _for_long(rpc: Endpoints, seconds: float) -> None:
 def _shown(fleet: ChainHarness) -> list[float]:
     """The gauges of the endpoints, in their order."""
     summary = Overview(fleet.engine, "here").snapshot()
-    metrics = LedgerMetrics("here", lambda: LedgerReading(summary, Figures(), True)).collect()
-    (family,) = (found for found in metrics if found.name == "supervisor_rpc_endpoint_alive")
-    assert [sample.labels["endpoint"].rpartition("#")[2] for sample in family.samples] == ["1", "2"]
+    metrics = LedgerMetrics(
+        "here", lambda: LedgerReading(summary, Figures(), True)
+    ).collect()
+    (family,) = (
+        found for found in metrics if found.name == "supervisor_rpc_endpoint_alive"
+    )
+    assert [
+        sample.labels["endpoint"].rpartition("#")[2] for sample in family.samples
+    ] == ["1", "2"]
     assert not [sample for sample in family.samples if "s3cret" in str(sample.labels)]
     return [sample.value for sample in family.samples]
 
@@ -390,7 +467,9 @@ def test_one_of_two_is_away_for_minutes__alarm_and_gauge_until_it_is_back(
     chain: Chain, provider: Account, engine: Engine
 ) -> None:
     with proxied(chain) as (proxy, url):
-        rpc = _all_alive(Endpoints([f"{chain.rpc_url}?k=s3cret", f"{url}?k=s3cret"], CHAIN_ID))
+        rpc = _all_alive(
+            Endpoints([f"{chain.rpc_url}?k=s3cret", f"{url}?k=s3cret"], CHAIN_ID)
+        )
         fleet = ChainHarness.of(chain, provider, engine, rpc)
 
         def looked(well: int) -> bool:
@@ -408,7 +487,10 @@ def test_one_of_two_is_away_for_minutes__alarm_and_gauge_until_it_is_back(
         (why,) = alarm.details["endpoints"].values()
         assert why.startswith("unreachable: the RPC endpoint does not answer")
         younger = ChainHarness.of(
-            chain, provider, engine, Endpoints([f"{chain.rpc_url}?k=s3cret", f"{url}?k=s3cret"], CHAIN_ID)
+            chain,
+            provider,
+            engine,
+            Endpoints([f"{chain.rpc_url}?k=s3cret", f"{url}?k=s3cret"], CHAIN_ID),
         )
         claim(younger.site)
         assert fleet.alarms() == {AlarmName.RPC_ENDPOINT_UNAVAILABLE}
@@ -427,7 +509,8 @@ def test_one_that_lives_and_refuses_again_and_again__alarm_until_it_does_no_more
         claim(fleet.site)
         refusals = asked.count("eth_getBalance")
         claim(fleet.site)
-        assert asked.count("eth_getBalance") == refusals  # it is asked after the other one
+        # it is asked after the other one
+        assert asked.count("eth_getBalance") == refusals
         for _ in range(3):  # and from time to time first
             _for_long(rpc, failover.REFUSES_S + 1)
             claim(fleet.site)
@@ -444,10 +527,23 @@ def test_one_that_lives_and_refuses_again_and_again__alarm_until_it_does_no_more
 
 
 TOO_MANY: dict[str, Callable[[list[Call]], tuple[int, Any]]] = {
-    "Erigon": lambda _: (200, {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "batch limit 100"}}),
+    "Erigon": lambda _: (
+        200,
+        {
+            "jsonrpc": "2.0",
+            "id": None,
+            "error": {"code": -32000, "message": "batch limit 100"},
+        },
+    ),
     "geth": lambda calls: (
         200,
-        [{"jsonrpc": "2.0", "id": calls[0]["id"], "error": {"code": -32600, "message": "batch too large"}}],
+        [
+            {
+                "jsonrpc": "2.0",
+                "id": calls[0]["id"],
+                "error": {"code": -32600, "message": "batch too large"},
+            }
+        ],
     ),
     "a proxy": lambda _: (413, "Request Entity Too Large"),
 }
@@ -455,7 +551,13 @@ TOO_MANY: dict[str, Callable[[list[Call]], tuple[int, Any]]] = {
 
 @pytest.mark.parametrize(
     ("node", "most", "at_once"),
-    [("Erigon", 100, 100), ("geth", 100, 100), ("a proxy", 100, 100), ("Erigon", 60, 50), ("geth", 12, 12)],
+    [
+        ("Erigon", 100, 100),
+        ("geth", 100, 100),
+        ("a proxy", 100, 100),
+        ("Erigon", 60, 50),
+        ("geth", 12, 12),
+    ],
 )
 def test_node_that_takes_few_calls_at_once__gets_fewer_and_is_asked_no_more_for_long(
     chain: Chain, provider: Account, engine: Engine, node: str, most: int, at_once: int
@@ -471,25 +573,38 @@ def test_node_that_takes_few_calls_at_once__gets_fewer_and_is_asked_no_more_for_
     with node_proxy(chain, answer) as (_, url):
         rpc = _all_alive(Endpoints([url], CHAIN_ID))
         contract = ChainHarness.of(chain, provider, engine, rpc).site.chain.contract
-        assert contract.on_chain([*nobodys, *job_ids], chain.block_number()).keys() == set(job_ids)
+        assert contract.on_chain(
+            [*nobodys, *job_ids], chain.block_number()
+        ).keys() == set(job_ids)
         assert set(rpc.health().values()) == {Health.ALIVE}
         sizes.clear()
-        assert contract.on_chain([*job_ids, *nobodys], chain.block_number()).keys() == set(job_ids)
+        assert contract.on_chain(
+            [*job_ids, *nobodys], chain.block_number()
+        ).keys() == set(job_ids)
         asked = [size for size in sizes if size > 2]  # others are looks
         assert max(asked) == at_once
         assert len(asked) <= -(-252 // at_once)
 
 
-def test_node_that_takes_a_thousand_calls__gets_a_thousand(chain: Chain, provider: Account, engine: Engine) -> None:
+def test_node_that_takes_a_thousand_calls__gets_a_thousand(
+    chain: Chain, provider: Account, engine: Engine
+) -> None:
     sizes: list[int] = []
     with node_proxy(chain, lambda calls: sizes.append(len(calls))) as (_, url):
-        contract = ChainHarness.of(chain, provider, engine, Rpc.at(url)).site.chain.contract
-        contract.on_chain([JobId(f"0x{number:064x}") for number in range(1, 2001)], chain.block_number())
+        contract = ChainHarness.of(
+            chain, provider, engine, Rpc.at(url)
+        ).site.chain.contract
+        contract.on_chain(
+            [JobId(f"0x{number:064x}") for number in range(1, 2001)],
+            chain.block_number(),
+        )
     assert sizes[-2:] == [1000, 1000]
 
 
 @pytest.mark.parametrize("status", [401, 429, 503])
-def test_node__refuses_all_batches__is_not_asked_call_by_call(chain: Chain, status: int) -> None:
+def test_node__refuses_all_batches__is_not_asked_call_by_call(
+    chain: Chain, status: int
+) -> None:
     requests_made: list[int] = []
 
     def answer(calls: list[Call]) -> tuple[int, Any]:
@@ -505,10 +620,15 @@ def test_node__refuses_all_batches__is_not_asked_call_by_call(chain: Chain, stat
 
 def test_two_keys_at_one_host__are_told_apart_and_not_shown(chain: Chain) -> None:
     port = chain.rpc_url.rpartition(":")[2]
-    rpc = Endpoints([f"http://127.0.0.1:{port}?k=a1", f"http://127.0.0.1:{port}?k=b2"], 1)
+    rpc = Endpoints(
+        [f"http://127.0.0.1:{port}?k=a1", f"http://127.0.0.1:{port}?k=b2"], 1
+    )
     with pytest.raises(RpcUnavailableError) as caught:
         rpc.call("eth_chainId")
-    assert set(rpc.health()) == {f"http://127.0.0.1:{port}#1", f"http://127.0.0.1:{port}#2"}
+    assert set(rpc.health()) == {
+        f"http://127.0.0.1:{port}#1",
+        f"http://127.0.0.1:{port}#2",
+    }
     assert f"{port}#2 wrong chain" in str(caught.value)
 
 
@@ -542,7 +662,9 @@ def test_key_in_the_url__is_in_no_error_and_no_traceback_however_short(
     ],
     ids=["body", "chunk", "header"],
 )
-def test_node__sends_its_answer_drop_by_drop__no_call_exceeds_the_deadline(headers: bytes) -> None:
+def test_node__sends_its_answer_drop_by_drop__no_call_exceeds_the_deadline(
+    headers: bytes,
+) -> None:
     with dripping(headers) as url:
         rpc, begun_s = Rpc.at(url, DEADLINE_S), time.monotonic()
         with pytest.raises(RpcUnavailableError):
@@ -551,12 +673,19 @@ def test_node__sends_its_answer_drop_by_drop__no_call_exceeds_the_deadline(heade
 
 
 def test_answer_without_end__is_cut_at_the_limit() -> None:
-    ends = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n" + b" " * 20_000
+    ends = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
+        + b" " * 20_000
+    )
     with dripping(ends) as url, pytest.raises(OSError, match="too large"):
-        bounded_http.session(30.0, most_bytes=10_000).post(url, data=b"{}", timeout=deadline(30.0))
+        bounded_http.session(30.0, most_bytes=10_000).post(
+            url, data=b"{}", timeout=deadline(30.0)
+        )
 
 
-def test_endpoint_refuses__the_next_is_asked__and_the_first_again_when_it_is_back(chain: Chain) -> None:
+def test_endpoint_refuses__the_next_is_asked__and_the_first_again_when_it_is_back(
+    chain: Chain,
+) -> None:
     with proxied(chain) as (proxy, url):
         rpc = Endpoints([url, chain.rpc_url], CHAIN_ID)
         assert int(rpc.call("eth_chainId"), 16) == CHAIN_ID
@@ -568,7 +697,10 @@ def test_endpoint_refuses__the_next_is_asked__and_the_first_again_when_it_is_bac
 
         def back() -> bool:
             rpc.call("eth_blockNumber")
-            return rpc.health()[f"http://{proxy.address}#1"] is Health.ALIVE and proxy.connections > passed
+            return (
+                rpc.health()[f"http://{proxy.address}#1"] is Health.ALIVE
+                and proxy.connections > passed
+            )
 
         wait_until(back, "the first endpoint to be used again", 60.0, 0.2)
 
@@ -586,15 +718,21 @@ def test_endpoint_hangs__is_left_for_the_next(chain: Chain) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_endpoints_that_are_all_slow__are_asked_all_the_same(chain: Chain, number: int) -> None:
-    """Each needs longer for an answer than a look waits where there may be a better one."""
+def test_endpoints_that_are_all_slow__are_asked_all_the_same(
+    chain: Chain, number: int
+) -> None:
+    """Each needs longer for an answer than a look waits where there may be a better
+    one.
+    """
     broken = threading.Event()
 
     def answer(_: list[Call]) -> tuple[int, Any] | None:
         return (503, "no") if broken.wait(failover.LOOK_DEADLINE_S + 0.4) else None
 
     with ExitStack() as stack:
-        urls = [stack.enter_context(node_proxy(chain, answer))[1] for _ in range(number)]
+        urls = [
+            stack.enter_context(node_proxy(chain, answer))[1] for _ in range(number)
+        ]
         rpc = Endpoints(urls, CHAIN_ID)
         first = rpc._endpoints[0]
         assert int(rpc.call("eth_chainId"), 16) == CHAIN_ID
@@ -611,15 +749,31 @@ def test_endpoint_of_another_chain__is_never_used_and_alarms(
 ) -> None:
     port = free_port()
     other = f"http://127.0.0.1:{port}"
-    command: list[str | Path] = [ANVIL, "--port", str(port), "--chain-id", "1", "--silent", "--accounts", "1"]
-    processes.start("other-chain", command, env={"HOME": str(processes.folder)}, ready=lambda: _answers(other))
+    command: list[str | Path] = [
+        ANVIL,
+        "--port",
+        str(port),
+        "--chain-id",
+        "1",
+        "--silent",
+        "--accounts",
+        "1",
+    ]
+    processes.start(
+        "other-chain",
+        command,
+        env={"HOME": str(processes.folder)},
+        ready=lambda: _answers(other),
+    )
     rpc = Endpoints([other, chain.rpc_url], CHAIN_ID)
     fleet = ChainHarness.of(chain, provider, engine, rpc)
     claim(fleet.site)
     assert list(rpc.health().values()) == [Health.WRONG_CHAIN, Health.ALIVE]
     assert fleet.alarms() == {AlarmName.WRONG_CHAIN}
     alone = ChainHarness.of(chain, provider, engine, Endpoints([other], CHAIN_ID))
-    with pytest.raises(RpcUnavailableError, match="serves chain 1, the settings want 179188"):
+    with pytest.raises(
+        RpcUnavailableError, match="serves chain 1, the settings want 179188"
+    ):
         claim(alone.site)
     assert alone.alarms() == {AlarmName.WRONG_CHAIN}
     _silent_for_long(engine)
@@ -627,7 +781,11 @@ def test_endpoint_of_another_chain__is_never_used_and_alarms(
         claim(alone.site)
     assert alone.alarms() == {AlarmName.WRONG_CHAIN, AlarmName.CHAIN_NOT_ANSWERING}
     fleet.site.chain.contract.rpc.call("eth_chainId")
-    claim(ChainHarness.of(chain, provider, engine, Endpoints([chain.rpc_url], CHAIN_ID)).site)
+    claim(
+        ChainHarness.of(
+            chain, provider, engine, Endpoints([chain.rpc_url], CHAIN_ID)
+        ).site
+    )
     assert fleet.alarms() == set()
 
 
@@ -642,11 +800,15 @@ def _silent_for_long(engine: Engine) -> None:
     """As when that much time has passed."""
     with engine.begin() as connection:
         connection.execute(
-            text("UPDATE periodic_runs SET succeeded_at = now() - interval '70 seconds' WHERE name = 'chain'")
+            text(
+                "UPDATE periodic_runs SET succeeded_at = now() - interval '70 seconds' WHERE name = 'chain'"
+            )
         )
 
 
-def test_chain_silent_for_a_moment__is_no_alarm(chain: Chain, provider: Account, engine: Engine) -> None:
+def test_chain_silent_for_a_moment__is_no_alarm(
+    chain: Chain, provider: Account, engine: Engine
+) -> None:
     with proxied(chain) as (proxy, url):
         fleet = ChainHarness.of(chain, provider, engine, Endpoints([url], CHAIN_ID))
         claim(fleet.site)
@@ -691,11 +853,18 @@ def test_endpoint_that_lags__is_not_believed(
     """The lagging one is a fork of the chain that stays where it was."""
     scheduled_jobs(chain, provider, 3)
     behind = chain.block_number()
-    options = ("--fork-url", chain.rpc_url, "--fork-block-number", str(behind), "--no-mining")
+    options = (
+        "--fork-url",
+        chain.rpc_url,
+        "--fork-block-number",
+        str(behind),
+        "--no-mining",
+    )
     lagging = f"http://127.0.0.1:{start_anvil(processes, None, *options)}"
     chain.mine(failover.BEHIND_BLOCKS + 10)
     with proxied(chain) as (proxy, url), proxied(chain) as (second, another):
-        rpc = Endpoints([lagging, url, another], CHAIN_ID)  # a claim is believed that two of them show
+        # a claim is believed that two of them show
+        rpc = Endpoints([lagging, url, another], CHAIN_ID)
         fleet = ChainHarness.of(chain, provider, engine, rpc)
         wait_until(lambda: _sees_all(rpc), "the endpoints to be compared", 60.0, 0.1)
         fleet.wallet.send(claims(2))
@@ -733,16 +902,23 @@ def test_chain_without_base_fee__takes_legacy_transactions_and_their_replacement
     url = f"http://127.0.0.1:{start_anvil(processes, None, '--hardfork', 'berlin', '--no-mining')}"
     rpc, signer = Rpc.at(url), Signer.create()
     rpc.call("anvil_setBalance", signer.address, hex(10**20))
-    wallet = Wallet(engine, "here", rpc, CHAIN_ID, signer.address, bytes(signer.key).hex())
+    wallet = Wallet(
+        engine, "here", rpc, CHAIN_ID, signer.address, bytes(signer.key).hex()
+    )
     wallet.send(claims(2))
     first = wallet.open_transactions()
     assert all(entry.fees.legacy for entry in first)
     sign_again(wallet)
     again = wallet.open_transactions()
-    assert all(new.fees.max_fee_wei * 10 >= old.fees.max_fee_wei * 11 for new, old in zip(again, first, strict=True))
+    assert all(
+        new.fees.max_fee_wei * 10 >= old.fees.max_fee_wei * 11
+        for new, old in zip(again, first, strict=True)
+    )
     assert [entry.accepted for entry in again] == [True, True]
     rpc.call("anvil_mine")
-    receipts = rpc.batch([("eth_getTransactionReceipt", (entry.hash,)) for entry in again])
+    receipts = rpc.batch(
+        [("eth_getTransactionReceipt", (entry.hash,)) for entry in again]
+    )
     assert [receipt["status"] for receipt in receipts] == ["0x1", "0x1"]
     assert [receipt["type"] for receipt in receipts] == ["0x0", "0x0"]
 
@@ -753,28 +929,60 @@ def test_meaning__what_a_real_node_says(chain: Chain) -> None:
     rpc, nonce = chain.rpc, 0
     with held(chain):
         said = {
-            NodeErrorKind.ALREADY_KNOWN: _refused(chain, account, nonce=nonce, twice=True),
-            NodeErrorKind.REPLACEMENT_UNDERPRICED: _refused(chain, account, nonce=nonce, gas=50_000),
+            NodeErrorKind.ALREADY_KNOWN: _refused(
+                chain, account, nonce=nonce, twice=True
+            ),
+            NodeErrorKind.REPLACEMENT_UNDERPRICED: _refused(
+                chain, account, nonce=nonce, gas=50_000
+            ),
             NodeErrorKind.GAS: _refused(chain, account, nonce=nonce + 1, gas=100),
-            NodeErrorKind.INSUFFICIENT_FUNDS: _refused(chain, account, nonce=nonce + 1, value=10**30),
+            NodeErrorKind.INSUFFICIENT_FUNDS: _refused(
+                chain, account, nonce=nonce + 1, value=10**30
+            ),
         }
         chain.mine()
-        said[NodeErrorKind.NONCE_TOO_LOW] = _refused(chain, account, nonce=nonce, gas=60_000)
-    assert {refusal: classify(words) for refusal, words in said.items()} == {refusal: refusal for refusal in said}
+        said[NodeErrorKind.NONCE_TOO_LOW] = _refused(
+            chain, account, nonce=nonce, gas=60_000
+        )
+    assert {refusal: classify(words) for refusal, words in said.items()} == {
+        refusal: refusal for refusal in said
+    }
     assert int(rpc.call("eth_getTransactionCount", account.address, "latest"), 16) == 1
 
 
-def _refused(chain: Chain, account: Account, nonce: int, gas: int = 21_000, value: int = 0, twice: bool = False) -> str:
+def _refused(
+    chain: Chain,
+    account: Account,
+    nonce: int,
+    gas: int = 21_000,
+    value: int = 0,
+    twice: bool = False,
+) -> str:
     fees = {"maxFeePerGas": 200 * 10**9, "maxPriorityFeePerGas": 10**9, "type": 2}
     to = to_checksum_address(account.address)
-    fields = {"chainId": CHAIN_ID, "nonce": nonce, "gas": gas, "to": to, "value": value, "data": "0x", **fees}
-    raw = "0x" + Signer.sign_transaction(fields, account.private_key).raw_transaction.hex()
-    answers = chain.rpc.batch([("eth_sendRawTransaction", (raw,))] * (2 if twice else 1))
+    fields = {
+        "chainId": CHAIN_ID,
+        "nonce": nonce,
+        "gas": gas,
+        "to": to,
+        "value": value,
+        "data": "0x",
+        **fees,
+    }
+    raw = (
+        "0x"
+        + Signer.sign_transaction(fields, account.private_key).raw_transaction.hex()
+    )
+    answers = chain.rpc.batch(
+        [("eth_sendRawTransaction", (raw,))] * (2 if twice else 1)
+    )
     assert isinstance(answers[-1], RpcError), answers
     return answers[-1].message
 
 
-def test_broadcast__reaches_every_endpoint(chain: Chain, provider: Account, engine: Engine) -> None:
+def test_broadcast__reaches_every_endpoint(
+    chain: Chain, provider: Account, engine: Engine
+) -> None:
     scheduled_jobs(chain, provider, 1)
     with proxied(chain) as (proxy, url):
         rpc = Endpoints([chain.rpc_url, url], CHAIN_ID)
@@ -786,13 +994,23 @@ def test_broadcast__reaches_every_endpoint(chain: Chain, provider: Account, engi
             fleet.wallet.send(claims(40))
             sent_bytes = sum(2 * len(raw) for (raw,) in fleet.rows("raw"))
             wait_until(
-                lambda: proxy.passed[Direction.TO_SERVER] - before > sent_bytes, "the other endpoint to be told", 30.0
+                lambda: proxy.passed[Direction.TO_SERVER] - before > sent_bytes,
+                "the other endpoint to be told",
+                30.0,
             )
 
 
-def test_statuses__of_a_node_that_is_behind__are_not_believed(chain: Chain, provider: Account, engine: Engine) -> None:
+def test_statuses__of_a_node_that_is_behind__are_not_believed(
+    chain: Chain, provider: Account, engine: Engine
+) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
-    contract, head = ChainHarness.of(chain, provider, engine).site.chain.contract, chain.block_number()
-    assert contract.statuses([job_id], not_before=head)[job_id][0] is ChainStatus.META_SCHEDULED
+    contract, head = (
+        ChainHarness.of(chain, provider, engine).site.chain.contract,
+        chain.block_number(),
+    )
+    assert (
+        contract.statuses([job_id], not_before=head)[job_id][0]
+        is ChainStatus.META_SCHEDULED
+    )
     with pytest.raises(RpcUnavailableError, match="seen already"):
         contract.statuses([job_id], not_before=head + 1)

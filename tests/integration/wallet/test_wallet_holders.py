@@ -24,7 +24,14 @@ def engine(server: Engine) -> Engine:
     return server
 
 
-def taken(engine: Engine, cluster: str, *, shared: bool = False, wallet: str = WALLET, chain_id: int = 1) -> str:
+def taken(
+    engine: Engine,
+    cluster: str,
+    *,
+    shared: bool = False,
+    wallet: str = WALLET,
+    chain_id: int = 1,
+) -> str:
     """What hold says to the cluster; "" when it may work with the wallet."""
     try:
         WalletHolders(engine, cluster).hold(chain_id, wallet, shared=shared)
@@ -35,7 +42,12 @@ def taken(engine: Engine, cluster: str, *, shared: bool = False, wallet: str = W
 
 @pytest.mark.parametrize(
     ("first_shares", "second_shares", "allowed"),
-    [(False, False, False), (True, False, False), (False, True, False), (True, True, True)],
+    [
+        (False, False, False),
+        (True, False, False),
+        (False, True, False),
+        (True, True, True),
+    ],
 )
 def test_hold__a_second_cluster__only_if_both_allow_it(
     engine: Engine, first_shares: bool, second_shares: bool, allowed: bool
@@ -53,7 +65,9 @@ def test_hold__refused__names_wallet_cluster_and_remedies(engine: Engine) -> Non
         " with one wallet, set ALLOW_CLUSTERS_TO_SHARE_A_WALLET=true on both. If 'first' is gone for good:"
         " CLUSTER_NAME=first supervisor cluster release-wallet"
     )
-    assert "=true on the cluster 'first' too, and start its workers again." in taken(engine, "second", shared=True)
+    assert "=true on the cluster 'first' too, and start its workers again." in taken(
+        engine, "second", shared=True
+    )
 
 
 def test_hold__the_same_cluster_again__is_let_in(engine: Engine) -> None:
@@ -61,18 +75,24 @@ def test_hold__the_same_cluster_again__is_let_in(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(("wallet", "chain_id"), [(OTHER_WALLET, 1), (WALLET, 2)])
-def test_hold__another_wallet_or_chain__is_free(engine: Engine, wallet: str, chain_id: int) -> None:
+def test_hold__another_wallet_or_chain__is_free(
+    engine: Engine, wallet: str, chain_id: int
+) -> None:
     taken(engine, "first")
     assert taken(engine, "second", wallet=wallet, chain_id=chain_id) == ""
 
 
-def test_hold__the_first_has_another_wallet_now__the_second_is_let_in(engine: Engine) -> None:
+def test_hold__the_first_has_another_wallet_now__the_second_is_let_in(
+    engine: Engine,
+) -> None:
     taken(engine, "first")
     taken(engine, "first", wallet=OTHER_WALLET)
     assert taken(engine, "second") == ""
 
 
-def test_hold__the_first_does_not_allow_it_any_more__the_first_is_refused(engine: Engine) -> None:
+def test_hold__the_first_does_not_allow_it_any_more__the_first_is_refused(
+    engine: Engine,
+) -> None:
     for cluster in ("first", "second"):
         taken(engine, cluster, shared=True)
     assert "'second'" in taken(engine, "first")
@@ -80,7 +100,9 @@ def test_hold__the_first_does_not_allow_it_any_more__the_first_is_refused(engine
 
 def test_hold__all_start_at_once__one_is_let_in(engine: Engine) -> None:
     with ThreadPoolExecutor(8) as pool:
-        said = list(pool.map(lambda number: taken(engine, f"cluster-{number}"), range(8)))
+        said = list(
+            pool.map(lambda number: taken(engine, f"cluster-{number}"), range(8))
+        )
     assert sum(text == "" for text in said) == 1
 
 

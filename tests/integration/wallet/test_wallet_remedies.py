@@ -1,4 +1,6 @@
-"""What becomes of a transaction that is not simply mined, on a real chain and in a real ledger."""
+"""What becomes of a transaction that is not simply mined, on a real chain and in a real
+ledger.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -77,7 +79,9 @@ def fleet(chain: Chain, provider: Account, engines: list[Engine]) -> ChainHarnes
 
 def settled(fleet: ChainHarness, timeout_s: float = 60.0) -> None:
     """Follow until nothing is open."""
-    wait_until(lambda: not fleet.follow(), "all transactions to be closed", timeout_s, 0.05)
+    wait_until(
+        lambda: not fleet.follow(), "all transactions to be closed", timeout_s, 0.05
+    )
 
 
 def base_fee(chain: Chain, wei: int) -> None:
@@ -94,7 +98,9 @@ def test_mined__receipts_bring_jobs__once_however_often_they_are_read(
     settled(fleet)
     assert set(fleet.site.ledger.jobs(job_ids)) == set(job_ids)
     with fleet.engine.begin() as connection:
-        connection.execute(text("UPDATE transactions SET state = 'SENT', done_at = NULL"))
+        connection.execute(
+            text("UPDATE transactions SET state = 'SENT', done_at = NULL")
+        )
         before = connection.scalar(text("SELECT count(*) FROM events"))
     settled(fleet)
     scan(fleet.site)
@@ -116,34 +122,54 @@ def test_mined__as_many_claims_as_a_batch__the_next_batch_follows_at_once(
     assert tasks == woken
 
 
-def test_vanished__the_same_bytes_are_sent_again(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
+def test_vanished__the_same_bytes_are_sent_again(
+    chain: Chain, provider: Account, fleet: ChainHarness
+) -> None:
     scheduled_jobs(chain, provider, 2)
     with held(chain):
         fleet.wallet.send(claims(2))
         for (tx_hash,) in fleet.rows("hash"):
             chain.rpc.call("anvil_dropTransaction", tx_hash)
         with fleet.engine.begin() as connection:  # as when the time has passed
-            connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+            connection.execute(
+                text("UPDATE transactions SET sent_at = now() - interval '1 minute'")
+            )
         fleet.follow()
     settled(fleet)
     assert fleet.states() == ["MINED", "MINED"]
     assert fleet.signatures() == 2
 
 
-def test_reverted__after_the_fact__names_the_error(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
+def test_reverted__after_the_fact__names_the_error(
+    chain: Chain, provider: Account, fleet: ChainHarness
+) -> None:
     (job_id,) = scheduled_jobs(chain, provider, 1)
     fleet.wallet.send(
-        [Write("end", "report", report_call(job_id, StatusUpdate(ChainStatus.FINISHED)), job_id, gas=GAS)]
+        [
+            Write(
+                "end",
+                "report",
+                report_call(job_id, StatusUpdate(ChainStatus.FINISHED)),
+                job_id,
+                gas=GAS,
+            )
+        ]
     )
     settled(fleet)
-    assert fleet.rows("state, error") == [("REVERTED", "the contract reverts with InvalidTransition(1, 5)")]
+    assert fleet.rows("state, error") == [
+        ("REVERTED", "the contract reverts with InvalidTransition(1, 5)")
+    ]
 
 
-def test_reverted__for_want_of_gas__says_so(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
+def test_reverted__for_want_of_gas__says_so(
+    chain: Chain, provider: Account, fleet: ChainHarness
+) -> None:
     scheduled_jobs(chain, provider, 1)
     fleet.wallet.send([replace(claims(1)[0], gas=60_000)])
     settled(fleet)
-    assert fleet.rows("state, error") == [("REVERTED", "the contract reverts with OutOfGas(60000)")]
+    assert fleet.rows("state, error") == [
+        ("REVERTED", "the contract reverts with OutOfGas(60000)")
+    ]
 
 
 def test_base_fee_jumps__open_transactions_are_signed_again_for_more(
@@ -160,7 +186,10 @@ def test_base_fee_jumps__open_transactions_are_signed_again_for_more(
     assert fleet.signatures() == 6
     again = [int(fee) for (fee,) in fleet.rows("max_fee_wei")]
     assert all(new * 10 >= old * 11 for new, old in zip(again, paid, strict=True))
-    mined = {chain.rpc.call("eth_getTransactionByHash", tx_hash)["nonce"] for (tx_hash,) in fleet.rows("hash")}
+    mined = {
+        chain.rpc.call("eth_getTransactionByHash", tx_hash)["nonce"]
+        for (tx_hash,) in fleet.rows("hash")
+    }
     assert mined == {hex(nonce) for (nonce,) in fleet.rows("nonce")}
     base_fee(chain, GWEI)
 
@@ -192,9 +221,13 @@ def test_replaced__first_signature_lost_its_block__is_replaced_by_the_same_bytes
         (first,) = fleet.rows(present)
         sign_again(fleet.wallet)
         (second,) = fleet.rows(present)
-        with fleet.engine.begin() as connection:  # as it is opened again when the block of the first one is lost
+        # as it is opened again when the block of the first one is lost
+        with fleet.engine.begin() as connection:
             back = f"UPDATE transactions SET ({present}) = (:hash, :raw, :most, :tip)"  # noqa: S608
-            connection.execute(text(back), dict(zip(("hash", "raw", "most", "tip"), first, strict=True)))
+            connection.execute(
+                text(back),
+                dict(zip(("hash", "raw", "most", "tip"), first, strict=True)),
+            )
         sign_again(fleet.wallet)
         assert fleet.rows(present) == [second]
         assert fleet.signatures() == 2
@@ -211,11 +244,18 @@ def test_market_above_the_cap__alarm__and_goes_on_when_it_falls(
     with held(chain):
         fleet.wallet.send(claims(1))
         base_fee(chain, 50 * GWEI)
-        wait_until(lambda: fleet.follow() and AlarmName.TRANSACTION_STUCK in fleet.alarms(), "the alarm", 60.0, 0.1)
+        wait_until(
+            lambda: fleet.follow() and AlarmName.TRANSACTION_STUCK in fleet.alarms(),
+            "the alarm",
+            60.0,
+            0.1,
+        )
         assert max(int(fee) for (fee,) in fleet.rows("max_fee_wei")) <= 5 * GWEI
         base_fee(chain, GWEI)
         with fleet.engine.begin() as connection:
-            connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+            connection.execute(
+                text("UPDATE transactions SET sent_at = now() - interval '1 minute'")
+            )
     settled(fleet)
     assert fleet.states() == ["MINED"]
     claim(fleet.site)
@@ -225,7 +265,11 @@ def test_market_above_the_cap__alarm__and_goes_on_when_it_falls(
 def wants_a_tip(signed: TransactionFields) -> str | None:
     """A node that suggests no tip and takes nothing without one, in geth's words."""
     tip_wei = signed.fees.priority_fee_wei
-    return f"transaction underpriced: gas tip cap {tip_wei}, minimum needed {GWEI}" if tip_wei < GWEI else None
+    return (
+        f"transaction underpriced: gas tip cap {tip_wei}, minimum needed {GWEI}"
+        if tip_wei < GWEI
+        else None
+    )
 
 
 def test_node__suggests_no_tip_but_wants_one__gets_one_at_once_at_the_same_fee(
@@ -252,7 +296,9 @@ def test_node__refuses_with_an_unknown_error__nonce_is_given_up_and_no_fee_is_ra
     chain: Chain, provider: Account, engines: list[Engine]
 ) -> None:
     scheduled_jobs(chain, provider, 2)
-    with refusing_node(chain, lambda signed: "the sky is falling" if signed.gas == GAS + 1 else None) as url:
+    with refusing_node(
+        chain, lambda signed: "the sky is falling" if signed.gas == GAS + 1 else None
+    ) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
         fleet.wallet.send([replace(claims(1)[0], intent="never", gas=GAS + 1)])
         fleet.wallet.send(claims(1))
@@ -297,7 +343,11 @@ def test_fee_above_the_nodes_cap__is_signed_again_when_it_costs_less(
 
     def fee_cap(signed: TransactionFields) -> str | None:
         dear = signed.gas * signed.fees.max_fee_wei > cap_wei
-        return "tx fee (1.08 ether) exceeds the configured cap (1.00 ether)" if dear else None
+        return (
+            "tx fee (1.08 ether) exceeds the configured cap (1.00 ether)"
+            if dear
+            else None
+        )
 
     with refusing_node(chain, fee_cap) as url:
         fleet = ChainHarness.of(chain, provider, engines[0], Rpc.at(url))
@@ -324,7 +374,12 @@ def test_base_fee_spikes_beyond_the_balance__the_usual_bytes_are_mined_when_it_f
         chain.rpc.call("anvil_setBalance", provider.address, hex(GAS * 60 * GWEI))
         base_fee(chain, 250 * GWEI)
         fleet.age_transactions()
-        wait_until(lambda: fleet.follow() and AlarmName.WALLET_EMPTY in fleet.alarms(), "the alarm", 60.0, 0.1)
+        wait_until(
+            lambda: fleet.follow() and AlarmName.WALLET_EMPTY in fleet.alarms(),
+            "the alarm",
+            60.0,
+            0.1,
+        )
         fleet.age_transactions()
         fleet.follow()
         assert fleet.signatures() == 1
@@ -333,8 +388,11 @@ def test_base_fee_spikes_beyond_the_balance__the_usual_bytes_are_mined_when_it_f
         base_fee(chain, GWEI)
     settled(fleet)
     assert fleet.states() == ["MINED"]
-    with fleet.engine.begin() as connection:  # as when the time has passed since it was needed
-        connection.execute(text("UPDATE alarms SET details = details || '{\"seen_s\": 0}'"))
+    # as when the time has passed since it was needed
+    with fleet.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE alarms SET details = details || '{\"seen_s\": 0}'")
+        )
     claim(fleet.site)
     assert fleet.alarms() == set()
 
@@ -368,7 +426,9 @@ def test_balance_gone__nothing_new_is_signed__goes_on_after_a_top_up(
             fleet.wallet.send(claims(2))
         assert len(fleet.rows()) == 1
         with fleet.engine.begin() as connection:
-            connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+            connection.execute(
+                text("UPDATE transactions SET sent_at = now() - interval '1 minute'")
+            )
         fleet.follow()
         fleet.follow()
         assert AlarmName.WALLET_EMPTY in fleet.alarms()
@@ -382,9 +442,13 @@ def test_balance_gone__nothing_new_is_signed__goes_on_after_a_top_up(
     assert fleet.states() == ["MINED"] * 3
 
 
-def test_balance_for_some__those_are_sent(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
+def test_balance_for_some__those_are_sent(
+    chain: Chain, provider: Account, fleet: ChainHarness
+) -> None:
     scheduled_jobs(chain, provider, 3)
-    cost_wei = GAS * (2 * fleet.wallet.fetch_account_state().market.least_wei + 2 * GWEI)
+    cost_wei = GAS * (
+        2 * fleet.wallet.fetch_account_state().market.least_wei + 2 * GWEI
+    )
     chain.rpc.call("anvil_setBalance", provider.address, hex(2 * cost_wei))
     with pytest.raises(WalletEmptyError):
         fleet.wallet.send(claims(10))
@@ -399,10 +463,20 @@ def test_foreign_writer__took_our_nonce__the_intent_is_free_and_written_again(
     (job_id,) = scheduled_jobs(chain, provider, 1)
     claim(fleet.site)
     settled(fleet)
-    write = Write("running", "report", report_call(job_id, StatusUpdate(ChainStatus.RUNNING)), job_id, gas=GAS)
+    write = Write(
+        "running",
+        "report",
+        report_call(job_id, StatusUpdate(ChainStatus.RUNNING)),
+        job_id,
+        gas=GAS,
+    )
     with held(chain):
         fleet.wallet.send([write])
-        ((tx_hash,),) = [row for row in fleet.rows("hash") if row[0] == fleet.wallet.open_transactions()[0].hash]
+        ((tx_hash,),) = [
+            row
+            for row in fleet.rows("hash")
+            if row[0] == fleet.wallet.open_transactions()[0].hash
+        ]
         chain.rpc.call("anvil_dropTransaction", tx_hash)
         foreign(chain, provider)
     wait_until(lambda: not fleet.follow(), "the nonce to be given up", 60.0, 0.2)
@@ -423,10 +497,18 @@ def test_foreign_writer__its_block_is_lost__the_nonce_is_filled(
     claim(fleet.site)
     settled(fleet)
     fork = chain.block_number()
-    write = Write("running", "report", report_call(job_id, StatusUpdate(ChainStatus.RUNNING)), job_id, gas=GAS)
+    write = Write(
+        "running",
+        "report",
+        report_call(job_id, StatusUpdate(ChainStatus.RUNNING)),
+        job_id,
+        gas=GAS,
+    )
     with held(chain):
         fleet.wallet.send([write])
-        chain.rpc.call("anvil_dropTransaction", fleet.wallet.open_transactions()[0].hash)
+        chain.rpc.call(
+            "anvil_dropTransaction", fleet.wallet.open_transactions()[0].hash
+        )
         foreign(chain, provider)
     wait_until(lambda: not fleet.follow(), "the nonce to be given up", 60.0, 0.2)
     if written_before:
@@ -438,10 +520,18 @@ def test_foreign_writer__its_block_is_lost__the_nonce_is_filled(
     if not written_before:
         assert fleet.wallet.send([write]) == 1
     with fleet.engine.begin() as connection:
-        connection.execute(text("UPDATE signatures SET signed_at = now() - interval '1 minute'"))
-        connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+        connection.execute(
+            text("UPDATE signatures SET signed_at = now() - interval '1 minute'")
+        )
+        connection.execute(
+            text("UPDATE transactions SET sent_at = now() - interval '1 minute'")
+        )
     wait_until(lambda: not fleet.follow(), "the nonce to be filled", 60.0, 0.2)
-    assert [purpose for (purpose,) in fleet.rows("purpose")] == ["claim", "fill", "report"]
+    assert [purpose for (purpose,) in fleet.rows("purpose")] == [
+        "claim",
+        "fill",
+        "report",
+    ]
     assert fleet.states() == ["MINED"] * 3
     assert chain.job(job_id).status is ChainStatus.RUNNING
 
@@ -451,7 +541,9 @@ def foreign(chain: Chain, account: Account) -> None:
     chain.broadcast(account, [{"to": account.address, "data": "0x", "gas": 21_000}])
 
 
-def test_nonce_gap__earlier_ones_go_first(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
+def test_nonce_gap__earlier_ones_go_first(
+    chain: Chain, provider: Account, fleet: ChainHarness
+) -> None:
     scheduled_jobs(chain, provider, 3)
     with held(chain):
         fleet.wallet.send(claims(3))
@@ -459,12 +551,16 @@ def test_nonce_gap__earlier_ones_go_first(chain: Chain, provider: Account, fleet
         chain.rpc.call("anvil_dropTransaction", first)
     assert chain.rpc.call("eth_getTransactionReceipt", first) is None
     with fleet.engine.begin() as connection:
-        connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+        connection.execute(
+            text("UPDATE transactions SET sent_at = now() - interval '1 minute'")
+        )
     settled(fleet)
     assert fleet.states() == ["MINED"] * 3
 
 
-def test_nonce__without_a_signed_transaction__is_filled(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
+def test_nonce__without_a_signed_transaction__is_filled(
+    chain: Chain, provider: Account, fleet: ChainHarness
+) -> None:
     scheduled_jobs(chain, provider, 1)
     nonce = fleet.wallet.fetch_account_state().mined_nonces
     chain.rpc.call("anvil_setNonce", provider.address, hex(nonce + 2))
@@ -473,8 +569,12 @@ def test_nonce__without_a_signed_transaction__is_filled(chain: Chain, provider: 
         chain.rpc.call("anvil_setNonce", provider.address, hex(nonce))
         chain.rpc.call("anvil_dropAllTransactions")
     with fleet.engine.begin() as connection:
-        connection.execute(text("UPDATE signatures SET signed_at = now() - interval '1 minute'"))
-        connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
+        connection.execute(
+            text("UPDATE signatures SET signed_at = now() - interval '1 minute'")
+        )
+        connection.execute(
+            text("UPDATE transactions SET sent_at = now() - interval '1 minute'")
+        )
     wait_until(lambda: not fleet.follow(), "the gap to be filled", 60.0, 0.2)
     purposes = [purpose for (purpose,) in fleet.rows("purpose")]
     assert purposes == ["fill", "fill", "claim"]
@@ -496,7 +596,9 @@ def test_ledger_restored_from_a_backup__goes_on_and_knows_its_own_claims(
     scan(fleet.site)
     assert set(fleet.site.ledger.jobs([*first, *lost])) == {*first, *lost}
     past = fleet.site.ledger.journal.before_submission([*first, *lost])
-    unknown = {job_id for job_id, before in past.items() if before.unknown_claim is not None}
+    unknown = {
+        job_id for job_id, before in past.items() if before.unknown_claim is not None
+    }
     assert unknown == {*lost}  # SLURM may have them
     more = scheduled_jobs(chain, provider, 1)
     claim(fleet.site)
@@ -514,11 +616,22 @@ def test_former_key__open_transaction__is_followed_and_never_signed_again(
         chain.rpc.call("anvil_dropAllTransactions")
         later = ChainHarness.of(chain, other, fleet.engine)
         with fleet.engine.begin() as connection:
-            connection.execute(text("UPDATE transactions SET sent_at = now() - interval '1 minute'"))
-            connection.execute(text("UPDATE signatures SET signed_at = now() - interval '1 hour', head = -100"))
+            connection.execute(
+                text("UPDATE transactions SET sent_at = now() - interval '1 minute'")
+            )
+            connection.execute(
+                text(
+                    "UPDATE signatures SET signed_at = now() - interval '1 hour', head = -100"
+                )
+            )
         later.follow()
         assert AlarmName.TRANSACTION_STUCK in later.alarms()
-    wait_until(lambda: not later.follow(), "the former key's transactions to be mined", 60.0, 0.1)
+    wait_until(
+        lambda: not later.follow(),
+        "the former key's transactions to be mined",
+        60.0,
+        0.1,
+    )
     assert later.states() == ["MINED", "MINED"]
     assert later.signatures() == 2
 
@@ -537,7 +650,12 @@ def test_two_fleets_on_one_wallet__each_job_is_one_fleets_and_the_operator_is_ca
         for fleet in fleets:
             fleet.follow()
     for fleet in fleets:
-        wait_until(lambda fleet=fleet: not fleet.follow(), "all to be closed", 60.0, 0.2)  # type: ignore[misc]
+        wait_until(
+            lambda fleet=fleet: not fleet.follow(),  # type: ignore[misc]
+            "all to be closed",
+            60.0,
+            0.2,
+        )
         scan(fleet.site)
     claim(fleets[0].site)
     settled(fleets[0])
@@ -545,7 +663,9 @@ def test_two_fleets_on_one_wallet__each_job_is_one_fleets_and_the_operator_is_ca
     owned = [set(fleet.site.ledger.jobs(job_ids)) for fleet in fleets]
     assert owned[0] & owned[1] == set()
     assert owned[0] | owned[1] == set(job_ids)
-    assert any(AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in fleet.alarms() for fleet in fleets)
+    assert any(
+        AlarmName.UNKNOWN_TRANSACTION_ON_ACCOUNT in fleet.alarms() for fleet in fleets
+    )
     assert {chain.job(job_id).status for job_id in job_ids} == {ChainStatus.SCHEDULED}
 
 
@@ -564,11 +684,15 @@ def test_two_ledgers__the_same_claim_at_the_same_nonce__is_signed_differently(
     assert len(hashes) == 2
 
 
-def test_500_open__are_followed_in_few_requests(chain: Chain, engines: list[Engine]) -> None:
+def test_500_open__are_followed_in_few_requests(
+    chain: Chain, engines: list[Engine]
+) -> None:
     account = chain.new_account(ether=10_000)
     fleet = ChainHarness.of(chain, account, engines[0])
     with held(chain):
-        writes = [Write(f"n:{n}", "claim", CLAIM.encode(), gas=30_000) for n in range(600)]
+        writes = [
+            Write(f"n:{n}", "claim", CLAIM.encode(), gas=30_000) for n in range(600)
+        ]
         assert fleet.wallet.send(writes) == 600
         posts = []
         inner = fleet.wallet._rpc._post
@@ -585,10 +709,20 @@ def test_500_open__are_followed_in_few_requests(chain: Chain, engines: list[Engi
 def _outbid(chain: Chain, customer: Account, job_id: JobId) -> None:
     """The customer cancels the job, for a price that has it mined before all else."""
     data = function("MetaScheduler", "cancelJob").encode(bytes.fromhex(job_id[2:]))
-    price = {"maxFeePerGas": hex(900 * 10**9), "maxPriorityFeePerGas": hex(400 * 10**9), "gas": hex(500_000)}
+    price = {
+        "maxFeePerGas": hex(900 * 10**9),
+        "maxPriorityFeePerGas": hex(400 * 10**9),
+        "gas": hex(500_000),
+    }
     chain.rpc.call("anvil_impersonateAccount", customer.address)
     chain.rpc.call(
-        "eth_sendTransaction", {"from": customer.address, "to": chain.addresses.metascheduler, "data": data, **price}
+        "eth_sendTransaction",
+        {
+            "from": customer.address,
+            "to": chain.addresses.metascheduler,
+            "data": data,
+            **price,
+        },
     )
 
 
@@ -604,7 +738,10 @@ def _claim_in_vain(chain: Chain, provider: Account, fleet: ChainHarness) -> None
 def _waited(fleet: ChainHarness, seconds: float) -> None:
     """As when that much time has passed since the last claim."""
     with fleet.engine.begin() as connection:
-        connection.execute(text("UPDATE facts SET since = since - :s * interval '1 second'"), {"s": seconds})
+        connection.execute(
+            text("UPDATE facts SET since = since - :s * interval '1 second'"),
+            {"s": seconds},
+        )
 
 
 def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds(
@@ -616,7 +753,11 @@ def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds
     assert fleet.states() == ["REVERTED"] * 3
     (alarm,) = fleet.site.ledger.alarms.all()
     assert alarm.name is AlarmName.CLAIMS_REVERTING
-    assert (alarm.details["purpose"], alarm.details["in_a_row"], alarm.details["next_in_s"]) == ("claim", 3, 4.0)
+    assert (
+        alarm.details["purpose"],
+        alarm.details["in_a_row"],
+        alarm.details["next_in_s"],
+    ) == ("claim", 3, 4.0)
     assert "NoJob" in alarm.details["error"]
 
     job_ids = scheduled_jobs(chain, provider, 5)
@@ -635,7 +776,9 @@ def test_claims_that_revert_when_mined__alarm_and_ever_fewer__until_one_succeeds
     assert {chain.job(job_id).status for job_id in job_ids} == {ChainStatus.SCHEDULED}
 
 
-def test_claims_that_revert_now_and_then__are_no_alarm(chain: Chain, provider: Account, fleet: ChainHarness) -> None:
+def test_claims_that_revert_now_and_then__are_no_alarm(
+    chain: Chain, provider: Account, fleet: ChainHarness
+) -> None:
     for _ in range(2):
         for _ in range(claim_backoff.MAX_REVERTED - 1):
             _claim_in_vain(chain, provider, fleet)
@@ -656,10 +799,17 @@ def test_drained__nothing_new_is_claimed__cancellations_are(
     chain.customers.cancel_job(CUSTOMERS[job_id], job_id)
     claim(fleet.site)
     settled(fleet)
-    assert [purpose for (purpose,) in fleet.rows("purpose")] == ["claim", "claim-cancelling"]
+    assert [purpose for (purpose,) in fleet.rows("purpose")] == [
+        "claim",
+        "claim-cancelling",
+    ]
     fleet.site.ledger.switches.unset(Switch.CLAIMING_PAUSED)
     claim(fleet.site)
-    assert [purpose for (purpose,) in fleet.rows("purpose")] == ["claim", "claim-cancelling", "claim"]
+    assert [purpose for (purpose,) in fleet.rows("purpose")] == [
+        "claim",
+        "claim-cancelling",
+        "claim",
+    ]
 
 
 def test_contract_retired__alarm_and_no_claim__until_it_is_open(

@@ -1,4 +1,6 @@
-"""Transactions that come to nothing: they delay no other, an alarm is raised, and nothing is paid for without end."""
+"""Transactions that come to nothing: they delay no other, an alarm is raised, and
+nothing is paid for without end.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +19,19 @@ from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.effect_failures import given_back_on_failure, watch_effects
-from supervisor_tasks.jobs.events import ScriptFetched, SlurmRunningObserved, SubmitStarted, Submitted
-from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, StatusUpdate
+from supervisor_tasks.jobs.events import (
+    ScriptFetched,
+    SlurmRunningObserved,
+    SubmitStarted,
+    Submitted,
+)
+from supervisor_tasks.jobs.model import (
+    ChainStatus,
+    EffectKind,
+    JobId,
+    SlurmId,
+    StatusUpdate,
+)
 from supervisor_tasks.jobs.report import report
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.facts import TRANSACTION_REQUESTS
@@ -41,7 +54,12 @@ from tests.support.wallet_harness import (
 pytestmark = pytest.mark.slow  # transactions that stay pending
 
 REVERTS_WHEN_PAID_FOR = "0x3a600557005b60006000fd"  # an estimate has no gas price
-STARTED = (ScriptFetched("echo", ""), SubmitStarted(10), Submitted(SlurmId(7)), SlurmRunningObserved())
+STARTED = (
+    ScriptFetched("echo", ""),
+    SubmitStarted(10),
+    Submitted(SlurmId(7)),
+    SlurmRunningObserved(),
+)
 HOSTILE = "no\0 \ud800 at all"
 
 
@@ -112,19 +130,31 @@ def nobody_answers(fleet: ChainHarness) -> None:
             raise TransientError("the node is away")
 
 
-def test_reverted__job_is_not_on_the_contract__delays_no_other(chain: Chain, fleet: ChainHarness) -> None:
+def test_reverted__job_is_not_on_the_contract__delays_no_other(
+    chain: Chain, fleet: ChainHarness
+) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     lost = JobId("0x" + "ab" * 32)
-    end = Write("end", "report", report_call(lost, StatusUpdate(ChainStatus.FINISHED)), lost, gas=GAS)
+    end = Write(
+        "end",
+        "report",
+        report_call(lost, StatusUpdate(ChainStatus.FINISHED)),
+        lost,
+        gas=GAS,
+    )
     fleet.wallet.send([end, *claims(1)])
     settled(fleet)
     assert fleet.states() == ["REVERTED", "MINED"]
 
 
-def test_report__reverts_whenever_it_is_mined__is_parked_after_a_few(chain: Chain, fleet: ChainHarness) -> None:
+def test_report__reverts_whenever_it_is_mined__is_parked_after_a_few(
+    chain: Chain, fleet: ChainHarness
+) -> None:
     job_id = started(fleet, provider_of(fleet))
     code = chain.rpc.call("eth_getCode", chain.addresses.metascheduler, "latest")
-    chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, REVERTS_WHEN_PAID_FOR)
+    chain.rpc.call(
+        "anvil_setCode", chain.addresses.metascheduler, REVERTS_WHEN_PAID_FOR
+    )
     try:
         for _ in range(5):
             reported(fleet)
@@ -133,7 +163,8 @@ def test_report__reverts_whenever_it_is_mined__is_parked_after_a_few(chain: Chai
         fleet.site.ledger.effects.retry(job_id=job_id)
         for _ in range(3):
             reported(fleet)
-        assert fleet.states() == ["MINED", *["REVERTED"] * 4]  # once more, as the operator wished
+        # once more, as the operator wished
+        assert fleet.states() == ["MINED", *["REVERTED"] * 4]
     finally:
         chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, code)
     fleet.site.ledger.effects.retry(job_id=job_id)
@@ -141,7 +172,8 @@ def test_report__reverts_whenever_it_is_mined__is_parked_after_a_few(chain: Chai
     assert chain.job(job_id).status is ChainStatus.RUNNING
 
 
-# Code that does what the code at another address does, but for calls with a certain word.
+# Code that does what the code at another address does, but for calls with a certain
+# word.
 BUT_FOR = (
     "7f{word}60{at}3514605e57366000600037"  # to the end, if that word is there
     "6000600036600073{code}5af43d600060003e6059573d6000fd5b3d6000f3"
@@ -153,8 +185,8 @@ ELSEWHERE = "0x" + "e1" * 20
 
 @contextmanager
 def broken_for(chain: Chain, word: str, end: str, at: str = "04") -> Iterator[None]:
-    """The contract ends every call with that word at that place (its first argument, if not another) in that way, and does
-    what it should for all others.
+    """The contract ends every call with that word at that place (its first argument, if
+    not another) in that way, and does what it should for all others.
     """
     address = chain.addresses.metascheduler
     code = chain.rpc.call("eth_getCode", address, "latest")
@@ -167,7 +199,9 @@ def broken_for(chain: Chain, word: str, end: str, at: str = "04") -> Iterator[No
         chain.rpc.call("anvil_setCode", address, code)
 
 
-@pytest.mark.parametrize("end", ["fe", "605e56"], ids=["invalid opcode", "more gas than a block holds"])
+@pytest.mark.parametrize(
+    "end", ["fe", "605e56"], ids=["invalid opcode", "more gas than a block holds"]
+)
 def test_report__no_estimate_for_one__waits_alone_and_is_not_parked(
     chain: Chain, fleet: ChainHarness, end: str
 ) -> None:
@@ -180,7 +214,9 @@ def test_report__no_estimate_for_one__waits_alone_and_is_not_parked(
         assert fleet.states() == ["MINED"] * 3
         assert fleet.alarms() == set()
         with fleet.engine.connect() as connection:
-            of_stuck = text("SELECT last_error, attempts FROM effects WHERE done_at IS NULL AND kind = 'report'")
+            of_stuck = text(
+                "SELECT last_error, attempts FROM effects WHERE done_at IS NULL AND kind = 'report'"
+            )
             ((error, attempts),) = connection.execute(of_stuck)
         assert "gas" in error or "InvalidFEOpcode" in error
         assert attempts >= 5
@@ -193,7 +229,15 @@ def test_report__reverts_in_the_dry_run__is_parked_at_the_third_time_despite_oth
 ) -> None:
     job_id = started(fleet, provider_of(fleet))
     alarms = list[set[AlarmName]]()
-    for end in (NO_ESTIMATE, NO_ESTIMATE, NO_ESTIMATE, REFUSED, REFUSED, NO_ESTIMATE, REFUSED):
+    for end in (
+        NO_ESTIMATE,
+        NO_ESTIMATE,
+        NO_ESTIMATE,
+        REFUSED,
+        REFUSED,
+        NO_ESTIMATE,
+        REFUSED,
+    ):
         with broken_for(chain, job_id[2:], end):
             reported(fleet)
         alarms.append(fleet.alarms())
@@ -209,7 +253,9 @@ def test_report__reverts_with_other_failures_in_between__is_paid_for_no_oftener(
     started(fleet, provider_of(fleet))
     code = chain.rpc.call("eth_getCode", chain.addresses.metascheduler, "latest")
     try:
-        chain.rpc.call("anvil_setCode", chain.addresses.metascheduler, REVERTS_WHEN_PAID_FOR)
+        chain.rpc.call(
+            "anvil_setCode", chain.addresses.metascheduler, REVERTS_WHEN_PAID_FOR
+        )
         for _ in range(5):
             reported(fleet)
             nobody_answers(fleet)
@@ -219,11 +265,15 @@ def test_report__reverts_with_other_failures_in_between__is_paid_for_no_oftener(
     assert fleet.alarms() == {AlarmName.EFFECT_PARKED}
 
 
-def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(chain: Chain, fleet: ChainHarness) -> None:
+def test_claim__no_estimate_for_it__cancellations_are_claimed_all_the_same(
+    chain: Chain, fleet: ChainHarness
+) -> None:
     running = started(fleet, provider_of(fleet))
     (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
     chain.customers.cancel_job(CUSTOMERS[running], running)
-    claims_next = append_tag(CLAIM.encode(), fleet.wallet.book.instance_tag())[2:].ljust(64, "0")
+    claims_next = append_tag(CLAIM.encode(), fleet.wallet.book.instance_tag())[
+        2:
+    ].ljust(64, "0")
     with broken_for(chain, claims_next, "fe", at="00"):
         with pytest.raises(RpcUnavailableError, match="gives no estimate"):
             claim(fleet.site)
@@ -241,7 +291,9 @@ def test_claims_refused_at_the_estimate__the_operator_is_called_a_minute_later(
     running = started(fleet, provider_of(fleet))
     (waiting,) = scheduled_jobs(chain, provider_of(fleet), 1)
     chain.customers.cancel_job(CUSTOMERS[running], running)
-    claims_next = append_tag(CLAIM.encode(), fleet.wallet.book.instance_tag())[2:].ljust(64, "0")
+    claims_next = append_tag(CLAIM.encode(), fleet.wallet.book.instance_tag())[
+        2:
+    ].ljust(64, "0")
     with broken_for(chain, claims_next, REFUSED, at="00"):
         claim(fleet.site)
         settled(fleet)
@@ -254,7 +306,10 @@ def test_claims_refused_at_the_estimate__the_operator_is_called_a_minute_later(
         )
         claim(fleet.site)
         (alarm,) = fleet.site.ledger.alarms.all()
-        assert (alarm.name, alarm.details["purpose"]) == (AlarmName.CLAIMS_REVERTING, "claim")
+        assert (alarm.name, alarm.details["purpose"]) == (
+            AlarmName.CLAIMS_REVERTING,
+            "claim",
+        )
         assert alarm.details["estimated"] is True
         assert "revert" in alarm.details["error"]
         if ends_by == "an empty queue":
@@ -268,7 +323,9 @@ def test_claims_refused_at_the_estimate__the_operator_is_called_a_minute_later(
     assert waiting in fleet.site.ledger.jobs([waiting])
 
 
-@pytest.mark.parametrize("gas", [9_000_000, 100], ids=["more than a block holds", "less than its data cost"])
+@pytest.mark.parametrize(
+    "gas", [9_000_000, 100], ids=["more than a block holds", "less than its data cost"]
+)
 def test_transaction__all_nodes_refuse_it__its_nonce_is_filled_and_its_intent_freed(
     chain: Chain, fleet: ChainHarness, gas: int
 ) -> None:
@@ -284,20 +341,28 @@ def test_transaction__all_nodes_refuse_it__its_nonce_is_filled_and_its_intent_fr
     assert fleet.alarms() == set()
 
 
-def test_transaction__given_up_and_mined_all_the_same__counts(chain: Chain, fleet: ChainHarness) -> None:
+def test_transaction__given_up_and_mined_all_the_same__counts(
+    chain: Chain, fleet: ChainHarness
+) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     with held(chain):
         fleet.wallet.send(claims(1))
         ((raw, first_hash),) = fleet.rows("raw, hash")
         state = fleet.wallet.fetch_account_state()
-        fleet.wallet.cancel_with_replacement(fleet.wallet.open_transactions(), state.market, state.head)
-        chain.rpc.call("anvil_dropTransaction", fleet.wallet.open_transactions()[0].hash)
+        fleet.wallet.cancel_with_replacement(
+            fleet.wallet.open_transactions(), state.market, state.head
+        )
+        chain.rpc.call(
+            "anvil_dropTransaction", fleet.wallet.open_transactions()[0].hash
+        )
         chain.rpc.call("eth_sendRawTransaction", "0x" + bytes(raw).hex())
     settled(fleet)
     assert fleet.rows("state, hash") == [("MINED", first_hash)]
 
 
-def test_balance__too_low_to_replace_any_transaction__raises_an_alarm(chain: Chain, fleet: ChainHarness) -> None:
+def test_balance__too_low_to_replace_any_transaction__raises_an_alarm(
+    chain: Chain, fleet: ChainHarness
+) -> None:
     scheduled_jobs(chain, provider_of(fleet), 2)
     with held(chain):
         fleet.wallet.send(claims(2))
@@ -305,11 +370,19 @@ def test_balance__too_low_to_replace_any_transaction__raises_an_alarm(chain: Cha
         chain.rpc.call("anvil_setBalance", fleet.wallet.address, hex(GAS * most - 1))
         chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(3 * most))
         chain.mine()
-        wait_until(lambda: fleet.follow() and fleet.alarms() == {AlarmName.WALLET_EMPTY}, "the alarm", 60.0, 0.1)
+        wait_until(
+            lambda: fleet.follow() and fleet.alarms() == {AlarmName.WALLET_EMPTY},
+            "the alarm",
+            60.0,
+            0.1,
+        )
         assert fleet.signatures() == 2
         chain.rpc.call("anvil_setBalance", fleet.wallet.address, hex(10**20))
         wait_until(
-            lambda: fleet.follow() and fleet.signatures() == 4, "what was paid for to be signed again", 60.0, 0.1
+            lambda: fleet.follow() and fleet.signatures() == 4,
+            "what was paid for to be signed again",
+            60.0,
+            0.1,
         )
     settled(fleet)
     assert fleet.states() == ["MINED", "MINED"]
@@ -330,7 +403,10 @@ def test_transaction__is_not_mined_for_long__the_operator_is_called_until_it_is(
         report(fleet.site)
         assert fleet.alarms() == set()
         execute(fleet, "UPDATE facts SET since = now() - interval '6 minutes'")
-        execute(fleet, "UPDATE effects SET due_at = now(), failing_since = failing_since - interval '6 minutes'")
+        execute(
+            fleet,
+            "UPDATE effects SET due_at = now(), failing_since = failing_since - interval '6 minutes'",
+        )
         claim(fleet.site)
         assert fleet.follow()  # which finds nothing to be done
         assert fleet.alarms() == {AlarmName.TRANSACTION_STUCK}
@@ -342,7 +418,9 @@ def test_transaction__is_not_mined_for_long__the_operator_is_called_until_it_is(
     assert fleet.alarms() == set()
 
 
-def test_certainly_not_mined__signed_very_often__asks_for_all_signatures(chain: Chain, fleet: ChainHarness) -> None:
+def test_certainly_not_mined__signed_very_often__asks_for_all_signatures(
+    chain: Chain, fleet: ChainHarness
+) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     fleet.wallet.send(claims(1))
     execute(
@@ -353,21 +431,27 @@ def test_certainly_not_mined__signed_very_often__asks_for_all_signatures(chain: 
     (sent,) = fleet.wallet.open_transactions()
     assert len(sent.hashes) == 151
     assert sent.hashes[0] == sent.hash
-    assert not fleet.wallet.is_confirmed_unmined(sent, fleet.wallet.fetch_account_state())
+    assert not fleet.wallet.is_confirmed_unmined(
+        sent, fleet.wallet.fetch_account_state()
+    )
 
 
-def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(chain: Chain, fleet: ChainHarness) -> None:
+def test_words_of_a_node__that_postgres_cannot_hold__are_kept_all_the_same(
+    chain: Chain, fleet: ChainHarness
+) -> None:
     with held(chain):
         fleet.wallet.send(claims(1))
         fleet.wallet.book.broadcast([(fleet.rows("hash")[0][0], HOSTILE)])
         assert fleet.rows("error") == [("no\\x00 \\ud800 at all",)]
-    fleet.site.ledger.alarms.on(AlarmName.CHAIN_NOT_ANSWERING, error=HOSTILE, nodes={HOSTILE: [HOSTILE, 7]})
+    fleet.site.ledger.alarms.on(
+        AlarmName.CHAIN_NOT_ANSWERING, error=HOSTILE, nodes={HOSTILE: [HOSTILE, 7]}
+    )
     (alarm,) = fleet.site.ledger.alarms.all()
     assert alarm.details["error"] == "no\\x00 \\ud800 at all"
     settled(fleet)
 
 
-# --- what an operator asks for ------------------------------------------------------------------------------------------
+# --- what an operator asks for --------------------------------------------------------
 
 
 def open_one(fleet: ChainHarness) -> int:
@@ -378,7 +462,9 @@ def open_one(fleet: ChainHarness) -> int:
     return row_id
 
 
-def test_bump__asked_for__signs_the_same_call_for_a_higher_fee_once(chain: Chain, fleet: ChainHarness) -> None:
+def test_bump__asked_for__signs_the_same_call_for_a_higher_fee_once(
+    chain: Chain, fleet: ChainHarness
+) -> None:
     scheduled_jobs(chain, provider_of(fleet), 1)
     with held(chain):
         row_id = open_one(fleet)
@@ -395,7 +481,9 @@ def test_bump__asked_for__signs_the_same_call_for_a_higher_fee_once(chain: Chain
     assert fleet.states() == ["MINED"]
 
 
-def test_bump__at_the_bound__is_told_and_not_signed(chain: Chain, database: Engine) -> None:
+def test_bump__at_the_bound__is_told_and_not_signed(
+    chain: Chain, database: Engine
+) -> None:
     empty(database)
     account = chain.new_account()
     chain.register_provider(account, [ChainNode(2, 32, 64_000)], ChainPrices())

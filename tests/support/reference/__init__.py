@@ -1,10 +1,19 @@
-"""The pages of docs/reference/, generated from the code: `make docs` writes them, `make check` compares them."""
+"""The pages of docs/reference/, generated from the code: `make docs` writes them, `make
+check` compares them.
+"""
 
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from tests.support.reference import alarms, commands, log_events, metrics, settings, states
+from tests.support.reference import (
+    alarms,
+    commands,
+    log_events,
+    metrics,
+    settings,
+    states,
+)
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FOLDER = REPOSITORY / "docs" / "reference"
@@ -32,7 +41,13 @@ def write(folder: Path = FOLDER) -> None:
 
 
 def stale(folder: Path = FOLDER) -> list[str]:
-    """The names of the pages that differ from the folder's, and of files there that are no page."""
+    """The names of the pages that differ from the folder's, and of files there that are
+    no page.
+    """
     there = {file.name: file.read_text() for file in folder.glob("*")}
     expected = pages()
-    return sorted(name for name in there.keys() | expected.keys() if there.get(name) != expected.get(name))
+    return sorted(
+        name
+        for name in there.keys() | expected.keys()
+        if there.get(name) != expected.get(name)
+    )

@@ -1,4 +1,6 @@
-"""`python -m tests.support.reference` writes docs/reference/; with --check, it prints a line if a page is stale."""
+"""`python -m tests.support.reference` writes docs/reference/; with --check, it prints a
+line if a page is stale.
+"""
 
 import sys
 

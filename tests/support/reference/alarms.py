@@ -1,4 +1,6 @@
-"""docs/reference/alarms.md: each alarm with its meaning, and the modules that name it."""
+"""docs/reference/alarms.md: each alarm with its meaning, and the modules that name
+it.
+"""
 
 import ast
 from collections import defaultdict
@@ -22,8 +24,16 @@ def page(repository: Path) -> str:
     for name in sorted(AlarmName):
         meaning = MEANINGS[name]
         title = f"[`{name.value}`](../how-to/alarms/{name.value}.md){' (critical)' if name in CRITICAL else ''}"
-        lines += item(f"{title}: {meaning.cause} **Do:** {meaning.advice} Code: {', '.join(places[name.name])}.")
-    lines += ["", "## Switches", "", "Operators set them, and so does a worker that has found the cause.", ""]
+        lines += item(
+            f"{title}: {meaning.cause} **Do:** {meaning.advice} Code: {', '.join(places[name.name])}."
+        )
+    lines += [
+        "",
+        "## Switches",
+        "",
+        "Operators set them, and so does a worker that has found the cause.",
+        "",
+    ]
     meaning_of = meanings(Switch)
     for switch in Switch:
         lines += item(f"`{switch.value}`: {meaning_of[switch.name]}")
@@ -35,6 +45,12 @@ def places_of(repository: Path) -> Mapping[str, list[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for module, tree in modules(repository):
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == AlarmName.__name__:
+            if (
+                isinstance(node, ast.Attribute)
+                and ast.unparse(node.value) == AlarmName.__name__
+            ):
                 found[node.attr].add(f"`{module.removeprefix('supervisor_tasks/')}`")
-    return {name: sorted(places - {"`ledger/alarm_meanings.py`"}) for name, places in found.items()}
+    return {
+        name: sorted(places - {"`ledger/alarm_meanings.py`"})
+        for name, places in found.items()
+    }

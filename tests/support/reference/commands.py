@@ -1,4 +1,6 @@
-"""docs/reference/cli.md: the help of the operator's command, and of each command below it."""
+"""docs/reference/cli.md: the help of the operator's command, and of each command below
+it.
+"""
 
 import io
 import os
@@ -21,12 +23,21 @@ def page() -> str:
     lines = head("The command line", ABOUT)
     with _width():
         for words, text in walk():
-            lines += [f"## {' '.join([PROGRAM, *words])}", "", "```text", text.rstrip("\n"), "```", ""]
+            lines += [
+                f"## {' '.join([PROGRAM, *words])}",
+                "",
+                "```text",
+                text.rstrip("\n"),
+                "```",
+                "",
+            ]
     return text_of(lines)
 
 
 def walk(words: Sequence[str] = ()) -> Iterator[tuple[Sequence[str], str]]:
-    """The help of a command and of all commands below it, each with the words that call it."""
+    """The help of a command and of all commands below it, each with the words that call
+    it.
+    """
     text = help_of(words)
     yield words, text
     for name in commands_in(text):
@@ -36,7 +47,11 @@ def walk(words: Sequence[str] = ()) -> Iterator[tuple[Sequence[str], str]]:
 def commands_in(text: str) -> list[str]:
     """The names of the commands in a help text."""
     found = COMMANDS.search(text)
-    return [] if found is None else re.findall(r"^  ([a-z][a-z-]*)(?:  |$)", found[1], re.MULTILINE)
+    return (
+        []
+        if found is None
+        else re.findall(r"^  ([a-z][a-z-]*)(?:  |$)", found[1], re.MULTILINE)
+    )
 
 
 def help_of(words: Sequence[str]) -> str:

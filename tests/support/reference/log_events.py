@@ -54,7 +54,9 @@ def gathered(repository: Path) -> Mapping[str, Logged]:
             for name in names:
                 events[name].levels.add(level)
                 events[name].modules.add(module)
-                events[name].values |= dict.fromkeys(keyword.arg or "..." for keyword in call.keywords)
+                events[name].values |= dict.fromkeys(
+                    keyword.arg or "..." for keyword in call.keywords
+                )
     for name, file in of_hooks(repository):
         events[name].levels.add("error")
         events[name].modules.add(file)
@@ -72,23 +74,40 @@ def of_hooks(repository: Path) -> Iterator[tuple[str, str]]:
 def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str, list[str]]]:
     """Each call of a logger: the level, and the names that the event can have."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_of_a_logger(node.func):
-            yield node, node.func.attr, _names(node.args[0]) or _names_of_variable(tree, node.args[0])
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and _is_of_a_logger(node.func)
+        ):
+            yield (
+                node,
+                node.func.attr,
+                _names(node.args[0]) or _names_of_variable(tree, node.args[0]),
+            )
 
 
 def _is_of_a_logger(function: ast.Attribute) -> bool:
-    return function.attr in LEVELS and LOGGERS.fullmatch(ast.unparse(function.value)) is not None
+    return (
+        function.attr in LEVELS
+        and LOGGERS.fullmatch(ast.unparse(function.value)) is not None
+    )
 
 
 def _names(argument: ast.expr) -> list[str]:
-    texts = [node.value for node in ast.walk(argument) if isinstance(node, ast.Constant)]
+    texts = [
+        node.value for node in ast.walk(argument) if isinstance(node, ast.Constant)
+    ]
     return [text for text in texts if isinstance(text, str) and EVENT.fullmatch(text)]
 
 
 def _names_of_variable(tree: ast.Module, argument: ast.expr) -> list[str]:
     """The names that a variable gets in this module."""
     given = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-    values = [node.value for node in given if ast.unparse(node.targets[0]) == ast.unparse(argument)]
+    values = [
+        node.value
+        for node in given
+        if ast.unparse(node.targets[0]) == ast.unparse(argument)
+    ]
     return [name for value in values for name in _names(value)]
 
 

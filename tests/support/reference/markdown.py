@@ -32,7 +32,9 @@ def subitem(text: str) -> list[str]:
 
 def wrapped(text: str, first: str, then: str) -> list[str]:
     """A text in lines. A word is never broken, nor is short code."""
-    kept = SHORT_CODE.sub(lambda code: code[0].replace(" ", UNBROKEN), " ".join(text.split()))
+    kept = SHORT_CODE.sub(
+        lambda code: code[0].replace(" ", UNBROKEN), " ".join(text.split())
+    )
     lines = textwrap.wrap(
         kept,
         MAX_LINE_LENGTH,

@@ -1,4 +1,6 @@
-"""docs/reference/metrics.md: what `supervisor metrics` and each process's /metrics serve."""
+"""docs/reference/metrics.md: what `supervisor metrics` and each process's /metrics
+serve.
+"""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -20,9 +22,7 @@ from tests.support.reference.markdown import page as text_of
 ABOUT = """Prometheus scrapes them; the alert rules and the dashboard (`docker/monitoring`) use them. Each has the label
 `cluster`. A counter's name ends in `_total`; a time is a Unix time, and 0 means never. What the totals count is
 kept in the ledger, so they survive each process; what a process measures itself begins at 0 with the process."""
-LEDGER = (
-    "`supervisor metrics` serves these at `METRICS_ADDRESS`. While the ledger does not answer, only the first is there."
-)
+LEDGER = "`supervisor metrics` serves these at `METRICS_ADDRESS`. While the ledger does not answer, only the first is there."
 INSTRUMENTS = tuple(instruments.REGISTRY._collector_to_names)
 WORDS = ("name", "type", "documentation")
 SUFFIXES = {"counter": "_total", "info": "_info"}
@@ -54,7 +54,9 @@ def _items(metrics: Iterable[Any]) -> list[str]:
 
 
 def _described(metric: Any) -> str:
-    name, kind, about = (getattr(metric, word, None) or getattr(metric, f"_{word}") for word in WORDS)
+    name, kind, about = (
+        getattr(metric, word, None) or getattr(metric, f"_{word}") for word in WORDS
+    )
     labels = f"{{{', '.join(metric._labelnames)}}}" if metric._labelnames else ""
     return f"`{name}{SUFFIXES.get(kind, '')}{labels}` ({kind}): {about}"
 
@@ -64,7 +66,9 @@ def _figures() -> Figures:
 
 
 def _snapshot() -> StatusSummary:
-    """A summary in which everything is there, so that the exporter shows all that it has."""
+    """A summary in which everything is there, so that the exporter shows all that it
+    has.
+    """
     now = datetime.now(UTC)
     return StatusSummary(
         cluster="main",

@@ -1,4 +1,6 @@
-"""docs/reference/settings.md: each setting with its form, its default, its meaning, and the processes that read it."""
+"""docs/reference/settings.md: each setting with its form, its default, its meaning, and
+the processes that read it.
+"""
 
 import ast
 import re
@@ -10,7 +12,13 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 
 from supervisor_tasks.config import settings
-from supervisor_tasks.config.needs import ALSO_KEPT, OVER_REST, REQUIRED, WITH_CERTIFICATES, Need
+from supervisor_tasks.config.needs import (
+    ALSO_KEPT,
+    OVER_REST,
+    REQUIRED,
+    WITH_CERTIFICATES,
+    Need,
+)
 from supervisor_tasks.config.settings import IN_FILES, Settings, SettingsError, load
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.worker import NEED_OF_QUEUE
@@ -22,7 +30,10 @@ from tests.support.reference.source import meanings, modules
 ABOUT = """Settings are environment variables. A setting that can be read from a file has `NAME_FILE` for the file's path.
 How to choose them: [configure a site](../how-to/configure.md). `supervisor config show` lists the values of a process."""
 # Which processes a module belongs to. bootstrap.py builds what a worker works with.
-WAYS_TO_SLURM = {"SLURM_SSH_CERTIFICATES": WITH_CERTIFICATES, "SLURM_TRANSPORT=rest": OVER_REST}
+WAYS_TO_SLURM = {
+    "SLURM_SSH_CERTIFICATES": WITH_CERTIFICATES,
+    "SLURM_TRANSPORT=rest": OVER_REST,
+}
 PROCESSES = {
     "grpc_callbacks/": "callbacks",
     "supervisor_tasks/cli/metrics_command.py": "metrics",
@@ -38,7 +49,8 @@ ORDER = ("worker", "beat", "callbacks", "flower", "metrics", "the command")
 OF_PYDANTIC = ("a valid", "a number", "a finite")  # how its own messages begin
 FORMS = {bool: "true or false", int: "a whole number", float: "a number"}
 BOUNDS = {"gt": "above {}", "ge": "{} or more", "lt": "below {}", "le": "{} or less"}
-UNFIT = ": \x00"  # no setting with a form accepts this: the error contains what is expected
+# no setting with a form accepts this: the error contains what is expected
+UNFIT = ": \x00"
 
 
 def page(repository: Path) -> str:
@@ -48,13 +60,21 @@ def page(repository: Path) -> str:
     for name, field in Settings.model_fields.items():
         if headings()[name] != section:
             section = headings()[name]
-            lines += [*([""] if lines[-1] else []), f"## {section[0].upper()}{section[1:]}", ""]
+            lines += [
+                *([""] if lines[-1] else []),
+                f"## {section[0].upper()}{section[1:]}",
+                "",
+            ]
         lines += item(_described(name, field, meaning_of[name], read_by[name]))
     return text_of(lines)
 
 
 def _described(name: str, field: FieldInfo, meaning: str, read_by: set[str]) -> str:
-    shown = ["all processes"] if "all" in read_by else [process for process in ORDER if process in read_by]
+    shown = (
+        ["all processes"]
+        if "all" in read_by
+        else [process for process in ORDER if process in read_by]
+    )
     assert shown, f"no module reads {name}"
     parts = [f"`{name.upper()}`: {meaning} {_form(name, field)}"]
     default = _default(name, field)
@@ -75,20 +95,34 @@ def _form(name: str, field: FieldInfo) -> str:
 
 @cache
 def _expected() -> Mapping[str, str]:
-    """What each setting expects, from its error. Settings that accept any text are left out."""
+    """What each setting expects, from its error. Settings that accept any text are left
+    out.
+    """
     try:
         load(environment={name.upper(): UNFIT for name in Settings.model_fields})
     except SettingsError as error:
         parted = [line.partition(": found ") for line in error.lines]
-        return {name.lower(): rest.partition("; expected ")[2] for name, _, rest in parted}
+        return {
+            name.lower(): rest.partition("; expected ")[2] for name, _, rest in parted
+        }
     raise AssertionError("no setting refused the unfit text")
 
 
 def _number(field: FieldInfo) -> str:
     """The form of a setting that is a number or a truth value."""
-    text = next((text for kind, text in FORMS.items() if re.search(rf"\b{kind.__name__}\b", str(field.annotation))), "")
+    text = next(
+        (
+            text
+            for kind, text in FORMS.items()
+            if re.search(rf"\b{kind.__name__}\b", str(field.annotation))
+        ),
+        "",
+    )
     bounds = [
-        words.format(getattr(one, key)) for one in field.metadata for key, words in BOUNDS.items() if hasattr(one, key)
+        words.format(getattr(one, key))
+        for one in field.metadata
+        for key, words in BOUNDS.items()
+        if hasattr(one, key)
     ]
     return " ".join([text, " and ".join(bounds)]).strip() if text else ""
 
@@ -106,22 +140,34 @@ def _default(name: str, field: FieldInfo) -> str:
 
 
 def _needs(name: str) -> str:
-    """The processes that cannot start without the setting, and those that keep the secret."""
-    required = "".join(f" Required by {_of(need)}." for need, names in REQUIRED.items() if name in names)
+    """The processes that cannot start without the setting, and those that keep the
+    secret.
+    """
+    required = "".join(
+        f" Required by {_of(need)}."
+        for need, names in REQUIRED.items()
+        if name in names
+    )
     for way, needs in WAYS_TO_SLURM.items():
         required += "".join(
             f" With {way} required by {_of(need)}."
             for need, names in needs.items()
             if name in names and name not in REQUIRED[need]
         )
-    return required + "".join(f" Kept by {_of(need)}." for need, names in ALSO_KEPT.items() if name in names)
+    return required + "".join(
+        f" Kept by {_of(need)}." for need, names in ALSO_KEPT.items() if name in names
+    )
 
 
 def _of(need: Need) -> str:
     if need is NEED_OF_QUEUE[Queue.DEFAULT]:
         return "all workers"
     queues = [queue.value for queue, needed in NEED_OF_QUEUE.items() if needed is need]
-    return f"workers of {' and '.join(f'`{queue}`' for queue in queues)}" if queues else "callbacks"
+    return (
+        f"workers of {' and '.join(f'`{queue}`' for queue in queues)}"
+        if queues
+        else "callbacks"
+    )
 
 
 def processes(repository: Path) -> Mapping[str, set[str]]:
@@ -143,7 +189,9 @@ def _processes_of(module: str) -> str:
 def _read(tree: ast.Module) -> Iterator[str]:
     """The attributes of settings that a module reads."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and re.search(r"(^|\W|_)(settings|load\w*\(.*\))$", ast.unparse(node.value)):
+        if isinstance(node, ast.Attribute) and re.search(
+            r"(^|\W|_)(settings|load\w*\(.*\))$", ast.unparse(node.value)
+        ):
             yield node.attr
 
 
@@ -154,12 +202,18 @@ def _properties() -> Mapping[str, set[str]]:
         for node in ast.parse(Path(settings.__file__).read_text()).body
         if isinstance(node, ast.ClassDef) and node.name == "Settings"
     )
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name != "secret_values"]
+    functions = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name != "secret_values"
+    ]
     return {function.name: _settings_in(function) for function in functions}
 
 
 def _settings_in(function: ast.FunctionDef) -> set[str]:
-    names = {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
+    names = {
+        node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)
+    }
     if "_PRICES" in ast.unparse(function):
         names |= set(settings._PRICES)
     return names & Settings.model_fields.keys()

@@ -1,4 +1,6 @@
-"""docs/reference/states-and-events.md: the rule table of the state machine. Events have their names in the journal."""
+"""docs/reference/states-and-events.md: the rule table of the state machine. Events have
+their names in the journal.
+"""
 
 import ast
 import inspect
@@ -29,7 +31,14 @@ def page() -> str:
     """The page's text."""
     lines = head("States and events", ABOUT)
     lines += ["## States", "", *_states(), ""]
-    lines += ["## Which event has rules in which state", "", *paragraph(OVERVIEW), "", *_overview(), ""]
+    lines += [
+        "## Which event has rules in which state",
+        "",
+        *paragraph(OVERVIEW),
+        "",
+        *_overview(),
+        "",
+    ]
     lines += ["## Rules", "", *paragraph(RULE_TEXT), ""]
     for event in get_args(Event):
         lines += [f"### {stored_name(event)}", "", *paragraph(_about(event)), ""]
@@ -45,13 +54,20 @@ def _about(event: type) -> str:
 def _states() -> Iterator[str]:
     meaning_of = meanings(State)
     for state in State:
-        kinds = [f"`{kind.value}`" for kind in EffectKind if kind in EFFECTS_BY_STATE[state]]
-        yield from item(f"`{state.value}`: {meaning_of[state.name]} Effects that can be open: {', '.join(kinds)}.")
+        kinds = [
+            f"`{kind.value}`" for kind in EffectKind if kind in EFFECTS_BY_STATE[state]
+        ]
+        yield from item(
+            f"`{state.value}`: {meaning_of[state.name]} Effects that can be open: {', '.join(kinds)}."
+        )
 
 
 def _overview() -> list[str]:
     columns = ["event", *(state.value.lower() for state in State)]
-    rows = [[stored_name(event), *(_cell(event, state) for state in State)] for event in get_args(Event)]
+    rows = [
+        [stored_name(event), *(_cell(event, state) for state in State)]
+        for event in get_args(Event)
+    ]
     return table(columns, rows)
 
 
@@ -60,17 +76,23 @@ def _cell(event: type, state: State) -> str:
 
 
 def _rules(event: type) -> Iterator[str]:
-    """The rules of an event in the order in which they are tried, each with all states in which it holds."""
+    """The rules of an event in the order in which they are tried, each with all states
+    in which it holds.
+    """
     of_rule: dict[tuple[When, Rule], list[State]] = {}
     for state in State:
         for pair in RULES.get((event, state), ()):
             of_rule.setdefault(pair, []).append(state)
     for (when, rule), states in of_rule.items():
-        yield from item(f"**{in_words(rule.__name__)}** in {_names(states)}{_condition(when)}:")
+        yield from item(
+            f"**{in_words(rule.__name__)}** in {_names(states)}{_condition(when)}:"
+        )
         after, effects = found_in(rule)
         if after:
             yield from subitem(f"state: {', '.join(_in_order(after, State))}")
-        yield from subitem(f"effects: {', '.join(_in_order(effects, EffectKind)) or 'none'}")
+        yield from subitem(
+            f"effects: {', '.join(_in_order(effects, EffectKind)) or 'none'}"
+        )
 
 
 def _ignored(event: type) -> Iterator[str]:
@@ -83,11 +105,17 @@ def _ignored(event: type) -> Iterator[str]:
 
 
 def _names(states: Sequence[State]) -> str:
-    return "all states" if len(states) == len(State) else ", ".join(state.value for state in states)
+    return (
+        "all states"
+        if len(states) == len(State)
+        else ", ".join(state.value for state in states)
+    )
 
 
 def _condition(when: When) -> str:
-    """The condition's name in words; of a condition that a function makes, that function's name and its arguments."""
+    """The condition's name in words; of a condition that a function makes, that
+    function's name and its arguments.
+    """
     if when is always:
         return ""
     values = [str(cell.cell_contents) for cell in when.__closure__ or ()]
@@ -105,8 +133,15 @@ EVENTS_KIND = "the event's own"
 
 @cache
 def found_in(function: Callable[..., Any]) -> Found:
-    """The states and the kinds of effect that a rule names, itself or in a function of jobs/ that it calls."""
-    calls = [node for each in _closure(function) for node in _nodes(each) if isinstance(node, ast.Call)]
+    """The states and the kinds of effect that a rule names, itself or in a function of
+    jobs/ that it calls.
+    """
+    calls = [
+        node
+        for each in _closure(function)
+        for node in _nodes(each)
+        if isinstance(node, ast.Call)
+    ]
     states = {name for call in calls for name in _states_set(call)}
     kinds = {name for call in calls for name in _kinds_opened(call)}
     return frozenset(states), frozenset(kinds)
@@ -127,14 +162,18 @@ def _closure(function: Callable[..., Any]) -> list[Callable[..., Any]]:
 
 @cache
 def _called_by(function: Callable[..., Any]) -> list[Callable[..., Any]]:
-    names = dict.fromkeys(node.id for node in _nodes(function) if isinstance(node, ast.Name))
+    names = dict.fromkeys(
+        node.id for node in _nodes(function) if isinstance(node, ast.Name)
+    )
     values = [vars(sys.modules[function.__module__]).get(name) for name in names]
     functions = [value for value in values if inspect.isfunction(value)]
     return [value for value in functions if value.__module__.startswith(PACKAGE)]
 
 
 def _states_set(call: ast.Call) -> set[str]:
-    """The states that a call gives a job: replace(job, state=...), or the default of a new Job."""
+    """The states that a call gives a job: replace(job, state=...), or the default of a
+    new Job.
+    """
     given = [keyword.value for keyword in call.keywords if keyword.arg == "state"]
     if _called(call) == "Job" and not given:
         return {State.CLAIMED.name}
@@ -154,4 +193,8 @@ def _called(call: ast.Call) -> str:
 def _members(tree: ast.expr, enum: str) -> set[str]:
     """The members of an enum that an expression names."""
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    return {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == enum}
+    return {
+        node.attr
+        for node in attributes
+        if isinstance(node.value, ast.Name) and node.value.id == enum
+    }

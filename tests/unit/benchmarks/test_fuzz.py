@@ -20,7 +20,11 @@ SECTIONS = {
     "ior": ("ior.scratch", "fio.scratch.write", "fio.scratch.read"),
     "hpl": ("hpl",),
 }
-SAMPLES = sorted(path.read_bytes() for path in DATA.iterdir() if path.is_file() and path.suffix != ".md")
+SAMPLES = sorted(
+    path.read_bytes()
+    for path in DATA.iterdir()
+    if path.is_file() and path.suffix != ".md"
+)
 PIECES = (
     *(
         b"\n",
@@ -39,7 +43,10 @@ PIECES = (
         b"-0",
         b"4194304 ",
     ),
-    *(f"\n@@{NONCE} {kind} ".encode() for kind in ("begin", "end", "fact", "note", "missing")),
+    *(
+        f"\n@@{NONCE} {kind} ".encode()
+        for kind in ("begin", "end", "fact", "note", "missing")
+    ),
     *(
         b"hpl",
         b"latency 0",
@@ -69,7 +76,11 @@ def spoiled(draw: st.DrawFn) -> bytes:
     text = draw(st.sampled_from(SAMPLES))
     begin = draw(st.integers(0, len(text)))
     end = min(len(text), begin + draw(st.integers(0, 200)))
-    return text[:begin] + draw(st.one_of(st.binary(max_size=40), st.sampled_from(PIECES))) + text[end:]
+    return (
+        text[:begin]
+        + draw(st.one_of(st.binary(max_size=40), st.sampled_from(PIECES)))
+        + text[end:]
+    )
 
 
 bodies = st.one_of(
@@ -90,15 +101,22 @@ def test_parse__any_sections__gives_a_reading_or_the_error(
     benchmark: str, texts: list[bytes], status: int, volume: str
 ) -> None:
     named = zip(SECTIONS[benchmark], texts, strict=False)
-    marked = [printed((name, "BODY"), status=status).replace(b"BODY", text) for name, text in named]
-    facts = printed(notes=("fact volume.scratch planned", f"fact volume.{volume} planned"))
+    marked = [
+        printed((name, "BODY"), status=status).replace(b"BODY", text)
+        for name, text in named
+    ]
+    facts = printed(
+        notes=("fact volume.scratch planned", f"fact volume.{volume} planned")
+    )
     check(benchmark, facts + b"".join(marked))
 
 
 @pytest.mark.parametrize("benchmark", SUITE)
 @given(output=bodies)
 @settings(max_examples=examples(30), deadline=None)
-def test_parse__any_bytes__gives_a_reading_or_the_error(benchmark: str, output: bytes) -> None:
+def test_parse__any_bytes__gives_a_reading_or_the_error(
+    benchmark: str, output: bytes
+) -> None:
     check(benchmark, output)
 
 
@@ -110,7 +128,9 @@ def check(benchmark: str, output: bytes) -> None:
     assert isinstance(reading, Reading)
     assert all(0 < measured.number < 1e16 for measured in reading.numbers.values())
     assert not reading.numbers.keys() & reading.left_out.keys()
-    measured = {key: one.number for key, one in reading.numbers.items()} | dict(reading.texts)
+    measured = {key: one.number for key, one in reading.numbers.items()} | dict(
+        reading.texts
+    )
     assert all(key and value for key, value in label_texts(measured).items())
 
 
@@ -152,18 +172,40 @@ HOSTILE = (
     b"\n N ",
 )
 SIZE = 300_000
-# What others sections hold while one is hostile: a parser that misses them looks no further.
-SOUND = {"os": "Linux", "arch": "x86_64", "cpuinfo": "model name : x\nflags : sse2", "lscpu": "Model name: x"}
+# What others sections hold while one is hostile: a parser that misses them looks no
+# further.
+SOUND = {
+    "os": "Linux",
+    "arch": "x86_64",
+    "cpuinfo": "model name : x\nflags : sse2",
+    "lscpu": "Model name: x",
+}
 
 
-@pytest.mark.parametrize(("benchmark", "name"), [(one, name) for one, names in SECTIONS.items() for name in names])
-def test_parse__the_same_over_and_over__takes_linear_time(benchmark: str, name: str) -> None:
-    """What is quadratic takes minutes for so much; what is linear takes hundredths of a second."""
-    others = {other: text for other, text in SOUND.items() if other in SECTIONS[benchmark] and other != name}
-    head = printed(*others.items(), notes=("fact volume.scratch planned",)) + f"\n@@{NONCE} begin {name}\n".encode()
+@pytest.mark.parametrize(
+    ("benchmark", "name"),
+    [(one, name) for one, names in SECTIONS.items() for name in names],
+)
+def test_parse__the_same_over_and_over__takes_linear_time(
+    benchmark: str, name: str
+) -> None:
+    """What is quadratic takes minutes for so much; what is linear takes hundredths of a
+    second.
+    """
+    others = {
+        other: text
+        for other, text in SOUND.items()
+        if other in SECTIONS[benchmark] and other != name
+    }
+    head = (
+        printed(*others.items(), notes=("fact volume.scratch planned",))
+        + f"\n@@{NONCE} begin {name}\n".encode()
+    )
     took_s = dict[bytes, float]()
     for piece in HOSTILE:
-        output = head + piece * (SIZE // len(piece)) + f"\n@@{NONCE} end {name} 0\n".encode()
+        output = (
+            head + piece * (SIZE // len(piece)) + f"\n@@{NONCE} end {name} 0\n".encode()
+        )
         assert len(output) < MAX_BYTES
         began_s = time.process_time()
         check(benchmark, output)

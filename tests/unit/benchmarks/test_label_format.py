@@ -14,7 +14,10 @@ from supervisor_tasks.provider.offer import label_texts
     ("text", "expected"),
     [
         ("AMD EPYC 7763 64-Core Processor", "amd-epyc-7763-64-core-processor"),
-        ("Intel(R) Xeon(R) Gold 6248 CPU @ 2.50GHz", "intel-r-xeon-r-gold-6248-cpu-2.50ghz"),
+        (
+            "Intel(R) Xeon(R) Gold 6248 CPU @ 2.50GHz",
+            "intel-r-xeon-r-gold-6248-cpu-2.50ghz",
+        ),
         ("  NVIDIA A100-SXM4-40GB ", "nvidia-a100-sxm4-40gb"),
         ("x86_64_v4", "x86_64_v4"),
         ("Zürich İ", "z-rich"),
@@ -34,7 +37,15 @@ def test_normalised__any_text__has_the_form_and_keeps_it(text: str) -> None:
 
 
 def test_label_texts__results__have_two_decimals_and_the_contracts_form() -> None:
-    found = label_texts({"os": "linux", "cpu": "AMD EPYC", "compute.gflops": 64620.0, "lat": 1.005, "x.iops": 2.678})
+    found = label_texts(
+        {
+            "os": "linux",
+            "cpu": "AMD EPYC",
+            "compute.gflops": 64620.0,
+            "lat": 1.005,
+            "x.iops": 2.678,
+        }
+    )
     assert found == {
         "os": "linux",
         "cpu": "amd-epyc",

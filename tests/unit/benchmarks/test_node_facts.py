@@ -18,14 +18,19 @@ CPUINFO = (DATA / "cpuinfo-x86_64-amd-linux-6.18.txt").read_text()
 def test_machine__this_machine__is_what_it_says_of_itself() -> None:
     reading = parse(run_here(render(a_plan()).script), NONCE)
     assert reading.texts["os"] == "linux"
-    assert reading.texts["arch"] == {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+    assert (
+        reading.texts["arch"]
+        == {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+    )
     assert f": {reading.texts['cpu']}\n" in Path("/proc/cpuinfo").read_text()
     assert reading.texts["cpu.microarch"] == host().name
     assert "gpu" not in {**reading.texts, **reading.left_out}
     assert set(label_texts(reading.texts)) == {"arch", "cpu", "cpu.microarch", "os"}
 
 
-def node(*, os: str = "Linux", arch: str = "x86_64", cpuinfo: str = CPUINFO, **more: str) -> bytes:
+def node(
+    *, os: str = "Linux", arch: str = "x86_64", cpuinfo: str = CPUINFO, **more: str
+) -> bytes:
     return printed(("os", os), ("arch", arch), ("cpuinfo", cpuinfo), *more.items())
 
 
@@ -48,7 +53,9 @@ def test_machine__gpus_of_two_kinds__is_the_first_and_says_so() -> None:
 
 
 def test_machine__nvidia_smi_fails_or_is_missing__has_no_gpu() -> None:
-    failed = f"\n@@{NONCE} begin gpu\nNVIDIA-SMI has failed\n@@{NONCE} end gpu 9\n".encode()
+    failed = (
+        f"\n@@{NONCE} begin gpu\nNVIDIA-SMI has failed\n@@{NONCE} end gpu 9\n".encode()
+    )
     for marks in (failed, printed(notes=("missing gpu no nvidia-smi on the node",))):
         reading = parse(node() + marks, NONCE)
         assert "gpu" not in reading.texts
@@ -58,8 +65,20 @@ def test_machine__nvidia_smi_fails_or_is_missing__has_no_gpu() -> None:
 def test_machine__arm_without_model_name__takes_lscpus() -> None:
     features = " ".join(TARGETS["neoverse_v1"].features)
     cpuinfo = f"processor\t: 0\nFeatures\t: {features}\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
-    reading = parse(node(arch="aarch64", cpuinfo=cpuinfo, lscpu="Vendor ID:  ARM\nModel name:   Neoverse-V1\n"), NONCE)
-    assert reading.texts == {"os": "linux", "arch": "arm64", "cpu": "Neoverse-V1", "cpu.microarch": "neoverse_v1"}
+    reading = parse(
+        node(
+            arch="aarch64",
+            cpuinfo=cpuinfo,
+            lscpu="Vendor ID:  ARM\nModel name:   Neoverse-V1\n",
+        ),
+        NONCE,
+    )
+    assert reading.texts == {
+        "os": "linux",
+        "arch": "arm64",
+        "cpu": "Neoverse-V1",
+        "cpu.microarch": "neoverse_v1",
+    }
 
 
 @pytest.mark.parametrize(
@@ -77,7 +96,9 @@ def test_machine__garbage__is_refused(output: bytes) -> None:
         parse(output, NONCE)
 
 
-@pytest.mark.parametrize("name", ["haswell", "skylake_avx512", "zen3", "icelake", "x86_64_v3", "zen4"])
+@pytest.mark.parametrize(
+    "name", ["haswell", "skylake_avx512", "zen3", "icelake", "x86_64_v3", "zen4"]
+)
 def test_microarchitecture__all_features_of_one__is_that_one(name: str) -> None:
     target = TARGETS[name]
     cpuinfo = {"vendor_id": target.vendor, "flags": " ".join(target.features)}

@@ -29,7 +29,12 @@ from tests.support.benchmark_plans import a_plan
         {"nonce": "short"},
         {"nonce": "0011223344556677$(x)"},
         {"nodes": ()},
-        {"nodes": (PlannedNode(name="a", cpus=1, mem_mb=1), PlannedNode(name="a", cpus=1, mem_mb=1))},
+        {
+            "nodes": (
+                PlannedNode(name="a", cpus=1, mem_mb=1),
+                PlannedNode(name="a", cpus=1, mem_mb=1),
+            )
+        },
         {"modules": ("a; rm -rf /",)},
         {"container_flags": ("a\nb",)},
         {"volumes": {"scratch": "relative"}},
@@ -74,7 +79,12 @@ def test_problem_size__two_nodes_of_128460_mb__is_89600() -> None:
     assert problem_size(128460, 2, 0.5, 512) == 89600
 
 
-@given(mem=st.integers(1, 10**8), nodes=st.integers(1, 10**4), share=st.floats(0.01, 1), block=st.integers(1, 4096))
+@given(
+    mem=st.integers(1, 10**8),
+    nodes=st.integers(1, 10**4),
+    share=st.floats(0.01, 1),
+    block=st.integers(1, 4096),
+)
 def test_problem_size__any__is_a_multiple_of_nb_within_the_share(
     mem: int, nodes: int, share: float, block: int
 ) -> None:
@@ -86,9 +96,19 @@ def test_problem_size__any__is_a_multiple_of_nb_within_the_share(
 
 @pytest.mark.parametrize(
     ("ranks", "grid"),
-    [(1, (1, 1)), (2, (2, 1)), (7, (7, 1)), (12, (4, 3)), (15, (5, 3)), (16, (4, 4)), (1024, (32, 32))],
+    [
+        (1, (1, 1)),
+        (2, (2, 1)),
+        (7, (7, 1)),
+        (12, (4, 3)),
+        (15, (5, 3)),
+        (16, (4, 4)),
+        (1024, (32, 32)),
+    ],
 )
-def test_process_grid__ranks__are_as_square_as_can_be(ranks: int, grid: tuple[int, int]) -> None:
+def test_process_grid__ranks__are_as_square_as_can_be(
+    ranks: int, grid: tuple[int, int]
+) -> None:
     assert process_grid(ranks) == grid
 
 

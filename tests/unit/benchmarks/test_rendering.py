@@ -1,4 +1,6 @@
-"""Batch scripts as they are rendered: golden files, shellcheck, and what they do where this machine is the node."""
+"""Batch scripts as they are rendered: golden files, shellcheck, and what they do where
+this machine is the node.
+"""
 
 import re
 import subprocess
@@ -24,7 +26,9 @@ def test_rendering__every_plan__is_as_its_golden_file_shows() -> None:
 def test_golden_files__shellcheck_and_bash__find_nothing() -> None:
     files = sorted(GOLDEN.glob("*.sh"))
     assert {file.name.split(".")[1] for file in files} == set(SUITE)
-    checked = subprocess.run(["shellcheck", "--shell=bash", *files], capture_output=True, text=True)
+    checked = subprocess.run(
+        ["shellcheck", "--shell=bash", *files], capture_output=True, text=True
+    )
     assert checked.stdout == ""
     assert checked.returncode == 0
     for file in files:
@@ -42,33 +46,57 @@ def test_environment__words_of_a_shell__stay_text() -> None:
 
 
 def test_rendering__operators_environment__overrides_what_is_set_for_mpi() -> None:
-    script = SUITE["osu"].render(a_plan(environment={"OMPI_MCA_btl": "self,tcp"})).script
-    assert script.index("OMPI_MCA_btl=vader,self,tcp") < script.index("OMPI_MCA_btl=self,tcp")
+    script = (
+        SUITE["osu"].render(a_plan(environment={"OMPI_MCA_btl": "self,tcp"})).script
+    )
+    assert script.index("OMPI_MCA_btl=vader,self,tcp") < script.index(
+        "OMPI_MCA_btl=self,tcp"
+    )
 
 
-# --- GPU and CPU affinity ------------------------------------------------------------------------------------------------
+# --- GPU and CPU affinity -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("topology", "expected"),
     [
-        ("535.104", ["--cpu-affinity", "0-31,64-95:0-31,64-95:32-63,96-127:32-63,96-127", "--gpu-affinity", "0:1:2:3"]),
+        (
+            "535.104",
+            [
+                "--cpu-affinity",
+                "0-31,64-95:0-31,64-95:32-63,96-127:32-63,96-127",
+                "--gpu-affinity",
+                "0:1:2:3",
+            ],
+        ),
         ("470.57", ["--cpu-affinity", "0-7:8-15", "--gpu-affinity", "0:1"]),
         ("450.80", ["--cpu-affinity", "0-15", "--gpu-affinity", "0"]),
         ("550.54-no-affinity", ["--gpu-affinity", "0:1"]),
         (None, []),
     ],
 )
-def test_hpl__on_gpus__is_bound_as_nvidia_smi_shows(tmp_path: Path, topology: str | None, expected: list[str]) -> None:
-    """srun, nvidia-smi and NVIDIA's hpl.sh are played by small programs; the script is the one that is submitted."""
-    shown = f"cat {DATA}/nvidia-smi-topo-{topology}.made-up.txt" if topology else "exit 9"
+def test_hpl__on_gpus__is_bound_as_nvidia_smi_shows(
+    tmp_path: Path, topology: str | None, expected: list[str]
+) -> None:
+    """srun, nvidia-smi and NVIDIA's hpl.sh are played by small programs; the script is
+    the one that is submitted.
+    """
+    shown = (
+        f"cat {DATA}/nvidia-smi-topo-{topology}.made-up.txt" if topology else "exit 9"
+    )
     program(tmp_path, "nvidia-smi", shown)
     program(tmp_path, "srun", 'while [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"')
-    program(tmp_path, "hpl.sh", 'printf "<%s>" "$@"; printf "<%s>" "${UCX_NET_DEVICES:-}" "$UCX_TLS"; echo')
+    program(
+        tmp_path,
+        "hpl.sh",
+        'printf "<%s>" "$@"; printf "<%s>" "${UCX_NET_DEVICES:-}" "$UCX_TLS"; echo',
+    )
     program(tmp_path, "mpirun", 'shift 2\nexec "$@"')
     plan = a_plan(nodes=GPU_NODES[:1], ucx=Ucx.of_settings(True, "mlx5_0:1", "rc"))
     output = run_here(
-        SUITE["hpl"].render(plan).script, PATH=f"{tmp_path}:/usr/bin:/bin", SLURMD_NODENAME="gpu1"
+        SUITE["hpl"].render(plan).script,
+        PATH=f"{tmp_path}:/usr/bin:/bin",
+        SLURMD_NODENAME="gpu1",
     ).decode()
     words = re.findall(r"<([^>]*)>", output)
     assert words[0] == "--xhpl-ai"
@@ -77,17 +105,30 @@ def test_hpl__on_gpus__is_bound_as_nvidia_smi_shows(tmp_path: Path, topology: st
     assert ("told none" in output) == (topology is None)
 
 
-@pytest.mark.parametrize(("topology", "gpus"), [("535.104", "0:1:2:3"), (None, "0:1:2:3")])
-def test_hpl__where_there_is_hpl_mxp__is_run_by_parameters(tmp_path: Path, topology: str | None, gpus: str) -> None:
-    """NVIDIA's later images have hpl-mxp.sh beside an hpl.sh that knows no mixed precision."""
-    program(tmp_path, "nvidia-smi", f"cat {DATA}/nvidia-smi-topo-{topology}.made-up.txt" if topology else "exit 9")
+@pytest.mark.parametrize(
+    ("topology", "gpus"), [("535.104", "0:1:2:3"), (None, "0:1:2:3")]
+)
+def test_hpl__where_there_is_hpl_mxp__is_run_by_parameters(
+    tmp_path: Path, topology: str | None, gpus: str
+) -> None:
+    """NVIDIA's later images have hpl-mxp.sh beside an hpl.sh that knows no mixed
+    precision.
+    """
+    program(
+        tmp_path,
+        "nvidia-smi",
+        f"cat {DATA}/nvidia-smi-topo-{topology}.made-up.txt" if topology else "exit 9",
+    )
     program(tmp_path, "srun", 'while [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"')
     program(tmp_path, "hpl.sh", "echo '<never>'")
     program(tmp_path, "hpl-mxp.sh", 'printf "<%s>" "$@"')
     program(tmp_path, "mpirun", 'shift 2\nexec "$@"')
     script = SUITE["hpl"].render(a_plan(nodes=GPU_NODES[:1])).script
     words = re.findall(
-        r"<([^>]*)>", run_here(script, PATH=f"{tmp_path}:/usr/bin:/bin", SLURMD_NODENAME="gpu1").decode()
+        r"<([^>]*)>",
+        run_here(
+            script, PATH=f"{tmp_path}:/usr/bin:/bin", SLURMD_NODENAME="gpu1"
+        ).decode(),
     )
     given = dict(zip(words[::2], words[1::2], strict=True))
     cpus = given.pop("--cpu-affinity", None)
@@ -102,12 +143,18 @@ def test_hpl__where_there_is_hpl_mxp__is_run_by_parameters(tmp_path: Path, topol
     assert (cpus is None) == (topology is None)
 
 
-@pytest.mark.parametrize(("node", "device"), [("gpu1", "mlx5_0:1"), ("gpu2", "mlx5_1:1"), ("gpu3", "")])
-def test_ranks__with_a_device_list_for_each_node__get_their_nodes(tmp_path: Path, node: str, device: str) -> None:
+@pytest.mark.parametrize(
+    ("node", "device"), [("gpu1", "mlx5_0:1"), ("gpu2", "mlx5_1:1"), ("gpu3", "")]
+)
+def test_ranks__with_a_device_list_for_each_node__get_their_nodes(
+    tmp_path: Path, node: str, device: str
+) -> None:
     program(tmp_path, "mpirun", 'shift 2\nexec "$@"')
     program(tmp_path, "osu_latency", 'echo "<${UCX_NET_DEVICES:-}>"')
     script = SUITE["osu"].render(PLANS["native-gpu-ucx"]).script
-    output = run_here(script, PATH=f"{tmp_path}:/usr/bin:/bin", SLURMD_NODENAME=node).decode()
+    output = run_here(
+        script, PATH=f"{tmp_path}:/usr/bin:/bin", SLURMD_NODENAME=node
+    ).decode()
     assert f"<{device}>" in output
 
 
@@ -117,12 +164,17 @@ def program(folder: Path, name: str, body: str) -> None:
     path.chmod(0o755)
 
 
-# --- what sbatch is asked for -------------------------------------------------------------------------------------------
+# --- what sbatch is asked for ---------------------------------------------------------
 
 
 def test_hpl__two_nodes_with_four_gpus_each__asks_for_a_rank_for_each_gpu() -> None:
     job = SUITE["hpl"].render(a_plan(mode=Mode.CONTAINER, nodes=GPU_NODES))
-    assert (job.nodes, job.ntasks_per_node, job.cpus_per_task, job.gpus_per_node) == (2, 4, 16, 4)
+    assert (job.nodes, job.ntasks_per_node, job.cpus_per_task, job.gpus_per_node) == (
+        2,
+        4,
+        16,
+        4,
+    )
     assert job.exclusive
     assert job.nodelist == ()
 
@@ -140,7 +192,10 @@ def test_hpl__single_node__takes_one_of_the_most_common_kind() -> None:
 
 
 def test_hpl__two_nodes__has_the_problem_of_the_smaller_memory() -> None:
-    nodes = (PlannedNode(name="node1", cpus=15, mem_mb=128460), PlannedNode(name="node2", cpus=15, mem_mb=256000))
+    nodes = (
+        PlannedNode(name="node1", cpus=15, mem_mb=128460),
+        PlannedNode(name="node2", cpus=15, mem_mb=256000),
+    )
     script = SUITE["hpl"].render(a_plan(nodes=nodes, hpl_single_node=False)).script
     assert "N 89600, NB 512, P x Q 6 x 5" in script
 
@@ -158,16 +213,21 @@ def test_benchmarks__all__ask_for_a_time_limit_and_no_requeue() -> None:
         assert any(re.fullmatch("--time=[1-9][0-9]*", flag) for flag in flags)
 
 
-# --- the native programs of this machine ---------------------------------------------------------------------------------
+# --- the native programs of this machine ----------------------------------------------
 
 
 def test_ior__without_ior__measures_the_volumes_with_fio(tmp_path: Path) -> None:
-    volumes = {"scratch": str(tmp_path / "with space"), "disk-tmp": str(tmp_path / "none")}
+    volumes = {
+        "scratch": str(tmp_path / "with space"),
+        "disk-tmp": str(tmp_path / "none"),
+    }
     (tmp_path / "with space").mkdir()
     plan = a_plan(volumes=volumes, ior_block_mb_per_node=4)
     reading = SUITE["ior"].parse(run_here(SUITE["ior"].render(plan).script), plan.nonce)
     assert sorted(reading.numbers) == [
-        f"storage.scratch.{way}.{what}" for way in ("read", "write") for what in ("bw.mibps", "iops")
+        f"storage.scratch.{way}.{what}"
+        for way in ("read", "write")
+        for what in ("bw.mibps", "iops")
     ]
     assert reading.numbers["storage.scratch.write.bw.mibps"].number == pytest.approx(
         2 * reading.numbers["storage.scratch.write.iops"].number, rel=0.05
@@ -177,11 +237,15 @@ def test_ior__without_ior__measures_the_volumes_with_fio(tmp_path: Path) -> None
     assert list((tmp_path / "with space").iterdir()) == []
 
 
-@pytest.mark.parametrize(("volume", "removed"), [("disk-tmp", ["--nodes=2"]), ("scratch", [])])
+@pytest.mark.parametrize(
+    ("volume", "removed"), [("disk-tmp", ["--nodes=2"]), ("scratch", [])]
+)
 def test_ior__a_disk_of_each_nodes_own__is_cleaned_on_each_node(
     tmp_path: Path, volume: str, removed: list[str]
 ) -> None:
-    """Two nodes have such a volume each; srun, for which this machine is the other one, runs what it is given."""
+    """Two nodes have such a volume each; srun, for which this machine is the other one,
+    runs what it is given.
+    """
     folder, programs = tmp_path / "volume", tmp_path / "bin"
     folder.mkdir()
     programs.mkdir()
@@ -195,8 +259,14 @@ def test_ior__a_disk_of_each_nodes_own__is_cleaned_on_each_node(
     for name, body in write.items():
         (programs / name).write_text(f"#!/bin/bash\n{body}\n")
         (programs / name).chmod(0o755)
-    output = run_here(SUITE["ior"].render(plan).script, PATH=f"{programs}:/usr/bin:/bin").decode()
-    asked = (tmp_path / "asked").read_text().splitlines() if (tmp_path / "asked").exists() else []
+    output = run_here(
+        SUITE["ior"].render(plan).script, PATH=f"{programs}:/usr/bin:/bin"
+    ).decode()
+    asked = (
+        (tmp_path / "asked").read_text().splitlines()
+        if (tmp_path / "asked").exists()
+        else []
+    )
     assert asked == removed
     assert list(folder.iterdir()) == []
     assert "may be left" not in output
@@ -213,28 +283,41 @@ def test_ior__writes_until_the_file_is_on_the_disk_and_says_so(tmp_path: Path) -
         (programs / name).write_text(f"#!/bin/bash\n{body}\n")
         (programs / name).chmod(0o755)
     plan = a_plan(volumes={"scratch": str(folder)})
-    output = run_here(SUITE["ior"].render(plan).script, PATH=f"{programs}:/usr/bin:/bin")
+    output = run_here(
+        SUITE["ior"].render(plan).script, PATH=f"{programs}:/usr/bin:/bin"
+    )
     reading = SUITE["ior"].parse(output, plan.nonce)
     assert "-e" in (tmp_path / "asked").read_text().split()
     assert "storage.scratch.write.bw.mibps" in reading.numbers
-    assert [note for note in reading.notes if "storage.scratch" in note and "fsync" in note]
+    assert [
+        note for note in reading.notes if "storage.scratch" in note and "fsync" in note
+    ]
 
 
 def test_ior__neither_program__is_left_out_by_name(tmp_path: Path) -> None:
     for name in ("bash", "sed", "rm", "cat"):
         (tmp_path / name).symlink_to(f"/bin/{name}")
     plan = a_plan(volumes={"scratch": str(tmp_path)})
-    reading = SUITE["ior"].parse(run_here(SUITE["ior"].render(plan).script, PATH=str(tmp_path)), plan.nonce)
+    reading = SUITE["ior"].parse(
+        run_here(SUITE["ior"].render(plan).script, PATH=str(tmp_path)), plan.nonce
+    )
     assert reading.empty
     assert set(reading.left_out.values()) == {"neither ior nor fio on the node"}
 
 
 def test_speedtest__no_program_and_no_server__is_left_out_by_name() -> None:
     plan = a_plan()
-    reading = SUITE["speedtest"].parse(run_here(SUITE["speedtest"].render(plan).script), plan.nonce)
+    reading = SUITE["speedtest"].parse(
+        run_here(SUITE["speedtest"].render(plan).script), plan.nonce
+    )
     assert reading.empty
-    assert sorted(reading.left_out) == ["network.download.bw.mbps", "network.upload.bw.mbps"]
-    assert "no iperf3 server is configured" in reading.left_out["network.upload.bw.mbps"]
+    assert sorted(reading.left_out) == [
+        "network.download.bw.mbps",
+        "network.upload.bw.mbps",
+    ]
+    assert (
+        "no iperf3 server is configured" in reading.left_out["network.upload.bw.mbps"]
+    )
 
 
 def test_osu__no_program__is_left_out_by_name() -> None:
@@ -247,5 +330,7 @@ def test_osu__no_program__is_left_out_by_name() -> None:
 def test_hpl__no_program__is_left_out_by_name(tmp_path: Path) -> None:
     (tmp_path / "bash").symlink_to("/bin/bash")
     plan = a_plan()
-    reading = SUITE["hpl"].parse(run_here(SUITE["hpl"].render(plan).script, PATH=str(tmp_path)), plan.nonce)
+    reading = SUITE["hpl"].parse(
+        run_here(SUITE["hpl"].render(plan).script, PATH=str(tmp_path)), plan.nonce
+    )
     assert reading.left_out == {"compute.gflops": "neither xhpl nor hpcc on the node"}

@@ -1,4 +1,6 @@
-"""The compiled contracts against the grid's wire format, whose signatures stand here as they were written by hand."""
+"""The compiled contracts against the grid's wire format, whose signatures stand here as
+they were written by hand.
+"""
 
 import json
 from functools import cache
@@ -54,7 +56,10 @@ FUNCTIONS: dict[str, dict[str, tuple[str, bool]]] = {
         "getRoleAdmin(bytes32)": ("bytes32", True),
         "supportsInterface(bytes4)": ("bool", True),
     },
-    "JobRepository": {"get(bytes32)": (JOB, True), "getByCustomer(address)": ("bytes32[]", True)},
+    "JobRepository": {
+        "get(bytes32)": (JOB, True),
+        "getByCustomer(address)": ("bytes32[]", True),
+    },
     "ProviderJobQueues": {
         "hasNextClaimableJob(address)": ("bool", True),
         "hasCancellingJob(address)": ("bool", True),
@@ -184,13 +189,19 @@ HASHES = {
 
 @cache
 def abi(contract: str) -> list[dict[str, Any]]:
-    text = (resources.files("supervisor_tasks.chain") / "abi" / f"{contract}.json").read_text()
+    text = (
+        resources.files("supervisor_tasks.chain") / "abi" / f"{contract}.json"
+    ).read_text()
     entries: list[dict[str, Any]] = json.loads(text)
     return entries
 
 
 def signatures(contract: str, kind: str) -> dict[str, dict[str, Any]]:
-    return {abi_to_signature(entry): entry for entry in abi(contract) if entry["type"] == kind}  # type: ignore[arg-type]
+    return {
+        abi_to_signature(entry): entry  # type: ignore[arg-type]
+        for entry in abi(contract)
+        if entry["type"] == kind
+    }
 
 
 def type_of(parameter: dict[str, Any]) -> str:
@@ -201,9 +212,12 @@ def type_of(parameter: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("contract", "signature"), [(contract, name) for contract, names in FUNCTIONS.items() for name in names]
+    ("contract", "signature"),
+    [(contract, name) for contract, names in FUNCTIONS.items() for name in names],
 )
-def test_function__of_the_grid__is_compiled_with_its_types(contract: str, signature: str) -> None:
+def test_function__of_the_grid__is_compiled_with_its_types(
+    contract: str, signature: str
+) -> None:
     returns, is_view = FUNCTIONS[contract][signature]
     entry = signatures(contract, "function")[signature]
     assert ",".join(type_of(output) for output in entry["outputs"]) == returns
@@ -211,10 +225,15 @@ def test_function__of_the_grid__is_compiled_with_its_types(contract: str, signat
 
 
 @pytest.mark.parametrize("contract", EVENTS)
-def test_events__of_the_grid__are_all_there_and_those_of_roles_alone_are_indexed(contract: str) -> None:
+def test_events__of_the_grid__are_all_there_and_those_of_roles_alone_are_indexed(
+    contract: str,
+) -> None:
     found = signatures(contract, "event")
     assert set(found) == {*EVENTS[contract], *ROLE_EVENTS}
-    indexed = {name: [argument["indexed"] for argument in entry["inputs"]] for name, entry in found.items()}
+    indexed = {
+        name: [argument["indexed"] for argument in entry["inputs"]]
+        for name, entry in found.items()
+    }
     assert all(all(indexed[name]) for name in ROLE_EVENTS)
     assert not any(any(indexed[name]) for name in EVENTS[contract])
 
@@ -225,7 +244,11 @@ def test_errors__of_the_grid__are_all_in_the_entry_point() -> None:
 
 @pytest.mark.parametrize(("contract", "name"), HASHES)
 def test_hash__of_a_name__is_the_one_in_the_field(contract: str, name: str) -> None:
-    (signature,) = {abi_to_signature(entry) for entry in abi(contract) if entry.get("name") == name}  # type: ignore[arg-type]
+    (signature,) = {
+        abi_to_signature(entry)  # type: ignore[arg-type]
+        for entry in abi(contract)
+        if entry.get("name") == name
+    }
     assert keccak(text=signature).hex()[:8] == HASHES[contract, name]
 
 
@@ -248,31 +271,68 @@ def components(contract: str, function: str, kind: str) -> dict[str, list[str]]:
 def test_job__fields__have_the_order_of_the_grid() -> None:
     assert components("JobRepository", "get", "outputs") == {
         "Job": [
-            *("jobId", "status", "customerAddr", "providerAddr", "definition", "cost", "time"),
+            *(
+                "jobId",
+                "status",
+                "customerAddr",
+                "providerAddr",
+                "definition",
+                "cost",
+                "time",
+            ),
             *("jobName", "hasCancelRequest", "lastError", "exitCode"),
         ],
         "JobDefinition": [
-            *("gpus", "memPerCpu", "cpusPerTask", "ntasks", "batchLocationHash", "storageType"),
+            *(
+                "gpus",
+                "memPerCpu",
+                "cpusPerTask",
+                "ntasks",
+                "batchLocationHash",
+                "storageType",
+            ),
             *("uses", "affinity"),
         ],
         "Label": ["key", "value"],
         "Affinity": ["label", "op"],
-        "JobCost": ["maxCost", "finalCost", "pendingTopUp", "delegateSpendingAuthority"],
-        "JobTime": ["submit", "start", "end", "cancelRequestTimestamp", "blockNumberStateChange", "panicTimestamp"],
+        "JobCost": [
+            "maxCost",
+            "finalCost",
+            "pendingTopUp",
+            "delegateSpendingAuthority",
+        ],
+        "JobTime": [
+            "submit",
+            "start",
+            "end",
+            "cancelRequestTimestamp",
+            "blockNumberStateChange",
+            "panicTimestamp",
+        ],
     }
 
 
 def test_provider__fields__have_the_order_of_the_grid() -> None:
     assert components("ProviderManager", "getProvider", "outputs") == {
-        "Provider": ["addr", "providerHardware", "providerPrices", "labels", "isBanned"],
+        "Provider": [
+            "addr",
+            "providerHardware",
+            "providerPrices",
+            "labels",
+            "isBanned",
+        ],
         "ProviderHardware": ["nodes", "gpusPerNode", "cpusPerNode", "memPerNode"],
         "ProviderPrices": ["gpuPricePerMin", "cpuPricePerMin", "memPricePerMin"],
         "Label": ["key", "value"],
     }
 
 
-@pytest.mark.parametrize(("characters", "kept"), [(10, True), (KEPT_LOG_CHARACTERS, False)])
-def test_event_decode__same_log_again__is_decoded_once_unless_it_is_long(characters: int, *, kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("characters", "kept"), [(10, True), (KEPT_LOG_CHARACTERS, False)]
+)
+def test_event_decode__same_log_again__is_decoded_once_unless_it_is_long(
+    characters: int, *, kept: bool
+) -> None:
     claimed = event("MetaScheduler", "ClaimJobEvent")
     text = "x" * characters
     definition = (0, 100, 1, 1, text, 0, (), ())
@@ -284,6 +344,14 @@ def test_event_decode__same_log_again__is_decoded_once_unless_it_is_long(charact
 
 
 def _encoded(types: tuple[str, ...], definition: tuple[Any, ...]) -> str:
-    """The data of a log whose definition is this, and whose other arguments are zeros."""
-    zeros = {"bytes32": bytes(32), "address": "0x" + "00" * 20, "uint64": 0, "uint256": 0, "bool": False}
+    """The data of a log whose definition is this, and whose other arguments are
+    zeros.
+    """
+    zeros = {
+        "bytes32": bytes(32),
+        "address": "0x" + "00" * 20,
+        "uint64": 0,
+        "uint256": 0,
+        "bool": False,
+    }
     return "0x" + encode(types, [zeros.get(kind, definition) for kind in types]).hex()

@@ -1,4 +1,6 @@
-"""When a node's announcements are relied on: live, silent, cut, behind, and what a message may be."""
+"""When a node's announcements are relied on: live, silent, cut, behind, and what a
+message may be.
+"""
 
 import json
 from typing import Any
@@ -35,7 +37,9 @@ def announced(every_s: float, number: int = 10) -> Announcements:
         ([12.0] * 9, MAX_SILENT_S),
     ],
 )
-def test_silent_after_s__three_usual_gaps_within_bounds(gaps_s: list[float], expected_s: float) -> None:
+def test_silent_after_s__three_usual_gaps_within_bounds(
+    gaps_s: list[float], expected_s: float
+) -> None:
     assert silent_after_s(gaps_s) == expected_s
 
 
@@ -48,11 +52,14 @@ def test_why_not__before_the_first_block__is_no_trouble_and_not_relied_on() -> N
     assert found.why_not(1.0) == ""
 
 
-def test_why_not__endpoints_are_ahead__polling_takes_over_until_it_has_caught_up() -> None:
+def test_why_not__endpoints_are_ahead__polling_takes_over_until_it_has_caught_up() -> (
+    None
+):
     """Blocks come once a second, and the last that was announced is number 9."""
     found, last_s = announced(1.0), 9.0
     assert found.silent_in_s(last_s) == 3.0
-    assert found.silent_in_s(last_s + 3.0) == 0.0  # two seconds after the block that was not announced
+    # two seconds after the block that was not announced
+    assert found.silent_in_s(last_s + 3.0) == 0.0
     found.endpoint_head(12, last_s + 3.0)
     found.endpoint_head(13, last_s + 3.0 + BEHIND_S)
     assert found.why_not(last_s + 3.0 + BEHIND_S)
@@ -64,7 +71,9 @@ def test_why_not__endpoints_are_ahead__polling_takes_over_until_it_has_caught_up
     assert found.why_not(last_s + 6.0) == ""
 
 
-def test_why_not__the_chain_itself_is_quiet__relied_on_and_looked_at_more_often() -> None:
+def test_why_not__the_chain_itself_is_quiet__relied_on_and_looked_at_more_often() -> (
+    None
+):
     found = announced(0.1)
     found.endpoint_head(9, 1.0)
     found.endpoint_head(9, 3600.0)
@@ -113,7 +122,9 @@ def test_why_not__disconnected__says_why_until_the_next_block() -> None:
         (None, None),
     ],
 )  # fmt: skip
-def test_read__any_text_of_a_node__is_an_answer_an_announcement_or_nothing(said: Any, expected: Message | None) -> None:
+def test_read__any_text_of_a_node__is_an_answer_an_announcement_or_nothing(
+    said: Any, expected: Message | None
+) -> None:
     assert read(json.dumps(said)) == expected
 
 

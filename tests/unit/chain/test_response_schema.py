@@ -16,7 +16,9 @@ JOB = bytes(31) + b"\x07"
 SENT = "0x" + "a" * 64
 
 
-def log(block: int = 7, index: int = 0, minutes: int = 5, **others: object) -> dict[str, Any]:
+def log(
+    block: int = 7, index: int = 0, minutes: int = 5, **others: object
+) -> dict[str, Any]:
     """A top-up, as a node shows it."""
     return {
         "address": SCHEDULER,
@@ -67,9 +69,17 @@ def test_place_that_the_ledger_cannot_keep__does_not_fit(number: int) -> None:
     for method in ("eth_blockNumber", "eth_getTransactionCount"):
         assert not matches_schema(method, [], hex(number))
         assert matches_schema(method, [], hex(MAX_NUMBER))
-    block = {"hash": SENT, "parentHash": SENT, "timestamp": "0x1", "gasLimit": "0x1", "number": hex(MAX_NUMBER)}
+    block = {
+        "hash": SENT,
+        "parentHash": SENT,
+        "timestamp": "0x1",
+        "gasLimit": "0x1",
+        "number": hex(MAX_NUMBER),
+    }
     assert matches_schema("eth_getBlockByNumber", ["latest", False], block)
-    assert not matches_schema("eth_getBlockByNumber", ["latest", False], {**block, "number": hex(number)})
+    assert not matches_schema(
+        "eth_getBlockByNumber", ["latest", False], {**block, "number": hex(number)}
+    )
     assert matches_schema(
         "eth_getBlockByNumber", ["latest", False], {**block, "gasLimit": hex(number)}
     )  # a chain without a bound
@@ -79,14 +89,27 @@ def test_balance__may_be_as_great_as_a_word() -> None:
     assert matches_schema("eth_getBalance", [PROVIDER, "latest"], hex(2**256 - 1))
 
 
-@pytest.mark.parametrize(("block", "fit"), [(4, False), (5, True), (9, True), (10, False)])
-def test_logs__of_blocks_that_were_not_asked_for__do_not_fit(block: int, fit: bool) -> None:
-    assert matches_schema("eth_getLogs", [{"fromBlock": "0x5", "toBlock": "0x9"}], [log(7), log(block)]) is fit
+@pytest.mark.parametrize(
+    ("block", "fit"), [(4, False), (5, True), (9, True), (10, False)]
+)
+def test_logs__of_blocks_that_were_not_asked_for__do_not_fit(
+    block: int, fit: bool
+) -> None:
+    assert (
+        matches_schema(
+            "eth_getLogs",
+            [{"fromBlock": "0x5", "toBlock": "0x9"}],
+            [log(7), log(block)],
+        )
+        is fit
+    )
 
 
 def test_logs__without_an_end__are_of_any_block_from_the_first_on() -> None:
     assert matches_schema("eth_getLogs", [{"fromBlock": "0x5"}], [log(5), log(10**6)])
-    assert not matches_schema("eth_getLogs", [{"fromBlock": "0x5", "toBlock": "latest"}], [log(4)])
+    assert not matches_schema(
+        "eth_getLogs", [{"fromBlock": "0x5", "toBlock": "latest"}], [log(4)]
+    )
 
 
 def contract() -> Contract:
@@ -109,7 +132,11 @@ def test_happened__a_log_that_an_answer_holds_twice__counts_once() -> None:
 
 
 def test_happened__in_another_order__is_the_same() -> None:
-    logs = [log(7, 0), log(7, 3, minutes=8), log(9, 1, minutes=2, transactionHash="0x" + "c" * 64)]
+    logs = [
+        log(7, 0),
+        log(7, 3, minutes=8),
+        log(9, 1, minutes=2, transactionHash="0x" + "c" * 64),
+    ]
     assert top_ups(logs[::-1]) == top_ups(logs)
 
 
@@ -120,4 +147,6 @@ def test_log__hash_in_upper_case__does_not_fit(name: str) -> None:
 
 
 def test_log__topic_in_upper_case__does_not_fit() -> None:
-    assert not is_receipt(receipt(logs=[log(topics=["0x" + TOPPED_UP.topic[2:].upper()])]))
+    assert not is_receipt(
+        receipt(logs=[log(topics=["0x" + TOPPED_UP.topic[2:].upper()])])
+    )

@@ -1,4 +1,6 @@
-"""Patience with an endpoint that does not answer counts the time in which it was asked."""
+"""Patience with an endpoint that does not answer counts the time in which it was
+asked.
+"""
 
 import pytest
 
@@ -16,7 +18,9 @@ class Clock:
 
 
 def silence(*gaps_s: float) -> float:
-    """For how long there was no answer, after a first failure and one after each of these times."""
+    """For how long there was no answer, after a first failure and one after each of
+    these times.
+    """
     clock = Clock()
     unanswered = Unanswered(clock)
     unanswered.failed()
@@ -36,7 +40,9 @@ def silence(*gaps_s: float) -> float:
         ((60.0,) * 4, 40.0),  # a slow poll is no wait without end
     ],
 )
-def test_unanswered__failures__count_the_time_in_which_it_was_asked(gaps_s: tuple[float, ...], for_s: float) -> None:
+def test_unanswered__failures__count_the_time_in_which_it_was_asked(
+    gaps_s: tuple[float, ...], for_s: float
+) -> None:
     assert silence(*gaps_s) == for_s
 
 

@@ -10,11 +10,17 @@ from supervisor_tasks.jobs.model import ChainStatus, Job, Outcome
 from supervisor_tasks.provider.offer import Prices, RegisteredPrices
 from tests.support.golden_cases import JOB, PRICES
 
-A_MINUTE = 8_500_000_000_000_000_000 + 8 * 950_000_000_000_000_000 + 16_000 * 80_000_000_000_000
+A_MINUTE = (
+    8_500_000_000_000_000_000
+    + 8 * 950_000_000_000_000_000
+    + 16_000 * 80_000_000_000_000
+)
 
 
 def ended(status: ChainStatus, elapsed_s: int) -> Job:
-    return replace(JOB, outcome=Outcome(status=status, elapsed_s=elapsed_s), chain_status=status)
+    return replace(
+        JOB, outcome=Outcome(status=status, elapsed_s=elapsed_s), chain_status=status
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,10 +43,15 @@ def test_bill__of_an_end__is_minutes_times_resources_times_prices(
 
 def test_bill__before_the_end__is_the_price_of_a_minute() -> None:
     facts = Bill(replace(JOB, outcome=None), PRICES, 0, 0).facts()
-    assert facts["bill"].text == "1 GPU x 8.5 + 8 CPUs x 0.95 + 16000 MB x 0.00008 = 17.38 credits a minute"
+    assert (
+        facts["bill"].text
+        == "1 GPU x 8.5 + 8 CPUs x 0.95 + 16000 MB x 0.00008 = 17.38 credits a minute"
+    )
 
 
-@pytest.mark.parametrize(("earned_wei", "told"), [(2 * A_MINUTE, False), (A_MINUTE, True)])
+@pytest.mark.parametrize(
+    ("earned_wei", "told"), [(2 * A_MINUTE, False), (A_MINUTE, True)]
+)
 def test_paid__another_amount_than_billed__is_told(earned_wei: int, told: bool) -> None:
     facts = Bill(ended(ChainStatus.FINISHED, 120), PRICES, earned_wei, 7).facts()
     assert ("not as billed" in facts["paid"].text) is told
@@ -54,7 +65,10 @@ def test_bill__prices_are_not_known__is_left_open() -> None:
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = replace(PRICES, cpu_wei_per_min=10**18)
-REGISTERED = (RegisteredPrices(NOON, PRICES), RegisteredPrices(NOON + timedelta(hours=2), LATER))
+REGISTERED = (
+    RegisteredPrices(NOON, PRICES),
+    RegisteredPrices(NOON + timedelta(hours=2), LATER),
+)
 A_LATER_MINUTE = A_MINUTE + 8 * 50_000_000_000_000_000
 
 
@@ -75,7 +89,12 @@ def test_assigned_prices__registered_before_the_claim__or_as_paid(
     claimed_h: int, earned_wei: int, expected: Prices
 ) -> None:
     claimed_at = NOON + timedelta(hours=claimed_h)
-    assert assigned_prices(ended(ChainStatus.FINISHED, 120), claimed_at, REGISTERED, earned_wei) == expected
+    assert (
+        assigned_prices(
+            ended(ChainStatus.FINISHED, 120), claimed_at, REGISTERED, earned_wei
+        )
+        == expected
+    )
 
 
 def test_assigned_prices__none_seen__are_not_known() -> None:

@@ -64,7 +64,9 @@ ALL = dict(commands())
 
 
 def test_modules__with_commands__are_all_listed_with_their_names() -> None:
-    assert {file.stem for file in PACKAGE.glob("*.py")} - WITHOUT_COMMANDS == set(MODULES)
+    assert {file.stem for file in PACKAGE.glob("*.py")} - WITHOUT_COMMANDS == set(
+        MODULES
+    )
     for module, names in MODULES.items():
         assert tuple(import_module(f"supervisor_tasks.cli.{module}").COMMANDS) == names
 
@@ -73,21 +75,30 @@ def test_help__lists_every_noun_and_every_exit_status() -> None:
     shown = supervisor("--help", env={}).output
     assert all(f"\n  {name} " in shown for names in MODULES.values() for name in names)
     assert set(MEANINGS) == set(ExitCode)
-    assert all(f"\n  {code.value}  {meaning[:40]}" in shown for code, meaning in MEANINGS.items())
+    assert all(
+        f"\n  {code.value}  {meaning[:40]}" in shown
+        for code, meaning in MEANINGS.items()
+    )
     assert "\n  130  ended by Ctrl-C\n" in shown
 
 
 def test_exit_statuses__of_the_page__are_those_of_help() -> None:
     _, _, listed = (
-        (PACKAGE.parent.parent / "docs" / "how-to" / "operate.md").read_text().partition("## Exit statuses\n")
+        (PACKAGE.parent.parent / "docs" / "how-to" / "operate.md")
+        .read_text()
+        .partition("## Exit statuses\n")
     )
     rows = re.findall(r"^\| (\d+) \|", listed.partition("\n## ")[0], re.MULTILINE)
     assert rows == [str(code.value) for code in ExitCode]
 
 
-@pytest.mark.parametrize("noun", ["", *sorted({words.split()[0] for words in ALL if " " in words})])
+@pytest.mark.parametrize(
+    "noun", ["", *sorted({words.split()[0] for words in ALL if " " in words})]
+)
 def test_help__of_a_group__has_a_whole_sentence_for_each_command(noun: str) -> None:
-    _, _, listed = supervisor(*noun.split(), "--help", env={}).output.partition("\nCommands:\n")
+    _, _, listed = supervisor(*noun.split(), "--help", env={}).output.partition(
+        "\nCommands:\n"
+    )
     commands = " ".join(listed.partition("\n\n")[0].split())
     assert commands.endswith(".")
     assert "..." not in commands
@@ -96,10 +107,20 @@ def test_help__of_a_group__has_a_whole_sentence_for_each_command(noun: str) -> N
 @pytest.mark.parametrize("words", ALL)
 def test_help__of_each_command__fits_80_columns(words: str) -> None:
     argv = [sys.executable, "-m", "supervisor_tasks.cli", *words.split(), "--help"]
-    told = supervisor(*words.split(), "--help", env={}).output if words not in ("run", "health") else None
+    told = (
+        supervisor(*words.split(), "--help", env={}).output
+        if words not in ("run", "health")
+        else None
+    )
     if told is None:  # they start without typer
         environment = os.environ | {"COLUMNS": "80"}
-        told = subprocess.run(argv, env=environment, cwd=PACKAGE.parent.parent, capture_output=True, text=True).stdout
+        told = subprocess.run(
+            argv,
+            env=environment,
+            cwd=PACKAGE.parent.parent,
+            capture_output=True,
+            text=True,
+        ).stdout
     assert "Example: supervisor" in told
     assert [line for line in told.splitlines() if len(line) > 80] == []
 
@@ -107,21 +128,28 @@ def test_help__of_each_command__fits_80_columns(words: str) -> None:
 @pytest.mark.parametrize("words", ALL)
 def test_help__of_each_command__is_a_whole_sentence_with_an_example(words: str) -> None:
     sentence, *_, example = ALL[words].help.strip().split("\n\n")
-    assert re.fullmatch(r"[A-Z][^\n]*( [^\n]+)*\.", " ".join(sentence.split())), sentence
+    assert re.fullmatch(r"[A-Z][^\n]*( [^\n]+)*\.", " ".join(sentence.split())), (
+        sentence
+    )
     assert example.startswith(f"Example: supervisor {words}"), example
     first = sentence.split()[0]
     assert not first.endswith("s"), "expected a verb that tells the command what to do"
 
 
 @pytest.mark.parametrize(
-    "words", [words for words in ALL if words.endswith((" list", " show", " status")) or words in ("log", "status")]
+    "words",
+    [
+        words
+        for words in ALL
+        if words.endswith((" list", " show", " status")) or words in ("log", "status")
+    ],
 )
 def test_list_and_show__have_all_forms(words: str) -> None:
     assert "output" in {parameter.name for parameter in ALL[words].params}
 
 
-# What narrows and orders each list. Sweeps, runs and the operators' log are told in the order of time alone; a site has
-# few clusters.
+# What narrows and orders each list. Sweeps, runs and the operators' log are told in the
+# order of time alone; a site has few clusters.
 NARROWED_BY = {
     "job list": {"state", "customer", "since", "sort", "limit"},
     "tx list": {"state", "customer", "since", "sort", "limit"},
@@ -135,10 +163,14 @@ NARROWED_BY = {
 }
 
 
-@pytest.mark.parametrize("words", [words for words in ALL if words.endswith(" list") or words in NARROWED_BY])
+@pytest.mark.parametrize(
+    "words", [words for words in ALL if words.endswith(" list") or words in NARROWED_BY]
+)
 def test_list__its_options__are_those_of_the_table(words: str) -> None:
     known = set().union(*NARROWED_BY.values())
-    assert {parameter.name for parameter in ALL[words].params} & known == NARROWED_BY[words]
+    assert {parameter.name for parameter in ALL[words].params} & known == NARROWED_BY[
+        words
+    ]
 
 
 CHANGES_SELDOM = ("config show",)  # it is this shell's environment
@@ -149,7 +181,10 @@ CHANGES_SELDOM = ("config show",)  # it is this shell's environment
     [
         words
         for words in ALL
-        if (words.endswith((" list", " show")) or words in ("log", "status", "benchmark history", "earnings"))
+        if (
+            words.endswith((" list", " show"))
+            or words in ("log", "status", "benchmark history", "earnings")
+        )
         and words not in CHANGES_SELDOM
     ],
 )
@@ -157,24 +192,42 @@ def test_list_and_show__can_be_watched(words: str) -> None:
     assert "watch" in {parameter.name for parameter in ALL[words].params}
 
 
-@pytest.mark.parametrize("noun", sorted({words.split()[0] for words in ALL if " " in words}))
+@pytest.mark.parametrize(
+    "noun", sorted({words.split()[0] for words in ALL if " " in words})
+)
 def test_help__of_each_noun__ends_with_an_example_of_a_command(noun: str) -> None:
     root: Any = typer.main.get_command(app)
-    group = root.get_command(root.make_context("supervisor", [], resilient_parsing=True), noun)
+    group = root.get_command(
+        root.make_context("supervisor", [], resilient_parsing=True), noun
+    )
     sentence, example = group.help.strip().split("\n\n")
     assert sentence.endswith(".")
-    assert any(example.startswith(f"Example: supervisor {words}") for words in ALL if words.startswith(f"{noun} "))
+    assert any(
+        example.startswith(f"Example: supervisor {words}")
+        for words in ALL
+        if words.startswith(f"{noun} ")
+    )
 
 
 @pytest.mark.parametrize(
-    "words", [words for words, command in ALL.items() if "output" in {p.name for p in command.params}]
+    "words",
+    [
+        words
+        for words, command in ALL.items()
+        if "output" in {p.name for p in command.params}
+    ],
 )
 def test_forms__of_each_command__can_be_without_colours(words: str) -> None:
     assert "no_color" in {parameter.name for parameter in ALL[words].params}
 
 
 @pytest.mark.parametrize(
-    "words", [words for words, command in ALL.items() if "yes" in {p.name for p in command.params}]
+    "words",
+    [
+        words
+        for words, command in ALL.items()
+        if "yes" in {p.name for p in command.params}
+    ],
 )
 def test_change__can_be_given_a_reason(words: str) -> None:
     assert "reason" in {parameter.name for parameter in ALL[words].params}
@@ -185,8 +238,12 @@ def test_unknown_command__is_wrong_usage() -> None:
     assert supervisor("job", "nonsense", env={}).exit_code == ExitCode.USAGE
 
 
-@pytest.mark.parametrize(("words", "nearest"), [("jobs", "job"), ("stauts", "status"), ("job lsit", "list")])
-def test_unknown_command__that_resembles_one__is_told_with_it(words: str, nearest: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "nearest"), [("jobs", "job"), ("stauts", "status"), ("job lsit", "list")]
+)
+def test_unknown_command__that_resembles_one__is_told_with_it(
+    words: str, nearest: str
+) -> None:
     assert f"Did you mean '{nearest}'" in supervisor(*words.split(), env={}).stderr
 
 
@@ -203,14 +260,25 @@ def test_run__process__is_a_module_of_python_with_its_options(process: str) -> N
 
 
 def test_run__health_address__is_of_this_machine_unless_one_is_given() -> None:
-    ports = [process.health_port for process in run_command.PROCESSES.values() if process.health_port is not None]
+    ports = [
+        process.health_port
+        for process in run_command.PROCESSES.values()
+        if process.health_port is not None
+    ]
     assert len(set(ports)) == len(ports) == 5
-    assert run_command.environment("beat", {"A": "b"}) == {"A": "b", "HEALTH_ADDRESS": "127.0.0.1:9466"}
-    assert run_command.environment("beat", {"HEALTH_ADDRESS": ":1"}) == {"HEALTH_ADDRESS": ":1"}
+    assert run_command.environment("beat", {"A": "b"}) == {
+        "A": "b",
+        "HEALTH_ADDRESS": "127.0.0.1:9466",
+    }
+    assert run_command.environment("beat", {"HEALTH_ADDRESS": ":1"}) == {
+        "HEALTH_ADDRESS": ":1"
+    }
     assert run_command.environment("migrate", {}) == {}
 
 
-def test_run__unknown_process__is_wrong_usage_and_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run__unknown_process__is_wrong_usage_and_names_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["run", "nonsense"])
     assert ended.value.code == ExitCode.USAGE
@@ -231,7 +299,8 @@ COMP_WORDS=(supervisor job l) COMP_CWORD=2
 _supervisor_completion supervisor
 echo "${COMPREPLY[@]}"
 """
-# zsh completes only for a person at its line editor: its two functions for that are replaced.
+# zsh completes only for a person at its line editor: its two functions for that are
+# replaced.
 ZSH = r"""
 compdef() { :; }
 _arguments() { print -r -- "$1" | sed -n 's/.*(("\([a-z-]*\)".*/\1/p'; }
@@ -242,14 +311,28 @@ _supervisor_completion
 FISH = "supervisor completion fish | source; complete --do-complete 'supervisor job l'"
 
 
-@pytest.mark.parametrize(("shell", "asks"), [("bash", BASH), ("zsh", ZSH), ("fish", FISH)])
-def test_completion__in_a_shell__completes_a_word_that_is_begun(shell: str, asks: str) -> None:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where `supervisor` is
-    done = subprocess.run([shell, "-c", asks], env=os.environ | {"PATH": path}, capture_output=True, text=True)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["list"], done.stderr
+@pytest.mark.parametrize(
+    ("shell", "asks"), [("bash", BASH), ("zsh", ZSH), ("fish", FISH)]
+)
+def test_completion__in_a_shell__completes_a_word_that_is_begun(
+    shell: str, asks: str
+) -> None:
+    # where `supervisor` is
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [shell, "-c", asks],
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["list"], (
+        done.stderr
+    )
 
 
-@pytest.mark.parametrize(("color", "shown"), [(True, "\x1b[32mRUNNING"), (False, "RUNNING")])
+@pytest.mark.parametrize(
+    ("color", "shown"), [(True, "\x1b[32mRUNNING"), (False, "RUNNING")]
+)
 def test_state__at_a_terminal__is_in_colour_unless_it_must_not(
     monkeypatch: pytest.MonkeyPatch, color: bool, shown: str
 ) -> None:

@@ -10,7 +10,13 @@ from supervisor_tasks.config.settings import Settings
 from supervisor_tasks.config.variables import switches, variables
 
 MIGRATE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "migrate-from-go.md"
-KNOWN = {"SLURM_SSH_ADMIN_USER", "SLURM_PARTITION", "TLS_ENABLE", "ETH_PRIVATE_KEY_FILE", "BENCHMARK_ENV"}
+KNOWN = {
+    "SLURM_SSH_ADMIN_USER",
+    "SLURM_PARTITION",
+    "TLS_ENABLE",
+    "ETH_PRIVATE_KEY_FILE",
+    "BENCHMARK_ENV",
+}
 
 
 def read(*words: str) -> Flags:
@@ -34,7 +40,10 @@ def test_read_flags__ways_to_write_one__are_the_same(words: tuple[str, ...]) -> 
     ("words", "expected"),
     [
         (("--tls.enable",), {"TLS_ENABLE": "true"}),
-        (("--tls.enable", "--slurm.partition", "x"), {"TLS_ENABLE": "true", "SLURM_PARTITION": "x"}),
+        (
+            ("--tls.enable", "--slurm.partition", "x"),
+            {"TLS_ENABLE": "true", "SLURM_PARTITION": "x"},
+        ),
         (("--tls.enable", "false"), {"TLS_ENABLE": "false"}),
         (("--tls.enable=false",), {"TLS_ENABLE": "false"}),
         (("--slurm.partition", "--odd"), {"SLURM_PARTITION": "--odd"}),
@@ -48,7 +57,9 @@ def test_read_flags__values(words: tuple[str, ...], expected: dict[str, str]) ->
 
 
 def test_read_flags__embedded__is_no_setting() -> None:
-    assert read("--embedded", "--slurm.partition", "x") == Flags({"SLURM_PARTITION": "x"}, embedded=True)
+    assert read("--embedded", "--slurm.partition", "x") == Flags(
+        {"SLURM_PARTITION": "x"}, embedded=True
+    )
     assert read("--embedded=false") == Flags()
 
 
@@ -56,16 +67,23 @@ def test_read_flags__wrong_ones__all_are_named_with_the_nearest() -> None:
     with pytest.raises(FlagError) as raised:
         read("--slurm.partiton", "main", "stray", "--tls.enable", "--slurm.partition")
     first, second, third = str(raised.value).splitlines()
-    assert first.startswith("--slurm.partiton: found no setting of that name; expected a flag of")
+    assert first.startswith(
+        "--slurm.partiton: found no setting of that name; expected a flag of"
+    )
     assert first.endswith("the nearest is --slurm-partition")
     assert second.startswith("stray: found no setting")
-    assert third == "--slurm.partition: found no value; expected one, as in --slurm.partition VALUE"
+    assert (
+        third
+        == "--slurm.partition: found no value; expected one, as in --slurm.partition VALUE"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(Settings.model_fields))
 def test_read_flags__every_setting__has_one(name: str) -> None:
     flag = "--" + name.replace("_", ".")
-    assert read_flags([flag, "true"], variables(), switches()).settings == {name.upper(): "true"}
+    assert read_flags([flag, "true"], variables(), switches()).settings == {
+        name.upper(): "true"
+    }
 
 
 def flags_of_the_go_program() -> list[tuple[str, str]]:
@@ -73,14 +91,20 @@ def flags_of_the_go_program() -> list[tuple[str, str]]:
     rows = re.findall(r"^\| (`-.*?) \| (.*?) \|$", MIGRATE.read_text(), re.MULTILINE)
     return [
         (flag, variable)
-        for flags, (variable, *_) in ((row[0], re.findall(r"`(\w+)`", row[1])) for row in rows)
+        for flags, (variable, *_) in (
+            (row[0], re.findall(r"`(\w+)`", row[1])) for row in rows
+        )
         for flag in re.findall(r"`(-[-.\w]+)`", flags)
     ]
 
 
 @pytest.mark.parametrize(("flag", "variable"), flags_of_the_go_program())
-def test_read_flags__of_the_go_program__are_its_variables(flag: str, variable: str) -> None:
-    assert read_flags([flag, "true"], variables(), switches()).settings == {variable: "true"}
+def test_read_flags__of_the_go_program__are_its_variables(
+    flag: str, variable: str
+) -> None:
+    assert read_flags([flag, "true"], variables(), switches()).settings == {
+        variable: "true"
+    }
 
 
 def test_read_flags__labels_and_variables__are_given_once_each() -> None:
@@ -99,5 +123,11 @@ def test_read_flags__labels_and_variables__are_given_once_each() -> None:
 
 
 def test_switches__have_no_value_in_the_go_programs_usage() -> None:
-    assert {"TLS_ENABLE", "SBATCH_TLS_ENABLE", "SBATCH_TLS_INSECURE", "TRACE", "BENCHMARK_DISABLE"} <= switches()
+    assert {
+        "TLS_ENABLE",
+        "SBATCH_TLS_ENABLE",
+        "SBATCH_TLS_INSECURE",
+        "TRACE",
+        "BENCHMARK_DISABLE",
+    } <= switches()
     assert "SLURM_PARTITION" not in switches()

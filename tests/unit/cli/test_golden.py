@@ -1,4 +1,6 @@
-"""What lists and stories look like at 80 and at 160 columns: golden files, which `make golden` writes."""
+"""What lists and stories look like at 80 and at 160 columns: golden files, which `make
+golden` writes.
+"""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -12,12 +14,16 @@ from tests.support.golden_cases import GOLDEN, LISTS, SHOWN, WIDTHS, printed
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", SHOWN)
-def test_output__in_a_terminal_of_this_width__is_as_in_the_golden_file(name: str, width: int) -> None:
+def test_output__in_a_terminal_of_this_width__is_as_in_the_golden_file(
+    name: str, width: int
+) -> None:
     assert printed(name, width) == (GOLDEN / f"{name}.{width}.txt").read_text()
 
 
 def test_golden_files__each__has_a_case() -> None:
-    assert {file.name for file in GOLDEN.iterdir()} == {f"{name}.{width}.txt" for name in SHOWN for width in WIDTHS}
+    assert {file.name for file in GOLDEN.iterdir()} == {
+        f"{name}.{width}.txt" for name in SHOWN for width in WIDTHS
+    }
 
 
 # Of the tables that no command prints alone: the golden file that has them.
@@ -40,8 +46,17 @@ def views(module: str) -> Iterator[View]:
 @pytest.mark.parametrize("module", [*MODULES, "job_actions"])
 def test_tables__of_each_module__are_in_a_golden_file(module: str) -> None:
     listed = [id(view) for view, _ in LISTS.values()]
-    inside = {id(view): view for other in INSIDE for view in views(other) if view.title in INSIDE[other]}
-    assert [view.title for view in views(module) if id(view) not in listed and id(view) not in inside] == []
+    inside = {
+        id(view): view
+        for other in INSIDE
+        for view in views(other)
+        if view.title in INSIDE[other]
+    }
+    assert [
+        view.title
+        for view in views(module)
+        if id(view) not in listed and id(view) not in inside
+    ] == []
 
 
 @pytest.mark.parametrize("width", WIDTHS)

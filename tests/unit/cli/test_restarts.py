@@ -30,11 +30,21 @@ class Unit:
         self.now_s += then_runs_s + RESTART_S
 
 
-def test_wait_before_start__ends_again_and_again__grows_up_to_a_minute(tmp_path: Path) -> None:
+def test_wait_before_start__ends_again_and_again__grows_up_to_a_minute(
+    tmp_path: Path,
+) -> None:
     unit = Unit(tmp_path)
     for _ in range(9):
         unit.start(then_runs_s=1.0)
-    assert [wait_s + RESTART_S for wait_s in unit.waits_s] == [4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    assert [wait_s + RESTART_S for wait_s in unit.waits_s] == [
+        4.0,
+        8.0,
+        16.0,
+        32.0,
+        60.0,
+        60.0,
+        60.0,
+    ]
 
 
 def test_wait_before_start__has_run_for_a_minute__begins_anew(tmp_path: Path) -> None:
@@ -47,8 +57,13 @@ def test_wait_before_start__has_run_for_a_minute__begins_anew(tmp_path: Path) ->
     assert len(unit.waits_s) == 2
 
 
-@pytest.mark.parametrize("stored", ["", "no JSON", "[]", '{"soon_ended": "many", "begun_s": 1}', '{"begun_s": null}'])
-def test_wait_before_start__damaged_file__does_not_wait(stored: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "stored",
+    ["", "no JSON", "[]", '{"soon_ended": "many", "begun_s": 1}', '{"begun_s": null}'],
+)
+def test_wait_before_start__damaged_file__does_not_wait(
+    stored: str, tmp_path: Path
+) -> None:
     (tmp_path / FILE).write_text(stored)
     unit = Unit(tmp_path)
     unit.start(1.0)
@@ -56,7 +71,9 @@ def test_wait_before_start__damaged_file__does_not_wait(stored: str, tmp_path: P
     assert json.loads((tmp_path / FILE).read_text())["soon_ended"] == 0
 
 
-def test_wait_before_start__folder_is_missing__starts_all_the_same(tmp_path: Path) -> None:
+def test_wait_before_start__folder_is_missing__starts_all_the_same(
+    tmp_path: Path,
+) -> None:
     unit = Unit(tmp_path / "none")
     unit.start(1.0)
     unit.start(1.0)
@@ -64,14 +81,30 @@ def test_wait_before_start__folder_is_missing__starts_all_the_same(tmp_path: Pat
 
 
 def test_run__refuses_to_start_each_time__tells_that_it_waits(tmp_path: Path) -> None:
-    given = {name: value for name, value in os.environ.items() if not name.startswith("DATABASE_URL")}
+    given = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("DATABASE_URL")
+    }
     argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", "metrics"]
     told = list[str]()
     for _ in range(3):
-        environment = given | {"RUNTIME_DIRECTORY": str(tmp_path), "CLUSTER_NAME": "west"}
-        ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+        environment = given | {
+            "RUNTIME_DIRECTORY": str(tmp_path),
+            "CLUSTER_NAME": "west",
+        }
+        ended = subprocess.run(
+            argv,
+            env=environment,
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert ended.returncode == 2
         told += ended.stderr.splitlines()
-    (delayed,) = (line for line in map(json.loads, told) if line["event"] == "start_delayed")
+    (delayed,) = (
+        line for line in map(json.loads, told) if line["event"] == "start_delayed"
+    )
     expected = {"process": "metrics", "cluster": "west", "soon_ended": 2, "wait_s": 2.0}
     assert expected.items() <= delayed.items()

@@ -2,7 +2,13 @@
 
 import pytest
 
-from supervisor_tasks.cli.run_fleet import FLEET, LASTED_S, MAX_PAUSE_S, Child, environment_of
+from supervisor_tasks.cli.run_fleet import (
+    FLEET,
+    LASTED_S,
+    MAX_PAUSE_S,
+    Child,
+    environment_of,
+)
 
 GIVEN = {
     "ETH_PRIVATE_KEY": "k",
@@ -17,7 +23,10 @@ GIVEN = {
 @pytest.mark.parametrize(
     ("process", "keys"),
     [
-        ("worker", {"ETH_PRIVATE_KEY", "SLURM_SSH_PRIVATE_KEY_FILE", "NOTIFY_SLACK_URL"}),
+        (
+            "worker",
+            {"ETH_PRIVATE_KEY", "SLURM_SSH_PRIVATE_KEY_FILE", "NOTIFY_SLACK_URL"},
+        ),
         ("beat", set()),
         ("callbacks", {"CALLBACK_KEY"}),
         ("flower", set()),
@@ -25,7 +34,9 @@ GIVEN = {
         ("migrate", set()),
     ],
 )
-def test_environment_of__process__has_the_keys_that_it_works_with(process: str, keys: set[str]) -> None:
+def test_environment_of__process__has_the_keys_that_it_works_with(
+    process: str, keys: set[str]
+) -> None:
     found = environment_of(process, GIVEN)
     assert found.keys() - {"HEALTH_ADDRESS"} == keys | {"DATABASE_URL", "PATH"}
 

@@ -17,7 +17,13 @@ from tests.support.golden_cases import NOW, a_summary
 
 EMPTY = WalletSummary(0, 0, 0)
 TICKS = {"claim": 0.5, finished_key("claim"): 0.5, SLURM_ANSWERED: 1.0}
-CLAIMS = replace(a_summary(), claiming_paused=False, alarms=[], ticks_s=TICKS, claimable=TickReading(0, 1.0))
+CLAIMS = replace(
+    a_summary(),
+    claiming_paused=False,
+    alarms=[],
+    ticks_s=TICKS,
+    claimable=TickReading(0, 1.0),
+)
 
 
 def alarm(name: AlarmName) -> list[Alarm]:
@@ -25,7 +31,9 @@ def alarm(name: AlarmName) -> list[Alarm]:
 
 
 def shown(snapshot: StatusSummary, name: str) -> str:
-    return facts_of(snapshot, Findings([], why_no_claims(snapshot, 1.0), EMPTY))[name].text
+    return facts_of(snapshot, Findings([], why_no_claims(snapshot, 1.0), EMPTY))[
+        name
+    ].text
 
 
 @pytest.mark.parametrize(
@@ -45,15 +53,27 @@ def shown(snapshot: StatusSummary, name: str) -> str:
             "paused by an operator; 7 jobs wait on the contract; seen 1m35s ago",
         ),
         ({"alarms": alarm(AlarmName.WALLET_EMPTY)}, "stopped: alarm wallet_empty"),
-        ({"alarms": alarm(AlarmName.CLAIMS_FULL)}, "stopped: as many jobs wait as may (CLAIM_MAX_WAITING)"),
-        ({"alarms": alarm(AlarmName.CLAIMS_REVERTING)}, "one is tried a minute: alarm claims_reverting"),
+        (
+            {"alarms": alarm(AlarmName.CLAIMS_FULL)},
+            "stopped: as many jobs wait as may (CLAIM_MAX_WAITING)",
+        ),
+        (
+            {"alarms": alarm(AlarmName.CLAIMS_REVERTING)},
+            "one is tried a minute: alarm claims_reverting",
+        ),
         ({"alarms": alarm(AlarmName.EFFECT_PARKED)}, "on"),
         ({"ticks_s": TICKS | {SLURM_ANSWERED: 91.0}}, "stopped: SLURM does not answer"),
         (
-            {"ticks_s": {"claim": 0.5, finished_key("claim"): 0.5}, "alarms": alarm(AlarmName.SLURM_NOT_ANSWERING)},
+            {
+                "ticks_s": {"claim": 0.5, finished_key("claim"): 0.5},
+                "alarms": alarm(AlarmName.SLURM_NOT_ANSWERING),
+            },
             "stopped: SLURM does not answer",
         ),
-        ({"ticks_s": TICKS | {"claim": 61.0}}, "stopped: the chain does not answer (last 1m01s ago)"),
+        (
+            {"ticks_s": TICKS | {"claim": 61.0}},
+            "stopped: the chain does not answer (last 1m01s ago)",
+        ),
         (
             {"ticks_s": TICKS | {"claim": 61.0, finished_key("claim"): 61.0}},
             "stopped: no worker looks at the chain (last 1m01s ago)",
@@ -67,14 +87,20 @@ def shown(snapshot: StatusSummary, name: str) -> str:
         ),
     ],
 )
-def test_claims__each_state_that_stops_them__is_told(changes: dict[str, Any], told: str) -> None:
+def test_claims__each_state_that_stops_them__is_told(
+    changes: dict[str, Any], told: str
+) -> None:
     assert shown(replace(CLAIMS, **changes), "claims") == told
 
 
 @pytest.mark.parametrize(
     ("changes", "head", "read_up_to"),
     [
-        ({}, "block 120045", "block 120042, 3 blocks behind the head; at the head 4s ago"),
+        (
+            {},
+            "block 120045",
+            "block 120042, 3 blocks behind the head; at the head 4s ago",
+        ),
         (
             {"head": TickReading(120043, 2.0)},
             "block 120043",
@@ -90,13 +116,22 @@ def test_claims__each_state_that_stops_them__is_told(changes: dict[str, Any], to
             "block 120045; seen 1m35s ago",
             "block 120042, 3 blocks behind the head; at the head 4s ago",
         ),
-        ({"head": None}, "no worker has seen it yet", "block 120042; at the head 4s ago"),
+        (
+            {"head": None},
+            "no worker has seen it yet",
+            "block 120042; at the head 4s ago",
+        ),
         ({"cursors": {}}, "block 120045", "nothing yet"),
     ],
 )
-def test_chain__head_and_lag__are_in_blocks(changes: dict[str, Any], head: str, read_up_to: str) -> None:
+def test_chain__head_and_lag__are_in_blocks(
+    changes: dict[str, Any], head: str, read_up_to: str
+) -> None:
     snapshot = replace(a_summary(), **{"ticks_s": {SCANNED: 4.0}} | changes)
-    assert (shown(snapshot, "chain head"), shown(snapshot, "chain read up to")) == (head, read_up_to)
+    assert (shown(snapshot, "chain head"), shown(snapshot, "chain read up to")) == (
+        head,
+        read_up_to,
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,24 +139,40 @@ def test_chain__head_and_lag__are_in_blocks(changes: dict[str, Any], head: str, 
     [
         ({}, "ended 14m00s ago"),
         ({"found": {}}, "ended 14m00s ago"),
-        ({"found": {"missing": 2}}, "ended 14m00s ago, found 2 missing in SLURM: `supervisor sweep show`"),
+        (
+            {"found": {"missing": 2}},
+            "ended 14m00s ago, found 2 missing in SLURM: `supervisor sweep show`",
+        ),
     ],
 )
-def test_last_sweep__what_it_has_found__is_told(report: dict[str, Any], told: str) -> None:
-    assert shown(replace(a_summary(), last_sweep=Swept(NOW, NOW, report, 1)), "last sweep") == told
+def test_last_sweep__what_it_has_found__is_told(
+    report: dict[str, Any], told: str
+) -> None:
+    assert (
+        shown(replace(a_summary(), last_sweep=Swept(NOW, NOW, report, 1)), "last sweep")
+        == told
+    )
 
 
 @pytest.mark.parametrize(
     ("queues", "told"),
     [
         ({}, "beat has not counted the messages yet"),
-        ({"chain": TickReading(2, 5.0), "slurm": TickReading(310, 5.0)}, "messages: chain 2, slurm 310"),
+        (
+            {"chain": TickReading(2, 5.0), "slurm": TickReading(310, 5.0)},
+            "messages: chain 2, slurm 310",
+        ),
         ({"chain": TickReading(2, 31.0)}, "messages: chain 2; seen 31s ago"),
     ],
 )
-def test_queues__lengths__are_told_with_their_age_when_they_are_old(queues: dict[str, TickReading], told: str) -> None:
+def test_queues__lengths__are_told_with_their_age_when_they_are_old(
+    queues: dict[str, TickReading], told: str
+) -> None:
     assert shown(replace(a_summary(), queues=queues), "queues") == told
 
 
 def test_status__of_a_wallet_that_has_signed_nothing__says_what_it_holds() -> None:
-    assert shown(replace(a_summary(), wallet=None), "wallet") == "has signed nothing yet, holds 0 wei for gas"
+    assert (
+        shown(replace(a_summary(), wallet=None), "wallet")
+        == "has signed nothing yet, holds 0 wei for gas"
+    )

@@ -1,4 +1,6 @@
-"""A job's timeline: every event has words, repetitions are folded, links are those of the explorer."""
+"""A job's timeline: every event has words, repetitions are folded, links are those of
+the explorer.
+"""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -43,21 +45,47 @@ def test_line__of_an_event_without_details__is_told_all_the_same() -> None:
 
 def test_lines__of_the_same_words__are_folded_and_others_are_not() -> None:
     def seen(second: int, state: str) -> dict[str, object]:
-        return entry(NOW + timedelta(seconds=second), "journal", "SlurmRunningObserved", seen=state)
+        return entry(
+            NOW + timedelta(seconds=second),
+            "journal",
+            "SlurmRunningObserved",
+            seen=state,
+        )
 
-    told = texts(*(seen(n, "RUNNING") for n in range(4)), seen(5, "SUSPENDED"), seen(7, "RUNNING"))
+    told = texts(
+        *(seen(n, "RUNNING") for n in range(4)),
+        seen(5, "SUSPENDED"),
+        seen(7, "RUNNING"),
+    )
     assert told == ["seen RUNNING, 4 times in 3.00s", "seen SUSPENDED", "seen RUNNING"]
 
 
 def test_effect__is_told_only_if_it_is_parked() -> None:
     done = entry(NOW, "effect", "submit", effect=1, attempts=1, done_at=NOW.isoformat())
-    parked = entry(NOW, "effect", "submit", effect=2, attempts=9, parked_at=NOW.isoformat(), last_error="no")
+    parked = entry(
+        NOW,
+        "effect",
+        "submit",
+        effect=2,
+        attempts=9,
+        parked_at=NOW.isoformat(),
+        last_error="no",
+    )
     assert texts(done, parked) == ["submit is parked after 9 failed tries: no"]
 
 
-def test_details__of_the_wide_form__leave_out_what_is_empty_and_have_short_moments() -> None:
+def test_details__of_the_wide_form__leave_out_what_is_empty_and_have_short_moments() -> (
+    None
+):
     run = {"qos": "", "since_s": None, "start_s": 7}
-    seen = entry(NOW, "journal", "SlurmRunningObserved", seen="RUNNING", run=run, read_at="2026-11-23T02:59:58.5+00:00")
+    seen = entry(
+        NOW,
+        "journal",
+        "SlurmRunningObserved",
+        seen="RUNNING",
+        run=run,
+        read_at="2026-11-23T02:59:58.5+00:00",
+    )
     (told,) = (line[-1].text for line in lines_of([seen], details=True)[1:])
     assert told.startswith("seen RUNNING, run start_s 7, read_at 11-2")
     assert "qos" not in told
@@ -72,9 +100,13 @@ def test_callback__its_event__is_told_in_the_wide_form_only() -> None:
 def test_transaction__with_an_explorer__has_a_link() -> None:
     sent = entry(NOW, "transaction", "claim", hash="0xabc", nonce=4, state="SENT")
     assert texts(sent) == ["claim: SENT, nonce 4, 0xabc"]
-    (line,) = lines_of([sent], details=False, transaction_url="https://x.example/tx/{hash}")
+    (line,) = lines_of(
+        [sent], details=False, transaction_url="https://x.example/tx/{hash}"
+    )
     assert line[-1].link == "https://x.example/tx/0xabc"
-    assert line[-1].with_link == "claim: SENT, nonce 4, 0xabc https://x.example/tx/0xabc"
+    assert (
+        line[-1].with_link == "claim: SENT, nonce 4, 0xabc https://x.example/tx/0xabc"
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,12 +114,31 @@ def test_transaction__with_an_explorer__has_a_link() -> None:
     [
         ("job cancel", "done", "ann@login1 gives the command job cancel"),
         ("job retry", "done", "ann@login1 gives the command job retry: why"),
-        ("job retry", "CommandError: no", "ann@login1 gives the command job retry: why (CommandError: no)"),
-        ("job retry", None, "ann@login1 gives the command job retry: why (how it ended is not known)"),
+        (
+            "job retry",
+            "CommandError: no",
+            "ann@login1 gives the command job retry: why (CommandError: no)",
+        ),
+        (
+            "job retry",
+            None,
+            "ann@login1 gives the command job retry: why (how it ended is not known)",
+        ),
     ],
 )
-def test_command__tells_who_gave_it_and_what_came_of_it(command: str, outcome: str | None, told: str) -> None:
-    assert texts(entry(NOW, "command", command, operator="ann@login1", reason="why", outcome=outcome)) == [told]
+def test_command__tells_who_gave_it_and_what_came_of_it(
+    command: str, outcome: str | None, told: str
+) -> None:
+    assert texts(
+        entry(
+            NOW,
+            "command",
+            command,
+            operator="ann@login1",
+            reason="why",
+            outcome=outcome,
+        )
+    ) == [told]
 
 
 def test_command__that_is_done__is_stored_by_the_word_that_the_story_expects() -> None:
@@ -95,7 +146,10 @@ def test_command__that_is_done__is_stored_by_the_word_that_the_story_expects() -
 
 
 def test_callback__of_an_unknown_status__is_told_as_it_came() -> None:
-    assert "says status 99 of 7" in texts(entry(NOW, "callback", "status 99", slurm_id=7, duration_s=1))[0]
+    assert (
+        "says status 99 of 7"
+        in texts(entry(NOW, "callback", "status 99", slurm_id=7, duration_s=1))[0]
+    )
 
 
 def test_lines__wide__have_the_details_below() -> None:
@@ -105,19 +159,28 @@ def test_lines__wide__have_the_details_below() -> None:
 
 
 def test_outcome__tells_what_the_customer_pays_for() -> None:
-    assert outcome_text({"status": "FINISHED", "elapsed_s": 119}) == "FINISHED after 1m59s, 1 min paid, exit code 0"
+    assert (
+        outcome_text({"status": "FINISHED", "elapsed_s": 119})
+        == "FINISHED after 1m59s, 1 min paid, exit code 0"
+    )
     assert outcome_text({"status": 8, "elapsed_s": 119, "reason": "lost"}).startswith(
         "PANICKED after 1m59s, 0 min paid"
     )
 
 
 def test_exit__is_told_as_code_or_signal() -> None:
-    assert (exit_text(1280), exit_text(9), exit_text(0)) == ("exit code 5", "signal 9", "exit code 0")
+    assert (exit_text(1280), exit_text(9), exit_text(0)) == (
+        "exit code 5",
+        "signal 9",
+        "exit code 0",
+    )
 
 
 def test_next__of_a_running_job_that_slurm_does_not_list__tells_of_the_sweep() -> None:
     def told(state: State, *seen: str) -> bool:
-        looks = [entry(NOW, "journal", "SlurmRunningObserved", seen=word) for word in seen]
+        looks = [
+            entry(NOW, "journal", "SlurmRunningObserved", seen=word) for word in seen
+        ]
         lines = next_of(replace(JOB, state=state), looks, NOW)
         return MISSING in [cell.text for line in lines for cell in line]
 

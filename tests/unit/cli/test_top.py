@@ -51,6 +51,8 @@ def test_filter__goes_through_all_states_and_back_to_all() -> None:
         (False, 1, "no more jobs will be claimed; 1 job under way will go on"),
     ],
 )
-def test_effect_of_pause__of_a_switch__is_told_in_numbers(paused: bool, under_way: int, told: str) -> None:
+def test_effect_of_pause__of_a_switch__is_told_in_numbers(
+    paused: bool, under_way: int, told: str
+) -> None:
     assert effect_of_pause(paused=paused, under_way=under_way) == told
     assert len(f"{told}: go on? y/n") < 80

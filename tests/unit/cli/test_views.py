@@ -9,7 +9,15 @@ from supervisor_tasks.cli.options import age
 from supervisor_tasks.cli.views import Column, View, cells, plain, span, unique_length
 from tests.support.golden_cases import NOW
 
-VIEW = View("things", "id", (Column("ID", "id", "id"), Column("NOTE", "note"), Column("MORE", "more", wide=True)))
+VIEW = View(
+    "things",
+    "id",
+    (
+        Column("ID", "id", "id"),
+        Column("NOTE", "note"),
+        Column("MORE", "more", wide=True),
+    ),
+)
 
 
 @pytest.mark.parametrize(
@@ -38,18 +46,27 @@ def test_ids__are_cut_to_what_tells_them_apart() -> None:
 
 
 def test_cells__column_without_values__is_left_out_but_for_the_first() -> None:
-    columns, shown = cells(VIEW, [{"id": "0x1", "note": None, "more": 5}], NOW, wide=False)
+    columns, shown = cells(
+        VIEW, [{"id": "0x1", "note": None, "more": 5}], NOW, wide=False
+    )
     assert ([column.title for column in columns], shown[0][0].text) == (["ID"], "0x1")
     columns, _ = cells(VIEW, [{"id": "", "note": "", "more": 5}], NOW, wide=True)
     assert [column.title for column in columns] == ["ID", "MORE"]
 
 
 def test_plain__is_words_and_not_json() -> None:
-    assert plain({"a": 1.5, "b": [True, None], "c": {"d": "e"}}) == "a 1.5, b yes, None, c d e"
+    assert (
+        plain({"a": 1.5, "b": [True, None], "c": {"d": "e"}})
+        == "a 1.5, b yes, None, c d e"
+    )
 
 
 def test_age__is_a_number_with_a_unit() -> None:
-    assert (age("90s"), age("2h"), age(None)) == (timedelta(seconds=90), timedelta(hours=2), None)
+    assert (age("90s"), age("2h"), age(None)) == (
+        timedelta(seconds=90),
+        timedelta(hours=2),
+        None,
+    )
     for wrong in ("", "2", "h", "-2h", "2 h", "2y", "²h", "9999999h"):
         with pytest.raises(UnusableError):
             age(wrong)

@@ -9,7 +9,10 @@ from supervisor_tasks.config.settings import SettingsError, load
 from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode
 
 NONCE = "00112233445566778899aabbccddeeff"
-NODE1, NODE2, NODE10 = (SlurmNode(name, cpus=8, gpus=0, mem_mb=16_000) for name in ("node1", "node2", "node10"))
+NODE1, NODE2, NODE10 = (
+    SlurmNode(name, cpus=8, gpus=0, mem_mb=16_000)
+    for name in ("node1", "node2", "node10")
+)
 UCX = {"BENCHMARK_UCX": "true", "BENCHMARK_UCX_AFFINITY": "a:1|b:1|c:1"}
 
 
@@ -22,47 +25,82 @@ UCX = {"BENCHMARK_UCX": "true", "BENCHMARK_UCX_AFFINITY": "a:1|b:1|c:1"}
     ],
 )
 def test_ucx_devices__some_nodes_are_down__belong_to_their_nodes(
-    nodes: tuple[SlurmNode, ...], left_out: tuple[SlurmNode, ...], devices: tuple[str, ...]
+    nodes: tuple[SlurmNode, ...],
+    left_out: tuple[SlurmNode, ...],
+    devices: tuple[str, ...],
 ) -> None:
-    assert plan_of(load(environment=UCX), PartitionHardware(nodes, left_out), NONCE).ucx.affinity == devices
+    assert (
+        plan_of(
+            load(environment=UCX), PartitionHardware(nodes, left_out), NONCE
+        ).ucx.affinity
+        == devices
+    )
 
 
 def test_ucx_devices__for_another_number_of_nodes__are_refused() -> None:
-    with pytest.raises(ValueError, match=r"3 entries of UCX affinity; expected .* each of the partition's 2 nodes"):
+    with pytest.raises(
+        ValueError,
+        match=r"3 entries of UCX affinity; expected .* each of the partition's 2 nodes",
+    ):
         plan_of(load(environment=UCX), PartitionHardware((NODE1,), (NODE2,)), NONCE)
 
 
 def test_ucx_devices__one_list__is_for_all_nodes() -> None:
     one = load(environment=UCX | {"BENCHMARK_UCX_AFFINITY": "a:1"})
-    assert plan_of(one, PartitionHardware((NODE1, NODE2)), NONCE).ucx.affinity == ("a:1",)
+    assert plan_of(one, PartitionHardware((NODE1, NODE2)), NONCE).ucx.affinity == (
+        "a:1",
+    )
 
 
 def test_ucx_devices__without_ucx__count_for_nothing() -> None:
     assert (
-        plan_of(load(environment=UCX | {"BENCHMARK_UCX": "false"}), PartitionHardware((NODE1,)), NONCE).ucx.affinity
+        plan_of(
+            load(environment=UCX | {"BENCHMARK_UCX": "false"}),
+            PartitionHardware((NODE1,)),
+            NONCE,
+        ).ucx.affinity
         == ()
     )
 
 
-@pytest.mark.parametrize(("max_time_min", "limit_min"), [(None, 120), (0, 120), (60, 60), (600, 120)])
-def test_time_limit__is_within_the_partitions(max_time_min: int | None, limit_min: int) -> None:
+@pytest.mark.parametrize(
+    ("max_time_min", "limit_min"), [(None, 120), (0, 120), (60, 60), (600, 120)]
+)
+def test_time_limit__is_within_the_partitions(
+    max_time_min: int | None, limit_min: int
+) -> None:
     settings = load(environment={"BENCHMARK_TIME_LIMIT": "2h"})
-    assert plan_of(settings, PartitionHardware((NODE1,), max_time_min=max_time_min), NONCE).time_limit_min == limit_min
+    assert (
+        plan_of(
+            settings, PartitionHardware((NODE1,), max_time_min=max_time_min), NONCE
+        ).time_limit_min
+        == limit_min
+    )
 
 
-# --- the site's words for sbatch --------------------------------------------------------------------------------------
+# --- the site's words for sbatch ------------------------------------------------------
 
 FLAGS = """--account=grid --qos=low --constraint='a100&ib' --reservation="two words" """
 
 
 def test_sbatch_flags__come_first__and_none_change_nothing() -> None:
     specs = PartitionHardware((NODE1, NODE2))
-    with_flags, without = load(environment={"BENCHMARK_SBATCH_FLAGS": FLAGS}), load(environment={})
+    with_flags, without = (
+        load(environment={"BENCHMARK_SBATCH_FLAGS": FLAGS}),
+        load(environment={}),
+    )
     assert without.benchmark_sbatch_flags == ()
     plan = plan_of(with_flags, specs, NONCE)
-    expected = ("--account=grid", "--qos=low", "--constraint=a100&ib", "--reservation=two words")
+    expected = (
+        "--account=grid",
+        "--qos=low",
+        "--constraint=a100&ib",
+        "--reservation=two words",
+    )
     given = jobs_of(plan, SUITE.values(), with_flags.benchmark_sbatch_flags)
-    plain = jobs_of(plan_of(without, specs, NONCE), SUITE.values(), without.benchmark_sbatch_flags)
+    plain = jobs_of(
+        plan_of(without, specs, NONCE), SUITE.values(), without.benchmark_sbatch_flags
+    )
     assert [job.options[:4] for job in given] == [expected] * len(SUITE)
     assert [(job.benchmark, job.options[4:], job.script) for job in given] == [
         (job.benchmark, job.options, job.script) for job in plain
@@ -71,17 +109,28 @@ def test_sbatch_flags__come_first__and_none_change_nothing() -> None:
 
 def options_of_ours() -> list[str]:
     """The names of all options that a benchmark's job is given."""
-    nodes = tuple(SlurmNode(f"node{n}", cpus=8, gpus=n % 2, mem_mb=16_000) for n in (1, 2, 3))
+    nodes = tuple(
+        SlurmNode(f"node{n}", cpus=8, gpus=n % 2, mem_mb=16_000) for n in (1, 2, 3)
+    )
     settings = load(environment={})
     options = [
         word
-        for job in jobs_of(plan_of(settings, PartitionHardware(nodes), NONCE), SUITE.values(), ())
+        for job in jobs_of(
+            plan_of(settings, PartitionHardware(nodes), NONCE), SUITE.values(), ()
+        )
         for word in job.options
     ]
     one = Measurement(
-        id=1, run_id=1, benchmark="hpl", stage=BenchmarkState.WAITING, job_name="x", options=tuple(options)
+        id=1,
+        run_id=1,
+        benchmark="hpl",
+        stage=BenchmarkState.WAITING,
+        job_name="x",
+        options=tuple(options),
     )
-    return sorted({word.partition("=")[0] for word in sbatch("sbatch", one, partition="main")[1:]})
+    return sorted(
+        {word.partition("=")[0] for word in sbatch("sbatch", one, partition="main")[1:]}
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,8 +160,12 @@ def options_of_ours() -> list[str]:
         ),
     ],
 )
-def test_sbatch_flags__that_would_make_another_job_of_it__are_refused(word: str) -> None:
+def test_sbatch_flags__that_would_make_another_job_of_it__are_refused(
+    word: str,
+) -> None:
     with pytest.raises(SettingsError) as refused:
         load(environment={"BENCHMARK_SBATCH_FLAGS": f"--qos=low {word}"})
     (line,) = refused.value.lines
-    assert line.startswith(f"BENCHMARK_SBATCH_FLAGS: found {'--qos=low ' + word!r}; expected ")
+    assert line.startswith(
+        f"BENCHMARK_SBATCH_FLAGS: found {'--qos=low ' + word!r}; expected "
+    )

@@ -1,4 +1,6 @@
-"""What reaches the log: one line for each event, without secrets and without what moves a cursor."""
+"""What reaches the log: one line for each event, without secrets and without what moves
+a cursor.
+"""
 
 import io
 import json
@@ -35,7 +37,9 @@ def _logging_as_it_was() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def configured(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, level: str = "info") -> Any:
+def configured(
+    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, level: str = "info"
+) -> Any:
     monkeypatch.setattr(sys, "stderr", stream)
     logs.configure(level, [SECRET])
     return structlog.get_logger("supervisor")
@@ -64,11 +68,19 @@ def fail() -> None:
     raise RuntimeError(f"refused {held}\n2026-01-01 [info] forged")
 
 
-def test_configure__no_terminal__is_json_with_event_level_and_time(file: io.StringIO) -> None:
+def test_configure__no_terminal__is_json_with_event_level_and_time(
+    file: io.StringIO,
+) -> None:
     structlog.get_logger("supervisor").info("job_submitted", job_id="0x1", slurm_id=7)
     (entry,) = entries(file)
     assert entry.pop("timestamp").endswith("Z")
-    assert entry == {"event": "job_submitted", "level": "info", "logger": "supervisor", "job_id": "0x1", "slurm_id": 7}
+    assert entry == {
+        "event": "job_submitted",
+        "level": "info",
+        "logger": "supervisor",
+        "job_id": "0x1",
+        "slurm_id": 7,
+    }
 
 
 def test_configure__terminal__is_readable(terminal: Terminal) -> None:
@@ -80,10 +92,16 @@ def test_configure__terminal__is_readable(terminal: Terminal) -> None:
 def test_configure__standard_library__goes_the_same_way(file: io.StringIO) -> None:
     logging.getLogger("celery").warning("lost %s", "broker")
     (entry,) = entries(file)
-    assert (entry["event"], entry["level"], entry["logger"]) == ("lost broker", "warning", "celery")
+    assert (entry["event"], entry["level"], entry["logger"]) == (
+        "lost broker",
+        "warning",
+        "celery",
+    )
 
 
-def test_configure__level__holds_back_what_is_below(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configure__level__holds_back_what_is_below(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stream = io.StringIO()
     log = configured(monkeypatch, stream, "warning")
     log.info("quiet")
@@ -92,7 +110,9 @@ def test_configure__level__holds_back_what_is_below(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("kind", ["file", "terminal"])
-def test_log__secret_anywhere__is_redacted(kind: str, request: pytest.FixtureRequest) -> None:
+def test_log__secret_anywhere__is_redacted(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
     stream: io.StringIO = request.getfixturevalue(kind)
     log = structlog.get_logger("supervisor")
     log.info("text", value=f"key is {SECRET}!")
@@ -109,21 +129,34 @@ def test_log__secret_anywhere__is_redacted(kind: str, request: pytest.FixtureReq
 
 
 @pytest.mark.parametrize(
-    "hostile", ["a\nforged", "a\r\nforged", "\x1b[2Ja", "a\u2028forged", "a\u202egnp", "\x00", "\x9b2J"]
+    "hostile",
+    [
+        "a\nforged",
+        "a\r\nforged",
+        "\x1b[2Ja",
+        "a\u2028forged",
+        "a\u202egnp",
+        "\x00",
+        "\x9b2J",
+    ],
 )
 @pytest.mark.parametrize("kind", ["file", "terminal"])
 def test_log__control_characters__are_shown_and_not_obeyed(
     kind: str, hostile: str, request: pytest.FixtureRequest
 ) -> None:
     stream: io.StringIO = request.getfixturevalue(kind)
-    structlog.get_logger("supervisor").info("said", name=hostile, deep=[{"name": hostile}])
+    structlog.get_logger("supervisor").info(
+        "said", name=hostile, deep=[{"name": hostile}]
+    )
     logging.getLogger("third").warning("said %s", hostile)
     written = COLOUR.sub("", stream.getvalue())
     assert written.count("\n") == 2
     assert written.replace("\n", "").isprintable()
 
 
-def test_traceback__on_a_terminal__keeps_its_lines_behind_a_margin(terminal: Terminal) -> None:
+def test_traceback__on_a_terminal__keeps_its_lines_behind_a_margin(
+    terminal: Terminal,
+) -> None:
     try:
         fail()
     except RuntimeError:
@@ -134,7 +167,9 @@ def test_traceback__on_a_terminal__keeps_its_lines_behind_a_margin(terminal: Ter
     assert all(line.startswith("    ") for line in rest)
 
 
-def test_ssh_that_is_refused__is_raised_and_not_told_a_second_time(file: io.StringIO) -> None:
+def test_ssh_that_is_refused__is_raised_and_not_told_a_second_time(
+    file: io.StringIO,
+) -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         transport = paramiko.Transport(ours)
@@ -145,10 +180,12 @@ def test_ssh_that_is_refused__is_raised_and_not_told_a_second_time(file: io.Stri
     assert entries(file) == []
 
 
-# --- the cluster, warnings and crashes ------------------------------------------------------------------------------------
+# --- the cluster, warnings and crashes ------------------------------------------------
 
 
-def test_configure__with_a_cluster__each_line_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configure__with_a_cluster__each_line_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     logs.configure(cluster="west")
@@ -157,7 +194,9 @@ def test_configure__with_a_cluster__each_line_has_it(monkeypatch: pytest.MonkeyP
     assert [entry["cluster"] for entry in entries(stream)] == ["west", "west"]
 
 
-def test_configure__line_about_another_cluster__keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configure__line_about_another_cluster__keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     logs.configure(cluster="west")
@@ -181,10 +220,15 @@ fails()
 
 
 def test_log_crashes__warning_thread_and_process__are_lines_without_secrets() -> None:
-    done = subprocess.run([sys.executable, "-c", CRASHES], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", CRASHES], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 1
     told = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [entry["event"] for entry in told[1:]] == ["thread_crashed", "process_crashed"]
+    assert [entry["event"] for entry in told[1:]] == [
+        "thread_crashed",
+        "process_crashed",
+    ]
     assert "root should not run this" in told[0]["event"]
     assert told[1]["thread"] == "batch"
     assert "RuntimeError: [redacted]" in told[2]["exception"]

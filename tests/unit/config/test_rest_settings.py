@@ -1,4 +1,6 @@
-"""The settings of SLURM_TRANSPORT=rest: which are needed, and which process keeps the key."""
+"""The settings of SLURM_TRANSPORT=rest: which are needed, and which process keeps the
+key.
+"""
 
 import base64
 from pathlib import Path
@@ -26,7 +28,10 @@ def lines(*needs: Need, **changes: str) -> list[str]:
 def test_load__rest__needs_the_key_and_the_url_and_no_ssh() -> None:
     assert load(Need.SLURM, environment=REST).slurm_jwt_key is not None
     missing = lines(Need.SLURM, SLURM_JWT_KEY="", SLURMRESTD_URL="")
-    assert [line.partition(":")[0] for line in missing] == ["SLURMRESTD_URL", "SLURM_JWT_KEY"]
+    assert [line.partition(":")[0] for line in missing] == [
+        "SLURMRESTD_URL",
+        "SLURM_JWT_KEY",
+    ]
 
 
 def test_load__rest__only_the_slurm_worker_keeps_the_key() -> None:
@@ -45,22 +50,39 @@ def test_load__key_file__is_read_byte_for_byte(tmp_path: Path) -> None:
     assert base64.b64decode(key.get_secret_value()) == file.read_bytes()
 
 
-@pytest.mark.parametrize("key", ["short", base64.b64encode(b"x" * 31).decode(), "no base64 !" * 8])
+@pytest.mark.parametrize(
+    "key", ["short", base64.b64encode(b"x" * 31).decode(), "no base64 !" * 8]
+)
 def test_load__malformed_key__is_named_and_not_shown(key: str) -> None:
     (line,) = lines(Need.SLURM, SLURM_JWT_KEY=key)
     assert line.startswith("SLURM_JWT_KEY: found a value that is not shown")
 
 
 @pytest.mark.parametrize(
-    "url", ["https://slurm.example.com:6820", "http://127.0.0.1:6820", "http://[::1]:6820", "unix:///run/s"]
+    "url",
+    [
+        "https://slurm.example.com:6820",
+        "http://127.0.0.1:6820",
+        "http://[::1]:6820",
+        "unix:///run/s",
+    ],
 )
 def test_load__url_that_keeps_the_token__is_taken(url: str) -> None:
-    assert load(Need.SLURM, environment={**REST, "SLURMRESTD_URL": url}).slurmrestd_url == url
+    assert (
+        load(Need.SLURM, environment={**REST, "SLURMRESTD_URL": url}).slurmrestd_url
+        == url
+    )
 
 
 @pytest.mark.parametrize(
     "url",
-    ["http://slurm.example.com:6820", "http://10.0.0.1:6820", "unix://run/s", "https://slurm.example.com", "ftp://a:1"],
+    [
+        "http://slurm.example.com:6820",
+        "http://10.0.0.1:6820",
+        "unix://run/s",
+        "https://slurm.example.com",
+        "ftp://a:1",
+    ],
 )
 def test_load__url_that_shows_the_token__is_refused(url: str) -> None:
     (line,) = lines(Need.SLURM, SLURMRESTD_URL=url)
@@ -69,11 +91,17 @@ def test_load__url_that_shows_the_token__is_refused(url: str) -> None:
 
 def test_load__rest_with_benchmarks_or_accounting__is_refused() -> None:
     found = lines(Need.SLURM, BENCHMARK_DISABLE="false", SLURM_ACCOUNTING="true")
-    assert [line.partition(":")[0] for line in found] == ["BENCHMARK_DISABLE", "SLURM_ACCOUNTING"]
+    assert [line.partition(":")[0] for line in found] == [
+        "BENCHMARK_DISABLE",
+        "SLURM_ACCOUNTING",
+    ]
 
 
 def test_load__job_environment__has_none_of_slurms_own() -> None:
-    environment = {**REST, "SLURM_JOB_ENVIRONMENT": 'PATH=/opt/bin:/bin SITE="two words"'}
+    environment = {
+        **REST,
+        "SLURM_JOB_ENVIRONMENT": 'PATH=/opt/bin:/bin SITE="two words"',
+    }
     assert load(Need.SLURM, environment=environment).slurm_job_environment == {
         "PATH": "/opt/bin:/bin",
         "SITE": "two words",

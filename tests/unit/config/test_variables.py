@@ -1,4 +1,6 @@
-"""Variables that were probably meant to be a setting, and what `supervisor config show` tells."""
+"""Variables that were probably meant to be a setting, and what `supervisor config show`
+tells.
+"""
 
 import json
 import os
@@ -37,7 +39,13 @@ def test_mistyped__name__is_told_with_the_nearest(written: str, meant: str) -> N
 @pytest.mark.parametrize(
     "written",
     [
-        *("SLURM_SSH_PORT", "SBATCH_TLS", "TLS_CERTIFICATE", "LDAP_BASE_DN", "METASCHEDULER_PROVIDER"),
+        *(
+            "SLURM_SSH_PORT",
+            "SBATCH_TLS",
+            "TLS_CERTIFICATE",
+            "LDAP_BASE_DN",
+            "METASCHEDULER_PROVIDER",
+        ),
         *(
             "CLAIM_LIMIT",
             "CHAIN_BLOCK_TIME",
@@ -46,28 +54,56 @@ def test_mistyped__name__is_told_with_the_nearest(written: str, meant: str) -> N
             "SLURMRESTD_TOKEN",
             "SLURM_JWT_TOKEN",
         ),
-        *("SWEEP_PAUSE", "SLURM_RETRY_COUNT", "SLURM_SINFO_COMMAND", "EXPLORER_LINK", "WALLET_KEY", "NOTIFY_EMAIL"),
+        *(
+            "SWEEP_PAUSE",
+            "SLURM_RETRY_COUNT",
+            "SLURM_SINFO_COMMAND",
+            "EXPLORER_LINK",
+            "WALLET_KEY",
+            "NOTIFY_EMAIL",
+        ),
     ],
 )
-def test_mistyped__name_that_only_we_could_read__is_told_if_it_resembles_none(written: str) -> None:
+def test_mistyped__name_that_only_we_could_read__is_told_if_it_resembles_none(
+    written: str,
+) -> None:
     assert list(mistyped([written])) == [written]
 
 
-def test_warn_of_mistyped__logs_each_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warn_of_mistyped__logs_each_once_in_a_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SLURM_SSH_PORT", "22")
     warn_of_mistyped.cache_clear()
     with capture_logs() as told:
         warn_of_mistyped()
         warn_of_mistyped()
-    warned = [line["variable"] for line in told if line["event"] == "variable_not_known"]
+    warned = [
+        line["variable"] for line in told if line["event"] == "variable_not_known"
+    ]
     assert warned.count("SLURM_SSH_PORT") == 1
 
 
 @pytest.mark.parametrize(
     "others",
     [
-        *("SLURM_CONF", "SLURM_NODELIST", "SBATCH_PARTITION", "LOGNAME", "STATE_DIRECTORY", "PATH", "LOG_LEVEL"),
-        *("LISTEN_FDS", "NOTIFY_SOCKET", "NVIDIA_VISIBLE_DEVICES", "FLOWER_PORT", "OTEL_SERVICE_NAME", "ETH_RPC_URL"),
+        *(
+            "SLURM_CONF",
+            "SLURM_NODELIST",
+            "SBATCH_PARTITION",
+            "LOGNAME",
+            "STATE_DIRECTORY",
+            "PATH",
+            "LOG_LEVEL",
+        ),
+        *(
+            "LISTEN_FDS",
+            "NOTIFY_SOCKET",
+            "NVIDIA_VISIBLE_DEVICES",
+            "FLOWER_PORT",
+            "OTEL_SERVICE_NAME",
+            "ETH_RPC_URL",
+        ),
     ],
 )
 def test_mistyped__names_of_other_programs__are_not_told(others: str) -> None:
@@ -75,14 +111,27 @@ def test_mistyped__names_of_other_programs__are_not_told(others: str) -> None:
 
 
 def test_mistyped__names_that_slurms_programs_read_or_set__are_not_told() -> None:
-    names = (REPOSITORY / "tests/data/slurm/variables-slurm-22.05.8.txt").read_text().split()
-    assert {"SLURM_JOB_ID", "SLURM_JWT", "SLURM_SUBMIT_DIR", "SLURMRESTD_LISTEN", "SBATCH_WAIT"} <= set(names)
+    names = (
+        (REPOSITORY / "tests/data/slurm/variables-slurm-22.05.8.txt")
+        .read_text()
+        .split()
+    )
+    assert {
+        "SLURM_JOB_ID",
+        "SLURM_JWT",
+        "SLURM_SUBMIT_DIR",
+        "SLURMRESTD_LISTEN",
+        "SBATCH_WAIT",
+    } <= set(names)
     assert mistyped(names) == {}
 
 
 def test_mistyped__names_that_compose_reads__are_not_told() -> None:
     lines = (REPOSITORY / "docker" / ".env.example").read_text().splitlines()
-    assert mistyped([line.lstrip("# ").partition("=")[0] for line in lines if "=" in line]) == {}
+    assert (
+        mistyped([line.lstrip("# ").partition("=")[0] for line in lines if "=" in line])
+        == {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,22 +145,52 @@ def test_mistyped__names_that_compose_reads__are_not_told() -> None:
         ["run", "callbacks"],
     ],
 )
-def test_run__unknown_variable__is_a_warning_of_each_process(words: list[str], tmp_path: Path) -> None:
-    """Each of these processes ends with status 2 afterwards, as a setting or an option is wrong."""
-    servers = {"DATABASE_URL": "postgresql://127.0.0.1:1/none", "BROKER_URL": "redis://127.0.0.1:1"}
-    servers |= {"HEALTH_ADDRESS": NOT_OURS, "LISTEN_ADDRESS": "127.0.0.1:0", "SLURM_SSH_PUBLIC_KEY": PUBLIC_KEY}
+def test_run__unknown_variable__is_a_warning_of_each_process(
+    words: list[str], tmp_path: Path
+) -> None:
+    """Each of these processes ends with status 2 afterwards, as a setting or an option
+    is wrong.
+    """
+    servers = {
+        "DATABASE_URL": "postgresql://127.0.0.1:1/none",
+        "BROKER_URL": "redis://127.0.0.1:1",
+    }
+    servers |= {
+        "HEALTH_ADDRESS": NOT_OURS,
+        "LISTEN_ADDRESS": "127.0.0.1:0",
+        "SLURM_SSH_PUBLIC_KEY": PUBLIC_KEY,
+    }
     servers |= {"STATE_DIR": str(tmp_path / "state")}
     argv = [sys.executable, "-m", "supervisor_tasks.cli", *words]
-    given = {name: value for name, value in os.environ.items() if name != "FLOWER_BASIC_AUTH"}
+    given = {
+        name: value for name, value in os.environ.items() if name != "FLOWER_BASIC_AUTH"
+    }
     environment = given | servers | {"CLAIM_LIMIT": "5"}
-    ended = subprocess.run(argv, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
-    lines = [json.loads(line) for line in (ended.stdout + ended.stderr).splitlines() if line.startswith("{")]
-    told = [line["variable"] for line in lines if line["event"] == "variable_not_known" and "process" not in line]
+    ended = subprocess.run(
+        argv,
+        env=environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    lines = [
+        json.loads(line)
+        for line in (ended.stdout + ended.stderr).splitlines()
+        if line.startswith("{")
+    ]
+    told = [
+        line["variable"]
+        for line in lines
+        if line["event"] == "variable_not_known" and "process" not in line
+    ]
     assert (ended.returncode, told) == (2, ["CLAIM_LIMIT"])
 
 
 def shown(**environment: str) -> Result:
-    unset = dict.fromkeys((*(name.upper() for name in Settings.model_fields), "DATABASE_URL_FILE"))
+    unset = dict.fromkeys(
+        (*(name.upper() for name in Settings.model_fields), "DATABASE_URL_FILE")
+    )
     result = supervisor("config", "show", "-o", "json", env=unset | environment)
     assert result.exit_code == 0, result.output
     return result
@@ -119,18 +198,35 @@ def shown(**environment: str) -> Result:
 
 def test_show__each_setting__tells_its_value_and_where_it_came_from() -> None:
     rows = {
-        row["setting"]: row for row in json.loads(shown(SLURM_PARTITION="gpu", CALLBACK_NETWORKS="10.0.0.0/8").stdout)
+        row["setting"]: row
+        for row in json.loads(
+            shown(SLURM_PARTITION="gpu", CALLBACK_NETWORKS="10.0.0.0/8").stdout
+        )
     }
     assert set(rows) == {name.upper() for name in Settings.model_fields}
-    assert rows["SLURM_PARTITION"] == {"setting": "SLURM_PARTITION", "from": "environment", "value": "gpu"}
-    assert rows["CLAIM_BATCH"] == {"setting": "CLAIM_BATCH", "from": "default", "value": 200}
+    assert rows["SLURM_PARTITION"] == {
+        "setting": "SLURM_PARTITION",
+        "from": "environment",
+        "value": "gpu",
+    }
+    assert rows["CLAIM_BATCH"] == {
+        "setting": "CLAIM_BATCH",
+        "from": "default",
+        "value": 200,
+    }
     assert rows["CALLBACK_NETWORKS"]["value"] == "10.0.0.0/8"
 
 
 def test_show__secrets__are_not_shown() -> None:
     secret = "4c" * 32
-    given = {name.upper(): "" for name in SECRETS} | {"ETH_PRIVATE_KEY": secret, "METASCHEDULER_ENDPOINT_RPC": RPC}
-    given |= {"DATABASE_URL": "postgresql://user:sesame-open@db/ledger", "LDAP_URL": "ldap://user:sesame-too@ldap"}
+    given = {name.upper(): "" for name in SECRETS} | {
+        "ETH_PRIVATE_KEY": secret,
+        "METASCHEDULER_ENDPOINT_RPC": RPC,
+    }
+    given |= {
+        "DATABASE_URL": "postgresql://user:sesame-open@db/ledger",
+        "LDAP_URL": "ldap://user:sesame-too@ldap",
+    }
     result = shown(**given)
     rows = {row["setting"]: row["value"] for row in json.loads(result.stdout)}
     assert rows["ETH_PRIVATE_KEY"] == rows["DATABASE_URL"] == "(set, not shown)"

@@ -4,7 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from supervisor_tasks.dashboard.task_columns import MAX_ARGUMENTS, MAX_RESULT, shown_task
+from supervisor_tasks.dashboard.task_columns import (
+    MAX_ARGUMENTS,
+    MAX_RESULT,
+    shown_task,
+)
 
 JOB = "0x" + "a" * 64
 
@@ -24,6 +28,8 @@ def test_shown_task__its_result__has_cut_ids(text: str | None, shown: str) -> No
 
 
 def test_shown_task__of_many_jobs__is_cut() -> None:
-    task = shown_task(SimpleNamespace(args=f"({', '.join([JOB] * 90)})", result="; ".join([JOB] * 90)))
+    task = shown_task(
+        SimpleNamespace(args=f"({', '.join([JOB] * 90)})", result="; ".join([JOB] * 90))
+    )
     assert len(task.args) == MAX_ARGUMENTS
     assert len(task.result) == MAX_RESULT

@@ -1,4 +1,6 @@
-"""The command `devgrid` without a grid, with a dead or damaged one, and with words that it does not take."""
+"""The command `devgrid` without a grid, with a dead or damaged one, and with words that
+it does not take.
+"""
 
 import json
 import subprocess
@@ -51,7 +53,9 @@ NEEDS_A_GRID = [
 
 
 @pytest.mark.parametrize("words", [*NEEDS_A_GRID, ("down",)])
-def test_main__no_grid__says_how_to_start_one(link: Path, words: tuple[str, ...]) -> None:
+def test_main__no_grid__says_how_to_start_one(
+    link: Path, words: tuple[str, ...]
+) -> None:
     link.symlink_to(link.parent / "gone")
     message = refused(*words)
     assert "no grid runs for this clone; start one with" in message
@@ -59,11 +63,17 @@ def test_main__no_grid__says_how_to_start_one(link: Path, words: tuple[str, ...]
     assert not link.is_symlink()
 
 
-@pytest.mark.parametrize("words", [("status",), ("env",), ("jobs",), ("cancel", "0xa"), ("output", "0xa")])
-def test_main__dead_grid__is_said_to_be_dead(link: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "words", [("status",), ("env",), ("jobs",), ("cancel", "0xa"), ("output", "0xa")]
+)
+def test_main__dead_grid__is_said_to_be_dead(
+    link: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
     folder = tmp_path / "grid"
     folder.mkdir()
-    (folder / "processes.json").write_text('[{"name": "anvil", "pid": 1, "started_s": 1.0}]')
+    (folder / "processes.json").write_text(
+        '[{"name": "anvil", "pid": 1, "started_s": 1.0}]'
+    )
     (folder / "chain.json").write_text("{}")
     link.symlink_to(folder)
     message = refused(*words)
@@ -79,8 +89,15 @@ def living(link: Path, tmp_path: Path) -> Iterator[Path]:
     with subprocess.Popen(["sleep", "600"]) as chain:
         anvil = Running("anvil", chain.pid, psutil.Process(chain.pid).create_time())
         (folder / "processes.json").write_text(json.dumps([asdict(anvil)]))
-        addresses = dict.fromkeys((field.name for field in fields(ChainAddresses)), "0x1")
-        known = {"rpc_url": "http://127.0.0.1:1", "chain_id": 1, "addresses": addresses, "accounts": {}}
+        addresses = dict.fromkeys(
+            (field.name for field in fields(ChainAddresses)), "0x1"
+        )
+        known = {
+            "rpc_url": "http://127.0.0.1:1",
+            "chain_id": 1,
+            "addresses": addresses,
+            "accounts": {},
+        }
         (folder / "chain.json").write_text(json.dumps(known))
         (folder / "environment.json").write_text(json.dumps(dict.fromkeys(NEEDED, "1")))
         link.symlink_to(folder)
@@ -92,7 +109,11 @@ def living(link: Path, tmp_path: Path) -> Iterator[Path]:
     ("file", "content", "found"),
     [
         ("processes.json", "[{", "text that is not JSON"),
-        ("processes.json", '[{"pid": 1}]', "values that do not fit (Running.__init__() missing"),
+        (
+            "processes.json",
+            '[{"pid": 1}]',
+            "values that do not fit (Running.__init__() missing",
+        ),
         ("chain.json", "", "text that is not JSON"),
         ("chain.json", "\udcff", "text that is not JSON"),
         ("chain.json", "{}", "no 'rpc_url'"),
@@ -115,7 +136,9 @@ def test_main__damaged_file_of_the_grid__is_told_with_what_to_do(
     elif file:
         (living / file).write_text(content, errors="surrogateescape")
     message = refused("jobs")
-    assert message.startswith(f"devgrid: {living / (file or 'chain.json')}: found {found}")
+    assert message.startswith(
+        f"devgrid: {living / (file or 'chain.json')}: found {found}"
+    )
     assert message.endswith(
         "expected what devgrid wrote there: remove the grid with `devgrid down`, then start another"
     )
@@ -123,7 +146,9 @@ def test_main__damaged_file_of_the_grid__is_told_with_what_to_do(
 
 
 @pytest.mark.parametrize("file", ["chain.json", "environment.json"])
-def test_down__damaged_grid__ends_its_processes_and_is_removed(living: Path, link: Path, file: str) -> None:
+def test_down__damaged_grid__ends_its_processes_and_is_removed(
+    living: Path, link: Path, file: str
+) -> None:
     (anvil,) = Processes(living).running()
     (living / file).write_text("[{")
     command_line.main(["down"])
@@ -132,14 +157,18 @@ def test_down__damaged_grid__ends_its_processes_and_is_removed(living: Path, lin
     assert not link.is_symlink()
 
 
-def test_down__list_of_processes_is_damaged__is_removed(living: Path, link: Path) -> None:
+def test_down__list_of_processes_is_damaged__is_removed(
+    living: Path, link: Path
+) -> None:
     (living / "processes.json").write_text("[{")
     command_line.main(["down"])
     assert not living.exists()
     assert not link.is_symlink()
 
 
-def test_main__bug__is_one_line_and_a_traceback_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main__bug__is_one_line_and_a_traceback_on_demand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(kept_grid, "CURRENT", None)
     message = refused("status")
     assert message == (
@@ -163,11 +192,20 @@ def test_down__dead_grid__is_removed(link: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("demo", "WORKFLOW", "--clusters", "0"), "--clusters: found '0'; expected a whole number from 1 to 8"),
+        (
+            ("demo", "WORKFLOW", "--clusters", "0"),
+            "--clusters: found '0'; expected a whole number from 1 to 8",
+        ),
         (("demo", "WORKFLOW", "--clusters", "9"), "--clusters: found '9'"),
-        (("demo", "WORKFLOW", "--clusters", "2", "--benchmark"), "expected 1 with --benchmark"),
+        (
+            ("demo", "WORKFLOW", "--clusters", "2", "--benchmark"),
+            "expected 1 with --benchmark",
+        ),
         (("up", "--clusters", "-3"), "--clusters: found '-3'"),
-        (("submit", "WORKFLOW", "--minutes", "0"), "--minutes: found '0'; expected a whole number from 1 to 525,600"),
+        (
+            ("submit", "WORKFLOW", "--minutes", "0"),
+            "--minutes: found '0'; expected a whole number from 1 to 525,600",
+        ),
         (("submit", "/dev/zero"), "/dev/zero: found more than 1,000,000 bytes"),
         (("submit", "/"), "/: Is a directory; expected a workflow file"),
         (("submit", "/none"), "/none: No such file or directory"),
@@ -195,7 +233,9 @@ def test_main__unknown_words__are_refused_in_one_line(
     assert said.count("\n") == 1
 
 
-def test_demo__script_that_quotation_marks_blow_up__is_refused_before_a_grid_starts(link: Path, tmp_path: Path) -> None:
+def test_demo__script_that_quotation_marks_blow_up__is_refused_before_a_grid_starts(
+    link: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "marks.yaml"
     file.write_text(f'steps: [{{run: {{command: "{chr(39) * 900_000}"}}}}]\n')
     assert "its batch script would have" in refused("demo", str(file))

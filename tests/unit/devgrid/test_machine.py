@@ -25,9 +25,17 @@ class Machine:
 
 @pytest.mark.parametrize(
     ("slowness", "waited_s", "over"),
-    [(1.0, 10.0, False), (1.0, 10.1, True), (3.0, 10.1, False), (3.0, 30.0, False), (3.0, 30.1, True)],
+    [
+        (1.0, 10.0, False),
+        (1.0, 10.1, True),
+        (3.0, 10.1, False),
+        (3.0, 30.0, False),
+        (3.0, 30.1, True),
+    ],
 )
-def test_deadline__is_over_as_late_as_the_machine_is_slow(slowness: float, waited_s: float, over: bool) -> None:
+def test_deadline__is_over_as_late_as_the_machine_is_slow(
+    slowness: float, waited_s: float, over: bool
+) -> None:
     machine = Machine(slowness)
     deadline = machine.deadline(10.0)
     machine.now_s += waited_s

@@ -1,4 +1,6 @@
-"""Probes side by side: what hangs, raises or needs what is away is a finding, and holds up nothing."""
+"""Probes side by side: what hangs, raises or needs what is away is a finding, and holds
+up nothing.
+"""
 
 import threading
 import time
@@ -35,12 +37,21 @@ def cannot(_: str) -> Iterator[Finding]:
 
 
 def test_examine__one_hangs__the_others_are_told_in_the_probes_order() -> None:
-    probes = [Probe("slow", hangs, "wake it"), Probe("quick", answers, ""), Probe("bad", fails, "mend it")]
+    probes = [
+        Probe("slow", hangs, "wake it"),
+        Probe("quick", answers, ""),
+        Probe("bad", fails, "mend it"),
+    ]
     begun_s = time.monotonic()
     found = examine(probes, "shared", begun_s + 0.3)
     assert time.monotonic() - begun_s < deadline(5)
     assert [one.name for one in found] == ["slow", "one", "two", "bad"]
-    assert [one.level for one in found] == [Level.RED, Level.GREEN, Level.GREEN, Level.RED]
+    assert [one.level for one in found] == [
+        Level.RED,
+        Level.GREEN,
+        Level.GREEN,
+        Level.RED,
+    ]
     assert "no answer within" in found[0].found
     assert found[0].mend == "wake it"
     assert (found[3].found, found[3].mend) == ("first line", "mend it")
@@ -99,5 +110,7 @@ def test_error_line__is_one_line() -> None:
     refused = ConnectionRefusedError(111, "Connection refused")
     assert error_line(refused) == "Connection refused"
     assert error_line(
-        OSError(f"HTTPConnection(host='node', port=1): Failed to establish a new connection: {refused}")
+        OSError(
+            f"HTTPConnection(host='node', port=1): Failed to establish a new connection: {refused}"
+        )
     ) == ("Connection refused")

@@ -1,4 +1,6 @@
-"""The settings of `supervisor doctor`: with every key that is there, and without what is malformed."""
+"""The settings of `supervisor doctor`: with every key that is there, and without what
+is malformed.
+"""
 
 import pytest
 
@@ -8,7 +10,9 @@ KEY = "0x" + "1" * 64
 
 
 def test_settings__key_is_set__is_kept() -> None:
-    settings, lines = readable_settings({"ETH_PRIVATE_KEY": KEY, "CLUSTER_NAME": "here"})
+    settings, lines = readable_settings(
+        {"ETH_PRIVATE_KEY": KEY, "CLUSTER_NAME": "here"}
+    )
     assert settings.eth_private_key is not None
     assert settings.cluster_name == "here"
     assert lines == []
@@ -26,14 +30,19 @@ def test_settings__without_a_key__are_read() -> None:
     [
         ({"CHAIN_ID": "x"}, {"CHAIN_ID"}),
         ({"LDAP_URL": "ldap://d"}, {"LDAP_BIND_DN", "LDAP_BIND_PASSWORD"}),
-        ({"NOTIFY_MAIL_TO": "a@example.com"}, {"NOTIFY_MAIL_FROM", "NOTIFY_SMTP_ADDRESS"}),
+        (
+            {"NOTIFY_MAIL_TO": "a@example.com"},
+            {"NOTIFY_MAIL_FROM", "NOTIFY_SMTP_ADDRESS"},
+        ),
         ({"DATABASE_URL_FILE": "/nowhere/at/all"}, {"DATABASE_URL_FILE"}),
     ],
 )
 def test_settings__some_are_malformed__the_others_are_read_and_these_named(
     environment: dict[str, str], named: set[str]
 ) -> None:
-    settings, lines = readable_settings({"ETH_PRIVATE_KEY": KEY, "CLUSTER_NAME": "here"} | environment)
+    settings, lines = readable_settings(
+        {"ETH_PRIVATE_KEY": KEY, "CLUSTER_NAME": "here"} | environment
+    )
     assert settings.cluster_name == "here"
     assert settings.eth_private_key is not None
     assert {line.partition(":")[0] for line in lines} == named

@@ -15,7 +15,13 @@ ETHER = 10**18
 CHAIN = 179188
 
 
-def look(name: str, chain_id: int = CHAIN, head: int = 100, took_s: float = 0.1, error: str = "") -> EndpointSeen:
+def look(
+    name: str,
+    chain_id: int = CHAIN,
+    head: int = 100,
+    took_s: float = 0.1,
+    error: str = "",
+) -> EndpointSeen:
     return EndpointSeen(name, chain_id, head, took_s, error)
 
 
@@ -30,10 +36,13 @@ def look(name: str, chain_id: int = CHAIN, head: int = 100, took_s: float = 0.1,
         ([look("a", head=94), look("b", head=100)], [YELLOW, GREEN]),
         ([look("a", head=95), look("b", head=100)], [GREEN, GREEN]),
         ([look("a", took_s=1.5)], [YELLOW]),
-        ([look("a", chain_id=1, head=10**6), look("b")], [RED, GREEN]),  # another chain's head does not count
+        # another chain's head does not count
+        ([look("a", chain_id=1, head=10**6), look("b")], [RED, GREEN]),
     ],
 )
-def test_endpoints__beside_each_other(seen: Sequence[EndpointSeen], levels: list[Level]) -> None:
+def test_endpoints__beside_each_other(
+    seen: Sequence[EndpointSeen], levels: list[Level]
+) -> None:
     found = verdicts.endpoint_verdicts(seen, CHAIN)
     assert [one.level for one in found] == levels
     assert all(one.mend for one in found if one.level is not GREEN)
@@ -60,7 +69,9 @@ def test_endpoints__that_answer__tell_chain_head_lag_and_time() -> None:
     ("theirs_s", "off_s"),
     [(99, -1), (100, 0), (101, 0), (103, 0), (104, 0.5), (40, -60), (164, 60.5)],
 )
-def test_off_within__answer_took_its_time__is_what_is_off_for_certain(theirs_s: int, off_s: float) -> None:
+def test_off_within__answer_took_its_time__is_what_is_off_for_certain(
+    theirs_s: int, off_s: float
+) -> None:
     assert verdicts.off_within_s(theirs_s, 100.9, 103.5) == off_s
 
 
@@ -73,8 +84,12 @@ def test_off_within__answer_took_its_time__is_what_is_off_for_certain(theirs_s: 
         (ETHER, 0, GREEN, "gas is free"),
     ],
 )
-def test_wallet__balance__is_told_in_jobs(balance: int, job_wei: int, level: Level, told: str) -> None:
-    found = verdicts.wallet_verdict(WalletSeen("0xabc", balance, ETHER // 100, job_wei, measured=True))
+def test_wallet__balance__is_told_in_jobs(
+    balance: int, job_wei: int, level: Level, told: str
+) -> None:
+    found = verdicts.wallet_verdict(
+        WalletSeen("0xabc", balance, ETHER // 100, job_wei, measured=True)
+    )
     assert found.level is level
     assert told in found.found
     assert ("0xabc" in found.mend) is (level is not GREEN)
@@ -82,61 +97,215 @@ def test_wallet__balance__is_told_in_jobs(balance: int, job_wei: int, level: Lev
 
 CASES: list[tuple[str, Finding, Level, str]] = [
     ("migrations equal", verdicts.migrations_verdict("0025", "0025"), GREEN, ""),
-    ("migrations older", verdicts.migrations_verdict("0024", "0025"), RED, "supervisor db upgrade"),
-    ("migrations none", verdicts.migrations_verdict(None, "0025"), RED, "supervisor db upgrade"),
+    (
+        "migrations older",
+        verdicts.migrations_verdict("0024", "0025"),
+        RED,
+        "supervisor db upgrade",
+    ),
+    (
+        "migrations none",
+        verdicts.migrations_verdict(None, "0025"),
+        RED,
+        "supervisor db upgrade",
+    ),
     ("cluster known", verdicts.cluster_verdict("a", ["a", "b"]), GREEN, ""),
     ("cluster unknown", verdicts.cluster_verdict("c", ["a", "b"]), RED, "CLUSTER_NAME"),
-    ("heard", verdicts.heartbeat_verdict("x", 3.0, 30.0, "start it", needed=True), GREEN, ""),
-    ("heard long ago", verdicts.heartbeat_verdict("x", 31.0, 30.0, "start it", needed=False), RED, "start it"),
-    ("never heard, needed", verdicts.heartbeat_verdict("x", None, 30.0, "start it", needed=True), RED, "start it"),
-    ("never heard", verdicts.heartbeat_verdict("x", None, 30.0, "start it", needed=False), SKIPPED, ""),
+    (
+        "heard",
+        verdicts.heartbeat_verdict("x", 3.0, 30.0, "start it", needed=True),
+        GREEN,
+        "",
+    ),
+    (
+        "heard long ago",
+        verdicts.heartbeat_verdict("x", 31.0, 30.0, "start it", needed=False),
+        RED,
+        "start it",
+    ),
+    (
+        "never heard, needed",
+        verdicts.heartbeat_verdict("x", None, 30.0, "start it", needed=True),
+        RED,
+        "start it",
+    ),
+    (
+        "never heard",
+        verdicts.heartbeat_verdict("x", None, 30.0, "start it", needed=False),
+        SKIPPED,
+        "",
+    ),
     ("read to the head", verdicts.reading_verdict(100, 105, None, 225.0), GREEN, ""),
     ("read between scans", verdicts.reading_verdict(100, 400, 225.0, 225.0), GREEN, ""),
-    ("read behind", verdicts.reading_verdict(100, 106, 226.0, 225.0), YELLOW, "chain queue"),
-    ("never read to the head", verdicts.reading_verdict(100, 106, None, 225.0), YELLOW, "chain queue"),
-    ("nothing read", verdicts.reading_verdict(None, 106, None, 225.0), YELLOW, "chain queue"),
+    (
+        "read behind",
+        verdicts.reading_verdict(100, 106, 226.0, 225.0),
+        YELLOW,
+        "chain queue",
+    ),
+    (
+        "never read to the head",
+        verdicts.reading_verdict(100, 106, None, 225.0),
+        YELLOW,
+        "chain queue",
+    ),
+    (
+        "nothing read",
+        verdicts.reading_verdict(None, 106, None, 225.0),
+        YELLOW,
+        "chain queue",
+    ),
     ("announced", verdicts.announcements_verdict(look("w"), CHAIN), GREEN, ""),
-    ("not announced", verdicts.announcements_verdict(look("w", error="refused"), CHAIN), YELLOW, "ENDPOINT_WS"),
-    ("announced wrong", verdicts.announcements_verdict(look("w", chain_id=1), CHAIN), RED, "ENDPOINT_WS"),
+    (
+        "not announced",
+        verdicts.announcements_verdict(look("w", error="refused"), CHAIN),
+        YELLOW,
+        "ENDPOINT_WS",
+    ),
+    (
+        "announced wrong",
+        verdicts.announcements_verdict(look("w", chain_id=1), CHAIN),
+        RED,
+        "ENDPOINT_WS",
+    ),
     ("contract open", verdicts.contract_verdict("0x1", is_open=True), GREEN, ""),
-    ("contract retired", verdicts.contract_verdict("0x1", is_open=False), RED, "METASCHEDULER_SMART_CONTRACT"),
-    ("approved", verdicts.standing_verdict(valid=True, waiting=False, banned=False), GREEN, ""),
-    ("approved, changing", verdicts.standing_verdict(valid=True, waiting=True, banned=False), GREEN, ""),
-    ("waiting", verdicts.standing_verdict(valid=False, waiting=True, banned=False), YELLOW, "approve"),
-    ("banned", verdicts.standing_verdict(valid=True, waiting=False, banned=True), RED, "administrators"),
-    ("unknown", verdicts.standing_verdict(valid=False, waiting=False, banned=False), RED, "provider register"),
-    ("host key known", verdicts.host_key_verdict("h:22", "SHA256:a", ["SHA256:b", "SHA256:a"], "/k"), GREEN, ""),
-    ("host key changed", verdicts.host_key_verdict("h:22", "SHA256:a", ["SHA256:b"], "/k"), RED, "ssh-keygen -f /k -R"),
-    ("host key new", verdicts.host_key_verdict("h:22", "SHA256:a", [], "/k"), RED, "ssh-keyscan -p 22 h >> /k"),
-    ("version", verdicts.version_verdict("sbatch", "P=/p", 0, "slurm-wlm 22.05.8\n", ""), GREEN, ""),
-    ("no command", verdicts.version_verdict("sbatch", "P=/p", 127, "", "no such file"), RED, "P=/p"),
+    (
+        "contract retired",
+        verdicts.contract_verdict("0x1", is_open=False),
+        RED,
+        "METASCHEDULER_SMART_CONTRACT",
+    ),
+    (
+        "approved",
+        verdicts.standing_verdict(valid=True, waiting=False, banned=False),
+        GREEN,
+        "",
+    ),
+    (
+        "approved, changing",
+        verdicts.standing_verdict(valid=True, waiting=True, banned=False),
+        GREEN,
+        "",
+    ),
+    (
+        "waiting",
+        verdicts.standing_verdict(valid=False, waiting=True, banned=False),
+        YELLOW,
+        "approve",
+    ),
+    (
+        "banned",
+        verdicts.standing_verdict(valid=True, waiting=False, banned=True),
+        RED,
+        "administrators",
+    ),
+    (
+        "unknown",
+        verdicts.standing_verdict(valid=False, waiting=False, banned=False),
+        RED,
+        "provider register",
+    ),
+    (
+        "host key known",
+        verdicts.host_key_verdict("h:22", "SHA256:a", ["SHA256:b", "SHA256:a"], "/k"),
+        GREEN,
+        "",
+    ),
+    (
+        "host key changed",
+        verdicts.host_key_verdict("h:22", "SHA256:a", ["SHA256:b"], "/k"),
+        RED,
+        "ssh-keygen -f /k -R",
+    ),
+    (
+        "host key new",
+        verdicts.host_key_verdict("h:22", "SHA256:a", [], "/k"),
+        RED,
+        "ssh-keyscan -p 22 h >> /k",
+    ),
+    (
+        "version",
+        verdicts.version_verdict("sbatch", "P=/p", 0, "slurm-wlm 22.05.8\n", ""),
+        GREEN,
+        "",
+    ),
+    (
+        "no command",
+        verdicts.version_verdict("sbatch", "P=/p", 127, "", "no such file"),
+        RED,
+        "P=/p",
+    ),
     ("no word", verdicts.version_verdict("sbatch", "P=/p", 0, " ", ""), RED, "P=/p"),
-    ("slurmctld first seen", verdicts.controller_verdict("a", None, same=False), GREEN, ""),
+    (
+        "slurmctld first seen",
+        verdicts.controller_verdict("a", None, same=False),
+        GREEN,
+        "",
+    ),
     ("slurmctld as known", verdicts.controller_verdict("a", "a", same=True), GREEN, ""),
-    ("another slurmctld", verdicts.controller_verdict("b", "a", same=False), RED, "cluster accept"),
-    ("no accounting", verdicts.accounting_verdict(asked=False, unused=False, status=0, stderr=""), GREEN, ""),
+    (
+        "another slurmctld",
+        verdicts.controller_verdict("b", "a", same=False),
+        RED,
+        "cluster accept",
+    ),
+    (
+        "no accounting",
+        verdicts.accounting_verdict(asked=False, unused=False, status=0, stderr=""),
+        GREEN,
+        "",
+    ),
     (
         "unused accounting",
         verdicts.accounting_verdict(asked=False, unused=True, status=0, stderr=""),
         YELLOW,
         "SLURM_ACC",
     ),
-    ("accounting", verdicts.accounting_verdict(asked=True, unused=False, status=0, stderr=""), GREEN, ""),
-    ("slurmdbd away", verdicts.accounting_verdict(asked=True, unused=False, status=1, stderr="x"), RED, "slurmdbd"),
+    (
+        "accounting",
+        verdicts.accounting_verdict(asked=True, unused=False, status=0, stderr=""),
+        GREEN,
+        "",
+    ),
+    (
+        "slurmdbd away",
+        verdicts.accounting_verdict(asked=True, unused=False, status=1, stderr="x"),
+        RED,
+        "slurmdbd",
+    ),
     ("nodes", verdicts.nodes_verdict(4, "main", 1), GREEN, ""),
     ("no nodes", verdicts.nodes_verdict(0, "main", 4), RED, "sinfo -R"),
-    ("unpaid refused", verdicts.job_submit_verdict(1, "sbatch: error: supervisor: no token"), GREEN, ""),
+    (
+        "unpaid refused",
+        verdicts.job_submit_verdict(1, "sbatch: error: supervisor: no token"),
+        GREEN,
+        "",
+    ),
     ("unpaid taken", verdicts.job_submit_verdict(0, ""), RED, "JobSubmitPlugins"),
-    ("lua has no key", verdicts.job_submit_verdict(1, "error: supervisor: no key"), RED, "supervisor_submit.conf"),
-    ("another refusal", verdicts.job_submit_verdict(1, "invalid partition"), YELLOW, "slurmctld's log"),
+    (
+        "lua has no key",
+        verdicts.job_submit_verdict(1, "error: supervisor: no key"),
+        RED,
+        "supervisor_submit.conf",
+    ),
+    (
+        "another refusal",
+        verdicts.job_submit_verdict(1, "invalid partition"),
+        YELLOW,
+        "slurmctld's log",
+    ),
     ("clocks agree", verdicts.clock_verdict("x", -4.9), GREEN, ""),
     ("clock off", verdicts.clock_verdict("x", 5.0), YELLOW, "chrony"),
     ("clock wrong", verdicts.clock_verdict("x", -60.0), RED, "chrony"),
 ]
 
 
-@pytest.mark.parametrize(("name", "found", "level", "mend"), CASES, ids=[case[0] for case in CASES])
-def test_verdict__of_what_was_seen(name: str, found: Finding, level: Level, mend: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "found", "level", "mend"), CASES, ids=[case[0] for case in CASES]
+)
+def test_verdict__of_what_was_seen(
+    name: str, found: Finding, level: Level, mend: str
+) -> None:
     assert found.level is level
     assert found.found
     assert mend in found.mend
@@ -147,7 +316,9 @@ def test_verdict__of_what_was_seen(name: str, found: Finding, level: Level, mend
     ("days", "distrust", "level"),
     [(15, "", GREEN), (13, "", YELLOW), (-1, "", RED), (300, "hostname mismatch", RED)],
 )
-def test_certificate__days_left_and_trust(days: int, distrust: str, level: Level) -> None:
+def test_certificate__days_left_and_trust(
+    days: int, distrust: str, level: Level
+) -> None:
     seen = CertificateSeen(NOW + timedelta(days=days), ["a.example.com"], distrust)
     found = verdicts.certificate_verdict("x", seen, NOW, "renew it")
     assert found.level is level
@@ -156,7 +327,10 @@ def test_certificate__days_left_and_trust(days: int, distrust: str, level: Level
 
 
 def test_settings__lines_of_an_error__are_a_finding_each() -> None:
-    lines = ["CHAIN_ID: found 'x'; expected a number", "DATABASE_URL: found nothing; expected a URL: postgresql://"]
+    lines = [
+        "CHAIN_ID: found 'x'; expected a number",
+        "DATABASE_URL: found nothing; expected a URL: postgresql://",
+    ]
     found = verdicts.settings_verdicts("worker", lines)
     assert [one.name for one in found] == ["setting CHAIN_ID", "setting DATABASE_URL"]
     assert found[1].found == "found nothing; expected a URL: postgresql://"
@@ -167,9 +341,15 @@ def test_settings__lines_of_an_error__are_a_finding_each() -> None:
 def test_lists__each_complaint_alarm_and_variable__is_a_finding() -> None:
     assert [one.level for one in verdicts.fleet_verdicts(["a", "b"])] == [RED, RED]
     assert verdicts.fleet_verdicts([])[0].level is GREEN
-    assert verdicts.alarm_verdicts(["wallet_empty"])[0].mend == "supervisor alarm show wallet_empty"
+    assert (
+        verdicts.alarm_verdicts(["wallet_empty"])[0].mend
+        == "supervisor alarm show wallet_empty"
+    )
     assert verdicts.alarm_verdicts([])[0].level is GREEN
-    assert verdicts.mistyped_verdicts({"SLURM_PARTITON": "SLURM_PARTITION"})[0].level is YELLOW
+    assert (
+        verdicts.mistyped_verdicts({"SLURM_PARTITON": "SLURM_PARTITION"})[0].level
+        is YELLOW
+    )
 
 
 def test_worst__of_none__is_green() -> None:

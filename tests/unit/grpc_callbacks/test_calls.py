@@ -1,4 +1,6 @@
-"""Calls of the gRPC process that go wrong: each ends by itself, and keeps no other one out."""
+"""Calls of the gRPC process that go wrong: each ends by itself, and keeps no other one
+out.
+"""
 
 import asyncio
 from ipaddress import ip_address
@@ -46,7 +48,10 @@ class Call:
 
 
 async def run(
-    services: Services, call: Call, error: Exception | None = None, answer: server.Answer | None = None
+    services: Services,
+    call: Call,
+    error: Exception | None = None,
+    answer: server.Answer | None = None,
 ) -> grpc.StatusCode:
     async def at_once(_: bytes, __: Called) -> Any:
         if error is not None:
@@ -63,7 +68,9 @@ async def run(
 
 
 def some_services() -> Services:
-    return Services(cast(CallbackWriter, None), cast(PollNotifier, None), Callers(None), "")
+    return Services(
+        cast(CallbackWriter, None), cast(PollNotifier, None), Callers(None), ""
+    )
 
 
 def test_call__unexpected_error__is_internal_and_one_log_line_for_many_calls(
@@ -102,7 +109,11 @@ def test_calls_of_one_peer__too_many_under_way__are_refused_and_other_peers_serv
     crowd, other = "10.0.0.1", "10.0.0.2"
 
     async def calls() -> list[grpc.StatusCode]:
-        services, under_way, may_end = some_services(), asyncio.Semaphore(0), asyncio.Event()
+        services, under_way, may_end = (
+            some_services(),
+            asyncio.Semaphore(0),
+            asyncio.Event(),
+        )
         services.front = cast(Any, Held(crowd, other))
 
         async def slow(_: bytes, __: Called) -> Any:
@@ -110,12 +121,19 @@ def test_calls_of_one_peer__too_many_under_way__are_refused_and_other_peers_serv
             await may_end.wait()
             return messages.SetJobStatusResponse()
 
-        first = [asyncio.create_task(run(services, ready(crowd), answer=slow)) for _ in range(2)]
+        first = [
+            asyncio.create_task(run(services, ready(crowd), answer=slow))
+            for _ in range(2)
+        ]
         for _ in first:
             await under_way.acquire()
         codes = [await run(services, ready(crowd)), await run(services, ready(other))]
         may_end.set()
-        return [*codes, *await asyncio.gather(*first), await run(services, ready(crowd))]
+        return [
+            *codes,
+            *await asyncio.gather(*first),
+            await run(services, ready(crowd)),
+        ]
 
     ok = grpc.StatusCode.OK
     assert asyncio.run(calls()) == [grpc.StatusCode.RESOURCE_EXHAUSTED, ok, ok, ok, ok]
@@ -147,7 +165,10 @@ def test_calls_without_message__too_many__the_connection_with_most_is_given_up(
     async def four() -> list[grpc.StatusCode]:
         services = some_services()
         services.front = cast(Any, front)
-        calls = [Call(OURSELVES if good else "unix-abstract:liar") for good in (True, False, False, True)]
+        calls = [
+            Call(OURSELVES if good else "unix-abstract:liar")
+            for good in (True, False, False, True)
+        ]
         tasks = [asyncio.create_task(run(services, call)) for call in calls]
         await asyncio.sleep(0)  # each begins
         for call in calls[::3]:

@@ -15,7 +15,9 @@ def test_poll_message__beside_what_celery_publishes__says_the_same() -> None:
     app = Celery(set_as_current=False)
     celerys = app.amqp.as_task_v2("of this one", NAME, ignore_result=True)
     ours = poll_message()
-    assert ours["body"] == [list(part) if isinstance(part, tuple) else part for part in celerys.body]
+    assert ours["body"] == [
+        list(part) if isinstance(part, tuple) else part for part in celerys.body
+    ]
     for name, value in celerys.headers.items():
         if name not in APART:
             assert (ours["headers"].get(name) or None) == (value or None), name
@@ -36,5 +38,10 @@ def test_poll_message__published__is_a_request_of_a_celery_worker() -> None:
         sent = poll_message()
         producer(connection).publish(**sent, exchange="", routing_key="of the test")
         request = Request(queue.get(timeout=5.0), app=app, task=task)
-    assert (request.name, request.id, request.args, request.kwargs) == (NAME, sent["correlation_id"], [], {})
+    assert (request.name, request.id, request.args, request.kwargs) == (
+        NAME,
+        sent["correlation_id"],
+        [],
+        {},
+    )
     assert request.ignore_result

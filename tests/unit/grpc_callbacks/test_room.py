@@ -1,11 +1,18 @@
-"""Bounds of the callbacks' port: which connection goes, how one begins, how much is kept; and for whom a certificate is."""
+"""Bounds of the callbacks' port: which connection goes, how one begins, how much is
+kept; and for whom a certificate is.
+"""
 
 from ipaddress import ip_address
 
 import pytest
 
 from grpc_callbacks.callers import Callers, StrangerError
-from grpc_callbacks.connections import CallerConnection, Connections, UnreadCalls, address_of
+from grpc_callbacks.connections import (
+    CallerConnection,
+    Connections,
+    UnreadCalls,
+    address_of,
+)
 from grpc_callbacks.front import PREFACE, Beginning, beginning
 from grpc_callbacks.room import CallbackOrigin, LedgerJob, origin_of
 from grpc_callbacks.tls import is_for
@@ -22,7 +29,11 @@ def connection(last: int, **more: bool) -> CallerConnection:
 
 def test_admit__too_many_of_a_peer__its_oldest_that_never_had_an_answer_goes() -> None:
     held = Connections(most=10, most_of_a_peer=3)
-    proven, answered, silent = (connection(1, proven=True), connection(1, answered=True), connection(1))
+    proven, answered, silent = (
+        connection(1, proven=True),
+        connection(1, answered=True),
+        connection(1),
+    )
     assert [held.admit(one) for one in (proven, answered, silent)] == [None] * 3
     assert held.admit(connection(1)) is silent
     assert len(held) == 3
@@ -37,9 +48,15 @@ def test_admit__too_many_of_all__the_peer_with_most_gives_one_up() -> None:
     assert len(held) == 4
 
 
-def test_admit__of_all_that_were_proven__the_oldest_goes_and_never_the_new_one() -> None:
+def test_admit__of_all_that_were_proven__the_oldest_goes_and_never_the_new_one() -> (
+    None
+):
     held = Connections(most=10, most_of_a_peer=2)
-    first, second, new = (connection(1, proven=True), connection(1, proven=True), connection(1))
+    first, second, new = (
+        connection(1, proven=True),
+        connection(1, proven=True),
+        connection(1),
+    )
     held.admit(first)
     held.admit(second)
     assert held.admit(new) is first
@@ -54,7 +71,12 @@ def test_remove__twice__counts_once() -> None:
 
 
 def test_calls_of_peer__counts_those_of_all_its_connections_that_are_held() -> None:
-    held, first, second, other = Connections(), connection(1), connection(1), connection(2)
+    held, first, second, other = (
+        Connections(),
+        connection(1),
+        connection(1),
+        connection(2),
+    )
     for one in (first, second, other):
         held.admit(one)
     for one in (first, second, second, other):
@@ -69,13 +91,21 @@ def test_calls_of_peer__counts_those_of_all_its_connections_that_are_held() -> N
 
 
 def test_origin__one_ipv6_network__is_one_peer() -> None:
-    one, other, far = (CallerConnection(ip_address(text), 1) for text in ("fd00::1", "fd00::2", "fd00:0:0:1::1"))
+    one, other, far = (
+        CallerConnection(ip_address(text), 1)
+        for text in ("fd00::1", "fd00::2", "fd00:0:0:1::1")
+    )
     assert one.origin == other.origin
     assert one.origin != far.origin
 
 
 @pytest.mark.parametrize(
-    ("told", "peer"), [("10.0.0.1", "ipv4:10.0.0.1:5"), ("::ffff:10.0.0.1", "ipv4:10.0.0.1:5"), ("::1", "ipv6:[::1]:5")]
+    ("told", "peer"),
+    [
+        ("10.0.0.1", "ipv4:10.0.0.1:5"),
+        ("::ffff:10.0.0.1", "ipv4:10.0.0.1:5"),
+        ("::1", "ipv6:[::1]:5"),
+    ],
 )
 def test_peer__as_grpc_writes_it(told: str, peer: str) -> None:
     assert CallerConnection(address_of(told), 5).peer == peer
@@ -147,9 +177,14 @@ def test_is_loopback(address: str, loopback: bool) -> None:
     assert is_loopback(address) is loopback
 
 
-@pytest.mark.parametrize("time_text", ["", "-1", "1e9", "\u0661", "\u00b2", " 1", "1\n", "9" * 16, "9" * 5_000])
+@pytest.mark.parametrize(
+    "time_text",
+    ["", "-1", "1e9", "\u0661", "\u00b2", " 1", "1\n", "9" * 16, "9" * 5_000],
+)
 def test_admit__time_that_is_no_time__is_a_stranger(time_text: str) -> None:
-    """Python makes no number of more than 4,300 digits: a stranger's call was a traceback in the log."""
+    """Python makes no number of more than 4,300 digits: a stranger's call was a
+    traceback in the log.
+    """
     key = b"k" * 32
     seal = proof.seal(key, "/a.B/C", b"said", -1, "node1")
     told = [(proof.NODE, "node1"), (proof.TIME, time_text), (proof.PROOF, seal)]
@@ -159,7 +194,9 @@ def test_admit__time_that_is_no_time__is_a_stranger(time_text: str) -> None:
 
 def test_unread_calls__one_too_many__its_connection_with_most_is_given_up() -> None:
     unread = UnreadCalls(most=4)
-    assert [unread.begin(name) for name in ("good", "liar", "liar", "liar")] == [None] * 4
+    assert [unread.begin(name) for name in ("good", "liar", "liar", "liar")] == [
+        None
+    ] * 4
     assert unread.begin("another") == "liar"
     assert len(unread) == 2
 

@@ -8,7 +8,13 @@ from grpc_callbacks.validation import CallbackPayload, MalformedCallbackError, v
 
 NAME = "0x" + "0a" * 32
 STORED = {4: "RUNNING", 6: "CANCELLED", 7: "FINISHED", 8: "FAILED", 9: "OUT_OF_CREDITS"}
-REFUSED = {0: "UNSPECIFIED", 1: "PENDING", 2: "META_SCHEDULED", 3: "SCHEDULED", 10: "PANICKED"}
+REFUSED = {
+    0: "UNSPECIFIED",
+    1: "PENDING",
+    2: "META_SCHEDULED",
+    3: "SCHEDULED",
+    10: "PANICKED",
+}
 
 
 @pytest.mark.parametrize("status", STORED)
@@ -19,8 +25,12 @@ def test_validate__what_plugins_say__is_kept_as_it_was(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", REFUSED)
-def test_validate__status_that_no_plugin_reports__is_refused_by_name(status: int) -> None:
-    with pytest.raises(MalformedCallbackError, match=f"status: found .*{REFUSED[status]}"):
+def test_validate__status_that_no_plugin_reports__is_refused_by_name(
+    status: int,
+) -> None:
+    with pytest.raises(
+        MalformedCallbackError, match=f"status: found .*{REFUSED[status]}"
+    ):
         validate(NAME, 7, 0, status, 0)
 
 
@@ -29,8 +39,13 @@ def test_validate__status_of_other_versions__is_ignored(status: int) -> None:
     assert validate(NAME, 7, 0, status, 0).ignored
 
 
-@pytest.mark.parametrize(("slurm_id", "duration_s", "exit_code"), [(1, 0, -(2**31)), (2**32 - 1, 2**31 - 1, 2**31 - 1)])
-def test_validate__at_the_limits__is_taken(slurm_id: int, duration_s: int, exit_code: int) -> None:
+@pytest.mark.parametrize(
+    ("slurm_id", "duration_s", "exit_code"),
+    [(1, 0, -(2**31)), (2**32 - 1, 2**31 - 1, 2**31 - 1)],
+)
+def test_validate__at_the_limits__is_taken(
+    slurm_id: int, duration_s: int, exit_code: int
+) -> None:
     validate(NAME, slurm_id, duration_s, 7, exit_code)
 
 
@@ -52,7 +67,18 @@ def test_validate__beyond_the_limits__tells_field_and_value(
 
 
 @pytest.mark.parametrize(
-    "name", ["", "0x", NAME[2:], NAME.upper(), NAME + "0", NAME[:-1], NAME + "\n", " " + NAME, "0x" + "٣" * 64]
+    "name",
+    [
+        "",
+        "0x",
+        NAME[2:],
+        NAME.upper(),
+        NAME + "0",
+        NAME[:-1],
+        NAME + "\n",
+        " " + NAME,
+        "0x" + "٣" * 64,
+    ],
 )
 def test_validate__name_that_is_none__is_refused(name: str) -> None:
     with pytest.raises(MalformedCallbackError, match="name: found"):
@@ -60,7 +86,9 @@ def test_validate__name_that_is_none__is_refused(name: str) -> None:
 
 
 @given(st.text())
-def test_validate__any_text_for_a_name__makes_a_short_answer_of_one_printable_line(name: str) -> None:
+def test_validate__any_text_for_a_name__makes_a_short_answer_of_one_printable_line(
+    name: str,
+) -> None:
     with pytest.raises(MalformedCallbackError) as caught:
         validate(name, 7, 0, 7, 0)
     assert str(caught.value).isprintable()

@@ -12,7 +12,14 @@ from supervisor_tasks.jobs.callback_fallback import (
     outcome_from_callbacks,
     poll_delay_s,
 )
-from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, Job, JobId, Outcome
+from supervisor_tasks.jobs.model import (
+    Address,
+    ChainStatus,
+    Definition,
+    Job,
+    JobId,
+    Outcome,
+)
 from supervisor_tasks.jobs.runs import JobRun
 
 CALLED_S = 1_795_285_686.0
@@ -21,7 +28,13 @@ JOB = Job(
     customer=Address("0x" + "2" * 40),
     provider=Address("0x" + "3" * 40),
     claim_key="claim:0",
-    definition=Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"),
+    definition=Definition(
+        gpus=0,
+        mem_per_cpu_mb=100,
+        cpus_per_task=1,
+        ntasks=1,
+        batch_location_hash="hash",
+    ),
     time_limit_min=10,
 )
 RUNNING, CANCELLING, CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS = 4, 5, 6, 7, 8, 9
@@ -29,7 +42,9 @@ SAID = CallbackRecord(FINISHED, 125, 0, CALLED_S + 200)
 
 
 def test_believed__one_plausible_end__is_the_end() -> None:
-    assert outcome_from_callbacks(JOB, CALLED_S, [SAID]) == Outcome(status=ChainStatus.FINISHED, elapsed_s=125)
+    assert outcome_from_callbacks(JOB, CALLED_S, [SAID]) == Outcome(
+        status=ChainStatus.FINISHED, elapsed_s=125
+    )
     failed = replace(SAID, status=FAILED, exit_code=768)
     assert outcome_from_callbacks(JOB, CALLED_S, [failed]) == Outcome(
         status=ChainStatus.FAILED, elapsed_s=125, exit_status=768, reason="exit code 3"
@@ -39,20 +54,32 @@ def test_believed__one_plausible_end__is_the_end() -> None:
 def test_believed__no_end_among_them__is_nothing() -> None:
     assert outcome_from_callbacks(JOB, CALLED_S, []) is None
     assert (
-        outcome_from_callbacks(JOB, CALLED_S, [replace(SAID, status=RUNNING), replace(SAID, status=CANCELLING)]) is None
+        outcome_from_callbacks(
+            JOB,
+            CALLED_S,
+            [replace(SAID, status=RUNNING), replace(SAID, status=CANCELLING)],
+        )
+        is None
     )
 
 
-def test_believed__longer_than_since_the_submission__is_nothing_and_hides_no_truth() -> None:
+def test_believed__longer_than_since_the_submission__is_nothing_and_hides_no_truth() -> (
+    None
+):
     said = replace(SAID, duration_s=206)
     assert outcome_from_callbacks(JOB, CALLED_S, [said]) is None
-    assert outcome_from_callbacks(JOB, CALLED_S, [said, SAID, said]) == outcome_from_callbacks(JOB, CALLED_S, [SAID])
+    assert outcome_from_callbacks(
+        JOB, CALLED_S, [said, SAID, said]
+    ) == outcome_from_callbacks(JOB, CALLED_S, [SAID])
 
 
 @pytest.mark.parametrize(
-    ("duration_s", "elapsed_s"), [(600, 600), (601, 601), (659, 659), (660, 600), (719, 600), (900, 600)]
+    ("duration_s", "elapsed_s"),
+    [(600, 600), (601, 601), (659, 659), (660, 600), (719, 600), (900, 600)],
 )
-def test_believed__slurm_let_it_overrun_its_limit__the_limit_is_what_is_paid(duration_s: int, elapsed_s: int) -> None:
+def test_believed__slurm_let_it_overrun_its_limit__the_limit_is_what_is_paid(
+    duration_s: int, elapsed_s: int
+) -> None:
     said = CallbackRecord(OUT_OF_CREDITS, duration_s, 15, CALLED_S + 1000)
     assert outcome_from_callbacks(JOB, CALLED_S, [said]) == Outcome(
         status=ChainStatus.OUT_OF_CREDITS, elapsed_s=elapsed_s
@@ -77,17 +104,27 @@ def test_believed__cancelled_while_it_waited__took_no_time(duration_s: int) -> N
         replace(SAID, status=FAILED, exit_code=9),
     ],
 )
-def test_believed__contradictions__are_all_that_may_be_true(other: CallbackRecord) -> None:
-    (one,), (another,) = ([outcome_from_callbacks(JOB, CALLED_S, [said])] for said in (SAID, other))
+def test_believed__contradictions__are_all_that_may_be_true(
+    other: CallbackRecord,
+) -> None:
+    (one,), (another,) = (
+        [outcome_from_callbacks(JOB, CALLED_S, [said])] for said in (SAID, other)
+    )
     assert isinstance(one, Outcome)
     assert isinstance(another, Outcome)
-    assert outcome_from_callbacks(JOB, CALLED_S, [SAID, other, SAID]) == ConflictingOutcomes((one, another))
-    assert outcome_from_callbacks(JOB, CALLED_S, [other, SAID]) == ConflictingOutcomes((another, one))
+    assert outcome_from_callbacks(
+        JOB, CALLED_S, [SAID, other, SAID]
+    ) == ConflictingOutcomes((one, another))
+    assert outcome_from_callbacks(JOB, CALLED_S, [other, SAID]) == ConflictingOutcomes(
+        (another, one)
+    )
 
 
 def test_believed__twice_nearly_the_same__is_the_later_one() -> None:
     later = replace(SAID, duration_s=126, received_s=CALLED_S + 201)
-    assert outcome_from_callbacks(JOB, CALLED_S, [SAID, later]) == Outcome(status=ChainStatus.FINISHED, elapsed_s=126)
+    assert outcome_from_callbacks(JOB, CALLED_S, [SAID, later]) == Outcome(
+        status=ChainStatus.FINISHED, elapsed_s=126
+    )
 
 
 def test_believed__finished_with_an_exit_status__was_no_success() -> None:
@@ -104,34 +141,65 @@ def test_believed__finished_with_an_exit_status__was_no_success() -> None:
         (FINISHED, 253, "SLURM: OUT_OF_MEMORY"),
     ],
 )
-def test_believed__failed_by_slurms_own_doing__says_so(status: int, exit_code: int, reason: str) -> None:
-    outcome = outcome_from_callbacks(JOB, CALLED_S, [replace(SAID, status=status, exit_code=exit_code)])
-    assert outcome == Outcome(status=ChainStatus.FAILED, elapsed_s=125, exit_status=exit_code, reason=reason)
+def test_believed__failed_by_slurms_own_doing__says_so(
+    status: int, exit_code: int, reason: str
+) -> None:
+    outcome = outcome_from_callbacks(
+        JOB, CALLED_S, [replace(SAID, status=status, exit_code=exit_code)]
+    )
+    assert outcome == Outcome(
+        status=ChainStatus.FAILED, elapsed_s=125, exit_status=exit_code, reason=reason
+    )
 
 
 def test_believed__ended_by_slurm__has_no_exit_status() -> None:
-    outcome = outcome_from_callbacks(JOB, CALLED_S, [replace(SAID, status=OUT_OF_CREDITS, exit_code=15)])
+    outcome = outcome_from_callbacks(
+        JOB, CALLED_S, [replace(SAID, status=OUT_OF_CREDITS, exit_code=15)]
+    )
     assert outcome == Outcome(status=ChainStatus.OUT_OF_CREDITS, elapsed_s=125)
 
 
-def test_poll_delay_s__more_callbacks__is_zero_first_and_grows_to_the_longest_gap() -> None:
-    assert [poll_delay_s(heard) for heard in range(1, 12)] == [0, 0, 0, 0, 1, 2, 4, 8, 16, 30, 30]
+def test_poll_delay_s__more_callbacks__is_zero_first_and_grows_to_the_longest_gap() -> (
+    None
+):
+    assert [poll_delay_s(heard) for heard in range(1, 12)] == [
+        0,
+        0,
+        0,
+        0,
+        1,
+        2,
+        4,
+        8,
+        16,
+        30,
+        30,
+    ]
     assert poll_delay_s(10**6) == MAX_GAP_S
 
 
 def test_believed__of_a_job_that_was_suspended__is_for_the_operator() -> None:
     believable = outcome_from_callbacks(JOB, CALLED_S, [SAID])
     assert isinstance(believable, Outcome)
-    assert outcome_from_callbacks(JOB, CALLED_S, [SAID], suspended=True) == ConflictingOutcomes(
-        (believable,), SUSPENDED
-    )
-    for nothing in ([], [replace(SAID, status=RUNNING)], [replace(SAID, duration_s=206)]):
+    assert outcome_from_callbacks(
+        JOB, CALLED_S, [SAID], suspended=True
+    ) == ConflictingOutcomes((believable,), SUSPENDED)
+    for nothing in (
+        [],
+        [replace(SAID, status=RUNNING)],
+        [replace(SAID, duration_s=206)],
+    ):
         assert outcome_from_callbacks(JOB, CALLED_S, nothing, suspended=True) is None
 
 
-def test_believed__end_before_the_last_run_of_a_requeued_job__is_an_earlier_runs() -> None:
+def test_believed__end_before_the_last_run_of_a_requeued_job__is_an_earlier_runs() -> (
+    None
+):
     submit_s, seen_s = int(CALLED_S), int(CALLED_S) + 150
-    runs = (JobRun(submit_s=submit_s, elapsed_s=75), JobRun(submit_s=submit_s + 75, restarts=1, seen_s=seen_s))
+    runs = (
+        JobRun(submit_s=submit_s, elapsed_s=75),
+        JobRun(submit_s=submit_s + 75, restarts=1, seen_s=seen_s),
+    )
     job = replace(JOB, runs=runs)
     requeued = CallbackRecord(FAILED, 75, 0, CALLED_S + 76)
     assert outcome_from_callbacks(job, CALLED_S, [requeued, SAID]) == Outcome(
@@ -139,8 +207,11 @@ def test_believed__end_before_the_last_run_of_a_requeued_job__is_an_earlier_runs
     )
     assert outcome_from_callbacks(job, CALLED_S, [requeued]) is None
     assert isinstance(
-        outcome_from_callbacks(replace(job, runs=runs[:1]), CALLED_S, [requeued, SAID]), ConflictingOutcomes
+        outcome_from_callbacks(replace(job, runs=runs[:1]), CALLED_S, [requeued, SAID]),
+        ConflictingOutcomes,
     )
-    overrun = outcome_from_callbacks(job, CALLED_S, [CallbackRecord(OUT_OF_CREDITS, 600, 0, CALLED_S + 700)])
+    overrun = outcome_from_callbacks(
+        job, CALLED_S, [CallbackRecord(OUT_OF_CREDITS, 600, 0, CALLED_S + 700)]
+    )
     assert isinstance(overrun, Outcome)
     assert overrun.elapsed_s == 525  # what the first run has left of ten minutes

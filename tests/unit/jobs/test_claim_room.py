@@ -30,7 +30,10 @@ def test_share_of_less_than_one_job__is_one() -> None:
 
 def test_largest_customers__two__the_one_with_most_jobs_comes_first() -> None:
     largest = ROOM.largest_customers({"a": Waits(turn=1), "b": Waits(turn=2, held=3)})
-    assert list(largest.items()) == [("b", "2 wait, 3 are held"), ("a", "1 wait, 0 are held")]
+    assert list(largest.items()) == [
+        ("b", "2 wait, 3 are held"),
+        ("a", "1 wait, 0 are held"),
+    ]
 
 
 @pytest.mark.parametrize(

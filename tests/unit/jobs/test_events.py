@@ -1,4 +1,6 @@
-"""The names under which the journal stores events: a row of the table for each class."""
+"""The names under which the journal stores events: a row of the table for each
+class.
+"""
 
 import re
 from typing import get_args
@@ -49,7 +51,9 @@ STORED = {
 
 
 @pytest.mark.parametrize(("event", "name"), STORED.items())
-def test_stored_name__each_event__is_the_name_of_the_journal(event: type[Event], name: str) -> None:
+def test_stored_name__each_event__is_the_name_of_the_journal(
+    event: type[Event], name: str
+) -> None:
     assert stored_name(event) == name
 
 
@@ -67,6 +71,12 @@ def test_stored_name__renamed_class__stays() -> None:
 
 
 def test_journal__names_in_its_sql__are_stored_names() -> None:
-    statements = [str(value) for value in vars(journal).values() if isinstance(value, TextClause)]
-    named = {name for statement in statements for name in re.findall(r"'([A-Z][a-z]\w+)'", statement)}
+    statements = [
+        str(value) for value in vars(journal).values() if isinstance(value, TextClause)
+    ]
+    named = {
+        name
+        for statement in statements
+        for name in re.findall(r"'([A-Z][a-z]\w+)'", statement)
+    }
     assert {"Claimed", "Submitted"} <= named <= set(STORED_NAMES.values())

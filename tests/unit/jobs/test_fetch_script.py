@@ -2,7 +2,11 @@
 
 import pytest
 
-from supervisor_tasks.jobs.fetch_script import REFUSED_FOR_S, REFUSED_TRIES, refused_for_good
+from supervisor_tasks.jobs.fetch_script import (
+    REFUSED_FOR_S,
+    REFUSED_TRIES,
+    refused_for_good,
+)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""The life of a job: single steps, and a state machine that drives `advance` with events duplicated, lost and reordered."""
+"""The life of a job: single steps, and a state machine that drives `advance` with
+events duplicated, lost and reordered.
+"""
 
 from dataclasses import replace
 
@@ -56,7 +58,9 @@ from supervisor_tasks.jobs.model import (
 from supervisor_tasks.jobs.state_machine import LAUNCH_AGAIN_S, advance
 from tests.support.examples import examples
 
-DEFINITION = Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash")
+DEFINITION = Definition(
+    gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"
+)
 CLAIM = Claimed(
     job_id=JobId("0x" + "1" * 64),
     customer=Address("0x" + "2" * 40),
@@ -66,7 +70,9 @@ CLAIM = Claimed(
     time_limit_min=10,
 )
 FINISHED = Outcome(status=ChainStatus.FINISHED, elapsed_s=125, exit_status=0)
-FAILED = Outcome(status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="exit code 3")
+FAILED = Outcome(
+    status=ChainStatus.FAILED, elapsed_s=61, exit_status=768, reason="exit code 3"
+)
 
 
 def lived(*events: Event) -> tuple[Job, tuple[Effect, ...]]:
@@ -105,7 +111,9 @@ def test_advance__event_of_an_unknown_job__is_nothing() -> None:
 
 
 @pytest.mark.parametrize("field", ["ntasks", "cpus_per_task", "mem_per_cpu_mb"])
-def test_advance__definition_with_a_zero__fails_with_zero_minutes_and_a_reason(field: str) -> None:
+def test_advance__definition_with_a_zero__fails_with_zero_minutes_and_a_reason(
+    field: str,
+) -> None:
     job, effects = advance(
         None,
         replace(
@@ -115,9 +123,16 @@ def test_advance__definition_with_a_zero__fails_with_zero_minutes_and_a_reason(f
     )
     assert job is not None
     assert job.outcome is not None
-    assert (job.state, job.outcome.status, job.outcome.minutes) == (State.ENDED, ChainStatus.FAILED, 0)
+    assert (job.state, job.outcome.status, job.outcome.minutes) == (
+        State.ENDED,
+        ChainStatus.FAILED,
+        0,
+    )
     assert "expected 1 to" in job.outcome.reason
-    assert {effect.kind for effect in effects} == {EffectKind.REPORT, EffectKind.NOTIFY_CUSTOMER}
+    assert {effect.kind for effect in effects} == {
+        EffectKind.REPORT,
+        EffectKind.NOTIFY_CUSTOMER,
+    }
 
 
 def test_advance__no_time_limit__fails_and_is_never_unlimited() -> None:
@@ -153,7 +168,10 @@ def test_path__cancelled_before_it_ran__is_one_call_of_zero_minutes() -> None:
 
 
 def test_path__cancelled_after_it_ran__bills_what_it_used() -> None:
-    job, _ = lived(*TO_RUNNING, SlurmCompleted(Outcome(status=ChainStatus.CANCELLED, elapsed_s=180)))
+    job, _ = lived(
+        *TO_RUNNING,
+        SlurmCompleted(Outcome(status=ChainStatus.CANCELLED, elapsed_s=180)),
+    )
     assert [step.minutes for step in pending_reports(job)] == [0, 3]
 
 
@@ -166,17 +184,25 @@ def test_advance__unclear_submission__looks_twice_before_submitting_again() -> N
     job, effects = lived(*TO_SUBMITTING, SubmitOutcomeUnknown("cut"))
     assert job.state is State.SUBMITTING
     assert effects[0].kind is EffectKind.SUBMIT
-    job, effects = lived(*TO_SUBMITTING, SubmitOutcomeUnknown("cut"), SubmissionNotFound())
+    job, effects = lived(
+        *TO_SUBMITTING, SubmitOutcomeUnknown("cut"), SubmissionNotFound()
+    )
     assert job.state is State.SUBMITTING
     assert effects[0].due_in_s > 10  # SLURM's MessageTimeout
-    job, effects = lived(*TO_SUBMITTING, SubmitOutcomeUnknown("cut"), SubmissionNotFound(), SubmissionNotFound())
+    job, effects = lived(
+        *TO_SUBMITTING,
+        SubmitOutcomeUnknown("cut"),
+        SubmissionNotFound(),
+        SubmissionNotFound(),
+    )
     assert job.state is State.READY
     assert effects == (Effect(EffectKind.SUBMIT),)
 
 
 def test_advance__submission_that_certainly_did_not_happen__is_open_still() -> None:
     job, effects = lived(*TO_SUBMITTING, SubmitNotExecuted("late"))
-    assert (job.state, effects) == (State.READY, ())  # the effect that did not do it is tried again
+    # the effect that did not do it is tried again
+    assert (job.state, effects) == (State.READY, ())
     job, _ = lived(*TO_SUBMITTING, CancelRequested(), SubmitNotExecuted("late"))
     assert job.outcome == Outcome(status=ChainStatus.CANCELLED)
     job, _ = lived(*TO_SUBMITTING, Submitted(SlurmId(9)), SubmitNotExecuted("late"))
@@ -193,23 +219,32 @@ def test_advance__a_second_id_for_the_same_job__does_not_replace_the_first() -> 
     assert (job.slurm_id, effects) == (7, ())
 
 
-def test_closes__contract_says_what_is_true__the_report_has_no_purpose_any_more() -> None:
+def test_closes__contract_says_what_is_true__the_report_has_no_purpose_any_more() -> (
+    None
+):
     job, _ = lived(*TO_RUNNING)
     assert EffectKind.REPORT not in obsolete_effects(job)
-    assert EffectKind.REPORT in obsolete_effects(then(job, ChainStatusObserved(ChainStatus.RUNNING)))
+    assert EffectKind.REPORT in obsolete_effects(
+        then(job, ChainStatusObserved(ChainStatus.RUNNING))
+    )
 
 
 def test_advance__slurm_rejects__gives_back_and_tells_the_user() -> None:
     job, effects = lived(*TO_SUBMITTING, SubmitRejected("Invalid partition"))
     assert (job.state, job.status_message) == (State.REFUSED, "Invalid partition")
-    assert {effect.kind for effect in effects} == {EffectKind.RETURN_JOB, EffectKind.NOTIFY_CUSTOMER}
+    assert {effect.kind for effect in effects} == {
+        EffectKind.RETURN_JOB,
+        EffectKind.NOTIFY_CUSTOMER,
+    }
     assert not is_final(job)
     job = then(job, ChainStatusObserved(ChainStatus.PENDING))
     assert is_final(job)
 
 
 def test_advance__given_back_and_claimed_again__starts_from_the_claim() -> None:
-    refused, _ = lived(*TO_SUBMITTING, SubmitRejected("full"), ChainStatusObserved(ChainStatus.PENDING))
+    refused, _ = lived(
+        *TO_SUBMITTING, SubmitRejected("full"), ChainStatusObserved(ChainStatus.PENDING)
+    )
     same, _ = advance(refused, CLAIM)
     assert same == refused
     again, effects = advance(refused, replace(CLAIM, claim_key="claim:1"))
@@ -219,14 +254,18 @@ def test_advance__given_back_and_claimed_again__starts_from_the_claim() -> None:
 
 
 @pytest.mark.parametrize("before", [(), TO_READY])
-def test_advance__cancelled_before_submission__never_reaches_slurm(before: tuple[Event, ...]) -> None:
+def test_advance__cancelled_before_submission__never_reaches_slurm(
+    before: tuple[Event, ...],
+) -> None:
     job, effects = lived(*before, CancelRequested())
     assert job.outcome == Outcome(status=ChainStatus.CANCELLED)
     assert effects == (Effect(EffectKind.REPORT),)
     assert lived(*before, CancelRequested(), SubmitStarted(10))[0].state is State.ENDED
 
 
-def test_advance__cancelled_while_submitting__is_cancelled_once_the_id_is_known() -> None:
+def test_advance__cancelled_while_submitting__is_cancelled_once_the_id_is_known() -> (
+    None
+):
     job, effects = lived(*TO_SUBMITTING, CancelRequested())
     assert effects == ()
     job, effects = step(job, Submitted(SlurmId(7)))
@@ -261,7 +300,10 @@ def test_advance__an_earlier_word_of_the_contract_that_comes_later__is_void() ->
         (ChainStatus.FAILED, (12, 3)),
     ):
         assert advance(job, ChainStatusObserved(status, at)) == (job, ())
-    assert then(job, ChainStatusObserved(ChainStatus.PENDING, (13, 0))).state is State.REFUSED
+    assert (
+        then(job, ChainStatusObserved(ChainStatus.PENDING, (13, 0))).state
+        is State.REFUSED
+    )
 
 
 def test_advance__callback__only_makes_us_look() -> None:
@@ -270,9 +312,16 @@ def test_advance__callback__only_makes_us_look() -> None:
     assert effects == (Effect(EffectKind.POLL_SLURM),)
 
 
-def test_advance__one_callback_too_many__makes_us_look_later_and_changes_nothing() -> None:
-    job, _ = lived(*TO_QUEUED, SlurmPendingObserved("PENDING"), SlurmPendingObserved("PENDING"))
-    assert advance(job, CallbackReceived(poll_delay_s=8.0)) == (job, (Effect(EffectKind.POLL_SLURM, 8.0),))
+def test_advance__one_callback_too_many__makes_us_look_later_and_changes_nothing() -> (
+    None
+):
+    job, _ = lived(
+        *TO_QUEUED, SlurmPendingObserved("PENDING"), SlurmPendingObserved("PENDING")
+    )
+    assert advance(job, CallbackReceived(poll_delay_s=8.0)) == (
+        job,
+        (Effect(EffectKind.POLL_SLURM, 8.0),),
+    )
 
 
 def test_advance__no_news__looks_less_and_less_often() -> None:
@@ -282,13 +331,16 @@ def test_advance__no_news__looks_less_and_less_often() -> None:
         job, effects = step(job, SlurmPendingObserved("PENDING"))
         waits.append(effects[0].due_in_s)
     assert waits == sorted(waits)
-    assert waits[-1] == job.limit_min * 60 == 600  # the paid time; of longer jobs, 15 minutes
+    # the paid time; of longer jobs, 15 minutes
+    assert waits[-1] == job.limit_min * 60 == 600
     assert next_poll(replace(job, time_limit_min=60)).due_in_s == 900
 
 
 OUTCOMES = st.builds(
     Outcome,
-    status=st.sampled_from([s for s in ChainStatus if s.cold and s is not ChainStatus.PANICKED]),
+    status=st.sampled_from(
+        [s for s in ChainStatus if s.cold and s is not ChainStatus.PANICKED]
+    ),
     elapsed_s=st.integers(0, 10_000),
     exit_status=st.integers(0, 65_535),
     reason=st.sampled_from(["", "NODE_FAIL"]),
@@ -301,41 +353,93 @@ def test_advance__lost__is_panicked_and_what_slurm_may_run_on_is_cancelled() -> 
     assert (lost.state, lost.outcome.status) == (State.ENDED, ChainStatus.PANICKED)
     assert Effect(EffectKind.CANCEL) in effects
     assert EffectKind.CANCEL not in obsolete_effects(lost)
-    assert EffectKind.CANCEL in obsolete_effects(then(lived(*TO_RUNNING)[0], SlurmCompleted(FINISHED)))
+    assert EffectKind.CANCEL in obsolete_effects(
+        then(lived(*TO_RUNNING)[0], SlurmCompleted(FINISHED))
+    )
 
 
 def test_advance__slurmctld_forgot_what_waited__submitted_again_and_once() -> None:
     again, effects = lived(*TO_QUEUED, SubmissionLostBySlurm(SlurmId(7)))
-    assert (again.state, again.slurm_id, effects) == (State.READY, None, (Effect(EffectKind.SUBMIT),))
-    assert then(then(again, SubmitStarted(10)), Submitted(SlurmId(7))).state is State.QUEUED
-    cancelled = lived(*TO_QUEUED, CancelRequested(), SubmissionLostBySlurm(SlurmId(7)))[0]
+    assert (again.state, again.slurm_id, effects) == (
+        State.READY,
+        None,
+        (Effect(EffectKind.SUBMIT),),
+    )
+    assert (
+        then(then(again, SubmitStarted(10)), Submitted(SlurmId(7))).state
+        is State.QUEUED
+    )
+    cancelled = lived(*TO_QUEUED, CancelRequested(), SubmissionLostBySlurm(SlurmId(7)))[
+        0
+    ]
     assert cancelled.outcome == Outcome(status=ChainStatus.CANCELLED)
-    for others in ((*TO_RUNNING,), (*TO_QUEUED, ChainStatusObserved(ChainStatus.RUNNING)), (*TO_SUBMITTING,)):
-        assert lived(*others, SubmissionLostBySlurm(SlurmId(7))) == (lived(*others)[0], ())
-    assert lived(*TO_QUEUED, SubmissionLostBySlurm(SlurmId(8))) == (lived(*TO_QUEUED)[0], ())
+    for others in (
+        (*TO_RUNNING,),
+        (*TO_QUEUED, ChainStatusObserved(ChainStatus.RUNNING)),
+        (*TO_SUBMITTING,),
+    ):
+        assert lived(*others, SubmissionLostBySlurm(SlurmId(7))) == (
+            lived(*others)[0],
+            (),
+        )
+    assert lived(*TO_QUEUED, SubmissionLostBySlurm(SlurmId(8))) == (
+        lived(*TO_QUEUED)[0],
+        (),
+    )
 
 
-def test_advance__node_could_not_start_it__submitted_again_a_little_later_and_once() -> None:
+def test_advance__node_could_not_start_it__submitted_again_a_little_later_and_once() -> (
+    None
+):
     again, effects = lived(*TO_QUEUED, LaunchFailed(SlurmId(7), "node1"))
     assert (again.state, again.slurm_id, again.runs) == (State.READY, None, ())
     assert effects == (Effect(EffectKind.SUBMIT, LAUNCH_AGAIN_S),)
-    assert then(then(again, SubmitStarted(10)), Submitted(SlurmId(9))).state is State.QUEUED
-    cancelled = lived(*TO_QUEUED, CancelRequested(), LaunchFailed(SlurmId(7), "node1"))[0]
+    assert (
+        then(then(again, SubmitStarted(10)), Submitted(SlurmId(9))).state
+        is State.QUEUED
+    )
+    cancelled = lived(*TO_QUEUED, CancelRequested(), LaunchFailed(SlurmId(7), "node1"))[
+        0
+    ]
     assert cancelled.outcome == Outcome(status=ChainStatus.CANCELLED)
-    for others in ((*TO_RUNNING,), (*TO_QUEUED, ChainStatusObserved(ChainStatus.RUNNING)), (*TO_SUBMITTING,)):
-        assert lived(*others, LaunchFailed(SlurmId(7), "node1")) == (lived(*others)[0], ())
-    assert lived(*TO_QUEUED, LaunchFailed(SlurmId(8), "node1")) == (lived(*TO_QUEUED)[0], ())
+    for others in (
+        (*TO_RUNNING,),
+        (*TO_QUEUED, ChainStatusObserved(ChainStatus.RUNNING)),
+        (*TO_SUBMITTING,),
+    ):
+        assert lived(*others, LaunchFailed(SlurmId(7), "node1")) == (
+            lived(*others)[0],
+            (),
+        )
+    assert lived(*TO_QUEUED, LaunchFailed(SlurmId(8), "node1")) == (
+        lived(*TO_QUEUED)[0],
+        (),
+    )
 
 
-def test_advance__slurm_denies_the_submitted_id__searches_unless_job_was_recognised() -> None:
+def test_advance__slurm_denies_the_submitted_id__searches_unless_job_was_recognised() -> (
+    None
+):
     denied = SubmissionDenied(SlurmId(7), "another's")
     sought, effects = lived(*TO_QUEUED, denied)
-    assert (sought.state, sought.slurm_id, effects) == (State.SUBMITTING, None, (Effect(EffectKind.SUBMIT),))
+    assert (sought.state, sought.slurm_id, effects) == (
+        State.SUBMITTING,
+        None,
+        (Effect(EffectKind.SUBMIT),),
+    )
     assert then(sought, Submitted(SlurmId(9))).slurm_id == 9
     seen = (*TO_QUEUED, SlurmJobIdentified(SlurmId(7), 1))
-    for others in ((*TO_RUNNING,), seen, (*TO_QUEUED, ChainStatusObserved(ChainStatus.RUNNING)), (*TO_SUBMITTING,)):
+    for others in (
+        (*TO_RUNNING,),
+        seen,
+        (*TO_QUEUED, ChainStatusObserved(ChainStatus.RUNNING)),
+        (*TO_SUBMITTING,),
+    ):
         assert lived(*others, denied) == (lived(*others)[0], ())
-    assert lived(*TO_QUEUED, SubmissionDenied(SlurmId(8), "")) == (lived(*TO_QUEUED)[0], ())
+    assert lived(*TO_QUEUED, SubmissionDenied(SlurmId(8), "")) == (
+        lived(*TO_QUEUED)[0],
+        (),
+    )
 
 
 EVENTS = st.one_of(
@@ -358,17 +462,31 @@ EVENTS = st.one_of(
     st.builds(EffectMissing, st.sampled_from(EffectKind)),
     st.builds(ExistingSlurmJobAdopted, st.sampled_from([None, SlurmId(7), SlurmId(9)])),
     st.builds(SubmissionLostBySlurm, st.sampled_from([SlurmId(7), SlurmId(8)])),
-    st.builds(LaunchFailed, st.sampled_from([SlurmId(7), SlurmId(8)]), st.just("node1")),
-    st.builds(SubmissionDenied, st.sampled_from([SlurmId(7), SlurmId(8)]), st.just("another's")),
-    st.builds(SlurmJobMissing, st.sampled_from([None, SlurmId(7), SlurmId(8)]), st.just("gone")),
     st.builds(
-        ChainStatusObserved, st.sampled_from(ChainStatus), st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9))
+        LaunchFailed, st.sampled_from([SlurmId(7), SlurmId(8)]), st.just("node1")
+    ),
+    st.builds(
+        SubmissionDenied,
+        st.sampled_from([SlurmId(7), SlurmId(8)]),
+        st.just("another's"),
+    ),
+    st.builds(
+        SlurmJobMissing,
+        st.sampled_from([None, SlurmId(7), SlurmId(8)]),
+        st.just("gone"),
+    ),
+    st.builds(
+        ChainStatusObserved,
+        st.sampled_from(ChainStatus),
+        st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9)),
     ),
 )
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Any event at any time, as often as it likes. The outbox is kept as the ledger keeps it."""
+    """Any event at any time, as often as it likes. The outbox is kept as the ledger
+    keeps it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -398,13 +516,16 @@ class AnyOrder(RuleBasedStateMachine):
             assert after.chain_status is before.chain_status
         if done is not None:
             self.open.discard(done)
-        self.open = (self.open | {effect.kind for effect in effects}) - obsolete_effects(after)
+        self.open = (
+            self.open | {effect.kind for effect in effects}
+        ) - obsolete_effects(after)
         self.job = after
         self.seen.append(event)
 
     @rule(event=EVENTS)
     def something_happens(self, event: Event) -> None:
-        # An outcome of a step arrives only while the step is open, and it ends it: the ledger's rule.
+        # An outcome of a step arrives only while the step is open, and it ends it: the
+        # ledger's rule.
         kinds = {
             ScriptFetched: EffectKind.FETCH,
             ScriptUnavailable: EffectKind.FETCH,
@@ -418,9 +539,14 @@ class AnyOrder(RuleBasedStateMachine):
             LimitApplied: EffectKind.TOP_UP,
         }
         kind = kinds.get(type(event))
-        right_time = {EffectKind.FETCH: State.CLAIMED, EffectKind.SUBMIT: State.SUBMITTING}
+        right_time = {
+            EffectKind.FETCH: State.CLAIMED,
+            EffectKind.SUBMIT: State.SUBMITTING,
+        }
         assert self.job is not None
-        ends = kind in self.open and (kind not in right_time or self.job.state is right_time[kind])
+        ends = kind in self.open and (
+            kind not in right_time or self.job.state is right_time[kind]
+        )
         self._happens(event, kind if ends else None)
 
     @precondition(lambda self: self.seen)
@@ -432,7 +558,9 @@ class AnyOrder(RuleBasedStateMachine):
     def never_stuck(self) -> None:
         assert self.job is not None
         if not is_final(self.job):
-            assert self.open & EFFECTS_BY_STATE[self.job.state], f"{self.job.state} without anything to do"
+            assert self.open & EFFECTS_BY_STATE[self.job.state], (
+                f"{self.job.state} without anything to do"
+            )
 
     @invariant()
     def billed_once(self) -> None:
@@ -443,7 +571,9 @@ class AnyOrder(RuleBasedStateMachine):
             assert ends[0].minutes == self.job.outcome.elapsed_s // 60
 
 
-AnyOrder.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
+AnyOrder.TestCase.settings = settings(
+    max_examples=examples(150), stateful_step_count=40, deadline=None
+)
 TestAnyOrder = AnyOrder.TestCase
 
 
@@ -457,5 +587,13 @@ def test_recognised__under_another_id_or_after_the_end__changes_nothing() -> Non
 
 
 def test_recognised__by_a_later_time_after_a_requeue__is_recorded_again() -> None:
-    events = ScriptFetched("s", ""), SubmitStarted(10), Submitted(SlurmId(7)), SlurmJobIdentified(SlurmId(7), 1000)
-    assert then(lived(*events)[0], SlurmJobIdentified(SlurmId(7), 1060)).slurm_submit_s == 1060
+    events = (
+        ScriptFetched("s", ""),
+        SubmitStarted(10),
+        Submitted(SlurmId(7)),
+        SlurmJobIdentified(SlurmId(7), 1000),
+    )
+    assert (
+        then(lived(*events)[0], SlurmJobIdentified(SlurmId(7), 1060)).slurm_submit_s
+        == 1060
+    )

@@ -1,11 +1,17 @@
 import pytest
 
 from supervisor_tasks.jobs.model import JobId, SlurmId
-from supervisor_tasks.jobs.plausible_callbacks import GIVEN_AND_FORGOTTEN, GivenIds, highest_given
+from supervisor_tasks.jobs.plausible_callbacks import (
+    GIVEN_AND_FORGOTTEN,
+    GivenIds,
+    highest_given,
+)
 from supervisor_tasks.slurm.parsers import MAX_SLURM_ID, can_be_given
 
 OURS, ANOTHER = JobId("ours"), JobId("another")
-GIVEN = GivenIds(highest=100, runs_for_s=1000.0, owners={SlurmId(50): {ANOTHER}, SlurmId(60): {OURS}})
+GIVEN = GivenIds(
+    highest=100, runs_for_s=1000.0, owners={SlurmId(50): {ANOTHER}, SlurmId(60): {OURS}}
+)
 
 
 @pytest.mark.parametrize(
@@ -21,11 +27,16 @@ GIVEN = GivenIds(highest=100, runs_for_s=1000.0, owners={SlurmId(50): {ANOTHER},
         (101 + GIVEN_AND_FORGOTTEN, 1000.0, False),
     ],
 )
-def test_may_have_been_given(slurm_id: int, begun_ago_s: float, plausible: bool) -> None:
+def test_may_have_been_given(
+    slurm_id: int, begun_ago_s: float, plausible: bool
+) -> None:
     assert GIVEN.may_have_been_given(OURS, SlurmId(slurm_id), begun_ago_s) is plausible
 
 
-@pytest.mark.parametrize(("number", "can"), [(0, False), (1, True), (MAX_SLURM_ID, True), (MAX_SLURM_ID + 1, False)])
+@pytest.mark.parametrize(
+    ("number", "can"),
+    [(0, False), (1, True), (MAX_SLURM_ID, True), (MAX_SLURM_ID + 1, False)],
+)
 def test_can_be_given(number: int, can: bool) -> None:
     assert can_be_given(number) is can
 
@@ -39,5 +50,7 @@ def test_can_be_given(number: int, can: bool) -> None:
         (0, 90, set(), 90),  # all ids in the callbacks are above MaxJobId
     ],
 )
-def test_highest_given(next_id: int, recognised_id: int, named: set[SlurmId], highest: int) -> None:
+def test_highest_given(
+    next_id: int, recognised_id: int, named: set[SlurmId], highest: int
+) -> None:
     assert highest_given(next_id, recognised_id, named) == highest

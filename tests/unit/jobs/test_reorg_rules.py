@@ -1,4 +1,6 @@
-"""What a reorganisation makes of a job, alone and in any order with everything else; and what is none."""
+"""What a reorganisation makes of a job, alone and in any order with everything else;
+and what is none.
+"""
 
 from dataclasses import replace
 
@@ -50,21 +52,47 @@ CLAIM = Claimed(
     customer=Address("0x" + "2" * 40),
     provider=Address("0x" + "3" * 40),
     claim_key="claim:0",
-    definition=Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"),
+    definition=Definition(
+        gpus=0,
+        mem_per_cpu_mb=100,
+        cpus_per_task=1,
+        ntasks=1,
+        batch_location_hash="hash",
+    ),
     time_limit_min=10,
     at=(5, 0),
 )
 FINISHED = Outcome(status=ChainStatus.FINISHED, elapsed_s=125)
 TO_SUBMITTING = (CLAIM, ScriptFetched("echo", ""), SubmitStarted(10))
 TO_QUEUED = (*TO_SUBMITTING, Submitted(SlurmId(7)))
-TO_RUNNING = (*TO_QUEUED, SlurmRunningObserved(), ChainStatusObserved(ChainStatus.RUNNING, (6, 0)))
-TO_SETTLED = (*TO_RUNNING, SlurmCompleted(FINISHED), ChainStatusObserved(ChainStatus.FINISHED, (7, 0)))
+TO_RUNNING = (
+    *TO_QUEUED,
+    SlurmRunningObserved(),
+    ChainStatusObserved(ChainStatus.RUNNING, (6, 0)),
+)
+TO_SETTLED = (
+    *TO_RUNNING,
+    SlurmCompleted(FINISHED),
+    ChainStatusObserved(ChainStatus.FINISHED, (7, 0)),
+)
 
 
 def reorganised(
-    status: ChainStatus, *, ours: bool = True, fork: int = 4, until: int | None = 20, cancel: bool = False
+    status: ChainStatus,
+    *,
+    ours: bool = True,
+    fork: int = 4,
+    until: int | None = 20,
+    cancel: bool = False,
 ) -> Reorganised:
-    return Reorganised(status=status, ours=ours, cancel_requested=cancel, fork=fork, seen=10, until=until)
+    return Reorganised(
+        status=status,
+        ours=ours,
+        cancel_requested=cancel,
+        fork=fork,
+        seen=10,
+        until=until,
+    )
 
 
 def lived(*events: Event) -> tuple[Job, set[EffectKind]]:
@@ -86,7 +114,9 @@ def test_fork_point__is_the_last_block_that_is_as_it_was() -> None:
     assert last_common_block(known, {1: "a", 2: "b", 3: "c"}) == 3
 
 
-def test_last_common_block__a_lower_block_was_lost__later_blocks_are_above_the_fork() -> None:
+def test_last_common_block__a_lower_block_was_lost__later_blocks_are_above_the_fork() -> (
+    None
+):
     known = [(1, "a"), (3, "c"), (3, "z"), (9, "d")]
     assert last_common_block(known, {1: "a", 3: "c", 9: "d"}) == 1
 
@@ -97,54 +127,101 @@ def test_is_behind__a_shorter_chain_tells_nothing() -> None:
     assert not is_behind(0, {})
 
 
-def test_claim_lost__slurm_goes_on_and_nothing_is_reported_until_it_is_claimed_again() -> None:
+def test_claim_lost__slurm_goes_on_and_nothing_is_reported_until_it_is_claimed_again() -> (
+    None
+):
     job, effects = lived(*TO_RUNNING, LOST)
-    assert (job.state, job.claim_reverted_by_reorg, pending_reports(job)) == (State.RUNNING, True, ())
+    assert (job.state, job.claim_reverted_by_reorg, pending_reports(job)) == (
+        State.RUNNING,
+        True,
+        (),
+    )
     assert effects == {EffectKind.POLL_SLURM}
     job, effects = lived(*TO_RUNNING, LOST, SlurmCompleted(FINISHED))
     assert (job.state, effects) == (State.ENDED, set())
     again = replace(CLAIM, claim_key="claim:9", at=(12, 1))
     job, effects = lived(*TO_RUNNING, LOST, SlurmCompleted(FINISHED), again)
-    assert (job.claim_key, job.claim_reverted_by_reorg, effects) == ("claim:9", False, {EffectKind.REPORT})
-    assert pending_reports(job) == (StatusUpdate(ChainStatus.RUNNING), StatusUpdate(ChainStatus.FINISHED, 2))
+    assert (job.claim_key, job.claim_reverted_by_reorg, effects) == (
+        "claim:9",
+        False,
+        {EffectKind.REPORT},
+    )
+    assert pending_reports(job) == (
+        StatusUpdate(ChainStatus.RUNNING),
+        StatusUpdate(ChainStatus.FINISHED, 2),
+    )
 
 
 def test_claim_lost__job_without_a_script__is_fetched_only_when_claimed_again() -> None:
     job, effects = lived(CLAIM, LOST, ScriptUnavailable("UNAUTHENTICATED"))
-    assert (job.state, effects, EffectKind.FETCH in obsolete_effects(job)) == (State.CLAIMED, set(), True)
+    assert (job.state, effects, EffectKind.FETCH in obsolete_effects(job)) == (
+        State.CLAIMED,
+        set(),
+        True,
+    )
     assert lived(CLAIM, LOST, replace(CLAIM, at=(12, 0)))[1] == {EffectKind.FETCH}
     # The service may have said so before anybody saw that blocks were lost.
-    job, effects = lived(CLAIM, ScriptUnavailable("UNAUTHENTICATED"), LOST, replace(CLAIM, at=(12, 0)))
-    assert (job.state, job.outcome, effects) == (State.CLAIMED, None, {EffectKind.FETCH})
+    job, effects = lived(
+        CLAIM, ScriptUnavailable("UNAUTHENTICATED"), LOST, replace(CLAIM, at=(12, 0))
+    )
+    assert (job.state, job.outcome, effects) == (
+        State.CLAIMED,
+        None,
+        {EffectKind.FETCH},
+    )
 
 
 def test_claim_lost__job_that_is_ready__is_not_begun() -> None:
     ready = (CLAIM, ScriptFetched("echo", ""))
     job, _ = lived(*ready, LOST, SubmitStarted(10))
-    assert (job.state, EffectKind.SUBMIT in obsolete_effects(job)) == (State.READY, True)
+    assert (job.state, EffectKind.SUBMIT in obsolete_effects(job)) == (
+        State.READY,
+        True,
+    )
     assert lived(*ready, LOST, replace(CLAIM, at=(12, 0)))[1] == {EffectKind.SUBMIT}
 
 
 def test_claim_lost__for_good__is_cancelled_in_slurm_and_not_ours() -> None:
-    job, effects = lived(*TO_RUNNING, LOST, reorganised(ChainStatus.PENDING, ours=False, until=None))
-    assert (job.state, is_final(job), effects) == (State.REFUSED, True, {EffectKind.CANCEL})
+    job, effects = lived(
+        *TO_RUNNING, LOST, reorganised(ChainStatus.PENDING, ours=False, until=None)
+    )
+    assert (job.state, is_final(job), effects) == (
+        State.REFUSED,
+        True,
+        {EffectKind.CANCEL},
+    )
 
 
-def test_claim_lost_for_good_and_claimed_again__is_never_submitted_a_second_time() -> None:
+def test_claim_lost_for_good_and_claimed_again__is_never_submitted_a_second_time() -> (
+    None
+):
     gone = (*TO_RUNNING, LOST, reorganised(ChainStatus.PENDING, ours=False, until=None))
     job, effects = lived(*gone, replace(CLAIM, at=(30, 0)))
-    assert (job.state, job.slurm_id, effects) == (State.QUEUED, 7, {EffectKind.POLL_SLURM})
+    assert (job.state, job.slurm_id, effects) == (
+        State.QUEUED,
+        7,
+        {EffectKind.POLL_SLURM},
+    )
 
 
 def test_claim_lost__the_id_is_another_customers_job_now__is_given_back() -> None:
-    other = replace(CLAIM, customer=Address("0x" + "9" * 40), claim_key="claim:9", at=(12, 0))
+    other = replace(
+        CLAIM, customer=Address("0x" + "9" * 40), claim_key="claim:9", at=(12, 0)
+    )
     job, effects = lived(*TO_RUNNING, LOST, other)
-    assert (job.state, effects) == (State.REFUSED, {EffectKind.RETURN_JOB, EffectKind.CANCEL})
+    assert (job.state, effects) == (
+        State.REFUSED,
+        {EffectKind.RETURN_JOB, EffectKind.CANCEL},
+    )
 
 
 def test_end_lost__is_reported_again_with_the_same_minutes() -> None:
     job, effects = lived(*TO_SETTLED, reorganised(ChainStatus.SCHEDULED, fork=5))
-    assert (job.state, job.outcome, effects) == (State.ENDED, FINISHED, {EffectKind.REPORT})
+    assert (job.state, job.outcome, effects) == (
+        State.ENDED,
+        FINISHED,
+        {EffectKind.REPORT},
+    )
     assert pending_reports(job)[-1] == StatusUpdate(ChainStatus.FINISHED, 2)
     job, effects = lived(*TO_SETTLED, reorganised(ChainStatus.FINISHED, fork=5))
     assert (job.state, effects) == (State.SETTLED, set())
@@ -167,34 +244,67 @@ def test_others_end_lost__the_job_is_where_slurm_has_it(
 
 
 def test_refusal_lost__is_given_back_again() -> None:
-    refused = (*TO_SUBMITTING, SubmitRejected("full"), ChainStatusObserved(ChainStatus.PENDING, (8, 0)))
+    refused = (
+        *TO_SUBMITTING,
+        SubmitRejected("full"),
+        ChainStatusObserved(ChainStatus.PENDING, (8, 0)),
+    )
     job, effects = lived(*refused, reorganised(ChainStatus.SCHEDULED, fork=7))
-    assert (job.state, job.chain_status, effects) == (State.REFUSED, ChainStatus.SCHEDULED, {EffectKind.RETURN_JOB})
+    assert (job.state, job.chain_status, effects) == (
+        State.REFUSED,
+        ChainStatus.SCHEDULED,
+        {EffectKind.RETURN_JOB},
+    )
 
 
 def test_cancel_lost__counts_only_while_the_contract_has_it() -> None:
     asked = (*TO_RUNNING, CancelRequested((8, 0)))
     job, _ = lived(*asked, reorganised(ChainStatus.RUNNING, fork=7))
-    assert (job.cancel_requested, EffectKind.CANCEL in obsolete_effects(job)) == (False, True)
-    assert lived(*asked, reorganised(ChainStatus.RUNNING, fork=7, cancel=True))[0].cancel_requested
+    assert (job.cancel_requested, EffectKind.CANCEL in obsolete_effects(job)) == (
+        False,
+        True,
+    )
+    assert lived(*asked, reorganised(ChainStatus.RUNNING, fork=7, cancel=True))[
+        0
+    ].cancel_requested
 
 
 def test_top_up_lost__comes_again_or_not__counts_once_or_not_at_all() -> None:
     longer = (*TO_RUNNING, ToppedUp("tx:1", 5, (8, 0)), LimitApplied(15))
     doubted, effects = lived(*longer, reorganised(ChainStatus.RUNNING, fork=7))
-    assert (doubted.limit_min, doubted.reorg_deadline_block, EffectKind.TOP_UP in effects) == (15, 20, False)
-    job, _ = lived(*longer, reorganised(ChainStatus.RUNNING, fork=7), *[ToppedUp("tx:1", 5, (12, 3))] * 2)
+    assert (
+        doubted.limit_min,
+        doubted.reorg_deadline_block,
+        EffectKind.TOP_UP in effects,
+    ) == (15, 20, False)
+    job, _ = lived(
+        *longer,
+        reorganised(ChainStatus.RUNNING, fork=7),
+        *[ToppedUp("tx:1", 5, (12, 3))] * 2,
+    )
     assert job.limit_min == 15
     final = reorganised(ChainStatus.RUNNING, until=None)
     assert (
-        lived(*longer, reorganised(ChainStatus.RUNNING, fork=7), ToppedUp("tx:1", 5, (12, 3)), final)[0].limit_min == 15
+        lived(
+            *longer,
+            reorganised(ChainStatus.RUNNING, fork=7),
+            ToppedUp("tx:1", 5, (12, 3)),
+            final,
+        )[0].limit_min
+        == 15
     )
     job, effects = lived(*longer, reorganised(ChainStatus.RUNNING, fork=7), final)
-    assert (job.limit_min, job.reorg_deadline_block, EffectKind.TOP_UP in effects) == (10, None, True)
+    assert (job.limit_min, job.reorg_deadline_block, EffectKind.TOP_UP in effects) == (
+        10,
+        None,
+        True,
+    )
     assert advance(job, LimitApplied(10))[0] == replace(job, applied_limit_min=10)
 
 
-def test_given_back_with_a_top_up_in_doubt_and_claimed_again__nothing_is_in_doubt() -> None:
+def test_given_back_with_a_top_up_in_doubt_and_claimed_again__nothing_is_in_doubt() -> (
+    None
+):
     given_back = (
         CLAIM,
         ToppedUp("tx:1", 1, (5, 0)),
@@ -214,7 +324,11 @@ def test_word_below_ours_without_a_place__is_left_to_the_scan() -> None:
 STATUSES = st.sampled_from(ChainStatus)
 PLACES = st.tuples(st.integers(5, 30), st.integers(0, 3))
 EVENTS = st.one_of(
-    st.builds(lambda key, at: replace(CLAIM, claim_key=key, at=at), st.sampled_from(["claim:0", "claim:1"]), PLACES),
+    st.builds(
+        lambda key, at: replace(CLAIM, claim_key=key, at=at),
+        st.sampled_from(["claim:0", "claim:1"]),
+        PLACES,
+    ),
     st.just(ScriptFetched("echo", "")),
     st.just(ScriptUnavailable("gone")),
     st.just(SubmitStarted(10)),
@@ -222,7 +336,12 @@ EVENTS = st.one_of(
     st.just(SubmitRejected("no")),
     st.just(SubmissionNotFound()),
     st.just(SlurmRunningObserved()),
-    st.builds(SlurmCompleted, st.builds(Outcome, status=st.just(ChainStatus.FINISHED), elapsed_s=st.integers(0, 900))),
+    st.builds(
+        SlurmCompleted,
+        st.builds(
+            Outcome, status=st.just(ChainStatus.FINISHED), elapsed_s=st.integers(0, 900)
+        ),
+    ),
     st.builds(CancelRequested, PLACES),
     st.builds(ToppedUp, st.sampled_from(["tx:1", "tx:2"]), st.integers(1, 9), PLACES),
     st.builds(ChainStatusObserved, STATUSES, st.none() | PLACES),
@@ -239,7 +358,9 @@ EVENTS = st.one_of(
 
 
 class AnyFork(RuleBasedStateMachine):
-    """Reorganisations at any time, among all other events, that may be true or not. The outbox is kept as the ledger does."""
+    """Reorganisations at any time, among all other events, that may be true or not. The
+    outbox is kept as the ledger does.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,7 +383,9 @@ class AnyFork(RuleBasedStateMachine):
         if before.slurm_id is not None:
             assert after.slurm_id == before.slurm_id, "SLURM's id is not lost"
             if before.outcome is not None:
-                assert after.outcome == before.outcome, "what SLURM said last is not lost"
+                assert after.outcome == before.outcome, (
+                    "what SLURM said last is not lost"
+                )
         ended = {
             ScriptFetched: EffectKind.FETCH,
             ScriptUnavailable: EffectKind.FETCH,
@@ -270,25 +393,37 @@ class AnyFork(RuleBasedStateMachine):
         }
         if after != before:
             self.open.discard(ended.get(type(event), EffectKind.NOTIFY_CUSTOMER))
-        self.open = (self.open | {effect.kind for effect in effects}) - obsolete_effects(after)
+        self.open = (
+            self.open | {effect.kind for effect in effects}
+        ) - obsolete_effects(after)
         self.job = after
 
     @invariant()
     def never_stuck(self) -> None:
         if not is_final(self.job) and not self.job.claim_reverted_by_reorg:
-            assert self.open & EFFECTS_BY_STATE[self.job.state], f"{self.job.state} without anything to do"
+            assert self.open & EFFECTS_BY_STATE[self.job.state], (
+                f"{self.job.state} without anything to do"
+            )
 
     @invariant()
     def reports_only_what_is_ours(self) -> None:
         if self.job.claim_reverted_by_reorg:
             assert pending_reports(self.job) == ()
-            assert not self.open & {EffectKind.REPORT, EffectKind.RETURN_JOB, EffectKind.FETCH}
+            assert not self.open & {
+                EffectKind.REPORT,
+                EffectKind.RETURN_JOB,
+                EffectKind.FETCH,
+            }
 
     @invariant()
     def doubt_is_about_something(self) -> None:
-        if any(top_up.block is None for top_up in self.job.top_ups) and not is_final(self.job):
+        if any(top_up.block is None for top_up in self.job.top_ups) and not is_final(
+            self.job
+        ):
             assert self.job.reorg_deadline_block is not None
 
 
-AnyFork.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
+AnyFork.TestCase.settings = settings(
+    max_examples=examples(200), stateful_step_count=40, deadline=None
+)
 TestAnyFork = AnyFork.TestCase

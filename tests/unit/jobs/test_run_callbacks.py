@@ -17,12 +17,25 @@ def shown(state: str, elapsed_s: int, restarts: int) -> JobRecord:
         pytest.param(shown("PENDING", 0, 1), [20], (20,), id="waits"),
         pytest.param(shown("RUNNING", 5, 2), [20, 30], (20, 30), id="runs"),
         pytest.param(shown("RUNNING", 5, 2), [20], None, id="an end is missing"),
-        pytest.param(shown("RUNNING", 5, 1), [20, 30], None, id="ended since the look, or resized"),
+        pytest.param(
+            shown("RUNNING", 5, 1),
+            [20, 30],
+            None,
+            id="ended since the look, or resized",
+        ),
         pytest.param(shown("COMPLETED", 9, 1), [20, 9], (20,), id="ended"),
-        pytest.param(shown("COMPLETED", 9, 1), [20, 8], (20,), id="ended, a second apart"),
-        pytest.param(shown("COMPLETED", 9, 1), [20], None, id="its last end is yet to come"),
-        pytest.param(shown("COMPLETED", 9, 1), [9], None, id="its first end is missing"),
-        pytest.param(shown("COMPLETED", 9, 1), [20, 30], None, id="not the end that SLURM shows"),
+        pytest.param(
+            shown("COMPLETED", 9, 1), [20, 8], (20,), id="ended, a second apart"
+        ),
+        pytest.param(
+            shown("COMPLETED", 9, 1), [20], None, id="its last end is yet to come"
+        ),
+        pytest.param(
+            shown("COMPLETED", 9, 1), [9], None, id="its first end is missing"
+        ),
+        pytest.param(
+            shown("COMPLETED", 9, 1), [20, 30], None, id="not the end that SLURM shows"
+        ),
         pytest.param(shown("COMPLETED", 9, 1), [3, 20, 9], None, id="resized"),
     ],
 )

@@ -1,4 +1,6 @@
-"""The seconds of all runs of a job that SLURM ran more than once, by what looks have shown."""
+"""The seconds of all runs of a job that SLURM ran more than once, by what looks have
+shown.
+"""
 
 from dataclasses import replace
 
@@ -25,7 +27,14 @@ def waiting(submit_s: int, seen_s: int, restarts: int = 0) -> Sighting:
     return Sighting(submit_s=submit_s, restarts=restarts, seen_s=seen_s)
 
 
-def running(submit_s: int, start_s: int, seen_s: int, restarts: int = 0, *, suspended: bool = False) -> Sighting:
+def running(
+    submit_s: int,
+    start_s: int,
+    seen_s: int,
+    restarts: int = 0,
+    *,
+    suspended: bool = False,
+) -> Sighting:
     return Sighting(
         submit_s=submit_s,
         restarts=restarts,
@@ -47,84 +56,194 @@ def looked(*sightings: Sighting, since_s: int | None = None) -> Runs:
     ("sightings", "earlier", "used", "exact"),
     [
         pytest.param([waiting(T, T + 1)], 0, 0, True, id="waits"),
-        pytest.param([waiting(T, T + 1), running(T, T + 5, T + 65)], 0, 60, True, id="one run"),
-        pytest.param([running(T, T, T + 9), waiting(T + 75, T + 76, 1)], 75, 75, True, id="requeued"),
-        pytest.param([running(T, T, T + 9), running(T + 75, T + 80, T + 90, 1)], 75, 85, True, id="runs again"),
         pytest.param(
-            [running(T, T, T + 9), running(T + 75, T + 80, T + 90, 1), waiting(T + 100, T + 101, 2)],
+            [waiting(T, T + 1), running(T, T + 5, T + 65)], 0, 60, True, id="one run"
+        ),
+        pytest.param(
+            [running(T, T, T + 9), waiting(T + 75, T + 76, 1)],
+            75,
+            75,
+            True,
+            id="requeued",
+        ),
+        pytest.param(
+            [running(T, T, T + 9), running(T + 75, T + 80, T + 90, 1)],
+            75,
+            85,
+            True,
+            id="runs again",
+        ),
+        pytest.param(
+            [
+                running(T, T, T + 9),
+                running(T + 75, T + 80, T + 90, 1),
+                waiting(T + 100, T + 101, 2),
+            ],
             *(95, 95, True),
             id="a third time",
         ),
         pytest.param(
-            [waiting(T, T + 10), waiting(T + 75, T + 76, 1)], 65, 65, False, id="ran between two looks at a waiting job"
+            [waiting(T, T + 10), waiting(T + 75, T + 76, 1)],
+            65,
+            65,
+            False,
+            id="ran between two looks at a waiting job",
         ),
-        pytest.param([running(T, T, T + 9), waiting(T + 75, T + 76, 2)], 75, 75, False, id="a run that no look saw"),
         pytest.param(
-            [running(T, T, T + 9), running(T + 75, T + 80, T + 90, 1), running(T, T, T + 20)],
+            [running(T, T, T + 9), waiting(T + 75, T + 76, 2)],
+            75,
+            75,
+            False,
+            id="a run that no look saw",
+        ),
+        pytest.param(
+            [
+                running(T, T, T + 9),
+                running(T + 75, T + 80, T + 90, 1),
+                running(T, T, T + 20),
+            ],
             *(75, 85, True),
             id="an answer that was overtaken",
         ),
         pytest.param(
-            [running(T, T, T + 10, suspended=True), waiting(T + 75, T + 76, 1)], 75, 75, False, id="was suspended"
+            [running(T, T, T + 10, suspended=True), waiting(T + 75, T + 76, 1)],
+            75,
+            75,
+            False,
+            id="was suspended",
         ),
     ],
 )
-def test_seen__looks__come_to_these_seconds(sightings: list[Sighting], earlier: int, used: int, exact: bool) -> None:
+def test_seen__looks__come_to_these_seconds(
+    sightings: list[Sighting], earlier: int, used: int, exact: bool
+) -> None:
     runs = looked(*sightings)
     assert (earlier_s(runs), used_s(runs), is_exact(runs)) == (earlier, used, exact)
 
 
 def test_seen__same_run_twice__is_counted_once() -> None:
     again = running(T + 75, T + 80, T + 90, 1)
-    assert looked(running(T, T, T + 9), again, again, again) == looked(running(T, T, T + 9), again)
+    assert looked(running(T, T, T + 9), again, again, again) == looked(
+        running(T, T, T + 9), again
+    )
 
 
-def test_seen__requeued_before_the_first_look__can_have_run_since_its_submission() -> None:
+def test_seen__requeued_before_the_first_look__can_have_run_since_its_submission() -> (
+    None
+):
     runs = looked(running(T + 75, T + 80, T + 90, 1), since_s=T)
     assert (earlier_s(runs), is_exact(runs)) == (75, False)
-    assert looked(running(T, T, T + 9), since_s=T - 50) == (JobRun(submit_s=T, start_s=T, elapsed_s=9, seen_s=T + 9),)
+    assert looked(running(T, T, T + 9), since_s=T - 50) == (
+        JobRun(submit_s=T, start_s=T, elapsed_s=9, seen_s=T + 9),
+    )
 
 
 def test_seen__suspended_for_long__is_billed_no_more_than_since_the_last_look() -> None:
-    suspended = Sighting(submit_s=T, start_s=T, elapsed_s=10, seen_s=T + 1000, suspended=True)
+    suspended = Sighting(
+        submit_s=T, start_s=T, elapsed_s=10, seen_s=T + 1000, suspended=True
+    )
     assert earlier_s(looked(suspended, waiting(T + 1003, T + 1004, 1))) == 13
 
 
 @pytest.mark.parametrize(
-    ("limit_min", "earlier", "left"), [(60, 0, 60), (60, 1, 60), (60, 60, 59), (2, 75, 1), (2, 120, 1), (2, 500, 1)]
+    ("limit_min", "earlier", "left"),
+    [(60, 0, 60), (60, 1, 60), (60, 60, 59), (2, 75, 1), (2, 120, 1), (2, 500, 1)],
 )
-def test_left_min__paid_minutes__less_what_earlier_runs_had(limit_min: int, earlier: int, left: int) -> None:
-    assert left_min(limit_min, (JobRun(submit_s=T, elapsed_s=earlier), JobRun(submit_s=T + earlier))) == left
+def test_left_min__paid_minutes__less_what_earlier_runs_had(
+    limit_min: int, earlier: int, left: int
+) -> None:
+    assert (
+        left_min(
+            limit_min,
+            (JobRun(submit_s=T, elapsed_s=earlier), JobRun(submit_s=T + earlier)),
+        )
+        == left
+    )
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "used_up"), [(75, 0, False), (75, 44, False), (75, 45, True), (120, 0, True)]
+    ("first", "second", "used_up"),
+    [(75, 0, False), (75, 44, False), (75, 45, True), (120, 0, True)],
 )
-def test_is_used_up__two_runs_of_two_paid_minutes(first: int, second: int, used_up: bool) -> None:
-    runs = (JobRun(submit_s=T, elapsed_s=first), JobRun(submit_s=T + first, elapsed_s=second))
+def test_is_used_up__two_runs_of_two_paid_minutes(
+    first: int, second: int, used_up: bool
+) -> None:
+    runs = (
+        JobRun(submit_s=T, elapsed_s=first),
+        JobRun(submit_s=T + first, elapsed_s=second),
+    )
     assert is_used_up(2, runs) is used_up
     assert not is_used_up(2, (JobRun(submit_s=T, elapsed_s=500),))
 
 
 @pytest.mark.parametrize(
     ("earlier", "last", "billed"),
-    [(0, 75, 75), (75, 30, 105), (75, 75, 120), (500, 0, 120), (0, 140, 140), (60, 140, 140)],
+    [
+        (0, 75, 75),
+        (75, 30, 105),
+        (75, 75, 120),
+        (500, 0, 120),
+        (0, 140, 140),
+        (60, 140, 140),
+    ],
 )
-def test_billed_s__two_paid_minutes__are_not_exceeded_by_a_requeue(earlier: int, last: int, billed: int) -> None:
+def test_billed_s__two_paid_minutes__are_not_exceeded_by_a_requeue(
+    earlier: int, last: int, billed: int
+) -> None:
     assert billed_s(2, earlier, last) == billed
 
 
 @pytest.mark.parametrize(
     ("sightings", "ends_s", "earlier", "exact"),
     [
-        pytest.param([waiting(T, T + 10), waiting(T + 75, T + 76, 1)], [20], 20, True, id="a run that no look saw"),
-        pytest.param([waiting(T + 75, T + 76, 2)], [20, 30], 50, True, id="two runs before the first look"),
-        pytest.param([waiting(T, T + 10), waiting(T + 75, T + 76, 1)], [90], 65, True, id="longer than there was time"),
-        pytest.param([waiting(T, T + 10), waiting(T + 75, T + 76, 2)], [20], 65, False, id="an end is missing"),
-        pytest.param([waiting(T, T + 10), waiting(T + 75, T + 76, 1)], [], 65, False, id="nothing was told"),
-        pytest.param([running(T, T, T + 9), waiting(T + 75, T + 76, 1)], [20], 75, True, id="a run that looks saw"),
         pytest.param(
-            [running(T, T, T + 9), waiting(T + 75, T + 80, 1), waiting(T + 175, T + 176, 2)],
+            [waiting(T, T + 10), waiting(T + 75, T + 76, 1)],
+            [20],
+            20,
+            True,
+            id="a run that no look saw",
+        ),
+        pytest.param(
+            [waiting(T + 75, T + 76, 2)],
+            [20, 30],
+            50,
+            True,
+            id="two runs before the first look",
+        ),
+        pytest.param(
+            [waiting(T, T + 10), waiting(T + 75, T + 76, 1)],
+            [90],
+            65,
+            True,
+            id="longer than there was time",
+        ),
+        pytest.param(
+            [waiting(T, T + 10), waiting(T + 75, T + 76, 2)],
+            [20],
+            65,
+            False,
+            id="an end is missing",
+        ),
+        pytest.param(
+            [waiting(T, T + 10), waiting(T + 75, T + 76, 1)],
+            [],
+            65,
+            False,
+            id="nothing was told",
+        ),
+        pytest.param(
+            [running(T, T, T + 9), waiting(T + 75, T + 76, 1)],
+            [20],
+            75,
+            True,
+            id="a run that looks saw",
+        ),
+        pytest.param(
+            [
+                running(T, T, T + 9),
+                waiting(T + 75, T + 80, 1),
+                waiting(T + 175, T + 176, 2),
+            ],
             *([75, 40], 115, True),
             id="the second of two",
         ),

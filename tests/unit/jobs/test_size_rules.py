@@ -1,4 +1,6 @@
-"""What SLURM gives beside what was paid for: more is found, less and what has no price is not."""
+"""What SLURM gives beside what was paid for: more is found, less and what has no price
+is not.
+"""
 
 from dataclasses import replace
 
@@ -6,15 +8,31 @@ import pytest
 
 from supervisor_tasks.jobs.model import Definition, SlurmId
 from supervisor_tasks.jobs.paid import Paid
-from supervisor_tasks.jobs.size_rules import as_asked, excesses, excesses_to_undo, may_be_rounded
+from supervisor_tasks.jobs.size_rules import (
+    as_asked,
+    excesses,
+    excesses_to_undo,
+    may_be_rounded,
+)
 from supervisor_tasks.slurm.parsers import CommandAnswer
-from supervisor_tasks.slurm.size import Size, gpu_count, is_whole_memory, memory_per_cpu_limit, request_of, tres_amounts
+from supervisor_tasks.slurm.size import (
+    Size,
+    gpu_count,
+    is_whole_memory,
+    memory_per_cpu_limit,
+    request_of,
+    tres_amounts,
+)
 from supervisor_tasks.slurm.squeue import listed_jobs
 from tests.support.slurm_samples import DELIMITER, squeue_sample
 
-DEFINITION = Definition(gpus=1, mem_per_cpu_mb=100, cpus_per_task=3, ntasks=1, batch_location_hash="x")
+DEFINITION = Definition(
+    gpus=1, mem_per_cpu_mb=100, cpus_per_task=3, ntasks=1, batch_location_hash="x"
+)
 PAID = Paid(DEFINITION, limit_min=2, partition="main")
-SIZE = Size(limit_min=2, cpus=3, memory_mb=300, nodes=1, gpus=1, partition="main", qos="normal")
+SIZE = Size(
+    limit_min=2, cpus=3, memory_mb=300, nodes=1, gpus=1, partition="main", qos="normal"
+)
 
 
 def of(size: Size, paid: Paid = PAID) -> list[str]:
@@ -23,7 +41,11 @@ def of(size: Size, paid: Paid = PAID) -> list[str]:
 
 def test_recorded__each_change_of_a_waiting_job__is_told() -> None:
     jobs = listed_jobs(CommandAnswer(0, squeue_sample("squeue-sizes"), ""), DELIMITER)
-    found = {slurm_id: of(job.record.size, PAID) for slurm_id, job in jobs.items() if job.record.size is not None}
+    found = {
+        slurm_id: of(job.record.size, PAID)
+        for slurm_id, job in jobs.items()
+        if job.record.size is not None
+    }
     assert found == {
         SlurmId(9): [],  # runs, as it was submitted
         SlurmId(10): ["CPUs", "memory"],  # runs with four tasks of one CPU
@@ -67,7 +89,9 @@ def test_excesses__of_a_size__are_these(size: Size, found: list[str]) -> None:
         (replace(SIZE, account="", qos="normal"), ["Account"]),
     ],
 )
-def test_excesses__another_account_or_qos_than_at_the_first_look__are_these(size: Size, found: list[str]) -> None:
+def test_excesses__another_account_or_qos_than_at_the_first_look__are_these(
+    size: Size, found: list[str]
+) -> None:
     first = replace(PAID, account="grid", qos="normal")
     assert of(size, first) == found
     assert of(size, replace(first, compares_sizes=False)) == []
@@ -77,11 +101,17 @@ def test_excesses__rounded_up_by_slurm__are_none_beside_what_was_asked_for() -> 
     whole_cores = replace(SIZE, cpus=4, memory_mb=400)
     assert may_be_rounded(excesses(whole_cores, PAID))
     assert of(as_asked(whole_cores, SIZE, PAID)) == []
-    assert of(as_asked(replace(whole_cores, limit_min=600), SIZE, PAID)) == ["TimeLimit"]
-    assert not may_be_rounded(excesses(replace(SIZE, limit_min=600, partition="x"), PAID))
+    assert of(as_asked(replace(whole_cores, limit_min=600), SIZE, PAID)) == [
+        "TimeLimit"
+    ]
+    assert not may_be_rounded(
+        excesses(replace(SIZE, limit_min=600, partition="x"), PAID)
+    )
 
 
-def test_excesses__fewer_threads_of_a_core_than_first_seen__are_unpaid_whole_cores() -> None:
+def test_excesses__fewer_threads_of_a_core_than_first_seen__are_unpaid_whole_cores() -> (
+    None
+):
     first, shown = replace(PAID, threads="*"), replace(SIZE, cpus=6, threads="1")
     assert of(as_asked(shown, SIZE, first)) == ["CPUs"]
     for the_sites_choice in (replace(PAID, threads="1"), PAID):
@@ -92,29 +122,52 @@ def test_excesses__fewer_threads_of_a_core_than_first_seen__are_unpaid_whole_cor
 def test_excesses__all_memory_of_a_node__is_not_rounded_up_by_slurm() -> None:
     whole = replace(SIZE, whole_memory=True)
     (found,) = excesses(as_asked(replace(whole, memory_mb=16_000), whole, PAID), PAID)
-    assert (str(found), found.undo) == ("MinMemoryCPU: all of a node instead of 300 MB", ("MinMemoryCPU=100",))
+    assert (str(found), found.undo) == (
+        "MinMemoryCPU: all of a node instead of 300 MB",
+        ("MinMemoryCPU=100",),
+    )
     assert not may_be_rounded([found])
 
 
 @pytest.mark.parametrize(
-    ("shown", "is_whole"), [("0", True), ("0M", True), ("50M", False), ("100M", False), ("10G", False), ("", False)]
+    ("shown", "is_whole"),
+    [
+        ("0", True),
+        ("0M", True),
+        ("50M", False),
+        ("100M", False),
+        ("10G", False),
+        ("", False),
+    ],
 )
 def test_is_whole_memory__as_squeue_shows_it(shown: str, is_whole: bool) -> None:
     assert is_whole_memory(shown) == is_whole
 
 
-def test_excesses__more_memory_for_a_cpu_than_the_site_gives__is_more_cpus_of_slurms() -> None:
+def test_excesses__more_memory_for_a_cpu_than_the_site_gives__is_more_cpus_of_slurms() -> (
+    None
+):
     paid = replace(
-        PAID, definition=replace(DEFINITION, mem_per_cpu_mb=4000, cpus_per_task=1), most_memory_per_cpu_mb=2000
+        PAID,
+        definition=replace(DEFINITION, mem_per_cpu_mb=4000, cpus_per_task=1),
+        most_memory_per_cpu_mb=2000,
     )
     assert of(replace(SIZE, cpus=2, memory_mb=4000), paid) == []
     assert of(replace(SIZE, cpus=3, memory_mb=4000), paid) == ["CPUs"]
     assert of(replace(SIZE, cpus=2, memory_mb=8000), paid) == ["memory"]
 
 
-def test_excesses__a_site_that_gives_more_itself__compares_what_it_does_not_add() -> None:
-    bigger = replace(SIZE, limit_min=600, cpus=8, memory_mb=800, nodes=2, gpus=2, partition="other")
-    assert of(bigger, replace(PAID, compares_sizes=False)) == ["TimeLimit", "GPUs", "Partition"]
+def test_excesses__a_site_that_gives_more_itself__compares_what_it_does_not_add() -> (
+    None
+):
+    bigger = replace(
+        SIZE, limit_min=600, cpus=8, memory_mb=800, nodes=2, gpus=2, partition="other"
+    )
+    assert of(bigger, replace(PAID, compares_sizes=False)) == [
+        "TimeLimit",
+        "GPUs",
+        "Partition",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -152,18 +205,33 @@ def test_tres_amounts__units__are_mb() -> None:
         ("MaxMemPerCPU            = 2000", "DefMemPerCPU=10 MaxMemPerCPU=1000", 1000),
     ],
 )
-def test_memory_per_cpu_limit__the_partitions_own_counts(config: str, partition: str, limit_mb: int | None) -> None:
+def test_memory_per_cpu_limit__the_partitions_own_counts(
+    config: str, partition: str, limit_mb: int | None
+) -> None:
     assert memory_per_cpu_limit(config, partition) == limit_mb
 
 
 def test_request_of__a_job_in_json__of_this_and_of_later_versions() -> None:
-    told = {"tres_req_str": "cpu=6,mem=600M,node=2", "tres_per_task": "gpu:1", "tasks": 2}
-    assert request_of(told) == request_of(told | {"tasks": {"set": True, "infinite": False, "number": 2}})
-    assert (request_of(told).cpus, request_of(told).memory_mb, request_of(told).nodes) == (6, 600, 2)
+    told = {
+        "tres_req_str": "cpu=6,mem=600M,node=2",
+        "tres_per_task": "gpu:1",
+        "tasks": 2,
+    }
+    assert request_of(told) == request_of(
+        told | {"tasks": {"set": True, "infinite": False, "number": 2}}
+    )
+    assert (
+        request_of(told).cpus,
+        request_of(told).memory_mb,
+        request_of(told).nodes,
+    ) == (6, 600, 2)
     assert request_of(told).gpus == 2
 
 
 def test_to_take_back__a_reservation__only_while_the_job_waits() -> None:
     found = excesses(replace(SIZE, reservation="others", gpus=2), PAID)
-    assert [excess.of for excess in excesses_to_undo(found, waits=True)] == ["GPUs", "Reservation"]
+    assert [excess.of for excess in excesses_to_undo(found, waits=True)] == [
+        "GPUs",
+        "Reservation",
+    ]
     assert [excess.of for excess in excesses_to_undo(found, waits=False)] == ["GPUs"]

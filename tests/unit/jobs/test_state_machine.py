@@ -1,4 +1,6 @@
-"""The table of rules: which events it knows, and that what it does not know changes nothing."""
+"""The table of rules: which events it knows, and that what it does not know changes
+nothing.
+"""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -74,7 +76,9 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     assert isinstance(kind, type)
     assert is_dataclass(kind), kind
     hints = get_type_hints(kind)
-    return st.builds(kind, **{field.name: values(hints[field.name]) for field in fields(kind)})
+    return st.builds(
+        kind, **{field.name: values(hints[field.name]) for field in fields(kind)}
+    )
 
 
 def tuples(kinds: tuple[Any, ...]) -> st.SearchStrategy[Any]:
@@ -131,7 +135,9 @@ def test_rules__each_event_has_one_at_least() -> None:
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
-def test_table__each_event_in_each_state__has_a_rule_or_is_ignored(kind: type, state: State) -> None:
+def test_table__each_event_in_each_state__has_a_rule_or_is_ignored(
+    kind: type, state: State
+) -> None:
     assert ((kind, state) in RULES) != ((kind, state) in IGNORED)
 
 
@@ -146,14 +152,18 @@ def test_rules__of_an_event__are_in_the_states_that_it_can_change(kind: type) ->
 
 @given(JOBS, values(Event))
 @settings(max_examples=examples(200), deadline=None)
-def test_event__without_a_rule_that_holds__changes_nothing(job: Job, event: Event) -> None:
+def test_event__without_a_rule_that_holds__changes_nothing(
+    job: Job, event: Event
+) -> None:
     if rule_for(job, event) is None:
         assert advance(job, event) == (job, ())
 
 
 @given(values(Event))
 @settings(max_examples=examples(30), deadline=None)
-def test_event__of_a_job_that_is_not_known__begins_it_only_by_a_claim(event: Event) -> None:
+def test_event__of_a_job_that_is_not_known__begins_it_only_by_a_claim(
+    event: Event,
+) -> None:
     job, effects = advance(None, event)
     assert (job is not None) == isinstance(event, Claimed)
     assert bool(effects) == isinstance(event, Claimed)

@@ -18,7 +18,16 @@ from supervisor_tasks.jobs.events import (
     SlurmRunningObserved,
     ToppedUp,
 )
-from supervisor_tasks.jobs.model import ChainStatus, Effect, EffectKind, Job, Outcome, SlurmId, State, obsolete_effects
+from supervisor_tasks.jobs.model import (
+    ChainStatus,
+    Effect,
+    EffectKind,
+    Job,
+    Outcome,
+    SlurmId,
+    State,
+    obsolete_effects,
+)
 from supervisor_tasks.jobs.runs import Sighting
 from supervisor_tasks.jobs.state_machine import PUT_BACK_AT_MOST
 from tests.unit.jobs.test_model import TO_RUNNING, lived, step, then
@@ -34,20 +43,31 @@ def first(elapsed_s: int) -> Sighting:
 
 def requeued(at_s: int, elapsed_s: int = 0) -> Sighting:
     start_s = T + at_s if elapsed_s else None
-    return Sighting(submit_s=T + at_s, restarts=1, start_s=start_s, elapsed_s=elapsed_s, seen_s=T + at_s + elapsed_s)
+    return Sighting(
+        submit_s=T + at_s,
+        restarts=1,
+        start_s=start_s,
+        elapsed_s=elapsed_s,
+        seen_s=T + at_s + elapsed_s,
+    )
 
 
 def run_once() -> Job:
     """A job of ten paid minutes that runs."""
     job = lived(*TO_RUNNING)[0]
-    return then(then(job, SlurmJobIdentified(ID, T, first(1))), SlurmRunningObserved("RUNNING", first(30)))
+    return then(
+        then(job, SlurmJobIdentified(ID, T, first(1))),
+        SlurmRunningObserved("RUNNING", first(30)),
+    )
 
 
 def run_again(at_s: int) -> tuple[Job, tuple[Effect, ...]]:
     return step(run_once(), SlurmJobIdentified(ID, T + at_s, requeued(at_s)))
 
 
-@pytest.mark.parametrize(("at_s", "limit_min"), [(61, 9), (75, 9), (125, 8), (599, 1), (700, 1)])
+@pytest.mark.parametrize(
+    ("at_s", "limit_min"), [(61, 9), (75, 9), (125, 8), (599, 1), (700, 1)]
+)
 def test_requeued__the_next_run_gets_what_is_left(at_s: int, limit_min: int) -> None:
     job, effects = run_again(at_s)
     assert effects == (Effect(EffectKind.TOP_UP),)
@@ -63,32 +83,55 @@ def test_requeued_at_once__in_the_first_minute__leaves_the_limit_as_it_is() -> N
 def test_topped_up__after_a_requeue__is_added_to_what_is_left() -> None:
     job = then(run_again(125)[0], LimitApplied(8))
     longer, effects = step(job, ToppedUp("top-up:0", 5))
-    assert (longer.run_limit_min, longer.limit_min, effects) == (13, 15, (Effect(EffectKind.TOP_UP),))
+    assert (longer.run_limit_min, longer.limit_min, effects) == (
+        13,
+        15,
+        (Effect(EffectKind.TOP_UP),),
+    )
 
 
 def test_ended__after_a_requeue__all_runs_are_billed() -> None:
-    job = then(run_again(75)[0], SlurmCompleted(Outcome(status=ChainStatus.FINISHED, elapsed_s=70)))
+    job = then(
+        run_again(75)[0],
+        SlurmCompleted(Outcome(status=ChainStatus.FINISHED, elapsed_s=70)),
+    )
     assert job.outcome is not None
     assert (job.outcome.elapsed_s, job.outcome.minutes) == (145, 2)
 
 
-def test_earlier_run__reported_only_by_hooks__leaves_more_time_for_the_next_run() -> None:
+def test_earlier_run__reported_only_by_hooks__leaves_more_time_for_the_next_run() -> (
+    None
+):
     unseen = SlurmJobIdentified(ID, T + 500, replace(requeued(500), restarts=1), T)
     job = then(lived(*TO_RUNNING)[0], unseen)
     assert (job.earlier_s, job.run_limit_min) == (500, 2)
     told, effects = step(then(job, LimitApplied(2)), EarlierRunsReported((130,)))
-    assert (told.earlier_s, told.run_limit_min, effects) == (130, 8, (Effect(EffectKind.TOP_UP),))
+    assert (told.earlier_s, told.run_limit_min, effects) == (
+        130,
+        8,
+        (Effect(EffectKind.TOP_UP),),
+    )
     assert step(told, EarlierRunsReported((130,))) == (told, ())
 
 
 def test_ended__accounting_tells_of_the_earlier_runs__its_seconds_count() -> None:
-    job = then(run_again(75)[0], SlurmCompleted(Outcome(status=ChainStatus.FINISHED, elapsed_s=70), 61, earlier_runs=1))
+    job = then(
+        run_again(75)[0],
+        SlurmCompleted(
+            Outcome(status=ChainStatus.FINISHED, elapsed_s=70), 61, earlier_runs=1
+        ),
+    )
     assert job.outcome is not None
     assert job.outcome.elapsed_s == 131
 
 
-def test_ended__accounting_has_fewer_runs_than_seen__the_seen_time_is_the_minimum() -> None:
-    twice = then(run_again(75)[0], SlurmJobIdentified(ID, T + 200, replace(requeued(200), restarts=2)))
+def test_ended__accounting_has_fewer_runs_than_seen__the_seen_time_is_the_minimum() -> (
+    None
+):
+    twice = then(
+        run_again(75)[0],
+        SlurmJobIdentified(ID, T + 200, replace(requeued(200), restarts=2)),
+    )
     ended = Outcome(status=ChainStatus.FINISHED, elapsed_s=10)
     less, more = (
         then(twice, SlurmCompleted(ended, 61, earlier_runs=1)),
@@ -96,7 +139,10 @@ def test_ended__accounting_has_fewer_runs_than_seen__the_seen_time_is_the_minimu
     )
     assert less.outcome is not None
     assert more.outcome is not None
-    assert (less.outcome.elapsed_s, more.outcome.elapsed_s) == (twice.earlier_s + 10, 310)
+    assert (less.outcome.elapsed_s, more.outcome.elapsed_s) == (
+        twice.earlier_s + 10,
+        310,
+    )
 
 
 def test_ended__its_owner_can_have_it_requeued__slurm_is_to_refuse_that() -> None:
@@ -105,32 +151,52 @@ def test_ended__its_owner_can_have_it_requeued__slurm_is_to_refuse_that() -> Non
     assert ended.outcome == finished
     assert Effect(EffectKind.CANCEL) in effects
     assert EffectKind.CANCEL not in obsolete_effects(ended)
-    assert Effect(EffectKind.CANCEL) not in step(run_once(), SlurmCompleted(finished))[1]
+    assert (
+        Effect(EffectKind.CANCEL) not in step(run_once(), SlurmCompleted(finished))[1]
+    )
 
 
-def test_ended__by_itself_while_being_stopped__keeps_its_end_and_gets_the_reason() -> None:
-    stopped = then(run_once(), MoreThanPaid("GPUs: 2 instead of 1", limit_only=False, waits=False))
-    ended = then(stopped, SlurmCompleted(Outcome(status=ChainStatus.FINISHED, elapsed_s=70)))
+def test_ended__by_itself_while_being_stopped__keeps_its_end_and_gets_the_reason() -> (
+    None
+):
+    stopped = then(
+        run_once(), MoreThanPaid("GPUs: 2 instead of 1", limit_only=False, waits=False)
+    )
+    ended = then(
+        stopped, SlurmCompleted(Outcome(status=ChainStatus.FINISHED, elapsed_s=70))
+    )
     assert ended.outcome is not None
     assert ended.outcome.status is ChainStatus.FINISHED
     assert "GPUs: 2 instead of 1" in ended.status_message
 
 
 @pytest.mark.parametrize(
-    "look", [SlurmRunningObserved("RUNNING", requeued(500, 100)), SlurmPendingObserved("PENDING", requeued(600))]
+    "look",
+    [
+        SlurmRunningObserved("RUNNING", requeued(500, 100)),
+        SlurmPendingObserved("PENDING", requeued(600)),
+    ],
 )
 def test_paid_time_is_used_up__is_cancelled_and_out_of_credits(
     look: SlurmRunningObserved | SlurmPendingObserved,
 ) -> None:
     assert look.run is not None
-    job = then(run_once(), SlurmJobIdentified(ID, look.run.submit_s, replace(look.run, elapsed_s=0, start_s=None)))
+    job = then(
+        run_once(),
+        SlurmJobIdentified(
+            ID, look.run.submit_s, replace(look.run, elapsed_s=0, start_s=None)
+        ),
+    )
     stopped, effects = step(job, look)
     assert Effect(EffectKind.CANCEL) in effects
     assert EffectKind.CANCEL not in obsolete_effects(stopped)
     assert Effect(EffectKind.CANCEL) not in step(stopped, look)[1]  # once
     ended = then(stopped, SlurmCompleted(CANCELLED))
     assert ended.outcome is not None
-    assert (ended.outcome.status, ended.outcome.minutes) == (ChainStatus.OUT_OF_CREDITS, 8 if look.run.start_s else 10)
+    assert (ended.outcome.status, ended.outcome.minutes) == (
+        ChainStatus.OUT_OF_CREDITS,
+        8 if look.run.start_s else 10,
+    )
     assert "10 minutes" in ended.status_message
     asked = then(then(stopped, CancelRequested()), SlurmCompleted(CANCELLED))
     assert asked.outcome is not None
@@ -143,17 +209,27 @@ def test_paid_time_is_used_up__in_one_run__is_slurms_to_end() -> None:
     assert [effect.kind for effect in effects] == [EffectKind.POLL_SLURM]
 
 
-@pytest.mark.parametrize(("elapsed_s", "at_most_s"), [(1, 599), (500, 100), (590, 30), (700, 30)])
-def test_next_look__comes_before_the_paid_time_is_used(elapsed_s: int, at_most_s: int) -> None:
+@pytest.mark.parametrize(
+    ("elapsed_s", "at_most_s"), [(1, 599), (500, 100), (590, 30), (700, 30)]
+)
+def test_next_look__comes_before_the_paid_time_is_used(
+    elapsed_s: int, at_most_s: int
+) -> None:
     job = replace(run_once(), poll_count=20)
-    assert step(job, SlurmRunningObserved("RUNNING", first(elapsed_s)))[1][0].due_in_s == at_most_s
+    assert (
+        step(job, SlurmRunningObserved("RUNNING", first(elapsed_s)))[1][0].due_in_s
+        == at_most_s
+    )
 
 
-# --- more than paid -------------------------------------------------------------------------------------------------------
+# --- more than paid -------------------------------------------------------------------
 
 
 def test_more_than_paid__time_only__is_put_back_also_while_it_runs() -> None:
-    job, effects = step(run_once(), MoreThanPaid("TimeLimit: 600 instead of 10", limit_only=True, waits=False))
+    job, effects = step(
+        run_once(),
+        MoreThanPaid("TimeLimit: 600 instead of 10", limit_only=True, waits=False),
+    )
     assert effects == (Effect(EffectKind.TOP_UP),)
     assert job.stop is None
 
@@ -164,7 +240,10 @@ def test_more_than_paid__while_it_waits__is_put_back_a_few_times() -> None:
     for times in range(PUT_BACK_AT_MOST):
         for _ in range(5):  # looks before the worker has put it back prove nothing
             job, effects = step(job, event)
-            assert [effect.kind for effect in effects] == [EffectKind.TOP_UP, EffectKind.POLL_SLURM]
+            assert [effect.kind for effect in effects] == [
+                EffectKind.TOP_UP,
+                EffectKind.POLL_SLURM,
+            ]
             assert job.put_back == times
         job, _ = step(job, LimitApplied(job.run_limit_min, put_back=True))
     assert job.put_back == PUT_BACK_AT_MOST
@@ -189,5 +268,8 @@ def test_more_than_paid__while_it_runs__is_cancelled_with_a_reason() -> None:
 def test_called_back__that_it_runs__of_a_settled_job__is_cancelled() -> None:
     job = then(run_once(), ChainStatusObserved(ChainStatus.FINISHED))
     assert job.state is State.SETTLED
-    assert step(job, CallbackReceived(running=True)) == (job, (Effect(EffectKind.CANCEL, 0.0),))
+    assert step(job, CallbackReceived(running=True)) == (
+        job,
+        (Effect(EffectKind.CANCEL, 0.0),),
+    )
     assert step(job, CallbackReceived()) == (job, ())

@@ -15,7 +15,9 @@ def test_insert_rows__columns_and_a_clause__are_in_the_statement() -> None:
 
 def test_as_rows__bytes_and_great_numbers__are_written_as_postgres_reads_them() -> None:
     rows = as_rows([{"raw": b"\x00\xff", "wei": 2**200, "text": "é\n"}])
-    assert json.loads(rows["rows"]) == [{"raw": "\\x00ff", "wei": 2**200, "text": "é\n"}]
+    assert json.loads(rows["rows"]) == [
+        {"raw": "\\x00ff", "wei": 2**200, "text": "é\n"}
+    ]
 
 
 def test_as_rows__value_of_another_type__is_an_error() -> None:

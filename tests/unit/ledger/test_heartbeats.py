@@ -25,13 +25,19 @@ def test_away__the_process_that_plugins_call__also_when_it_was_never_heard() -> 
     assert missing_sources({}) == {CALLBACKS: None}
     assert continuous_uptime_s({}) is None
     silent = ticks(CALLBACKS, AWAY_S + 1)
-    assert (missing_sources(silent), continuous_uptime_s(silent)) == ({CALLBACKS: AWAY_S + 1}, None)
+    assert (missing_sources(silent), continuous_uptime_s(silent)) == (
+        {CALLBACKS: AWAY_S + 1},
+        None,
+    )
 
 
 def test_away__a_reporter__only_where_one_was_ever_heard() -> None:
     assert missing_sources(ticks(CALLBACKS)) == {}
     gone = ticks(CALLBACKS) | ticks(REPORTER, 3600.0)
-    assert (missing_sources(gone), continuous_uptime_s(gone)) == ({REPORTER: 3600.0}, None)
+    assert (missing_sources(gone), continuous_uptime_s(gone)) == (
+        {REPORTER: 3600.0},
+        None,
+    )
 
 
 def test_problems__the_grpc_process_is_part_of_the_fleet() -> None:
@@ -43,5 +49,8 @@ def test_problems__the_grpc_process_is_part_of_the_fleet() -> None:
 
 def test_blind_since__counts_from_the_first_of_sweeps_in_a_row() -> None:
     assert unreachable_since(["slurm"], {}, 100.0) == {"slurm": 100.0}
-    assert unreachable_since(["slurm", "chain"], {"slurm": 100.0}, 160.0) == {"slurm": 100.0, "chain": 160.0}
+    assert unreachable_since(["slurm", "chain"], {"slurm": 100.0}, 160.0) == {
+        "slurm": 100.0,
+        "chain": 160.0,
+    }
     assert unreachable_since([], {"slurm": 100.0}, 220.0) == {}

@@ -1,4 +1,6 @@
-"""The advisory locks' names: clusters of one database exclude each other only where they must."""
+"""The advisory locks' names: clusters of one database exclude each other only where
+they must.
+"""
 
 import ast
 import re
@@ -26,21 +28,38 @@ OTHER_LOCKS = {
 def modules() -> Iterator[tuple[str, ast.Module]]:
     """The modules that name an advisory lock."""
     product = REPOSITORY / "supervisor_tasks"
-    for file in sorted([*product.rglob("*.py"), *(REPOSITORY / "grpc_callbacks").rglob("*.py")]):
+    for file in sorted(
+        [*product.rglob("*.py"), *(REPOSITORY / "grpc_callbacks").rglob("*.py")]
+    ):
         source = file.read_text()
         if "advisory" in source:
-            yield str(file.relative_to(product if file.is_relative_to(product) else REPOSITORY)), ast.parse(source)
+            yield (
+                str(
+                    file.relative_to(
+                        product if file.is_relative_to(product) else REPOSITORY
+                    )
+                ),
+                ast.parse(source),
+            )
 
 
 def called(node: ast.AST) -> str:
     if not isinstance(node, ast.Call):
         return ""
-    return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+    return (
+        node.func.id
+        if isinstance(node.func, ast.Name)
+        else getattr(node.func, "attr", "")
+    )
 
 
 @given(CLUSTERS, WORK, CLUSTERS, WORK)
-def test_cluster_lock__two_clusters__never_one_name(one: str, work: str, other: str, its_work: str) -> None:
-    assert (cluster_lock(one, work) == cluster_lock(other, its_work)) == ((one, work) == (other, its_work))
+def test_cluster_lock__two_clusters__never_one_name(
+    one: str, work: str, other: str, its_work: str
+) -> None:
+    assert (cluster_lock(one, work) == cluster_lock(other, its_work)) == (
+        (one, work) == (other, its_work)
+    )
 
 
 @given(CLUSTERS, WORK)

@@ -1,4 +1,6 @@
-"""What migrations may do: those that change tables of a fleet do it without long locks, and each says what may run beside."""
+"""What migrations may do: those that change tables of a fleet do it without long locks,
+and each says what may run beside.
+"""
 
 import ast
 from pathlib import Path
@@ -19,23 +21,46 @@ AFTER_A_NAME = (
     "drop_constraint",
 )  # whose second word is the table, after the new thing's name
 FIRST = "0001_initial.py"  # makes the tables
-OWN_TABLES = {"0003_the_wallet.py": {"signatures"}}  # dropped by the downgrade of what made it
-STOPPED = {"0022_names.py": "renames only, each an instant's lock, while the fleet is stopped"}
-"""Migrations that may change hot tables, or tables that the source does not name, with the reason."""
+# dropped by the downgrade of what made it
+OWN_TABLES = {"0003_the_wallet.py": {"signatures"}}
+STOPPED = {
+    "0022_names.py": "renames only, each an instant's lock, while the fleet is stopped"
+}
+"""Migrations that may change hot tables, or tables that the source does not name, with
+the reason.
+"""
 
 
 def hot_changes(file: Path) -> list[str]:
-    """The changes that hold their locks on a hot table until the migration's end, or on a table that is not named."""
+    """The changes that hold their locks on a hot table until the migration's end, or on
+    a table that is not named.
+    """
     module = ast.parse(file.read_text())
     hot = HOT - OWN_TABLES.get(file.name, set())
-    constants = {ast.unparse(node.targets[0]) for node in module.body if isinstance(node, ast.Assign)}
-    return [ast.unparse(call) for call in _operations(module) if _is_hot(call, hot, constants)]
+    constants = {
+        ast.unparse(node.targets[0])
+        for node in module.body
+        if isinstance(node, ast.Assign)
+    }
+    return [
+        ast.unparse(call)
+        for call in _operations(module)
+        if _is_hot(call, hot, constants)
+    ]
 
 
 def _operations(module: ast.Module) -> list[ast.Call]:
     """The calls of alembic's operations that change something."""
-    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
-    return [call for call in calls if _owner(call) == "op" and _operation(call) not in CHANGE_NONE]
+    calls = [
+        node
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
+    return [
+        call
+        for call in calls
+        if _owner(call) == "op" and _operation(call) not in CHANGE_NONE
+    ]
 
 
 def _owner(call: ast.Call) -> str:
@@ -47,20 +72,36 @@ def _operation(call: ast.Call) -> str:
 
 
 def _is_hot(call: ast.Call, hot: set[str], constants: set[str]) -> bool:
-    if _operation(call) == "execute":  # SQL: rows, or what a constant of the module says
-        return not isinstance(call.args[0], ast.Constant) and ast.unparse(call.args[0]) not in constants
-    words = {node.value for node in ast.walk(call) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    # SQL: rows, or what a constant of the module says
+    if _operation(call) == "execute":
+        return (
+            not isinstance(call.args[0], ast.Constant)
+            and ast.unparse(call.args[0]) not in constants
+        )
+    words = {
+        node.value
+        for node in ast.walk(call)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
     return bool(words & hot) or not isinstance(_table(call), ast.Constant)
 
 
 def _table(call: ast.Call) -> ast.expr | None:
     """The argument that names the table."""
-    named = [word.value for word in call.keywords if word.arg in ("table_name", "source_table")]
+    named = [
+        word.value
+        for word in call.keywords
+        if word.arg in ("table_name", "source_table")
+    ]
     place = 1 if _operation(call).startswith(AFTER_A_NAME) else 0
     return next(iter([*named, *call.args[place : place + 1]]), None)
 
 
-@pytest.mark.parametrize("file", [file for file in VERSIONS if file.name != FIRST], ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file",
+    [file for file in VERSIONS if file.name != FIRST],
+    ids=lambda file: file.stem,
+)
 def test_migration__of_a_table_that_a_fleet_uses__is_made_online(file: Path) -> None:
     assert (hot_changes(file) == []) is (file.name not in STOPPED)
 
@@ -81,7 +122,10 @@ def test_upgrade_page__names_the_tables_with_which_a_fleet_works_on() -> None:
     assert f"{stopping[-1]} is the\nlast one with `old_processes_work = False`" in page
     assert all(revision in page for revision in stopping)
     later = pending(stopping[-1])
-    assert f"No fleet of an older release was run beside {later[0]} to {later[-1]}." in page
+    assert (
+        f"No fleet of an older release was run beside {later[0]} to {later[-1]}."
+        in page
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +140,9 @@ def test_upgrade_page__names_the_tables_with_which_a_fleet_works_on() -> None:
         "op.execute(statement)",
     ],
 )
-def test_migration__that_is_not_made_online__is_found(change: str, tmp_path: Path) -> None:
+def test_migration__that_is_not_made_online__is_found(
+    change: str, tmp_path: Path
+) -> None:
     file = tmp_path / "bad.py"
     safe = (
         "SQL = 'SELECT 1'",

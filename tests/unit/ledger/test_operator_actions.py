@@ -1,4 +1,6 @@
-"""A job that the operator settles: from any state it ends so, and SLURM keeps nothing of it."""
+"""A job that the operator settles: from any state it ends so, and SLURM keeps nothing
+of it.
+"""
 
 import pytest
 
@@ -30,7 +32,11 @@ from tests.support.ledger import claim
 
 WORD = Outcome(status=ChainStatus.FAILED, elapsed_s=180, reason="the node burnt down")
 SETTLED = OperatorClosedJob(WORD)
-FETCHED, STARTED, SUBMITTED = ScriptFetched("s", ""), SubmitStarted(10), Submitted(SlurmId(7))
+FETCHED, STARTED, SUBMITTED = (
+    ScriptFetched("s", ""),
+    SubmitStarted(10),
+    Submitted(SlurmId(7)),
+)
 
 
 def lived(*events: Event) -> tuple[Job, set[EffectKind]]:
@@ -54,14 +60,30 @@ def lived(*events: Event) -> tuple[Job, set[EffectKind]]:
         ((FETCHED, STARTED, SUBMITTED), True),
         ((FETCHED, STARTED, SUBMITTED, SlurmRunningObserved()), True),
         ((FETCHED, STARTED, SubmitRejected("no")), False),
-        ((FETCHED, STARTED, SUBMITTED, SlurmCompleted(Outcome(status=ChainStatus.FINISHED))), False),
+        (
+            (
+                FETCHED,
+                STARTED,
+                SUBMITTED,
+                SlurmCompleted(Outcome(status=ChainStatus.FINISHED)),
+            ),
+            False,
+        ),
     ],
     ids=["CLAIMED", "READY", "SUBMITTING", "QUEUED", "RUNNING", "REFUSED", "ENDED"],
 )
-def test_settled__in_any_state__is_reported_and_cancelled(before: tuple[Event, ...], cancelled: bool) -> None:
+def test_settled__in_any_state__is_reported_and_cancelled(
+    before: tuple[Event, ...], cancelled: bool
+) -> None:
     job, left = lived(*before, SETTLED)
-    assert (job.state, job.outcome, job.settled_by_operator) == (State.ENDED, WORD, True)
-    assert pending_reports(job)[-1] == StatusUpdate(ChainStatus.FAILED, 3, "the node burnt down")
+    assert (job.state, job.outcome, job.settled_by_operator) == (
+        State.ENDED,
+        WORD,
+        True,
+    )
+    assert pending_reports(job)[-1] == StatusUpdate(
+        ChainStatus.FAILED, 3, "the node burnt down"
+    )
     assert EffectKind.REPORT in left
     assert (EffectKind.CANCEL in left) is cancelled
 
@@ -80,8 +102,13 @@ def test_settled__sbatch_answers_later__slurm_is_told_to_stop() -> None:
 
 def test_settled__the_contract_has_decided__changes_nothing() -> None:
     cold = lived(FETCHED, ChainStatusObserved(ChainStatus.CANCELLED, (9, 0)))
-    assert lived(FETCHED, ChainStatusObserved(ChainStatus.CANCELLED, (9, 0)), SETTLED) == cold
+    assert (
+        lived(FETCHED, ChainStatusObserved(ChainStatus.CANCELLED, (9, 0)), SETTLED)
+        == cold
+    )
 
 
 def test_forgotten__changes_nothing_of_the_job() -> None:
-    assert lived(FETCHED, OperatorAbandonedEffect(EffectKind.NOTIFY_CUSTOMER, "x")) == lived(FETCHED)
+    assert lived(
+        FETCHED, OperatorAbandonedEffect(EffectKind.NOTIFY_CUSTOMER, "x")
+    ) == lived(FETCHED)

@@ -1,6 +1,12 @@
-"""A worker that stands still loses its lease; a watcher that stood still itself counts no silence."""
+"""A worker that stands still loses its lease; a watcher that stood still itself counts
+no silence.
+"""
 
-from supervisor_tasks.ledger.worker_sessions import SESSION_TIMEOUT_S, WATCH_GAP_S, StaleSessionDetector
+from supervisor_tasks.ledger.worker_sessions import (
+    SESSION_TIMEOUT_S,
+    WATCH_GAP_S,
+    StaleSessionDetector,
+)
 
 SILENT, OTHER = (7, "began", "word"), (8, "began", "word")
 

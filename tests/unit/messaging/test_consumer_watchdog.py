@@ -3,13 +3,19 @@
 from supervisor_tasks.messaging.consumer import SAMPLES, ConsumerWatchdog
 
 
-def looks(watchdog: ConsumerWatchdog, times: int, *, waiting: int = 3, idle: bool = True) -> list[bool]:
-    return [watchdog.is_receiving(received=7, waiting=waiting, idle=idle) for _ in range(times)]
+def looks(
+    watchdog: ConsumerWatchdog, times: int, *, waiting: int = 3, idle: bool = True
+) -> list[bool]:
+    return [
+        watchdog.is_receiving(received=7, waiting=waiting, idle=idle)
+        for _ in range(times)
+    ]
 
 
 def test_is_receiving__none_of_what_waits__is_false_after_so_many_looks() -> None:
     watchdog = ConsumerWatchdog()
-    assert looks(watchdog, SAMPLES) == [True] * SAMPLES  # the first look knows of no earlier one
+    # the first look knows of no earlier one
+    assert looks(watchdog, SAMPLES) == [True] * SAMPLES
     assert looks(watchdog, 1) == [False]
 
 
@@ -17,7 +23,10 @@ def test_watchdog__message_received__restarts_its_time() -> None:
     watchdog = ConsumerWatchdog()
     looks(watchdog, SAMPLES)
     assert watchdog.is_receiving(received=8, waiting=3, idle=True)
-    assert all(watchdog.is_receiving(received=8, waiting=3, idle=True) for _ in range(SAMPLES - 1))
+    assert all(
+        watchdog.is_receiving(received=8, waiting=3, idle=True)
+        for _ in range(SAMPLES - 1)
+    )
     assert not watchdog.is_receiving(received=8, waiting=3, idle=True)
 
 

@@ -1,4 +1,6 @@
-"""Which tasks the clock sends: what has something to do, and what has not ended for a while; an idle hour stays quiet."""
+"""Which tasks the clock sends: what has something to do, and what has not ended for a
+while; an idle hour stays quiet.
+"""
 
 from typing import Any
 
@@ -6,14 +8,29 @@ import pytest
 
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.due import Look
-from supervisor_tasks.ledger.facts import CALLBACK_HEARTBEAT_MISSED, SCAN_STALLED, Fact, Stored
-from supervisor_tasks.ledger.registrations import HARDWARE, REGISTRATION, REGISTRATION_REQUESTED, REGISTRATION_STATUS
+from supervisor_tasks.ledger.facts import (
+    CALLBACK_HEARTBEAT_MISSED,
+    SCAN_STALLED,
+    Fact,
+    Stored,
+)
+from supervisor_tasks.ledger.registrations import (
+    HARDWARE,
+    REGISTRATION,
+    REGISTRATION_REQUESTED,
+    REGISTRATION_STATUS,
+)
 from supervisor_tasks.ledger.tick_names import OLD_ROWS_DELETED, finished_key
 from supervisor_tasks.messaging.due_rules import GUARDED, RULES, RuleSettings, due
 from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
 from supervisor_tasks.monitoring.health import MISSED as MISSED_TICKS
 from supervisor_tasks.monitoring.health import periodic_work, problems
-from supervisor_tasks.monitoring.slurm_tries import ANSWERED_SINCE_START, CHECK_EVERY_S, KNOWN_FOR_S, SLURM_ANSWERED
+from supervisor_tasks.monitoring.slurm_tries import (
+    ANSWERED_SINCE_START,
+    CHECK_EVERY_S,
+    KNOWN_FOR_S,
+    SLURM_ANSWERED,
+)
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from supervisor_tasks.reconciliation.collect import SCANNED_WITHIN_S
 
@@ -22,7 +39,9 @@ SITE_WITH_DIRECTORY = RuleSettings(has_directory=True)
 OLD_S = 10_000.0
 
 
-def stored(fact: Fact[Any], value: object, age_s: float = OLD_S) -> dict[str, Stored[str]]:
+def stored(
+    fact: Fact[Any], value: object, age_s: float = OLD_S
+) -> dict[str, Stored[str]]:
     return {fact.name: Stored(fact.codec.encode(value), age_s)}
 
 
@@ -32,7 +51,10 @@ REGISTERED = {
     **stored(REGISTRATION, {"decision": "nothing"}),
     **stored(ANSWERED_SINCE_START, True),
 }
-RECENT = {finished_key(name): 1.0 for name in RULES} | {SLURM_ANSWERED: 1.0, "callbacks": 1.0}
+RECENT = {finished_key(name): 1.0 for name in RULES} | {
+    SLURM_ANSWERED: 1.0,
+    "callbacks": 1.0,
+}
 
 
 def idle(**changes: object) -> Look:
@@ -68,10 +90,25 @@ def test_due__nothing_happens__nothing() -> None:
         ({"ticks_s": aged(SLURM_ANSWERED, CHECK_EVERY_S)}, {"check_slurm"}),
         ({"facts": REGISTERED | stored(SCAN_STALLED, "17")}, {"scan"}),
         ({"facts": REGISTERED | stored(SCAN_STALLED, "")}, set()),
-        ({"facts": REGISTERED | stored(CALLBACK_HEARTBEAT_MISSED, "")}, {"check_alarms"}),
-        ({"facts": REGISTERED | stored(REGISTRATION_REQUESTED, "the operator")}, {"register"}),
-        ({"facts": REGISTERED | stored(REGISTRATION_STATUS, RegistrationStatus.WAITING)}, {"register"}),
-        ({"facts": REGISTERED | stored(REGISTRATION, {"decision": "register"})}, {"register"}),
+        (
+            {"facts": REGISTERED | stored(CALLBACK_HEARTBEAT_MISSED, "")},
+            {"check_alarms"},
+        ),
+        (
+            {"facts": REGISTERED | stored(REGISTRATION_REQUESTED, "the operator")},
+            {"register"},
+        ),
+        (
+            {
+                "facts": REGISTERED
+                | stored(REGISTRATION_STATUS, RegistrationStatus.WAITING)
+            },
+            {"register"},
+        ),
+        (
+            {"facts": REGISTERED | stored(REGISTRATION, {"decision": "register"})},
+            {"register"},
+        ),
         ({"facts": REGISTERED | stored(HARDWARE, (), 1.0)}, {"register"}),
         ({"facts": REGISTERED | stored(HARDWARE, (), 299.0)}, set()),
         ({"facts": REGISTERED | stored(HARDWARE, (), 301.0)}, {"register"}),
@@ -84,7 +121,9 @@ def test_due__nothing_happens__nothing() -> None:
         ({"hour": 1, "busy": frozenset({"retention"})}, set()),
     ],
 )
-def test_due__something_is_to_be_done__its_task(changes: dict[str, object], expected: set[str]) -> None:
+def test_due__something_is_to_be_done__its_task(
+    changes: dict[str, object], expected: set[str]
+) -> None:
     assert due(idle(**changes), SETTINGS).keys() == expected
 
 
@@ -98,30 +137,48 @@ def test_due__a_worker_is_at_it__not_once_more() -> None:
 
 
 def test_due__customers_not_read_for_long__only_where_there_is_a_directory() -> None:
-    without = {name: age_s for name, age_s in RECENT.items() if name != finished_key("accounts")}
+    without = {
+        name: age_s
+        for name, age_s in RECENT.items()
+        if name != finished_key("accounts")
+    }
     assert due(idle(ticks_s=without), SETTINGS) == {}
     assert due(idle(ticks_s=without), SITE_WITH_DIRECTORY).keys() == {"accounts"}
 
 
 def test_due__new_ledger__everything_that_ends_again_and_again() -> None:
     beginning = due(Look(sweep=True), SETTINGS).keys()
-    assert beginning == {name for name, rule in RULES.items() if rule.idle_s is not None and name != "accounts"} | {
-        "sweep"
-    }
+    assert beginning == {
+        name
+        for name, rule in RULES.items()
+        if rule.idle_s is not None and name != "accounts"
+    } | {"sweep"}
 
 
 @pytest.mark.parametrize("sweep_every_s", [900.0, 90.0])
 @pytest.mark.parametrize("settings", [SETTINGS, SITE_WITH_DIRECTORY])
-def test_due__idle_hour__three_hundred_tasks_at_most(sweep_every_s: float, settings: RuleSettings) -> None:
-    """Second by second, with tasks that end at once; 90 s lie between two sweeps where there is no accounting."""
+def test_due__idle_hour__three_hundred_tasks_at_most(
+    sweep_every_s: float, settings: RuleSettings
+) -> None:
+    """Second by second, with tasks that end at once; 90 s lie between two sweeps where
+    there is no accounting.
+    """
     ticks_s = dict(RECENT)
     since_sweep_s, sent = 0.0, 0
     for _ in range(3600):
-        found = due(idle(ticks_s=ticks_s, sweep=since_sweep_s >= sweep_every_s), settings)
+        found = due(
+            idle(ticks_s=ticks_s, sweep=since_sweep_s >= sweep_every_s), settings
+        )
         sent += len(found)
         since_sweep_s = 0.0 if "sweep" in found else since_sweep_s + 1
-        ended = {finished_key(name): 0.0 for name in found} | ({SLURM_ANSWERED: 0.0} if "check_slurm" in found else {})
-        ticks_s = {name: age_s + 1 for name, age_s in ticks_s.items()} | ended | {"callbacks": 1.0}
+        ended = {finished_key(name): 0.0 for name in found} | (
+            {SLURM_ANSWERED: 0.0} if "check_slurm" in found else {}
+        )
+        ticks_s = (
+            {name: age_s + 1 for name, age_s in ticks_s.items()}
+            | ended
+            | {"callbacks": 1.0}
+        )
     assert 200 < sent <= 300
 
 
@@ -134,7 +191,9 @@ def test_heartbeats__come_before_others_take_what_they_tell_for_old() -> None:
 
 def test_periodic_work__every_queue_has_some() -> None:
     names = {work.name for work in periodic_work(1.0, accounts=True)}
-    assert {QUEUE_OF_TASK[name] for name in names - {"clock"}} == set(QUEUE_OF_TASK.values())
+    assert {QUEUE_OF_TASK[name] for name in names - {"clock"}} == set(
+        QUEUE_OF_TASK.values()
+    )
 
 
 def test_problems__beat_is_away__names_beat() -> None:
@@ -145,6 +204,13 @@ def test_problems__beat_is_away__names_beat() -> None:
     assert problems(work, ticks_s | {"clock": MISSED_TICKS * 5.0}, 0.0) == []
 
 
-@pytest.mark.parametrize(("hour", "is_due"), [(21, False), (22, True), (23, True), (0, True), (1, True), (2, False)])
-def test_due__night_begins_before_midnight__ends_after_it(hour: int, is_due: bool) -> None:
-    assert ("retention" in due(idle(hour=hour), RuleSettings(retention_hour=22))) is is_due
+@pytest.mark.parametrize(
+    ("hour", "is_due"),
+    [(21, False), (22, True), (23, True), (0, True), (1, True), (2, False)],
+)
+def test_due__night_begins_before_midnight__ends_after_it(
+    hour: int, is_due: bool
+) -> None:
+    assert (
+        "retention" in due(idle(hour=hour), RuleSettings(retention_hour=22))
+    ) is is_due

@@ -12,7 +12,12 @@ from supervisor_tasks.ledger.alarms import Alarm, AlarmName
 from supervisor_tasks.ledger.facts import Balance
 from supervisor_tasks.ledger.figures import Figures, Moments
 from supervisor_tasks.ledger.reconciliations import Swept
-from supervisor_tasks.ledger.status_queries import EffectCount, StatusSummary, TickReading, Writer
+from supervisor_tasks.ledger.status_queries import (
+    EffectCount,
+    StatusSummary,
+    TickReading,
+    Writer,
+)
 from supervisor_tasks.monitoring.metrics import (
     EFFECT_STATES,
     KEPT_S,
@@ -56,10 +61,15 @@ FULL = StatusSummary(
     alarms=[Alarm(AlarmName.WALLET_EMPTY, {}, NOON)],
     claiming_paused=True,
     submissions_paused=False,
-    last_sweep=Swept(NOON, NOON, {"lost": 3, "why": "asked", "blind_since_s": {"slurm": 1700.5}}),
+    last_sweep=Swept(
+        NOON, NOON, {"lost": 3, "why": "asked", "blind_since_s": {"slurm": 1700.5}}
+    ),
     since_sweep_s=0.0,
     standing=RegistrationStatus.WAITING,
-    endpoints={"https://rpc.example.org#1": "alive", "https://rpc.example.org#2": "behind"},
+    endpoints={
+        "https://rpc.example.org#1": "alive",
+        "https://rpc.example.org#2": "behind",
+    },
     claimable=TickReading(5, 1.0),
 )
 TOTALS = {
@@ -79,14 +89,27 @@ TOTALS = {
     ("claim_to_submit", "sum"): Decimal(4000 * 10**6),
 }
 FIGURES = Figures(
-    Moments(100.0, 200.0, 300.0, 400.0), {"scan": 500.0}, Balance("0xab", 6000), 200.0, TOTALS, {"failing": 2}
+    Moments(100.0, 200.0, 300.0, 400.0),
+    {"scan": 500.0},
+    Balance("0xab", 6000),
+    200.0,
+    TOTALS,
+    {"failing": 2},
 )
 
 
-def exposition(summary: StatusSummary, figures: Figures, *, healthy: bool = True) -> list[str]:
+def exposition(
+    summary: StatusSummary, figures: Figures, *, healthy: bool = True
+) -> list[str]:
     registry = CollectorRegistry()
-    registry.register(LedgerMetrics("main", lambda: LedgerReading(summary, figures, healthy)))
-    return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+    registry.register(
+        LedgerMetrics("main", lambda: LedgerReading(summary, figures, healthy))
+    )
+    return [
+        line
+        for line in generate_latest(registry).decode().splitlines()
+        if not line.startswith("#")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +142,8 @@ def exposition(summary: StatusSummary, figures: Figures, *, healthy: bool = True
         'supervisor_rpc_endpoint_alive{cluster="main",endpoint="https://rpc.example.org#2"} 0.0',
         'supervisor_wallet_next_nonce{address="0xab",cluster="main"} 12.0',
         'supervisor_wallet_balance_wei{address="0xab",cluster="main"} 6000.0',
-        'supervisor_wallet_jobs{address="0xab",cluster="main"} 10.0',  # 6,000 wei, and three transactions of 200 wei a job
+        # 6,000 wei, and three transactions of 200 wei a job
+        'supervisor_wallet_jobs{address="0xab",cluster="main"} 10.0',
         'supervisor_provider_standing{cluster="main",standing="waiting"} 1.0',
         'supervisor_provider_standing{cluster="main",standing="approved"} 0.0',
         'supervisor_last_sweep_timestamp_seconds{cluster="main"} 400.0',
@@ -152,19 +176,39 @@ def test_exposition__of_a_reading_with_everything__has_the_line(line: str) -> No
     assert line in exposition(FULL, FIGURES)
 
 
-def test_exposition__of_an_empty_ledger__has_a_zero_for_each_kind_state_and_alarm() -> None:
+def test_exposition__of_an_empty_ledger__has_a_zero_for_each_kind_state_and_alarm() -> (
+    None
+):
     lines = exposition(EMPTY, Figures(), healthy=False)
-    zeros = [f'supervisor_jobs{{cluster="main",state="{state}"}}' for state in State if state is not State.SETTLED]
+    zeros = [
+        f'supervisor_jobs{{cluster="main",state="{state}"}}'
+        for state in State
+        if state is not State.SETTLED
+    ]
     zeros += [
         f'supervisor_effects{{cluster="main",kind="{kind}",state="{state}"}}'
         for kind in EffectKind
         for state in EFFECT_STATES
     ]
-    zeros += [f'supervisor_alarm{{alarm="{name}",cluster="main"}}' for name in AlarmName]
-    zeros += [f'supervisor_alarm_messages{{cluster="main",state="{state}"}}' for state in MESSAGE_STATES]
-    zeros += ['supervisor_healthy{cluster="main"}', 'supervisor_callbacks_unread{cluster="main"}']
-    zeros += [f'supervisor_transactions_open{{cluster="main",state="{state.lower()}"}}' for state in OPEN_STATES]
-    unread = {f'supervisor_wallet_{name}{{address="",cluster="main"}} NaN' for name in ("balance_wei", "jobs")}
+    zeros += [
+        f'supervisor_alarm{{alarm="{name}",cluster="main"}}' for name in AlarmName
+    ]
+    zeros += [
+        f'supervisor_alarm_messages{{cluster="main",state="{state}"}}'
+        for state in MESSAGE_STATES
+    ]
+    zeros += [
+        'supervisor_healthy{cluster="main"}',
+        'supervisor_callbacks_unread{cluster="main"}',
+    ]
+    zeros += [
+        f'supervisor_transactions_open{{cluster="main",state="{state.lower()}"}}'
+        for state in OPEN_STATES
+    ]
+    unread = {
+        f'supervisor_wallet_{name}{{address="",cluster="main"}} NaN'
+        for name in ("balance_wei", "jobs")
+    }
     assert {f"{zero} 0.0" for zero in zeros} | unread <= set(lines)
 
 
@@ -183,12 +227,19 @@ def test_exposition__ledger_away__says_only_that() -> None:
 
     registry = CollectorRegistry()
     registry.register(LedgerMetrics("main", away))
-    lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in generate_latest(registry).decode().splitlines()
+        if not line.startswith("#")
+    ]
     assert lines == ['supervisor_ledger_up{cluster="main"} 0.0']
 
 
 def test_kept__scrapes_in_a_row__read_the_ledger_once_in_five_seconds() -> None:
-    now_s, readings = [100.0], [LedgerReading(EMPTY, Figures(), True), LedgerReading(FULL, FIGURES, True)]
+    now_s, readings = (
+        [100.0],
+        [LedgerReading(EMPTY, Figures(), True), LedgerReading(FULL, FIGURES, True)],
+    )
     kept = CachedReading(lambda: readings.pop(0), lambda: now_s[0])
     first = kept()
     now_s[0] += KEPT_S

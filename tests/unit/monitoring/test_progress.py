@@ -1,4 +1,6 @@
-"""Whether a process's loop comes round, and whether the services that it needs answer: without threads and clocks."""
+"""Whether a process's loop comes round, and whether the services that it needs answer:
+without threads and clocks.
+"""
 
 import json
 import time
@@ -34,14 +36,18 @@ def ignored(*_: object) -> None:
     """Nothing is logged."""
 
 
-def asked(*dependencies: Dependency, clock: Callable[[], float] | None = None) -> Dependencies:
+def asked(
+    *dependencies: Dependency, clock: Callable[[], float] | None = None
+) -> Dependencies:
     asking = Dependencies(*dependencies, log_failure=ignored, clock=clock or Clock())
     for dependency in dependencies:
         asking.ask(dependency)
     return asking
 
 
-def read(path: str, loop: Progress, dependencies: Dependencies) -> tuple[HTTPStatus, Any]:
+def read(
+    path: str, loop: Progress, dependencies: Dependencies
+) -> tuple[HTTPStatus, Any]:
     page = pages(loop, dependencies, CollectorRegistry())[path]()
     return page.status, json.loads(page.body)
 
@@ -71,7 +77,11 @@ def test_livez__process_that_ends__is_alive_and_not_ready() -> None:
 
 def test_readyz__each_services_state__is_told_without_its_message() -> None:
     loop = Progress(Clock())
-    status, said = read("/readyz", loop, asked(Dependency("database", away), Dependency("broker", lambda: None)))
+    status, said = read(
+        "/readyz",
+        loop,
+        asked(Dependency("database", away), Dependency("broker", lambda: None)),
+    )
     assert status == HTTPStatus.SERVICE_UNAVAILABLE
     assert said["dependencies"]["database"] == {
         "ok": False,
@@ -84,12 +94,16 @@ def test_readyz__each_services_state__is_told_without_its_message() -> None:
 
 
 def test_readyz__service_that_is_not_required__is_shown_and_may_be_away() -> None:
-    dependencies = asked(Dependency("database", lambda: None), Dependency("broker", away, required=False))
+    dependencies = asked(
+        Dependency("database", lambda: None), Dependency("broker", away, required=False)
+    )
     status, said = read("/readyz", Progress(Clock()), dependencies)
     assert (status, said["dependencies"]["broker"]["ok"]) == (HTTPStatus.OK, False)
 
 
-@pytest.mark.parametrize(("passed_s", "ready"), [(OUTDATED_S, True), (OUTDATED_S + 0.1, False)])
+@pytest.mark.parametrize(
+    ("passed_s", "ready"), [(OUTDATED_S, True), (OUTDATED_S + 0.1, False)]
+)
 def test_readyz__service_that_hangs__is_no_answer(passed_s: float, ready: bool) -> None:
     clock = Clock()
     dependencies = asked(Dependency("database", lambda: None), clock=clock)
@@ -97,8 +111,13 @@ def test_readyz__service_that_hangs__is_no_answer(passed_s: float, ready: bool) 
     assert dependencies.ready is ready
 
 
-@pytest.mark.parametrize(("holds_loop", "status"), [(True, HTTPStatus.OK), (False, HTTPStatus.SERVICE_UNAVAILABLE)])
-def test_livez__loop_that_waits_for_a_service__is_alive(holds_loop: bool, status: HTTPStatus) -> None:
+@pytest.mark.parametrize(
+    ("holds_loop", "status"),
+    [(True, HTTPStatus.OK), (False, HTTPStatus.SERVICE_UNAVAILABLE)],
+)
+def test_livez__loop_that_waits_for_a_service__is_alive(
+    holds_loop: bool, status: HTTPStatus
+) -> None:
     clock = Clock()
     loop = Progress(clock)
     clock.now_s += 600
@@ -107,17 +126,25 @@ def test_livez__loop_that_waits_for_a_service__is_alive(holds_loop: bool, status
 
 
 def test_readyz__before_the_first_answer__is_not_ready() -> None:
-    assert not Dependencies(Dependency("database", lambda: None), log_failure=ignored).ready
+    assert not Dependencies(
+        Dependency("database", lambda: None), log_failure=ignored
+    ).ready
 
 
 def test_metrics__of_every_process__tell_its_loop_and_its_services() -> None:
     clock, registry = Clock(), CollectorRegistry()
     loop = Progress(clock)
     clock.now_s += 3
-    dependencies = asked(Dependency("database", lambda: None), Dependency("broker", away))
+    dependencies = asked(
+        Dependency("database", lambda: None), Dependency("broker", away)
+    )
     register_process(registry, "main", "beat", loop, dependencies)
     lines = pages(loop, dependencies, registry)["/metrics"]().body.decode().splitlines()
-    marked = next(line for line in lines if line.startswith('supervisor_loop_timestamp_seconds{cluster="main"}'))
+    marked = next(
+        line
+        for line in lines
+        if line.startswith('supervisor_loop_timestamp_seconds{cluster="main"}')
+    )
     assert time.time() - float(marked.split()[-1]) == pytest.approx(3.0, abs=1.0)
     assert 'supervisor_dependency_up{cluster="main",dependency="database"} 1.0' in lines
     assert 'supervisor_dependency_up{cluster="main",dependency="broker"} 0.0' in lines
@@ -133,7 +160,9 @@ def test_metrics__of_every_process__tell_its_loop_and_its_services() -> None:
         (set(Queue), {"database", "broker", "chain", "login node"}),
     ],
 )
-def test_worker__needs__what_its_queues_work_with(served: set[Queue], needed: set[str]) -> None:
+def test_worker__needs__what_its_queues_work_with(
+    served: set[Queue], needed: set[str]
+) -> None:
     settings = Settings.model_validate(
         {
             "database_url": "postgresql://db.example.org/ledger",
@@ -141,11 +170,23 @@ def test_worker__needs__what_its_queues_work_with(served: set[Queue], needed: se
             "slurm_ssh_address": "login.example.org:22",
         }
     )
-    assert {dependency.name for dependency in needs_of_worker(settings, served)} == needed
+    assert {
+        dependency.name for dependency in needs_of_worker(settings, served)
+    } == needed
 
 
 def test_worker__over_slurmrestd__needs_that_and_no_login_node() -> None:
-    given = {"database_url": "postgresql://db.example.org/ledger", "broker_url": "redis://broker.example.org"}
-    given |= {"slurm_transport": "rest", "slurmrestd_url": "https://slurm.example.org:6820"}
+    given = {
+        "database_url": "postgresql://db.example.org/ledger",
+        "broker_url": "redis://broker.example.org",
+    }
+    given |= {
+        "slurm_transport": "rest",
+        "slurmrestd_url": "https://slurm.example.org:6820",
+    }
     needed = needs_of_worker(Settings.model_validate(given), {Queue.SLURM})
-    assert {dependency.name for dependency in needed} == {"database", "broker", "slurmrestd"}
+    assert {dependency.name for dependency in needed} == {
+        "database",
+        "broker",
+        "slurmrestd",
+    }

@@ -1,4 +1,6 @@
-"""How SLURM is tried while it does not answer, how soon it forgets, and which of its jobs are our benchmarks."""
+"""How SLURM is tried while it does not answer, how soon it forgets, and which of its
+jobs are our benchmarks.
+"""
 
 import re
 from dataclasses import replace
@@ -14,13 +16,21 @@ from tests.unit.slurm.test_parsers import recorded
 
 
 @pytest.mark.parametrize("silent_s", [None, 30.0, 3600.0])
-def test_at_start__ten_tries_ten_seconds_apart_then_an_alarm_and_slower_ones(silent_s: float | None) -> None:
+def test_at_start__ten_tries_ten_seconds_apart_then_an_alarm_and_slower_ones(
+    silent_s: float | None,
+) -> None:
     waits = [next_try_s(tries, False, 10.0) for tries in range(13)]
     assert waits == [0.0, *[10.0] * 9, 30.0, 30.0, 30.0]
-    assert [tries for tries in range(13) if is_alarming(tries, False, silent_s)] == [10, 11, 12]
+    assert [tries for tries in range(13) if is_alarming(tries, False, silent_s)] == [
+        10,
+        11,
+        12,
+    ]
 
 
-def test_next_try__slurm_was_seen_since_the_start__no_delay_and_alarm_after_a_minute() -> None:
+def test_next_try__slurm_was_seen_since_the_start__no_delay_and_alarm_after_a_minute() -> (
+    None
+):
     assert {next_try_s(tries, True, 10.0) for tries in range(100)} == {0.0}
     assert not is_alarming(30, True, 59.0)
     assert is_alarming(2, True, 61.0)
@@ -37,9 +47,20 @@ def test_is_named__what_we_name__is_ours(run_id: int) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("", OURS, OURS + "hpl", OURS + "1-0123456789abcdef", OURS + "1-0123abcx-hpl", OURS + "-0123456789abcdef-hpl"),
-        job_name(name_beginning("0x" + "A" * 40, "main-2"), 1, "0123456789abcdef", "hpl"),
-        job_name(name_beginning("0x" + "A" * 40, "main-large"), 1, "0123456789abcdef", "hpl"),
+        *(
+            "",
+            OURS,
+            OURS + "hpl",
+            OURS + "1-0123456789abcdef",
+            OURS + "1-0123abcx-hpl",
+            OURS + "-0123456789abcdef-hpl",
+        ),
+        job_name(
+            name_beginning("0x" + "A" * 40, "main-2"), 1, "0123456789abcdef", "hpl"
+        ),
+        job_name(
+            name_beginning("0x" + "A" * 40, "main-large"), 1, "0123456789abcdef", "hpl"
+        ),
         job_name(name_beginning("0x" + "b" * 40, "main"), 1, "0123456789abcdef", "hpl"),
         "x" + job_name(OURS, 1, "0123456789abcdef", "hpl"),
     ],
@@ -50,7 +71,15 @@ def test_is_named__anothers__is_not_ours(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("every_s", "min_job_age_s", "expected_s"),
-    [(900, 300, 90), (900, 0, 900), (60, 300, 60), (900, 90, 20), (900, 30, 20), (10, 30, 10), (900, 86_400, 900)],
+    [
+        (900, 300, 90),
+        (900, 0, 900),
+        (60, 300, 60),
+        (900, 90, 20),
+        (900, 30, 20),
+        (10, 30, 10),
+        (900, 86_400, 900),
+    ],
 )
 def test_interval_s__comes_three_times_before_slurm_forgets_and_never_later_than_set(
     every_s: float, min_job_age_s: float, expected_s: float

@@ -1,4 +1,6 @@
-"""What the authorized-keys command makes of an answer: the key, or an error; with any bytes."""
+"""What the authorized-keys command makes of an answer: the key, or an error; with any
+bytes.
+"""
 
 from pathlib import Path
 
@@ -7,14 +9,25 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plugins import proof
-from plugins.authorized_keys import METHOD, REQUEST, CallError, _message, _proof, _sized, keys_in
+from plugins.authorized_keys import (
+    METHOD,
+    REQUEST,
+    CallError,
+    _message,
+    _proof,
+    _sized,
+    keys_in,
+)
 from protos.supervisor.v1alpha1.supervisor_pb2 import FetchAuthorizedKeysResponse
 
 
 @given(st.text(max_size=500))
 @example("\u20ac" * 20_000)  # the length takes three bytes
 def test_keys_in__message_of_the_real_library__is_its_text(text: str) -> None:
-    assert keys_in(FetchAuthorizedKeysResponse(authorized_keys=text).SerializeToString()) == text
+    assert (
+        keys_in(FetchAuthorizedKeysResponse(authorized_keys=text).SerializeToString())
+        == text
+    )
 
 
 @given(st.binary(max_size=300))
@@ -48,10 +61,15 @@ def test_proof__is_that_of_the_other_programs(tmp_path: Path) -> None:
     file.write_text("0123456789abcdef" * 2 + "\n")
     entries = dict(_proof(file))
     node, time_ms = entries[proof.NODE], int(entries[proof.TIME])
-    assert entries[proof.PROOF] == proof.seal(proof.read_key(file), METHOD, REQUEST, time_ms, node)
+    assert entries[proof.PROOF] == proof.seal(
+        proof.read_key(file), METHOD, REQUEST, time_ms, node
+    )
 
 
-@pytest.mark.parametrize(("content", "mode"), [(b"short\n", 0o600), (b"k" * 40, 0o644), (b"\xff" * 40, 0o600)])
+@pytest.mark.parametrize(
+    ("content", "mode"),
+    [(b"short\n", 0o600), (b"k" * 40, 0o644), (b"\xff" * 40, 0o600)],
+)
 def test_proof__key_that_cannot_be_used__says_what_the_other_programs_say(
     tmp_path: Path, content: bytes, mode: int
 ) -> None:

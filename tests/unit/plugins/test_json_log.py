@@ -28,7 +28,9 @@ def _logging_as_it_was() -> Iterator[None]:
 def test_log__event_with_values__is_one_object() -> None:
     stream = io.StringIO()
     configure("here", stream)
-    EventLog("reporter").error("event_rejected", slurm_id=7, reason='no"\n\x1b[31mERROR forged')
+    EventLog("reporter").error(
+        "event_rejected", slurm_id=7, reason='no"\n\x1b[31mERROR forged'
+    )
     (line,) = stream.getvalue().splitlines()
     told = json.loads(line)
     assert datetime.fromisoformat(told.pop("timestamp")).tzinfo is not None
@@ -51,7 +53,11 @@ def test_log__of_a_library_with_a_traceback__is_one_object() -> None:
     except ValueError:
         logging.getLogger("watchfiles").exception("it failed for %s", "a file")
     told = json.loads(stream.getvalue())
-    assert (told["event"], told["logger"], told["level"]) == ("it failed for a file", "watchfiles", "error")
+    assert (told["event"], told["logger"], told["level"]) == (
+        "it failed for a file",
+        "watchfiles",
+        "error",
+    )
     assert "ValueError: no" in told["exception"]
 
 

@@ -7,7 +7,13 @@ import pytest
 from plugins import proof
 
 KEY = b"0123456789abcdef0123456789abcdef"
-CALL = {"key": KEY, "method": "/a.B/C", "message": b"said", "time_ms": 1_700_000_000_000, "node": "node1"}
+CALL = {
+    "key": KEY,
+    "method": "/a.B/C",
+    "message": b"said",
+    "time_ms": 1_700_000_000_000,
+    "node": "node1",
+}
 
 
 def test_seal__same_call__same_hash() -> None:
@@ -34,7 +40,9 @@ def test_seal__any_part_differs__another_hash(changed: dict[str, object]) -> Non
 def test_metadata__proves_the_message_of_this_moment() -> None:
     entries = dict(proof.metadata(KEY, "/a.B/C", b"said"))
     time_ms = int(entries[proof.TIME])
-    assert entries[proof.PROOF] == proof.seal(KEY, "/a.B/C", b"said", time_ms, entries[proof.NODE])
+    assert entries[proof.PROOF] == proof.seal(
+        KEY, "/a.B/C", b"said", time_ms, entries[proof.NODE]
+    )
 
 
 def test_read_key__text_of_the_file_without_the_line_end(tmp_path: Path) -> None:
@@ -53,7 +61,9 @@ def test_read_key__text_of_the_file_without_the_line_end(tmp_path: Path) -> None
         (None, 0, "found no key"),
     ],
 )
-def test_read_key__cannot_be_used__says_why(tmp_path: Path, content: bytes | None, mode: int, said: str) -> None:
+def test_read_key__cannot_be_used__says_why(
+    tmp_path: Path, content: bytes | None, mode: int, said: str
+) -> None:
     file = tmp_path / "key"
     if content is not None:
         file.touch(mode=mode)

@@ -27,9 +27,13 @@ from supervisor_tasks.provider.offer import (
 MACHINE = Machine(gpus=2, cpus=8, mem_mb=16_000)
 OTHER = Machine(gpus=0, cpus=64, mem_mb=256_000)
 
-machines = st.lists(st.builds(Machine, *[st.integers(0, 2**40)] * 3), max_size=5).map(tuple)
+machines = st.lists(st.builds(Machine, *[st.integers(0, 2**40)] * 3), max_size=5).map(
+    tuple
+)
 prices = st.builds(Prices, *[st.integers(0, 2**256 - 1)] * 3)
-labels = st.dictionaries(st.text("ab.c", min_size=1), st.text("xyz", min_size=1), max_size=4).map(sorted_labels)
+labels = st.dictionaries(
+    st.text("ab.c", min_size=1), st.text("xyz", min_size=1), max_size=4
+).map(sorted_labels)
 offers = st.builds(Offer, machines, prices, labels)
 
 
@@ -38,12 +42,16 @@ def offer(*nodes: Machine, **also: str) -> Offer:
 
 
 @given(offers, offers)
-def test_digest__is_equal_exactly_when_nothing_differs(one: Offer, other: Offer) -> None:
+def test_digest__is_equal_exactly_when_nothing_differs(
+    one: Offer, other: Offer
+) -> None:
     assert (one.digest == other.digest) == (not differences(one, other))
 
 
 @given(offers, st.randoms())
-def test_digest__order_of_the_nodes__says_nothing(one: Offer, random: st.DrawFn) -> None:
+def test_digest__order_of_the_nodes__says_nothing(
+    one: Offer, random: st.DrawFn
+) -> None:
     shuffled = list(one.machines)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert Offer(tuple(shuffled), one.prices, one.labels).digest == one.digest
@@ -58,7 +66,9 @@ def test_in_credits__is_exact(wei: int) -> None:
 
 
 def test_usual_prices__in_credits() -> None:
-    assert {name: format_credits(wei) for name, wei in USUAL_PRICES.named().items()} == {
+    assert {
+        name: format_credits(wei) for name, wei in USUAL_PRICES.named().items()
+    } == {
         "gpu": "8.5",
         "cpu": "0.95",
         "mem": "0.00008",
@@ -76,13 +86,23 @@ def test_usual_prices__in_credits() -> None:
         (95 * 10**16, False),
     ],
 )
-def test_far_off__a_hundred_times_the_usual_price_or_a_hundredth__is_odd(cpu_wei: int, odd: bool) -> None:
-    found = price_warnings(Prices(USUAL_PRICES.gpu_wei_per_min, cpu_wei, USUAL_PRICES.mem_wei_per_min), USUAL_PRICES)
-    assert [line.partition(" price")[0] for line in found] == (["the cpu"] if odd else [])
+def test_far_off__a_hundred_times_the_usual_price_or_a_hundredth__is_odd(
+    cpu_wei: int, odd: bool
+) -> None:
+    found = price_warnings(
+        Prices(USUAL_PRICES.gpu_wei_per_min, cpu_wei, USUAL_PRICES.mem_wei_per_min),
+        USUAL_PRICES,
+    )
+    assert [line.partition(" price")[0] for line in found] == (
+        ["the cpu"] if odd else []
+    )
 
 
 def test_far_off__tells_both_in_credits() -> None:
-    (line,) = price_warnings(Prices(8_500 * 10**18, 950_000_000_000_000_000, 80_000_000_000_000), USUAL_PRICES)
+    (line,) = price_warnings(
+        Prices(8_500 * 10**18, 950_000_000_000_000_000, 80_000_000_000_000),
+        USUAL_PRICES,
+    )
     assert "the gpu price is 8500 credits a minute; usual are 8.5" in line
 
 
@@ -95,7 +115,10 @@ def test_normalised__is_of_the_grids_characters_and_once_is_enough(text: str) ->
 
 def test_normalised_labels__keys_and_values_as_the_grid_has_them() -> None:
     given_labels = {"Zone": "Zürich 4", "GPU model": "NVIDIA A100 (80 GB)"}
-    assert normalised_labels(given_labels) == {"zone": "z-rich-4", "gpu-model": "nvidia-a100-80-gb"}
+    assert normalised_labels(given_labels) == {
+        "zone": "z-rich-4",
+        "gpu-model": "nvidia-a100-80-gb",
+    }
 
 
 def test_label_texts__numbers_have_two_decimals_and_nothing_is_no_label() -> None:
@@ -109,9 +132,16 @@ def test_label_texts__numbers_have_two_decimals_and_nothing_is_no_label() -> Non
 
 
 def test_merged__the_operators_label__wins_only_where_he_says_so() -> None:
-    machine, operator = {"cpu": "epyc", "os": "linux"}, {"cpu": "fast", "os": "bsd", "zone": "ch"}
+    machine, operator = (
+        {"cpu": "epyc", "os": "linux"},
+        {"cpu": "fast", "os": "bsd", "zone": "ch"},
+    )
     assert merged(machine, operator, ()) == {"cpu": "epyc", "os": "linux", "zone": "ch"}
-    assert merged(machine, operator, {"cpu"}) == {"cpu": "fast", "os": "linux", "zone": "ch"}
+    assert merged(machine, operator, {"cpu"}) == {
+        "cpu": "fast",
+        "os": "linux",
+        "zone": "ch",
+    }
     (line,) = shadowed_labels(machine, operator, {"cpu"})
     assert "os=bsd does not count" in line
     assert "LABELS_OVERRIDE=os" in line
@@ -119,8 +149,12 @@ def test_merged__the_operators_label__wins_only_where_he_says_so() -> None:
 
 def test_differences__a_line_each_in_words() -> None:
     known = Offer((MACHINE, MACHINE), USUAL_PRICES, (("name", "here"), ("zone", "ch")))
-    dearer = Prices(USUAL_PRICES.gpu_wei_per_min, 12 * 10**17, USUAL_PRICES.mem_wei_per_min)
-    assert differences(known, Offer((MACHINE, OTHER), dearer, (("name", "there"), ("region", "eu")))) == [
+    dearer = Prices(
+        USUAL_PRICES.gpu_wei_per_min, 12 * 10**17, USUAL_PRICES.mem_wei_per_min
+    )
+    assert differences(
+        known, Offer((MACHINE, OTHER), dearer, (("name", "there"), ("region", "eu")))
+    ) == [
         "1 nodes less with 8 CPUs, 2 GPUs, 16000 MB",
         "1 nodes more with 64 CPUs, 0 GPUs, 256000 MB",
         "the cpu price was 0.95 credits a minute, is 1.2",
@@ -155,7 +189,9 @@ def test_plain__kinds_of_nodes_and_prices_in_credits() -> None:
         (4_120_000_000_000, "0.00000412", "0.000004"),
     ],
 )
-def test_format_credits__exact_and_rounded__is_read_again(wei: int, exact: str, rounded: str) -> None:
+def test_format_credits__exact_and_rounded__is_read_again(
+    wei: int, exact: str, rounded: str
+) -> None:
     assert format_credits(wei) == exact
     assert parse_credits(exact) == wei
     assert rounded_credits(wei) == rounded

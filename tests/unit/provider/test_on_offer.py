@@ -1,4 +1,6 @@
-"""A provider that the contract does not know: all zero, as the field's contract answers, or a revert, as another may."""
+"""A provider that the contract does not know: all zero, as the field's contract
+answers, or a revert, as another may.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +20,10 @@ FALSE = "0x" + "0" * 64
 NODE_GONE = RpcError(-32000, "header not found")
 ALL_ZERO = (
     "0x"
-    + encode(function("ProviderManager", "getProvider").outputs, [(ZERO, (0, [], [], []), (0, 0, 0), [], False)]).hex()
+    + encode(
+        function("ProviderManager", "getProvider").outputs,
+        [(ZERO, (0, [], [], []), (0, 0, 0), [], False)],
+    ).hex()
 )
 REVERTS = [
     RpcError(3, "execution reverted", "0x" + keccak(text=f"{name}()")[:4].hex())
@@ -47,10 +52,17 @@ def contract(*answers: Any) -> Contract:
     return known
 
 
-@pytest.mark.parametrize("answer", [ALL_ZERO, *REVERTS], ids=["zeros", "NoProvider", "WaitingApprovalOnly"])
+@pytest.mark.parametrize(
+    "answer", [ALL_ZERO, *REVERTS], ids=["zeros", "NoProvider", "WaitingApprovalOnly"]
+)
 def test_on_offer__unknown_provider__nothing_is_on_offer(answer: Any) -> None:
     found = contract(answer, answer, FALSE).on_offer()
-    assert (found.registered, found.waiting, found.banned, found.block) == (None, None, False, 7)
+    assert (found.registered, found.waiting, found.banned, found.block) == (
+        None,
+        None,
+        False,
+        7,
+    )
 
 
 def test_on_offer__node_that_cannot_say__is_no_answer() -> None:

@@ -10,7 +10,13 @@ from pydantic import TypeAdapter
 
 from benchmarks.plan import VolumeName
 from supervisor_tasks.provider.measuring_rules import after_asking_for_a_run, run_due
-from supervisor_tasks.provider.offer import Machine, Offer, Prices, machines_digest, sorted_labels
+from supervisor_tasks.provider.offer import (
+    Machine,
+    Offer,
+    Prices,
+    machines_digest,
+    sorted_labels,
+)
 from supervisor_tasks.provider.registration_rules import (
     LOOK_LASTS_S,
     MAX_TRIES,
@@ -39,15 +45,24 @@ MINED = TransactionStatus(mined_block=5)
 
 
 def offer(
-    *machines: Machine, prices: Prices = PRICES, operator: dict[str, str] | None = None, **measured: str
+    *machines: Machine,
+    prices: Prices = PRICES,
+    operator: dict[str, str] | None = None,
+    **measured: str,
 ) -> Offer:
-    return Offer(machines or (NODE,), prices, sorted_labels({"name": "here"} | MEASURED | measured | (operator or {})))
+    return Offer(
+        machines or (NODE,),
+        prices,
+        sorted_labels({"name": "here"} | MEASURED | measured | (operator or {})),
+    )
 
 
 OFFER = offer()
 
 
-def chain(registered: Offer | None = None, waiting: Offer | None = None, banned: bool = False) -> OnChainOffers:
+def chain(
+    registered: Offer | None = None, waiting: Offer | None = None, banned: bool = False
+) -> OnChainOffers:
     return OnChainOffers(registered, waiting, banned, block=10)
 
 
@@ -76,8 +91,12 @@ def with_runs(**also: Any) -> MeasuredState:
     return MeasuredState(enabled=True, **also)
 
 
-def ended(asked: RegistrationInput, *machines: Machine, **labels: str) -> RegistrationInput:
-    """The run that was asked for has ended: it was of these machines, of those that SLURM shows if none are given."""
+def ended(
+    asked: RegistrationInput, *machines: Machine, **labels: str
+) -> RegistrationInput:
+    """The run that was asked for has ended: it was of these machines, of those that
+    SLURM shows if none are given.
+    """
     before, known = asked.benchmarks, labels or MEASURED
     name = machines_digest(machines or asked.machines)
     results = {**before.results_by_machines, name: Results(known)}
@@ -85,16 +104,24 @@ def ended(asked: RegistrationInput, *machines: Machine, **labels: str) -> Regist
     return replace(
         asked,
         benchmarks=replace(
-            before, under_way=False, labels=known, results_by_machines=results, measured_machines=measured_machines
+            before,
+            under_way=False,
+            labels=known,
+            results_by_machines=results,
+            measured_machines=measured_machines,
         ),
     )
 
 
-# --- what is registered as offered --------------------------------------------------------------------------------------
+# --- what is registered as offered ----------------------------------------------------
 
 
-@pytest.mark.parametrize("on_offer", [chain(OFFER), chain(None, OFFER), chain(offer(prices=DEARER), OFFER)])
-def test_decide__registered_or_waiting_as_offered__nothing(on_offer: OnChainOffers) -> None:
+@pytest.mark.parametrize(
+    "on_offer", [chain(OFFER), chain(None, OFFER), chain(offer(prices=DEARER), OFFER)]
+)
+def test_decide__registered_or_waiting_as_offered__nothing(
+    on_offer: OnChainOffers,
+) -> None:
     found = situation(on_offer)
     assert decide(found).action is Action.NOTHING
     assert run_due(replace(found, benchmarks=with_runs())) == ""
@@ -103,17 +130,28 @@ def test_decide__registered_or_waiting_as_offered__nothing(on_offer: OnChainOffe
 def test_decide__in_force_as_offered_and_another_one_waits__registered_again() -> None:
     decision = decide(situation(chain(OFFER, offer(prices=DEARER))))
     assert decision.action is Action.REGISTER
-    assert decision.why == "the cpu price was 0.000000000000000012 credits a minute, is 0.00000000000000001"
+    assert (
+        decision.why
+        == "the cpu price was 0.000000000000000012 credits a minute, is 0.00000000000000001"
+    )
 
 
-def test_decide__benchmarks_off__keeps_old_benchmark_labels_and_registers_the_rest() -> None:
-    decision = decide(situation(chain(OFFER), prices=DEARER, operator={"name": "there"}))
+def test_decide__benchmarks_off__keeps_old_benchmark_labels_and_registers_the_rest() -> (
+    None
+):
+    decision = decide(
+        situation(chain(OFFER), prices=DEARER, operator={"name": "there"})
+    )
     assert decision.action is Action.REGISTER
     assert decision.offer == offer(prices=DEARER, operator={"name": "there"})
 
 
-def test_decide__labels_of_the_operator_that_he_takes_back__are_not_kept_as_measured() -> None:
-    known = Offer((NODE,), PRICES, sorted_labels({"name": "here", "gpu": "mine"} | MEASURED))
+def test_decide__labels_of_the_operator_that_he_takes_back__are_not_kept_as_measured() -> (
+    None
+):
+    known = Offer(
+        (NODE,), PRICES, sorted_labels({"name": "here", "gpu": "mine"} | MEASURED)
+    )
     given_before = RegistrationRecord(operator={"name": "here", "gpu": "mine"})
     assert decide(situation(chain(known), memory=given_before)).offer == OFFER
 
@@ -121,34 +159,49 @@ def test_decide__labels_of_the_operator_that_he_takes_back__are_not_kept_as_meas
 def test_decide__label_under_a_measured_key__counts_only_with_the_override() -> None:
     mine = {"name": "here", "cpu": "fast"}
     assert decide(situation(chain(OFFER), operator=mine)).action is Action.NOTHING
-    decision = decide(situation(chain(OFFER), operator=mine, override=frozenset({"cpu"})))
+    decision = decide(
+        situation(chain(OFFER), operator=mine, override=frozenset({"cpu"}))
+    )
     assert decision.offer == offer(cpu="fast")
 
 
 def test_decide__a_label_that_is_measured_no_more__is_registered_no_more() -> None:
-    """The operator took a volume out, say. A new ledger knows less, and keeps what the contract has."""
+    """The operator took a volume out, say. A new ledger knows less, and keeps what the
+    contract has.
+    """
     found = situation(
-        chain(offer(gpu="a100")), benchmarks=with_runs(labels=MEASURED, measured_keys=frozenset({*MEASURED, "gpu"}))
+        chain(offer(gpu="a100")),
+        benchmarks=with_runs(
+            labels=MEASURED, measured_keys=frozenset({*MEASURED, "gpu"})
+        ),
     )
     assert decide(found).offer == OFFER
     assert run_due(found) == "", "it is a result of a run, and none is due for it"
-    half_way = replace(found, benchmarks=replace(found.benchmarks, under_way=True, labels={}))
+    half_way = replace(
+        found, benchmarks=replace(found.benchmarks, under_way=True, labels={})
+    )
     assert decide(half_way).action is Action.NOTHING
-    new_ledger = replace(found, benchmarks=replace(found.benchmarks, measured_keys=frozenset(MEASURED)))
+    new_ledger = replace(
+        found, benchmarks=replace(found.benchmarks, measured_keys=frozenset(MEASURED))
+    )
     assert decide(new_ledger).action is Action.NOTHING
 
 
 @given(st.from_regex(TypeAdapter(VolumeName).json_schema()["pattern"], fullmatch=True))
 def test_benchmark_key__of_any_volume_that_a_plan_takes__is_kept(volume: str) -> None:
     label = f"storage.{volume}.read.iops"
-    found = situation(chain(Offer((NODE,), PRICES, sorted_labels({"name": "here", label: "9.00"}))))
+    found = situation(
+        chain(Offer((NODE,), PRICES, sorted_labels({"name": "here", label: "9.00"})))
+    )
     assert found.kept_labels == {label: "9.00"}
 
 
-# --- measuring first, measuring after -----------------------------------------------------------------------------------
+# --- measuring first, measuring after -------------------------------------------------
 
 
-def test_nothing_registered__measured_first_and_registered_when_the_run_has_ended() -> None:
+def test_nothing_registered__measured_first_and_registered_when_the_run_has_ended() -> (
+    None
+):
     found = situation(chain(), benchmarks=with_runs())
     assert run_due(found) == "nothing is registered"
     asked = after_asking_for_a_run(found)
@@ -160,30 +213,49 @@ def test_nothing_registered__measured_first_and_registered_when_the_run_has_ende
     assert decide(done).offer == OFFER
 
 
-def test_price_changed__registered_at_once_with_the_old_labels_and_measured_after() -> None:
-    found = situation(chain(OFFER), prices=DEARER, benchmarks=with_runs(labels=MEASURED))
-    assert run_due(found) == "the cpu price was 0.00000000000000001 credits a minute, is 0.000000000000000012"
+def test_price_changed__registered_at_once_with_the_old_labels_and_measured_after() -> (
+    None
+):
+    found = situation(
+        chain(OFFER), prices=DEARER, benchmarks=with_runs(labels=MEASURED)
+    )
+    assert (
+        run_due(found)
+        == "the cpu price was 0.00000000000000001 credits a minute, is 0.000000000000000012"
+    )
     asked = after_asking_for_a_run(found)
     assert decide(asked).action is Action.REGISTER
     assert decide(asked).offer == offer(prices=DEARER)
     registered = replace(asked, on_chain=chain(OFFER, offer(prices=DEARER)))
     assert decide(registered).action is Action.NOTHING
-    half_way = replace(registered, benchmarks=with_runs(under_way=True, labels=MEASURED | {"cpu": "zen"}))
-    assert decide(half_way).action is Action.NOTHING, "one registration for all results of a run"
+    half_way = replace(
+        registered,
+        benchmarks=with_runs(under_way=True, labels=MEASURED | {"cpu": "zen"}),
+    )
+    assert decide(half_way).action is Action.NOTHING, (
+        "one registration for all results of a run"
+    )
     done = ended(registered, **MEASURED | {"cpu": "zen"})
     assert decide(done).offer == offer(prices=DEARER, cpu="zen")
     assert run_due(done) == ""
 
 
 def test_price_changed__while_it_cannot_be_registered__is_measured_once() -> None:
-    found = situation(chain(OFFER), prices=DEARER, benchmarks=with_runs(), memory=RegistrationRecord(rejected=("x",)))
+    found = situation(
+        chain(OFFER),
+        prices=DEARER,
+        benchmarks=with_runs(),
+        memory=RegistrationRecord(rejected=("x",)),
+    )
     done = ended(after_asking_for_a_run(found))
     assert run_due(done) == ""
     assert run_due(replace(done, prices=Prices(1, 1, 1))) != ""
 
 
 def test_hardware_changed__counts_when_settled_and_measured() -> None:
-    found = situation(chain(OFFER), machines=(NODE, BIG), settled=False, benchmarks=with_runs())
+    found = situation(
+        chain(OFFER), machines=(NODE, BIG), settled=False, benchmarks=with_runs()
+    )
     assert run_due(found) == ""
     assert decide(found).action is Action.NOTHING
     assert "counts when it has been so for a while" in decide(found).why
@@ -192,7 +264,9 @@ def test_hardware_changed__counts_when_settled_and_measured() -> None:
     asked = after_asking_for_a_run(settled)
     assert decide(asked).action is Action.NOTHING
     assert "measured first" in decide(asked).why
-    assert decide(replace(asked, prices=DEARER)).offer == offer(prices=DEARER), "prices do not wait"
+    assert decide(replace(asked, prices=DEARER)).offer == offer(prices=DEARER), (
+        "prices do not wait"
+    )
     done = ended(asked)
     assert decide(done).offer == offer(NODE, BIG)
     assert run_due(done) == ""
@@ -204,11 +278,15 @@ ALL = (NODE, NODE)
 
 
 def of_all(*, measured_days_ago: float | None = None, **also: Any) -> RegistrationInput:
-    """Two nodes are registered, which were measured then, if ever, and never by this ledger where that is unknown."""
+    """Two nodes are registered, which were measured then, if ever, and never by this
+    ledger where that is unknown.
+    """
     runs = (
         []
         if measured_days_ago is None
-        else [CompletedRun(machines_digest(ALL), measured_days_ago * 86_400, forced=False)]
+        else [
+            CompletedRun(machines_digest(ALL), measured_days_ago * 86_400, forced=False)
+        ]
     )
     results = {run.hardware_digest: Results(MEASURED) for run in runs}
     found = situation(chain(offer(*ALL)), machines=ALL)
@@ -229,7 +307,10 @@ def of_all(*, measured_days_ago: float | None = None, **also: Any) -> Registrati
     [
         ({"machines": (NODE,)}, "1 nodes less"),
         ({"machines": (NODE,), "settled": False, "prices": DEARER}, "the cpu price"),
-        ({"machines": (NODE,), "settled": False, "asked_to_measure": "new cooling"}, "new cooling"),
+        (
+            {"machines": (NODE,), "settled": False, "asked_to_measure": "new cooling"},
+            "new cooling",
+        ),
     ],
 )
 def test_node_away_while_it_is_measured__what_was_measured_is_not_registered_for_all(
@@ -239,9 +320,16 @@ def test_node_away_while_it_is_measured__what_was_measured_is_not_registered_for
     found = replace(before, **change)
     assert run_due(found).startswith(why)
     asked = after_asking_for_a_run(found)
-    back = replace(ended(asked, NODE, **HALF), machines=ALL, settled=False, on_chain=chain(decide(asked).offer))
+    back = replace(
+        ended(asked, NODE, **HALF),
+        machines=ALL,
+        settled=False,
+        on_chain=chain(decide(asked).offer),
+    )
     assert run_due(back) == ""
-    assert decide(back).action is Action.NOTHING, "the labels stay until these nodes are measured"
+    assert decide(back).action is Action.NOTHING, (
+        "the labels stay until these nodes are measured"
+    )
     settled = replace(back, settled=True)
     assert decide(settled).action is Action.NOTHING
     assert run_due(settled) == "other nodes work than were measured"
@@ -252,14 +340,26 @@ def test_node_away_while_it_is_measured__what_was_measured_is_not_registered_for
 
 def test_node_away_while_it_is_measured_on_schedule__all_are_measured_then() -> None:
     found = of_all()
-    scheduled = replace(found, benchmarks=replace(found.benchmarks, every_s=3600.0), machines=(NODE,), settled=False)
+    scheduled = replace(
+        found,
+        benchmarks=replace(found.benchmarks, every_s=3600.0),
+        machines=(NODE,),
+        settled=False,
+    )
     assert run_due(scheduled) == "on schedule"
     done = ended(after_asking_for_a_run(scheduled), NODE, **HALF)
-    back = replace(done, machines=ALL, settled=True, benchmarks=replace(done.benchmarks, ended_s_ago=1.0))
+    back = replace(
+        done,
+        machines=ALL,
+        settled=True,
+        benchmarks=replace(done.benchmarks, ended_s_ago=1.0),
+    )
     assert run_due(back) == "other nodes work than were measured"
 
 
-def test_node_that_comes_and_goes__is_measured_once_and_its_labels_are_used_again() -> None:
+def test_node_that_comes_and_goes__is_measured_once_and_its_labels_are_used_again() -> (
+    None
+):
     fewer = of_all(measured_days_ago=1, machines=(NODE,))
     assert run_due(fewer) == "1 nodes less with 8 CPUs, 2 GPUs, 16000 MB"
     done = ended(after_asking_for_a_run(fewer), NODE, **HALF)
@@ -271,19 +371,35 @@ def test_node_that_comes_and_goes__is_measured_once_and_its_labels_are_used_agai
     gone = replace(back, on_chain=chain(offer(*ALL)), machines=(NODE,))
     assert run_due(gone) == ""
     assert decide(gone).offer == HALF_OFFER
-    assert decide(replace(gone, settled=False)).action is Action.NOTHING, "the labels are those of what is offered"
+    assert decide(replace(gone, settled=False)).action is Action.NOTHING, (
+        "the labels are those of what is offered"
+    )
 
 
 def test_label_that_was_not_measured_on_these_machines__stays_as_it_was() -> None:
     found = of_all(measured_days_ago=1)
     failed = Results({"cpu": "zen"}, stay=frozenset({"compute.gflops"}))
-    without = replace(found, benchmarks=replace(found.benchmarks, results_by_machines={machines_digest(ALL): failed}))
+    without = replace(
+        found,
+        benchmarks=replace(
+            found.benchmarks, results_by_machines={machines_digest(ALL): failed}
+        ),
+    )
     assert decide(without).offer == offer(*ALL, cpu="zen")
-    measured_no_more = replace(without.benchmarks, results_by_machines={machines_digest(ALL): Results({"cpu": "zen"})})
-    assert dict(replace(without, benchmarks=measured_no_more).labels) == {"name": "here", "cpu": "zen"}
+    measured_no_more = replace(
+        without.benchmarks,
+        results_by_machines={machines_digest(ALL): Results({"cpu": "zen"})},
+    )
+    assert dict(replace(without, benchmarks=measured_no_more).labels) == {
+        "name": "here",
+        "cpu": "zen",
+    }
 
 
-LAST, OTHER = CompletedRun("last", 0.0, forced=False), CompletedRun("other", MEASURED_LASTS_S, forced=False)
+LAST, OTHER = (
+    CompletedRun("last", 0.0, forced=False),
+    CompletedRun("other", MEASURED_LASTS_S, forced=False),
+)
 
 
 @pytest.mark.parametrize(
@@ -297,17 +413,24 @@ LAST, OTHER = CompletedRun("last", 0.0, forced=False), CompletedRun("other", MEA
         ([LAST, replace(OTHER, forced=True)], {"last", "other"}),
     ],
 )
-def test_still_measured__the_last_ones_and_those_of_the_last_days(runs: list[CompletedRun], expected: set[str]) -> None:
+def test_still_measured__the_last_ones_and_those_of_the_last_days(
+    runs: list[CompletedRun], expected: set[str]
+) -> None:
     assert still_measured(runs) == expected
 
 
-def test_decide__price_changed_while_slurm_is_away__registers_and_measures_later() -> None:
+def test_decide__price_changed_while_slurm_is_away__registers_and_measures_later() -> (
+    None
+):
     away = of_all(measured_days_ago=30, machines=(), prices=DEARER)
     assert run_due(away) == ""
     registered = replace(away, on_chain=chain(offer(*ALL, prices=DEARER)))
     assert decide(registered).action is Action.NOTHING
     back = replace(registered, machines=ALL)
-    assert run_due(back) == "the prices or the operator's labels are others than when it was measured"
+    assert (
+        run_due(back)
+        == "the prices or the operator's labels are others than when it was measured"
+    )
     assert run_due(ended(after_asking_for_a_run(back))) == ""
     for labels in ({"operator": {"name": "there"}}, {"override": frozenset({"cpu"})}):
         assert run_due(replace(of_all(measured_days_ago=30), **labels)), labels
@@ -319,56 +442,91 @@ def test_hardware_changed__benchmarks_off__counts_when_settled() -> None:
     assert decide(found).offer == offer(BIG)
 
 
-def test_decide__hardware_unknown__registers_prices_with_the_contracts_hardware() -> None:
-    assert decide(situation(chain(OFFER), machines=(), prices=DEARER)).offer == offer(prices=DEARER)
+def test_decide__hardware_unknown__registers_prices_with_the_contracts_hardware() -> (
+    None
+):
+    assert decide(situation(chain(OFFER), machines=(), prices=DEARER)).offer == offer(
+        prices=DEARER
+    )
     assert decide(situation(chain(), machines=())).action is Action.WAIT
 
 
 @pytest.mark.parametrize(
-    ("looked_s_ago", "shown"), [(None, False), (0.0, True), (LOOK_LASTS_S, True), (LOOK_LASTS_S + 1, False)]
+    ("looked_s_ago", "shown"),
+    [(None, False), (0.0, True), (LOOK_LASTS_S, True), (LOOK_LASTS_S + 1, False)],
 )
-def test_shows_nodes__read_recently_or_not__each_case(looked_s_ago: float | None, shown: bool) -> None:
+def test_shows_nodes__read_recently_or_not__each_case(
+    looked_s_ago: float | None, shown: bool
+) -> None:
     assert shows_nodes(looked_s_ago) is shown
 
 
-@pytest.mark.parametrize(("ended_s_ago", "due"), [(None, True), (3600.0, True), (3599.0, False)])
+@pytest.mark.parametrize(
+    ("ended_s_ago", "due"), [(None, True), (3600.0, True), (3599.0, False)]
+)
 def test_run_due__schedule(ended_s_ago: float | None, due: bool) -> None:
     benchmarks = with_runs(every_s=3600.0, ended_s_ago=ended_s_ago)
-    assert run_due(situation(chain(OFFER), benchmarks=benchmarks)) == ("on schedule" if due else "")
+    assert run_due(situation(chain(OFFER), benchmarks=benchmarks)) == (
+        "on schedule" if due else ""
+    )
 
 
-def test_run_due__the_operator_asks__unless_benchmarks_are_off_or_one_is_under_way() -> None:
-    found = situation(chain(OFFER), asked_to_measure="new cooling", benchmarks=with_runs())
+def test_run_due__the_operator_asks__unless_benchmarks_are_off_or_one_is_under_way() -> (
+    None
+):
+    found = situation(
+        chain(OFFER), asked_to_measure="new cooling", benchmarks=with_runs()
+    )
     assert run_due(found) == "new cooling"
     assert run_due(replace(found, benchmarks=with_runs(under_way=True))) == ""
     assert run_due(replace(found, benchmarks=MeasuredState(enabled=False))) == ""
 
 
-# --- no nagging ---------------------------------------------------------------------------------------------------------
+# --- no nagging -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("changed", [{"prices": DEARER}, {"prices": DEARER, "asked": "now"}])
+@pytest.mark.parametrize(
+    "changed", [{"prices": DEARER}, {"prices": DEARER, "asked": "now"}]
+)
 def test_decide__a_registration_under_way__waits(changed: dict[str, Any]) -> None:
     assert (
-        decide(situation(chain(OFFER), last_transaction=TransactionStatus(open=True), **changed)).action is Action.WAIT
+        decide(
+            situation(
+                chain(OFFER), last_transaction=TransactionStatus(open=True), **changed
+            )
+        ).action
+        is Action.WAIT
     )
 
 
-def test_decide__mined_in_a_block_that_the_node_lacks__waits_and_forgets_nothing() -> None:
+def test_decide__mined_in_a_block_that_the_node_lacks__waits_and_forgets_nothing() -> (
+    None
+):
     late = TransactionStatus(mined_block=11)
-    found = told(situation(chain(), memory=RegistrationRecord(sent=OFFER.digest), last_transaction=late))
+    found = told(
+        situation(
+            chain(), memory=RegistrationRecord(sent=OFFER.digest), last_transaction=late
+        )
+    )
     assert found.memory.rejected == ()
     assert decide(found).action is Action.WAIT
-    may_be_lost = replace(found, last_transaction=TransactionStatus(mined_block=9), confirmations=2)
+    may_be_lost = replace(
+        found, last_transaction=TransactionStatus(mined_block=9), confirmations=2
+    )
     assert told(may_be_lost).memory.rejected == ()
 
 
 def sent_and(on_offer: OnChainOffers, **memory: Any) -> RegistrationInput:
     """A registration that was mined, and what the contract says after it."""
-    known = RegistrationRecord(sent=OFFER.digest, tries=1, operator={"name": "here"}, **memory)
+    known = RegistrationRecord(
+        sent=OFFER.digest, tries=1, operator={"name": "here"}, **memory
+    )
     return told(
         situation(
-            on_offer, memory=known, last_transaction=MINED, benchmarks=MeasuredState(enabled=False, labels=MEASURED)
+            on_offer,
+            memory=known,
+            last_transaction=MINED,
+            benchmarks=MeasuredState(enabled=False, labels=MEASURED),
         )
     )
 
@@ -382,7 +540,9 @@ def test_rejected__is_not_registered_again_with_the_same_content() -> None:
     other = decide(replace(found, prices=DEARER))
     assert other.action is Action.REGISTER
     assert other.offer is not None
-    after = told(replace(found, memory=after_sending(found, other.offer, "i"), on_chain=chain()))
+    after = told(
+        replace(found, memory=after_sending(found, other.offer, "i"), on_chain=chain())
+    )
     assert decide(after).action is Action.WAIT, "the first one stays rejected as well"
 
 
@@ -394,11 +554,17 @@ def test_removed_after_approval__is_told_apart_and_not_registered_again() -> Non
     assert decide(removed).turned_down
 
 
-def test_decide__registered_by_another_program_and_removed__does_not_register_again() -> None:
+def test_decide__registered_by_another_program_and_removed__does_not_register_again() -> (
+    None
+):
     before = told(situation(chain(OFFER)))
-    assert decide(told(replace(before, on_chain=chain()))).action is Action.REGISTER, "labels were lost with it"
+    assert decide(told(replace(before, on_chain=chain()))).action is Action.REGISTER, (
+        "labels were lost with it"
+    )
     measured = MeasuredState(enabled=False, labels=MEASURED)
-    assert decide(told(replace(before, on_chain=chain(), benchmarks=measured))).turned_down
+    assert decide(
+        told(replace(before, on_chain=chain(), benchmarks=measured))
+    ).turned_down
 
 
 def test_change_turned_down__the_old_one_stays_in_force() -> None:
@@ -408,13 +574,25 @@ def test_change_turned_down__the_old_one_stays_in_force() -> None:
 
 
 def test_approved__another_offer_takes_its_place__was_not_turned_down() -> None:
-    """Another program with the provider's key registers, and the grid approves that: ours is offered again."""
+    """Another program with the provider's key registers, and the grid approves that:
+    ours is offered again.
+    """
     found = sent_and(chain(OFFER))
-    for on_offer in (chain(OFFER, offer(prices=DEARER)), chain(offer(prices=DEARER)), chain(offer(prices=DEARER))):
+    for on_offer in (
+        chain(OFFER, offer(prices=DEARER)),
+        chain(offer(prices=DEARER)),
+        chain(offer(prices=DEARER)),
+    ):
         found = told(replace(found, on_chain=on_offer))
     assert found.memory.rejected == ()
     assert decide(found).action is Action.REGISTER
-    again = told(replace(found, memory=after_sending(found, OFFER, "i"), on_chain=chain(offer(prices=DEARER))))
+    again = told(
+        replace(
+            found,
+            memory=after_sending(found, OFFER, "i"),
+            on_chain=chain(offer(prices=DEARER)),
+        )
+    )
     assert decide(again).turned_down, "what is sent again can be turned down"
     removed = told(replace(sent_and(chain(OFFER)), on_chain=chain()))
     assert decide(removed).turned_down
@@ -432,7 +610,11 @@ def test_rejected__approved_after_all__is_forgiven() -> None:
 
 
 def test_decide__reverted_again_and_again__gives_up_until_requested() -> None:
-    found = replace(sent_and(chain()), last_transaction=TransactionStatus(), memory=RegistrationRecord())
+    found = replace(
+        sent_and(chain()),
+        last_transaction=TransactionStatus(),
+        memory=RegistrationRecord(),
+    )
     for _ in range(MAX_TRIES):
         decision = decide(found)
         assert decision.action is Action.REGISTER
@@ -452,16 +634,20 @@ def test_decide__reverted_again_and_again__gives_up_until_requested() -> None:
         (chain(OFFER, None, True), RegistrationStatus.BANNED),
     ],
 )
-def test_standing__as_the_contract_says(on_offer: OnChainOffers, expected: RegistrationStatus) -> None:
+def test_standing__as_the_contract_says(
+    on_offer: OnChainOffers, expected: RegistrationStatus
+) -> None:
     found = told(situation(on_offer))
     assert standing(found) is expected
     if expected is RegistrationStatus.BANNED:
         assert decide(replace(found, prices=DEARER)).action is Action.WAIT
 
 
-# --- any sequence of situations ---------------------------------------------------------------------------------------------
+# --- any sequence of situations -------------------------------------------------------
 
-offers = st.sampled_from([None, OFFER, offer(prices=DEARER), offer(BIG), offer(cpu="zen")])
+offers = st.sampled_from(
+    [None, OFFER, offer(prices=DEARER), offer(BIG), offer(cpu="zen")]
+)
 situations = st.builds(
     RegistrationInput,
     on_chain=st.builds(OnChainOffers, offers, offers, st.booleans(), st.just(10)),
@@ -474,7 +660,12 @@ situations = st.builds(
         rejected=st.sampled_from([(), (OFFER.digest,)]),
     ),
     last_transaction=st.sampled_from(
-        [TransactionStatus(), TransactionStatus(open=True), MINED, TransactionStatus(mined_block=11)]
+        [
+            TransactionStatus(),
+            TransactionStatus(open=True),
+            MINED,
+            TransactionStatus(mined_block=11),
+        ]
     ),
     confirmations=st.integers(0, 2),
     machines=st.sampled_from([(), (NODE,), (BIG,)]),
@@ -487,8 +678,12 @@ situations = st.builds(
         enabled=st.booleans(),
         under_way=st.booleans(),
         labels=st.sampled_from([{}, MEASURED]),
-        results_by_machines=st.sampled_from([{}, {machines_digest((NODE,)): Results(MEASURED)}]),
-        measured_machines=st.sampled_from([frozenset(), frozenset({machines_digest((NODE,))})]),
+        results_by_machines=st.sampled_from(
+            [{}, {machines_digest((NODE,)): Results(MEASURED)}]
+        ),
+        measured_machines=st.sampled_from(
+            [frozenset(), frozenset({machines_digest((NODE,))})]
+        ),
         pricing_digest=st.sampled_from(["", "others"]),
     ),
     asked=st.sampled_from(["", "now"]),
@@ -497,7 +692,9 @@ situations = st.builds(
 
 
 @given(situations)
-def test_decide__what_was_registered_and_is_seen_so__is_not_registered_again(found: RegistrationInput) -> None:
+def test_decide__what_was_registered_and_is_seen_so__is_not_registered_again(
+    found: RegistrationInput,
+) -> None:
     found = told(found)
     decision = decide(found)
     if decision.action is not Action.REGISTER:
@@ -505,7 +702,9 @@ def test_decide__what_was_registered_and_is_seen_so__is_not_registered_again(fou
     assert decision.offer is not None
     assert not found.on_chain.banned
     memory = after_sending(found, decision.offer, "intent")
-    under_way = replace(found, memory=memory, last_transaction=TransactionStatus(open=True))
+    under_way = replace(
+        found, memory=memory, last_transaction=TransactionStatus(open=True)
+    )
     assert decide(told(under_way)).action is Action.WAIT
     mined = replace(
         found,

@@ -19,12 +19,24 @@ from supervisor_tasks.jobs.events import (
     SubmitStarted,
     Submitted,
 )
-from supervisor_tasks.jobs.model import Address, ChainStatus, Definition, EffectKind, JobId, SlurmId, State
+from supervisor_tasks.jobs.model import (
+    Address,
+    ChainStatus,
+    Definition,
+    EffectKind,
+    JobId,
+    SlurmId,
+    State,
+)
 from supervisor_tasks.jobs.paid import Paid
 from supervisor_tasks.jobs.reorg_rules import LAST_LOG
 from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.reconciliation.doubts import doubts, held_now
-from supervisor_tasks.reconciliation.models import JobSummary, OnChainJob, earlier_limits
+from supervisor_tasks.reconciliation.models import (
+    JobSummary,
+    OnChainJob,
+    earlier_limits,
+)
 from supervisor_tasks.reconciliation.rules import Discrepancy, find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import (
     MIN_LOST_JOBS,
@@ -61,35 +73,57 @@ def known(number: int = 1, state: State = State.RUNNING, **changes: Any) -> JobS
         customer=CUSTOMER,
         provider=US,
         state=state,
-        chain_status=ChainStatus.RUNNING if state is State.RUNNING else ChainStatus.SCHEDULED,
+        chain_status=ChainStatus.RUNNING
+        if state is State.RUNNING
+        else ChainStatus.SCHEDULED,
         slurm_id=SlurmId(number),
         open=frozenset(
-            {EffectKind.POLL_SLURM, EffectKind.SUBMIT, EffectKind.FETCH, EffectKind.REPORT, EffectKind.RETURN_JOB}
+            {
+                EffectKind.POLL_SLURM,
+                EffectKind.SUBMIT,
+                EffectKind.FETCH,
+                EffectKind.REPORT,
+                EffectKind.RETURN_JOB,
+            }
         ),
     )
     return replace(base, **changes)
 
 
-def row(slurm_id: int = 1, state: str = "RUNNING", number: int | None = None, **changes: Any) -> SqueueRow:
+def row(
+    slurm_id: int = 1, state: str = "RUNNING", number: int | None = None, **changes: Any
+) -> SqueueRow:
     seen = JobRecord(SlurmId(slurm_id), state, 60, 0)
     owner = name(slurm_id if number is None else number)
     base = SqueueRow(SlurmId(slurm_id), CUSTOMER, owner, MARK, "", 1000, seen)
     return replace(base, **changes)
 
 
-def standing(status: ChainStatus = ChainStatus.RUNNING, provider: Address = US) -> OnChainJob:
+def standing(
+    status: ChainStatus = ChainStatus.RUNNING, provider: Address = US
+) -> OnChainJob:
     return OnChainJob(status, CUSTOMER, provider)
 
 
-def seeing(*jobs: JobSummary, rows: list[SqueueRow] | None = None, **changes: Any) -> Snapshot:
-    """A view in which the contract knows each job as the ledger does, and SLURM lists what is in `rows`."""
+def seeing(
+    *jobs: JobSummary, rows: list[SqueueRow] | None = None, **changes: Any
+) -> Snapshot:
+    """A view in which the contract knows each job as the ledger does, and SLURM lists
+    what is in `rows`.
+    """
     base = Snapshot(
         provider=US,
         comment=MARK,
         jobs={job.job_id: job for job in jobs},
-        chain={job.job_id: OnChainJob(job.chain_status, job.customer, job.provider) for job in jobs},
+        chain={
+            job.job_id: OnChainJob(job.chain_status, job.customer, job.provider)
+            for job in jobs
+        },
         block=100,
-        slurm={listed.slurm_id: listed for listed in (rows if rows is not None else [row(99, number=99)])},
+        slurm={
+            listed.slurm_id: listed
+            for listed in (rows if rows is not None else [row(99, number=99)])
+        },
         grace_s=GRACE_S,
     )
     return replace(base, **changes)
@@ -107,31 +141,50 @@ def only(view: Snapshot) -> Discrepancy:
 def gone(*jobs: JobSummary, age_s: float | None = None, **changes: Any) -> Snapshot:
     """SLURM lists none of these jobs, and no callback names them."""
     suspects = {} if age_s is None else {f"missing {job.job_id}": age_s for job in jobs}
-    return seeing(*jobs, confirmed_lookups={job.job_id: None for job in jobs}, previous_doubts=suspects, **changes)
+    return seeing(
+        *jobs,
+        confirmed_lookups={job.job_id: None for job in jobs},
+        previous_doubts=suspects,
+        **changes,
+    )
 
 
 def test_compare__all_as_it_should_be__nothing_is_found() -> None:
-    assert find_discrepancies(seeing(known(1), known(2, State.QUEUED), rows=[row(1), row(2, "PENDING")])) == []
+    assert (
+        find_discrepancies(
+            seeing(known(1), known(2, State.QUEUED), rows=[row(1), row(2, "PENDING")])
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
-def test_compare__slurm_has_a_limit_from_before_a_top_up__restores_the_last_limit(state: State) -> None:
+def test_compare__slurm_has_a_limit_from_before_a_top_up__restores_the_last_limit(
+    state: State,
+) -> None:
     job, seen = (
         known(state=state, earlier_limits_min=frozenset({60, 90})),
         "PENDING" if state is State.QUEUED else state,
     )
     for limit_min in (60, 90):
         finding = only(seeing(job, rows=[row(state=seen, limit_min=limit_min)]))
-        assert (finding.kind, finding.events) == (DiscrepancyKind.LIMIT_LOST, (EffectMissing(EffectKind.TOP_UP),))
+        assert (finding.kind, finding.events) == (
+            DiscrepancyKind.LIMIT_LOST,
+            (EffectMissing(EffectKind.TOP_UP),),
+        )
 
 
 @pytest.mark.parametrize("limit_min", [59, 75, 120, 121, None])
-def test_compare__a_limit_that_the_owner_has_lowered_or_none__stays(limit_min: int | None) -> None:
+def test_compare__a_limit_that_the_owner_has_lowered_or_none__stays(
+    limit_min: int | None,
+) -> None:
     job = known(earlier_limits_min=frozenset({60, 90}))
     assert find_discrepancies(seeing(job, rows=[row(limit_min=limit_min)])) == []
 
 
-def test_compare__limit_from_before_a_top_up_that_is_under_way__nothing_is_found() -> None:
+def test_compare__limit_from_before_a_top_up_that_is_under_way__nothing_is_found() -> (
+    None
+):
     job = known(earlier_limits_min=frozenset({60}))
     job = replace(job, open=job.open | {EffectKind.TOP_UP})
     assert find_discrepancies(seeing(job, rows=[row(limit_min=60)])) == []
@@ -143,36 +196,61 @@ def test_earlier_limits__are_those_below_the_one_that_slurm_was_given() -> None:
     assert earlier_limits(60, [], 60) == earlier_limits(60, [30], None) == frozenset()
 
 
-def test_compare__the_contract_is_cold__the_ledger_hears_of_it_and_of_nothing_else() -> None:
-    view = seeing(known(), rows=[row()], chain={name(1): standing(ChainStatus.PANICKED)})
+def test_compare__the_contract_is_cold__the_ledger_hears_of_it_and_of_nothing_else() -> (
+    None
+):
+    view = seeing(
+        known(), rows=[row()], chain={name(1): standing(ChainStatus.PANICKED)}
+    )
     assert only(view).events == (ChainStatusObserved(ChainStatus.PANICKED),)
 
 
-def test_compare__the_contract_gave_the_job_away__believed_at_the_second_sight() -> None:
+def test_compare__the_contract_gave_the_job_away__believed_at_the_second_sight() -> (
+    None
+):
     for elsewhere in (standing(ChainStatus.PENDING), standing(provider=OTHERS)):
         view = seeing(known(), rows=[row()], chain={name(1): elsewhere})
         first = only(view)
         assert (first.kind, first.events) == (DiscrepancyKind.REASSIGNED_ON_CHAIN, ())
-        again = replace(view, previous_doubts=dict.fromkeys(doubts(view, [first]), GRACE_S))
-        assert only(replace(again, scan_is_current=False)).events == ()  # its claim may be in a lost block
-        assert only(again).events == (ChainStatusObserved(ChainStatus.PENDING, at=(100, LAST_LOG)),)
+        again = replace(
+            view, previous_doubts=dict.fromkeys(doubts(view, [first]), GRACE_S)
+        )
+        # its claim may be in a lost block
+        assert only(replace(again, scan_is_current=False)).events == ()
+        assert only(again).events == (
+            ChainStatusObserved(ChainStatus.PENDING, at=(100, LAST_LOG)),
+        )
 
 
 def test_given_back__any_state_in_slurm__is_not_ours_and_is_cancelled() -> None:
     view = seeing(known(), rows=[row()], chain={name(1): standing(ChainStatus.PENDING)})
     (event,) = only(
-        replace(view, previous_doubts=dict.fromkeys(doubts(view, find_discrepancies(view)), GRACE_S))
+        replace(
+            view,
+            previous_doubts=dict.fromkeys(
+                doubts(view, find_discrepancies(view)), GRACE_S
+            ),
+        )
     ).events
     job, _ = advance(None, CLAIM)
-    for before in (ScriptFetched("true", ""), SubmitStarted(10), Submitted(SlurmId(1)), SlurmRunningObserved()):
+    for before in (
+        ScriptFetched("true", ""),
+        SubmitStarted(10),
+        Submitted(SlurmId(1)),
+        SlurmRunningObserved(),
+    ):
         job, _ = advance(job, before)
         after, effects = advance(job, event)
         assert job is not None
         assert after is not None
         assert (after.state, after.chain_status) == (State.REFUSED, ChainStatus.PENDING)
-        assert {effect.kind for effect in effects} == (set() if job.state is State.READY else {EffectKind.CANCEL})
+        assert {effect.kind for effect in effects} == (
+            set() if job.state is State.READY else {EffectKind.CANCEL}
+        )
     assert job is not None
-    after, effects = advance(replace(job, chain_status=ChainStatus.PENDING, reorg_deadline_block=120), event)
+    after, effects = advance(
+        replace(job, chain_status=ChainStatus.PENDING, reorg_deadline_block=120), event
+    )
     assert after is not None
     assert (after.state, after.reorg_deadline_block, effects) == (
         State.RUNNING,
@@ -182,7 +260,11 @@ def test_given_back__any_state_in_slurm__is_not_ours_and_is_cancelled() -> None:
 
 
 def test_compare__a_node_that_is_behind__says_nothing_of_newer_jobs() -> None:
-    view = seeing(known(chain_block=101), rows=[row()], chain={name(1): standing(ChainStatus.PENDING)})
+    view = seeing(
+        known(chain_block=101),
+        rows=[row()],
+        chain={name(1): standing(ChainStatus.PENDING)},
+    )
     assert find_discrepancies(view) == []
 
 
@@ -192,7 +274,9 @@ def test_compare__the_contract_knows_that_it_runs__the_ledger_catches_up() -> No
     assert only(view).events == (ChainStatusObserved(ChainStatus.RUNNING),)
 
 
-def test_compare__restored_from_a_backup__adopts_what_ran_and_submits_nothing_again() -> None:
+def test_compare__restored_from_a_backup__adopts_what_ran_and_submits_nothing_again() -> (
+    None
+):
     job = known(state=State.READY, slurm_id=None)
     view = seeing(job, chain={name(1): standing(ChainStatus.RUNNING)})
     assert unlisted(view) == {name(1): CUSTOMER}
@@ -203,20 +287,35 @@ def test_compare__restored_from_a_backup__adopts_what_ran_and_submits_nothing_ag
         ([], {}, None),
     ):
         slurm = {listed.slurm_id: listed for listed in rows}
-        findings = find_discrepancies(replace(view, slurm=slurm, historical_matches=remembered))
+        findings = find_discrepancies(
+            replace(view, slurm=slurm, historical_matches=remembered)
+        )
         adopted = ExistingSlurmJobAdopted(slurm_id)  # type: ignore[arg-type]
-        assert (ChainStatusObserved(ChainStatus.RUNNING), adopted) in [finding.events for finding in findings]
-    read_again = replace(view, jobs={name(1): replace(job, chain_status=ChainStatus.RUNNING)}, slurm={})  # by the scan
+        assert (ChainStatusObserved(ChainStatus.RUNNING), adopted) in [
+            finding.events for finding in findings
+        ]
+    # by the scan
+    read_again = replace(
+        view, jobs={name(1): replace(job, chain_status=ChainStatus.RUNNING)}, slurm={}
+    )
     both = ChainStatusObserved(ChainStatus.RUNNING), ExistingSlurmJobAdopted(SlurmId(8))
-    assert only(replace(read_again, historical_matches={name(1): SlurmId(8)})).events == both
+    assert (
+        only(replace(read_again, historical_matches={name(1): SlurmId(8)})).events
+        == both
+    )
     assert only(replace(read_again, historical_matches=None)).events == ()
-    assert only(replace(view, historical_matches=None)).events == ()  # accounting is away: nothing is decided
+    # accounting is away: nothing is decided
+    assert only(replace(view, historical_matches=None)).events == ()
     assert only(replace(view, slurm=None)).events == ()
 
 
 def test_compare__another_job_of_the_ledger_bears_its_name__is_not_adopted() -> None:
     waiting = known(
-        1, State.READY, slurm_id=None, open=frozenset({EffectKind.SUBMIT}), chain_status=ChainStatus.SCHEDULED
+        1,
+        State.READY,
+        slurm_id=None,
+        open=frozenset({EffectKind.SUBMIT}),
+        chain_status=ChainStatus.SCHEDULED,
     )
     other = known(2, slurm_submit_s=1000)
     assert find_discrepancies(seeing(waiting, other, rows=[row(2, name=name(1))])) == []
@@ -224,20 +323,37 @@ def test_compare__another_job_of_the_ledger_bears_its_name__is_not_adopted() -> 
 
 def test_compare__ready_while_slurm_runs_it__is_adopted() -> None:
     job = known(state=State.READY, slurm_id=None)
-    assert only(seeing(job, rows=[row(7, number=1)])).events == (ExistingSlurmJobAdopted(SlurmId(7)),)
-    assert find_discrepancies(seeing(job, rows=[row(7, "CANCELLED", number=1)])) == []  # of an earlier claim
-    assert find_discrepancies(seeing(known(state=State.SUBMITTING, slurm_id=None), rows=[row(7, number=1)])) == []
+    assert only(seeing(job, rows=[row(7, number=1)])).events == (
+        ExistingSlurmJobAdopted(SlurmId(7)),
+    )
+    # of an earlier claim
+    assert find_discrepancies(seeing(job, rows=[row(7, "CANCELLED", number=1)])) == []
+    assert (
+        find_discrepancies(
+            seeing(
+                known(state=State.SUBMITTING, slurm_id=None), rows=[row(7, number=1)]
+            )
+        )
+        == []
+    )
 
 
-def test_compare__slurm_has_ended_it__the_witness_looks_also_where_it_is_parked() -> None:
+def test_compare__slurm_has_ended_it__the_witness_looks_also_where_it_is_parked() -> (
+    None
+):
     for job in (known(), known(parked=POLLED)):
-        assert only(seeing(job, rows=[row(1, "COMPLETED")])).events == (EffectMissing(EffectKind.POLL_SLURM),)
+        assert only(seeing(job, rows=[row(1, "COMPLETED")])).events == (
+            EffectMissing(EffectKind.POLL_SLURM),
+        )
     assert find_discrepancies(seeing(known(parked=POLLED), rows=[row(1)])) == []
 
 
 def test_compare__unknown_to_slurm__is_missing_first_and_lost_the_second_time() -> None:
     first = gone(known())
-    assert (only(first).kind, only(first).events) == (DiscrepancyKind.MISSING, (EffectMissing(EffectKind.POLL_SLURM),))
+    assert (only(first).kind, only(first).events) == (
+        DiscrepancyKind.MISSING,
+        (EffectMissing(EffectKind.POLL_SLURM),),
+    )
     assert doubts(first, find_discrepancies(first)) == {f"missing {name(1)}": 0.0}
     assert only(gone(known(), age_s=GRACE_S - 1)).kind is DiscrepancyKind.MISSING
     lost = only(gone(known(), age_s=GRACE_S))
@@ -250,25 +366,47 @@ def test_compare__slurm_does_not_know_it__what_speaks_against_a_panic() -> None:
     assert found(gone(job, age_s=sure, slurmctld_uptime_s=GRACE_S - 1)) == [
         (DiscrepancyKind.MISSING, name(1))
     ]  # slurmctld has just started
-    assert find_discrepancies(gone(known(has_unread_callback=True), age_s=sure)) == []  # a callback is not read yet
-    assert find_discrepancies(gone(known(parked=POLLED), age_s=sure)) == []  # it is the operator's
-    assert find_discrepancies(replace(gone(job, age_s=sure), confirmed_lookups={})) == []  # accounting does not answer
-    assert find_discrepancies(replace(gone(job, age_s=sure), slurm=None)) == []  # nor does SLURM
-    ended = replace(gone(job, age_s=sure), confirmed_lookups={name(1): JobRecord(SlurmId(1), "FAILED", 61, 256)})
+    # a callback is not read yet
+    assert find_discrepancies(gone(known(has_unread_callback=True), age_s=sure)) == []
+    # it is the operator's
+    assert find_discrepancies(gone(known(parked=POLLED), age_s=sure)) == []
+    # accounting does not answer
+    assert (
+        find_discrepancies(replace(gone(job, age_s=sure), confirmed_lookups={})) == []
+    )
+    # nor does SLURM
+    assert find_discrepancies(replace(gone(job, age_s=sure), slurm=None)) == []
+    ended = replace(
+        gone(job, age_s=sure),
+        confirmed_lookups={name(1): JobRecord(SlurmId(1), "FAILED", 61, 256)},
+    )
     assert only(ended).events == (EffectMissing(EffectKind.POLL_SLURM),)
-    runs = replace(gone(job, age_s=sure), confirmed_lookups={name(1): JobRecord(SlurmId(1), "RUNNING", 61, 0)})
+    runs = replace(
+        gone(job, age_s=sure),
+        confirmed_lookups={name(1): JobRecord(SlurmId(1), "RUNNING", 61, 0)},
+    )
     assert (only(runs).kind, only(runs).events) == (DiscrepancyKind.CONTRADICTED, ())
 
 
-def test_compare__reporter_is_away__held_and_lost_only_after_it_had_time_to_deliver() -> None:
+def test_compare__reporter_is_away__held_and_lost_only_after_it_had_time_to_deliver() -> (
+    None
+):
     ran, waits = known(), known(**WAITS)
     for job, trace in ((ran, Trace.SOME), (waits, Trace.SOME), (waits, Trace.NONE)):
-        away = gone(job, age_s=GRACE_S, traces={name(1): trace}, continuous_uptime_s=None)
-        assert (only(away).kind, only(away).events) == (DiscrepancyKind.NEEDS_OPERATOR, ())
+        away = gone(
+            job, age_s=GRACE_S, traces={name(1): trace}, continuous_uptime_s=None
+        )
+        assert (only(away).kind, only(away).events) == (
+            DiscrepancyKind.NEEDS_OPERATOR,
+            (),
+        )
         assert held_now(away, find_discrepancies(away), {}) == {name(1): SlurmId(1)}
-        back = replace(away, continuous_uptime_s=GRACE_S - 1)  # the spool is being delivered
+        # the spool is being delivered
+        back = replace(away, continuous_uptime_s=GRACE_S - 1)
         assert only(back).kind is DiscrepancyKind.MISSING
-        assert held_now(back, find_discrepancies(back), {name(1): SlurmId(1)}) == {name(1): SlurmId(1)}
+        assert held_now(back, find_discrepancies(back), {name(1): SlurmId(1)}) == {
+            name(1): SlurmId(1)
+        }
         assert only(replace(away, continuous_uptime_s=GRACE_S)).kind in (
             DiscrepancyKind.LOST,
             DiscrepancyKind.FORGOTTEN,
@@ -277,12 +415,18 @@ def test_compare__reporter_is_away__held_and_lost_only_after_it_had_time_to_deli
 
 def test_compare__its_end_came_in_during_the_sweep__the_witness_looks() -> None:
     view = gone(known(), age_s=GRACE_S, recently_reported={name(1)})
-    assert (only(view).kind, only(view).events) == (DiscrepancyKind.MISSING, (EffectMissing(EffectKind.POLL_SLURM),))
+    assert (only(view).kind, only(view).events) == (
+        DiscrepancyKind.MISSING,
+        (EffectMissing(EffectKind.POLL_SLURM),),
+    )
 
 
 def test_compare__another_job_has_the_id__ours_is_missing() -> None:
     for other in (row(user=STRANGER), row(number=5, submit_s=2000)):
-        assert [job.job_id for job in seeing(known(slurm_submit_s=1000), rows=[other]).missing] == [name(1)]
+        assert [
+            job.job_id
+            for job in seeing(known(slurm_submit_s=1000), rows=[other]).missing
+        ] == [name(1)]
     renamed = row(name="mine", submit_s=1000)
     assert seeing(known(slurm_submit_s=1000), rows=[renamed]).missing == []
     requeued = row(submit_s=2000)
@@ -291,46 +435,79 @@ def test_compare__another_job_has_the_id__ours_is_missing() -> None:
 
 def test_compare__unseen_job_whose_id_was_reused__is_missing() -> None:
     first = known(state=State.QUEUED, open=POLLED)
-    assert [job.job_id for job in seeing(first, rows=[row(name=name(2))]).missing] == [name(1)]
+    assert [job.job_id for job in seeing(first, rows=[row(name=name(2))]).missing] == [
+        name(1)
+    ]
 
 
 def test_compare__renamed_and_recognised_in_the_list__nothing_is_wrong() -> None:
     """By its script, or by its time where the login node cannot name its user."""
     unnamed = row(user="nobody", comment="none")
-    for job, listed in ((known(), row(name="mine")), (known(slurm_submit_s=1000), unnamed)):
-        view = seeing(job, rows=[listed], previous_doubts={f"missing {name(1)}": GRACE_S})
-        assert find_discrepancies(replace(view, confirmed_lookups={name(1): listed.record})) == []
+    for job, listed in (
+        (known(), row(name="mine")),
+        (known(slurm_submit_s=1000), unnamed),
+    ):
+        view = seeing(
+            job, rows=[listed], previous_doubts={f"missing {name(1)}": GRACE_S}
+        )
+        assert (
+            find_discrepancies(
+                replace(view, confirmed_lookups={name(1): listed.record})
+            )
+            == []
+        )
         other = replace(listed.record, elapsed_s=99)
-        assert [found.kind for found in find_discrepancies(replace(view, confirmed_lookups={name(1): other}))] == [
-            DiscrepancyKind.CONTRADICTED
-        ]
+        assert [
+            found.kind
+            for found in find_discrepancies(
+                replace(view, confirmed_lookups={name(1): other})
+            )
+        ] == [DiscrepancyKind.CONTRADICTED]
     ended = row(name="mine", state="COMPLETED")
-    view = replace(seeing(known(), rows=[ended]), confirmed_lookups={name(1): ended.record})
-    assert [found.kind for found in find_discrepancies(view)] == [DiscrepancyKind.END_NOT_RECORDED]
+    view = replace(
+        seeing(known(), rows=[ended]), confirmed_lookups={name(1): ended.record}
+    )
+    assert [found.kind for found in find_discrepancies(view)] == [
+        DiscrepancyKind.END_NOT_RECORDED
+    ]
 
 
-def test_compare__many_renamed_and_recognised__the_lost_one_is_not_held_for_them() -> None:
-    jobs, rows = [known(number) for number in range(1, 9)], [row(number, name="mine") for number in range(1, 8)]
+def test_compare__many_renamed_and_recognised__the_lost_one_is_not_held_for_them() -> (
+    None
+):
+    jobs, rows = (
+        [known(number) for number in range(1, 9)],
+        [row(number, name="mine") for number in range(1, 8)],
+    )
     asked = {name(number): listed.record for number, listed in enumerate(rows, start=1)}
-    view = replace(gone(*jobs, age_s=GRACE_S, rows=rows), confirmed_lookups={**asked, name(8): None})
+    view = replace(
+        gone(*jobs, age_s=GRACE_S, rows=rows),
+        confirmed_lookups={**asked, name(8): None},
+    )
     assert found(view) == [(DiscrepancyKind.LOST, name(8))]
 
 
 def test_compare__many_lost_at_once_or_an_empty_list__held_for_the_operator() -> None:
     many = [known(number) for number in range(1, MIN_LOST_JOBS + 2)]
-    assert {finding.kind for finding in find_discrepancies(gone(*many, age_s=GRACE_S))} == {
-        DiscrepancyKind.NEEDS_OPERATOR
-    }
+    assert {
+        finding.kind for finding in find_discrepancies(gone(*many, age_s=GRACE_S))
+    } == {DiscrepancyKind.NEEDS_OPERATOR}
     few = many[:MIN_LOST_JOBS]
-    assert {finding.kind for finding in find_discrepancies(gone(*few, age_s=GRACE_S))} == {DiscrepancyKind.LOST}
+    assert {
+        finding.kind for finding in find_discrepancies(gone(*few, age_s=GRACE_S))
+    } == {DiscrepancyKind.LOST}
     empty = gone(known(), age_s=GRACE_S, slurm={})
-    assert (only(empty).kind, only(empty).events) == (DiscrepancyKind.NEEDS_OPERATOR, ())
+    assert (only(empty).kind, only(empty).events) == (
+        DiscrepancyKind.NEEDS_OPERATOR,
+        (),
+    )
     assert f"missing {name(1)}" in doubts(empty, find_discrepancies(empty))
 
 
 def test_held__stays_so_while_it_cannot_be_looked_at() -> None:
     job, before = known(), {name(1): SlurmId(1), name(2): SlurmId(2)}
-    away = replace(gone(job, age_s=GRACE_S, slurm={}), confirmed_lookups={})  # accounting does not answer
+    # accounting does not answer
+    away = replace(gone(job, age_s=GRACE_S, slurm={}), confirmed_lookups={})
     assert held_now(away, find_discrepancies(away), before) == {name(1): SlurmId(1)}
     blind = replace(away, slurm=None)
     assert held_now(blind, find_discrepancies(blind), before) == {name(1): SlurmId(1)}
@@ -345,72 +522,120 @@ def test_compare__slurm_forgot_a_new_job__submits_again_only_without_traces() ->
     view = gone(waits, age_s=sure, slurm={})  # also when it has lost all
     assert [job.job_id for job in pending_and_missing(view)] == [name(1)]
     forgotten = only(replace(view, traces={name(1): Trace.NONE}))
-    assert (forgotten.kind, forgotten.events) == (DiscrepancyKind.FORGOTTEN, (SubmissionLostBySlurm(SlurmId(1)),))
-    assert only(replace(view, traces={name(1): Trace.UNSURE})).kind is DiscrepancyKind.NEEDS_OPERATOR
-    assert only(gone(waits, age_s=sure, traces={name(1): Trace.SOME})).kind is DiscrepancyKind.LOST
-    assert (only(view).kind, only(view).events) == (DiscrepancyKind.MISSING, ())  # not looked for yet
+    assert (forgotten.kind, forgotten.events) == (
+        DiscrepancyKind.FORGOTTEN,
+        (SubmissionLostBySlurm(SlurmId(1)),),
+    )
+    assert (
+        only(replace(view, traces={name(1): Trace.UNSURE})).kind
+        is DiscrepancyKind.NEEDS_OPERATOR
+    )
+    assert (
+        only(gone(waits, age_s=sure, traces={name(1): Trace.SOME})).kind
+        is DiscrepancyKind.LOST
+    )
+    # not looked for yet
+    assert (only(view).kind, only(view).events) == (DiscrepancyKind.MISSING, ())
     ran = gone(known(), age_s=sure, traces={name(1): Trace.NONE})
     assert (pending_and_missing(ran), only(ran).kind) == ([], DiscrepancyKind.LOST)
-    for too_early in (gone(waits, age_s=GRACE_S - 1), gone(waits, age_s=sure, slurmctld_uptime_s=GRACE_S - 1)):
+    for too_early in (
+        gone(waits, age_s=GRACE_S - 1),
+        gone(waits, age_s=sure, slurmctld_uptime_s=GRACE_S - 1),
+    ):
         assert pending_and_missing(too_early) == []
-        assert only(replace(too_early, traces={name(1): Trace.NONE})).kind is DiscrepancyKind.MISSING
-    assert pending_and_missing(gone(known(has_unread_callback=True, **WAITS), age_s=sure)) == []
+        assert (
+            only(replace(too_early, traces={name(1): Trace.NONE})).kind
+            is DiscrepancyKind.MISSING
+        )
+    assert (
+        pending_and_missing(gone(known(has_unread_callback=True, **WAITS), age_s=sure))
+        == []
+    )
     assert pending_and_missing(replace(view, confirmed_lookups={})) == []
 
 
 def forgetful(number: int, saved: int, **changes: Any) -> Snapshot:
-    """SLURM lists another job, and none of ours, which waited; of some of them slurmctld had written down that it has them."""
+    """SLURM lists another job, and none of ours, which waited; of some of them
+    slurmctld had written down that it has them.
+    """
     jobs = [known(place, **WAITS) for place in range(1, number + 1)]
-    traces = {job.job_id: Trace.NONE if job.slurm_id > saved else Trace.UNSURE for job in jobs if job.slurm_id}
+    traces = {
+        job.job_id: Trace.NONE if job.slurm_id > saved else Trace.UNSURE
+        for job in jobs
+        if job.slurm_id
+    }
     some = frozenset(name(place) for place in range(1, saved + 1))
-    return replace(gone(*jobs, age_s=GRACE_S * 2, traces=traces, persisted_by_slurm=some), **changes)
+    return replace(
+        gone(*jobs, age_s=GRACE_S * 2, traces=traces, persisted_by_slurm=some),
+        **changes,
+    )
 
 
-def test_compare__slurm_forgot_many_that_it_had_saved__nothing_is_submitted_again() -> None:
+def test_compare__slurm_forgot_many_that_it_had_saved__nothing_is_submitted_again() -> (
+    None
+):
     lost = forgetful(8, saved=MIN_LOST_JOBS + 1)
     assert lost.slurm_lost_state
     assert {kind for kind, _ in found(lost)} == {DiscrepancyKind.NEEDS_OPERATOR}
     assert not any(finding.events for finding in find_discrepancies(lost))
     assert replace(lost, previous_doubts={}).slurm_lost_state  # at the first sight
-    killed = forgetful(8, saved=0)  # they were all submitted in the last seconds of a slurmctld that was killed
+    # they were all submitted in the last seconds of a slurmctld that was killed
+    killed = forgetful(8, saved=0)
     assert not killed.slurm_lost_state
     assert {kind for kind, _ in found(killed)} == {DiscrepancyKind.FORGOTTEN}
 
 
-def test_lost_its_memory__few_that_it_had_saved__these_are_held_and_no_more_follows() -> None:
+def test_lost_its_memory__few_that_it_had_saved__these_are_held_and_no_more_follows() -> (
+    None
+):
     few = forgetful(8, saved=MIN_LOST_JOBS)
     assert not few.slurm_lost_state
     kinds = [kind for kind, _ in found(few)]
-    assert (kinds.count(DiscrepancyKind.NEEDS_OPERATOR), kinds.count(DiscrepancyKind.FORGOTTEN)) == (MIN_LOST_JOBS, 5)
+    assert (
+        kinds.count(DiscrepancyKind.NEEDS_OPERATOR),
+        kinds.count(DiscrepancyKind.FORGOTTEN),
+    ) == (MIN_LOST_JOBS, 5)
 
 
 def test_lost_its_memory__what_speaks_against_it() -> None:
     lost = forgetful(8, saved=8)
     assert replace(lost, slurm={}).slurm_lost_state
-    assert not replace(lost, confirmed_lookups={}).slurm_lost_state  # accounting has not answered
+    # accounting has not answered
+    assert not replace(lost, confirmed_lookups={}).slurm_lost_state
     ended = JobRecord(SlurmId(1), "COMPLETED", 60, 0)
-    assert not replace(lost, confirmed_lookups=dict.fromkeys(lost.confirmed_lookups, ended)).slurm_lost_state
-    heard = {job_id: replace(job, has_unread_callback=True) for job_id, job in lost.jobs.items()}
+    assert not replace(
+        lost, confirmed_lookups=dict.fromkeys(lost.confirmed_lookups, ended)
+    ).slurm_lost_state
+    heard = {
+        job_id: replace(job, has_unread_callback=True)
+        for job_id, job in lost.jobs.items()
+    }
     assert not replace(lost, jobs=heard).slurm_lost_state
     many = {**lost.jobs, **{name(n): known(n) for n in range(100, 200)}}
     rows = {SlurmId(n): row(n, number=n) for n in range(100, 200)}
-    assert not replace(lost, jobs=many, slurm=rows).slurm_lost_state  # less than a tenth
+    # less than a tenth
+    assert not replace(lost, jobs=many, slurm=rows).slurm_lost_state
 
 
-def test_slurm_lost_state__none_listed_but_ids_go_on__is_not_lost_for_a_few_jobs() -> None:
+def test_slurm_lost_state__none_listed_but_ids_go_on__is_not_lost_for_a_few_jobs() -> (
+    None
+):
     last = forgetful(2, saved=2, slurm={})
     assert last.slurm_lost_state
     assert replace(last, first_job_id=2).slurm_lost_state  # the second job had that id
     gone_on = replace(last, first_job_id=3)
     assert not gone_on.slurm_lost_state
     assert {kind for kind, _ in found(gone_on)} == {DiscrepancyKind.NEEDS_OPERATOR}
-    assert forgetful(MIN_LOST_JOBS + 1, saved=MIN_LOST_JOBS + 1, slurm={}, first_job_id=100).slurm_lost_state
+    assert forgetful(
+        MIN_LOST_JOBS + 1, saved=MIN_LOST_JOBS + 1, slurm={}, first_job_id=100
+    ).slurm_lost_state
 
 
 def test_knows_all_it_had_saved__only_when_that_was_looked_up() -> None:
     view = forgetful(8, saved=0)
     assert view.knows_all_it_had_saved
-    assert not replace(view, persisted_by_slurm=None).knows_all_it_had_saved  # others were asked for first
+    # others were asked for first
+    assert not replace(view, persisted_by_slurm=None).knows_all_it_had_saved
     assert not forgetful(8, saved=1).knows_all_it_had_saved
     assert not replace(view, slurm=None).knows_all_it_had_saved
 
@@ -420,41 +645,73 @@ def test_doubts__what_could_not_be_looked_at__stays_in_doubt_as_it_was() -> None
     blind = seeing(known(1), known(2), previous_doubts=suspects, slurm=None, chain=None)
     assert doubts(blind, find_discrepancies(blind)) == suspects
     unanswered = seeing(known(1), rows=[row(99)], previous_doubts=suspects)
-    assert doubts(unanswered, find_discrepancies(unanswered)) == {f"missing {name(1)}": 500.0}
+    assert doubts(unanswered, find_discrepancies(unanswered)) == {
+        f"missing {name(1)}": 500.0
+    }
     seen = seeing(known(1), known(2), rows=[row(1), row(2)], previous_doubts=suspects)
     assert doubts(seen, find_discrepancies(seen)) == {}
 
 
-SETTLED: dict[str, Any] = {"chain_status": ChainStatus.FINISHED, "open": frozenset[EffectKind]()}
+SETTLED: dict[str, Any] = {
+    "chain_status": ChainStatus.FINISHED,
+    "open": frozenset[EffectKind](),
+}
 
 
 def test_compare__cold_on_chain_and_running__cancelled_by_the_ledgers_id() -> None:
     view = seeing(known(state=State.SETTLED, **SETTLED), rows=[row()])
-    assert (only(view).events, only(view).cancel) == ((EffectMissing(EffectKind.CANCEL),), None)
-    already = known(state=State.SETTLED, chain_status=ChainStatus.FINISHED, open=frozenset({EffectKind.CANCEL}))
+    assert (only(view).events, only(view).cancel) == (
+        (EffectMissing(EffectKind.CANCEL),),
+        None,
+    )
+    already = known(
+        state=State.SETTLED,
+        chain_status=ChainStatus.FINISHED,
+        open=frozenset({EffectKind.CANCEL}),
+    )
     assert find_discrepancies(seeing(already, rows=[row()])) == []
     assert find_discrepancies(replace(view, chain=None)) == []
-    assert find_discrepancies(replace(view, chain={name(1): standing()})) == []  # the contract says that it is hot
+    # the contract says that it is hot
+    assert find_discrepancies(replace(view, chain={name(1): standing()})) == []
     another = row(name="other", comment="")
-    assert find_discrepancies(seeing(known(state=State.SETTLED, **SETTLED), rows=[another])) == []
+    assert (
+        find_discrepancies(
+            seeing(known(state=State.SETTLED, **SETTLED), rows=[another])
+        )
+        == []
+    )
     renamed = known(state=State.SETTLED, slurm_submit_s=1000, **SETTLED)
     assert only(seeing(renamed, rows=[another])).kind is DiscrepancyKind.ORPHAN_RUNNING
 
 
-def test_compare__unknown_to_the_ledger__cancelled_only_when_certainly_ours_and_cold() -> None:
+def test_compare__unknown_to_the_ledger__cancelled_only_when_certainly_ours_and_cold() -> (
+    None
+):
     orphan, cold = row(5), standing(ChainStatus.CANCELLED)
     view = seeing(rows=[orphan], chain={name(5): cold})
-    assert (only(view).kind, only(view).cancel) == (DiscrepancyKind.ORPHAN_RUNNING, SlurmId(5))
+    assert (only(view).kind, only(view).cancel) == (
+        DiscrepancyKind.ORPHAN_RUNNING,
+        SlurmId(5),
+    )
     for chain in (
         {name(5): standing()},
         {name(5): replace(cold, provider=OTHERS)},
         {name(5): replace(cold, customer=Address(STRANGER))},
     ):
-        assert [finding.cancel for finding in find_discrepancies(replace(view, chain=chain))] == [None]
+        assert [
+            finding.cancel for finding in find_discrepancies(replace(view, chain=chain))
+        ] == [None]
     assert find_discrepancies(replace(view, chain={})) == []
-    for other in (row(5, comment="benchmark"), row(5, name="benchmark"), row(5, comment="supervisor there:3000")):
+    for other in (
+        row(5, comment="benchmark"),
+        row(5, name="benchmark"),
+        row(5, comment="supervisor there:3000"),
+    ):
         assert find_discrepancies(seeing(rows=[other], chain={name(5): cold})) == []
-    assert find_discrepancies(seeing(rows=[row(5, "COMPLETED")], chain={name(5): cold})) == []
+    assert (
+        find_discrepancies(seeing(rows=[row(5, "COMPLETED")], chain={name(5): cold}))
+        == []
+    )
 
 
 def test_compare__a_second_slurm_job__is_cancelled_and_the_ledgers_is_not() -> None:
@@ -465,23 +722,41 @@ def test_compare__a_second_slurm_job__is_cancelled_and_the_ledgers_is_not() -> N
         None,
         {f"duplicate {name(1)} 2": 0.0},
     )
-    assert doubts(replace(view, previous_doubts={f"duplicate {name(1)} 2": 9.0}, slurm=None), []) == {
-        f"duplicate {name(1)} 2": 9.0
-    }
+    assert doubts(
+        replace(view, previous_doubts={f"duplicate {name(1)} 2": 9.0}, slurm=None), []
+    ) == {f"duplicate {name(1)} 2": 9.0}
     again = replace(view, previous_doubts={f"duplicate {name(1)} 2": GRACE_S})
-    assert (only(again).kind, only(again).cancel) == (DiscrepancyKind.DUPLICATE, SlurmId(2))
+    assert (only(again).kind, only(again).cancel) == (
+        DiscrepancyKind.DUPLICATE,
+        SlurmId(2),
+    )
     strangers = row(2, number=1, user=STRANGER)
-    assert [finding.cancel for finding in find_discrepancies(seeing(known(1), rows=[row(1), strangers]))] == [None]
+    assert [
+        finding.cancel
+        for finding in find_discrepancies(seeing(known(1), rows=[row(1), strangers]))
+    ] == [None]
 
 
 def test_compare__a_job_that_its_owner_named_after_another__is_not_cancelled() -> None:
-    assert find_discrepancies(seeing(known(1), known(2), rows=[row(1), row(2, number=1)])) == []
+    assert (
+        find_discrepancies(seeing(known(1), known(2), rows=[row(1), row(2, number=1)]))
+        == []
+    )
 
 
-def test_compare__slurm_lost_a_job_and_gave_its_id_again__the_new_one_is_in_order() -> None:
-    lost, new = known(1, slurm_id=SlurmId(7), slurm_submit_s=500), known(2, slurm_id=SlurmId(7), slurm_submit_s=1000)
+def test_compare__slurm_lost_a_job_and_gave_its_id_again__the_new_one_is_in_order() -> (
+    None
+):
+    lost, new = (
+        known(1, slurm_id=SlurmId(7), slurm_submit_s=500),
+        known(2, slurm_id=SlurmId(7), slurm_submit_s=1000),
+    )
     for jobs in ((lost, new), (new, lost)):  # one of them is the last with that id
-        view = seeing(*jobs, rows=[row(7, number=2)], previous_doubts={f"duplicate {name(2)} 7": GRACE_S})
+        view = seeing(
+            *jobs,
+            rows=[row(7, number=2)],
+            previous_doubts={f"duplicate {name(2)} 7": GRACE_S},
+        )
         assert find_discrepancies(view) == []
         assert [job.job_id for job in view.missing] == [name(1)]
 
@@ -491,7 +766,9 @@ CLAIM = Claimed(
     customer=CUSTOMER,
     provider=US,
     claim_key="tx:0",
-    definition=Definition(gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=""),
+    definition=Definition(
+        gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=""
+    ),
     time_limit_min=10,
 )
 
@@ -503,30 +780,59 @@ def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -
         (scheduled, [], (CLAIM,)),
         (scheduled, [row(7, number=1)], (CLAIM, ExistingSlurmJobAdopted(SlurmId(7)))),
         (scheduled, [row(7, "CANCELLED", number=1)], (CLAIM,)),
-        (running, [row(7, number=1)], (CLAIM, saw, ExistingSlurmJobAdopted(SlurmId(7)))),
-        (running, [row(7, number=1, user=STRANGER)], (CLAIM, saw, ExistingSlurmJobAdopted(None))),
+        (
+            running,
+            [row(7, number=1)],
+            (CLAIM, saw, ExistingSlurmJobAdopted(SlurmId(7))),
+        ),
+        (
+            running,
+            [row(7, number=1, user=STRANGER)],
+            (CLAIM, saw, ExistingSlurmJobAdopted(None)),
+        ),
         (running, [], (CLAIM, saw, ExistingSlurmJobAdopted(None))),
     ):
         view = seeing(rows=rows, claims={name(1): CLAIM}, chain={name(1): hot})
         assert only(view).events == events
         assert find_discrepancies(replace(view, slurm=None)) == []
         assert DiscrepancyKind.NEVER_SEEN not in {
-            finding.kind for finding in find_discrepancies(replace(view, historical_matches=None))
+            finding.kind
+            for finding in find_discrepancies(replace(view, historical_matches=None))
         }
     for cold in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
-        assert never_seen(seeing(rows=[], claims={name(1): CLAIM}, chain={name(1): cold})) == []
+        assert (
+            never_seen(seeing(rows=[], claims={name(1): CLAIM}, chain={name(1): cold}))
+            == []
+        )
 
 
-def test_compare__claimed_by_another_ledger__told_while_it_is_hot_and_left_alone() -> None:
-    view = seeing(rows=[row(7, number=1)], foreign_claim_tags={name(1): "ab" * 8}, chain={name(1): standing()})
-    assert found(view) == [(DiscrepancyKind.FOREIGN_CLAIM, name(1)), (DiscrepancyKind.UNIDENTIFIED, name(1))]
-    assert not [finding for finding in find_discrepancies(view) if finding.events or finding.cancel]
+def test_compare__claimed_by_another_ledger__told_while_it_is_hot_and_left_alone() -> (
+    None
+):
+    view = seeing(
+        rows=[row(7, number=1)],
+        foreign_claim_tags={name(1): "ab" * 8},
+        chain={name(1): standing()},
+    )
+    assert found(view) == [
+        (DiscrepancyKind.FOREIGN_CLAIM, name(1)),
+        (DiscrepancyKind.UNIDENTIFIED, name(1)),
+    ]
+    assert not [
+        finding
+        for finding in find_discrepancies(view)
+        if finding.events or finding.cancel
+    ]
     for cold in (standing(ChainStatus.FINISHED), standing(provider=OTHERS)):
-        assert DiscrepancyKind.FOREIGN_CLAIM not in dict(found(replace(view, chain={name(1): cold})))
+        assert DiscrepancyKind.FOREIGN_CLAIM not in dict(
+            found(replace(view, chain={name(1): cold}))
+        )
     assert find_discrepancies(replace(view, chain=None)) == []
 
 
-def test_unexplained__batch_jobs_of_the_customer__that_ran_and_belong_to_no_job() -> None:
+def test_unexplained__batch_jobs_of_the_customer__that_ran_and_belong_to_no_job() -> (
+    None
+):
     rows = [
         row(7, number=7),
         row(8, number=8, user=STRANGER),
@@ -535,12 +841,16 @@ def test_unexplained__batch_jobs_of_the_customer__that_ran_and_belong_to_no_job(
         row(11, "FAILED", number=11),
         row(12, number=12),
     ]
-    view = seeing(known(12), rows=rows, claims={name(1): CLAIM}, chain={name(1): standing()})
+    view = seeing(
+        known(12), rows=rows, claims={name(1): CLAIM}, chain={name(1): standing()}
+    )
     assert [job.slurm_id for job in unexplained(view)] == [7, 11]
     assert unexplained(replace(view, claims={})) == []
     renamed = replace(view, historical_matches={name(1): SlurmId(7)})
     assert [
-        finding.slurm_id for finding in find_discrepancies(renamed) if finding.kind is DiscrepancyKind.NEVER_SEEN
+        finding.slurm_id
+        for finding in find_discrepancies(renamed)
+        if finding.kind is DiscrepancyKind.NEVER_SEEN
     ] == [7]
 
 
@@ -555,11 +865,24 @@ def test_compare__an_effect_that_should_be_open__is_opened() -> None:
         (State.REFUSED, EffectKind.RETURN_JOB),
     ):
         job = known(state=state, open=frozenset(set(EffectKind) - {kind}))
-        assert only(seeing(job, rows=[row(1, "PENDING")])).events == (EffectMissing(kind),)
-        assert find_discrepancies(seeing(replace(job, open=frozenset(EffectKind)), rows=[row(1, "PENDING")])) == []
+        assert only(seeing(job, rows=[row(1, "PENDING")])).events == (
+            EffectMissing(kind),
+        )
+        assert (
+            find_discrepancies(
+                seeing(
+                    replace(job, open=frozenset(EffectKind)), rows=[row(1, "PENDING")]
+                )
+            )
+            == []
+        )
     unreported = known(chain_status=ChainStatus.SCHEDULED, open=POLLED)
-    assert only(seeing(unreported, rows=[row()])).events == (EffectMissing(EffectKind.REPORT),)
-    assert only(seeing(known(cancel_requested=True), rows=[row()])).events == (EffectMissing(EffectKind.CANCEL),)
+    assert only(seeing(unreported, rows=[row()])).events == (
+        EffectMissing(EffectKind.REPORT),
+    )
+    assert only(seeing(known(cancel_requested=True), rows=[row()])).events == (
+        EffectMissing(EffectKind.CANCEL),
+    )
 
 
 HOT = [state for state in State if state is not State.SETTLED]
@@ -595,7 +918,10 @@ VIEWS = st.builds(
         previous_doubts={
             doubt: GRACE_S
             for job in jobs
-            for doubt in (f"missing {job.job_id}", *(f"duplicate {job.job_id} {listed.slurm_id}" for listed in rows))
+            for doubt in (
+                f"missing {job.job_id}",
+                *(f"duplicate {job.job_id} {listed.slurm_id}" for listed in rows),
+            )
         }
         if old
         else {},
@@ -616,13 +942,23 @@ def test_compare__any_snapshot__cancels_only_jobs_with_our_tag_and_no_live_job(
     for finding in find_discrepancies(view):
         if finding.cancel is not None:
             listed = view.slurm[finding.cancel]
-            assert (listed.comment, listed.user, listed.name) == (MARK, CUSTOMER, finding.job_id)
-            by_id = [job for job in view.jobs.values() if job.slurm_id == finding.cancel and not job.is_final]
+            assert (listed.comment, listed.user, listed.name) == (
+                MARK,
+                CUSTOMER,
+                finding.job_id,
+            )
+            by_id = [
+                job
+                for job in view.jobs.values()
+                if job.slurm_id == finding.cancel and not job.is_final
+            ]
             assert all(job.job_id != finding.job_id for job in by_id)
 
 
 @given(VIEWS)
-def test_compare__a_side_that_does_not_answer__ends_cancels_and_gives_away_nothing(view: Snapshot) -> None:
+def test_compare__a_side_that_does_not_answer__ends_cancels_and_gives_away_nothing(
+    view: Snapshot,
+) -> None:
     blind_to_slurm = find_discrepancies(replace(view, slurm=None))
     assert not any(
         isinstance(event, SlurmJobMissing | ExistingSlurmJobAdopted)
@@ -631,21 +967,38 @@ def test_compare__a_side_that_does_not_answer__ends_cancels_and_gives_away_nothi
     )
     assert all(found.cancel is None for found in blind_to_slurm)
     blind_to_chain = find_discrepancies(replace(view, chain=None))
-    assert not any(isinstance(event, ChainStatusObserved) for found in blind_to_chain for event in found.events)
-    assert all(found.cancel is None or found.kind is DiscrepancyKind.DUPLICATE for found in blind_to_chain)
+    assert not any(
+        isinstance(event, ChainStatusObserved)
+        for found in blind_to_chain
+        for event in found.events
+    )
+    assert all(
+        found.cancel is None or found.kind is DiscrepancyKind.DUPLICATE
+        for found in blind_to_chain
+    )
     unsure = find_discrepancies(replace(view, confirmed_lookups={}))
-    assert not any(isinstance(event, SlurmJobMissing) for found in unsure for event in found.events)
+    assert not any(
+        isinstance(event, SlurmJobMissing) for found in unsure for event in found.events
+    )
 
 
 @given(VIEWS)
-def test_compare__no_more_jobs_are_ended_than_may_be_lost_by_chance(view: Snapshot) -> None:
-    lost = [found for found in find_discrepancies(view) if found.kind is DiscrepancyKind.LOST]
+def test_compare__no_more_jobs_are_ended_than_may_be_lost_by_chance(
+    view: Snapshot,
+) -> None:
+    lost = [
+        found
+        for found in find_discrepancies(view)
+        if found.kind is DiscrepancyKind.LOST
+    ]
     assert len(lost) <= MIN_LOST_JOBS
     assert view.slurm or not lost
 
 
 @given(VIEWS)
-def test_compare__submitted_again__only_what_waited_and_left_no_trace(view: Snapshot) -> None:
+def test_compare__submitted_again__only_what_waited_and_left_no_trace(
+    view: Snapshot,
+) -> None:
     for finding in find_discrepancies(view):
         if any(isinstance(event, SubmissionLostBySlurm) for event in finding.events):
             job = view.jobs[finding.job_id]
@@ -659,7 +1012,13 @@ def test_compare__submitted_again__only_what_waited_and_left_no_trace(view: Snap
             assert job in view.missing
 
 
-PAID = Paid(Definition(gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash=""), 10, "main")
+PAID = Paid(
+    Definition(
+        gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash=""
+    ),
+    10,
+    "main",
+)
 AS_PAID = Size(limit_min=10, cpus=1, memory_mb=100, nodes=1, gpus=0, partition="main")
 
 
@@ -673,7 +1032,10 @@ AS_PAID = Size(limit_min=10, cpus=1, memory_mb=100, nodes=1, gpus=0, partition="
         ({}, AS_PAID, 1075, [DiscrepancyKind.RUNS_AGAIN]),
         ({"slurm_submit_s": None}, AS_PAID, 1075, []),
         (
-            {"stopped": True, "open": frozenset({EffectKind.POLL_SLURM, EffectKind.CANCEL})},
+            {
+                "stopped": True,
+                "open": frozenset({EffectKind.POLL_SLURM, EffectKind.CANCEL}),
+            },
             replace(AS_PAID, gpus=2),
             1000,
             [],
@@ -685,7 +1047,12 @@ AS_PAID = Size(limit_min=10, cpus=1, memory_mb=100, nodes=1, gpus=0, partition="
             1000,
             [DiscrepancyKind.MORE_THAN_PAID],
         ),
-        ({"parked": frozenset({EffectKind.POLL_SLURM})}, AS_PAID, 1075, [DiscrepancyKind.RUNS_AGAIN]),
+        (
+            {"parked": frozenset({EffectKind.POLL_SLURM})},
+            AS_PAID,
+            1075,
+            [DiscrepancyKind.RUNS_AGAIN],
+        ),
     ],
 )
 def test_size_and_runs__not_as_the_ledger_has_them__slurm_is_polled(
@@ -696,7 +1063,10 @@ def test_size_and_runs__not_as_the_ledger_has_them__slurm_is_polled(
     view = seeing(known(**about), rows=[row(record=seen, submit_s=submit_s)])
     findings = find_discrepancies(view)
     assert [finding.kind for finding in findings] == found
-    assert all(finding.events == (EffectMissing(EffectKind.POLL_SLURM),) for finding in findings)
+    assert all(
+        finding.events == (EffectMissing(EffectKind.POLL_SLURM),)
+        for finding in findings
+    )
 
 
 @pytest.mark.parametrize(
@@ -706,14 +1076,24 @@ def test_size_and_runs__not_as_the_ledger_has_them__slurm_is_polled(
         ({"slurm_id": SlurmId(2)}, True),
         ({"slurm_id": SlurmId(2), "user": STRANGER}, True),
         ({"slurm_id": SlurmId(2), "user": "alice"}, False),
-        ({"slurm_id": SlurmId(2), "record": JobRecord(SlurmId(2), "COMPLETED", 60, 0)}, False),
+        (
+            {
+                "slurm_id": SlurmId(2),
+                "record": JobRecord(SlurmId(2), "COMPLETED", 60, 0),
+            },
+            False,
+        ),
         ({"slurm_id": SlurmId(2), "name": name(3)}, False),  # which is being submitted
         ({"slurm_id": SlurmId(2), "name": name(3), "user": STRANGER}, True),
         ({"slurm_id": SlurmId(2), "comment": "supervisor elsewhere:1"}, True),
     ],
 )
-def test_foreign__jobs_of_customers_that_nothing_explains(changes: dict[str, Any], is_foreign: bool) -> None:
+def test_foreign__jobs_of_customers_that_nothing_explains(
+    changes: dict[str, Any], is_foreign: bool
+) -> None:
     listed = replace(row(), **({"user": CUSTOMER} | changes))
     jobs = {name(1): known(), name(3): known(3, State.SUBMITTING, slurm_id=None)}
-    view = Snapshot(provider=US, comment=MARK, jobs=jobs, slurm={listed.slurm_id: listed})
+    view = Snapshot(
+        provider=US, comment=MARK, jobs=jobs, slurm={listed.slurm_id: listed}
+    )
     assert bool(foreign(view)) is is_foreign

@@ -1,4 +1,6 @@
-"""What SLURM, or a ledger from a backup, does not know any more: who ends a hold, and what is not submitted."""
+"""What SLURM, or a ledger from a backup, does not know any more: who ends a hold, and
+what is not submitted.
+"""
 
 import pytest
 
@@ -9,7 +11,11 @@ from supervisor_tasks.jobs.model import ChainStatus, Job, State
 from supervisor_tasks.jobs.state_machine import advance
 from supervisor_tasks.ledger.alarms import STATE_LOST, is_hold_of_sweep
 from supervisor_tasks.ledger.facts import SlurmStart
-from supervisor_tasks.monitoring.cluster_guard import JUST_STARTED_S, first_id, is_unrecorded_start
+from supervisor_tasks.monitoring.cluster_guard import (
+    JUST_STARTED_S,
+    first_id,
+    is_unrecorded_start,
+)
 from supervisor_tasks.slurm.cluster_identity import parse_cluster_identity
 from supervisor_tasks.slurm.interface import Controller
 from supervisor_tasks.slurm.parsers import CommandAnswer, next_id
@@ -40,7 +46,9 @@ def after(*events: Event) -> Job:
     return job
 
 
-def test_require_never_ran__restored_and_read_again_by_the_scan__is_not_submitted() -> None:
+def test_require_never_ran__restored_and_read_again_by_the_scan__is_not_submitted() -> (
+    None
+):
     script = ScriptFetched("#!/bin/bash\n", "")
     require_never_ran(after(CLAIM, script))
     for events in (
@@ -57,4 +65,12 @@ def test_first_id__only_of_a_slurmctld_that_has_just_been_started() -> None:
     started = Controller("1000", False, parse_cluster_identity(config), 700)
     assert first_id(started, 1000 + JUST_STARTED_S) == 700
     assert first_id(started, 1001 + JUST_STARTED_S) == 0
-    assert first_id(Controller("2026-01-01T00:00:00", False, parse_cluster_identity(config), 700), 1000) == 0
+    assert (
+        first_id(
+            Controller(
+                "2026-01-01T00:00:00", False, parse_cluster_identity(config), 700
+            ),
+            1000,
+        )
+        == 0
+    )

@@ -1,8 +1,14 @@
-"""What the site gives a job, as SLURM's configuration and the accounting database show it."""
+"""What the site gives a job, as SLURM's configuration and the accounting database show
+it.
+"""
 
 import pytest
 
-from supervisor_tasks.slurm.account_defaults import plugins_may_choose, show_users, site_choices
+from supervisor_tasks.slurm.account_defaults import (
+    plugins_may_choose,
+    show_users,
+    site_choices,
+)
 from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
 from supervisor_tasks.slurm.size import SiteChoice
 from tests.support.slurm_samples import DATA
@@ -23,16 +29,21 @@ def with_plugins(name: str, value: str) -> str:
         (with_plugins("JobSubmitPlugins", "lua"), True),
         (with_plugins("JobSubmitPlugins", "all_partitions,lua"), True),
         (with_plugins("CliFilterPlugins", "cli_filter/lua"), True),
-        (with_plugins("CliFilterPlugins", "cli_filter/user_defaults"), False),  # reads a file of the customer's
+        # reads a file of the customer's
+        (with_plugins("CliFilterPlugins", "cli_filter/user_defaults"), False),
         ("", True),  # not shown
     ],
 )
-def test_plugins_may_choose__by_the_configuration__is_this(config: str, may_choose: bool) -> None:
+def test_plugins_may_choose__by_the_configuration__is_this(
+    config: str, may_choose: bool
+) -> None:
     assert plugins_may_choose(config) is may_choose
 
 
 def told(*rows: str) -> dict[str, SiteChoice]:
-    return site_choices(CommandAnswer(0, "".join(f"{USER}|{row}\n" for row in rows), ""), "main")
+    return site_choices(
+        CommandAnswer(0, "".join(f"{USER}|{row}\n" for row in rows), ""), "main"
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,17 +53,23 @@ def told(*rows: str) -> dict[str, SiteChoice]:
         (["grid|grid||high|high,normal"], ("grid", "high")),
         (["grid|grid|||high"], ("grid", "high")),  # the only one
         (["grid|grid|||high,normal"], ("grid", "normal")),
-        (["grid|grid|||high,low"], ("grid", "")),  # slurmctld gives none: it is not compared
+        # slurmctld gives none: it is not compared
+        (["grid|grid|||high,low"], ("grid", "")),
         (["grid|vip||high|high", "grid|grid||normal|normal"], ("grid", "normal")),
-        (["grid|grid|main|high|high", "grid|grid||normal|normal"], ("grid", "high")),  # the partition's own
+        # the partition's own
+        (["grid|grid|main|high|high", "grid|grid||normal|normal"], ("grid", "high")),
         (["grid|grid|other|high|high", "grid|grid||normal|normal"], ("grid", "normal")),
     ],
 )
-def test_site_choices__of_a_user__are_his_defaults(rows: list[str], choice: tuple[str, str]) -> None:
+def test_site_choices__of_a_user__are_his_defaults(
+    rows: list[str], choice: tuple[str, str]
+) -> None:
     assert told(*rows) == {USER: SiteChoice(*choice)}
 
 
-@pytest.mark.parametrize("rows", [[], ["||||"], ["|grid|||normal"], ["vip|grid||normal|normal"]])
+@pytest.mark.parametrize(
+    "rows", [[], ["||||"], ["|grid|||normal"], ["vip|grid||normal|normal"]]
+)
 def test_site_choices__no_default_account__user_is_left_out(rows: list[str]) -> None:
     assert told(*rows) == {}
 
@@ -68,7 +85,9 @@ def test_site_choices__recorded__are_read() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        CommandAnswer(1, "", "sacctmgr: error: Sending PersistInit msg: Connection refused"),
+        CommandAnswer(
+            1, "", "sacctmgr: error: Sending PersistInit msg: Connection refused"
+        ),
         CommandAnswer(0, "no table\n", ""),
         CommandAnswer(0, f"{USER}|grid|grid\n", ""),
     ],

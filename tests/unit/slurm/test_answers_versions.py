@@ -1,5 +1,5 @@
-"""What SLURM 22.05.8 and 24.11.5 answer to orders and keep in accounting is read alike: recorded by
-tests/support/record_slurm_answers.py.
+"""What SLURM 22.05.8 and 24.11.5 answer to orders and keep in accounting is read alike:
+recorded by tests/support/record_slurm_answers.py.
 """
 
 import json
@@ -22,7 +22,17 @@ from supervisor_tasks.slurm.squeue import listed_jobs
 from tests.support.slurm_samples import DATA, DELIMITER
 
 DONE, UNKNOWN = SlurmId(1), SlurmId(999_999)
-REFUSED = ("partition", "cpus", "many-cpus", "memory", "gpus", "tasks", "time", "feature", "reservation")
+REFUSED = (
+    "partition",
+    "cpus",
+    "many-cpus",
+    "memory",
+    "gpus",
+    "tasks",
+    "time",
+    "feature",
+    "reservation",
+)
 NOT_A_SCRIPT = ("empty", "no-interpreter")
 
 
@@ -36,7 +46,9 @@ def answer(version: str, name: str) -> CommandAnswer:
     return CommandAnswer(told["status"], told["stdout"], told["stderr"])
 
 
-def test_submitted_id__of_each_version__is_the_id_with_and_without_a_warning(version: str) -> None:
+def test_submitted_id__of_each_version__is_the_id_with_and_without_a_warning(
+    version: str,
+) -> None:
     assert submitted_id(answer(version, "sbatch")) == 6
     warned = answer(version, "sbatch-nodes")
     assert "warning" in warned.stderr.lower()
@@ -44,7 +56,9 @@ def test_submitted_id__of_each_version__is_the_id_with_and_without_a_warning(ver
 
 
 @pytest.mark.parametrize("what", [*REFUSED, *NOT_A_SCRIPT])
-def test_submitted_id__refused_by_each_version__is_rejected(version: str, what: str) -> None:
+def test_submitted_id__refused_by_each_version__is_rejected(
+    version: str, what: str
+) -> None:
     with pytest.raises(SlurmRejectedError):
         submitted_id(answer(version, f"sbatch-{what}"))
 
@@ -65,7 +79,9 @@ def test_lists__of_unknown_jobs__are_empty(version: str) -> None:
         listed_jobs(answer(version, "squeue-user-unknown"), DELIMITER)
 
 
-def test_slurmctld_and_slurmdbd_down__of_each_version__nothing_is_concluded(version: str) -> None:
+def test_slurmctld_and_slurmdbd_down__of_each_version__nothing_is_concluded(
+    version: str,
+) -> None:
     with pytest.raises(OutcomeUnknownError):
         submitted_id(answer(version, "sbatch-down"))
     with pytest.raises(SlurmUnavailableError):
@@ -80,22 +96,44 @@ def test_slurmctld_and_slurmdbd_down__of_each_version__nothing_is_concluded(vers
         accounted_jobs(answer(version, "sacct-down"), DELIMITER)
 
 
-def test_accounted_jobs__of_each_version__have_states_ends_and_the_line_of_sbatch(version: str) -> None:
+def test_accounted_jobs__of_each_version__have_states_ends_and_the_line_of_sbatch(
+    version: str,
+) -> None:
     printed = CommandAnswer(0, (DATA / version / "sacct.txt").read_text(), "")
     rows = accounted_jobs(printed, DELIMITER)
-    assert [row.record.state for row in rows] == ["COMPLETED", "FAILED", "FAILED", "RUNNING", "PENDING"]
+    assert [row.record.state for row in rows] == [
+        "COMPLETED",
+        "FAILED",
+        "FAILED",
+        "RUNNING",
+        "PENDING",
+    ]
     assert [row.record.exit_status for row in rows] == [0, 3 * 256, 9, 0, 0]
     assert [row.record.user for row in rows] == ["root"] * 5
-    assert [row.record.ended_s is not None for row in rows] == [True, True, True, False, False]
-    assert [row.job_id for row in rows] == [JobId(f"0x{number:064x}") for number in range(1, 6)]
+    assert [row.record.ended_s is not None for row in rows] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert [row.job_id for row in rows] == [
+        JobId(f"0x{number:064x}") for number in range(1, 6)
+    ]
 
 
 def test_hooks__of_each_version__are_told_what_the_plugins_read(version: str) -> None:
     told = json.loads((DATA / version / "hooks.json").read_text())
     for name in ("started-4", "node-4"):
-        assert (told[name]["SLURM_JOB_ID"], told[name]["SLURM_JOB_COMMENT"]) == ("4", "supervisor h:1")
-    assert told["started-4"]["SLURM_JOB_STDOUT"].endswith(f"/{told['started-4']['SLURM_JOB_NAME']}.log")
-    assert "SLURM_JOB_NAME" not in told["node-4"]  # which is why the SPANK plugin asks slurmctld
+        assert (told[name]["SLURM_JOB_ID"], told[name]["SLURM_JOB_COMMENT"]) == (
+            "4",
+            "supervisor h:1",
+        )
+    assert told["started-4"]["SLURM_JOB_STDOUT"].endswith(
+        f"/{told['started-4']['SLURM_JOB_NAME']}.log"
+    )
+    # which is why the SPANK plugin asks slurmctld
+    assert "SLURM_JOB_NAME" not in told["node-4"]
     for number in (1, 2, 3):
         ended = told[f"ended-{number}"]
         assert (ended["JOBID"], ended["JOBNAME"]) == (str(number), f"0x{number:064x}")

@@ -8,12 +8,19 @@ from supervisor_tasks.jobs.model import Definition, JobId, SlurmId
 from supervisor_tasks.slurm import commands
 
 JOB = JobId("0x" + "a" * 64)
-DEFINITION = Definition(gpus=2, mem_per_cpu_mb=500, cpus_per_task=4, ntasks=3, batch_location_hash="h")
+DEFINITION = Definition(
+    gpus=2, mem_per_cpu_mb=500, cpus_per_task=4, ntasks=3, batch_location_hash="h"
+)
 
 
 def test_sbatch__asks_for_what_was_paid_for() -> None:
     words = commands.sbatch(
-        "/usr/bin/sbatch", JOB, DEFINITION, limit_min=60, partition="main", comment="supervisor host:3000"
+        "/usr/bin/sbatch",
+        JOB,
+        DEFINITION,
+        limit_min=60,
+        partition="main",
+        comment="supervisor host:3000",
     )
     assert words == [
         "/usr/bin/sbatch",
@@ -34,18 +41,35 @@ def test_sbatch__asks_for_what_was_paid_for() -> None:
 
 
 def test_sbatch__no_gpus__does_not_name_them() -> None:
-    none = Definition(gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash="h")
-    words = commands.sbatch("sbatch", JOB, none, limit_min=1, partition="main", comment="supervisor host:1")
+    none = Definition(
+        gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash="h"
+    )
+    words = commands.sbatch(
+        "sbatch", JOB, none, limit_min=1, partition="main", comment="supervisor host:1"
+    )
     assert not [word for word in words if "gpus" in word]
 
 
 def test_batch_script__a_command_comes_before_the_bodys_own_sbatch_lines() -> None:
-    lines = commands.batch_script(JOB, "#!/bin/sh -e\n#SBATCH --ntasks=99\necho\n").decode().splitlines()
-    assert lines == ["#!/bin/sh -e", f"# supervisor job {JOB}", "true", "#SBATCH --ntasks=99", "echo"]
+    lines = (
+        commands.batch_script(JOB, "#!/bin/sh -e\n#SBATCH --ntasks=99\necho\n")
+        .decode()
+        .splitlines()
+    )
+    assert lines == [
+        "#!/bin/sh -e",
+        f"# supervisor job {JOB}",
+        "true",
+        "#SBATCH --ntasks=99",
+        "echo",
+    ]
 
 
 def test_batch_script__without_an_interpreter__gets_bash() -> None:
-    assert commands.batch_script(JOB, "echo").decode() == f"#!/bin/bash\n# supervisor job {JOB}\ntrue\necho"
+    assert (
+        commands.batch_script(JOB, "echo").decode()
+        == f"#!/bin/bash\n# supervisor job {JOB}\ntrue\necho"
+    )
 
 
 def test_batches__ten_thousand_ids__are_one_command() -> None:
@@ -63,7 +87,12 @@ def test_batches__more_than_a_command_line_holds__leave_nothing_out() -> None:
 
 
 def test_set_time_limit__is_absolute() -> None:
-    assert commands.set_time_limit("scontrol", SlurmId(7), 15) == ["scontrol", "update", "JobId=7", "TimeLimit=15"]
+    assert commands.set_time_limit("scontrol", SlurmId(7), 15) == [
+        "scontrol",
+        "update",
+        "JobId=7",
+        "TimeLimit=15",
+    ]
 
 
 def test_scancel__names_one_job_and_whose_it_must_be() -> None:
@@ -80,7 +109,14 @@ def test_show_config__asks_the_controller() -> None:
     assert commands.show_config("/usr/bin/scontrol") == asked
 
 
-SHELLS = ["/bin/sh", "/bin/bash -e", " /usr/bin/env bash", "/usr/bin/env -S A=1 bash -x", "/usr/bin/fish", ""]
+SHELLS = [
+    "/bin/sh",
+    "/bin/bash -e",
+    " /usr/bin/env bash",
+    "/usr/bin/env -S A=1 bash -x",
+    "/usr/bin/fish",
+    "",
+]
 
 
 @pytest.mark.parametrize("line", SHELLS)
@@ -100,7 +136,9 @@ def test_batch_script__of_a_shell__keeps_its_first_line(line: str) -> None:
         ("/{size}", "'/{size}'"),
     ],
 )
-def test_batch_script__of_another_program__stands_whole_behind_a_shells(line: str, becomes: str) -> None:
+def test_batch_script__of_another_program__stands_whole_behind_a_shells(
+    line: str, becomes: str
+) -> None:
     script = f"#!{line}\n#SBATCH --ntasks=9\nbody \u00e4"
     text = commands.batch_script(JOB, script)
     assert text.startswith(f"#!/bin/sh\n# supervisor job {JOB}\nd=".encode())

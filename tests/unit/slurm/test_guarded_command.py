@@ -1,4 +1,6 @@
-"""The guard in front of sbatch, as any shell runs it: each command whole, in time, or not at all."""
+"""The guard in front of sbatch, as any shell runs it: each command whole, in time, or
+not at all.
+"""
 
 import random
 import shlex
@@ -13,7 +15,10 @@ import pytest
 
 from devgrid.machine import deadline
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError, TransientError
-from supervisor_tasks.jobs.effect_timing import BEFORE_SECOND_SEARCH_S, submission_window_s
+from supervisor_tasks.jobs.effect_timing import (
+    BEFORE_SECOND_SEARCH_S,
+    submission_window_s,
+)
 from supervisor_tasks.slurm.guarded_command import (
     MAX_ANSWER,
     Answers,
@@ -30,9 +35,11 @@ from supervisor_tasks.slurm.parsers import CommandAnswer
 
 DELIMITER = "4f1d0c9ab3"
 SCRIPT = "#!/bin/bash\necho é '$x' \"!\" \\ `a` $(b) %s\n\n\n".encode()
-ANY_BYTES = bytes(range(1, 256)) * 40 + b"\xff\xfe\xc3"  # not UTF-8, and no line feed at the end
+# not UTF-8, and no line feed at the end
+ANY_BYTES = bytes(range(1, 256)) * 40 + b"\xff\xfe\xc3"
 SHELLS = ["sh", "bash", "dash"]
-JOB = '#!/bin/sh\ncat >>"$1.script"; echo "of $1" >&2; echo "$1"\n'  # leaves what it was given, and prints both ways
+# leaves what it was given, and prints both ways
+JOB = '#!/bin/sh\ncat >>"$1.script"; echo "of $1" >&2; echo "$1"\n'
 
 
 def run(
@@ -45,8 +52,14 @@ def run(
 ) -> CommandAnswer:
     """As sshd does: the login shell is given one text."""
     argv = [shell, "-c", noise + shlex.join(command)]
-    done = subprocess.run(argv, input=stdin, capture_output=True, timeout=60, env=environment, cwd=folder)
-    return CommandAnswer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    done = subprocess.run(
+        argv, input=stdin, capture_output=True, timeout=60, env=environment, cwd=folder
+    )
+    return CommandAnswer(
+        done.returncode,
+        done.stdout.decode(errors="replace"),
+        done.stderr.decode(errors="replace"),
+    )
 
 
 def in_s(seconds: int) -> int:
@@ -55,7 +68,9 @@ def in_s(seconds: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What a reader makes of all that came, and why the commands without an answer have none."""
+    """What a reader makes of all that came, and why the commands without an answer have
+    none.
+    """
 
     answers: list[CommandAnswer]
     rest: SupervisorError
@@ -94,21 +109,41 @@ def guarded_run(
     seconds: int = 60,
 ) -> CommandAnswer:
     """One command behind the guard."""
-    return run(shell, guard_command(1, in_s(seconds)), framed(DELIMITER, [Order(argv, script)]), noise, environment)
+    return run(
+        shell,
+        guard_command(1, in_s(seconds)),
+        framed(DELIMITER, [Order(argv, script)]),
+        noise,
+        environment,
+    )
 
 
 def jobs(number: int, script: bytes = SCRIPT) -> list[Order]:
-    """Commands that leave their scripts in the folder of `run_in`, and print their numbers."""
+    """Commands that leave their scripts in the folder of `run_in`, and print their
+    numbers.
+    """
     return [Order(["./job", str(job)], script) for job in range(number)]
 
 
-def run_in(folder: Path, stdin: bytes, number: int, shell: str = "sh", seconds: int = 60) -> Verdicts:
-    """So many commands behind the guard, in a folder that has `./job`, with that shell as /bin/sh."""
+def run_in(
+    folder: Path, stdin: bytes, number: int, shell: str = "sh", seconds: int = 60
+) -> Verdicts:
+    """So many commands behind the guard, in a folder that has `./job`, with that shell
+    as /bin/sh.
+    """
     if not (folder / "job").exists():
         (folder / "job").write_text(JOB)
         (folder / "job").chmod(0o755)
         sh_called_so(folder, shell)
-    return verdicts(run(shell, sh_of(folder, guard_command(number, in_s(seconds))), stdin, folder=folder), number)
+    return verdicts(
+        run(
+            shell,
+            sh_of(folder, guard_command(number, in_s(seconds))),
+            stdin,
+            folder=folder,
+        ),
+        number,
+    )
 
 
 def ran(folder: Path) -> dict[int, bytes]:
@@ -116,8 +151,12 @@ def ran(folder: Path) -> dict[int, bytes]:
     return {int(file.stem): file.read_bytes() for file in folder.glob("*.script")}
 
 
-def assert_right(folder: Path, found: Verdicts, expected: int, script: bytes = SCRIPT) -> None:
-    """What ran had its whole script, once; each answer is its own; and what ran is not called certainly not run."""
+def assert_right(
+    folder: Path, found: Verdicts, expected: int, script: bytes = SCRIPT
+) -> None:
+    """What ran had its whole script, once; each answer is its own; and what ran is not
+    called certainly not run.
+    """
     done = ran(folder)
     assert all(got == script for got in done.values())
     for number, answer in enumerate(found.answers):
@@ -128,8 +167,12 @@ def assert_right(folder: Path, found: Verdicts, expected: int, script: bytes = S
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize("script", [SCRIPT, ANY_BYTES, b"", b"\n", DELIMITER.encode(), b"x" * 300_000])
-def test_guarded__whole_and_in_time__the_command_gets_every_byte(shell: str, script: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "script", [SCRIPT, ANY_BYTES, b"", b"\n", DELIMITER.encode(), b"x" * 300_000]
+)
+def test_guarded__whole_and_in_time__the_command_gets_every_byte(
+    shell: str, script: bytes, tmp_path: Path
+) -> None:
     argv = ["sh", "-c", 'cat >"$1/script"', "command", str(tmp_path)]
     assert only(guarded_run(argv, script, shell)) == CommandAnswer(0, "", "")
     assert (tmp_path / "script").read_bytes() == script
@@ -184,7 +227,7 @@ def test_framed__script_with_nul__is_an_error() -> None:
         framed(DELIMITER, [Order(["echo"], b"a\0b")])
 
 
-# --- the input is cut --------------------------------------------------------------------------------------------------------
+# --- the input is cut -----------------------------------------------------------------
 
 
 def cut_input(folder: Path, number: int, kept: int, shell: str = "sh") -> None:
@@ -199,41 +242,57 @@ def cut_input(folder: Path, number: int, kept: int, shell: str = "sh") -> None:
         file.unlink()
 
 
-@pytest.mark.parametrize("kept", range(len(framed(DELIMITER, [Order(["echo", "ran"], SCRIPT)]))))
+@pytest.mark.parametrize(
+    "kept", range(len(framed(DELIMITER, [Order(["echo", "ran"], SCRIPT)])))
+)
 def test_guarded__one_cut_at_each_byte__nothing_is_run(kept: int) -> None:
-    answer = run("sh", guard_command(1, in_s(60)), framed(DELIMITER, [Order(["echo", "ran"], SCRIPT)])[:kept])
+    answer = run(
+        "sh",
+        guard_command(1, in_s(60)),
+        framed(DELIMITER, [Order(["echo", "ran"], SCRIPT)])[:kept],
+    )
     assert "ran" not in answer.stdout
     with pytest.raises((TransientError, OutcomeUnknownError)):
         only(answer)
 
 
-def test_guarded__two_cut_at_each_byte__only_what_came_whole_is_run(tmp_path: Path) -> None:
+def test_guarded__two_cut_at_each_byte__only_what_came_whole_is_run(
+    tmp_path: Path,
+) -> None:
     for kept in range(len(framed(DELIMITER, jobs(2)))):
         cut_input(tmp_path, 2, kept)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_guarded__fifty_cut_somewhere__only_what_came_whole_is_run(shell: str, tmp_path: Path) -> None:
+def test_guarded__fifty_cut_somewhere__only_what_came_whole_is_run(
+    shell: str, tmp_path: Path
+) -> None:
     for kept in random.Random(22_05).sample(range(len(framed(DELIMITER, jobs(50)))), 8):
         cut_input(tmp_path, 50, kept, shell)
 
 
 @pytest.mark.parametrize("counted", [-1, 1])
-def test_guarded__script_is_not_where_its_length_says__nothing_is_run(counted: int, tmp_path: Path) -> None:
+def test_guarded__script_is_not_where_its_length_says__nothing_is_run(
+    counted: int, tmp_path: Path
+) -> None:
     """As with a `head` that reads more than it was asked for."""
     size = len(SCRIPT)
-    stdin = framed(DELIMITER, jobs(2)).replace(f" {size}\n".encode(), f" {size + counted}\n".encode())
+    stdin = framed(DELIMITER, jobs(2)).replace(
+        f" {size}\n".encode(), f" {size + counted}\n".encode()
+    )
     found = run_in(tmp_path, stdin, 2)
     assert ran(tmp_path) == {}
     assert isinstance(found.rest, TransientError)
 
 
-# --- the output is cut -------------------------------------------------------------------------------------------------------
+# --- the output is cut ----------------------------------------------------------------
 
 
 def heard_until(printed: bytes, complaints: bytes, number: int) -> list[CommandAnswer]:
     heard = list[CommandAnswer]()
-    answers = Answers(DELIMITER, number, lambda _, answer: heard.append(answer), time.monotonic)
+    answers = Answers(
+        DELIMITER, number, lambda _, answer: heard.append(answer), time.monotonic
+    )
     answers.stdout(printed)
     answers.stderr(complaints)
     assert answers.answered == len(heard)
@@ -242,13 +301,22 @@ def heard_until(printed: bytes, complaints: bytes, number: int) -> list[CommandA
 
 def printed(folder: Path, number: int) -> tuple[bytes, bytes]:
     """What the guard prints of so many commands."""
-    assert len(run_in(folder, framed(DELIMITER, jobs(number)), number).answers) == number
-    answer = run("sh", guard_command(number, in_s(60)), framed(DELIMITER, jobs(number)), folder=folder)
+    assert (
+        len(run_in(folder, framed(DELIMITER, jobs(number)), number).answers) == number
+    )
+    answer = run(
+        "sh",
+        guard_command(number, in_s(60)),
+        framed(DELIMITER, jobs(number)),
+        folder=folder,
+    )
     return answer.stdout.encode(), answer.stderr.encode()
 
 
 @pytest.mark.parametrize("number", [1, 2, 50])
-def test_answers__output_cut_at_each_byte__whole_answers_are_heard_and_no_other(number: int, tmp_path: Path) -> None:
+def test_answers__output_cut_at_each_byte__whole_answers_are_heard_and_no_other(
+    number: int, tmp_path: Path
+) -> None:
     stdout, stderr = printed(tmp_path, number)
     for kept in range(len(stdout) + 1):
         whole = stdout[:kept].count(b" 0\n")
@@ -260,10 +328,14 @@ def test_answers__output_cut_at_each_byte__whole_answers_are_heard_and_no_other(
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
-def test_answers__in_pieces__each_is_told_as_soon_as_both_parts_are_there(size: int, tmp_path: Path) -> None:
+def test_answers__in_pieces__each_is_told_as_soon_as_both_parts_are_there(
+    size: int, tmp_path: Path
+) -> None:
     stdout, stderr = printed(tmp_path, 3)
     heard = list[CommandAnswer]()
-    answers = Answers(DELIMITER, 3, lambda _, answer: heard.append(answer), time.monotonic)
+    answers = Answers(
+        DELIMITER, 3, lambda _, answer: heard.append(answer), time.monotonic
+    )
     for first in range(0, len(stdout), size):
         answers.stdout(stdout[first : first + size])
         while answers.waits_for_stderr:
@@ -283,7 +355,7 @@ def test_answers__longer_than_is_kept__are_unknown() -> None:
         answers.stderr(b"x" * (MAX_ANSWER + 1))
 
 
-# --- time --------------------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -295,9 +367,16 @@ def test_guarded__too_late__nothing_is_run(shell: str) -> None:
     assert not verdicts(guarded_run(["echo", f"{DELIMITER} late"])).came_late
 
 
-def test_guarded__command_does_not_end__is_ended_in_time_and_the_rest_is_too_late(tmp_path: Path) -> None:
+def test_guarded__command_does_not_end__is_ended_in_time_and_the_rest_is_too_late(
+    tmp_path: Path,
+) -> None:
     begun = time.monotonic()
-    found = run_in(tmp_path, framed(DELIMITER, [Order(["sleep", "60"], b""), *jobs(2)]), 3, seconds=3)
+    found = run_in(
+        tmp_path,
+        framed(DELIMITER, [Order(["sleep", "60"], b""), *jobs(2)]),
+        3,
+        seconds=3,
+    )
     assert time.monotonic() - begun < deadline(20)
     assert [answer.status for answer in found.answers] == [124]
     assert isinstance(found.rest, TooLateError)
@@ -315,33 +394,54 @@ def test_guarded__command_ignores_sigterm__is_killed_soon_after(tmp_path: Path) 
     assert ran(tmp_path) == {}
 
 
-def test_guarded__input_that_comes_slowly__is_too_late_when_the_time_is_over(tmp_path: Path) -> None:
+def test_guarded__input_that_comes_slowly__is_too_late_when_the_time_is_over(
+    tmp_path: Path,
+) -> None:
     run_in(tmp_path, b"", 1)
-    stdin, first, pipe = framed(DELIMITER, jobs(2)), len(framed(DELIMITER, jobs(1))), subprocess.PIPE
-    with subprocess.Popen(guard_command(2, in_s(5)), stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path) as guard:
+    stdin, first, pipe = (
+        framed(DELIMITER, jobs(2)),
+        len(framed(DELIMITER, jobs(1))),
+        subprocess.PIPE,
+    )
+    with subprocess.Popen(
+        guard_command(2, in_s(5)), stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path
+    ) as guard:
         assert guard.stdin is not None
         assert guard.stdout is not None
         assert guard.stderr is not None
         guard.stdin.write(stdin[:first])
         guard.stdin.flush()
-        lines = b"".join(guard.stdout.readline() for _ in range(3))  # the mark, a number, its answer
+        # the mark, a number, its answer
+        lines = b"".join(guard.stdout.readline() for _ in range(3))
         assert ran(tmp_path).keys() == {0}
         time.sleep(5.5)  # nothing tells that time has passed but the clock
         guard.stdin.write(stdin[first:])
         guard.stdin.close()
         lines += guard.stdout.read()
-        found = verdicts(CommandAnswer(guard.wait(60), lines.decode(), guard.stderr.read().decode()), 2)
+        found = verdicts(
+            CommandAnswer(guard.wait(60), lines.decode(), guard.stderr.read().decode()),
+            2,
+        )
     assert len(found.answers) == 1
     assert isinstance(found.rest, TooLateError)
     assert ran(tmp_path).keys() == {0}
 
 
-# --- what is printed ---------------------------------------------------------------------------------------------------------
+# --- what is printed ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("status", "stdout"), [(0, "12\n"), (1, ""), (3, "no line feed")])
+@pytest.mark.parametrize(
+    ("status", "stdout"), [(0, "12\n"), (1, ""), (3, "no line feed")]
+)
 def test_guarded__status_and_output_are_the_commands(status: int, stdout: str) -> None:
-    argv = ["sh", "-c", 'printf "$1"; echo why >&2; exit "$2"', "command", stdout.replace("\n", "\\n"), str(status)]
+    argv = [
+        "sh",
+        "-c",
+        'printf "$1"; echo why >&2; exit "$2"',
+        "command",
+        stdout.replace("\n", "\\n"),
+        str(status),
+    ]
     assert only(guarded_run(argv)) == CommandAnswer(status, stdout, "why\n")
 
 
@@ -356,7 +456,9 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_guarded__command_that_prints_garbage__spoils_no_other_answer(garbage: str, tmp_path: Path) -> None:
+def test_guarded__command_that_prints_garbage__spoils_no_other_answer(
+    garbage: str, tmp_path: Path
+) -> None:
     between = Order(["sh", "-c", garbage], SCRIPT)
     zero, _, two = jobs(3)
     found = run_in(tmp_path, framed(DELIMITER, [zero, between, two]), 3)
@@ -377,12 +479,18 @@ def test_guarded__command_that_prints_garbage__spoils_no_other_answer(garbage: s
     ],
 )
 def test_guarded__what_start_up_files_print__is_no_answer(noise: str) -> None:
-    assert only(guarded_run(["echo", "12"], SCRIPT, "bash", noise)) == CommandAnswer(0, "12\n", "")
+    assert only(guarded_run(["echo", "12"], SCRIPT, "bash", noise)) == CommandAnswer(
+        0, "12\n", ""
+    )
 
 
-def test_guarded__standard_error_closed_by_a_start_up_file__the_answers_are_heard() -> None:
+def test_guarded__standard_error_closed_by_a_start_up_file__the_answers_are_heard() -> (
+    None
+):
     stdin = framed(DELIMITER, [Order(["echo", "12"], b""), Order(["echo", "13"], b"")])
-    found = verdicts(run("bash", guard_command(2, in_s(60)), stdin, "exec 2>/dev/null; "), 2)
+    found = verdicts(
+        run("bash", guard_command(2, in_s(60)), stdin, "exec 2>/dev/null; "), 2
+    )
     assert [answer.stdout for answer in found.answers] == ["12\n", "13\n"]
 
 
@@ -407,7 +515,11 @@ def test_answers__end_not_seen__are_unknown(stdout: str) -> None:
 
 
 def test_answers__more_than_were_asked_for__are_not_heard() -> None:
-    printed = CommandAnswer(0, f"{DELIMITER}\n1\n{DELIMITER} 0 0\n2\n{DELIMITER} 1 0\n", f"{DELIMITER}\n" * 3)
+    printed = CommandAnswer(
+        0,
+        f"{DELIMITER}\n1\n{DELIMITER} 0 0\n2\n{DELIMITER} 1 0\n",
+        f"{DELIMITER}\n" * 3,
+    )
     assert [answer.stdout for answer in verdicts(printed, 1).answers] == ["1\n"]
 
 
@@ -437,7 +549,9 @@ KEPT = {
     "MY_SBATCH_GPUS": "8",
     "LINES": "a\nb",
     "QUOTES": 'it\'s "quoted" * $(id) `id` \\ SLURM_no/name=1 SBATCH_ SBATCH_1-2\nSLURM_=3',
-} | dict.fromkeys(("m", "s", "n", "r", "path", "left", "word", "until"), "the customer's own")
+} | dict.fromkeys(
+    ("m", "s", "n", "r", "path", "left", "word", "until"), "the customer's own"
+)
 
 
 def environment_of_the_command(
@@ -446,7 +560,14 @@ def environment_of_the_command(
     """With that shell as login shell and as /bin/sh."""
     sh_called_so(folder, shell)
     stdin = framed(DELIMITER, [Order(["/usr/bin/env", "-0"], b"")])
-    answer = only(run(shell, sh_of(folder, guard_command(1, in_s(60), slurm_conf)), stdin, environment=environment))
+    answer = only(
+        run(
+            shell,
+            sh_of(folder, guard_command(1, in_s(60), slurm_conf)),
+            stdin,
+            environment=environment,
+        )
+    )
     return dict(word.split("=", 1) for word in answer.stdout.split("\0") if word)
 
 
@@ -456,20 +577,31 @@ def test_guarded__options_in_the_environment__are_taken_out_and_the_rest_is_the_
 ) -> None:
     environment = {"PATH": "/home/customer/bin:/usr/bin:/bin"} | KEPT
     found = environment_of_the_command(tmp_path, shell, environment | OPTIONS)
-    assert {name: value for name, value in found.items() if name in environment} == environment
+    assert {
+        name: value for name, value in found.items() if name in environment
+    } == environment
     assert not found.keys() & OPTIONS.keys()
 
 
 @pytest.mark.parametrize("slurm_conf", ["/etc/slurm.conf", "/a b/$(id)/'", "!", "("])
-def test_guarded__slurms_configuration_is_the_admins(slurm_conf: str, tmp_path: Path) -> None:
-    assert environment_of_the_command(tmp_path, "sh", OPTIONS, slurm_conf)["SLURM_CONF"] == slurm_conf
+def test_guarded__slurms_configuration_is_the_admins(
+    slurm_conf: str, tmp_path: Path
+) -> None:
+    assert (
+        environment_of_the_command(tmp_path, "sh", OPTIONS, slurm_conf)["SLURM_CONF"]
+        == slurm_conf
+    )
 
 
-TOOLS = "awk cat command date echo env export head printf read set test timeout wc unset ["
+TOOLS = (
+    "awk cat command date echo env export head printf read set test timeout wc unset ["
+)
 
 
 def sh_called_so(folder: Path, program: str) -> None:
-    """As on the sites where /bin/sh is that program: bash takes functions from the environment."""
+    """As on the sites where /bin/sh is that program: bash takes functions from the
+    environment.
+    """
     (folder / "sh").symlink_to(shutil.which(program) or program)
 
 
@@ -481,21 +613,35 @@ def sh_of(folder: Path, argv: list[str]) -> list[str]:
 ENVIRONMENT = framed(DELIMITER, [Order(["/usr/bin/env"], b"")])
 
 
-def test_guarded__customers_functions_with_the_names_of_tools__are_not_called(tmp_path: Path) -> None:
+def test_guarded__customers_functions_with_the_names_of_tools__are_not_called(
+    tmp_path: Path,
+) -> None:
     owned = f'for f in {TOOLS}; do eval "function $f {{ builtin echo owned >&2; }}"; builtin export -f "$f"; done; '
     sh_called_so(tmp_path, "bash")
     command = sh_of(tmp_path, guard_command(1, in_s(60)))
-    answer = run("bash", command, ENVIRONMENT, owned, {"PATH": "/usr/bin:/bin", **OPTIONS})
+    answer = run(
+        "bash", command, ENVIRONMENT, owned, {"PATH": "/usr/bin:/bin", **OPTIONS}
+    )
     assert "owned" not in answer.stderr
     assert not any(name in only(answer).stdout for name in OPTIONS)
 
 
-def test_guarded__customers_programs_with_the_names_of_tools__are_not_called(tmp_path: Path) -> None:
+def test_guarded__customers_programs_with_the_names_of_tools__are_not_called(
+    tmp_path: Path,
+) -> None:
     for tool in TOOLS.split():
         (tmp_path / tool).write_text("#!/bin/sh\necho owned >&2\n")
         (tmp_path / tool).chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
-    answer = only(run("/bin/sh", guard_command(1, in_s(60)), ENVIRONMENT, "", {"PATH": path, **OPTIONS}))
+    answer = only(
+        run(
+            "/bin/sh",
+            guard_command(1, in_s(60)),
+            ENVIRONMENT,
+            "",
+            {"PATH": path, **OPTIONS},
+        )
+    )
     assert answer.stderr == ""
     assert f"PATH={path}\n" in answer.stdout
     told = run("/bin/sh", ask_clock(DELIMITER), b"", "", {"PATH": path})
@@ -503,15 +649,25 @@ def test_guarded__customers_programs_with_the_names_of_tools__are_not_called(tmp
 
 
 def test_clock__asked_and_told() -> None:
-    clock = parse_clock(run("sh", ask_clock(DELIMITER), b"", "echo welcome; "), DELIMITER, 1000.0)
+    clock = parse_clock(
+        run("sh", ask_clock(DELIMITER), b"", "echo welcome; "), DELIMITER, 1000.0
+    )
     assert abs(clock.login_s - time.time()) < 30
     assert clock.at(1010.9) == clock.login_s + 10
     assert clock.slurm_conf == ""
-    elsewhere = run("sh", ask_clock(DELIMITER), b"", "", {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/a b/slurm.conf"})
+    elsewhere = run(
+        "sh",
+        ask_clock(DELIMITER),
+        b"",
+        "",
+        {"PATH": "/usr/bin:/bin", "SLURM_CONF": "/a b/slurm.conf"},
+    )
     assert parse_clock(elsewhere, DELIMITER, 0.0).slurm_conf == "/a b/slurm.conf"
 
 
-@pytest.mark.parametrize("stdout", ["", "12\n", f"{DELIMITER} \n", f"{DELIMITER} x\n", f"{DELIMITER} 12 "])
+@pytest.mark.parametrize(
+    "stdout", ["", "12\n", f"{DELIMITER} \n", f"{DELIMITER} x\n", f"{DELIMITER} 12 "]
+)
 def test_clock__not_told__is_an_error_and_not_a_time(stdout: str) -> None:
     with pytest.raises(TransientError):
         parse_clock(CommandAnswer(0, stdout, ""), DELIMITER, 0.0)
@@ -530,7 +686,7 @@ def test_tools_of_the_guard__are_here() -> None:
     assert all(shutil.which(tool) for tool in ("sh", "date", "head", "timeout"))
 
 
-# --- the site's own environment ---------------------------------------------------------------------------------------------
+# --- the site's own environment -------------------------------------------------------
 
 
 def with_sites_file(file: Path, shell: str = "sh") -> CommandAnswer:
@@ -539,15 +695,25 @@ def with_sites_file(file: Path, shell: str = "sh") -> CommandAnswer:
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_sites_file__what_it_exports__the_command_inherits_and_no_option(shell: str, tmp_path: Path) -> None:
+def test_sites_file__what_it_exports__the_command_inherits_and_no_option(
+    shell: str, tmp_path: Path
+) -> None:
     file = tmp_path / "modules.sh"
-    file.write_text("export MODULEPATH=/sites PATH=/sites/bin:$PATH SBATCH_GPUS=8\nset -- a b c\necho welcome\ncat\n")
+    file.write_text(
+        "export MODULEPATH=/sites PATH=/sites/bin:$PATH SBATCH_GPUS=8\nset -- a b c\necho welcome\ncat\n"
+    )
     lines = only(with_sites_file(file, shell)).stdout.splitlines()
-    assert {"MODULEPATH=/sites", "PATH=/sites/bin:/usr/bin:/bin", "SLURM_CONF=/the/admins"} <= set(lines)
+    assert {
+        "MODULEPATH=/sites",
+        "PATH=/sites/bin:/usr/bin:/bin",
+        "SLURM_CONF=/the/admins",
+    } <= set(lines)
     assert not any(line.startswith("SBATCH_GPUS") for line in lines)
 
 
-def test_sites_file__cannot_be_read__nothing_is_run_and_the_file_is_named(tmp_path: Path) -> None:
+def test_sites_file__cannot_be_read__nothing_is_run_and_the_file_is_named(
+    tmp_path: Path,
+) -> None:
     missing = tmp_path / "missing.sh"
     with pytest.raises(TransientError, match=f"SLURM_ENVIRONMENT_FILE.*{missing}"):
         only(with_sites_file(missing))

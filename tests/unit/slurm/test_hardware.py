@@ -1,4 +1,6 @@
-"""What hardware a partition has: recorded answers of SLURM 22.05, answers in the form of later versions, and anything else."""
+"""What hardware a partition has: recorded answers of SLURM 22.05, answers in the form
+of later versions, and anything else.
+"""
 
 from pathlib import Path
 from random import Random
@@ -7,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor_tasks.slurm.hardware import PartitionHardware, SlurmNode, ask_specs, read_specs
+from supervisor_tasks.slurm.hardware import (
+    PartitionHardware,
+    SlurmNode,
+    ask_specs,
+    read_specs,
+)
 from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
 from tests.support.examples import examples
 
@@ -18,10 +25,16 @@ PARTITION_LINE = "PartitionName=main Nodes=node[1-2] State=UP TotalNodes=2\n"
 
 def sample(name: str) -> CommandAnswer:
     stderr = DATA / f"specs-{name}.stderr.txt"
-    return CommandAnswer(0, (DATA / f"specs-{name}.txt").read_text(), stderr.read_text() if stderr.exists() else "")
+    return CommandAnswer(
+        0,
+        (DATA / f"specs-{name}.txt").read_text(),
+        stderr.read_text() if stderr.exists() else "",
+    )
 
 
-def read(name: str, partition: str = "main", *, unresponsive: bool = False) -> PartitionHardware:
+def read(
+    name: str, partition: str = "main", *, unresponsive: bool = False
+) -> PartitionHardware:
     return read_specs(sample(name), DELIMITER, partition, unresponsive=unresponsive)
 
 
@@ -41,21 +54,29 @@ def node_line(name: str = "node1", **fields: str) -> str:
     return f"NodeName={name} CPUTot=8 {words}\n"
 
 
-def answer(*nodes: str, members: str | None = None, partition: str = PARTITION_LINE) -> CommandAnswer:
+def answer(
+    *nodes: str, members: str | None = None, partition: str = PARTITION_LINE
+) -> CommandAnswer:
     if members is None:
-        members = "".join(f"main|{node.split(' ')[0].removeprefix('NodeName=')}\n" for node in nodes)
+        members = "".join(
+            f"main|{node.split(' ')[0].removeprefix('NodeName=')}\n" for node in nodes
+        )
     return CommandAnswer(
-        0, f"{DELIMITER}\n{partition}{DELIMITER} 0\n{''.join(nodes)}{DELIMITER} 0\n{members}{DELIMITER} 0\n", ""
+        0,
+        f"{DELIMITER}\n{partition}{DELIMITER} 0\n{''.join(nodes)}{DELIMITER} 0\n{members}{DELIMITER} 0\n",
+        "",
     )
 
 
 def one(**fields: str) -> SlurmNode:
     """The only node of a partition."""
-    (node,) = read_specs(answer(node_line(**fields)), DELIMITER, "main", unresponsive=True).nodes
+    (node,) = read_specs(
+        answer(node_line(**fields)), DELIMITER, "main", unresponsive=True
+    ).nodes
     return node
 
 
-# --- recorded -------------------------------------------------------------------------------------------------------
+# --- recorded -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,12 +91,23 @@ def one(**fields: str) -> SlurmNode:
     ],
 )
 def test_read_specs__longest_time_of_a_job(shown: str, minutes: int | None) -> None:
-    partition = PARTITION_LINE.replace("PartitionName=main", f"PartitionName=main MaxTime={shown}")
-    assert read_specs(answer(node_line(), partition=partition), DELIMITER, "main").max_time_min == minutes
+    partition = PARTITION_LINE.replace(
+        "PartitionName=main", f"PartitionName=main MaxTime={shown}"
+    )
+    assert (
+        read_specs(
+            answer(node_line(), partition=partition), DELIMITER, "main"
+        ).max_time_min
+        == minutes
+    )
 
 
 def test_specs__in_order__has_those_that_were_left_out_at_their_places() -> None:
-    specs = read_specs(answer(node_line("n10"), node_line("n2", State="DOWN"), node_line("n1")), DELIMITER, "main")
+    specs = read_specs(
+        answer(node_line("n10"), node_line("n2", State="DOWN"), node_line("n1")),
+        DELIMITER,
+        "main",
+    )
     assert [node.name for node in specs.nodes] == ["n1", "n10"]
     assert [node.name for node in specs.in_order] == ["n1", "n2", "n10"]
 
@@ -89,7 +121,13 @@ def test_read_specs__recorded__counts_what_works_in_natural_order() -> None:
         "node10": (8, 2, 16_000),
         "typed1": (16, 4, 515_000),  # powered down, reserved for maintenance
     }
-    assert [node.name for node in specs.nodes] == ["big1", "mig1", "node1", "node10", "typed1"]
+    assert [node.name for node in specs.nodes] == [
+        "big1",
+        "mig1",
+        "node1",
+        "node10",
+        "typed1",
+    ]
     assert specs.hidden_nodes == 2  # later[1-2], FUTURE
 
 
@@ -109,7 +147,20 @@ def test_read_specs__recorded__tells_what_it_left_out_and_why() -> None:
 def test_read_specs__unresponsive_wanted__counts_them_all() -> None:
     specs = read("states-slurm-22.05.8", unresponsive=True)
     assert [node.name for node in specs.nodes] == [
-        *("big1", "broken1", "mig1", "mixed1", "node1", "node2", "node3", "node4", "node10", "odd1", "typed1", "typed2")
+        *(
+            "big1",
+            "broken1",
+            "mig1",
+            "mixed1",
+            "node1",
+            "node2",
+            "node3",
+            "node4",
+            "node10",
+            "odd1",
+            "typed1",
+            "typed2",
+        )
     ]
     assert specs.left_out == ()
     found = hardware(specs)
@@ -120,7 +171,8 @@ def test_read_specs__unresponsive_wanted__counts_them_all() -> None:
 
 def test_read_specs__gpus_are_not_accounted_for__gres_tells_the_same() -> None:
     tracked, untracked = (
-        hardware(read(f"{name}-slurm-22.05.8", unresponsive=True)) for name in ("states", "untracked")
+        hardware(read(f"{name}-slurm-22.05.8", unresponsive=True))
+        for name in ("states", "untracked")
     )
     assert untracked == tracked
     assert "gres/gpu" not in sample("untracked-slurm-22.05.8").stdout
@@ -135,8 +187,12 @@ def test_read_specs__gpus_are_not_accounted_for__gres_tells_the_same() -> None:
         ("empty", "empty", []),
     ],
 )
-def test_read_specs__other_partitions__only_its_own_nodes(name: str, partition: str, nodes: list[str]) -> None:
-    assert [node.name for node in read(f"{name}-slurm-22.05.8", partition).nodes] == nodes
+def test_read_specs__other_partitions__only_its_own_nodes(
+    name: str, partition: str, nodes: list[str]
+) -> None:
+    assert [
+        node.name for node in read(f"{name}-slurm-22.05.8", partition).nodes
+    ] == nodes
 
 
 @pytest.mark.parametrize(
@@ -149,7 +205,11 @@ def test_read_specs__other_partitions__only_its_own_nodes(name: str, partition: 
         ),
         ("part-of-a-name", "mai", "Partition mai not found"),
         ("down", "main", "Unable to contact slurm controller"),
-        ("starting", "main", "slurmctld has just started; it is yet to hear from node1, node10, node2"),
+        (
+            "starting",
+            "main",
+            "slurmctld has just started; it is yet to hear from node1, node10, node2",
+        ),
         (
             "forged",
             "main",
@@ -162,17 +222,21 @@ def test_read_specs__other_partitions__only_its_own_nodes(name: str, partition: 
         ),
     ],
 )
-def test_read_specs__recorded_failures__say_what_was_found(name: str, partition: str, why: str) -> None:
+def test_read_specs__recorded_failures__say_what_was_found(
+    name: str, partition: str, why: str
+) -> None:
     with pytest.raises(SlurmUnavailableError) as caught:
         read(f"{name}-slurm-22.05.8", partition)
     assert why in str(caught.value)
 
 
-def test_read_specs__slurmctld_has_just_started__waits_for_no_node_when_all_count() -> None:
+def test_read_specs__slurmctld_has_just_started__waits_for_no_node_when_all_count() -> (
+    None
+):
     assert len(read("starting-slurm-22.05.8", unresponsive=True).nodes) == 12
 
 
-# --- later versions -------------------------------------------------------------------------------------------------
+# --- later versions -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -181,31 +245,52 @@ def test_read_specs__slurmctld_has_just_started__waits_for_no_node_when_all_coun
         (
             "23.02.7",
             "gpu",
-            {"gpu01": (64, 4, 524_288), "gpu-fat1": (128, 4, 1_031_000), "gpu-fat2": (128, 4, 1_048_576)},
+            {
+                "gpu01": (64, 4, 524_288),
+                "gpu-fat1": (128, 4, 1_031_000),
+                "gpu-fat2": (128, 4, 1_048_576),
+            },
             ["gpu02", "gpu03"],
         ),
         (
             "23.11.10",
             "main",
             {
-                **{"a1": (64, 8, 515_317), "a2": (64, 4, 515_317), "a3": (64, 0, 515_317)},
+                **{
+                    "a1": (64, 8, 515_317),
+                    "a2": (64, 4, 515_317),
+                    "a3": (64, 0, 515_317),
+                },
                 **dict.fromkeys(("c1", "c2", "c3"), (16, 1, 62_259)),
             },
             ["h1"],
         ),
-        ("24.05.4", "main", {"n8": (254, 4, 1_031_864), "n10": (256, 4, 1_031_864)}, ["n9", "n11"]),
-        ("25.05.3", "main", dict.fromkeys(("h100-1", "h100-2"), (224, 8, 2_063_937)), ["old1"]),
+        (
+            "24.05.4",
+            "main",
+            {"n8": (254, 4, 1_031_864), "n10": (256, 4, 1_031_864)},
+            ["n9", "n11"],
+        ),
+        (
+            "25.05.3",
+            "main",
+            dict.fromkeys(("h100-1", "h100-2"), (224, 8, 2_063_937)),
+            ["old1"],
+        ),
     ],
 )
 def test_read_specs__later_versions(
-    version: str, partition: str, found: dict[str, tuple[int, int, int]], left_out: list[str]
+    version: str,
+    partition: str,
+    found: dict[str, tuple[int, int, int]],
+    left_out: list[str],
 ) -> None:
     specs = read(f"made-up-slurm-{version}", partition)
     assert hardware(specs) == found
     assert [node.name for node in specs.left_out] == left_out
 
 
-# --- GPUs and memory ------------------------------------------------------------------------------------------------
+# --- GPUs and memory ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -217,7 +302,8 @@ def test_read_specs__later_versions(
         ("cpu=4,gres/gpu=4,gres/gpu:a100=4", "gpu:a100:4", 4),
         ("cpu=4,gres/gpu:a100=4", "gpu:a100:4(S:0-1)", 4),
         ("cpu=4,gres/gpu:a100=2,gres/gpu:v100=3", "(null)", 5),
-        ("cpu=4,gres/gpu:a100=2", "gpu:a100:2,gpu:v100:3", 5),  # only one type is accounted for
+        # only one type is accounted for
+        ("cpu=4,gres/gpu:a100=2", "gpu:a100:2,gpu:v100:3", 5),
         ("cpu=4,gres/gpu=0", "gpu:4", 0),
         ("cpu=4,gres/gpumem=80G,gres/gpuutil=100", "(null)", 0),
         ("cpu=4,gres/shard=16,gres/mps=100", "gpu:2,shard:16,mps:100", 2),
@@ -237,7 +323,13 @@ def test_read_specs__gpus(tres: str, gres: str, gpus: int) -> None:
 @pytest.mark.parametrize(
     ("shown", "mem_mb"),
     [
-        *(("16000M", 16_000), ("62.50G", 64_000), ("512G", 524_288), ("1T", 1_048_576), ("1.25T", 1_310_720)),
+        *(
+            ("16000M", 16_000),
+            ("62.50G", 64_000),
+            ("512G", 524_288),
+            ("1T", 1_048_576),
+            ("1.25T", 1_310_720),
+        ),
         *(("1P", 1_073_741_824), ("2048K", 2), ("16000", 16_000), ("0", 0)),
     ],
 )
@@ -267,12 +359,14 @@ def test_read_specs__node_without_cfgtres__what_is_configured() -> None:
         {"Gres": "gpu:99999999999999999"},
     ],
 )
-def test_read_specs__no_number__is_an_error_that_names_the_node(wrong: dict[str, str]) -> None:
+def test_read_specs__no_number__is_an_error_that_names_the_node(
+    wrong: dict[str, str],
+) -> None:
     with pytest.raises(SlurmUnavailableError, match=r"NodeName=node1 .*expected"):
         one(**wrong)
 
 
-# --- states ---------------------------------------------------------------------------------------------------------
+# --- states ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -289,10 +383,32 @@ def test_read_specs__no_number__is_an_error_that_names_the_node(wrong: dict[str,
             "RESERVED",
             "MAINT",
         ),
-        *("IDLE+CLOUD", "IDLE+CLOUD+POWERED_DOWN", "IDLE+CLOUD+POWER", "IDLE~", "IDLE#", "IDLE%", "ALLOCATED*#"),
-        *("IDLE+CLOUD+NOT_RESPONDING+POWERED_DOWN", "IDLE+NOT_RESPONDING+POWERING_DOWN", "POWERED_DOWN"),
-        *("ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP", "IDLE+POWER_DOWN", "IDLE+MAINTENANCE+RESERVED"),
-        *("IDLE+REBOOT_REQUESTED", "MIXED+BLOCKED", "IDLE+DYNAMIC_NORM", "IDLE+SOMETHING_NEW", "IDLE$"),
+        *(
+            "IDLE+CLOUD",
+            "IDLE+CLOUD+POWERED_DOWN",
+            "IDLE+CLOUD+POWER",
+            "IDLE~",
+            "IDLE#",
+            "IDLE%",
+            "ALLOCATED*#",
+        ),
+        *(
+            "IDLE+CLOUD+NOT_RESPONDING+POWERED_DOWN",
+            "IDLE+NOT_RESPONDING+POWERING_DOWN",
+            "POWERED_DOWN",
+        ),
+        *(
+            "ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP",
+            "IDLE+POWER_DOWN",
+            "IDLE+MAINTENANCE+RESERVED",
+        ),
+        *(
+            "IDLE+REBOOT_REQUESTED",
+            "MIXED+BLOCKED",
+            "IDLE+DYNAMIC_NORM",
+            "IDLE+SOMETHING_NEW",
+            "IDLE$",
+        ),
     ],
 )
 def test_node__works(state: str) -> None:
@@ -302,11 +418,48 @@ def test_node__works(state: str) -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        *("DOWN", "DOWN*", "DOWN+NOT_RESPONDING", "DOWN+CLOUD+POWERED_DOWN", "DOWN~", "DOWN+DRAIN", "DOWN*+DRAIN"),
-        *("IDLE+DRAIN", "IDLE*+DRAIN", "DRAINED", "DRAINED*", "DRAINING", "MIXED+DRAIN", "ALLOCATED+DRAIN"),
-        *("IDLE+DRAIN+POWERED_DOWN", "IDLE+NOT_RESPONDING", "IDLE*", "IDLE+NOT_RESPONDING+REBOOT_ISSUED", "MIXED*"),
-        *("IDLE+FAIL", "ALLOCATED+FAIL", "FAILING", "ERROR", "IDLE+INVALID_REG", "INVAL", "DOWN+INVALID_REG"),
-        *("UNKNOWN", "UNKNOWN+NOT_RESPONDING", "UNKNOWN*", "FUTURE", "SOMETHING_NEW", "idle"),
+        *(
+            "DOWN",
+            "DOWN*",
+            "DOWN+NOT_RESPONDING",
+            "DOWN+CLOUD+POWERED_DOWN",
+            "DOWN~",
+            "DOWN+DRAIN",
+            "DOWN*+DRAIN",
+        ),
+        *(
+            "IDLE+DRAIN",
+            "IDLE*+DRAIN",
+            "DRAINED",
+            "DRAINED*",
+            "DRAINING",
+            "MIXED+DRAIN",
+            "ALLOCATED+DRAIN",
+        ),
+        *(
+            "IDLE+DRAIN+POWERED_DOWN",
+            "IDLE+NOT_RESPONDING",
+            "IDLE*",
+            "IDLE+NOT_RESPONDING+REBOOT_ISSUED",
+            "MIXED*",
+        ),
+        *(
+            "IDLE+FAIL",
+            "ALLOCATED+FAIL",
+            "FAILING",
+            "ERROR",
+            "IDLE+INVALID_REG",
+            "INVAL",
+            "DOWN+INVALID_REG",
+        ),
+        *(
+            "UNKNOWN",
+            "UNKNOWN+NOT_RESPONDING",
+            "UNKNOWN*",
+            "FUTURE",
+            "SOMETHING_NEW",
+            "idle",
+        ),
     ],
 )
 def test_node__does_not_work(state: str) -> None:
@@ -314,13 +467,15 @@ def test_node__does_not_work(state: str) -> None:
 
 
 def test_read_specs__future_nodes__are_none_even_when_all_count() -> None:
-    shown = answer(node_line("node1"), node_line("node2", State="FUTURE"), members="main|node1\n")
+    shown = answer(
+        node_line("node1"), node_line("node2", State="FUTURE"), members="main|node1\n"
+    )
     specs = read_specs(shown, DELIMITER, "main", unresponsive=True)
     assert [node.name for node in specs.nodes] == ["node1"]
     assert specs.hidden_nodes == 1
 
 
-# --- nothing looks changed when nothing is --------------------------------------------------------------------------
+# --- nothing looks changed when nothing is --------------------------------------------
 
 
 def test_read_specs__order__is_natural_and_by_name_alone() -> None:
@@ -345,26 +500,44 @@ def test_read_specs__order__is_natural_and_by_name_alone() -> None:
         Random(seed).shuffle(lines)
         assert read_specs(answer(*lines), DELIMITER, "main") == expected
     in_order = [node.name for node in expected.nodes]
-    assert in_order == ["a", "a-2", "a-10", "n01", "n1", "n2", "n10", "n10a", "n010b2", "n010b10", *in_order[10:]]
+    assert in_order == [
+        "a",
+        "a-2",
+        "a-10",
+        "n01",
+        "n1",
+        "n2",
+        "n10",
+        "n10a",
+        "n010b2",
+        "n010b10",
+        *in_order[10:],
+    ]
     assert in_order[10:] == ["n" + "9" * 5000, "x1y2z3", "x1y10z1"]
 
 
 def test_read_specs__only_states_and_loads_differ__is_equal() -> None:
-    before = answer(node_line("node1", CPULoad="0.1"), node_line("node2", State="IDLE+DRAIN"))
+    before = answer(
+        node_line("node1", CPULoad="0.1"), node_line("node2", State="IDLE+DRAIN")
+    )
     after = answer(
-        node_line("node1", State="ALLOCATED", CPULoad="8.1"), node_line("node2", State="DOWN+NOT_RESPONDING")
+        node_line("node1", State="ALLOCATED", CPULoad="8.1"),
+        node_line("node2", State="DOWN+NOT_RESPONDING"),
     )
     assert read_specs(before, DELIMITER, "main") == read_specs(after, DELIMITER, "main")
 
 
-@pytest.mark.parametrize("change", [{"CfgTRES": "cpu=5,mem=1000M"}, {"CfgTRES": "cpu=4,mem=999M"}, {"Gres": "gpu:1"}])
+@pytest.mark.parametrize(
+    "change",
+    [{"CfgTRES": "cpu=5,mem=1000M"}, {"CfgTRES": "cpu=4,mem=999M"}, {"Gres": "gpu:1"}],
+)
 def test_read_specs__hardware_differs__is_not_equal(change: dict[str, str]) -> None:
     assert read_specs(answer(node_line()), DELIMITER, "main") != read_specs(
         answer(node_line(**change)), DELIMITER, "main"
     )
 
 
-# --- what is not whole, and what contradicts itself -----------------------------------------------------------------
+# --- what is not whole, and what contradicts itself -----------------------------------
 
 
 def test_read_specs__a_node_twice__is_an_error() -> None:
@@ -374,34 +547,54 @@ def test_read_specs__a_node_twice__is_an_error() -> None:
 
 
 def test_read_specs__only_sinfo_has_a_node__is_an_error() -> None:
-    with pytest.raises(SlurmUnavailableError, match="only scontrol has none, only sinfo has node2"):
-        read_specs(answer(node_line(), members="main|node1\nmain|node2\n"), DELIMITER, "main")
+    with pytest.raises(
+        SlurmUnavailableError, match="only scontrol has none, only sinfo has node2"
+    ):
+        read_specs(
+            answer(node_line(), members="main|node1\nmain|node2\n"), DELIMITER, "main"
+        )
 
 
 def test_read_specs__free_text__is_not_read() -> None:
     text = "a = b\nState=DOWN CfgTRES=cpu=1 NodeName=x Partitions=y\n\n  Gres=gpu:9"
     for field in ("Reason", "Comment", "Extra"):
-        (node,) = read_specs(answer(node_line(**{field: text})), DELIMITER, "main").nodes
+        (node,) = read_specs(
+            answer(node_line(**{field: text})), DELIMITER, "main"
+        ).nodes
         assert (node.name, node.cpus, node.gpus, node.state) == ("node1", 4, 0, "IDLE")
 
 
-def test_read_specs__node_without_partition_but_a_reason_that_names_it__is_left_out() -> None:
+def test_read_specs__node_without_partition_but_a_reason_that_names_it__is_left_out() -> (
+    None
+):
     nowhere = "NodeName=node2 CPUTot=8 State=IDLE CfgTRES=cpu=4,mem=1000M Reason=taken out of Partitions=main\n"
-    specs = read_specs(answer(node_line(), nowhere, members="main|node1\n"), DELIMITER, "main")
+    specs = read_specs(
+        answer(node_line(), nowhere, members="main|node1\n"), DELIMITER, "main"
+    )
     assert [node.name for node in specs.nodes] == ["node1"]
 
 
-@pytest.mark.parametrize("other", ["main-large", "domain", "main2", "large,main-large,domain", "MAIN"])
-def test_read_specs__the_name_is_part_of_anothers__only_its_own_nodes(other: str) -> None:
+@pytest.mark.parametrize(
+    "other", ["main-large", "domain", "main2", "large,main-large,domain", "MAIN"]
+)
+def test_read_specs__the_name_is_part_of_anothers__only_its_own_nodes(
+    other: str,
+) -> None:
     members = "main|node1\n" + "".join(f"{name}|node2\n" for name in other.split(","))
-    specs = read_specs(answer(node_line(), node_line("node2", Partitions=other), members=members), DELIMITER, "main")
+    specs = read_specs(
+        answer(node_line(), node_line("node2", Partitions=other), members=members),
+        DELIMITER,
+        "main",
+    )
     assert [node.name for node in specs.nodes] == ["node1"]
 
 
 def test_read_specs__start_up_files_print_something__is_passed_over() -> None:
     whole = answer(node_line())
     greeted = CommandAnswer(0, "Welcome!\nNodeName=x State=IDLE\n" + whole.stdout, "")
-    assert read_specs(greeted, DELIMITER, "main") == read_specs(whole, DELIMITER, "main")
+    assert read_specs(greeted, DELIMITER, "main") == read_specs(
+        whole, DELIMITER, "main"
+    )
 
 
 def test_read_specs__cut_anywhere__is_an_error_and_not_a_smaller_cluster() -> None:
@@ -412,7 +605,9 @@ def test_read_specs__cut_anywhere__is_an_error_and_not_a_smaller_cluster() -> No
 
 
 @pytest.mark.parametrize("status", [1, 127])
-def test_read_specs__nothing_was_run__is_an_error_with_what_was_said(status: int) -> None:
+def test_read_specs__nothing_was_run__is_an_error_with_what_was_said(
+    status: int,
+) -> None:
     with pytest.raises(SlurmUnavailableError, match="sh: not found"):
         read_specs(CommandAnswer(status, "", "sh: not found"), DELIMITER, "main")
 
@@ -441,7 +636,9 @@ WORDS = st.sampled_from(
         ),
     ]
 )
-ANYTHING = st.text(max_size=400) | st.lists(WORDS | st.text(max_size=10), max_size=30).map("".join)
+ANYTHING = st.text(max_size=400) | st.lists(
+    WORDS | st.text(max_size=10), max_size=30
+).map("".join)
 
 
 @given(ANYTHING, st.text(max_size=50), st.integers(0, 255), st.booleans())
@@ -450,16 +647,32 @@ def test_read_specs__any_text__gives_specs_or_the_one_error(
     stdout: str, stderr: str, status: int, unresponsive: bool
 ) -> None:
     try:
-        specs = read_specs(CommandAnswer(status, stdout, stderr), DELIMITER, "main", unresponsive=unresponsive)
+        specs = read_specs(
+            CommandAnswer(status, stdout, stderr),
+            DELIMITER,
+            "main",
+            unresponsive=unresponsive,
+        )
     except SlurmUnavailableError:
         return
-    assert all(node.cpus >= 0 and node.gpus >= 0 and node.mem_mb >= 0 for node in specs.nodes)
+    assert all(
+        node.cpus >= 0 and node.gpus >= 0 and node.mem_mb >= 0 for node in specs.nodes
+    )
 
 
-@given(st.text(max_size=60), st.text(max_size=60), st.text(max_size=60), st.text(max_size=60))
+@given(
+    st.text(max_size=60),
+    st.text(max_size=60),
+    st.text(max_size=60),
+    st.text(max_size=60),
+)
 @settings(max_examples=examples(500))
-def test_read_specs__any_fields__give_specs_or_the_one_error(tres: str, gres: str, state: str, reason: str) -> None:
-    line = node_line(CfgTRES=f"cpu=4,{tres}", Gres=gres, State=f"IDLE{state}", Reason=reason)
+def test_read_specs__any_fields__give_specs_or_the_one_error(
+    tres: str, gres: str, state: str, reason: str
+) -> None:
+    line = node_line(
+        CfgTRES=f"cpu=4,{tres}", Gres=gres, State=f"IDLE{state}", Reason=reason
+    )
     try:
         read_specs(answer(line, node_line("node2")), DELIMITER, "main")
     except SlurmUnavailableError:
@@ -486,13 +699,26 @@ def test_read_specs__any_fields__give_specs_or_the_one_error(tres: str, gres: st
         *(f"{DELIMITER} 0\n", " ", "\t ", "(S:", ")("),
     ],
 )
-def test_read_specs__long_nonsense__takes_no_more_steps_than_it_is_long(piece: str) -> None:
-    """Ten times the text must not take a hundred times the time; the bound is the test's own time limit."""
+def test_read_specs__long_nonsense__takes_no_more_steps_than_it_is_long(
+    piece: str,
+) -> None:
+    """Ten times the text must not take a hundred times the time; the bound is the
+    test's own time limit.
+    """
     nonsense = piece * (300_000 // len(piece))
     for field in ("Gres", "CfgTRES", "State", "Reason", "Partitions"):
-        with pytest.raises(SlurmUnavailableError):  # one node that is no node of sinfo's
-            read_specs(answer(node_line(**{field: nonsense}), members="main|other\n"), DELIMITER, "main")
-    for text in (nonsense, f"{DELIMITER}\n{nonsense}{DELIMITER} 0\n", answer(node_line(), members=nonsense).stdout):
+        # one node that is no node of sinfo's
+        with pytest.raises(SlurmUnavailableError):
+            read_specs(
+                answer(node_line(**{field: nonsense}), members="main|other\n"),
+                DELIMITER,
+                "main",
+            )
+    for text in (
+        nonsense,
+        f"{DELIMITER}\n{nonsense}{DELIMITER} 0\n",
+        answer(node_line(), members=nonsense).stdout,
+    ):
         with pytest.raises(SlurmUnavailableError):
             read_specs(CommandAnswer(0, text, ""), DELIMITER, "main")
 

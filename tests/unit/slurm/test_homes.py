@@ -8,13 +8,24 @@ import pytest
 
 from devgrid.machine import deadline
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.slurm.homes import FolderFacts, Home, Homes, SlowHomeError, home_seen, look
+from supervisor_tasks.slurm.homes import (
+    FolderFacts,
+    Home,
+    Homes,
+    SlowHomeError,
+    home_seen,
+    look,
+)
 from supervisor_tasks.slurm.parsers import CommandAnswer
 
 MARK = "0123abcd"
 USERS = [f"0x{number:040x}" for number in range(6)]
 SAFE = Home(
-    1000, "", "/home/of-one", "/home/of-one", {"/home/of-one": FolderFacts("/home/of-one", 1000, "", 1000, 0o40755)}
+    1000,
+    "",
+    "/home/of-one",
+    "/home/of-one",
+    {"/home/of-one": FolderFacts("/home/of-one", 1000, "", 1000, 0o40755)},
 )
 
 
@@ -23,19 +34,31 @@ def of(user: str) -> Home:
 
 
 def asked(users: Sequence[str]) -> CommandAnswer:
-    done = subprocess.run(look(MARK, users), capture_output=True, text=True, timeout=deadline(30), check=False)
+    done = subprocess.run(
+        look(MARK, users),
+        capture_output=True,
+        text=True,
+        timeout=deadline(30),
+        check=False,
+    )
     return CommandAnswer(done.returncode, done.stdout, done.stderr)
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------
 
 
 def test_look__several_users__shows_the_home_of_each() -> None:
-    entries = {entry.pw_name: entry for entry in (pwd.getpwnam("root"), pwd.getpwnam("daemon"))}
+    entries = {
+        entry.pw_name: entry for entry in (pwd.getpwnam("root"), pwd.getpwnam("daemon"))
+    }
     answer = asked([*entries, "no-such-user"])
     for name, entry in entries.items():
         home = home_seen(answer, MARK, name)
-        assert (home.uid, home.first_of_number, home.path) == (entry.pw_uid, name, entry.pw_dir)
+        assert (home.uid, home.first_of_number, home.path) == (
+            entry.pw_uid,
+            name,
+            entry.pw_dir,
+        )
     with pytest.raises(TransientError, match="knows no user no-such-user"):
         home_seen(answer, MARK, "no-such-user")
 
@@ -49,7 +72,7 @@ def test_home_seen__look_that_took_too_long__next_home_is_not_told() -> None:
     assert not isinstance(refused.value, SlowHomeError)
 
 
-# --- looks together ---------------------------------------------------------------------------------------------------
+# --- looks together -------------------------------------------------------------------
 
 
 class LoginNode:
@@ -65,7 +88,10 @@ class LoginNode:
         self.looks.append(list(users))
         self.begun.release()
         assert self.may_answer.wait(deadline(30))
-        return {user: SlowHomeError(user) if user == self.slow else of(user) for user in users}
+        return {
+            user: SlowHomeError(user) if user == self.slow else of(user)
+            for user in users
+        }
 
 
 def require(homes: Homes, node: LoginNode, user: str) -> None:

@@ -32,17 +32,25 @@ ENDED = replace(SEEN, state="COMPLETED", ended_s=AT_S + 9)
 
 
 def listed(seen: JobRecord = SEEN, name: str = OURS, *, batch: bool = True) -> Record:
-    return listed_record(SqueueRow(seen.slurm_id, seen.user, name, "", "", seen.submit_s, seen, batch))
+    return listed_record(
+        SqueueRow(seen.slurm_id, seen.user, name, "", "", seen.submit_s, seen, batch)
+    )
 
 
 def accounted(seen: JobRecord = ENDED, job_id: JobId = OURS) -> Record:
-    return accounted_record(SacctRow(seen, f"sbatch --parsable --job-name={job_id} --output={job_id}.log"))
+    return accounted_record(
+        SacctRow(seen, f"sbatch --parsable --job-name={job_id} --output={job_id}.log")
+    )
 
 
 def recognised(
-    wanted: MatchRequest, *records: Record, scripts: Mapping[SlurmId, JobId | None] | None = None
+    wanted: MatchRequest,
+    *records: Record,
+    scripts: Mapping[SlurmId, JobId | None] | None = None,
 ) -> MatchResult:
-    """`scripts` are what batch scripts say; None is that they are not to be asked for."""
+    """`scripts` are what batch scripts say; None is that they are not to be asked
+    for.
+    """
 
     def ask(_: Sequence[SlurmId]) -> Mapping[SlurmId, JobId | None]:
         assert scripts is not None, "scripts are not asked for"
@@ -56,18 +64,34 @@ def test_recognised__known_submit_time__is_ours_with_any_name_and_user() -> None
         assert recognised(KNOWN, listed(seen, "renamed")) == MatchResult(seen)
 
 
-def test_recognised__another_submit_time__is_a_later_job_despite_same_user_and_name() -> None:
+def test_recognised__another_submit_time__is_a_later_job_despite_same_user_and_name() -> (
+    None
+):
     assert recognised(KNOWN, listed(replace(SEEN, submit_s=AT_S + 1))) == UNKNOWN
 
 
 def test_known_time__requeued__is_ours_at_a_later_time_by_its_name_or_script() -> None:
     again = replace(SEEN, submit_s=AT_S + 60, restarts=1)
     assert recognised(KNOWN, listed(again)) == MatchResult(again)
-    assert recognised(KNOWN, listed(again, "renamed"), scripts={SlurmId(7): OURS}) == MatchResult(again)
-    assert recognised(KNOWN, listed(again, "his own"), scripts={SlurmId(7): None}) == UNKNOWN
+    assert recognised(
+        KNOWN, listed(again, "renamed"), scripts={SlurmId(7): OURS}
+    ) == MatchResult(again)
+    assert (
+        recognised(KNOWN, listed(again, "his own"), scripts={SlurmId(7): None})
+        == UNKNOWN
+    )
     assert recognised(KNOWN, listed(replace(again, user="0xcd"))) == UNKNOWN
-    assert recognised(KNOWN, listed(replace(again, user=""))) == MatchResult(unclear=UNNAMED)
-    assert recognised(replace(KNOWN, id_is_anothers=True), listed(again), scripts={SlurmId(7): OTHER}) == UNKNOWN
+    assert recognised(KNOWN, listed(replace(again, user=""))) == MatchResult(
+        unclear=UNNAMED
+    )
+    assert (
+        recognised(
+            replace(KNOWN, id_is_anothers=True),
+            listed(again),
+            scripts={SlurmId(7): OTHER},
+        )
+        == UNKNOWN
+    )
     assert recognised(KNOWN, listed(replace(again, submit_s=AT_S - 60))) == UNKNOWN
 
 
@@ -89,7 +113,9 @@ def test_first_look__user_cannot_be_resolved__cannot_be_told() -> None:
 
 @pytest.mark.parametrize("name", [OTHER, "renamed", ""])
 def test_first_look__of_another_name__its_script_decides(name: str) -> None:
-    assert recognised(JOB, listed(name=name), scripts={SlurmId(7): OURS}) == MatchResult(SEEN)
+    assert recognised(
+        JOB, listed(name=name), scripts={SlurmId(7): OURS}
+    ) == MatchResult(SEEN)
     assert recognised(JOB, listed(name=name), scripts={SlurmId(7): OTHER}) == UNKNOWN
     assert recognised(JOB, listed(name=name), scripts={SlurmId(7): None}) == UNKNOWN
     assert recognised(JOB, listed(name=name), scripts={}) == MatchResult(unclear=UNREAD)
@@ -109,17 +135,23 @@ def test_first_look__in_accounting__the_line_of_sbatch_decides() -> None:
     later = replace(ENDED, submit_s=AT_S + 2, state="FAILED")
     for wanted in (JOB, replace(JOB, id_is_anothers=True)):
         assert recognised(wanted, accounted(later, OTHER)) == UNKNOWN
-        assert recognised(wanted, accounted(later, OTHER), accounted()) == MatchResult(ENDED)
+        assert recognised(wanted, accounted(later, OTHER), accounted()) == MatchResult(
+            ENDED
+        )
 
 
-def test_id_of_a_job_submitted_later__is_not_ours_but_in_accountings_older_record() -> None:
+def test_id_of_a_job_submitted_later__is_not_ours_but_in_accountings_older_record() -> (
+    None
+):
     lost = replace(KNOWN, id_is_anothers=True)
     later = replace(ENDED, submit_s=AT_S + 60, state="FAILED")
     assert recognised(lost, accounted(later, OTHER)) == UNKNOWN
     assert recognised(lost, accounted(), accounted(later, OTHER)) == MatchResult(ENDED)
 
 
-def test_accounting__runs_of_a_requeued_job__are_told_together_with_the_last_one() -> None:
+def test_accounting__runs_of_a_requeued_job__are_told_together_with_the_last_one() -> (
+    None
+):
     first = replace(ENDED, state="REQUEUED", ended_s=AT_S + 60)
     second = replace(ENDED, state="NODE_FAIL", submit_s=AT_S + 60, ended_s=AT_S + 90)
     third = replace(ENDED, submit_s=AT_S + 91, ended_s=AT_S + 99)
@@ -128,9 +160,12 @@ def test_accounting__runs_of_a_requeued_job__are_told_together_with_the_last_one
     records = tuple(map(accounted, (stranger, third, second, first)))
     assert recognised(KNOWN, *records) == MatchResult(last)
     for later in (second, third):  # the ledger may know a later run only
-        assert recognised(replace(KNOWN, submit_s=later.submit_s), *records) == MatchResult(last)
+        assert recognised(
+            replace(KNOWN, submit_s=later.submit_s), *records
+        ) == MatchResult(last)
     assert recognised(KNOWN, *map(accounted, (first, stranger))) == MatchResult(first)
-    waiting = replace(third, state="PENDING", user="root", ended_s=None)  # as sacct shows one that root has requeued
+    # as sacct shows one that root has requeued
+    waiting = replace(third, state="PENDING", user="root", ended_s=None)
     until = replace(first, ended_s=AT_S + 91)
     assert recognised(KNOWN, accounted(until), accounted(waiting)) == MatchResult(until)
 
@@ -139,29 +174,46 @@ def test_accounting__parts_of_a_job_that_its_owner_shrank__are_one_run() -> None
     first = replace(ENDED, state="RESIZING", elapsed_s=60, ended_s=AT_S + 100)
     second = replace(first, elapsed_s=7, submit_s=AT_S + 100, ended_s=AT_S + 108)
     third = replace(ENDED, elapsed_s=5, submit_s=AT_S + 108, ended_s=AT_S + 113)
-    whole = replace(third, elapsed_s=72, submit_s=AT_S)  # as slurmctld shows it, by which it is known from then on
+    # as slurmctld shows it, by which it is known from then on
+    whole = replace(third, elapsed_s=72, submit_s=AT_S)
     for wanted in (JOB, KNOWN):
-        assert recognised(wanted, *map(accounted, (third, second, first))) == MatchResult(whole)
-    assert recognised(KNOWN, accounted(first)) == MatchResult(first)  # its second part is on its way
-    assert recognised(KNOWN, accounted(first), accounted(replace(second, user="0xcd"))) == MatchResult(first)
+        assert recognised(
+            wanted, *map(accounted, (third, second, first))
+        ) == MatchResult(whole)
+    # its second part is on its way
+    assert recognised(KNOWN, accounted(first)) == MatchResult(first)
+    assert recognised(
+        KNOWN, accounted(first), accounted(replace(second, user="0xcd"))
+    ) == MatchResult(first)
     again = replace(ENDED, elapsed_s=4, submit_s=AT_S + 114, ended_s=AT_S + 120)
     requeued = replace(third, state="REQUEUED")
-    assert recognised(KNOWN, *map(accounted, (first, second, requeued, again))) == MatchResult(
-        replace(again, earlier_s=72, earlier_runs=1)
-    )
+    assert recognised(
+        KNOWN, *map(accounted, (first, second, requeued, again))
+    ) == MatchResult(replace(again, earlier_s=72, earlier_runs=1))
 
 
 def test_recorded__shrunk_by_its_owner__accounting_comes_to_what_squeue_shows() -> None:
     whole = seen_jobs(recorded("squeue-resized-ended"))[SlurmId(1)]
-    job = MatchRequest(job_id=JobId(f"0x{1:064}"), slurm_id=whole.slurm_id, user=USER, submit_s=whole.submit_s)
+    job = MatchRequest(
+        job_id=JobId(f"0x{1:064}"),
+        slurm_id=whole.slurm_id,
+        user=USER,
+        submit_s=whole.submit_s,
+    )
 
     def sight(name: str) -> tuple[str, int, int]:
-        seen = recognised(job, *map(accounted_record, accounted_jobs(recorded(name), DELIMITER))).record
+        seen = recognised(
+            job, *map(accounted_record, accounted_jobs(recorded(name), DELIMITER))
+        ).record
         assert seen is not None
         return seen.state, seen.elapsed_s, seen.exit_status
 
     assert sight("sacct-resized") == ("RUNNING", 10, 0)
-    assert sight("sacct-resized-ended") == (whole.state, whole.elapsed_s, whole.exit_status) == ("FAILED", 13, 3 * 256)
+    assert (
+        sight("sacct-resized-ended")
+        == (whole.state, whole.elapsed_s, whole.exit_status)
+        == ("FAILED", 13, 3 * 256)
+    )
 
 
 def test_many_jobs__scripts_are_asked_for_once_and_only_of_the_doubtful() -> None:
@@ -171,15 +223,27 @@ def test_many_jobs__scripts_are_asked_for_once_and_only_of_the_doubtful() -> Non
         asked.append(list(slurm_ids))
         return {}
 
-    jobs = [replace(JOB, job_id=JobId(f"0x{number:064x}"), slurm_id=SlurmId(number)) for number in range(100)]
-    names = {job.slurm_id: job.job_id if job.slurm_id % 50 else "renamed" for job in jobs}
-    records = [listed(replace(SEEN, slurm_id=job.slurm_id), names[job.slurm_id]) for job in jobs]
+    jobs = [
+        replace(JOB, job_id=JobId(f"0x{number:064x}"), slurm_id=SlurmId(number))
+        for number in range(100)
+    ]
+    names = {
+        job.slurm_id: job.job_id if job.slurm_id % 50 else "renamed" for job in jobs
+    }
+    records = [
+        listed(replace(SEEN, slurm_id=job.slurm_id), names[job.slurm_id])
+        for job in jobs
+    ]
     sights = match_jobs(jobs, records, ask)
     assert asked == [[0, 50]]
     assert sum(sight.record is not None for sight in sights.values()) == 98
 
 
-def test_two_jobs_of_one_id__each_script_is_asked_for_once_and_each_job_is_told() -> None:
+def test_two_jobs_of_one_id__each_script_is_asked_for_once_and_each_job_is_told() -> (
+    None
+):
     lost, later = JOB, replace(JOB, job_id=OTHER)
-    sights = match_jobs([lost, later], [listed(name="renamed")], lambda _: {SlurmId(7): OTHER})
+    sights = match_jobs(
+        [lost, later], [listed(name="renamed")], lambda _: {SlurmId(7): OTHER}
+    )
     assert sights == {OURS: UNKNOWN, OTHER: MatchResult(SEEN)}

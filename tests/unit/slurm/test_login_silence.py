@@ -1,4 +1,10 @@
-from supervisor_tasks.slurm.login_silence import FIRST_S, MAX_SILENCE_S, SLOW_FOR_S, SLOW_S, LoginSilence
+from supervisor_tasks.slurm.login_silence import (
+    FIRST_S,
+    MAX_SILENCE_S,
+    SLOW_FOR_S,
+    SLOW_S,
+    LoginSilence,
+)
 
 
 def hung_for(silence: LoginSilence, begun_s: float) -> float:

@@ -3,8 +3,18 @@
 import pytest
 
 from supervisor_tasks.jobs.model import SlurmId
-from supervisor_tasks.slurm.not_started import EndedOn, drained_s, ended_on, may_not_have_started, not_started
-from supervisor_tasks.slurm.parsers import CommandAnswer, JobRecord, SlurmUnavailableError
+from supervisor_tasks.slurm.not_started import (
+    EndedOn,
+    drained_s,
+    ended_on,
+    may_not_have_started,
+    not_started,
+)
+from supervisor_tasks.slurm.parsers import (
+    CommandAnswer,
+    JobRecord,
+    SlurmUnavailableError,
+)
 
 # As SLURM 22.05.8 printed them.
 ENDED = "1| 1795727975| node1|\n2| 1795727975| node2|\n3| N/A| n/a|\n"
@@ -12,7 +22,9 @@ NODE = (
     "NodeName=node1 Arch=x86_64 CPUTot=64 State=IDLE+DRAIN OS=Linux 6.18.44 #1 SMP Partitions=main"
     " ExtSensorsTemp=n/s Reason=batch job complete failure [root@1795727975]\n"
 )
-OTHER_NODE = NODE.replace("node1", "node2").replace("batch job complete failure", "maintenance")
+OTHER_NODE = NODE.replace("node1", "node2").replace(
+    "batch job complete failure", "maintenance"
+)
 FIRST = EndedOn("node1", 1795727975)
 
 
@@ -26,26 +38,49 @@ FIRST = EndedOn("node1", 1795727975)
         ("RUNNING", 0, 0, False),
     ],
 )
-def test_may_not_have_started(state: str, elapsed_s: int, exit_status: int, *, suspect: bool) -> None:
-    assert may_not_have_started(JobRecord(SlurmId(1), state, elapsed_s, exit_status)) is suspect
+def test_may_not_have_started(
+    state: str, elapsed_s: int, exit_status: int, *, suspect: bool
+) -> None:
+    assert (
+        may_not_have_started(JobRecord(SlurmId(1), state, elapsed_s, exit_status))
+        is suspect
+    )
 
 
 def test_ended_on__each_job__has_its_node_and_its_end() -> None:
-    assert ended_on(CommandAnswer(0, ENDED, "")) == {1: FIRST, 2: EndedOn("node2", 1795727975)}
-    assert ended_on(CommandAnswer(1, "", "slurm_load_jobs error: Invalid job id specified")) == {}
+    assert ended_on(CommandAnswer(0, ENDED, "")) == {
+        1: FIRST,
+        2: EndedOn("node2", 1795727975),
+    }
+    assert (
+        ended_on(
+            CommandAnswer(1, "", "slurm_load_jobs error: Invalid job id specified")
+        )
+        == {}
+    )
 
 
-@pytest.mark.parametrize("answer", [CommandAnswer(1, "", "no route"), CommandAnswer(0, ENDED[:-3], "")])
+@pytest.mark.parametrize(
+    "answer", [CommandAnswer(1, "", "no route"), CommandAnswer(0, ENDED[:-3], "")]
+)
 def test_ended_on__answer_is_not_whole__is_no_answer(answer: CommandAnswer) -> None:
     with pytest.raises(SlurmUnavailableError):
         ended_on(answer)
 
 
-def test_drained_s__nodes_that_could_not_start_a_job__also_beside_one_that_is_gone() -> None:
+def test_drained_s__nodes_that_could_not_start_a_job__also_beside_one_that_is_gone() -> (
+    None
+):
     assert drained_s(CommandAnswer(0, NODE + OTHER_NODE, "")) == {"node1": 1795727975}
-    assert drained_s(CommandAnswer(1, NODE, "Node nodeX not found")) == {"node1": 1795727975}
+    assert drained_s(CommandAnswer(1, NODE, "Node nodeX not found")) == {
+        "node1": 1795727975
+    }
     with pytest.raises(SlurmUnavailableError):
-        drained_s(CommandAnswer(1, "", "slurm_load_node error: Unable to contact slurm controller"))
+        drained_s(
+            CommandAnswer(
+                1, "", "slurm_load_node error: Unable to contact slurm controller"
+            )
+        )
 
 
 @pytest.mark.parametrize(
@@ -58,5 +93,7 @@ def test_drained_s__nodes_that_could_not_start_a_job__also_beside_one_that_is_go
         ({}, {}),
     ],
 )
-def test_not_started__node_was_drained_at_the_jobs_end(drained: dict[str, int], found: dict[int, str]) -> None:
+def test_not_started__node_was_drained_at_the_jobs_end(
+    drained: dict[str, int], found: dict[int, str]
+) -> None:
     assert not_started({SlurmId(1): FIRST}, drained) == found

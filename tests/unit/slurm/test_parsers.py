@@ -1,4 +1,6 @@
-"""What SLURM 22.05.8 printed, read again; and any text gives a result or an error of ours."""
+"""What SLURM 22.05.8 printed, read again; and any text gives a result or an error of
+ours.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -42,13 +44,17 @@ def recorded(name: str, status: int = 0) -> CommandAnswer:
         file = DATA / f"{name}-slurm-22.05.8{kind}.txt"
         return file.read_text() if file.exists() else ""
 
-    printed = squeue_sample(name) if name.startswith("squeue-") and read("") else read("")
+    printed = (
+        squeue_sample(name) if name.startswith("squeue-") and read("") else read("")
+    )
     return CommandAnswer(status, printed, read(".stderr"))
 
 
 def seen_jobs(answer: CommandAnswer) -> dict[SlurmId, JobRecord]:
     """What squeue shows."""
-    return {slurm_id: job.record for slurm_id, job in listed_jobs(answer, DELIMITER).items()}
+    return {
+        slurm_id: job.record for slurm_id, job in listed_jobs(answer, DELIMITER).items()
+    }
 
 
 def accounted(name: str, status: int = 0) -> list[JobRecord]:
@@ -66,17 +72,31 @@ def test_seen_jobs__all_states__are_told_apart() -> None:
     user, submit_s = "0x" + "ab" * 20, jobs[SlurmId(3)].submit_s
     assert submit_s > 1_700_000_000
     told = replace(jobs[SlurmId(3)], size=None)
-    assert told == JobRecord(SlurmId(3), "FAILED", 0, 768, "NonZeroExitCode", user, submit_s)
-    assert (jobs[SlurmId(1)].state, jobs[SlurmId(1)].exit_status, jobs[SlurmId(1)].reason) == (
+    assert told == JobRecord(
+        SlurmId(3), "FAILED", 0, 768, "NonZeroExitCode", user, submit_s
+    )
+    assert (
+        jobs[SlurmId(1)].state,
+        jobs[SlurmId(1)].exit_status,
+        jobs[SlurmId(1)].reason,
+    ) == (
         "TIMEOUT",
         15,
         "TimeLimit",
     )
     assert 60 <= jobs[SlurmId(1)].elapsed_s < 120
     phases = {slurm_id: job.phase for slurm_id, job in jobs.items()}
-    assert [slurm_id for slurm_id, found in phases.items() if found is Phase.RUNNING] == [5, 11]
-    assert [slurm_id for slurm_id, found in phases.items() if found is Phase.WAITING] == [9]
-    ends = {slurm_id: job.outcome().status for slurm_id, job in jobs.items() if job.phase is Phase.ENDED}
+    assert [
+        slurm_id for slurm_id, found in phases.items() if found is Phase.RUNNING
+    ] == [5, 11]
+    assert [
+        slurm_id for slurm_id, found in phases.items() if found is Phase.WAITING
+    ] == [9]
+    ends = {
+        slurm_id: job.outcome().status
+        for slurm_id, job in jobs.items()
+        if job.phase is Phase.ENDED
+    }
     assert ends == {
         6: ChainStatus.CANCELLED,
         7: ChainStatus.CANCELLED,
@@ -108,8 +128,12 @@ def test_seen_jobs__unknown_to_slurm__is_empty(name: str, status: int) -> None:
     assert seen_jobs(recorded(name, status)) == {}
 
 
-@pytest.mark.parametrize(("name", "status"), [("squeue-down", 1), ("squeue-name-user-unknown", 0)])
-def test_seen_jobs__could_not_ask__is_not_empty_but_unavailable(name: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "status"), [("squeue-down", 1), ("squeue-name-user-unknown", 0)]
+)
+def test_seen_jobs__could_not_ask__is_not_empty_but_unavailable(
+    name: str, status: int
+) -> None:
     with pytest.raises(SlurmUnavailableError):
         seen_jobs(recorded(name, status))
 
@@ -120,7 +144,10 @@ def test_accounted_jobs__recorded__agree_with_squeue_on_state_and_time() -> None
     assert told.keys() == seen.keys()
     for slurm_id, job in told.items():
         assert job.state == seen[slurm_id].state
-        assert (job.user, job.submit_s) == (seen[slurm_id].user, seen[slurm_id].submit_s)
+        assert (job.user, job.submit_s) == (
+            seen[slurm_id].user,
+            seen[slurm_id].submit_s,
+        )
         if job.phase is Phase.ENDED:
             assert job.outcome() == seen[slurm_id].outcome()
     assert told[SlurmId(3)].exit_status == 768
@@ -148,21 +175,40 @@ def test_outcome__ended_by_slurm__has_no_exit_status_even_if_squeue_shows_one() 
     assert {shown[SlurmId(number)].outcome().exit_status for number in (1, 6, 7)} == {0}
 
 
-@pytest.mark.parametrize("state", ["OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED", "NODE_FAIL"])
-def test_outcome__ended_by_slurm__is_failed_with_slurms_state_and_the_minutes_used(state: str) -> None:
-    outcome = seen_jobs(CommandAnswer(0, listed_as(state, "2:59"), ""))[SlurmId(7)].outcome()
-    assert (outcome.status, outcome.minutes, outcome.reason) == (ChainStatus.FAILED, 2, f"SLURM: {state}")
+@pytest.mark.parametrize(
+    "state", ["OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED", "NODE_FAIL"]
+)
+def test_outcome__ended_by_slurm__is_failed_with_slurms_state_and_the_minutes_used(
+    state: str,
+) -> None:
+    outcome = seen_jobs(CommandAnswer(0, listed_as(state, "2:59"), ""))[
+        SlurmId(7)
+    ].outcome()
+    assert (outcome.status, outcome.minutes, outcome.reason) == (
+        ChainStatus.FAILED,
+        2,
+        f"SLURM: {state}",
+    )
     assert outcome.exit_status == (253 if state == "OUT_OF_MEMORY" else 0)
 
 
 def test_seen_jobs__unreadable_time__leaves_only_that_job_unclear() -> None:
-    lines = listed_as("COMPLETED", "INVALID") + listed_as("COMPLETED", "0:05").replace("7", "8", 1)
+    lines = listed_as("COMPLETED", "INVALID") + listed_as("COMPLETED", "0:05").replace(
+        "7", "8", 1
+    )
     jobs = seen_jobs(CommandAnswer(0, lines, ""))
-    assert (jobs[SlurmId(7)].phase, jobs[SlurmId(8)].phase) == (Phase.UNKNOWN, Phase.ENDED)
+    assert (jobs[SlurmId(7)].phase, jobs[SlurmId(8)].phase) == (
+        Phase.UNKNOWN,
+        Phase.ENDED,
+    )
 
 
 def several(name: str, status: int) -> CommandAnswer:
-    return CommandAnswer(status, "", (DATA / f"scancel-several-{name}-slurm-22.05.8.stderr.txt").read_text())
+    return CommandAnswer(
+        status,
+        "",
+        (DATA / f"scancel-several-{name}-slurm-22.05.8.stderr.txt").read_text(),
+    )
 
 
 def test_not_cancelled__of_several__only_what_was_refused() -> None:
@@ -178,17 +224,33 @@ def test_not_cancelled__nothing_is_said_of_any_of_them__is_an_error() -> None:
         not_cancelled(several("one-refused", 210), [SlurmId(4)])
     with pytest.raises(SlurmUnavailableError):
         not_cancelled(
-            CommandAnswer(1, "", "scancel: error: Unable to contact slurm controller (connect failure)"), [SlurmId(4)]
+            CommandAnswer(
+                1,
+                "",
+                "scancel: error: Unable to contact slurm controller (connect failure)",
+            ),
+            [SlurmId(4)],
         )
 
 
 def test_requeued__recorded__has_a_record_a_run_and_the_last_runs_time() -> None:
-    live, runs = seen_jobs(recorded("squeue-requeued")), accounted("sacct-requeued-ended")
+    live, runs = (
+        seen_jobs(recorded("squeue-requeued")),
+        accounted("sacct-requeued-ended"),
+    )
     assert (live[SlurmId(12)].phase, live[SlurmId(12)].restarts) == (Phase.RUNNING, 1)
     assert live[SlurmId(13)].phase is Phase.RUNNING
-    assert [run.phase for run in accounted("sacct-requeued")] == [Phase.WAITING, Phase.WAITING, Phase.RUNNING]
+    assert [run.phase for run in accounted("sacct-requeued")] == [
+        Phase.WAITING,
+        Phase.WAITING,
+        Phase.RUNNING,
+    ]
     first, second, suspended = runs
-    assert [first.state, second.state, suspended.state] == ["REQUEUED", "COMPLETED", "COMPLETED"]
+    assert [first.state, second.state, suspended.state] == [
+        "REQUEUED",
+        "COMPLETED",
+        "COMPLETED",
+    ]
     assert first.phase is Phase.WAITING
     assert second.submit_s == live[SlurmId(12)].submit_s
     ended = seen_jobs(recorded("squeue-requeued-ended"))
@@ -199,7 +261,9 @@ def test_requeued__recorded__has_a_record_a_run_and_the_last_runs_time() -> None
 
 
 def test_unnamed_user__recorded_line__has_no_user() -> None:
-    assert {job.user for job in seen_jobs(recorded("squeue-jobs-unnamed")).values()} == {""}
+    assert {
+        job.user for job in seen_jobs(recorded("squeue-jobs-unnamed")).values()
+    } == {""}
     assert {job.user for job in accounted("sacct-jobs-unnamed")} == {""}
 
 
@@ -214,7 +278,9 @@ def test_submitted_id__recorded__is_the_id() -> None:
 
 @pytest.mark.parametrize("stdout", ["12\n", "12;cluster\n", "warning: something\n12\n"])
 def test_submitted_id__with_cluster_or_warnings__is_the_id(stdout: str) -> None:
-    assert submitted_id(CommandAnswer(0, stdout, "sbatch: warning: can't honor it")) == 12
+    assert (
+        submitted_id(CommandAnswer(0, stdout, "sbatch: warning: can't honor it")) == 12
+    )
 
 
 @pytest.mark.parametrize(
@@ -229,7 +295,9 @@ def test_submitted_id__with_cluster_or_warnings__is_the_id(stdout: str) -> None:
         ("sbatch-no-interpreter", 1),
     ],
 )
-def test_submitted_id__rejections__are_final_with_slurms_own_words(name: str, status: int) -> None:
+def test_submitted_id__rejections__are_final_with_slurms_own_words(
+    name: str, status: int
+) -> None:
     with pytest.raises(SlurmRejectedError, match="sbatch: error"):
         submitted_id(recorded(name, status))
 
@@ -243,7 +311,9 @@ def test_submitted_id__rejections__are_final_with_slurms_own_words(name: str, st
         "sbatch: error: Batch job submission failed: Resource temporarily unavailable",
     ],
 )
-def test_submitted_id__slurmctld_did_not_answer__is_unknown_and_never_a_refusal(stderr: str) -> None:
+def test_submitted_id__slurmctld_did_not_answer__is_unknown_and_never_a_refusal(
+    stderr: str,
+) -> None:
     with pytest.raises(OutcomeUnknownError):
         submitted_id(CommandAnswer(1, "", stderr))
 
@@ -254,29 +324,58 @@ FAILED = "sbatch: error: Batch job submission failed: "
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 # all reasons in libslurmfull.so of 22.05.8 that are about how many jobs are submitted
 FULL = (
-    *("AssocMaxSubmitJobLimit", "AssocGrpSubmitJobsLimit", "QOSMaxSubmitJobPerUserLimit", "QOSGrpSubmitJobsLimit"),
+    *(
+        "AssocMaxSubmitJobLimit",
+        "AssocGrpSubmitJobsLimit",
+        "QOSMaxSubmitJobPerUserLimit",
+        "QOSGrpSubmitJobsLimit",
+    ),
     "MaxSubmitJobsPerAccount",
 )
 ENDS_OF_SBATCH = [
     # slurmctld may have the job
     (0, "", OutcomeUnknownError),
     (1, FAILED + "Socket timed out on send/recv operation", OutcomeUnknownError),
-    (1, FAILED + "Unable to contact slurm controller (connect failure)", OutcomeUnknownError),
+    (
+        1,
+        FAILED + "Unable to contact slurm controller (connect failure)",
+        OutcomeUnknownError,
+    ),
     (1, FAILED + "Zero Bytes were transmitted or received", OutcomeUnknownError),
     (1, FAILED + "Slurm backup controller in standby mode", OutcomeUnknownError),
-    (1, FAILED + "Controller is in standby mode, try a different controller", OutcomeUnknownError),
+    (
+        1,
+        FAILED + "Controller is in standby mode, try a different controller",
+        OutcomeUnknownError,
+    ),
     (1, FAILED + "Protocol authentication error", OutcomeUnknownError),
-    (1, FAILED + "Incompatible versions of client and server code", OutcomeUnknownError),
+    (
+        1,
+        FAILED + "Incompatible versions of client and server code",
+        OutcomeUnknownError,
+    ),
     (1, FAILED + "Insane message length", OutcomeUnknownError),
     (1, FAILED + "Header lengths are longer than data received", OutcomeUnknownError),
     (1, FAILED + "Received message length < 0", OutcomeUnknownError),
     (1, FAILED + "Received zero length message", OutcomeUnknownError),
     (1, FAILED + "Failed to send entire message", OutcomeUnknownError),
     (1, FAILED + "Message receive failure", OutcomeUnknownError),
-    (1, FAILED + "Protocol version has changed, re-link your code", OutcomeUnknownError),
-    (1, FAILED + "Unable to contact slurm controller (receive failure)", OutcomeUnknownError),
+    (
+        1,
+        FAILED + "Protocol version has changed, re-link your code",
+        OutcomeUnknownError,
+    ),
+    (
+        1,
+        FAILED + "Unable to contact slurm controller (receive failure)",
+        OutcomeUnknownError,
+    ),
     (1, FAILED + "Broken pipe", OutcomeUnknownError),
-    (1, f"sbatch: error: Message receive failure\n{FAILED}Unspecified error", OutcomeUnknownError),
+    (
+        1,
+        f"sbatch: error: Message receive failure\n{FAILED}Unspecified error",
+        OutcomeUnknownError,
+    ),
     (1, "sbatch: fatal: no memory", OutcomeUnknownError),
     (1, "slurm_submit: segfault is near", OutcomeUnknownError),
     (1, "", OutcomeUnknownError),
@@ -285,31 +384,67 @@ ENDS_OF_SBATCH = [
     (137, "", OutcomeUnknownError),  # SIGKILL
     (139, "sbatch: error: something", OutcomeUnknownError),  # SIGSEGV
     (143, "", OutcomeUnknownError),  # SIGTERM
-    # their meaning is not known: SLURM's internal error, a job_submit plugin's ERROR, what a later SLURM may say
+    # their meaning is not known: SLURM's internal error, a job_submit plugin's ERROR,
+    # what a later SLURM may say
     (1, FAILED + "Unspecified error", AnswerNotUnderstoodError),
-    (1, FAILED + "Slurm internal error, contact system administrator", AnswerNotUnderstoodError),
-    (1, f"sbatch: error: Batch script is empty!\n{FAILED}Something new", AnswerNotUnderstoodError),
+    (
+        1,
+        FAILED + "Slurm internal error, contact system administrator",
+        AnswerNotUnderstoodError,
+    ),
+    (
+        1,
+        f"sbatch: error: Batch script is empty!\n{FAILED}Something new",
+        AnswerNotUnderstoodError,
+    ),
     (1, "sbatch: error: Something new", AnswerNotUnderstoodError),
     # it has not, for a reason that is not the job's
     (127, "sh: 1: /usr/bin/sbatch: not found", SlurmUnavailableError),
     (126, "sh: 1: /usr/bin/sbatch: Permission denied", SlurmUnavailableError),
-    *((1, f"sbatch: error: {limit}\n{FAILED}{POLICY}", SlurmUnavailableError) for limit in FULL),
-    (1, FAILED + "Required partition not available (inactive or drain)", SlurmUnavailableError),
+    *(
+        (1, f"sbatch: error: {limit}\n{FAILED}{POLICY}", SlurmUnavailableError)
+        for limit in FULL
+    ),
+    (
+        1,
+        FAILED + "Required partition not available (inactive or drain)",
+        SlurmUnavailableError,
+    ),
     (1, FAILED + "Invalid user id", SlurmUnavailableError),
     (1, FAILED + "I/O error writing script/environment to file", SlurmUnavailableError),
     (1, FAILED + "Unable to create job record, try again", SlurmUnavailableError),
     (1, FAILED + "System submissions disabled", SlurmUnavailableError),
-    (1, "sbatch: fatal: Could not establish a configuration source", SlurmUnavailableError),
+    (
+        1,
+        "sbatch: fatal: Could not establish a configuration source",
+        SlurmUnavailableError,
+    ),
     # it never will
-    (1, FAILED + "Invalid account or account/partition combination specified", SlurmRejectedError),
+    (
+        1,
+        FAILED + "Invalid account or account/partition combination specified",
+        SlurmRejectedError,
+    ),
     (
         1,
         f"sbatch: error: AssocMaxWallDurationPerJobLimit\n{FAILED}Job violates accounting/QOS policy",
         SlurmRejectedError,
     ),
-    (1, FAILED + "User's group not permitted to use this partition", SlurmRejectedError),
-    (1, f"sbatch: error: munge was slow\n{FAILED}Invalid qos specification", SlurmRejectedError),
-    (1, "sbatch: error: Batch script contains DOS line breaks (\\r\\n)", SlurmRejectedError),
+    (
+        1,
+        FAILED + "User's group not permitted to use this partition",
+        SlurmRejectedError,
+    ),
+    (
+        1,
+        f"sbatch: error: munge was slow\n{FAILED}Invalid qos specification",
+        SlurmRejectedError,
+    ),
+    (
+        1,
+        "sbatch: error: Batch script contains DOS line breaks (\\r\\n)",
+        SlurmRejectedError,
+    ),
     (1, "sbatch: error: cli_filter plugin terminated with error", SlurmRejectedError),
 ]
 
@@ -337,12 +472,17 @@ def test_require_done__recorded_answers() -> None:
         require_success(recorded("scontrol-update-as-owner", 1), "update")
 
 
-@pytest.mark.parametrize(("shown", "seconds"), [("0:00", 0), ("1:28", 88), ("2:03:04", 7384), ("1-02:03:04", 93784)])
+@pytest.mark.parametrize(
+    ("shown", "seconds"),
+    [("0:00", 0), ("1:28", 88), ("2:03:04", 7384), ("1-02:03:04", 93784)],
+)
 def test_elapsed_s__every_form_of_squeue(shown: str, seconds: int) -> None:
     assert elapsed_s(shown) == seconds
 
 
-@pytest.mark.parametrize(("shown", "raw"), [("768", 768), ("3:0", 768), ("0:9", 9), ("0:0", 0)])
+@pytest.mark.parametrize(
+    ("shown", "raw"), [("768", 768), ("3:0", 768), ("0:9", 9), ("0:0", 0)]
+)
 def test_wait_status__either_form(shown: str, raw: int) -> None:
     assert wait_status(shown) == raw
 
@@ -361,8 +501,13 @@ NOT_FAILED = {
 }
 
 
-@pytest.mark.parametrize(("wanted", "state"), [(p, state) for p, states in STATES.items() for state in states.split()])
-def test_phase__every_state_of_squeue__has_its_phase_and_only_ends_have_a_status(wanted: Phase, state: str) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "state"),
+    [(p, state) for p, states in STATES.items() for state in states.split()],
+)
+def test_phase__every_state_of_squeue__has_its_phase_and_only_ends_have_a_status(
+    wanted: Phase, state: str
+) -> None:
     assert phase(state) is wanted
     if wanted is Phase.ENDED:
         assert end(state).status is NOT_FAILED.get(state, ChainStatus.FAILED)
@@ -373,9 +518,17 @@ def test_phase__every_state_of_squeue__has_its_phase_and_only_ends_have_a_status
 
 @pytest.mark.parametrize(
     ("state", "pending"),
-    [("PENDING", True), ("REQUEUE_HOLD", True), ("CONFIGURING", False), ("RUNNING", False), ("COMPLETED", False)],
+    [
+        ("PENDING", True),
+        ("REQUEUE_HOLD", True),
+        ("CONFIGURING", False),
+        ("RUNNING", False),
+        ("COMPLETED", False),
+    ],
 )
-def test_is_pending__of_a_job_that_has_its_nodes__is_false(state: str, pending: bool) -> None:
+def test_is_pending__of_a_job_that_has_its_nodes__is_false(
+    state: str, pending: bool
+) -> None:
     assert JobRecord(SlurmId(3), state, 0, 0).is_pending is pending
 
 
@@ -383,15 +536,25 @@ def test_phase__never_heard_of__is_unknown_and_never_success() -> None:
     assert phase("SPLENDID") is Phase.UNKNOWN
 
 
-TEXT = st.text(max_size=200) | st.from_regex(r"(\d+ *\| *[A-Z_]+ *\| *[0-9:-]+ *\| *[0-9:]+ *\| *\w* *\|\n?){1,3}")
+TEXT = st.text(max_size=200) | st.from_regex(
+    r"(\d+ *\| *[A-Z_]+ *\| *[0-9:-]+ *\| *[0-9:]+ *\| *\w* *\|\n?){1,3}"
+)
 
 
 @given(TEXT, TEXT, st.integers(0, 255))
 @example("9" * 5000, "", 0)  # more digits than int() reads
 @example("9" * 5000 + "|RUNNING|0:00|0|None|", "", 0)
 @example("1|RUNNING|" + "9" * 5000, "", 0)
-def test_any_output__gives_a_result_or_an_error_of_ours(stdout: str, stderr: str, status: int) -> None:
-    for read in (submitted_id, lambda answer: require_success(answer, "it"), has_accounting, next_id, boot_time):
+def test_any_output__gives_a_result_or_an_error_of_ours(
+    stdout: str, stderr: str, status: int
+) -> None:
+    for read in (
+        submitted_id,
+        lambda answer: require_success(answer, "it"),
+        has_accounting,
+        next_id,
+        boot_time,
+    ):
         try:
             read(CommandAnswer(status, stdout, stderr))
         except SupervisorError:
@@ -400,9 +563,15 @@ def test_any_output__gives_a_result_or_an_error_of_ours(stdout: str, stderr: str
 
 @pytest.mark.parametrize(
     ("kept_in", "expected"),
-    [("accounting_storage/slurmdbd", True), ("accounting_storage/none", False), ("(null)", False)],
+    [
+        ("accounting_storage/slurmdbd", True),
+        ("accounting_storage/none", False),
+        ("(null)", False),
+    ],
 )
-def test_has_accounting__configuration_of_slurmctld__says_whether(kept_in: str, expected: bool) -> None:
+def test_has_accounting__configuration_of_slurmctld__says_whether(
+    kept_in: str, expected: bool
+) -> None:
     shown = (
         "Configuration data as of 2026-01-01T00:00:00\n"
         "AccountingStorageEnforce = none\n"
@@ -416,21 +585,36 @@ def test_has_accounting__configuration_of_slurmctld__says_whether(kept_in: str, 
 def test_has_accounting__slurmctld_does_not_answer__is_unavailable() -> None:
     with pytest.raises(SlurmUnavailableError, match="Unable to contact"):
         has_accounting(
-            CommandAnswer(1, "", "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)")
+            CommandAnswer(
+                1,
+                "",
+                "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)",
+            )
         )
 
 
 @pytest.mark.parametrize(
     ("shown", "expected"),
-    [("1795482694", 1_795_482_694), ("2026-01-01T00:00:00", None), ("9" * 5000, None), ("", None)],
+    [
+        ("1795482694", 1_795_482_694),
+        ("2026-01-01T00:00:00", None),
+        ("9" * 5000, None),
+        ("", None),
+    ],
 )
-def test_controller_time__head_of_the_configuration__is_unix_time_or_none(shown: str, expected: int | None) -> None:
+def test_controller_time__head_of_the_configuration__is_unix_time_or_none(
+    shown: str, expected: int | None
+) -> None:
     config = f"Configuration data as of {shown}\nBOOT_TIME               = 1795482690\n"
     assert controller_time_s(CommandAnswer(0, config, "")) == expected
 
 
-@pytest.mark.parametrize("what", ["missing", "unloadable", "init-fails", "post-opt-fails"])
-def test_sbatch__spank_stack_that_cannot_be_loaded__is_the_sites_trouble(what: str) -> None:
+@pytest.mark.parametrize(
+    "what", ["missing", "unloadable", "init-fails", "post-opt-fails"]
+)
+def test_sbatch__spank_stack_that_cannot_be_loaded__is_the_sites_trouble(
+    what: str,
+) -> None:
     said = (DATA / f"sbatch-spank-{what}-slurm-22.05.8.stderr.txt").read_text()
     with pytest.raises(SlurmUnavailableError):
         submitted_id(CommandAnswer(1, "", said))
@@ -450,7 +634,11 @@ def test_submitted_id__above_the_sites_own_bound__is_not_understood() -> None:
 
 @pytest.mark.parametrize(
     ("shown", "bound"),
-    [("MaxJobId                = 1000\n", 1000), ("", MAX_SLURM_ID), ("MaxJobId = 4294967295\n", MAX_SLURM_ID)],
+    [
+        ("MaxJobId                = 1000\n", 1000),
+        ("", MAX_SLURM_ID),
+        ("MaxJobId = 4294967295\n", MAX_SLURM_ID),
+    ],
 )
 def test_max_job_id(shown: str, bound: int) -> None:
     assert max_job_id(CommandAnswer(0, shown, "")) == bound

@@ -1,4 +1,6 @@
-"""What SLURM 22.05.8 (Debian 12) and 24.11.5 (Debian 13) print is read alike: recorded by tests/support/record_slurm.py."""
+"""What SLURM 22.05.8 (Debian 12) and 24.11.5 (Debian 13) print is read alike: recorded
+by tests/support/record_slurm.py.
+"""
 
 from pathlib import Path
 
@@ -49,22 +51,40 @@ def listed(version: str) -> dict[SlurmId, SqueueRow]:
     return listed_jobs(printed(version, "squeue-listing"), DELIMITER)
 
 
-def test_listed_jobs__of_each_version__have_the_same_phases_and_ends(version: str) -> None:
+def test_listed_jobs__of_each_version__have_the_same_phases_and_ends(
+    version: str,
+) -> None:
     """22.05 prints a raw wait status in the field exit_code, 24.11 `code:signal`."""
     seen = [(row.record.phase, row.record.reason) for row in listed(version).values()]
-    assert [phase for phase, _ in seen] == [Phase.ENDED, Phase.ENDED, Phase.ENDED, Phase.RUNNING, Phase.WAITING]
-    assert [row.record.exit_status for row in listed(version).values()] == [0, 3 * 256, 9, 0, 0]
+    assert [phase for phase, _ in seen] == [
+        Phase.ENDED,
+        Phase.ENDED,
+        Phase.ENDED,
+        Phase.RUNNING,
+        Phase.WAITING,
+    ]
+    assert [row.record.exit_status for row in listed(version).values()] == [
+        0,
+        3 * 256,
+        9,
+        0,
+        0,
+    ]
     assert seen[-1][1] == "JobHeldUser"
 
 
-def test_listed_jobs__of_each_version__have_the_sizes_that_were_asked_for(version: str) -> None:
+def test_listed_jobs__of_each_version__have_the_sizes_that_were_asked_for(
+    version: str,
+) -> None:
     """24.11 shows --cpus-per-task as a TRES of each task, too."""
     sizes = [row.record.size for row in listed(version).values()]
     assert [size and size.gpus for size in sizes] == [0, 0, 0, 1, 0]
     assert sizes[0] == SIZE
 
 
-def test_listed_jobs__of_each_version__have_times_and_what_owners_write(version: str) -> None:
+def test_listed_jobs__of_each_version__have_times_and_what_owners_write(
+    version: str,
+) -> None:
     row = listed(version)[RUNS]
     assert row.record.start_s is not None
     assert 1_700_000_000 < row.submit_s <= row.record.start_s
@@ -83,6 +103,15 @@ def test_configuration__of_each_version__is_read(version: str) -> None:
     assert int(boot_time(config)) > 1_700_000_000
     assert 0 <= (controller_time_s(config) or 0) - int(boot_time(config)) < 60
     assert not has_accounting(config)
-    assert (next_id(config), max_job_id(config), min_job_age_s(config)) == (6, 67_043_328, 300)
+    assert (next_id(config), max_job_id(config), min_job_age_s(config)) == (
+        6,
+        67_043_328,
+        300,
+    )
     assert parse_cluster_identity(config).name == "devgrid"
-    assert memory_per_cpu_limit(config.stdout, printed(version, "scontrol-show-partition").stdout) is None
+    assert (
+        memory_per_cpu_limit(
+            config.stdout, printed(version, "scontrol-show-partition").stdout
+        )
+        is None
+    )

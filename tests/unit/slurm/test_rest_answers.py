@@ -1,4 +1,6 @@
-"""What slurmrestd 22.05.8 answered (tests/data/slurm/rest), read as the worker reads it."""
+"""What slurmrestd 22.05.8 answered (tests/data/slurm/rest), read as the worker reads
+it.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -10,7 +12,11 @@ from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.hardware import SlurmNode
 from supervisor_tasks.slurm.not_started import DRAIN_REASON
-from supervisor_tasks.slurm.parsers import QuestionRefusedError, SlurmRejectedError, SlurmUnavailableError
+from supervisor_tasks.slurm.parsers import (
+    QuestionRefusedError,
+    SlurmRejectedError,
+    SlurmUnavailableError,
+)
 from supervisor_tasks.slurm.rest_answers import (
     RestAnswer,
     clock_s,
@@ -59,7 +65,9 @@ def test_submitted__waits_for_a_node__is_the_id_beside_the_error() -> None:
         ("no-such-key", SlurmUnavailableError),
     ],
 )
-def test_submitted__no_id__says_what_became_of_the_job(name: str, kind: type[SupervisorError]) -> None:
+def test_submitted__no_id__says_what_became_of_the_job(
+    name: str, kind: type[SupervisorError]
+) -> None:
     with pytest.raises(kind):
         submitted(answer(name), has_submit_key=False)
 
@@ -75,7 +83,9 @@ def test_submitted__access_denied__with_job_submit_lua_is_no_refusal() -> None:
 @pytest.mark.parametrize("number", [0, -1, 2**26, "18", None])
 def test_submitted__impossible_id__is_no_submission(number: object) -> None:
     with pytest.raises(OutcomeUnknownError):
-        submitted(RestAnswer(200, {"errors": [], "job_id": number}), has_submit_key=False)
+        submitted(
+            RestAnswer(200, {"errors": [], "job_id": number}), has_submit_key=False
+        )
 
 
 def test_require_done__job_is_unknown__is_no_error() -> None:
@@ -95,11 +105,24 @@ def test_require_answer__refused__is_not_a_missing_answer() -> None:
 
 def test_jobs_listed__running_job__has_what_squeue_shows() -> None:
     row = jobs("jobs", now_s=1795481738)["running"]
-    assert (row.slurm_id, row.user, row.comment, row.stdout) == (18, CUSTOMER, "supervisor x", "running.log")
+    assert (row.slurm_id, row.user, row.comment, row.stdout) == (
+        18,
+        CUSTOMER,
+        "supervisor x",
+        "running.log",
+    )
     assert (row.limit_min, row.has_script, row.record.may_requeue) == (9, True, False)
     assert row.record.size is not None
-    assert (row.record.size.cpus, row.record.size.memory_mb, row.record.size.nodes) == (2, 200, 1)
-    assert (row.record.size.threads, row.record.size.whole_memory, row.record.size.partition) == ("*", False, "main")
+    assert (row.record.size.cpus, row.record.size.memory_mb, row.record.size.nodes) == (
+        2,
+        200,
+        1,
+    )
+    assert (
+        row.record.size.threads,
+        row.record.size.whole_memory,
+        row.record.size.partition,
+    ) == ("*", False, "main")
 
 
 def test_jobs_listed__unusual_sizes__are_seen() -> None:
@@ -109,7 +132,9 @@ def test_jobs_listed__unusual_sizes__are_seen() -> None:
     assert {name for name, size in found.items() if size.array} == {"array"}
     assert {name for name, size in found.items() if size.gpus} == {"gpu"}
     assert {name for name, size in found.items() if size.threads != "*"} == {"threads"}
-    assert {name for name, size in found.items() if size.limit_min is None} == {"nolimit"}
+    assert {name for name, size in found.items() if size.limit_min is None} == {
+        "nolimit"
+    }
 
 
 def test_jobs_listed__user_is_unknown__has_no_name() -> None:
@@ -117,12 +142,17 @@ def test_jobs_listed__user_is_unknown__has_no_name() -> None:
 
 
 def test_jobs_listed__rejected_job__is_recognised() -> None:
-    assert [name for name, row in jobs("jobs").items() if was_rejected(row.record)] == ["rej"]
+    assert [name for name, row in jobs("jobs").items() if was_rejected(row.record)] == [
+        "rej"
+    ]
 
 
 def test_jobs_listed__ends__have_the_seconds_and_statuses_of_squeue() -> None:
     rows = jobs("jobs-ended", now_s=clock_s(answer("diag").body))
-    shown = {name: (row.record.state, row.record.elapsed_s, row.record.exit_status) for name, row in rows.items()}
+    shown = {
+        name: (row.record.state, row.record.elapsed_s, row.record.exit_status)
+        for name, row in rows.items()
+    }
     assert shown["gpu"] == ("CANCELLED", 28, 15)
     assert shown["whole"] == ("CANCELLED", 0, 0)
     assert shown["nonzero"] == ("FAILED", 0, 768)
@@ -131,15 +161,25 @@ def test_jobs_listed__ends__have_the_seconds_and_statuses_of_squeue() -> None:
 
 
 @pytest.mark.parametrize("early_s", [1, 2, 29])
-def test_jobs_listed__ended_after_the_time_of_the_worker__has_all_its_seconds(early_s: int) -> None:
+def test_jobs_listed__ended_after_the_time_of_the_worker__has_all_its_seconds(
+    early_s: int,
+) -> None:
     (job,) = (job for job in answer("jobs-ended").body["jobs"] if job["name"] == "gpu")
     assert job["end_time"] - job["start_time"] == 28
-    assert jobs("jobs-ended", now_s=job["end_time"] - early_s)["gpu"].record.elapsed_s == 28
+    assert (
+        jobs("jobs-ended", now_s=job["end_time"] - early_s)["gpu"].record.elapsed_s
+        == 28
+    )
 
 
 def test_jobs_listed__field_is_missing__counts_as_no_answer() -> None:
     body = answer("jobs").body
-    cut = {"jobs": [{key: value for key, value in job.items() if key != "submit_time"} for job in body["jobs"]]}
+    cut = {
+        "jobs": [
+            {key: value for key, value in job.items() if key != "submit_time"}
+            for job in body["jobs"]
+        ]
+    }
     with pytest.raises(SlurmUnavailableError, match="a job without the fields"):
         jobs_listed(cut, 0)
     with pytest.raises(SlurmUnavailableError):
@@ -153,9 +193,16 @@ def test_partition_hardware__nodes__are_those_of_the_partition() -> None:
 
 
 def test_partition_hardware__drained_node__does_not_count() -> None:
-    drained = partition_hardware(answer("partitions").body, answer("nodes-drained").body, "main")
+    drained = partition_hardware(
+        answer("partitions").body, answer("nodes-drained").body, "main"
+    )
     assert (drained.nodes, [node.name for node in drained.left_out]) == ((), ["node1"])
-    counted = partition_hardware(answer("partitions").body, answer("nodes-drained").body, "main", unresponsive=True)
+    counted = partition_hardware(
+        answer("partitions").body,
+        answer("nodes-drained").body,
+        "main",
+        unresponsive=True,
+    )
     assert [node.name for node in counted.nodes] == ["node1"]
 
 
@@ -167,7 +214,9 @@ def test_partition__not_there__counts_as_no_answer() -> None:
 
 def test_identity__controllers__without_a_name() -> None:
     found = parse_identity(answer("ping").body)
-    assert found == ClusterIdentity("", "", ("vm",)) == ClusterIdentity.parse(str(found))
+    assert (
+        found == ClusterIdentity("", "", ("vm",)) == ClusterIdentity.parse(str(found))
+    )
     assert found.is_the_same_as(ClusterIdentity("devgrid", "6817", ("vm", "vm2")))
     assert not found.is_the_same_as(replace(found, hosts=("other",)))
 
@@ -193,6 +242,15 @@ def test_counting_since__first_second_of_a_slurmctld__is_not_known_yet() -> None
 @pytest.mark.parametrize("time", ["soon", [1]])
 def test_times__no_number__count_as_no_answer(time: object) -> None:
     with pytest.raises(SlurmUnavailableError):
-        ended_on({"jobs": [{"job_id": 1, "batch_host": "node1", "end_time": time}]}, [SlurmId(1)])
+        ended_on(
+            {"jobs": [{"job_id": 1, "batch_host": "node1", "end_time": time}]},
+            [SlurmId(1)],
+        )
     with pytest.raises(SlurmUnavailableError):
-        drained_s({"nodes": [{"name": "node1", "reason": DRAIN_REASON, "reason_changed_at": time}]})
+        drained_s(
+            {
+                "nodes": [
+                    {"name": "node1", "reason": DRAIN_REASON, "reason_changed_at": time}
+                ]
+            }
+        )

@@ -1,4 +1,6 @@
-"""What slurmrestd 24.11.5 (API v0.0.42) answered is read as the worker reads 22.05; its requests are written for it."""
+"""What slurmrestd 24.11.5 (API v0.0.42) answered is read as the worker reads 22.05; its
+requests are written for it.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -9,7 +11,11 @@ import pytest
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.hardware import SlurmNode
-from supervisor_tasks.slurm.parsers import QuestionRefusedError, SlurmRejectedError, SlurmUnavailableError
+from supervisor_tasks.slurm.parsers import (
+    QuestionRefusedError,
+    SlurmRejectedError,
+    SlurmUnavailableError,
+)
 from supervisor_tasks.slurm.rest_answers import (
     RestAnswer,
     clock_s,
@@ -55,7 +61,9 @@ def test_submitted__waits_for_a_node__is_the_id() -> None:
         ("late-token", OutcomeUnknownError),
     ],
 )
-def test_submitted__no_id__says_what_became_of_the_job(name: str, kind: type[SupervisorError]) -> None:
+def test_submitted__no_id__says_what_became_of_the_job(
+    name: str, kind: type[SupervisorError]
+) -> None:
     with pytest.raises(kind):
         submitted(answer(name), has_submit_key=False)
 
@@ -74,7 +82,13 @@ def test_require_success__slurmctld_gave_no_answer__is_no_refusal() -> None:
 
 
 def test_require_success__a_jobs_own_error__is_a_refusal() -> None:
-    denied = read(NEW, {"status": [{"error": {"string": "Access/permission denied", "code": 2002}}], "errors": []})
+    denied = read(
+        NEW,
+        {
+            "status": [{"error": {"string": "Access/permission denied", "code": 2002}}],
+            "errors": [],
+        },
+    )
     with pytest.raises(SlurmRejectedError, match="permission denied"):
         require_success(RestAnswer(200, denied), "cancel")
 
@@ -90,24 +104,50 @@ def test_require_answer__refused__is_not_a_missing_answer() -> None:
 
 def test_jobs_listed__running_job__has_what_squeue_shows() -> None:
     row = jobs("jobs")["running"]
-    assert (row.slurm_id, row.user, row.comment, row.limit_min) == (1, CUSTOMER, "supervisor x", 9)
+    assert (row.slurm_id, row.user, row.comment, row.limit_min) == (
+        1,
+        CUSTOMER,
+        "supervisor x",
+        9,
+    )
     assert row.stdout.endswith("running.log")
-    assert (row.has_script, row.record.may_requeue, row.record.state) == (True, False, "RUNNING")
+    assert (row.has_script, row.record.may_requeue, row.record.state) == (
+        True,
+        False,
+        "RUNNING",
+    )
     assert row.record.size is not None
-    assert (row.record.size.cpus, row.record.size.memory_mb, row.record.size.nodes) == (2, 200, 1)
-    assert (row.record.size.threads, row.record.size.whole_memory, row.record.size.partition) == ("*", False, "main")
+    assert (row.record.size.cpus, row.record.size.memory_mb, row.record.size.nodes) == (
+        2,
+        200,
+        1,
+    )
+    assert (
+        row.record.size.threads,
+        row.record.size.whole_memory,
+        row.record.size.partition,
+    ) == ("*", False, "main")
 
 
 def test_jobs_listed__unusual_sizes__are_seen() -> None:
-    sizes = {name: row.record.size for name, row in jobs("jobs").items() if row.record.size is not None}
+    sizes = {
+        name: row.record.size
+        for name, row in jobs("jobs").items()
+        if row.record.size is not None
+    }
     assert {name for name, size in sizes.items() if size.array} == {"array"}
     assert {name for name, size in sizes.items() if size.gpus} == {"gpu"}
     assert {name for name, size in sizes.items() if size.threads != "*"} == {"threads"}
-    assert {name for name, size in sizes.items() if size.limit_min is None} == {"nolimit"}
+    assert {name for name, size in sizes.items() if size.limit_min is None} == {
+        "nolimit"
+    }
 
 
 def test_jobs_listed__ends__have_the_states_and_statuses_of_squeue() -> None:
-    shown = {name: (row.record.state, row.record.exit_status) for name, row in jobs("jobs-ended").items()}
+    shown = {
+        name: (row.record.state, row.record.exit_status)
+        for name, row in jobs("jobs-ended").items()
+    }
     assert shown["nonzero"] == ("FAILED", 768)
     assert shown["gpu"] == ("CANCELLED", 15)
     assert shown["suspended"] == ("SUSPENDED", 0)
@@ -115,11 +155,16 @@ def test_jobs_listed__ends__have_the_states_and_statuses_of_squeue() -> None:
 
 
 def test_jobs_listed__rejected_job__is_recognised() -> None:
-    assert [name for name, row in jobs("jobs").items() if was_rejected(row.record)] == ["rej"]
+    assert [name for name, row in jobs("jobs").items() if was_rejected(row.record)] == [
+        "rej"
+    ]
 
 
 def test_requests_listed__running_job__is_its_request() -> None:
-    assert [size.cpus for size in requests_listed(answer("jobs").body, [1]).values()] == [2]  # type: ignore[list-item]
+    assert [
+        size.cpus
+        for size in requests_listed(answer("jobs").body, [1]).values()  # type: ignore[list-item]
+    ] == [2]
 
 
 def test_partition_hardware__nodes__are_those_of_the_partition() -> None:
@@ -142,31 +187,70 @@ def test_identity_and_clock__controller_is_up__are_read() -> None:
 @pytest.mark.parametrize(
     ("shown", "status"),
     [
-        ({"return_code": {"set": True, "number": 3}, "signal": {"id": {"set": False, "number": 0}}}, 768),
-        ({"return_code": {"set": True, "number": 0}, "signal": {"id": {"set": True, "number": 9}}}, 9),
-        ({"return_code": {"set": False, "number": 0}, "signal": {"id": {"set": False, "number": 0}}}, None),
+        (
+            {
+                "return_code": {"set": True, "number": 3},
+                "signal": {"id": {"set": False, "number": 0}},
+            },
+            768,
+        ),
+        (
+            {
+                "return_code": {"set": True, "number": 0},
+                "signal": {"id": {"set": True, "number": 9}},
+            },
+            9,
+        ),
+        (
+            {
+                "return_code": {"set": False, "number": 0},
+                "signal": {"id": {"set": False, "number": 0}},
+            },
+            None,
+        ),
     ],
 )
-def test_read__exit_code__is_the_raw_wait_status(shown: dict[str, Any], status: int | None) -> None:
-    assert read(NEW, {"jobs": [{"exit_code": shown}]}) == {"jobs": [{"exit_code": status}]}
+def test_read__exit_code__is_the_raw_wait_status(
+    shown: dict[str, Any], status: int | None
+) -> None:
+    assert read(NEW, {"jobs": [{"exit_code": shown}]}) == {
+        "jobs": [{"exit_code": status}]
+    }
 
 
 @pytest.mark.parametrize(
     ("words", "state"),
-    [(["RUNNING"], "RUNNING"), (["FAILED", "COMPLETING"], "COMPLETING"), (["PENDING", "REQUEUED"], "REQUEUED")],
+    [
+        (["RUNNING"], "RUNNING"),
+        (["FAILED", "COMPLETING"], "COMPLETING"),
+        (["PENDING", "REQUEUED"], "REQUEUED"),
+    ],
 )
-def test_read__words_of_a_state__is_the_one_that_squeue_shows(words: list[str], state: str) -> None:
-    assert read(NEW, {"jobs": [{"job_state": words}]}) == {"jobs": [{"job_state": state}]}
+def test_read__words_of_a_state__is_the_one_that_squeue_shows(
+    words: list[str], state: str
+) -> None:
+    assert read(NEW, {"jobs": [{"job_state": words}]}) == {
+        "jobs": [{"job_state": state}]
+    }
 
 
-@pytest.mark.parametrize("broken", [None, "text", [None], [{"exit_code": 3}], [{"job_state": []}]])
+@pytest.mark.parametrize(
+    "broken", [None, "text", [None], [{"exit_code": 3}], [{"job_state": []}]]
+)
 def test_read__unexpected_jobs__count_as_no_answer(broken: object) -> None:
     with pytest.raises(SlurmUnavailableError):
         jobs_listed(read(NEW, {"jobs": broken}), 0)
 
 
 def test_written__submission__has_the_words_of_the_newer_api() -> None:
-    job = {"gpus": "2", "memory_per_cpu": 5, "time_limit": 7, "no_requeue": True, "environment": {"A": "b"}, "tasks": 1}
+    job = {
+        "gpus": "2",
+        "memory_per_cpu": 5,
+        "time_limit": 7,
+        "no_requeue": True,
+        "environment": {"A": "b"},
+        "tasks": 1,
+    }
     assert written(NEW, {"script": "s", "job": job}) == {
         "script": "s",
         "job": {

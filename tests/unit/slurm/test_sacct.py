@@ -1,4 +1,6 @@
-"""Accounting says with which line a job was submitted, even if its owner has renamed it since."""
+"""Accounting says with which line a job was submitted, even if its owner has renamed it
+since.
+"""
 
 import pytest
 from hypothesis import given
@@ -22,10 +24,14 @@ RECORD = ("7", "COMPLETED", "60", "0:0", "0xc", "1700000000", "1700000060")
 
 
 def printed(*records: tuple[str, ...]) -> str:
-    return "".join("".join(f"{field}|{DELIMITER}" for field in record) + "\n" for record in records)
+    return "".join(
+        "".join(f"{field}|{DELIMITER}" for field in record) + "\n" for record in records
+    )
 
 
-def test_submitted_as__renamed_job__accounting_has_the_line_it_was_submitted_with() -> None:
+def test_submitted_as__renamed_job__accounting_has_the_line_it_was_submitted_with() -> (
+    None
+):
     history = CommandAnswer(0, recorded("sacct-submit-lines"), "")
     assert [seen.slurm_id for seen in submitted_as(history, DELIMITER, OURS)] == [3]
     assert submitted_as(history, DELIMITER, OTHER) == []
@@ -34,9 +40,15 @@ def test_submitted_as__renamed_job__accounting_has_the_line_it_was_submitted_wit
 @pytest.mark.parametrize("kept", [1, 30, -3])
 def test_submitted_as__cut_off_or_failed__is_not_an_empty_history(kept: int) -> None:
     with pytest.raises(SlurmUnavailableError):
-        submitted_as(CommandAnswer(0, recorded("sacct-submit-lines")[:kept], ""), DELIMITER, OURS)
+        submitted_as(
+            CommandAnswer(0, recorded("sacct-submit-lines")[:kept], ""), DELIMITER, OURS
+        )
     with pytest.raises(SlurmUnavailableError):
-        submitted_as(CommandAnswer(1, "", "sacct: error: slurmdbd: connection refused"), DELIMITER, OURS)
+        submitted_as(
+            CommandAnswer(1, "", "sacct: error: slurmdbd: connection refused"),
+            DELIMITER,
+            OURS,
+        )
 
 
 def test_histories__of_several_users__each_has_its_own() -> None:
@@ -48,7 +60,11 @@ def test_histories__of_several_users__each_has_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [CommandAnswer(0, "USERMARK 0xa\n", ""), CommandAnswer(1, "USERMARK 0xa\n", "no slurmdbd")]
+    "answer",
+    [
+        CommandAnswer(0, "USERMARK 0xa\n", ""),
+        CommandAnswer(1, "USERMARK 0xa\n", "no slurmdbd"),
+    ],
 )
 def test_histories__cut_off_or_failed__is_an_error(answer: CommandAnswer) -> None:
     with pytest.raises(SlurmUnavailableError):
@@ -57,7 +73,9 @@ def test_histories__cut_off_or_failed__is_an_error(answer: CommandAnswer) -> Non
 
 def test_accounted_jobs__any_text_in_a_line__is_one_record() -> None:
     hostile = f"sbatch --job-name={OURS} --output={OURS}.log\n7|COMPLETED|60|0:0|0xc|1|2|x|\n|{'0' * len(DELIMITER)}"
-    (record,) = accounted_jobs(CommandAnswer(0, printed((*RECORD, hostile)), ""), DELIMITER)
+    (record,) = accounted_jobs(
+        CommandAnswer(0, printed((*RECORD, hostile)), ""), DELIMITER
+    )
     assert record.submit_line == hostile
     assert record.job_id is None
 
@@ -73,13 +91,19 @@ def test_accounted_jobs__any_text_in_a_line__is_one_record() -> None:
     ],
 )
 def test_job_id__of_a_line_that_is_not_ours__is_not_ours(line: str) -> None:
-    (record,) = accounted_jobs(CommandAnswer(0, printed((*RECORD, line)), ""), DELIMITER)
+    (record,) = accounted_jobs(
+        CommandAnswer(0, printed((*RECORD, line)), ""), DELIMITER
+    )
     assert record.job_id != OURS
 
 
 def test_recorded__just_requeued_or_suspended__has_no_line_for_a_moment() -> None:
-    records = accounted_jobs(CommandAnswer(0, recorded("sacct-requeued-at-once"), ""), DELIMITER)
-    assert [(one.record.state, one.record.user) for one in records if not one.submit_line]
+    records = accounted_jobs(
+        CommandAnswer(0, recorded("sacct-requeued-at-once"), ""), DELIMITER
+    )
+    assert [
+        (one.record.state, one.record.user) for one in records if not one.submit_line
+    ]
     assert not [one for one in records if not one.submit_line and one.job_id]
 
 
@@ -87,7 +111,9 @@ def test_submitted_as__run_again__is_its_last_run() -> None:
     line = f"sbatch --job-name={OURS} --output={OURS}.log"
     first = ("7", "REQUEUED", "9", "0:0", "0xc", "1700000000", "1700000009", line)
     both = printed((*RECORD[:5], "1700000010", "1700000070", line), first)
-    assert [seen.state for seen in submitted_as(CommandAnswer(0, both, ""), DELIMITER, OURS)] == ["COMPLETED"]
+    assert [
+        seen.state for seen in submitted_as(CommandAnswer(0, both, ""), DELIMITER, OURS)
+    ] == ["COMPLETED"]
 
 
 @pytest.mark.parametrize("place", [0, 2, 3, 5])
@@ -98,7 +124,9 @@ def test_accounted_jobs__record_that_cannot_be_read__is_named(place: int) -> Non
 
 
 @given(st.text(max_size=300), st.text(max_size=100), st.integers(0, 255))
-def test_accounted_jobs__any_output__gives_a_result_or_an_error_of_ours(stdout: str, stderr: str, status: int) -> None:
+def test_accounted_jobs__any_output__gives_a_result_or_an_error_of_ours(
+    stdout: str, stderr: str, status: int
+) -> None:
     try:
         accounted_jobs(CommandAnswer(status, stdout, stderr), DELIMITER)
     except SlurmUnavailableError:
@@ -106,8 +134,20 @@ def test_accounted_jobs__any_output__gives_a_result_or_an_error_of_ours(stdout: 
 
 
 def test_sacct__asks_for_the_same_fields_of_whole_jobs_with_each_run() -> None:
-    shape = ["--noheader", "--parsable", "--allocations", "--duplicates", f"--delimiter=|{DELIMITER}"]
-    shared = ["env", "SLURM_TIME_FORMAT=%s", "sacct", *shape, f"--format={','.join(FIELDS)}"]
+    shape = [
+        "--noheader",
+        "--parsable",
+        "--allocations",
+        "--duplicates",
+        f"--delimiter=|{DELIMITER}",
+    ]
+    shared = [
+        "env",
+        "SLURM_TIME_FORMAT=%s",
+        "sacct",
+        *shape,
+        f"--format={','.join(FIELDS)}",
+    ]
     assert sacct_by_id("sacct", "1,2", DELIMITER) == [*shared, "--jobs=1,2"]
     assert sacct_named("sacct", "n", "0xc", 9, DELIMITER) == [
         *shared,

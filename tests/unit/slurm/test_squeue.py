@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
-from supervisor_tasks.slurm.squeue import FIELDS, listed_jobs, requested_sizes, squeue_all, squeue_by_id, squeue_format
+from supervisor_tasks.slurm.squeue import (
+    FIELDS,
+    listed_jobs,
+    requested_sizes,
+    squeue_all,
+    squeue_by_id,
+    squeue_format,
+)
 from tests.support.slurm_samples import squeue_sample
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
@@ -44,7 +51,9 @@ RECORD = (
 
 
 def printed(*records: tuple[str, ...]) -> str:
-    return "".join("".join(f"{field}|{DELIMITER}" for field in record) + "\n" for record in records)
+    return "".join(
+        "".join(f"{field}|{DELIMITER}" for field in record) + "\n" for record in records
+    )
 
 
 def recorded() -> str:
@@ -62,13 +71,25 @@ def test_listed_jobs__recorded__names_with_line_feeds_are_names() -> None:
     assert {job.user for job in jobs.values()} == {"0x" + "ab" * 20}
     assert jobs[SlurmId(9)].record.exit_status == 768
     assert jobs[SlurmId(6)].record.phase is Phase.RUNNING
-    assert [slurm_id for slurm_id, job in jobs.items() if not job.has_script] == [8]  # salloc's
+    # salloc's
+    assert [slurm_id for slurm_id, job in jobs.items() if not job.has_script] == [8]
     assert 1_795_000_000 < jobs[SlurmId(7)].submit_s < 1_796_000_000
 
 
 def test_listed_jobs__recorded__time_limits_are_minutes_where_there_are_any() -> None:
     jobs = listed_jobs(CommandAnswer(0, recorded(), ""), DELIMITER)
-    limits = {1: 5, 2: 1440, 3: 90, 4: 5, 5: 2 * 1440 + 3 * 60 + 4, 6: None, 7: None, 8: 5, 9: 5, 10: 5}
+    limits = {
+        1: 5,
+        2: 1440,
+        3: 90,
+        4: 5,
+        5: 2 * 1440 + 3 * 60 + 4,
+        6: None,
+        7: None,
+        8: 5,
+        9: 5,
+        10: 5,
+    }
     assert {slurm_id: job.limit_min for slurm_id, job in jobs.items()} == limits
 
 
@@ -85,13 +106,17 @@ def test_listed_jobs__no_user_has_a_job__is_empty() -> None:
         CommandAnswer(127, "", "sh: 1: squeue: not found"),
     ],
 )
-def test_listed_jobs__could_not_ask__is_not_an_empty_list(answer: CommandAnswer) -> None:
+def test_listed_jobs__could_not_ask__is_not_an_empty_list(
+    answer: CommandAnswer,
+) -> None:
     with pytest.raises(SlurmUnavailableError, match="status"):
         listed_jobs(answer, DELIMITER)
 
 
 @pytest.mark.parametrize("kept", range(1, len(printed(RECORD)) - 1))
-def test_listed_jobs__cut_anywhere__is_an_error_and_not_a_shorter_list(kept: int) -> None:
+def test_listed_jobs__cut_anywhere__is_an_error_and_not_a_shorter_list(
+    kept: int,
+) -> None:
     whole = printed(RECORD)
     with pytest.raises(SlurmUnavailableError):
         listed_jobs(CommandAnswer(0, whole + whole[:kept], ""), DELIMITER)
@@ -107,23 +132,38 @@ def test_listed_jobs__record_that_cannot_be_read__is_named(place: int) -> None:
 @pytest.mark.parametrize(("flag", "batch"), [("0", False), ("1", True), ("2", True)])
 def test_listed_jobs__batch_flag_is_a_count_of_launches(flag: str, batch: bool) -> None:
     record = (*RECORD[:8], flag, *RECORD[9:])
-    assert listed_jobs(CommandAnswer(0, printed(record), ""), DELIMITER)[SlurmId(7)].has_script is batch
+    assert (
+        listed_jobs(CommandAnswer(0, printed(record), ""), DELIMITER)[
+            SlurmId(7)
+        ].has_script
+        is batch
+    )
 
 
-OWNERS_WORDS = st.text(max_size=300) | st.just(printed(RECORD).replace(DELIMITER, "0" * len(DELIMITER)))
+OWNERS_WORDS = st.text(max_size=300) | st.just(
+    printed(RECORD).replace(DELIMITER, "0" * len(DELIMITER))
+)
 
 
 @given(OWNERS_WORDS, OWNERS_WORDS, OWNERS_WORDS)
-def test_listed_jobs__any_text_of_an_owner__is_one_record_and_comes_back(name: str, comment: str, path: str) -> None:
+def test_listed_jobs__any_text_of_an_owner__is_one_record_and_comes_back(
+    name: str, comment: str, path: str
+) -> None:
     hostile = (*RECORD[:10], name, comment, path, *RECORD[13:])
     other = ("8", *RECORD[1:])
     jobs = listed_jobs(CommandAnswer(0, printed(hostile, other), ""), DELIMITER)
     assert sorted(jobs) == [7, 8]
-    assert (jobs[SlurmId(7)].name, jobs[SlurmId(7)].comment, jobs[SlurmId(7)].stdout) == (name, comment, path)
+    assert (
+        jobs[SlurmId(7)].name,
+        jobs[SlurmId(7)].comment,
+        jobs[SlurmId(7)].stdout,
+    ) == (name, comment, path)
 
 
 @given(st.text(max_size=300), st.text(max_size=100), st.integers(0, 255))
-def test_listed_jobs__any_output__gives_a_result_or_an_error_of_ours(stdout: str, stderr: str, status: int) -> None:
+def test_listed_jobs__any_output__gives_a_result_or_an_error_of_ours(
+    stdout: str, stderr: str, status: int
+) -> None:
     try:
         listed_jobs(CommandAnswer(status, stdout, stderr), DELIMITER)
     except SlurmUnavailableError:
@@ -135,7 +175,12 @@ def test_squeue_all__the_mark_is_not_in_the_command_line() -> None:
     assert words[-4:] == ["--noheader", "--all", "--states=all", "--user=0xc"]
     assert not [word for word in words if DELIMITER in word]
     assert squeue_format(DELIMITER).decode().count(DELIMITER) == len(FIELDS)
-    assert squeue_by_id("/usr/bin/squeue", "1,2")[-4:] == ["--noheader", "--all", "--states=all", "--jobs=1,2"]
+    assert squeue_by_id("/usr/bin/squeue", "1,2")[-4:] == [
+        "--noheader",
+        "--all",
+        "--states=all",
+        "--jobs=1,2",
+    ]
 
 
 @pytest.mark.parametrize("tres", [None, 7, []])

@@ -18,11 +18,15 @@ REASONS = ["timed out"] * CUT_OFF_AT_MOST
         pytest.param(CutOff(REASONS * 20, 3, 3), id="others do not get through either"),
     ],
 )
-def test_cut_off__it_may_be_slurms_own_trouble__is_submitted_again(cut_off: CutOff) -> None:
+def test_cut_off__it_may_be_slurms_own_trouble__is_submitted_again(
+    cut_off: CutOff,
+) -> None:
     require_worth_trying(cut_off)
 
 
 @pytest.mark.parametrize("cut_off", [CutOff(REASONS, 1, 0), CutOff(REASONS, 4, 3)])
 def test_cut_off__others_get_through__is_left_to_the_operator(cut_off: CutOff) -> None:
-    with pytest.raises(PermanentError, match=f"cut off {CUT_OFF_AT_MOST} times.*timed out"):
+    with pytest.raises(
+        PermanentError, match=f"cut off {CUT_OFF_AT_MOST} times.*timed out"
+    ):
         require_worth_trying(cut_off)

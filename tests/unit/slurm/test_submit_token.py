@@ -1,4 +1,6 @@
-"""The token that slurmctld asks for, and what plugins/supervisor_submit.lua makes of it, in Lua's own interpreter."""
+"""The token that slurmctld asks for, and what plugins/supervisor_submit.lua makes of
+it, in Lua's own interpreter.
+"""
 
 import subprocess
 from dataclasses import replace
@@ -9,8 +11,18 @@ import pytest
 from devgrid.machine import deadline
 from supervisor_tasks.errors import OutcomeUnknownError
 from supervisor_tasks.jobs.model import Definition, JobId
-from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmRejectedError, SlurmUnavailableError, submitted_id
-from supervisor_tasks.slurm.submit_token import Submission, expires_s, signed_text, with_token
+from supervisor_tasks.slurm.parsers import (
+    CommandAnswer,
+    SlurmRejectedError,
+    SlurmUnavailableError,
+    submitted_id,
+)
+from supervisor_tasks.slurm.submit_token import (
+    Submission,
+    expires_s,
+    signed_text,
+    with_token,
+)
 
 PLUGINS = Path(__file__).resolve().parents[3] / "plugins"
 KEY, OTHER_KEY = "0123456789abcdef" * 4, "f" * 64
@@ -18,7 +30,9 @@ NOW = 1_800_000_000
 SUBMISSION = Submission(
     job_id=JobId("0x" + "a" * 64),
     user="0x" + "Bc" * 20,
-    definition=Definition(gpus=2, mem_per_cpu_mb=500, cpus_per_task=4, ntasks=3, batch_location_hash="h"),
+    definition=Definition(
+        gpus=2, mem_per_cpu_mb=500, cpus_per_task=4, ntasks=3, batch_location_hash="h"
+    ),
     limit_min=60,
     partition="main",
     comment="supervisor host.example.com:3000",
@@ -53,15 +67,32 @@ class Script:
         self.folder = folder
         for file in ("supervisor_submit.lua", "supervisor_sha256.lua"):
             (folder / file).write_text((PLUGINS / file).read_text())
-        self.key, self.used, self.conf = folder / "key", folder / "used", folder / "supervisor_submit.conf"
+        self.key, self.used, self.conf = (
+            folder / "key",
+            folder / "used",
+            folder / "supervisor_submit.conf",
+        )
         self.key.write_text(f"{KEY}\n")
-        self.conf.write_text(f"# the site's\nkey_file = {self.key}\nused_file={self.used}\n")
+        self.conf.write_text(
+            f"# the site's\nkey_file = {self.key}\nused_file={self.used}\n"
+        )
 
     def run(self, *calls: str, now: int = NOW) -> list[str]:
         """What each call, in one slurmctld, comes to."""
-        about = {"folder": self.folder, "name": SUBMISSION.job_id, "user": SUBMISSION.user, "now": now}
+        about = {
+            "folder": self.folder,
+            "name": SUBMISSION.job_id,
+            "user": SUBMISSION.user,
+            "now": now,
+        }
         program = HARNESS.format(calls="\n".join(calls), **about)
-        done = subprocess.run(["lua5.1", "-"], input=program, capture_output=True, text=True, timeout=deadline(60))
+        done = subprocess.run(
+            ["lua5.1", "-"],
+            input=program,
+            capture_output=True,
+            text=True,
+            timeout=deadline(60),
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
@@ -71,7 +102,9 @@ def script(tmp_path: Path) -> Script:
     return Script(tmp_path)
 
 
-def submit(submission: Submission = SUBMISSION, key: str = KEY, changed: str = "nil") -> str:
+def submit(
+    submission: Submission = SUBMISSION, key: str = KEY, changed: str = "nil"
+) -> str:
     return f'submit("{with_token(submission, key)}", {changed})'
 
 
@@ -89,13 +122,21 @@ def test_expiry__lasts_as_long_as_sbatch_may_run_and_clocks_differ() -> None:
     assert expires_s(NOW, 10.0, 10.0) == NOW + 80
 
 
-def test_script__takes_the_supervisors_job_and_the_token_out_of_its_comment(script: Script) -> None:
+def test_script__takes_the_supervisors_job_and_the_token_out_of_its_comment(
+    script: Script,
+) -> None:
     assert script.run(submit()) == ["taken: supervisor host.example.com:3000"]
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, 8, 60, 61, 62, 63, 64, 65, 100, 127, 128, 129, 500])
-def test_script__any_length__computes_the_same_code(script: Script, length: int) -> None:
-    assert script.run(submit(replace(SUBMISSION, comment="c" * length)))[0].startswith("taken")
+@pytest.mark.parametrize(
+    "length", [0, 1, 7, 8, 60, 61, 62, 63, 64, 65, 100, 127, 128, 129, 500]
+)
+def test_script__any_length__computes_the_same_code(
+    script: Script, length: int
+) -> None:
+    assert script.run(submit(replace(SUBMISSION, comment="c" * length)))[0].startswith(
+        "taken"
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,14 +167,22 @@ def test_script__any_length__computes_the_same_code(script: Script, length: int)
         ("{user_name = 'alice', comment = 'x'}", "taken: x"),
     ],
 )
-def test_script__refuses_what_was_not_paid_for(script: Script, changed: str, said: str) -> None:
+def test_script__refuses_what_was_not_paid_for(
+    script: Script, changed: str, said: str
+) -> None:
     assert script.run(submit(changed=changed)) == [said]
 
 
 @pytest.mark.parametrize("tres", ["cpu:4", "cpu=4"])
-def test_script__takes_the_paid_cpus_of_a_task_as_newer_slurm_shows_them(script: Script, tres: str) -> None:
-    """sbatch of SLURM 22.11 to 24.11 writes --cpus-per-task into tres_per_task too; 22.05 leaves it out."""
-    assert script.run(submit(changed=f"{{tres_per_task = '{tres}'}}")) == ["taken: supervisor host.example.com:3000"]
+def test_script__takes_the_paid_cpus_of_a_task_as_newer_slurm_shows_them(
+    script: Script, tres: str
+) -> None:
+    """sbatch of SLURM 22.11 to 24.11 writes --cpus-per-task into tres_per_task too;
+    22.05 leaves it out.
+    """
+    assert script.run(submit(changed=f"{{tres_per_task = '{tres}'}}")) == [
+        "taken: supervisor host.example.com:3000"
+    ]
 
 
 def test_script__takes_a_token_once_and_none_that_is_older(script: Script) -> None:
@@ -145,26 +194,36 @@ def test_script__takes_a_token_once_and_none_that_is_older(script: Script) -> No
         "token used",
         "token used",
     ]
-    assert script.run(submit(later), submit(latest)) == ["token used", "taken: supervisor host.example.com:3000"]
+    assert script.run(submit(later), submit(latest)) == [
+        "token used",
+        "taken: supervisor host.example.com:3000",
+    ]
 
 
 def test_script__a_last_line_that_was_cut_off_spoils_no_other(script: Script) -> None:
     script.run(submit())
     with script.used.open("a") as file:
         file.write("1 18000")
-    assert script.run(submit(), submit(replace(SUBMISSION, number=2)))[0] == "token used"
+    assert (
+        script.run(submit(), submit(replace(SUBMISSION, number=2)))[0] == "token used"
+    )
     assert script.run(submit(replace(SUBMISSION, number=2))) == ["token used"]
 
 
 def test_script__forgets_tokens_that_are_over(script: Script) -> None:
-    script.used.write_text("".join(f"1 {NOW - 1} 0x{number} .\n" for number in range(5000)))
+    script.used.write_text(
+        "".join(f"1 {NOW - 1} 0x{number} .\n" for number in range(5000))
+    )
     script.run(submit())
     assert len(script.used.read_text().splitlines()) == 1
 
 
 def test_script__forgets_while_slurmctld_runs(script: Script) -> None:
     jobs = [replace(SUBMISSION, number=number) for number in range(1, 2101)]
-    script.run("local function each(text) return submit(text) end", *(submit(job) for job in jobs))
+    script.run(
+        "local function each(text) return submit(text) end",
+        *(submit(job) for job in jobs),
+    )
     assert len(script.used.read_text().splitlines()) < 1100
 
 
@@ -175,21 +234,31 @@ def test_script__expired_or_of_a_clock_far_ahead(script: Script) -> None:
 
 
 @pytest.mark.parametrize("keys", [f"{OTHER_KEY}\n{KEY}\n", f"{KEY}\n{OTHER_KEY}\n"])
-def test_script__takes_both_keys_while_they_are_changed(script: Script, keys: str) -> None:
+def test_script__takes_both_keys_while_they_are_changed(
+    script: Script, keys: str
+) -> None:
     script.key.write_text(keys)
-    assert script.run(submit(), submit(replace(SUBMISSION, number=2), OTHER_KEY))[1].startswith("taken")
+    assert script.run(submit(), submit(replace(SUBMISSION, number=2), OTHER_KEY))[
+        1
+    ].startswith("taken")
     script.key.write_text(f"{OTHER_KEY}\n")
     assert script.run(submit(replace(SUBMISSION, number=3))) == ["wrong token"]
 
 
 @pytest.mark.parametrize("keys", ["", "secret\n", f"{KEY}\n{KEY}\n{KEY}\n"])
-def test_script__without_a_key__refuses_only_customers(script: Script, keys: str) -> None:
+def test_script__without_a_key__refuses_only_customers(
+    script: Script, keys: str
+) -> None:
     script.key.write_text(keys)
     assert script.run(submit(), submit(changed="{user_name = 'alice'}"))[0] == "no key"
 
 
-def test_script__that_cannot_write_down_what_was_used_takes_nothing(script: Script) -> None:
-    script.conf.write_text(f"key_file = {script.key}\nused_file = {script.folder}/missing/used\n")
+def test_script__that_cannot_write_down_what_was_used_takes_nothing(
+    script: Script,
+) -> None:
+    script.conf.write_text(
+        f"key_file = {script.key}\nused_file = {script.folder}/missing/used\n"
+    )
     assert script.run(submit()) == ["no memory"]
 
 
@@ -210,6 +279,10 @@ VERDICT = "sbatch: error: Batch job submission failed: Access/permission denied\
         ("anything else", SlurmRejectedError),
     ],
 )
-def test_sbatch__what_the_script_said_is_no_refusal_of_the_job(said: str, kind: type[Exception]) -> None:
+def test_sbatch__what_the_script_said_is_no_refusal_of_the_job(
+    said: str, kind: type[Exception]
+) -> None:
     with pytest.raises(kind):
-        submitted_id(CommandAnswer(1, "", f"sbatch: error: supervisor: {said}\n{VERDICT}"))
+        submitted_id(
+            CommandAnswer(1, "", f"sbatch: error: supervisor: {said}\n{VERDICT}")
+        )

@@ -1,5 +1,5 @@
-"""Fees, refusals, remedies, instance tags and the health of endpoints: what the wallet decides without asking
-anybody.
+"""Fees, refusals, remedies, instance tags and the health of endpoints: what the wallet
+decides without asking anybody.
 """
 
 from dataclasses import replace
@@ -47,11 +47,13 @@ prices = st.integers(0, 10**13)
 markets = st.builds(Market, st.none() | prices, prices, prices)
 
 
-# --- fees -----------------------------------------------------------------------------------------------------------
+# --- fees -----------------------------------------------------------------------------
 
 
 def test_fees__with_base_fee__outlive_its_doubling_and_tip() -> None:
-    assert fees(Market(10 * GWEI, 2 * GWEI, 0), CAP) == Fees(22 * GWEI, 2 * GWEI, legacy=False)
+    assert fees(Market(10 * GWEI, 2 * GWEI, 0), CAP) == Fees(
+        22 * GWEI, 2 * GWEI, legacy=False
+    )
 
 
 def test_fees__without_base_fee__are_legacy() -> None:
@@ -59,7 +61,9 @@ def test_fees__without_base_fee__are_legacy() -> None:
 
 
 @given(markets, st.integers(1, 10**13))
-def test_fees__are_never_above_the_cap_nor_the_tip_above_the_fee(market: Market, cap_wei: int) -> None:
+def test_fees__are_never_above_the_cap_nor_the_tip_above_the_fee(
+    market: Market, cap_wei: int
+) -> None:
     price = fees(market, cap_wei)
     assert price.priority_fee_wei <= price.max_fee_wei <= cap_wei
 
@@ -74,7 +78,10 @@ def test_replacement__pays_at_least_todays_price_and_never_above_the_cap(
         assert old.max_fee_wei == cap_wei
         return
     assert new.max_fee_wei >= old.max_fee_wei
-    assert new.priority_fee_wei * 10 >= old.priority_fee_wei * 11 or new.priority_fee_wei == new.max_fee_wei
+    assert (
+        new.priority_fee_wei * 10 >= old.priority_fee_wei * 11
+        or new.priority_fee_wei == new.max_fee_wei
+    )
     assert new.priority_fee_wei <= new.max_fee_wei <= cap_wei
     assert new != old
     assert new.legacy == old.legacy
@@ -89,7 +96,14 @@ def test_replacement__waits_in_a_pool__raises_fee_and_tip_by_a_tenth_up_to_the_c
     old = fees(then, cap_wei)
     new = replacement(old, now, cap_wei)
     if new is None or new.max_fee_wei == cap_wei:
-        assert max(old.max_fee_wei * 1.125 + 1, fees(now, cap_wei).max_fee_wei, now.gas_price_wei) >= cap_wei
+        assert (
+            max(
+                old.max_fee_wei * 1.125 + 1,
+                fees(now, cap_wei).max_fee_wei,
+                now.gas_price_wei,
+            )
+            >= cap_wei
+        )
         return
     assert new.max_fee_wei * 10 >= old.max_fee_wei * 11
     assert new.max_fee_wei > old.max_fee_wei
@@ -98,29 +112,47 @@ def test_replacement__waits_in_a_pool__raises_fee_and_tip_by_a_tenth_up_to_the_c
 
 
 def test_replacement__at_the_cap__is_none_and_below_it_the_cap() -> None:
-    assert replacement(Fees(CAP, GWEI, legacy=False), Market(GWEI, GWEI, 0), CAP) is None
-    assert replacement(Fees(CAP, CAP, legacy=True), Market(None, 0, 2 * CAP), CAP, underpriced=True) is None
-    assert replacement(Fees(CAP - 1, GWEI, legacy=False), Market(GWEI, GWEI, 0), CAP) == Fees(
-        CAP, GWEI * 9 // 8, legacy=False
+    assert (
+        replacement(Fees(CAP, GWEI, legacy=False), Market(GWEI, GWEI, 0), CAP) is None
     )
+    assert (
+        replacement(
+            Fees(CAP, CAP, legacy=True), Market(None, 0, 2 * CAP), CAP, underpriced=True
+        )
+        is None
+    )
+    assert replacement(
+        Fees(CAP - 1, GWEI, legacy=False), Market(GWEI, GWEI, 0), CAP
+    ) == Fees(CAP, GWEI * 9 // 8, legacy=False)
 
 
 TIPLESS = Market(10 * GWEI, 0, 0)
 
 
-def test_replacement__was_underpriced__has_a_tip_at_once_and_costs_little_more() -> None:
+def test_replacement__was_underpriced__has_a_tip_at_once_and_costs_little_more() -> (
+    None
+):
     old = fees(TIPLESS, CAP)
-    assert replacement(old, TIPLESS, CAP, underpriced=True) == Fees(21 * GWEI, GWEI, legacy=False)
-    assert replacement(Fees(CAP, 95, legacy=False), TIPLESS, CAP, underpriced=True) == Fees(CAP, GWEI, legacy=False)
+    assert replacement(old, TIPLESS, CAP, underpriced=True) == Fees(
+        21 * GWEI, GWEI, legacy=False
+    )
+    assert replacement(
+        Fees(CAP, 95, legacy=False), TIPLESS, CAP, underpriced=True
+    ) == Fees(CAP, GWEI, legacy=False)
     better = Market(10 * GWEI, 30 * GWEI, 0)
-    assert replacement(old, better, CAP, underpriced=True) == Fees(50 * GWEI, 30 * GWEI, legacy=False)
-    assert replacement(Fees(0, 0, legacy=True), Market(None, 0, 0), CAP, underpriced=True) == Fees(GWEI, GWEI, True)
+    assert replacement(old, better, CAP, underpriced=True) == Fees(
+        50 * GWEI, 30 * GWEI, legacy=False
+    )
+    assert replacement(
+        Fees(0, 0, legacy=True), Market(None, 0, 0), CAP, underpriced=True
+    ) == Fees(GWEI, GWEI, True)
 
 
-# --- refusals -------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------
 
 WORDS = [
-    # go-ethereum: core/error.go, core/txpool/errors.go, 1.10 to 1.16; subnet-evm and coreth the same
+    # go-ethereum: core/error.go, core/txpool/errors.go, 1.10 to 1.16; subnet-evm and
+    # coreth the same
     ("already known", Error.ALREADY_KNOWN),
     ("known transaction: 0xabc", Error.ALREADY_KNOWN),
     ("nonce too low", Error.NONCE_TOO_LOW),
@@ -130,21 +162,30 @@ WORDS = [
     ("gapped-nonce tx from delegated accounts", Error.NONCE_GAP),
     ("in-flight transaction limit reached for delegated accounts", Error.NONCE_GAP),
     ("replacement transaction underpriced", Error.REPLACEMENT_UNDERPRICED),
-    ("replacement transaction underpriced: new tx gas fee cap 1 <= 2 queued", Error.REPLACEMENT_UNDERPRICED),
+    (
+        "replacement transaction underpriced: new tx gas fee cap 1 <= 2 queued",
+        Error.REPLACEMENT_UNDERPRICED,
+    ),
     ("transaction underpriced", Error.UNDERPRICED),
     ("transaction underpriced: gas tip cap 0, minimum needed 1", Error.UNDERPRICED),
     (
         "transaction underpriced: address 0x1 have gas fee cap (1) < pool minimum fee cap (25000000000)",
         Error.UNDERPRICED,
     ),
-    ("transaction gas price below minimum: gas tip cap 0, minimum needed 1", Error.UNDERPRICED),
+    (
+        "transaction gas price below minimum: gas tip cap 0, minimum needed 1",
+        Error.UNDERPRICED,
+    ),
     (
         "max fee per gas less than block base fee: address 0x1, maxFeePerGas: 1, baseFee: 2",
         Error.BELOW_BASE_FEE,
     ),
     ("fee cap less than block base fee", Error.BELOW_BASE_FEE),
     ("insufficient funds for gas * price + value", Error.INSUFFICIENT_FUNDS),
-    ("insufficient funds for gas * price + value: balance 0, tx cost 1, overshot 1", Error.INSUFFICIENT_FUNDS),
+    (
+        "insufficient funds for gas * price + value: balance 0, tx cost 1, overshot 1",
+        Error.INSUFFICIENT_FUNDS,
+    ),
     ("insufficient funds for transfer", Error.INSUFFICIENT_FUNDS),
     ("txpool is full", Error.POOL_FULL),
     ("future transaction tries to replace pending", Error.POOL_FULL),
@@ -171,7 +212,7 @@ def test_meaning__of_a_nodes_words(words: str, refusal: Error) -> None:
     assert classify(words.upper()) is refusal
 
 
-# --- remedies -------------------------------------------------------------------------------------------------------
+# --- remedies -------------------------------------------------------------------------
 
 MARKET = Market(10 * GWEI, GWEI, 11 * GWEI)
 RULES = Rules(Bounds(CAP, 10**18), stuck_after_s=60.0)
@@ -192,7 +233,13 @@ POOR = Fees(9 * GWEI, GWEI, legacy=False)
 NOT_PAID = replace(PENDING, accepted=False, refusal=Error.UNDERPRICED)
 NEVER = replace(PENDING, refusal=Error.GAS, accepted=False, signed_age_s=CERTAIN_S)
 
-UNKNOWN = replace(OLD, refusal=Error.OTHER, accepted=False, blocks=99, unclassified_age_s=GIVEN_UP_AFTER_S)
+UNKNOWN = replace(
+    OLD,
+    refusal=Error.OTHER,
+    accepted=False,
+    blocks=99,
+    unclassified_age_s=GIVEN_UP_AFTER_S,
+)
 
 REMEDIES = [
     ("it was just sent", PENDING, 7, True, Action.WAIT),
@@ -240,11 +287,19 @@ REMEDIES = [
 
 
 @pytest.mark.parametrize(
-    ("pending", "mined", "can_pay", "wanted"), [case[1:] for case in REMEDIES], ids=[c[0] for c in REMEDIES]
+    ("pending", "mined", "can_pay", "wanted"),
+    [case[1:] for case in REMEDIES],
+    ids=[c[0] for c in REMEDIES],
 )
 def test_decide(pending: Pending, mined: int, can_pay: bool, wanted: Action) -> None:
-    market = replace(MARKET, base_fee_wei=2 * CAP) if pending.fees.max_fee_wei == CAP else MARKET
-    assert decide(pending, mined, market, RULES, 10**18 if can_pay else 0).action is wanted
+    market = (
+        replace(MARKET, base_fee_wei=2 * CAP)
+        if pending.fees.max_fee_wei == CAP
+        else MARKET
+    )
+    assert (
+        decide(pending, mined, market, RULES, 10**18 if can_pay else 0).action is wanted
+    )
 
 
 SPIKE, CALM = Market(250 * GWEI, GWEI, 0), Market(25 * GWEI, GWEI, 0)
@@ -256,30 +311,63 @@ UNPAID = replace(PENDING, fees=DEAR, accepted=False, refusal=Error.INSUFFICIENT_
 
 def test_decide__a_higher_fee_that_cannot_be_paid__is_not_signed() -> None:
     dearer = replace(DEAR, priority_fee_wei=GWEI * 9 // 8)
-    assert decide(NOT_TAKEN, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(Action.INSUFFICIENT_FUNDS, dearer)
-    assert decide(NOT_TAKEN, 7, SPIKE, RULES, 10**18) == PendingDecision(Action.REPLACE, dearer)
+    assert decide(NOT_TAKEN, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(
+        Action.INSUFFICIENT_FUNDS, dearer
+    )
+    assert decide(NOT_TAKEN, 7, SPIKE, RULES, 10**18) == PendingDecision(
+        Action.REPLACE, dearer
+    )
     taken = replace(PENDING, fees=USUAL)
-    assert decide(taken, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(Action.INSUFFICIENT_FUNDS, dearer)
-    assert decide(taken, 7, CALM, RULES, SMALL_WEI) == PendingDecision(Action.WAIT, USUAL)
+    assert decide(taken, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(
+        Action.INSUFFICIENT_FUNDS, dearer
+    )
+    assert decide(taken, 7, CALM, RULES, SMALL_WEI) == PendingDecision(
+        Action.WAIT, USUAL
+    )
 
 
-def test_decide__unpayable_bytes__are_signed_again_when_the_present_price_is_payable() -> None:
-    assert decide(UNPAID, 7, CALM, RULES, SMALL_WEI) == PendingDecision(Action.REPLACE, USUAL)
-    assert decide(UNPAID, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(Action.INSUFFICIENT_FUNDS, DEAR)
+def test_decide__unpayable_bytes__are_signed_again_when_the_present_price_is_payable() -> (
+    None
+):
+    assert decide(UNPAID, 7, CALM, RULES, SMALL_WEI) == PendingDecision(
+        Action.REPLACE, USUAL
+    )
+    assert decide(UNPAID, 7, SPIKE, RULES, SMALL_WEI) == PendingDecision(
+        Action.INSUFFICIENT_FUNDS, DEAR
+    )
     assert decide(UNPAID, 7, CALM, RULES, 10**16).action is Action.INSUFFICIENT_FUNDS
     assert decide(UNPAID, 7, CALM, RULES, 10**18).action is Action.SEND
-    assert decide(replace(UNPAID, has_key=False), 7, CALM, RULES, 0).action is Action.SEND
+    assert (
+        decide(replace(UNPAID, has_key=False), 7, CALM, RULES, 0).action is Action.SEND
+    )
 
 
 def test_decide__above_the_nodes_fee_cap__is_signed_again_only_when_cheaper() -> None:
-    refused = replace(PENDING, fees=DEAR, accepted=False, refusal=Error.FEE_CAP, blocks=99, signed_age_s=99.0)
-    assert decide(refused, 7, CALM, RULES, 10**18) == PendingDecision(Action.REPLACE, USUAL)
-    assert decide(refused, 7, SPIKE, RULES, 10**18) == PendingDecision(Action.SEND, DEAR)
-    assert decide(refused, 7, Market(600 * GWEI, GWEI, 0), RULES, 10**18) == PendingDecision(Action.SEND, DEAR)
-    assert decide(replace(refused, has_key=False), 7, CALM, RULES, 10**18) == PendingDecision(Action.SEND, DEAR)
+    refused = replace(
+        PENDING,
+        fees=DEAR,
+        accepted=False,
+        refusal=Error.FEE_CAP,
+        blocks=99,
+        signed_age_s=99.0,
+    )
+    assert decide(refused, 7, CALM, RULES, 10**18) == PendingDecision(
+        Action.REPLACE, USUAL
+    )
+    assert decide(refused, 7, SPIKE, RULES, 10**18) == PendingDecision(
+        Action.SEND, DEAR
+    )
+    assert decide(
+        refused, 7, Market(600 * GWEI, GWEI, 0), RULES, 10**18
+    ) == PendingDecision(Action.SEND, DEAR)
+    assert decide(
+        replace(refused, has_key=False), 7, CALM, RULES, 10**18
+    ) == PendingDecision(Action.SEND, DEAR)
 
 
-def test_decide__underpriced_again_and_again__reaches_the_wanted_tip_before_the_cap() -> None:
+def test_decide__underpriced_again_and_again__reaches_the_wanted_tip_before_the_cap() -> (
+    None
+):
     entry, least_tip_wei, steps = (
         replace(NOT_TAKEN, fees=fees(TIPLESS, CAP), refusal=Error.UNDERPRICED),
         30 * GWEI,
@@ -297,10 +385,12 @@ def test_decide_all__balance_is_short__each_has_what_those_before_it_leave() -> 
     three = [replace(NOT_TAKEN, nonce=nonce) for nonce in (7, 8, 9)]
     two_dear_wei = 2 * 250_000 * DEAR.max_fee_wei
     wanted = [Action.REPLACE, Action.REPLACE, Action.INSUFFICIENT_FUNDS]
-    assert [decision.action for decision in decide_all(three, 7, SPIKE, RULES, two_dear_wei)] == wanted
-    assert [decision.action for decision in decide_all(three, 8, SPIKE, RULES, two_dear_wei)][1:] == [
-        Action.REPLACE
-    ] * 2
+    assert [
+        decision.action for decision in decide_all(three, 7, SPIKE, RULES, two_dear_wei)
+    ] == wanted
+    assert [
+        decision.action for decision in decide_all(three, 8, SPIKE, RULES, two_dear_wei)
+    ][1:] == [Action.REPLACE] * 2
     assert decide_all([], 7, SPIKE, RULES, 0) == []
 
 
@@ -327,38 +417,71 @@ KEY = "0x" + "4c" * 32
 TO = "0x" + "11" * 20
 
 
-@pytest.mark.parametrize("prices", [{"gasPrice": 7}, {"maxFeePerGas": 9, "maxPriorityFeePerGas": 2, "type": 2}])
+@pytest.mark.parametrize(
+    "prices",
+    [{"gasPrice": 7}, {"maxFeePerGas": 9, "maxPriorityFeePerGas": 2, "type": 2}],
+)
 def test_read__gives_back_what_was_signed(prices: dict[str, int]) -> None:
     data = append_tag("0x5d3a7180", TAG)
-    fields = {"nonce": 300, "gas": 21_000, "to": TO, "value": 0, "data": data, "chainId": 179188}
-    found = decode(bytes(Account.sign_transaction(fields | prices, KEY).raw_transaction))
+    fields = {
+        "nonce": 300,
+        "gas": 21_000,
+        "to": TO,
+        "value": 0,
+        "data": data,
+        "chainId": 179188,
+    }
+    found = decode(
+        bytes(Account.sign_transaction(fields | prices, KEY).raw_transaction)
+    )
     assert (found.nonce, found.gas, found.to, found.value_wei) == (300, 21_000, TO, 0)
     assert found.data == bytes.fromhex(data[2:])
-    assert found.fees == (Fees(7, 7, legacy=True) if "gasPrice" in prices else Fees(9, 2, legacy=False))
+    assert found.fees == (
+        Fees(7, 7, legacy=True) if "gasPrice" in prices else Fees(9, 2, legacy=False)
+    )
     assert extract_tag(found.data) == TAG
 
 
-@pytest.mark.parametrize("data", ["", "5d3a7180", "5d3a7180" + "00" * 64, "7376" + "00" * 8])
+@pytest.mark.parametrize(
+    "data", ["", "5d3a7180", "5d3a7180" + "00" * 64, "7376" + "00" * 8]
+)
 def test_mark_of__data_that_no_ledger_wrote__is_none(data: str) -> None:
     assert extract_tag(bytes.fromhex(data)) is None
 
 
-# --- endpoints ------------------------------------------------------------------------------------------------------
+# --- endpoints ------------------------------------------------------------------------
 
 HERE = 179188
 
 
-def seen(head: int, chain_id: int = HERE, age_s: float = 0.0, answered: bool = True) -> EndpointProbe:
+def seen(
+    head: int, chain_id: int = HERE, age_s: float = 0.0, answered: bool = True
+) -> EndpointProbe:
     return EndpointProbe(answered, chain_id, head, age_s)
 
 
 def test_healths__compared_with_the_best() -> None:
-    looks = [seen(100), seen(100 - BEHIND_BLOCKS), seen(99 - BEHIND_BLOCKS), seen(9999, chain_id=1), EndpointProbe()]
-    assert healths(looks, HERE) == [Health.ALIVE, Health.ALIVE, Health.BEHIND, Health.WRONG_CHAIN, Health.UNKNOWN]
+    looks = [
+        seen(100),
+        seen(100 - BEHIND_BLOCKS),
+        seen(99 - BEHIND_BLOCKS),
+        seen(9999, chain_id=1),
+        EndpointProbe(),
+    ]
+    assert healths(looks, HERE) == [
+        Health.ALIVE,
+        Health.ALIVE,
+        Health.BEHIND,
+        Health.WRONG_CHAIN,
+        Health.UNKNOWN,
+    ]
 
 
 def test_healths__the_best_is_gone__the_other_has_to_catch_up_for_a_while() -> None:
-    assert healths([seen(100, answered=False), seen(50)], HERE) == [Health.UNREACHABLE, Health.BEHIND]
+    assert healths([seen(100, answered=False), seen(50)], HERE) == [
+        Health.UNREACHABLE,
+        Health.BEHIND,
+    ]
     gone = seen(100, answered=False, age_s=MEMORY_S + 1)
     assert healths([gone, seen(50)], HERE) == [Health.UNREACHABLE, Health.ALIVE]
 
@@ -381,12 +504,22 @@ FAR = BEHIND_BLOCKS + 1
         ([100 + FAR, 100 + FAR, 100], 0, None),
     ],
 )
-def test_far_behind__only_where_two_or_more_are_at_one(heads: list[int], place: int, others: int | None) -> None:
+def test_far_behind__only_where_two_or_more_are_at_one(
+    heads: list[int], place: int, others: int | None
+) -> None:
     assert others_head(place, [seen(head) for head in heads], HERE) == others
 
 
-def test_far_behind__those_of_another_chain_or_that_do_not_answer__do_not_count() -> None:
-    looks = [seen(200), seen(100), seen(100, chain_id=1), seen(100, answered=False), seen(100, age_s=MEMORY_S + 1)]
+def test_far_behind__those_of_another_chain_or_that_do_not_answer__do_not_count() -> (
+    None
+):
+    looks = [
+        seen(200),
+        seen(100),
+        seen(100, chain_id=1),
+        seen(100, answered=False),
+        seen(100, age_s=MEMORY_S + 1),
+    ]
     assert others_head(0, looks, HERE) is None
 
 
@@ -397,7 +530,11 @@ def test_endpoint__implausibly_ahead__is_excluded() -> None:
         alone = alone.seen_again(100 + look)
     assert alone.is_implausibly_ahead
     liar = EndpointProbe(True, HERE, 10**9, 0.0, is_implausibly_ahead=True)
-    assert healths([liar, seen(100), seen(99)], HERE) == [Health.AHEAD, Health.ALIVE, Health.ALIVE]
+    assert healths([liar, seen(100), seen(99)], HERE) == [
+        Health.AHEAD,
+        Health.ALIVE,
+        Health.ALIVE,
+    ]
     assert not alone.seen_again(None).is_implausibly_ahead
 
 
@@ -408,7 +545,9 @@ def test_alone__others_that_stand_still__are_behind() -> None:
     assert not alone.is_implausibly_ahead
 
 
-@pytest.mark.parametrize(("in_a_row", "wait_s"), [(0, 0), (2, 0), (3, 4), (5, 16), (7, 60), (5000, 60)])
+@pytest.mark.parametrize(
+    ("in_a_row", "wait_s"), [(0, 0), (2, 0), (3, 4), (5, 16), (7, 60), (5000, 60)]
+)
 def test_claims_in_vain__ever_longer_waits(in_a_row: int, wait_s: float) -> None:
     assert claim_backoff.revert_delay_s(in_a_row) == wait_s
 
@@ -418,7 +557,12 @@ def test_claims_in_vain__ever_longer_waits(in_a_row: int, wait_s: float) -> None
     [
         (TransactionRequest.BUMP, PENDING, 7, Action.REPLACE),
         (TransactionRequest.CANCEL, PENDING, 7, Action.GIVE_UP),
-        (TransactionRequest.BUMP, replace(PENDING, fees=Fees(CAP, CAP, False)), 7, Action.FEE_CAP_REACHED),
+        (
+            TransactionRequest.BUMP,
+            replace(PENDING, fees=Fees(CAP, CAP, False)),
+            7,
+            Action.FEE_CAP_REACHED,
+        ),
         (TransactionRequest.BUMP, PENDING, 8, Action.VERIFY_NONCE),
         (TransactionRequest.CANCEL, PENDING, 8, Action.VERIFY_NONCE),
         (TransactionRequest.CANCEL, replace(PENDING, has_key=False), 7, Action.WAIT),

@@ -1,4 +1,6 @@
-"""Signing: the same bytes and hashes as eth_account's, for random transactions, keys and chains."""
+"""Signing: the same bytes and hashes as eth_account's, for random transactions, keys
+and chains.
+"""
 
 from coincurve import PrivateKey
 from eth_account import Account
@@ -7,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor_tasks.wallet.fees import Fees
-from supervisor_tasks.wallet.raw_transaction import TransactionFields, decode, hash_of, sign
+from supervisor_tasks.wallet.raw_transaction import (
+    TransactionFields,
+    decode,
+    hash_of,
+    sign,
+)
 
-ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141  # of secp256k1
+# of secp256k1
+ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 AMOUNTS = st.integers(0, 2**256 - 1)
 
 
@@ -20,20 +28,35 @@ def transactions(draw: st.DrawFn) -> TransactionFields:
     fees = Fees(most, most if legacy else draw(st.integers(0, most)), legacy)
     to = "0x" + draw(st.binary(min_size=20, max_size=20)).hex()
     nonce, gas = draw(st.integers(0, 2**64 - 2)), draw(st.integers(0, 2**64 - 1))
-    return TransactionFields(nonce, gas, to, draw(AMOUNTS), draw(st.binary(max_size=300)), fees)
+    return TransactionFields(
+        nonce, gas, to, draw(AMOUNTS), draw(st.binary(max_size=300)), fees
+    )
 
 
-def signed_by_library(fields: TransactionFields, chain_id: int, key: bytes) -> tuple[bytes, str]:
+def signed_by_library(
+    fields: TransactionFields, chain_id: int, key: bytes
+) -> tuple[bytes, str]:
     prices = {"gasPrice": fields.fees.max_fee_wei}
     if not fields.fees.legacy:
-        prices = {"maxFeePerGas": fields.fees.max_fee_wei, "maxPriorityFeePerGas": fields.fees.priority_fee_wei}
-    call = {"to": to_checksum_address(fields.to), "value": fields.value_wei, "data": fields.data}
+        prices = {
+            "maxFeePerGas": fields.fees.max_fee_wei,
+            "maxPriorityFeePerGas": fields.fees.priority_fee_wei,
+        }
+    call = {
+        "to": to_checksum_address(fields.to),
+        "value": fields.value_wei,
+        "data": fields.data,
+    }
     about = {"nonce": fields.nonce, "gas": fields.gas, "chainId": chain_id}
     signed = Account.sign_transaction(about | call | prices, key)
     return bytes(signed.raw_transaction), "0x" + signed.hash.hex().removeprefix("0x")
 
 
-@given(fields=transactions(), chain_id=st.integers(1, 2**53), secret=st.integers(1, ORDER - 1))
+@given(
+    fields=transactions(),
+    chain_id=st.integers(1, 2**53),
+    secret=st.integers(1, ORDER - 1),
+)
 def test_sign__any_transaction__gives_the_bytes_and_the_hash_of_eth_account(
     fields: TransactionFields, chain_id: int, secret: int
 ) -> None:

@@ -23,15 +23,30 @@ def upgrade() -> None:
         sa.Column("duration_s", sa.BigInteger(), nullable=False),
         sa.Column("exit_code", sa.BigInteger(), nullable=False),
         sa.Column("peer", sa.Text(), nullable=False),
-        sa.Column("received_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column(
+            "received_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
         sa.Column("read_at", sa.DateTime(timezone=True), nullable=True),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint(
-            "cluster", "job_id", "slurm_id", "status", "duration_s", "exit_code", name="callbacks_content"
+            "cluster",
+            "job_id",
+            "slurm_id",
+            "status",
+            "duration_s",
+            "exit_code",
+            name="callbacks_content",
         ),
     )
     op.create_index(
-        "callbacks_unread", "callbacks", ["cluster", "id"], unique=False, postgresql_where=sa.text("read_at IS NULL")
+        "callbacks_unread",
+        "callbacks",
+        ["cluster", "id"],
+        unique=False,
+        postgresql_where=sa.text("read_at IS NULL"),
     )
     op.create_table(
         "cursors",
@@ -46,13 +61,20 @@ def upgrade() -> None:
         sa.Column("id", sa.BigInteger(), sa.Identity(always=False), nullable=False),
         sa.Column("cluster", sa.Text(), nullable=False),
         sa.Column("job_id", sa.Text(), nullable=False),
-        sa.Column("at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False),
+        sa.Column(
+            "at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("details", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
-    op.create_index("events_by_job", "events", ["cluster", "job_id", "id"], unique=False)
+    op.create_index(
+        "events_by_job", "events", ["cluster", "job_id", "id"], unique=False
+    )
     op.create_table(
         "jobs",
         sa.Column("cluster", sa.Text(), nullable=False),
@@ -60,7 +82,9 @@ def upgrade() -> None:
         sa.Column("customer", sa.Text(), nullable=False),
         sa.Column("provider", sa.Text(), nullable=False),
         sa.Column("claim_key", sa.Text(), nullable=False),
-        sa.Column("definition", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column(
+            "definition", postgresql.JSONB(astext_type=sa.Text()), nullable=False
+        ),
         sa.Column("time_limit_min", sa.BigInteger(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("chain_status", sa.SmallInteger(), nullable=False),
@@ -78,13 +102,27 @@ def upgrade() -> None:
         sa.Column("exit_status", sa.BigInteger(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("message", sa.Text(), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
-        sa.Column("updated_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
+        sa.Column(
+            "updated_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
         sa.PrimaryKeyConstraint("cluster", "job_id"),
     )
     op.create_index("jobs_by_slurm_id", "jobs", ["cluster", "slurm_id"], unique=False)
     op.create_index(
-        "jobs_by_state", "jobs", ["cluster", "state"], unique=False, postgresql_where=sa.text("state <> 'SETTLED'")
+        "jobs_by_state",
+        "jobs",
+        ["cluster", "state"],
+        unique=False,
+        postgresql_where=sa.text("state <> 'SETTLED'"),
     )
     op.create_table(
         "ticks",
@@ -105,14 +143,21 @@ def upgrade() -> None:
         sa.Column("intent", sa.Text(), nullable=False),
         sa.Column("gas", sa.BigInteger(), nullable=False),
         sa.Column("max_fee_wei", sa.Numeric(precision=78, scale=0), nullable=False),
-        sa.Column("priority_fee_wei", sa.Numeric(precision=78, scale=0), nullable=False),
+        sa.Column(
+            "priority_fee_wei", sa.Numeric(precision=78, scale=0), nullable=False
+        ),
         sa.Column("raw", sa.LargeBinary(), nullable=False),
         sa.Column("hash", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("block_number", sa.BigInteger(), nullable=True),
         sa.Column("block_hash", sa.Text(), nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
         sa.Column("sent_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("done_at", sa.DateTime(timezone=True), nullable=True),
         sa.PrimaryKeyConstraint("id"),
@@ -140,12 +185,19 @@ def upgrade() -> None:
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("due_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("wakes", sa.Integer(), server_default=sa.text("1"), nullable=False),
-        sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column(
+            "attempts", sa.Integer(), server_default=sa.text("0"), nullable=False
+        ),
         sa.Column("lease", sa.BigInteger(), nullable=True),
         sa.Column("lease_until", sa.DateTime(timezone=True), nullable=True),
         sa.Column("woken_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("last_error", sa.Text(), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
         sa.Column("done_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("parked_at", sa.DateTime(timezone=True), nullable=True),
         sa.ForeignKeyConstraint(
@@ -173,23 +225,43 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     # ### commands auto generated by Alembic - please adjust! ###
-    op.drop_index("effects_one_open", table_name="effects", postgresql_where=sa.text("done_at IS NULL"))
     op.drop_index(
-        "effects_due", table_name="effects", postgresql_where=sa.text("done_at IS NULL AND parked_at IS NULL")
+        "effects_one_open",
+        table_name="effects",
+        postgresql_where=sa.text("done_at IS NULL"),
+    )
+    op.drop_index(
+        "effects_due",
+        table_name="effects",
+        postgresql_where=sa.text("done_at IS NULL AND parked_at IS NULL"),
     )
     op.drop_table("effects")
     op.drop_index(
-        "transactions_open", table_name="transactions", postgresql_where=sa.text("state IN ('SIGNED', 'SENT')")
+        "transactions_open",
+        table_name="transactions",
+        postgresql_where=sa.text("state IN ('SIGNED', 'SENT')"),
     )
-    op.drop_index("transactions_intent", table_name="transactions", postgresql_where=sa.text("state <> 'REVERTED'"))
+    op.drop_index(
+        "transactions_intent",
+        table_name="transactions",
+        postgresql_where=sa.text("state <> 'REVERTED'"),
+    )
     op.drop_table("transactions")
     op.drop_table("ticks")
-    op.drop_index("jobs_by_state", table_name="jobs", postgresql_where=sa.text("state <> 'SETTLED'"))
+    op.drop_index(
+        "jobs_by_state",
+        table_name="jobs",
+        postgresql_where=sa.text("state <> 'SETTLED'"),
+    )
     op.drop_index("jobs_by_slurm_id", table_name="jobs")
     op.drop_table("jobs")
     op.drop_index("events_by_job", table_name="events")
     op.drop_table("events")
     op.drop_table("cursors")
-    op.drop_index("callbacks_unread", table_name="callbacks", postgresql_where=sa.text("read_at IS NULL"))
+    op.drop_index(
+        "callbacks_unread",
+        table_name="callbacks",
+        postgresql_where=sa.text("read_at IS NULL"),
+    )
     op.drop_table("callbacks")
     # ### end Alembic commands ###

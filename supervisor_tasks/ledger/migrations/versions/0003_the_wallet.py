@@ -1,4 +1,6 @@
-"""What the wallet remembers: all signatures of a transaction, nonces that were somebody else's, and the ledger's mark."""
+"""What the wallet remembers: all signatures of a transaction, nonces that were somebody
+else's, and the ledger's mark.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -21,7 +23,10 @@ FIRST_SIGNATURES = """
 
 
 def upgrade() -> None:
-    online.add_columns("transactions", sa.Column("contested_at", sa.DateTime(timezone=True), nullable=True))
+    online.add_columns(
+        "transactions",
+        sa.Column("contested_at", sa.DateTime(timezone=True), nullable=True),
+    )
     _intent_index(FREE)
     op.create_table(
         "signatures",
@@ -31,13 +36,22 @@ def upgrade() -> None:
         sa.Column("max_fee_wei", sa.Numeric(78, 0), nullable=False),
         sa.Column("priority_fee_wei", sa.Numeric(78, 0), nullable=False),
         sa.Column("head", sa.BigInteger(), nullable=False),
-        sa.Column("signed_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column(
+            "signed_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
         sa.PrimaryKeyConstraint("hash"),
         if_not_exists=True,
     )
     online.for_each_batch("transactions", (FIRST_SIGNATURES, {}))
     online.add_foreign_key(
-        "signatures_transaction_id_fkey", "signatures", "transaction_id", "transactions", ondelete="CASCADE"
+        "signatures_transaction_id_fkey",
+        "signatures",
+        "transaction_id",
+        "transactions",
+        ondelete="CASCADE",
     )
     online.create_index("signatures_by_transaction", "signatures", ["transaction_id"])
     op.create_table(
@@ -58,4 +72,10 @@ def downgrade() -> None:
 
 
 def _intent_index(where: str) -> None:
-    online.replace_index("transactions_intent", "transactions", ["cluster", "intent"], where=where, unique=True)
+    online.replace_index(
+        "transactions_intent",
+        "transactions",
+        ["cluster", "intent"],
+        where=where,
+        unique=True,
+    )

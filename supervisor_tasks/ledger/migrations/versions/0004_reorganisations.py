@@ -23,14 +23,24 @@ def upgrade() -> None:
     )
     online.add_columns(
         "jobs",
-        sa.Column("heard_block", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column(
+            "heard_block", sa.BigInteger(), server_default=sa.text("0"), nullable=False
+        ),
         sa.Column("doubt_until", sa.BigInteger(), nullable=True),
     )
-    # No block is kept yet, so a reorganisation can reach only jobs that go on. Of the others, 0 is as good as the block.
+    # No block is kept yet, so a reorganisation can reach only jobs that go on. Of the
+    # others, 0 is as good as the block.
     op.execute("UPDATE jobs SET heard_block = chain_block WHERE state <> 'SETTLED'")
     online.create_index("jobs_by_heard_block", "jobs", ["cluster", "heard_block"])
-    online.create_index("jobs_in_doubt", "jobs", ["cluster", "doubt_until"], where="doubt_until IS NOT NULL")
-    online.create_index("transactions_by_block", "transactions", ["cluster", "block_number"])
+    online.create_index(
+        "jobs_in_doubt",
+        "jobs",
+        ["cluster", "doubt_until"],
+        where="doubt_until IS NOT NULL",
+    )
+    online.create_index(
+        "transactions_by_block", "transactions", ["cluster", "block_number"]
+    )
 
 
 def downgrade() -> None:

@@ -12,8 +12,15 @@ old_processes_work = True
 
 
 def upgrade() -> None:
-    online.add_columns("jobs", sa.Column("slurm_submit_s", sa.BigInteger(), nullable=True))
-    online.add_columns("effects", sa.Column("takings", sa.BigInteger(), server_default=sa.text("0"), nullable=False))
+    online.add_columns(
+        "jobs", sa.Column("slurm_submit_s", sa.BigInteger(), nullable=True)
+    )
+    online.add_columns(
+        "effects",
+        sa.Column(
+            "takings", sa.BigInteger(), server_default=sa.text("0"), nullable=False
+        ),
+    )
 
 
 def downgrade() -> None:

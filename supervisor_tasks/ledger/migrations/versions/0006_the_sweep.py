@@ -18,7 +18,10 @@ def upgrade() -> None:
         sa.Column("cluster", sa.Text(), nullable=False),
         sa.Column("begun_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column(
-            "finished_at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False
+            "finished_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
         ),
         sa.Column("report", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("suspects", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
@@ -30,14 +33,24 @@ def upgrade() -> None:
         sa.Column("cluster", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("value", sa.Text(), nullable=False),
-        sa.Column("since", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column(
+            "since",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
         sa.PrimaryKeyConstraint("cluster", "name"),
     )
     op.create_table(
         "taken_marks",
         sa.Column("cluster", sa.Text(), nullable=False),
         sa.Column("mark", sa.LargeBinary(), nullable=False),
-        sa.Column("taken_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column(
+            "taken_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
         sa.PrimaryKeyConstraint("cluster", "mark"),
     )
     op.create_table(
@@ -46,7 +59,12 @@ def upgrade() -> None:
         sa.Column("job_id", sa.Text(), nullable=False),
         sa.Column("mark", sa.LargeBinary(), nullable=False),
         sa.Column("claim", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
-        sa.Column("seen_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column(
+            "seen_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
         sa.PrimaryKeyConstraint("cluster", "job_id"),
     )
 

@@ -17,17 +17,34 @@ def upgrade() -> None:
     online.add_columns(
         "effects",
         sa.Column("evidence", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
-        sa.Column("unforeseen", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column(
+            "unforeseen", sa.Integer(), server_default=sa.text("0"), nullable=False
+        ),
         sa.Column("failing_since", sa.DateTime(timezone=True), nullable=True),
     )
     # What was parked by an earlier version counts as failing since then.
-    op.execute("UPDATE effects SET failing_since = parked_at WHERE done_at IS NULL AND parked_at IS NOT NULL")
+    op.execute(
+        "UPDATE effects SET failing_since = parked_at WHERE done_at IS NULL AND parked_at IS NOT NULL"
+    )
     failing = "done_at IS NULL AND failing_since IS NOT NULL"
-    online.create_index("effects_failing", "effects", ["cluster", "failing_since"], where=failing)
+    online.create_index(
+        "effects_failing", "effects", ["cluster", "failing_since"], where=failing
+    )
     online.create_index("effects_by_job", "effects", ["cluster", "job_id"])
-    online.create_index("transactions_by_job", "transactions", ["cluster", "job_id"], where="job_id IS NOT NULL")
+    online.create_index(
+        "transactions_by_job",
+        "transactions",
+        ["cluster", "job_id"],
+        where="job_id IS NOT NULL",
+    )
     online.add_columns(
-        "jobs", sa.Column("settled_by_operator", sa.Boolean(), server_default=sa.text("false"), nullable=False)
+        "jobs",
+        sa.Column(
+            "settled_by_operator",
+            sa.Boolean(),
+            server_default=sa.text("false"),
+            nullable=False,
+        ),
     )
 
 

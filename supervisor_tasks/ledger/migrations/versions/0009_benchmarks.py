@@ -21,12 +21,19 @@ def upgrade() -> None:
         sa.Column("token", sa.Text(), nullable=False),
         sa.Column("hardware", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
         sa.Column("cancel_reason", sa.Text(), nullable=True),
-        sa.Column("asked_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column(
+            "asked_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
         sa.Column("begun_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         sa.PrimaryKeyConstraint("id"),
     )
-    op.create_index("benchmark_runs_by_cluster", "benchmark_runs", ["cluster", "id"], unique=False)
+    op.create_index(
+        "benchmark_runs_by_cluster", "benchmark_runs", ["cluster", "id"], unique=False
+    )
     op.create_index(
         "benchmark_runs_one_open",
         "benchmark_runs",
@@ -47,18 +54,44 @@ def upgrade() -> None:
         sa.Column("lost", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("called_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("slurm_id", sa.BigInteger(), nullable=True),
-        sa.Column("slurm_state", sa.Text(), server_default=sa.text("''"), nullable=False),
-        sa.Column("exit_status", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
-        sa.Column("due_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column(
+            "slurm_state", sa.Text(), server_default=sa.text("''"), nullable=False
+        ),
+        sa.Column(
+            "exit_status", sa.BigInteger(), server_default=sa.text("0"), nullable=False
+        ),
+        sa.Column(
+            "due_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
         sa.Column("missing_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("labels", postgresql.JSONB(astext_type=sa.Text()), server_default=sa.text("'{}'"), nullable=False),
-        sa.Column("left_out", postgresql.JSONB(astext_type=sa.Text()), server_default=sa.text("'{}'"), nullable=False),
-        sa.Column("notes", postgresql.JSONB(astext_type=sa.Text()), server_default=sa.text("'[]'"), nullable=False),
+        sa.Column(
+            "labels",
+            postgresql.JSONB(astext_type=sa.Text()),
+            server_default=sa.text("'{}'"),
+            nullable=False,
+        ),
+        sa.Column(
+            "left_out",
+            postgresql.JSONB(astext_type=sa.Text()),
+            server_default=sa.text("'{}'"),
+            nullable=False,
+        ),
+        sa.Column(
+            "notes",
+            postgresql.JSONB(astext_type=sa.Text()),
+            server_default=sa.text("'[]'"),
+            nullable=False,
+        ),
         sa.Column("tool", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.Column("output", sa.LargeBinary(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
-        sa.Column("cleaned", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column(
+            "cleaned", sa.Boolean(), server_default=sa.text("false"), nullable=False
+        ),
         sa.ForeignKeyConstraint(["run_id"], ["benchmark_runs.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("run_id", "benchmark", name="benchmark_results_one_a_run"),
@@ -74,7 +107,9 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_index(
-        "benchmark_results_measured", table_name="benchmark_results", postgresql_where=sa.text("stage = 'MEASURED'")
+        "benchmark_results_measured",
+        table_name="benchmark_results",
+        postgresql_where=sa.text("stage = 'MEASURED'"),
     )
     op.drop_table("benchmark_results")
     op.drop_index(

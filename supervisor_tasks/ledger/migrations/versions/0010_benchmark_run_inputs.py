@@ -13,7 +13,10 @@ old_processes_work = True
 def upgrade() -> None:
     op.add_column("benchmark_runs", sa.Column("machines", sa.Text(), nullable=True))
     op.add_column("benchmark_runs", sa.Column("terms", sa.Text(), nullable=True))
-    op.add_column("benchmark_runs", sa.Column("anew", sa.Boolean(), server_default=sa.text("true"), nullable=False))
+    op.add_column(
+        "benchmark_runs",
+        sa.Column("anew", sa.Boolean(), server_default=sa.text("true"), nullable=False),
+    )
 
 
 def downgrade() -> None:

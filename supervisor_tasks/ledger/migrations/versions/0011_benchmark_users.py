@@ -1,4 +1,6 @@
-"""Under whom a benchmark was handed to SLURM: the setting may be another one by the time it ends."""
+"""Under whom a benchmark was handed to SLURM: the setting may be another one by the
+time it ends.
+"""
 
 import sqlalchemy as sa
 from alembic import op

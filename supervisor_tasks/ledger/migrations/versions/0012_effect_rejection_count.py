@@ -1,4 +1,6 @@
-"""How often the contract refused what an effect wrote: counted by itself, whatever else failed in between."""
+"""How often the contract refused what an effect wrote: counted by itself, whatever else
+failed in between.
+"""
 
 import sqlalchemy as sa
 
@@ -12,7 +14,12 @@ old_processes_work = True
 
 
 def upgrade() -> None:
-    online.add_columns("effects", sa.Column("refusals", sa.Integer(), server_default=sa.text("0"), nullable=False))
+    online.add_columns(
+        "effects",
+        sa.Column(
+            "refusals", sa.Integer(), server_default=sa.text("0"), nullable=False
+        ),
+    )
 
 
 def downgrade() -> None:

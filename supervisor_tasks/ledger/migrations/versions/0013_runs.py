@@ -1,5 +1,5 @@
-"""The runs of a job in SLURM, of which a requeue begins a new one; how often its size was put back to what was paid for, and
-how it ends when the supervisor has SLURM end it.
+"""The runs of a job in SLURM, of which a requeue begins a new one; how often its size
+was put back to what was paid for, and how it ends when the supervisor has SLURM end it.
 """
 
 import sqlalchemy as sa
@@ -18,7 +18,9 @@ def upgrade() -> None:
     online.add_columns(
         "jobs",
         sa.Column("runs", JSONB(), server_default=sa.text("'[]'"), nullable=False),
-        sa.Column("put_back", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column(
+            "put_back", sa.Integer(), server_default=sa.text("0"), nullable=False
+        ),
         sa.Column("stop_status", sa.SmallInteger(), nullable=True),
         sa.Column("stop_reason", sa.Text(), nullable=True),
     )

@@ -1,4 +1,6 @@
-"""Which callbacks were proven by the site's key, and which are about no job of the ledger."""
+"""Which callbacks were proven by the site's key, and which are about no job of the
+ledger.
+"""
 
 import sqlalchemy as sa
 
@@ -14,8 +16,12 @@ old_processes_work = True
 def upgrade() -> None:
     online.add_columns(
         "callbacks",
-        sa.Column("proof", sa.Text(), server_default=sa.text("'no key'"), nullable=False),
-        sa.Column("strange", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column(
+            "proof", sa.Text(), server_default=sa.text("'no key'"), nullable=False
+        ),
+        sa.Column(
+            "strange", sa.Boolean(), server_default=sa.text("false"), nullable=False
+        ),
     )
     online.create_index("callbacks_strange", "callbacks", ["cluster"], where="strange")
 

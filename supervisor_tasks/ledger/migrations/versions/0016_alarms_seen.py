@@ -12,7 +12,13 @@ old_processes_work = True
 
 def upgrade() -> None:
     op.add_column(
-        "alarms", sa.Column("seen_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False)
+        "alarms",
+        sa.Column(
+            "seen_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
     )
 
 

@@ -15,7 +15,12 @@ def upgrade() -> None:
         "operator_log",
         sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
         sa.Column("cluster", sa.Text, nullable=False),
-        sa.Column("at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False),
+        sa.Column(
+            "at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
         sa.Column("operator", sa.Text, nullable=False),
         sa.Column("command", sa.Text, nullable=False),
         sa.Column("subject", sa.Text, nullable=False),

@@ -1,6 +1,7 @@
 """Counters: totals for the metrics, and what earlier rows add to them.
 
-The totals begin with the jobs and transactions that the ledger has. Durations, gas and credits of these are not known.
+The totals begin with the jobs and transactions that the ledger has. Durations, gas and
+credits of these are not known.
 """
 
 import sqlalchemy as sa
@@ -52,7 +53,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
         if_not_exists=True,
     )
-    op.create_index("counter_increments_by_cluster", "counter_increments", ["cluster"], if_not_exists=True)
+    op.create_index(
+        "counter_increments_by_cluster",
+        "counter_increments",
+        ["cluster"],
+        if_not_exists=True,
+    )
     online.add_columns(
         "transactions",
         sa.Column("gas_used", sa.BigInteger(), nullable=True),

@@ -1,7 +1,8 @@
 """Events are stored under the names of what was observed.
 
-No worker may run beside this migration: one of the version before would write events under the old names after it. The
-gRPC process and the reporter write no events, and can run.
+No worker may run beside this migration: one of the version before would write events
+under the old names after it. The gRPC process and the reporter write no events, and can
+run.
 """
 
 import json
@@ -68,12 +69,25 @@ RENAME_IN_REPORTS = sa.text(
 
 
 def upgrade() -> None:
-    entries = [(RENAME_ENTRY, {"event": event, "old": old, "new": new}) for event, old, new in ENTRIES]
-    online.for_each_batch("events", (RENAME, {"old": list(NAMES), "new": list(NAMES.values())}), *entries)
+    entries = [
+        (RENAME_ENTRY, {"event": event, "old": old, "new": new})
+        for event, old, new in ENTRIES
+    ]
+    online.for_each_batch(
+        "events", (RENAME, {"old": list(NAMES), "new": list(NAMES.values())}), *entries
+    )
     op.get_bind().execute(RENAME_IN_REPORTS, {"names": json.dumps(NAMES)})
 
 
 def downgrade() -> None:
-    entries = [(RENAME_ENTRY, {"event": event, "old": new, "new": old}) for event, old, new in ENTRIES]
-    online.for_each_batch("events", *entries, (RENAME, {"old": list(NAMES.values()), "new": list(NAMES)}))
-    op.get_bind().execute(RENAME_IN_REPORTS, {"names": json.dumps({new: old for old, new in NAMES.items()})})
+    entries = [
+        (RENAME_ENTRY, {"event": event, "old": new, "new": old})
+        for event, old, new in ENTRIES
+    ]
+    online.for_each_batch(
+        "events", *entries, (RENAME, {"old": list(NAMES.values()), "new": list(NAMES)})
+    )
+    op.get_bind().execute(
+        RENAME_IN_REPORTS,
+        {"names": json.dumps({new: old for old, new in NAMES.items()})},
+    )

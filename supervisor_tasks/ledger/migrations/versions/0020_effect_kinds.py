@@ -1,7 +1,7 @@
 """Kinds of effect and periodic tasks are stored under the names of what they do.
 
-The whole fleet must be stopped, but for the reporter: workers, the clock and the gRPC process of the version before would
-write rows under the old names after this migration.
+The whole fleet must be stopped, but for the reporter: workers, the clock and the gRPC
+process of the version before would write rows under the old names after this migration.
 """
 
 import sqlalchemy as sa
@@ -15,9 +15,17 @@ branch_labels = None
 depends_on = None
 old_processes_work = False  # they write and read the old names
 
-KINDS = {"witness": "poll_slurm", "refuse": "return_job", "tell_user": "notify_customer"}
+KINDS = {
+    "witness": "poll_slurm",
+    "refuse": "return_job",
+    "tell_user": "notify_customer",
+}
 # Events name the kind of an effect by its name in the code.
-NAMED = {"WITNESS": "POLL_SLURM", "REFUSE": "RETURN_JOB", "TELL_USER": "NOTIFY_CUSTOMER"}
+NAMED = {
+    "WITNESS": "POLL_SLURM",
+    "REFUSE": "RETURN_JOB",
+    "TELL_USER": "NOTIFY_CUSTOMER",
+}
 TASKS = {
     "witness": "poll_jobs",
     "nudge": "dispatch_due_effects",
@@ -40,12 +48,26 @@ RENAME_TICKS = sa.text(
 
 
 def upgrade() -> None:
-    for table, statement, names in (("effects", RENAME_KINDS, KINDS), ("events", RENAME_IN_EVENTS, NAMED)):
-        online.for_each_batch(table, (statement, {"old": list(names), "new": list(names.values())}))
-    op.get_bind().execute(RENAME_TICKS, {"old": list(TASKS), "new": list(TASKS.values())})
+    for table, statement, names in (
+        ("effects", RENAME_KINDS, KINDS),
+        ("events", RENAME_IN_EVENTS, NAMED),
+    ):
+        online.for_each_batch(
+            table, (statement, {"old": list(names), "new": list(names.values())})
+        )
+    op.get_bind().execute(
+        RENAME_TICKS, {"old": list(TASKS), "new": list(TASKS.values())}
+    )
 
 
 def downgrade() -> None:
-    op.get_bind().execute(RENAME_TICKS, {"old": list(TASKS.values()), "new": list(TASKS)})
-    for table, statement, names in (("events", RENAME_IN_EVENTS, NAMED), ("effects", RENAME_KINDS, KINDS)):
-        online.for_each_batch(table, (statement, {"old": list(names.values()), "new": list(names)}))
+    op.get_bind().execute(
+        RENAME_TICKS, {"old": list(TASKS.values()), "new": list(TASKS)}
+    )
+    for table, statement, names in (
+        ("events", RENAME_IN_EVENTS, NAMED),
+        ("effects", RENAME_KINDS, KINDS),
+    ):
+        online.for_each_batch(
+            table, (statement, {"old": list(names.values()), "new": list(names)})
+        )

@@ -1,7 +1,8 @@
-"""Alarms, switches, facts and ticks are stored under the names that operators and engineers use for them.
+"""Alarms, switches, facts and ticks are stored under the names that operators and
+engineers use for them.
 
-The whole fleet must be stopped, but for the reporter: its processes of the version before would write rows under the old
-names after this migration.
+The whole fleet must be stopped, but for the reporter: its processes of the version
+before would write rows under the old names after this migration.
 """
 
 import sqlalchemy as sa

@@ -1,7 +1,9 @@
-"""Tables and columns have the names of what they hold. Only names change: no row is rewritten.
+"""Tables and columns have the names of what they hold. Only names change: no row is
+rewritten.
 
-The whole fleet must be stopped, but for the reporter: no process of the version before finds the new columns. Each table is
-locked for a moment; the migration fails when another transaction holds one for longer.
+The whole fleet must be stopped, but for the reporter: no process of the version before
+finds the new columns. Each table is locked for a moment; the migration fails when
+another transaction holds one for longer.
 """
 
 from alembic import op
@@ -39,7 +41,11 @@ COLUMNS = {
     "instance_tags": {"mark": "tag"},
     "adopted_tags": {"mark": "tag", "taken_at": "adopted_at"},
     "foreign_claims": {"mark": "tag"},
-    "benchmark_runs": {"machines": "hardware_digest", "terms": "pricing_digest", "anew": "forced"},
+    "benchmark_runs": {
+        "machines": "hardware_digest",
+        "terms": "pricing_digest",
+        "anew": "forced",
+    },
 }
 INDEXES = {
     "jobs_by_heard_block": "jobs_by_last_event_block",

@@ -17,9 +17,16 @@ def upgrade() -> None:
         sa.Column("chain_id", sa.BigInteger, nullable=False),
         sa.Column("address", sa.Text, nullable=False),
         sa.Column("shared", sa.Boolean, nullable=False),
-        sa.Column("started_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column(
+            "started_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
     )
-    op.create_index("wallet_holders_by_address", "wallet_holders", ["chain_id", "address"])
+    op.create_index(
+        "wallet_holders_by_address", "wallet_holders", ["chain_id", "address"]
+    )
 
 
 def downgrade() -> None:

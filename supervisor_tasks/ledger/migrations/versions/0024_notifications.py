@@ -20,7 +20,12 @@ def upgrade() -> None:
         sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
         sa.Column("cluster", sa.Text(), nullable=False),
         sa.Column("alarm", sa.Text(), nullable=False),
-        sa.Column("key", sa.Text(), server_default=sa.text("gen_random_uuid()::text"), nullable=False),
+        sa.Column(
+            "key",
+            sa.Text(),
+            server_default=sa.text("gen_random_uuid()::text"),
+            nullable=False,
+        ),
         sa.Column("details", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("raised_at", TIME, server_default=NOW, nullable=False),
         sa.Column("raises", sa.Integer(), server_default=sa.text("1"), nullable=False),
@@ -51,18 +56,25 @@ def upgrade() -> None:
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("created_at", TIME, server_default=NOW, nullable=False),
         sa.Column("due_at", TIME, server_default=NOW, nullable=False),
-        sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column(
+            "attempts", sa.Integer(), server_default=sa.text("0"), nullable=False
+        ),
         sa.Column("failing_since", TIME, nullable=True),
         sa.Column("last_error", sa.Text(), nullable=True),
         sa.Column("sent_at", TIME, nullable=True),
         sa.Column("done_at", TIME, nullable=True),
         sa.Column("parked_at", TIME, nullable=True),
-        sa.ForeignKeyConstraint(["incident_id"], ["alarm_incidents.id"], ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["incident_id"], ["alarm_incidents.id"], ondelete="CASCADE"
+        ),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("incident_id", "channel", "kind"),
     )
     op.create_index(
-        "alarm_messages_due", "alarm_messages", ["cluster", "due_at"], postgresql_where=sa.text("done_at IS NULL")
+        "alarm_messages_due",
+        "alarm_messages",
+        ["cluster", "due_at"],
+        postgresql_where=sa.text("done_at IS NULL"),
     )
     # An alarm that is on already is told as soon as there is a channel.
     op.execute(

@@ -11,7 +11,10 @@ old_processes_work = True
 
 def upgrade() -> None:
     online.create_index(
-        "jobs_cold_by_age", "jobs", ["cluster", "updated_at", "job_id"], where="state IN ('SETTLED', 'REFUSED')"
+        "jobs_cold_by_age",
+        "jobs",
+        ["cluster", "updated_at", "job_id"],
+        where="state IN ('SETTLED', 'REFUSED')",
     )
     online.create_index(
         "jobs_settled_with_script",

@@ -1,4 +1,6 @@
-"""An index of the transactions that earned, so that the earnings of a day are read without all transactions."""
+"""An index of the transactions that earned, so that the earnings of a day are read
+without all transactions.
+"""
 
 from supervisor_tasks.ledger.migrations import online
 
@@ -10,7 +12,12 @@ old_processes_work = True
 
 
 def upgrade() -> None:
-    online.create_index("transactions_earned", "transactions", ["cluster", "done_at"], where="earned > 0")
+    online.create_index(
+        "transactions_earned",
+        "transactions",
+        ["cluster", "done_at"],
+        where="earned > 0",
+    )
 
 
 def downgrade() -> None:

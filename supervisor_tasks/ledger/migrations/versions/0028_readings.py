@@ -1,4 +1,6 @@
-"""Readings: a tick can carry the number that was read, such as the chain's head or the length of a queue."""
+"""Readings: a tick can carry the number that was read, such as the chain's head or the
+length of a queue.
+"""
 
 import sqlalchemy as sa
 

@@ -1,9 +1,11 @@
 """Effects have a subject: a job, a customer who needs an account, or a benchmark run.
 
-The rows of the table `accounts` are copied. Processes of the release before go on with the table, and a trigger copies what
-they add. Their dispatchers do not know the kind of the copies, and must not send messages for them: an open copy is due in
-COPIES_WAIT, and a worker of this release that starts makes it due at once. Such a start also opens the effect of a run that
-is under way. A release later, the table, the trigger and the column `benchmark_results.due_at` are dropped.
+The rows of the table `accounts` are copied. Processes of the release before go on with
+the table, and a trigger copies what they add. Their dispatchers do not know the kind of
+the copies, and must not send messages for them: an open copy is due in COPIES_WAIT, and
+a worker of this release that starts makes it due at once. Such a start also opens the
+effect of a run that is under way. A release later, the table, the trigger and the
+column `benchmark_results.due_at` are dropped.
 """
 
 import sqlalchemy as sa
@@ -45,18 +47,28 @@ RETURNED = """
 def upgrade() -> None:
     online.add_columns("effects", sa.Column("subject", sa.Text(), nullable=True))
     online.drop_not_null("effects", "job_id")
-    online.add_check("effects_one_subject", "effects", "(job_id IS NULL) <> (subject IS NULL)")
+    online.add_check(
+        "effects_one_subject", "effects", "(job_id IS NULL) <> (subject IS NULL)"
+    )
     online.create_index(
-        "effects_by_subject", "effects", ["cluster", "kind", "subject"], where="subject IS NOT NULL", unique=True
+        "effects_by_subject",
+        "effects",
+        ["cluster", "kind", "subject"],
+        where="subject IS NOT NULL",
+        unique=True,
     )
     op.execute(TRIGGER)
     op.execute(COPY)
 
 
 def downgrade() -> None:
-    op.execute("DROP TRIGGER account_effect ON accounts; DROP FUNCTION account_effect()")
+    op.execute(
+        "DROP TRIGGER account_effect ON accounts; DROP FUNCTION account_effect()"
+    )
     op.execute(RETURNED)
     op.execute("DELETE FROM effects WHERE subject IS NOT NULL")
     online.drop_index("effects_by_subject", "effects")
     online.drop_columns("effects", "subject")
-    op.get_bind().execute(sa.text("ALTER TABLE effects ALTER COLUMN job_id SET NOT NULL"))
+    op.get_bind().execute(
+        sa.text("ALTER TABLE effects ALTER COLUMN job_id SET NOT NULL")
+    )

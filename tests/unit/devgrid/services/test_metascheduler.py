@@ -4,14 +4,26 @@ from dataclasses import replace
 
 import pytest
 
-from devgrid.chain.model import ChainJob, ChainNode, ChainPrices, JobDefinition, Provider
+from devgrid.chain.model import (
+    ChainJob,
+    ChainNode,
+    ChainPrices,
+    JobDefinition,
+    Provider,
+)
 from devgrid.services.metascheduler import choose, fits, holds
 from supervisor_tasks.jobs.model import ChainStatus
 
-DEFINITION = JobDefinition(gpus=1, mem_per_cpu_mb=1000, cpus_per_task=4, ntasks=2, batch_location_hash="h")
+DEFINITION = JobDefinition(
+    gpus=1, mem_per_cpu_mb=1000, cpus_per_task=4, ntasks=2, batch_location_hash="h"
+)
 CHEAP = ChainPrices(1, 1, 1)
 PROVIDER = Provider(
-    "0xaa", (ChainNode(2, 8, 16_000), ChainNode(2, 8, 16_000)), CHEAP, (("zone", "eu"), ("gpus", "4")), banned=False
+    "0xaa",
+    (ChainNode(2, 8, 16_000), ChainNode(2, 8, 16_000)),
+    CHEAP,
+    (("zone", "eu"), ("gpus", "4")),
+    banned=False,
 )
 ENOUGH = CHEAP.of(DEFINITION)
 JOB = ChainJob(
@@ -57,7 +69,8 @@ def test_fits__too_much_or_not_the_label__does_not(change: dict[str, object]) ->
     assert not fits(replace(DEFINITION, **change), 10**9, PROVIDER)  # type: ignore[arg-type]
 
 
-ALL = replace(DEFINITION, gpus=4, ntasks=2, cpus_per_task=8, mem_per_cpu_mb=2000)  # every node, to the last MB
+# every node, to the last MB
+ALL = replace(DEFINITION, gpus=4, ntasks=2, cpus_per_task=8, mem_per_cpu_mb=2000)
 
 
 def test_fits__all_nodes_to_the_last_of_everything() -> None:
@@ -85,15 +98,26 @@ def test_fits__one_less_of_anything__does_not(nodes: tuple[ChainNode, ...]) -> N
         ((ChainNode(0, 4, 3999), ChainNode(0, 4, 3999)), False),
         ((ChainNode(0, 4, 100), ChainNode(0, 1, 4000)), False),
     ],
-    ids=["one node is enough", "no node has the CPUs", "no node has the memory", "no node has both"],
+    ids=[
+        "one node is enough",
+        "no node has the CPUs",
+        "no node has the memory",
+        "no node has both",
+    ],
 )
-def test_fits__a_task__is_on_one_node(nodes: tuple[ChainNode, ...], answer: bool) -> None:
+def test_fits__a_task__is_on_one_node(
+    nodes: tuple[ChainNode, ...], answer: bool
+) -> None:
     one_task = replace(DEFINITION, gpus=0, ntasks=1)
     assert fits(one_task, 10**9, replace(PROVIDER, nodes=nodes)) is answer
 
 
 def test_fits__labels_wanted_and_there__does() -> None:
-    picky = replace(DEFINITION, uses=(("zone", "eu"),), affinity=(("gpus", ">=", "4"), ("zone", "in", "us,eu")))
+    picky = replace(
+        DEFINITION,
+        uses=(("zone", "eu"),),
+        affinity=(("gpus", ">=", "4"), ("zone", "in", "us,eu")),
+    )
     assert fits(picky, ENOUGH, PROVIDER)
 
 
@@ -123,7 +147,9 @@ def test_fits__credits_for_less_than_a_minute__does_not() -> None:
         ("x", "??", "x", False),
     ],
 )
-def test_holds__operators(found: str | None, operator: str, wanted: str, answer: bool) -> None:
+def test_holds__operators(
+    found: str | None, operator: str, wanted: str, answer: bool
+) -> None:
     assert holds(found, operator, wanted) is answer
 
 
@@ -137,7 +163,14 @@ def test_choose__several_fit__takes_the_cheapest() -> None:
 def test_choose__provider_refused_it__does_not_get_it_again() -> None:
     dear = replace(PROVIDER, address="0xbb", prices=ChainPrices(2, 2, 2))
     assert choose(JOB, [PROVIDER], frozenset({"0xaa"})) is None
-    assert choose(replace(JOB, max_cost_wei=10 * ENOUGH), [PROVIDER, dear], frozenset({"0xaa"})) == "0xbb"
+    assert (
+        choose(
+            replace(JOB, max_cost_wei=10 * ENOUGH),
+            [PROVIDER, dear],
+            frozenset({"0xaa"}),
+        )
+        == "0xbb"
+    )
 
 
 def test_choose__no_provider__is_none() -> None:

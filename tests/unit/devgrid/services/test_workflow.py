@@ -1,4 +1,6 @@
-"""Workflow files: what is read, what is refused and how, and that a command arrives byte for byte."""
+"""Workflow files: what is read, what is refused and how, and that a command arrives
+byte for byte.
+"""
 
 import os
 import subprocess
@@ -18,16 +20,32 @@ def run(text: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
     script = render(load(text))
     assert subprocess.run(["bash", "-n"], input=script.encode()).returncode == 0
     environment = {**os.environ, "SLURM_JOB_ID": "1"}
-    return subprocess.run(["bash"], input=script.encode(), cwd=folder, env=environment, capture_output=True, timeout=20)
+    return subprocess.run(
+        ["bash"],
+        input=script.encode(),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        timeout=20,
+    )
 
 
-@pytest.mark.parametrize("file", sorted((REPOSITORY / "devgrid" / "workflows").glob("*.yaml")))
+@pytest.mark.parametrize(
+    "file", sorted((REPOSITORY / "devgrid" / "workflows").glob("*.yaml"))
+)
 def test_load__the_examples__are_good(file: Path) -> None:
-    assert subprocess.run(["bash", "-n"], input=render(load(file.read_text())).encode()).returncode == 0
+    assert (
+        subprocess.run(
+            ["bash", "-n"], input=render(load(file.read_text())).encode()
+        ).returncode
+        == 0
+    )
 
 
 def test_load__older_flat_form__is_the_same() -> None:
-    old = load("tasks: 2\ncpusPerTask: 3\nmemPerCpu: 4\ngpus: 1\nsteps: [{name: x, image: ubuntu, command: echo}]")
+    old = load(
+        "tasks: 2\ncpusPerTask: 3\nmemPerCpu: 4\ngpus: 1\nsteps: [{name: x, image: ubuntu, command: echo}]"
+    )
     new = load(
         "resources: {tasks: 2, cpusPerTask: 3, memPerCpu: 4, gpus: 1}\n"
         "steps: [{name: x, run: {container: {image: ubuntu}, command: echo}}]"
@@ -38,8 +56,14 @@ def test_load__older_flat_form__is_the_same() -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("resources: {tasks: 0}\nsteps: [{run: {command: x}}]", "resources.tasks: found 0; Input should be greater"),
-        ("resources: {tasks: true}\nsteps: [{run: {command: x}}]", "resources.tasks: found True; Input should be a"),
+        (
+            "resources: {tasks: 0}\nsteps: [{run: {command: x}}]",
+            "resources.tasks: found 0; Input should be greater",
+        ),
+        (
+            "resources: {tasks: true}\nsteps: [{run: {command: x}}]",
+            "resources.tasks: found True; Input should be a",
+        ),
         (
             "resources: {taks: 1}\nsteps: [{run: {command: x}}]",
             "resources.taks: no such field; allowed: tasks, cpusPerTask, memPerCpu, gpus; found 1",
@@ -58,24 +82,47 @@ def test_load__older_flat_form__is_the_same() -> None:
         ),
         ("steps: []", "steps: found a list of 0; expected at least one step"),
         ("resources: {}", "steps: found nothing; Field required"),
-        ("steps: [{name: x}]", "steps.0: found a mapping of 'name'; expected either run or for"),
+        (
+            "steps: [{name: x}]",
+            "steps.0: found a mapping of 'name'; expected either run or for",
+        ),
         (
             "steps: [{for: {range: {begin: 1, end: 2, increment: 0}, steps: [{run: {command: x}}]}}]",
             "range: increment must not be 0",
         ),
-        ("steps: [{run: {command: x, env: [{key: 'A B', value: y}]}}]", "steps.0.run.env.0.key: found 'A B'"),
-        ("steps: [{launch: {steps: []}}]", "steps.0.launch: 'launch' is a part of the grid's workflows"),
-        ("input: {}\nsteps: [{run: {command: x}}]", "input: 'input' is a part of the grid's workflows"),
+        (
+            "steps: [{run: {command: x, env: [{key: 'A B', value: y}]}}]",
+            "steps.0.run.env.0.key: found 'A B'",
+        ),
+        (
+            "steps: [{launch: {steps: []}}]",
+            "steps.0.launch: 'launch' is a part of the grid's workflows",
+        ),
+        (
+            "input: {}\nsteps: [{run: {command: x}}]",
+            "input: 'input' is a part of the grid's workflows",
+        ),
         ("steps: [{use: {source: x}}]", "steps.0.use: 'use' is a part"),
-        ('steps: [{run: {command: "a\\0b"}}]', "steps.0.run.command: found 'a\\x00b'; must hold no NUL"),
-        ('steps: [{run: {command: "a\\ud800b"}}]', "steps.0.run.command: found 'a\\ud800b'; must hold no half"),
-        ('env: [{key: A, value: "\\0"}]\nsteps: [{run: {command: x}}]', "env.0.value: found '\\x00'; must hold no NUL"),
+        (
+            'steps: [{run: {command: "a\\0b"}}]',
+            "steps.0.run.command: found 'a\\x00b'; must hold no NUL",
+        ),
+        (
+            'steps: [{run: {command: "a\\ud800b"}}]',
+            "steps.0.run.command: found 'a\\ud800b'; must hold no half",
+        ),
+        (
+            'env: [{key: A, value: "\\0"}]\nsteps: [{run: {command: x}}]',
+            "env.0.value: found '\\x00'; must hold no NUL",
+        ),
         ("a: [", "the file: not YAML: while parsing"),
         ("just text", "the file: found 'just text'"),
         ("", "the file: found None"),
     ],
 )
-def test_load__what_cannot_be_used__is_refused_with_the_field(text: str, line: str) -> None:
+def test_load__what_cannot_be_used__is_refused_with_the_field(
+    text: str, line: str
+) -> None:
     with pytest.raises(WorkflowError) as caught:
         load(text)
     assert line in str(caught.value)
@@ -83,13 +130,18 @@ def test_load__what_cannot_be_used__is_refused_with_the_field(text: str, line: s
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_load__part_that_devgrid_has_not__is_refused_by_name_wherever_it_stands(name: str) -> None:
+def test_load__part_that_devgrid_has_not__is_refused_by_name_wherever_it_stands(
+    name: str,
+) -> None:
     for text, path in (
         (f"{name}: x\nsteps: [{{run: {{command: x}}}}]", ""),
         (f"steps: [{{run: {{command: x}}, {name}: x}}]", "steps.0."),
         (f"steps: [{{run: {{command: x, {name}: x}}}}]", "steps.0.run."),
     ):
-        with pytest.raises(WorkflowError, match=f"^{path}{name}: {name!r} is a part of the grid's workflows"):
+        with pytest.raises(
+            WorkflowError,
+            match=f"^{path}{name}: {name!r} is a part of the grid's workflows",
+        ):
             load(text)
 
 
@@ -100,20 +152,36 @@ def test_load__long_value__is_shown_short() -> None:
 
 
 def test_load__nested_too_deeply__is_refused_at_once() -> None:
-    with pytest.raises(WorkflowError, match=r"^the file: nested too deeply; allowed: 100 levels$"):
+    with pytest.raises(
+        WorkflowError, match=r"^the file: nested too deeply; allowed: 100 levels$"
+    ):
         load("a: " + "[" * 1_000_000)
 
 
 def test_load__loops_in_loops__are_read() -> None:
-    assert load("steps: " + "[{for: {items: [a], steps: " * 30 + "[{run: {command: x}}]" + "}}]" * 30)
+    assert load(
+        "steps: "
+        + "[{for: {items: [a], steps: " * 30
+        + "[{run: {command: x}}]"
+        + "}}]" * 30
+    )
 
 
 @pytest.mark.parametrize(
     "text",
-    ["a: 2026-13-45", "a: !!int x", "a: !!float x", "a: !!bool x", "a: !!timestamp x", "a: " + "9" * 5000],
+    [
+        "a: 2026-13-45",
+        "a: !!int x",
+        "a: !!float x",
+        "a: !!bool x",
+        "a: !!timestamp x",
+        "a: " + "9" * 5000,
+    ],
     ids=["date", "int", "float", "bool", "timestamp", "digits"],
 )
-def test_load__what_the_yaml_reader_trips_over__is_refused_all_the_same(text: str) -> None:
+def test_load__what_the_yaml_reader_trips_over__is_refused_all_the_same(
+    text: str,
+) -> None:
     with pytest.raises(WorkflowError, match=r"^the file: not YAML: "):
         load(text)
 
@@ -144,12 +212,18 @@ def test_render__long_range__is_a_short_script(tmp_path: Path) -> None:
 
 
 def test_render__empty_items__runs_nothing(tmp_path: Path) -> None:
-    found = run("steps: [{for: {items: [], steps: [{run: {command: echo never}}]}}]", tmp_path)
+    found = run(
+        "steps: [{for: {items: [], steps: [{run: {command: echo never}}]}}]", tmp_path
+    )
     assert (found.stdout, found.returncode) == (b"", 0)
 
 
-def test_render__step_of_several_tasks__is_srun_with_the_command_as_one_word(tmp_path: Path) -> None:
-    """A stand-in for srun prints its words; SLURM's own is asked in the tests of the journey."""
+def test_render__step_of_several_tasks__is_srun_with_the_command_as_one_word(
+    tmp_path: Path,
+) -> None:
+    """A stand-in for srun prints its words; SLURM's own is asked in the tests of the
+    journey.
+    """
     (tmp_path / "srun").write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
     (tmp_path / "srun").chmod(0o755)
     text = """
@@ -158,8 +232,17 @@ steps: [{run: {command: "echo 'a' $B\\nc", resources: {tasks: 4, cpusPerTask: 2}
 """
     script = render(load(text))
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "1"}
-    found = subprocess.run(["bash"], input=script.encode(), cwd=tmp_path, env=environment, capture_output=True)
-    assert found.stdout == b"<--ntasks=4><--cpus-per-task=2></bin/bash><-c><echo 'a' $B\nc>"
+    found = subprocess.run(
+        ["bash"],
+        input=script.encode(),
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+    )
+    assert (
+        found.stdout
+        == b"<--ntasks=4><--cpus-per-task=2></bin/bash><-c><echo 'a' $B\nc>"
+    )
 
 
 def test_load__several_fields_wrong__says_all_at_once() -> None:
@@ -172,7 +255,9 @@ def test_load__several_fields_wrong__says_all_at_once() -> None:
 
 
 def test_load__line_feed_in_the_name_of_a_field__is_told_in_one_line() -> None:
-    with pytest.raises(WorkflowError, match=r"^a b: no such field; allowed: [^\n]*; found 1$"):
+    with pytest.raises(
+        WorkflowError, match=r"^a b: no such field; allowed: [^\n]*; found 1$"
+    ):
         load('"a\\n b": 1\nsteps: [{run: {command: x}}]')
 
 
@@ -191,29 +276,46 @@ def test_load__line_feed_in_the_name_of_a_field__is_told_in_one_line() -> None:
         "-c",
     ],
 )
-def test_render__command__runs_as_if_bash_had_been_given_it(command: str, tmp_path: Path) -> None:
-    text = yaml.safe_dump({"steps": [{"run": {"command": command}}]}, allow_unicode=True)
+def test_render__command__runs_as_if_bash_had_been_given_it(
+    command: str, tmp_path: Path
+) -> None:
+    text = yaml.safe_dump(
+        {"steps": [{"run": {"command": command}}]}, allow_unicode=True
+    )
     wanted = subprocess.run(["bash", "-c", command], capture_output=True)
     found = run(text, tmp_path)
     assert (found.stdout, found.returncode) == (wanted.stdout, wanted.returncode)
 
 
-def test_render__hostile_names_and_values__are_shown_and_never_run(tmp_path: Path) -> None:
+def test_render__hostile_names_and_values__are_shown_and_never_run(
+    tmp_path: Path,
+) -> None:
     hostile = "';touch a #\"$(touch b)`touch c`\n) ; touch d\nEOF\n"
     step = {
         "name": hostile,
-        "run": {"command": 'printf %s "$OWN$TOP$item"', "env": [{"key": "OWN", "value": hostile}]},
+        "run": {
+            "command": 'printf %s "$OWN$TOP$item"',
+            "env": [{"key": "OWN", "value": hostile}],
+        },
     }
     boxed = {"run": {"command": "true", "container": {"image": hostile}}}
     loop = {"for": {"items": [hostile], "steps": [step, boxed]}}
-    found = run(yaml.safe_dump({"env": [{"key": "TOP", "value": hostile}], "steps": [loop]}), tmp_path)
-    title, image = f"--- {hostile}\n", f"devgrid: {hostile} is not used; the command runs on the node\n"
+    found = run(
+        yaml.safe_dump({"env": [{"key": "TOP", "value": hostile}], "steps": [loop]}),
+        tmp_path,
+    )
+    title, image = (
+        f"--- {hostile}\n",
+        f"devgrid: {hostile} is not used; the command runs on the node\n",
+    )
     assert found.stdout.decode() == title + 3 * hostile + image
     assert found.returncode == 0
     assert [file.name for file in tmp_path.iterdir()] == ["job-1"]
 
 
-def test_render__finally_in_a_loop__runs_each_time_and_hides_no_failure(tmp_path: Path) -> None:
+def test_render__finally_in_a_loop__runs_each_time_and_hides_no_failure(
+    tmp_path: Path,
+) -> None:
     text = """
 steps:
   - for:
@@ -227,7 +329,9 @@ steps:
     assert (found.stdout, found.returncode) == (b"in 1\nout 1\nin 2\nout 2\nend\n", 5)
 
 
-def test_render__failing_step__ends_the_job_with_its_status_after_catch_and_finally(tmp_path: Path) -> None:
+def test_render__failing_step__ends_the_job_with_its_status_after_catch_and_finally(
+    tmp_path: Path,
+) -> None:
     text = """
 steps:
   - run: {command: exit 7}
@@ -246,12 +350,20 @@ def test_render__caught__goes_on(tmp_path: Path) -> None:
 
 
 def test_render__finally_fails__is_the_jobs_status(tmp_path: Path) -> None:
-    found = run("steps: [{run: {command: 'true'}, finally: [{run: {command: exit 9}}]}]", tmp_path)
+    found = run(
+        "steps: [{run: {command: 'true'}, finally: [{run: {command: exit 9}}]}]",
+        tmp_path,
+    )
     assert found.returncode == 9
 
 
-def test_render__finally_fails_after_its_step__the_steps_status_stays(tmp_path: Path) -> None:
-    found = run("steps: [{run: {command: exit 70}, finally: [{run: {command: exit 9}}]}]", tmp_path)
+def test_render__finally_fails_after_its_step__the_steps_status_stays(
+    tmp_path: Path,
+) -> None:
+    found = run(
+        "steps: [{run: {command: exit 70}, finally: [{run: {command: exit 9}}]}]",
+        tmp_path,
+    )
     assert found.returncode == 70
 
 
@@ -282,5 +394,7 @@ steps:
 """  # noqa: E501
     lines = run(text, tmp_path).stdout.decode().splitlines()
     assert lines[0] == "2 3 10 1 6 60|it's $TOP|`x`"
-    assert lines[1:3] == [f"{tmp_path}/job-1/{name}" for name in ("disk-world-tmp", "output")]
+    assert lines[1:3] == [
+        f"{tmp_path}/job-1/{name}" for name in ("disk-world-tmp", "output")
+    ]
     assert lines[3] == "yes"
