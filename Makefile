@@ -70,6 +70,7 @@ wheel: ## build a release into build/wheel: the wheel, the lock of its dependenc
 hooks: $(VENV)/.ready ## have git check commit messages and style
 	@git config core.hooksPath .githooks
 	@git config commit.template .githooks/message.txt
+	@git config blame.ignoreRevsFile .git-blame-ignore-revs
 
 check: setup ## types, style, wording, complexity, the direction of imports, and whether docs/reference/ is as the code says
 	@.ci/check-words
