@@ -210,9 +210,10 @@ def _status(_: argparse.Namespace) -> None:
 
 def _env(options: argparse.Namespace) -> None:
     grid = kept_grid.kept_grid()
-    cluster = (
-        grid.cluster if options.cluster is None else _cluster(grid, options.cluster)
-    )
+    if options.cluster is None:
+        cluster = grid.cluster
+    else:
+        cluster = _cluster(grid, options.cluster)
     print(
         kept_grid.exports(
             cluster, kept_grid.flower_url(list(kept_grid.started(grid.folder)))

@@ -70,11 +70,10 @@ def credits_text(wei: int) -> str:
 def job_named(name: str, known: Sequence[str]) -> str:
     """The job whose id begins with that name. Raises HandInError."""
     named = name.lower()
-    found = (
-        [job_id for job_id in known if job_id.startswith(named)]
-        if len(named) >= LEAST_PREFIX
-        else []
-    )
+    if len(named) >= LEAST_PREFIX:
+        found = [job_id for job_id in known if job_id.startswith(named)]
+    else:
+        found = []
     if len(found) == 1:
         return found[0]
     if found:

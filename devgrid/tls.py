@@ -50,10 +50,8 @@ def make_certificates(folder: Path) -> Certificates:
     )
     if files.key.exists():
         return files
-    ca_key, key = (
-        ec.generate_private_key(ec.SECP256R1()),
-        ec.generate_private_key(ec.SECP256R1()),
-    )
+    ca_key = ec.generate_private_key(ec.SECP256R1())
+    key = ec.generate_private_key(ec.SECP256R1())
     authority = _builder("devgrid", "devgrid", ca_key.public_key())
     authority = authority.add_extension(
         x509.BasicConstraints(ca=True, path_length=0), critical=True

@@ -119,11 +119,10 @@ async def _probes(settings: Settings, server: CallbackServer) -> ProbeServer | N
 
 def _callers(settings: Settings) -> Callers:
     """Return the rules for callers. Raises SettingsError."""
-    key = (
-        None
-        if settings.callback_key is None
-        else settings.callback_key.get_secret_value().encode()
-    )
+    if settings.callback_key is None:
+        key = None
+    else:
+        key = settings.callback_key.get_secret_value().encode()
     required = settings.callback_proof == "required"
     if required and key is None:
         raise SettingsError(

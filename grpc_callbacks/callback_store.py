@@ -218,9 +218,10 @@ class CallbackStore:
             .execute(KNOWN, about | most)
             .fetchall()
         ):
-            job = (
-                LedgerJob(found["given_id"], found["state"]) if found["known"] else None
-            )
+            if found["known"]:
+                job = LedgerJob(found["given_id"], found["state"])
+            else:
+                job = None
             scope = scope_of(
                 found["job_id"], found["slurm_id"], job, proven=found["proven"]
             )

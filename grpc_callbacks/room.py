@@ -51,9 +51,9 @@ def origin_of(slurm_id: int, job: LedgerJob | None) -> CallbackOrigin:
         return CallbackOrigin.UNKNOWN_JOB
     if job.slurm_id is None and job.state not in OVER:
         return CallbackOrigin.EARLY
-    return (
-        CallbackOrigin.OURS if job.slurm_id == slurm_id else CallbackOrigin.UNKNOWN_JOB
-    )
+    if job.slurm_id == slurm_id:
+        return CallbackOrigin.OURS
+    return CallbackOrigin.UNKNOWN_JOB
 
 
 def scope_of(

@@ -202,9 +202,10 @@ class Services:
 
     def _peer(self, context: Context) -> str:
         """Return the caller's address for the log."""
-        connection = (
-            None if self.front is None else self.front.connection(context.peer())
-        )
+        if self.front is None:
+            connection = None
+        else:
+            connection = self.front.connection(context.peer())
         return "gone" if connection is None else connection.peer
 
     async def _answered(
@@ -212,9 +213,10 @@ class Services:
     ) -> Message:
         if context.peer() == OURSELVES:
             return await answer(raw, Called(context, OURSELVES, Caller(Proof.UNPROVEN)))
-        connection = (
-            None if self.front is None else self.front.connection(context.peer())
-        )
+        if self.front is None:
+            connection = None
+        else:
+            connection = self.front.connection(context.peer())
         if self.front is None or connection is None:
             raise Refused(grpc.StatusCode.UNAVAILABLE, "the connection has ended")
         if self.front.connections.calls_of_peer(connection) >= CALLS_OF_A_PEER:

@@ -118,10 +118,8 @@ class Certificate:
         """Warn if the certificate does not name our host: the field's plugins check the
         name, and then send nothing.
         """
-        host, names = (
-            self._public_address.rpartition(":")[0],
-            names_of(self._pems["TLS_CERT"]),
-        )
+        host = self._public_address.rpartition(":")[0]
+        names = names_of(self._pems["TLS_CERT"])
         if not is_for(host, names):
             log.warning(
                 "certificate_of_another_host",

@@ -203,11 +203,10 @@ def fetch(options: argparse.Namespace, deadline_s: float) -> str:
         (host.strip("[]"), int(port)), _left_s(deadline_s)
     ) as plain:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock = (
-            plain
-            if options.plain_text
-            else _encrypted(plain, host.strip("[]"), options)
-        )
+        if options.plain_text:
+            sock = plain
+        else:
+            sock = _encrypted(plain, host.strip("[]"), options)
         with sock:
             scheme = "http" if options.plain_text else "https"
             return keys_in(
@@ -240,11 +239,9 @@ def _proof(file: Path | None) -> Sequence[tuple[str, str]]:
     """
     if file is None:
         return ()
-    key, node, time_ms = (
-        _read_key(file),
-        socket.gethostname(),
-        str(time.time_ns() // 1_000_000),
-    )
+    key = _read_key(file)
+    node = socket.gethostname()
+    time_ms = str(time.time_ns() // 1_000_000)
     lines = (
         "supervisor callback, form 1",
         METHOD,

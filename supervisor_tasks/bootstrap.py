@@ -80,16 +80,16 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     rpc = Endpoints(settings.rpc_urls, settings.chain_id)
     serves_chain, serves_slurm = Queue.CHAIN in served, Queue.SLURM in served
     chain = _chain_side(settings, ledger, rpc, wake_ups) if serves_chain else None
-    slurm = (
-        slurm_side(settings) if {Queue.SLURM, Queue.BENCHMARK} & set(served) else None
-    )
+    if {Queue.SLURM, Queue.BENCHMARK} & set(served):
+        slurm = slurm_side(settings)
+    else:
+        slurm = None
     sweeping = _sweep_side(settings, rpc, wake_ups) if serves_slurm else None
     directory = directory_of(settings) if serves_chain else None
-    benchmarking = (
-        _benchmark_side(settings, slurm)
-        if slurm is not None and _measures(settings, served)
-        else None
-    )
+    if slurm is not None and _measures(settings, served):
+        benchmarking = _benchmark_side(settings, slurm)
+    else:
+        benchmarking = None
     offer = _offer_side(settings, wake_ups) if serves_chain else None
     grid_logger = GridLogger(channels_of(settings).open)
     context = WorkerContext(

@@ -164,10 +164,8 @@ def _show_alarm(cli: CliContext, name: str, output: Format) -> None:
             f"found no alarm {name!r}; expected one of docs/reference/alarms.md{resembled}"
         )
     alarm = raised.get(name) or {"name": name, "details": {}, "raised_at": None}
-    meaning, silence = (
-        MEANINGS[AlarmName(name)],
-        cli.ledger.incidents.silences().get(name),
-    )
+    meaning = MEANINGS[AlarmName(name)]
+    silence = cli.ledger.incidents.silences().get(name)
     alarm |= {"cause": meaning.cause, "do": meaning.advice} | _silenced(silence)
     messages = [
         asdict(message) for message in cli.ledger.incidents.messages_of_last(name)

@@ -197,10 +197,8 @@ def show(
 
 
 def _show_run(cli: CliContext, number: int, output: Format) -> None:
-    run, results = (
-        cli.ledger.benchmarks.run(number),
-        cli.ledger.benchmarks.results(number),
-    )
+    run = cli.ledger.benchmarks.run(number)
+    results = cli.ledger.benchmarks.results(number)
     assert run is not None  # noqa: S101  `_run_number` has just found it, and no run is deleted
     run = run | {"last_error": _last_error(cli, number)}
     if output in (Format.JSON, Format.YAML):

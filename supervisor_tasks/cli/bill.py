@@ -72,11 +72,10 @@ class Bill:
         """Return the bill for programs. The wei are text, as numbers of JSON are not
         exact.
         """
-        price = (
-            None
-            if self.prices is None
-            else price_of_minute(self.job.definition, self.prices)
-        )
+        if self.prices is None:
+            price = None
+        else:
+            price = price_of_minute(self.job.definition, self.prices)
         return {
             "minutes": minutes_of(self.job),
             "price_of_minute_wei": None if price is None else str(price),

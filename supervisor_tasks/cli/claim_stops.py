@@ -49,10 +49,8 @@ def _of_alarms(summary: StatusSummary) -> Iterator[str]:
 
 
 def _of_chain(summary: StatusSummary, patience_s: float) -> Iterator[str]:
-    looked_s, answered_s = (
-        summary.ticks_s.get(finished_key("claim")),
-        summary.ticks_s.get("claim"),
-    )
+    looked_s = summary.ticks_s.get(finished_key("claim"))
+    answered_s = summary.ticks_s.get("claim")
     if looked_s is None or looked_s > patience_s:
         yield f"no worker looks at the chain{_last(looked_s)}"
     elif answered_s is None or answered_s > patience_s:

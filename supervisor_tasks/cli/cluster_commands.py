@@ -133,11 +133,9 @@ def _seen_instead(cluster: str | None) -> str | Cell:
 
 
 def _kept_for(age_s: int) -> str:
-    return (
-        f"slurmctld keeps them for {span(age_s)} (MinJobAge)"
-        if age_s
-        else "slurmctld keeps them for ever"
-    )
+    if age_s:
+        return f"slurmctld keeps them for {span(age_s)} (MinJobAge)"
+    return "slurmctld keeps them for ever"
 
 
 def _paused(reason: str | None, what: str) -> str | Cell:
@@ -175,10 +173,8 @@ def _what_accept_does(cli: CliContext) -> str:
     """Return the plan of `accept`. Raises CommandError if there is nothing to
     accept.
     """
-    expected, unexpected = (
-        cli.ledger.facts.get(SLURM_CLUSTER),
-        cli.ledger.facts.get(UNEXPECTED_CLUSTER),
-    )
+    expected = cli.ledger.facts.get(SLURM_CLUSTER)
+    unexpected = cli.ledger.facts.get(UNEXPECTED_CLUSTER)
     held_for = cli.ledger.switches.reason(Switch.SUBMISSIONS_PAUSED)
     is_held_by_sweep = is_hold_of_sweep(held_for)
     pause = ""

@@ -143,11 +143,10 @@ def disable_reporter(
         "job",
     )
     heartbeat_s = snapshot.ticks_s.get(REPORTER)
-    last = (
-        "there was none yet"
-        if heartbeat_s is None
-        else f"the last one was {span(heartbeat_s)} ago"
-    )
+    if heartbeat_s is None:
+        last = "there was none yet"
+    else:
+        last = f"the last one was {span(heartbeat_s)} ago"
     will = (
         f"the fleet will wait for no reporter until the next heartbeat of one ({last}); what its spool has of {in_slurm}"
         " in SLURM is lost"

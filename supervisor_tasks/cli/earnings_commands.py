@@ -167,11 +167,9 @@ def _print_csv(per: Per, rows: Sequence[Earned]) -> None:
 
 def _csv_row(row: Mapping[str, Any]) -> dict[str, Any]:
     ended_at = row.get("ended_at")
-    return (
-        dict(row)
-        if ended_at is None
-        else {**row, "ended_at": ended_at.isoformat(timespec="seconds")}
-    )
+    if ended_at is None:
+        return dict(row)
+    return {**row, "ended_at": ended_at.isoformat(timespec="seconds")}
 
 
 def _show_total(cli: CliContext, total: Earned, job: Job | None) -> None:

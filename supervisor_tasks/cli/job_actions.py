@@ -249,9 +249,10 @@ def mark_lost(
     chosen = [cli.job(name).job_id for name in jobs or ()] or list(held)
     unheld = [job_id for job_id in chosen if job_id not in held]
     if not chosen or unheld:
-        found = (
-            f"{some_of(unheld)}, which it does not hold" if unheld else "no such job"
-        )
+        if unheld:
+            found = f"{some_of(unheld)}, which it does not hold"
+        else:
+            found = "no such job"
         raise CommandError(
             f"found {found} in the last sweep; expected one that is held: see `supervisor sweep show`"
         )

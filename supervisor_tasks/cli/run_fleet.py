@@ -74,10 +74,8 @@ def _public_key(given: Mapping[str, str]) -> dict[str, str]:
     """Return the public half of the SSH key, which sshd asks the gRPC process for. The
     worker reports a wrong key.
     """
-    private, file = (
-        given.get("SLURM_SSH_PRIVATE_KEY", ""),
-        given.get("SLURM_SSH_PRIVATE_KEY_FILE", ""),
-    )
+    private = given.get("SLURM_SSH_PRIVATE_KEY", "")
+    file = given.get("SLURM_SSH_PRIVATE_KEY_FILE", "")
     if not private and not file:
         return {}
     try:

@@ -200,11 +200,10 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
         "queues": _queues(snapshot.queues),
         "SLURM": _slurm(snapshot),
     }
-    health = (
-        Cell("; ".join(problems), "red")
-        if problems
-        else Cell("everything periodic comes to an end", "green")
-    )
+    if problems:
+        health = Cell("; ".join(problems), "red")
+    else:
+        health = Cell("everything periodic comes to an end", "green")
     shown = {
         name: value if isinstance(value, Cell) else Cell(value)
         for name, value in texts.items()
@@ -214,9 +213,9 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
 
 def _open_transactions(snapshot: StatusSummary) -> str:
     number = sum(snapshot.transactions.values())
-    return (
-        f"{number}, the oldest {span(snapshot.oldest_transaction_s)}" if number else "0"
-    )
+    if number:
+        return f"{number}, the oldest {span(snapshot.oldest_transaction_s)}"
+    return "0"
 
 
 def _sweep(snapshot: StatusSummary) -> Cell:
@@ -289,11 +288,9 @@ def _slurm(snapshot: StatusSummary) -> Cell:
 
 def _dated(text: str, reading: TickReading) -> Cell:
     """Return what was read, with its age if that is no longer the present state."""
-    return (
-        Cell(text)
-        if reading.age_s <= FRESH_S
-        else Cell(f"{text}; seen {span(reading.age_s)} ago", "yellow")
-    )
+    if reading.age_s <= FRESH_S:
+        return Cell(text)
+    return Cell(f"{text}; seen {span(reading.age_s)} ago", "yellow")
 
 
 def _claims(snapshot: StatusSummary, stops: Sequence[str]) -> Cell:
@@ -332,11 +329,9 @@ def _wallet(writer: Writer | None, wallet: WalletSummary) -> str:
 
 
 def _held(wallet: WalletSummary) -> str:
-    return (
-        ""
-        if wallet.balance_wei is None
-        else f", holds {coins(wallet.balance_wei)} for gas"
-    )
+    if wallet.balance_wei is None:
+        return ""
+    return f", holds {coins(wallet.balance_wei)} for gas"
 
 
 COMMANDS = {"status": app}

@@ -163,11 +163,10 @@ def _found(cli: CliContext, sweep: int | None) -> Swept:
     for candidate in sweeps:
         if sweep in (None, candidate.id):
             return candidate
-    missing = (
-        "no sweep"
-        if sweep is None
-        else f"no sweep {sweep} among the last {MAX_SEARCHED}"
-    )
+    if sweep is None:
+        missing = "no sweep"
+    else:
+        missing = f"no sweep {sweep} among the last {MAX_SEARCHED}"
     raise CommandError(
         f"found {missing}; see `supervisor sweep list`, or ask for one by `supervisor sweep run`"
     )
@@ -248,11 +247,9 @@ def found_by(report: Mapping[str, Any]) -> str:
 
 def next_at(age_s: float, again_s: float) -> str:
     """Return when the next sweep is due."""
-    return (
-        f"due in {span(again_s - age_s)} at the latest"
-        if again_s > age_s
-        else f"due for {span(age_s - again_s)}"
-    )
+    if again_s > age_s:
+        return f"due in {span(again_s - age_s)} at the latest"
+    return f"due for {span(age_s - again_s)}"
 
 
 def _stale(stale: Mapping[str, Any]) -> str:

@@ -79,11 +79,9 @@ def _seen(verb: str) -> Callable[[Mapping[str, Any]], str]:
 
 def _adopted(details: Mapping[str, Any]) -> str:
     number = details.get("slurm_id")
-    return (
-        "taken in; SLURM shows nothing of it"
-        if number is None
-        else f"taken in: SLURM has it as {number}"
-    )
+    if number is None:
+        return "taken in; SLURM shows nothing of it"
+    return f"taken in: SLURM has it as {number}"
 
 
 EVENT_TEXTS: dict[str, EventText] = {
@@ -254,12 +252,10 @@ def _line(entry: Entry, with_details: bool, transaction_url: str) -> Line | None
     """Return the line of an entry. The short form has one for an effect only if it is
     parked: its events show the rest.
     """
-    at, source, what, details = (
-        entry["at"],
-        entry["source"],
-        entry["what"],
-        entry["details"],
-    )
+    at = entry["at"]
+    source = entry["source"]
+    what = entry["what"]
+    details = entry["details"]
     if what in ONLY_IN_WIDE and not with_details:
         return None
     shown = plain(_readable(details)) if with_details else ""
@@ -335,11 +331,10 @@ def _effect(kind: str, details: Mapping[str, Any]) -> str:
     else:
         state = "is open"
     failed_tries = int(details.get("attempts") or 0)
-    tries = (
-        f" after {counted(failed_tries, 'failed try', 'failed tries')}"
-        if failed_tries
-        else ""
-    )
+    if failed_tries:
+        tries = f" after {counted(failed_tries, 'failed try', 'failed tries')}"
+    else:
+        tries = ""
     error = f": {details['last_error']}" if details.get("last_error") else ""
     return f"{kind} {state}{tries}{error}"
 
@@ -392,11 +387,10 @@ def _is_open_transaction(entry: Entry) -> bool:
 def _next_effect(job: Job, entry: Entry, now: datetime) -> list[Cell]:
     details = entry["details"]
     what = EFFECTS[EffectKind(entry["what"])]
-    error = (
-        f", as the last try failed: {details['last_error']}"
-        if details.get("last_error")
-        else ""
-    )
+    if details.get("last_error"):
+        error = f", as the last try failed: {details['last_error']}"
+    else:
+        error = ""
     if "parked_at" in details:
         advice = f"`supervisor job retry {job.job_id[:12]}`"
         return [
@@ -500,9 +494,10 @@ def outcome_text(outcome: Mapping[str, Any]) -> str:
     """
     status, elapsed_s = outcome.get("status", ""), int(outcome.get("elapsed_s") or 0)
     name = ChainStatus(status).name if isinstance(status, int) else str(status)
-    minutes = (
-        0 if name == ChainStatus.PANICKED.name else elapsed_s // SECONDS_PER_MINUTE
-    )
+    if name == ChainStatus.PANICKED.name:
+        minutes = 0
+    else:
+        minutes = elapsed_s // SECONDS_PER_MINUTE
     text = exit_text(int(outcome.get("exit_status") or 0))
     reason = outcome.get("reason") or ""
     if reason not in ("", text):

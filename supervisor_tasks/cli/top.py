@@ -206,11 +206,10 @@ def _draw(cli: CliContext, screen: Screen, jobs: Sequence[Mapping[str, Any]]) ->
     """
     columns, rows = os.get_terminal_size()
     room = rows - 3
-    lines = (
-        _overview_and_jobs(cli, screen, jobs, room)
-        if screen.opened is None
-        else _story(cli, screen, room)
-    )
+    if screen.opened is None:
+        lines = _overview_and_jobs(cli, screen, jobs, room)
+    else:
+        lines = _story(cli, screen, room)
     last_line = f"{_claims(cli)[1]}: go on? y/n" if screen.asks else KEYS
     shown = [cli.shown.target[:columns], *lines[:room], "", last_line[: columns - 1]]
     sys.stdout.write(HOME + f"{CLEAR_LINE}\r\n".join(shown) + CLEAR_BELOW)

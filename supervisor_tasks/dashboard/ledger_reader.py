@@ -106,11 +106,10 @@ class LedgerReader:
         rows: list[Row] = []
         for cluster in clusters:
             overview = Overview(self.engine, cluster)
-            shown = (
-                _unsettled_and_last(overview)
-                if wanted is None
-                else _named(overview, wanted)
-            )
+            if wanted is None:
+                shown = _unsettled_and_last(overview)
+            else:
+                shown = _named(overview, wanted)
             rows += [{**row, "cluster": cluster} for row in shown]
         return JobList(rows, clusters, Overview(self.engine, "").now())
 
@@ -127,11 +126,9 @@ class LedgerReader:
                 f"found no job {job_id} of cluster {cluster!r}; expected one that /jobs lists"
             )
         overview = Overview(self.engine, cluster)
-        row, story, now = (
-            overview.job(job_id),
-            overview.timeline(job_id),
-            overview.now(),
-        )
+        row = overview.job(job_id)
+        story = overview.timeline(job_id)
+        now = overview.now()
         return JobStory(
             {
                 "cluster": Cell(cluster),

@@ -206,11 +206,10 @@ class NewBlocks:
         RpcUnavailableError or LedgerUnavailableError (a retry helps), or
         WrongChainError (a retry does not help here).
         """
-        head = (
-            -1
-            if self._failures.number
-            else blocks.head(self._context.chain.contract.rpc)
-        )
+        if self._failures.number:
+            head = -1
+        else:
+            head = blocks.head(self._context.chain.contract.rpc)
         if head >= 0:
             self._compare(head)
             self._head = head
@@ -246,10 +245,8 @@ class NewBlocks:
         now_s = time.monotonic()
         with self._lock:
             self._announcements.endpoint_head(head, now_s)
-            why_not, number = (
-                self._announcements.why_not(now_s),
-                self._announcements.number,
-            )
+            why_not = self._announcements.why_not(now_s)
+            number = self._announcements.number
             self._heads.live = (
                 not why_not and self._announcements.silent_in_s(now_s) > 0
             )
@@ -294,9 +291,10 @@ class NewBlocks:
         """
         if self._context.directory is None:
             return
-        first = (
-            self._customers_read_to + 1 if 0 <= self._customers_read_to < head else head
-        )
+        if 0 <= self._customers_read_to < head:
+            first = self._customers_read_to + 1
+        else:
+            first = head
         if self._context.chain.contract.customers(
             max(first, head - blocks.MAX_BLOCKS + 1), head
         ):

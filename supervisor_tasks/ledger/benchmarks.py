@@ -369,12 +369,14 @@ class BenchmarkStore:
     def store_update(self, one: Measurement, change: MeasurementUpdate) -> bool:
         """Store the change of a benchmark. False when another worker was faster."""
         now = func.clock_timestamp()
-        missing_at = (
-            func.coalesce(RESULTS.c.missing_at, now) if change.missing else None
-        )
-        ended_at = (
-            func.coalesce(RESULTS.c.ended_at, now) if change.stage in ENDS else None
-        )
+        if change.missing:
+            missing_at = func.coalesce(RESULTS.c.missing_at, now)
+        else:
+            missing_at = None
+        if change.stage in ENDS:
+            ended_at = func.coalesce(RESULTS.c.ended_at, now)
+        else:
+            ended_at = None
         with self._engine.begin() as connection:
             return self._set(
                 connection,

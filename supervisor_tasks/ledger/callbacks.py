@@ -148,10 +148,8 @@ class CallbackReader:
         """How many different callbacks came for each pair of job and SLURM id. Pairs
         without one are left out.
         """
-        job_ids, slurm_ids = (
-            [job_id for job_id, _ in about],
-            [slurm_id for _, slurm_id in about],
-        )
+        job_ids = [job_id for job_id, _ in about]
+        slurm_ids = [slurm_id for _, slurm_id in about]
         parameters = {
             "cluster": self._cluster,
             "job_ids": job_ids,

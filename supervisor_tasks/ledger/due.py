@@ -98,11 +98,9 @@ class Look:
     def read(self, fact: Fact[Value]) -> Stored[Value] | None:
         """One of the facts that Due reads, with its age; None when it is not set."""
         stored = self.facts.get(fact.name)
-        return (
-            None
-            if stored is None
-            else Stored(fact.codec.decode(stored.value), stored.age_s)
-        )
+        if stored is None:
+            return None
+        return Stored(fact.codec.decode(stored.value), stored.age_s)
 
     def get(self, fact: Fact[Value]) -> Value | None:
         """The value of one of these facts; None when it is not set."""

@@ -170,9 +170,10 @@ class Earnings:
             f"SELECT {_NAME[per]} AS name, {_SUMS} {more}, max(done_at) AS last_at"  # noqa: S608  our own words
             f" FROM ({counted}) AS counted GROUP BY 1 OFFSET 0"
         )
-        order = (
-            _ORDER[per] if sort is None else f"{_SORTED_BY[sort]} DESC, {_ORDER[per]}"
-        )
+        if sort is None:
+            order = _ORDER[per]
+        else:
+            order = f"{_SORTED_BY[sort]} DESC, {_ORDER[per]}"
         query = f"SELECT * FROM ({grouped}) AS grouped ORDER BY {order} LIMIT :most"  # noqa: S608  our own words
         return [_earned(row) for row in self._read(query, wanted, most=most)]
 

@@ -49,11 +49,9 @@ class Facts:
         """The fact with its age; None when it is not set."""
         facts = kept(self._key, self._all)
         stored = self._one(fact.name) if facts is None else facts.get(fact.name)
-        return (
-            None
-            if stored is None
-            else Stored(fact.codec.decode(stored.value), stored.age_s)
-        )
+        if stored is None:
+            return None
+        return Stored(fact.codec.decode(stored.value), stored.age_s)
 
     def _one(self, name: str) -> Stored[str] | None:
         with read_connection(self._engine) as connection:

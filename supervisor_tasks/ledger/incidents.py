@@ -466,9 +466,9 @@ class Incidents:
 
 
 def _silence(row: Any) -> Silence | None:
-    return (
-        None if row.silent_from is None else Silence(row.silent_from, row.silent_until)
-    )
+    if row.silent_from is None:
+        return None
+    return Silence(row.silent_from, row.silent_until)
 
 
 def _incident(

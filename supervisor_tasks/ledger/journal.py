@@ -334,10 +334,8 @@ class Journal:
             EVENTS.c.cluster == self._cluster,
             EVENTS.c.job_id == func.any(bindparam("job_ids", list(job_ids))),
         )
-        seen, ago_s = (
-            EVENTS.c.details["seen"].astext,
-            func.extract("epoch", func.clock_timestamp() - EVENTS.c.at),
-        )
+        seen = EVENTS.c.details["seen"].astext
+        ago_s = func.extract("epoch", func.clock_timestamp() - EVENTS.c.at)
         query = select(
             EVENTS.c.job_id, seen.label("seen"), ago_s.label("ago_s")
         ).order_by(EVENTS.c.id.desc())

@@ -537,8 +537,6 @@ def open_effects(rows: Iterable[Any]) -> list[OpenEffect]:
 
 
 def _evidence(value: object) -> object:
-    return (
-        value
-        if value is None or isinstance(value, bool | int | float)
-        else sanitize_and_truncate(str(value))
-    )
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return sanitize_and_truncate(str(value))

@@ -322,9 +322,9 @@ class TransactionStore:
         )
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
-        return (
-            TransactionStatus() if row is None else _fate(row.state, row.block_number)
-        )
+        if row is None:
+            return TransactionStatus()
+        return _fate(row.state, row.block_number)
 
     def outstanding(self, address: str) -> Outstanding:
         """The open transactions, in one cheap query: a look at the chain asks it at
@@ -526,11 +526,9 @@ class TransactionStore:
 
 
 def _fate(state: str, block: int | None) -> TransactionStatus:
-    return (
-        TransactionStatus(open=True)
-        if state in OPEN
-        else TransactionStatus(mined_block=block)
-    )
+    if state in OPEN:
+        return TransactionStatus(open=True)
+    return TransactionStatus(mined_block=block)
 
 
 def counted(mined: Iterable[Mined]) -> Amounts:
