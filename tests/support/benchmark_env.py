@@ -23,6 +23,7 @@ from benchmarks.registry import Benchmark
 from benchmarks.rendering import JobScript
 from benchmarks.result import MeasuredValue, Reading, UnreadableOutputError
 from devgrid.cluster.linux_users import admin
+from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.benchmarking.runner import benchmark
 from supervisor_tasks.config.settings import load
@@ -40,6 +41,7 @@ PROVIDER_ADDRESS = "0x" + "a" * 40
 PATIENCE_S = 120.0
 TICK_S = 0.2
 RUNNER = "benchmark"  # the Linux user
+SLOW_S = 4.0  # more on a slow machine, where a look takes longer
 
 BODIES = {
     "good": "echo value 12.5",
@@ -52,14 +54,14 @@ BODIES = {
     "zero": "echo value 0",
     "gone": "kill -9 $$",
     "missing": "echo missing osu_latency",
-    "slow": "sleep 4; echo value 7",
+    "slow": "sleep {slow_s}; echo value 7",  # a worker looks at it while it runs
     "endless": "echo begun; sleep 600",
     "chatty": "head -c 12000000 /dev/zero | tr '\\0' x; echo; echo value 3",
 }
 
 
 def body_of(name: str) -> str:
-    return f"#!/bin/bash\n{BODIES[name]}\n"
+    return f"#!/bin/bash\n{BODIES[name].format(slow_s=round(deadline(SLOW_S)))}\n"
 
 
 def _benchmark(name: str) -> Benchmark:

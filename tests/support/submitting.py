@@ -22,6 +22,7 @@ from devgrid.cluster.slurm import Slurm
 from devgrid.cluster.slurmrestd import Slurmrestd, jwt_conf, new_jwt_key
 from devgrid.cluster.sshd import Sshd
 from devgrid.faults.network_proxy import Direction, Proxy
+from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
@@ -118,11 +119,12 @@ class SubmissionEnv:
         sshd = sshd or self.sshd
         if address is not None:
             sshd.also_at(address)
+        key = load_key(self.key.read_text())
         ssh = Ssh(
             address or sshd.address,
-            load_key(self.key.read_text()),
+            key,
             sshd.known_hosts,
-            connect_timeout_s=5.0,
+            connect_timeout_s=deadline(5.0),
         )
         return Cluster(
             ssh=ssh,
@@ -171,6 +173,8 @@ class SubmissionEnv:
             return 0
         passed = proxy.passed[direction]
         cluster.clock(CUSTOMER)
+        # which the proxy does once it has counted all that it has passed on
+        proxy.fault(None)
         wait_until(
             lambda: proxy.passed[direction] > passed,
             "the bytes to be counted",
@@ -425,8 +429,11 @@ class Login:
     def ssh(
         self, sshd: Sshd, address: str | None = None, connect_timeout_s: float = 3.0
     ) -> Ssh:
+        """A client of that sshd. On a slow machine it has more time to connect."""
         key = load_key(self.key.read_text())
-        return Ssh(address or sshd.address, key, sshd.known_hosts, connect_timeout_s)
+        return Ssh(
+            address or sshd.address, key, sshd.known_hosts, deadline(connect_timeout_s)
+        )
 
 
 def start_slurmrestd(
@@ -441,7 +448,7 @@ def start_slurmrestd(
 def rest_cluster_at(
     url: str, key: Path, homes: Path, ca: Path | None = None
 ) -> RestCluster:
-    client = RestClient(url, ca, connect_timeout_s=5.0)
+    client = RestClient(url, ca, connect_timeout_s=deadline(5.0))
     return RestCluster(
         access=RestAccess(
             client=client, mint=TokenMint(key.read_bytes()), admin=admin()

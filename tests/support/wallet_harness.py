@@ -9,7 +9,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from devgrid.chain.chain import Chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
-from devgrid.processes import Processes
+from devgrid.processes import Processes, wait_until
 from devgrid.services.start import start_server
 from supervisor_tasks.chain.contract import CLAIM, Contract
 from supervisor_tasks.chain.rpc.client import Rpc
@@ -160,6 +160,21 @@ class ChainHarness:
     def alarms(self) -> set[AlarmName]:
         """The alarms that are on."""
         return {alarm.name for alarm in self.site.ledger.alarms.all()}
+
+
+def wait_for_receipts(fleet: ChainHarness) -> None:
+    """Wait until all that the ledger has sent is mined; a node that mines at once does
+    it a moment after its answer. The ledger does not read the receipts.
+    """
+
+    def all_mined() -> bool:
+        asked = [
+            ("eth_getTransactionReceipt", (tx_hash,))
+            for (tx_hash,) in fleet.rows("hash")
+        ]
+        return None not in fleet.chain.rpc.batch(asked)
+
+    wait_until(all_mined, "all that was sent to be mined", 60.0, 0.05)
 
 
 def sign_again(wallet: Wallet) -> None:

@@ -371,7 +371,12 @@ def test_db_upgrade__as_a_process_of_the_fleet__tells_it_in_lines_of_the_log(
     environment = servers[1] | {"DATABASE_URL": other_database}
     migrate = [sys.executable, "-m", "supervisor_tasks.cli", "run", "migrate"]
     ended = subprocess.run(
-        migrate, env=environment, capture_output=True, text=True, timeout=90, check=True
+        migrate,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=deadline(90),
+        check=True,
     )
     lines = [json.loads(line) for line in ended.stderr.splitlines()]
     events = ["tables_looked_at", "tables_upgrade_begins", "tables_upgraded"]
@@ -808,7 +813,8 @@ def test_health__ticks__name_the_task_without_progress(
         query = "UPDATE periodic_runs SET succeeded_at = now() - interval '1 h' WHERE name LIKE 'claim%'"
         connection.execute(text(query))
     (complaint,) = said(run("health", "--json", status=1))["problems"]
-    assert "claim: last ended 3600 s ago" in complaint
+    # the command takes its time
+    assert re.search(r"claim: last ended 36\d\d s ago", complaint)
     assert "queue chain" in complaint
 
 
@@ -820,7 +826,8 @@ def test_health__an_effect_that_no_worker_takes__is_shown(
     run("health")
     with ledger.engine.begin() as connection:
         connection.execute(text("UPDATE effects SET due_at = now() - interval '5 min'"))
-    assert "has been due for 300 s" in run("health", status=1).stdout
+    # the command takes its time
+    assert re.search(r"has been due for 3\d\d s", run("health", status=1).stdout)
 
 
 def test_health__asks_without_what_takes_long_to_import(
@@ -1600,7 +1607,7 @@ def test_db_wait__before_the_upgrade__ends_after_it(
         )
         assert process.poll() is None
         upgrade(other_database)
-        assert process.wait(30) == 0
+        assert process.wait(deadline(30)) == 0
     events = [
         json.loads(line)["event"]
         for line in (tmp_path / "log").read_text().splitlines()
@@ -1932,10 +1939,8 @@ def test_cluster_release_wallet__its_fleet_is_at_work__is_refused(
 ) -> None:
     left_by_a_fleet(ledger, 5)
     refused = run("cluster", "release-wallet", "--yes", status=1)
-    assert (
-        "at work 5 s ago; expected none for 60 s: stop its workers and beat first"
-        in refused.output
-    )
+    told = r"at work \d+ s ago; expected none for 60 s: stop its workers and beat first"
+    assert re.search(told, refused.output)  # the command takes its time
     assert ledger.wallets.held() is not None
 
 

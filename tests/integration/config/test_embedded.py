@@ -101,16 +101,17 @@ def users(state: Path) -> Iterator[Callable[[], User]]:
 def servers(state: Path) -> list[psutil.Process]:
     """The servers of a folder, without the children of Postgres."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
+    for process in psutil.process_iter(["cmdline", "ppid"]):
         words = process.info["cmdline"] or [""]
         if str(state) in " ".join(words) and (
             "redis-server" in words[0] or words[0].endswith("bin/postgres")
         ):
             found.append(process)
+    # As it was seen: a child of Postgres may have ended by now.
     return [
         process
         for process in found
-        if process.ppid() not in {other.pid for other in found}
+        if process.info["ppid"] not in {other.pid for other in found}
     ]
 
 

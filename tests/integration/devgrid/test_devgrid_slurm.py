@@ -146,7 +146,7 @@ def test_stop__job_that_hides_and_ignores_sigterm__nothing_remains() -> None:
         wait_until(lambda: started <= _commands(folder), "the job's processes", 20.0)
         slurm.stop()
         assert _state(slurm, job) == "CANCELLED"
-    assert _commands(folder) == set()
+    wait_until(lambda: _commands(folder) == set(), "what was killed to end", 20.0)
 
 
 def test_strays__slurmstepd_whose_slurmd_was_killed__ends_too() -> None:

@@ -206,7 +206,7 @@ def set_status(channel: grpc.Channel, timeout_s: float = 10.0, **fields: Any) ->
         request_serializer=MESSAGES["SetJobStatusRequest"].SerializeToString,
         response_deserializer=MESSAGES["SetJobStatusResponse"].FromString,
     )
-    call(MESSAGES["SetJobStatusRequest"](**fields), timeout=timeout_s)
+    call(MESSAGES["SetJobStatusRequest"](**fields), timeout=deadline(timeout_s))
 
 
 def test_set_job_status__client_from_independent_descriptors__leaves_the_row(

@@ -93,7 +93,7 @@ def report(channel: grpc.Channel, slurm_id: int, timeout_s: float = 10.0) -> Non
     request = messages.SetJobStatusRequest(
         name=NAME, id=slurm_id, duration=1, status=messages.JOB_STATUS_FINISHED
     )
-    services.JobAPIStub(channel).SetJobStatus(request, timeout=timeout_s)
+    services.JobAPIStub(channel).SetJobStatus(request, timeout=deadline(timeout_s))
 
 
 def refused(channel: grpc.Channel, slurm_id: int) -> tuple[grpc.StatusCode, float]:

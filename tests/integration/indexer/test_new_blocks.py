@@ -18,6 +18,7 @@ from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import ANVIL, start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices
 from devgrid.faults.network_proxy import Fault, Proxy
+from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import Processes, answers, wait_until
 from devgrid.state_folder import private_processes
@@ -36,6 +37,7 @@ from tests.support.wallet_harness import (
     databases,
     empty,
     scheduled_jobs,
+    wait_for_receipts,
 )
 
 PATIENCE_S = 10.0
@@ -116,6 +118,8 @@ def watching(
         yield new_blocks, woken
     finally:
         new_blocks.close()
+        # its statements are none of the next test's
+        new_blocks._thread.join(deadline(PATIENCE_S))
 
 
 def told(logged: Entries) -> list[object]:
@@ -217,7 +221,7 @@ def test_subscription__blocks_without_a_log__are_looked_at_every_few_seconds(
 
         def looked() -> bool:
             chain.mine()
-            return len(looks_s) == 3
+            return len(looks_s) >= 3
 
         until(looked, "three looks")
         event.remove(engine, "before_cursor_execute", note)
@@ -250,6 +254,7 @@ def test_look_at_logs__of_our_own_transaction__leaves_it_to_the_receipt(
     new_blocks = NewBlocks(fleet.site, NEVER_S, woken)
     scheduled_jobs(chain, provider, 2)
     fleet.wallet.send([Write("claim:one", "claim", CLAIM.encode(), gas=GAS)])
+    wait_for_receipts(fleet)
     announce_logs(new_blocks, fleet)
     assert woken.tasks == []
     fleet.follow()
@@ -284,7 +289,10 @@ def test_subscription__silent_or_cut__polling_takes_over_and_is_told_once_each_w
     """The RPC endpoint goes on: it is asked directly."""
     with watching(fleet, OFTEN_S, f"ws://{proxy.address}") as (_, woken):
         relied_on(fleet, chain)
-        assert told(logged) == ["new_blocks_announced"]
+        until(
+            lambda: told(logged) == ["new_blocks_announced"],
+            "the log to say that, a moment later",
+        )
         proxy.fault(fault)
         scheduled_jobs(chain, provider, 1)
         until(lambda: "claim" in woken.tasks, "a poll to find it")
@@ -298,11 +306,8 @@ def test_subscription__silent_or_cut__polling_takes_over_and_is_told_once_each_w
         if fault is Fault.LOSE_TO_CLIENT:
             proxy.fault(Fault.CUT)  # what was lost leaves a stream that cannot be read
         relied_on(fleet, chain)
-        assert told(logged) == [
-            "new_blocks_announced",
-            "new_blocks_polled",
-            "new_blocks_announced",
-        ]
+        in_turns = ["new_blocks_announced", "new_blocks_polled", "new_blocks_announced"]
+        until(lambda: told(logged) == in_turns, "the log to say that")
 
 
 def test_subscription__to_another_chain__is_refused_and_told(
@@ -345,7 +350,7 @@ def test_endpoint_that_lags__what_was_announced_is_looked_for_until_it_shows(
 ) -> None:
     """The RPC endpoint is behind the proxy here, and the subscription is not."""
     fleet = ChainHarness.of(
-        chain, provider, engine, Rpc.at(f"http://{proxy.address}", 1.0)
+        chain, provider, engine, Rpc.at(f"http://{proxy.address}", deadline(1.0))
     )
     with watching(fleet, OFTEN_S, chain.ws_url) as (_, woken):
         relied_on(fleet, chain)

@@ -54,7 +54,7 @@ pytestmark = pytest.mark.slow  # chains that mine and are taken back
 DEFINITION = JobDefinition(
     gpus=0, mem_per_cpu_mb=100, cpus_per_task=1, ntasks=1, batch_location_hash="hash"
 )
-CONFIRMATIONS = 40  # ten seconds of this chain
+CONFIRMATIONS = 80  # twenty seconds of this chain, which goes on while a test works
 MINUTE_WEI = ChainPrices().of(DEFINITION)
 STARTED = (
     ScriptFetched("echo", ""),
@@ -598,14 +598,15 @@ def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmati
 
 
 def test_node_that_is_behind__is_no_reorganisation(play: ReorgScenario) -> None:
-    job_id = play.claimed(*STARTED)
+    # ten seconds, in which the chain catches up
+    job_id, behind = play.claimed(*STARTED), 40
     play.report()
     scan(play.worker.context)
-    play.chain.mine(20)
+    play.chain.mine(behind)
     scan(play.worker.context)
     before = play.job(job_id)
     snapshot = play.rows("SELECT * FROM cursors")
-    play.chain.rpc.call("anvil_rollback", 20)  # as one that is five seconds behind
+    play.chain.rpc.call("anvil_rollback", behind)
     scan(play.worker.context)
     assert play.job(job_id) == before
     assert play.rows("SELECT * FROM cursors") == snapshot
@@ -613,7 +614,7 @@ def test_node_that_is_behind__is_no_reorganisation(play: ReorgScenario) -> None:
     play.execute("UPDATE facts SET since = now() - interval '4 minutes'")
     scan(play.worker.context)
     assert [alarm.name for alarm in play.ledger.alarms.all()] == [AlarmName.NODE_BEHIND]
-    play.chain.mine(21)
+    play.chain.mine(behind + 1)
     scan(play.worker.context)
     assert play.ledger.alarms.all() == []
 

@@ -18,6 +18,7 @@ from sqlalchemy import Engine, event, text
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.grid import job_log
 from supervisor_tasks.grid.grpc_channels import Channels
 from supervisor_tasks.grid.job_log import GridLogger
 from supervisor_tasks.jobs.batch import RECORD_EVERY_S, Batch
@@ -139,8 +140,10 @@ def test_batch__many__few_transactions(ledger: Ledger, engine: Engine) -> None:
 
 
 def test_batch__one_hangs__others_are_recorded_and_new_ones_taken_meanwhile(
-    ledger: Ledger, engine: Engine, silent: str
+    ledger: Ledger, engine: Engine, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # it hangs to the end of this test
+    monkeypatch.setattr(job_log, "TIMEOUT_S", deadline(job_log.TIMEOUT_S))
     (hangs,) = to_be_told(ledger, 1, logger=silent)
     first = to_be_told(ledger, *range(2, 12))
     batch = Batch(site_of(ledger), EffectKind.NOTIFY_CUSTOMER)

@@ -4,10 +4,12 @@ real sshd, slurmrestd and SLURM behind a network that is cut at chosen bytes.
 """
 
 import random
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from socket import AF_INET
 
@@ -15,6 +17,7 @@ import psutil
 import pytest
 
 from devgrid.faults.network_proxy import Direction, Fault, Proxy
+from devgrid.machine import deadline
 from devgrid.options import Transport
 from devgrid.processes import wait_until
 from supervisor_tasks.errors import OutcomeUnknownError, TransientError
@@ -41,6 +44,9 @@ DEFINITION = Definition(
 BATCHES = [1, 2, 50]
 SEEDED = random.Random(22_05)
 NUMBERS = iter(range(1, 1_000_000))
+# much less than SLURM needs for a job, and more than the answers need that come
+# together
+APART_S = 0.001
 
 
 @pytest.fixture(scope="module")
@@ -211,9 +217,9 @@ def test_submit__no_fault__each_job_has_its_script_in_slurm_and_reports_at_once(
         )
     assert list(told.outcomes) == [job for job, _ in batch]
     if number == max(BATCHES):
-        assert told.at_s[-1] - told.at_s[0] > 10 * (
-            told.at_s[1] - told.at_s[0]
-        )  # one after the other, not all at the end
+        between_s = [later_s - at_s for at_s, later_s in pairwise(told.at_s)]
+        # one after the other, not all at the end
+        assert statistics.median(between_s) > APART_S
 
 
 def test_one_that_slurm_refuses__the_others_are_taken(
@@ -373,8 +379,10 @@ def test_submit__one_hangs__those_before_it_report_and_those_behind_it_do_not_ru
         OutcomeUnknownError,
         TooLateError,
     ]
-    assert told.at_s[1] - begun_s < SUBMIT_TIMEOUT_S / 2
-    assert told.at_s[3] - begun_s < SUBMIT_TIMEOUT_S + KILL_GRACE_S + CLOCK_SKEW_S
+    assert told.at_s[1] - begun_s < deadline(SUBMIT_TIMEOUT_S / 2)
+    assert told.at_s[3] - begun_s < deadline(
+        SUBMIT_TIMEOUT_S + KILL_GRACE_S + CLOCK_SKEW_S
+    )
     assert_each_outcome_is_true(world, batch, told)
 
 

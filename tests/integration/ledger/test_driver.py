@@ -45,7 +45,8 @@ def test_execute__connection_was_ended__is_done_over_another(
 ) -> None:
     (before,) = connection.execute("SELECT pg_backend_pid() AS pid", {})
     with engine.begin() as other:
-        other.execute(text("SELECT pg_terminate_backend(:pid)"), before)
+        # and wait until it has ended
+        other.execute(text("SELECT pg_terminate_backend(:pid, 60000)"), before)
     (after,) = connection.execute(
         "SELECT pg_backend_pid() AS pid, current_setting('application_name') AS name",
         {},

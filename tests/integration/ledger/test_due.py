@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from devgrid.machine import deadline
+from devgrid.processes import wait_until
 from supervisor_tasks.jobs.model import EffectKind
 from supervisor_tasks.ledger.due import Due, Look
 from supervisor_tasks.ledger.ledger import JobChange, Ledger
@@ -133,7 +134,12 @@ def test_look__effects_of_a_worker_that_lives_and_of_one_that_is_gone(
     assert ledger.effects.lease([EffectKind.FETCH])
     assert (look(engine).undispatched, look(engine).abandoned) == (False, False)
     ledger.holder.close()
-    assert look(engine).abandoned
+    wait_until(
+        lambda: look(engine).abandoned,
+        "Postgres to give up the lock of the connection",
+        30.0,
+        0.05,
+    )
 
 
 def test_look__worker_holds_a_guard__is_busy(engine: Engine) -> None:

@@ -194,9 +194,8 @@ def test_redis_killed_and_started_again__worker_consumes_and_the_logs_are_calm(
     processes.kill(fleet.find("redis"))
 
     def noticed() -> bool:
-        return all(
-            AWAY in loud(processes, name)[lines:] for name, lines in before.items()
-        )
+        own = {name: loud(processes, name)[lines:] for name, lines in before.items()}
+        return LOST in own["worker"] and all(AWAY in lines for lines in own.values())
 
     wait_until(noticed, "worker and beat to notice", WITHIN_S, 0.1)
     pass_s(engine, TRIES_S)
@@ -206,10 +205,17 @@ def test_redis_killed_and_started_again__worker_consumes_and_the_logs_are_calm(
     assert loud(processes, "beat")[before["beat"] :] == [AWAY]
     start_server(processes, "redis", redis_server)
     wait_for_dispatch(engine)
+    for name in ("worker", "beat"):
+        wait_until(
+            lambda name=name: alternate(
+                said(processes, name), AWAY, "broker_reconnected"
+            ),  # type: ignore[misc]
+            f"{name} to tell the end of each outage",
+            WITHIN_S,
+            0.1,
+        )
     assert set(loud(processes, "worker")) == {LOST, AWAY}
     assert set(loud(processes, "beat")) == {AWAY}
-    for name in ("worker", "beat"):
-        assert alternate(said(processes, name), AWAY, "broker_reconnected")
     heard = said(processes, "worker")
     assert alternate(heard[heard.index(CONNECTED) + 1 :], LOST, CONNECTED)
 
@@ -278,11 +284,16 @@ def test_database_away__one_warning_a_task_and_no_traceback_and_beat_tells_it_on
     )
     engine.dispose()
     wait_for_dispatch(engine)
+    wait_until(
+        lambda: alternate(
+            said(processes, "beat"), "ledger_disconnected", "ledger_reconnected"
+        ),
+        "beat to tell the end of the outage",
+        WITHIN_S,
+        0.1,
+    )
     assert set(since("worker")) == {"task_failed_transient"}
     assert since("beat") == ["ledger_disconnected"]
-    assert alternate(
-        said(processes, "beat"), "ledger_disconnected", "ledger_reconnected"
-    )
     assert "Traceback" not in (processes.logs / "worker.log").read_text()
 
 

@@ -160,7 +160,12 @@ def test_specs__nodes_work__are_the_same(
     wait_until(
         lambda: state(world, slurm_id) == "RUNNING", "the job to run", PATIENCE_S, 0.2
     )
-    assert [node.state for node in nodes.specs().nodes] == ["MIXED", "MIXED"]
+
+    # the job of the other way to SLURM may still be completing there
+    def both_work() -> bool:
+        return [node.state for node in nodes.specs().nodes] == ["MIXED", "MIXED"]
+
+    wait_until(both_work, "the nodes to work at this job alone", PATIENCE_S, 0.2)
     assert nodes.specs() == before
     world.slurm.run("scancel", str(slurm_id))
 

@@ -471,6 +471,11 @@ def test_reporter__spoiled_files__block_no_other_events(
         wait_until(lambda: not events(spool), "the spool to be empty", 60.0)
         assert [call.id for _, call in supervisor.calls] == [7]
     assert len(list((spool / "rejected").iterdir())) == 6
+    wait_until(
+        lambda: len(said(processes, "event_rejected")) >= 6,
+        "a line of the log for each",
+        60.0,
+    )
     assert len(said(processes, "event_rejected")) == 6
 
 

@@ -93,15 +93,16 @@ def test_reporter__at_work__is_alive_and_ready_and_counts(
         for job in (1, 2):
             write(spool, job, "end")
         wait_until(lambda: not events(spool), "the events to be delivered", 60.0)
+        counted = [
+            f'supervisor_reporter_events_total{{cluster="here",outcome="{outcome}"}} 1'
+            for outcome in ("delivered", "rejected")
+        ]
+        wait_until(  # an event is counted a moment after its file is put aside
+            lambda: set(counted) <= set(ask(health, "metrics")[1].splitlines()),
+            "the events to be counted",
+            60.0,
+        )
         lines = ask(health, "metrics")[1].splitlines()
-        assert (
-            'supervisor_reporter_events_total{cluster="here",outcome="delivered"} 1'
-            in lines
-        )
-        assert (
-            'supervisor_reporter_events_total{cluster="here",outcome="rejected"} 1'
-            in lines
-        )
         assert (
             'supervisor_dependency_up{cluster="here",dependency="supervisor"} 1'
             in lines

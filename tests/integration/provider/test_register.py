@@ -15,6 +15,7 @@ from sqlalchemy import Engine, text
 from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account, ChainNode, ChainPrices, JobDefinition
+from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.benchmarking.model import BenchmarkState, PlannedBenchmark
 from supervisor_tasks.bootstrap import build
@@ -251,6 +252,7 @@ def test_price_changed__restart__is_in_the_next_block_and_the_rest_is_kept(
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
     block = play.chain.block_number()
     register(play.worker.context)
+    wait_until(lambda: play.chain.block_number() > block, "the next block", 30.0)
     assert play.chain.block_number() == block + 1
     play.look()
     waiting = play.chain.providers.waiting(play.provider.address)
@@ -402,6 +404,7 @@ def test_slurm_away__prices_are_registered_with_the_nodes_that_the_contract_has(
     play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
     play.ledger.ticks.remove("slurm")
     register(play.worker.context)
+    collect_receipts(play.worker.context)
     waiting = play.chain.providers.waiting(play.provider.address)
     assert (waiting.nodes, waiting.prices.gpu_wei_per_min) == (NODES[:1], 9 * 10**18)
 

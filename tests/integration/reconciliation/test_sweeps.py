@@ -312,10 +312,10 @@ def test_signs_of_life__after_a_gap__uptime_restarts(ledger: Ledger) -> None:
     assert continuous_uptime_s(ledger.ticks.ages_s()) is None
     for _ in range(3):
         heard(ledger, CALLBACKS)
-        time_passes(ledger, AWAY_S - 1)
+        time_passes(ledger, AWAY_S / 2)  # and the time that the test itself takes
     heard(ledger, CALLBACKS, REPORTER)
     ages_s = ledger.ticks.ages_s()
-    assert ages_s["callbacks without a gap"] >= 3 * (AWAY_S - 1)
+    assert ages_s["callbacks without a gap"] >= 3 * AWAY_S / 2
     assert (continuous_uptime_s(ages_s) or 0.0) < AWAY_S  # of the reporter
     time_passes(ledger, AWAY_S + 1)
     assert continuous_uptime_s(ledger.ticks.ages_s()) is None

@@ -17,7 +17,13 @@ from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.tick_names import finished_key
 from supervisor_tasks.ledger.transactions import TransactionStore
 from supervisor_tasks.recovery.fleet_liveness import WROTE_WITHIN_S, liveness_evidence
-from tests.support.wallet_harness import ChainHarness, claims, databases, scheduled_jobs
+from tests.support.wallet_harness import (
+    ChainHarness,
+    claims,
+    databases,
+    scheduled_jobs,
+    wait_for_receipts,
+)
 
 UNKNOWN = b"\x07" * 8
 
@@ -57,6 +63,7 @@ def test_signs_of_life__it_wrote_on_chain_lately__is_seen_by_its_mark(
     scheduled_jobs(chain, provider, 1)
     other = ChainHarness.of(chain, provider, one)
     other.wallet.send(claims(1))
+    wait_for_receipts(other)
     tag, address = (
         TransactionStore(one, "here", chain.chain_id).instance_tag(),
         other.wallet.address,

@@ -218,7 +218,7 @@ def test_many_that_end_at_once__none_ends_the_connection_of_the_others(
     login: Login, argv: list[str], stdin: bytes
 ) -> None:
     for _ in range(CONNECTIONS):
-        ssh = login.ssh(login.sshd, connect_timeout_s=deadline(15.0))  # for a turn, too
+        ssh = login.ssh(login.sshd, connect_timeout_s=15.0)  # for a turn, too
         with ThreadPoolExecutor(THREADS) as callers:
             answers = list(
                 callers.map(
@@ -263,7 +263,8 @@ def hanging(login: Login) -> Iterator[Path]:
 def test_login_hangs__one_thread_waits_for_it__then_no_thread_for_a_while(
     login: Login, hanging: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", 6.0)
+    # meanwhile another login is begun and answers
+    monkeypatch.setattr(module, "CLOCK_TIMEOUT_S", deadline(6.0))
     monkeypatch.setattr(module, "QUICK_S", 0.5)
     ssh, ends = login.ssh(login.sshd), Queue[str]()
 
@@ -381,7 +382,8 @@ def submit_in_turn(ssh: Ssh, user: str, command: str, other: str) -> str:
 def test_answer_that_came_late_while_others_were_answered__is_a_silence(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "HUNG_S", 1.0)
+    hung_s = deadline(1.0)  # a slow machine needs as long for an answer that is in time
+    monkeypatch.setattr(module, "HUNG_S", hung_s)
     login.users.add(OTHER)
     ssh = login.ssh(login.sshd)
 
@@ -390,7 +392,7 @@ def test_answer_that_came_late_while_others_were_answered__is_a_silence(
 
     submit(0.1)  # not by the login
     ssh.clock(CUSTOMER)
-    submit(1.5)
+    submit(hung_s + 0.5)
     with pytest.raises(SshUnavailableError, match="hung while others answered"):
         ssh.clock(CUSTOMER)
     ssh.close()

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from devgrid.cluster.sshd import Sshd
+from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.events import ScriptFetched
@@ -53,7 +54,7 @@ def at_the_door(sshd: Sshd, door: ExitStack, number: int) -> list[socket.socket]
     waiting: list[socket.socket] = []
 
     def one_more() -> bool:
-        stranger = socket.create_connection((host, int(port)), 10.0)
+        stranger = socket.create_connection((host, int(port)), deadline(10.0))
         if stranger.recv(3) == b"SSH":
             waiting.append(door.enter_context(stranger))
         else:

@@ -36,6 +36,7 @@ from tests.support.wallet_harness import (
     held,
     scheduled_jobs,
     sign_again,
+    wait_for_receipts,
 )
 
 pytestmark = pytest.mark.slow  # transactions that stay pending
@@ -591,6 +592,7 @@ def test_ledger_restored_from_a_backup__goes_on_and_knows_its_own_claims(
     scan(fleet.site)
     lost = scheduled_jobs(chain, provider, 2)
     claim(fleet.site)
+    wait_for_receipts(fleet)
     with fleet.engine.begin() as connection:  # the backup was made before
         connection.execute(text("DELETE FROM transactions WHERE state <> 'MINED'"))
     scan(fleet.site)
