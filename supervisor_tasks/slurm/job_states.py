@@ -63,6 +63,11 @@ _WAITING = {
     "EXPEDITING",
 }
 _RUNNING = {"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
+_PHASES = {
+    **dict.fromkeys(_ENDED, Phase.ENDED),
+    **dict.fromkeys(_WAITING, Phase.WAITING),
+    **dict.fromkeys(_RUNNING, Phase.RUNNING),
+}
 # Reasons of a waiting job that cannot begin until its owner or the site changes the
 # job, the partition or a limit. The job is held, depends on a failed job, or asks for
 # more than the partition, the account or the QOS ever gives to one job. These are the
@@ -84,11 +89,7 @@ def phase(state: str) -> Phase:
     """Return the phase of a state. A state that is in no table is unknown, never
     success.
     """
-    if state in _ENDED:
-        return Phase.ENDED
-    if state in _RUNNING:
-        return Phase.RUNNING
-    return Phase.WAITING if state in _WAITING else Phase.UNKNOWN
+    return _PHASES.get(state, Phase.UNKNOWN)
 
 
 def never_begins(reason: str) -> bool:

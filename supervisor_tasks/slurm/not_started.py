@@ -41,7 +41,9 @@ def may_not_have_started(seen: JobRecord) -> bool:
     """Whether SLURM shows the job's end like the end of a job that a node could not
     start.
     """
-    return seen.state == "COMPLETED" and not (seen.elapsed_s or seen.exit_status)
+    if seen.state != "COMPLETED":
+        return False
+    return seen.elapsed_s == 0 and seen.exit_status == 0
 
 
 def ended_on_question(squeue: str, slurm_ids: Collection[SlurmId]) -> list[str]:
@@ -65,9 +67,9 @@ def ended_on(answer: CommandAnswer) -> dict[SlurmId, EndedOn]:
     """Return where and when each job ended. Jobs that SLURM does not know any more are
     left out. Raises SlurmUnavailableError.
     """
-    if answer.status != 0 and is_unknown_job(answer.stderr):
-        return {}
     if answer.status != 0:
+        if is_unknown_job(answer.stderr):
+            return {}
         raise _unreadable(answer)
     ended = dict[SlurmId, EndedOn]()
     for line in answer.stdout.splitlines():
@@ -121,9 +123,9 @@ def not_started(
     """Return the jobs whose nodes were drained at their ends, with the node of each."""
     jobs = dict[SlurmId, str]()
     for slurm_id, end in ended.items():
-        if (
-            end.node in drained
-            and abs(drained[end.node] - end.ended_s) <= DRAINED_WITHIN_S
-        ):
+        if end.node not in drained:
+            continue
+        apart_s = abs(drained[end.node] - end.ended_s)
+        if apart_s <= DRAINED_WITHIN_S:
             jobs[slurm_id] = end.node
     return jobs

@@ -3,7 +3,7 @@ version that printed them.
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -159,8 +159,10 @@ _TOKEN_USED = ("supervisor: token used",)
 # the last line of an sbatch that has asked slurmctld begins so
 _VERDICT = "batch job submission failed:"
 _NOT_RUN = (126, 127)
-# ended by its time limit or a signal, in sh's status
+# sh's status of a command that ended by its time limit or a signal
 _ENDED_FROM_OUTSIDE = (124, *range(128, 128 + 65))
+# with these and no id, sbatch's text does not decide
+_NO_DECISION = (0, *_ENDED_FROM_OUTSIDE)
 _UNKNOWN_JOB = (
     "invalid job id specified",
     "already completing or completed",
@@ -234,10 +236,11 @@ class JobRecord:
     @property
     def shown(self) -> str:
         """SLURM's name for the job's state, and for a waiting job the reason."""
-        has_reason = self.reason not in ("", "None")
-        if self.phase is Phase.WAITING and has_reason:
-            return f"{self.state} ({self.reason})"
-        return self.state
+        if self.phase is not Phase.WAITING:
+            return self.state
+        if self.reason in ("", "None"):
+            return self.state
+        return f"{self.state} ({self.reason})"
 
     @property
     def is_pending(self) -> bool:
@@ -262,11 +265,13 @@ class JobRecord:
         used_until_s = 0
         if self._has_begun:
             start_s = self.start_s
-            used_until_s = (self.start_s or 0) + self.elapsed_s
+            used_until_s = (start_s or 0) + self.elapsed_s
         given = self.site or self.size
         account, qos, threads = "", "", ""
         if given is not None:
-            account, qos, threads = given.account, given.qos, given.threads
+            account = given.account
+            qos = given.qos
+            threads = given.threads
         return Sighting(
             submit_s=self.submit_s,
             restarts=self.restarts,
@@ -291,7 +296,9 @@ class JobRecord:
     def outcome(self) -> Outcome:
         """Return the result for the contract of a job that has ended."""
         meaning = end(self.state)
-        exit_status = self.exit_status if meaning.by_itself else meaning.exit_status
+        exit_status = meaning.exit_status
+        if meaning.by_itself:
+            exit_status = self.exit_status
         if self.state == "FAILED":
             reason = describe_exit(self.exit_status)
         elif self.state in ("COMPLETED", "CANCELLED", "TIMEOUT"):
@@ -325,7 +332,7 @@ def submitted_id(answer: CommandAnswer, max_id: int = MAX_SLURM_ID) -> SlurmId:
             f"sbatch could not be run (status {answer.status}): {error_text}"
         )
     unknown = f"sbatch ended with status {answer.status} and no job id: {error_text}"
-    if answer.status == 0 or answer.status in _ENDED_FROM_OUTSIDE:
+    if answer.status in _NO_DECISION:
         raise OutcomeUnknownError(unknown)
     complaints = answer.stderr.lower()
     _, has_verdict, verdict = complaints.rpartition(_VERDICT)
@@ -333,7 +340,9 @@ def submitted_id(answer: CommandAnswer, max_id: int = MAX_SLURM_ID) -> SlurmId:
         raise_for_verdict(complaints, verdict, error_text, unknown)
     else:
         _raise_without_verdict(complaints, error_text)
-    if _has(complaints, _NO_ANSWER) or "sbatch: error:" not in complaints:
+    if _has(complaints, _NO_ANSWER):
+        raise OutcomeUnknownError(unknown)
+    if "sbatch: error:" not in complaints:
         raise OutcomeUnknownError(unknown)
     raise AnswerNotUnderstoodError(unknown)
 
@@ -349,24 +358,27 @@ def raise_for_verdict(
     if _has(complaints, _TOKEN_USED):
         raise OutcomeUnknownError(unknown)
     if _has(complaints, _TOKEN_REFUSED):
-        advice = "".join(
-            advice for words, advice in _TOKEN_ADVICE.items() if words in complaints
-        )
+        advice = ""
+        for words, what_to_do in _TOKEN_ADVICE.items():
+            if words in complaints:
+                advice += what_to_do
         raise SlurmUnavailableError(
             f"job_submit.lua does not take the job for the supervisor's (SLURM_SUBMIT_KEY){advice}: {error_text}"
         )
-    is_refused = _has(verdict, _REFUSED)
-    if _has(verdict, _NOT_NOW) or (is_refused and _has(complaints, _NOT_NOW)):
+    if _has(verdict, _NOT_NOW):
         raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(error_text))
-    if is_refused:
-        raise SlurmRejectedError(error_text)
+    if not _has(verdict, _REFUSED):
+        return
+    if _has(complaints, _NOT_NOW):
+        raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(error_text))
+    raise SlurmRejectedError(error_text)
 
 
 def _raise_without_verdict(complaints: str, error_text: str) -> None:
     """Raise the error for a text that sbatch printed without slurmctld's verdict, if
     its meaning is known.
     """
-    if _has(complaints, _STACK_NOT_LOADED) or _has(complaints, _NOT_NOW):
+    if _has(complaints, (*_STACK_NOT_LOADED, *_NOT_NOW)):
         raise SlurmUnavailableError(_NOT_TAKEN_NOW.format(error_text))
     if _has(complaints, _REFUSED_BY_SBATCH):
         raise SlurmRejectedError(error_text)
@@ -390,11 +402,9 @@ def can_be_given(slurm_id: int, max_id: int = MAX_SLURM_ID) -> bool:
 
 def error_of_question(error_text: str) -> type[SlurmUnavailableError]:
     """Return the error for a question that failed with this text."""
-    return (
-        SlurmUnavailableError
-        if is_missing_answer(error_text.lower())
-        else QuestionRefusedError
-    )
+    if is_missing_answer(error_text.lower()):
+        return SlurmUnavailableError
+    return QuestionRefusedError
 
 
 def is_missing_answer(error_text: str) -> bool:
@@ -408,26 +418,35 @@ def has_accounting(answer: CommandAnswer) -> bool:
     """Whether slurmctld's configuration names a slurmdbd. Raises SlurmUnavailableError
     when the configuration is missing.
     """
-    found = re.search(
-        r"^AccountingStorageType\s*=\s*(\S+)", answer.stdout, re.MULTILINE
-    )
-    if answer.status != 0 or found is None:
-        raise SlurmUnavailableError(
-            f"scontrol show config ended with status {answer.status}: {_error_text(answer)}"
-        )
-    return found[1] == "accounting_storage/slurmdbd"
+    storage = _config_word(answer, "AccountingStorageType")
+    return storage == "accounting_storage/slurmdbd"
 
 
 def boot_time(answer: CommandAnswer) -> str:
     """Return slurmctld's start time in its own words. Raises SlurmUnavailableError when
     slurmctld does not answer.
     """
-    found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", answer.stdout, re.MULTILINE)
-    if answer.status != 0 or found is None or "is UP" not in answer.stdout:
-        raise SlurmUnavailableError(
-            f"scontrol show config ended with status {answer.status}: {_error_text(answer)}"
-        )
+    booted = _config_word(answer, "BOOT_TIME")
+    if "is UP" not in answer.stdout:
+        raise _config_missing(answer)
+    return booted
+
+
+def _config_word(answer: CommandAnswer, key: str) -> str:
+    """Return a word that `scontrol show config` shows. Raises SlurmUnavailableError
+    when it is missing.
+    """
+    found = re.search(rf"^{key}\s*=\s*(\S+)", answer.stdout, re.MULTILINE)
+    if answer.status != 0 or found is None:
+        raise _config_missing(answer)
     return found[1]
+
+
+def _config_missing(answer: CommandAnswer) -> SlurmUnavailableError:
+    error_text = _error_text(answer)
+    return SlurmUnavailableError(
+        f"scontrol show config ended with status {answer.status}: {error_text}"
+    )
 
 
 def controller_time_s(answer: CommandAnswer) -> int | None:
@@ -437,7 +456,9 @@ def controller_time_s(answer: CommandAnswer) -> int | None:
     found = re.search(
         r"^Configuration data as of (\d{1,18})$", answer.stdout, re.MULTILINE
     )
-    return int(found[1]) if found else None
+    if found is None:
+        return None
+    return int(found[1])
 
 
 def next_id(answer: CommandAnswer) -> int:
@@ -464,7 +485,9 @@ def min_job_age_s(answer: CommandAnswer) -> int:
 def _config_number(answer: CommandAnswer, key: str, *, default: int) -> int:
     """Return a number that `scontrol show config` shows, or the default."""
     found = re.search(rf"^{key}\s*=\s*(\d+)", answer.stdout, re.MULTILINE)
-    return int(found[1]) if found else default
+    if found is None:
+        return default
+    return int(found[1])
 
 
 def require_success(answer: CommandAnswer, what: str) -> bool:
@@ -490,18 +513,33 @@ def not_cancelled(
     SlurmUnavailableError or SlurmRejectedError when scancel failed and named no job.
     """
     named = re.findall(r"job id (\d+)[^:\n]*: (.*)$", answer.stderr, re.MULTILINE)
-    errors = {
-        SlurmId(int(number)): why[:500]
-        for number, why in named
-        if int(number) in slurm_ids
-    }
+    errors = dict[SlurmId, str]()
+    for number, why in named:
+        slurm_id = SlurmId(int(number))
+        if slurm_id in slurm_ids:
+            errors[slurm_id] = why[:500]
     if not errors:
         require_success(answer, "scancel")
-    return {
-        slurm_id: f"scancel said: {why}"
-        for slurm_id, why in errors.items()
-        if not is_unknown_job(why)
-    }
+    refused = dict[SlurmId, str]()
+    for slurm_id, why in errors.items():
+        if not is_unknown_job(why):
+            refused[slurm_id] = f"scancel said: {why}"
+    return refused
+
+
+def split_records(
+    printed: str, delimiter: str, field_count: int
+) -> Iterator[list[str]] | None:
+    """Return the records of a list, which have so many fields each; `|` and the
+    delimiter end a field. None when the list is incomplete.
+    """
+    *fields, rest = printed.split(f"|{delimiter}")
+    if rest.strip():
+        return None
+    if len(fields) % field_count != 0:
+        return None
+    starts = range(0, len(fields), field_count)
+    return (fields[start : start + field_count] for start in starts)
 
 
 @lru_cache(maxsize=4096)  # a list of 10,000 jobs has few different ones
@@ -515,7 +553,7 @@ def elapsed_s(shown: str) -> int:
         raise SlurmUnavailableError(
             f"SLURM shows {shown!r} as elapsed time; expected [days-][hh:]mm:ss"
         )
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = map(int, found.groups("0"))
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
@@ -523,13 +561,18 @@ def limit_min(shown: str) -> int | None:
     """Return the minutes of a time limit, which has the form of an elapsed time; None
     for no limit (UNLIMITED, NOT_SET).
     """
-    return elapsed_s(shown) // 60 if shown[:1].isdecimal() else None
+    if not shown[:1].isdecimal():
+        return None
+    return elapsed_s(shown) // 60
 
 
 def describe_exit(exit_status: int) -> str:
     """Describe a raw wait(2) status."""
-    exit_code, signal = exit_status >> SIGNAL_BITS, exit_status & 0x7F
-    return f"killed by signal {signal}" if signal else f"exit code {exit_code}"
+    signal = exit_status & 0x7F
+    if signal:
+        return f"killed by signal {signal}"
+    exit_code = exit_status >> SIGNAL_BITS
+    return f"exit code {exit_code}"
 
 
 def wait_status(shown: str) -> int:

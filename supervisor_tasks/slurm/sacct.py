@@ -17,6 +17,7 @@ from supervisor_tasks.slurm.parsers import (
     JobRecord,
     SlurmUnavailableError,
     error_of_question,
+    split_records,
     wait_status,
 )
 
@@ -110,15 +111,14 @@ def accounted_jobs(answer: CommandAnswer, delimiter: str) -> list[SacctRow]:
     could not ask, or when its output is incomplete.
     """
     message = f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}"
-    if answer.status != 0 and answer.stderr.strip():
-        raise error_of_question(answer.stderr)(message)
-    *fields, rest = answer.stdout.split(f"|{delimiter}")
-    if answer.status != 0 or rest.strip() or len(fields) % len(FIELDS):
+    if answer.status != 0:
+        if answer.stderr.strip():
+            raise error_of_question(answer.stderr)(message)
         raise SlurmUnavailableError(message)
-    rows = [
-        _accounted(fields[first : first + len(FIELDS)])
-        for first in range(0, len(fields), len(FIELDS))
-    ]
+    records = split_records(answer.stdout, delimiter, len(FIELDS))
+    if records is None:
+        raise SlurmUnavailableError(message)
+    rows = [_accounted(record) for record in records]
     return sorted(rows, key=lambda row: (row.record.slurm_id, row.record.submit_s))
 
 
@@ -149,6 +149,9 @@ def _sacct(path: str, delimiter: str) -> list[str]:
 def _accounted(record: list[str]) -> SacctRow:
     slurm_id, state, used, exit_code, user, submitted, ended, submit_line = record
     try:
+        ended_s: int | None = None
+        if ended.isdigit():
+            ended_s = int(ended)
         seen = JobRecord(
             # the line feed that ends a record is at the start of the next record's
             # first field
@@ -158,7 +161,7 @@ def _accounted(record: list[str]) -> SacctRow:
             wait_status(exit_code),
             user=user,
             submit_s=int(submitted),
-            ended_s=int(ended) if ended.isdigit() else None,
+            ended_s=ended_s,
         )
     except ValueError as error:
         raise SlurmUnavailableError(

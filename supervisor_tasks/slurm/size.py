@@ -69,14 +69,15 @@ def size_of(
     a task and a socket.
     """
     amounts = tres_amounts(tres)
-    nodes = _whole(amounts.get("node"))
-    task_count = int(tasks) if tasks.isdecimal() else 1
+    task_count = 1
+    if tasks.isdecimal():
+        task_count = int(tasks)
     return Size(
         limit_min=limit_min,
         cpus=_whole(amounts.get("cpu")),
         memory_mb=_whole(amounts.get("mem")),
-        nodes=nodes,
-        gpus=_most_gpus(amounts, gpus_per, nodes or 1, task_count),
+        nodes=_whole(amounts.get("node")),
+        gpus=_most_gpus(amounts, gpus_per, task_count),
         partition=partition,
         qos=_word(qos),
         account=_word(account),
@@ -93,7 +94,6 @@ def request_of(job: Mapping[str, Any]) -> Size:
     if not isinstance(tres, str):
         raise TypeError(f"found {tres!r} as the requested TRES; expected a text")
     amounts = tres_amounts(tres)
-    nodes = _whole(amounts.get("node"))
     gpus_per = [
         str(job.get(f"tres_per_{what}") or "")
         for what in ("job", "node", "task", "socket")
@@ -102,19 +102,21 @@ def request_of(job: Mapping[str, Any]) -> Size:
         limit_min=None,
         cpus=_whole(amounts.get("cpu")),
         memory_mb=_whole(amounts.get("mem")),
-        nodes=nodes,
-        gpus=_most_gpus(amounts, gpus_per, nodes or 1, _number(job.get("tasks"))),
+        nodes=_whole(amounts.get("node")),
+        gpus=_most_gpus(amounts, gpus_per, _number(job.get("tasks"))),
         partition="",
     )
 
 
 def _most_gpus(
-    amounts: Mapping[str, float], gpus_per: Sequence[str], nodes: int, tasks: int
+    amounts: Mapping[str, float], gpus_per: Sequence[str], tasks: int
 ) -> int:
     """Return the highest number of GPUs that one of these asks for: the whole TRES, or
-    the TRES for the job, each node, each task and each socket.
+    the TRES for the job, each node, each task and each socket. A job whose nodes are
+    not shown counts as a job of one node.
     """
     most = int(amounts.get("gres/gpu", 0))
+    nodes = int(amounts.get("node", 1)) or 1
     for text, times in zip(gpus_per, (1, nodes, tasks, nodes), strict=False):
         most = max(most, gpu_count(text) * times)
     return most
@@ -148,8 +150,6 @@ def gpu_count(shown: str) -> int:
     """Return the GPUs of `gres:gpu:1`, `gpu:2`, `gres/gpu:a100:2`, `gres/gpu=2`, or of
     several with commas between.
     """
-    if shown in _NONE:
-        return 0
     gpus = 0
     for part in shown.split(","):
         if found := _COUNT.fullmatch(part):
@@ -164,13 +164,26 @@ def is_whole_memory(shown: str) -> bool:
 
 def _number(shown: object) -> int:
     """Return a number of SLURM's JSON, which later versions wrap in an object."""
-    value = shown.get("number") if isinstance(shown, Mapping) else shown
-    return value if isinstance(value, int) and value > 0 else 1
+    value = shown
+    if isinstance(shown, Mapping):
+        value = shown.get("number")
+    return positive_number(value) or 1
+
+
+def positive_number(shown: object) -> int | None:
+    """Return a positive number; None for anything else."""
+    if isinstance(shown, int) and shown > 0:
+        return shown
+    return None
 
 
 def _whole(amount: float | None) -> int | None:
-    return None if amount is None else int(amount)
+    if amount is None:
+        return None
+    return int(amount)
 
 
 def _word(shown: str) -> str:
-    return "" if shown in _NONE else shown
+    if shown in _NONE:
+        return ""
+    return shown

@@ -9,7 +9,7 @@ tests/data/slurm/squeue-listing-slurm-22.05.8.txt.
 """
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -22,6 +22,7 @@ from supervisor_tasks.slurm.parsers import (
     error_of_question,
     is_unknown_job,
     limit_min,
+    split_records,
     wait_status,
 )
 from supervisor_tasks.slurm.size import Size, is_whole_memory, request_of, size_of
@@ -82,7 +83,9 @@ def squeue_all(path: str, user: str | None = None) -> list[str]:
     """List all jobs, or those of one user, in all states. The command reads
     `squeue_format` from standard input.
     """
-    whose = [] if user is None else [f"--user={user}"]
+    whose = list[str]()
+    if user is not None:
+        whose.append(f"--user={user}")
     return [
         "/bin/sh",
         "-c",
@@ -127,11 +130,8 @@ def requested_sizes(
             f"squeue --json ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}"
         )
     try:
-        jobs = [
-            job
-            for job in json.loads(answer.stdout)["jobs"]
-            if job["job_id"] in slurm_ids
-        ]
+        shown = json.loads(answer.stdout)["jobs"]
+        jobs = [job for job in shown if job["job_id"] in slurm_ids]
         return {SlurmId(job["job_id"]): request_of(job) for job in jobs}
     except (ValueError, KeyError, TypeError) as error:
         raise SlurmUnavailableError(
@@ -146,25 +146,25 @@ def listed_jobs(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, SqueueRo
     incomplete or has other fields: the worker must not conclude that a job is missing.
     """
     error_text = answer.stderr.strip()
-    is_empty = not answer.stdout.strip()
-    if answer.status != 0 and is_empty and is_unknown_job(error_text):
-        return {}
-    if answer.status != 0 or (is_empty and error_text):
+    has_failed = answer.status != 0
+    if not answer.stdout.strip():
+        if has_failed and is_unknown_job(error_text):
+            return {}
+        has_failed = has_failed or error_text != ""
+    if has_failed:
         raise error_of_question(error_text)(
             f"squeue ended with status {answer.status}: {error_text[:_SHOWN]!r}"
         )
-    rows = map(_listed, _records(answer.stdout, delimiter))
-    return {row.slurm_id: row for row in rows}
-
-
-def _records(printed: str, delimiter: str) -> Iterator[list[str]]:
-    *fields, rest = printed.split(f"|{delimiter}")
-    if rest.strip() or len(fields) % len(FIELDS):
+    records = split_records(answer.stdout, delimiter, len(FIELDS))
+    if records is None:
         raise SlurmUnavailableError(
-            f"squeue's list is incomplete; it ends with {printed[-_SHOWN:]!r}"
+            f"squeue's list is incomplete; it ends with {answer.stdout[-_SHOWN:]!r}"
         )
-    for first in range(0, len(fields), len(FIELDS)):
-        yield fields[first : first + len(FIELDS)]
+    rows = dict[SlurmId, SqueueRow]()
+    for record in records:
+        row = _listed(record)
+        rows[row.slurm_id] = row
+    return rows
 
 
 @lru_cache(SIZES)
@@ -200,16 +200,22 @@ def _listed(record: list[str]) -> SqueueRow:
         # clocks disagree at the moment; the other jobs must not wait
         if used == UNREADABLE:
             state, used = f"{state} for {used}", "0:00"
+        start_s: int | None = None
+        if start.isdigit():
+            start_s = int(start)
+        resolved_user = user
+        if user == _NOBODY:
+            resolved_user = ""
         seen = JobRecord(
             number,
             state,
             elapsed_s(used),
             wait_status(exit_code),
             reason,
-            user="" if user == _NOBODY else user,
+            user=resolved_user,
             submit_s=int(submitted),
             restarts=int(restarts),
-            start_s=int(start) if start.isdigit() else None,
+            start_s=start_s,
             size=_size(limit, threads, memory, *size),
             may_requeue=requeue == "1",
         )
