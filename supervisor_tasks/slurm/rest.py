@@ -305,11 +305,13 @@ class RestCluster:
         """Return all jobs (of one user) that slurmctld remembers, in one request."""
         now_s = self.now_s()
         rows = rest_answers.jobs_listed(self.access.ask("jobs"), now_s)
-        return {
-            slurm_id: row
-            for slurm_id, row in rows.items()
-            if user is None or row.user == user
-        }
+        if user is None:
+            return rows
+        users_rows = dict[SlurmId, SqueueRow]()
+        for slurm_id, row in rows.items():
+            if row.user == user:
+                users_rows[slurm_id] = row
+        return users_rows
 
     def _rows(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, SqueueRow]:
         """Return the rows of these jobs. For few jobs, slurmrestd is asked about each
@@ -320,13 +322,16 @@ class RestCluster:
         else:
             rows, now_s = {}, self.now_s()
             for slurm_id in slurm_ids:
-                answer = self.access.order("GET", f"job/{slurm_id}")
+                path = f"job/{slurm_id}"
+                answer = self.access.order("GET", path)
                 if not answer.is_unknown_job:
-                    body = rest_answers.require_answer(answer, f"GET job/{slurm_id}")
+                    body = rest_answers.require_answer(answer, f"GET {path}")
                     rows |= rest_answers.jobs_listed(body, now_s)
-        return {
-            slurm_id: row for slurm_id, row in rows.items() if slurm_id in slurm_ids
-        }
+        asked = dict[SlurmId, SqueueRow]()
+        for slurm_id, row in rows.items():
+            if slurm_id in slurm_ids:
+                asked[slurm_id] = row
+        return asked
 
     def find(
         self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
@@ -339,26 +344,25 @@ class RestCluster:
         listed = self.list_all(user)
         owned = owners({slurm_id: row.submit_s for slurm_id, row in listed.items()})
         now_s = self.now_s() - CLOCKS_DIFFER_S
-        searches = [
-            ScriptSearch(job_id, user, ago_s, owned)
-            for job_id, ago_s in begun_s_ago.items()
-        ]
-        return {
-            search.job_id: self._find(search, listed.values(), now_s)
-            for search in searches
-        }
+        found = dict[JobId, list[JobRecord] | UndecidedError]()
+        for job_id, ago_s in begun_s_ago.items():
+            search = ScriptSearch(job_id, user, ago_s, owned)
+            found[job_id] = self._find(search, listed.values(), now_s)
+        return found
 
     def _find(
         self, search: ScriptSearch, listed: Collection[SqueueRow], now_s: float
     ) -> list[JobRecord] | UndecidedError:
-        ours = [job.record for job in search.with_our_name(listed) if job.has_script]
+        ours = list[JobRecord]()
+        for job in search.with_our_name(listed):
+            if job.has_script:
+                ours.append(job.record)
         if ours:
             return ours
-        unclear = [
-            job.slurm_id
-            for job in search.submitted_since_start(listed, now_s)
-            if not self._has_our_marks(job)
-        ]
+        unclear = list[SlurmId]()
+        for job in search.submitted_since_start(listed, now_s):
+            if not self._has_our_marks(job):
+                unclear.append(job.slurm_id)
         if unclear:
             return UndecidedError(
                 f"it is not known whether SLURM has the job: its submission was cut off {search.ago_s:.0f} s ago, and the"
@@ -370,11 +374,10 @@ class RestCluster:
         """Whether the job has the name, the output file and the comment of a job of
         ours: then it is the job of that name.
         """
+        if not job.comment.startswith(commands.comment(self.public_address)):
+            return False
         output_name = job.stdout.rpartition("/")[2].removesuffix(".log")
-        return (
-            job.comment.startswith(commands.comment(self.public_address))
-            and job.name == output_name
-        )
+        return job.name == output_name
 
     def sacct_submissions_of(
         self,
@@ -400,11 +403,11 @@ class RestCluster:
             rows_of_user.setdefault(row.user, []).append(row)
         results = dict[JobId, bool | None]()
         for search in wanted:
-            rows = rows_of_user.get(search.user, ())
-            is_listed = any(
-                row.has_script and has_job_name(row, search.job_id) for row in rows
-            )
-            results[search.job_id] = True if is_listed else None
+            results[search.job_id] = None
+            for row in rows_of_user.get(search.user, ()):
+                if row.has_script and has_job_name(row, search.job_id):
+                    results[search.job_id] = True
+                    break
         return results
 
     def log_files(
@@ -416,18 +419,20 @@ class RestCluster:
         Later, only the log could show that SLURM had the job, and the worker cannot see
         the log: then the error is in the place of the job.
         """
-        return {
-            job_id: self._forgotten(ago_s) or False
-            for job_id, ago_s in begun_s_ago.items()
-        }
+        logs = dict[JobId, bool | UndecidedError]()
+        for job_id, ago_s in begun_s_ago.items():
+            logs[job_id] = self._forgotten(ago_s) or False
+        return logs
 
     def _forgotten(self, begun_s_ago: float) -> UndecidedError | None:
-        if self.min_job_age_s and begun_s_ago + CLOCK_KNOWN_FOR_S >= self.min_job_age_s:
-            return UndecidedError(
-                f"it is not known whether SLURM had the job: its submission began {begun_s_ago:.0f} s ago, SLURM forgets a"
-                f" job {self.min_job_age_s} s after its end, and {NO_LOGS}"
-            )
-        return None
+        if not self.min_job_age_s:
+            return None  # SLURM forgets no job
+        if begun_s_ago + CLOCK_KNOWN_FOR_S < self.min_job_age_s:
+            return None
+        return UndecidedError(
+            f"it is not known whether SLURM had the job: its submission began {begun_s_ago:.0f} s ago, SLURM forgets a"
+            f" job {self.min_job_age_s} s after its end, and {NO_LOGS}"
+        )
 
     def jobs_with_logs(
         self,
@@ -447,14 +452,16 @@ class RestCluster:
         """Return what slurmctld shows of each of these jobs; see SlurmCluster. A job of
         another name is unclear until its time of submission is known.
         """
-        rows = (
-            self._rows({job.slurm_id for job in wanted}) if listed is None else listed
-        )
+        rows = listed
+        if rows is None:
+            rows = self._rows({job.slurm_id for job in wanted})
         return match_jobs(wanted, map(listed_record, rows.values()), lambda _: {})
 
     def known_ids(self, slurm_ids: Collection[SlurmId]) -> set[SlurmId]:
         """Return the ids that slurmctld knows as jobs of any user."""
-        return set(self._rows(slurm_ids)) if slurm_ids else set()
+        if not slurm_ids:
+            return set()
+        return set(self._rows(slurm_ids))
 
     def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
         """Return what running jobs were submitted for."""

@@ -32,13 +32,20 @@ from supervisor_tasks.slurm.parsers import (
     is_missing_answer,
     raise_for_verdict,
 )
-from supervisor_tasks.slurm.size import ANY_THREADS, Size, request_of, size_of
+from supervisor_tasks.slurm.rest_versions import as_object
+from supervisor_tasks.slurm.size import (
+    ANY_THREADS,
+    Size,
+    positive_number,
+    request_of,
+    size_of,
+)
 from supervisor_tasks.slurm.squeue import SqueueRow
 
 OK = 200
 ACCESS_DENIED = 2002
 # Invalid job id; already completing or completed; has already finished
-UNKNOWN_JOB = (2017, 2021, 2084)
+UNKNOWN_JOB = frozenset((2017, 2021, 2084))
 # slurmrestd itself refuses the request, and asks slurmctld nothing
 _NOT_READ = (400, 401, 403, 404, 405, 413, 415)
 _SLURMS_NUMBERS_FROM = 1000
@@ -55,11 +62,12 @@ class RestAnswer:
     @property
     def error_numbers(self) -> list[int]:
         """SLURM's numbers of its errors."""
-        shown = [
-            error.get("error_number", error.get("error_code", 0))
-            for error in self._errors
-        ]
-        return [number for number in shown if isinstance(number, int)]
+        numbers = list[int]()
+        for error in self._errors:
+            number = error.get("error_number", error.get("error_code", 0))
+            if isinstance(number, int):
+                numbers.append(number)
+        return numbers
 
     @property
     def error_text(self) -> str:
@@ -67,12 +75,14 @@ class RestAnswer:
         texts = list[str]()
         for error in self._errors:
             texts += [_text(error, "error"), _text(error, "description")]
-        return re.sub(r"[^\x20-\x7e]+", " ", "; ".join(filter(None, texts)))[:_SHOWN]
+        joined = "; ".join(filter(None, texts))
+        return re.sub(r"[^\x20-\x7e]+", " ", joined)[:_SHOWN]
 
     @property
     def verdict(self) -> str:
         """SLURM's own texts of its errors, in lower case."""
-        return "; ".join(_text(error, "error") for error in self._errors).lower()
+        texts = [_text(error, "error") for error in self._errors]
+        return "; ".join(texts).lower()
 
     @property
     def failed(self) -> bool:
@@ -91,26 +101,26 @@ class RestAnswer:
         """Whether slurmctld gave no answer. slurmrestd 24.11 then answers an order with
         an error number of the system.
         """
-        has_system_error = any(
-            0 < number < _SLURMS_NUMBERS_FROM for number in self.error_numbers
-        )
-        return (
-            has_system_error
-            or self.was_refused_by_slurmrestd
-            or is_missing_answer(self.verdict)
-        )
+        for number in self.error_numbers:
+            if 0 < number < _SLURMS_NUMBERS_FROM:
+                return True
+        return self.was_refused_by_slurmrestd or is_missing_answer(self.verdict)
 
     @property
     def is_unknown_job(self) -> bool:
         """Whether SLURM has no such job, or the job has ended."""
-        return any(number in UNKNOWN_JOB for number in self.error_numbers)
+        return not UNKNOWN_JOB.isdisjoint(self.error_numbers)
 
     @property
     def _errors(self) -> list[Mapping[str, Any]]:
         listed = self.body.get("errors")
         if not isinstance(listed, list):
             return []
-        return [error for error in listed if isinstance(error, Mapping)]
+        errors = list[Mapping[str, Any]]()
+        for error in listed:
+            if isinstance(error, Mapping):
+                errors.append(error)
+        return errors
 
 
 def submitted(
@@ -144,10 +154,7 @@ def require_answer(answer: RestAnswer, what: str) -> Mapping[str, Any]:
     """
     if not answer.failed:
         return answer.body
-    kind = SlurmUnavailableError if answer.is_missing else QuestionRefusedError
-    raise kind(
-        f"{what}: slurmrestd answered with status {answer.status}: {answer.error_text}"
-    )
+    raise _failure(answer, what, QuestionRefusedError)
 
 
 def require_success(answer: RestAnswer, what: str) -> bool:
@@ -158,12 +165,19 @@ def require_success(answer: RestAnswer, what: str) -> bool:
         return True
     if answer.is_unknown_job:
         return False
-    kind: type[SupervisorError] = (
-        SlurmUnavailableError if answer.is_missing else SlurmRejectedError
-    )
-    raise kind(
+    raise _failure(answer, what, SlurmRejectedError)
+
+
+def _failure(
+    answer: RestAnswer, what: str, refusal: type[SupervisorError]
+) -> SupervisorError:
+    """Return the error of an answer that failed: `refusal` where SLURM has decided."""
+    shown = (
         f"{what}: slurmrestd answered with status {answer.status}: {answer.error_text}"
     )
+    if answer.is_missing:
+        return SlurmUnavailableError(shown)
+    return refusal(shown)
 
 
 def jobs_listed(body: Mapping[str, Any], now_s: int) -> dict[SlurmId, SqueueRow]:
@@ -171,19 +185,26 @@ def jobs_listed(body: Mapping[str, Any], now_s: int) -> dict[SlurmId, SqueueRow]
     SlurmUnavailableError for a job that lacks a field: the worker must not conclude
     that a job is missing.
     """
-    rows = [_row(job, now_s) for job in _objects(body, "jobs")]
-    return {row.slurm_id: row for row in rows}
+    rows = dict[SlurmId, SqueueRow]()
+    for job in _objects(body, "jobs"):
+        row = _row(job, now_s)
+        rows[row.slurm_id] = row
+    return rows
 
 
 def requests_listed(
     body: Mapping[str, Any], slurm_ids: Sequence[SlurmId]
 ) -> dict[SlurmId, Size]:
     """Return what these jobs were submitted for. Raises SlurmUnavailableError."""
+    sizes = dict[SlurmId, Size]()
     try:
-        jobs = [job for job in _objects(body, "jobs") if job["job_id"] in slurm_ids]
-        return {SlurmId(job["job_id"]): request_of(job) for job in jobs}
+        for job in _objects(body, "jobs"):
+            slurm_id = SlurmId(job["job_id"])
+            if slurm_id in slurm_ids:
+                sizes[slurm_id] = request_of(job)
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable("a job", body) from error
+    return sizes
 
 
 def clock_s(body: Mapping[str, Any]) -> int:
@@ -198,8 +219,8 @@ def counting_since_s(body: Mapping[str, Any]) -> int:
     midnight of UTC or `sdiag --reset`. Raises SlurmUnavailableError, also in the first
     second after slurmctld's start, when slurmctld shows 0; retry later.
     """
-    statistics = body.get("statistics")
-    if isinstance(statistics, Mapping) and statistics.get("req_time_start") == 0:
+    statistics = as_object(body.get("statistics"))
+    if statistics.get("req_time_start") == 0:
         raise SlurmUnavailableError(
             "slurmctld has just started; it does not count its statistics yet"
         )
@@ -211,13 +232,15 @@ def parse_identity(body: Mapping[str, Any]) -> ClusterIdentity:
     Raises SlurmUnavailableError when none of them answers.
     """
     pings = _objects(body, "pings")
-    hosts = tuple(_text(ping, "hostname") for ping in pings)
-    one_answers = any(ping.get("ping") == "UP" for ping in pings)
-    if not one_answers or not all(hosts):
+    hosts, answers = list[str](), list[object]()
+    for ping in pings:
+        hosts.append(_text(ping, "hostname"))
+        answers.append(ping.get("ping"))
+    if "UP" not in answers or "" in hosts:
         raise SlurmUnavailableError(
             f"no slurmctld answers slurmrestd; it shows {str(pings)[:_SHOWN]}"
         )
-    return ClusterIdentity("", "", hosts)
+    return ClusterIdentity("", "", tuple(hosts))
 
 
 def partition_hardware(
@@ -233,7 +256,8 @@ def partition_hardware(
     shown = _partition(partitions, partition)
     members = list[SlurmNode]()
     for node in _objects(nodes, "nodes"):
-        if partition in (node.get("partitions") or ()):
+        its_partitions = node.get("partitions") or ()
+        if partition in its_partitions:
             members.append(_node(node))
     names = {node.name for node in members}
     if len(names) != len(members):
@@ -241,12 +265,8 @@ def partition_hardware(
     total = shown.get("total_nodes")
     if not isinstance(total, int):
         raise _unreadable("a partition", shown)
-    return hardware_of(
-        members,
-        total,
-        _positive(shown.get("max_time_limit")),
-        unresponsive=unresponsive,
-    )
+    max_time_min = positive_number(shown.get("max_time_limit"))
+    return hardware_of(members, total, max_time_min, unresponsive=unresponsive)
 
 
 def partition_memory_per_cpu(
@@ -255,7 +275,9 @@ def partition_memory_per_cpu(
     """Return the partition's own MaxMemPerCPU in MB; None where it has none. Raises
     SlurmUnavailableError.
     """
-    return _positive(_partition(partitions, partition).get("maximum_memory_per_cpu"))
+    return positive_number(
+        _partition(partitions, partition).get("maximum_memory_per_cpu")
+    )
 
 
 def ended_on(
@@ -265,9 +287,8 @@ def ended_on(
     ended = dict[SlurmId, EndedOn]()
     for job in _objects(body, "jobs"):
         if job.get("job_id") in slurm_ids:
-            ended[SlurmId(job["job_id"])] = EndedOn(
-                _text(job, "batch_host"), _time_s(job, "end_time", body)
-            )
+            host, ended_s = _text(job, "batch_host"), _time_s(job, "end_time", body)
+            ended[SlurmId(job["job_id"])] = EndedOn(host, ended_s)
     return ended
 
 
@@ -298,8 +319,8 @@ def _partition(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _statistic(body: Mapping[str, Any], name: str) -> int:
-    statistics = body.get("statistics")
-    value = _positive(statistics.get(name)) if isinstance(statistics, Mapping) else None
+    statistics = as_object(body.get("statistics"))
+    value = positive_number(statistics.get(name))
     if value is None:
         raise _unreadable("slurmctld's statistics", body)
     return value
@@ -307,16 +328,12 @@ def _statistic(body: Mapping[str, Any], name: str) -> int:
 
 def _objects(body: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     listed = body.get(key)
-    if not isinstance(listed, list) or not all(
-        isinstance(entry, Mapping) for entry in listed
-    ):
+    if not isinstance(listed, list):
         raise _unreadable(key, body)
+    for entry in listed:
+        if not isinstance(entry, Mapping):
+            raise _unreadable(key, body)
     return listed
-
-
-def _positive(shown: object) -> int | None:
-    """Return a positive number; None for anything else."""
-    return shown if isinstance(shown, int) and shown > 0 else None
 
 
 def _text(shown: Mapping[str, Any], key: str) -> str:
@@ -332,14 +349,14 @@ def _unreadable(what: str, shown: Mapping[str, Any]) -> SlurmUnavailableError:
 
 def _row(job: Mapping[str, Any], now_s: int) -> SqueueRow:
     try:
-        slurm_id, user = SlurmId(int(job["job_id"])), str(job["user_name"] or "")
-        limit_min = _positive(job["time_limit"])
+        slurm_id, user = SlurmId(int(job["job_id"])), _word(job, "user_name")
+        limit_min = positive_number(job["time_limit"])
         seen = JobRecord(
             slurm_id,
             str(job["job_state"]),
             _elapsed_s(job, now_s),
             int(job["exit_code"]),
-            str(job["state_description"] or job["state_reason"] or ""),
+            _word(job, "state_description") or _word(job, "state_reason"),
             user=user,
             submit_s=int(job["submit_time"]),
             restarts=int(job["restart_cnt"]),
@@ -347,15 +364,12 @@ def _row(job: Mapping[str, Any], now_s: int) -> SqueueRow:
             size=_size(job, limit_min),
             may_requeue=bool(job["requeue"]),
         )
-        name, comment, stdout = (
-            str(job[key] or "") for key in ("name", "comment", "standard_output")
-        )
         return SqueueRow(
             slurm_id,
             user,
-            name,
-            comment,
-            stdout,
+            _word(job, "name"),
+            _word(job, "comment"),
+            _word(job, "standard_output"),
             seen.submit_s,
             seen,
             bool(job["batch_flag"]),
@@ -372,15 +386,15 @@ def _elapsed_s(job: Mapping[str, Any], now_s: int) -> int:
     """
     state = str(job["job_state"])
     start_s, end_s = _seconds(job, "start_time"), _seconds(job, "end_time")
-    suspended_s, used_before_s = (
-        _seconds(job, "suspend_time"),
-        _seconds(job, "pre_sus_time"),
-    )
+    suspended_s = _seconds(job, "suspend_time")
+    used_before_s = _seconds(job, "pre_sus_time")
     if state == "SUSPENDED":
         return used_before_s
     if phase(state) is Phase.ENDED:
         now_s = max(now_s, end_s)
-    if state == "PENDING" or not start_s or start_s > now_s:
+    if state == "PENDING" or not start_s:
+        return 0
+    if start_s > now_s:
         return 0
     # of a job that runs, end_time is the end of its time limit
     until_s = min(end_s or now_s, now_s)
@@ -390,8 +404,13 @@ def _elapsed_s(job: Mapping[str, Any], now_s: int) -> int:
 
 
 def _seconds(job: Mapping[str, Any], key: str) -> int:
-    """Return a field of seconds; 0 where it is null."""
+    """Return a field of seconds; 0 where it is null. Raises KeyError."""
     return int(job[key] or 0)
+
+
+def _word(job: Mapping[str, Any], key: str) -> str:
+    """Return the text of a field; empty where it is null. Raises KeyError."""
+    return str(job[key] or "")
 
 
 def _array(job: Mapping[str, Any]) -> str:
@@ -407,15 +426,20 @@ def _array(job: Mapping[str, Any]) -> str:
 
 
 def _size(job: Mapping[str, Any], limit_min: int | None) -> Size:
-    array = _array(job)
-    words = [
-        str(job[key] or "") for key in ("partition", "qos", "account", "resv_name")
-    ]
-    tres = str(job["tres_alloc_str"] or job["tres_req_str"] or "")
-    gpus = [
-        str(job[f"tres_per_{what}"] or "") for what in ("job", "node", "task", "socket")
-    ]
-    size = size_of(limit_min, *words, array, str(job["tasks"]), tres, *gpus)
+    size = size_of(
+        limit_min,
+        _word(job, "partition"),
+        _word(job, "qos"),
+        _word(job, "account"),
+        _word(job, "resv_name"),
+        _array(job),
+        str(job["tasks"]),
+        _word(job, "tres_alloc_str") or _word(job, "tres_req_str"),
+        _word(job, "tres_per_job"),
+        _word(job, "tres_per_node"),
+        _word(job, "tres_per_task"),
+        _word(job, "tres_per_socket"),
+    )
     threads = job["threads_per_core"]
     if threads is None:
         threads = ANY_THREADS

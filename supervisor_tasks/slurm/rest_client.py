@@ -113,15 +113,14 @@ class RestClient:
         """Ask in the version that slurmrestd offered last, and in the others if
         slurmrestd has no such path: then slurmrestd has asked slurmctld nothing.
         """
-        others = (
-            version for version in rest_versions.VERSIONS if version != self._version
+        offered_last = self._version
+        versions = sorted(
+            rest_versions.VERSIONS, key=lambda version: version != offered_last
         )
-        for version in (self._version, *others):
-            text = (
-                None
-                if body is None
-                else json.dumps(rest_versions.written(version, body)).encode()
-            )
+        for version in versions:
+            text: bytes | None = None
+            if body is not None:
+                text = json.dumps(rest_versions.written(version, body)).encode()
             answer = self._exchange(
                 method, f"/slurm/{version}/{path}", headers, text, until_s
             )
@@ -166,7 +165,9 @@ def _is_before_the_request(error: Exception) -> bool:
     """
     if isinstance(error, NewConnectionError | ConnectTimeoutError):
         return True
-    if not isinstance(error, SSLError) or not error.args:
+    if not isinstance(error, SSLError):
+        return False
+    if not error.args:
         return False
     return isinstance(error.args[0], ssl.SSLCertVerificationError)
 
@@ -203,7 +204,13 @@ def _json(text: bytes) -> Mapping[str, Any]:
 
 def _kind(path: str) -> str:
     """Return the path without ids, so that the number of series is bounded."""
-    return "/".join("ID" if word.isdecimal() else word for word in path.split("/"))
+    words = list[str]()
+    for word in path.split("/"):
+        if word.isdecimal():
+            words.append("ID")
+        else:
+            words.append(word)
+    return "/".join(words)
 
 
 class _UnixConnection(HTTPConnection):
@@ -223,7 +230,9 @@ class _UnixConnection(HTTPConnection):
 
 
 def _seconds(timeout: object) -> float | None:
-    return float(timeout) if isinstance(timeout, int | float) else None
+    if isinstance(timeout, int | float):
+        return float(timeout)
+    return None
 
 
 class _UnixPool(HTTPConnectionPool):
@@ -239,12 +248,16 @@ def _pool(url: str, ca: Path | None) -> HTTPConnectionPool:
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return _UnixPool(unquote(parts.path))
-    if parts.scheme == "https":
-        return urllib3.HTTPSConnectionPool(
-            parts.hostname or "",
-            parts.port,
-            cert_reqs="CERT_REQUIRED",
-            ca_certs=None if ca is None else str(ca),
-            maxsize=CONNECTIONS,
-        )
-    return HTTPConnectionPool(parts.hostname or "", parts.port, maxsize=CONNECTIONS)
+    host = parts.hostname or ""
+    if parts.scheme != "https":
+        return HTTPConnectionPool(host, parts.port, maxsize=CONNECTIONS)
+    ca_certs: str | None = None
+    if ca is not None:
+        ca_certs = str(ca)
+    return urllib3.HTTPSConnectionPool(
+        host,
+        parts.port,
+        cert_reqs="CERT_REQUIRED",
+        ca_certs=ca_certs,
+        maxsize=CONNECTIONS,
+    )

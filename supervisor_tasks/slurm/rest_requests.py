@@ -36,7 +36,9 @@ def submission(
     """Build the request that submits a job, which begins in `folder` with this
     environment (not empty). `comment` is as for sbatch.
     """
-    gpus = {"gpus": str(definition.gpus)} if definition.gpus else {}
+    gpus = dict[str, str]()
+    if definition.gpus:
+        gpus["gpus"] = str(definition.gpus)
     return {
         "script": batch_script(job_id, script).decode(),
         "job": {

@@ -13,6 +13,8 @@ VERSIONS = (OLD, NEW)
 
 # a number of a request that v0.0.42 has in an object
 _BOXED = ("memory_per_cpu", "time_limit")
+# the keys that each such object has
+_BOX = frozenset(("set", "number"))
 # job_state has all words that apply. squeue and v0.0.38 show the first of these, or
 # else the state itself.
 _SHOWN_FIRST = (
@@ -50,6 +52,13 @@ def read(version: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**converted, **_refused(converted)}
 
 
+def as_object(shown: object) -> Mapping[str, Any]:
+    """Return a JSON object; an empty one in the place of anything else."""
+    if isinstance(shown, Mapping):
+        return shown
+    return {}
+
+
 def _written_job(job: Mapping[str, Any]) -> dict[str, Any]:
     new = dict(job)
     for key in _BOXED:
@@ -60,9 +69,8 @@ def _written_job(job: Mapping[str, Any]) -> dict[str, Any]:
     if "no_requeue" in new:
         new["requeue"] = not new.pop("no_requeue")
     if "environment" in new:
-        new["environment"] = [
-            f"{name}={value}" for name, value in job["environment"].items()
-        ]
+        variables = new["environment"].items()
+        new["environment"] = [f"{name}={value}" for name, value in variables]
     return new
 
 
@@ -74,11 +82,13 @@ def _unboxed(shown: Any) -> Any:
         return [_unboxed(entry) for entry in shown]
     if not isinstance(shown, Mapping):
         return shown
-    if "set" not in shown or "number" not in shown:
+    if not shown.keys() >= _BOX:
         return {key: _unboxed(value) for key, value in shown.items()}
-    if shown["set"] and not shown.get("infinite"):
-        return shown["number"]
-    return None
+    if not shown["set"]:
+        return None
+    if shown.get("infinite"):
+        return None
+    return shown["number"]
 
 
 def _refused(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,8 +101,8 @@ def _refused(body: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     all_errors = list(errors)
     for status in statuses:
-        error = status.get("error") if isinstance(status, Mapping) else None
-        if isinstance(error, Mapping) and error.get("code"):
+        error = as_object(as_object(status).get("error"))
+        if error.get("code"):
             all_errors.append(
                 {"error": error.get("string"), "error_number": error.get("code")}
             )
@@ -106,9 +116,13 @@ def _each(convert: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Any]
         listed = _unboxed(shown)
         if not isinstance(listed, list):
             return listed
-        return [
-            convert(entry) if isinstance(entry, dict) else entry for entry in listed
-        ]
+        converted = list[Any]()
+        for entry in listed:
+            if isinstance(entry, dict):
+                converted.append(convert(entry))
+            else:
+                converted.append(entry)
+        return converted
 
     return read_list
 
@@ -156,15 +170,17 @@ def _state(words: list[str]) -> str:
     for word in _SHOWN_FIRST:
         if word in words:
             return word
-    return words[0] if words else ""
+    if not words:
+        return ""
+    return words[0]
 
 
 def _wait_status(shown: Mapping[str, Any]) -> int | None:
     """Return the raw wait(2) status of an exit code and a signal; None when neither is
     shown.
     """
-    exit_code, signal = shown.get("return_code"), shown.get("signal")
-    signal_number = signal.get("id") if isinstance(signal, Mapping) else None
+    exit_code = shown.get("return_code")
+    signal_number = as_object(shown.get("signal")).get("id")
     if exit_code is None and signal_number is None:
         return None
     return (exit_code or 0) * 256 + (signal_number or 0)
