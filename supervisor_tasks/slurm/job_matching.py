@@ -95,22 +95,24 @@ def match_jobs(
     doubt.
     """
     records_of_id = _by_id(records)
-    results = {
-        job.job_id: recognise(job, records_of_id.get(job.slurm_id, ()))
-        for job in wanted
-    }
-    in_doubt = [job for job in wanted if results[job.job_id].unclear == UNREAD]
+    results = dict[JobId, MatchResult]()
+    in_doubt = list[MatchRequest]()
+    for job in wanted:
+        result = recognise(job, records_of_id.get(job.slurm_id, ()))
+        results[job.job_id] = result
+        if result.unclear == UNREAD:
+            in_doubt.append(job)
     if not in_doubt:
         return results
     named = scripts(sorted({job.slurm_id for job in in_doubt}))
     for job in in_doubt:
-        if job.slurm_id in named:
-            ours = named[job.slurm_id]
-            read = [
-                replace(record, is_read=True, ours=ours)
-                for record in records_of_id[job.slurm_id]
-            ]
-            results[job.job_id] = recognise(job, read)
+        if job.slurm_id not in named:
+            continue
+        ours = named[job.slurm_id]
+        read = list[Record]()
+        for record in records_of_id[job.slurm_id]:
+            read.append(replace(record, is_read=True, ours=ours))
+        results[job.job_id] = recognise(job, read)
     return results
 
 
@@ -123,7 +125,8 @@ def recognise(wanted: MatchRequest, records: Sequence[Record]) -> MatchResult:
         reason = _why_not(wanted, record)
         if reason is None:
             first = _first_of(records, place)
-            return MatchResult(_last_run([later.seen for later in records[first:]]))
+            runs = [run.seen for run in records[first:]]
+            return MatchResult(_last_run(runs))
         unclear = unclear or reason
     return MatchResult(unclear=unclear)
 
@@ -144,8 +147,10 @@ def _why_not(wanted: MatchRequest, record: Record) -> str | None:
         return _why_not_at_first_look(wanted, record)
     if seen.submit_s == wanted.submit_s:
         return None
-    if seen.restarts == 0 or seen.submit_s < wanted.submit_s:
-        return ""  # an earlier job, or one that another submission made
+    if seen.submit_s < wanted.submit_s:
+        return ""  # an earlier job
+    if seen.restarts == 0:
+        return ""  # a job that another submission made
     # this job, or another one, was requeued
     return _why_not_at_first_look(wanted, record)
 
@@ -157,9 +162,9 @@ def _why_not_at_first_look(wanted: MatchRequest, record: Record) -> str | None:
         return UNNAMED
     if seen.user != wanted.user:
         return ""
-    if record.is_read and record.ours == wanted.job_id:
-        return None
     if record.is_read:
+        if record.ours == wanted.job_id:
+            return None
         return ""
     if record.name == wanted.job_id and not wanted.id_is_anothers:
         return None
@@ -177,12 +182,13 @@ def _last_run(records: Sequence[JobRecord]) -> JobRecord:
         if not _follows(run, record):
             break
         if run.state == _RUNS_ON:  # slurmctld still knows the run by its first time
-            whole = replace(
+            run = replace(
                 record,
                 elapsed_s=run.elapsed_s + record.elapsed_s,
                 submit_s=run.submit_s,
+                earlier_s=run.earlier_s,
+                earlier_runs=run.earlier_runs,
             )
-            run = replace(whole, earlier_s=run.earlier_s, earlier_runs=run.earlier_runs)
         else:
             run = replace(
                 record,
@@ -194,8 +200,13 @@ def _last_run(records: Sequence[JobRecord]) -> JobRecord:
 
 def _follows(run: JobRecord, record: JobRecord) -> bool:
     """Whether `record` is the next record of the same job."""
-    at_once = run.ended_s is not None and 0 <= record.submit_s - run.ended_s <= 1
-    return at_once and run.state in (*_RUN_AGAIN, _RUNS_ON) and record.user == run.user
+    if run.state not in (*_RUN_AGAIN, _RUNS_ON):
+        return False
+    if record.user != run.user:
+        return False
+    if run.ended_s is None:
+        return False
+    return 0 <= record.submit_s - run.ended_s <= 1
 
 
 def _first_of(records: Sequence[Record], place: int) -> int:

@@ -45,7 +45,11 @@ class ScriptSearch:
         """Return, of the user's jobs, those with the job's name or output that are no
         others of ours.
         """
-        return [row for row in self._free(rows) if has_job_name(row, self.job_id)]
+        named = list[SqueueRow]()
+        for row in self._free(rows):
+            if has_job_name(row, self.job_id):
+                named.append(row)
+        return named
 
     def submitted_since_start(
         self, rows: Iterable[SqueueRow], now_s: float
@@ -59,13 +63,11 @@ class ScriptSearch:
         """Return, of the user's jobs, those that may be this one: with its name or
         output, or got by SLURM since.
         """
-        suspects = {
-            row.slurm_id: row
-            for row in (
-                *self.with_our_name(rows),
-                *self.submitted_since_start(rows, now_s),
-            )
-        }
+        suspects = dict[SlurmId, SqueueRow]()
+        for row in self.with_our_name(rows):
+            suspects[row.slurm_id] = row
+        for row in self.submitted_since_start(rows, now_s):
+            suspects[row.slurm_id] = row
         return list(suspects.values())
 
     def _free(self, rows: Iterable[SqueueRow]) -> list[SqueueRow]:
@@ -113,18 +115,21 @@ def script_heads(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, str]:
 def job_id_in_header(line: str) -> JobId | None:
     """Return the job that the second line of our batch script names."""
     job_id = JobId(line.rpartition(" ")[2])
-    return job_id if line == script_header(job_id) else None
+    if line != script_header(job_id):
+        return None
+    return job_id
 
 
 def batch_jobs_since(listed: Iterable[SqueueRow], since_s: float) -> list[SqueueRow]:
     """Return the batch jobs that SLURM got since this time, without rejected jobs,
     which never ran.
     """
-    return [
-        job
-        for job in listed
-        if job.has_script and job.submit_s >= since_s and not was_rejected(job.record)
-    ]
+    jobs = list[SqueueRow]()
+    for job in listed:
+        is_recent = job.has_script and job.submit_s >= since_s
+        if is_recent and not was_rejected(job.record):
+            jobs.append(job)
+    return jobs
 
 
 def last_writes(files: Iterable[str]) -> list[str]:
@@ -144,7 +149,9 @@ def written_at(answer: CommandAnswer, file: str) -> int | None:
     found = re.findall(
         rf"written ([0-9]{{1,12}}) {re.escape(file)}$", answer.stdout, re.MULTILINE
     )
-    return int(found[-1]) if found else None
+    if not found:
+        return None
+    return int(found[-1])
 
 
 def is_recognised(
@@ -157,15 +164,18 @@ def is_recognised(
     when one may be. `unread` are the jobs whose scripts SLURM does not show. A rejected
     job has no script. A job whose script cannot be read counts as ours by its name.
     """
+    ours = script_header(job_id)
     for job in suspects:
         header = headers.get(job.slurm_id)
-        if header == script_header(job_id):
+        if header == ours:
             return True
         if header is None and has_job_name(job, job_id):
             return True
-    has_unread = any(job.slurm_id in unread for job in suspects)
-    if has_unread or len(suspects) > MAX_SCRIPTS:
+    if len(suspects) > MAX_SCRIPTS:
         return None
+    for job in suspects:
+        if job.slurm_id in unread:
+            return None
     return False
 
 
@@ -179,7 +189,11 @@ def found_by_name(
     if too_many is not None:
         return too_many
     header = script_header(job_id)
-    return [job.record for job in named if headers.get(job.slurm_id, header) == header]
+    ours = list[JobRecord]()
+    for job in named:
+        if headers.get(job.slurm_id, header) == header:
+            ours.append(job.record)
+    return ours
 
 
 def found_by_script(
@@ -192,16 +206,14 @@ def found_by_script(
     got since the submission began. `unread` are the jobs whose scripts SLURM does not
     show.
     """
-    ours = [
-        job.record
-        for job in recent
-        if headers.get(job.slurm_id) == script_header(search.job_id)
-    ]
-    unclear = [
-        job.slurm_id
-        for job in recent
-        if job.slurm_id in unread and not has_job_name(job, search.job_id)
-    ]
+    header = script_header(search.job_id)
+    ours = list[JobRecord]()
+    unclear = list[SlurmId]()
+    for job in recent:
+        if headers.get(job.slurm_id) == header:
+            ours.append(job.record)
+        if job.slurm_id in unread and not has_job_name(job, search.job_id):
+            unclear.append(job.slurm_id)
     if unclear and not ours:
         return UndecidedError(
             f"it is not known whether SLURM has the job: its submission was cut off {search.ago_s:.0f} s ago, and of the"
@@ -220,8 +232,5 @@ def _too_many(jobs: Sequence[SqueueRow]) -> UndecidedError | None:
 
 def was_rejected(seen: JobRecord) -> bool:
     """Whether this is slurmctld's record of a job that it rejected."""
-    return (
-        seen.state == "FAILED"
-        and seen.reason == "BadConstraints"
-        and seen.elapsed_s == 0
-    )
+    is_rejection = (seen.state, seen.reason) == ("FAILED", "BadConstraints")
+    return is_rejection and seen.elapsed_s == 0

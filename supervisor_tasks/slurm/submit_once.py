@@ -85,4 +85,8 @@ class SlurmRecords:
         """The records of what SLURM did not reject. There is one at most; if there ever
         are more, the first one counts, and the others must be cancelled.
         """
-        return [record for record in self.seen if not was_rejected(record)]
+        taken = list[JobRecord]()
+        for record in self.seen:
+            if not was_rejected(record):
+                taken.append(record)
+        return taken
