@@ -28,7 +28,9 @@ def plugins_may_choose(config: str) -> bool:
     """
     for setting in _PLUGINS:
         found = re.search(rf"^{setting}\s*=\s*(\S*)", config, re.MULTILINE)
-        if found is None or found[1] not in _NO_PLUGIN:
+        if found is None:
+            return True
+        if found[1] not in _NO_PLUGIN:
             return True
     return False
 
@@ -62,15 +64,11 @@ def site_choices(answer: CommandAnswer, partition: str) -> dict[str, SiteChoice]
     choices = dict[str, SiteChoice]()
     # the partition's own association overrides the general one
     for of_partition in ("", partition):
-        for (
-            user,
-            default_account,
-            account,
-            in_partition,
-            default_qos,
-            qos,
-        ) in associations:
-            if in_partition == of_partition and account and account == default_account:
+        for row in associations:
+            user, default_account, account, in_partition, default_qos, qos = row
+            if in_partition != of_partition:
+                continue
+            if account and account == default_account:
                 choices[user] = SiteChoice(account, _qos(default_qos, qos.split(",")))
     return choices
 
@@ -79,8 +77,14 @@ def _associations(answer: CommandAnswer) -> list[list[str]]:
     """Return the fields of each association that sacctmgr printed. Raises
     SlurmUnavailableError.
     """
-    rows = [line.split("|") for line in answer.stdout.splitlines()]
-    if answer.status != 0 or any(len(row) != len(_FIELDS) for row in rows):
+    rows = list[list[str]]()
+    is_understood = answer.status == 0
+    for line in answer.stdout.splitlines():
+        row = line.split("|")
+        if len(row) != len(_FIELDS):
+            is_understood = False
+        rows.append(row)
+    if not is_understood:
         shown = (answer.stderr or answer.stdout).strip()[:200]
         raise SlurmUnavailableError(
             f"sacctmgr ended with status {answer.status}: {shown!r}"

@@ -40,10 +40,11 @@ class ClusterIdentity:
         if text.startswith(_CONTROLLERS):
             return cls("", "", tuple(text.removeprefix(_CONTROLLERS).split(", ")))
         name, _, rest = text.partition(" on port ")
-        port, _, hosts = rest.partition(" of ")
-        return cls(
-            name, port, tuple(host.partition("(")[0] for host in hosts.split(", "))
-        )
+        port, _, shown_hosts = rest.partition(" of ")
+        hosts = list[str]()
+        for host in shown_hosts.split(", "):
+            hosts.append(host.partition("(")[0])
+        return cls(name, port, tuple(hosts))
 
     def is_the_same_as(self, other: "ClusterIdentity") -> bool:
         """Whether both are one cluster."""
@@ -51,9 +52,9 @@ class ClusterIdentity:
             return False
         if not (self.name and other.name):
             return True
-        return self.name == other.name and _first_port(self.port) == _first_port(
-            other.port
-        )
+        if self.name != other.name:
+            return False
+        return _first_port(self.port) == _first_port(other.port)
 
 
 def _first_port(port: str) -> str:
@@ -70,7 +71,8 @@ def parse_cluster_identity(answer: CommandAnswer) -> ClusterIdentity:
     hosts = re.findall(
         r"^SlurmctldHost\[\d+\]\s*=\s*([^\s(]+)", answer.stdout, re.MULTILINE
     )
-    if answer.status != 0 or not (name and port and hosts):
+    names_a_cluster = name and port and hosts
+    if answer.status != 0 or not names_a_cluster:
         raise SlurmUnavailableError(
             f"scontrol show config ended with status {answer.status} and named no cluster"
         )

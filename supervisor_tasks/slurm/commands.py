@@ -49,7 +49,9 @@ def sbatch(
     followed by a token where slurmctld asks for one. Without `--ignore-pbs`, sbatch
     obeys `#PBS` and `#BSUB` lines anywhere in a script, also behind commands.
     """
-    gpus = [f"--gpus={definition.gpus}"] if definition.gpus else []
+    gpus = list[str]()
+    if definition.gpus:
+        gpus.append(f"--gpus={definition.gpus}")
     return [
         path,
         "--parsable",
@@ -104,9 +106,10 @@ def _program(line: str) -> str:
     when the line names none.
     """
     for word in line.removeprefix("#!").split():
-        is_option_or_variable = word.startswith("-") or "=" in word
+        if word.startswith("-") or "=" in word:
+            continue  # an option or a variable of `env`
         name = PurePosixPath(word).name
-        if not is_option_or_variable and name != "env":
+        if name != "env":
             return name
     return ""
 

@@ -55,9 +55,9 @@ _BROKEN = frozenset(
 _ASLEEP = frozenset(
     ("POWER", "POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP")
 )
-# old versions and sinfo print them after a state; * is NOT_RESPONDING, ~#!% power
-# saving
+# old versions and sinfo print them after a state; * is NOT_RESPONDING
 _SYMBOLS = "*~#!%$@^-"
+_SYMBOLS_OF_SLEEP = frozenset("~#!%")  # power saving
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,14 @@ class SlurmNode:
     def works(self) -> bool:
         """Whether jobs can run there now or later, as far as SLURM knows."""
         words = self._words
-        if words[0] not in _UP | _ASLEEP or not _BROKEN.isdisjoint(words):
+        if words[0] not in _UP | _ASLEEP:
             return False
-        is_asleep = not _ASLEEP.isdisjoint(words) or not set("~#!%").isdisjoint(
-            self.state
-        )
-        return is_asleep or not self._silent
+        if not _BROKEN.isdisjoint(words):
+            return False
+        has_symbol_of_sleep = not _SYMBOLS_OF_SLEEP.isdisjoint(self.state)
+        if has_symbol_of_sleep or not _ASLEEP.isdisjoint(words):
+            return True
+        return not self._silent
 
     @property
     def is_unreported(self) -> bool:
@@ -137,9 +139,12 @@ def read_specs(
     shown_partition, shown_nodes, shown_members = _parts(answer, delimiter)
     total = _total_nodes(shown_partition, partition)
     nodes = _nodes(shown_nodes, partition)
-    _require_same(
-        {node.name for node in nodes}, _members(shown_members, partition), partition
-    )
+    shown, listed = {node.name for node in nodes}, _members(shown_members, partition)
+    if shown != listed:
+        raise SlurmUnavailableError(
+            f"scontrol and sinfo disagree about the nodes of {partition!r}: only scontrol has {_few(shown - listed)}, only"
+            f" sinfo has {_few(listed - shown)}; expected the same ones"
+        )
     return hardware_of(
         nodes, total, _max_time_min(shown_partition), unresponsive=unresponsive
     )
@@ -157,12 +162,14 @@ def hardware_of(
     """
     nodes = _by_name(shown)
     counted, left_out = list[SlurmNode](), list[SlurmNode]()
+    unreported = list[str]()
     for node in nodes:
         if unresponsive or node.works:
             counted.append(node)
-        else:
-            left_out.append(node)
-    unreported = [node.name for node in left_out if node.is_unreported]
+            continue
+        left_out.append(node)
+        if node.is_unreported:
+            unreported.append(node.name)
     if unreported:
         raise SlurmUnavailableError(
             f"slurmctld has just started; it is yet to hear from {_few(unreported)}"
@@ -178,10 +185,13 @@ def _parts(answer: CommandAnswer, delimiter: str) -> list[str]:
     command fails.
     """
     _, *pieces = answer.stdout.split(delimiter)
-    # each is at the start of the next piece
-    statuses = [piece.partition("\n")[0] for piece in pieces[1:]]
-    outputs = [piece.partition("\n")[2] for piece in pieces]
-    for command, status, printed in zip(_COMMANDS, statuses, outputs, strict=False):
+    statuses, outputs = list[str](), list[str]()
+    for piece in pieces:
+        status, _, printed = piece.partition("\n")
+        statuses.append(status)
+        outputs.append(printed)
+    # a command's status is at the start of the next piece
+    for command, status, printed in zip(_COMMANDS, statuses[1:], outputs, strict=False):
         if status != " 0":
             error_text = _line(answer.stderr) or _line(printed)
             raise SlurmUnavailableError(
@@ -218,7 +228,7 @@ def _max_time_min(shown: str) -> int | None:
     found = _TIME.fullmatch(_fields(shown).get("MaxTime", ""))
     if found is None:
         return None
-    days, hours, minutes = (int(part or 0) for part in found.groups())
+    days, hours, minutes = map(int, found.groups("0"))
     return (days * 24 + hours) * 60 + minutes
 
 
@@ -228,22 +238,14 @@ def _members(shown: str, partition: str) -> set[str]:
     """
     names = set[str]()
     for line in shown.splitlines():
-        in_partition, bar, name = line.strip().partition("|")
-        if not (in_partition and bar and name):
+        in_partition, _, name = line.strip().partition("|")
+        if not (in_partition and name):
             raise SlurmUnavailableError(
                 f"sinfo printed {line[:_SHOWN]!r}, expected a partition and a node"
             )
         if in_partition == partition:
             names.add(name)
     return names
-
-
-def _require_same(shown: set[str], listed: set[str], partition: str) -> None:
-    if shown != listed:
-        raise SlurmUnavailableError(
-            f"scontrol and sinfo disagree about the nodes of {partition!r}: only scontrol has {_few(shown - listed)}, only"
-            f" sinfo has {_few(listed - shown)}; expected the same ones"
-        )
 
 
 def _few(names: Iterable[str]) -> str:
@@ -257,9 +259,9 @@ def _nodes(shown: str, partition: str) -> list[SlurmNode]:
     nodes = dict[str, SlurmNode]()
     for line in re.split(r"\n(?=NodeName=)", shown):
         fields = _fields(line)
-        is_member = partition in fields.get("Partitions", "").split(",")
-        is_future = fields.get("State", "").startswith("FUTURE")
-        if is_future or not is_member:
+        if partition not in fields.get("Partitions", "").split(","):
+            continue
+        if fields.get("State", "").startswith("FUTURE"):
             continue
         node = node_of(fields)
         if node.name in nodes:
@@ -284,31 +286,32 @@ def node_of(fields: Mapping[str, str], source: str = "scontrol") -> SlurmNode:
     Raises SlurmUnavailableError.
     """
     name, state = fields.get("NodeName", ""), fields.get("State", "")
-    tres = dict(_pairs(fields.get("CfgTRES", "")))
+    tres = _tres(fields.get("CfgTRES", ""))
     try:
         if not (name and state):
             raise ValueError("NodeName and State")
         cpus = _whole(tres.get("cpu") or fields.get("CPUTot", ""))
         gpus = _gpus(tres, fields.get("Gres", ""))
-        mem_mb = (
-            _memory_mb(tres["mem"])
-            if tres.get("mem")
-            else _whole(fields.get("RealMemory", ""))
-        )
-        return SlurmNode(name, cpus, gpus, mem_mb, state)
+        if tres.get("mem"):
+            mem_mb = _memory_mb(tres["mem"])
+        else:
+            mem_mb = _whole(fields.get("RealMemory", ""))
     except ValueError as error:
-        shown = " ".join(
-            f"{key}={fields.get(key, '')}"
-            for key in ("NodeName", "State", "CfgTRES", "Gres", "RealMemory")
-        )
+        keys = ("NodeName", "State", "CfgTRES", "Gres", "RealMemory")
+        shown = " ".join(f"{key}={fields.get(key, '')}" for key in keys)
         raise SlurmUnavailableError(
             f"{source} shows the node {shown[:_SHOWN]!r}, expected {error}"
         ) from error
+    return SlurmNode(name, cpus, gpus, mem_mb, state)
 
 
-def _pairs(tres: str) -> list[tuple[str, str]]:
-    words = [word.partition("=") for word in tres.split(",")]
-    return [(key, value) for key, _, value in words]
+def _tres(shown: str) -> dict[str, str]:
+    """Return the amounts of `cpu=3,mem=300M`; the last value of a key counts."""
+    amounts = dict[str, str]()
+    for part in shown.split(","):
+        key, _, amount = part.partition("=")
+        amounts[key] = amount
+    return amounts
 
 
 def _gpus(tres: Mapping[str, str], gres: str) -> int:
@@ -318,26 +321,27 @@ def _gpus(tres: Mapping[str, str], gres: str) -> int:
     """
     if "gres/gpu" in tres:
         return _whole(tres["gres/gpu"])
-    typed = sum(
-        _whole(value) for key, value in tres.items() if key.startswith("gres/gpu:")
-    )
-    return max(typed, sum(_gres_gpus(gres)))
+    typed = 0
+    for key, value in tres.items():
+        if key.startswith("gres/gpu:"):
+            typed += _whole(value)
+    return max(typed, _gres_gpus(gres))
 
 
-def _gres_gpus(gres: str) -> list[int]:
-    """Return the counts in `gpu:4(S:0-1)`, `gpu:a100:2,gpu:v100:2,mps:200`, `gpu`; a
-    kind without a number counts as one.
+def _gres_gpus(gres: str) -> int:
+    """Return the sum of the counts in `gpu:4(S:0-1)`, `gpu:a100:2,gpu:v100:2,mps:200`,
+    `gpu`; a kind without a number counts as one.
     """
-    counts = list[int]()
+    gpus = 0
     for kind in re.sub(r"\([^()]*\)", "", gres).split(","):
         words = kind.split(":")
         if words[0] != "gpu":
             continue
         if words[-1].isdecimal():
-            counts.append(_whole(words[-1]))
+            gpus += _whole(words[-1])
         else:
-            counts.append(1)
-    return counts
+            gpus += 1
+    return gpus
 
 
 def _memory_mb(shown: str) -> int:
@@ -365,8 +369,8 @@ def _natural(name: str) -> tuple[object, ...]:
     as they may be too long for Python.
     """
     words = re.split("([0-9]+)", name)
-    numbers = [word.lstrip("0") for word in words[1::2]]
-    return tuple(
-        (text, len(number), number)
-        for text, number in zip(words[::2], [*numbers, ""], strict=True)
-    ), name
+    key = list[tuple[str, int, str]]()
+    for text, digits in zip(words[::2], [*words[1::2], ""], strict=True):
+        number = digits.lstrip("0")
+        key.append((text, len(number), number))
+    return tuple(key), name

@@ -112,12 +112,16 @@ def home_seen(answer: CommandAnswer, delimiter: str, user: str) -> Home:
     answer or an unknown user, and SlowHomeError when this user's home took too long.
     """
     lines = _after(f"{delimiter}{user} ", answer.stdout.splitlines())
-    statuses = _after("status ", lines)
+    facts, statuses = list[str](), list[str]()
+    for line in lines:
+        if line.startswith("status "):
+            statuses.append(line.removeprefix("status "))
+        else:
+            facts.append(line)
     if statuses and statuses[0] in TIMED_OUT:
         raise SlowHomeError(
             f"the login node does not show the home of {user} within {LOOK_TIMEOUT_S} s"
         )
-    facts = [line for line in lines if not line.startswith("status ")]
     if "unknown" in facts:
         raise TransientError(f"the login node knows no user {user}")
     account = _account(facts)
@@ -126,10 +130,11 @@ def home_seen(answer: CommandAnswer, delimiter: str, user: str) -> Home:
         raise TransientError(
             f"the login node does not show the home of {user} (status {answer.status}): {shown!r}"
         )
+    uid, first_of_number, path = account.groups()
     return Home(
-        uid=int(account[1]),
-        first_of_number=account[2],
-        path=account[3],
+        uid=int(uid),
+        first_of_number=first_of_number,
+        path=path,
         real_path=next(iter(_after("real ", facts)), ""),
         places=_places(facts),
         missing=frozenset(_after("missing ", facts)),
@@ -139,7 +144,11 @@ def home_seen(answer: CommandAnswer, delimiter: str, user: str) -> Home:
 
 def _after(prefix: str, lines: Iterable[str]) -> list[str]:
     """Return the rest of each line that begins with the prefix."""
-    return [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
+    found = list[str]()
+    for line in lines:
+        if line.startswith(prefix):
+            found.append(line.removeprefix(prefix))
+    return found
 
 
 def _account(facts: Sequence[str]) -> re.Match[str] | None:
@@ -181,18 +190,23 @@ def home_fault(user: str, home: Home) -> str | None:
 
 def _fault_on_the_way(user: str, home: Home, place: FolderFacts) -> str | None:
     """Return the fault of a folder, file or link on the way to the home."""
-    is_others = place.uid not in (ROOT, home.uid)
-    if is_others and (stat.S_ISLNK(place.mode) or CUSTOMER.fullmatch(place.owner)):
-        return f"{home.path}: {place.path} on the way to it belongs to {place.owner}; chown -h root {place.path}"
-    group_may_write = place.mode & stat.S_IWGRP and place.gid != ROOT
-    others_may_write = place.mode & stat.S_IWOTH or group_may_write
-    is_sticky = place.mode & stat.S_ISVTX  # only the owner of an entry can replace it
-    if stat.S_ISDIR(place.mode) and others_may_write and not is_sticky:
-        return (
-            f"{home.path}: other users can put another folder in its place, as {place.path} has the mode {place.permissions};"
-            f" chmod go-w {place.path}, or give {user} another homeDirectory"
-        )
-    return None
+    if place.uid not in (ROOT, home.uid):
+        is_customers = CUSTOMER.fullmatch(place.owner) is not None
+        if is_customers or stat.S_ISLNK(place.mode):
+            return f"{home.path}: {place.path} on the way to it belongs to {place.owner}; chown -h root {place.path}"
+    if not stat.S_ISDIR(place.mode):
+        return None
+    if place.mode & stat.S_ISVTX:  # only the owner of an entry can replace it
+        return None
+    writers = stat.S_IWOTH
+    if place.gid != ROOT:
+        writers |= stat.S_IWGRP
+    if not place.mode & writers:
+        return None
+    return (
+        f"{home.path}: other users can put another folder in its place, as {place.path} has the mode {place.permissions};"
+        f" chmod go-w {place.path}, or give {user} another homeDirectory"
+    )
 
 
 def _fault_of_home(home: Home) -> str | None:
@@ -262,7 +276,9 @@ class Homes:
         if home.is_missing and why == _fault_of_home(home):
             log_in()
             why = home_fault(user, self._seen(user, see))
-        for_s = self._safe_for_s if why is None else self._unsafe_for_s
+        for_s = self._safe_for_s
+        if why is not None:
+            for_s = self._unsafe_for_s
         verdict = _Verdict(why, time.monotonic() + for_s)
         with self._changed:
             self._verdicts[user] = verdict
@@ -272,11 +288,9 @@ class Homes:
         """Return a recent verdict, and forget the older verdicts of all users."""
         now_s = time.monotonic()
         with self._changed:
-            self._verdicts = {
-                name: verdict
-                for name, verdict in self._verdicts.items()
-                if verdict.until_s > now_s
-            }
+            for name, verdict in list(self._verdicts.items()):
+                if verdict.until_s <= now_s:
+                    del self._verdicts[name]
             return self._verdicts.get(user)
 
     def _seen(self, user: str, see: See) -> Home:
@@ -290,10 +304,11 @@ class Homes:
             while not home.done():
                 if self._wanted and self._looks < LOOKS_AT_ONCE:
                     self._look(see)
-                elif not self._changed.wait(max(until_s - time.monotonic(), 0.0)):
-                    self._wanted = [
-                        entry for entry in self._wanted if entry[1] is not home
-                    ]
+                    continue
+                left_s = max(until_s - time.monotonic(), 0.0)
+                if not self._changed.wait(left_s):
+                    if (user, home) in self._wanted:
+                        self._wanted.remove((user, home))
                     raise TransientError(
                         "other threads wait for the login node to show customers' homes"
                     )
@@ -302,12 +317,13 @@ class Homes:
     def _look(self, see: See) -> None:
         """Look at homes that are wanted. Other threads may take the lock meanwhile."""
         chosen = self._chosen()
+        users = list(dict.fromkeys(user for user, _ in chosen))
         self._looks += 1
         self._changed.release()
         try:
-            found = see(list(dict.fromkeys(user for user, _ in chosen)))
+            found = see(users)
         except Exception as error:  # noqa: BLE001  the result for each chosen user
-            found = {user: error for user, _ in chosen}
+            found = dict.fromkeys(users, error)
         finally:
             self._changed.acquire()
             self._looks -= 1
@@ -318,11 +334,15 @@ class Homes:
     def _chosen(self) -> list[tuple[str, Future[Home]]]:
         """Take the first home that is wanted, with others unless it is slow."""
         first, *others = self._wanted
-        chosen = [first]
-        if first[0] not in self._slow:
-            quick = [entry for entry in others if entry[0] not in self._slow]
-            chosen += quick[: USERS_OF_A_LOOK - 1]
-        self._wanted = [entry for entry in self._wanted if entry not in chosen]
+        chosen, self._wanted = [first], []
+        is_alone = first[0] in self._slow
+        for entry in others:
+            is_slow = entry[0] in self._slow
+            is_full = len(chosen) == USERS_OF_A_LOOK
+            if is_alone or is_slow or is_full:
+                self._wanted.append(entry)
+            else:
+                chosen.append(entry)
         return chosen
 
     def _settle(self, user: str, home: "Future[Home]", found: Home | Exception) -> None:
