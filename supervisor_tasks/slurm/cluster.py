@@ -221,10 +221,9 @@ class Cluster:
         jobs get no call, and SLURM may have them.
         """
         begun_login_s = clock.at(begun_s)
-        orders = [
-            self._order(user, job_id, request, begun_login_s)
-            for job_id, request in requests
-        ]
+        orders = list[Order]()
+        for job_id, request in requests:
+            orders.append(self._order(user, job_id, request, begun_login_s))
 
         def order_answered(number: int, outcome: SlurmId | Exception) -> None:
             job_id, _ = requests[number]
@@ -349,19 +348,20 @@ class Cluster:
         """
         listed = self.list_all(user)
         owned = owners({slurm_id: row.submit_s for slurm_id, row in listed.items()})
-        searches = [
-            ScriptSearch(job_id, user, ago_s, owned)
-            for job_id, ago_s in begun_s_ago.items()
-        ]
-        named = {
-            search.job_id: search.with_our_name(listed.values()) for search in searches
-        }
+        searches = list[ScriptSearch]()
+        named = dict[JobId, list[SqueueRow]]()
+        for job_id, ago_s in begun_s_ago.items():
+            search = ScriptSearch(job_id, user, ago_s, owned)
+            searches.append(search)
+            named[job_id] = search.with_our_name(listed.values())
         headers = self._headers_of(named.values())
-        found = {
-            job_id: found_by_name(job_id, rows, headers)
-            for job_id, rows in named.items()
-        }
-        not_found = [search for search in searches if found[search.job_id] == []]
+        found = dict[JobId, list[JobRecord] | UndecidedError]()
+        not_found = list[ScriptSearch]()
+        for search in searches:
+            ours = found_by_name(search.job_id, named[search.job_id], headers)
+            found[search.job_id] = ours
+            if ours == []:
+                not_found.append(search)
         if not_found:
             found |= self._find_renamed(user, not_found, listed.values())
         return found
@@ -373,23 +373,21 @@ class Cluster:
         listed: Collection[SqueueRow],
     ) -> dict[JobId, list[JobRecord] | UndecidedError]:
         now_s = self.now_s() - CLOCKS_DIFFER_S
-        recent = {
-            search.job_id: search.submitted_since_start(listed, now_s)
-            for search in searches
-        }
-        headers = self._headers_of(recent.values())
+        recent = dict[JobId, list[SqueueRow]]()
         unread = set[SlurmId]()
-        for rows in recent.values():
+        for search in searches:
+            rows = search.submitted_since_start(listed, now_s)
+            recent[search.job_id] = rows
             unread.update(row.slurm_id for row in rows)
+        headers = self._headers_of(recent.values())
         unread -= headers.keys()
         if unread:
             unread &= self.list_all(user).keys()  # those that slurmctld still has
-        return {
-            search.job_id: found_by_script(
-                search, recent[search.job_id], headers, unread
-            )
-            for search in searches
-        }
+        found = dict[JobId, list[JobRecord] | UndecidedError]()
+        for search in searches:
+            rows = recent[search.job_id]
+            found[search.job_id] = found_by_script(search, rows, headers, unread)
+        return found
 
     def _headers_of(
         self, suspects: Iterable[Sequence[SqueueRow]]
@@ -403,12 +401,10 @@ class Cluster:
         headers = dict[SlurmId, str]()
         for first in range(0, len(slurm_ids), MAX_SCRIPTS):
             delimiter = new_delimiter()
-            argv = read_scripts(
-                self.paths.scontrol, slurm_ids[first : first + MAX_SCRIPTS]
-            )
-            headers |= script_heads(
-                self._ask(argv, delimiter.encode() + b"\n"), delimiter
-            )
+            part = slurm_ids[first : first + MAX_SCRIPTS]
+            argv = read_scripts(self.paths.scontrol, part)
+            answer = self._ask(argv, delimiter.encode() + b"\n")
+            headers |= script_heads(answer, delimiter)
         return headers
 
     def sacct_submissions_of(
@@ -423,7 +419,7 @@ class Cluster:
             return {}
         minutes = dict[Address, int]()
         for job_id, user in users.items():
-            needed = _minutes(begun_s_ago[job_id])
+            needed = int(begun_s_ago[job_id] + CLOCKS_DIFFER_S) // 60 + 1
             minutes[user] = max(minutes.get(user, needed), needed)
         delimiter, user_delimiter = new_delimiter(), new_delimiter()
         answer = self._ask(
@@ -442,12 +438,12 @@ class Cluster:
         are left out. One command reads up to 500 scripts.
         """
         headers = self._script_headers([job.slurm_id for job in jobs])
-        named = {
-            slurm_id: job_id_in_header(header) for slurm_id, header in headers.items()
-        }
-        return {
-            slurm_id: job_id for slurm_id, job_id in named.items() if job_id is not None
-        }
+        named = dict[SlurmId, JobId]()
+        for slurm_id, header in headers.items():
+            job_id = job_id_in_header(header)
+            if job_id is not None:
+                named[slurm_id] = job_id
+        return named
 
     def was_submitted(
         self, wanted: Sequence[ScriptSearch], listed: Mapping[SlurmId, SqueueRow]
@@ -461,22 +457,22 @@ class Cluster:
         rows_of_user = dict[str, list[SqueueRow]]()
         for row in listed.values():
             rows_of_user.setdefault(row.user, []).append(row)
-        suspects = {
-            search.job_id: search.suspects(rows_of_user.get(search.user, ()), now_s)
-            for search in wanted
-        }
+        suspects = dict[JobId, list[SqueueRow]]()
+        for search in wanted:
+            rows = rows_of_user.get(search.user, [])
+            suspects[search.job_id] = search.suspects(rows, now_s)
         slurm_ids = _ids_to_read(suspects.values())
         headers = self._script_headers(slurm_ids)
         unread = set(slurm_ids) - headers.keys()
         if unread:
             unread &= self.list_all().keys()  # those that slurmctld still has
-        results = {
-            job_id: is_recognised(job_id, rows, headers, unread)
-            for job_id, rows in suspects.items()
-        }
-        not_found = [search for search in wanted if results[search.job_id] is False]
-        users = {search.job_id: search.user for search in not_found}
-        ago_s = {search.job_id: search.ago_s for search in not_found}
+        results = dict[JobId, bool | None]()
+        users, ago_s = dict[JobId, Address](), dict[JobId, float]()
+        for search in wanted:
+            job_id = search.job_id
+            results[job_id] = is_recognised(job_id, suspects[job_id], headers, unread)
+            if results[job_id] is False:
+                users[job_id], ago_s[job_id] = search.user, search.ago_s
         for job_id, records in self.sacct_submissions_of(users, ago_s).items():
             results[job_id] = bool(records)
         return results
@@ -504,8 +500,9 @@ class Cluster:
         )
         written = set[JobId]()
         for job_id, ago_s in begun_s_ago.items():
+            begun_s = now_s - ago_s - CLOCKS_DIFFER_S
             written_s = written_at(answer, f"{job_id}.log")
-            if written_s is not None and written_s >= now_s - ago_s - CLOCKS_DIFFER_S:
+            if written_s is not None and written_s >= begun_s:
                 written.add(job_id)
         return written
 
@@ -544,27 +541,28 @@ class Cluster:
             rows, refused = ask_in_parts(_ids(wanted), self._ask_squeue)
         else:
             rows, refused = listed.values(), {}
-        results = match_jobs(
-            wanted, map(listed_record, rows), self._jobs_of_scripts
-        ) | _unclear(wanted, refused)
-        missing = [job for job in wanted if results[job.job_id].unknown]
-        if missing and self.paths.sacct and accounting:
-            try:
-                results |= self._accounted(self.paths.sacct, missing)
-            except TransientError as error:
-                results |= {
-                    job.job_id: MatchResult(unclear=str(error)) for job in missing
-                }
+        records = map(listed_record, rows)
+        results = match_jobs(wanted, records, self._jobs_of_scripts)
+        results |= _unclear(wanted, refused)
+        if not (accounting and self.paths.sacct):
+            return results
+        missing = list[MatchRequest]()
+        for job in wanted:
+            if results[job.job_id].unknown:
+                missing.append(job)
+        try:
+            results |= self._accounted(self.paths.sacct, missing)
+        except TransientError as error:
+            for job in missing:
+                results[job.job_id] = MatchResult(unclear=str(error))
         return results
 
     def known_ids(self, slurm_ids: Collection[SlurmId]) -> set[SlurmId]:
         """Return the ids that slurmctld or accounting knows as jobs of any user."""
-        if not slurm_ids:
-            return set()
         rows, _ = ask_in_parts(_as_texts(slurm_ids), self._ask_squeue)
         known = {row.slurm_id for row in rows}
         missing = set(slurm_ids) - known
-        if missing and self.paths.sacct:
+        if self.paths.sacct:
             records, _ = self._ask_sacct(self.paths.sacct, _as_texts(missing))
             known.update(record.seen.slurm_id for record in records)
         return known
@@ -578,6 +576,9 @@ class Cluster:
     def _ask_sacct(
         self, sacct: str, ids: Sequence[str]
     ) -> tuple[list[Record], dict[str, str]]:
+        """Return accounting's records of these ids, and why others are refused. It runs
+        no command for no id.
+        """
         delimiter = new_delimiter()
 
         def ask(part: Sequence[str]) -> list[Record]:
@@ -595,9 +596,8 @@ class Cluster:
         headers = dict[SlurmId, str]()
         try:
             for first in range(0, len(slurm_ids), SCRIPTS_A_LOOK):
-                headers |= self._script_headers(
-                    slurm_ids[first : first + SCRIPTS_A_LOOK]
-                )
+                part = slurm_ids[first : first + SCRIPTS_A_LOOK]
+                headers |= self._script_headers(part)
         except TransientError as error:
             # the other jobs must not wait for these scripts
             log.warning(
@@ -609,46 +609,38 @@ class Cluster:
         self, sacct: str, wanted: Sequence[MatchRequest]
     ) -> dict[JobId, MatchResult]:
         records, refused = self._ask_sacct(sacct, _ids(wanted))
-        return match_jobs(wanted, records, lambda _: {}) | _unclear(wanted, refused)
+        results = match_jobs(wanted, records, lambda _: {})
+        results |= _unclear(wanted, refused)
+        return results
 
     def cancel(self, slurm_id: SlurmId, user: str) -> None:
         """Ask SLURM to end a job, only if it is this user's. A job that has ended is no
         error.
         """
+        argv = commands.scancel(self.paths.scancel, [slurm_id], user)
         with crash_point(CrashPoint.SCANCEL):
-            require_success(
-                self._ask(commands.scancel(self.paths.scancel, [slurm_id], user)),
-                "scancel",
-            )
+            require_success(self._ask(argv), "scancel")
 
     def cancel_all(self, slurm_ids: Sequence[SlurmId], user: str) -> dict[SlurmId, str]:
         """Ask SLURM to end several jobs of this user, in one command. Returns the jobs
         that SLURM refused to end, and why.
         """
+        argv = commands.scancel(self.paths.scancel, slurm_ids, user)
         with crash_point(CrashPoint.SCANCEL):
-            return not_cancelled(
-                self._ask(commands.scancel(self.paths.scancel, slurm_ids, user)),
-                slurm_ids,
-            )
+            return not_cancelled(self._ask(argv), slurm_ids)
 
     def set_time_limit(self, slurm_id: SlurmId, limit_min: int) -> None:
         """Give a job an absolute time limit. A job that has ended is no error."""
+        argv = commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)
         with crash_point(CrashPoint.TIME_LIMIT):
-            require_success(
-                self._ask(
-                    commands.set_time_limit(self.paths.scontrol, slurm_id, limit_min)
-                ),
-                "scontrol update",
-            )
+            require_success(self._ask(argv), "scontrol update")
 
     def put_back(self, slurm_id: SlurmId, words: Sequence[str]) -> None:
         """Change a job that waits. A job that has ended is no error. Raises
         SlurmRejectedError where SLURM refuses the change.
         """
-        require_success(
-            self._ask(commands.put_back(self.paths.scontrol, slurm_id, words)),
-            "scontrol update",
-        )
+        argv = commands.put_back(self.paths.scontrol, slurm_id, words)
+        require_success(self._ask(argv), "scontrol update")
 
     def forbid_requeue(self, slurm_id: SlurmId) -> None:
         """Make SLURM refuse to run a job once more. Its owner could ask for that even
@@ -661,20 +653,17 @@ class Cluster:
         """Make a job that has ended wait again, on hold: SLURM forbids the requeue only
         of a job that has not ended. Raises SlurmRejectedError.
         """
-        require_success(
-            self._ask(commands.hold_again(self.paths.scontrol, slurm_id)),
-            "scontrol requeuehold",
-        )
+        argv = commands.hold_again(self.paths.scontrol, slurm_id)
+        require_success(self._ask(argv), "scontrol requeuehold")
 
     def requests(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, Size]:
         """Return the sizes that running jobs were submitted for, with their owners'
         later changes. Jobs that SLURM does not know are left out. Raises
         SlurmUnavailableError.
         """
-        ids = ",".join(map(str, sorted(slurm_ids)))
-        return requested_sizes(
-            self._ask(squeue_json(self.paths.squeue, ids)), slurm_ids
-        )
+        ids = ",".join(_as_texts(slurm_ids))
+        answer = self._ask(squeue_json(self.paths.squeue, ids))
+        return requested_sizes(answer, slurm_ids)
 
     def site_choices(
         self, shown: Collection[tuple[str, Size]]
@@ -687,30 +676,30 @@ class Cluster:
         another account or QOS than the database reported last. If the database does not
         answer, its last answer counts, and the next question comes after a minute.
         """
-        controller = self.reported.controller or self.controller()
+        reported = self.reported
+        controller = reported.controller or self.controller()
         if controller.plugins_choose:
             return None
-        choices = self.reported.site_choices
-        users = {
-            user for user, size in shown if not _is_choice(choices.get(user), size)
-        }
-        if (
-            users
-            and self.paths.sacct
-            and our_clock_s() >= self.reported.choices_asked_from_s
-        ):
-            sacctmgr = str(PurePosixPath(self.paths.sacct).with_name("sacctmgr"))
-            try:
-                question = show_users(sacctmgr, users, controller.identity.name)
-                choices |= site_choices(
-                    self._ask(question, timeout_s=CONTROLLER_TIMEOUT_S), self.partition
-                )
-            except TransientError as error:
-                # the look goes on: slurmctld alone knows what runs
-                self.reported.choices_asked_from_s = (
-                    our_clock_s() + CHOICES_ASKED_AGAIN_S
-                )
-                log.warning("site_choices_unknown", users=len(users), error=str(error))
+        choices = reported.site_choices
+        users = set[str]()
+        for user, size in shown:
+            choice = choices.get(user)
+            given = (size.account, size.qos)
+            if choice is None or (choice.account, choice.qos) != given:
+                users.add(user)
+        if not (users and self.paths.sacct):
+            return choices
+        if our_clock_s() < reported.choices_asked_from_s:
+            return choices
+        sacctmgr = str(PurePosixPath(self.paths.sacct).with_name("sacctmgr"))
+        question = show_users(sacctmgr, users, controller.identity.name)
+        try:
+            answer = self._ask(question, timeout_s=CONTROLLER_TIMEOUT_S)
+            choices |= site_choices(answer, self.partition)
+        except TransientError as error:
+            # the look goes on: slurmctld alone knows what runs
+            reported.choices_asked_from_s = our_clock_s() + CHOICES_ASKED_AGAIN_S
+            log.warning("site_choices_unknown", users=len(users), error=str(error))
         return choices
 
     def not_started(self, slurm_ids: Collection[SlurmId]) -> dict[SlurmId, str]:
@@ -718,7 +707,7 @@ class Cluster:
         commands. See SlurmCluster.
         """
         ended = ended_on(self._ask(ended_on_question(self.paths.squeue, slurm_ids)))
-        nodes = {end.node for end in ended.values() if end.node}
+        nodes = {end.node for end in ended.values()}
         if not nodes:
             return {}
         drained = drained_s(self._ask(drained_question(self.paths.scontrol, nodes)))
@@ -778,17 +767,6 @@ def over_ssh(cluster: SlurmCluster) -> Cluster:
     if not isinstance(cluster, Cluster):
         raise LookupError("SLURM_TRANSPORT=rest: there is no login node")
     return cluster
-
-
-def _is_choice(choice: SiteChoice | None, size: Size) -> bool:
-    return choice is not None and (choice.account, choice.qos) == (
-        size.account,
-        size.qos,
-    )
-
-
-def _minutes(begun_s_ago: float) -> int:
-    return int(begun_s_ago + CLOCKS_DIFFER_S) // 60 + 1
 
 
 def _unclear(

@@ -234,9 +234,10 @@ class Answers:
         """Add a piece of standard output. Raises AnswerTooLongError."""
         self._stdout += piece
         self._begin()
-        while self._begun and (
-            found := self._answer_pattern().search(self._stdout, self._searched)
-        ):
+        while self._begun:
+            found = self._answer_pattern().search(self._stdout, self._searched)
+            if found is None:
+                break
             printed = bytes(self._stdout[: found.start()])
             job, status, end = found.group("job", "status", "end")
             del self._stdout[: found.end()]

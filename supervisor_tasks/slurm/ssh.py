@@ -21,7 +21,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -171,7 +177,9 @@ class _Login:
         SshBusyError.
         """
         since_s = self.asked_s
-        left_s = within_s if since_s is None else since_s + within_s - our_clock_s()
+        left_s = within_s
+        if since_s is not None:
+            left_s = since_s + within_s - our_clock_s()
         if not self.asking.acquire(timeout=max(left_s, 0.0)):
             raise SshBusyError(
                 f"the login of {user} has not answered another thread yet"
@@ -199,7 +207,11 @@ class Ssh:
             self._host, self._port = host.strip("[]"), int(rest)
         else:
             self._host, self._port = rest, 22
-        self._key_for: Keys = (lambda _: key) if isinstance(key, paramiko.PKey) else key
+        self._key_for: Keys
+        if isinstance(key, paramiko.PKey):
+            self._key_for = lambda _: key
+        else:
+            self._key_for = key
         self._connect_timeout_s = connect_timeout_s
         self._known_hosts = known_hosts
         self._connections: OrderedDict[str, _CachedConnection] = OrderedDict()
@@ -321,7 +333,10 @@ class Ssh:
             if clock is not None:  # another thread has asked meanwhile
                 return clock
             cached, delimiter = self._cached_connection(user), secrets.token_hex(16)
-            with nullcontext() if is_admin else self._a_turn(user):
+            turn: AbstractContextManager[None] = nullcontext()
+            if not is_admin:
+                turn = self._a_turn(user)
+            with turn:
                 answer = self.run(user, ask_clock(delimiter), timeout_s=CLOCK_TIMEOUT_S)
             cached.clock = clock = parse_clock(answer, delimiter, our_clock_s())
         return clock
@@ -331,12 +346,11 @@ class Ssh:
         twice. One thread at a time does this, unless the login has just answered.
         Raises SshUnavailableError.
         """
-        has_just_answered = our_clock_s() - self._login(user).answered_s <= QUICK_S
+        probing: AbstractContextManager[None] = nullcontext()
+        if our_clock_s() - self._login(user).answered_s > QUICK_S:
+            probing = self._probing(user)
         try:
-            with (
-                nullcontext() if has_just_answered else self._probing(user),
-                self._a_turn(user),
-            ):
+            with probing, self._a_turn(user):
                 return self.run(user, argv)
         except SshCutError as error:
             raise SshUnavailableError(str(error)) from error
@@ -367,7 +381,9 @@ class Ssh:
 
     def _trusted_clock(self, user: str) -> LoginClock | None:
         cached = self._kept(user)
-        clock = None if cached is None else cached.clock
+        if cached is None:
+            return None
+        clock = cached.clock
         if clock is None or our_clock_s() - clock.our_s > CLOCK_TRUSTED_S:
             return None
         return clock
@@ -379,7 +395,10 @@ class Ssh:
         count as a silence; the next try opens a new connection.
         """
         login = self._login(user)
-        login.acquire_within(user, CLOCK_TIMEOUT_S if is_admin else QUICK_S)
+        within_s = QUICK_S
+        if is_admin:
+            within_s = CLOCK_TIMEOUT_S
+        login.acquire_within(user, within_s)
         try:
             login.asked_s = begun_s = our_clock_s()
             opens_new = self._kept(user) is None
@@ -389,7 +408,8 @@ class Ssh:
         except (SshBusyError, LoginRefusedError):
             raise
         except (SshUnavailableError, SshCutError) as error:
-            if opens_new and not is_admin and self._hung(user, begun_s):
+            may_be_hung = opens_new and not is_admin
+            if may_be_hung and self._hung(user, begun_s):
                 login.silence.record_hang(begun_s, our_clock_s())
             raise SshUnavailableError(str(error)) from error
         finally:
@@ -431,12 +451,14 @@ class Ssh:
         still answers no user.
         """
         now_s = our_clock_s()
+        others_s = NEVER_S
         with self._lock:
-            others_s = max(
-                (one.answered_s for name, one in self._logins.items() if name != user),
-                default=NEVER_S,
-            )
-        return now_s - begun_s >= HUNG_S and others_s > (begun_s + now_s) / 2
+            for name, login in self._logins.items():
+                if name != user:
+                    others_s = max(others_s, login.answered_s)
+        if now_s - begun_s < HUNG_S:
+            return False
+        return others_s > (begun_s + now_s) / 2
 
     def _login(self, user: str) -> _Login:
         with self._lock:
@@ -510,11 +532,10 @@ class Ssh:
         with self._lock:
             self._connections[user] = cached
             self._connections.move_to_end(user)
-            idle = [
-                name
-                for name, old in self._connections.items()
-                if not old.users and old is not cached
-            ]
+            idle = list[str]()
+            for name, old in self._connections.items():
+                if old is not cached and not old.users:
+                    idle.append(name)
             too_many = max(len(self._connections) - MAX_CONNECTIONS, 0)
             surplus = [self._connections.pop(name) for name in idle[:too_many]]
         for old in surplus:

@@ -143,10 +143,11 @@ def _listen(
     """
     while piece := _receive(channel, channel.recv, deadline_s):
         listener.stdout(piece)
-        while listener.waits_for_stderr and (
-            piece := _receive(channel, channel.recv_stderr, deadline_s)
-        ):
-            listener.stderr(piece)
+        while listener.waits_for_stderr:
+            complaint = _receive(channel, channel.recv_stderr, deadline_s)
+            if not complaint:
+                break
+            listener.stderr(complaint)
     while piece := _receive(channel, channel.recv_stderr, deadline_s):
         listener.stderr(piece)
 
