@@ -56,6 +56,7 @@ STANDING_EFFECT = {
     State.ENDED: EffectKind.REPORT,
     State.REFUSED: EffectKind.RETURN_JOB,
 }
+ADOPTED_IN = (State.CLAIMED, State.READY, *IN_SLURM)
 NOT_OURS_ANY_MORE = (
     DiscrepancyKind.FINAL_ON_CHAIN,
     DiscrepancyKind.REASSIGNED_ON_CHAIN,
@@ -78,8 +79,9 @@ class Discrepancy:
 
 def find_discrepancies(snapshot: Snapshot) -> list[Discrepancy]:
     """Return everything that does not fit."""
-    findings = list(_on_chain(snapshot))
-    hot = _hot(snapshot, findings)
+    undecided = [job for job in snapshot.jobs.values() if not job.is_final]
+    findings = list(_on_chain(snapshot, undecided))
+    hot = _hot(undecided, findings)
     if snapshot.slurm is not None:
         findings += _in_slurm(snapshot, snapshot.slurm, hot)
     with_events = {finding.job_id for finding in findings if finding.events}
@@ -89,26 +91,30 @@ def find_discrepancies(snapshot: Snapshot) -> list[Discrepancy]:
     return findings
 
 
-def _hot(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> list[JobSummary]:
+def _hot(
+    undecided: Sequence[JobSummary], findings: Sequence[Discrepancy]
+) -> list[JobSummary]:
     """The jobs that the other comparisons look at: they are not final, and the contract
     still has them as ours.
     """
-    not_ours = {
-        finding.job_id for finding in findings if finding.kind in NOT_OURS_ANY_MORE
-    }
-    undecided = [job for job in snapshot.jobs.values() if not job.is_final]
+    not_ours = set[JobId]()
+    for finding in findings:
+        if finding.kind in NOT_OURS_ANY_MORE:
+            not_ours.add(finding.job_id)
     return [job for job in undecided if job.job_id not in not_ours]
 
 
 # --- the contract ---------------------------------------------------------------------
 
 
-def _on_chain(snapshot: Snapshot) -> Iterator[Discrepancy]:
+def _on_chain(
+    snapshot: Snapshot, undecided: Sequence[JobSummary]
+) -> Iterator[Discrepancy]:
     if snapshot.chain is None:
         return
-    for job in snapshot.jobs.values():
+    for job in undecided:
         node_is_behind = job.chain_block > snapshot.block
-        if not job.is_final and not node_is_behind:
+        if not node_is_behind:
             yield from _by_contract(job, snapshot.chain.get(job.job_id), snapshot)
     for job_id in snapshot.foreign_claim_tags:
         if job_id not in snapshot.jobs and is_hot_and_ours(job_id, snapshot):
@@ -137,17 +143,12 @@ def _reassigned(job: JobSummary, snapshot: Snapshot) -> Discrepancy:
     """The contract has the job pending, or with another provider: a doubt, until a
     later sweep sees it again.
     """
-    events: tuple[Event, ...] = ()
-    if (
-        snapshot.confirmed_by_previous_run(
-            DiscrepancyKind.REASSIGNED_ON_CHAIN, job.job_id
-        )
-        and snapshot.scan_is_current
-    ):
-        events = (
-            ChainStatusObserved(ChainStatus.PENDING, at=(snapshot.block, LAST_LOG)),
-        )
-    return Discrepancy(DiscrepancyKind.REASSIGNED_ON_CHAIN, job.job_id, events=events)
+    kind = DiscrepancyKind.REASSIGNED_ON_CHAIN
+    was_seen_before = snapshot.confirmed_by_previous_run(kind, job.job_id)
+    if not was_seen_before or not snapshot.scan_is_current:
+        return Discrepancy(kind, job.job_id)
+    pending = ChainStatusObserved(ChainStatus.PENDING, at=(snapshot.block, LAST_LOG))
+    return Discrepancy(kind, job.job_id, events=(pending,))
 
 
 def _catch_up(job: JobSummary, snapshot: Snapshot) -> tuple[Event, ...]:
@@ -159,9 +160,9 @@ def _catch_up(job: JobSummary, snapshot: Snapshot) -> tuple[Event, ...]:
         return (running,)
     if snapshot.slurm is None or snapshot.historical_matches is None:
         return ()  # nothing is decided without SLURM: a later sweep decides
-    slurm_id = listed_id(
-        job.job_id, job.customer, snapshot
-    ) or snapshot.historical_matches.get(job.job_id)
+    slurm_id = listed_id(job.job_id, job.customer, snapshot)
+    if slurm_id is None:
+        slurm_id = snapshot.historical_matches.get(job.job_id)
     return running, ExistingSlurmJobAdopted(slurm_id)
 
 
@@ -197,14 +198,19 @@ def _listed(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
         yield Discrepancy(
             DiscrepancyKind.END_NOT_RECORDED, job.job_id, row.slurm_id, events
         )
-    elif _lost_a_top_up(job, row):
+    if not is_active(row):
+        return
+    # slurmctld was killed before it saved the limit that it was given; any other lower
+    # limit is the owner's own wish
+    has_earlier_limit = row.limit_min in job.earlier_limits_min
+    if has_earlier_limit and EffectKind.TOP_UP not in job.open:
         yield Discrepancy(
             DiscrepancyKind.LIMIT_LOST,
             job.job_id,
             row.slurm_id,
             (EffectMissing(EffectKind.TOP_UP),),
         )
-    elif is_active(row) and not job.stopped:
+    elif not job.stopped:
         yield from _not_as_paid(job, row)
 
 
@@ -224,17 +230,6 @@ def _not_as_paid(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
         )
 
 
-def _lost_a_top_up(job: JobSummary, row: SqueueRow) -> bool:
-    """Whether slurmctld was killed before it saved the limit that it was given. Any
-    other lower limit is the owner's own wish.
-    """
-    return (
-        is_active(row)
-        and row.limit_min in job.earlier_limits_min
-        and EffectKind.TOP_UP not in job.open
-    )
-
-
 def _absent(job: JobSummary, snapshot: Snapshot) -> Iterator[Discrepancy]:
     """SLURM does not list the job. That counts if accounting does not know the job
     either, or if the site has none.
@@ -244,18 +239,13 @@ def _absent(job: JobSummary, snapshot: Snapshot) -> Iterator[Discrepancy]:
     record = snapshot.confirmed_lookups[job.job_id]
     if record is not None:
         yield from _absent_with_record(job, record, snapshot)
-    elif (
-        absence_confirmed(job, snapshot)
-        and job.job_id not in snapshot.recently_reported
-    ):
+        return
+    may_have_ended = job.job_id in snapshot.recently_reported
+    if absence_confirmed(job, snapshot) and not may_have_ended:
         yield _missing_job(job, snapshot)
-    else:
-        yield Discrepancy(
-            DiscrepancyKind.MISSING,
-            job.job_id,
-            job.slurm_id,
-            (EffectMissing(EffectKind.POLL_SLURM),),
-        )
+        return
+    look = (EffectMissing(EffectKind.POLL_SLURM),)
+    yield Discrepancy(DiscrepancyKind.MISSING, job.job_id, job.slurm_id, look)
 
 
 def _absent_with_record(
@@ -280,7 +270,7 @@ def _is_listed(record: JobRecord, snapshot: Snapshot) -> bool:
     """Whether SLURM's list has the job after all, renamed or with a user that cannot be
     named at the moment.
     """
-    row = (snapshot.slurm or {}).get(record.slurm_id)
+    row = snapshot.rows.get(record.slurm_id)
     return row is not None and row.record == record
 
 
@@ -319,16 +309,15 @@ def _escalate_mass_loss(
     """Many missing jobs at once, or an empty list, mean that SLURM has lost its state,
     or that it is another SLURM. The jobs may still run, so the operator decides.
     """
-    explained = {
-        finding.job_id
-        for finding in findings
-        if finding.kind is DiscrepancyKind.END_NOT_RECORDED
-    }
+    explained = set[JobId]()
+    for finding in findings:
+        if finding.kind is DiscrepancyKind.END_NOT_RECORDED:
+            explained.add(finding.job_id)
     for job_id, record in snapshot.confirmed_lookups.items():
         if record is not None and _is_listed(record, snapshot):
             explained.add(job_id)
-    unexplained = sum(job.job_id not in explained for job in snapshot.missing)
-    if not snapshot.too_many(unexplained):
+    unexplained = {job.job_id for job in snapshot.missing} - explained
+    if not snapshot.too_many(len(unexplained)):
         return list(findings)
     escalated = list[Discrepancy]()
     for finding in findings:
@@ -343,21 +332,13 @@ def _adoptions(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discre
     the submission itself looks for its job.
     """
     for job in hot:
-        if job.slurm_id is not None or job.state not in (
-            State.CLAIMED,
-            State.READY,
-            *IN_SLURM,
-        ):
+        if job.slurm_id is not None or job.state not in ADOPTED_IN:
             continue
         rows = snapshot.named.get((job.job_id, job.customer), [])
         if rows and is_active(rows[0]):
             slurm_id = rows[0].slurm_id
-            yield Discrepancy(
-                DiscrepancyKind.ADOPTED,
-                job.job_id,
-                slurm_id,
-                (ExistingSlurmJobAdopted(slurm_id),),
-            )
+            events = (ExistingSlurmJobAdopted(slurm_id),)
+            yield Discrepancy(DiscrepancyKind.ADOPTED, job.job_id, slurm_id, events)
 
 
 def _first_seen(snapshot: Snapshot) -> Iterator[Discrepancy]:
@@ -369,9 +350,9 @@ def _first_seen(snapshot: Snapshot) -> Iterator[Discrepancy]:
     for job_id in never_seen(snapshot):
         claim = snapshot.claims[job_id]
         running = status_of(job_id, snapshot) is ChainStatus.RUNNING
-        slurm_id = listed_id(
-            job_id, claim.customer, snapshot
-        ) or snapshot.historical_matches.get(job_id)
+        slurm_id = listed_id(job_id, claim.customer, snapshot)
+        if slurm_id is None:
+            slurm_id = snapshot.historical_matches.get(job_id)
         events: tuple[Event, ...] = (claim,)
         if running:
             events += (ChainStatusObserved(ChainStatus.RUNNING),)
@@ -426,13 +407,9 @@ def _runs_after_its_end(row: SqueueRow, job: JobSummary) -> bool:
     """
     if job.state not in (State.ENDED, State.SETTLED) or EffectKind.CANCEL in job.open:
         return False
-    if job.slurm_submit_s is None:
+    if job.slurm_submit_s is None or row.user != job.customer:
         return False
-    return (
-        row.user == job.customer
-        and row.record.restarts > 0
-        and row.submit_s > job.slurm_submit_s
-    )
+    return row.record.restarts > 0 and row.submit_s > job.slurm_submit_s
 
 
 def _is_known_as(row: SqueueRow, job: JobSummary) -> bool:
@@ -451,14 +428,16 @@ def _runs_on(
     """SLURM still has the job under the ledger's id, while the contract is cold. It may
     run it for any of these jobs, so it is cancelled only if all are final.
     """
-    if not all(job.is_final for job in jobs):
-        return
-    named = [job for job in jobs if job.job_id == row.name]
-    job = named[0] if named else jobs[0]
-    if _over(job, snapshot) and EffectKind.CANCEL not in job.open:
+    shown = jobs[0]
+    for job in jobs:
+        if not job.is_final:
+            return
+        if job.job_id == row.name:
+            shown = job
+    if _over(shown, snapshot) and EffectKind.CANCEL not in shown.open:
         events = (EffectMissing(EffectKind.CANCEL),)
         yield Discrepancy(
-            DiscrepancyKind.ORPHAN_RUNNING, job.job_id, row.slurm_id, events
+            DiscrepancyKind.ORPHAN_RUNNING, shown.job_id, row.slurm_id, events
         )
 
 
@@ -495,10 +474,8 @@ def _unknown_to_the_ledger(
     """A SLURM job with our mark, named after a job on chain that the ledger does not
     know.
     """
-    if snapshot.chain is None or job_id in snapshot.claims:
-        return
-    standing = snapshot.chain.get(job_id)
-    if standing is None:
+    standing = snapshot.standing(job_id)
+    if standing is None or job_id in snapshot.claims:
         return
     ours = standing.provider == snapshot.provider and standing.customer == row.user
     if ours and standing.status.cold:
@@ -511,9 +488,7 @@ def _unknown_to_the_ledger(
 
 def _over(job: JobSummary, snapshot: Snapshot) -> bool:
     """Whether the contract expects nothing more of this job from us."""
-    if snapshot.chain is None:
-        return False
-    standing = snapshot.chain.get(job.job_id)
+    standing = snapshot.standing(job.job_id)
     return standing is not None and not is_hot_job_of(standing, job.provider)
 
 

@@ -129,10 +129,8 @@ class Snapshot:
         self, kind: DiscrepancyKind, job_id: JobId, slurm_id: SlurmId | None = None
     ) -> bool:
         """Whether the same doubt was first seen at least `grace_s` ago."""
-        return (
-            self.previous_doubts.get(doubt_key(kind, job_id, slurm_id), -1.0)
-            >= self.grace_s
-        )
+        key = doubt_key(kind, job_id, slurm_id)
+        return self.previous_doubts.get(key, -1.0) >= self.grace_s
 
     def too_many(self, absent: int) -> bool:
         """Whether SLURM lists no jobs, or lacks so many that it must have lost its
@@ -153,6 +151,19 @@ class Snapshot:
             copy.__dict__["missing"] = self.missing
         return copy
 
+    @property
+    def rows(self) -> Mapping[SlurmId, SqueueRow]:
+        """What SLURM lists; nothing if it did not answer."""
+        return self.slurm or {}
+
+    def standing(self, job_id: JobId) -> OnChainJob | None:
+        """Return the job as the contract has it; None if the contract does not know it,
+        or was not asked.
+        """
+        if self.chain is None:
+            return None
+        return self.chain.get(job_id)
+
     @cached_property
     def missing(self) -> list[JobSummary]:
         """The jobs that SLURM should have and does not list, or lists without enough to
@@ -162,31 +173,36 @@ class Snapshot:
             return []
         missing = list[JobSummary]()
         for job in self.jobs.values():
-            is_expected = (
-                job.state in IN_SLURM and EffectKind.POLL_SLURM not in job.parked
-            )
+            is_polled = EffectKind.POLL_SLURM not in job.parked
+            is_expected = job.state in IN_SLURM and is_polled
             if is_expected and row_of(job, self.slurm) is None:
                 missing.append(job)
         return missing
 
-    def lookup_found_nothing(self, job_id: JobId) -> bool:
-        """Whether SLURM and accounting were asked about the job, and neither knows
-        it.
+    @cached_property
+    def unknown(self) -> list[JobSummary]:
+        """The missing jobs that SLURM and accounting were asked about, and that neither
+        knows. A job about which an unread callback has come is left out.
         """
-        return (
-            job_id in self.confirmed_lookups and self.confirmed_lookups[job_id] is None
-        )
+        asked = self.confirmed_lookups
+        unknown = list[JobSummary]()
+        for job in self.missing:
+            if job.has_unread_callback or job.job_id not in asked:
+                continue
+            if asked[job.job_id] is None:
+                unknown.append(job)
+        return unknown
 
     @cached_property
     def forgotten(self) -> list[JobId]:
         """The jobs that slurmctld had saved, and that neither SLURM nor accounting
         knows any more.
         """
-        persisted = self.persisted_by_slurm or ()
+        if self.persisted_by_slurm is None:
+            return []
         forgotten = list[JobId]()
-        for job in self.missing:
-            was_saved = job.job_id in persisted and not job.has_unread_callback
-            if was_saved and self.lookup_found_nothing(job.job_id):
+        for job in self.unknown:
+            if job.job_id in self.persisted_by_slurm:
                 forgotten.append(job.job_id)
         return forgotten
 
@@ -223,8 +239,7 @@ class Snapshot:
         shows is left out.
         """
         rows = sorted(
-            (self.slurm or {}).values(),
-            key=lambda row: (not is_active(row), row.slurm_id),
+            self.rows.values(), key=lambda row: (not is_active(row), row.slurm_id)
         )
         job_ids = {
             (job.slurm_id, job.slurm_submit_s): job.job_id
@@ -251,11 +266,8 @@ def pending_and_missing(snapshot: Snapshot) -> list[JobSummary]:
     sweep looks for what is left of them.
     """
     pending = list[JobSummary]()
-    for job in snapshot.missing:
-        is_absent = (
-            snapshot.lookup_found_nothing(job.job_id) and not job.has_unread_callback
-        )
-        if is_absent and never_ran(job) and absence_confirmed(job, snapshot):
+    for job in snapshot.unknown:
+        if never_ran(job) and absence_confirmed(job, snapshot):
             pending.append(job)
     return pending
 
@@ -276,25 +288,24 @@ def absence_confirmed(job: JobSummary, snapshot: Snapshot) -> bool:
     """
     if not snapshot.confirmed_by_previous_run(DiscrepancyKind.MISSING, job.job_id):
         return False
-    uptime_s = snapshot.continuous_uptime_s
-    sources_had_time = uptime_s is None or uptime_s >= snapshot.grace_s
-    return sources_had_time and snapshot.slurmctld_uptime_s >= snapshot.grace_s
+    if snapshot.slurmctld_uptime_s < snapshot.grace_s:
+        return False
+    sources_uptime_s = snapshot.continuous_uptime_s
+    return sources_uptime_s is None or sources_uptime_s >= snapshot.grace_s
 
 
 def never_seen(snapshot: Snapshot) -> list[JobId]:
     """Return our jobs that are hot on chain and unknown to the ledger."""
-    return [
-        job_id
-        for job_id in snapshot.claims
-        if job_id not in snapshot.jobs and is_hot_and_ours(job_id, snapshot)
-    ]
+    unseen = list[JobId]()
+    for job_id in snapshot.claims:
+        if job_id not in snapshot.jobs and is_hot_and_ours(job_id, snapshot):
+            unseen.append(job_id)
+    return unseen
 
 
 def is_hot_and_ours(job_id: JobId, snapshot: Snapshot) -> bool:
     """Whether the job is hot and ours on the contract."""
-    return snapshot.chain is not None and is_hot_job_of(
-        snapshot.chain.get(job_id), snapshot.provider
-    )
+    return is_hot_job_of(snapshot.standing(job_id), snapshot.provider)
 
 
 def unlisted(snapshot: Snapshot) -> dict[JobId, Address]:
@@ -303,17 +314,17 @@ def unlisted(snapshot: Snapshot) -> dict[JobId, Address]:
     """
     if snapshot.slurm is None:
         return {}
-    customers = {
-        job_id: snapshot.claims[job_id].customer for job_id in never_seen(snapshot)
-    }
+    customers = dict[JobId, Address]()
+    for job_id in never_seen(snapshot):
+        customers[job_id] = snapshot.claims[job_id].customer
     for job in snapshot.jobs.values():  # of a ledger that was restored from a backup
         if is_behind(job, snapshot):
             customers[job.job_id] = job.customer
-    return {
-        job_id: user
-        for job_id, user in customers.items()
-        if listed_id(job_id, user, snapshot) is None
-    }
+    not_listed = dict[JobId, Address]()
+    for job_id, customer in customers.items():
+        if listed_id(job_id, customer, snapshot) is None:
+            not_listed[job_id] = customer
+    return not_listed
 
 
 def unexplained(snapshot: Snapshot) -> list[SqueueRow]:
@@ -323,9 +334,10 @@ def unexplained(snapshot: Snapshot) -> list[SqueueRow]:
     customers = set(unlisted(snapshot).values())
     slurm_ids = {job.slurm_id for job in snapshot.jobs.values()}
     rows = list[SqueueRow]()
-    for row in (snapshot.slurm or {}).values():
-        is_candidate = row.user in customers and row.slurm_id not in slurm_ids
-        if is_candidate and row.has_script and (is_active(row) or _ran(row)):
+    for row in snapshot.rows.values():
+        if row.user not in customers or row.slurm_id in slurm_ids:
+            continue
+        if row.has_script and _runs_or_ran(row):
             rows.append(row)
     return rows
 
@@ -338,13 +350,12 @@ def foreign(snapshot: Snapshot) -> list[SqueueRow]:
     slurm_ids = {job.slurm_id for job in snapshot.jobs.values()}
     expected = _expected(snapshot)
     rows = list[SqueueRow]()
-    for row in (snapshot.slurm or {}).values():
-        is_explained = (
-            row.slurm_id in slurm_ids
-            or row.name in snapshot.foreign_claim_tags
-            or (row.name, row.user) in expected
-        )
-        if not is_explained and is_active(row) and CUSTOMER.fullmatch(row.user):
+    for row in snapshot.rows.values():
+        if row.slurm_id in slurm_ids or row.name in snapshot.foreign_claim_tags:
+            continue
+        if (row.name, row.user) in expected:
+            continue
+        if is_active(row) and CUSTOMER.fullmatch(row.user):
             rows.append(row)
     return rows
 
@@ -362,7 +373,11 @@ def _expected(snapshot: Snapshot) -> set[tuple[str, str]]:
 
 def marked_names(slurm: Collection[SqueueRow], comment: str) -> set[JobId]:
     """Return the job ids that are the names of live SLURM jobs with our mark."""
-    return {JobId(row.name) for row in slurm if has_our_mark(row, comment)}
+    names = set[JobId]()
+    for row in slurm:
+        if has_our_mark(row, comment):
+            names.add(JobId(row.name))
+    return names
 
 
 def is_active(row: SqueueRow) -> bool:
@@ -385,7 +400,7 @@ def listed_id(job_id: JobId, customer: Address, snapshot: Snapshot) -> SlurmId |
     that ran.
     """
     for row in snapshot.named.get((job_id, customer), []):
-        if is_active(row) or _ran(row):
+        if _runs_or_ran(row):
             return row.slurm_id
     return None
 
@@ -394,10 +409,10 @@ def status_of(job_id: JobId, snapshot: Snapshot) -> ChainStatus | None:
     """Return the job's status on the contract; None if the contract does not know it,
     or was not asked.
     """
-    if snapshot.chain is None:
+    standing = snapshot.standing(job_id)
+    if standing is None:
         return None
-    standing = snapshot.chain.get(job_id)
-    return None if standing is None else standing.status
+    return standing.status
 
 
 def row_of(job: JobSummary, slurm: Mapping[SlurmId, SqueueRow]) -> SqueueRow | None:
@@ -405,7 +420,9 @@ def row_of(job: JobSummary, slurm: Mapping[SlurmId, SqueueRow]) -> SqueueRow | N
     if job.slurm_id is None:
         return None
     row = slurm.get(job.slurm_id)
-    return row if row is not None and is_row_of(row, job) else None
+    if row is None or not is_row_of(row, job):
+        return None
+    return row
 
 
 def is_row_of(row: SqueueRow, job: JobSummary) -> bool:
@@ -414,20 +431,19 @@ def is_row_of(row: SqueueRow, job: JobSummary) -> bool:
     the two must agree. Jobs that this check leaves out are looked at more closely: see
     `confirmed_lookups`.
     """
-    return row.user == job.customer and (
-        row.name == job.job_id or job.slurm_submit_s == row.submit_s
-    )
+    if row.user != job.customer:
+        return False
+    return row.name == job.job_id or row.submit_s == job.slurm_submit_s
 
 
-def _ran(row: SqueueRow) -> bool:
-    """Whether the job ended by itself: it was not rejected, and not cancelled under an
-    earlier claim.
+def _runs_or_ran(row: SqueueRow) -> bool:
+    """Whether SLURM runs the job or will run it, or whether it ended by itself: it was
+    not rejected, and not cancelled under an earlier claim.
     """
-    return (
-        row.record.phase is Phase.ENDED
-        and row.record.state != "CANCELLED"
-        and row.record.reason != "BadConstraints"
-    )
+    if row.record.phase is not Phase.ENDED:
+        return is_active(row)
+    was_rejected = row.record.reason == "BadConstraints"
+    return row.record.state != "CANCELLED" and not was_rejected
 
 
 def has_our_mark(row: SqueueRow, comment: str) -> bool:
@@ -441,9 +457,6 @@ def has_our_mark(row: SqueueRow, comment: str) -> bool:
 
 def is_hot_job_of(standing: OnChainJob | None, provider: Address) -> bool:
     """Whether the job is ours, and hot."""
-    if standing is None:
+    if standing is None or standing.provider != provider:
         return False
-    return standing.provider == provider and standing.status in (
-        ChainStatus.SCHEDULED,
-        ChainStatus.RUNNING,
-    )
+    return standing.status in (ChainStatus.SCHEDULED, ChainStatus.RUNNING)
