@@ -27,10 +27,8 @@ HISTORY_AT_ONCE_S = 20.0  # for one reading between sweeps
 
 def has_pending_blocks(context: WorkerContext) -> bool:
     """Whether older claims are left to read."""
-    cursor, provider = (
-        context.ledger.cursors.of(HISTORY),
-        context.ledger.facts.get(PROVIDER),
-    )
+    cursor = context.ledger.cursors.of(HISTORY)
+    provider = context.ledger.facts.get(PROVIDER)
     if provider is None or cursor is None:
         return False
     return cursor[0] > context.sweep.start_block
@@ -44,11 +42,9 @@ def read_next_range(context: WorkerContext) -> bool:
     ledger, provider = context.ledger, context.ledger.facts.get(PROVIDER)
     contract = context.sweep.contract_of(Address(provider or ""))
     until_s = time.monotonic() + HISTORY_AT_ONCE_S
-    while (
-        has_pending_blocks(context)
-        and time.monotonic() < until_s
-        and not ledger.sweeps.due()
-    ):
+    while has_pending_blocks(context) and time.monotonic() < until_s:
+        if ledger.sweeps.due():
+            break
         claims, others, first = read_old_claims(context, contract)
         job_ids = claims.keys() | others.keys()
         unknown = job_ids - ledger.sweeps.named(job_ids, ()).keys()
@@ -80,14 +76,14 @@ def read_old_claims(
     other ledgers' claims and the first block that was read, which is None before the
     first scan.
     """
-    scan, history = (
-        context.ledger.cursors.of(CONTRACT_STREAM),
-        context.ledger.cursors.of(HISTORY),
-    )
+    scan = context.ledger.cursors.of(CONTRACT_STREAM)
+    history = context.ledger.cursors.of(HISTORY)
     start_block = context.sweep.start_block
     if scan is None:
         return {}, {}, None
-    first = scan[0] + 1 if history is None else history[0]
+    first = scan[0] + 1
+    if history is not None:
+        first = history[0]
     claims: dict[JobId, Claimed] = {}
     others: dict[JobId, ForeignClaim] = {}
     for _ in range(HISTORY_QUESTIONS):

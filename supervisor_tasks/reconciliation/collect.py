@@ -118,13 +118,16 @@ def collect_snapshot(
         uptime_s: float | None = math.inf
         if not cluster.has_accounting:
             uptime_s = continuous_uptime_s(ledger.ticks.ages_s())
+        booted, slurmctld_uptime_s = "", 0.0
+        if boot is not None:
+            booted, slurmctld_uptime_s = boot.value, boot.age_s
         snapshot = Snapshot(
             provider=Address(provider or ""),
             comment=comment(cluster.public_address),
             jobs=jobs,
             previous_doubts=begun.previous_doubts_s,
             grace_s=side.grace_s,
-            slurmctld_uptime_s=boot.age_s if boot else 0.0,
+            slurmctld_uptime_s=slurmctld_uptime_s,
             continuous_uptime_s=uptime_s,
         )
     with report.asking("slurm"):
@@ -156,9 +159,7 @@ def collect_snapshot(
             confirmed_lookups=_confirmed_lookups(context, snapshot)
         )
     with report.asking("traces"):
-        snapshot = snapshot.changed(
-            traces=_traces(context, snapshot, boot.value if boot else "", report)
-        )
+        snapshot = snapshot.changed(traces=_traces(context, snapshot, booted, report))
     snapshot = snapshot.changed(recently_reported=_recently_reported(ledger, snapshot))
     return snapshot, read_since
 
@@ -168,16 +169,12 @@ def _pointed_to(ledger: Ledger, snapshot: Snapshot) -> dict[JobId, JobSummary]:
     jobs that are not hot, and those that were not submitted yet when the ledger was
     read: they are read again.
     """
-    if snapshot.slurm is None:
-        return {}
-    live = [row for row in snapshot.slurm.values() if is_active(row)]
-    given_ids = {
-        job.job_id: job.slurm_id
-        for job in snapshot.jobs.values()
-        if job.slurm_id is not None
-    }
-    other_ids = {row.slurm_id for row in live} - set(given_ids.values())
-    other_names = marked_names(live, snapshot.comment) - given_ids.keys()
+    other_ids = {row.slurm_id for row in snapshot.rows.values() if is_active(row)}
+    other_names = marked_names(snapshot.rows.values(), snapshot.comment)
+    for job in snapshot.jobs.values():
+        if job.slurm_id is not None:
+            other_ids.discard(job.slurm_id)
+            other_names.discard(job.job_id)
     return ledger.sweeps.named(other_names, other_ids)
 
 
@@ -202,7 +199,7 @@ def _look_at_chain(
     claimed_ids = claims.keys() | others.keys()
     unknown = claimed_ids - ledger.sweeps.named(claimed_ids, ()).keys()
     block = int(contract.rpc.call("eth_blockNumber"), 16)
-    in_slurm = marked_names((snapshot.slurm or {}).values(), snapshot.comment)
+    in_slurm = marked_names(snapshot.rows.values(), snapshot.comment)
     also_asked = (in_slurm | unknown | others.keys()) - snapshot.jobs.keys()
     chain = contract.on_chain([*snapshot.jobs, *also_asked], block)
     snapshot = snapshot.changed(
@@ -252,10 +249,10 @@ def _scan_is_current(ledger: Ledger) -> bool:
     decide on.
     """
     age_s = ledger.ticks.age_s("scan")
-    too_deep = any(
-        alarm.name is AlarmName.REORGANISED_TOO_DEEP for alarm in ledger.alarms.all()
-    )
-    return age_s is not None and age_s < SCANNED_WITHIN_S and not too_deep
+    if age_s is None or age_s >= SCANNED_WITHIN_S:
+        return False
+    alarms = {alarm.name for alarm in ledger.alarms.all()}
+    return AlarmName.REORGANISED_TOO_DEEP not in alarms
 
 
 def _store_foreign_claims(
@@ -264,17 +261,13 @@ def _store_foreign_claims(
     """Keep other ledgers' claims as long as the contract has their jobs hot and
     ours.
     """
-    hot = {
-        job_id: other
-        for job_id, other in others.items()
-        if is_hot_and_ours(job_id, snapshot)
-    }
-    ledger.foreign_claims.keep(hot.values())
-    over = [
-        job_id
-        for job_id in others.keys() - hot.keys()
-        if others[job_id].claim.at[0] <= snapshot.block
-    ]
+    hot, over = list[ForeignClaim](), list[JobId]()
+    for job_id, other in others.items():
+        if is_hot_and_ours(job_id, snapshot):
+            hot.append(other)
+        elif other.claim.at[0] <= snapshot.block:
+            over.append(job_id)
+    ledger.foreign_claims.keep(hot)
     ledger.foreign_claims.delete(over)
 
 
@@ -294,11 +287,14 @@ def _persisted_by_slurm(
     if boot is not None and boot.value == start.booted:
         until_s = now_s - boot.age_s - start.silent_s - SAVED_WITHIN_S
     accepted = ledger.facts.read(SLURM_ACCEPTED)
-    since_s = -math.inf if accepted is None else now_s - accepted.age_s
+    since_s = -math.inf
+    if accepted is not None:
+        since_s = now_s - accepted.age_s
     submissions = ledger.journal.submissions(slurm_ids)
+    missing_ids = {job.job_id for job in snapshot.missing}
     persisted = set[JobId]()
-    for job_id in {job.job_id for job in snapshot.missing} & submissions.keys():
-        if since_s < submissions[job_id].answered_s <= until_s:
+    for job_id, submission in submissions.items():
+        if job_id in missing_ids and since_s < submission.answered_s <= until_s:
             persisted.add(job_id)
     return frozenset(persisted)
 
@@ -349,11 +345,9 @@ def _traces(
     """
     lost = [job.job_id for job in pending_and_missing(snapshot)]
     chosen = random.sample(lost, min(len(lost), TRACED_AT_ONCE))
-    if (
-        not chosen
-        or not booted.isdecimal()
-        or context.slurm.cluster.controller().booted != booted
-    ):
+    if not chosen or not booted.isdecimal():
+        return {}
+    if context.slurm.cluster.controller().booted != booted:
         return {}  # slurmctld has just restarted: a later sweep looks
     jobs = context.ledger.jobs(chosen)
     traces = _traces_by_time(context, snapshot, jobs, int(booted))
@@ -400,16 +394,14 @@ def _remaining_traces(
         return {}
     begun_ago_s = context.ledger.journal.last_ages_s(jobs, SubmitStarted)
     reported = _with_callbacks(context, jobs, begun_ago_s)
-    listed = snapshot.slurm or {}
-    owners = context.ledger.owners(
-        {row.slurm_id: row.submit_s for row in listed.values()}
-    )
-    searches = [
-        ScriptSearch(job_id, jobs[job_id].customer, ago_s, owners)
-        for job_id, ago_s in begun_ago_s.items()
-        if job_id not in reported
-    ]
-    submitted = context.slurm.cluster.was_submitted(searches, listed)
+    submitted_s = {row.slurm_id: row.submit_s for row in snapshot.rows.values()}
+    owners = context.ledger.owners(submitted_s)
+    searches = list[ScriptSearch]()
+    for job_id, ago_s in begun_ago_s.items():
+        if job_id not in reported:
+            customer = jobs[job_id].customer
+            searches.append(ScriptSearch(job_id, customer, ago_s, owners))
+    submitted = context.slurm.cluster.was_submitted(searches, snapshot.rows)
     traces = dict.fromkeys(jobs, Trace.SOME)  # also if the journal has no submission
     customers = dict[JobId, Address]()
     for job_id, is_submitted in submitted.items():
@@ -431,14 +423,12 @@ def _with_callbacks(
     """
     under_own_id = set[JobId]()
     other_ids = dict[JobId, set[SlurmId]]()
-    for job_id, ages_s in context.ledger.inbox.last_callback_ages_s(
-        begun_ago_s
-    ).items():
-        slurm_ids = {
-            slurm_id
-            for slurm_id, age_s in ages_s.items()
-            if age_s <= begun_ago_s[job_id]
-        }
+    last_ages_s = context.ledger.inbox.last_callback_ages_s(begun_ago_s)
+    for job_id, ages_s in last_ages_s.items():
+        slurm_ids = set[SlurmId]()
+        for slurm_id, age_s in ages_s.items():
+            if age_s <= begun_ago_s[job_id]:
+                slurm_ids.add(slurm_id)
         if jobs[job_id].slurm_id in slurm_ids:
             under_own_id.add(job_id)
         else:
@@ -459,17 +449,15 @@ def _log_traces(
     seen is left out. Each customer needs a separate question, so the sweep makes a
     random choice of them.
     """
+    asked_of = dict[Address, dict[JobId, float]]()
+    for job_id, customer in customers.items():
+        asked_of.setdefault(customer, {})[job_id] = begun_ago_s[job_id]
+    users = sorted(asked_of)
     traces = dict[JobId, Trace]()
-    users = sorted(set(customers.values()))
     failures = 0
     for user in random.sample(users, min(len(users), CUSTOMERS_AT_ONCE)):
-        asked = {
-            job_id: begun_ago_s[job_id]
-            for job_id, customer in customers.items()
-            if customer == user
-        }
         try:
-            written = context.slurm.cluster.jobs_with_logs(user, asked)
+            written = context.slurm.cluster.jobs_with_logs(user, asked_of[user])
         except TransientError as error:
             # a broken account must not stop the search for the others
             report.unseen["logs"] = str(error)[:SHOWN_TEXT]
@@ -477,8 +465,8 @@ def _log_traces(
             if failures >= MAX_UNANSWERED:
                 break
             continue
-        for job_id in asked:
-            traces[job_id] = Trace.SOME if job_id in written else Trace.NONE
+        traces |= dict.fromkeys(asked_of[user], Trace.NONE)
+        traces |= dict.fromkeys(written, Trace.SOME)
     return traces
 
 
@@ -501,10 +489,12 @@ def _claimed_ago_s(
     before. The blocks of the claims show that time. The ledger does not: one that was
     restored from a backup may have stored the claims just now.
     """
-    blocks = [
-        snapshot.claims[job_id].at[0] for job_id in job_ids if job_id in snapshot.claims
-    ]
-    in_journal = [job_id for job_id in job_ids if job_id not in snapshot.claims]
+    blocks, in_journal = list[int](), list[JobId]()
+    for job_id in job_ids:
+        if job_id in snapshot.claims:
+            blocks.append(snapshot.claims[job_id].at[0])
+        else:
+            in_journal.append(job_id)
     first_in_journal = context.ledger.journal.first_claim(in_journal)
     if first_in_journal is not None:
         blocks.append(first_in_journal)
@@ -520,16 +510,11 @@ def _historical_matches(
     names, and that may have run before the ledger knew of them.
     """
     cluster, customers = context.slurm.cluster, unlisted(snapshot)
-    rows = {row.slurm_id: row for row in unexplained(snapshot)}
-    matches = dict[JobId, SlurmId]()
-    for slurm_id, job_id in cluster.scripts(list(rows.values())).items():
-        if customers.get(job_id) == rows[slurm_id].user:
+    matches, rest = dict[JobId, SlurmId](), dict(customers)
+    for slurm_id, job_id in cluster.scripts(unexplained(snapshot)).items():
+        if customers.get(job_id) == snapshot.rows[slurm_id].user:
             matches[job_id] = slurm_id
-    rest = {
-        job_id: customer
-        for job_id, customer in customers.items()
-        if job_id not in matches
-    }
+            rest.pop(job_id, None)
     if not rest:
         return matches
     claimed_ago_s = dict.fromkeys(rest, _claimed_ago_s(context, snapshot, rest))

@@ -19,6 +19,7 @@ DOUBTED_AS = {  # a missing job is one doubt, under each kind of finding
     DiscrepancyKind.CONTRADICTED: DiscrepancyKind.MISSING,
     DiscrepancyKind.REASSIGNED_ON_CHAIN: DiscrepancyKind.REASSIGNED_ON_CHAIN,
 }
+HELD = (DiscrepancyKind.NEEDS_OPERATOR, DiscrepancyKind.CONTRADICTED)
 
 
 def doubts(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> dict[str, float]:
@@ -54,7 +55,10 @@ def _unchecked(snapshot: Snapshot) -> set[str]:
         kinds += (DiscrepancyKind.REASSIGNED_ON_CHAIN,)
     if snapshot.slurm is None:
         kinds += (DiscrepancyKind.MISSING, DiscrepancyKind.DUPLICATE)
-    unchecked = {key for key in snapshot.previous_doubts if key.startswith(kinds)}
+    unchecked = set[str]()
+    for key in snapshot.previous_doubts:
+        if key.startswith(kinds):
+            unchecked.add(key)
     for job in snapshot.missing:
         if job.job_id not in snapshot.confirmed_lookups:
             unchecked.add(doubt_key(DiscrepancyKind.MISSING, job.job_id))
@@ -69,18 +73,15 @@ def held_now(
     """Return the jobs that the operator must decide on. A job that was held `before`
     stays held as long as it is in doubt.
     """
-    doubted = doubts(
-        snapshot,
-        [finding for finding in findings if finding.kind is not DiscrepancyKind.LOST],
-    )
+    not_lost = [
+        finding for finding in findings if finding.kind is not DiscrepancyKind.LOST
+    ]
+    doubted = doubts(snapshot, not_lost)
     held = dict[JobId, SlurmId | None]()
     for job_id, slurm_id in before.items():
         if doubt_key(DiscrepancyKind.MISSING, job_id) in doubted:
             held[job_id] = slurm_id
     for finding in findings:
-        if finding.kind in (
-            DiscrepancyKind.NEEDS_OPERATOR,
-            DiscrepancyKind.CONTRADICTED,
-        ):
+        if finding.kind in HELD:
             held[finding.job_id] = finding.slurm_id
     return held

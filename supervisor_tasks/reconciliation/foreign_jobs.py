@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.model import SlurmId
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.reconciliation.snapshot import is_active
 from supervisor_tasks.slurm import submit_token
@@ -34,13 +35,10 @@ def update_foreign_job_alarm(context: WorkerContext, jobs: Sequence[SqueueRow]) 
     if not jobs or context.sweep.foreign_jobs_allowed:
         context.ledger.alarms.off(AlarmName.FOREIGN_CUSTOMER_JOBS)
         return
-    first = sorted(jobs, key=lambda job: job.slurm_id)[:LOG_SAMPLE_SIZE]
-    some = {
-        str(
-            job.slurm_id
-        ): f"{job.user}, {job.record.state}, {_size_text(job.record.size)}"
-        for job in first
-    }
+    some = dict[str, str]()
+    for job in sorted(jobs, key=lambda job: job.slurm_id)[:LOG_SAMPLE_SIZE]:
+        size = _size_text(job.record.size)
+        some[str(job.slurm_id)] = f"{job.user}, {job.record.state}, {size}"
     context.ledger.alarms.on(
         AlarmName.FOREIGN_CUSTOMER_JOBS, jobs=len(jobs), some=some, advice=FOREIGN
     )
@@ -56,11 +54,10 @@ def update_unchecked_token_alarm(
     shows_token = re.compile(
         re.escape(comment(cluster.public_address)) + submit_token.TOKEN_PATTERN
     )
-    found = [
-        job.slurm_id
-        for job in jobs
-        if is_active(job) and shows_token.fullmatch(job.comment)
-    ]
+    found = list[SlurmId]()
+    for job in jobs:
+        if is_active(job) and shows_token.fullmatch(job.comment):
+            found.append(job.slurm_id)
     if not found or not cluster.submit_key:
         context.ledger.alarms.off(AlarmName.SUBMIT_TOKENS_UNCHECKED)
         return

@@ -198,6 +198,7 @@ def _listed(job: JobSummary, row: SqueueRow) -> Iterator[Discrepancy]:
         yield Discrepancy(
             DiscrepancyKind.END_NOT_RECORDED, job.job_id, row.slurm_id, events
         )
+        return
     if not is_active(row):
         return
     # slurmctld was killed before it saved the limit that it was given; any other lower

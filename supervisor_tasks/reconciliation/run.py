@@ -8,7 +8,7 @@ final decision: a job that has moved meanwhile stays as it is.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import structlog
@@ -94,11 +94,9 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     with report.timed("recording"):
         _record(context.ledger, findings)
         _read_again(context.ledger, snapshot, findings)
-        if (
-            read_since is not None
-            and snapshot.slurm is not None
-            and snapshot.historical_matches is not None
-        ):
+        slurm_answered = snapshot.slurm is not None
+        all_matched = slurm_answered and snapshot.historical_matches is not None
+        if read_since is not None and all_matched:
             backfill.save_progress(context.ledger, read_since)
     with report.asking("cancelling"):
         _cancel(context, snapshot, findings, report)
@@ -106,9 +104,8 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     _alarm(context.ledger, snapshot, findings, held)
     if snapshot.slurm is not None:
         to_cancel = {finding.cancel for finding in findings}
-        update_foreign_job_alarm(
-            context, [job for job in foreign(snapshot) if job.slurm_id not in to_cancel]
-        )
+        unpaid = [job for job in foreign(snapshot) if job.slurm_id not in to_cancel]
+        update_foreign_job_alarm(context, unpaid)
         update_unchecked_token_alarm(context, snapshot.slurm.values())
     _hold(context.ledger, snapshot)
     _wake(context, report)
@@ -127,11 +124,10 @@ def _sweep(context: WorkerContext, why: str) -> bool:
 
 
 def _record(ledger: Ledger, findings: Sequence[Discrepancy]) -> None:
-    changes = [
-        JobChange(finding.job_id, event)
-        for finding in findings
-        for event in finding.events
-    ]
+    changes = list[JobChange]()
+    for finding in findings:
+        for event in finding.events:
+            changes.append(JobChange(finding.job_id, event))
     for start in range(0, len(changes), RECORDED_AT_ONCE):
         ledger.record(*changes[start : start + RECORDED_AT_ONCE])
 
@@ -171,9 +167,8 @@ def _cancel(
     to_cancel = _to_cancel(context.ledger, findings)
     ids_of_user = dict[str, list[SlurmId]]()
     for slurm_id in to_cancel:
-        ids_of_user.setdefault((snapshot.slurm or {})[slurm_id].user, []).append(
-            slurm_id
-        )
+        user = snapshot.rows[slurm_id].user
+        ids_of_user.setdefault(user, []).append(slurm_id)
     unanswered = 0
     for user, slurm_ids in ids_of_user.items():
         try:
@@ -212,9 +207,8 @@ def _report_cancelled(
 ) -> None:
     for slurm_id, finding in findings.items():
         if slurm_id in refused:
-            report.not_cancelled[str(slurm_id)] = report.unseen["cancelling"] = refused[
-                slurm_id
-            ][:SHOWN_TEXT]
+            why = refused[slurm_id][:SHOWN_TEXT]
+            report.not_cancelled[str(slurm_id)] = report.unseen["cancelling"] = why
             continue
         log.error(
             "slurm_job_cancelled",
@@ -228,7 +222,10 @@ def _report_cancelled(
 def _last(ledger: Ledger, what: str) -> dict[Any, Any]:
     """The entry of that name in the last sweep's report."""
     last = ledger.sweeps.last()
-    return last[0].report.get(what, {}) if last else {}
+    if not last:
+        return {}
+    entry: dict[Any, Any] = last[0].report.get(what, {})
+    return entry
 
 
 def _alarm(
@@ -346,12 +343,13 @@ def _every_s(context: WorkerContext) -> float:
     return interval_s(context.sweep.every_s, min_job_age_s or 0.0)
 
 
-def _document(
+def _again_s(
     context: WorkerContext,
     report: ReconciliationReport,
     snapshot: Snapshot,
     findings: Sequence[Discrepancy],
-) -> dict[str, Any]:
+) -> float:
+    """How soon the next sweep is due."""
     again_s = _every_s(context)
     if report.more:
         again_s = min(again_s, MORE_S)
@@ -361,11 +359,27 @@ def _document(
         again_s = min(again_s, RETRY_SOON_S)  # submissions may be held until then
     if doubts(snapshot, findings):
         again_s = min(again_s, context.sweep.grace_s)
+    return again_s
+
+
+def _number(seen: Sized | None) -> int | None:
+    """How much a side has; None if the sweep has not seen it."""
+    if seen is None:
+        return None
+    return len(seen)
+
+
+def _document(
+    context: WorkerContext,
+    report: ReconciliationReport,
+    snapshot: Snapshot,
+    findings: Sequence[Discrepancy],
+) -> dict[str, Any]:
     return {
         "why": report.why,
         "jobs": len(snapshot.jobs),
-        "slurm_jobs": None if snapshot.slurm is None else len(snapshot.slurm),
-        "on_chain": None if snapshot.chain is None else len(snapshot.chain),
+        "slurm_jobs": _number(snapshot.slurm),
+        "on_chain": _number(snapshot.chain),
         "block": snapshot.block,
         "found": dict(Counter(finding.kind for finding in findings)),
         "findings": [_shown(finding) for finding in findings[:MAX_FINDINGS]],
@@ -374,7 +388,7 @@ def _document(
         "stale": report.stale,
         "unseen": report.unseen,
         "seconds": report.seconds,
-        "again_s": again_s,
+        "again_s": _again_s(context, report, snapshot, findings),
     }
 
 
