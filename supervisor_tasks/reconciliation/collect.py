@@ -282,21 +282,27 @@ def _persisted_by_slurm(
     if not slurm_ids:
         return frozenset()
     now_s = begun.at.timestamp()
-    boot, start = ledger.facts.read(SLURM_BOOT_TIME), _start(ledger)
-    until_s = math.inf  # if the start is unknown, all jobs count as saved
-    if boot is not None and boot.value == start.booted:
-        until_s = now_s - boot.age_s - start.silent_s - SAVED_WITHIN_S
+    until_s = _saved_until_s(ledger, now_s)
     accepted = ledger.facts.read(SLURM_ACCEPTED)
     since_s = -math.inf
     if accepted is not None:
         since_s = now_s - accepted.age_s
     submissions = ledger.journal.submissions(slurm_ids)
-    missing_ids = {job.job_id for job in snapshot.missing}
     persisted = set[JobId]()
-    for job_id, submission in submissions.items():
-        if job_id in missing_ids and since_s < submission.answered_s <= until_s:
+    for job_id in {job.job_id for job in snapshot.missing} & submissions.keys():
+        if since_s < submissions[job_id].answered_s <= until_s:
             persisted.add(job_id)
     return frozenset(persisted)
+
+
+def _saved_until_s(ledger: Ledger, now_s: float) -> float:
+    """Until when the slurmctld that ran before had the time to save what it took. If
+    the start is unknown, all jobs count as saved.
+    """
+    boot, start = ledger.facts.read(SLURM_BOOT_TIME), _start(ledger)
+    if boot is None or boot.value != start.booted:
+        return math.inf
+    return now_s - boot.age_s - start.silent_s - SAVED_WITHIN_S
 
 
 def _start(ledger: Ledger) -> SlurmStart:

@@ -80,7 +80,7 @@ class Discrepancy:
 def find_discrepancies(snapshot: Snapshot) -> list[Discrepancy]:
     """Return everything that does not fit."""
     undecided = [job for job in snapshot.jobs.values() if not job.is_final]
-    findings = list(_on_chain(snapshot, undecided))
+    findings = [*_on_chain(snapshot, undecided), *_claimed_by_others(snapshot)]
     hot = _hot(undecided, findings)
     if snapshot.slurm is not None:
         findings += _in_slurm(snapshot, snapshot.slurm, hot)
@@ -116,6 +116,10 @@ def _on_chain(
         node_is_behind = job.chain_block > snapshot.block
         if not node_is_behind:
             yield from _by_contract(job, snapshot.chain.get(job.job_id), snapshot)
+
+
+def _claimed_by_others(snapshot: Snapshot) -> Iterator[Discrepancy]:
+    """Jobs that another ledger claimed with our key, and that are hot and ours."""
     for job_id in snapshot.foreign_claim_tags:
         if job_id not in snapshot.jobs and is_hot_and_ours(job_id, snapshot):
             yield Discrepancy(DiscrepancyKind.FOREIGN_CLAIM, job_id)
@@ -310,14 +314,8 @@ def _escalate_mass_loss(
     """Many missing jobs at once, or an empty list, mean that SLURM has lost its state,
     or that it is another SLURM. The jobs may still run, so the operator decides.
     """
-    explained = set[JobId]()
-    for finding in findings:
-        if finding.kind is DiscrepancyKind.END_NOT_RECORDED:
-            explained.add(finding.job_id)
-    for job_id, record in snapshot.confirmed_lookups.items():
-        if record is not None and _is_listed(record, snapshot):
-            explained.add(job_id)
-    unexplained = {job.job_id for job in snapshot.missing} - explained
+    missing_ids = {job.job_id for job in snapshot.missing}
+    unexplained = missing_ids - _explained(snapshot, findings)
     if not snapshot.too_many(len(unexplained)):
         return list(findings)
     escalated = list[Discrepancy]()
@@ -326,6 +324,18 @@ def _escalate_mass_loss(
             finding = replace(finding, kind=DiscrepancyKind.NEEDS_OPERATOR, events=())
         escalated.append(finding)
     return escalated
+
+
+def _explained(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> set[JobId]:
+    """The jobs that have ended, or that SLURM lists after all."""
+    explained = set[JobId]()
+    for finding in findings:
+        if finding.kind is DiscrepancyKind.END_NOT_RECORDED:
+            explained.add(finding.job_id)
+    for job_id, record in snapshot.confirmed_lookups.items():
+        if record is not None and _is_listed(record, snapshot):
+            explained.add(job_id)
+    return explained
 
 
 def _adoptions(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discrepancy]:
