@@ -73,4 +73,5 @@ def _left_out(partition: str, specs: PartitionHardware) -> str:
     counts = [f"{number} {state}" for state, number in sorted(states.items())]
     if specs.hidden_nodes:
         counts.append(f"{specs.hidden_nodes} that SLURM does not show")
-    return f"no node of the partition {partition!r} works: it has {', '.join(counts) or 'none'}"
+    found = ", ".join(counts) or "none"
+    return f"no node of the partition {partition!r} works: it has {found}"

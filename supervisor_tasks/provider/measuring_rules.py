@@ -20,27 +20,32 @@ def run_due(situation: RegistrationInput) -> str:
     machines, prices or operator's labels gets a run.
     """
     benchmarks, newest = situation.benchmarks, situation.on_chain.newest
-    if not benchmarks.enabled or benchmarks.under_way or not situation.machines:
+    if not benchmarks.enabled or benchmarks.under_way:
+        return ""
+    if not situation.machines:
         return ""
     if situation.asked_to_measure:
         return situation.asked_to_measure
     if situation.on_chain.banned:
         return ""
     if newest is None:
-        return "nothing is registered" if situation.unmeasured else ""
+        if situation.unmeasured:
+            return "nothing is registered"
+        return ""
     news = _news_of_machines(situation, newest) + _news_of_terms(situation, newest)
     if news:
         return "; ".join(news)
-    return "on schedule" if _is_time(benchmarks) else ""
+    if _is_time(benchmarks):
+        return "on schedule"
+    return ""
 
 
 def _is_time(benchmarks: MeasuredState) -> bool:
     """Whether the last run ended so long ago that the schedule asks for another one."""
     if not benchmarks.every_s:
         return False
-    return (
-        benchmarks.ended_s_ago is None or benchmarks.ended_s_ago >= benchmarks.every_s
-    )
+    ended_s_ago = benchmarks.ended_s_ago
+    return ended_s_ago is None or ended_s_ago >= benchmarks.every_s
 
 
 def _news_of_machines(situation: RegistrationInput, newest: Offer) -> list[str]:
@@ -52,8 +57,9 @@ def _news_of_machines(situation: RegistrationInput, newest: Offer) -> list[str]:
     news = machine_differences(newest.machines, situation.machines)
     if news:
         return news
-    runs_are_known = bool(situation.benchmarks.measured_machines)
-    return ["other nodes work than were measured"] if runs_are_known else []
+    if not situation.benchmarks.measured_machines:  # no run is known
+        return []
+    return ["other nodes work than were measured"]
 
 
 def _news_of_terms(situation: RegistrationInput, newest: Offer) -> list[str]:
@@ -66,16 +72,14 @@ def _news_of_terms(situation: RegistrationInput, newest: Offer) -> list[str]:
     if pricing_digest == situation.pricing_digest:
         return []
     labels = merged(situation.kept_labels, situation.operator, situation.override)
-    news = price_differences(newest.prices, situation.prices) + label_differences(
-        dict(newest.labels), labels
-    )
+    new_prices = price_differences(newest.prices, situation.prices)
+    new_labels = label_differences(dict(newest.labels), labels)
+    news = new_prices + new_labels
     if news:
         return news
-    return (
-        ["the prices or the operator's labels are others than when it was measured"]
-        if pricing_digest
-        else []
-    )
+    if not pricing_digest:
+        return []
+    return ["the prices or the operator's labels are others than when it was measured"]
 
 
 def after_asking_for_a_run(situation: RegistrationInput) -> RegistrationInput:

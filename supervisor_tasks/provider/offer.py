@@ -83,13 +83,8 @@ class Offer:
         """A digest that is equal for equal offers. Nodes have no names on the grid, so
         their order does not matter.
         """
-        return digest(
-            [
-                sorted(map(asdict, self.machines), key=_by_values),
-                asdict(self.prices),
-                self.labels,
-            ]
-        )
+        machines = sorted(map(asdict, self.machines), key=_by_values)
+        return digest([machines, asdict(self.prices), self.labels])
 
     def plain(self) -> dict[str, Any]:
         """Return the offer for a document."""
@@ -106,9 +101,8 @@ class Offer:
 
 def digest(document: Any) -> str:
     """Return a short name for a document. No other document has the same one."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[
-        :32
-    ]
+    written = json.dumps(document, sort_keys=True).encode()
+    return hashlib.sha256(written).hexdigest()[:32]
 
 
 def _by_values(machine: dict[str, int]) -> list[int]:
@@ -155,8 +149,7 @@ def price_warnings(prices: Prices, reference: Prices) -> list[str]:
     """
     usual, warnings = reference.named(), list[str]()
     for name, wei in prices.named().items():
-        is_odd = wei >= FAR_OFF * usual[name] or FAR_OFF * wei <= usual[name]
-        if is_odd:
+        if wei >= FAR_OFF * usual[name] or FAR_OFF * wei <= usual[name]:
             price, usual_price = format_credits(wei), format_credits(usual[name])
             warnings.append(
                 f"the {name} price is {price} credits a minute; usual are {usual_price}: check the settings"
@@ -191,7 +184,7 @@ def label_texts(values: Mapping[str, float | str]) -> dict[str, str]:
     texts = dict[str, str]()
     for key, value in values.items():
         text = normalised(value) if isinstance(value, str) else number_text(value)
-        if text and text != number_text(0):
+        if text not in ("", number_text(0)):
             texts[key] = text
     return texts
 
@@ -254,24 +247,25 @@ def machine_differences(
 
 def price_differences(old: Prices, offered: Prices) -> list[str]:
     """Return the prices that have changed, in credits."""
-    before = old.named()
-    return [
-        f"the {name} price was {format_credits(before[name])} credits a minute, is {format_credits(wei)}"
-        for name, wei in offered.named().items()
-        if wei != before[name]
-    ]
+    before, lines = old.named(), list[str]()
+    for name, wei in offered.named().items():
+        if wei != before[name]:
+            was, now = format_credits(before[name]), format_credits(wei)
+            lines.append(f"the {name} price was {was} credits a minute, is {now}")
+    return lines
 
 
 def label_differences(old: Mapping[str, str], offered: Mapping[str, str]) -> list[str]:
     """Return the labels that are new, changed or removed."""
-    changed = sorted(
-        key for key in old.keys() | offered.keys() if old.get(key) != offered.get(key)
-    )
-    return [
-        f"the label {key} was {_shown(old.get(key))}, is {_shown(offered.get(key))}"
-        for key in changed
-    ]
+    lines = list[str]()
+    for key in sorted(old.keys() | offered.keys()):
+        was, now = old.get(key), offered.get(key)
+        if was != now:
+            lines.append(f"the label {key} was {_shown(was)}, is {_shown(now)}")
+    return lines
 
 
 def _shown(value: str | None) -> str:
-    return "absent" if value is None else repr(value[:MAX_LABEL_CHARS])
+    if value is None:
+        return "absent"
+    return repr(value[:MAX_LABEL_CHARS])

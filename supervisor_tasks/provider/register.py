@@ -31,6 +31,8 @@ from supervisor_tasks.ledger.registrations import (
 from supervisor_tasks.monitoring.slurm_health import slurm_is_healthy
 from supervisor_tasks.provider.measuring_rules import after_asking_for_a_run, run_due
 from supervisor_tasks.provider.offer import (
+    Machine,
+    Offer,
     label_texts,
     machines_digest,
     price_warnings,
@@ -84,13 +86,8 @@ def _register(context: WorkerContext) -> bool:
     write = None
     if decision.action is Action.REGISTER:
         write = _estimated(context, decision)
-    _report(
-        context,
-        book,
-        situation,
-        decision,
-        write if isinstance(write, Refused) else None,
-    )
+    refusal = write if isinstance(write, Refused) else None
+    _report(context, book, situation, decision, refusal)
     if isinstance(write, NoEstimateError):
         raise write
     is_served = decision.action is Action.NOTHING
@@ -107,21 +104,19 @@ def _situation(context: WorkerContext, book: Registrations) -> RegistrationInput
     contract, so the contract shows all that was mined by then.
     """
     side, memory = context.offer, book.memory()
-    last_transaction = (
-        context.chain.wallet.book.fate(memory.intent)
-        if memory.intent
-        else TransactionStatus()
-    )
+    last_transaction = TransactionStatus()
+    if memory.intent:
+        last_transaction = context.chain.wallet.book.fate(memory.intent)
     on_chain = context.chain.contract.on_offer()
     cursor = context.ledger.cursors.of(CONTRACT_STREAM)
     if cursor is not None and on_chain.block < cursor[0]:
         raise RpcUnavailableError(
             f"the node is at block {on_chain.block}, and {cursor[0]} was read already"
         )
-    looked = slurm_is_healthy(context.ledger) and shows_nodes(
-        context.ledger.ticks.age_s(NODES)
-    )
-    machines, known_s = book.hardware() if looked else ((), 0.0)
+    machines, known_s = tuple[Machine, ...](), 0.0
+    is_healthy = slurm_is_healthy(context.ledger)
+    if is_healthy and shows_nodes(context.ledger.ticks.age_s(NODES)):
+        machines, known_s = book.hardware()
     return RegistrationInput(
         on_chain=on_chain,
         memory=memory,
@@ -144,22 +139,22 @@ def _benchmarks(context: WorkerContext) -> MeasuredState:
     """
     side, runs = context.offer, context.ledger.benchmarks
     under_way, last = runs.under_way(), runs.run()
-    ended_at = None if last is None else last["ended_at"]
     pricing_digest, measured_machines, measured = (
         runs.pricing_digest(),
         still_measured(runs.ended()),
         runs.measured(),
     )
+    ended_s_ago = None
+    if last is not None and last["ended_at"] is not None:
+        ended_s_ago = (datetime.now(UTC) - last["ended_at"]).total_seconds()
     return MeasuredState(
         enabled=side.benchmarks_enabled,
         under_way=under_way is not None,
-        ended_s_ago=None
-        if ended_at is None
-        else (datetime.now(UTC) - ended_at).total_seconds(),
+        ended_s_ago=ended_s_ago,
         every_s=side.benchmark_every_s,
         labels=label_texts(labels_of(latest_of(measured))),
         results_by_machines=_results(measured),
-        measured_keys=frozenset(label for one in measured for label in one.labels),
+        measured_keys=frozenset[str]().union(*(one.labels for one in measured)),
         measured_machines=measured_machines,
         pricing_digest=pricing_digest,
     )
@@ -221,7 +216,9 @@ def _estimated(
         to=context.chain.contract.addresses.providers,
     )
     gas = context.chain.wallet.estimate([write])[0]
-    return replace(write, gas=gas) if isinstance(gas, int) else gas
+    if not isinstance(gas, int):
+        return gas
+    return replace(write, gas=gas)
 
 
 def _send(
@@ -279,10 +276,8 @@ def _report(
     if not situation.benchmarks.enabled:
         context.ledger.alarms.off(AlarmName.BENCHMARK_FAILED)
     wanted = _wanted_alarms(now, decision, refusal)
-    details = {
-        "standing": now.value,
-        "why": decision.why if refusal is None else str(refusal),
-    }
+    why = decision.why if refusal is None else str(refusal)
+    details = {"standing": now.value, "why": why}
     for name in (
         AlarmName.PROVIDER_BANNED,
         AlarmName.PROVIDER_REJECTED,
@@ -301,13 +296,9 @@ def _document(
     refusal: Refused | None,
 ) -> dict[str, Any]:
     """Return the state of the registration for the operator."""
-    chain, side = situation.on_chain, context.offer
-    offers = {
-        "registered": chain.registered,
-        "waiting": chain.waiting,
-        "offered": decision.offer,
-    }
-    refused = "" if refusal is None else f"; it would be refused: {refusal}"
+    chain, side, why = situation.on_chain, context.offer, decision.why
+    if refusal is not None:
+        why += f"; it would be refused: {refusal}"
     odd = price_warnings(side.prices, USUAL_PRICES)
     odd += shadowed_labels(
         situation.machine_labels, side.operator_labels, side.labels_override
@@ -315,11 +306,16 @@ def _document(
     return {
         "address": context.chain.wallet.address,
         "decision": decision.action.value,
-        "why": decision.why + refused,
+        "why": why,
         "measuring": situation.benchmarks.under_way,
         "odd": odd,
-        **{
-            name: None if offer is None else offer.plain()
-            for name, offer in offers.items()
-        },
+        "registered": _plain(chain.registered),
+        "waiting": _plain(chain.waiting),
+        "offered": _plain(decision.offer),
     }
+
+
+def _plain(offer: Offer | None) -> dict[str, Any] | None:
+    if offer is None:
+        return None
+    return offer.plain()

@@ -214,9 +214,8 @@ class RegistrationInput:
             return kept
         results = self._results
         removed = measured_keys - results.stay
-        return {key: text for key, text in kept.items() if key not in removed} | dict(
-            results.labels
-        )
+        staying = {key: text for key, text in kept.items() if key not in removed}
+        return staying | dict(results.labels)
 
     @property
     def _results(self) -> Results:
@@ -226,10 +225,9 @@ class RegistrationInput:
         benchmarks = self.benchmarks
         if not benchmarks.results_by_machines:
             return Results(benchmarks.labels)
+        offered, _ = _machines(self)
         nothing = Results({}, stay=frozenset(benchmarks.labels))
-        return benchmarks.results_by_machines.get(
-            machines_digest(_machines(self)[0]), nothing
-        )
+        return benchmarks.results_by_machines.get(machines_digest(offered), nothing)
 
     @property
     def labels(self) -> Labels:
@@ -239,12 +237,12 @@ class RegistrationInput:
     @property
     def unmeasured(self) -> bool:
         """Whether these machines still need a measurement."""
-        if not self.benchmarks.enabled:
+        benchmarks = self.benchmarks
+        if not benchmarks.enabled:
             return False
-        return (
-            self.benchmarks.under_way
-            or machines_digest(self.machines) not in self.benchmarks.measured_machines
-        )
+        if benchmarks.under_way:
+            return True
+        return machines_digest(self.machines) not in benchmarks.measured_machines
 
     @property
     def pricing_digest(self) -> str:
@@ -304,23 +302,21 @@ def remembered(situation: RegistrationInput) -> RegistrationRecord:
     turned_down = set[str]()
     if chain.waiting is None and not situation.too_early:
         turned_down = _taken_back(situation) - there
-    still_rejected = [
-        offer_digest
-        for offer_digest in memory.rejected
-        if offer_digest not in there | turned_down
-    ]
-    rejected = still_rejected + sorted(turned_down)
+    removed = there | turned_down
+    rejected = [one for one in memory.rejected if one not in removed]
+    rejected += sorted(turned_down)
     approved = memory.approved
     if chain.registered is not None:
         approved = chain.registered.digest
     elif chain.waiting is not None:
         approved = ""
-    tries = 0 if memory.sent in there else memory.tries
-    accepted = _accepted(memory, chain)
+    tries = memory.tries
+    if memory.sent in there:
+        tries = 0
     return replace(
         memory,
         tries=tries,
-        accepted=accepted,
+        accepted=_accepted(memory, chain),
         approved=approved,
         rejected=tuple(rejected[-MAX_REJECTED:]),
     )
@@ -328,11 +324,9 @@ def remembered(situation: RegistrationInput) -> RegistrationRecord:
 
 def _accepted(memory: RegistrationRecord, chain: OnChainOffers) -> bool:
     """Whether the offer that was sent last has been in force."""
-    if chain.registered is not None and chain.registered.digest == memory.sent:
-        return True
-    if chain.waiting is not None and chain.waiting.digest == memory.sent:
-        return False
-    return memory.accepted
+    if memory.sent not in chain.digests:
+        return memory.accepted
+    return chain.registered is not None and chain.registered.digest == memory.sent
 
 
 def _taken_back(situation: RegistrationInput) -> set[str]:
@@ -356,20 +350,16 @@ def standing(situation: RegistrationInput) -> RegistrationStatus:
     if chain.banned:
         return RegistrationStatus.BANNED
     if chain.registered is not None:
-        return (
-            RegistrationStatus.APPROVED
-            if chain.waiting is None
-            else RegistrationStatus.CHANGING
-        )
+        if chain.waiting is None:
+            return RegistrationStatus.APPROVED
+        return RegistrationStatus.CHANGING
     if chain.waiting is not None:
         return RegistrationStatus.WAITING
     if memory.approved:
         return RegistrationStatus.REMOVED
-    return (
-        RegistrationStatus.REJECTED
-        if memory.rejected
-        else RegistrationStatus.UNREGISTERED
-    )
+    if memory.rejected:
+        return RegistrationStatus.REJECTED
+    return RegistrationStatus.UNREGISTERED
 
 
 def shows_nodes(looked_s_ago: float | None) -> bool:
@@ -388,25 +378,42 @@ def decide(situation: RegistrationInput) -> RegistrationDecision:
     registered. New prices and labels of the operator are registered at once, with the
     benchmark labels that exist.
     """
-    newest, (machines, held_back) = situation.on_chain.newest, _machines(situation)
-    offer = Offer(machines, situation.prices, situation.labels) if machines else None
+    machines, held_back = _machines(situation)
+    offer = None
+    if machines:
+        offer = Offer(machines, situation.prices, situation.labels)
     obstacle = _obstacle(situation, offer)
     if obstacle is not None:
         return obstacle
-    assert offer is not None  # noqa: S101  otherwise there is an obstacle
-    if newest is not None and newest.digest == offer.digest:
-        state = (
-            "waits for approval"
-            if situation.on_chain.waiting is not None
-            else "is in force"
-        )
+    if offer is None:
         return RegistrationDecision(
-            Action.NOTHING, _joined(f"what is offered {state}", held_back), offer
+            Action.WAIT, "SLURM shows no node of the partition that works"
         )
-    turned_down = None if situation.asked else _turned_down(situation, offer)
+    return _decide_on(offer, held_back, situation)
+
+
+def _decide_on(
+    offer: Offer, held_back: str, situation: RegistrationInput
+) -> RegistrationDecision:
+    """Decide on an offer that nothing prevents sending. `held_back` is why it is not
+    for the machines that SLURM shows.
+    """
+    newest = situation.on_chain.newest
+    if newest is None:
+        if situation.unmeasured and not situation.asked:
+            why = "nothing is registered, and the cluster is measured first"
+            return RegistrationDecision(Action.MEASURE, why, offer)
+        news = ["nothing is registered"]
+    elif newest.digest == offer.digest:
+        why = "what is offered is in force"
+        if situation.on_chain.waiting is not None:
+            why = "what is offered waits for approval"
+        return RegistrationDecision(Action.NOTHING, _joined(why, held_back), offer)
+    else:
+        news = differences(newest, offer)
+    turned_down = _turned_down(situation, offer)
     if turned_down is not None:
         return turned_down
-    news = ["nothing is registered"] if newest is None else differences(newest, offer)
     return RegistrationDecision(Action.REGISTER, _joined(*news, held_back), offer)
 
 
@@ -418,7 +425,7 @@ def _joined(*reasons: str) -> str:
 def _obstacle(
     situation: RegistrationInput, offer: Offer | None
 ) -> RegistrationDecision | None:
-    """Return what prevents sending an offer now; None if nothing does."""
+    """Return what prevents sending any offer now; None if nothing does."""
     if situation.last_transaction.open:
         return RegistrationDecision(
             Action.WAIT,
@@ -437,20 +444,6 @@ def _obstacle(
             "a registration was mined, and the node does not show it yet",
             offer,
         )
-    if offer is None:
-        return RegistrationDecision(
-            Action.WAIT, "SLURM shows no node of the partition that works"
-        )
-    if (
-        situation.on_chain.newest is None
-        and situation.unmeasured
-        and not situation.asked
-    ):
-        return RegistrationDecision(
-            Action.MEASURE,
-            "nothing is registered, and the cluster is measured first",
-            offer,
-        )
     return None
 
 
@@ -467,10 +460,8 @@ def _machines(situation: RegistrationInput) -> tuple[tuple[Machine, ...], str]:
         return seen, ""
     news = ", ".join(machine_differences(newest.machines, seen))
     if not situation.settled:
-        return (
-            newest.machines,
-            f"SLURM shows {news}, which counts when it has been so for a while",
-        )
+        why = f"SLURM shows {news}, which counts when it has been so for a while"
+        return newest.machines, why
     if situation.unmeasured:
         return newest.machines, f"SLURM shows {news}, which is measured first"
     return seen, ""
@@ -479,7 +470,11 @@ def _machines(situation: RegistrationInput) -> tuple[tuple[Machine, ...], str]:
 def _turned_down(
     situation: RegistrationInput, offer: Offer
 ) -> RegistrationDecision | None:
-    """Return what prevents sending an offer again; None if it may be sent."""
+    """Return what prevents sending an offer again; None if it may be sent, or if the
+    operator asked for it.
+    """
+    if situation.asked:
+        return None
     memory = situation.memory
     if offer.digest in memory.rejected:
         why = "the grid has turned this offer down: change it, or ask again by `supervisor provider register`"
@@ -495,8 +490,9 @@ def after_sending(
 ) -> RegistrationRecord:
     """Return the memory after an offer was sent."""
     memory = situation.memory
-    is_repeated = memory.sent == offer.digest and not situation.asked
-    tries = memory.tries + 1 if is_repeated else 1
+    tries = 1
+    if memory.sent == offer.digest and not situation.asked:
+        tries = memory.tries + 1
     return replace(
         memory,
         sent=offer.digest,
