@@ -44,20 +44,12 @@ def render(plan: Plan) -> JobScript:
     """Render the job with one rank for each GPU. On CPU clusters the plan sets the
     ranks; if it does not, there is one for each CPU.
     """
-    layout = layout_of(plan)
+    layout, nb = layout_of(plan), plan.hpl_block_size
     gpus = min(node.gpus for node in layout.nodes)
     mem_mb = min(node.mem_mb for node in layout.nodes)
-    n = problem_size(
-        mem_mb, len(layout.nodes), plan.hpl_memory_share, plan.hpl_block_size
-    )
+    n = problem_size(mem_mb, len(layout.nodes), plan.hpl_memory_share, nb)
     if plan.hpl_max_n is not None:
-        n = min(
-            n,
-            max(
-                plan.hpl_block_size,
-                plan.hpl_max_n // plan.hpl_block_size * plan.hpl_block_size,
-            ),
-        )
+        n = min(n, max(nb, plan.hpl_max_n // nb * nb))
     p, q = process_grid(layout.ranks)
     facts = {
         "container": plan.mode is Mode.CONTAINER,
@@ -69,10 +61,10 @@ def render(plan: Plan) -> JobScript:
         "cpus_per_task": layout.cpus_per_task,
         "single_node": len(layout.nodes) == 1,
         "n": n,
-        "nb": plan.hpl_block_size,
+        "nb": nb,
         "p": p,
         "q": q,
-        "dat": dat(n, plan.hpl_block_size, p, q),
+        "dat": dat(n, nb, p, q),
     }
     return JobScript(
         script=rendered("hpl.sh.j2", plan, facts),
@@ -131,10 +123,12 @@ def parse(output: bytes, nonce: str) -> Reading:
         return Reading(left_out=found.missing, notes=found.notes)
     section = found.section("hpl")
     text = "\n" + section.text
+    believed_checks = {"PASSED"}
+    if section.exit_status == 0:
+        believed_checks.add("")  # without a check, the job must have ended well
     believed = list[float]()
     for gflops, check in _results(text):
-        ended_unchecked = not check and section.exit_status == 0
-        if check == "PASSED" or ended_unchecked:
+        if check in believed_checks:
             believed.append(gflops)
     if not believed:
         raise UnreadableOutputError(_why_nothing(section, text))
@@ -151,7 +145,9 @@ def parse(output: bytes, nonce: str) -> Reading:
 def _tool(text: str) -> str:
     """The program's name and version; empty if it printed none."""
     version = _VERSION.search(text)
-    return f"{version[1]} {version[2]}" if version else ""
+    if version is None:
+        return ""
+    return f"{version[1]} {version[2]}"
 
 
 def _results(text: str) -> Iterator[tuple[float, str]]:
@@ -196,13 +192,12 @@ def _gflops(line: re.Match[str]) -> str:
 
 
 def _why_nothing(section: Section, text: str) -> str:
-    lines = [
-        line[0].strip() for line in (*_RESULT.finditer(text), *_MXP.finditer(text))
-    ]
+    results = list(_RESULT.finditer(text))
+    lines = [line[0].strip() for line in (*results, *_MXP.finditer(text))]
     printed = "no result line"
     if lines:
         printed = f"no result with a passed residual among {len(lines)}, such as {shown(lines[-1])}"
-    if any(line[1] and not line[9] for line in _RESULT.finditer(text)):
+    if not all(map(_gflops, results)):
         printed += ", and an HPL_AI line without refinement, which is no whole solution"
     ending = section.why_unusable or f"it ends with: {shown(text)}"
     return f"HPL printed {printed}; {ending}"

@@ -32,12 +32,8 @@ def render(plan: Plan) -> JobScript:
     nodes = chosen(plan.nodes, single_node=plan.ior_single_node)
     ranks_per_node = min(_MOST_RANKS_PER_NODE, *(node.cpus for node in nodes))
     layout = RankLayout(nodes, ranks_per_node, nodelist(plan, nodes))
-    block_mb = (
-        plan.ior_block_mb_per_node
-        // layout.ranks_per_node
-        // _TRANSFER_MB
-        * _TRANSFER_MB
-    )
+    block_mb = plan.ior_block_mb_per_node // layout.ranks_per_node
+    block_mb = block_mb // _TRANSFER_MB * _TRANSFER_MB
     facts = {
         "container": plan.mode is Mode.CONTAINER,
         "container_flags": container_words(plan, plan.images.ior),
@@ -72,17 +68,7 @@ def parse(output: bytes, nonce: str) -> Reading:
         raise UnreadableOutputError(
             f"no volume is named in the output; found {', '.join(found.sections) or 'no section'}"
         )
-    return collected(found, parts, tool=", ".join(_tools(found)))
-
-
-def _tools(found: ScriptOutput) -> dict[str, None]:
-    """The tools that name themselves in their output, each once, in the order of the
-    output.
-    """
-    versions = [
-        _VERSION.search("\n" + section.text) for section in found.sections.values()
-    ]
-    return dict.fromkeys(version[1] for version in versions if version)
+    return collected(found, parts, tool=found.tools(_VERSION))
 
 
 def _parts_of(volume: str, found: ScriptOutput) -> list[Part]:
@@ -122,8 +108,7 @@ def _ior(section: Section, *, volume: str) -> Mapping[str, MeasuredValue]:
     """Means over the iterations. The columns after IOPS differ from version to version
     and are not read.
     """
-    if section.why_unusable:
-        raise UnreadableOutputError(f"ior on {volume}: {section.why_unusable}")
+    section.require_usable(f"ior on {volume}")
     means = dict[str, MeasuredValue]()
     for access, rows in _rows_of_ior(section, volume).items():
         columns = [[*row.split(",", 2), "", ""] for row in rows]
@@ -144,7 +129,7 @@ def _rows_of_ior(section: Section, volume: str) -> dict[str, list[str]]:
     """The rows of ior's table by access: as many of each, and one at least."""
     table_begin = section.text.find(_HEADER)
     table = _ROW.finditer(section.text, max(0, table_begin))
-    rows: dict[str, list[str]] = {access: [] for access in _ACCESSES}
+    rows: dict[str, list[str]] = {"write": [], "read": []}
     for row in islice(table, _MOST_ROWS + 1):
         rows[row[1]].append(row[2])
     writes, reads = len(rows["write"]), len(rows["read"])
@@ -157,8 +142,7 @@ def _rows_of_ior(section: Section, volume: str) -> dict[str, list[str]]:
 
 
 def _fio(section: Section, *, volume: str, access: str) -> Mapping[str, MeasuredValue]:
-    if section.why_unusable:
-        raise UnreadableOutputError(f"fio on {volume}: {section.why_unusable}")
+    section.require_usable(f"fio on {volume}")
     found = document(section.text, "fio")
     bytes_per_s = number_at(
         found, f"fio's bandwidth of {access}", "jobs", 0, access, "bw_bytes"

@@ -24,12 +24,11 @@ def microarchitecture(machine: str, cpuinfo: Mapping[str, str]) -> str:
     if root is None:
         return ""
     info = _partly_known(machine, cpuinfo)
-    family = [
-        target
-        for target in TARGETS.values()
-        if target == root or root in target.ancestors
-    ]
-    candidates = [target for target in family if _compatible(machine, info, target)]
+    candidates = list[Microarchitecture]()
+    for target in TARGETS.values():
+        is_in_family = target == root or root in target.ancestors
+        if is_in_family and _compatible(machine, info, target):
+            candidates.append(target)
     return str(_newest(candidates, info.cpu_part, root).name)
 
 

@@ -27,17 +27,19 @@ _MOST_LETTERS = 200
 def render(plan: Plan) -> JobScript:
     """Render a job on one node, with a GPU if the partition has any."""
     gpu_nodes = plan.gpu_nodes
-    mixed = bool(gpu_nodes) and len(gpu_nodes) < len(plan.nodes)
+    nodelist = tuple[str, ...]()
+    if 0 < len(gpu_nodes) < len(plan.nodes):  # not just any node will do
+        nodelist = (gpu_nodes[0].name,)
     return JobScript(
         script=rendered("machine.sh.j2", plan, {"gpus": bool(gpu_nodes)}),
         nodes=1,
         ntasks_per_node=1,
         cpus_per_task=1,
-        gpus_per_node=1 if gpu_nodes else 0,
+        gpus_per_node=min(1, len(gpu_nodes)),
         time_limit_min=min(_LIMIT_MIN, plan.time_limit_min),
         mem_mb_per_node=100,
         exclusive=False,
-        nodelist=(gpu_nodes[0].name,) if mixed else (),
+        nodelist=nodelist,
     )
 
 
@@ -80,8 +82,10 @@ def parse(output: bytes, nonce: str) -> Reading:
         words["gpu"] = names[0]
     elif why:
         left_out["gpu"] = why
-    several = (f"GPUs of several kinds: {', '.join(names)}",) if len(names) > 1 else ()
-    return Reading(texts=words, left_out=left_out, notes=(*found.notes, *several))
+    notes = list(found.notes)
+    if len(names) > 1:
+        notes.append(f"GPUs of several kinds: {', '.join(names)}")
+    return Reading(texts=words, left_out=left_out, notes=tuple(notes))
 
 
 def _one_word(found: ScriptOutput, name: str) -> str:
@@ -109,11 +113,14 @@ def _gpus(found: ScriptOutput) -> tuple[list[str], str]:
     section = found.sections.get("gpu")
     if section is None:
         return [], ""
-    lines = [line.strip() for line in section.text.splitlines()]
-    if section.exit_status != 0 or not any(lines):
-        return (
-            [],
-            f"nvidia-smi ended with status {section.exit_status}: {shown(section.text)}",
+    if section.exit_status != 0 or not section.text.strip():
+        why = (
+            f"nvidia-smi ended with status {section.exit_status}: {shown(section.text)}"
         )
-    names = [line for line in lines if 0 < len(line) <= _MOST_LETTERS]
-    return list(dict.fromkeys(names)), ""
+        return [], why
+    names = dict[str, None]()
+    for line in section.text.splitlines():
+        name = line.strip()
+        if 0 < len(name) <= _MOST_LETTERS:
+            names[name] = None
+    return list(names), ""

@@ -84,26 +84,20 @@ def parse(output: bytes, nonce: str) -> Reading:
     the three can be read.
     """
     found = split_output(output, nonce)
-    titles = [_TITLE.search("\n" + section.text) for section in found.sections.values()]
-    tools = dict.fromkeys(title[1] for title in titles if title)
     parts = [
         Part(test.section, (test.label,), partial(_largest, test=test))
         for test in TESTS
     ]
-    return collected(found, parts, tool=", ".join(tools))
+    return collected(found, parts, tool=found.tools(_TITLE))
 
 
 def _largest(section: Section, *, test: Test) -> dict[str, MeasuredValue]:
-    if section.why_unusable:
-        raise UnreadableOutputError(f"{test.program}: {section.why_unusable}")
+    section.require_usable(test.program)
     rows = [(int(row[1]), row[2]) for row in _ROW.finditer("\n" + section.text)]
     largest, shown_value = max(rows, key=lambda row: row[0], default=(0, ""))
     if largest < _LARGEST_WITHOUT_DOUBT:
         raise UnreadableOutputError(
             f"{test.program} printed no line `size value` of {_LARGEST_WITHOUT_DOUBT} bytes or more; {shown(section.text)}"
         )
-    return {
-        test.label: MeasuredValue(
-            number(shown_value, f"{test.program} at {largest} bytes"), test.unit
-        )
-    }
+    value = number(shown_value, f"{test.program} at {largest} bytes")
+    return {test.label: MeasuredValue(value, test.unit)}

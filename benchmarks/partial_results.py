@@ -47,17 +47,18 @@ def collected(
     )
     for part in parts:
         section = found.sections.get(part.section)
-        missing = _why_missing(found, part)
+        if section is None:
+            missing = _why_missing(found, part)
+            why = missing or f"the output ends before {part.section}"
+            left_out |= dict.fromkeys(part.labels, why)
+            if not missing:
+                failed.append(why)
+            continue
         try:
-            if section is None:
-                raise UnreadableOutputError(
-                    missing or f"the output ends before {part.section}"
-                )
             numbers |= part.read(section)
         except UnreadableOutputError as error:
             left_out |= dict.fromkeys(part.labels, str(error))
-            if not (missing and section is None):
-                failed.append(str(error))
+            failed.append(str(error))
     if failed and not numbers:
         raise UnreadableOutputError("; ".join(dict.fromkeys(failed)))
     return Reading(numbers, left_out=left_out, notes=(*found.notes, *notes), tool=tool)

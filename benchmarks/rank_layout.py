@@ -43,15 +43,19 @@ def nodelist(plan: Plan, nodes: Sequence[PlannedNode]) -> tuple[str, ...]:
     """Return the node names that sbatch needs: none if all nodes are taken, or all are
     alike.
     """
+    if len(nodes) == len(plan.nodes):
+        return ()
     kinds = {(node.cpus, node.gpus, node.mem_mb) for node in plan.nodes}
-    if len(nodes) == len(plan.nodes) or len(kinds) == 1:
+    if len(kinds) == 1:
         return ()
     return tuple(node.name for node in nodes)
 
 
 def process_grid(ranks: int) -> tuple[int, int]:
     """Return P x Q, as square as the number of ranks allows, P >= Q: 15 is 5 x 3."""
-    q = next(q for q in range(math.isqrt(ranks), 0, -1) if ranks % q == 0)
+    q = math.isqrt(ranks)
+    while ranks % q != 0:
+        q -= 1
     return ranks // q, q
 
 

@@ -44,6 +44,13 @@ class Section:
             return f"its command did not end: {shown(self.text)}"
         return f"its command ended with status {self.exit_status}: {shown(self.text)}"
 
+    def require_usable(self, program: str) -> None:
+        """Raise UnreadableOutputError, with the program's name, if the section did not
+        end well.
+        """
+        if self.why_unusable:
+            raise UnreadableOutputError(f"{program}: {self.why_unusable}")
+
 
 @dataclass(frozen=True, slots=True)
 class ScriptOutput:
@@ -62,6 +69,17 @@ class ScriptOutput:
                 f"no section {name}; found {', '.join(self.sections) or 'none'}"
             )
         return found
+
+    def tools(self, version: re.Pattern[str]) -> str:
+        """Return the tools that name themselves in their sections: the pattern's group,
+        each text once, in the order of the output.
+        """
+        tools = dict[str, None]()
+        for section in self.sections.values():
+            named = version.search("\n" + section.text)
+            if named is not None:
+                tools[named[1]] = None
+        return ", ".join(tools)
 
 
 def split_output(output: bytes, nonce: str) -> ScriptOutput:
@@ -144,4 +162,6 @@ def number(text: str, what: str) -> float:
 
 
 def _status(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"[0-9]{1,3}", text.strip(), re.ASCII) else None
+    if re.fullmatch(r"[0-9]{1,3}", text.strip(), re.ASCII) is None:
+        return None
+    return int(text)

@@ -62,8 +62,7 @@ def parse(output: bytes, nonce: str) -> Reading:
 
 
 def _ookla(section: Section) -> Mapping[str, MeasuredValue]:
-    if section.why_unusable:
-        raise UnreadableOutputError(f"speedtest: {section.why_unusable}")
+    section.require_usable("speedtest")
     results = list[object]()
     for result in documents(section.text, "speedtest"):
         if isinstance(result, dict) and result.get("type") == "result":
@@ -83,8 +82,7 @@ def _ookla(section: Section) -> Mapping[str, MeasuredValue]:
 
 def _iperf3(section: Section, *, label: str) -> Mapping[str, MeasuredValue]:
     """The rate at which data arrived, in either direction."""
-    if section.why_unusable:
-        raise UnreadableOutputError(f"iperf3: {section.why_unusable}")
+    section.require_usable("iperf3")
     found = document(section.text, "iperf3")
     if isinstance(found, dict) and "error" in found:  # iperf3 still ends with status 0
         raise UnreadableOutputError(f"iperf3: {shown(str(found['error']))}")
