@@ -123,13 +123,7 @@ def parse(output: bytes, nonce: str) -> Reading:
         return Reading(left_out=found.missing, notes=found.notes)
     section = found.section("hpl")
     text = "\n" + section.text
-    believed_checks = {"PASSED"}
-    if section.exit_status == 0:
-        believed_checks.add("")  # without a check, the job must have ended well
-    believed = list[float]()
-    for gflops, check in _results(text):
-        if check in believed_checks:
-            believed.append(gflops)
+    believed = _believed(text, section.exit_status)
     if not believed:
         raise UnreadableOutputError(_why_nothing(section, text))
     notes = list(found.notes)
@@ -150,19 +144,24 @@ def _tool(text: str) -> str:
     return f"{version[1]} {version[2]}"
 
 
-def _results(text: str) -> Iterator[tuple[float, str]]:
-    """GFLOPS of each plausible result line, and the outcome of its residual check;
-    empty if it has no check.
+def _believed(text: str, exit_status: int | None) -> list[float]:
+    """GFLOPS of each plausible result line whose residual check passed. A line without
+    a check counts if the job ended well.
     """
+    believed = list[float]()
     for shown_gflops, begin, end in _result_lines(text):
         outcomes = {check[1] for check in _CHECK.finditer(text, begin, end)}
-        outcome = "FAILED" if "FAILED" in outcomes else "".join(outcomes)
+        if "FAILED" in outcomes:
+            continue
+        if not outcomes and exit_status != 0:
+            continue
         try:
             gflops = number(shown_gflops, "Gflops")
         except UnreadableOutputError:
             continue
         if gflops <= _MOST_GFLOPS:
-            yield gflops, outcome
+            believed.append(gflops)
+    return believed
 
 
 def _result_lines(text: str) -> Iterator[tuple[str, int, int]]:

@@ -41,12 +41,10 @@ def _newest(
     """
     generics = [target for target in candidates if target.vendor == "generic"]
     best_generic = max(generics, key=_newness, default=root)
-    same_part = list[Microarchitecture]()
     if cpu_part:
         same_part = [target for target in candidates if target.cpu_part == cpu_part]
-    descendants = [
-        target for target in same_part or candidates if target > best_generic
-    ]
+        candidates = same_part or candidates
+    descendants = [target for target in candidates if target > best_generic]
     return max(descendants, key=_newness, default=best_generic)
 
 

@@ -27,16 +27,12 @@ def cancel_old_benchmarks(context: WorkerContext) -> None:
     Raises SlurmUnavailableError or SshUnavailableError.
     """
     ledger, slurm = context.ledger, context.slurm
-    wanted, provider = (
-        ledger.facts.get(BENCHMARK_CLEANUP_REQUESTED),
-        ledger.facts.get(PROVIDER),
-    )
+    wanted = ledger.facts.get(BENCHMARK_CLEANUP_REQUESTED)
+    provider = ledger.facts.get(PROVIDER)
     if wanted is None or provider is None:
         return
-    beginning, book = (
-        name_beginning(provider, ledger.cluster),
-        BenchmarkStore(ledger.engine, ledger.cluster),
-    )
+    beginning = name_beginning(provider, ledger.cluster)
+    book = BenchmarkStore(ledger.engine, ledger.cluster)
     users = book.users() | {slurm.benchmark_user}
     benchmarks = list[SqueueRow]()
     for job in slurm.cluster.list_all().values():
@@ -44,7 +40,7 @@ def cancel_old_benchmarks(context: WorkerContext) -> None:
         if is_ours and job.record.phase is not Phase.ENDED:
             benchmarks.append(job)
     # Read after SLURM's list: a name is in the ledger before SLURM gets it.
-    current = book.names_under_way() if benchmarks else frozenset()
+    current = book.names_under_way()
     for job in benchmarks:
         if job.name not in current:
             _cancel(slurm.cluster, job)
@@ -57,5 +53,5 @@ def _cancel(cluster: SlurmCluster, job: SqueueRow) -> None:
         cluster.cancel(job.slurm_id, job.user)
     except SlurmRejectedError as error:  # it ends by its time limit
         log.error("old_benchmark_not_cancelled", error=str(error), **about)
-    else:
-        log.warning("old_benchmark_cancelled", **about)
+        return
+    log.warning("old_benchmark_cancelled", **about)

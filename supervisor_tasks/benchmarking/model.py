@@ -186,22 +186,22 @@ def _is_dirty(one: Measurement) -> bool:
     """
     if one.stage.open or one.cleaned:
         return False
-    return (
-        one.stage is not BenchmarkState.CANCELLED
-        or one.slurm_id is not None
-        or math.isfinite(one.called_s_ago)
-    )
+    if one.stage is not BenchmarkState.CANCELLED:
+        return True
+    return one.slurm_id is not None or math.isfinite(one.called_s_ago)
 
 
 def _step_of(run: BenchmarkRun, one: Measurement) -> tuple[RunStep, Measurement] | None:
     """Return the step of a measurement that has not ended; None means that it waits."""
     if one.stage is BenchmarkState.WAITING:
-        step = RunStep.SUBMIT if run.cancel_reason is None else RunStep.SKIP
-        return step, one
+        if run.cancel_reason is not None:
+            return RunStep.SKIP, one
+        return RunStep.SUBMIT, one
     if one.due_in_s > 0:
         return None
-    step = RunStep.READ if one.stage is BenchmarkState.ENDED else RunStep.LOOK
-    return step, one
+    if one.stage is BenchmarkState.ENDED:
+        return RunStep.READ, one
+    return RunStep.LOOK, one
 
 
 def login_again_in_s(refused_for_s: float) -> float:
@@ -284,14 +284,10 @@ def batch_script(one: Measurement) -> bytes:
 def sbatch_option(one: Measurement, option: str) -> str:
     """Return what sbatch was given for an option, such as `time`; empty for nothing."""
     beginning = f"--{option}="
-    return next(
-        (
-            word.removeprefix(beginning)
-            for word in one.options
-            if word.startswith(beginning)
-        ),
-        "",
-    )
+    for word in one.options:
+        if word.startswith(beginning):
+            return word.removeprefix(beginning)
+    return ""
 
 
 def limit_of(one: Measurement) -> str:

@@ -101,7 +101,9 @@ def blocked_reason(
         return ""
     if record.never_begins:
         return f"SLURM would let it wait without end: {record.reason} (it asked for {limit_of(one)})"
-    too_few = "" if specs is None else too_few_nodes(one, specs)
+    too_few = ""
+    if specs is not None:
+        too_few = too_few_nodes(one, specs)
     if too_few:
         return f"{too_few}; SLURM: {record.shown}"
     if _waited_s(one, record) > MAX_WAIT_S:
@@ -128,21 +130,25 @@ def too_few_nodes(one: Measurement, specs: PartitionHardware) -> str:
     as working: the job may wait for them.
     """
     wanted = int(sbatch_option(one, "nodes") or 1)
-    working = [node.name for node in specs.in_order if node.works]
     nodelist = sbatch_option(one, "nodelist")
-    if nodelist:
-        named = nodelist.split(",")
-        working = [name for name in working if name in named]
-    if len(working) + specs.hidden_nodes >= wanted:
+    named = nodelist.split(",")
+    working = 0
+    for node in specs.in_order:
+        can_be_used = not nodelist or node.name in named
+        if can_be_used and node.works:
+            working += 1
+    if working + specs.hidden_nodes >= wanted:
         return ""
-    return f"it needs {wanted} nodes, {len(working)} work"
+    return f"it needs {wanted} nodes, {working} work"
 
 
 def _waited_s(one: Measurement, record: JobRecord | None) -> float:
     """How long the job has waited in SLURM, as far as is known."""
     if record is None or record.phase is not Phase.WAITING:
         return 0.0
-    return one.called_s_ago if math.isfinite(one.called_s_ago) else 0.0
+    if not math.isfinite(one.called_s_ago):
+        return 0.0
+    return one.called_s_ago
 
 
 def after_cancel(
@@ -170,9 +176,8 @@ def after_cancel(
             poll_delay_s=0.0,
             reason=f"{cancel_reason}; {stays}",
         )
-    return replace(
-        change, poll_delay_s=MAX_LOOK_S if refused else FIRST_LOOK_S, reason=stays
-    )
+    again_s = MAX_LOOK_S if refused else FIRST_LOOK_S
+    return replace(change, poll_delay_s=again_s, reason=stays)
 
 
 def _never_arrived(one: Measurement, submission_window_s: float) -> MeasurementUpdate:
@@ -220,7 +225,9 @@ def why_failed(one: Measurement, output: bytes | None) -> str | None:
             return (
                 "SLURM has forgotten the job, and its output does not tell how it ended"
             )
-        return "" if reported[0] == 0 else f"exit code {reported[0]}"
+        if reported[0] == 0:
+            return ""
+        return f"exit code {reported[0]}"
     if one.slurm_state == "TIMEOUT":
         return f"it ran into its time limit ({limit_of(one)})"
     if one.slurm_state == "FAILED":
@@ -232,8 +239,10 @@ def cut_short(one: Measurement, failed: str | None, cancel_reason: str | None) -
     """Whether a job does not count because its run had to end. A job that had completed
     by then counts. `failed` is the result of `why_failed`.
     """
-    completed = one.slurm_state == COMPLETED or (one.slurm_state == "" and failed == "")
-    return cancel_reason is not None and not completed
+    if cancel_reason is None or one.slurm_state == COMPLETED:
+        return False
+    output_shows_success = one.slurm_state == "" and failed == ""
+    return not output_shows_success
 
 
 def unsound(values: Mapping[str, Value]) -> str:
@@ -242,9 +251,11 @@ def unsound(values: Mapping[str, Value]) -> str:
     """
     if not values:
         return "the output holds no result"
-    return "; ".join(
-        f"{label} is {value}" for label, value in values.items() if not _is_sound(value)
-    )
+    wrong = list[str]()
+    for label, value in values.items():
+        if not _is_sound(value):
+            wrong.append(f"{label} is {value}")
+    return "; ".join(wrong)
 
 
 def _is_sound(value: Value) -> bool:

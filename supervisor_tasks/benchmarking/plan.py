@@ -59,15 +59,14 @@ def jobs_of(
     plan: Plan, suite: Iterable[Benchmark], sbatch_flags: tuple[str, ...]
 ) -> list[PlannedBenchmark]:
     """Return the jobs of a run. The site's own sbatch options come first."""
-    jobs = {one.name: one.render(plan) for one in suite}
-    return [
-        PlannedBenchmark(
-            benchmark=name,
-            options=(*sbatch_flags, *job.resource_flags()),
-            script=job.script,
+    planned = list[PlannedBenchmark]()
+    for one in suite:
+        job = one.render(plan)
+        options = (*sbatch_flags, *job.resource_flags())
+        planned.append(
+            PlannedBenchmark(benchmark=one.name, options=options, script=job.script)
         )
-        for name, job in jobs.items()
-    ]
+    return planned
 
 
 def _time_limit_min(settings: Settings, specs: PartitionHardware) -> int:
@@ -75,7 +74,9 @@ def _time_limit_min(settings: Settings, specs: PartitionHardware) -> int:
     accept a longer job, and let it wait without end.
     """
     wanted_min = max(math.ceil(settings.benchmark_time_limit / 60), 1)
-    return min(wanted_min, specs.max_time_min) if specs.max_time_min else wanted_min
+    if not specs.max_time_min:
+        return wanted_min
+    return min(wanted_min, specs.max_time_min)
 
 
 def _ucx(settings: Settings, specs: PartitionHardware) -> Ucx:
@@ -100,6 +101,5 @@ def _ucx(settings: Settings, specs: PartitionHardware) -> Ucx:
             f"{len(ucx.affinity)} entries of UCX affinity; expected {expected}"
         )
     of_node = dict(zip((node.name for node in nodes), ucx.affinity, strict=True))
-    return ucx.model_copy(
-        update={"affinity": tuple(of_node[node.name] for node in specs.nodes)}
-    )
+    affinity = tuple(of_node[node.name] for node in specs.nodes)
+    return ucx.model_copy(update={"affinity": affinity})

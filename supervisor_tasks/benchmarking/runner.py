@@ -108,9 +108,8 @@ def _advance(context: WorkerContext, effect: OpenEffect) -> None:
             effects.postpone([effect], _refused(context, run, error), str(error))
             return
         if not goes_on:
-            effects.postpone(
-                [effect], min(wait_s for wait_s in waits.values() if wait_s > 0)
-            )
+            wait_s = min(wait_s for wait_s in waits.values() if wait_s > 0)
+            effects.postpone([effect], wait_s)
             return
         effects.extend([effect])
         run = context.ledger.benchmarks.under_way()
@@ -202,9 +201,10 @@ def _refused(
         "user": error.user,
         "reason": sanitize_and_truncate(str(error))[:500],
     }
-    return login_again_in_s(
-        _login_refused(context).update(True, error.user, **about, advice=LET_IN)
+    refused_for_s = _login_refused(context).update(
+        True, error.user, **about, advice=LET_IN
     )
+    return login_again_in_s(refused_for_s)
 
 
 def _login_refused(context: WorkerContext) -> Condition:
@@ -214,10 +214,8 @@ def _login_refused(context: WorkerContext) -> Condition:
 def _users(context: WorkerContext, run: BenchmarkRun) -> set[str]:
     """The users that a step of the run may log in as."""
     jobs = context.benchmarking.jobs
-    return {
-        jobs.user,
-        *(jobs.owner(one) for one in context.ledger.benchmarks.measurements(run)),
-    }
+    measurements = context.ledger.benchmarks.measurements(run)
+    return {jobs.user, *(jobs.owner(one) for one in measurements)}
 
 
 def _finish(context: WorkerContext, run: BenchmarkRun) -> None:
@@ -357,29 +355,21 @@ def _ended_by_us(
 
 def _read(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float:
     """Read the job's output, and decide."""
-    output = context.benchmarking.jobs.output(one)
+    body = output = context.benchmarking.jobs.output(one)
     failure, end = why_failed(one, output), end_reported(one.job_name, output)
-    body = output if end is None else end[1]
+    if end is not None:
+        _, body = end
     if cut_short(one, failure, run.cancel_reason):
-        _decide(
-            context,
-            one,
-            Verdict(
-                stage=BenchmarkState.CANCELLED,
-                reason=run.cancel_reason or "",
-                output=body,
-            ),
+        verdict = Verdict(
+            stage=BenchmarkState.CANCELLED, reason=run.cancel_reason or "", output=body
         )
     elif failure is None:
         return OUTPUT_AGAIN_S
     elif failure or body is None:
-        _decide(
-            context,
-            one,
-            Verdict(stage=BenchmarkState.FAILED, reason=failure, output=body),
-        )
+        verdict = Verdict(stage=BenchmarkState.FAILED, reason=failure, output=body)
     else:
-        _decide(context, one, _parsed(context, run, one, body))
+        verdict = _parsed(context, run, one, body)
+    _decide(context, one, verdict)
     return 0.0
 
 
@@ -525,10 +515,8 @@ def _names_begin(context: WorkerContext) -> str:
 def _change(
     context: WorkerContext, one: Measurement, change: MeasurementUpdate
 ) -> None:
-    if (
-        context.ledger.benchmarks.store_update(one, change)
-        and change.stage is not one.stage
-    ):
+    is_stored = context.ledger.benchmarks.store_update(one, change)
+    if is_stored and change.stage is not one.stage:
         _report(
             one,
             change.stage,
@@ -544,7 +532,9 @@ def _decide(context: WorkerContext, one: Measurement, verdict: Verdict) -> None:
 
 
 def _report(one: Measurement, stage: BenchmarkState, **about: object) -> None:
-    write_log = log.warning if stage is BenchmarkState.FAILED else log.info
+    write_log = log.info
+    if stage is BenchmarkState.FAILED:
+        write_log = log.warning
     shown = {
         name: value for name, value in about.items() if value not in (None, "", {})
     }
