@@ -5,7 +5,7 @@ Pure.
 from collections.abc import Mapping, Sequence
 
 from supervisor_tasks.jobs.model import JobId, SlurmId
-from supervisor_tasks.reconciliation.rules import Discrepancy
+from supervisor_tasks.reconciliation.rules import Discrepancy, of_kind
 from supervisor_tasks.reconciliation.snapshot import (
     DiscrepancyKind,
     Snapshot,
@@ -81,7 +81,6 @@ def held_now(
     for job_id, slurm_id in before.items():
         if doubt_key(DiscrepancyKind.MISSING, job_id) in doubted:
             held[job_id] = slurm_id
-    for finding in findings:
-        if finding.kind in HELD:
-            held[finding.job_id] = finding.slurm_id
+    for finding in of_kind(findings, *HELD):
+        held[finding.job_id] = finding.slurm_id
     return held

@@ -77,6 +77,13 @@ class Discrepancy:
     cancel: SlurmId | None = None
 
 
+def of_kind(
+    findings: Sequence[Discrepancy], *kinds: DiscrepancyKind
+) -> list[Discrepancy]:
+    """Return the findings of these kinds."""
+    return [finding for finding in findings if finding.kind in kinds]
+
+
 def find_discrepancies(snapshot: Snapshot) -> list[Discrepancy]:
     """Return everything that does not fit."""
     undecided = [job for job in snapshot.jobs.values() if not job.is_final]
@@ -97,10 +104,7 @@ def _hot(
     """The jobs that the other comparisons look at: they are not final, and the contract
     still has them as ours.
     """
-    not_ours = set[JobId]()
-    for finding in findings:
-        if finding.kind in NOT_OURS_ANY_MORE:
-            not_ours.add(finding.job_id)
+    not_ours = {finding.job_id for finding in of_kind(findings, *NOT_OURS_ANY_MORE)}
     return [job for job in undecided if job.job_id not in not_ours]
 
 
@@ -328,10 +332,8 @@ def _escalate_mass_loss(
 
 def _explained(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> set[JobId]:
     """The jobs that have ended, or that SLURM lists after all."""
-    explained = set[JobId]()
-    for finding in findings:
-        if finding.kind is DiscrepancyKind.END_NOT_RECORDED:
-            explained.add(finding.job_id)
+    ended = of_kind(findings, DiscrepancyKind.END_NOT_RECORDED)
+    explained = {finding.job_id for finding in ended}
     for job_id, record in snapshot.confirmed_lookups.items():
         if record is not None and _is_listed(record, snapshot):
             explained.add(job_id)
@@ -416,9 +418,11 @@ def _runs_after_its_end(row: SqueueRow, job: JobSummary) -> bool:
     open effect cancels it. Its owner may have renamed it. Before the cancellation a
     worker checks that it is this job, and not another one with the same id.
     """
-    if job.state not in (State.ENDED, State.SETTLED) or EffectKind.CANCEL in job.open:
+    if job.state not in (State.ENDED, State.SETTLED):
         return False
-    if job.slurm_submit_s is None or row.user != job.customer:
+    if EffectKind.CANCEL in job.open or row.user != job.customer:
+        return False
+    if job.slurm_submit_s is None:
         return False
     return row.record.restarts > 0 and row.submit_s > job.slurm_submit_s
 
@@ -429,8 +433,9 @@ def _is_known_as(row: SqueueRow, job: JobSummary) -> bool:
     """
     if is_row_of(row, job):
         return True
-    never_looked_at = not job.is_final and job.slurm_submit_s is None
-    return never_looked_at and row.user == job.customer
+    if job.is_final or job.slurm_submit_s is not None:
+        return False
+    return row.user == job.customer
 
 
 def _runs_on(

@@ -43,7 +43,11 @@ from supervisor_tasks.reconciliation.foreign_jobs import (
     update_foreign_job_alarm,
     update_unchecked_token_alarm,
 )
-from supervisor_tasks.reconciliation.rules import Discrepancy, find_discrepancies
+from supervisor_tasks.reconciliation.rules import (
+    Discrepancy,
+    find_discrepancies,
+    of_kind,
+)
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot, foreign
 from supervisor_tasks.reconciliation.source_outages import (
     unreachable_since,
@@ -139,14 +143,10 @@ def _read_again(
     their cancellations and top-ups. Reading other jobs' events a second time changes
     nothing.
     """
-    blocks = [
-        snapshot.claims[found.job_id].at[0]
-        for found in findings
-        if found.kind is DiscrepancyKind.NEVER_SEEN
-    ]
-    if not blocks:
+    taken_in = of_kind(findings, DiscrepancyKind.NEVER_SEEN)
+    if not taken_in:
         return
-    first = min(blocks)
+    first = min(snapshot.claims[finding.job_id].at[0] for finding in taken_in)
     with advisory_lock(ledger.engine, cluster_lock(ledger.cluster, "scan")):
         scanned = ledger.cursors.of(CONTRACT_STREAM)
         if scanned is None or scanned[0] < first:
@@ -254,11 +254,8 @@ def _alarm(
 
 
 def _alarm_of_requeued(ledger: Ledger, findings: Sequence[Discrepancy]) -> None:
-    again = {
-        finding.job_id: finding.slurm_id
-        for finding in findings
-        if finding.kind is DiscrepancyKind.RUNS_AFTER_END
-    }
+    requeued = of_kind(findings, DiscrepancyKind.RUNS_AFTER_END)
+    again = {finding.job_id: finding.slurm_id for finding in requeued}
     if again:
         some = dict(list(again.items())[:SHOWN_JOBS])
         ledger.alarms.on(
@@ -269,17 +266,13 @@ def _alarm_of_requeued(ledger: Ledger, findings: Sequence[Discrepancy]) -> None:
 def _alarm_of_foreign_claims(
     ledger: Ledger, snapshot: Snapshot, findings: Sequence[Discrepancy]
 ) -> None:
-    others = [
-        finding.job_id
-        for finding in findings
-        if finding.kind is DiscrepancyKind.FOREIGN_CLAIM
-    ]
+    claimed = of_kind(findings, DiscrepancyKind.FOREIGN_CLAIM)
+    others = [finding.job_id for finding in claimed]
     if others:
+        tags = Counter(snapshot.foreign_claim_tags[job_id] for job_id in others)
         ledger.alarms.on(
             AlarmName.FOREIGN_CLAIMS,
-            tags=dict(
-                Counter(snapshot.foreign_claim_tags[job_id] for job_id in others)
-            ),
+            tags=dict(tags),
             some=others[:20],
             advice="another ledger claimed these jobs with this wallet: if it is lost, and its fleet stopped for good,"
             " `supervisor job adopt TAG`",
