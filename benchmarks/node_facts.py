@@ -28,7 +28,7 @@ def render(plan: Plan) -> JobScript:
     """Render a job on one node, with a GPU if the partition has any."""
     gpu_nodes = plan.gpu_nodes
     nodelist = tuple[str, ...]()
-    if 0 < len(gpu_nodes) < len(plan.nodes):  # not just any node will do
+    if 0 < len(gpu_nodes) < len(plan.nodes):  # some nodes have none
         nodelist = (gpu_nodes[0].name,)
     return JobScript(
         script=rendered("machine.sh.j2", plan, {"gpus": bool(gpu_nodes)}),

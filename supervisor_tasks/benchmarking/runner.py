@@ -431,6 +431,7 @@ def _clean(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float
     """Remove the output from the login node, if that is possible. A file that stays
     stops neither the other benchmarks nor the run's end.
     """
+    note = ""
     try:
         context.benchmarking.jobs.remove_output(one)
     except TransientError as error:
@@ -442,11 +443,8 @@ def _clean(context: WorkerContext, run: BenchmarkRun, one: Measurement) -> float
         )
         if not cleanup_expired(run, one):
             return CLEAN_AGAIN_S
-        context.ledger.benchmarks.cleaned(
-            one, note=f"its output stays on the login node: {error}"
-        )
-    else:
-        context.ledger.benchmarks.cleaned(one)
+        note = f"its output stays on the login node: {error}"
+    context.ledger.benchmarks.cleaned(one, note)
     return 0.0
 
 

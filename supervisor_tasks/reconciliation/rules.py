@@ -380,21 +380,15 @@ def _unexpected_jobs(
     """Live SLURM jobs that should not exist. A sweep cancels only what is certainly
     ours.
     """
-    # several jobs if slurmctld has given an id again
-    jobs_of_id = dict[SlurmId | None, list[JobSummary]]()
-    for job in snapshot.jobs.values():
-        jobs_of_id.setdefault(job.slurm_id, []).append(job)
     for row in slurm.values():
         if is_active(row):
-            yield from _unexpected_row(row, jobs_of_id.get(row.slurm_id, []), snapshot)
+            yield from _unexpected_row(row, snapshot)
 
 
-def _unexpected_row(
-    row: SqueueRow, jobs_of_id: Sequence[JobSummary], snapshot: Snapshot
-) -> Iterator[Discrepancy]:
+def _unexpected_row(row: SqueueRow, snapshot: Snapshot) -> Iterator[Discrepancy]:
     """A live SLURM job, and the ledger's jobs that have its id."""
     ended, others = list[JobSummary](), list[JobSummary]()
-    for job in jobs_of_id:
+    for job in snapshot.jobs_of_id.get(row.slurm_id, []):
         if _runs_after_its_end(row, job):
             ended.append(job)
         elif _is_known_as(row, job):

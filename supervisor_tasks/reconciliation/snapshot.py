@@ -233,6 +233,14 @@ class Snapshot:
         )
 
     @cached_property
+    def jobs_of_id(self) -> dict[SlurmId | None, list[JobSummary]]:
+        """The ledger's jobs by SLURM id: several if slurmctld has given an id again."""
+        jobs_of_id = dict[SlurmId | None, list[JobSummary]]()
+        for job in self.jobs.values():
+            jobs_of_id.setdefault(job.slurm_id, []).append(job)
+        return jobs_of_id
+
+    @cached_property
     def named(self) -> dict[tuple[str, str], list[SqueueRow]]:
         """SLURM's jobs by name and user: live ones first, then the oldest. An owner can
         rename a job: a SLURM job that the ledger knows as another job than its name
@@ -332,10 +340,9 @@ def unexplained(snapshot: Snapshot) -> list[SqueueRow]:
     under another name. Their scripts show whether they are.
     """
     customers = set(unlisted(snapshot).values())
-    slurm_ids = {job.slurm_id for job in snapshot.jobs.values()}
     rows = list[SqueueRow]()
     for row in snapshot.rows.values():
-        if row.user not in customers or row.slurm_id in slurm_ids:
+        if row.user not in customers or row.slurm_id in snapshot.jobs_of_id:
             continue
         if row.has_script and _runs_or_ran(row):
             rows.append(row)
@@ -347,13 +354,12 @@ def foreign(snapshot: Snapshot) -> list[SqueueRow]:
     explains: they are not paid for. A job that is just being submitted has no id in the
     ledger yet: its name and user explain it.
     """
-    slurm_ids = {job.slurm_id for job in snapshot.jobs.values()}
     expected = _expected(snapshot)
     rows = list[SqueueRow]()
     for row in snapshot.rows.values():
-        if row.slurm_id in slurm_ids or row.name in snapshot.foreign_claim_tags:
+        if row.slurm_id in snapshot.jobs_of_id:
             continue
-        if (row.name, row.user) in expected:
+        if row.name in snapshot.foreign_claim_tags or (row.name, row.user) in expected:
             continue
         if is_active(row) and CUSTOMER.fullmatch(row.user):
             rows.append(row)
