@@ -40,7 +40,7 @@ def cancel_old_benchmarks(context: WorkerContext) -> None:
         if is_ours and job.record.phase is not Phase.ENDED:
             benchmarks.append(job)
     # Read after SLURM's list: a name is in the ledger before SLURM gets it.
-    current = book.names_under_way()
+    current = book.names_under_way() if benchmarks else frozenset()
     for job in benchmarks:
         if job.name not in current:
             _cancel(slurm.cluster, job)
