@@ -85,8 +85,9 @@ class EventType:
         """The arguments in a log's data. Raises eth_abi's DecodingError when the bytes
         do not match their types.
         """
-        decoded = _decode_kept if len(data) <= KEPT_LOG_CHARACTERS else _decode_log
-        return decoded(self.types, data)
+        if len(data) > KEPT_LOG_CHARACTERS:
+            return _decode_log(self.types, data)
+        return _decode_kept(self.types, data)
 
 
 def _decode_log(types: tuple[str, ...], data: str) -> tuple[Any, ...]:
@@ -119,23 +120,24 @@ def _abi(contract: str) -> list[dict[str, Any]]:
 @cache
 def function(contract: str, name: str) -> Function:
     """A function by its name. Raises KeyError when the contract has none."""
-    for entry in _abi(contract):
-        if entry["type"] == "function" and entry["name"] == name:
-            selector = keccak(text=abi_to_signature(entry))[:4]  # type: ignore[arg-type]
-            return Function(
-                name, selector, _types(entry["inputs"]), _types(entry["outputs"])
-            )
-    raise KeyError(f"{contract} has no function {name}")
+    entry = _entry(contract, "function", name)
+    selector = keccak(text=abi_to_signature(entry))[:4]
+    return Function(name, selector, _types(entry["inputs"]), _types(entry["outputs"]))
 
 
 @cache
 def event(contract: str, name: str) -> EventType:
     """An event by its name. Raises KeyError when the contract has none."""
+    entry = _entry(contract, "event", name)
+    topic = event_signature_to_log_topic(abi_to_signature(entry))
+    return EventType(name, "0x" + topic.hex(), _types(entry["inputs"]))
+
+
+def _entry(contract: str, kind: str, name: str) -> Any:
     for entry in _abi(contract):
-        if entry["type"] == "event" and entry["name"] == name:
-            topic = event_signature_to_log_topic(abi_to_signature(entry))  # type: ignore[arg-type]
-            return EventType(name, "0x" + topic.hex(), _types(entry["inputs"]))
-    raise KeyError(f"{contract} has no event {name}")
+        if entry["type"] == kind and entry["name"] == name:
+            return entry
+    raise KeyError(f"{contract} has no {kind} {name}")
 
 
 def decode_revert(data: str) -> Revert:
@@ -167,4 +169,4 @@ def _errors() -> dict[bytes, tuple[str, tuple[str, ...]]]:
 
 
 def _types(parameters: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(collapse_if_tuple(parameter) for parameter in parameters)
+    return tuple(map(collapse_if_tuple, parameters))

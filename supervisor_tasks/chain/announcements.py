@@ -23,7 +23,10 @@ def silent_after_s(gaps_s: Iterable[float]) -> float:
     between the last heads.
     """
     gaps_s = list(gaps_s)
-    usual_s = median(gaps_s) if gaps_s else LEAST_SILENT_S
+    if gaps_s:
+        usual_s = median(gaps_s)
+    else:
+        usual_s = LEAST_SILENT_S
     return min(max(MANY_GAPS * usual_s, LEAST_SILENT_S), MAX_SILENT_S)
 
 
@@ -36,7 +39,8 @@ class Announcements:
         self.number = -1  # the highest block that was announced
         self.announced_s = float("-inf")
         self._gaps_s: deque[float] = deque(maxlen=GAPS)
-        self._behind_s: float | None = None
+        # since when the endpoints have shown other heads than were announced
+        self._behind_since_s = float("inf")
         self._why_not = NOT_CONNECTED
 
     def subscribed(self) -> None:
@@ -47,7 +51,8 @@ class Announcements:
     def disconnected(self, why: str) -> None:
         """The node announces nothing any more."""
         self._why_not = why
-        self.number, self.announced_s, self._behind_s = -1, float("-inf"), None
+        self.number, self.announced_s = -1, float("-inf")
+        self._behind_since_s = float("inf")
 
     def head(self, number: int, now_s: float) -> None:
         """A block was announced."""
@@ -58,16 +63,17 @@ class Announcements:
 
     def endpoint_head(self, head: int, now_s: float) -> None:
         """The RPC endpoints show a head."""
-        if self.number < 0 or self.number - AHEAD_BLOCKS <= head <= self.number:
-            self._behind_s = None
-        elif self._behind_s is None:
-            self._behind_s = now_s
+        is_level = self.number - AHEAD_BLOCKS <= head <= self.number
+        if self.number < 0 or is_level:
+            self._behind_since_s = float("inf")
+        else:
+            self._behind_since_s = min(self._behind_since_s, now_s)
 
     def why_not(self, now_s: float) -> str:
         """Why the announcements are not reliable; empty when they are."""
         if self._why_not:
             return self._why_not
-        if self._behind_s is not None and now_s - self._behind_s >= BEHIND_S:
+        if now_s - self._behind_since_s >= BEHIND_S:
             return "it is silent, or behind the RPC endpoints"
         return ""
 

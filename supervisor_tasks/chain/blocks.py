@@ -90,9 +90,9 @@ class AdaptiveRange:
                 is_refusal = isinstance(error.__cause__, RpcError)
                 if covered == 1 or not is_refusal:
                     raise
-            else:
-                self._blocks = min(MAX_BLOCKS, covered + covered // 8 + 1)
-                return answer
+                continue
+            self._blocks = min(MAX_BLOCKS, covered + covered // 8 + 1)
+            return answer
 
 
 def head(rpc: Rpc) -> int:
@@ -125,18 +125,18 @@ def read_range(rpc: Rpc, first_kept: int, last: int, logs: Call) -> BlockRange:
     last_block, logs_answer = rpc.batch([_block_call(last), logs])
     entries: list[dict[str, Any]] = require(logs_answer)
     others = blocks_at(rpc, range(first_kept, last))
-    blocks = (*others.values(), _block(last, last_block))
-    hashes = {block.number: block.hash for block in blocks}
-    for block, next_block in pairwise(blocks):
+    found = BlockRange((*others.values(), _block(last, last_block)), tuple(entries))
+    for block, next_block in pairwise(found.blocks):
         if next_block.parent != block.hash:
             raise BetweenForksError(
                 f"block {next_block.number} does not follow block {block.number}"
             )
+    hashes = found.hashes
     for entry in entries:
         number = int(entry["blockNumber"], 16)
         if hashes.get(number, entry["blockHash"]) != entry["blockHash"]:
             raise BetweenForksError(f"the logs of block {number} are another block's")
-    return BlockRange(blocks, tuple(entries))
+    return found
 
 
 def last_common_block(
@@ -145,14 +145,10 @@ def last_common_block(
     """The highest stored block up to which all hashes are unchanged; None when the
     first one has changed. Pure.
     """
-    first_lost = min(
-        (
-            number
-            for number, stored_hash in stored
-            if current.get(number) != stored_hash
-        ),
-        default=inf,
-    )
+    lost = [
+        number for number, stored_hash in stored if current.get(number) != stored_hash
+    ]
+    first_lost = min(lost, default=inf)
     common = [number for number, _ in stored if number < first_lost]
     return max(common, default=None)
 

@@ -30,9 +30,13 @@ class ClaimWaits:
         """Read events in the chain's order, with the times of their blocks. Returns the
         seconds that each claim among them has waited, as far as they are known.
         """
+        waits_s = list[int]()
         with self._lock:
-            waits = [self._read(job_id, event, times_s) for job_id, event in happened]
-        return [wait_s for wait_s in waits if wait_s is not None]
+            for job_id, event in happened:
+                wait_s = self._read(job_id, event, times_s)
+                if wait_s is not None:
+                    waits_s.append(wait_s)
+        return waits_s
 
     def _read(
         self, job_id: JobId, event: Event, times_s: Mapping[int, int]
@@ -55,13 +59,11 @@ class ClaimWaits:
     def _observe(self, job_id: JobId, status: ChainStatus, mined_s: int | None) -> None:
         if mined_s is None:
             return
-        if status is ChainStatus.META_SCHEDULED:
-            self._remember(job_id, mined_s)
-        elif status.cold:
+        if status.cold:
             self._since_s.pop(job_id, None)
-
-    def _remember(self, job_id: JobId, since_s: int) -> None:
-        self._since_s[job_id] = since_s
+        if status is not ChainStatus.META_SCHEDULED:
+            return
+        self._since_s[job_id] = mined_s
         self._since_s.move_to_end(job_id)
         if len(self._since_s) > self._most:
             self._since_s.popitem(last=False)

@@ -13,6 +13,7 @@ from eth_abi.exceptions import DecodingError
 
 from supervisor_tasks.chain.abi_codec import Function, decode_revert, event, function
 from supervisor_tasks.chain.rpc.client import (
+    BATCH,
     Call,
     Rpc,
     RpcError,
@@ -223,13 +224,12 @@ class Contract:
             raise RpcUnavailableError(
                 f"the node is at block {head}, and {not_before} was seen already"
             )
-        data = [_get_job(job_id) for job_id in job_ids]
-        calls = [_view(self.addresses.jobs, call, head) for call in data]
         statuses = {}
-        for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True):
-            if not _is_revert(answer):
-                (_, status, _, provider, *_), *_ = GET_JOB.decode(_returned(answer))
-                statuses[job_id] = ChainStatus(status), provider.lower()
+        for job_id, answer in self._ask_jobs(job_ids, head):
+            if _is_revert(answer):
+                continue
+            (_, status, _, provider, *_), *_ = GET_JOB.decode(_returned(answer))
+            statuses[job_id] = ChainStatus(status), provider.lower()
         return statuses
 
     def on_chain(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChainJob]:
@@ -249,15 +249,20 @@ class Contract:
             return found
 
     def _jobs_at(self, job_ids: Sequence[JobId], block: int) -> dict[JobId, OnChainJob]:
-        repository = self.addresses.jobs
-        calls = [_view(repository, _get_job(job_id), block) for job_id in job_ids]
         jobs = {}
-        for job_id, answer in zip(
-            job_ids, self.rpc.batch(calls, JOBS_AT_ONCE), strict=True
-        ):
+        for job_id, answer in self._ask_jobs(job_ids, block, JOBS_AT_ONCE):
             if not _is_revert(answer):
                 jobs[job_id] = _on_chain(_returned(answer))
         return jobs
+
+    def _ask_jobs(
+        self, job_ids: Sequence[JobId], block: int, at_once: int = BATCH
+    ) -> Iterable[tuple[JobId, Any]]:
+        """Each job with the contract's answer about it at a block."""
+        calls = [
+            _view(self.addresses.jobs, _get_job(job_id), block) for job_id in job_ids
+        ]
+        return zip(job_ids, self.rpc.batch(calls, at_once), strict=True)
 
     def owners_at(
         self, job_ids: Sequence[JobId], block: int
@@ -266,20 +271,13 @@ class Contract:
         contract does not know counts as not ours. Raises RpcUnavailableError when the
         node does not have the block.
         """
-        calls = [
-            _view(self.addresses.jobs, _get_job(job_id), block) for job_id in job_ids
-        ]
         return {
             job_id: self._standing(answer)
-            for job_id, answer in zip(job_ids, self.rpc.batch(calls), strict=True)
+            for job_id, answer in self._ask_jobs(job_ids, block)
         }
 
     def _standing(self, answer: Any) -> OnChainJobOwner:
-        if (
-            isinstance(answer, RpcError)
-            and answer.data
-            and decode_revert(answer.data).name == "InvalidJob"
-        ):
+        if _is_unknown_job(answer):
             return OnChainJobOwner(
                 ChainStatus.PENDING, ours=False, cancel_requested=False
             )
@@ -318,10 +316,10 @@ class Contract:
             "topics": [[NEW_JOB.topic]],
         }
         customers = [
-            NEW_JOB.decode(log["data"])[1].lower()
+            Address(NEW_JOB.decode(log["data"])[1].lower())
             for log in self.rpc.call("eth_getLogs", query)
         ]
-        return [Address(customer) for customer in dict.fromkeys(customers)]
+        return list(dict.fromkeys(customers))
 
     def decode_events(
         self, logs: Iterable[dict[str, Any]]
@@ -330,27 +328,25 @@ class Contract:
         logs that cannot be read. Transitions of other providers' jobs are among the
         events: the ledger does not know those jobs.
         """
-        events, unreadable, seen = (
-            list[ChainEvent](),
-            list[Unreadable](),
-            Counter[str](),
-        )
+        events = list[ChainEvent]()
+        unreadable = list[Unreadable]()
+        seen = Counter[str]()
         for log in _each_once(logs):
-            ours = log["address"].lower() in (
-                self.addresses.metascheduler,
-                self.addresses.jobs,
-            )
-            if ours and log["topics"] and log["topics"][0] in TOPICS:
-                # The log's number within its transaction: its block, and with it its
-                # index in the block, may change.
-                number = seen[log["transactionHash"]]
-                seen[log["transactionHash"]] += 1
-                try:
-                    events += _events_in(
-                        log, f"{log['transactionHash']}:{number}", self.provider
-                    )
-                except (DecodingError, ValueError) as error:
-                    unreadable.append(_unreadable(log, error))
+            contracts = self.addresses.metascheduler, self.addresses.jobs
+            if log["address"].lower() not in contracts:
+                continue
+            topics = log["topics"]
+            if not topics or topics[0] not in TOPICS:
+                continue
+            # The log's number within its transaction: its block, and with it its
+            # index in the block, may change.
+            tx_hash = log["transactionHash"]
+            number = seen[tx_hash]
+            seen[tx_hash] += 1
+            try:
+                events += _events_in(log, f"{tx_hash}:{number}", self.provider)
+            except (DecodingError, ValueError) as error:
+                unreadable.append(_unreadable(log, error))
         return events, unreadable
 
     def _ask_addresses(self) -> Addresses:
@@ -359,15 +355,13 @@ class Contract:
             _view(self.address, function("MetaScheduler", name).encode())
             for name in names
         ]
-        chain_id, *words = [
-            _returned(answer)
-            for answer in self.rpc.batch([("eth_chainId", ()), *calls])
-        ]
+        answers = self.rpc.batch([("eth_chainId", ()), *calls])
+        chain_id, *words = map(_returned, answers)
         if int(chain_id, 16) != self.chain_id:
             raise WrongChainError(
                 f"the endpoint serves chain {int(chain_id, 16)}, the settings want {self.chain_id}"
             )
-        return Addresses(self.address, *(_address(word) for word in words))
+        return Addresses(self.address, *map(_address, words))
 
 
 def report_call(job_id: JobId, report: StatusUpdate) -> str:
@@ -388,14 +382,14 @@ def refuse_call(job_id: JobId) -> str:
 
 def register_call(offer: Offer) -> str:
     """The data of register."""
-    machines, per_min = offer.machines, offer.prices
+    per_min = offer.prices
     prices = per_min.gpu_wei_per_min, per_min.cpu_wei_per_min, per_min.mem_wei_per_min
-    hardware = (
-        len(machines),
-        [machine.gpus for machine in machines],
-        [machine.cpus for machine in machines],
-        [machine.mem_mb for machine in machines],
-    )
+    gpus, cpus, mem_mb = list[int](), list[int](), list[int]()
+    for machine in offer.machines:
+        gpus.append(machine.gpus)
+        cpus.append(machine.cpus)
+        mem_mb.append(machine.mem_mb)
+    hardware = len(offer.machines), gpus, cpus, mem_mb
     return REGISTER.encode(hardware, prices, offer.labels)
 
 
@@ -413,9 +407,7 @@ def _offer(view: Function, answer: Any) -> Offer | None:
     machines = tuple(
         Machine(*numbers) for numbers in zip(gpus, cpus, mem_mb, strict=True)
     )
-    return Offer(
-        machines, Prices(*prices), tuple(sorted((key, value) for key, value in labels))
-    )
+    return Offer(machines, Prices(*prices), tuple(sorted(labels)))
 
 
 def _get_job(job_id: JobId) -> str:
@@ -522,15 +514,22 @@ def _job_id(raw: bytes) -> JobId:
 
 
 def _view(address: str, data: str, block: int | None = None) -> Call:
-    return "eth_call", (
-        {"to": address, "data": data},
-        "latest" if block is None else hex(block),
-    )
+    at = "latest"
+    if block is not None:
+        at = hex(block)
+    return "eth_call", ({"to": address, "data": data}, at)
 
 
 def _is_revert(answer: Any) -> bool:
     """Whether the contract refused the call."""
     return isinstance(answer, RpcError) and answer.reverted
+
+
+def _is_unknown_job(answer: Any) -> bool:
+    """Whether the contract refused the call because it has no such job."""
+    if not isinstance(answer, RpcError):
+        return False
+    return decode_revert(answer.data).name == "InvalidJob"
 
 
 def _returned(answer: Any) -> str:

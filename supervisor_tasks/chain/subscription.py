@@ -24,7 +24,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 
 # its module limits how deep brackets are read
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError
-from supervisor_tasks.chain.rpc.response_schema import LOG, is_block_number
+from supervisor_tasks.chain.rpc.response_schema import HEAD, LOG, is_block_number
 from supervisor_tasks.config.redaction import hiding
 from supervisor_tasks.config.url_secrets import all_keys, shown
 from supervisor_tasks.errors import TransientError
@@ -100,18 +100,18 @@ def read(frame: str | bytes) -> Message | None:
         return None
     if content.get("method") == "eth_subscription":
         params = content.get("params")
-        if not isinstance(params, dict) or not isinstance(
-            params.get("subscription"), str
-        ):
+        if not isinstance(params, dict):
             return None
-        return Message(
-            subscription=params["subscription"], announced=params.get("result")
-        )
+        subscription = params.get("subscription")
+        if not isinstance(subscription, str):
+            return None
+        return Message(subscription=subscription, announced=params.get("result"))
     number, answer = content.get("id"), content.get("result")
     if not isinstance(number, int):
         return None
-    is_short = isinstance(answer, str) and len(answer) <= SHORT
-    return Message(request=number, answer=answer if is_short else None)
+    if not isinstance(answer, str) or len(answer) > SHORT:
+        return Message(request=number)
+    return Message(request=number, answer=answer)
 
 
 class _Connect(connect):
@@ -154,9 +154,10 @@ class _Provider(WebSocketProvider):
     def form_request(self, method: Any, params: Any = None) -> Any:
         """A request; its number is remembered."""
         request = super().form_request(method, params)
-        self._asked[cast(int, request["id"])] = (
-            params[0] if method == "eth_subscribe" else ""
-        )
+        kind = ""
+        if method == "eth_subscribe":
+            kind = params[0]
+        self._asked[cast(int, request["id"])] = kind
         return request
 
     async def _provider_specific_connect(self) -> None:
@@ -184,24 +185,24 @@ class _Provider(WebSocketProvider):
                 continue
             if message.subscription:
                 self._report(message)
-            elif message.request in self._asked:
-                kind = self._asked.pop(message.request)
-                if kind and message.answer:
-                    # before the next message, which may be the first announcement
-                    self._names[message.answer] = kind
-                return RPCResponse(
-                    jsonrpc="2.0", id=message.request, result=message.answer
-                )
+                continue
+            request, answer = message.request, message.answer
+            if request not in self._asked:
+                continue
+            kind = self._asked.pop(request)
+            if kind and answer:
+                # before the next message, which may be the first announcement
+                self._names[answer] = kind
+            return RPCResponse(jsonrpc="2.0", id=request, result=answer)
 
     def _report(self, message: Message) -> None:
         """Report an announcement to the listener, if its form is right."""
         kind, content = self._names.get(message.subscription), message.announced
-        if kind == HEADS and isinstance(content, dict):
-            number: Any = content.get("number")
-            if is_block_number(number):
-                self._listener.head(int(number, 16))
-        elif kind == LOGS and LOG(content):
-            self._listener.log({name: content[name] for name in KEPT_OF_A_LOG})
+        if kind == HEADS and HEAD(content):
+            self._listener.head(int(content["number"], 16))
+        if kind == LOGS and LOG(content):
+            kept = {name: content[name] for name in KEPT_OF_A_LOG}
+            self._listener.log(kept)
 
     async def _limit_rate(self) -> None:
         """Wait for the next second when too many messages came in this one."""
@@ -262,8 +263,10 @@ class Subscription:
         while not self._closed.is_set():
             begun_s = time.monotonic()
             why = self._keep_one()
-            lasted = time.monotonic() - begun_s >= LASTED_S
-            again_s = FIRST_AGAIN_S if lasted else min(2 * again_s, MAX_AGAIN_S)
+            if time.monotonic() - begun_s >= LASTED_S:
+                again_s = FIRST_AGAIN_S
+            else:
+                again_s = min(2 * again_s, MAX_AGAIN_S)
             log.debug("subscription_ended", endpoint=self._name, why=why)
             self._closed.wait(again_s)
 
@@ -327,7 +330,7 @@ class Subscription:
 
 async def _subscribe(provider: _Provider, *params: Any) -> None:
     answer = (await provider.make_request("eth_subscribe", params))["result"]  # type: ignore[arg-type]
-    if not isinstance(answer, str) or not answer:
+    if not answer:  # otherwise the subscription's name: see `read`
         raise SubscriptionError(f"the node refused to announce {params[0]}")
 
 
@@ -335,4 +338,7 @@ def _text_of(error: BaseException) -> str:
     inner = error.__cause__
     if isinstance(inner, InvalidStatus):
         return f"HTTP status {inner.response.status_code}"
-    return str(inner or error) or type(error).__name__
+    text = str(inner or error)
+    if not text:
+        return type(error).__name__
+    return text

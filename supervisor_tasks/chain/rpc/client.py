@@ -137,11 +137,14 @@ class Rpc:
     def _max_calls(self) -> int:
         """How many calls the node takes in one request, as far as is known."""
         max_calls, since_s = self._limit
-        return max_calls if time.monotonic() - since_s < REMEMBERED_S else sys.maxsize
+        if time.monotonic() - since_s >= REMEMBERED_S:
+            return sys.maxsize
+        return max_calls
 
     def _request(self, calls: Sequence[Call]) -> list[Any]:
         """Send one HTTP request, and measure it."""
-        for method, number in Counter(method for method, _ in calls).items():
+        numbers = Counter(method for method, _ in calls)
+        for method, number in numbers.items():
             RPC_CALLS.labels(self._name, method).inc(number)
         with timed(RPC_REQUESTS, self._name):
             return self._send(calls)
@@ -153,12 +156,10 @@ class Rpc:
         except (requests.RequestException, ValueError) as error:
             # Not `from error`: its text contains the URL, which would then be in every
             # traceback.
-            kind = (
-                BatchRefusedError if _may_be_too_large(error) else RpcUnavailableError
-            )
-            raise kind(
-                f"the RPC endpoint does not answer: {self._without_key(_text_of(error))}"
-            ) from None
+            text = f"the RPC endpoint does not answer: {self._without_key(_text_of(error))}"
+            if _may_be_too_large(error):
+                raise BatchRefusedError(text) from None
+            raise RpcUnavailableError(text) from None
         except (AttributeError, TypeError, RecursionError) as error:
             # web3 sorts answers by id; an id may be anything
             raise RpcUnavailableError(
@@ -176,22 +177,20 @@ class Rpc:
         ]
 
     def _answer(self, call: Call, entry: Any) -> Any:
-        method, _ = call
-        error = entry.get("error") if isinstance(entry, dict) else None
+        method, params = call
+        if not isinstance(entry, dict):
+            raise self._unexpected(entry, method)
+        error = entry.get("error")
         if error is None:
-            return self._result(call, entry)
+            if "result" not in entry:
+                raise self._unexpected(entry, method)
+            if not matches_schema(method, params, entry["result"]):
+                raise self._unexpected(entry, method)
+            return entry["result"]
         if not isinstance(error, dict) or not isinstance(error.get("code"), int):
             raise self._unexpected(entry, method)
         message = self._without_key(str(error.get("message", error)))
         return RpcError(error["code"], message, _revert_data(error))
-
-    def _result(self, call: Call, entry: Any) -> Any:
-        method, params = call
-        if not isinstance(entry, dict) or "result" not in entry:
-            raise self._unexpected(entry, method)
-        if not matches_schema(method, params, entry["result"]):
-            raise self._unexpected(entry, method)
-        return entry["result"]
 
     def _unexpected(self, answer: Any, question: str) -> RpcUnavailableError:
         return RpcUnavailableError(
@@ -228,7 +227,9 @@ def _text_of(error: Exception) -> str:
     status = _http_status(error)
     if status is not None:
         return f"HTTP status {status}"
-    inner = error.args[0] if error.args else error
+    if not error.args:
+        return str(error)
+    inner = error.args[0]
     return str(getattr(inner, "reason", None) or inner)
 
 
@@ -259,4 +260,6 @@ def _revert_data(error: Mapping[str, Any]) -> str:
     if not isinstance(data, str):
         return ""
     data = data.removeprefix("Reverted ")  # Parity's prefix
-    return data if is_bytes(data) else ""
+    if not is_bytes(data):
+        return ""
+    return data

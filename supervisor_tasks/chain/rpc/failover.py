@@ -93,16 +93,17 @@ def others_head(place: int, seen: Sequence[EndpointProbe], chain_id: int) -> int
     at `place`; otherwise None. None also when fewer than two others answered: two
     endpoints alone do not show which one is right.
     """
-    others = [
-        look for number, look in enumerate(seen) if number != place and look.answered
-    ]
-    heads = _recent_heads(others, chain_id)
+    others = [*seen[:place], *seen[place + 1 :]]
+    answered = [look for look in others if look.answered]
+    heads = _recent_heads(answered, chain_id)
     if len(heads) < 2:
         return None
     best = max(heads)
-    others_disagree = best - min(heads) > BEHIND_BLOCKS
-    is_far_ahead = seen[place].head > best + BEHIND_BLOCKS
-    return best if is_far_ahead and not others_disagree else None
+    if best - min(heads) > BEHIND_BLOCKS:  # they do not agree
+        return None
+    if seen[place].head <= best + BEHIND_BLOCKS:
+        return None
+    return best
 
 
 def _recent_heads(looks: Sequence[EndpointProbe], chain_id: int) -> list[int]:
@@ -130,8 +131,9 @@ class AheadTracker:
         """
         if others is None:
             return AheadTracker()
-        others_then = self.others_then if self.looks else others
-        return AheadTracker(self.looks + 1, others_then, others)
+        if not self.looks:
+            return AheadTracker(1, others, others)
+        return AheadTracker(self.looks + 1, self.others_then, others)
 
     @property
     def is_implausibly_ahead(self) -> bool:
@@ -152,7 +154,9 @@ def _health(look: EndpointProbe, chain_id: int, best: int) -> Health:
         return Health.AHEAD
     if look.head < best - BEHIND_BLOCKS:
         return Health.BEHIND
-    return Health.REJECTING if look.refused else Health.ALIVE
+    if look.refused:
+        return Health.REJECTING
+    return Health.ALIVE
 
 
 class Endpoint:
@@ -190,9 +194,10 @@ class Endpoint:
         """Whether it is time to look again, and no other thread is looking."""
         if self._looking.locked():
             return False
-        is_usable = self._answered and self._chain_id == chain_id
-        again_s = LOOK_EVERY_S if is_usable else LOOK_AGAIN_S
-        return time.monotonic() - self._looked_s > again_s
+        looked_ago_s = time.monotonic() - self._looked_s
+        if self._answered and self._chain_id == chain_id:
+            return looked_ago_s > LOOK_EVERY_S
+        return looked_ago_s > LOOK_AGAIN_S
 
     def look(self) -> None:
         """Ask for chain and head. While another thread asks, wait for its result."""
@@ -201,7 +206,10 @@ class Endpoint:
                 self._looking.release()
             return
         try:
-            self._ask(self.rpc if self._slow else self._looker)
+            if self._slow:
+                self._ask(self.rpc)
+            else:
+                self._ask(self._looker)
         finally:
             self._looked_s = time.monotonic()
             self._looking.release()
@@ -246,10 +254,13 @@ class Endpoint:
         """Remember since when the endpoint has been of no use. Another alarm reports an
         endpoint of another chain.
         """
+        if health is Health.UNKNOWN:
+            return
         if health in (Health.ALIVE, Health.WRONG_CHAIN):
             if self._refused_ago_s() > MENDED_S:
                 self.away_since_s = None
-        elif health is not Health.UNKNOWN and self.away_since_s is None:
+            return
+        if self.away_since_s is None:
             self.away_since_s = time.monotonic()
 
     def _refused_ago_s(self) -> float:
@@ -330,11 +341,9 @@ class Endpoints(Rpc):
 
     def measure_by(self, now_s: Callable[[], float]) -> None:
         """Measure the time without answers with another clock."""
-        for unanswered in (
-            self._second_answer,
-            *(endpoint.unanswered for endpoint in self._endpoints),
-        ):
-            unanswered.now_s = now_s
+        self._second_answer.now_s = now_s
+        for endpoint in self._endpoints:
+            endpoint.unanswered.now_s = now_s
 
     def _answers_of(
         self, endpoint: Endpoint, calls: Sequence[Call]
@@ -347,9 +356,11 @@ class Endpoints(Rpc):
         except RpcUnavailableError as error:
             _fail(endpoint, error)
             return None
-        if isinstance(chain_id, RpcError) or _refusal(calls, answers) is not None:
+        if isinstance(chain_id, RpcError) or int(chain_id, 16) != self._chain_id:
             return None
-        return answers if int(chain_id, 16) == self._chain_id else None
+        if _refusal(calls, answers) is not None:
+            return None
+        return answers
 
     def alone_for_s(self) -> float:
         """For how many seconds at most one endpoint has answered the calls of `each`,
@@ -391,13 +402,16 @@ class Endpoints(Rpc):
         """
         alone = len(self._endpoints) == 1
         for endpoint in self._endpoints:
-            if endpoint.due(self._chain_id) and not (
-                alone and endpoint.seen().answered is None
-            ):
-                name = f"look at {endpoint.name}"
-                threading.Thread(
-                    target=self._look_at, args=(endpoint,), name=name, daemon=True
-                ).start()
+            if not endpoint.due(self._chain_id):
+                continue
+            if alone and endpoint.seen().answered is None:
+                continue
+            threading.Thread(
+                target=self._look_at,
+                args=(endpoint,),
+                name=f"look at {endpoint.name}",
+                daemon=True,
+            ).start()
 
     def _look_at(self, endpoint: Endpoint) -> None:
         endpoint.look()
@@ -415,29 +429,21 @@ class Endpoints(Rpc):
         is no answer at all, endpoints that may be slow get more time.
         """
         left = [endpoint for endpoint in self._endpoints if endpoint not in asked]
-        if only_alive:
-            return next(
-                (
-                    endpoint
-                    for endpoint in left
-                    if self._is_usable(endpoint, Health.ALIVE)
-                ),
-                None,
-            )
-        for health in ORDER:
+        order = ORDER[:1] if only_alive else ORDER
+        for health in order:
             for endpoint in left:
                 if self._is_usable(endpoint, health):
                     return endpoint
+        if only_alive:
+            return None
         return next(filter(self._answers_slowly, left), None)
 
     def _is_usable(self, endpoint: Endpoint, wanted: Health) -> bool:
         """Whether an endpoint is alive, or refuses calls and `wanted` is REJECTING. If
         `wanted` means that the endpoint may be alive, this looks at it first.
         """
-        if (
-            wanted in (Health.UNKNOWN, Health.UNREACHABLE)
-            and self._health_of(endpoint) is wanted
-        ):
+        may_be_alive = wanted in (Health.UNKNOWN, Health.UNREACHABLE)
+        if may_be_alive and self._health_of(endpoint) is wanted:
             endpoint.look()
         health = self._health_of(endpoint)
         if health is Health.REJECTING:
@@ -460,11 +466,16 @@ class Endpoints(Rpc):
         if any(method != "eth_sendRawTransaction" for method, _ in calls):
             return
         for endpoint in self._endpoints:
-            if endpoint not in asked and self._health_of(endpoint) in GET_BROADCASTS:
-                name = f"tell {endpoint.name}"
-                threading.Thread(
-                    target=_send_to, args=(endpoint, calls), name=name, daemon=True
-                ).start()
+            if endpoint in asked:
+                continue
+            if self._health_of(endpoint) not in GET_BROADCASTS:
+                continue
+            threading.Thread(
+                target=_send_to,
+                args=(endpoint, calls),
+                name=f"tell {endpoint.name}",
+                daemon=True,
+            ).start()
 
     def _state_of(self, endpoint: Endpoint, health: Health) -> str:
         """The endpoint's name, its health, and what is wrong with it."""
@@ -492,10 +503,8 @@ def _refusal(calls: Sequence[Call], answers: Sequence[Any]) -> RpcError | None:
     not count: other nodes would answer the same.
     """
     for (method, _), answer in zip(calls, answers, strict=True):
-        if (
-            isinstance(answer, RpcError)
-            and not answer.reverted
-            and method != "eth_sendRawTransaction"
-        ):
+        if method == "eth_sendRawTransaction":
+            continue
+        if isinstance(answer, RpcError) and not answer.reverted:
             return answer
     return None

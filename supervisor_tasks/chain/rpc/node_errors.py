@@ -61,10 +61,10 @@ def over_the_limit(message: str) -> bool:
     """Whether there is no estimate because no block holds the gas that the call
     needs.
     """
+    if classify(message) is NodeErrorKind.GAS:
+        return True
     text = message.lower()
-    return classify(message) is NodeErrorKind.GAS or any(
-        phrase in text for phrase in OVER_THE_LIMIT
-    )
+    return any(phrase in text for phrase in OVER_THE_LIMIT)
 
 
 def classify(message: str) -> NodeErrorKind:

@@ -77,6 +77,7 @@ LOG = _with(
         "transactionHash": _hash,
     }
 )
+HEAD = _with({"number": _count})  # as announced: no other field of it is read
 RECEIPT = {
     "status": _number,
     "to": _or_none(_address),
@@ -135,4 +136,6 @@ def _are_of_queried_blocks(
 
 
 def _end(block: Any, otherwise: int) -> int:
-    return int(block, 16) if _number(block) else otherwise
+    if not _number(block):
+        return otherwise
+    return int(block, 16)
