@@ -141,9 +141,10 @@ def broker_tls(settings: Settings) -> dict[str, Any] | None:
         "ssl_cert_reqs": ssl.CERT_REQUIRED,
         "ssl_check_hostname": True,
     }
-    return options | {
-        name: str(path) for name, path in files.items() if path is not None
-    }
+    for name, path in files.items():
+        if path is not None:
+            options[name] = str(path)
+    return options
 
 
 def postgres(folder: Path) -> EmbeddedServer:
@@ -153,12 +154,14 @@ def postgres(folder: Path) -> EmbeddedServer:
     binaries, because the virtual environment can be in a folder that only root can
     enter. Raises StateFolderError and EmbeddedServerError.
     """
-    name, as_root = _own_name(), os.geteuid() == 0
-    user = _database_user() if as_root else None
+    name = _own_name()
+    user, mode = None, 0o700
+    if os.geteuid() == 0:
+        user, mode = _database_user(), 0o755
     sockets = folder / "run"
     _require_short(sockets / ".s.PGSQL.5432")
     private_folder(folder)
-    folder.chmod(0o755 if as_root else 0o700)
+    folder.chmod(mode)
     binaries = _package(postgres_package()) / "pginstall" / "bin"
     if user is not None:
         _require_open(folder, user)
@@ -409,17 +412,16 @@ def _keep_running(server: EmbeddedServer) -> None:
 def _start_if_dead(server: EmbeddedServer) -> None:
     # _give_up holds it too, so no process restarts what the last one ended
     with _locked(server.folder / "start.lock"):
-        if (
-            _this_process_uses(server.folder)
-            and not server.process.runs()
-            and not answers(server)
-        ):
-            log.warning(
-                "embedded_server_died",
-                server=server.folder.name,
-                see=str(server.folder / "server.log"),
-            )
-            _start(server)
+        if not _this_process_uses(server.folder):
+            return
+        if server.process.runs() or answers(server):
+            return
+        log.warning(
+            "embedded_server_died",
+            server=server.folder.name,
+            see=str(server.folder / "server.log"),
+        )
+        _start(server)
 
 
 def _give_up(server: EmbeddedServer) -> None:
@@ -427,11 +429,9 @@ def _give_up(server: EmbeddedServer) -> None:
     it.
     """
     with _locked(server.folder / "start.lock"):
-        for lock in [
-            lock
-            for lock in _held_locks
-            if lock.name == str(server.folder / "users.lock")
-        ]:
+        for lock in list(_held_locks):
+            if lock.name != str(server.folder / "users.lock"):
+                continue
             _held_locks.remove(lock)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -26,23 +26,32 @@ def configure(
     too.
     """
     hide = hiding(secrets)
-    terminal = sys.stderr.isatty()
-    margin = "    " if terminal else ""
+    margin = ""
+    last: structlog.typing.Processor = structlog.processors.JSONRenderer()
+    if sys.stderr.isatty():
+        margin = "    "
+        # A rich traceback would show local variables, secrets among them.
+        last = structlog.dev.ConsoleRenderer(
+            exception_formatter=structlog.dev.plain_traceback
+        )
 
     def clean(
         _: object, __: str, event: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
-        return {
-            key: _traceback(value, hide, margin)
-            if key in MANY_LINES
-            else cleaned(value, hide)
-            for key, value in event.items()
-        }
+        cleaned_event = dict[str, Any]()
+        for key, value in event.items():
+            if key in MANY_LINES:
+                cleaned_event[key] = _traceback(value, hide, margin)
+            else:
+                cleaned_event[key] = cleaned(value, hide)
+        return cleaned_event
 
     def add_cluster(
         _: object, __: str, event: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
-        return {"cluster": cluster, **event} if cluster else event
+        if not cluster:
+            return event
+        return {"cluster": cluster, **event}
 
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -51,11 +60,6 @@ def configure(
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    # A rich traceback would show local variables, secrets among them.
-    plain = structlog.dev.ConsoleRenderer(
-        exception_formatter=structlog.dev.plain_traceback
-    )
-    last = plain if terminal else structlog.processors.JSONRenderer()
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
         processors=[
@@ -125,12 +129,13 @@ def log_crashes() -> None:
         )
 
     def thread_crashed(given: threading.ExceptHookArgs) -> None:
-        if given.exc_value is not None and not issubclass(given.exc_type, SystemExit):
-            thread = "" if given.thread is None else given.thread.name
-            error = (given.exc_type, given.exc_value, given.exc_traceback)
-            structlog.get_logger().critical(
-                "thread_crashed", thread=thread, exc_info=error
-            )
+        if given.exc_value is None or issubclass(given.exc_type, SystemExit):
+            return
+        thread = ""
+        if given.thread is not None:
+            thread = given.thread.name
+        error = (given.exc_type, given.exc_value, given.exc_traceback)
+        structlog.get_logger().critical("thread_crashed", thread=thread, exc_info=error)
 
     sys.excepthook = crashed
     threading.excepthook = thread_crashed
@@ -138,7 +143,7 @@ def log_crashes() -> None:
 
 def cleaned(value: Any, hide: Hide) -> Any:
     """Return the value without secrets and control characters, in all nested texts."""
-    if value is None or isinstance(value, bool | int | float):
+    if isinstance(value, int | float | None):  # also a bool, which is an int
         return value
     if isinstance(value, dict):
         return {
@@ -163,9 +168,10 @@ def visible(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        character
-        if character.isprintable()
-        else character.encode("unicode_escape").decode()
-        for character in text
-    )
+    escaped = ""
+    for character in text:
+        if character.isprintable():
+            escaped += character
+        else:
+            escaped += character.encode("unicode_escape").decode()
+    return escaped

@@ -81,7 +81,9 @@ def access_by(*, rest: bool, certificates: bool) -> SlurmAccess:
     """
     if rest:
         return SlurmAccess.REST
-    return SlurmAccess.SSH_CERTIFICATES if certificates else SlurmAccess.SSH_KEY
+    if certificates:
+        return SlurmAccess.SSH_CERTIFICATES
+    return SlurmAccess.SSH_KEY
 
 
 def kept(needs: Iterable[Need], access: SlurmAccess) -> set[str]:

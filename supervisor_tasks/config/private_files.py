@@ -31,7 +31,9 @@ def private_folder(folder: Path) -> None:
     """
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     _require_safe(nearest, is_parent=nearest != folder)
-    mode = OPEN_TO_POSTGRES if os.geteuid() == ROOT else OWN
+    mode = OWN
+    if os.geteuid() == ROOT:
+        mode = OPEN_TO_POSTGRES
     for path in (*reversed(folder.parents), folder):
         path.mkdir(mode=mode, exist_ok=True)
     _require_safe(folder, is_parent=False)
@@ -88,7 +90,9 @@ def _others_bits() -> int:
     The group of a user's folder may write there, because a home can be open to the
     user's own group. Root has no such group.
     """
-    return stat.S_IWOTH | (stat.S_IWGRP if os.geteuid() == ROOT else 0)
+    if os.geteuid() == ROOT:
+        return stat.S_IWOTH | stat.S_IWGRP
+    return stat.S_IWOTH
 
 
 def _name(uid: int) -> str:

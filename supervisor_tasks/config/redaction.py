@@ -32,6 +32,9 @@ def _pattern(secret: str) -> str:
     escaped = re.escape(secret)
     if len(secret) >= LONG:
         return escaped
-    before = r"(?<![^\W_])" if secret[0].isalnum() else ""
-    after = r"(?![^\W_])" if secret[-1].isalnum() else ""
-    return before + escaped + after
+    pattern = escaped
+    if secret[0].isalnum():
+        pattern = r"(?<![^\W_])" + pattern
+    if secret[-1].isalnum():
+        pattern += r"(?![^\W_])"
+    return pattern

@@ -57,7 +57,10 @@ class ServerProcess:
             yield None
             return
         try:
-            yield handle if self._is_server(pid, start) else None
+            if self._is_server(pid, start):
+                yield handle
+            else:
+                yield None
         finally:
             os.close(handle)
 
@@ -141,7 +144,9 @@ def _start(pid: int) -> str | None:
     except OSError:
         return None
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return None if state in "ZX" else f"{fields[18]} {boot}"
+    if state in "ZX":
+        return None
+    return f"{fields[18]} {boot}"
 
 
 def _uid(pid: int) -> int:

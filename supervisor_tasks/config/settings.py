@@ -79,7 +79,6 @@ from supervisor_tasks.config.validators import (
     Variables,
     Volumes,
     pattern,
-    pattern_of_secret,
     split_urls,
     url_with,
 )
@@ -546,7 +545,7 @@ class Settings(BaseSettings):
     flower_basic_auth: (
         Annotated[
             SecretStr,
-            pattern_of_secret(
+            pattern(
                 _LOGINS, "user:password, or several with commas between (none within)"
             ),
         ]
@@ -614,19 +613,17 @@ class Settings(BaseSettings):
         if value is None:
             return None
         text = value.get_secret_value().strip()
-        if (
-            not re.fullmatch("(0x)?[0-9a-fA-F]{64}", text)
-            or not 0 < int(text, 16) < CURVE_ORDER
-        ):
+        is_hex = re.fullmatch("(0x)?[0-9a-fA-F]{64}", text)
+        if not is_hex or not 0 < int(text, 16) < CURVE_ORDER:
             raise ValueError("a private key of 64 hex digits")
         return SecretStr(text)
 
     @field_validator("slurm_submit_key")
     @classmethod
     def _submit_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not re.fullmatch(
-            "[0-9a-fA-F]{64}", value.get_secret_value()
-        ):
+        if value is None:
+            return None
+        if not re.fullmatch("[0-9a-fA-F]{64}", value.get_secret_value()):
             raise ValueError(
                 "64 hex digits (openssl rand -hex 32), as in the key file of job_submit.lua"
             )
@@ -635,7 +632,9 @@ class Settings(BaseSettings):
     @field_validator("slurm_jwt_key")
     @classmethod
     def _jwt_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not _is_jwt_key(value.get_secret_value()):
+        if value is None:
+            return None
+        if not _is_jwt_key(value.get_secret_value()):
             raise ValueError(
                 f"the base64 of slurmctld's jwt_key file, which has {LEAST_JWT_KEY} bytes or more"
             )
@@ -656,16 +655,16 @@ class Settings(BaseSettings):
     @field_validator("slurm_ssh_private_key", "slurm_ssh_ca_key")
     @classmethod
     def _ssh_key(cls, value: SecretStr | None) -> SecretStr | None:
-        return (
-            None
-            if value is None
-            else SecretStr(ssh_keys.private_key(value.get_secret_value()))
-        )
+        if value is None:
+            return None
+        return SecretStr(ssh_keys.private_key(value.get_secret_value()))
 
     @field_validator("slurm_ssh_public_key")
     @classmethod
     def _ssh_public_key(cls, value: str | None) -> str | None:
-        return None if value is None else ssh_keys.public_key(value)
+        if value is None:
+            return None
+        return ssh_keys.public_key(value)
 
     @property
     def slurm_access(self) -> SlurmAccess:
@@ -678,14 +677,18 @@ class Settings(BaseSettings):
     @property
     def own_groups_dn(self) -> str:
         """The directory entry under which the customers' own groups are made."""
-        return self.ldap_own_groups_dn or re.sub(
-            r"^(\\.|[^,\\])*, *", "", self.ldap_group_dn
-        )
+        if self.ldap_own_groups_dn:
+            return self.ldap_own_groups_dn
+        return re.sub(r"^(\\.|[^,\\])*, *", "", self.ldap_group_dn)
 
     @property
     def prices(self) -> Prices:
         """The provider's prices."""
-        return Prices(*(getattr(self, name) for name in _PRICES))
+        return Prices(
+            self.metascheduler_gpu_price_per_min,
+            self.metascheduler_cpu_price_per_min,
+            self.metascheduler_mem_price_per_min,
+        )
 
     @property
     def operator_labels(self) -> dict[str, str]:
@@ -713,12 +716,13 @@ class Settings(BaseSettings):
     @property
     def effective_log_level(self) -> str:
         """The level of the logs: TRACE sets it to debug."""
-        return "debug" if self.trace else self.log_level
+        if self.trace:
+            return "debug"
+        return self.log_level
 
     def secret_values(self) -> list[str]:
         """Return all texts that must never be in a log."""
         texts = list[str]()
-        urls = list[str]()
         for name in type(self).model_fields:
             if name in CHAIN_URLS:
                 continue
@@ -726,19 +730,17 @@ class Settings(BaseSettings):
             if isinstance(value, SecretStr):
                 texts += forms_of(value.get_secret_value())
             elif isinstance(value, str) and "://" in value:
-                urls.append(value)
+                texts += passwords_in(value)
         if self.flower_basic_auth is not None:
             texts += self.flower_basic_auth.get_secret_value().split(",")
-        chain_urls = [*self.rpc_urls, self.metascheduler_endpoint_ws.get_secret_value()]
-        for url in (*urls, *chain_urls):
+        for url in (*self.rpc_urls, self.metascheduler_endpoint_ws.get_secret_value()):
             texts += passwords_in(url)
-        for url in (*chain_urls, *self._webhooks()):
             texts += url_keys(url)
+        for name in NOTIFY_URLS:
+            webhook: SecretStr | None = getattr(self, name)
+            if webhook is not None:
+                texts += url_keys(webhook.get_secret_value())
         return texts
-
-    def _webhooks(self) -> list[str]:
-        urls: list[SecretStr | None] = [getattr(self, name) for name in NOTIFY_URLS]
-        return [url.get_secret_value() for url in urls if url is not None]
 
 
 _PRICES = tuple(f"metascheduler_{what}_price_per_min" for what in ("gpu", "cpu", "mem"))
@@ -760,12 +762,11 @@ def hide_secrets(*needs: Need) -> None:
     """Remove the secrets from os.environ. `load` still finds them, but no keys that
     these needs do not require.
     """
-    kept_names = kept(needs, slurm_access(os.environ))
+    not_kept = set(KEYS) - kept(needs, slurm_access(os.environ))
     for name in IN_FILES:
-        is_kept = name not in KEYS or name in kept_names
         for variable in (name.upper(), f"{name.upper()}_FILE"):
             value = os.environ.pop(variable, "")
-            if value and is_kept:
+            if value and name not in not_kept:
                 _hidden[variable] = value
     _hide_celerys_copies()
 
@@ -805,9 +806,8 @@ def load(*needs: Need, environment: Mapping[str, str] | None = None) -> Settings
         lines += unfit_together(settings, needs, bad)
     if lines or settings is None:
         raise SettingsError(sorted(lines))
-    kept_names = kept(needs, settings.slurm_access)
-    dropped = {name: None for name in KEYS if name not in kept_names}
-    return settings.model_copy(update=dropped)
+    not_kept = set(KEYS) - kept(needs, settings.slurm_access)
+    return settings.model_copy(update=dict.fromkeys(not_kept))
 
 
 def load_or_exit(*needs: Need) -> Settings:
@@ -838,10 +838,8 @@ def _validated(given: Mapping[str, str]) -> tuple[Settings | None, list[str]]:
     try:
         return _Given.model_validate(given), []
     except ValidationError as error:
-        return None, [
-            _line(entry, given)
-            for entry in error.errors(include_url=False, include_context=False)
-        ]
+        entries = error.errors(include_url=False, include_context=False)
+        return None, [_line(entry, given) for entry in entries]
 
 
 class _Given(Settings):
@@ -871,9 +869,9 @@ def _given(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             try:
                 value = _text_of(name, Path(file).expanduser())
             except (OSError, UnicodeDecodeError) as error:
-                reason = (
-                    error.strerror if isinstance(error, OSError) else "it is no text"
-                )
+                reason: str | None = "it is no text"
+                if isinstance(error, OSError):
+                    reason = error.strerror
                 lines.append(
                     f"{name.upper()}_FILE: found {_path_shown(file)}; expected a file that can be read ({reason})"
                 )

@@ -76,6 +76,11 @@ def _unfit_transport(
     return lines
 
 
+def _is_missing(settings: "Settings", name: str, bad: Collection[str]) -> bool:
+    """Return whether a setting is not given, and not in an error already."""
+    return getattr(settings, name) is None and name.upper() not in bad
+
+
 def _missing_for_mail(settings: "Settings", bad: Collection[str]) -> list[str]:
     if not settings.notify_mail_to:
         return []
@@ -85,7 +90,7 @@ def _missing_for_mail(settings: "Settings", bad: Collection[str]) -> list[str]:
         "notify_smtp_address": "the SMTP server as host:port",
     }
     for name, expected in required.items():
-        if getattr(settings, name) is None and name.upper() not in bad:
+        if _is_missing(settings, name, bad):
             lines.append(
                 f"{name.upper()}: found nothing; expected {expected}, as NOTIFY_MAIL_TO is set"
             )
@@ -98,9 +103,7 @@ def _unfit_smtp_login(
     if settings.notify_smtp_user is None:
         return []
     lines = []
-    password_is_missing = (
-        settings.notify_smtp_password is None and "NOTIFY_SMTP_PASSWORD" not in bad
-    )
+    password_is_missing = _is_missing(settings, "notify_smtp_password", bad)
     if Need.NOTIFY in needs and password_is_missing:
         lines.append(
             "NOTIFY_SMTP_PASSWORD: found nothing; expected that user's password, as NOTIFY_SMTP_USER is set"
@@ -122,7 +125,7 @@ def _unfit_directory(
     lines = []
     if Need.WALLET in needs:
         for name in ("ldap_bind_dn", "ldap_bind_password"):
-            if getattr(settings, name) is None and name.upper() not in bad:
+            if _is_missing(settings, name, bad):
                 lines.append(
                     f"{name.upper()}: found nothing; expected {_EXPECTED[name]}, as LDAP_URL is set"
                 )

@@ -22,15 +22,16 @@ def shown(url: str, number: int) -> str:
     host = parts.hostname or ""
     if ":" in host:
         host = f"[{host}]"
-    port = "" if parts.port is None else f":{parts.port}"
-    return f"{parts.scheme}://{host}{port}#{number}"
+    if parts.port is not None:
+        host += f":{parts.port}"
+    return f"{parts.scheme}://{host}#{number}"
 
 
 def url_keys(url: str) -> list[str]:
     """Return what must be hidden in every text: path, query and user, and their parts
     except plain words.
     """
-    return sorted({*_whole(url), *(part for part in _parts(url) if _may_be_key(part))})
+    return sorted({*_whole(url), *filter(_may_be_key, _parts(url))})
 
 
 def all_keys(url: str) -> list[str]:
@@ -48,7 +49,9 @@ def _whole(url: str) -> Iterator[str]:
     parts = urlsplit(url)
     user = parts.netloc.rpartition("@")[0]
     path = parts.path.rstrip("/")
-    bare_path = path.strip("/") if "/" in path[1:] else ""
+    bare_path = ""
+    if "/" in path[1:]:
+        bare_path = path.strip("/")
     query = parts.query or parts.fragment
     _, slash, rest = url.partition("://")[2].partition("/")
     for text in (user, path, bare_path, query, slash + rest):
@@ -70,7 +73,9 @@ def _parts(url: str) -> set[str]:
 
 
 def _may_be_key(part: str) -> bool:
-    return len(part) >= LONG or (len(part) >= LEAST_KEY and not part.isalpha())
+    if len(part) >= LONG:
+        return True
+    return len(part) >= LEAST_KEY and not part.isalpha()
 
 
 def forms_of(secret: str) -> list[str]:
@@ -90,8 +95,10 @@ def forms_of(secret: str) -> list[str]:
 def passwords_in(url: str) -> list[str]:
     """Return the password in a URL, as written and decoded."""
     found = re.search(r"://[^:/@]*:(\S+)@|[?&]password=([^&\s]+)", url)
-    written = next(filter(None, found.groups()), "") if found else ""
-    return [written, unquote(written)] if written else []
+    if found is None:
+        return []
+    written = found[1] or found[2]
+    return [written, unquote(written)]
 
 
 def without_password(name: str, text: str) -> str:

@@ -26,6 +26,13 @@ from supervisor_tasks.provider.offer import normalised_labels
 LEAST_INTERVAL_S = 3600.0
 
 
+def _text_of(value: object) -> str:
+    """Return a value's text, also if it is already a secret."""
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return str(value)
+
+
 def _go_duration_s(value: object) -> object:
     """Parse Go's duration syntax (time.ParseDuration), such as 24h0m0s, 1.5h or 0;
     returns seconds.
@@ -163,7 +170,9 @@ def _sbatch_flags(value: object) -> object:
     sbatch also accepts the beginning of an option's name. It would take the word after
     an option without = for the option's value, and any other word for its script.
     """
-    words = value if isinstance(value, tuple) else tuple(_words(str(value)))
+    if isinstance(value, tuple):
+        return value
+    words = tuple(_words(str(value)))
     for word in words:
         option = re.fullmatch(r"--([a-z][a-z-]*)=(.+)", word)
         if option is None:
@@ -213,12 +222,13 @@ def matches_type(
 
 def _label_keys(value: object) -> object:
     """Parse keys of labels, separated by commas, into the grid's form."""
-    keys = (
-        [key.strip() for key in value.split(",")]
-        if isinstance(value, str)
-        else list(value)  # type: ignore[call-overload]
-    )
-    return frozenset(normalised(key) for key in keys if key)
+    if isinstance(value, frozenset):
+        return value
+    keys = set[str]()
+    for key in str(value).split(","):
+        if key.strip():
+            keys.add(normalised(key.strip()))
+    return frozenset(keys)
 
 
 def _price(value: object) -> object:
@@ -232,28 +242,21 @@ def _price(value: object) -> object:
     return int(str(value))
 
 
-def _has_port(value: object) -> bool:
-    _, colon, port = str(value).rpartition(":")
-    return (
-        bool(colon) and re.fullmatch(r"\d{1,5}", port) is not None and int(port) < 2**16
-    )
+def _is_address(text: str, host: str) -> bool:
+    """Return whether the text is host:port; `host` is the pattern of a name."""
+    parts = re.fullmatch(rf"(?:\[[0-9a-fA-F:]+\]|{host}):(\d{{1,5}})", text)
+    return parts is not None and int(parts[1]) < 2**16
 
 
 def _host_port(value: object) -> object:
-    if not (
-        _has_port(value)
-        and re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d+", str(value))
-    ):
+    if not _is_address(str(value), r"[^\s:\[\]]+"):
         raise ValueError("an address as host:port")
     return value
 
 
 def _listened_at(value: object) -> object:
     """Check an address to listen at, in Go's form: `:3000` means all interfaces."""
-    if not (
-        _has_port(value)
-        and re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:\[\]]*):\d+", str(value))
-    ):
+    if not _is_address(str(value), r"[^\s:\[\]]*"):
         raise ValueError("an address as host:port or :port")
     return value
 
@@ -293,7 +296,9 @@ def _is_rest_url(url: str) -> bool:
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return not parts.netloc and parts.path.startswith("/")
-    if parts.path not in ("", "/") or parts.query or parts.port is None:
+    if parts.path not in ("", "/") or parts.query:
+        return False
+    if parts.port is None:
         return False
     if parts.scheme == "https":
         return True
@@ -304,12 +309,15 @@ def _networks(value: object) -> object:
     """Parse networks such as 10.0.0.0/8,fd00::/8."""
     if isinstance(value, tuple):
         return value
-    try:
-        return tuple(
-            ip_network(text.strip()) for text in str(value).split(",") if text.strip()
-        )
-    except ValueError as error:
-        raise ValueError(f"networks as 10.0.0.0/8,fd00::/8 ({error})") from error
+    networks = list[IPv4Network | IPv6Network]()
+    for text in str(value).split(","):
+        if not text.strip():
+            continue
+        try:
+            networks.append(ip_network(text.strip()))
+        except ValueError as error:
+            raise ValueError(f"networks as 10.0.0.0/8,fd00::/8 ({error})") from error
+    return tuple(networks)
 
 
 def _splits(url: str) -> bool:
@@ -332,25 +340,24 @@ def _is_broker_url(url: str) -> bool:
     """Return whether kombu can read the URL: the path must be the number of a database,
     but not for redis+socket.
     """
-    return _splits(url) and (
-        url.startswith("redis+socket:")
-        or re.fullmatch(r"/?\d*", urlsplit(url).path) is not None
-    )
+    if not _splits(url):
+        return False
+    if url.startswith("redis+socket:"):
+        return True
+    return re.fullmatch(r"/?\d*", urlsplit(url).path) is not None
 
 
 def url_with(*schemes: str, reads: Callable[[str], bool] = _splits) -> BeforeValidator:
     """Return a check that a URL, secret or not, begins with one of these schemes and
     that `reads` accepts it.
     """
+    beginnings = [f"{scheme}://" for scheme in schemes]
+    form = re.compile(rf"(?:{'|'.join(map(re.escape, beginnings))})\S+")
 
     def check(value: object) -> object:
-        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-        scheme, separator, rest = text.partition("://")
-        if not (separator and rest and scheme in schemes) or re.search(r"\s", text):
-            raise ValueError(
-                "a URL that begins with "
-                + " or ".join(f"{name}://" for name in schemes)
-            )
+        text = _text_of(value)
+        if not form.fullmatch(text):
+            raise ValueError(f"a URL that begins with {' or '.join(beginnings)}")
         if not reads(text):
             raise ValueError(
                 "a URL whose host, port and path can be told apart (write other characters as %XX)"
@@ -370,9 +377,7 @@ def split_urls(text: str) -> list[str]:
 def _http_urls(value: object) -> object:
     """Check one URL or several, the best first."""
     check = url_with("http", "https").func
-    for url in split_urls(
-        value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-    ):
+    for url in split_urls(_text_of(value)):
         check(url)  # type: ignore[call-arg]  # pydantic's type has a second argument
     return value
 
@@ -387,12 +392,12 @@ def _zero_or_at_least_one_hour(interval_s: float) -> float:
 
 
 def pattern(expression: str, expected: str) -> BeforeValidator:
-    """Return a check by a regular expression; its error describes the expected value in
-    words.
+    """Return a check of a value, secret or not, by a regular expression; its error
+    describes the expected value in words.
     """
 
     def check(value: object) -> object:
-        if not re.fullmatch(expression, str(value)):
+        if not re.fullmatch(expression, _text_of(value)):
             raise ValueError(expected)
         return value
 
@@ -418,7 +423,9 @@ def _ldap_attributes(value: object) -> object:
         return value
     attributes = dict[str, tuple[str, ...]]()
     for name, given in _json_object(str(value), expected).items():
-        values = given if isinstance(given, list) else [given]
+        values = given
+        if not isinstance(given, list):
+            values = [given]
         if not re.fullmatch(_ATTRIBUTE, name) or not _are_texts(values):
             raise ValueError(expected)
         attributes[name] = tuple(map(str, values))
@@ -444,24 +451,12 @@ def _json_object(text: str, expected: str) -> dict[str, Any]:
 
 def _are_texts(values: list[object]) -> bool:
     """Return whether there is a value, and each one is a whole number or a text that is
-    not empty.
+    not empty. JSON's true and false are bool, which is a subclass of int.
     """
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
+        if type(value) not in (int, str) or value == "":
             return False
     return bool(values)
-
-
-def pattern_of_secret(expression: str, expected: str) -> BeforeValidator:
-    """Return the check of `pattern` for a value that may already be a SecretStr."""
-
-    def check(value: object) -> object:
-        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-        if not re.fullmatch(expression, text):
-            raise ValueError(expected)
-        return value
-
-    return BeforeValidator(check)
 
 
 def _home(value: object) -> object:
@@ -476,11 +471,9 @@ _MAIL_ADDRESS = r"[^\s@,<>\"]+@[^\s@,<>\"]+"
 
 def _mail_addresses(value: object) -> object:
     """Parse addresses of mail, separated by commas."""
-    addresses = (
-        value
-        if isinstance(value, tuple)
-        else tuple(part.strip() for part in str(value).split(","))
-    )
+    if isinstance(value, tuple):
+        return value
+    addresses = [part.strip() for part in str(value).split(",")]
     for address in addresses:
         if not re.fullmatch(_MAIL_ADDRESS, address, re.ASCII):
             raise ValueError(
@@ -491,7 +484,9 @@ def _mail_addresses(value: object) -> object:
 
 def _command_words(value: object) -> object:
     """Parse a command as a shell reads words."""
-    words = value if isinstance(value, tuple) else tuple(_words(str(value)))
+    if isinstance(value, tuple):
+        return value
+    words = tuple(_words(str(value)))
     if words and not words[0].startswith("/"):
         raise ValueError(
             "a command that begins with an absolute path, and its arguments"

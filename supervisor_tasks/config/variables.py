@@ -66,7 +66,12 @@ def given_secrets(environment: Mapping[str, str]) -> list[str]:
     """Return the texts of an environment that must not be shown, also if other settings
     are malformed.
     """
-    return [value for name in SECRETS if (value := environment.get(name.upper()))]
+    texts = list[str]()
+    for name in SECRETS:
+        text = environment.get(name.upper())
+        if text:
+            texts.append(text)
+    return texts
 
 
 def mistyped(environment: Collection[str]) -> Mapping[str, str]:
@@ -105,7 +110,9 @@ def _least_similarity(name: str, our_names: Collection[str]) -> float:
     if second in SLURMS_SECOND:
         return LEAST_SIMILARITY_IN_SLURM
     our_first_words = {_first_two(ours) for ours in our_names}
-    return 0.0 if (first, second) in our_first_words else LEAST_SIMILARITY_IN_SLURM
+    if (first, second) in our_first_words:
+        return 0.0
+    return LEAST_SIMILARITY_IN_SLURM
 
 
 def _first_two(name: str) -> tuple[str, str]:
