@@ -22,7 +22,9 @@ class Market:
     @property
     def least_wei(self) -> int:
         """The lowest price at which a transaction can be mined now."""
-        return self.gas_price_wei if self.base_fee_wei is None else self.base_fee_wei
+        if self.base_fee_wei is None:
+            return self.gas_price_wei
+        return self.base_fee_wei
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +68,15 @@ def replacement(
     prices. It mostly lacks the tip, which may have been zero; the most that it pays
     rises only as far as the tip needs.
     """
-    least_tip_wei = DEFAULT_TIP_WEI if underpriced else 0
+    least_tip_wei = 0
+    if underpriced:
+        least_tip_wei = DEFAULT_TIP_WEI
     if old.legacy:
-        price = min(
-            max(_step(old.max_fee_wei), market.gas_price_wei, least_tip_wei), cap_wei
-        )
-        return Fees(price, price, legacy=True) if price > old.max_fee_wei else None
+        wanted_wei = max(_step(old.max_fee_wei), market.gas_price_wei, least_tip_wei)
+        price = min(wanted_wei, cap_wei)
+        if price <= old.max_fee_wei:
+            return None
+        return Fees(price, price, legacy=True)
     now = fees(market, cap_wei)
     tip_wei = max(_step(old.priority_fee_wei), now.priority_fee_wei, least_tip_wei)
     if underpriced:
@@ -84,8 +89,9 @@ def replacement(
     new = Fees(most_wei, min(tip_wei, most_wei), legacy=False)
     if most_wei > old.max_fee_wei:
         return new
-    has_higher_tip = new.priority_fee_wei > old.priority_fee_wei
-    return new if underpriced and has_higher_tip else None
+    if underpriced and new.priority_fee_wei > old.priority_fee_wei:
+        return new
+    return None
 
 
 def much_cheaper(now: Fees, old: Fees) -> bool:

@@ -132,13 +132,11 @@ def decide(
     if pending.nonce < mined_nonces:
         return _mined_without_it(pending)
     if _is_hopeless(pending, mined_nonces):
-        action = (
-            PendingAction.GIVE_UP if pending.has_key else PendingAction.FEE_CAP_REACHED
-        )
-        return PendingDecision(action, pending.fees)
-    if pending.refusal is NodeErrorKind.INSUFFICIENT_FUNDS and not _pays(
-        pending, pending.fees, left_wei
-    ):
+        if pending.has_key:
+            return PendingDecision(PendingAction.GIVE_UP, pending.fees)
+        return PendingDecision(PendingAction.FEE_CAP_REACHED, pending.fees)
+    is_unpaid = pending.refusal is NodeErrorKind.INSUFFICIENT_FUNDS
+    if is_unpaid and not _pays(pending, pending.fees, left_wei):
         return _cheaper(pending, market, rules, left_wei)
     if pending.refusal is NodeErrorKind.FEE_CAP and not pending.accepted:
         return _under_the_nodes_cap(pending, market, rules, left_wei)
@@ -170,12 +168,10 @@ def _under_the_nodes_cap(
     """Sign again when today's price is much lower: the node takes no transaction above
     its cap.
     """
+    if not pending.has_key:
+        return _as_it_is(pending)
     now = fees(market, rules.bounds.of(pending.gas))
-    if (
-        pending.has_key
-        and much_cheaper(now, pending.fees)
-        and _pays(pending, now, left_wei)
-    ):
+    if much_cheaper(now, pending.fees) and _pays(pending, now, left_wei):
         return PendingDecision(PendingAction.REPLACE, now)
     return _as_it_is(pending)
 
@@ -259,7 +255,9 @@ def _is_hopeless(pending: Pending, mined_nonces: int) -> bool:
 
 def stale(accepted: bool, sent_age_s: float) -> bool:
     """Whether it is time to send the same bytes again."""
-    return sent_age_s >= (SEND_AGAIN_S if accepted else REFUSED_AGAIN_S)
+    if accepted:
+        return sent_age_s >= SEND_AGAIN_S
+    return sent_age_s >= REFUSED_AGAIN_S
 
 
 def _needs_higher_fee(
@@ -275,10 +273,9 @@ def _needs_higher_fee(
         return True
     if pending.nonce != mined_nonces:
         return False
-    if pending.refusal in UNCLASSIFIED and not (
-        pending.accepted or pending.is_cancellation
-    ):
+    may_be_mined = pending.accepted or pending.is_cancellation
+    if pending.refusal in UNCLASSIFIED and not may_be_mined:
         return False
-    return (
-        pending.blocks >= STUCK_BLOCKS and pending.signed_age_s >= rules.stuck_after_s
-    )
+    if pending.blocks < STUCK_BLOCKS:
+        return False
+    return pending.signed_age_s >= rules.stuck_after_s

@@ -96,10 +96,12 @@ def _signature(message: bytes, key: PrivateKey) -> tuple[int, int, int]:
 
 def _encoded(fields: Items) -> bytes:
     """Encode as RLP, numbers without leading zeros."""
-    items = [
-        big_endian_int.serialize(field) if isinstance(field, int) else field
-        for field in fields
-    ]
+    items = list[bytes | list[bytes]]()
+    for field in fields:
+        if isinstance(field, int):
+            items.append(big_endian_int.serialize(field))
+        else:
+            items.append(field)
     return bytes(rlp.encode(items))
 
 
@@ -110,10 +112,13 @@ def append_tag(data: str, tag: bytes) -> str:
 
 def extract_tag(data: bytes) -> bytes | None:
     """The tag of the ledger that wrote a call; None when the data carry no tag."""
-    tail = data[-(len(TAG_PREFIX) + TAG_BYTES) :]
     # the call's selector comes first
-    has_room = len(data) >= 4 + len(TAG_PREFIX) + TAG_BYTES
-    return tail[len(TAG_PREFIX) :] if has_room and tail.startswith(TAG_PREFIX) else None
+    if len(data) < 4 + len(TAG_PREFIX) + TAG_BYTES:
+        return None
+    tail = data[-(len(TAG_PREFIX) + TAG_BYTES) :]
+    if not tail.startswith(TAG_PREFIX):
+        return None
+    return tail[len(TAG_PREFIX) :]
 
 
 def _number(value: bytes) -> int:

@@ -10,7 +10,6 @@ from typing import Any
 import structlog
 
 from supervisor_tasks.chain.contract import ChainEvent
-from supervisor_tasks.chain.rpc.client import RpcError
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.indexer.cross_check import unconfirmed_transactions
@@ -45,7 +44,10 @@ def collect_receipts(context: WorkerContext) -> bool:
         announced = heads.count()
         block = context.chain.contract.rpc.call("eth_blockNumber")
         if block == seen_block and time.monotonic() - looked_s <= LOOK_AGAIN_S:
-            heads.wait(announced, LOOK_AGAIN_S if heads.live else POLL_S)
+            timeout_s = POLL_S
+            if heads.live:
+                timeout_s = LOOK_AGAIN_S
+            heads.wait(announced, timeout_s)
             continue
         seen_block, looked_s = block, time.monotonic()
         with reading_once():
@@ -68,16 +70,15 @@ def follow_once(context: WorkerContext) -> bool:
     state = wallet.fetch_account_state()
     receipts = _receipts(context, transactions)
     confirmed = _confirmed(context, receipts)
-    mined = [
-        Mined.from_receipt(entry, confirmed[entry.id])
-        for entry in transactions
-        if entry.id in confirmed
-    ]
+    mined, waiting = list[Mined](), list[Sent]()
+    for entry in transactions:
+        if entry.id in confirmed:
+            mined.append(Mined.from_receipt(entry, confirmed[entry.id]))
+        elif entry.id not in receipts:
+            waiting.append(entry)
     if mined:
         _settle(context, mined, list(confirmed.values()))
-    resubmit_pending(
-        context, [entry for entry in transactions if entry.id not in receipts], state
-    )
+    resubmit_pending(context, waiting, state)
     return len(mined) < len(transactions)
 
 
@@ -94,7 +95,7 @@ def _receipts(
         )
     found = dict[int, dict[str, Any]]()
     for (row_id, _), answer in zip(asked, answers, strict=True):
-        if answer is not None and not isinstance(answer, RpcError):
+        if isinstance(answer, dict):  # neither None nor a refusal
             found[row_id] = answer
     return found
 
@@ -130,18 +131,21 @@ def _settle(
     _log_results(mined, reverted)
     events = decode_logs(context.ledger, context.chain.contract, _logs(receipts))
     changes = [JobChange(entry.job_id, entry.event) for entry in events]
-    failed = [result for result in mined if result.sent.job_id and not result.success]
-    changes += _statuses_on_chain(context, failed)
+    failed_jobs, last_block = list[JobId](), 0
+    for result in mined:
+        if result.sent.job_id and not result.success:
+            failed_jobs.append(JobId(result.sent.job_id))
+            last_block = max(last_block, result.block_number)
+    changes += _statuses_on_chain(context, failed_jobs, last_block)
     context.ledger.record(
         *changes, also=lambda connection: wallet.close(connection, mined, reverted)
     )
     _trace(context, mined, events, read_s)
     claim_backoff.record_results(context.ledger, mined, reverted)
     _claim_more(context, mined)
-    again = [result.sent.job_id for result in failed if result.sent.job_id]
-    if again:
+    if failed_jobs:
         context.ledger.effects.reschedule_now(
-            again,
+            failed_jobs,
             (EffectKind.REPORT, EffectKind.RETURN_JOB),
             "its transaction was mined and reverted",
         )
@@ -149,27 +153,29 @@ def _settle(
 
 def _log_results(mined: Sequence[Mined], reverted: Mapping[int, RevertedError]) -> None:
     for result in mined:
+        event, error = "transaction_mined", None
+        if not result.success:
+            event, error = "transaction_reverted", str(reverted[result.sent.id])
         log.info(
-            "transaction_mined" if result.success else "transaction_reverted",
+            event,
             purpose=result.sent.purpose,
             job_id=result.sent.job_id,
             tx_hash=result.hash,
             block=result.block_number,
-            error=None if result.success else str(reverted[result.sent.id]),
+            error=error,
         )
 
 
 def _statuses_on_chain(
-    context: WorkerContext, failed: Sequence[Mined]
+    context: WorkerContext, failed_jobs: Sequence[JobId], block: int
 ) -> list[JobChange]:
     """The contract's status of the jobs whose transaction reverted, not older than that
-    transaction.
+    transaction's block.
     """
-    if not failed:
+    if not failed_jobs:
         return []
-    job_ids = sorted({JobId(result.sent.job_id or "") for result in failed})
     statuses = context.chain.contract.statuses(
-        job_ids, not_before=max(result.block_number for result in failed)
+        sorted(set(failed_jobs)), not_before=block
     )
     return [
         JobChange(job_id, ChainStatusObserved(status))

@@ -63,10 +63,10 @@ def resubmit_pending(
         context.ledger.facts.clear_if(TRANSACTION_REQUESTS, requests)
     _alarm(context, plan[PendingAction.FEE_CAP_REACHED], state)
     if plan[PendingAction.INSUFFICIENT_FUNDS]:
-        mine = [entry for entry in waiting if entry.address == wallet.address]
-        needed_wei = sum(
-            entry.gas * decisions[entry.id].fees.max_fee_wei for entry in mine
-        )
+        needed_wei = 0
+        for entry in waiting:
+            if entry.address == wallet.address:
+                needed_wei += entry.gas * decisions[entry.id].fees.max_fee_wei
         wallet.alarm_of_empty(state.balance_wei, needed_wei)
     _send_again(context, waiting, plan)
     _give_nonces_up(context, plan, state)
@@ -92,16 +92,12 @@ def _decisions(
         **dict(zip(others, wallet.mined_nonces(others), strict=True)),
     }
     refused_id, refused_s = _unclassified_refusal(context, waiting, state)
+    refused_for_s = {refused_id: refused_s}
     decisions = dict[int, PendingDecision]()
     for address, mined_nonces in mined.items():
         entries = [entry for entry in waiting if entry.address == address]
         pending = [
-            _pending(
-                entry,
-                wallet.address,
-                state,
-                refused_s if entry.id == refused_id else 0.0,
-            )
+            _pending(entry, wallet.address, state, refused_for_s.get(entry.id, 0.0))
             for entry in entries
         ]
         needed = decide_all(
@@ -126,11 +122,12 @@ def _unclassified_refusal(
     address = context.chain.wallet.address
     refused_id = None
     for entry in waiting:
-        is_next = entry.address == address and entry.nonce == state.mined_nonces
+        if entry.address != address or entry.nonce != state.mined_nonces:
+            continue
         # Refused bytes are sent again each second. An older refusal does not count: no
         # node answered or was asked since.
         is_refused = not entry.accepted and entry.sent_age_s < SEND_AGAIN_S
-        if is_next and is_refused and entry.refusal in UNCLASSIFIED:
+        if is_refused and entry.refusal in UNCLASSIFIED:
             refused_id = entry.id
             break
     duration = Duration(context.ledger.facts, UNCLASSIFIED_ERROR)
@@ -140,6 +137,7 @@ def _unclassified_refusal(
 def _pending(
     entry: Sent, address: str, state: AccountState, refused_s: float
 ) -> Pending:
+    may_be_cancellation = entry.refusal in (NodeErrorKind.GAS, *UNCLASSIFIED)
     return Pending(
         nonce=entry.nonce,
         gas=entry.gas,
@@ -151,8 +149,7 @@ def _pending(
         signed_age_s=entry.signed_age_s,
         blocks=state.head - entry.head,
         nonce_conflict_age_s=entry.nonce_conflict_age_s,
-        is_cancellation=entry.refusal in (NodeErrorKind.GAS, *UNCLASSIFIED)
-        and decode(entry.raw).to == entry.address,
+        is_cancellation=may_be_cancellation and decode(entry.raw).to == entry.address,
         unclassified_age_s=refused_s,
     )
 
@@ -196,17 +193,16 @@ def _send_again(
     """Send the same bytes, the lowest nonce first. When a node misses an earlier nonce,
     send all earlier ones too.
     """
-    unchanged = (
-        plan[PendingAction.FEE_CAP_REACHED] + plan[PendingAction.INSUFFICIENT_FUNDS]
-    )
-    due = plan[PendingAction.SEND] + [
-        entry for entry in unchanged if stale(entry.accepted, entry.sent_age_s)
-    ]
-    chosen = {entry.id for entry in due + _before_a_gap(waiting, plan)}
+    due = plan[PendingAction.SEND] + _before_a_gap(plan)
+    for kind in (PendingAction.FEE_CAP_REACHED, PendingAction.INSUFFICIENT_FUNDS):
+        for entry in plan[kind]:
+            if stale(entry.accepted, entry.sent_age_s):
+                due.append(entry)
+    chosen = {entry.id for entry in due}
     context.chain.wallet.send_again([entry for entry in waiting if entry.id in chosen])
 
 
-def _before_a_gap(waiting: Sequence[Sent], plan: ResubmissionPlan) -> list[Sent]:
+def _before_a_gap(plan: ResubmissionPlan) -> list[Sent]:
     """The transactions with a lower nonce than one that a node refused because it
     misses an earlier nonce. Those that must not be sent again are left out.
     """
@@ -216,10 +212,11 @@ def _before_a_gap(waiting: Sequence[Sent], plan: ResubmissionPlan) -> list[Sent]
         if entry.refusal is NodeErrorKind.NONCE_GAP
     ]
     highest = max(refused, default=-1)
-    excluded = {entry.id for kind in NOT_SENT_AGAIN for entry in plan[kind]}
-    return [
-        entry for entry in waiting if entry.nonce < highest and entry.id not in excluded
-    ]
+    earlier = list[Sent]()
+    for kind, entries in plan.items():
+        if kind not in NOT_SENT_AGAIN:
+            earlier += [entry for entry in entries if entry.nonce < highest]
+    return earlier
 
 
 def _give_nonces_up(
@@ -256,9 +253,11 @@ def _store_conflicts(book: TransactionStore, plan: ResubmissionPlan) -> None:
         for entry in entries:
             in_conflict = kind in CONFLICTS
             was_in_conflict = entry.nonce_conflict_age_s is not None
-            if in_conflict and not was_in_conflict:
+            if in_conflict == was_in_conflict:
+                continue
+            if in_conflict:
                 begun.append(entry.id)
-            elif was_in_conflict and not in_conflict:
+            else:
                 ended.append(entry.id)
     book.mark_nonce_conflict(begun)
     book.clear_nonce_conflict(ended)
@@ -277,7 +276,10 @@ def _fill(context: WorkerContext, waiting: Sequence[Sent], state: AccountState) 
         if _is_open(entry, wallet.address, state)
     }
     holes = _holes(mine.keys(), state)[:MAX_CERTAIN]
-    if not holes or max(entry.signed_age_s for entry in mine.values()) < SEND_AGAIN_S:
+    if not holes:
+        return
+    oldest_s = max(entry.signed_age_s for entry in mine.values())
+    if oldest_s < SEND_AGAIN_S:
         return
     stored = wallet.book.at_nonces(wallet.address, holes)
     signed = {

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 import structlog
@@ -103,6 +102,11 @@ class Write:
     job_id: str | None = None
     gas: int | None = None
     to: str | None = None
+
+    @property
+    def known_gas(self) -> int:
+        """The gas, for what the write can cost; 0 as long as it is not known."""
+        return self.gas or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +218,7 @@ class Wallet:
             if self._too_dear(write, state.market):
                 raise TooDearError(
                     write.purpose,
-                    write.gas or 0,
+                    write.known_gas,
                     state.market.least_wei,
                     self.bounds.wei_per_tx,
                 )
@@ -223,12 +227,11 @@ class Wallet:
         """Whether the write could not be mined within the bound. It would wait for ever
         and hold up all later ones.
         """
-        return (write.gas or 0) * min(
-            market.least_wei, self.bounds.wei_per_gas
-        ) > self.bounds.wei_per_tx
+        price_wei = min(market.least_wei, self.bounds.wei_per_gas)
+        return write.known_gas * price_wei > self.bounds.wei_per_tx
 
     def _fees(self, write: Write, market: Market) -> Fees:
-        return fees(market, self.bounds.of(write.gas or 0))
+        return fees(market, self.bounds.of(write.known_gas))
 
     def dearer(self, sent: Sent, market: Market) -> Fees | None:
         """What a replacement pays; None when the bound allows no higher price."""
@@ -271,15 +274,16 @@ class Wallet:
             ]
         )
         head = _seen(block)
-        market = Market(
-            base_fee_wei=int(head["baseFeePerGas"], 16)
-            if head.get("baseFeePerGas")
-            else None,
-            tip_wei=DEFAULT_TIP_WEI if isinstance(tip, RpcError) else int(tip, 16),
-            gas_price_wei=0 if isinstance(price, RpcError) else int(price, 16),
-        )
-        if market.base_fee_wei is None:
+        base_fee_wei, tip_wei, gas_price_wei = None, DEFAULT_TIP_WEI, 0
+        if head.get("baseFeePerGas"):
+            base_fee_wei = int(head["baseFeePerGas"], 16)
+        else:
             require(price)
+        if not isinstance(tip, RpcError):
+            tip_wei = int(tip, 16)
+        if not isinstance(price, RpcError):
+            gas_price_wei = int(price, 16)
+        market = Market(base_fee_wei, tip_wei, gas_price_wei)
         nonces, balance_wei = int(require(nonce), 16), int(require(balance), 16)
         return AccountState(
             nonces, balance_wei, market, int(head["number"], 16), head["hash"]
@@ -291,17 +295,13 @@ class Wallet:
         """The writes that the balance pays for beside what is open; and the wei that
         all writes and open ones need.
         """
-        costs = [
-            (write.gas or 0) * self._fees(write, state.market).max_fee_wei
-            for write in writes
-        ]
-        open_wei = self.outstanding().cost_wei
-        paid = [
-            write
-            for write, cost_wei in zip(writes, accumulate(costs), strict=True)
-            if open_wei + cost_wei <= state.balance_wei
-        ]
-        return paid, open_wei + sum(costs)
+        needed_wei = self.outstanding().cost_wei
+        paid = list[Write]()
+        for write in writes:
+            needed_wei += write.known_gas * self._fees(write, state.market).max_fee_wei
+            if needed_wei <= state.balance_wei:
+                paid.append(write)
+        return paid, needed_wei
 
     def outstanding(self) -> Outstanding:
         """What is open: the oldest transaction, and the most that this address's
@@ -364,8 +364,9 @@ class Wallet:
         block, *receipts = self._rpc.batch(
             [("eth_getBlockByNumber", (hex(state.head), False)), *calls]
         )
-        knows_block = isinstance(block, dict) and block["hash"] == state.head_hash
-        return knows_block and all(receipt is None for receipt in receipts)
+        if not isinstance(block, dict) or block["hash"] != state.head_hash:
+            return False
+        return all(receipt is None for receipt in receipts)
 
     def alarm_of_empty(self, balance_wei: int, needed_wei: int) -> None:
         """Turn on the alarm: the account needs a deposit before work can go on."""
@@ -437,25 +438,21 @@ class Wallet:
         """The reasons (by the transaction's id) why mined transactions reverted. Each
         call is replayed on the state before its block, and on the state after it.
         """
-        given_up: dict[int, RevertedError] = {
-            entry.sent.id: GivenUpError() for entry in mined if entry.given_up
-        }
-        failed = [
-            result for result in mined if not result.success and not result.given_up
-        ]
-        calls: list[Call] = []
-        for result in failed:
-            call = self._replayed(result.sent)
-            calls += [
-                ("eth_call", (call, hex(block)))
-                for block in (result.block_number - 1, result.block_number)
-            ]
-        answers = self._rpc.batch(calls) if calls else []
-        reverted = {
-            result.sent.id: _why(result, answers[2 * place : 2 * place + 2])
-            for place, result in enumerate(failed)
-        }
-        return reverted | given_up
+        reverted = dict[int, RevertedError]()
+        failed, calls = list[Mined](), list[Call]()
+        for result in mined:
+            if result.given_up:
+                reverted[result.sent.id] = GivenUpError()
+            elif not result.success:
+                failed.append(result)
+                call = self._replayed(result.sent)
+                calls.append(("eth_call", (call, hex(result.block_number - 1))))
+                calls.append(("eth_call", (call, hex(result.block_number))))
+        answers = self._rpc.batch(calls)
+        for place, result in enumerate(failed):
+            both = answers[2 * place : 2 * place + 2]
+            reverted[result.sent.id] = _why(result, both)
+        return reverted
 
     def _replayed(self, sent: Sent) -> dict[str, str]:
         fields = decode(sent.raw)
@@ -476,11 +473,9 @@ class Wallet:
         }
 
     def _tagged(self, write: Write) -> str:
-        return (
-            write.data
-            if write.to == self.address
-            else append_tag(write.data, self.book.instance_tag())
-        )
+        if write.to == self.address:
+            return write.data
+        return append_tag(write.data, self.book.instance_tag())
 
     def _row(self, write: Write, nonce: int, price: Fees) -> dict[str, Any]:
         if write.gas is None:
@@ -518,12 +513,13 @@ class Wallet:
     def _broadcast(self, transactions: Sequence[tuple[str, bytes]]) -> None:
         with crash_point(CrashPoint.BROADCAST):
             answers = self._rpc.batch([_raw_call(raw) for _, raw in transactions])
-        said = [
-            answer.message if isinstance(answer, RpcError) else None
-            for answer in answers
-        ]
-        hashes = [tx_hash for tx_hash, _ in transactions]
-        self.book.broadcast(zip(hashes, said, strict=True))
+        said = list[tuple[str, str | None]]()
+        for (tx_hash, _), answer in zip(transactions, answers, strict=True):
+            message = None
+            if isinstance(answer, RpcError):
+                message = answer.message
+            said.append((tx_hash, message))
+        self.book.broadcast(said)
 
 
 def _raw_call(raw: bytes) -> Call:
