@@ -91,7 +91,9 @@ class AccountForm:
         """Return the customer's name in the group of the users who may use the
         cluster.
         """
-        return customer if self.member_attribute is Member.UID else self.dn(customer)
+        if self.member_attribute is Member.UID:
+            return customer
+        return self.dn(customer)
 
     def of_account(self, customer: Address, uid_number: int) -> dict[str, object]:
         """Return the account's attributes without its object classes. The site's own
@@ -100,7 +102,9 @@ class AccountForm:
         names = ["uid", "cn", "displayName"]
         if SURNAMED & _lower(self.object_classes):
             names.append("sn")
-        gid_number = uid_number if self.gid_number is None else self.gid_number
+        gid_number = self.gid_number
+        if gid_number is None:
+            gid_number = uid_number
         usual: dict[str, object] = {
             **dict.fromkeys(names, customer),
             "uidNumber": uid_number,
@@ -108,14 +112,14 @@ class AccountForm:
             "homeDirectory": _filled(self.home_directory, customer),
             "loginShell": self.login_shell,
         }
-        own = {
-            name: _all_filled(texts, customer)
-            for name, texts in self.attributes.items()
-        }
+        own = dict[str, object]()
+        for name, texts in self.attributes.items():
+            own[name] = [_filled(text, customer) for text in texts]
         replaced = _lower(own)
-        return {
+        kept = {
             name: value for name, value in usual.items() if name.lower() not in replaced
-        } | own
+        }
+        return kept | own
 
     def of_own_group(self, customer: Address, gid_number: int) -> dict[str, object]:
         """Return the attributes of the customer's own group without its object
@@ -133,10 +137,6 @@ def _checked(customer: Address) -> str:
             f"{customer!r} is not an address of 0x and 40 lowercase hex digits"
         )
     return customer
-
-
-def _all_filled(texts: Iterable[str], customer: Address) -> list[str]:
-    return [_filled(text, customer) for text in texts]
 
 
 def _filled(template: str, customer: Address) -> str:
@@ -195,8 +195,11 @@ class Directory:
             _raise_for(connection, f"bind as {self.bind_dn!r}")
 
     def _tls(self) -> Tls:
-        ca = None if self.ca_path is None else str(self.ca_path)
-        validate = ssl.CERT_REQUIRED if self.verified else ssl.CERT_NONE
+        validate, ca = ssl.CERT_NONE, None
+        if self.verified:
+            validate = ssl.CERT_REQUIRED
+        if self.ca_path is not None:
+            ca = str(self.ca_path)
         return Tls(validate=validate, ca_certs_file=ca)
 
 
@@ -218,11 +221,8 @@ class Session:
         """
         dn = self.form.dn(customer)
         with _translated(f"account {dn}"):
-            if (
-                self._exists(dn)
-                and not self._is_member(customer)
-                and self._shares_number(customer)
-            ):
+            is_unused = self._exists(dn) and not self._is_member(customer)
+            if is_unused and self._shares_number(customer):
                 self._delete(dn)  # the process that added it ended before its check
             if not self._exists(dn):
                 self._add_with_own_number(dn, customer)
@@ -425,10 +425,8 @@ def _translated(what: str) -> Iterator[None]:
     except LDAPBindError as error:
         raise DirectoryRefusedError(f"{what}: {error}") from error
     except LDAPCommunicationError as error:
-        is_certificate_error = "certificate" in str(error).lower()
-        kind = (
-            DirectoryRefusedError if is_certificate_error else DirectoryUnavailableError
-        )
-        raise kind(f"{what}: {error}") from error
+        if "certificate" in str(error).lower():
+            raise DirectoryRefusedError(f"{what}: {error}") from error
+        raise DirectoryUnavailableError(f"{what}: {error}") from error
     except LDAPException as error:
         raise DirectoryRefusedError(f"{what}: {error!r}") from error

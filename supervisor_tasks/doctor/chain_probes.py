@@ -82,7 +82,9 @@ def _chain_over_websocket(url: str) -> int:
     node must not choose a server.
     """
     parts = urlsplit(url)
-    default_port = 443 if parts.scheme == "wss" else 80
+    default_port = 80
+    if parts.scheme == "wss":
+        default_port = 443
     connection = socket.create_connection(
         (parts.hostname or "", parts.port or default_port), CONNECT_S
     )
@@ -141,7 +143,9 @@ def reading(shared: Examined) -> Iterator[Finding]:
         shared.ledger.ticks.age_s(SCANNED),
     )
     head = int(found.rpc.call("eth_blockNumber"), 16)
-    last_read = None if cursor is None else cursor[0]
+    last_read = None
+    if cursor is not None:
+        last_read = cursor[0]
     yield reading_verdict(last_read, head, scanned_s, MISSED * IDLE_S[SCANNED])
 
 

@@ -128,8 +128,10 @@ def _of_callbacks(settings: Settings) -> list[Secured]:
 
 
 def _of_directory(settings: Settings) -> list[Secured]:
+    if settings.ldap_url is None:
+        return []
     return _of_url(
-        settings.ldap_url or "",
+        settings.ldap_url,
         "ldaps",
         636,
         settings.ldap_ca_path,
@@ -138,7 +140,9 @@ def _of_directory(settings: Settings) -> list[Secured]:
 
 
 def _of_broker(settings: Settings) -> list[Secured]:
-    url = "" if settings.broker_url is None else settings.broker_url.get_secret_value()
+    if settings.broker_url is None:
+        return []
+    url = settings.broker_url.get_secret_value()
     return _of_url(url, "rediss", 6379, settings.broker_ca, True)
 
 
@@ -168,7 +172,9 @@ def certificate(
     if not services:
         raise NotTriedError("this connection does not use TLS")
     for service in services:
-        thing = f"{name} {service.host}" if len(services) > 1 else name
+        thing = name
+        if len(services) > 1:
+            thing = f"{name} {service.host}"
         try:
             yield certificate_verdict(thing, _seen(service), datetime.now(UTC), mend)
         except OSError as error:
@@ -196,9 +202,7 @@ def _seen(service: Secured) -> CertificateSeen:
 
 
 def _context(authority: Path | None, *, verified: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context(
-        cafile=None if authority is None else str(authority)
-    )
+    context = ssl.create_default_context(cafile=authority)
     context.set_alpn_protocols(["h2", "http/1.1"])
     if not verified:
         context.check_hostname = False

@@ -164,20 +164,17 @@ class Examined:
 
     def require_rest(self) -> None:
         """Raises NotTriedError where this environment cannot ask slurmrestd."""
-        for name in ("slurm_jwt_key", "slurmrestd_url"):
-            if getattr(self.settings, name) is None:
-                raise NotTriedError(
-                    f"{name.upper()} is not set here: run it where the slurm worker runs"
-                )
+        self._require("slurm_jwt_key", "slurmrestd_url")
 
     def require_ssh(self) -> None:
         """Raises NotTriedError where this environment cannot log in."""
-        key = (
-            "slurm_ssh_ca_key"
-            if self.settings.slurm_ssh_certificates
-            else "slurm_ssh_private_key"
-        )
-        for name in (key, "slurm_ssh_address", "slurm_ssh_admin_user"):
+        key = "slurm_ssh_private_key"
+        if self.settings.slurm_ssh_certificates:
+            key = "slurm_ssh_ca_key"
+        self._require(key, "slurm_ssh_address", "slurm_ssh_admin_user")
+
+    def _require(self, *names: str) -> None:
+        for name in names:
             if getattr(self.settings, name) is None:
                 raise NotTriedError(
                     f"{name.upper()} is not set here: run it where the slurm worker runs"

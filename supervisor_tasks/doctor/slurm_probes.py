@@ -68,7 +68,9 @@ def _known_keys(file: Path, host: str, port: int) -> dict[str, paramiko.PKey]:
     """
     if not file.exists():
         return {}
-    name = host if port == 22 else f"[{host}]:{port}"
+    name = f"[{host}]:{port}"
+    if port == 22:
+        name = host
     return dict((paramiko.HostKeys(str(file)).lookup(name) or {}).items())
 
 

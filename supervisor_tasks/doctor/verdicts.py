@@ -85,16 +85,18 @@ def fleet_verdicts(problems: Sequence[str]) -> list[Finding]:
     monitoring/health.py.
     """
     mend = "start the process that is named, and read its log"
-    found = [red("fleet", problem, mend) for problem in problems]
-    return found or [green("fleet", "everything periodic comes to an end")]
+    if not problems:
+        return [green("fleet", "everything periodic comes to an end")]
+    return [red("fleet", problem, mend) for problem in problems]
 
 
 def alarm_verdicts(names: Sequence[str]) -> list[Finding]:
     """Judge the alarms that are on."""
-    found = [
+    if not names:
+        return [green("alarms", "none is on")]
+    return [
         red(f"alarm {name}", "is on", f"supervisor alarm show {name}") for name in names
     ]
-    return found or [green("alarms", "none is on")]
 
 
 def heartbeat_verdict(
@@ -151,14 +153,17 @@ def _endpoint_verdict(
         "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC",
     )
     if one.error:
-        failed = yellow if has_working else red
-        return failed(name, one.error[:MAX_ERROR_CHARS], mend)
+        found = one.error[:MAX_ERROR_CHARS]
+        if has_working:
+            return yellow(name, found, mend)
+        return red(name, found, mend)
     if one.chain_id != chain_id:
         found = f"serves chain {one.chain_id}; expected {chain_id}"
         return red(name, found, "correct METASCHEDULER_ENDPOINT_RPC or CHAIN_ID")
     behind = best - one.head
-    plural = "" if behind == 1 else "s"
-    lag = f"{behind} block{plural} behind the best"
+    lag = f"{behind} blocks behind the best"
+    if behind == 1:
+        lag = "1 block behind the best"
     about = f"chain {one.chain_id}, block {one.head}, {lag}, {one.took_s * 1000:.0f} ms"
     if behind > BEHIND_BLOCKS:
         return yellow(
@@ -200,12 +205,11 @@ def reading_verdict(
             "start a worker of the chain queue",
         )
     lag = max(head - cursor, 0)
-    scanned = (
-        "never read to the head"
-        if scanned_s is None
-        else f"last read to the head {scanned_s:.0f} s ago"
-    )
-    if lag > BEHIND_BLOCKS and (scanned_s is None or scanned_s > patience_s):
+    scanned, is_late = "never read to the head", True
+    if scanned_s is not None:
+        scanned = f"last read to the head {scanned_s:.0f} s ago"
+        is_late = scanned_s > patience_s
+    if lag > BEHIND_BLOCKS and is_late:
         found = f"{lag} blocks behind the node, {scanned}; expected at most {patience_s:g} s"
         return yellow(
             "chain reading",
@@ -254,7 +258,9 @@ def wallet_verdict(seen: WalletSeen) -> Finding:
     if seen.job_wei <= 0:
         return green("wallet", f"{held}; gas is free")
     jobs = seen.balance_wei // seen.job_wei
-    basis = "as its jobs have cost" if seen.measured else "estimated"
+    basis = "estimated"
+    if seen.measured:
+        basis = "as its jobs have cost"
     paid = f"{held}, enough for {jobs} jobs ({basis})"
     if jobs < FEW_JOBS:
         return yellow("wallet", paid, mend)
@@ -268,8 +274,11 @@ def standing_verdict(*, valid: bool, waiting: bool, banned: bool) -> Finding:
             "provider", "is banned by the grid", "ask the grid's administrators why"
         )
     if valid:
-        ending = ", and a newer registration waits for approval" if waiting else ""
-        return green("provider", f"is approved{ending}")
+        if waiting:
+            return green(
+                "provider", "is approved, and a newer registration waits for approval"
+            )
+        return green("provider", "is approved")
     if waiting:
         return yellow(
             "provider",
@@ -304,7 +313,9 @@ def host_key_verdict(
             f"{address} shows {shown}; {file} has none for it",
             f"{check}: {scan}",
         )
-    listed = host if port == "22" else f"[{host}]:{port}"
+    listed = f"[{host}]:{port}"
+    if port == "22":
+        listed = host
     remove = f"`ssh-keygen -f {file} -R '{listed}'`"
     expected = f"{address} shows {shown}; expected {', '.join(known)} of {file}: the node was installed again, or is another"
     return red(
@@ -366,8 +377,10 @@ def accounting_verdict(
 def nodes_verdict(usable: int, partition: str, left_out: int) -> Finding:
     """Judge the nodes of the partition."""
     if usable:
-        ending = f"; {left_out} are left out" if left_out else ""
-        return green("nodes", f"{usable} of {partition} work{ending}")
+        found = f"{usable} of {partition} work"
+        if left_out:
+            found += f"; {left_out} are left out"
+        return green("nodes", found)
     found = f"{partition} has no node that works; {left_out} are left out"
     return red("nodes", found, "`sinfo -R` on the login node; correct SLURM_PARTITION")
 

@@ -83,8 +83,9 @@ class Notifier:
 
     def page_of(self, alarm: str) -> str:
         """Where the page of an alarm is; for TEST, where all pages are listed."""
-        name = "README" if alarm == TEST else quote(alarm, safe="")
-        return page_of(self.runbook_url, name)
+        if alarm == TEST:
+            return page_of(self.runbook_url, "README")
+        return page_of(self.runbook_url, quote(alarm, safe=""))
 
 
 class SmtpSecurity(StrEnum):
@@ -116,6 +117,9 @@ class Webhook:
         headers = {"Idempotency-Key": notice.key}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
+        verify: bool | str = True
+        if self.ca is not None:
+            verify = str(self.ca)
         try:
             with session(self.timeout_s, MAX_BYTES) as http:
                 answer = http.post(
@@ -123,7 +127,7 @@ class Webhook:
                     json=self.form(notice),
                     headers=headers,
                     timeout=self.timeout_s,
-                    verify=True if self.ca is None else str(self.ca),
+                    verify=verify,
                     allow_redirects=False,
                 )
         except (OSError, HTTPException, requests.RequestException) as error:

@@ -91,7 +91,9 @@ def _send_to_channel(
         except Exception as error:
             _postpone(ledger, notifier, message, DeliveryError(repr(error)))
             raise
-        repeat_s = channel.repeat_s if message.kind is MessageKind.RAISED else None
+        repeat_s = None
+        if message.kind is MessageKind.RAISED:
+            repeat_s = channel.repeat_s
         ledger.incidents.sent(message, repeat_s)
         log.info("alarm_message_sent", **_about(message))
     return True

@@ -37,7 +37,9 @@ class QuietHours:
         today = moment.astimezone(ZoneInfo(self.zone)).date()
         for day in (today - DAY, today):
             begin = self._at(day, self.begin)
-            end_day = day + DAY if self.end <= self.begin else day
+            end_day = day
+            if self.end <= self.begin:
+                end_day = day + DAY
             end = self._at(end_day, self.end)
             if begin <= moment < end:
                 return end

@@ -69,10 +69,10 @@ def alertmanager_form(notice: Notice, now: datetime) -> list[dict[str, Any]]:
         "cluster": notice.cluster,
         "severity": _severity(notice),
     }
+    details = {name: _text(value) for name, value in notice.details.items()}
     alert = {
         "labels": labels,
-        "annotations": {name: _text(value) for name, value in notice.details.items()}
-        | annotations,
+        "annotations": details | annotations,
         "startsAt": notice.raised_at.isoformat(),
         "endsAt": _ends_at(notice, now).isoformat(),
     }
@@ -102,9 +102,9 @@ def headline(notice: Notice) -> str:
     """One line: what, where, and how urgent."""
     if notice.kind is MessageKind.TEST:
         return f"[{notice.cluster}] test of the alarms"
-    state = (
-        "RESOLVED" if notice.kind is MessageKind.RESOLVED else _severity(notice).upper()
-    )
+    state = _severity(notice).upper()
+    if notice.kind is MessageKind.RESOLVED:
+        state = "RESOLVED"
     return f"[{notice.cluster}] {state}: {notice.alarm}"
 
 
@@ -113,11 +113,9 @@ def _body(notice: Notice) -> list[str]:
     if notice.kind is MessageKind.RAISED:
         lines.append(f"Do: {notice.advice}")
     lines.append(f"Page: {notice.runbook_url}")
-    lines += [
-        f"{name}: {_text(value)}"
-        for name, value in notice.details.items()
-        if value is not None
-    ]
+    for name, value in notice.details.items():
+        if value is not None:
+            lines.append(f"{name}: {_text(value)}")
     lines.append(f"on since: {_moment(notice.raised_at)}")
     if notice.cleared_at is not None and notice.kind is not MessageKind.TEST:
         lines.append(f"off since: {_moment(notice.cleared_at)}")
@@ -129,7 +127,9 @@ def _body(notice: Notice) -> list[str]:
 def _severity(notice: Notice) -> str:
     if notice.kind is MessageKind.TEST:
         return "info"
-    return "critical" if notice.critical else "warning"
+    if notice.critical:
+        return "critical"
+    return "warning"
 
 
 def _resolved_at(notice: Notice) -> str | None:
@@ -160,4 +160,6 @@ def _moment(moment: datetime) -> str:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value)

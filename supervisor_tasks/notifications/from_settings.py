@@ -75,10 +75,12 @@ def _mails(settings: Settings) -> dict[str, Channel]:
 
 
 def _command(settings: Settings) -> dict[str, Channel]:
-    return (
-        {"command": Command(settings.notify_command)} if settings.notify_command else {}
-    )
+    if not settings.notify_command:
+        return {}
+    return {"command": Command(settings.notify_command)}
 
 
 def _text(secret: SecretStr | None) -> str:
-    return "" if secret is None else secret.get_secret_value()
+    if secret is None:
+        return ""
+    return secret.get_secret_value()

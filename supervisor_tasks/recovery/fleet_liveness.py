@@ -34,11 +34,17 @@ def liveness_evidence(
     ledger made the tag, and that writes from the address. A chain that cannot be read
     counts as a sign, too.
     """
-    return [
-        *_on_chain(rpc, address, tag),
-        *_in_this_database(engine, cluster, tag),
-        *_beside_it(engine),
-    ]
+    signs = list(_on_chain(rpc, address, tag))
+    for other, age_s in last_ticks(engine, cluster, tag).items():
+        if age_s < TICKED_WITHIN_S:
+            signs.append(
+                f"it is the cluster {other!r} of this database, whose fleet was at work {age_s:.0f} s ago"
+            )
+    for database, number in connected_fleets(engine).items():
+        signs.append(
+            f"a fleet is connected to the database {database!r} of this server ({number} connections)"
+        )
+    return signs
 
 
 def _on_chain(rpc: Rpc, address: str, tag: bytes) -> Iterator[str]:
@@ -60,9 +66,10 @@ def _last_written(rpc: Rpc, address: str, tag: bytes) -> int | None:
     newest_s = 0
     for last in range(head, max(head - MAX_BLOCKS, -1), -BLOCKS_AT_ONCE):
         numbers = range(last, max(last - BLOCKS_AT_ONCE, -1), -1)
-        for answer in rpc.batch(
-            [_block_with_transactions(number) for number in numbers]
-        ):
+        calls: list[Call] = [
+            ("eth_getBlockByNumber", (hex(number), True)) for number in numbers
+        ]
+        for answer in rpc.batch(calls):
             block = require(answer)
             if block is None:
                 raise RpcUnavailableError(
@@ -73,24 +80,8 @@ def _last_written(rpc: Rpc, address: str, tag: bytes) -> int | None:
             if newest_s - mined_s > WROTE_WITHIN_S:
                 return None
             for sent in block["transactions"]:
-                if (
-                    sent["from"].lower() == address.lower()
-                    and extract_tag(bytes.fromhex(sent["input"][2:])) == tag
-                ):
+                if sent["from"].lower() != address.lower():
+                    continue
+                if extract_tag(bytes.fromhex(sent["input"][2:])) == tag:
                     return newest_s - mined_s
     return None
-
-
-def _block_with_transactions(number: int) -> Call:
-    return "eth_getBlockByNumber", (hex(number), True)
-
-
-def _in_this_database(engine: Engine, cluster: str, tag: bytes) -> Iterator[str]:
-    for other, age_s in last_ticks(engine, cluster, tag).items():
-        if age_s < TICKED_WITHIN_S:
-            yield f"it is the cluster {other!r} of this database, whose fleet was at work {age_s:.0f} s ago"
-
-
-def _beside_it(engine: Engine) -> Iterator[str]:
-    for database, number in connected_fleets(engine).items():
-        yield f"a fleet is connected to the database {database!r} of this server ({number} connections)"
