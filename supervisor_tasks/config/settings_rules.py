@@ -76,25 +76,32 @@ def _unfit_transport(
     return lines
 
 
-def _is_missing(settings: "Settings", name: str, bad: Collection[str]) -> bool:
-    """Return whether a setting is not given, and not in an error already."""
-    return getattr(settings, name) is None and name.upper() not in bad
+def _missing_with(
+    cause: str,
+    required: Mapping[str, str],
+    settings: "Settings",
+    bad: Collection[str],
+) -> list[str]:
+    """Return a line for each setting that is required where `cause` is set, and that is
+    neither given nor in an error already. `required` has what is expected of each.
+    """
+    lines = []
+    for name, expected in required.items():
+        if getattr(settings, name) is None and name.upper() not in bad:
+            lines.append(
+                f"{name.upper()}: found nothing; expected {expected}, as {cause} is set"
+            )
+    return lines
 
 
 def _missing_for_mail(settings: "Settings", bad: Collection[str]) -> list[str]:
     if not settings.notify_mail_to:
         return []
-    lines = []
     required = {
         "notify_mail_from": "the sender's address",
         "notify_smtp_address": "the SMTP server as host:port",
     }
-    for name, expected in required.items():
-        if _is_missing(settings, name, bad):
-            lines.append(
-                f"{name.upper()}: found nothing; expected {expected}, as NOTIFY_MAIL_TO is set"
-            )
-    return lines
+    return _missing_with("NOTIFY_MAIL_TO", required, settings, bad)
 
 
 def _unfit_smtp_login(
@@ -102,12 +109,10 @@ def _unfit_smtp_login(
 ) -> list[str]:
     if settings.notify_smtp_user is None:
         return []
-    lines = []
-    password_is_missing = _is_missing(settings, "notify_smtp_password", bad)
-    if Need.NOTIFY in needs and password_is_missing:
-        lines.append(
-            "NOTIFY_SMTP_PASSWORD: found nothing; expected that user's password, as NOTIFY_SMTP_USER is set"
-        )
+    lines = list[str]()
+    if Need.NOTIFY in needs:
+        required = {"notify_smtp_password": "that user's password"}
+        lines += _missing_with("NOTIFY_SMTP_USER", required, settings, bad)
     server = settings.notify_smtp_address or "localhost:25"
     if settings.notify_smtp_tls == "none" and not is_loopback(server):
         lines.append(
@@ -122,13 +127,13 @@ def _unfit_directory(
 ) -> list[str]:
     if settings.ldap_url is None:
         return []
-    lines = []
+    lines = list[str]()
     if Need.WALLET in needs:
-        for name in ("ldap_bind_dn", "ldap_bind_password"):
-            if _is_missing(settings, name, bad):
-                lines.append(
-                    f"{name.upper()}: found nothing; expected {_EXPECTED[name]}, as LDAP_URL is set"
-                )
+        required = {
+            "ldap_bind_dn": _EXPECTED["ldap_bind_dn"],
+            "ldap_bind_password": _EXPECTED["ldap_bind_password"],
+        }
+        lines += _missing_with("LDAP_URL", required, settings, bad)
     home = settings.ldap_home_directory
     shared_homes_allowed = (
         settings.allow_shared_homes_where_customers_can_run_code_as_each_other

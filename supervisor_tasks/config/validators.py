@@ -33,7 +33,28 @@ def _text_of(value: object) -> str:
     return str(value)
 
 
-def _go_duration_s(value: object) -> object:
+def parsed(parse: Callable[[str], object]) -> BeforeValidator:
+    """Return the parser of a variable's text. pydantic checks the defaults too: these
+    are no texts, and stay as they are.
+    """
+
+    def check(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return parse(value)
+
+    return BeforeValidator(check)
+
+
+def _split(assignment: str, expected: str) -> tuple[str, str]:
+    """Return the name and the value of name=value. Raises ValueError."""
+    name, equals, value = assignment.partition("=")
+    if not name or not equals:
+        raise ValueError(expected)
+    return name, value
+
+
+def _go_duration_s(value: object) -> float:
     """Parse Go's duration syntax (time.ParseDuration), such as 24h0m0s, 1.5h or 0;
     returns seconds.
     """
@@ -63,18 +84,14 @@ def _go_duration_s(value: object) -> object:
     )
 
 
-def _labels(value: object) -> object:
+def _labels(text: str) -> dict[str, str]:
     """Parse key=value,key=value into a mapping."""
-    if isinstance(value, dict):
-        return value
     pairs = list[tuple[str, str]]()
-    for pair in str(value).split(","):
+    for pair in text.split(","):
         if not pair.strip():
             continue
-        key, equals, text = pair.partition("=")
-        if not (key.strip() and equals):
-            raise ValueError("labels as key=value,key=value")
-        pairs.append((key.strip(), text.strip()))
+        key, value = _split(pair.strip(), "labels as key=value,key=value")
+        pairs.append((key.strip(), value.strip()))
     labels = dict(pairs)
     if len(labels) != len(pairs):
         raise ValueError("labels as key=value,key=value, each key once")
@@ -82,18 +99,14 @@ def _labels(value: object) -> object:
     return labels
 
 
-def _assignments(value: object) -> dict[str, str]:
+def _assignments(text: str) -> dict[str, str]:
     """Parse NAME=value NAME=value into a mapping, as a shell reads words: a value with
     spaces needs quotes.
     """
-    if isinstance(value, dict):
-        return value
     assignments = dict[str, str]()
-    for word in _words(str(value)):
-        name, equals, text = word.partition("=")
-        if not (name and equals):
-            raise ValueError('NAME=value NAME="two words"')
-        assignments[name] = text
+    for word in _words(text):
+        name, value = _split(word, 'NAME=value NAME="two words"')
+        assignments[name] = value
     return assignments
 
 
@@ -164,15 +177,13 @@ _NOT_THE_SITES = (
 )
 
 
-def _sbatch_flags(value: object) -> object:
+def _sbatch_flags(text: str) -> tuple[str, ...]:
     """Check words for sbatch: each must be --name=value.
 
     sbatch also accepts the beginning of an option's name. It would take the word after
     an option without = for the option's value, and any other word for its script.
     """
-    if isinstance(value, tuple):
-        return value
-    words = tuple(_words(str(value)))
+    words = tuple(_words(text))
     for word in words:
         option = re.fullmatch(r"--([a-z][a-z-]*)=(.+)", word)
         if option is None:
@@ -220,12 +231,10 @@ def matches_type(
     return BeforeValidator(check)
 
 
-def _label_keys(value: object) -> object:
+def _label_keys(text: str) -> frozenset[str]:
     """Parse keys of labels, separated by commas, into the grid's form."""
-    if isinstance(value, frozenset):
-        return value
     keys = set[str]()
-    for key in str(value).split(","):
+    for key in text.split(","):
         if key.strip():
             keys.add(normalised(key.strip()))
     return frozenset(keys)
@@ -272,11 +281,11 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def _job_variables(value: object) -> object:
+def _job_variables(text: str) -> dict[str, str]:
     """Parse the variables of all jobs. SLURM sets its own, and sbatch would read some
     of them as options.
     """
-    variables = _assignments(value)
+    variables = _assignments(text)
     wrong = [
         name
         for name in variables
@@ -305,16 +314,14 @@ def _is_rest_url(url: str) -> bool:
     return is_loopback(f"{parts.hostname}:{parts.port}")
 
 
-def _networks(value: object) -> object:
+def _networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
     """Parse networks such as 10.0.0.0/8,fd00::/8."""
-    if isinstance(value, tuple):
-        return value
     networks = list[IPv4Network | IPv6Network]()
-    for text in str(value).split(","):
-        if not text.strip():
+    for network in text.split(","):
+        if not network.strip():
             continue
         try:
-            networks.append(ip_network(text.strip()))
+            networks.append(ip_network(network.strip()))
         except ValueError as error:
             raise ValueError(f"networks as 10.0.0.0/8,fd00::/8 ({error})") from error
     return tuple(networks)
@@ -414,15 +421,13 @@ _SET_BY_OTHER_SETTINGS = {
 }
 
 
-def _ldap_attributes(value: object) -> object:
+def _ldap_attributes(text: str) -> dict[str, tuple[str, ...]]:
     """Parse a JSON object, whose values are texts, numbers or lists of these, into a
     mapping of names to texts.
     """
     expected = """a JSON object of attributes, such as {"gecos": "customer {address}", "mail": ["a@b.c", "d@e.f"]}"""
-    if isinstance(value, dict):
-        return value
     attributes = dict[str, tuple[str, ...]]()
-    for name, given in _json_object(str(value), expected).items():
+    for name, given in _json_object(text, expected).items():
         values = given
         if not isinstance(given, list):
             values = [given]
@@ -469,11 +474,9 @@ def _home(value: object) -> object:
 _MAIL_ADDRESS = r"[^\s@,<>\"]+@[^\s@,<>\"]+"
 
 
-def _mail_addresses(value: object) -> object:
+def _mail_addresses(text: str) -> tuple[str, ...]:
     """Parse addresses of mail, separated by commas."""
-    if isinstance(value, tuple):
-        return value
-    addresses = [part.strip() for part in str(value).split(",")]
+    addresses = [part.strip() for part in text.split(",")]
     for address in addresses:
         if not re.fullmatch(_MAIL_ADDRESS, address, re.ASCII):
             raise ValueError(
@@ -482,11 +485,9 @@ def _mail_addresses(value: object) -> object:
     return tuple(dict.fromkeys(addresses))
 
 
-def _command_words(value: object) -> object:
+def _command_words(text: str) -> tuple[str, ...]:
     """Parse a command as a shell reads words."""
-    if isinstance(value, tuple):
-        return value
-    words = tuple(_words(str(value)))
+    words = tuple(_words(text))
     if words and not words[0].startswith("/"):
         raise ValueError(
             "a command that begins with an absolute path, and its arguments"
@@ -494,12 +495,10 @@ def _command_words(value: object) -> object:
     return words
 
 
-def _quiet_hours(value: object) -> object:
+def _quiet_hours(text: str) -> QuietHours:
     """Parse hours with a time zone, such as 22:00-07:00 Europe/Zurich."""
-    if isinstance(value, QuietHours):
-        return value
     expected = "hours and a time zone, such as 22:00-07:00 Europe/Zurich"
-    parts = re.fullmatch(r"(\d\d:\d\d)-(\d\d:\d\d)(?: +(\S+))?", str(value).strip())
+    parts = re.fullmatch(r"(\d\d:\d\d)-(\d\d:\d\d)(?: +(\S+))?", text.strip())
     if parts is None:
         raise ValueError(expected)
     try:
@@ -517,9 +516,7 @@ def _quiet_hours(value: object) -> object:
 
 HostPort = Annotated[str, BeforeValidator(_host_port)]
 ListenAddress = Annotated[str, BeforeValidator(_listened_at)]
-Networks = Annotated[
-    tuple[IPv4Network | IPv6Network, ...], NoDecode, BeforeValidator(_networks)
-]
+Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, parsed(_networks)]
 HttpUrls = Annotated[SecretStr, BeforeValidator(_http_urls)]
 File = Annotated[Path, BeforeValidator(_home)]
 Address = Annotated[
@@ -545,7 +542,7 @@ ObjectClasses = Annotated[
     ),
 ]
 LdapAttributes = Annotated[
-    dict[str, tuple[str, ...]], NoDecode, BeforeValidator(_ldap_attributes)
+    dict[str, tuple[str, ...]], NoDecode, parsed(_ldap_attributes)
 ]
 HomeTemplate = Annotated[
     str,
@@ -563,13 +560,13 @@ DatabaseUrl = Annotated[
 BrokerUrl = Annotated[
     SecretStr, url_with("redis", "rediss", "redis+socket", reads=_is_broker_url)
 ]
-Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]
+Labels = Annotated[dict[str, str], NoDecode, parsed(_labels)]
 Variables = Annotated[
-    dict[plan.VariableName, plan.Text], NoDecode, BeforeValidator(_assignments)
+    dict[plan.VariableName, plan.Text], NoDecode, parsed(_assignments)
 ]
-JobVariables = Annotated[dict[str, str], NoDecode, BeforeValidator(_job_variables)]
+JobVariables = Annotated[dict[str, str], NoDecode, parsed(_job_variables)]
 Volumes = Annotated[
-    dict[plan.VolumeName, plan.AbsolutePath], NoDecode, BeforeValidator(_assignments)
+    dict[plan.VolumeName, plan.AbsolutePath], NoDecode, parsed(_assignments)
 ]
 _WORD = "letters, digits and _./:@=,+%#-, no - first"
 Image = Annotated[str, matches_type(plan.Word, f"a container image: {_WORD}")]
@@ -586,7 +583,7 @@ SrunFlags = Annotated[
         plan.Text, "words for srun without control characters", each_of=_words
     ),
 ]
-SbatchFlags = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_sbatch_flags)]
+SbatchFlags = Annotated[tuple[str, ...], NoDecode, parsed(_sbatch_flags)]
 UcxAffinity = Annotated[
     str,
     matches_type(
@@ -601,10 +598,10 @@ UcxTransport = Annotated[
 Iperf3Server = Annotated[
     str, matches_type(plan.Iperf3Server, "an address as host:port")
 ]
-LabelKeys = Annotated[frozenset[str], NoDecode, BeforeValidator(_label_keys)]
+LabelKeys = Annotated[frozenset[str], NoDecode, parsed(_label_keys)]
 MailAddress = Annotated[
     str, pattern(_MAIL_ADDRESS, "an address as supervisor@example.org")
 ]
-MailAddresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_mail_addresses)]
-CommandWords = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_command_words)]
-QuietHoursSetting = Annotated[QuietHours, NoDecode, BeforeValidator(_quiet_hours)]
+MailAddresses = Annotated[tuple[str, ...], NoDecode, parsed(_mail_addresses)]
+CommandWords = Annotated[tuple[str, ...], NoDecode, parsed(_command_words)]
+QuietHoursSetting = Annotated[QuietHours, NoDecode, parsed(_quiet_hours)]
