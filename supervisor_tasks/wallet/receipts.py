@@ -153,11 +153,11 @@ def _settle(
 
 def _log_results(mined: Sequence[Mined], reverted: Mapping[int, RevertedError]) -> None:
     for result in mined:
-        event, error = "transaction_mined", None
+        error = None
         if not result.success:
-            event, error = "transaction_reverted", str(reverted[result.sent.id])
+            error = str(reverted[result.sent.id])
         log.info(
-            event,
+            "transaction_mined" if result.success else "transaction_reverted",
             purpose=result.sent.purpose,
             job_id=result.sent.job_id,
             tx_hash=result.hash,

@@ -36,6 +36,7 @@ MAX_CERTAIN = 20
 LOG_SAMPLE_SIZE = 5
 CONFLICTS = (PendingAction.VERIFY_NONCE, PendingAction.NONCE_USED_ELSEWHERE)
 NOT_SENT_AGAIN = (PendingAction.REPLACE, PendingAction.GIVE_UP, *CONFLICTS)
+UNCHANGED = (PendingAction.FEE_CAP_REACHED, PendingAction.INSUFFICIENT_FUNDS)
 # The duration's name; all others wait behind this transaction.
 UNCLASSIFIED_ERROR = "first_transaction_unclassified_error"
 
@@ -68,7 +69,7 @@ def resubmit_pending(
             if entry.address == wallet.address:
                 needed_wei += entry.gas * decisions[entry.id].fees.max_fee_wei
         wallet.alarm_of_empty(state.balance_wei, needed_wei)
-    _send_again(context, waiting, plan)
+    _send_again(context, waiting, decisions)
     _give_nonces_up(context, plan, state)
     _fill(context, waiting, state)
 
@@ -188,35 +189,33 @@ def _cancel_nonces(
 
 
 def _send_again(
-    context: WorkerContext, waiting: Sequence[Sent], plan: ResubmissionPlan
+    context: WorkerContext,
+    waiting: Sequence[Sent],
+    decisions: Mapping[int, PendingDecision],
 ) -> None:
     """Send the same bytes, the lowest nonce first. When a node misses an earlier nonce,
     send all earlier ones too.
     """
-    due = plan[PendingAction.SEND] + _before_a_gap(plan)
-    for kind in (PendingAction.FEE_CAP_REACHED, PendingAction.INSUFFICIENT_FUNDS):
-        for entry in plan[kind]:
-            if stale(entry.accepted, entry.sent_age_s):
-                due.append(entry)
-    chosen = {entry.id for entry in due}
-    context.chain.wallet.send_again([entry for entry in waiting if entry.id in chosen])
+    highest_after_gap = -1
+    chosen = list[Sent]()
+    for entry in waiting:
+        is_sent = decisions[entry.id].action is PendingAction.SEND
+        if is_sent and entry.refusal is NodeErrorKind.NONCE_GAP:
+            highest_after_gap = max(highest_after_gap, entry.nonce)
+    for entry in waiting:
+        action = decisions[entry.id].action
+        if action in NOT_SENT_AGAIN:
+            continue
+        if _is_due(entry, action) or entry.nonce < highest_after_gap:
+            chosen.append(entry)
+    context.chain.wallet.send_again(chosen)
 
 
-def _before_a_gap(plan: ResubmissionPlan) -> list[Sent]:
-    """The transactions with a lower nonce than one that a node refused because it
-    misses an earlier nonce. Those that must not be sent again are left out.
-    """
-    refused = [
-        entry.nonce
-        for entry in plan[PendingAction.SEND]
-        if entry.refusal is NodeErrorKind.NONCE_GAP
-    ]
-    highest = max(refused, default=-1)
-    earlier = list[Sent]()
-    for kind, entries in plan.items():
-        if kind not in NOT_SENT_AGAIN:
-            earlier += [entry for entry in entries if entry.nonce < highest]
-    return earlier
+def _is_due(entry: Sent, action: PendingAction) -> bool:
+    """Whether a transaction is sent again on its own account."""
+    if action in UNCHANGED:
+        return stale(entry.accepted, entry.sent_age_s)
+    return action is PendingAction.SEND
 
 
 def _give_nonces_up(
@@ -227,11 +226,10 @@ def _give_nonces_up(
     """
     wallet, ledger = context.chain.wallet, context.ledger
     _store_conflicts(wallet.book, plan)
-    lost = [
-        entry
-        for entry in plan[PendingAction.NONCE_USED_ELSEWHERE][:MAX_CERTAIN]
-        if wallet.is_confirmed_unmined(entry, state)
-    ]
+    lost = list[Sent]()
+    for entry in plan[PendingAction.NONCE_USED_ELSEWHERE][:MAX_CERTAIN]:
+        if wallet.is_confirmed_unmined(entry, state):
+            lost.append(entry)
     if not lost:
         return
     wallet.book.mark_foreign([entry.id for entry in lost])

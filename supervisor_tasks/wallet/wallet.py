@@ -202,7 +202,8 @@ class Wallet:
 
     def _new_writes(self, writes: Sequence[Write]) -> list[Write]:
         """The writes whose intent has no open or mined transaction."""
-        missing = self.missing([write.intent for write in writes])
+        intents = [write.intent for write in writes]
+        missing = self.missing(intents)
         return [write for write in writes if write.intent in missing]
 
     def _watch_nonces(self, known: int | None, state: AccountState) -> None:
