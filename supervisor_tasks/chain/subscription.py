@@ -198,9 +198,11 @@ class _Provider(WebSocketProvider):
     def _report(self, message: Message) -> None:
         """Report an announcement to the listener, if its form is right."""
         kind, content = self._names.get(message.subscription), message.announced
-        if kind == HEADS and HEAD(content):
+        if kind is None or not FORMS[kind](content):
+            return
+        if kind == HEADS:
             self._listener.head(int(content["number"], 16))
-        if kind == LOGS and LOG(content):
+        else:
             kept = {name: content[name] for name in KEPT_OF_A_LOG}
             self._listener.log(kept)
 
@@ -214,6 +216,7 @@ class _Provider(WebSocketProvider):
             await asyncio.sleep(self._second_s + 1.0 - now_s)
 
 
+FORMS = {HEADS: HEAD, LOGS: LOG}
 KEPT_OF_A_LOG = (
     "address",
     "topics",

@@ -247,9 +247,11 @@ def require(answer: Any) -> Any:
 
 def _refuses_all(response: Any, calls: int) -> bool:
     """Whether one error stands for the answers of several calls."""
-    if not isinstance(response, list):
-        return _is_error(response)
-    return len(response) == 1 and calls > 1 and _is_error(response[0])
+    if isinstance(response, list):
+        if len(response) != 1 or calls <= 1:
+            return False
+        response = response[0]
+    return _is_error(response)
 
 
 def _revert_data(error: Mapping[str, Any]) -> str:

@@ -289,10 +289,8 @@ class Endpoints(Rpc):
         found = healths(
             [endpoint.seen() for endpoint in self._endpoints], self._chain_id
         )
-        return {
-            endpoint.name: health
-            for endpoint, health in zip(self._endpoints, found, strict=True)
-        }
+        names = [endpoint.name for endpoint in self._endpoints]
+        return dict(zip(names, found, strict=True))
 
     def away(self) -> dict[str, tuple[float, str]]:
         """The endpoints that are of no use, by name: for how many seconds, and what is
@@ -389,12 +387,10 @@ class Endpoints(Rpc):
                 return answers
             refusals[endpoint] = refusal, answers
         if refusals:
-            return next(answers for _, answers in refusals.values())
-        states = "; ".join(
-            self._state_of(*pair)
-            for pair in zip(self._endpoints, self.health().values(), strict=True)
-        )
-        raise RpcUnavailableError(f"no RPC endpoint can be used: {states}")
+            _, answers = next(iter(refusals.values()))
+            return answers
+        states = map(self._state_of, self._endpoints, self.health().values())
+        raise RpcUnavailableError(f"no RPC endpoint can be used: {'; '.join(states)}")
 
     def _look(self) -> None:
         """Start a look at each due endpoint, without waiting. `_next` waits for one

@@ -18,30 +18,30 @@ ADDRESS = re.compile("0x[0-9a-fA-F]{40}")
 MAX_NUMBER = 2**62
 
 
+def _is_text(value: Any, pattern: re.Pattern[str]) -> bool:
+    """Whether the value is a text of this form."""
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
 def _number(value: Any) -> bool:
-    return isinstance(value, str) and NUMBER.fullmatch(value) is not None
-
-
-def _count(value: Any) -> bool:
-    return _number(value) and int(value, 16) <= MAX_NUMBER
+    return _is_text(value, NUMBER)
 
 
 def is_block_number(value: Any) -> bool:
     """Whether the value is the number of a block, in hex."""
-    return _count(value)
+    return _number(value) and int(value, 16) <= MAX_NUMBER
+
+
+_count = is_block_number  # of logs and transactions, too
 
 
 def _address(value: Any) -> bool:
-    return isinstance(value, str) and ADDRESS.fullmatch(value) is not None
+    return _is_text(value, ADDRESS)
 
 
 def is_bytes(value: Any) -> bool:
     """Whether the value is data: 0x and any number of bytes."""
-    return (
-        isinstance(value, str)
-        and len(value) % 2 == 0
-        and BYTES.fullmatch(value) is not None
-    )
+    return _is_text(value, BYTES) and len(value) % 2 == 0
 
 
 def _hash(value: Any) -> bool:
