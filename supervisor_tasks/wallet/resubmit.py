@@ -194,14 +194,14 @@ def _send_again(
     decisions: Mapping[int, PendingDecision],
 ) -> None:
     """Send the same bytes, the lowest nonce first. When a node misses an earlier nonce,
-    send all earlier ones too.
+    send all earlier ones too, but for those that must not be sent again.
     """
     highest_after_gap = -1
-    chosen = list[Sent]()
     for entry in waiting:
         is_sent = decisions[entry.id].action is PendingAction.SEND
         if is_sent and entry.refusal is NodeErrorKind.NONCE_GAP:
             highest_after_gap = max(highest_after_gap, entry.nonce)
+    chosen = list[Sent]()
     for entry in waiting:
         action = decisions[entry.id].action
         if action in NOT_SENT_AGAIN:

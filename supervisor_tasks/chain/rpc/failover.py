@@ -425,7 +425,7 @@ class Endpoints(Rpc):
         is no answer at all, endpoints that may be slow get more time.
         """
         left = [endpoint for endpoint in self._endpoints if endpoint not in asked]
-        order = ORDER[:1] if only_alive else ORDER
+        order = (Health.ALIVE,) if only_alive else ORDER
         for health in order:
             for endpoint in left:
                 if self._is_usable(endpoint, health):
