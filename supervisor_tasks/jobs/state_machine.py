@@ -12,6 +12,7 @@ order. Each event has a rule or such a declaration for each state.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from supervisor_tasks.jobs.effect_timing import (
@@ -98,6 +99,7 @@ Next = tuple[Job, tuple[Effect, ...]]
 Rule = Callable[[Job, Any], Next]
 When = Callable[[Job, Any], bool]
 
+EVERY_STATE = frozenset(State)
 IN_SLURM = (State.QUEUED, State.RUNNING)
 NOT_ENDED = tuple(state for state in State if RANK[state] < RANK[State.ENDED])
 NOT_IN_SLURM = (State.CLAIMED, State.READY, State.SUBMITTING)
@@ -127,15 +129,18 @@ def on(event: type, *states: State, when: When = always) -> Callable[[Rule], Rul
 
 def ignore(*events: type, states: Iterable[State], because: str) -> None:
     """Declare that these events change nothing in these states."""
-    IGNORED.update({(event, state): because for event in events for state in states})
+    for event, state in product(events, states):
+        IGNORED[event, state] = because
 
 
 def rule_for(job: Job, event: Event) -> Rule | None:
     """The rule that decides what the event makes of the job; None if it changes
     nothing.
     """
-    rules = RULES.get((type(event), job.state), ())
-    return next((rule for when, rule in rules if when(job, event)), None)
+    for when, rule in RULES.get((type(event), job.state), ()):
+        if when(job, event):
+            return rule
+    return None
 
 
 def advance(job: Job | None, event: Event) -> tuple[Job | None, tuple[Effect, ...]]:
@@ -145,12 +150,12 @@ def advance(job: Job | None, event: Event) -> tuple[Job | None, tuple[Effect, ..
     if job is None:
         if not isinstance(event, Claimed):
             return None, ()
-        after, effects = _begin(event)
-    else:
-        rule = rule_for(job, event)
-        if rule is None:
-            return job, ()
-        after, effects = rule(job, event)
+        begun, effects = _begin(event)
+        return _with_block_of(event, begun), effects
+    rule = rule_for(job, event)
+    if rule is None:
+        return job, ()
+    after, effects = rule(job, event)
     if after == job:
         return after, effects
     return _with_block_of(event, after), effects
@@ -160,12 +165,12 @@ def _with_block_of(event: Event, job: Job) -> Job:
     """The job with the block that contains the event: a reorganisation may replace that
     block.
     """
-    if isinstance(event, ChainStatusObserved) and event.at is None:
-        return replace(job, last_event_block=UNKNOWN_BLOCK)
     at = getattr(event, "at", None)
-    if at is None or at[0] <= job.last_event_block:
-        return job
-    return replace(job, last_event_block=at[0])
+    if at is not None:
+        return replace(job, last_event_block=max(at[0], job.last_event_block))
+    if isinstance(event, ChainStatusObserved):
+        return replace(job, last_event_block=UNKNOWN_BLOCK)
+    return job
 
 
 # --- the claim ------------------------------------------------------------------------
@@ -242,7 +247,9 @@ def _has_no_id(job: Job, _: Event) -> bool:
 def _is_over_and_has_no_id(job: Job, _: Event) -> bool:
     if job.slurm_id is not None:
         return False
-    return job.state in (State.SETTLED, State.REFUSED) or job.settled_by_operator
+    if job.settled_by_operator:
+        return True
+    return job.state in (State.SETTLED, State.REFUSED)
 
 
 def _with_id(job: Job, slurm_id: SlurmId | None) -> Job:
@@ -271,7 +278,7 @@ def _submitted(job: Job, event: Submitted) -> Next:
 
 @on(
     Submitted,
-    *(state for state in State if state is not State.SUBMITTING),
+    *(EVERY_STATE - {State.SUBMITTING}),
     when=_is_over_and_has_no_id,
 )
 def _submitted_too_late(job: Job, event: Submitted) -> Next:
@@ -302,14 +309,14 @@ def _submit_not_found(job: Job, _: SubmissionNotFound) -> Next:
         return replace(job, poll_count=1), (
             Effect(EffectKind.SUBMIT, BEFORE_SECOND_SEARCH_S),
         )
-    return _submit_again_with_an_effect(job)
+    return _submit_again(job, Effect(EffectKind.SUBMIT))
 
 
 @on(OperatorConfirmedNotSubmitted, State.SUBMITTING)
 def _operator_confirmed_not_submitted(
     job: Job, _: OperatorConfirmedNotSubmitted
 ) -> Next:
-    return _submit_again_with_an_effect(job)
+    return _submit_again(job, Effect(EffectKind.SUBMIT))
 
 
 def _forgot_a_job_that_waited(job: Job, event: SubmissionLostBySlurm) -> bool:
@@ -355,32 +362,25 @@ def _submission_denied(job: Job, _: SubmissionDenied) -> Next:
     )
 
 
-def _submit_again(job: Job) -> Next:
-    """The job after a submission that certainly did not reach SLURM. Its effect SUBMIT
-    is still open.
+def _submit_again(job: Job, *effects: Effect) -> Next:
+    """The job after a submission that certainly did not reach SLURM. `effects` is empty
+    if its effect SUBMIT is still open.
     """
     if job.cancel_requested:
         return _end(job, Outcome(status=ChainStatus.CANCELLED))
-    return replace(job, state=State.READY, poll_count=0), ()
-
-
-def _submit_again_with_an_effect(job: Job, due_in_s: float = 0.0) -> Next:
-    again, effects = _submit_again(job)
-    return again, effects or (Effect(EffectKind.SUBMIT, due_in_s),)
+    return replace(job, state=State.READY, poll_count=0), effects
 
 
 def _submit_without_id(job: Job, due_in_s: float = 0.0) -> Next:
-    return _submit_again_with_an_effect(
-        replace(job, slurm_id=None, slurm_submit_s=None, runs=()), due_in_s
-    )
+    without_id = replace(job, slurm_id=None, slurm_submit_s=None, runs=())
+    return _submit_again(without_id, Effect(EffectKind.SUBMIT, due_in_s))
 
 
 @on(ExistingSlurmJobAdopted, *NOT_IN_SLURM, when=_has_no_id)
 def _adopted(job: Job, event: ExistingSlurmJobAdopted) -> Next:
-    ran = job.chain_status is ChainStatus.RUNNING
-    taken = replace(
-        _with_id(job, event.slurm_id), state=State.RUNNING if ran else State.QUEUED
-    )
+    taken = replace(_with_id(job, event.slurm_id), state=State.QUEUED)
+    if job.chain_status is ChainStatus.RUNNING:
+        taken = replace(taken, state=State.RUNNING)
     if event.slurm_id is None:
         return taken, (next_poll(taken),)
     return taken, (next_poll(taken), *_cancel_if_requested(job), *limit_to_apply(taken))
@@ -435,10 +435,7 @@ def _recognised(job: Job, event: SlurmJobIdentified) -> Next:
 
 @on(SlurmPendingObserved, *IN_SLURM)
 def _slurm_waiting(job: Job, event: SlurmPendingObserved) -> Next:
-    waiting = replace(_with_run(job, event.run), poll_count=job.poll_count + 1)
-    return _stopped_in_time(
-        waiting, next_poll(replace(waiting, poll_count=job.poll_count))
-    )
+    return _looked_at_again(job, event.run)
 
 
 @on(SlurmRunningObserved, State.QUEUED)
@@ -449,10 +446,13 @@ def _slurm_started(job: Job, event: SlurmRunningObserved) -> Next:
 
 @on(SlurmRunningObserved, State.RUNNING)
 def _slurm_still_runs_it(job: Job, event: SlurmRunningObserved) -> Next:
-    running = replace(_with_run(job, event.run), poll_count=job.poll_count + 1)
-    return _stopped_in_time(
-        running, next_poll(replace(running, poll_count=job.poll_count))
-    )
+    return _looked_at_again(job, event.run)
+
+
+def _looked_at_again(job: Job, sighting: Sighting | None) -> Next:
+    seen = _with_run(job, sighting)
+    again = replace(seen, poll_count=seen.poll_count + 1)
+    return _stopped_in_time(again, next_poll(seen))
 
 
 @on(EarlierRunsReported, *IN_SLURM)
@@ -628,10 +628,12 @@ def _cancelled_in_slurm(job: Job, _: CancelRequested) -> Next:
 
 
 def _is_a_new_top_up(job: Job, event: ToppedUp) -> bool:
+    if is_final(job):
+        return False
     for top_up in job.top_ups:
-        if top_up.key == event.key and top_up.block is not None:
-            return False  # it counts already
-    return not is_final(job)
+        if top_up.key == event.key:
+            return top_up.block is None  # else it counts already
+    return True
 
 
 @on(ToppedUp, when=_is_a_new_top_up)
@@ -644,7 +646,9 @@ def _topped_up(job: Job, event: ToppedUp) -> Next:
 
 
 def _is_another_limit(job: Job, event: LimitApplied) -> bool:
-    if job.applied_limit_min is None or event.limit_min > job.applied_limit_min:
+    if job.applied_limit_min is None:
+        return True
+    if event.limit_min > job.applied_limit_min:
         return True
     return event.limit_min == job.run_limit_min or event.put_back
 
@@ -670,7 +674,9 @@ def _same_status(job: Job, event: ChainStatusObserved) -> bool:
 
 def _is_believed(job: Job, event: ChainStatusObserved) -> bool:
     """Whether a status that differs from the job's present one counts."""
-    if not _is_later(job, event) or is_final(job):
+    if is_final(job):
+        return False
+    if not _is_later(job, event):
         return False
     if job.claim_reverted_by_reorg and not event.status.cold:
         # only a new claim, or the contract's answer at the end of the doubt, shows
@@ -683,6 +689,13 @@ def _is_believed(job: Job, event: ChainStatusObserved) -> bool:
     return True
 
 
+def _placed(job: Job, event: ChainStatusObserved) -> Job:
+    """The job with the event's place on chain, if the event has one."""
+    if event.at is None:
+        return job
+    return replace(job, chain_position=event.at)
+
+
 def _is_over_on_chain(job: Job, event: ChainStatusObserved) -> bool:
     return event.status.cold and _is_believed(job, event)
 
@@ -693,37 +706,27 @@ def _is_not_ours_on_chain(job: Job, event: ChainStatusObserved) -> bool:
 
 @on(ChainStatusObserved, when=_same_status)
 def _chain_status_unchanged(job: Job, event: ChainStatusObserved) -> Next:
-    return replace(job, chain_position=event.at or job.chain_position), ()
+    return _placed(job, event), ()
 
 
 @on(ChainStatusObserved, when=_is_over_on_chain)
 def _settled(job: Job, event: ChainStatusObserved) -> Next:
     settled = replace(
-        job,
-        state=State.SETTLED,
-        chain_position=event.at or job.chain_position,
-        chain_status=event.status,
+        _placed(job, event), state=State.SETTLED, chain_status=event.status
     )
     return settled, stop_slurm(job)
 
 
 @on(ChainStatusObserved, when=_is_not_ours_on_chain)
 def _lost(job: Job, event: ChainStatusObserved) -> Next:
-    lost = replace(
-        job,
-        state=State.REFUSED,
-        chain_position=event.at or job.chain_position,
-        chain_status=event.status,
-    )
+    lost = replace(_placed(job, event), state=State.REFUSED, chain_status=event.status)
     return lost, stop_slurm(job)
 
 
 @on(ChainStatusObserved, when=_is_believed)
 def _chain_status_rises(job: Job, event: ChainStatusObserved) -> Next:
     status = max(event.status, job.chain_status)
-    return replace(
-        job, chain_position=event.at or job.chain_position, chain_status=status
-    ), ()
+    return replace(_placed(job, event), chain_status=status), ()
 
 
 on(Reorganised)(reorganised)
@@ -801,19 +804,15 @@ def _limit_given_up(job: Job, _: OperatorAbandonedEffect) -> Next:
 # --- what changes nothing -------------------------------------------------------------
 
 
-def _all_but(*states: State) -> tuple[State, ...]:
-    return tuple(state for state in State if state not in states)
-
-
 ignore(
     ScriptFetched,
     ScriptUnavailable,
-    states=_all_but(State.CLAIMED),
+    states=EVERY_STATE - {State.CLAIMED},
     because="the job has its script, or needs none any more",
 )
 ignore(
     SubmitStarted,
-    states=_all_but(State.READY),
+    states=EVERY_STATE - {State.READY},
     because="the job is not ready, or its submission has begun",
 )
 ignore(
@@ -822,14 +821,14 @@ ignore(
     SubmitOutcomeUnknown,
     SubmissionNotFound,
     OperatorConfirmedNotSubmitted,
-    states=_all_but(State.SUBMITTING),
+    states=EVERY_STATE - {State.SUBMITTING},
     because="no submission of the job is open",
 )
 ignore(
     SubmissionLostBySlurm,
     LaunchFailed,
     SubmissionDenied,
-    states=_all_but(State.QUEUED),
+    states=EVERY_STATE - {State.QUEUED},
     because="the job does not wait in SLURM under an id",
 )
 ignore(
