@@ -10,7 +10,7 @@ kind: batch_policies.py.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -129,11 +129,8 @@ class Batch:
             )
             raise
         groups = self._grouped([(jobs[effect.job_id], effect) for effect in effects])
-        if (
-            effects[0].is_alone
-            or len(groups) >= max_new
-            or any(map(self._is_full, map(len, groups)))
-        ):
+        may_be_more = effects[0].is_alone or len(groups) >= max_new
+        if may_be_more or self._is_full(max(map(len, groups))):
             self._asked = True  # more effects may be due
         for members in groups:
             self._begin(members)
@@ -196,30 +193,36 @@ class Batch:
         """
         items = [self._items.get()]
         while len(items) < RECORD_AT_MOST:
-            left_s = (
-                0.0
-                if self._is_urgent(items)
-                else self._recorded_s + RECORD_EVERY_S - time.monotonic()
-            )
+            left_s = 0.0
+            if not self._is_urgent(items):
+                left_s = self._recorded_s + RECORD_EVERY_S - time.monotonic()
             try:
-                items.append(
-                    self._items.get(timeout=left_s)
-                    if left_s > 0
-                    else self._items.get_nowait()
-                )
+                items.append(self._items.get(timeout=max(left_s, 0.0)))
             except Empty:
                 break
         return items
 
     def _is_urgent(self, items: Sequence[_Item]) -> bool:
-        ended = sum(isinstance(item, _Ended) for item in items)
-        return 2 * ended >= self._groups or any(
-            item is None or isinstance(item, Start) for item in items
-        )
+        ended = 0
+        for item in items:
+            if item is None or isinstance(item, Start):
+                return True
+            ended += isinstance(item, _Ended)
+        return 2 * ended >= self._groups
 
     def _record(self, items: Sequence[_Item]) -> None:
-        outcomes = self._new_outcomes(items)
-        starts = [item for item in items if isinstance(item, Start)]
+        # the first outcome of each effect that has none yet
+        first = dict[OpenEffect, EffectOutcome]()
+        starts, ended = list[Start](), list[_Ended]()
+        for item in items:
+            match item:
+                case EffectOutcome(effect) if effect in self._jobs:
+                    first.setdefault(effect, item)
+                case Start():
+                    starts.append(item)
+                case _Ended():
+                    ended.append(item)
+        outcomes = list(first.values())
         if outcomes or starts:
             lost = self._recorder.record(outcomes, starts)
             # one for all, so that they are given back, and logged, together
@@ -229,23 +232,14 @@ class Batch:
             self._recorded_s = time.monotonic()
         for outcome in outcomes:
             del self._jobs[outcome.effect]
-        for item in items:
-            if isinstance(item, _Ended):
-                self._end(item)
+        for group in ended:
+            self._end(group)
 
     def _end(self, group: _Ended) -> None:
         self._groups -= 1
         if self._is_full(group.effects) or self._polls > group.polls:
             # effects that became due meanwhile may wait for the end of this group
             self._asked = True
-
-    def _new_outcomes(self, items: Iterable[_Item]) -> list[EffectOutcome]:
-        """The first outcome of each effect that has none yet."""
-        first = dict[OpenEffect, EffectOutcome]()
-        for item in items:
-            if isinstance(item, EffectOutcome) and item.effect in self._jobs:
-                first.setdefault(item.effect, item)
-        return list(first.values())
 
 
 def _customer(member: tuple[Job, OpenEffect]) -> str:

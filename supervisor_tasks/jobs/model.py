@@ -245,10 +245,8 @@ class Job:
         """The paid minutes for all runs together: the time limit at the claim and all
         top-ups.
         """
-        return min(
-            self.time_limit_min + sum(top_up.minutes for top_up in self.top_ups),
-            MAX_LIMIT_MIN,
-        )
+        added_min = sum(top_up.minutes for top_up in self.top_ups)
+        return min(self.time_limit_min + added_min, MAX_LIMIT_MIN)
 
     @property
     def run_limit_min(self) -> int:
@@ -328,8 +326,9 @@ def is_final_status(state: State, chain_status: ChainStatus) -> bool:
     """Whether nothing is left to decide about a job in this state with this status on
     chain.
     """
-    given_back = state is State.REFUSED and chain_status < ChainStatus.SCHEDULED
-    return state is State.SETTLED or given_back
+    if state is State.REFUSED:
+        return chain_status < ChainStatus.SCHEDULED
+    return state is State.SETTLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,24 +352,22 @@ def pending_reports(job: Job) -> tuple[StatusUpdate, ...]:
         return ()  # not ours, or the claim is in doubt
     if job.chain_status.cold:
         return ()
-    running = (
-        (StatusUpdate(ChainStatus.RUNNING),)
-        if job.chain_status is ChainStatus.SCHEDULED
-        else ()
-    )
+    running = StatusUpdate(ChainStatus.RUNNING)
+    shows_running = job.chain_status is ChainStatus.RUNNING
     outcome = job.outcome
     if outcome is None:
-        return running if job.state is State.RUNNING else ()
+        if shows_running or job.state is not State.RUNNING:
+            return ()
+        return (running,)
     end = StatusUpdate(
         outcome.status, outcome.minutes, outcome.reason, outcome.exit_status
     )
-    never_ran = (
-        outcome.status in (ChainStatus.CANCELLED, ChainStatus.PANICKED)
-        and outcome.elapsed_s == 0
-    )
-    if never_ran:
+    may_skip_running = outcome.status in (ChainStatus.CANCELLED, ChainStatus.PANICKED)
+    if may_skip_running and outcome.elapsed_s == 0:
         return (end,)
-    return (*running, end)
+    if shows_running:
+        return (end,)
+    return running, end
 
 
 def validation_error(definition: Definition, time_limit_min: int) -> str | None:

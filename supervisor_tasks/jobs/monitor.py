@@ -64,11 +64,15 @@ def _look(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
     """
     observed = observe(context, effects)
     oversizes = oversized(context, observed.jobs.values(), observed.sights)
-    # Of a job that has ended this comes first: its end then has the reason.
-    changes = [change for change in oversizes if _has_ended(change)]
+    changes, oversizes_after = list[JobChange](), list[JobChange]()
+    for oversize in oversizes:
+        if _has_ended(oversize):
+            changes.append(oversize)  # comes first: the job's end then has the reason
+        else:
+            oversizes_after.append(oversize)
     for effect in effects:
         changes += _conclude(context, observed, effect)
-    changes += [change for change in oversizes if not _has_ended(change)]
+    changes += oversizes_after
     after = context.ledger.record(*changes)
     call_operator(context, changes, observed.jobs, after)
     call_operator_for_nodes(context, observed.failed)
@@ -125,13 +129,13 @@ def _event_of(seen: JobRecord | None, reported: Outcome | None, now_s: int) -> E
     that callbacks report counts.
     """
     if seen is None:
-        return (
-            SlurmPendingObserved(NOT_LISTED)
-            if reported is None
-            else SlurmCompleted(reported)
-        )
+        if reported is None:
+            return SlurmPendingObserved(NOT_LISTED)
+        return SlurmCompleted(reported)
     if seen.phase is Phase.ENDED:
-        earlier_s = seen.earlier_s if seen.earlier_runs else None
+        earlier_s = None
+        if seen.earlier_runs:
+            earlier_s = seen.earlier_s
         return SlurmCompleted(
             seen.outcome(), earlier_s, seen.earlier_runs, may_requeue=seen.may_requeue
         )

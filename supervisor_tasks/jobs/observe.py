@@ -4,6 +4,7 @@ callbacks.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import structlog
 
@@ -76,11 +77,10 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     sights |= with_site_choices(context, jobs, sights)
     denied = denied_submissions(context, jobs, sights)
     failed = launch_failures(context, jobs, sights)
-    forgotten = [
-        job
-        for job_id, job in jobs.items()
-        if sights[job_id].unknown and job_id not in denied
-    ]
+    forgotten = list[Job]()
+    for job_id, job in jobs.items():
+        if sights[job_id].unknown and job_id not in denied:
+            forgotten.append(job)
     reported = _reported_ends(context, forgotten)
     stalled = _stalled(context, sights)
     now_s = _now_s(context, sights.values())
@@ -88,7 +88,9 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     sights |= _with_accounted_runs(context, jobs, sights, attempts)
     earlier_runs, waiting = runs_from_callbacks(context, jobs, sights, attempts)
     sights |= waiting
-    runs = {job_id: _changes_of(job_id, new_runs, earlier_runs) for job_id in jobs}
+    runs = {job_id: list[JobChange]() for job_id in jobs}
+    for job_id, change in chain(new_runs.items(), earlier_runs.items()):
+        runs[job_id].append(change)
     just_begun = frozenset(
         job_id for job_id, job in jobs.items() if _has_just_begun(job, sights[job_id])
     )
@@ -97,21 +99,15 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     )
 
 
-def _changes_of(job_id: JobId, *changes: Mapping[JobId, JobChange]) -> list[JobChange]:
-    return [by_job[job_id] for by_job in changes if job_id in by_job]
-
-
 def _has_just_begun(job: Job, sight: MatchResult) -> bool:
     """Whether SLURM runs the job since less than a second, and no look has seen it run.
     Its node may fail to start it; the look a second later shows that, and it is then no
     run.
     """
-    begun = (
-        sight.record is not None
-        and sight.record.state == "RUNNING"
-        and sight.record.elapsed_s == 0
-    )
-    return begun and job.state is State.QUEUED
+    seen = sight.record
+    if seen is None or job.state is not State.QUEUED:
+        return False
+    return seen.state == "RUNNING" and seen.elapsed_s == 0
 
 
 def _reported_ends(
@@ -124,20 +120,18 @@ def _reported_ends(
     slurm_ids = {
         job.job_id: job.slurm_id for job in forgotten if job.slurm_id is not None
     }
-    if (
-        not slurm_ids
-        or not context.slurm.trust_callbacks
-        or context.slurm.cluster.has_accounting
-    ):
+    if not slurm_ids or not context.slurm.trust_callbacks:
+        return {}
+    if context.slurm.cluster.has_accounting:
         return {}
     callbacks = context.ledger.inbox.about(slurm_ids)
     submissions = context.ledger.journal.submissions(set(slurm_ids.values()))
     suspended = context.ledger.journal.ever_suspended(slurm_ids)
     ends = dict[JobId, Outcome | ConflictingOutcomes]()
     for job in forgotten:
-        called_s = (
-            submissions[job.job_id].called_s if job.job_id in submissions else 0.0
-        )
+        called_s = 0.0
+        if job.job_id in submissions:
+            called_s = submissions[job.job_id].called_s
         evidence = _evidence(callbacks.get(job.job_id, ()))
         end = outcome_from_callbacks(
             job, called_s, evidence, suspended=job.job_id in suspended
@@ -174,29 +168,29 @@ def _stalled(
     """The jobs that SLURM has shown for too long in a state that leads to no end, and
     why an operator must look.
     """
-    unexpected = {
-        job_id: sight.record
-        for job_id, sight in sights.items()
-        if sight.record and is_unexpected_state(sight.record)
-    }
-    looks = (
-        context.ledger.journal.looks(unexpected, LOOKED_BACK_S) if unexpected else {}
-    )
-    reasons = {
-        job_id: stall_reason(seen, looks.get(job_id, ()))
-        for job_id, seen in unexpected.items()
-    }
-    return {job_id: reason for job_id, reason in reasons.items() if reason is not None}
+    unexpected = dict[JobId, JobRecord]()
+    for job_id, sight in sights.items():
+        if sight.record is not None and is_unexpected_state(sight.record):
+            unexpected[job_id] = sight.record
+    if not unexpected:
+        return {}
+    looks = context.ledger.journal.looks(unexpected, LOOKED_BACK_S)
+    stalled = dict[JobId, str]()
+    for job_id, seen in unexpected.items():
+        reason = stall_reason(seen, looks.get(job_id, ()))
+        if reason is not None:
+            stalled[job_id] = reason
+    return stalled
 
 
 def _now_s(context: WorkerContext, sights: Iterable[MatchResult]) -> int:
     """The site's time (Unix time) if a job has not begun or is suspended, else 0. A job
     that runs shows the time itself: its start and its seconds.
     """
-    stand_still = any(
-        sight.record is not None and sight.record.is_stalled for sight in sights
-    )
-    return context.slurm.cluster.now_s() if stand_still else 0
+    for sight in sights:
+        if sight.record is not None and sight.record.is_stalled:
+            return context.slurm.cluster.now_s()
+    return 0
 
 
 def _new_runs(
@@ -208,12 +202,11 @@ def _new_runs(
     """The jobs for which SLURM shows a run that the ledger does not know: the first
     run, or a run after a requeue.
     """
-    shown = [(job, sights[job.job_id].record) for job in jobs]
-    new = [
-        (job, seen)
-        for job, seen in shown
-        if seen is not None and seen.submit_s != job.slurm_submit_s
-    ]
+    new = list[tuple[Job, JobRecord]]()
+    for job in jobs:
+        seen = sights[job.job_id].record
+        if seen is not None and seen.submit_s != job.slurm_submit_s:
+            new.append((job, seen))
     submitted_s = _submitted_s_of_requeued(context, new)
     changes = dict[JobId, JobChange]()
     for job, seen in new:

@@ -4,8 +4,8 @@ given back or parked.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -116,22 +116,22 @@ class OutcomeRecorder:
         LeaseLostError if an event needs a lease that another worker has by now.
         """
         changes, held = list[JobChange](), list[OpenEffect]()
+        point: AbstractContextManager[None] = nullcontext()
         for start in starts:
-            changes += [
-                JobChange(effect.job_id, event)
-                for effect, event in start.events.items()
-            ]
-            held += start.events
+            for effect, event in start.events.items():
+                changes.append(JobChange(effect.job_id, event))
+                held.append(effect)
         for outcome in outcomes:
             if outcome.event is None:
                 continue
             changes.append(_change(outcome, outcome.event))
             if isinstance(outcome.event, REQUIRES_LEASE):
                 held.append(outcome.effect)
+            elif isinstance(outcome.event, Submitted):
+                point = crash_point(CrashPoint.ID_STORED)
         if not changes:
             return {}
-        has_ids = any(isinstance(outcome.event, Submitted) for outcome in outcomes)
-        with crash_point(CrashPoint.ID_STORED) if has_ids else nullcontext():
+        with point:
             return self._ledger.record(*changes, held=held)
 
     def _record_held(
@@ -156,11 +156,16 @@ class OutcomeRecorder:
                 jobs=dropped,
                 error="their outcomes do not count any more",
             )
-        lost_starts = [
-            effect for start in starts for effect in start.events if effect.id in lost
-        ]
-        held = [_start_without(start, lost) for start in starts]
-        return lost_starts + self.record(kept, held)
+        lost_starts, held_starts = list[OpenEffect](), list[Start]()
+        for start in starts:
+            held = dict[OpenEffect, Event]()
+            for effect, event in start.events.items():
+                if effect.id in lost:
+                    lost_starts.append(effect)
+                else:
+                    held[effect] = event
+            held_starts.append(Start(held, start.committed))
+        return lost_starts + self.record(kept, held_starts)
 
     def _record_each(
         self, outcomes: Sequence[EffectOutcome], starts: Sequence[Start]
@@ -203,36 +208,33 @@ class OutcomeRecorder:
                 ledger.effects.postpone(effects, retry_delay_s(attempts), str(error))
             case PermanentError():
                 for effect in effects:
-                    evidence = self._evidence(effect)
                     effect_failures.park(
                         ledger,
                         effect,
                         str(error),
                         error=type(error).__name__,
-                        **evidence,
+                        **self._evidence(effect),
                     )
             case _:
                 log.error("effects_failed_unexpectedly", exc_info=error, **fields)
-                evidence = self._evidence(effects[0]) if len(effects) == 1 else {}
+                # of use only for an effect that was taken alone
+                evidence = self._evidence(effects[0])
                 effect_failures.give_back_unforeseen(ledger, effects, error, **evidence)
 
     def _evidence(self, effect: OpenEffect) -> dict[str, object]:
         job = self._jobs.get(effect)
-        return {} if job is None else {"state": job.state, "slurm_id": job.slurm_id}
-
-
-def _start_without(start: Start, lost: Collection[int]) -> Start:
-    events = {
-        effect: event for effect, event in start.events.items() if effect.id not in lost
-    }
-    return Start(events, start.committed)
+        if job is None:
+            return {}
+        return {"state": job.state, "slurm_id": job.slurm_id}
 
 
 def _change(outcome: EffectOutcome, event: Event) -> JobChange:
-    done = outcome.effect if outcome.error is None else None
-    return JobChange(
-        outcome.effect.job_id, event, done=done, failure_reason=_failure_reason(event)
+    change = JobChange(
+        outcome.effect.job_id, event, failure_reason=_failure_reason(event)
     )
+    if outcome.error is not None:
+        return change
+    return replace(change, done=outcome.effect)
 
 
 def _failure_reason(event: Event) -> str | None:
@@ -252,12 +254,13 @@ def _log_completed(
     outcomes: Sequence[EffectOutcome], jobs: Mapping[JobId, Job]
 ) -> None:
     for outcome in outcomes:
-        if outcome.error is None:
-            job, effect = jobs[outcome.effect.job_id], outcome.effect
-            log.info(
-                "effect_completed",
-                job_id=job.job_id,
-                kind=effect.kind,
-                state=job.state,
-                slurm_id=job.slurm_id,
-            )
+        if outcome.error is not None:
+            continue
+        job = jobs[outcome.effect.job_id]
+        log.info(
+            "effect_completed",
+            job_id=job.job_id,
+            kind=outcome.effect.kind,
+            state=job.state,
+            slurm_id=job.slurm_id,
+        )

@@ -11,7 +11,7 @@ import structlog
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import SupervisorError
 from supervisor_tasks.jobs.events import MoreThanPaid
-from supervisor_tasks.jobs.model import Job, JobId
+from supervisor_tasks.jobs.model import Job, JobId, SlurmId
 from supervisor_tasks.jobs.paid import Paid, paid_for
 from supervisor_tasks.jobs.size_rules import (
     ROUNDED_UP,
@@ -57,21 +57,19 @@ def oversized(
     second time only if its own rounding may explain what it shows.
     """
     live = _live(jobs, sights)
-    found = dict[JobId, Sequence[Excess]]()
+    found, doubted = dict[JobId, Sequence[Excess]](), list[Live]()
     for job, seen, size in live:
-        found[job.job_id] = excesses(size, _paid(context, job, seen))
-    doubted = [
-        (job, seen, size)
-        for job, seen, size in live
-        if may_be_rounded(found[job.job_id])
-    ]
+        excess = excesses(size, _paid(context, job, seen))
+        found[job.job_id] = excess
+        if may_be_rounded(excess):
+            doubted.append((job, seen, size))
     if doubted:
         found |= _without_rounding(context, doubted)
     changes = list[JobChange]()
     for job, seen, _ in live:
-        excess = _with_consequences(seen, found[job.job_id])
-        if excess:
-            changes.append(_change(job, seen, excess))
+        consequential = _with_consequences(seen, found[job.job_id])
+        if consequential:
+            changes.append(_change(job, seen, consequential))
     return changes
 
 
@@ -84,21 +82,19 @@ def call_operator(
     """Call the operator for the jobs that these changes stop."""
     stopped = dict[JobId, str]()
     for change in changes:
-        if (
-            not isinstance(change.event, MoreThanPaid)
-            or before[change.job_id].stop is not None
-        ):
+        if not isinstance(change.event, MoreThanPaid):
             continue
         job = after[change.job_id]
-        if job.stop is not None:
-            log.error(
-                "more_than_paid",
-                job_id=job.job_id,
-                slurm_id=job.slurm_id,
-                customer=job.customer,
-                stop=job.stop,
-            )
-            stopped[job.job_id] = f"{job.customer}: {job.stop.reason}"
+        if job.stop is None or before[job.job_id].stop is not None:
+            continue
+        log.error(
+            "more_than_paid",
+            job_id=job.job_id,
+            slurm_id=job.slurm_id,
+            customer=job.customer,
+            stop=job.stop,
+        )
+        stopped[job.job_id] = f"{job.customer}: {job.stop.reason}"
     if stopped:
         jobs = dict(list(stopped.items())[:MAX_JOBS_IN_ALARM])
         context.ledger.alarms.on(AlarmName.MORE_THAN_PAID, jobs=jobs, advice=ADVICE)
@@ -117,12 +113,9 @@ def _live(jobs: Iterable[Job], sights: Mapping[JobId, MatchResult]) -> list[Live
     live = list[Live]()
     for job in jobs:
         seen = sights[job.job_id].record
-        if (
-            job.stop is None
-            and seen is not None
-            and seen.size is not None
-            and _has_a_size(seen)
-        ):
+        if job.stop is not None or seen is None:
+            continue
+        if seen.size is not None and _has_a_size(seen):
             live.append((job, seen, seen.size))
     return live
 
@@ -161,14 +154,13 @@ def _without_rounding(
     limit = _answer_or_none(
         "the site's MaxMemPerCPU", cluster.memory_per_cpu_limit, unanswered
     )
-    asked = (
-        _answer_or_none(
+    requests: Mapping[SlurmId, Size] = {}
+    if running:
+        asked = _answer_or_none(
             "what was asked for", lambda: cluster.requests(running), unanswered
         )
-        if running
-        else None
-    )
-    requests = {} if asked is None else asked[0]
+        if asked is not None:
+            (requests,) = asked
     _watch_unanswered(context.ledger, unanswered, len(doubted))
     found = dict[JobId, Sequence[Excess]]()
     for job, seen, size in doubted:

@@ -60,8 +60,7 @@ def claimed_again(job: Job, event: Claimed) -> Next:
         time_limit_min=event.time_limit_min,
         top_ups=top_ups,
     )
-    if not _has_doubtful_top_ups(again):
-        again = replace(again, reorg_deadline_block=None)
+    again = _without_needless_deadline(again)
     if (job.customer, job.definition) != (event.customer, event.definition):
         given_back = replace(again, state=State.REFUSED, reorg_deadline_block=None)
         return given_back, (Effect(EffectKind.RETURN_JOB), *stop_slurm(job))
@@ -76,7 +75,9 @@ def _never_begun(job: Job) -> bool:
     """Whether the job ended because its script was refused: the service gives scripts
     only to the claim's provider.
     """
-    if job.has_script or job.slurm_id is not None or job.cancel_requested:
+    if job.has_script or job.slurm_id is not None:
+        return False
+    if job.cancel_requested:
         return False
     return validation_error(job.definition, job.time_limit_min) is None
 
@@ -94,14 +95,20 @@ def _without_lost_events(job: Job, event: Reorganised) -> Job:
         last_event_block=event.seen,
         top_ups=top_ups,
         cancel_requested=job.cancel_requested and event.cancel_requested,
+        reorg_deadline_block=event.until,
     )
-    if _has_doubtful_top_ups(rewound):
-        return replace(rewound, reorg_deadline_block=event.until)
-    return replace(rewound, reorg_deadline_block=None)
+    return _without_needless_deadline(rewound)
+
+
+def _without_needless_deadline(job: Job) -> Job:
+    """The job, without a deadline if none of its top-ups is in doubt."""
+    if any(top_up.block is None for top_up in job.top_ups):
+        return job
+    return replace(job, reorg_deadline_block=None)
 
 
 def _ended_on_chain(job: Job, status: ChainStatus) -> Next:
-    if job.state is State.REFUSED and job.chain_status < ChainStatus.SCHEDULED:
+    if _is_given_back(job):
         return job, ()  # the end of another provider's job
     return replace(
         job, state=State.SETTLED, chain_status=status, reorg_deadline_block=None
@@ -112,11 +119,10 @@ def _not_ours(job: Job, event: Reorganised) -> Next:
     """The job whose claim is in a lost block. For a while the claim can come back;
     after that the job is not ours.
     """
-    given_back = job.state is State.REFUSED and is_final(job)
-    status = (
-        event.status if event.status < ChainStatus.SCHEDULED else ChainStatus.PENDING
-    )
-    if given_back:
+    status = event.status
+    if status >= ChainStatus.SCHEDULED:
+        status = ChainStatus.PENDING  # the contract gave it to another provider
+    if _is_given_back(job):
         return replace(job, chain_status=status, reorg_deadline_block=None), ()
     if event.until is None:
         lost = replace(
@@ -129,16 +135,22 @@ def _not_ours(job: Job, event: Reorganised) -> Next:
     return waiting, _work_in_slurm(waiting)
 
 
+def _is_given_back(job: Job) -> bool:
+    return job.state is State.REFUSED and is_final(job)
+
+
 def _continue(job: Job) -> Next:
     """The job is ours: open the effects that its state needs."""
     job = _as_slurm_has_it(job)
-    report = (Effect(EffectKind.REPORT),) if pending_reports(job) else ()
     wanted = {
         State.CLAIMED: (Effect(EffectKind.FETCH),),
         State.READY: (Effect(EffectKind.SUBMIT),),
         State.REFUSED: (Effect(EffectKind.RETURN_JOB),),
     }
-    return job, (*wanted.get(job.state, ()), *report, *_work_in_slurm(job))
+    effects = [*wanted.get(job.state, ())]
+    if pending_reports(job):
+        effects.append(Effect(EffectKind.REPORT))
+    return job, (*effects, *_work_in_slurm(job))
 
 
 def _work_in_slurm(job: Job) -> tuple[Effect, ...]:
@@ -159,16 +171,16 @@ def _as_slurm_has_it(job: Job) -> Job:
         return replace(job, state=State.ENDED)
     if job.slurm_id is not None:
         return replace(job, state=State.QUEUED, poll_count=0)
-    return replace(
-        job, state=State.SUBMITTING if job.has_script else State.CLAIMED, poll_count=0
-    )
+    if job.has_script:
+        return replace(job, state=State.SUBMITTING, poll_count=0)
+    return replace(job, state=State.CLAIMED, poll_count=0)
 
 
 def _rejected(job: Job) -> bool:
     """Whether the job was given back because SLURM refused it."""
-    return (
-        job.state is State.REFUSED and job.slurm_id is None and bool(job.status_message)
-    )
+    if job.state is not State.REFUSED or job.slurm_id is not None:
+        return False
+    return bool(job.status_message)
 
 
 def _doubted(top_up: TopUp, fork: int) -> TopUp:
@@ -179,7 +191,3 @@ def _doubted(top_up: TopUp, fork: int) -> TopUp:
 
 def _certain_top_ups(job: Job) -> tuple[TopUp, ...]:
     return tuple(top_up for top_up in job.top_ups if top_up.block is not None)
-
-
-def _has_doubtful_top_ups(job: Job) -> bool:
-    return any(top_up.block is None for top_up in job.top_ups)

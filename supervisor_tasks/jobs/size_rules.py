@@ -87,15 +87,7 @@ _GPUS_ALONE = tuple(rule for rule in _RULES if rule.of == "GPUs")
 @lru_cache(maxsize=KEPT_COMPARISONS)
 def excesses(size: Size, paid: Paid) -> tuple[Excess, ...]:
     """What the job has that was not paid for."""
-    found = list[Excess]()
-    if size.limit_min is None or size.limit_min > paid.limit_min:
-        shown = "no limit" if size.limit_min is None else str(size.limit_min)
-        found.append(
-            Excess(
-                TIME_LIMIT, shown, str(paid.limit_min), (f"TimeLimit={paid.limit_min}",)
-            )
-        )
-    found += _amounts(size, paid)
+    found = _more_time(size, paid) + _amounts(size, paid)
     if paid.partition and size.partition not in ("", paid.partition):
         found.append(
             Excess(
@@ -118,9 +110,22 @@ def excesses(size: Size, paid: Paid) -> tuple[Excess, ...]:
     return tuple(found)
 
 
+def _more_time(size: Size, paid: Paid) -> list[Excess]:
+    limit = str(paid.limit_min)
+    undo = (f"TimeLimit={limit}",)
+    if size.limit_min is None:
+        return [Excess(TIME_LIMIT, "no limit", limit, undo)]
+    if size.limit_min > paid.limit_min:
+        return [Excess(TIME_LIMIT, str(size.limit_min), limit, undo)]
+    return []
+
+
 def _amounts(size: Size, paid: Paid) -> list[Excess]:
+    rules: Sequence[_Rule] = _GPUS_ALONE
+    if paid.compares_sizes:
+        rules = _RULES
     found = list[Excess]()
-    for rule in _RULES if paid.compares_sizes else _GPUS_ALONE:
+    for rule in rules:
         given, limit = rule.given(size), rule.paid(paid)
         if given is not None and given > limit:
             found.append(
@@ -164,8 +169,10 @@ def as_asked(size: Size, asked: Size, paid: Paid) -> Size:
     up. If the owner asks for fewer threads per core than the site gave, the job has the
     other threads too. These CPUs stay: SLURM did not choose to add them.
     """
-    keeps_cores = paid.threads not in ("", size.threads)
-    cpus = size.cpus if keeps_cores else asked.cpus
-    return replace(
-        size, cpus=cpus, memory_mb=asked.memory_mb, nodes=asked.nodes, gpus=asked.gpus
+    unrounded = replace(
+        size, memory_mb=asked.memory_mb, nodes=asked.nodes, gpus=asked.gpus
     )
+    keeps_cores = paid.threads not in ("", size.threads)
+    if keeps_cores:
+        return unrounded
+    return replace(unrounded, cpus=asked.cpus)
