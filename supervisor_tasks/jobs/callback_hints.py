@@ -4,7 +4,6 @@ its job soon.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import islice
 
 import structlog
 from sqlalchemy import Connection
@@ -41,25 +40,25 @@ def read_callbacks(context: WorkerContext) -> int:
     received = context.ledger.inbox.counts(
         {(callback.job_id, callback.slurm_id) for callback in callbacks}
     )
-    matches = {callback.id: _match(slurm_ids, callback) for callback in callbacks}
-    hints = dict[JobId, CallbackReceived]()
+    matches, hints = dict[int, str](), dict[JobId, CallbackReceived]()
+    unknown = list[CallbackSeen]()
     for callback in callbacks:
-        if matches[callback.id] == MATCHED:
+        match = _match(slurm_ids, callback)
+        matches[callback.id] = match
+        if match == UNKNOWN_JOB:
+            unknown.append(callback)
+        elif match == MATCHED:
             hint = _hint(callback, received[callback.job_id, callback.slurm_id])
             hints[callback.job_id] = _sooner(hints.get(callback.job_id, hint), hint)
-    _log_unknown(
-        [callback for callback in callbacks if matches[callback.id] == UNKNOWN_JOB]
-    )
+    _log_unknown(unknown)
 
     def mark_read(connection: Connection) -> None:
         marked = context.ledger.inbox.mark_read(connection, callbacks)
-        context.ledger.counters.add(
-            connection, Counter((Total.CALLBACKS, matches[number]) for number in marked)
-        )
+        read = Counter((Total.CALLBACKS, matches[number]) for number in marked)
+        context.ledger.counters.add(connection, read)
 
-    context.ledger.record(
-        *(JobChange(job_id, hint) for job_id, hint in hints.items()), also=mark_read
-    )
+    changes = [JobChange(job_id, hint) for job_id, hint in hints.items()]
+    context.ledger.record(*changes, also=mark_read)
     return len(callbacks)
 
 
@@ -69,14 +68,18 @@ def _match(slurm_ids: Mapping[JobId, SlurmId | None], callback: CallbackSeen) ->
     slurm_id = slurm_ids[callback.job_id]
     if slurm_id is None:
         return BEFORE_ANSWER
-    return MATCHED if slurm_id == callback.slurm_id else UNKNOWN_JOB
+    if slurm_id != callback.slurm_id:
+        return UNKNOWN_JOB
+    return MATCHED
 
 
 def _hint(callback: CallbackSeen, received: int) -> CallbackReceived:
     """The event of one callback, when so many came about its job. Callbacks that a
     stranger forges cannot delay the look that a proven callback asks for.
     """
-    delay_s = 0.0 if callback.proven else poll_delay_s(received)
+    delay_s = 0.0
+    if not callback.proven:
+        delay_s = poll_delay_s(received)
     return CallbackReceived(delay_s, callback.status == RUNNING)
 
 
@@ -87,9 +90,10 @@ def _sooner(one: CallbackReceived, other: CallbackReceived) -> CallbackReceived:
 
 
 def _log_unknown(callbacks: Sequence[CallbackSeen]) -> None:
-    if callbacks:
-        shown = [
-            f"{callback.job_id} as {callback.slurm_id}"
-            for callback in islice(callbacks, LOG_SAMPLE_SIZE)
-        ]
-        log.warning("callbacks_unknown_job", callbacks=len(callbacks), first=shown)
+    if not callbacks:
+        return
+    shown = [
+        f"{callback.job_id} as {callback.slurm_id}"
+        for callback in callbacks[:LOG_SAMPLE_SIZE]
+    ]
+    log.warning("callbacks_unknown_job", callbacks=len(callbacks), first=shown)

@@ -47,8 +47,6 @@ def revert_delay_s(in_a_row: int) -> float:
 
 def allowed_in_flight(ledger: Ledger, purpose: str, wanted: int) -> int:
     """How many of the wanted claims may be under way now."""
-    if wanted <= 0:
-        return 0
     in_a_row, ago_s = _reverts_in_a_row(ledger, purpose)
     if in_a_row < MAX_REVERTED:
         return wanted
@@ -80,11 +78,12 @@ def record_estimate_rejected(ledger: Ledger, purpose: str, error: str) -> bool:
     is_first = rejected.subject() is None
     for_s = rejected.update(True)
     if for_s >= ESTIMATED_S:
-        about = {"estimated": True, "for_s": round(for_s), "error": error}
         ledger.alarms.on(
             AlarmName.CLAIMS_REVERTING,
             purpose=purpose,
-            **about,
+            estimated=True,
+            for_s=round(for_s),
+            error=error,
             advice=ESTIMATED_ADVICE,
         )
     return is_first
@@ -106,7 +105,6 @@ def _clear_alarm_if_recovered(ledger: Ledger) -> None:
         in_a_row, _ = _reverts_in_a_row(ledger, purpose)
         if in_a_row >= MAX_REVERTED:
             return
-    for purpose in PURPOSES:
         if _estimate_rejected(ledger, purpose).seconds() >= ESTIMATED_S:
             return
     ledger.alarms.off(AlarmName.CLAIMS_REVERTING)
@@ -124,13 +122,13 @@ def _record_failure(ledger: Ledger, purpose: str, error: str) -> None:
     in_a_row = earlier + 1
     ledger.facts.set(REVERT_STREAKS[purpose], in_a_row)
     if in_a_row >= MAX_REVERTED:
-        about = {
-            "in_a_row": in_a_row,
-            "error": error,
-            "next_in_s": revert_delay_s(in_a_row),
-        }
         ledger.alarms.on(
-            AlarmName.CLAIMS_REVERTING, purpose=purpose, **about, advice=ADVICE
+            AlarmName.CLAIMS_REVERTING,
+            purpose=purpose,
+            in_a_row=in_a_row,
+            error=error,
+            next_in_s=revert_delay_s(in_a_row),
+            advice=ADVICE,
         )
 
 

@@ -35,11 +35,9 @@ def must_know(begun_ago_s: float, runs_for_s: float, remembers_s: float) -> bool
 
 def _never_shown(job: Job) -> bool:
     """Whether sbatch answered with an id, and no look has shown the job since."""
-    return (
-        job.state is State.QUEUED
-        and job.slurm_id is not None
-        and job.slurm_submit_s is None
-    )
+    if job.state is not State.QUEUED or job.slurm_id is None:
+        return False
+    return job.slurm_submit_s is None
 
 
 def denied_submissions(
@@ -48,19 +46,16 @@ def denied_submissions(
     """The jobs that SLURM does not have under the ids in sbatch's answers. If slurmctld
     does not answer at the moment, the sights of these jobs become unclear.
     """
-    unseen = {
-        job_id: job
-        for job_id, job in jobs.items()
-        if _never_shown(job) and sights[job_id].unknown
-    }
+    unseen = dict[JobId, Job]()
+    for job_id, job in jobs.items():
+        if _never_shown(job) and sights[job_id].unknown:
+            unseen[job_id] = job
     begun_ago_s = context.ledger.journal.last_ages_s(unseen, SubmitStarted)
     if not begun_ago_s:
         return {}
     try:
-        controller, now_s = (
-            context.slurm.cluster.controller(),
-            context.slurm.cluster.now_s(),
-        )
+        controller = context.slurm.cluster.controller()
+        now_s = context.slurm.cluster.now_s()
     except TransientError as error:
         sights |= dict.fromkeys(begun_ago_s, MatchResult(unclear=str(error)))
         return {}

@@ -227,7 +227,9 @@ def _submitted_since(
     for job_id, records in found.items():
         if isinstance(records, SlurmRecords) and not records.taken:
             unknown[job_id] = ages[job_id]
-    logs = context.slurm.cluster.log_files(customer, unknown) if unknown else {}
+    logs: Mapping[JobId, bool | Exception] = {}
+    if unknown:
+        logs = context.slurm.cluster.log_files(customer, unknown)
     return {
         job_id: outcome(partial(_earlier_id, records, logs.get(job_id, False)))
         for job_id, records in found.items()
@@ -299,7 +301,9 @@ def _only_submission(
             error=str(error),
         )
         return slurm_id
-    return taken[0].slurm_id if taken else slurm_id
+    if not taken:
+        return slurm_id
+    return taken[0].slurm_id
 
 
 def _cancel_extras(
@@ -349,11 +353,7 @@ def _records(
 def _listed(
     context: WorkerContext, customer: Address, ages: Ages
 ) -> dict[JobId, SlurmRecords | Exception]:
-    found = (
-        context.slurm.cluster.find(customer, ages, context.ledger.owners)
-        if ages
-        else {}
-    )
+    found = context.slurm.cluster.find(customer, ages, context.ledger.owners)
     failed = context.ledger.journal.failed_launches(found)
     return {
         job_id: _in_slurm(seen, failed.get(job_id, ()), listed=True)

@@ -5,7 +5,6 @@ an event that does not come by itself.
 """
 
 from collections.abc import Iterable
-from itertools import takewhile
 
 from supervisor_tasks.slurm.job_states import Phase, never_begins, phase
 from supervisor_tasks.slurm.parsers import JobRecord
@@ -36,10 +35,11 @@ def stall_reason(seen: JobRecord, looks: Iterable[tuple[str, float]]) -> str | N
     state, _, shown = seen.state.partition(" for ")
     if shown == UNREADABLE and phase(state) is Phase.ENDED:
         return f"SLURM has ended the job as {state}, and shows no time that it can have taken: {AN_OPERATOR}"
-    since_s = max(
-        (ago_s for _, ago_s in takewhile(lambda look: _was_unexpected(look[0]), looks)),
-        default=0.0,
-    )
+    since_s = 0.0
+    for shown_then, ago_s in looks:
+        if not _was_unexpected(shown_then):
+            break
+        since_s = max(since_s, ago_s)
     if since_s < PATIENCE_S:
         return None
     for_min = f"for {since_s / 60:.0f} min SLURM has"
@@ -54,14 +54,16 @@ def is_held(shown: str) -> bool:
     too.
     """
     state, _, reason = shown.removesuffix(")").partition(" (")
-    return phase(state) is Phase.WAITING and (
-        never_begins(reason) or reason in CHOSEN_BY_THE_OWNER
-    )
+    if phase(state) is not Phase.WAITING:
+        return False
+    return never_begins(reason) or reason in CHOSEN_BY_THE_OWNER
 
 
 def _was_unexpected(shown: str) -> bool:
     """Whether a look showed (`Seen.shown`) a state that leads to no end."""
     state, _, reason = shown.removesuffix(")").partition(" (")
-    return never_begins(reason) or (
-        shown != NOT_LISTED and phase(state) is Phase.UNKNOWN
-    )
+    if never_begins(reason):
+        return True
+    if shown == NOT_LISTED:
+        return False
+    return phase(state) is Phase.UNKNOWN

@@ -35,6 +35,7 @@ from supervisor_tasks.jobs.find_submission import (
 )
 from supervisor_tasks.jobs.group import EffectOutcome, Group, outcome_of
 from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
+from supervisor_tasks.jobs.trace import Value
 from supervisor_tasks.ledger.journal import Past
 from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.monitoring.cluster_guard import (
@@ -55,20 +56,23 @@ def submit(group: Group) -> None:
     SLURM may have already.
     """
     require_expected_cluster(group.context)
-    ready = [
-        member for member in group.members if member[0].state is not State.SUBMITTING
-    ]
-    sought = [member for member in group.members if member[0].state is State.SUBMITTING]
+    ready, sought = list[tuple[Job, OpenEffect]](), list[tuple[Job, OpenEffect]]()
+    for job, effect in group.members:
+        if job.state is State.SUBMITTING:
+            sought.append((job, effect))
+        else:
+            ready.append((job, effect))
     if ready:
         try:
             _submit_ready(group, ready)
         except Exception as error:  # noqa: BLE001  the answer of those that have none; the search goes on all the same
             group.failed(error, ready)
-    if sought:
-        if ready:
-            # a search may take minutes
-            group.context.ledger.effects.extend([effect for _, effect in sought])
-        search_cut_off_submissions(group, sought)
+    if not sought:
+        return
+    if ready:
+        # a search may take minutes
+        group.context.ledger.effects.extend([effect for _, effect in sought])
+    search_cut_off_submissions(group, sought)
 
 
 def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> None:
@@ -109,11 +113,10 @@ def _begin(
         {effect: SubmitStarted(job.limit_min) for job, effect in members}
     )
     effects, requests = dict[JobId, OpenEffect](), list[tuple[JobId, Request]]()
-    for job, effect in (
-        (started[job.job_id], effect)
-        for job, effect in members
-        if job.job_id in started
-    ):
+    for ready, effect in members:
+        job = started.get(ready.job_id)
+        if job is None:
+            continue
         if job.state is not State.SUBMITTING or job.job_id not in scripts:
             stopped = SubmitOutcomeUnknown(
                 "the job is not to be submitted any more"
@@ -127,7 +130,9 @@ def _begin(
         )
         effects[job.job_id] = effect
         requests.append((job.job_id, request))
-    return _Begun(effects, requests, started) if requests else None
+    if not requests:
+        return None
+    return _Begun(effects, requests, started)
 
 
 def _submitted(slurm_id: SlurmId | Exception) -> Submitted:
@@ -141,36 +146,31 @@ def _new(
     earlier = earlier_submissions(
         group.context, group.customer, [job for job, _ in members], past
     )
+    new = list[tuple[Job, OpenEffect]]()
     for job, effect in members:
         match earlier[job.job_id]:
+            case None:
+                new.append((job, effect))
             case Exception() as error:
                 group.answered(EffectOutcome(effect, error=error))
-            case int() as slurm_id:
+            case slurm_id:
                 group.answered(EffectOutcome(effect, ExistingSlurmJobAdopted(slurm_id)))
-    return [member for member in members if earlier[member[0].job_id] is None]
+    return new
 
 
 def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -> None:
     """Run sbatch for each job. The jobs that SLURM may have twice are answered after a
     look at SLURM.
     """
-    cluster, to_look_at, called_s = (
-        group.context.slurm.cluster,
-        dict[JobId, SlurmId](),
-        time.time(),
-    )
-    again = {
-        job_id
-        for job_id, request in begun.requests
-        if request.number > 1 and cluster.submit_key
-    }
+    cluster, called_s = group.context.slurm.cluster, time.time()
+    again, to_look_at = set[JobId](), dict[JobId, SlurmId]()
+    if cluster.submit_key:
+        again = {job_id for job_id, request in begun.requests if request.number > 1}
 
     def answered(job_id: JobId, answer: SlurmId | Exception) -> None:
-        answer_fields = (
-            {"slurm_id": answer}
-            if isinstance(answer, int)
-            else {"error": type(answer).__name__}
-        )
+        answer_fields: dict[str, Value] = {"error": type(answer).__name__}
+        if isinstance(answer, int):
+            answer_fields = {"slurm_id": answer}
         group.context.tracer.span(
             job_id,
             "ssh sbatch",
@@ -185,9 +185,8 @@ def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -
             group.answered(_outcome(begun.effects[job_id], answer))
 
     cluster.submit_batch(group.customer, begun.requests, clock, begun_s, answered)
-    for job_id, only in only_submissions(
-        group.context, group.customer, to_look_at, begun.jobs
-    ).items():
+    only_ids = only_submissions(group.context, group.customer, to_look_at, begun.jobs)
+    for job_id, only in only_ids.items():
         group.answered(outcome_of(begun.effects[job_id], partial(_submitted, only)))
 
 
