@@ -89,22 +89,20 @@ def outcome_from_callbacks(
     is not known.) For a requeued job, an end from before the last look at the last run
     is the end of an earlier run, and the ledger has the seconds of that run.
     """
-    outcomes = list[Outcome]()
+    # of ends that are billed alike, the last one
+    different = dict[tuple[ChainStatus, int, int], Outcome]()
     for callback in _of_the_last_run(job, callbacks):
-        outcome = _outcome(job, called_s, callback)
-        if outcome is not None:
-            outcomes.append(outcome)
-    if not outcomes:
+        end = _outcome(job, called_s, callback)
+        if end is not None:
+            different[end.status, end.minutes, end.exit_status] = end
+    if not different:
         return None
-    different = {
-        (outcome.status, outcome.minutes, outcome.exit_status): outcome
-        for outcome in outcomes
-    }
+    ends = tuple(different.values())
     if suspended:
-        return ConflictingOutcomes(tuple(different.values()), SUSPENDED)
-    if len(different) > 1:
-        return ConflictingOutcomes(tuple(different.values()))
-    return outcomes[-1]
+        return ConflictingOutcomes(ends, SUSPENDED)
+    if len(ends) > 1:
+        return ConflictingOutcomes(ends)
+    return ends[0]
 
 
 def _of_the_last_run(
@@ -131,7 +129,9 @@ def _elapsed_s(
         callback.duration_s > callback.received_s - called_s + CLOCKS_APART_S
     )
     if begun_before_submission:
-        return 0 if status is ChainStatus.CANCELLED else None
+        if status is ChainStatus.CANCELLED:
+            return 0
+        return None
     if billed_minutes(job.earlier_s + callback.duration_s) <= job.limit_min:
         return callback.duration_s
     return max(job.limit_min * SECONDS_PER_MINUTE - job.earlier_s, 0)

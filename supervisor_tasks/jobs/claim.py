@@ -52,7 +52,9 @@ def anything_to_claim(context: WorkerContext, head: int | None = None) -> bool:
     chain or the wallet has a problem. Raises RpcUnavailableError or
     LedgerUnavailableError (a retry helps), or WrongChainError.
     """
-    readings = {} if head is None else {CHAIN_HEAD: head}
+    readings = dict[str, int]()
+    if head is not None:
+        readings[CHAIN_HEAD] = head
     together = context.ledger.ticks.together()
     with (
         reading_once(),

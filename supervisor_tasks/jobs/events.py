@@ -415,4 +415,6 @@ STORED_NAMES: Mapping[type[Event], str] = {
 
 def stored_name(event: Event | type[Event]) -> str:
     """The name under which the journal stores the event."""
-    return STORED_NAMES[event if isinstance(event, type) else type(event)]
+    if isinstance(event, type):
+        return STORED_NAMES[event]
+    return STORED_NAMES[type(event)]

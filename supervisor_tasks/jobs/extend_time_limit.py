@@ -61,11 +61,15 @@ def _put_back(context: WorkerContext, job: Job, slurm_id: SlurmId, size: Size) -
     """
     cluster = context.slurm.cluster
     paid = paid_for(job, cluster.partition, compares_sizes=cluster.compares_sizes)
-    found = [excess for excess in excesses(size, paid) if excess.of != TIME_LIMIT]
+    found, updates = list[str](), dict[tuple[str, ...], None]()
+    for excess in excesses(size, paid):
+        if excess.of == TIME_LIMIT:
+            continue
+        found.append(str(excess))
+        if excess.undo:
+            updates[excess.undo] = None  # CPUs and nodes have the same one
     if not found:
         return False
-    # CPUs and nodes have the same update
-    updates = dict.fromkeys(excess.undo for excess in found if excess.undo)
     for words in updates:
         try:
             cluster.put_back(slurm_id, words)
@@ -77,10 +81,5 @@ def _put_back(context: WorkerContext, job: Job, slurm_id: SlurmId, size: Size) -
                 words=words,
                 error=str(error),
             )
-    log.warning(
-        "put_back",
-        job_id=job.job_id,
-        slurm_id=slurm_id,
-        found=[str(excess) for excess in found],
-    )
+    log.warning("put_back", job_id=job.job_id, slurm_id=slurm_id, found=found)
     return True

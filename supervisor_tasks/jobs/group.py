@@ -61,7 +61,9 @@ class Group:
         """Answer these members, or all of the group, with the error. Members that have
         an answer keep it.
         """
-        for _, effect in self.members if members is None else members:
+        if members is None:
+            members = self.members
+        for _, effect in members:
             self.answered(EffectOutcome(effect, error=error))
 
 

@@ -27,25 +27,24 @@ def look_at(
     """
     require_expected_cluster(context)
     jobs = list(jobs)
-    given = {job.job_id: job.slurm_id for job in jobs if job.slurm_id is not None}
-    submissions = context.ledger.journal.submissions(set(given.values()))
-    wanted = [
-        MatchRequest(
+    given = {job.slurm_id for job in jobs if job.slurm_id is not None}
+    submissions = context.ledger.journal.submissions(given)
+    wanted = list[MatchRequest]()
+    for job in jobs:
+        if job.slurm_id is None:
+            continue
+        submission = submissions.get(job.job_id)
+        request = MatchRequest(
             job_id=job.job_id,
-            slurm_id=given[job.job_id],
+            slurm_id=job.slurm_id,
             user=job.customer,
             submit_s=job.slurm_submit_s,
-            id_is_anothers=job.job_id in submissions
-            and submissions[job.job_id].id_is_anothers,
+            id_is_anothers=submission is not None and submission.id_is_anothers,
         )
-        for job in jobs
-        if job.job_id in given
-    ]
-    sights = (
-        context.slurm.cluster.look(wanted, listed, accounting=accounting)
-        if wanted
-        else {}
-    )
+        wanted.append(request)
+    sights = dict[JobId, MatchResult]()
+    if wanted:
+        sights = context.slurm.cluster.look(wanted, listed, accounting=accounting)
     return {job.job_id: sights.get(job.job_id, UNKNOWN) for job in jobs}
 
 

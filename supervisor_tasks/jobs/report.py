@@ -69,17 +69,12 @@ def _write(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
         [write.intent for write in chain.from_iterable(plans.values())]
     )
     reverted = _reverted(context, plans, missing)
-    going_on = {
-        effect: steps
-        for effect, steps in plans.items()
-        if reverted.get(effect, 0) < MAX_REVERTED
-    }
+    going_on = Plans()
+    for effect, steps in plans.items():
+        if reverted.get(effect, 0) < MAX_REVERTED:
+            going_on[effect] = steps
     refused = _send(context, going_on, missing, reverted.keys())
-    changed_jobs.add(
-        jobs[effect.job_id]
-        for effect, steps in going_on.items()
-        if _next(steps, missing)
-    )
+    changed_jobs.add(jobs[effect.job_id] for effect in _next_steps(going_on, missing))
     _explain_refusals(context, jobs, refused)
     _park_hopeless(context, plans, reverted)
 
@@ -113,9 +108,13 @@ def _intent(job: Job, name: str) -> str:
     return f"{job.claim_key}:{job.job_id}:{name}"
 
 
-def _next(steps: Sequence[Write], missing: set[str]) -> Write | None:
-    """The next step, unless its transaction is under way."""
-    return steps[0] if steps and steps[0].intent in missing else None
+def _next_steps(plans: Plans, missing: set[str]) -> dict[OpenEffect, Write]:
+    """The next step of each effect, without those whose transaction is under way."""
+    found = dict[OpenEffect, Write]()
+    for effect, steps in plans.items():
+        if steps and steps[0].intent in missing:
+            found[effect] = steps[0]
+    return found
 
 
 def _reverted(
@@ -126,9 +125,8 @@ def _reverted(
     left out: they are tried once more.
     """
     refused_before = dict[OpenEffect, Write]()
-    for effect, steps in plans.items():
-        write = _next(steps, missing)
-        if write is not None and effect.contract_rejections:
+    for effect, write in _next_steps(plans, missing).items():
+        if effect.contract_rejections:
             refused_before[effect] = write
     if not refused_before:
         return {}
@@ -168,11 +166,8 @@ def _send(
     would refuse, and why. If the node has no estimate for a step, only that effect is
     postponed.
     """
-    accepted, gas, refused = (
-        dict(plans),
-        dict[str, int](),
-        list[tuple[OpenEffect, RevertedError]](),
-    )
+    accepted, gas = dict(plans), dict[str, int]()
+    refused = list[tuple[OpenEffect, RevertedError]]()
     for effect, write, estimate in _estimates(context, plans, missing):
         if isinstance(estimate, int):
             gas[write.intent] = estimate
@@ -180,16 +175,16 @@ def _send(
         del accepted[effect]
         if isinstance(estimate, RevertedError):
             refused.append((effect, estimate))
-        else:
-            log.warning(
-                "report_not_estimated",
-                job_id=effect.job_id,
-                attempts=effect.attempts,
-                error=str(estimate),
-            )
-            context.ledger.effects.postpone(
-                [effect], retry_delay_s(effect.attempts), str(estimate)
-            )
+            continue
+        log.warning(
+            "report_not_estimated",
+            job_id=effect.job_id,
+            attempts=effect.attempts,
+            error=str(estimate),
+        )
+        context.ledger.effects.postpone(
+            [effect], retry_delay_s(effect.attempts), str(estimate)
+        )
     if accepted:
         _sign_and_send(context, accepted, missing, gas)
         _await_receipts(context, accepted, missing, reverted)
@@ -202,12 +197,10 @@ def _estimates(
     """The node's estimate for the next step of each effect. The node cannot estimate a
     later step yet.
     """
-    steps = {
-        effect: write
-        for effect, steps in plans.items()
-        if (write := _next(steps, missing))
-    }
-    estimates = context.chain.wallet.estimate(list(steps.values())) if steps else []
+    steps = _next_steps(plans, missing)
+    if not steps:
+        return iter(())
+    estimates = context.chain.wallet.estimate(list(steps.values()))
     return zip(steps, steps.values(), estimates, strict=True)
 
 
@@ -215,12 +208,11 @@ def _sign_and_send(
     context: WorkerContext, plans: Plans, missing: set[str], gas: Mapping[str, int]
 ) -> None:
     """Send the steps that are missing, and have their receipts collected."""
-    writes = [
-        _with_gas(write, gas)
-        for steps in plans.values()
-        for write in steps
-        if write.intent in missing
-    ]
+    writes = list[Write]()
+    for write in chain.from_iterable(plans.values()):
+        if write.intent in missing:
+            following_gas = FOLLOWING_GAS + GAS_PER_BYTE * len(write.data) // 2
+            writes.append(replace(write, gas=gas.get(write.intent, following_gas)))
     if writes and context.chain.wallet.send(writes):
         log.info(
             "reports_sent",
@@ -228,11 +220,6 @@ def _sign_and_send(
             jobs=[effect.job_id for effect in plans][:20],
         )
     context.chain.wake("collect_receipts")
-
-
-def _with_gas(write: Write, estimates: Mapping[str, int]) -> Write:
-    following_gas = FOLLOWING_GAS + GAS_PER_BYTE * len(write.data) // 2
-    return replace(write, gas=estimates.get(write.intent, following_gas))
 
 
 def _await_receipts(
@@ -245,11 +232,8 @@ def _await_receipts(
     was sent before, or has reverted, make no progress: the ledger keeps since when, and
     an alarm is raised when that lasts.
     """
-    sent_again, waiting, sent = (
-        list[OpenEffect](),
-        list[OpenEffect](),
-        list[OpenEffect](),
-    )
+    sent, sent_again = list[OpenEffect](), list[OpenEffect]()
+    waiting = list[OpenEffect]()
     for effect, steps in plans.items():
         if effect in reverted:
             sent_again.append(effect)
@@ -300,11 +284,11 @@ def _explain_refusal(
     does not explain, the effect is parked.
     """
     refusals, after = effect.contract_rejections + 1, job
-    on_chain = None if status is None else status.name
+    on_chain = None
     if status is not None:
-        after = context.ledger.record(
-            JobChange(job.job_id, ChainStatusObserved(status))
-        )[job.job_id]
+        on_chain = status.name
+        change = JobChange(job.job_id, ChainStatusObserved(status))
+        after = context.ledger.record(change)[job.job_id]
     log.warning(
         "report_would_revert", job_id=job.job_id, error=str(error), on_chain=on_chain
     )
@@ -328,9 +312,8 @@ def _may_be_a_fork(
     """Whether the contract shows less than the ledger knows, as after a lost block. The
     scan finds that in time.
     """
-    taken_back = status is None or status < job.chain_status
-    return (
-        taken_back
-        and context.chain.confirmations > 0
-        and refusals < TRIES_BEFORE_A_FORK_SHOWS
-    )
+    if context.chain.confirmations <= 0:
+        return False
+    if refusals >= TRIES_BEFORE_A_FORK_SHOWS:
+        return False
+    return status is None or status < job.chain_status

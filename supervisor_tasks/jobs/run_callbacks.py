@@ -80,19 +80,14 @@ def is_awaited(seen: JobRecord, ends_s: list[int]) -> bool:
 def _unsure(
     jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]
 ) -> dict[JobId, JobRecord]:
-    """SLURM's records of the jobs whose earlier runs are not known."""
+    """SLURM's records of the jobs that it requeued, and of which neither looks nor
+    accounting show all earlier runs.
+    """
     unsure = dict[JobId, JobRecord]()
     for job_id, job in jobs.items():
         seen = sights[job_id].record
-        if seen is not None and _is_unsure(job, seen):
+        if seen is None or seen.restarts <= seen.earlier_runs:
+            continue
+        if not is_exact(runs_after_look(job.runs, seen.sighting(0), 0)):
             unsure[job_id] = seen
     return unsure
-
-
-def _is_unsure(job: Job, seen: JobRecord) -> bool:
-    """Whether SLURM requeued the job, and neither looks nor accounting show all of its
-    earlier runs.
-    """
-    if seen.restarts <= seen.earlier_runs:
-        return False
-    return not is_exact(runs_after_look(job.runs, seen.sighting(0), 0))

@@ -97,7 +97,7 @@ def _with_end(run: JobRun, ends_s: Sequence[int], requeues: int) -> JobRun:
 
 def earlier_s(runs: Runs) -> int:
     """The seconds of all runs before the present one."""
-    return sum(run.elapsed_s for run in runs[:-1])
+    return used_s(runs[:-1])
 
 
 def used_s(runs: Runs) -> int:

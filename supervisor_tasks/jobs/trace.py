@@ -52,9 +52,9 @@ class Recorded:
     @property
     def is_end(self) -> bool:
         """Whether nothing is left to decide about the job after it."""
-        return self.state is State.SETTLED or (
-            self.state is State.REFUSED and self.name in GIVEN_BACK
-        )
+        if self.state is State.REFUSED:
+            return self.name in GIVEN_BACK
+        return self.state is State.SETTLED
 
 
 class Tracer(Protocol):

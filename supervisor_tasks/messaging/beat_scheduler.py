@@ -71,12 +71,16 @@ class BeatScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
         LOOP.mark()
         if time.monotonic() - self._asked_s >= ASKED_EVERY_S:
             self._asked_s = time.monotonic()
-            for name, every_s in self._due().items():
-                since_last_s = time.monotonic() - self._sent_s.get(name, float("-inf"))
-                if since_last_s >= every_s - ASKED_EVERY_S / 2:
-                    self._sent_s[name] = time.monotonic()
-                    self.apply_entry(self.schedule[name], producer=self.producer)
+            self._send_due()
         return max(self._asked_s + ASKED_EVERY_S - time.monotonic(), 0.0)
+
+    def _send_due(self) -> None:
+        for name, every_s in self._due().items():
+            since_last_s = time.monotonic() - self._sent_s.get(name, float("-inf"))
+            if since_last_s < every_s - ASKED_EVERY_S / 2:
+                continue
+            self._sent_s[name] = time.monotonic()
+            self.apply_entry(self.schedule[name], producer=self.producer)
 
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
         """Send a message, unless so many messages wait that no worker can be serving

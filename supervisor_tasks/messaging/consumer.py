@@ -115,8 +115,11 @@ class ConsumerWatchdog:
         idle worker received none.
         """
         missed = waiting > 0 and idle and received == self._received
-        self._stalled_samples = self._stalled_samples + 1 if missed else 0
         self._received = received
+        if missed:
+            self._stalled_samples += 1
+        else:
+            self._stalled_samples = 0
         return self._stalled_samples < SAMPLES
 
 

@@ -7,6 +7,7 @@ No message goes to a queue that no worker serves, because Redis would grow witho
 import math
 import time
 from collections.abc import Sequence
+from functools import cache
 from itertools import groupby
 
 import structlog
@@ -63,13 +64,13 @@ class TaskDispatcher:
         Each message costs the workers time, and with a second message for these the
         queue would grow with its own length.
         """
-        dispatched_before = {_task(effect) for effect in effects if effect.notified}
-        busy = {name for name in dispatched_before if self._is_busy(name)}
-        return [
-            effect
-            for effect in effects
-            if not (effect.notified and _task(effect) in busy)
-        ]
+        is_busy = cache(self._is_busy)  # the broker is asked once for each task
+        wanted = list[OpenEffect]()
+        for effect in effects:
+            if effect.notified and is_busy(_task(effect)):
+                continue
+            wanted.append(effect)
+        return wanted
 
     def _send_together(self, name: str, due_in_s: float, shown: str) -> bool:
         """Wake a task at once, or later with one message for all effects that become
@@ -99,7 +100,9 @@ class TaskDispatcher:
         """
         if not self._backpressure.allows_one_more(self._queue(name)):
             return True  # beat wakes the rest when a worker serves the queue again
-        options: dict[str, object] = {"countdown": due_in_s} if due_in_s > 0 else {}
+        options = dict[str, object]()
+        if due_in_s > 0:
+            options["countdown"] = due_in_s
         if shown is not None:
             options["argsrepr"] = shown
         try:

@@ -16,7 +16,6 @@ from supervisor_tasks.ledger.facts import (
     REWIND,
     SCAN_STALLED,
     Fact,
-    Stored,
 )
 from supervisor_tasks.ledger.heartbeats import missing_sources
 from supervisor_tasks.ledger.registrations import (
@@ -97,25 +96,23 @@ def _register(look: Look, settings: RuleSettings) -> bool:
     """Return whether the registration may have to change: by request, by a changed
     fact, or because it is not settled.
     """
-    if (
-        look.read(REGISTRATION_REQUESTED) is not None
-        or look.read(MEASUREMENT_REQUESTED) is not None
-    ):
+    if look.read(REGISTRATION_REQUESTED) is not None:
+        return True
+    if look.read(MEASUREMENT_REQUESTED) is not None:
         return True
     hardware = look.read(HARDWARE)
-    if (
-        hardware is not None
-        and 0.0 <= hardware.age_s - settings.hardware_stable_s <= YOUNG_S
-    ):
-        # the changed hardware has just been stable for long enough to be offered
+    if hardware is not None:
+        offered_for_s = hardware.age_s - settings.hardware_stable_s
+        if 0.0 <= offered_for_s <= YOUNG_S:
+            # it has just been stable for long enough to be offered
+            return True
+    for fact in REGISTRATION_FACTS:
+        stored = look.read(fact)
+        if stored is not None and stored.age_s <= YOUNG_S:
+            return True
+    if look.measuring or look.unmined:
         return True
-    if any(_is_young(look.read(fact)) for fact in REGISTRATION_FACTS):
-        return True
-    return look.measuring or look.unmined or not _is_settled(look)
-
-
-def _is_young(stored: Stored[Any] | None) -> bool:
-    return stored is not None and stored.age_s <= YOUNG_S
+    return not _is_settled(look)
 
 
 def _is_settled(look: Look) -> bool:
@@ -129,23 +126,32 @@ def _is_settled(look: Look) -> bool:
 
 
 def _scan(look: Look, _: RuleSettings) -> bool:
-    if look.under_way or look.ended_lately or look.unmined:
+    if look.under_way:
         return True
-    if look.get(SCAN_STALLED) or look.read(REWIND) is not None:
+    if look.ended_lately:
+        return True
+    if look.unmined:
+        return True
+    if look.get(SCAN_STALLED):
+        return True
+    if look.read(REWIND) is not None:
         return True
     return AlarmName.REORGANISED_TOO_DEEP in look.alarms
 
 
 def _check_slurm(look: Look, settings: RuleSettings) -> bool:
-    answered_s = look.ticks_s.get(SLURM_ANSWERED)
-    seen = look.get(ANSWERED_SINCE_START) or False
     return check_is_due(
-        answered_s, seen, look.read(FAILED_TRIES), settings.slurm_retry_interval_s
+        look.ticks_s.get(SLURM_ANSWERED),
+        look.get(ANSWERED_SINCE_START) is True,
+        look.read(FAILED_TRIES),
+        settings.slurm_retry_interval_s,
     )
 
 
 def _check_alarms(look: Look, _: RuleSettings) -> bool:
-    if look.failing or not look.alarms.isdisjoint(WATCHED_ALARMS):
+    if look.failing:
+        return True
+    if not look.alarms.isdisjoint(WATCHED_ALARMS):
         return True
     if missing_sources(look.ticks_s):
         return True
@@ -157,17 +163,21 @@ def _sweep(look: Look, settings: RuleSettings) -> bool:
     """Return whether a sweep is due, or its task must still read claims from before
     this ledger's first scan.
     """
-    return look.sweep or (look.claims_known_since or 0) > settings.start_block
+    if look.sweep:
+        return True
+    if look.claims_known_since is None:
+        return False
+    return look.claims_known_since > settings.start_block
 
 
 def _retention(look: Look, settings: RuleSettings) -> bool:
     """Return whether it is night, and the deletion of old rows has not come to its end
     in this night.
     """
-    is_night = (look.hour - settings.retention_hour) % 24 < NIGHT_HOURS
-    return (
-        is_night and look.ticks_s.get(OLD_ROWS_DELETED, float("inf")) >= ONCE_A_NIGHT_S
-    )
+    hours_into_the_night = (look.hour - settings.retention_hour) % 24
+    if hours_into_the_night >= NIGHT_HOURS:
+        return False
+    return look.ticks_s.get(OLD_ROWS_DELETED, float("inf")) >= ONCE_A_NIGHT_S
 
 
 RULES = {

@@ -73,13 +73,11 @@ class HeldEvents:
         longer.
         """
         long_ago_s = self._now_s() - HELD_S
-        slow = [
-            uuid for uuid, held in self._held.items() if _began_before(long_ago_s, held)
-        ]
-        events = Events()
-        for uuid in slow:
-            events += self._held.pop(uuid)
-        return events
+        slow = Events()
+        for uuid, held in [*self._held.items()]:
+            if _began_before(long_ago_s, held):
+                slow += self._held.pop(uuid)
+        return slow
 
     def _stamped(self, fields: Fields) -> Fields:
         return {"timestamp": self._now_s(), **fields}
