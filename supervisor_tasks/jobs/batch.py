@@ -89,8 +89,9 @@ class Batch:
             self._runs = True
         failure: Exception | None = None
         while not self._is_done(goes_on):
+            has_room = self._groups < self._policy.max_groups
             try:
-                if self._asked and self._groups < self._policy.max_groups and goes_on():
+                if self._asked and has_room and goes_on():
                     self._begin_due()
             except Exception as error:  # noqa: BLE001  raised after the groups under way have ended
                 log.warning("effect_lease_failed", kind=self._kind, error=repr(error))
@@ -106,7 +107,9 @@ class Batch:
 
     def _is_done(self, goes_on: Callable[[], bool]) -> bool:
         with self._lock:
-            if self._groups or (self._asked and goes_on()):
+            if self._groups:
+                return False
+            if self._asked and goes_on():
                 return False
             self._runs = False
             return True

@@ -89,9 +89,14 @@ def outcome_from_callbacks(
     is not known.) For a requeued job, an end from before the last look at the last run
     is the end of an earlier run, and the ledger has the seconds of that run.
     """
+    since_s = float("-inf")
+    if len(job.runs) > 1:
+        since_s = job.runs[-1].seen_s - CLOCKS_APART_S
     # of ends that are billed alike, the last one
     different = dict[tuple[ChainStatus, int, int], Outcome]()
-    for callback in _of_the_last_run(job, callbacks):
+    for callback in callbacks:
+        if callback.received_s < since_s:
+            continue
         end = _outcome(job, called_s, callback)
         if end is not None:
             different[end.status, end.minutes, end.exit_status] = end
@@ -103,15 +108,6 @@ def outcome_from_callbacks(
     if len(ends) > 1:
         return ConflictingOutcomes(ends)
     return ends[0]
-
-
-def _of_the_last_run(
-    job: Job, callbacks: Iterable[CallbackRecord]
-) -> list[CallbackRecord]:
-    if len(job.runs) <= 1:
-        return list(callbacks)
-    since_s = job.runs[-1].seen_s - CLOCKS_APART_S
-    return [callback for callback in callbacks if callback.received_s >= since_s]
 
 
 def _elapsed_s(

@@ -96,13 +96,11 @@ def claim(context: WorkerContext) -> bool:
         wanted = _numbers(demand)
         wanted["claim"] = min(demand.claimable, _room(context, demand, alarms))
         _end_refusals(context.ledger, wanted)
-        writes, no_estimate = _new_claims(context, wanted)
+        asked = {purpose: number for purpose, number in wanted.items() if number}
+        writes, no_estimate = _new_claims(context, asked)
         if writes:
             chain.wallet.send(writes)
-            log.info(
-                "claims_sent",
-                **{purpose: number for purpose, number in wanted.items() if number},
-            )
+            log.info("claims_sent", **asked)
             chain.wake("collect_receipts")
         if no_estimate is not None:
             raise no_estimate
@@ -131,13 +129,12 @@ def _end_refusals(ledger: Ledger, wanted: Mapping[str, int]) -> None:
 
 
 def _new_claims(
-    context: WorkerContext, wanted: Mapping[str, int]
+    context: WorkerContext, asked: Mapping[str, int]
 ) -> tuple[list[Write], NoEstimateError | None]:
     """The claims to write, without those that are under way. If the node has no
     estimate for a purpose, its error is returned beside the claims of the other
     purposes.
     """
-    asked = {purpose: number for purpose, number in wanted.items() if number}
     if not asked:
         return [], None
     chain = context.chain
@@ -184,10 +181,10 @@ def _room(context: WorkerContext, demand: Demand, alarms: set[AlarmName]) -> int
     if not demand.claimable:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)  # no job waits for a place
         return 0
-    reasons = [
-        *sorted(alarms & STOPS_CLAIMS),
-        *(switch for switch in Switch if ledger.switches.is_set(switch)),
-    ]
+    reasons: list[AlarmName | Switch] = [*sorted(alarms & STOPS_CLAIMS)]
+    for switch in Switch:
+        if ledger.switches.is_set(switch):
+            reasons.append(switch)
     if reasons:
         log.info("not_claiming", claimable=demand.claimable, because=reasons)
         return 0
@@ -214,10 +211,8 @@ def _places(context: WorkerContext, demand: Demand) -> int:
     if jobs < chain.claim_max_waiting:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)
         return chain.claim_max_waiting - jobs
-    waiting, room = (
-        _waiting_by_customer(ledger),
-        Room(chain.claim_max_waiting, chain.claim_customer_share),
-    )
+    waiting = _waiting_by_customer(ledger)
+    room = Room(chain.claim_max_waiting, chain.claim_customer_share)
     places = room.left(waiting)
     if places:
         ledger.alarms.off(AlarmName.CLAIMS_FULL)

@@ -62,15 +62,16 @@ def denied_submissions(
     runs_for_s = controller.runs_for_s(now_s)
     denials = dict[JobId, SubmissionDenied]()
     for job_id, ago_s in begun_ago_s.items():
-        if must_know(ago_s, runs_for_s, controller.min_job_age_s):
-            job = unseen[job_id]
-            log.error(
-                "sbatch_named_another_job",
-                job_id=job_id,
-                customer=job.customer,
-                slurm_id=job.slurm_id,
-            )
-            denials[job_id] = _denial(job)
+        if not must_know(ago_s, runs_for_s, controller.min_job_age_s):
+            continue
+        job = unseen[job_id]
+        log.error(
+            "sbatch_named_another_job",
+            job_id=job_id,
+            customer=job.customer,
+            slurm_id=job.slurm_id,
+        )
+        denials[job_id] = _denial(job)
     return denials
 
 

@@ -15,7 +15,7 @@ from supervisor_tasks.jobs.events import EffectCompleted, Event, LimitApplied
 from supervisor_tasks.jobs.lookup import record_of
 from supervisor_tasks.jobs.model import EffectKind, Job, SlurmId
 from supervisor_tasks.jobs.paid import paid_for
-from supervisor_tasks.jobs.size_rules import TIME_LIMIT, excesses
+from supervisor_tasks.jobs.size_rules import TIME_LIMIT, excesses, others
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord, SlurmRejectedError
 from supervisor_tasks.slurm.size import Size
@@ -61,15 +61,11 @@ def _put_back(context: WorkerContext, job: Job, slurm_id: SlurmId, size: Size) -
     """
     cluster = context.slurm.cluster
     paid = paid_for(job, cluster.partition, compares_sizes=cluster.compares_sizes)
-    found, updates = list[str](), dict[tuple[str, ...], None]()
-    for excess in excesses(size, paid):
-        if excess.of == TIME_LIMIT:
-            continue
-        found.append(str(excess))
-        if excess.undo:
-            updates[excess.undo] = None  # CPUs and nodes have the same one
+    found = others(excesses(size, paid), TIME_LIMIT)
     if not found:
         return False
+    # CPUs and nodes have the same update
+    updates = dict.fromkeys(excess.undo for excess in found if excess.undo)
     for words in updates:
         try:
             cluster.put_back(slurm_id, words)
@@ -81,5 +77,10 @@ def _put_back(context: WorkerContext, job: Job, slurm_id: SlurmId, size: Size) -
                 words=words,
                 error=str(error),
             )
-    log.warning("put_back", job_id=job.job_id, slurm_id=slurm_id, found=found)
+    log.warning(
+        "put_back",
+        job_id=job.job_id,
+        slurm_id=slurm_id,
+        found=[str(excess) for excess in found],
+    )
     return True

@@ -74,7 +74,7 @@ def search_cut_off_submissions(
     for job, _ in searched:
         if job.poll_count > 0 and found[job.job_id] == NOTHING:
             unknown[job.job_id] = ages[job.job_id]
-    traces = _traces(context, customer, unknown)
+    traces = _for_each(unknown, partial(_traces, context, customer, unknown))
     for job, effect in searched:
         work = partial(
             _search_result,
@@ -397,12 +397,6 @@ def _traces(
     """The traces that each job left outside SLURM since its submission began, in words:
     callbacks and its log.
     """
-    return _for_each(ages, partial(_traces_of, context, customer, ages))
-
-
-def _traces_of(
-    context: WorkerContext, customer: Address, ages: Ages
-) -> dict[JobId, list[str] | Exception]:
     called_ids = dict[JobId, set[int]]()
     for job_id, ago_s in ages.items():
         called_ids[job_id] = {

@@ -29,7 +29,9 @@ def launch_failures(
     suspects = dict[SlurmId, JobId]()
     for job_id, job in jobs.items():
         seen = sights[job_id].record
-        if seen is not None and _only_waited(job) and may_not_have_started(seen):
+        if seen is None or not _only_waited(job):
+            continue
+        if may_not_have_started(seen):
             suspects[seen.slurm_id] = job_id
     if not suspects:
         return {}

@@ -53,7 +53,7 @@ def poll_jobs(context: WorkerContext) -> bool:
     if effects:
         with given_back_on_failure(ledger, effects):
             _look(context, effects)
-    if not callbacks and not effects:
+    elif not callbacks:
         return False
     return ledger.inbox.has_unread() or ledger.effects.any_due([EffectKind.POLL_SLURM])
 
@@ -66,7 +66,7 @@ def _look(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
     oversizes = oversized(context, observed.jobs.values(), observed.sights)
     changes, oversizes_after = list[JobChange](), list[JobChange]()
     for oversize in oversizes:
-        if _has_ended(oversize):
+        if isinstance(oversize.event, MoreThanPaid) and oversize.event.ended:
             changes.append(oversize)  # comes first: the job's end then has the reason
         else:
             oversizes_after.append(oversize)
@@ -86,10 +86,6 @@ def _look(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
     _postpone_unclear(context, effects, observed.sights)
     just_begun = [effect for effect in effects if effect.job_id in observed.just_begun]
     context.ledger.effects.postpone(just_begun, BEGUN_AGAIN_S)
-
-
-def _has_ended(change: JobChange) -> bool:
-    return isinstance(change.event, MoreThanPaid) and change.event.ended
 
 
 def _conclude(

@@ -21,6 +21,7 @@ from supervisor_tasks.jobs.size_rules import (
     excesses,
     excesses_to_undo,
     may_be_rounded,
+    others,
 )
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
@@ -166,9 +167,8 @@ def _without_rounding(
     for job, seen, size in doubted:
         request = size if seen.is_pending else requests.get(seen.slurm_id)
         if limit is None or request is None:
-            found[job.job_id] = _never_rounded(
-                excesses(size, _paid(context, job, seen))
-            )
+            excess = excesses(size, _paid(context, job, seen))
+            found[job.job_id] = others(excess, *ROUNDED_UP)
         else:
             paid = replace(_paid(context, job, seen), most_memory_per_cpu_mb=limit[0])
             found[job.job_id] = excesses(as_asked(size, request, paid), paid)
@@ -206,12 +206,8 @@ def _with_consequences(seen: JobRecord, found: Sequence[Excess]) -> list[Excess]
     """
     to_undo = excesses_to_undo(found, waits=seen.is_pending)
     if seen.phase is Phase.ENDED:
-        return [excess for excess in to_undo if excess.of != TIME_LIMIT]
+        return others(to_undo, TIME_LIMIT)
     return to_undo
-
-
-def _never_rounded(found: Sequence[Excess]) -> list[Excess]:
-    return [excess for excess in found if excess.of not in ROUNDED_UP]
 
 
 def _change(job: Job, seen: JobRecord, found: Sequence[Excess]) -> JobChange:

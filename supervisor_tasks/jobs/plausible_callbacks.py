@@ -38,7 +38,9 @@ def plausible_ids(
     cluster, ledger = context.slurm.cluster, context.ledger
     controller, now_s = cluster.controller(), cluster.now_s()
     named = {number for number in named if can_be_given(number, controller.max_id)}
-    recognised_id = ledger.highest_recognised_id() if controller.next_id else 0
+    recognised_id = 0
+    if controller.next_id:
+        recognised_id = ledger.highest_recognised_id()
     highest = highest_given(controller.next_id, recognised_id, named)
     given_ids = GivenIds(
         highest, controller.runs_for_s(now_s), ledger.recognised_as(named)
@@ -46,11 +48,10 @@ def plausible_ids(
     free = named - cluster.known_ids(named)
     plausible = dict[JobId, set[SlurmId]]()
     for job_id, numbers in called_ids.items():
-        plausible[job_id] = {
-            number
-            for number in free & {*numbers}
-            if given_ids.may_have_been_given(job_id, number, ago_s[job_id])
-        }
+        plausible[job_id] = set()
+        for number in free & {*numbers}:
+            if given_ids.may_have_been_given(job_id, number, ago_s[job_id]):
+                plausible[job_id].add(number)
     return plausible
 
 

@@ -88,15 +88,8 @@ _GPUS_ALONE = tuple(rule for rule in _RULES if rule.of == "GPUs")
 def excesses(size: Size, paid: Paid) -> tuple[Excess, ...]:
     """What the job has that was not paid for."""
     found = _more_time(size, paid) + _amounts(size, paid)
-    if paid.partition and size.partition not in ("", paid.partition):
-        found.append(
-            Excess(
-                "Partition",
-                size.partition,
-                paid.partition,
-                (f"Partition={paid.partition}",),
-            )
-        )
+    if size.partition:
+        found += _other_than_given("Partition", size.partition, paid.partition)
     if paid.compares_sizes:
         found += _whole_memory(size, paid)
         found += _other_than_given("Account", size.account, paid.account)
@@ -142,7 +135,7 @@ def _whole_memory(size: Size, paid: Paid) -> list[Excess]:
 
 
 def _other_than_given(of: str, shown: str, given: str) -> list[Excess]:
-    if not given or shown == given:
+    if given in ("", shown):
         return []
     return [Excess(of, shown or "none", given, (f"{of}={given}",))]
 
@@ -154,7 +147,12 @@ def excesses_to_undo(found: Sequence[Excess], *, waits: bool) -> list[Excess]:
     """
     if waits:
         return list(found)
-    return [excess for excess in found if excess.of != RESERVATION]
+    return others(found, RESERVATION)
+
+
+def others(found: Sequence[Excess], *left_out: str) -> list[Excess]:
+    """The excesses of other things than these."""
+    return [excess for excess in found if excess.of not in left_out]
 
 
 def may_be_rounded(found: Sequence[Excess]) -> bool:

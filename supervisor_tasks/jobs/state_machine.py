@@ -494,7 +494,9 @@ def _has_more_time_only(job: Job, event: MoreThanPaid) -> bool:
 
 
 def _can_be_put_back(job: Job, event: MoreThanPaid) -> bool:
-    return job.stop is None and event.waits and job.put_back < PUT_BACK_AT_MOST
+    if job.stop is not None or not event.waits:
+        return False
+    return job.put_back < PUT_BACK_AT_MOST
 
 
 def _is_not_stopped(job: Job, _: MoreThanPaid) -> bool:
