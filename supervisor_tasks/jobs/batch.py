@@ -216,7 +216,8 @@ class Batch:
     def _record(self, items: Sequence[_Item]) -> None:
         # the first outcome of each effect that has none yet
         first = dict[OpenEffect, EffectOutcome]()
-        starts, ended = list[Start](), list[_Ended]()
+        starts = list[Start]()
+        ended = list[_Ended]()
         for item in items:
             match item:
                 case EffectOutcome(effect) if effect in self._jobs:

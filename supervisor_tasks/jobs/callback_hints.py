@@ -40,7 +40,8 @@ def read_callbacks(context: WorkerContext) -> int:
     received = context.ledger.inbox.counts(
         {(callback.job_id, callback.slurm_id) for callback in callbacks}
     )
-    matches, hints = dict[int, str](), dict[JobId, CallbackReceived]()
+    matches = dict[int, str]()
+    hints = dict[JobId, CallbackReceived]()
     unknown = list[CallbackSeen]()
     for callback in callbacks:
         match = _match(slurm_ids, callback)

@@ -141,7 +141,8 @@ def _new_claims(
     under_way = Counter(
         transaction.purpose for transaction in chain.wallet.open_transactions()
     )
-    writes, no_estimate = list[Write](), None
+    writes = list[Write]()
+    no_estimate: NoEstimateError | None = None
     for purpose, number in asked.items():
         allowed = claim_backoff.allowed_in_flight(
             context.ledger, purpose, min(number, chain.claim_batch)

@@ -13,7 +13,7 @@ import structlog
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
 from supervisor_tasks.jobs.events import SubmissionDenied, SubmitStarted
-from supervisor_tasks.jobs.model import Job, JobId, State
+from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
 from supervisor_tasks.slurm.job_matching import MatchResult
 
 log = structlog.get_logger()
@@ -33,23 +33,19 @@ def must_know(begun_ago_s: float, runs_for_s: float, remembers_s: float) -> bool
     return remembers_s == 0 or begun_max_ago_s < remembers_s
 
 
-def _never_shown(job: Job) -> bool:
-    """Whether sbatch answered with an id, and no look has shown the job since."""
-    if job.state is not State.QUEUED or job.slurm_id is None:
-        return False
-    return job.slurm_submit_s is None
-
-
 def denied_submissions(
     context: WorkerContext, jobs: Mapping[JobId, Job], sights: dict[JobId, MatchResult]
 ) -> dict[JobId, SubmissionDenied]:
     """The jobs that SLURM does not have under the ids in sbatch's answers. If slurmctld
     does not answer at the moment, the sights of these jobs become unclear.
     """
-    unseen = dict[JobId, Job]()
+    # sbatch answered with an id, and no look has shown the job since
+    unseen = dict[JobId, SlurmId]()
     for job_id, job in jobs.items():
-        if _never_shown(job) and sights[job_id].unknown:
-            unseen[job_id] = job
+        if job.state is not State.QUEUED or job.slurm_id is None:
+            continue
+        if job.slurm_submit_s is None and sights[job_id].unknown:
+            unseen[job_id] = job.slurm_id
     begun_ago_s = context.ledger.journal.last_ages_s(unseen, SubmitStarted)
     if not begun_ago_s:
         return {}
@@ -64,18 +60,14 @@ def denied_submissions(
     for job_id, ago_s in begun_ago_s.items():
         if not must_know(ago_s, runs_for_s, controller.min_job_age_s):
             continue
-        job = unseen[job_id]
+        customer = jobs[job_id].customer
+        slurm_id = unseen[job_id]
         log.error(
             "sbatch_named_another_job",
             job_id=job_id,
-            customer=job.customer,
-            slurm_id=job.slurm_id,
+            customer=customer,
+            slurm_id=slurm_id,
         )
-        denials[job_id] = _denial(job)
+        reason = f"sbatch's answer named SLURM id {slurm_id}, under which SLURM has no such job of {customer}"
+        denials[job_id] = SubmissionDenied(slurm_id, reason)
     return denials
-
-
-def _denial(job: Job) -> SubmissionDenied:
-    assert job.slurm_id is not None  # noqa: S101  QUEUED, and sbatch's answer named it
-    reason = f"sbatch's answer named SLURM id {job.slurm_id}, under which SLURM has no such job of {job.customer}"
-    return SubmissionDenied(job.slurm_id, reason)

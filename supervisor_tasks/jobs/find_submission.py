@@ -191,7 +191,8 @@ def earlier_submissions(
     PermanentError when SLURM may have had the job and has forgotten it, and
     TransientError while the earlier submission may still arrive (a retry helps).
     """
-    found, ages = dict[JobId, SlurmId | Exception | None](), dict[JobId, float]()
+    found = dict[JobId, SlurmId | Exception | None]()
+    ages = dict[JobId, float]()
     for job in jobs:
         ago_s = outcome(partial(_earlier_age, context, job, past[job.job_id]))
         if isinstance(ago_s, float):
@@ -344,9 +345,10 @@ def _records(
 ) -> dict[JobId, SlurmRecords | Exception]:
     """What slurmctld has of each job, or if it has nothing, what accounting has."""
     found = _listed(context, customer, ages)
-    unlisted = {
-        job_id: ages[job_id] for job_id, records in found.items() if records == NOTHING
-    }
+    unlisted = dict[JobId, float]()
+    for job_id, records in found.items():
+        if records == NOTHING:
+            unlisted[job_id] = ages[job_id]
     return found | _for_each(unlisted, partial(_accounted, context, customer, unlisted))
 
 

@@ -348,26 +348,27 @@ def pending_reports(job: Job) -> tuple[StatusUpdate, ...]:
     The contract requires RUNNING before an end, except for a job that was cancelled
     before it ran, or that panicked because its end is unknown.
     """
-    if job.chain_status < ChainStatus.SCHEDULED:
-        return ()  # not ours, or the claim is in doubt
-    if job.chain_status.cold:
-        return ()
-    running = StatusUpdate(ChainStatus.RUNNING)
-    shows_running = job.chain_status is ChainStatus.RUNNING
+    if job.chain_status not in (ChainStatus.SCHEDULED, ChainStatus.RUNNING):
+        return ()  # not ours, or the claim is in doubt, or the contract has an end
+    updates = list[StatusUpdate]()
+    if job.chain_status is ChainStatus.SCHEDULED and _needs_running(job):
+        updates.append(StatusUpdate(ChainStatus.RUNNING))
     outcome = job.outcome
-    if outcome is None:
-        if shows_running or job.state is not State.RUNNING:
-            return ()
-        return (running,)
-    end = StatusUpdate(
-        outcome.status, outcome.minutes, outcome.reason, outcome.exit_status
-    )
-    may_skip_running = outcome.status in (ChainStatus.CANCELLED, ChainStatus.PANICKED)
-    if may_skip_running and outcome.elapsed_s == 0:
-        return (end,)
-    if shows_running:
-        return (end,)
-    return running, end
+    if outcome is not None:
+        end = StatusUpdate(
+            outcome.status, outcome.minutes, outcome.reason, outcome.exit_status
+        )
+        updates.append(end)
+    return tuple(updates)
+
+
+def _needs_running(job: Job) -> bool:
+    """Whether the contract must show RUNNING now, or before the end of the job."""
+    if job.outcome is None:
+        return job.state is State.RUNNING
+    if job.outcome.elapsed_s != 0:
+        return True
+    return job.outcome.status not in (ChainStatus.CANCELLED, ChainStatus.PANICKED)
 
 
 def validation_error(definition: Definition, time_limit_min: int) -> str | None:

@@ -64,7 +64,8 @@ def _look(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
     """
     observed = observe(context, effects)
     oversizes = oversized(context, observed.jobs.values(), observed.sights)
-    changes, oversizes_after = list[JobChange](), list[JobChange]()
+    changes = list[JobChange]()
+    oversizes_after = list[JobChange]()
     for oversize in oversizes:
         if isinstance(oversize.event, MoreThanPaid) and oversize.event.ended:
             changes.append(oversize)  # comes first: the job's end then has the reason

@@ -91,11 +91,20 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     runs = {job_id: list[JobChange]() for job_id in jobs}
     for job_id, change in chain(new_runs.items(), earlier_runs.items()):
         runs[job_id].append(change)
-    just_begun = frozenset(
-        job_id for job_id, job in jobs.items() if _has_just_begun(job, sights[job_id])
-    )
+    just_begun = set[JobId]()
+    for job_id, job in jobs.items():
+        if _has_just_begun(job, sights[job_id]):
+            just_begun.add(job_id)
     return Observed(
-        jobs, sights, denied, failed, stalled, reported, runs, just_begun, now_s
+        jobs=jobs,
+        sights=sights,
+        denied=denied,
+        failed=failed,
+        stalled=stalled,
+        reported=reported,
+        runs=runs,
+        just_begun=frozenset(just_begun),
+        now_s=now_s,
     )
 
 
@@ -150,16 +159,18 @@ def _reported_ends(
 
 
 def _evidence(callbacks: Iterable[CallbackSeen]) -> list[CallbackRecord]:
-    return [
-        CallbackRecord(
+    evidence = list[CallbackRecord]()
+    for callback in callbacks:
+        if not callback.is_evidence:
+            continue
+        record = CallbackRecord(
             callback.status,
             callback.duration_s,
             callback.exit_code,
             callback.received_s,
         )
-        for callback in callbacks
-        if callback.is_evidence
-    ]
+        evidence.append(record)
+    return evidence
 
 
 def _stalled(

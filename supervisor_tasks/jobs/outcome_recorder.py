@@ -86,7 +86,8 @@ class OutcomeRecorder:
             start.committed.set_result(
                 {effect.job_id: jobs[effect.job_id] for effect in start.events}
             )
-        self.give_back([outcome for outcome in outcomes if outcome.error is not None])
+        failed = [outcome for outcome in outcomes if outcome.error is not None]
+        self.give_back(failed)
         _log_completed(outcomes, jobs)
         return []
 
@@ -115,7 +116,8 @@ class OutcomeRecorder:
         """Commit the events, and return the jobs as they are then. Raises
         LeaseLostError if an event needs a lease that another worker has by now.
         """
-        changes, held = list[JobChange](), list[OpenEffect]()
+        changes = list[JobChange]()
+        held = list[OpenEffect]()
         point: AbstractContextManager[None] = nullcontext()
         for start in starts:
             for effect, event in start.events.items():
@@ -143,7 +145,8 @@ class OutcomeRecorder:
         """Record the events that need no lost lease. `lost`: the ids of the effects
         that another worker holds.
         """
-        kept, dropped = list[EffectOutcome](), list[JobId]()
+        kept = list[EffectOutcome]()
+        dropped = list[JobId]()
         for outcome in outcomes:
             if outcome.effect.id in lost and isinstance(outcome.event, REQUIRES_LEASE):
                 dropped.append(outcome.effect.job_id)
@@ -156,7 +159,8 @@ class OutcomeRecorder:
                 jobs=dropped,
                 error="their outcomes do not count any more",
             )
-        lost_starts, held_starts = list[OpenEffect](), list[Start]()
+        lost_starts = list[OpenEffect]()
+        held_starts = list[Start]()
         for start in starts:
             held = dict[OpenEffect, Event]()
             for effect, event in start.events.items():

@@ -58,7 +58,8 @@ def oversized(
     second time only if its own rounding may explain what it shows.
     """
     live = _live(jobs, sights)
-    found, doubted = dict[JobId, Sequence[Excess]](), list[Live]()
+    found = dict[JobId, Sequence[Excess]]()
+    doubted = list[Live]()
     for job, seen, size in live:
         excess = excesses(size, _paid(context, job, seen))
         found[job.job_id] = excess

@@ -166,7 +166,8 @@ def _send(
     would refuse, and why. If the node has no estimate for a step, only that effect is
     postponed.
     """
-    accepted, gas = dict(plans), dict[str, int]()
+    accepted = dict(plans)
+    gas = dict[str, int]()
     refused = list[tuple[OpenEffect, RevertedError]]()
     for effect, write, estimate in _estimates(context, plans, missing):
         if isinstance(estimate, int):
@@ -232,7 +233,8 @@ def _await_receipts(
     was sent before, or has reverted, make no progress: the ledger keeps since when, and
     an alarm is raised when that lasts.
     """
-    sent, sent_again = list[OpenEffect](), list[OpenEffect]()
+    sent = list[OpenEffect]()
+    sent_again = list[OpenEffect]()
     waiting = list[OpenEffect]()
     for effect, steps in plans.items():
         if effect in reverted:
@@ -283,7 +285,8 @@ def _explain_refusal(
     explains the refusal, the effect is due again. After UNEXPLAINED refusals that it
     does not explain, the effect is parked.
     """
-    refusals, after = effect.contract_rejections + 1, job
+    refusals = effect.contract_rejections + 1
+    after = job
     on_chain = None
     if status is not None:
         on_chain = status.name

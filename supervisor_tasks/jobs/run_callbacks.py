@@ -38,7 +38,8 @@ def runs_from_callbacks(
     callbacks = context.ledger.inbox.about(
         {job_id: seen.slurm_id for job_id, seen in unsure.items()}
     )
-    changes, waits = dict[JobId, JobChange](), dict[JobId, MatchResult]()
+    changes = dict[JobId, JobChange]()
+    waits = dict[JobId, MatchResult]()
     for job_id, seen in unsure.items():
         ends_s = [
             row.duration_s

@@ -261,19 +261,16 @@ def _with_id(job: Job, slurm_id: SlurmId | None) -> Job:
 
 @on(SubmitStarted, State.READY, when=_claim_is_certain)
 def _submit_started(job: Job, event: SubmitStarted) -> Next:
-    return replace(
+    submitting = replace(
         job, state=State.SUBMITTING, applied_limit_min=event.limit_min, poll_count=0
-    ), ()
+    )
+    return submitting, ()
 
 
 @on(Submitted, State.SUBMITTING, when=_has_no_id)
 def _submitted(job: Job, event: Submitted) -> Next:
     queued = replace(_with_id(job, event.slurm_id), state=State.QUEUED)
-    return queued, (
-        next_poll(queued),
-        *_cancel_if_requested(job),
-        *limit_to_apply(queued),
-    )
+    return queued, _first_effects(queued)
 
 
 @on(
@@ -306,9 +303,8 @@ def _submit_unclear(job: Job, _: SubmitOutcomeUnknown) -> Next:
 @on(SubmissionNotFound, State.SUBMITTING)
 def _submit_not_found(job: Job, _: SubmissionNotFound) -> Next:
     if job.poll_count == 0:
-        return replace(job, poll_count=1), (
-            Effect(EffectKind.SUBMIT, BEFORE_SECOND_SEARCH_S),
-        )
+        second_search = Effect(EffectKind.SUBMIT, BEFORE_SECOND_SEARCH_S)
+        return replace(job, poll_count=1), (second_search,)
     return _submit_again(job, Effect(EffectKind.SUBMIT))
 
 
@@ -357,9 +353,8 @@ def _submission_denied(job: Job, _: SubmissionDenied) -> Next:
     """Back from QUEUED to SUBMITTING: the job is searched for as after a missing
     answer.
     """
-    return replace(job, state=State.SUBMITTING, slurm_id=None, poll_count=0), (
-        Effect(EffectKind.SUBMIT),
-    )
+    denied = replace(job, state=State.SUBMITTING, slurm_id=None, poll_count=0)
+    return denied, (Effect(EffectKind.SUBMIT),)
 
 
 def _submit_again(job: Job, *effects: Effect) -> Next:
@@ -383,7 +378,7 @@ def _adopted(job: Job, event: ExistingSlurmJobAdopted) -> Next:
         taken = replace(taken, state=State.RUNNING)
     if event.slurm_id is None:
         return taken, (next_poll(taken),)
-    return taken, (next_poll(taken), *_cancel_if_requested(job), *limit_to_apply(taken))
+    return taken, _first_effects(taken)
 
 
 @on(ExistingSlurmJobAdopted, *IN_SLURM, when=_has_no_id)
@@ -391,10 +386,12 @@ def _adopted_while_it_is_looked_for(job: Job, event: ExistingSlurmJobAdopted) ->
     return _with_id(job, event.slurm_id), (Effect(EffectKind.POLL_SLURM),)
 
 
-def _cancel_if_requested(job: Job) -> tuple[Effect, ...]:
+def _first_effects(job: Job) -> tuple[Effect, ...]:
+    """The effects of a job that SLURM has under a new id."""
+    effects = [next_poll(job)]
     if job.cancel_requested:
-        return (Effect(EffectKind.CANCEL),)
-    return ()
+        effects.append(Effect(EffectKind.CANCEL))
+    return (*effects, *limit_to_apply(job))
 
 
 # --- in SLURM -------------------------------------------------------------------------
@@ -475,11 +472,9 @@ def _stopped_in_time(job: Job, *effects: Effect) -> Next:
     """
     if job.stop is not None or not is_used_up(job.limit_min, job.runs):
         return job, effects
-    stopped = replace(
-        job,
-        stop=Stop(ChainStatus.OUT_OF_CREDITS, USED_UP.format(minutes=job.limit_min)),
-    )
-    return stopped, (*effects, Effect(EffectKind.CANCEL))
+    reason = USED_UP.format(minutes=job.limit_min)
+    stop = Stop(ChainStatus.OUT_OF_CREDITS, reason)
+    return replace(job, stop=stop), (*effects, Effect(EffectKind.CANCEL))
 
 
 # --- more than was paid for -----------------------------------------------------------
@@ -505,12 +500,8 @@ def _is_not_stopped(job: Job, _: MoreThanPaid) -> bool:
 
 @on(MoreThanPaid, *IN_SLURM, when=_ended_with_more)
 def _had_more_than_paid(job: Job, event: MoreThanPaid) -> Next:
-    return replace(
-        job,
-        stop=Stop(
-            ChainStatus.CANCELLED, f"it had more than was paid for: {event.what}"
-        ),
-    ), ()
+    stop = Stop(ChainStatus.CANCELLED, f"it had more than was paid for: {event.what}")
+    return replace(job, stop=stop), ()
 
 
 @on(MoreThanPaid, *IN_SLURM, when=_has_more_time_only)
@@ -523,11 +514,8 @@ def _put_back(job: Job, _: MoreThanPaid) -> Next:
     """`LimitApplied` counts the put-back. A look before the worker has put the job back
     proves nothing against the owner.
     """
-    look_in_s = LOOK_AFTER_S * 2**job.put_back
-    return replace(job, poll_count=0), (
-        Effect(EffectKind.TOP_UP),
-        Effect(EffectKind.POLL_SLURM, look_in_s),
-    )
+    look = Effect(EffectKind.POLL_SLURM, LOOK_AFTER_S * 2**job.put_back)
+    return replace(job, poll_count=0), (Effect(EffectKind.TOP_UP), look)
 
 
 @on(MoreThanPaid, *IN_SLURM, when=_is_not_stopped)
@@ -549,8 +537,8 @@ def _slurm_ended(job: Job, event: SlurmCompleted) -> Next:
     ended, effects = _end(job, outcome)
     if not event.may_requeue:
         return ended, effects
-    stopped = replace(ended, stop=job.stop or Stop(outcome.status, REQUEUEABLE))
-    return stopped, (*effects, Effect(EffectKind.CANCEL))
+    stop = job.stop or Stop(outcome.status, REQUEUEABLE)
+    return replace(ended, stop=stop), (*effects, Effect(EffectKind.CANCEL))
 
 
 def _billed(job: Job, event: SlurmCompleted) -> Outcome:
@@ -587,9 +575,8 @@ def _is_billed_and_the_same(job: Job, event: RunsAfterItsEnd) -> bool:
 def _runs_once_more(job: Job, _: RunsAfterItsEnd) -> Next:
     """The bill stays as it is. The effect CANCEL ends the later run."""
     assert job.outcome is not None  # noqa: S101  the rule's condition
-    return replace(job, stop=job.stop or Stop(job.outcome.status, REQUEUEABLE)), (
-        Effect(EffectKind.CANCEL),
-    )
+    stop = job.stop or Stop(job.outcome.status, REQUEUEABLE)
+    return replace(job, stop=stop), (Effect(EffectKind.CANCEL),)
 
 
 @on(SlurmJobMissing, *IN_SLURM, when=_is_the_same_slurm_job)
@@ -775,9 +762,8 @@ def _cancelled_by_the_operator(job: Job, event: OperatorCancelled) -> Next:
     """The end that SLURM shows counts, so that the seconds that the job ran are
     billed.
     """
-    return replace(job, stop=Stop(ChainStatus.CANCELLED, event.reason)), (
-        Effect(EffectKind.CANCEL),
-    )
+    stop = Stop(ChainStatus.CANCELLED, event.reason)
+    return replace(job, stop=stop), (Effect(EffectKind.CANCEL),)
 
 
 @on(OperatorClosedJob, when=_is_not_finished)

@@ -56,7 +56,8 @@ def submit(group: Group) -> None:
     SLURM may have already.
     """
     require_expected_cluster(group.context)
-    ready, sought = list[tuple[Job, OpenEffect]](), list[tuple[Job, OpenEffect]]()
+    ready = list[tuple[Job, OpenEffect]]()
+    sought = list[tuple[Job, OpenEffect]]()
     for job, effect in group.members:
         if job.state is State.SUBMITTING:
             sought.append((job, effect))
@@ -112,7 +113,8 @@ def _begin(
     started = group.start(
         {effect: SubmitStarted(job.limit_min) for job, effect in members}
     )
-    effects, requests = dict[JobId, OpenEffect](), list[tuple[JobId, Request]]()
+    effects = dict[JobId, OpenEffect]()
+    requests = list[tuple[JobId, Request]]()
     for ready, effect in members:
         job = started.get(ready.job_id)
         if job is None:
@@ -124,9 +126,11 @@ def _begin(
             group.answered(EffectOutcome(effect, stopped))
             continue
         limit_min = job.applied_limit_min or job.limit_min
-        script, number = scripts[job.job_id], 1 + past[job.job_id].begun
         request = Request(
-            definition=job.definition, limit_min=limit_min, script=script, number=number
+            definition=job.definition,
+            limit_min=limit_min,
+            script=scripts[job.job_id],
+            number=1 + past[job.job_id].begun,
         )
         effects[job.job_id] = effect
         requests.append((job.job_id, request))
@@ -162,8 +166,10 @@ def _hand_over(group: Group, begun: _Begun, clock: LoginClock, begun_s: float) -
     """Run sbatch for each job. The jobs that SLURM may have twice are answered after a
     look at SLURM.
     """
-    cluster, called_s = group.context.slurm.cluster, time.time()
-    again, to_look_at = set[JobId](), dict[JobId, SlurmId]()
+    cluster = group.context.slurm.cluster
+    called_s = time.time()
+    again = set[JobId]()
+    to_look_at = dict[JobId, SlurmId]()
     if cluster.submit_key:
         again = {job_id for job_id, request in begun.requests if request.number > 1}
 

@@ -129,10 +129,10 @@ def spans_of(
     ended = [life for life in lives if life[-1].is_end]
     if not ended:
         return []
-    life, is_first = ended[-1], ended[-1] is lives[0]
+    life = ended[-1]
     begun_s = life[0].at_s
     root_id = span_id(cluster, job.job_id)
-    if is_first:
+    if life is lives[0]:
         life_id, parent_id, name = root_id, None, ROOT
         if signed_s is not None:
             begun_s = min(begun_s, signed_s)
@@ -201,9 +201,9 @@ def _states(life: Sequence[Recorded]) -> list[tuple[Recorded, Recorded]]:
     """Return for each state of a life the event that began it, and the one that ended
     it. If the last event is an end that begins a state, that state has no pair.
     """
-    begun = list[Recorded]()
-    for event in life:
-        if not begun or begun[-1].state != event.state:
+    begun = [life[0]]
+    for before, event in pairwise(life):
+        if event.state != before.state:
             begun.append(event)
     last = life[-1]
     states = list(pairwise(begun))
