@@ -42,10 +42,10 @@ class Room:
 
     def largest_customers(self, waiting: Mapping[str, Waits]) -> dict[str, str]:
         """The customers with the most waiting jobs, in words."""
-        most = sorted(waiting.items(), key=lambda one: -(one[1].turn + one[1].held))[
-            :SHOWN_CUSTOMERS
-        ]
+        most_first = sorted(
+            waiting.items(), key=lambda one: -(one[1].turn + one[1].held)
+        )
         return {
             customer: f"{waits.turn} wait, {waits.held} are held"
-            for customer, waits in most
+            for customer, waits in most_first[:SHOWN_CUSTOMERS]
         }

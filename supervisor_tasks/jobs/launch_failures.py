@@ -63,7 +63,6 @@ def call_operator_for_nodes(
         log.error(
             "job_not_started", job_id=job_id, slurm_id=event.slurm_id, node=event.node
         )
-    jobs = {
-        job_id: event.node for job_id, event in list(failed.items())[:MAX_JOBS_IN_ALARM]
-    }
+    shown = list(failed.items())[:MAX_JOBS_IN_ALARM]
+    jobs = {job_id: event.node for job_id, event in shown}
     context.ledger.alarms.on(AlarmName.JOBS_NOT_STARTED, jobs=jobs, advice=ADVICE)

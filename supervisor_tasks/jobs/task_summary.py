@@ -21,10 +21,10 @@ def with_news(before: Mapping[JobId, Job], after: Mapping[JobId, Job]) -> list[J
     """
     changed = list[Job]()
     for job_id, job in after.items():
-        if job_id not in before or _without_looks(before[job_id]) != _without_looks(
-            job
-        ):
-            changed.append(job)
+        earlier = before.get(job_id)
+        if earlier is not None and _without_looks(earlier) == _without_looks(job):
+            continue
+        changed.append(job)
     return changed
 
 
