@@ -81,8 +81,8 @@ def is_awaited(seen: JobRecord, ends_s: list[int]) -> bool:
 def _unsure(
     jobs: Mapping[JobId, Job], sights: Mapping[JobId, MatchResult]
 ) -> dict[JobId, JobRecord]:
-    """SLURM's records of the jobs that it requeued, and of which neither looks nor
-    accounting show all earlier runs.
+    """SLURM's records of the jobs that it requeued, if neither looks nor accounting
+    show all earlier runs.
     """
     unsure = dict[JobId, JobRecord]()
     for job_id, job in jobs.items():
