@@ -40,11 +40,9 @@ def collected(
     """Return the reading of all parts. Raises UnreadableOutputError if none can be
     read, unless all were left out by name.
     """
-    numbers, left_out, failed = (
-        dict[str, MeasuredValue](),
-        dict[str, str](),
-        list[str](),
-    )
+    numbers = dict[str, MeasuredValue]()
+    left_out = dict[str, str]()
+    failed = list[str]()
     for part in parts:
         section = found.sections.get(part.section)
         if section is None:

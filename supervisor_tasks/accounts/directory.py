@@ -247,10 +247,8 @@ class Session:
             self._set_gid_number(dn, uid_number)
         elif gid_number != uid_number:
             return
-        group, classes = (
-            self.form.own_group_dn(customer),
-            list(self.form.own_group_classes),
-        )
+        group = self.form.own_group_dn(customer)
+        classes = list(self.form.own_group_classes)
         self.connection.add(
             group, classes, self.form.of_own_group(customer, uid_number)
         )  # type: ignore[no-untyped-call]
@@ -281,11 +279,9 @@ class Session:
         )
 
     def _is_member(self, customer: Address) -> bool:
-        group, attribute, member = (
-            self.form.group_dn,
-            self.form.member_attribute.value,
-            self.form.member(customer),
-        )
+        group = self.form.group_dn
+        attribute = self.form.member_attribute.value
+        member = self.form.member(customer)
         return bool(self.connection.compare(group, attribute, member))  # type: ignore[no-untyped-call]
 
     def _add_with_own_number(self, dn: str, customer: Address) -> None:

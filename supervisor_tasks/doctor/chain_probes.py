@@ -138,10 +138,8 @@ def wallet(shared: Examined) -> Iterator[Finding]:
 def reading(shared: Examined) -> Iterator[Finding]:
     """How far the ledger has read the chain."""
     found, _ = shared.chain.needed()
-    cursor, scanned_s = (
-        shared.ledger.cursors.of(CONTRACT_STREAM),
-        shared.ledger.ticks.age_s(SCANNED),
-    )
+    cursor = shared.ledger.cursors.of(CONTRACT_STREAM)
+    scanned_s = shared.ledger.ticks.age_s(SCANNED)
     head = int(found.rpc.call("eth_blockNumber"), 16)
     last_read = None
     if cursor is not None:

@@ -142,10 +142,8 @@ class Examined:
         return services
 
     def _login(self) -> Address:
-        services, user = (
-            self.slurm.needed(),
-            Address(self.customer or self._last_customer()),
-        )
+        services = self.slurm.needed()
+        user = Address(self.customer or self._last_customer())
         services.cluster.require_own_home(user)
         answer = over_ssh(services.cluster).ssh.ask(user, ["true"])
         if answer.status != 0:

@@ -128,10 +128,8 @@ def _known_cluster(shared: Examined) -> str | None:
 
 def accounting(shared: Examined) -> Iterator[Finding]:
     """Whether accounting answers where it is asked, and is asked where it exists."""
-    login_node, asked = (
-        over_ssh(shared.slurm.needed().cluster),
-        shared.settings.slurm_accounting,
-    )
+    login_node = over_ssh(shared.slurm.needed().cluster)
+    asked = shared.settings.slurm_accounting
     unused = shared.controller.needed().accounting_unused
     status, stderr = 0, ""
     if asked:

@@ -148,10 +148,8 @@ def endpoint_verdicts(seen: Sequence[EndpointSeen], chain_id: int) -> list[Findi
 def _endpoint_verdict(
     one: EndpointSeen, chain_id: int, best: int, *, has_working: bool
 ) -> Finding:
-    name, mend = (
-        f"RPC endpoint {one.name}",
-        "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC",
-    )
+    name = f"RPC endpoint {one.name}"
+    mend = "mend the endpoint, or take it out of METASCHEDULER_ENDPOINT_RPC"
     if one.error:
         found = one.error[:MAX_ERROR_CHARS]
         if has_working:

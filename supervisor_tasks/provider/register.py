@@ -139,11 +139,9 @@ def _benchmarks(context: WorkerContext) -> MeasuredState:
     """
     side, runs = context.offer, context.ledger.benchmarks
     under_way, last = runs.under_way(), runs.run()
-    pricing_digest, measured_machines, measured = (
-        runs.pricing_digest(),
-        still_measured(runs.ended()),
-        runs.measured(),
-    )
+    pricing_digest = runs.pricing_digest()
+    measured_machines = still_measured(runs.ended())
+    measured = runs.measured()
     ended_s_ago = None
     if last is not None and last["ended_at"] is not None:
         ended_s_ago = (datetime.now(UTC) - last["ended_at"]).total_seconds()

@@ -83,10 +83,8 @@ def _decisions(
     """What each transaction needs, by its id. `requests` are the operator's, by the id
     as a text.
     """
-    wallet, rules = (
-        context.chain.wallet,
-        Rules(context.chain.wallet.bounds, context.chain.stuck_after_s),
-    )
+    wallet = context.chain.wallet
+    rules = Rules(context.chain.wallet.bounds, context.chain.stuck_after_s)
     others = sorted({entry.address for entry in waiting} - {wallet.address})
     mined = {
         wallet.address: state.mined_nonces,
