@@ -3,6 +3,7 @@ customer, a forged or absent supervisor.
 """
 
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from devgrid.cluster.linux_users import Users, admin
 from devgrid.cluster.sshd import Sshd, authorized_keys_command
 from devgrid.machine import deadline
 from devgrid.ports import free_port
+from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import Certificates, make_certificates
 from supervisor_tasks.slurm.ssh import Ssh, SshUnavailableError, load_key
@@ -59,6 +62,20 @@ def run(*words: str | Path, program: tuple[str, ...] = PROGRAM) -> CompletedRun:
     )
 
 
+def answered(*words: str | Path) -> CompletedRun:
+    """As `run`. On a busy machine the supervisor may answer later than the program
+    waits for it, which is then repeated.
+    """
+    tried = list[CompletedRun]()
+
+    def is_in_time() -> bool:
+        tried.append(run(*words))
+        return not re.search("in time|timed out", tried[-1].stderr)
+
+    wait_until(is_in_time, "an answer in time", 60.0)
+    return tried[-1]
+
+
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("tls"))
@@ -87,7 +104,7 @@ OTHERS = [
 
 
 def test_customer__is_told_the_key(supervisor: str, certificates: Certificates) -> None:
-    done = run("--supervisor", supervisor, "--ca", certificates.ca, CUSTOMER)
+    done = answered("--supervisor", supervisor, "--ca", certificates.ca, CUSTOMER)
     assert (done.status, done.stdout, done.stderr) == (0, KEY, "")
 
 
@@ -114,11 +131,9 @@ def test_user_who_is_named__is_told_the_key(
         "--allow",
         "bench",
     )
-    assert [run(*named, user).stdout for user in ("slurmadmin", "bench", "root")] == [
-        KEY,
-        KEY,
-        "",
-    ]
+    assert [
+        answered(*named, user).stdout for user in ("slurmadmin", "bench", "root")
+    ] == [KEY, KEY, ""]
 
 
 def test_sshd__lets_the_key_into_customers_accounts_and_the_admins_alone(
@@ -136,10 +151,20 @@ def test_sshd__lets_the_key_into_customers_accounts_and_the_admins_alone(
         sshd = Sshd.start(processes, users.environment(), command)
         ssh = Ssh(sshd.address, load_key(key.read_text()), sshd.known_hosts)
         for name in (CUSTOMER, admin()):
-            assert ssh.run(name, ["id", "-un"]).stdout == f"{name}\n"
+            wait_until(partial(lets_in, ssh, name), f"sshd to let {name} in", 60.0)
         with pytest.raises(SshUnavailableError, match="Authentication failed"):
             ssh.run("staff", ["true"])
         ssh.close()
+
+
+def lets_in(ssh: Ssh, name: str) -> bool:
+    """Whether sshd lets that user in. On a busy machine its command may get no answer
+    in time.
+    """
+    try:
+        return ssh.run(name, ["id", "-un"]).stdout == f"{name}\n"
+    except SshUnavailableError:
+        return False
 
 
 # --- which supervisor -----------------------------------------------------------------
@@ -150,10 +175,12 @@ def test_forged_supervisor__is_not_believed_unless_the_operator_wants_that(
 ) -> None:
     others = make_certificates(tmp_path)
     for trusted in (("--ca", others.ca), ()):  # another authority; the system's
-        done = run("--supervisor", supervisor, *trusted, CUSTOMER)
+        done = answered("--supervisor", supervisor, *trusted, CUSTOMER)
         assert (done.status, done.stdout) == (1, "")
         assert "certificate verify failed" in done.stderr
-    assert run("--supervisor", supervisor, "--tls-insecure", CUSTOMER).stdout == KEY
+    assert (
+        answered("--supervisor", supervisor, "--tls-insecure", CUSTOMER).stdout == KEY
+    )
 
 
 def test_certificate_of_another_host__is_not_believed(
@@ -161,7 +188,7 @@ def test_certificate_of_another_host__is_not_believed(
 ) -> None:
     port = supervisor.rpartition(":")[2]
     assert (
-        run(
+        answered(
             "--supervisor", f"localhost:{port}", "--ca", certificates.ca, CUSTOMER
         ).stdout
         == KEY
@@ -175,7 +202,7 @@ def test_plain_text__is_spoken_to_this_machine_alone_and_only_when_told() -> Non
         here = ("--supervisor", f"127.0.0.1:{port}")
         done = run(*here, CUSTOMER)
         assert (done.status, done.stdout) == (1, "")
-        assert run(*here, "--plain-text", CUSTOMER).stdout == KEY
+        assert answered(*here, "--plain-text", CUSTOMER).stdout == KEY
     away = ("--supervisor", "192.0.2.1:3000", "--plain-text")
     done = run(*away, CUSTOMER)
     assert done.status == 2
@@ -183,6 +210,19 @@ def test_plain_text__is_spoken_to_this_machine_alone_and_only_when_told() -> Non
 
 
 # --- how long sshd waits --------------------------------------------------------------
+
+BARE = (sys.executable, "-I", "-S", "-c", "import ssl, socket, argparse")
+BARE_TAKES_S = 0.05  # on a quiet machine
+
+
+def took_a_second_at_most(done: CompletedRun) -> bool:
+    """On a slow machine longer, as all programs take longer to start. A load that has
+    just come shows in the start of a bare program alone: the machine's slowness was
+    measured before.
+    """
+    if done.took_s < deadline(WITHIN_S):
+        return True
+    return done.took_s < WITHIN_S * max(run(program=BARE).took_s / BARE_TAKES_S, 1.0)
 
 
 @contextmanager
@@ -262,7 +302,7 @@ def test_supervisor_that_does_not_answer__sshd_waits_a_second_at_most(
     assert (done.status, done.stdout) == (1, "")
     assert done.stderr.startswith(f"authorized_keys: {address}")
     assert done.stderr.count("\n") == 1
-    assert done.took_s < deadline(WITHIN_S)
+    assert took_a_second_at_most(done)
 
 
 def test_supervisor_that_is_away__sshd_waits_a_second_at_most(
@@ -282,13 +322,9 @@ def test_supervisor_that_is_away__sshd_waits_a_second_at_most(
             done = run("--supervisor", address, "--ca", certificates.ca, CUSTOMER)
             assert (done.status, done.stdout) == (1, "")
             assert done.stderr.startswith(f"authorized_keys: {address}")
-            assert done.took_s < deadline(WITHIN_S), address
+            assert took_a_second_at_most(done), address
         for one in queued:
             one.close()
-
-
-BARE = (sys.executable, "-I", "-S", "-c", "import ssl, socket, argparse")
-BARE_TAKES_S = 0.05  # on a quiet machine
 
 
 @pytest.mark.quiet_machine

@@ -3,6 +3,7 @@ site has no accounting.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -92,12 +93,16 @@ def drained(grid: Grid) -> Iterator[None]:
 
 
 @pytest.fixture
-def slow_prolog(grid: Grid) -> Iterator[None]:
+def slow_prolog(grid: Grid) -> Iterator[Path]:
+    """A prolog that ends when the file is made."""
     hook = grid.folder / "slurm" / "plugins" / "supervisor-started"
-    kept = hook.rename(hook.with_name("kept"))
-    hook.write_text(f"#!/bin/sh\nsleep 5\nexec {kept}\n")
+    kept, enough = hook.rename(hook.with_name("kept")), hook.with_name("enough")
+    hook.write_text(
+        f"#!/bin/sh\nuntil [ -e {enough} ]; do sleep 0.1; done\nexec {kept}\n"
+    )
     hook.chmod(0o755)
-    yield
+    yield enough
+    enough.touch()
     kept.rename(hook)
 
 
@@ -298,18 +303,18 @@ def test_changed_and_ended_before_a_look__keeps_its_end_with_a_reason_and_an_ala
 def test_rounded_up_by_slurm_itself__is_no_attack(
     grid: Grid, customer: Account
 ) -> None:
-    job_id = grid.submit_script(
-        customer, "#!/bin/bash\nsleep 4\n", minutes=60, cpusPerTask=3
-    )
+    script = "#!/bin/bash\nuntil [ -e ~/size-seen ]; do sleep 0.1; done\nsleep 4\n"
+    job_id = grid.submit_script(customer, script, minutes=60, cpusPerTask=3)
     slurm_id = id_of(grid, job_id)
     wait_for_state(grid, slurm_id, "RUNNING")
     assert size(grid, slurm_id)["tres-alloc"].startswith("cpu=8,")
+    (grid.users.home(customer.address) / "size-seen").touch()
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
     assert "MoreThanPaid" not in journal(grid, job_id)
 
 
 def test_whole_nodes_while_the_prolog_runs__are_no_attack(
-    grid: Grid, customer: Account, slow_prolog: None
+    grid: Grid, customer: Account, slow_prolog: Path
 ) -> None:
     """SLURM shows such a job as CONFIGURING: it does not run yet, and SLURM shows what
     was allocated to it.
@@ -322,5 +327,6 @@ def test_whole_nodes_while_the_prolog_runs__are_no_attack(
     wait_until(
         lambda: "SlurmJobIdentified" in journal(grid, job_id), "a look", PATIENCE_S, 0.1
     )
+    slow_prolog.touch()
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
     assert "MoreThanPaid" not in journal(grid, job_id)

@@ -93,6 +93,19 @@ def _command(process: psutil.Process) -> str:
         return ""
 
 
+def postmaster(state: Path) -> psutil.Process:
+    """The Postgres of a folder. Its children have its command line in their first
+    moment.
+    """
+    found = {
+        process.pid: process
+        for process in psutil.process_iter()
+        if f"-D {state}/" in _command(process)
+    }
+    (server,) = (process for process in found.values() if process.ppid() not in found)
+    return server
+
+
 @pytest.fixture
 def victim() -> Iterator[subprocess.Popen[bytes]]:
     """A process of root that has nothing to do with the servers."""
@@ -208,11 +221,7 @@ def test_servers__root_may_not_look_into_others_processes__start_and_end(
 ) -> None:
     """In a container, root cannot read which program a process of another user runs."""
     first, second = User(state, *WITHOUT_PTRACE), User(state, *WITHOUT_PTRACE)
-    (postgres,) = (
-        process
-        for process in psutil.process_iter()
-        if f"-D {state}/" in _command(process)
-    )
+    postgres = postmaster(state)
     assert first.urls == second.urls != []
     assert [first.end(), second.end()] == ["", ""]
     # not reaped yet

@@ -64,7 +64,7 @@ def next_id(site: WorkerContext) -> int:
 def recognised(world: SubmissionEnv, site: WorkerContext) -> SlurmId:
     """The SLURM id of a job that the worker has polled."""
     job_id = world.new_job(site)
-    world.carry_out(site, job_id)
+    world.until_queued(site, job_id)
 
     def seen() -> bool:
         poll_jobs(site)

@@ -97,7 +97,7 @@ def honest_job(
 ) -> tuple[JobId, SlurmId]:
     """A job that SLURM has under the id in the ledger."""
     job_id = world.new_job(site, script, customer)
-    number = world.carry_out(site, job_id).slurm_id
+    number = world.until_queued(site, job_id).slurm_id
     assert number is not None
     return job_id, number
 

@@ -20,6 +20,7 @@ from devgrid import REPOSITORY
 from devgrid.chain.chain import Chain
 from devgrid.chain.deployment import start_chain
 from devgrid.chain.model import Account
+from devgrid.machine import deadline
 from devgrid.ports import free_port
 from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
@@ -462,9 +463,9 @@ def test_claim__second_endpoint_is_down__goes_on_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cross_check, "PATIENCE_S", 1.0)
-    monkeypatch.setattr(failover, "LOOK_DEADLINE_S", 0.5)
-    monkeypatch.setattr(failover, "LEAST_SHARE_S", 0.5)
-    monkeypatch.setattr(failover, "DEADLINE_S", 0.5)
+    for name in ("LOOK_DEADLINE_S", "LEAST_SHARE_S", "DEADLINE_S"):
+        # of the honest endpoint, too
+        monkeypatch.setattr(failover, name, deadline(0.5))
     (job_id,) = scheduled_jobs(chain, provider, 1)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -192,11 +192,11 @@ def test_session_of_a_certificate__has_no_terminal_no_forwarding_and_no_rc_file(
 def test_connection__outlives_its_certificate__and_the_next_one_is_signed_for_again(
     sshd: Sshd, authority: CertificateAuthority
 ) -> None:
-    signed = list[int]()
+    signed, left_s = list[int](), int(deadline(3.0))
 
     def signed_once(user: str) -> paramiko.PKey:
         signed.append(1)
-        ago_s = LIFE_S - 3 if len(signed) == 1 else 0.0
+        ago_s = LIFE_S - left_s if len(signed) == 1 else 0.0
         return replace(authority, clock=lambda: begun_s - ago_s).key_for(user)
 
     begun_s = time.time()
@@ -204,7 +204,9 @@ def test_connection__outlives_its_certificate__and_the_next_one_is_signed_for_ag
     assert ssh.run(CUSTOMER, ["true"]).status == 0
     wait = "while [ $(date +%s) -le $1 ]; do sleep 0.2; done; echo still here"
     assert (
-        ssh.run(CUSTOMER, ["/bin/sh", "-c", wait, "wait", str(int(begun_s) + 4)]).stdout
+        ssh.run(
+            CUSTOMER, ["/bin/sh", "-c", wait, "wait", str(int(begun_s) + left_s + 1)]
+        ).stdout
         == "still here\n"
     )
     assert ssh.run(CUSTOMER, ["true"]).status == 0

@@ -11,7 +11,7 @@ import pytest
 from devgrid.options import Transport
 from devgrid.processes import wait_until
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.model import JobId, State
+from supervisor_tasks.jobs.model import JobId
 from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
 from tests.support.transports import TRANSPORTS
 
@@ -103,7 +103,7 @@ def script_of(name: str) -> str:
 
 def submitted(world: SubmissionEnv, site: WorkerContext, script: str) -> JobId:
     job = world.new_job(site, script)
-    assert world.carry_out(site, job).state is State.QUEUED
+    world.until_queued(site, job)
     return job
 
 

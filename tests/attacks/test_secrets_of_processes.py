@@ -18,7 +18,9 @@ from redis import Redis
 from devgrid import REPOSITORY
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
+from devgrid.machine import deadline
 from devgrid.options import GridOptions
+from devgrid.processes import wait_until
 from supervisor_tasks.config.settings import IN_FILES
 from tests.support.watching import wait_for_end
 
@@ -232,24 +234,34 @@ def test_postgres__all_tables__hold_none(grid: Grid, job_id: str) -> None:
 
 def test_flower__pages_and_answers__hold_none(grid: Grid, job_id: str) -> None:
     authorization = f"Basic {base64.b64encode(FLOWERS_PASSWORD.encode()).decode()}"
-    texts = []
+    texts: list[str] = []
+
+    def read(page: str) -> str:
+        request = urllib.request.Request(  # noqa: S310
+            grid.environment["FLOWER"] + page, headers={"Authorization": authorization}
+        )
+        with urllib.request.urlopen(request, timeout=deadline(30)) as answer:  # noqa: S310
+            texts.append(answer.read().decode())
+        return texts[-1]
+
+    def shows_settings() -> bool:  # a busy worker may answer Flower's question too late
+        return any(
+            "conf" in worker
+            for worker in json.loads(read("/api/workers?refresh=true")).values()
+        )
+
+    wait_until(shows_settings, "Flower to show a worker's settings", 60.0, 0.2)
     for page in (
         "/workers",
         "/workers?json=1",
         "/tasks",
         "/broker",
-        "/api/workers?refresh=true",
         "/api/tasks",
         "/metrics",
         "/jobs",
         f"/jobs/{grid.cluster.name}/{job_id}",
     ):
-        request = urllib.request.Request(  # noqa: S310
-            grid.environment["FLOWER"] + page, headers={"Authorization": authorization}
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
-            texts.append(answer.read().decode())
-    assert "conf" in json.loads(texts[4]).popitem()[1]
+        read(page)
     assert found_in("\n".join(texts), grid) == set()
 
 

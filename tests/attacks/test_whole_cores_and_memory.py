@@ -104,9 +104,11 @@ def test_all_memory_for_a_job_that_waits__is_put_back(
 def test_rounded_up_to_whole_cores_by_slurm_itself__is_no_attack(
     grid: Grid, customer: Account
 ) -> None:
-    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 4\n", cpusPerTask=3)
+    script = "#!/bin/bash\nuntil [ -e ~/size-seen ]; do sleep 0.1; done\nsleep 4\n"
+    job_id = grid.submit_script(customer, script, cpusPerTask=3)
     slurm_id = id_of(grid, job_id)
     wait_for_state(grid, slurm_id, "RUNNING")
     assert shown(grid, slurm_id, "tres-alloc").startswith("cpu=4,")
+    (grid.users.home(customer.address) / "size-seen").touch()
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.FINISHED
     assert "MoreThanPaid" not in journal(grid, job_id)

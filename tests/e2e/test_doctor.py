@@ -165,7 +165,8 @@ def test_doctor__slurmctld_is_a_minute_behind__is_named(
     shifted.chmod(0o755)
     found = examined(grid, {"SLURM_SCONTROL_PATH": str(shifted)})
     assert found["clock of slurmctld"]["level"] == "red"
-    assert re.match(r"-(69|70) s to ours", found["clock of slurmctld"]["found"])
+    # less the time until the answer
+    assert re.match(r"-(6\d|70) s to ours", found["clock of slurmctld"]["found"])
     assert "on slurmctld" in found["clock of slurmctld"]["mend"]
     assert found["clock of the login node"]["level"] == "green"
 

@@ -45,6 +45,8 @@ LIMITED_MEMORY = (
 )
 MEMORY_CGROUP = Path("/sys/fs/cgroup/memory")
 SLEEPS = "#!/bin/bash\nsleep 300\n"
+# it runs for as long as the test needs
+UNTIL = "#!/bin/bash\nuntil [ -e ~/{gate} ]; do sleep 0.1; done\n"
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +144,7 @@ def test_cancelled_by_owner__script_traps_the_signal__has_no_exit_status(
 
 def test_suspended__time_does_not_count(grid: Grid, customer: Account) -> None:
     gate = grid.users.home(customer.address) / "resumed"
-    job_id = grid.submit_script(
-        customer, f"#!/bin/bash\nuntil [ -e ~/{gate.name} ]; do sleep 0.1; done\n"
-    )
+    job_id = grid.submit_script(customer, UNTIL.format(gate=gate.name))
     slurm_id = running(grid, job_id)
     scontrol(grid, "suspend", str(slurm_id))
     before, suspended_s = record_of(grid, slurm_id), time.monotonic()
@@ -160,13 +160,17 @@ def test_suspended__time_does_not_count(grid: Grid, customer: Account) -> None:
 def test_requeued__has_not_ended_and_all_its_runs_are_billed(
     grid: Grid, customer: Account
 ) -> None:
-    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 4\nexit 3\n")
+    gate = grid.users.home(customer.address) / "requeued"
+    job_id = grid.submit_script(
+        customer, f"{UNTIL.format(gate=gate.name)}sleep 4\nexit 3\n"
+    )
     slurm_id = running(grid, job_id)
     first = record_of(grid, slurm_id)
     as_customer(grid, customer, "scontrol", "update", f"JobId={slurm_id}", "Requeue=1")
     as_customer(grid, customer, "scontrol", "requeue", str(slurm_id))
     wait_for_state(grid, slurm_id, "PENDING")
     assert "SlurmCompleted" not in journal(grid, job_id)
+    gate.touch()
     # Else the supervisor has SLURM refuse another requeue after the end, and squeue
     # shows that record.
     scontrol(grid, "update", f"JobId={slurm_id}", "Requeue=0", "StartTime=now")
@@ -181,7 +185,8 @@ def test_job__owner_changes_name_comment_and_limit__is_followed_to_its_end(
     grid: Grid, customer: Account
 ) -> None:
     scontrol(grid, "update", ALL_NODES, "state=drain", "reason=test")
-    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 5\nexit 4\n")
+    gate = grid.users.home(customer.address) / "renamed"
+    job_id = grid.submit_script(customer, f"{UNTIL.format(gate=gate.name)}exit 4\n")
     slurm_id = id_of(grid, job_id)
     wait_until(
         lambda: "SlurmJobIdentified" in journal(grid, job_id),
@@ -198,6 +203,7 @@ def test_job__owner_changes_name_comment_and_limit__is_followed_to_its_end(
     scontrol(grid, "update", ALL_NODES, "state=resume")
     assert running(grid, job_id) == slurm_id
     change("renamed-again")
+    gate.touch()
     assert_ended(grid, job_id, "FAILED", ChainStatus.FAILED, 4 * 256)
 
 
@@ -232,11 +238,13 @@ def test_renamed_before_the_first_look__is_recognised(
 def test_name_used_twice__by_the_same_owner__the_other_job_says_nothing_of_ours(
     grid: Grid, customer: Account
 ) -> None:
-    job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 5\n")
+    gate = grid.users.home(customer.address) / "other-ended"
+    job_id = grid.submit_script(customer, UNTIL.format(gate=gate.name))
     slurm_id = running(grid, job_id)
     other = own_job(grid, customer, "exit 9", f"--job-name={job_id}")
     assert other != slurm_id
     wait_for_state(grid, other, "FAILED")
+    gate.touch()
     assert_ended(grid, job_id, "COMPLETED", ChainStatus.FINISHED)
 
 
@@ -245,7 +253,8 @@ def test_user__unresolvable_for_a_while__delays_neither_others_nor_its_running_j
 ) -> None:
     other = grid.new_customer()
     jobs = [
-        grid.submit_script(each, "#!/bin/bash\nsleep 4\n") for each in (customer, other)
+        grid.submit_script(each, UNTIL.format(gate="unnamed"))
+        for each in (customer, other)
     ]
     for job_id in jobs:
         running(grid, job_id)
@@ -258,6 +267,8 @@ def test_user__unresolvable_for_a_while__delays_neither_others_nor_its_running_j
     )
     assert unnamed != named
     passwd.write_text(unnamed)
+    for each in (customer, other):
+        (grid.users.home(each.address) / "unnamed").touch()
     try:
         for job_id in jobs:
             assert_ended(grid, job_id, "COMPLETED", ChainStatus.FINISHED)

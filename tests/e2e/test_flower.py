@@ -198,8 +198,10 @@ def test_page__at_1280_pixels__fits_and_has_a_picture(
     )
     assert [width for width in widths if width[1] > WIDTH or width[2] > WIDTH] == []
     if page == "tasks":
-        red = driver.find_elements(By.CSS_SELECTOR, "td .badge.text-bg-danger")
-        assert {badge.text for badge in red} == {"JOB-FAILED"}
+        wait_until(
+            lambda: bool(_red(driver)), "the rows of the failed job", 20.0, every_s=0.2
+        )
+        assert _red(driver) == {"JOB-FAILED"}
         assert driver.find_elements(
             By.CSS_SELECTOR, "button[data-task-state='JOB-FAILED']"
         )
@@ -207,6 +209,12 @@ def test_page__at_1280_pixels__fits_and_has_a_picture(
     picture = folder / f"flower-{page}.png"
     assert driver.save_screenshot(str(picture))
     assert picture.stat().st_size > 10_000
+
+
+def _red(driver: WebDriver) -> set[str]:
+    """The texts of the red badges, read in one step: the page replaces its rows."""
+    script = "return [...document.querySelectorAll('td .badge.text-bg-danger')].map(badge => badge.innerText)"
+    return {str(badge).strip() for badge in driver.execute_script(script)}
 
 
 def _path(grid: Grid, flower: Fleet, jobs: dict[str, str], page: str) -> str:

@@ -55,7 +55,21 @@ def scontrol(grid: Grid, slurm_id: int) -> str:
 def test_journey__workflow_file__finishes_as_the_customers_own_user(
     grid: Grid, customer: Account
 ) -> None:
-    job_id = grid.submit(customer, (WORKFLOWS / "hello-world.yaml").read_text())
+    gate = grid.users.home(customer.address) / "seen-running"
+    workflow = (WORKFLOWS / "hello-world.yaml").read_text()
+    # two seconds may pass between two looks
+    works = f"until [ -e ~/{gate.name} ]; do sleep 0.1; done"
+    assert "command: sleep 2\n" in workflow
+    job_id = grid.submit(
+        customer, workflow.replace("command: sleep 2\n", f"command: {works}\n")
+    )
+    wait_until(
+        lambda: "SlurmRunningObserved" in journal(grid, job_id),
+        "a look that sees it run",
+        60.0,
+        0.1,
+    )
+    gate.touch()
     job = wait_for_end(grid, job_id)
     assert (job.status, job.exit_code, job.last_error) == (ChainStatus.FINISHED, 0, "")
     assert f"hello world, from {customer.address}" in grid.output(
@@ -68,6 +82,12 @@ def test_journey__workflow_file__finishes_as_the_customers_own_user(
             == "SETTLED"
         ),
         "the ledger to know",
+        10.0,
+    )
+    open_effects = "SELECT kind FROM effects WHERE job_id = :id AND done_at IS NULL"
+    wait_until(
+        lambda: not rows(grid, open_effects, id=job_id),
+        "nothing to be left to do",
         10.0,
     )
     story = journal(grid, job_id)
@@ -83,11 +103,6 @@ def test_journey__workflow_file__finishes_as_the_customers_own_user(
     positions = [story.index(name) for name in wanted[:-1]]
     assert positions == sorted(positions)
     assert story[-1] == "ChainStatusObserved"
-    assert not rows(
-        grid,
-        "SELECT kind FROM effects WHERE job_id = :id AND done_at IS NULL",
-        id=job_id,
-    )
 
 
 def test_journey__submitted_with_the_supervisors_comment_and_no_requeue(

@@ -12,7 +12,8 @@ from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.ports import free_port
 from devgrid.processes import wait_until
-from tests.support.watching import rows, wait_for_end
+from supervisor_tasks.jobs.model import ChainStatus
+from tests.support.watching import rows, wait_for, wait_for_end
 
 PROCESSES = ("worker", "beat", "callbacks", "flower", "reporter", "metrics")
 OF_ONE_CLUSTER = ("worker", "beat", "callbacks", "metrics", "reporter")
@@ -31,13 +32,24 @@ def job_id(grid: Grid, customer: Account) -> str:
         30.0,
         every_s=0.2,
     )
-    submitted = grid.submit_script(customer, "#!/bin/bash\nsleep 1\n")
+    submitted = grid.submit_script(
+        customer, "#!/bin/bash\nuntil [ -e ~/reported ]; do sleep 0.1; done\n"
+    )
+    wait_for(grid, submitted, {ChainStatus.RUNNING})
+    (grid.users.home(customer.address) / "reported").touch()
     wait_for_end(grid, submitted)
     wait_until(
         lambda: _mined(grid, submitted) == 2,
         "both reports to be mined",
         30.0,
         every_s=0.2,
+    )
+    called = "SELECT 1 FROM callbacks WHERE job_id = :id"
+    wait_until(
+        lambda: len(rows(grid, called, id=submitted)) == 2,
+        "its start and its end to be told",
+        30.0,
+        0.2,
     )
     for name in ("flower", "reporter", "metrics"):
         grid.processes.stop(grid.processes.find(name))

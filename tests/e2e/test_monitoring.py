@@ -220,4 +220,10 @@ def test_dashboard__share_of_failed_jobs__is_that_of_the_grid(
 ) -> None:
     (query,) = [query for query in QUERIES if "failed|panicked" in query]
     concrete = query.replace("$cluster", monitored.grid.cluster.name)
-    assert monitored.asked(concrete) == [pytest.approx(0.5, abs=0.01)]
+    half = [pytest.approx(0.5, abs=0.01)]
+    wait_until(
+        lambda: monitored.asked(concrete) == half,
+        "a half of the jobs to be shown as failed",
+        60.0,
+        every_s=0.5,
+    )

@@ -14,7 +14,7 @@ from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.jobs.trace import trace_id
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.traces import ReceivedSpan, TraceReceiver, trace_receiver
-from tests.support.watching import rows, wait_for_end
+from tests.support.watching import rows, wait_for, wait_for_end
 
 # the database and the worker have one clock here, which each reads at another moment
 OFF_S = 0.01
@@ -42,7 +42,11 @@ def test_trace__of_a_job__is_one_from_its_claim_to_its_mined_end(
     traced: Grid, receiver: TraceReceiver
 ) -> None:
     customer = traced.new_customer()
-    job_id = traced.submit_script(customer, "#!/bin/sh\nsleep 3\n")
+    job_id = traced.submit_script(
+        customer, "#!/bin/sh\nuntil [ -e ~/seen ]; do sleep 0.1; done\n"
+    )
+    wait_for(traced, job_id, {ChainStatus.RUNNING})  # a look has seen it run
+    (traced.users.home(customer.address) / "seen").touch()
     assert wait_for_end(traced, job_id).status is ChainStatus.FINISHED
 
     def is_whole() -> bool:
@@ -69,9 +73,10 @@ def test_trace__of_a_job__is_one_from_its_claim_to_its_mined_end(
     assert [span.name for span in of_state] == STATES
     assert {span.service for span in of_state} == {"supervisor-worker"}
     for span in spans:
-        assert (
-            root.begun_s - OFF_S <= span.begun_s <= span.ended_s <= root.ended_s + OFF_S
-        ), span
+        assert root.begun_s - OFF_S <= span.begun_s <= span.ended_s, span
+        # a look may find the end first: the callback then comes when it comes
+        if span.name != "callback":
+            assert span.ended_s <= root.ended_s + OFF_S, span
     for before, after in pairwise(of_state):
         assert before.ended_s == after.begun_s
     assert root.attributes["customer"] == customer.address.lower()

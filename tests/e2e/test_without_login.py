@@ -178,7 +178,7 @@ def test_whole_job__over_tls__is_submitted_cancelled_and_asked_for(
     assert proxy.connections > 0
     proxy.fault(Fault.REFUSE)
     wait_until(
-        lambda: not readiness(port)["slurmrestd"]["ok"],
+        lambda: readiness(port).get("slurmrestd", {}).get("ok") is False,
         "the worker to miss slurmrestd",
         60.0,
     )
