@@ -32,6 +32,7 @@ from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
 from supervisor_tasks.slurm.job_matching import MatchResult
 from supervisor_tasks.slurm.job_states import Phase
+from supervisor_tasks.slurm.not_started import FAILS_WITHIN_S
 from supervisor_tasks.slurm.parsers import JobRecord
 
 log = structlog.get_logger()
@@ -109,14 +110,14 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
 
 
 def _has_just_begun(job: Job, sight: MatchResult) -> bool:
-    """Whether SLURM runs the job since less than a second, and no look has seen it run.
-    Its node may fail to start it; the look a second later shows that, and it is then no
-    run.
+    """Whether SLURM has run the job for FAILS_WITHIN_S at most, and no look has seen it
+    run. Its node may fail to start it; a look a second later shows that, and it is then
+    no run.
     """
     seen = sight.record
     if seen is None or job.state is not State.QUEUED:
         return False
-    return seen.state == "RUNNING" and seen.elapsed_s == 0
+    return seen.state == "RUNNING" and seen.elapsed_s <= FAILS_WITHIN_S
 
 
 def _reported_ends(

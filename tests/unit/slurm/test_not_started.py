@@ -32,7 +32,9 @@ FIRST = EndedOn("node1", 1795727975)
     ("state", "elapsed_s", "exit_status", "suspect"),
     [
         ("COMPLETED", 0, 0, True),
-        ("COMPLETED", 1, 0, False),
+        ("COMPLETED", 1, 0, True),
+        ("COMPLETED", 2, 0, False),
+        ("COMPLETED", 1, 256, False),
         ("COMPLETED", 0, 256, False),
         ("FAILED", 0, 0, False),
         ("RUNNING", 0, 0, False),
