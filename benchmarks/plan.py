@@ -112,7 +112,7 @@ class PlannedNode(_Frozen):
 
 class Images(_Frozen):
     """Container images in Enroot's form (registry#path:tag). The defaults are those of
-    interfaces.md section 6.
+    the Go program.
     """
 
     hpl: Word = "registry-1.deepsquare.run#library/hpc-benchmarks:23.5"

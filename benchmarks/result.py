@@ -22,7 +22,7 @@ class MeasuredValue:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read, by the keys of labels (interfaces.md section 5).
+    """What was read, by the keys of labels (docs/benchmarks.md).
 
     `left_out` names the labels that this benchmark would have but did not measure this
     time, with the reason; a program that the node lacks is no failure of the cluster.

@@ -33,6 +33,7 @@ from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.first_process import SIGNAL_STATUS_BASE
 from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access
 from supervisor_tasks.config.process_guard import guard_process
+from supervisor_tasks.config.settings import CHAIN_URLS
 from supervisor_tasks.config.ssh_keys import public_half
 from supervisor_tasks.config.variables import given_secrets, warn_of_mistyped
 
@@ -46,6 +47,8 @@ FLEET: Mapping[str, tuple[Need, ...]] = {
     "metrics": (),
 }
 """The processes, each with the keys that it works with."""
+OF_WORKERS = (*CHAIN_URLS, "ldap_bind_dn")  # the URLs may contain tokens
+OF_FLOWER = ("flower_basic_auth",)
 PR_SET_PDEATHSIG = 1  # prctl(2)
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 30.0
@@ -57,12 +60,17 @@ STOP_AFTER_S = 90.0  # a worker ends what it has begun
 
 
 def environment_of(process: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return a process's environment: without the keys that it does not work with, and
-    with an address for probes.
+    """Return a process's environment: without the secrets that it does not work with,
+    and with an address for probes.
     """
     access = slurm_access(given)
     own = dict(given)
-    for key in set(KEYS) - kept(FLEET.get(process, ()), access):
+    left_out = set(KEYS) - kept(FLEET.get(process, ()), access)
+    if process != "worker":
+        left_out.update(OF_WORKERS)
+    if process != "flower":
+        left_out.update(OF_FLOWER)
+    for key in left_out:
         own.pop(key.upper(), None)
         own.pop(f"{key.upper()}_FILE", None)
     if process == "callbacks" and access is SlurmAccess.SSH_KEY:

@@ -1,9 +1,9 @@
 """The settings: one frozen object, read from the environment once, when a process
 starts.
 
-The names and meanings of interfaces.md section 6 work unchanged. A secret may be in a
-file, which the variable with _FILE after the secret's name then names. A process keeps
-only the secrets that it needs.
+The names and meanings of the Go program's variables work unchanged. A secret may be in
+a file, which the variable with _FILE after the secret's name then names. A process
+keeps only the secrets that it needs.
 """
 
 import base64

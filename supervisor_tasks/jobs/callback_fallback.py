@@ -14,8 +14,7 @@ from supervisor_tasks.jobs.model import ChainStatus, Job, Outcome
 from supervisor_tasks.slurm.job_states import OUT_OF_MEMORY_STATUS
 from supervisor_tasks.slurm.parsers import describe_exit
 
-# JobStatus of supervisor.v1alpha1, as the completion plugin sends it (interfaces.md,
-# section 3).
+# JobStatus of protos/supervisor/v1alpha1, as the field's completion plugin sends it
 RUNNING = 4
 ENDED = {
     6: ChainStatus.CANCELLED,

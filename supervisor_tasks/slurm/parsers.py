@@ -320,8 +320,8 @@ def submitted_id(answer: CommandAnswer, max_id: int = MAX_SLURM_ID) -> SlurmId:
     """Return the id that `sbatch --parsable` printed. Raises SlurmRejectedError,
     SlurmUnavailableError (SLURM did not take the job) or OutcomeUnknownError (SLURM may
     have the job). Only known texts count as a decision, because sbatch can fail in many
-    ways after slurmctld took the job. docs/explanation/slurm-end-states.md has the
-    table.
+    ways after slurmctld took the job. docs/explanation/submission-exactly-once.md has
+    the table.
     """
     found = re.search(r"^([0-9]{1,10})(;\S+)?$", answer.stdout, re.MULTILINE)
     if answer.status == 0 and found:

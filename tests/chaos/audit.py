@@ -20,8 +20,8 @@ from tests.chaos.evidence import OF_LEDGER, Evidence, OnChainJob, Transaction, g
 from tests.chaos.slurm_records import SlurmJob
 
 HOT = ("PENDING", "META_SCHEDULED", "SCHEDULED", "RUNNING")
-# The status on the contract that belongs to SLURM's end state (interfaces.md: only
-# COMPLETED is FINISHED).
+# The status on the contract that belongs to SLURM's end state (only COMPLETED is
+# FINISHED).
 STATUS_OF = {
     "COMPLETED": "FINISHED",
     "TIMEOUT": "OUT_OF_CREDITS",

@@ -136,7 +136,7 @@ def start_callbacks(
     )
 
 
-# --- a client made from descriptors that are not ours: interfaces.md, section 3, by hand
+# --- a client made from descriptors that are not ours: the field's, by hand
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _STATUS_NAMES = [

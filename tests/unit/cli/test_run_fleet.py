@@ -15,6 +15,10 @@ GIVEN = {
     "SLURM_SSH_PRIVATE_KEY_FILE": "/f",
     "CALLBACK_KEY": "c",
     "NOTIFY_SLACK_URL": "n",
+    "METASCHEDULER_ENDPOINT_RPC": "https://node.example/token",
+    "METASCHEDULER_ENDPOINT_WS_FILE": "/w",
+    "LDAP_BIND_DN": "cn=admin",
+    "FLOWER_BASIC_AUTH": "user:password",
     "DATABASE_URL": "d",
     "PATH": "/bin",
 }
@@ -25,16 +29,23 @@ GIVEN = {
     [
         (
             "worker",
-            {"ETH_PRIVATE_KEY", "SLURM_SSH_PRIVATE_KEY_FILE", "NOTIFY_SLACK_URL"},
+            {
+                "ETH_PRIVATE_KEY",
+                "SLURM_SSH_PRIVATE_KEY_FILE",
+                "NOTIFY_SLACK_URL",
+                "METASCHEDULER_ENDPOINT_RPC",
+                "METASCHEDULER_ENDPOINT_WS_FILE",
+                "LDAP_BIND_DN",
+            },
         ),
         ("beat", set()),
         ("callbacks", {"CALLBACK_KEY"}),
-        ("flower", set()),
+        ("flower", {"FLOWER_BASIC_AUTH"}),
         ("metrics", set()),
         ("migrate", set()),
     ],
 )
-def test_environment_of__process__has_the_keys_that_it_works_with(
+def test_environment_of__process__has_the_secrets_that_it_works_with(
     process: str, keys: set[str]
 ) -> None:
     found = environment_of(process, GIVEN)

@@ -43,7 +43,7 @@ SSH = {
     "SLURM_SSH_ADMIN_USER": "slurm",
 }
 
-# interfaces.md, section 6: variable, what it is without one, a value, what that means
+# The Go program's settings: variable, what it is without one, a value, what that means
 FIELD = [
     ("LISTEN_ADDRESS", ":3000", "127.0.0.1:4000", "127.0.0.1:4000"),
     ("PUBLIC_ADDRESS", "supervisor.example.com:3000", "here:1", "here:1"),
