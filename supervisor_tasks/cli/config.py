@@ -26,6 +26,7 @@ from supervisor_tasks.config.settings import (
 )
 from supervisor_tasks.config.url_secrets import shown
 from supervisor_tasks.config.variables import mistyped
+from supervisor_tasks.monitoring.flower_guard import FlowerOpenError, check_login
 
 HIDDEN = "(set, not shown)"
 SETTINGS = View(
@@ -47,6 +48,9 @@ class ConfiguredProcess(StrEnum):
     SLURM = "slurm"
     CALLBACKS = "callbacks"
     BEAT = "beat"
+    FLOWER = "flower"
+    METRICS = "metrics"
+    REPORTER = "reporter"
 
 
 NEEDS: dict[ConfiguredProcess, tuple[Need, ...]] = {
@@ -55,6 +59,9 @@ NEEDS: dict[ConfiguredProcess, tuple[Need, ...]] = {
     ConfiguredProcess.SLURM: (Need.SLURM,),
     ConfiguredProcess.CALLBACKS: (Need.SSH_PUBLIC,),
     ConfiguredProcess.BEAT: (),
+    ConfiguredProcess.FLOWER: (),
+    ConfiguredProcess.METRICS: (),
+    ConfiguredProcess.REPORTER: (),
 }
 app = options.noun(
     "See and check what this program is configured with.", example="config check"
@@ -92,7 +99,8 @@ def check(
         ConfiguredProcess,
         typer.Argument(
             metavar="PROCESS",
-            help="The process whose settings are checked; chain and slurm are workers of that queue.",
+            help="The process whose settings are checked; chain and slurm are workers of that queue. Of flower and reporter"
+            " only what the environment says, and not the options of their command lines.",
         ),
     ] = ConfiguredProcess.WORKER,
     form_only: Annotated[
@@ -115,7 +123,9 @@ def check(
     """
     try:
         settings = load(*NEEDS[process])
-    except SettingsError as error:
+        if process is ConfiguredProcess.FLOWER:
+            check_login(os.environ, settings.flower_basic_auth)
+    except (SettingsError, FlowerOpenError) as error:
         raise UnusableError(str(error)) from error
     finally:
         _warn_of_mistyped()

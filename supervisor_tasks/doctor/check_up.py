@@ -40,6 +40,9 @@ OF_PROCESS: Mapping[str, tuple[Probe[Examined], ...]] = {
     "slurm": (*ledger_probes.SERVERS, *slurm_probes.SETTINGS),
     "callbacks": ledger_probes.SERVERS,
     "beat": ledger_probes.SERVERS,
+    "flower": ledger_probes.SERVERS,
+    "metrics": ledger_probes.LEDGER,
+    "reporter": grid_probes.CALLBACKS_SERVED,
 }
 
 

@@ -243,8 +243,11 @@ SETTINGS = (
         "the broker", _of_broker, "renew it, or correct BROKER_URL and BROKER_CA"
     ),
 )
-FLEET = (
+CALLBACKS_SERVED = (
     Probe("callbacks", callbacks, CALLBACKS),
     _certificate("the callbacks", _of_callbacks, "renew TLS_CERT and TLS_KEY"),
+)
+FLEET = (
+    *CALLBACKS_SERVED,
     Probe("Flower", flower, FLOWER),
 )

@@ -110,9 +110,12 @@ def database_clock(shared: Examined) -> Iterator[Finding]:
     yield clock_verdict("the database", clock_s(shared.engine.needed()) - time.time())
 
 
-SERVERS = (
+LEDGER = (
     Probe("database", database, START_DATABASE),
     Probe("migrations", migrations, "supervisor db upgrade"),
+)
+SERVERS = (
+    *LEDGER,
     Probe(
         "broker",
         broker,

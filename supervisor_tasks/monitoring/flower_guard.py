@@ -6,6 +6,7 @@ After that, and before it listens, it loads Celery's configuration, which calls 
 by then the options are final.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -40,11 +41,25 @@ def guard(options: Any, basic_auth: SecretStr | None) -> None:
 
     # the only page with workers' names that Flower shows without a login
     Metrics.get = web.authenticated(Metrics.get)
-    if options.basic_auth or options.auth:
-        return
-    if not options.unix_socket and options.address not in LOOPBACK:
+    if not options.unix_socket and not (options.basic_auth or options.auth):
+        _refuse_beyond_loopback("--address", options.address)
+
+
+def check_login(environment: Mapping[str, str], basic_auth: SecretStr | None) -> None:
+    """Raise FlowerOpenError if `guard` would refuse a Flower that has its address and
+    its login from FLOWER_ variables.
+    """
+    own_login = environment.get("FLOWER_AUTH")
+    if not environment.get("FLOWER_UNIX_SOCKET") and not (basic_auth or own_login):
+        _refuse_beyond_loopback(
+            "FLOWER_ADDRESS", environment.get("FLOWER_ADDRESS") or HERE
+        )
+
+
+def _refuse_beyond_loopback(option: str, address: str) -> None:
+    if address not in LOOPBACK:
         raise FlowerOpenError(
-            f"--address: found {options.address!r} and no password; expected {HERE}, or FLOWER_BASIC_AUTH=user:password"
+            f"{option}: found {address!r} and no password; expected {HERE}, or FLOWER_BASIC_AUTH=user:password"
             " (or FLOWER_BASIC_AUTH_FILE): without it any program that reaches the port sees all jobs"
         )
 

@@ -27,6 +27,7 @@ from supervisor_tasks.doctor.check_results import Level
 from tests.support.commands import supervisor
 
 MAX_WAIT_S = 10.0
+EVERYWHERE = "0.0.0.0"  # noqa: S104  only an address to refuse
 PASSWORD = "not-to-be-shown"
 SILENT = "silent"  # takes connections and says nothing; the other one refuses them
 SERVERS = {
@@ -156,6 +157,47 @@ def test_doctor__as_a_table__prints_only_the_ledger_beside_it(
     assert lines[0].startswith("red ")
     assert any(line.strip().startswith("mend: ") for line in lines)
     assert " red" in lines[-1]
+
+
+DATABASE = {"database": "red", "migrations": "not tried"}
+BROKER = {"broker": "red"}
+TRIED = {
+    "beat": DATABASE | BROKER,
+    "flower": DATABASE | BROKER,
+    "metrics": DATABASE,
+    "reporter": {"callbacks": "red", "TLS of the callbacks": "red"},
+}
+
+
+@pytest.mark.parametrize("process", TRIED)
+def test_config_check__of_each_process__tries_what_it_works_with(
+    environment: Mapping[str, str], process: str
+) -> None:
+    tried = supervisor("config", "check", process, "-o", "json", env=environment)
+    assert tried.exit_code == 1, tried.output
+    found = {row["name"]: row["level"] for row in json.loads(tried.stdout)}
+    assert found == TRIED[process]
+
+
+def test_config_check__flower_would_be_open_to_all__is_status_2(
+    environment: Mapping[str, str],
+) -> None:
+    everywhere = {**environment, "FLOWER_ADDRESS": EVERYWHERE}
+    refused = supervisor("config", "check", "flower", env=everywhere)
+    assert refused.exit_code == 2
+    assert f"FLOWER_ADDRESS: found '{EVERYWHERE}' and no password" in refused.stderr
+    login = {**everywhere, "FLOWER_BASIC_AUTH": f"operator:{PASSWORD}"}
+    good = supervisor("config", "check", "flower", "--form-only", env=login)
+    assert good.exit_code == 0, good.output
+
+
+def test_config_check__address_of_the_metrics_is_none__is_status_2(
+    environment: Mapping[str, str],
+) -> None:
+    wrong = {**environment, "METRICS_ADDRESS": "9464"}
+    refused = supervisor("config", "check", "metrics", env=wrong)
+    assert refused.exit_code == 2
+    assert "METRICS_ADDRESS: found '9464'" in refused.stderr
 
 
 def test_config_check__servers_are_away__is_status_1_and_wrong_form_2(
