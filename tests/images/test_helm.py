@@ -20,6 +20,7 @@ import yaml
 from devgrid import REPOSITORY
 from supervisor_tasks.cli.run_command import PROCESSES
 from supervisor_tasks.config.settings import IN_FILES, Settings
+from supervisor_tasks.messaging.queues import Queue
 from tests.images.charts import (
     CHART,
     FILES,
@@ -411,7 +412,7 @@ def test_dashboard__by_its_flag__is_a_config_map() -> None:
 def test_scaled_object__counts_the_queue_of_the_slurm_workers() -> None:
     (scaled,) = named("everything-on", "ScaledObject").values()
     (trigger,) = scaled["spec"]["triggers"]
-    assert trigger["metadata"]["listName"] == "main.slurm"
+    assert trigger["metadata"]["listName"] == Queue.SLURM.of("main")
     worker = named("everything-on", "Deployment")[
         scaled["spec"]["scaleTargetRef"]["name"]
     ]
