@@ -38,6 +38,7 @@ PIP_FILES = (
 )
 PIP_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")
 NSPAWN = ("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--console=pipe")
+PIP_OF_THIS_MACHINE = Path("/root/pip-of-this-machine")
 RELEASE = Path("/root/release")
 
 
@@ -167,29 +168,25 @@ class Machine:
             120.0,
         )
 
-    def run(self, commands: str) -> str:
-        """Run commands in the release's folder of the running machine, as its root."""
-        enter = [
-            "nsenter",
-            f"--target={self._first_process}",
-            "--all",
-            f"--wdns={RELEASE}",
+    def run(self, commands: str, folder: Path = RELEASE) -> str:
+        """Run commands in a folder of the running machine, as its root."""
+        return _output(self._entered(["--all"], folder, [], commands), commands, 240.0)
+
+    def install_again(self, commands: str, folder: Path) -> str:
+        """Run commands of pip in a folder of the running machine, with the network of
+        this one, where the index of its packages is.
+        """
+        self.put(PIP_OF_THIS_MACHINE / "ca.pem", Path(AUTHORITIES).read_bytes())
+        variables = [f"PIP_CERT={PIP_OF_THIS_MACHINE / 'ca.pem'}"]
+        for file in list(filter(Path.exists, PIP_FILES))[:1]:
+            self.put(PIP_OF_THIS_MACHINE / "pip.conf", file.read_bytes())
+            variables.append(f"PIP_CONFIG_FILE={PIP_OF_THIS_MACHINE / 'pip.conf'}")
+        variables += [
+            f"{name}={os.environ[name]}" for name in PIP_VARIABLES if name in os.environ
         ]
-        path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        argv = [
-            *enter,
-            "env",
-            "-i",
-            path,
-            "HOME=/root",
-            "LANG=C.UTF-8",
-            "bash",
-            "-euo",
-            "pipefail",
-            "-c",
-            commands,
-        ]
-        return _output(argv, commands, 240.0)
+        spaces = ["--mount", "--uts", "--ipc", "--pid"]  # all but that of the network
+        argv = self._entered(spaces, folder, variables, commands)
+        return _output(argv, commands, 900.0)
 
     def succeeds(self, commands: str) -> bool:
         """Whether commands end with status 0."""
@@ -210,6 +207,33 @@ class Machine:
                 os.kill(self._first_process, signal.SIGKILL)
                 self._nspawn.wait()
         self._after.close()
+
+    def _entered(
+        self,
+        spaces: Sequence[str],
+        folder: Path,
+        variables: Sequence[str],
+        commands: str,
+    ) -> list[str]:
+        """The command that runs commands in these namespaces of the machine."""
+        path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        return [
+            "nsenter",
+            f"--target={self._first_process}",
+            *spaces,
+            f"--wdns={folder}",
+            "env",
+            "-i",
+            path,
+            "HOME=/root",
+            "LANG=C.UTF-8",
+            *variables,
+            "bash",
+            "-euo",
+            "pipefail",
+            "-c",
+            commands,
+        ]
 
     def _children(self) -> list[int]:
         assert self._nspawn is not None

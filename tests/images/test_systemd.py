@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 PAGE = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
 COMMANDS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-INSTALL, SERVERS, UNITS, KEYS, TLS, UP, LOOK, SLURMS_KEYS, REPORTER = COMMANDS
+INSTALL, SERVERS, UNITS, KEYS, TLS, UP, LOOK, SLURMS_KEYS, REPORTER, UPGRADE = COMMANDS
 HELLO = REPOSITORY / "devgrid" / "workflows" / "hello-world.yaml"
 ETC = "/etc/grid-supervisor"
 SETTINGS = f"{ETC}/settings.env"
@@ -44,6 +44,8 @@ UNIT_OF = {
     9464: "metrics",
 }
 JOBS = 20
+NEW_RELEASE = RELEASE.with_name("new-release")  # the empty folder of an upgrade
+FORMER = "# of the former release\n"
 SHELL = "\n".join(UP.splitlines()[:2])  # which the page has in each shell
 
 
@@ -71,11 +73,11 @@ def machine(grid: Grid) -> Iterator[Machine]:
         yield made
 
 
-def release(machine: Machine) -> None:
+def release(machine: Machine, folder: Path = RELEASE) -> None:
     """As the page copies it."""
     subprocess.run(["make", "wheel"], cwd=REPOSITORY, check=True, capture_output=True)
     shutil.copytree(
-        REPOSITORY / "build" / "wheel", machine.root / RELEASE.relative_to("/")
+        REPOSITORY / "build" / "wheel", machine.root / folder.relative_to("/")
     )
 
 
@@ -307,6 +309,50 @@ def test_reporter__as_the_unit_of_slurmctlds_host__delivers_its_spool(
         'supervisor_reporter_events_total{cluster="main",outcome="rejected"} 0'
         in figures
     )
+
+
+def test_upgrade__followed_word_by_word_with_jobs_under_way__loses_none(
+    machine: Machine, grid: Grid
+) -> None:
+    """The release is the same one: what was changed in its files before shows that the
+    upgrade replaced them.
+    """
+    wait_until_ready(machine)
+    (package,) = machine.root.glob(
+        "opt/grid-supervisor/venvs/*/lib/python3*/site-packages/supervisor_tasks"
+    )
+    of_the_unit = machine.root / "etc/systemd/system" / unit("beat")
+    replaced = [package / "__init__.py", of_the_unit]
+    for file in replaced:
+        file.write_text(file.read_text() + FORMER)
+    release(machine, NEW_RELEASE)
+    asked = grid.submit_scripts(
+        grid.new_customer(), jobs.marking(grid, "sleep 5"), JOBS
+    )
+    before = {
+        process: shown(machine, unit(process), "MainPID")
+        for process in UNIT_OF.values()
+    }
+    # The machine has no way to an index of packages: pip has that of this one.
+    by_pip, units, rest = UPGRADE.partition("cp -r systemd/")
+    machine.install_again(by_pip, NEW_RELEASE)
+    machine.run(units + rest, NEW_RELEASE)
+    for process in UNIT_OF.values():
+        again = partial(restarted, machine, process, before[process])
+        wait_until(again, f"{process} to be restarted", 180.0, 0.5)
+    wait_until_ready(machine)
+    assert [file for file in replaced if FORMER in file.read_text()] == []
+    wait_until(
+        lambda: all(grid.chain.job(job).status.cold for job in asked),
+        "all jobs to be settled",
+        300.0,
+    )
+    ended = {
+        (grid.chain.job(job).status, grid.chain.job(job).exit_code) for job in asked
+    }
+    assert ended == {(ChainStatus.FINISHED, 0)}
+    ran = [file.name.rpartition("-")[0] for file in jobs.marks(grid).iterdir()]
+    assert all(ran.count(job) == 1 for job in asked)  # each once
 
 
 def test_target__stopped__ends_each_process_in_order(machine: Machine) -> None:
