@@ -1,5 +1,5 @@
-"""Measures the probes that orchestrators call every few seconds: /livez and /readyz of
-a process, and `supervisor health`.
+"""Measures the probes that orchestrators call every few seconds: the pages of each
+process, and `supervisor health`.
 """
 
 import http.client
@@ -9,61 +9,82 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from functools import partial
 
 from devgrid import REPOSITORY
+from devgrid.fleet import Fleet
+from devgrid.grid import Grid
+from devgrid.options import GridOptions
 from devgrid.ports import free_port
-from devgrid.processes import answers, wait_until
+from devgrid.processes import wait_until
 from tests.load.figures import Figure
-from tests.support.ledger import migrated
 
-PAGES = ("livez", "readyz")
+PROCESSES = ("worker", "beat", "callbacks", "flower", "metrics", "reporter")
+PAGES = ("livez", "readyz", "metrics")
 REQUESTS = 500
 HEALTHS = 11
 HUNDREDTHS = 100
 
 
 def figures() -> list[Figure]:
-    """Measure the probes of a beat that works, with a Postgres and an embedded
-    Redis.
-    """
-    with migrated() as (_, environment):
-        port = free_port()
-        settings = environment | {"HEALTH_ADDRESS": f"127.0.0.1:{port}"}
-        argv = [
-            sys.executable,
-            "-m",
-            "supervisor_tasks.cli",
-            "run",
-            "beat",
-            "--embedded",
+    """Measure the probes of a whole fleet without work, and of a reporter."""
+    grid = Grid.start(GridOptions())
+    try:
+        ports = {name: free_port() for name in PROCESSES}
+        start(grid, ports)
+        for name, port in ports.items():
+            ready = partial(is_ready, port)
+            wait_until(ready, f"{name} to be ready", 60.0, 0.2)
+        pages = [
+            Figure(f"/{page} of {name}, p99", _p99_ms(port, page), "ms", 20.0)
+            for name, port in ports.items()
+            for page in PAGES
         ]
-        with subprocess.Popen(
-            argv,
-            cwd=REPOSITORY,
-            env=settings,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as beat:
-            try:
-                wait_until(lambda: answers(port), "beat to serve its probes", 60.0)
-                wait_until(
-                    lambda: _status(port, "readyz") == http.HTTPStatus.OK,
-                    "beat to be ready",
-                    60.0,
-                )
-                pages = [
-                    Figure(f"/{page} of beat, p99", _p99_ms(port, page), "ms", 20.0)
-                    for page in PAGES
-                ]
-                health_s = statistics.median(
-                    _health_s(environment) for _ in range(HEALTHS)
-                )
-            finally:
-                beat.terminate()
+        health_s = statistics.median(
+            _health_s(grid.environment) for _ in range(HEALTHS)
+        )
+    finally:
+        grid.stop()
     return [
         *pages,
         Figure(f"supervisor health, median of {HEALTHS}", health_s, "s", 0.5),
     ]
+
+
+def start(grid: Grid, ports: dict[str, int]) -> None:
+    """Start the fleet, and a reporter of its own spool beside the grid's. Each serves
+    its pages at its port.
+    """
+
+    def fleet(name: str) -> Fleet:
+        address = {"HEALTH_ADDRESS": f"127.0.0.1:{ports[name]}"}
+        return Fleet(grid.processes, grid.environment | address)
+
+    fleet("worker").migrate()
+    fleet("callbacks").start_callbacks(wait=False)
+    fleet("worker").start_worker()
+    fleet("beat").start_beat()
+    fleet("flower").start_flower()
+    fleet("metrics").start_metrics(ports["metrics"])
+    spool = grid.folder / "spool-of-the-measured"
+    spool.mkdir()
+    options = {
+        "--spool": spool,
+        "--supervisor": grid.environment["PUBLIC_ADDRESS"],
+        "--ca": grid.cluster.certificates.ca,
+        "--health": f"127.0.0.1:{ports['reporter']}",
+    }
+    words = [str(word) for option in options.items() for word in option]
+    argv = [sys.executable, "-m", "plugins.reporter", *words]
+    grid.processes.start("measured-reporter", argv, cwd=REPOSITORY, env=os.environ)
+
+
+def is_ready(port: int) -> bool:
+    """Whether a process answers there that it is ready."""
+    try:
+        return _status(port, "readyz") == http.HTTPStatus.OK
+    except OSError:
+        return False
 
 
 def _p99_ms(port: int, page: str) -> float:
@@ -76,8 +97,8 @@ def _p99_ms(port: int, page: str) -> float:
 
 
 def _health_s(environment: dict[str, str]) -> float:
-    """The seconds that one run of the command takes. It reports that the fleet is
-    unhealthy, as only beat runs.
+    """The seconds that one run of the command takes. The fleet may still be unhealthy,
+    as it has just been started.
     """
     begun_s = time.perf_counter()
     done = subprocess.run(
