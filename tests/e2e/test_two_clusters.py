@@ -4,8 +4,10 @@ node, wallet, prices and fleet.
 
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -17,8 +19,10 @@ from devgrid.fleet import CELERY, Fleet
 from devgrid.grid import Grid
 from devgrid.machine import deadline
 from devgrid.options import ClusterOptions, GridOptions
-from devgrid.processes import wait_until
+from devgrid.ports import free_port
+from devgrid.processes import answers, wait_until
 from supervisor_tasks.jobs.model import ChainStatus
+from tests.support.cluster_figures import wait_for_own_figures
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.refusals import reasons
 from tests.support.watching import rows, wait_for_end
@@ -27,6 +31,7 @@ CHEAP = ChainPrices(
     gpu_wei_per_min=10**18, cpu_wei_per_min=10**17, mem_wei_per_min=10**13
 )
 SECOND = ClusterOptions(name="second", nodes=1, gpus_per_node=1, prices=CHEAP)
+OUTAGE_S = 10.0
 SCRIPT = "#!/bin/bash\necho $SLURM_CLUSTER_NAME\nsleep 1\n"
 # What all workers of a broker share: events (Flower reads them), the questions of
 # Flower, and when bindings expire.
@@ -63,6 +68,20 @@ def site() -> Iterator[Site]:
         yield Site(grid, first)
     finally:
         grid.stop()
+
+
+@pytest.fixture(scope="module")
+def metrics_port(site: Site) -> int:
+    """The port of the first cluster's metrics."""
+    port = free_port()
+    site.clusters[0].fleet.start_metrics(port)
+    wait_until(lambda: answers(port), "the metrics to be served", 30.0)
+    return port
+
+
+def jobs_of(site: Site, cluster: GridCluster) -> list[Any]:
+    query = "SELECT job_id FROM jobs WHERE cluster = :cluster"
+    return rows(site.grid, query, cluster=cluster.name)
 
 
 def test_two_clusters__jobs_by_label__each_runs_pays_and_shows_apart(
@@ -103,6 +122,30 @@ def test_two_clusters__jobs_by_label__each_runs_pays_and_shows_apart(
         "devgrid",
         "second",
     )
+
+
+def test_two_clusters__one_has_no_slurm__the_other_settles_and_shows_only_its_own(
+    site: Site, metrics_port: int
+) -> None:
+    """chaos/test_cluster_outages.py has the other outages, and compares times."""
+    customer = site.grid.new_customer()
+    healthy, broken = site.clusters
+    own = {row.job_id for row in jobs_of(site, healthy)}
+    broken.processes.kill(broken.processes.find("slurmctld"))
+    begun_s = time.monotonic()
+    try:
+        (stuck,) = site.grid.submit_scripts(customer, SCRIPT, 1, on=broken)
+        while time.monotonic() - begun_s < OUTAGE_S:  # the outage itself
+            handed_in = site.grid.submit_scripts(customer, SCRIPT, 3, on=healthy)
+            for job_id in handed_in:
+                job = wait_for_end(site.grid, job_id)
+                assert job.status is ChainStatus.FINISHED
+            own.update(handed_in)
+        wait_for_own_figures(healthy, metrics_port, own)
+        assert not site.grid.chain.job(stuck).status.cold
+    finally:
+        broken.processes.start_again("slurmctld")
+    assert wait_for_end(site.grid, stuck).status is ChainStatus.FINISHED
 
 
 def test_two_clusters__one_flower__shows_the_workers_of_both(site: Site) -> None:
