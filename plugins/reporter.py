@@ -16,6 +16,7 @@ the spool, /readyz while the spool can be read and the supervisor answers, and /
 import argparse
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -391,6 +392,8 @@ def _ids_in(line: str) -> dict[str, object]:
 
 def main() -> None:
     """Read the options and deliver until SIGTERM."""
+    # a core file would hold the key
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     parser = argparse.ArgumentParser(
         prog="reporter", description="Delivers SLURM's events to the supervisor."
     )

@@ -20,7 +20,8 @@ from devgrid.chain.model import Account
 from devgrid.grid import Grid
 from devgrid.machine import deadline
 from devgrid.options import GridOptions
-from devgrid.processes import wait_until
+from devgrid.ports import free_port
+from devgrid.processes import answers, wait_until
 from supervisor_tasks.config.settings import IN_FILES
 from tests.support.watching import wait_for_end
 
@@ -103,7 +104,10 @@ def grid() -> Iterator[Grid]:
         fleet.start(flower=False)
         fleet.start_flower()
         fleet.start_worker("chain-worker", "-Q", "devgrid.chain")
+        metrics_port = free_port()
+        fleet.start_metrics(metrics_port)
         fleet.wait_for_flower()
+        wait_until(lambda: answers(metrics_port), "the metrics", 30.0)
         running.environment["FLOWER"] = fleet.flower_url
         yield running
     finally:
@@ -282,14 +286,31 @@ def test_output__of_the_operators_commands__holds_none(grid: Grid, job_id: str) 
 
 
 def test_core_files__of_the_fleet__are_off(grid: Grid, job_id: str) -> None:
-    for name in ("worker", "chain-worker", "beat", "flower", "callbacks"):
-        limits = proc(grid.fleet.find(name).pid, "limits").decode()
-        (line,) = [
-            line
-            for line in limits.splitlines()
-            if line.startswith("Max core file size")
-        ]
-        assert line.split()[4:6] == ["0", "0"], name
+    names = ("worker", "chain-worker", "beat", "flower", "callbacks")
+    limits = {
+        name: psutil.Process(grid.fleet.find(name).pid).rlimit(psutil.RLIMIT_CORE)
+        for name in (*names, "reporter", "metrics")
+    }
+    assert limits == dict.fromkeys(limits, (0, 0))
+
+
+AUTHORIZED_KEYS = """
+import resource, sys
+from plugins import authorized_keys
+sys.argv = ["authorized_keys", "--supervisor", "127.0.0.1:9", "root"]
+authorized_keys.main()
+print(*resource.getrlimit(resource.RLIMIT_CORE))
+"""
+
+
+def test_core_files__of_the_authorized_keys_command__are_off() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AUTHORIZED_KEYS],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["0", "0"], done.stderr
 
 
 GUARDED = """

@@ -257,6 +257,15 @@ def test_run_fleet__each_setting_as_the_go_programs_flag__a_job_ends(
     )
 
 
+def test_run_fleet__its_core_file_and_those_of_its_children__are_off(
+    fleet: Running,
+) -> None:
+    wait_until(lambda: child(fleet, "worker") is not None, "a worker", PATIENCE_S, 0.1)
+    processes = [psutil.Process(fleet.pid), *psutil.Process(fleet.pid).children()]
+    limits = {one.pid: one.rlimit(psutil.RLIMIT_CORE) for one in processes}
+    assert limits == dict.fromkeys(limits, (0, 0))
+
+
 def test_fleet__killed__its_children_end(grid: Grid, fleet: Running) -> None:
     wait_until(
         lambda: all(child(fleet, name) for name in FLEET),
