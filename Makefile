@@ -171,8 +171,9 @@ soak: setup ## mixed jobs, random faults and forged callbacks, then the audit (M
 	@$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(LOAD),--load $(LOAD)) \
 		$(if $(RECORD),--record) $(if $(KEEP),--keep)
 
-demo: setup ## run a job of a minute from the chain to SLURM and back (WORKFLOW=file, KEEP=1, CLUSTERS=2: one on each, BENCHMARK=1: of a cluster to be measured)
-	@$(BIN)/python -m devgrid demo $(WORKFLOW) $(if $(KEEP),--keep) $(if $(BENCHMARK),--benchmark) $(if $(CLUSTERS),--clusters $(CLUSTERS))
+demo: setup ## run a job of a minute from the chain to SLURM and back (WORKFLOW=file, KEEP=1, CLUSTERS=2: one on each, BENCHMARK=1: of a cluster to be measured, JOB_SUBMIT=0: without job_submit.lua)
+	@$(BIN)/python -m devgrid demo $(WORKFLOW) $(if $(KEEP),--keep) $(if $(BENCHMARK),--benchmark) $(if $(CLUSTERS),--clusters $(CLUSTERS)) \
+		$(if $(filter 0,$(JOB_SUBMIT)),--without-job-submit)
 
 clean: ## remove what setup built
 	@rm -rf $(VENV) node_modules build *.egg-info

@@ -112,12 +112,14 @@ def _parser() -> argparse.ArgumentParser:
         default="1",
         help="run the file once on each of so many clusters (1)",
     )
+    _add_without_job_submit(command)
     command.set_defaults(run=_demo)
 
     command = commands.add_parser(
         "up", help="start a grid with its fleet, which stays up"
     )
     command.add_argument("--clusters", default="1", help="with so many clusters (1)")
+    _add_without_job_submit(command)
     command.set_defaults(run=_up)
 
     commands.add_parser(
@@ -169,6 +171,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_without_job_submit(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--without-job-submit",
+        action="store_true",
+        help="as at a site without job_submit.lua: customers submit and change jobs themselves",
+    )
+
+
 # --- the grid -------------------------------------------------------------------------
 
 
@@ -184,13 +194,14 @@ def _demo(options: argparse.Namespace) -> None:
         keep_as=CURRENT if options.keep else None,
         benchmark=options.benchmark,
         clusters=clusters,
+        job_submit=not options.without_job_submit,
     )
 
 
 def _up(options: argparse.Namespace) -> None:
     clusters = whole_number("--clusters", options.clusters, MAX_CLUSTERS)
     _refuse_a_second()
-    start_grid(CURRENT, clusters)
+    start_grid(CURRENT, clusters, job_submit=not options.without_job_submit)
 
 
 def _refuse_a_second() -> None:

@@ -28,15 +28,21 @@ BLOCK_TIME_S = 0.25
 
 
 def run_demo(
-    workflow_text: str, keep_as: Path | None, benchmark: bool = False, clusters: int = 1
+    workflow_text: str,
+    keep_as: Path | None,
+    benchmark: bool = False,
+    clusters: int = 1,
+    job_submit: bool = True,
 ) -> None:
     """Run a workflow file to its end on a new grid, once on each of its clusters. With
     `keep_as`, the grid stays up, with a link of that name to it. With `benchmark`, the
-    cluster must be measured before the grid accepts it. Raises WorkflowError,
-    HandInError, StartError, DemoError or TimeoutError.
+    cluster must be measured before the grid accepts it. Without `job_submit`, SLURM
+    does not use job_submit.lua. Raises WorkflowError, HandInError, StartError,
+    DemoError or TimeoutError.
     """
     check_script_size(len(render(load(workflow_text)).encode()))
-    with _new_grid(_options(clusters, benchmark), keep_as) as (grid, reporter):
+    options = _options(clusters, benchmark, job_submit)
+    with _new_grid(options, keep_as) as (grid, reporter):
         if benchmark:
             prepare(grid)
         flower = _start_fleets(grid, reporter)
@@ -50,11 +56,13 @@ def run_demo(
             flower.wait_for_flower()
 
 
-def start_grid(keep_as: Path, clusters: int = 1) -> None:
+def start_grid(keep_as: Path, clusters: int = 1, job_submit: bool = True) -> None:
     """Start a grid with its fleets and customers, which stays up, with a link of that
-    name to it. Raises StartError or TimeoutError.
+    name to it. Without `job_submit`, SLURM does not use job_submit.lua. Raises
+    StartError or TimeoutError.
     """
-    with _new_grid(_options(clusters, benchmark=False), keep_as) as (grid, reporter):
+    options = _options(clusters, benchmark=False, job_submit=job_submit)
+    with _new_grid(options, keep_as) as (grid, reporter):
         flower = _start_fleets(grid, reporter)
         for role in _customers(grid):
             grid.new_customer(role=role)
@@ -84,7 +92,7 @@ def _new_grid(
             grid.stop()
 
 
-def _options(clusters: int, benchmark: bool) -> GridOptions:
+def _options(clusters: int, benchmark: bool, job_submit: bool) -> GridOptions:
     """A cluster of four nodes, and others of two, each cheaper than the one before."""
     if benchmark:
         return GridOptions(
@@ -92,14 +100,21 @@ def _options(clusters: int, benchmark: bool) -> GridOptions:
             registered=False,
             nodes=NODES,
             gpus_per_node=GPUS_PER_NODE,
+            job_submit=job_submit,
         )
     others = [
         ClusterOptions(
-            name=f"devgrid-{number}", nodes=2, gpus_per_node=1, prices=_cheaper(number)
+            name=f"devgrid-{number}",
+            nodes=2,
+            gpus_per_node=1,
+            prices=_cheaper(number),
+            job_submit=job_submit,
         )
         for number in range(2, clusters + 1)
     ]
-    return GridOptions(block_time_s=BLOCK_TIME_S, others=tuple(others))
+    return GridOptions(
+        block_time_s=BLOCK_TIME_S, job_submit=job_submit, others=tuple(others)
+    )
 
 
 def _cheaper(number: int) -> ChainPrices:

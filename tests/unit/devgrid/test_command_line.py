@@ -14,7 +14,9 @@ import pytest
 from devgrid import command_line, kept_grid
 from devgrid.chain.model import ChainAddresses
 from devgrid.cluster.cluster import NEEDED
-from devgrid.processes import Processes, Running
+from devgrid.grid import Grid
+from devgrid.options import GridOptions
+from devgrid.processes import Processes, Running, StartError
 
 WORKFLOW = "steps: [{run: {command: 'true'}}]\n"
 
@@ -231,6 +233,37 @@ def test_main__unknown_words__are_refused_in_one_line(
     said = capsys.readouterr().err
     assert said.startswith("devgrid: ")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("up",),
+        ("up", "--clusters", "2"),
+        ("demo", "WORKFLOW", "--clusters", "2"),
+        ("demo", "WORKFLOW", "--benchmark"),
+    ],
+)
+@pytest.mark.parametrize("switch", [(), ("--without-job-submit",)])
+def test_main__without_job_submit__no_cluster_of_the_grid_has_it(
+    link: Path,
+    workflow: str,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    switch: tuple[str, ...],
+) -> None:
+    asked_for = list[GridOptions]()
+
+    def start(options: GridOptions) -> Grid:
+        asked_for.append(options)
+        raise StartError("this test starts none")
+
+    monkeypatch.setattr(Grid, "start", start)
+    argv = [workflow if word == "WORKFLOW" else word for word in words]
+    assert refused(*argv, *switch) == "devgrid: this test starts none"
+    (options,) = asked_for
+    clusters = (options, *options.others)
+    assert {cluster.job_submit for cluster in clusters} == {switch == ()}
 
 
 def test_demo__script_that_quotation_marks_blow_up__is_refused_before_a_grid_starts(
