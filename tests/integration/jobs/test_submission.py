@@ -51,9 +51,10 @@ from supervisor_tasks.jobs.model import (
     State,
 )
 from supervisor_tasks.jobs.monitor import poll_jobs
-from supervisor_tasks.ledger.alarms import Switch
+from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import LEASE_S, EffectAlarmSummary, OpenEffect
+from supervisor_tasks.monitoring.standing_work import check_alarms
 from supervisor_tasks.slurm.cluster import CONTROLLER_TIMEOUT_S, Cluster, over_ssh
 from supervisor_tasks.slurm.parsers import CommandAnswer
 from supervisor_tasks.slurm.rest_answers import RestAnswer
@@ -306,22 +307,39 @@ def test_sbatch_missing__nothing_begins_and_it_is_tried_again(
 
 
 @only_ssh(OnlySsh.LOGIN_NODE)
-def test_spank_plugin_that_cannot_be_loaded__job_waits_until_it_can(
+def test_spank_plugin_that_cannot_be_loaded__job_waits__operator_is_called(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
     plugstack, job = world.slurm.layout.folder / "plugstack.conf", world.new_job(site)
     plugstack.write_text(f"required {world.processes.folder}/being-upgraded.so\n")
+    raised = list[bool]()
     try:
         for _ in range(6):  # minutes
             assert world.carry_out(site, job).state is State.READY
+            check_alarms(site)
+            raised.append(overdue(site) is not None)
             world.a_minute_passes(job)
-        trouble = site.ledger.effects.trouble()
     finally:
         plugstack.unlink()
-    assert trouble.late == 1  # an alarm is raised
-    assert "Failed to initialize plugin stack" in str(trouble.last_error)
+    assert (raised[:4], raised[5]) == ([False] * 4, True)
+    alarm = overdue(site)
+    assert alarm is not None
+    assert alarm.details["effects"] == 1
+    assert "Failed to initialize plugin stack" in str(alarm.details["last_error"])
     assert "SubmitOutcomeUnknown" not in world.journal(job)
     assert_submitted_once(world, site, job, "#!/bin/bash\nsleep 600\n")
+    check_alarms(site)
+    assert overdue(site) is None
+
+
+def overdue(site: WorkerContext) -> Alarm | None:
+    """The alarm that effects have failed for five minutes, if it is raised."""
+    found = (
+        alarm
+        for alarm in site.ledger.alarms.all()
+        if alarm.name is AlarmName.EFFECT_OVERDUE
+    )
+    return next(found, None)
 
 
 # --- between sbatch and slurmctld -----------------------------------------------------
