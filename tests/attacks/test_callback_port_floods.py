@@ -4,20 +4,31 @@ not delay an honest caller.
 
 import os
 import random
+import socket
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from sqlalchemy import text
 
 from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
+from grpc_callbacks.connections import CALLS_OF_A_PEER
+from grpc_callbacks.server import STREAMS
+from plugins.authorized_keys import REQUEST, Http2Connection, keys_in
+from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
+from protos.supervisor.v1alpha1 import supervisor_pb2_grpc as services
 from tests.support.ports import (
     PREFACE,
     CallbackSite,
@@ -32,6 +43,7 @@ from tests.support.ports import (
 )
 
 MAX_DELAY_S = 0.1
+CALLS = CALLS_OF_A_PEER + 64
 RANDOM = random.Random(11)
 
 
@@ -214,6 +226,72 @@ def test_connections_that_say_nothing__are_closed(port: Port, crowd: Crowd) -> N
     wait_until(
         lambda: crowd.still_open() == 0, "the silent connections to be closed", 30.0
     )
+
+
+@contextmanager
+def database_that_does_not_answer(site: CallbackSite) -> Iterator[None]:
+    """No callback is stored meanwhile, so each call about one stays under way."""
+    with site.engine.begin() as connection:
+        connection.execute(text("LOCK TABLE callbacks IN ACCESS EXCLUSIVE MODE"))
+        yield
+
+
+def keys_for_another_peer(port: Port) -> str:
+    """What sshd's command gets from another address."""
+    where = ("127.0.0.1", port.number)
+    with socket.create_connection(where, 10, source_address=("127.0.2.1", 0)) as own:
+        ends_s = time.clock_gettime(time.CLOCK_BOOTTIME) + deadline(10)
+        call = Http2Connection(own, ends_s).call
+        return keys_in(call("http", port.address, REQUEST, ()))
+
+
+def test_calls_of_one_peer__are_bounded__other_peers_and_later_calls_are_answered(
+    site: CallbackSite, port: Port
+) -> None:
+    """Each call is whole, so that it counts until it is answered."""
+    connections = -(-CALLS // STREAMS)
+    with ExitStack() as stack:
+        channels = [
+            stack.enter_context(
+                grpc.insecure_channel(
+                    port.address, options=[("grpc.use_local_subchannel_pool", 1)]
+                )
+            )
+            for _ in range(connections)
+        ]
+        for channel in channels:
+            grpc.channel_ready_future(channel).result(deadline(20))
+        with database_that_does_not_answer(site):
+            process = psutil.Process(port.running.pid)
+            process.suspend()  # so that it finds all calls at once
+            try:
+                calls = [
+                    begin_report(channels[number % connections])
+                    for number in range(CALLS)
+                ]
+            finally:
+                process.resume()
+            wait_until(
+                lambda: sum(call.done() for call in calls) >= CALLS - CALLS_OF_A_PEER,
+                "the calls above the bound to be answered",
+                20.0,
+            )
+            assert keys_for_another_peer(port).startswith("ssh-ed25519 ")
+        codes = Counter(call.code() for call in calls)
+        refused = codes.pop(grpc.StatusCode.RESOURCE_EXHAUSTED)
+        assert 0 < refused <= CALLS - CALLS_OF_A_PEER
+        assert codes.keys() <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+        assert "too_many_calls" in port.log
+        report(channels[0], random_job_id(), timeout_s=deadline(5.0))
+
+
+def begin_report(channel: grpc.Channel) -> Any:
+    """Send a whole callback, and do not wait for the answer."""
+    request = messages.SetJobStatusRequest(
+        name=random_job_id(), id=7, status=messages.JOB_STATUS_FINISHED
+    )
+    stub: Any = services.JobAPIStub(channel)
+    return stub.SetJobStatus.future(request, timeout=deadline(30))
 
 
 STUCK = """
