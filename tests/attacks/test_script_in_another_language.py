@@ -40,6 +40,13 @@ if test (count $words) -eq 2
     exit 7
 end
 """
+R = """\
+arguments <- commandArgs(trailingOnly = FALSE)
+path <- sub("--file=", "", grep("^--file=", arguments, value = TRUE))
+cat("ran", R.version$language, "")
+cat(length(grep("^#SBATCH", readLines(path))), "lines of SBATCH\\n")
+quit(status = 8)
+"""
 # first line, body, what it prints ({sha256}: of the script, so that it was read as it
 # is), how it ends
 SCRIPTS = {
@@ -59,6 +66,14 @@ SCRIPTS = {
     "two words in one": ("#!/usr/bin/env python3 -u\n", "print('ran')\n", "'python3 -u': No such file or directory\n", "127:0"),
     "shell words": ("#!/usr/bin/awk -f;touch$IFS$HOME/touched\n", "BEGIN {}\n", "touched", "2:0"),
 }  # fmt: skip
+# `make setup` does not install R, as it needs 150 MB: where it is, it is tried too.
+if Path("/usr/bin/Rscript").exists():
+    SCRIPTS["Rscript"] = (
+        "#!/usr/bin/Rscript --vanilla\n",
+        R,
+        "ran R 5 lines of SBATCH\n",
+        "8:0",
+    )
 
 
 @pytest.fixture(scope="module")
