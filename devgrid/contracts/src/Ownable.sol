@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: UNLICENSED
 pragma solidity ^0.8.20;
 
-/// One owner, who deployed the contract.
+/// One owner: at first the deployer, until it hands the contract over or gives it up. Signatures, event and reasons are
+/// OpenZeppelin's (4.x).
 abstract contract Ownable {
-    address public immutable owner;
+    address public owner;
+
+    event OwnershipTransferred(address indexed previousOwner, address indexed newOwner);
 
     modifier onlyOwner() {
         require(msg.sender == owner, "Ownable: caller is not the owner");
@@ -11,6 +14,21 @@ abstract contract Ownable {
     }
 
     constructor() {
-        owner = msg.sender;
+        _transfer(msg.sender);
+    }
+
+    /// Without an owner, no account can call what is onlyOwner.
+    function renounceOwnership() external onlyOwner {
+        _transfer(address(0));
+    }
+
+    function transferOwnership(address newOwner) external onlyOwner {
+        require(newOwner != address(0), "Ownable: new owner is the zero address");
+        _transfer(newOwner);
+    }
+
+    function _transfer(address newOwner) private {
+        emit OwnershipTransferred(owner, newOwner);
+        owner = newOwner;
     }
 }

@@ -3,6 +3,7 @@
 import stat
 import subprocess
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from supervisor_tasks.chain.abi_codec import Revert, event
 from supervisor_tasks.jobs.model import ChainStatus
 
 CREDITS = 10**18
+OWNERSHIP_TRANSFERRED = "OwnershipTransferred(address,address)"
 DEFINITION = JobDefinition(
     gpus=1,
     mem_per_cpu_mb=1000,
@@ -170,6 +172,31 @@ def test_roles__granted_and_revoked__are_events(
         }
         found = [log["topics"] for log in chain.rpc.call("eth_getLogs", query)]
         assert found == [[topic, *("0x" + argument for argument in arguments)]]
+
+
+def test_ownership__handed_over_and_given_up__are_events() -> None:
+    """On a chain of its own, which is without an owner afterwards."""
+    zero = "0x" + "0" * 40
+    with private_processes() as processes:
+        chain = start_chain(processes)
+        admin, heir = chain.account("admin"), chain.new_account()
+        chain.send(admin, "Constants", "transferOwnership", heir.address)
+        assert chain.call("Constants", "owner") == (heir.address,)
+        with pytest.raises(ChainError, match="Ownable: caller is not the owner"):
+            chain.send(admin, "Constants", "setMinimumAmount", 1)
+        with pytest.raises(ChainError, match="new owner is the zero address"):
+            chain.send(heir, "Constants", "transferOwnership", zero)
+        chain.send(heir, "Constants", "renounceOwnership")
+        assert chain.call("Constants", "owner") == (zero,)
+        query = {
+            "address": chain.addresses.constants,
+            "fromBlock": "0x0",
+            "topics": ["0x" + keccak(text=OWNERSHIP_TRANSFERRED).hex()],
+        }
+        found = [log["topics"][1:] for log in chain.rpc.call("eth_getLogs", query)]
+    owners = [zero, admin.address, heir.address, zero]
+    padded = ["0x" + address.removeprefix("0x").rjust(64, "0") for address in owners]
+    assert found == [list(pair) for pair in pairwise(padded)]
 
 
 def test_withdraw_admin__what_was_earned__is_the_owners(
