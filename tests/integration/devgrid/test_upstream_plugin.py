@@ -18,8 +18,10 @@ import pytest
 from devgrid import REPOSITORY
 from devgrid.cluster.linux_users import Users
 from devgrid.cluster.slurm import Slurm
-from devgrid.faults.network_proxy import Proxy
+from devgrid.faults import upstream_plugin
+from devgrid.faults.network_proxy import Fault, Proxy
 from devgrid.faults.upstream_plugin import InSlurm, send, upstream_report
+from devgrid.machine import deadline
 from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
@@ -258,6 +260,8 @@ def test_upstream_report__each_end(state: str, status: int) -> None:
 # --- one event ------------------------------------------------------------------------
 
 EVENT = SpooledEvent(name_of(1), 1, spool.FINISHED)
+# in place of the field's 30 s; the supervisor of these tests is silent for 10 s
+SHORT_S = 3.0
 
 
 @contextmanager
@@ -297,3 +301,25 @@ def test_tell__port_without_tls__is_lost() -> None:
         with pytest.raises((ssl.SSLError, OSError)):
             send(EVENT, job(f"127.0.0.1:{port}"))
         assert not supervisor.calls
+
+
+@pytest.mark.parametrize("shows_a_certificate", [False, True])
+def test_tell__server_falls_silent__is_given_up_after_the_time_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shows_a_certificate: bool
+) -> None:
+    """Before its certificate, or when it has the event."""
+    monkeypatch.setattr(upstream_plugin, "TIMEOUT_S", SHORT_S)
+    with (
+        serving(certificates=make_certificates(tmp_path)) as (supervisor, port),
+        in_front_of(port) as network,
+    ):
+        if shows_a_certificate:
+            supervisor.hold.clear()
+        else:
+            network.fault(Fault.HANG)
+        began_s = time.monotonic()
+        with pytest.raises((grpc.RpcError, OSError)):
+            send(EVENT, job(network.address))
+        took_s = time.monotonic() - began_s
+        assert SHORT_S <= took_s < deadline(3 * SHORT_S)
+        assert len(supervisor.calls) == (1 if shows_a_certificate else 0)
