@@ -6,9 +6,7 @@ This site has no accounting, and SLURM forgets a job within minutes of its end.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
-import grpc
 import pytest
 
 from devgrid.chain.model import Account, ChainPrices
@@ -17,6 +15,7 @@ from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from protos.supervisor.v1alpha1 import supervisor_pb2 as messages
 from supervisor_tasks.jobs.model import ChainStatus
+from tests.support.callers import stranger
 from tests.support.end_states import PATIENCE_S, row_of, running
 from tests.support.grids import served_grid
 from tests.support.ports import report
@@ -38,17 +37,6 @@ FORGED = (
 def grid() -> Iterator[Grid]:
     with served_grid(GridOptions(min_job_age_s=2)) as running_grid:
         yield running_grid
-
-
-@contextmanager
-def stranger(grid: Grid) -> Iterator[grpc.Channel]:
-    """A caller that reaches the port and has no key."""
-    authority = (grid.folder / "tls" / "ca.pem").read_bytes()
-    address = grid.environment["PUBLIC_ADDRESS"]
-    with grpc.secure_channel(
-        address, grpc.ssl_channel_credentials(authority)
-    ) as channel:
-        yield channel
 
 
 def unread(grid: Grid, job_id: str) -> int:
