@@ -1,5 +1,5 @@
 """A customer changes his job in SLURM, so that it gets more than was paid for. This
-site has no accounting.
+site has neither job_submit.lua nor accounting.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,15 @@ from tests.support.end_states import (
     PATIENCE_S,
     as_customer,
     id_of,
+    record_of,
     row_of,
+    run_as_customer,
+    running,
     scontrol,
     wait_for_state,
 )
-from tests.support.grids import BLOCK_TIME_S
+from tests.support.grids import served_grid
+from tests.support.requeueing import seconds_of_runs
 from tests.support.watching import journal, ledger, rows, slurm_of, sweep, wait_for_end
 
 ALL_NODES = "nodename=node[1-4]"
@@ -61,7 +65,30 @@ HARMLESS = [
     "TimeLimit=30",
     "NumCPUs=1",
 ]
-
+# SLURM 22.05 lets the owner of a job that runs change what is in the second list alone.
+REFUSED_WHILE_IT_RUNS = [
+    "TimeLimit=600",
+    "TimeLimit+=10",
+    "EndTime=now+10hours",
+    "NumCPUs=8",
+    "NumNodes=2",
+    "MinMemoryCPU=500",
+    "Gres=gpu:2",
+    "TresPerNode=gpu:2",
+    "TresPerJob=gpu:2",
+    "Partition=other",
+    "Account=other",
+    "ArrayString=1-3",
+    "StartTime=now+1minute",
+]
+TAKEN_WHILE_IT_RUNS = [
+    "QOS=normal",
+    "Nice=100",
+    "Requeue=1",
+    "Comment=other",
+    "JobName=other",
+    "TimeLimit=30",
+]
 
 PARKED = """
     UPDATE effects SET parked_at = now(), lease = NULL, lease_until = NULL
@@ -72,17 +99,12 @@ PARKED = """
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     other = "PartitionName=other Nodes=ALL MaxTime=INFINITE State=UP"
-    running = Grid.start(
-        GridOptions(block_time_s=BLOCK_TIME_S, slurm_conf=(other,), job_submit=False)
-    )
-    try:
+    options = GridOptions(slurm_conf=(other,), job_submit=False)
+    with served_grid(options) as served:
         # Each job gets whole nodes, as some sites configure it: it is no attack that
         # SLURM rounds up.
-        scontrol(running, "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE")
-        running.fleet.start(flower=False)
-        yield running
-    finally:
-        running.stop()
+        scontrol(served, "update", "PartitionName=main", "OverSubscribe=EXCLUSIVE")
+        yield served
 
 
 @pytest.fixture
@@ -298,6 +320,90 @@ def test_changed_and_ended_before_a_look__keeps_its_end_with_a_reason_and_an_ala
             0
         ].details
     )
+
+
+@pytest.fixture(scope="module")
+def runs(grid: Grid, customer: Account) -> tuple[str, int]:
+    """A job that runs, and its SLURM id."""
+    script = "#!/bin/bash\nsleep 1800\n"
+    job_id = grid.submit_script(customer, script, minutes=60, **SMALL)
+    return job_id, running(grid, job_id)
+
+
+@pytest.mark.parametrize("word", REFUSED_WHILE_IT_RUNS)
+def test_changed_while_it_runs__to_a_bigger_size__slurm_refuses(
+    grid: Grid, customer: Account, runs: tuple[str, int], word: str
+) -> None:
+    _, slurm_id = runs
+    before = size(grid, slurm_id)
+    words = ("scontrol", "update", f"JobId={slurm_id}", word)
+    assert run_as_customer(grid, customer, *words).returncode != 0
+    assert size(grid, slurm_id) == before
+
+
+@pytest.mark.parametrize("word", TAKEN_WHILE_IT_RUNS)
+def test_changed_while_it_runs__without_a_price__is_the_owners_choice(
+    grid: Grid, customer: Account, runs: tuple[str, int], word: str
+) -> None:
+    job_id, slurm_id = runs
+    allocated = size(grid, slurm_id)["tres-alloc"]
+    change(grid, customer, slurm_id, word)
+    look_and_leave_alone(grid, job_id)
+    assert size(grid, slurm_id)["tres-alloc"] == allocated
+    assert record_of(grid, slurm_id).state == "RUNNING"
+    assert grid.chain.job(job_id).status is ChainStatus.RUNNING
+
+
+def look_and_leave_alone(grid: Grid, job_id: str) -> None:
+    """Poll a job that runs, and wait until the ledger has what the look saw. It must
+    not have found too much: no time limit is put back, and no job is cancelled.
+    """
+    seen = journal(grid, job_id).count("SlurmRunningObserved")
+    look(grid, job_id)
+    wait_until(
+        lambda: journal(grid, job_id).count("SlurmRunningObserved") > seen,
+        "a look",
+        PATIENCE_S,
+        0.2,
+    )
+    assert "MoreThanPaid" not in journal(grid, job_id)
+    undone = "SELECT 1 FROM effects WHERE job_id = :id AND kind IN ('top_up', 'cancel')"
+    assert rows(grid, undone, id=job_id) == []
+
+
+@pytest.mark.usefixtures("spare")
+def test_changed_in_all_ways_while_it_runs__is_known_by_its_id_and_billed(
+    grid: Grid, customer: Account
+) -> None:
+    job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
+    slurm_id = running(grid, job_id)
+    words = (*TAKEN_WHILE_IT_RUNS, "ReservationName=spare")
+    change(grid, customer, slurm_id, *words)
+    look_and_leave_alone(grid, job_id)
+    as_customer(grid, customer, "scancel", str(slurm_id))
+    wait_for_state(grid, slurm_id, "CANCELLED")
+    look(grid, job_id)
+    assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.CANCELLED
+    (state, seconds), *_ = seconds_of_runs(grid, slurm_id)
+    assert (state, row_of(grid, job_id).elapsed_s) == ("CANCELLED", seconds)
+
+
+def test_time_limit_of_a_job_that_runs__raised_by_the_site__is_put_back(
+    grid: Grid, customer: Account
+) -> None:
+    """Owners cannot raise it; a site's own programs may."""
+    job_id = grid.submit_script(customer, SLEEPS, minutes=60, **SMALL)
+    slurm_id = running(grid, job_id)
+    scontrol(grid, "update", f"JobId={slurm_id}", "TimeLimit=600")
+    look(grid, job_id)
+    wait_until(
+        lambda: size(grid, slurm_id)["TimeLimit"] == AS_PAID["TimeLimit"],
+        "the time limit to be put back",
+        PATIENCE_S,
+        0.2,
+    )
+    assert record_of(grid, slurm_id).state == "RUNNING"
+    as_customer(grid, customer, "scancel", str(slurm_id))
 
 
 def test_rounded_up_by_slurm_itself__is_no_attack(
