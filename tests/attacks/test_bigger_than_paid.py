@@ -1,5 +1,5 @@
 """A customer changes his job in SLURM, so that it gets more than was paid for. This
-site has neither job_submit.lua nor accounting.
+site has no job_submit.lua, and no accounting (in `make attacks` also with it).
 """
 
 from collections.abc import Iterator
@@ -25,6 +25,7 @@ from tests.support.end_states import (
     wait_for_state,
 )
 from tests.support.grids import served_grid
+from tests.support.marks import in_chaos
 from tests.support.requeueing import seconds_of_runs
 from tests.support.watching import journal, ledger, rows, slurm_of, sweep, wait_for_end
 
@@ -96,10 +97,15 @@ PARKED = """
 """
 
 
-@pytest.fixture(scope="module")
-def grid() -> Iterator[Grid]:
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(False, id="no accounting"), in_chaos(True, id="accounting")],
+)
+def grid(request: pytest.FixtureRequest) -> Iterator[Grid]:
     other = "PartitionName=other Nodes=ALL MaxTime=INFINITE State=UP"
-    options = GridOptions(slurm_conf=(other,), job_submit=False)
+    options = GridOptions(
+        slurm_conf=(other,), job_submit=False, accounting=request.param
+    )
     with served_grid(options) as served:
         # Each job gets whole nodes, as some sites configure it: it is no attack that
         # SLURM rounds up.
@@ -162,6 +168,19 @@ def size(grid: Grid, slurm_id: int) -> dict[str, str]:
     }
 
 
+def as_paid(grid: Grid) -> dict[str, str]:
+    """The size of a job that its owner has not changed. With accounting, SLURM shows
+    GPUs among what is allocated, too.
+    """
+    if not has_accounting(grid):
+        return AS_PAID
+    return AS_PAID | {"tres-alloc": AS_PAID["tres-alloc"] + ",gres/gpu=1"}
+
+
+def has_accounting(grid: Grid) -> bool:
+    return grid.environment["SLURM_ACCOUNTING"] == "true"
+
+
 def look(grid: Grid, *job_ids: str) -> None:
     """Poll the job at once, as its next poll may be minutes away."""
     hurried = "UPDATE effects SET due_at = now() WHERE job_id = ANY(:ids) AND kind = 'poll_slurm' AND done_at IS NULL"
@@ -175,6 +194,7 @@ def change(grid: Grid, customer: Account, slurm_id: int, *words: str) -> None:
 
 @pytest.mark.usefixtures("spare", "drained")
 def test_changed_while_it_waits__is_put_back(grid: Grid, customer: Account) -> None:
+    paid = as_paid(grid)
     jobs = {
         grid.submit_script(customer, SLEEPS, minutes=60, **SMALL): word
         for word in BIGGER
@@ -185,7 +205,7 @@ def test_changed_while_it_waits__is_put_back(grid: Grid, customer: Account) -> N
     look(grid, *jobs)
     for job_id, word in jobs.items():
         wait_until(
-            lambda: size(grid, ids[job_id]) == AS_PAID,  # noqa: B023
+            lambda: size(grid, ids[job_id]) == paid,  # noqa: B023
             f"{word} to be put back",
             PATIENCE_S,
             0.2,
@@ -214,7 +234,8 @@ def test_gpus_for_a_job_that_paid_for_none__are_put_back(
     )
     scontrol(grid, "update", ALL_NODES, "state=resume")
     wait_for_state(grid, slurm_id, "RUNNING")
-    assert "gpu" not in size(grid, slurm_id)["tres-alloc"]
+    if not has_accounting(grid):  # it counts all GPUs of a node that is the job's alone
+        assert "gpu" not in size(grid, slurm_id)["tres-alloc"]
     as_customer(grid, customer, "scancel", str(slurm_id))
     assert wait_for_end(grid, job_id, PATIENCE_S).status is ChainStatus.CANCELLED
 
