@@ -70,6 +70,11 @@ class Facts:
         stored = self.read(fact)
         return None if stored is None else stored.value
 
+    def get_or(self, fact: Fact[Value], default: Value) -> Value:
+        """The value of the fact; the default when it is not set."""
+        stored = self.read(fact)
+        return default if stored is None else stored.value
+
     def clear(self, fact: Fact[Any]) -> None:
         """Delete the value of the fact."""
         with self._engine.begin() as connection:

@@ -30,13 +30,11 @@ def abandon(
     )
 
 
-def held_back(ledger: Ledger) -> dict[JobId, int | None]:
+def held_back(ledger: Ledger) -> dict[JobId, SlurmId | None]:
     """The jobs that the last sweep held back because they seem to be lost, and their
     SLURM ids.
     """
-    last = ledger.sweeps.last()
-    held: dict[str, int | None] = last[0].report.get("held", {}) if last else {}
-    return {JobId(name): number for name, number in held.items()}
+    return ledger.sweeps.last_entry("held")
 
 
 def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list[JobId]:
@@ -55,8 +53,7 @@ def confirm_lost(ledger: Ledger, job_ids: Collection[str] | None = None) -> list
         }
     before = ledger.jobs(confirmed)
     changes = list[JobChange]()
-    for job_id, number in confirmed.items():
-        slurm_id = None if number is None else SlurmId(number)
+    for job_id, slurm_id in confirmed.items():
         changes.append(JobChange(job_id, SlurmJobMissing(slurm_id, CONFIRMED_LOST)))
     after = ledger.record(*changes)
     ledger.sweeps.ask("the operator confirmed that jobs are lost")
@@ -67,7 +64,7 @@ def request_of_transaction(ledger: Ledger, transaction_id: int, what: str) -> No
     """Have a worker of the chain queue bump or cancel a transaction; it has the
     wallet's key. A later request replaces an earlier one about the same transaction.
     """
-    requests = ledger.facts.get(TRANSACTION_REQUESTS) or {}
+    requests = ledger.facts.get_or(TRANSACTION_REQUESTS, {})
     ledger.facts.set(TRANSACTION_REQUESTS, requests | {str(transaction_id): what})
 
 

@@ -36,7 +36,7 @@ SWEEPS = METADATA.tables["sweeps"]
 # reports: of five days; of hours at a site without accounting, if slurmctld forgets
 # jobs soon
 KEPT = 500
-KEPT_READINGS = 4096  # of definitions, top-ups and runs
+KEPT_READINGS = 4096  # of effects, definitions, top-ups and runs
 STALE_S = 60.0  # work that was not touched for so long is overdue
 
 _JOBS = """
@@ -218,6 +218,14 @@ class Sweeps:
                 for row in connection.execute(query)
             ]
 
+    def last_entry(self, name: str) -> dict[Any, Any]:
+        """An entry of the last sweep's report; empty if it has none."""
+        last = self.last()
+        if not last:
+            return {}
+        entry: dict[Any, Any] = last[0].report.get(name, {})
+        return entry
+
     # --- jobs -------------------------------------------------------------------------
 
     def hot(
@@ -262,8 +270,13 @@ class Sweeps:
         return {name: int(number) for name, number in row.items()}
 
 
-# Many jobs have the same definition, top-ups and runs, so each is read once. They come
-# as text for that.
+# Many jobs have the same effects, definition, top-ups and runs, so each is read once.
+# The last three come as text for that.
+
+
+@lru_cache(maxsize=KEPT_READINGS)
+def _kinds(names: tuple[str, ...]) -> frozenset[EffectKind]:
+    return frozenset(map(EffectKind, names))
 
 
 @lru_cache(maxsize=KEPT_READINGS)
@@ -298,15 +311,6 @@ def _paid(
 def _summaries(
     rows: Iterable[Any], partition: str = "", compares_sizes: bool = False
 ) -> dict[JobId, JobSummary]:
-    # many rows share the same few sets
-    sets: dict[tuple[str, ...], frozenset[EffectKind]] = {}
-
-    def kinds(names: list[str]) -> frozenset[EffectKind]:
-        key = tuple(names)
-        if key not in sets:
-            sets[key] = frozenset(map(EffectKind, key))
-        return sets[key]
-
     def summary(row: Any) -> JobSummary:
         runs, added_min = _runs(row.runs), _added_min(row.top_ups)
         return JobSummary(
@@ -316,11 +320,11 @@ def _summaries(
             state=State(row.state),
             chain_status=ChainStatus(row.chain_status),
             chain_block=row.chain_block,
-            slurm_id=None if row.slurm_id is None else SlurmId(row.slurm_id),
+            slurm_id=row.slurm_id,
             slurm_submit_s=row.slurm_submit_s,
             cancel_requested=row.cancel_requested,
-            open=kinds(row.open),
-            parked=kinds(row.parked),
+            open=_kinds(tuple(row.open)),
+            parked=_kinds(tuple(row.parked)),
             has_unread_callback=row.heard,
             earlier_limits_min=earlier_limits(
                 row.time_limit_min, added_min, row.applied_limit_min, runs

@@ -162,7 +162,7 @@ class Registrations:
 
     def memory(self) -> RegistrationRecord:
         """The stored memory of the registration; an empty one if none is stored."""
-        return self._facts.get(REGISTRATION_RECORD) or RegistrationRecord()
+        return self._facts.get_or(REGISTRATION_RECORD, RegistrationRecord())
 
     def keep(self, memory: RegistrationRecord) -> None:
         """Store the memory of the registration."""
@@ -190,7 +190,7 @@ class Registrations:
         """The prices that the contract has had of the provider, in the order of
         time.
         """
-        return self._facts.get(REGISTERED_PRICES) or ()
+        return self._facts.get_or(REGISTERED_PRICES, ())
 
     def ask(self, what: Fact[str], why: str) -> None:
         """Ask for this work soon, for a reason. Asking twice has the same effect as
@@ -202,7 +202,7 @@ class Registrations:
         """The reason why the operator asks for this work; empty when it is not asked
         for.
         """
-        return self._facts.get(what) or ""
+        return self._facts.get_or(what, "")
 
     def served(
         self, what: Fact[str], why: str, connection: "Connection | None" = None

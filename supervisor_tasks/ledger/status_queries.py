@@ -2,6 +2,7 @@
 indexes, so that a million settled jobs cost nothing.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -195,7 +196,7 @@ class Overview:
                 },
                 alarms=Alarms(self._engine, self._cluster).all(),
                 standing=facts.get(REGISTRATION_STATUS),
-                endpoints=facts.get(ENDPOINTS) or {},
+                endpoints=facts.get_or(ENDPOINTS, {}),
                 claiming_paused=Switches(self._engine, self._cluster).is_set(
                     Switch.CLAIMING_PAUSED
                 ),
@@ -266,9 +267,7 @@ class Overview:
         last form, only a complete id is cheap.
         """
         kind, _, value = name.lower().rpartition(":")
-        if kind not in _NAMED or value == "" or len(value) > _HEX_OF_ID:
-            return []
-        if not set(value) <= _CHARACTERS[kind]:
+        if kind not in _NAMED or not _FORMS[kind].fullmatch(value):
             return []
         with self._engine.connect() as connection:
             rows = self._rows(
@@ -341,12 +340,12 @@ class Overview:
         beginning; at most two.
         """
         number: int | None = None
-        if name.isascii() and name.isdigit() and len(name) < _DIGITS_OF_BIGINT:
-            number = int(name)
         pattern: str | None = None
-        if _is_hex(name.lower()):
+        if _NUMBER.fullmatch(name):
+            number = int(name)
+        elif _HASH.fullmatch(name.lower()):
             pattern = f"{name.lower()}%"
-        if number is None and pattern is None:
+        else:
             return []
         with self._engine.connect() as connection:
             transactions = self._rows(
@@ -398,7 +397,7 @@ def _wanted(
 
 def _named_statuses(row: Mapping[Any, Any]) -> Row:
     """The row with the names of its statuses instead of their numbers."""
-    named = {str(name): value for name, value in row.items()}
+    named = dict(row)
     for column in ("chain_status", "outcome_status"):
         if named.get(column) is not None:
             named[column] = ChainStatus(named[column]).name
@@ -407,13 +406,8 @@ def _named_statuses(row: Mapping[Any, Any]) -> Row:
 
 def _age_s(connection: Connection, moment: datetime) -> float:
     """Seconds since then, by the database's clock."""
-    return float(
-        connection.scalar(
-            text("SELECT EXTRACT(EPOCH FROM now() - :moment)::float8"),
-            {"moment": moment},
-        )
-        or 0
-    )
+    query = text("SELECT EXTRACT(EPOCH FROM now() - :moment)::float8")
+    return float(connection.execute(query, {"moment": moment}).scalar_one())
 
 
 # Each look changes a job's row, so the row's last change does not show since when the
@@ -484,8 +478,14 @@ SORTED_BY = {
     "slurm": "ORDER BY slurm_id DESC NULLS LAST, job_id",
 }
 
-_HEX = frozenset("0123456789abcdefx")
-_CHARACTERS = {"": _HEX, "slurm": frozenset("0123456789"), "customer": _HEX}
+_HEX = re.compile(f"[0-9a-fx]{{1,{_HEX_OF_ID}}}")
+_FORMS = {
+    "": _HEX,
+    "slurm": re.compile(f"[0-9]{{1,{_HEX_OF_ID}}}"),
+    "customer": _HEX,
+}
+_NUMBER = re.compile(f"[0-9]{{1,{_DIGITS_OF_BIGINT - 1}}}")
+_HASH = re.compile(f"0x[0-9a-f]{{1,{_HEX_OF_ID - 2}}}")
 _PATTERN: dict[str, Callable[[str], Any]] = {
     "": lambda value: _of_hex(value) + ("" if len(value) == _HEX_OF_ID else "%"),
     "slurm": lambda value: min(int(value), 2**63 - 1),
@@ -501,14 +501,6 @@ _NAMED = {
 
 def _of_hex(value: str) -> str:
     return value if value.startswith("0x") else f"0x{value}"
-
-
-def _is_hex(value: str) -> bool:
-    return (
-        value.startswith("0x")
-        and 2 < len(value) <= _HEX_OF_ID
-        and set(value[2:]) <= _HEX - {"x"}
-    )
 
 
 _JOB = """

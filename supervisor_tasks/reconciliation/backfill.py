@@ -39,8 +39,8 @@ def read_next_range(context: WorkerContext) -> bool:
     that is hot, ours and unknown to the ledger needs a sweep: at its claim the function
     asks for one, which reads the claim again. No request goes to SLURM.
     """
-    ledger, provider = context.ledger, context.ledger.facts.get(PROVIDER)
-    contract = context.sweep.contract_of(Address(provider or ""))
+    ledger, provider = context.ledger, context.ledger.facts.get_or(PROVIDER, "")
+    contract = context.sweep.contract_of(Address(provider))
     until_s = time.monotonic() + HISTORY_AT_ONCE_S
     while has_pending_blocks(context) and time.monotonic() < until_s:
         if ledger.sweeps.due():

@@ -110,7 +110,8 @@ def collect_snapshot(
     and how far back claims have been read.
     """
     ledger, cluster, side = context.ledger, context.slurm.cluster, context.sweep
-    boot, provider = ledger.facts.read(SLURM_BOOT_TIME), ledger.facts.get(PROVIDER)
+    boot = ledger.facts.read(SLURM_BOOT_TIME)
+    provider = ledger.facts.get_or(PROVIDER, "")
     with report.timed("ledger"):
         jobs = ledger.sweeps.hot(
             cluster.partition, compares_sizes=cluster.compares_sizes
@@ -122,7 +123,7 @@ def collect_snapshot(
         if boot is not None:
             booted, slurmctld_uptime_s = boot.value, boot.age_s
         snapshot = Snapshot(
-            provider=Address(provider or ""),
+            provider=Address(provider),
             comment=comment(cluster.public_address),
             jobs=jobs,
             previous_doubts=begun.previous_doubts_s,
@@ -306,7 +307,7 @@ def _saved_until_s(ledger: Ledger, now_s: float) -> float:
 
 
 def _start(ledger: Ledger) -> SlurmStart:
-    return ledger.facts.get(SLURM_START) or SlurmStart()
+    return ledger.facts.get_or(SLURM_START, SlurmStart())
 
 
 def _confirmed_lookups(

@@ -104,7 +104,8 @@ def _sweep(context: WorkerContext, why: str) -> bool:
             backfill.save_progress(context.ledger, read_since)
     with report.asking("cancelling"):
         _cancel(context, snapshot, findings, report)
-    held = held_now(snapshot, findings, _last(context.ledger, "held"))
+    held_before = context.ledger.sweeps.last_entry("held")
+    held = held_now(snapshot, findings, held_before)
     _alarm(context.ledger, snapshot, findings, held)
     if snapshot.slurm is not None:
         to_cancel = {finding.cancel for finding in findings}
@@ -114,9 +115,8 @@ def _sweep(context: WorkerContext, why: str) -> bool:
     _hold(context.ledger, snapshot)
     _wake(context, report)
     now_s = begun.at.timestamp()
-    since_s = unreachable_since(
-        report.unseen, _last(context.ledger, "blind_since_s"), now_s
-    )
+    since_before_s = context.ledger.sweeps.last_entry("blind_since_s")
+    since_s = unreachable_since(report.unseen, since_before_s, now_s)
     update_unreachable_alarm(context.ledger, report.unseen, since_s, now_s)
     document = _document(context, report, snapshot, findings) | {
         "held": held,
@@ -165,20 +165,18 @@ def _cancel(
     the others. If SLURM repeatedly does not answer, the sweep stops asking.
     """
     to_cancel = _to_cancel(context.ledger, findings)
-    ids_of_user = dict[str, list[SlurmId]]()
-    for slurm_id in to_cancel:
+    of_users = dict[str, dict[SlurmId, Discrepancy]]()
+    for slurm_id, finding in to_cancel.items():
         user = snapshot.rows[slurm_id].user
-        ids_of_user.setdefault(user, []).append(slurm_id)
+        of_users.setdefault(user, {})[slurm_id] = finding
     unanswered = 0
-    for user, slurm_ids in ids_of_user.items():
+    for user, of_user in of_users.items():
         try:
-            refused = context.slurm.cluster.cancel_all(slurm_ids, user)
+            refused = context.slurm.cluster.cancel_all(list(of_user), user)
         except SupervisorError as error:
-            refused = dict.fromkeys(slurm_ids, str(error))
+            refused = dict.fromkeys(of_user, str(error))
             unanswered += isinstance(error, TransientError)
-        _report_cancelled(
-            {slurm_id: to_cancel[slurm_id] for slurm_id in slurm_ids}, refused, report
-        )
+        _report_cancelled(of_user, refused, report)
         if unanswered >= MAX_UNANSWERED:
             break
     if report.not_cancelled:
@@ -192,7 +190,7 @@ def _to_cancel(
     """The findings of the SLURM jobs that this sweep cancels, at most
     CANCELLED_AT_ONCE. Jobs whose cancellation failed in the last sweep come last.
     """
-    failed_before = _last(ledger, "not_cancelled")
+    failed_before = ledger.sweeps.last_entry("not_cancelled")
     with_cancel = [
         (finding.cancel, finding) for finding in findings if finding.cancel is not None
     ]
@@ -217,15 +215,6 @@ def _report_cancelled(
             found=finding.kind,
         )
         report.cancelled += 1
-
-
-def _last(ledger: Ledger, what: str) -> dict[Any, Any]:
-    """The entry of that name in the last sweep's report."""
-    last = ledger.sweeps.last()
-    if not last:
-        return {}
-    entry: dict[Any, Any] = last[0].report.get(what, {})
-    return entry
 
 
 def _alarm(
@@ -332,8 +321,8 @@ def interval_s(every_s: float, min_job_age_s: float) -> float:
 def _every_s(context: WorkerContext) -> float:
     if context.slurm.cluster.has_accounting:
         return interval_s(context.sweep.every_s, 0.0)
-    min_job_age_s = context.ledger.facts.get(SLURM_MIN_JOB_AGE)
-    return interval_s(context.sweep.every_s, min_job_age_s or 0.0)
+    min_job_age_s = context.ledger.facts.get_or(SLURM_MIN_JOB_AGE, 0)
+    return interval_s(context.sweep.every_s, min_job_age_s)
 
 
 def _again_s(
