@@ -19,8 +19,12 @@ from supervisor_tasks.benchmarking.model import (
     Value,
     job_name,
 )
-from supervisor_tasks.jobs.model import EffectKind, SlurmId
-from supervisor_tasks.ledger.mapping import sanitize_and_truncate, sanitize_json
+from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.ledger.mapping import (
+    optional_float,
+    sanitize_and_truncate,
+    sanitize_json,
+)
 from supervisor_tasks.ledger.outbox import bring_forward, request
 from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.provider.offer import Machine, machines_digest
@@ -221,8 +225,8 @@ class BenchmarkStore:
             )
             if number is not None:
                 request(connection, self._cluster, EffectKind.BENCHMARK, [str(number)])
-            if number is not None and also is not None:
-                also(connection)
+                if also is not None:
+                    also(connection)
         return number
 
     def cancel(self, reason: str) -> int | None:
@@ -246,7 +250,7 @@ class BenchmarkStore:
         """
         under_way = select(RUNS.c.id).where(RUNS.c.cluster == self._cluster, OPEN)
         with self._engine.begin() as connection:
-            numbers = [str(number) for number in connection.scalars(under_way)]
+            numbers = list(map(str, connection.scalars(under_way)))
             request(connection, self._cluster, EffectKind.BENCHMARK, numbers)
             bring_forward(connection, self._cluster, [EffectKind.BENCHMARK])
 
@@ -452,7 +456,7 @@ class BenchmarkStore:
             RUNS.c.cluster == self._cluster
         )
         rows = connection.execute(query.order_by(RUNS.c.id.desc()).limit(MAX_MEASURED))
-        return {row.id: row.hardware_digest for row in rows}
+        return dict(rows.all())
 
     def latest(self) -> dict[str, StoredMeasurement]:
         """The last result of each benchmark. A label that it left out keeps its last
@@ -627,13 +631,13 @@ def _measurement(row: Any) -> Measurement:
         options=tuple(row.options),
         script=row.script,
         lost_submissions=row.lost,
-        slurm_id=None if row.slurm_id is None else SlurmId(row.slurm_id),
+        slurm_id=row.slurm_id,
         slurm_state=row.slurm_state,
         exit_status=row.exit_status,
         called_s_ago=float("inf")
         if row.called_s_ago is None
         else float(row.called_s_ago),
-        missing_for_s=None if row.missing_for_s is None else float(row.missing_for_s),
+        missing_for_s=optional_float(row.missing_for_s),
         ended_s_ago=0.0 if row.ended_s_ago is None else float(row.ended_s_ago),
         cleaned=row.cleaned,
     )

@@ -65,7 +65,7 @@ class Blocks:
             BLOCKS.c.cluster == self._cluster
         )
         with read_connection(self._engine) as connection:
-            return {row.number: row.hash for row in connection.execute(query)}
+            return dict(connection.execute(query).all())
 
     def rewind_obstacle(self, block: int) -> str | None:
         """Why the ledger cannot go back to that block, or None if it can. It cannot go
@@ -174,7 +174,7 @@ class Blocks:
             .order_by(JOBS.c.job_id)
         )
         with read_connection(self._engine) as connection:
-            return [JobId(job_id) for job_id in connection.scalars(query)]
+            return list(connection.scalars(query))
 
 
 class Cursors:

@@ -274,12 +274,9 @@ class CallbackReader:
             or_(CALLBACKS.c.read_at.is_(None), young),
         )
         with read_connection(self._engine) as connection:
-            return {
-                JobId(name)
-                for name in connection.scalars(
-                    select(CALLBACKS.c.job_id).where(*about, *fresh)
-                )
-            }
+            return set(
+                connection.scalars(select(CALLBACKS.c.job_id).where(*about, *fresh))
+            )
 
     def of_last(self, job_id: JobId, seconds: float) -> list[CallbackSeen]:
         """All callbacks about a job in the last `seconds`, under any SLURM id, oldest

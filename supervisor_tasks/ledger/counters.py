@@ -171,12 +171,14 @@ class Counters:
 
     def _of_settled(self, connection: Connection, settled: Sequence[Job]) -> Amounts:
         """The amounts of jobs that are settled for the first time."""
-        asked = {"cluster": self._cluster, "job_ids": [job.job_id for job in settled]}
-        rows = connection.execute(_FIRST_SETTLED, asked).all()
-        first_ids = {row.job_id for row in rows}
-        amounts = settled_counted([job for job in settled if job.job_id in first_ids])
-        seconds = [row.ended_s for row in rows if row.ended_s is not None]
-        return amounts + observed(Total.END_TO_SETTLE, seconds)
+        jobs = {job.job_id: job for job in settled}
+        asked = {"cluster": self._cluster, "job_ids": list(jobs)}
+        first, seconds = list[Job](), list[float]()
+        for row in connection.execute(_FIRST_SETTLED, asked):
+            first.append(jobs[row.job_id])
+            if row.ended_s is not None:
+                seconds.append(row.ended_s)
+        return settled_counted(first) + observed(Total.END_TO_SETTLE, seconds)
 
     def fold(self) -> None:
         """Move the increments into the totals."""
@@ -192,10 +194,11 @@ class Counters:
 
 def events_counted(happened: Iterable[tuple[Job, Event]]) -> Amounts:
     """What these events count. Pure."""
-    results = (RESULT_OF.get(type(event)) for _, event in happened)
-    return Counter(
-        (Total.SUBMISSIONS, result) for result in results if result is not None
-    )
+    amounts: Amounts = Counter()
+    for _, event in happened:
+        if type(event) in RESULT_OF:
+            amounts[Total.SUBMISSIONS, RESULT_OF[type(event)]] += 1
+    return amounts
 
 
 def jobs_counted(before: Jobs, after: Jobs) -> Amounts:

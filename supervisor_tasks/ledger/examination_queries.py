@@ -38,7 +38,7 @@ def server_version(engine: Engine) -> str:
 def clock_s(engine: Engine) -> float:
     """Return the database's time (Unix time)."""
     with read_connection(engine) as connection:
-        return float(connection.scalar(_CLOCK) or 0.0)
+        return float(connection.execute(_CLOCK).scalar_one())
 
 
 def last_callback_age_s(engine: Engine, cluster: str) -> float | None:

@@ -85,10 +85,8 @@ def read_figures(engine: Engine, cluster: str) -> Figures:
     here = {"cluster": cluster}
     with read_connection(engine) as connection:
         moments = Moments(*connection.execute(_MOMENTS, here).one())
-        ticks = {row.name: row.at_s for row in connection.execute(_TICKS, here)}
-        messages = {
-            row.state: row.messages for row in connection.execute(_MESSAGES, here)
-        }
+        ticks: dict[str, float] = dict(connection.execute(_TICKS, here).all())
+        messages: dict[str, int] = dict(connection.execute(_MESSAGES, here).all())
         cost_wei = connection.scalar(_COST, here)
     balance = Facts(engine, cluster).get(BALANCE)
     return Figures(

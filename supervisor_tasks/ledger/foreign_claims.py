@@ -51,7 +51,7 @@ class ForeignClaims:
         if not rows:
             return
         new = insert(CLAIMS)
-        last = {name: new.excluded[name] for name in ("tag", "claim")}
+        last = {"tag": new.excluded.tag, "claim": new.excluded.claim}
         with self._engine.begin() as connection:
             connection.execute(
                 new.on_conflict_do_update(
@@ -76,8 +76,10 @@ class ForeignClaims:
         query = select(CLAIMS.c.tag).where(CLAIMS.c.cluster == self._cluster)
         taken = self.taken()
         with read_connection(self._engine) as connection:
-            tags = [bytes(tag) for tag in connection.scalars(query)]
-        return Counter(tag for tag in tags if tag not in taken)
+            numbers = Counter(map(bytes, connection.scalars(query)))
+        for tag in taken:
+            del numbers[tag]  # a Counter accepts a tag that it does not have
+        return numbers
 
     def delete(self, job_ids: Sequence[JobId]) -> None:
         """Delete the claims of these jobs: they are over."""
@@ -91,7 +93,7 @@ class ForeignClaims:
         """The tags that the operator has made this ledger's own."""
         query = select(TAKEN.c.tag).where(TAKEN.c.cluster == self._cluster)
         with read_connection(self._engine) as connection:
-            return {bytes(tag) for tag in connection.scalars(query)}
+            return set(map(bytes, connection.scalars(query)))
 
     def take_over(self, tag: bytes) -> None:
         """Make the claims with this tag this ledger's own, also those that are made

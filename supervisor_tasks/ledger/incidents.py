@@ -395,7 +395,7 @@ class Incidents:
         """How often the channel has refused the message that it refused most often."""
         with read_connection(self._engine) as connection:
             parameters = {"cluster": self._cluster, "channel": channel}
-            return int(connection.scalar(_MOST_ATTEMPTS, parameters) or 0)
+            return int(connection.execute(_MOST_ATTEMPTS, parameters).scalar_one())
 
     def failed(
         self, message: OpenMessage, error: str, again_s: float, give_up_s: float

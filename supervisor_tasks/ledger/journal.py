@@ -20,7 +20,7 @@ from supervisor_tasks.jobs.model import Job, JobId, SlurmId, State
 from supervisor_tasks.jobs.trace import Recorded
 from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.mapping import event_to_json
+from supervisor_tasks.ledger.mapping import event_to_json, optional_float
 from supervisor_tasks.ledger.tables import METADATA
 
 EVENTS = METADATA.tables["events"]
@@ -171,7 +171,7 @@ class Journal:
         query = select(age).where(*about).order_by(EVENTS.c.id.desc()).limit(1)
         with read_connection(self._engine) as connection:
             found = connection.scalar(query)
-        return None if found is None else float(found)
+        return optional_float(found)
 
     def first_claim(self, job_ids: Collection[str]) -> int | None:
         """The lowest block with a claim of one of these jobs, no matter when it was
@@ -322,7 +322,7 @@ class Journal:
                 for row in connection.execute(query)
             ]
             signed = connection.scalar(select(signed_s).where(*mine))
-        return events, None if signed is None else float(signed)
+        return events, optional_float(signed)
 
     def looks(
         self, job_ids: Iterable[str], within_s: float
@@ -375,12 +375,11 @@ class Journal:
             EVENTS.c.details["seen"].astext == "SUSPENDED",
         )
         with read_connection(self._engine) as connection:
-            return {
-                JobId(name)
-                for name in connection.scalars(
+            return set(
+                connection.scalars(
                     select(EVENTS.c.job_id).where(*about, *seen).distinct()
                 )
-            }
+            )
 
     def submissions(
         self, slurm_ids: Collection[SlurmId]

@@ -270,10 +270,7 @@ class Ledger:
         """
         given = {"cluster": self.cluster, "job_ids": list(job_ids)}
         with read_connection(self.engine) as connection:
-            return {
-                JobId(row.job_id): row.slurm_id
-                for row in connection.execute(_THESE_SLURM_IDS, given)
-            }
+            return dict(connection.execute(_THESE_SLURM_IDS, given).all())
 
     def scripts(self, job_ids: Iterable[str]) -> dict[JobId, str]:
         """The scripts of these jobs. Jobs without a script are left out."""
@@ -287,7 +284,7 @@ class Ledger:
                     JOBS.c.cluster == self.cluster, *these
                 )
             )
-            return {JobId(row.job_id): row.script for row in rows}
+            return dict(rows.all())
 
     def owners(self, submit_s: Mapping[SlurmId, int]) -> dict[SlurmId, set[JobId]]:
         """Which of the ledger's jobs these SLURM jobs are. `submit_s`: when SLURM got
@@ -349,7 +346,7 @@ class Ledger:
                 .select_from(JOBS)
                 .where(JOBS.c.cluster == self.cluster, chosen)
             )
-            return int(connection.scalar(query) or 0)
+            return int(connection.execute(query).scalar_one())
 
 
 def _newly_ended(before: Jobs, after: Jobs) -> list[Job]:

@@ -14,7 +14,6 @@ from supervisor_tasks.jobs.model import (
     Job,
     JobId,
     Outcome,
-    SlurmId,
     State,
     Stop,
     TopUp,
@@ -71,6 +70,20 @@ def sanitize_and_truncate(text: str) -> str:
     return sanitize_text(text)[:MAX_TEXT_CHARACTERS]
 
 
+def sanitize_optional(text: str | None) -> str | None:
+    """The same of a text that may be missing: None stays None."""
+    if text is None:
+        return None
+    return sanitize_and_truncate(text)
+
+
+def optional_float(number: Any) -> float | None:
+    """A number of a row as a float; None if the row has none."""
+    if number is None:
+        return None
+    return float(number)
+
+
 def sanitize_json(value: Any) -> Any:
     """A value as JSON that Postgres can store. Texts are sanitized and cut; values of
     other types become texts.
@@ -103,7 +116,7 @@ def job_from_row(row: "RowMapping") -> Job:
         reorg_deadline_block=row["reorg_deadline_block"],
         has_script=row["has_script"],
         grid_logger_url=row["grid_logger_url"],
-        slurm_id=None if row["slurm_id"] is None else SlurmId(row["slurm_id"]),
+        slurm_id=row["slurm_id"],
         slurm_submit_s=row["slurm_submit_s"],
         top_ups=tuple(TopUp(*entry) for entry in row["top_ups"]),
         applied_limit_min=row["applied_limit_min"],
@@ -114,9 +127,7 @@ def job_from_row(row: "RowMapping") -> Job:
         status_message=row["status_message"],
         runs=tuple(JobRun(**entry) for entry in row["runs"]),
         put_back=row["put_back"],
-        stop=None
-        if row["stop_status"] is None
-        else Stop(ChainStatus(row["stop_status"]), row["stop_reason"]),
+        stop=_stop(row),
     )
 
 
@@ -124,8 +135,7 @@ def row_from_job(job: Job) -> dict[str, Any]:
     """COLUMNS for a job: those of `jobs` without the cluster, the script and the
     times.
     """
-    outcome = job.outcome
-    return {
+    columns: dict[str, Any] = {
         "job_id": job.job_id,
         "customer": job.customer,
         "provider": job.provider,
@@ -147,17 +157,30 @@ def row_from_job(job: Job) -> dict[str, Any]:
         "applied_limit_min": job.applied_limit_min,
         "cancel_requested": job.cancel_requested,
         "poll_count": job.poll_count,
-        "outcome_status": None if outcome is None else int(outcome.status),
-        "elapsed_s": None if outcome is None else outcome.elapsed_s,
-        "exit_status": None if outcome is None else outcome.exit_status,
-        "reason": None if outcome is None else sanitize_text(outcome.reason),
+        "outcome_status": None,
+        "elapsed_s": None,
+        "exit_status": None,
+        "reason": None,
         "settled_by_operator": job.settled_by_operator,
         "status_message": sanitize_text(job.status_message),
         "runs": [to_json_value(run) for run in job.runs],
         "put_back": job.put_back,
-        "stop_status": None if job.stop is None else int(job.stop.status),
-        "stop_reason": None if job.stop is None else sanitize_text(job.stop.reason),
+        "stop_status": None,
+        "stop_reason": None,
     }
+    if job.outcome is not None:
+        columns |= {
+            "outcome_status": int(job.outcome.status),
+            "elapsed_s": job.outcome.elapsed_s,
+            "exit_status": job.outcome.exit_status,
+            "reason": sanitize_text(job.outcome.reason),
+        }
+    if job.stop is not None:
+        columns |= {
+            "stop_status": int(job.stop.status),
+            "stop_reason": sanitize_text(job.stop.reason),
+        }
+    return columns
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
@@ -183,6 +206,12 @@ def _outcome(row: "RowMapping") -> Outcome | None:
         exit_status=row["exit_status"],
         reason=row["reason"],
     )
+
+
+def _stop(row: "RowMapping") -> Stop | None:
+    if row["stop_status"] is None:
+        return None
+    return Stop(ChainStatus(row["stop_status"]), row["stop_reason"])
 
 
 def to_json_value(value: object) -> object:

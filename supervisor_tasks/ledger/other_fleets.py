@@ -37,4 +37,4 @@ def connected_fleets(engine: Engine) -> dict[str, int]:
     number of their connections.
     """
     with read_connection(engine) as connection:
-        return {row.datname: row.connections for row in connection.execute(_CONNECTED)}
+        return dict(connection.execute(_CONNECTED).all())

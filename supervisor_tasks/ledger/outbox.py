@@ -8,6 +8,7 @@ to effects whose last token is its own.
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import structlog
@@ -19,7 +20,7 @@ from supervisor_tasks.jobs.effect_timing import WAKE_AGAIN_S
 from supervisor_tasks.jobs.model import EffectKind, Job, JobId, obsolete_effects
 from supervisor_tasks.ledger import outbox_sql
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.mapping import sanitize_and_truncate
+from supervisor_tasks.ledger.mapping import sanitize_and_truncate, sanitize_optional
 from supervisor_tasks.ledger.worker_sessions import (
     ALIVE_HOLDERS,
     DATABASE_ERRORS,
@@ -43,6 +44,14 @@ SHOWN_JOBS = 5  # in a log line
 MAX_EFFECTS = 1000  # effects that are taken at a time
 GROUPS_OF_ONE_CUSTOMER = 2  # of submissions under way at once, in all workers together
 COUNTDOWN_S = 2.0  # the clock wakes an effect that is due later; no message is sent
+
+# the arrays of the statements about leases, and what of each effect is in them
+LEASES = {
+    "ids": "id",
+    "generation": "generation",
+    "holders": "holder",
+    "lease_token": "lease_token",
+}
 
 # in how many seconds each effect is due
 EffectRequests = dict[tuple[JobId, EffectKind], float]
@@ -184,7 +193,7 @@ class Effects:
             "cluster": self._cluster,
             "holder": self._holder.number(),
             "lease_s": LEASE_S,
-            "kinds": [kind.value for kind in kinds],
+            "kinds": _values(kinds),
             "alone_after": ALONE_AFTER,
         }
 
@@ -206,7 +215,7 @@ class Effects:
         """Whether effects of these kinds are due that no worker works on; not each of
         them can be taken.
         """
-        parameters = {"cluster": self._cluster, "kinds": [kind.value for kind in kinds]}
+        parameters = {"cluster": self._cluster, "kinds": _values(kinds)}
         with read_connection(self._engine) as connection:
             return bool(connection.scalar(outbox_sql.ANY_DUE, parameters))
 
@@ -241,7 +250,7 @@ class Effects:
         parameters = {
             **_leases(effects),
             "due_in_s": due_in_s,
-            "error": None if error is None else sanitize_and_truncate(error),
+            "error": sanitize_optional(error),
             "unexpected": unexpected,
             "waits": waits,
             "refused": refused,
@@ -280,8 +289,8 @@ class Effects:
         parameters = {
             "cluster": self._cluster,
             "job_ids": list(job_ids),
-            "kinds": [kind.value for kind in kinds],
-            "error": None if error is None else sanitize_and_truncate(error),
+            "kinds": _values(kinds),
+            "error": sanitize_optional(error),
         }
         with self._engine.begin() as connection:
             connection.execute(outbox_sql.RESCHEDULE_NOW, parameters)
@@ -432,22 +441,22 @@ class Effects:
         """
         if not done:
             return []
-        effects = [effect for effect, _ in done]
-        dues = [wanted.get((JobId(effect.subject), effect.kind)) for effect in effects]
-        failure_reason = [
-            None if why is None else sanitize_and_truncate(why) for _, why in done
-        ]
-        rows = list(
-            connection.execute(
-                outbox_sql.END,
-                _leases(effects) | {"dues": dues, "failure_reason": failure_reason},
-            )
+        effects, dues = list[OpenEffect](), list[float | None]()
+        failure_reason = list[str | None]()
+        for effect, why in done:
+            effects.append(effect)
+            dues.append(wanted.get((JobId(effect.subject), effect.kind)))
+            failure_reason.append(sanitize_optional(why))
+        rows = connection.execute(
+            outbox_sql.END,
+            _leases(effects) | {"dues": dues, "failure_reason": failure_reason},
         )
+        still_open = list[Any]()
         for row in rows:
             wanted.pop((JobId(row.subject), EffectKind(row.kind)), None)
-        return open_effects(
-            row for row in rows if row.done_at is None and row.parked_at is None
-        )
+            if row.done_at is None and row.parked_at is None:
+                still_open.append(row)
+        return open_effects(still_open)
 
     def open(self, connection: Connection, wanted: EffectRequests) -> list[OpenEffect]:
         """Open effects, or bring forward those that are open. Returns those that a
@@ -455,10 +464,11 @@ class Effects:
         """
         if not wanted:
             return []
+        job_ids, kinds = zip(*wanted, strict=True)
         parameters = {
             "cluster": self._cluster,
-            "job_ids": [job_id for job_id, _ in wanted],
-            "kinds": [kind.value for _, kind in wanted],
+            "job_ids": list(job_ids),
+            "kinds": _values(kinds),
             "dues": list(wanted.values()),
         }
         rows = connection.execute(outbox_sql.OPEN, parameters)
@@ -500,7 +510,7 @@ def bring_forward(
     """Make all open effects of these kinds due, also parked ones. The clock wakes a
     worker for them.
     """
-    parameters = {"cluster": cluster, "kinds": [kind.value for kind in kinds]}
+    parameters = {"cluster": cluster, "kinds": _values(kinds)}
     connection.execute(outbox_sql.BRING_FORWARD, parameters)
 
 
@@ -510,11 +520,13 @@ def _named(kind: EffectKind, subject: str) -> dict[str, str]:
 
 def _leases(effects: Sequence[OpenEffect]) -> dict[str, Any]:
     return {
-        "ids": [effect.id for effect in effects],
-        "generation": [effect.generation for effect in effects],
-        "holders": [effect.holder for effect in effects],
-        "lease_token": [effect.lease_token for effect in effects],
+        parameter: list(map(attrgetter(name), effects))
+        for parameter, name in LEASES.items()
     }
+
+
+def _values(kinds: Iterable[EffectKind]) -> list[str]:
+    return [kind.value for kind in kinds]
 
 
 def open_effects(rows: Iterable[Any]) -> list[OpenEffect]:

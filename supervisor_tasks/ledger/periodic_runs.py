@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from sqlalchemy import Engine, delete, func, select
 
 from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.mapping import optional_float
 from supervisor_tasks.ledger.periodic_runs_sql import RECORD_TICKS
 from supervisor_tasks.ledger.tables import METADATA
 
@@ -105,4 +106,4 @@ class PeriodicRuns:
                     TICKS.c.cluster == self._cluster, TICKS.c.name == name
                 )
             )
-        return None if found is None else float(found)
+        return optional_float(found)

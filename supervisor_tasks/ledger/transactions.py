@@ -20,7 +20,11 @@ from supervisor_tasks.chain.rpc.node_errors import NodeErrorKind, classify
 from supervisor_tasks.ledger.bulk import as_rows, insert_rows
 from supervisor_tasks.ledger.counters import Amounts, Counters, Total
 from supervisor_tasks.ledger.database import read_connection
-from supervisor_tasks.ledger.mapping import sanitize_and_truncate
+from supervisor_tasks.ledger.mapping import (
+    optional_float,
+    sanitize_and_truncate,
+    sanitize_optional,
+)
 from supervisor_tasks.ledger.tables import METADATA
 from supervisor_tasks.provider.registration_rules import TransactionStatus
 from supervisor_tasks.wallet.fees import Fees
@@ -305,10 +309,8 @@ class TransactionStore:
             columns.state == "REVERTED",
         )
         with read_connection(self._engine) as connection:
-            return {
-                row.intent: row.times
-                for row in connection.execute(query.group_by(columns.intent))
-            }
+            rows = connection.execute(query.group_by(columns.intent))
+            return dict(rows.all())
 
     def fate(self, intent: str) -> TransactionStatus:
         """What became of the transaction of an intent. A reverted or foreign
@@ -375,9 +377,7 @@ class TransactionStore:
             for row in rows
         ]
         with self._engine.begin() as connection:
-            ids = {
-                row.nonce: row.id for row in connection.execute(_ADD, as_rows(whole))
-            }
+            ids: dict[int, int] = dict(connection.execute(_ADD, as_rows(whole)).all())
             signed = [_signature(ids[row["nonce"]], row, head) for row in rows]
             connection.execute(_ADD_SIGNATURES, as_rows(signed))
 
@@ -443,9 +443,7 @@ class TransactionStore:
                 "block_number": result.block_number,
                 "block_hash": result.block_hash,
                 "hash": result.hash,
-                "error": sanitize_and_truncate(errors[result.sent.id])
-                if result.sent.id in errors
-                else None,
+                "error": sanitize_optional(errors.get(result.sent.id)),
                 "gas_used": result.gas_used,
                 "gas_price_wei": result.gas_price_wei,
                 "earned": result.earned,
@@ -599,8 +597,6 @@ def _sent(row: Any) -> Sent:
         refusal=None if row.error is None else classify(row.error),
         sent_age_s=float(row.sent_age_s),
         signed_age_s=float(row.signed_age_s),
-        nonce_conflict_age_s=None
-        if row.nonce_conflict_age_s is None
-        else float(row.nonce_conflict_age_s),
+        nonce_conflict_age_s=optional_float(row.nonce_conflict_age_s),
         head=row.head,
     )

@@ -83,8 +83,11 @@ class WalletHolders:
             cluster=self._cluster, chain_id=chain_id, address=address, shared=shared
         )
         new = {
-            name: row.excluded[name] for name in ("chain_id", "address", "shared")
-        } | {"started_at": func.now()}
+            "chain_id": row.excluded.chain_id,
+            "address": row.excluded.address,
+            "shared": row.excluded.shared,
+            "started_at": func.now(),
+        }
         with self._engine.begin() as connection:
             connection.execute(_ONE_AT_A_TIME)
             for other in connection.execute(others):

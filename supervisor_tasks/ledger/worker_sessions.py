@@ -166,9 +166,8 @@ class WorkerSession:
         the connection is lost.
         """
         try:
-            rows = list(connection.execute(OTHERS))
+            others = list(map(tuple, connection.execute(OTHERS)))
             self._checked_s = time.monotonic()
-            others = [(row.pid, row.since, row.last_word) for row in rows]
             for pid, since, last_word in self._silence.silent_holders(
                 others, self._checked_s
             ):
