@@ -33,9 +33,8 @@ def doubts(snapshot: Snapshot, findings: Sequence[Discrepancy]) -> dict[str, flo
         if key is not None:
             ages_s[key] = before.get(key, 0.0)
     unchecked = _unchecked(snapshot)
-    for key, age_s in before.items():
-        if key in unchecked:
-            ages_s[key] = age_s
+    for key in before.keys() & unchecked:
+        ages_s[key] = before[key]
     return ages_s
 
 

@@ -34,12 +34,12 @@ from supervisor_tasks.reconciliation.snapshot import (
     has_our_mark,
     is_active,
     is_behind,
-    is_hot_and_ours,
     is_hot_job_of,
     is_row_of,
     listed_id,
     never_ran,
     never_seen,
+    new_among,
     row_of,
     status_of,
 )
@@ -47,14 +47,15 @@ from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord
 from supervisor_tasks.slurm.squeue import SqueueRow
 
-STANDING_EFFECT = {
-    State.CLAIMED: EffectKind.FETCH,
-    State.READY: EffectKind.SUBMIT,
-    State.SUBMITTING: EffectKind.SUBMIT,
-    State.QUEUED: EffectKind.POLL_SLURM,
-    State.RUNNING: EffectKind.POLL_SLURM,
-    State.ENDED: EffectKind.REPORT,
-    State.REFUSED: EffectKind.RETURN_JOB,
+STANDING_EFFECTS = {
+    State.CLAIMED: {EffectKind.FETCH},
+    State.READY: {EffectKind.SUBMIT},
+    State.SUBMITTING: {EffectKind.SUBMIT},
+    State.QUEUED: {EffectKind.POLL_SLURM},
+    State.RUNNING: {EffectKind.POLL_SLURM},
+    State.ENDED: {EffectKind.REPORT},
+    State.REFUSED: {EffectKind.RETURN_JOB},
+    State.SETTLED: set[EffectKind](),
 }
 ADOPTED_IN = (State.CLAIMED, State.READY, *IN_SLURM)
 NOT_OURS_ANY_MORE = (
@@ -124,9 +125,8 @@ def _on_chain(
 
 def _claimed_by_others(snapshot: Snapshot) -> Iterator[Discrepancy]:
     """Jobs that another ledger claimed with our key, and that are hot and ours."""
-    for job_id in snapshot.foreign_claim_tags:
-        if job_id not in snapshot.jobs and is_hot_and_ours(job_id, snapshot):
-            yield Discrepancy(DiscrepancyKind.FOREIGN_CLAIM, job_id)
+    for job_id in new_among(snapshot.foreign_claim_tags, snapshot):
+        yield Discrepancy(DiscrepancyKind.FOREIGN_CLAIM, job_id)
 
 
 def _by_contract(
@@ -509,9 +509,7 @@ def _missing_effects(job: JobSummary) -> Iterator[Discrepancy]:
     """Effects that the job's state requires and that are not open. A parked effect is
     left to the operator.
     """
-    required = set[EffectKind]()
-    if job.state in STANDING_EFFECT:
-        required.add(STANDING_EFFECT[job.state])
+    required = set(STANDING_EFFECTS[job.state])
     if job.state is State.RUNNING and job.chain_status is ChainStatus.SCHEDULED:
         required.add(EffectKind.REPORT)
     must_end = job.cancel_requested or job.stopped

@@ -3,7 +3,7 @@ them. Pure.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -304,11 +304,16 @@ def absence_confirmed(job: JobSummary, snapshot: Snapshot) -> bool:
 
 def never_seen(snapshot: Snapshot) -> list[JobId]:
     """Return our jobs that are hot on chain and unknown to the ledger."""
-    unseen = list[JobId]()
-    for job_id in snapshot.claims:
+    return new_among(snapshot.claims, snapshot)
+
+
+def new_among(job_ids: Iterable[JobId], snapshot: Snapshot) -> list[JobId]:
+    """Return the jobs, out of these, that are hot, ours and unknown to the ledger."""
+    new = list[JobId]()
+    for job_id in job_ids:
         if job_id not in snapshot.jobs and is_hot_and_ours(job_id, snapshot):
-            unseen.append(job_id)
-    return unseen
+            new.append(job_id)
+    return new
 
 
 def is_hot_and_ours(job_id: JobId, snapshot: Snapshot) -> bool:
