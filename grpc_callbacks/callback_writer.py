@@ -31,8 +31,8 @@ BATCH = 200
 HEARTBEAT_EVERY_S = 2.0
 
 Answer = asyncio.Future[None]
-# and when it came; without a row: only a check whether the database answers
-Entry = tuple[Row | None, Answer, float]
+# and when it came; with an empty row: only a check whether the database answers
+Entry = tuple[Row, Answer, float]
 
 
 class CallbackNotStoredError(TransientError):
@@ -110,7 +110,7 @@ class CallbackWriter:
     async def is_open(self) -> bool:
         """Return whether the database can store a callback."""
         try:
-            await self._written(None)
+            await self._written({})
         except (psycopg.Error, TimeoutError, CallbackNotStoredError):
             return False
         return True
@@ -129,7 +129,7 @@ class CallbackWriter:
         self._thread.join(TIMEOUT_S)
         self._store.close()
 
-    async def _written(self, row: Row | None) -> None:
+    async def _written(self, row: Row) -> None:
         busy_since_s = self._busy_since_s
         if busy_since_s is not None and time.monotonic() - busy_since_s > TIMEOUT_S:
             raise TimeoutError(
@@ -154,7 +154,7 @@ class CallbackWriter:
 
     def _write(self, entries: Sequence[Entry]) -> None:
         """Store a batch, and answer its callers."""
-        outcome = self._try_to_store([row for row, _, _ in entries if row is not None])
+        outcome = self._try_to_store([row for row, _, _ in entries if row])
         if not isinstance(outcome, BatchOutcome):
             _wake([(done, outcome) for _, done, _ in entries])
             return
@@ -164,7 +164,7 @@ class CallbackWriter:
             answers.append((done, self._refusal(origin)))
         _wake(answers)
         for row, _, came_s in entries:
-            if row is not None and id(row) in outcome.known:
+            if id(row) in outcome.known:
                 self._trace(row, came_s)
         self._record_heartbeats()
 
@@ -172,12 +172,16 @@ class CallbackWriter:
         """Record a span for a callback about a job of the ledger. A stranger can make
         up any other job.
         """
-        about = {
-            name: row[name]
-            for name in ("slurm_id", "status", "duration_s", "exit_code")
-        }
         self._tracer.span(
-            row["job_id"], "callback", came_s, time.time(), proof=row["proof"], **about
+            row["job_id"],
+            "callback",
+            came_s,
+            time.time(),
+            proof=row["proof"],
+            slurm_id=row["slurm_id"],
+            status=row["status"],
+            duration_s=row["duration_s"],
+            exit_code=row["exit_code"],
         )
 
     def _refusal(self, origin: CallbackOrigin | None) -> SupervisorError | None:

@@ -106,7 +106,11 @@ class Called:
 
 
 class Services:
-    """The methods that callers can call; checks each caller before it answers."""
+    """The methods that callers can call; checks each caller before it answers. The
+    server sets `front` before it listens.
+    """
+
+    front: Front
 
     def __init__(
         self,
@@ -121,7 +125,6 @@ class Services:
         self._keys = messages.FetchAuthorizedKeysResponse(
             authorized_keys=authorized_keys.rstrip("\n") + "\n"
         )
-        self.front: Front | None = None
         self._serving = False
         self._unread = UnreadCalls(MAX_WITHOUT_MESSAGE)
 
@@ -181,7 +184,7 @@ class Services:
         """
         name = context.peer()
         given_up = self._unread.begin(name)
-        if given_up is not None and self.front is not None:
+        if given_up is not None:
             self.front.give_up(given_up)
         try:
             async with asyncio.timeout(MESSAGE_S):
@@ -202,22 +205,18 @@ class Services:
 
     def _peer(self, context: Context) -> str:
         """Return the caller's address for the log."""
-        if self.front is None:
-            connection = None
-        else:
-            connection = self.front.connection(context.peer())
-        return "gone" if connection is None else connection.peer
+        connection = self.front.connection(context.peer())
+        if connection is None:
+            return "gone"
+        return connection.peer
 
     async def _answered(
         self, method: str, answer: Answer, raw: bytes, context: Context
     ) -> Message:
         if context.peer() == OURSELVES:
             return await answer(raw, Called(context, OURSELVES, Caller(Proof.UNPROVEN)))
-        if self.front is None:
-            connection = None
-        else:
-            connection = self.front.connection(context.peer())
-        if self.front is None or connection is None:
+        connection = self.front.connection(context.peer())
+        if connection is None:
             raise Refused(grpc.StatusCode.UNAVAILABLE, "the connection has ended")
         if self.front.connections.calls_of_peer(connection) >= CALLS_OF_A_PEER:
             log.once("too_many_calls", peer=connection.peer)
@@ -256,6 +255,7 @@ class Services:
         callbacks about unknown jobs as it may.
         """
         request, peer = _parsed(messages.SetJobStatusRequest, raw), called.peer
+        outcome = "callback_ignored"
         try:
             report = validate(
                 request.name,
@@ -267,6 +267,7 @@ class Services:
             if not report.ignored:
                 await self._inbox.store(report, peer, called.caller.proof)
                 self._notifier.notify()
+                outcome = "callback_stored"
         except MalformedCallbackError as error:
             CALLBACKS.labels("malformed").inc()
             log.warning("callback_malformed", peer=peer, error=str(error))
@@ -296,7 +297,6 @@ class Services:
             raise Refused(
                 grpc.StatusCode.UNAVAILABLE, f"{error}; retry later"
             ) from error
-        outcome = "callback_ignored" if report.ignored else "callback_stored"
         CALLBACKS.labels(outcome.removeprefix("callback_")).inc()
         before(CrashPoint.CALLBACK_ACKNOWLEDGED)
         called.context.add_done_callback(cast(Any, _acknowledged))

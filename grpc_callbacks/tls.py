@@ -166,7 +166,7 @@ def _misfits(key: bytes, certificate: bytes) -> list[tuple[str, str]]:
         misfits.append(("TLS_KEY", "a private key as PEM, without a passphrase"))
     if not of_certificate:
         misfits.append(("TLS_CERT", "certificates as PEM, the server's own first"))
-    if of_key and of_certificate and of_key != of_certificate:
+    if not misfits and of_key != of_certificate:
         misfits.append(
             ("TLS_CERT", "the certificate of the key in TLS_KEY, before all others")
         )

@@ -68,9 +68,11 @@ async def run(
 
 
 def some_services() -> Services:
-    return Services(
+    services = Services(
         cast(CallbackWriter, None), cast(PollNotifier, None), Callers(None), ""
     )
+    services.front = cast(Any, Held())
+    return services
 
 
 def test_call__unexpected_error__is_internal_and_one_log_line_for_many_calls(
