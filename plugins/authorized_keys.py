@@ -99,12 +99,9 @@ class Http2Connection:
 
     def _acknowledge(self, kind: int, flags: int, payload: bytes) -> None:
         """Answer the server's settings and its pings; HTTP/2 requires it."""
-        if flags & _ACK:
-            return
-        if kind == _SETTINGS:
-            self._sock.sendall(_frame(_SETTINGS, _ACK, 0, b""))
-        elif kind == _PING:
-            self._sock.sendall(_frame(_PING, _ACK, 0, payload))
+        answers = {_SETTINGS: b"", _PING: payload}
+        if kind in answers and not flags & _ACK:
+            self._sock.sendall(_frame(kind, _ACK, 0, answers[kind]))
 
     def _next_frame(self) -> tuple[int, int, int, bytes]:
         """Read a frame: its kind, flags, stream and payload."""
@@ -133,7 +130,7 @@ class Http2Connection:
 def _without_padding(payload: bytes, flags: int) -> bytes:
     if not flags & _PADDED:
         return payload
-    padding = payload[0] if payload else 0
+    padding = int.from_bytes(payload[:1])
     return payload[1 : len(payload) - padding]
 
 
@@ -172,9 +169,10 @@ def _message(data: bytes) -> bytes:
     """
     if not data:
         raise CallError("the supervisor refuses the call; see its log")
-    if len(data) < 5 or data[0] or int.from_bytes(data[1:5]) != len(data) - 5:
+    head, message = data[:5], data[5:]
+    if head != b"\0" + len(message).to_bytes(4):
         raise CallError("the supervisor's answer is not one uncompressed message")
-    return data[5:]
+    return message
 
 
 def keys_in(message: bytes) -> str:
@@ -205,11 +203,10 @@ def fetch(options: argparse.Namespace, deadline_s: float) -> str:
     ) as plain:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if options.plain_text:
-            sock = plain
+            scheme, sock = "http", plain
         else:
-            sock = _encrypted(plain, host.strip("[]"), options)
+            scheme, sock = "https", _encrypted(plain, host.strip("[]"), options)
         with sock:
-            scheme = "http" if options.plain_text else "https"
             return keys_in(
                 Http2Connection(sock, deadline_s).call(
                     scheme, options.supervisor, REQUEST, metadata

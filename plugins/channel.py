@@ -82,7 +82,10 @@ def open_channel(supervisor: SupervisorTarget) -> grpc.Channel:
     Raises PlainTextError, proof.KeyFileError, or OSError when the authorities' file is
     unreadable.
     """
-    channel = _encrypted(supervisor) if supervisor.authority else _plain(supervisor)
+    if supervisor.authority is None:
+        channel = _plain(supervisor)
+    else:
+        channel = _encrypted(supervisor.address, supervisor.authority)
     if supervisor.key_file is None:
         return channel
     return grpc.intercept_channel(
@@ -90,10 +93,10 @@ def open_channel(supervisor: SupervisorTarget) -> grpc.Channel:
     )
 
 
-def _encrypted(supervisor: SupervisorTarget) -> grpc.Channel:
-    authorities = Path(supervisor.authority or "").read_bytes()
+def _encrypted(address: str, authority: Path) -> grpc.Channel:
+    authorities = authority.read_bytes()
     return grpc.secure_channel(
-        supervisor.address, grpc.ssl_channel_credentials(authorities), options=OPTIONS
+        address, grpc.ssl_channel_credentials(authorities), options=OPTIONS
     )
 
 

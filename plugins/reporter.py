@@ -199,7 +199,7 @@ class Reporter:
             # all
             return False
         # up to the first that fails: the order must stay
-        delivered = all(self._deliver(file) for file in files)
+        delivered = all(map(self._deliver, files))
         if delivered:
             self._failed_in_a_row = 0
         else:
@@ -366,7 +366,7 @@ class Reporter:
     def _log_figures(self) -> None:
         waiting = spool.pending(self._folder)
         # 0 if the folder does not exist
-        aside = sum(1 for _ in (self._folder / "rejected").glob("*"))
+        aside = len(list((self._folder / "rejected").glob("*")))
         log.info(
             "reporter_figures",
             waiting=len(waiting),

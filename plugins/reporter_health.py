@@ -148,7 +148,7 @@ def _exposed(
             for label, text in {"cluster": cluster, **labels}.items()
         )
         lines.append(f"{name}{{{named}}} {value}")
-    return "".join(f"{line}\n" for line in lines)
+    return "\n".join(lines) + "\n"
 
 
 def _escaped(text: str) -> str:

@@ -160,10 +160,11 @@ def reject(file: Path) -> list[str]:
     kept = sorted(
         folder.iterdir(), key=lambda other: (other.lstat().st_ctime_ns, other.name)
     )
-    dropped = kept[:-KEPT_REJECTED]
-    for other in dropped:
+    dropped_names = list[str]()
+    for other in kept[:-KEPT_REJECTED]:
         other.unlink()
-    return [other.name for other in dropped]
+        dropped_names.append(other.name)
+    return dropped_names
 
 
 # --- drafts of killed hooks -----------------------------------------------------------
@@ -258,7 +259,7 @@ def read_lost(folder: Path) -> LostRecord:
     except FileNotFoundError:
         return LostRecord()
     lines = text.decode(errors="replace").split("\n")
-    return LostRecord(tuple(line for line in lines if line), len(text))
+    return LostRecord(tuple(filter(None, lines)), len(text))
 
 
 def clear_lost(folder: Path, length: int) -> bool:
