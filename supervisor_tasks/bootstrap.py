@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from celery import Celery
+from pydantic import SecretStr
 
 from benchmarks.registry import SUITE
 from supervisor_tasks.benchmarking.plan import plan_of
@@ -78,19 +79,22 @@ def build(settings: Settings, served: Collection[Queue], app: Celery) -> Worker:
     )
     ledger = Ledger(engine, settings.cluster_name, wake_ups.effects, tracer.ended)
     rpc = Endpoints(settings.rpc_urls, settings.chain_id)
-    serves_chain, serves_slurm = Queue.CHAIN in served, Queue.SLURM in served
-    chain = _chain_side(settings, ledger, rpc, wake_ups) if serves_chain else None
+    chain, directory, offer = None, None, None
+    if Queue.CHAIN in served:
+        chain = _chain_side(settings, ledger, rpc, wake_ups)
+        directory = directory_of(settings)
+        offer = _offer_side(settings, wake_ups)
     if {Queue.SLURM, Queue.BENCHMARK} & set(served):
         slurm = slurm_side(settings)
     else:
         slurm = None
-    sweeping = _sweep_side(settings, rpc, wake_ups) if serves_slurm else None
-    directory = directory_of(settings) if serves_chain else None
+    sweeping = None
+    if Queue.SLURM in served:
+        sweeping = _sweep_side(settings, rpc, wake_ups)
     if slurm is not None and _measures(settings, served):
         benchmarking = _benchmark_side(settings, slurm)
     else:
         benchmarking = None
-    offer = _offer_side(settings, wake_ups) if serves_chain else None
     grid_logger = GridLogger(channels_of(settings).open)
     context = WorkerContext(
         ledger=ledger,
@@ -198,11 +202,10 @@ def directory_of(settings: Settings) -> "Directory | None":
         Member,
     )
 
-    password = settings.ldap_bind_password
     return Directory(
         url=settings.ldap_url,
         bind_dn=settings.ldap_bind_dn or "",
-        bind_password="" if password is None else password.get_secret_value(),
+        bind_password=_text_of(settings.ldap_bind_password),
         ca_path=settings.ldap_ca_path,
         verified=not settings.ldap_insecure,
         form=AccountForm(
@@ -219,6 +222,13 @@ def directory_of(settings: Settings) -> "Directory | None":
             first_uid_number=settings.ldap_first_uid_number,
         ),
     )
+
+
+def _text_of(secret: SecretStr | None) -> str:
+    """The text of a secret; empty if there is none."""
+    if secret is None:
+        return ""
+    return secret.get_secret_value()
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -292,9 +302,7 @@ def _over_rest(settings: Settings, connect_timeout_s: float) -> SlurmServices:
         environment=settings.slurm_job_environment,
         message_timeout_s=settings.slurm_message_timeout_s,
         compares_sizes=settings.slurm_compare_sizes,
-        submit_key=""
-        if settings.slurm_submit_key is None
-        else settings.slurm_submit_key.get_secret_value(),
+        submit_key=_text_of(settings.slurm_submit_key),
         min_job_age_s=settings.slurm_min_job_age_s,
         max_memory_per_cpu_mb=settings.slurm_max_memory_per_cpu_mb,
     )
@@ -350,9 +358,7 @@ def slurm_side(
             shared_allowed=settings.allow_shared_homes_where_customers_can_run_code_as_each_other
         ),
         environment_file=settings.slurm_environment_file,
-        submit_key=""
-        if settings.slurm_submit_key is None
-        else settings.slurm_submit_key.get_secret_value(),
+        submit_key=_text_of(settings.slurm_submit_key),
     )
     nodes = Nodes(
         ssh=cluster.ssh,

@@ -2,7 +2,7 @@
 need.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -28,8 +28,8 @@ _current: list["Worker"] = []
 NEED_OF_QUEUE = {
     Queue.CHAIN: Need.WALLET,
     Queue.SLURM: Need.SLURM,
-    Queue.BENCHMARK: Need.SLURM,
     Queue.DEFAULT: Need.NOTIFY,
+    Queue.BENCHMARK: Need.SLURM,
 }
 
 
@@ -40,13 +40,15 @@ def needs_of_command(argv: Sequence[str]) -> list[Need]:
     """
     if "worker" not in argv:
         return []
-    named = queues_named(argv)
-    needs = list[Need]()
-    for queue in Queue:
-        is_served = not named or queue.value in named or queue is Queue.DEFAULT
-        if is_served and NEED_OF_QUEUE[queue] not in needs:
-            needs.append(NEED_OF_QUEUE[queue])
-    return needs
+    served = {*(queues_named(argv) or Queue), Queue.DEFAULT}
+    return list(_needs_of(served))
+
+
+def _needs_of(served: Collection[str]) -> dict[Need, None]:
+    """The needs of these queues in the order of NEED_OF_QUEUE, each once."""
+    return dict.fromkeys(
+        need for queue, need in NEED_OF_QUEUE.items() if queue in served
+    )
 
 
 def current_worker() -> "Worker":
@@ -123,10 +125,7 @@ def _build_worker(app: Celery) -> "Worker":
     queues = app.amqp.queues
     queues.select_add(queues[Queue.DEFAULT.of(cluster)])
     served = {queue for queue in Queue if queue.of(cluster) in queues.consume_from}
-    needs = dict.fromkeys(
-        need for queue, need in NEED_OF_QUEUE.items() if queue in served
-    )
-    return build(load_or_exit(*needs), served, app)
+    return build(load_or_exit(*_needs_of(served)), served, app)
 
 
 def on_worker_ready(**_: object) -> None:
