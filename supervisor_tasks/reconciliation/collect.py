@@ -214,14 +214,13 @@ def _look_at_chain(
             f"no second endpoint shows the claims of {len(doubted)} jobs, such as {min(doubted)}"
         )
         read_since = None  # these blocks are read again
-    confirmed = {
-        job_id: claim for job_id, claim in new_claims.items() if job_id not in doubted
-    }
+    for job_id in doubted:
+        del new_claims[job_id]
     foreign_claim_tags = {
         job_id: others[job_id].tag.hex() for job_id in unknown - claims.keys()
     }
     return snapshot.changed(
-        claims=confirmed, foreign_claim_tags=foreign_claim_tags
+        claims=new_claims, foreign_claim_tags=foreign_claim_tags
     ), read_since
 
 
