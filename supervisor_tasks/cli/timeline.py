@@ -11,9 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
-from supervisor_tasks.cli.views import LEAST_ID, STYLES, Cell, plain, span
+from supervisor_tasks.cli.views import LEAST_ID, STYLES, Cell, ago, plain, span
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 from supervisor_tasks.jobs.model import (
@@ -42,19 +44,19 @@ MISSING = (
 REASON_IN_EVENT = ("job cancel", "job settle", "job resubmit", "effect abandon")
 DONE = "done"  # as ledger/operator_log.py stores it
 OPEN = ("SIGNED", "SENT")  # the states of a transaction that is not known to be mined
-CALLBACK_STATUS = (
-    "UNSPECIFIED",
-    "PENDING",
-    "META_SCHEDULED",
-    "SCHEDULED",
-    "RUNNING",
-    "CANCELLING",
-    "CANCELLED",
-    "FINISHED",
-    "FAILED",
-    "OUT_OF_CREDITS",
-    "PANICKED",
-)
+CALLBACK_STATUS = {
+    "status 0": "UNSPECIFIED",
+    "status 1": "PENDING",
+    "status 2": "META_SCHEDULED",
+    "status 3": "SCHEDULED",
+    "status 4": "RUNNING",
+    "status 5": "CANCELLING",
+    "status 6": "CANCELLED",
+    "status 7": "FINISHED",
+    "status 8": "FAILED",
+    "status 9": "OUT_OF_CREDITS",
+    "status 10": "PANICKED",
+}
 
 
 def _because(text: str) -> Callable[[Mapping[str, Any]], str]:
@@ -178,11 +180,7 @@ its details.
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: when, who, what, and the details of the wide form.
-
-    `times` is the number of entries that it stands for, and `until` the moment of the
-    last one.
-    """
+    """One line: when, who, what, and the details of the wide form."""
 
     at: datetime
     actor: str
@@ -190,8 +188,6 @@ class Line:
     style: str = ""
     details: str = ""
     link: str = ""
-    times: int = 1
-    until: datetime | None = None
 
 
 def lines_of(
@@ -203,16 +199,15 @@ def lines_of(
     `transaction_url` is the explorer's URL of a transaction, with {hash} in the place
     of its hash; the transaction's line links to it.
     """
-    entry_lines = (_line(entry, details, transaction_url) for entry in story)
     shown = list[list[Cell]]()
     before: datetime | None = None
-    for line in _folded(line for line in entry_lines if line is not None):
+    for equal in _folded(_lines(story, details, transaction_url)):
+        line, last_at = equal[0], equal[-1].at
         after = "" if before is None else f"+{_precise_span(line.at - before)}"
         moment = f"{line.at.astimezone():%m-%d %H:%M:%S}"
-        last_at = line.until or line.at
         what = line.what
-        if line.times > 1:
-            what = f"{what}, {line.times} times in {_precise_span(last_at - line.at)}"
+        if len(equal) > 1:
+            what += f", {len(equal)} times in {_precise_span(last_at - line.at)}"
         shown.append(
             [
                 Cell(moment, "dim"),
@@ -233,53 +228,53 @@ def _precise_span(length: timedelta) -> str:
     return f"{seconds:.2f}s" if seconds < 10 else span(seconds)
 
 
-def _folded(lines: Iterable[Line]) -> Iterator[Line]:
-    """Yield the lines; equal lines that follow each other become one."""
-    last: Line | None = None
-    for line in lines:
-        if last is None:
-            last = line
-        elif (last.actor, last.what) == (line.actor, line.what):
-            last = replace(last, times=last.times + 1, until=line.at)
-        else:
-            yield last
-            last = line
-    if last is not None:
-        yield last
+def _folded(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """Yield equal lines that follow each other together."""
+    for _, equal in groupby(lines, attrgetter("actor", "what")):
+        yield list(equal)
 
 
-def _line(entry: Entry, with_details: bool, transaction_url: str) -> Line | None:
-    """Return the line of an entry. The short form has one for an effect only if it is
-    parked: its events show the rest.
+def _lines(
+    story: Iterable[Entry], with_details: bool, transaction_url: str
+) -> Iterator[Line]:
+    """Yield the line of each entry that the form shows."""
+    for entry in story:
+        if with_details:
+            details = plain(_readable(entry["details"]))
+            yield replace(_line(entry, transaction_url), details=details)
+        elif not _is_only_in_wide(entry):
+            yield _line(entry, transaction_url)
+
+
+def _is_only_in_wide(entry: Entry) -> bool:
+    """Whether the short form leaves out an entry. It has a line for an effect only if
+    it is parked: its events show the rest.
     """
+    if entry["source"] == "effect" and "parked_at" not in entry["details"]:
+        return True
+    return entry["what"] in ONLY_IN_WIDE
+
+
+def _line(entry: Entry, transaction_url: str) -> Line:
+    """Return the line of an entry, without details."""
     at = entry["at"]
-    source = entry["source"]
     what = entry["what"]
     details = entry["details"]
-    if what in ONLY_IN_WIDE and not with_details:
-        return None
-    shown = plain(_readable(details)) if with_details else ""
-    if source == "journal":
-        actor, text_of = EVENT_TEXTS.get(what, ("ledger", _fixed(what)))
-        return Line(
-            at,
-            actor,
-            text_of(details),
-            STYLES.get(str(details.get("state")), ""),
-            shown,
-        )
-    if source == "callback":
-        return Line(at, "plugin", _callback(what, details), details=shown)
-    if source == "command":
-        return Line(at, "operator", _command(what, details), details=shown)
-    if source == "transaction":
-        link = transaction_url.replace("{hash}", str(details.get("hash", "")))
-        return Line(at, "wallet", _transaction(what, details), details=shown, link=link)
-    if "parked_at" in details:
-        return Line(at, "worker", _effect(what, details), "red", shown)
-    if with_details:
-        return Line(at, "worker", _effect(what, details), details=shown)
-    return None
+    match entry["source"]:
+        case "journal":
+            actor, text_of = EVENT_TEXTS.get(what, ("ledger", _fixed(what)))
+            style = STYLES.get(str(details.get("state")), "")
+            return Line(at, actor, text_of(details), style)
+        case "callback":
+            return Line(at, "plugin", _callback(what, details))
+        case "command":
+            return Line(at, "operator", _command(what, details))
+        case "transaction":
+            link = transaction_url.replace("{hash}", str(details.get("hash", "")))
+            return Line(at, "wallet", _transaction(what, details), link=link)
+        case _:
+            style = "red" if "parked_at" in details else ""
+            return Line(at, "worker", _effect(what, details), style)
 
 
 def _readable(value: Any) -> Any:
@@ -298,17 +293,14 @@ def _readable(value: Any) -> Any:
 
 
 def _callback(what: str, details: Mapping[str, Any]) -> str:
-    number = what.removeprefix("status ")
-    status = what
-    if number.isdigit() and int(number) < len(CALLBACK_STATUS):
-        status = CALLBACK_STATUS[int(number)]
+    status = CALLBACK_STATUS.get(what, what)
     return f"says {status} of {details.get('slurm_id')} after {span(details.get('duration_s') or 0)}"
 
 
 def _command(command: str, details: Mapping[str, Any]) -> str:
     text = f"{details.get('operator')} gives the command {command}"
-    if details.get("reason") and command not in REASON_IN_EVENT:
-        text += f": {details['reason']}"
+    if command not in REASON_IN_EVENT:
+        text += _after_colon(details.get("reason"))
     outcome = details.get("outcome") or "how it ended is not known"
     if outcome == DONE:
         return text
@@ -316,11 +308,12 @@ def _command(command: str, details: Mapping[str, Any]) -> str:
 
 
 def _transaction(purpose: str, details: Mapping[str, Any]) -> str:
-    tx_hash, block = str(details.get("hash", "")), details.get("block")
-    state = details.get("state", "")
-    mined = f" in block {block}" if block is not None else ""
-    error = f": {details['error']}" if details.get("error") else ""
-    return f"{purpose}: {state}{mined}, nonce {details.get('nonce')}, {tx_hash[:LEAST_ID]}{error}"
+    short_hash = str(details.get("hash", ""))[:LEAST_ID]
+    text = f"{purpose}: {details.get('state', '')}"
+    if details.get("block") is not None:
+        text += f" in block {details['block']}"
+    error = _after_colon(details.get("error"))
+    return f"{text}, nonce {details.get('nonce')}, {short_hash}{error}"
 
 
 def _effect(kind: str, details: Mapping[str, Any]) -> str:
@@ -330,18 +323,22 @@ def _effect(kind: str, details: Mapping[str, Any]) -> str:
         state = "was done"
     else:
         state = "is open"
+    text = f"{kind} {state}"
     failed_tries = int(details.get("attempts") or 0)
     if failed_tries:
-        tries = f" after {counted(failed_tries, 'failed try', 'failed tries')}"
-    else:
-        tries = ""
-    error = f": {details['last_error']}" if details.get("last_error") else ""
-    return f"{kind} {state}{tries}{error}"
+        text += f" after {counted(failed_tries, 'failed try', 'failed tries')}"
+    return text + _after_colon(details.get("last_error"))
+
+
+def _after_colon(reason: object) -> str:
+    return f": {reason}" if reason else ""
 
 
 # --- what comes next ------------------------------------------------------------------
 
 
+NOTHING_MORE = "nothing: the contract has its end"
+NOTHING_YET = "nothing; the next sweep looks at it"
 EFFECTS = {
     EffectKind.FETCH: "fetch the script",
     EffectKind.SUBMIT: "submit to SLURM",
@@ -367,10 +364,9 @@ def next_of(job: Job, story: Iterable[Entry], now: datetime) -> list[list[Cell]]
         for entry in entries
         if _is_open_transaction(entry)
     ]
-    if not lines and job.state is State.SETTLED:
-        lines.append([Cell("nothing: the contract has its end")])
-    elif not lines:
-        lines.append([Cell("nothing; the next sweep looks at it")])
+    if not lines:
+        is_settled = job.state is State.SETTLED
+        lines.append([Cell(NOTHING_MORE if is_settled else NOTHING_YET)])
     if job.state is State.RUNNING and _last_seen(entries) == NOT_LISTED:
         lines.append([Cell("sweep"), Cell(MISSING, "yellow")])
     return lines
@@ -417,10 +413,12 @@ def facts_of(
     contract.
     """
     status, outcome = job.chain_status.name, job.outcome
-    message = job.status_message
-    if outcome is not None and message == outcome.reason:
-        message = ""  # the line of the outcome has it
-    facts = {
+    message, ended = job.status_message, ""
+    if outcome is not None:
+        ended = outcome_text(_outcome_details(outcome))
+        if message == outcome.reason:
+            message = ""  # the line of the outcome has it
+    return {
         "job": Cell(job.job_id),
         "state": Cell(job.state.value, STYLES.get(job.state.value, "")),
         "contract": Cell(
@@ -430,20 +428,15 @@ def facts_of(
         "customer": Cell(job.customer),
         "size": Cell(_size(job.definition)),
         "paid for": Cell(_paid(job)),
-        "ended": Cell(
-            "" if outcome is None else outcome_text(_outcome_details(outcome))
-        ),
+        "ended": Cell(ended),
         "settled by": Cell("an operator" if job.settled_by_operator else ""),
         "wanted": Cell(
             "the customer wants it cancelled" if job.cancel_requested else ""
         ),
         "status_message": Cell(message),
+        "claimed": Cell(ago(row["created_at"], now)),
+        "changed": Cell(ago(row["updated_at"], now)),
     }
-    for name, key in (("claimed", "created_at"), ("changed", "updated_at")):
-        at = row.get(key)
-        if at is not None:
-            facts[name] = Cell(f"{span((now - at).total_seconds())} ago")
-    return facts
 
 
 def _size(size: Definition) -> str:
@@ -499,8 +492,8 @@ def outcome_text(outcome: Mapping[str, Any]) -> str:
     else:
         minutes = elapsed_s // SECONDS_PER_MINUTE
     text = exit_text(int(outcome.get("exit_status") or 0))
-    reason = outcome.get("reason") or ""
-    if reason not in ("", text):
+    reason = outcome.get("reason")
+    if reason not in (None, "", text):
         text = f"{text}; {reason}"
     return f"{name} after {span(elapsed_s)}, {minutes} min paid, {text}"
 

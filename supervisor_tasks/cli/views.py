@@ -122,9 +122,7 @@ def cells(
         has_text = any(cell.text for cell in column_cells)
         if has_text or not shown:
             shown[column] = column_cells
-    return list(shown), [
-        list(row_cells) for row_cells in zip(*shown.values(), strict=True)
-    ]
+    return list(shown), list(map(list, zip(*shown.values(), strict=True)))
 
 
 def _id_length(column: Column, rows: Sequence[Row]) -> int | None:
@@ -148,7 +146,7 @@ def unique_length(names: Collection[str], least: int = LEAST_ID) -> int:
 
 
 def _cell(column: Column, value: Any, now: datetime, id_length: int | None) -> Cell:
-    if value is None or value == "":
+    if value in (None, ""):
         return Cell("")
     if column.kind == "id":
         return Cell(str(value)[:id_length])
@@ -174,6 +172,11 @@ def plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
     return str(value)
+
+
+def ago(at: datetime | None, now: datetime) -> str:
+    """Return how long ago a moment was; empty for none."""
+    return "" if at is None else f"{span((now - at).total_seconds())} ago"
 
 
 def span(seconds: float) -> str:
