@@ -25,13 +25,15 @@ def assigned_prices(
     registered before the claim, unless the payment shows others: a job can wait for its
     claim while the prices change. `registered` is in the order of time.
     """
-    before = [one.prices for one in registered if one.since <= claimed_at]
-    after = [one.prices for one in registered if one.since > claimed_at]
+    before, after = list[Prices](), list[Prices]()
+    for one in registered:
+        side = before if one.since <= claimed_at else after
+        side.append(one.prices)
     likely_first = [*reversed(before), *after]
     for prices in likely_first:
         if minutes_of(job) * price_of_minute(job.definition, prices) == earned_wei:
             return prices
-    return likely_first[0] if likely_first else None
+    return next(iter(likely_first), None)
 
 
 def minutes_of(job: Job) -> int:
@@ -72,14 +74,15 @@ class Bill:
         """Return the bill for programs. The wei are text, as numbers of JSON are not
         exact.
         """
-        if self.prices is None:
-            price = None
-        else:
-            price = price_of_minute(self.job.definition, self.prices)
+        price_wei: str | None = None
+        bill_wei: str | None = None
+        if self.prices is not None:
+            price_wei = str(price_of_minute(self.job.definition, self.prices))
+            bill_wei = str(self.wei)
         return {
             "minutes": minutes_of(self.job),
-            "price_of_minute_wei": None if price is None else str(price),
-            "bill_wei": None if self.wei is None else str(self.wei),
+            "price_of_minute_wei": price_wei,
+            "bill_wei": bill_wei,
             "credits_wei": str(self.earned_wei),
             "gas_paid_wei": str(self.fees_wei),
         }
@@ -93,21 +96,18 @@ class Bill:
         if self.prices is None:
             return ""
         size, price = self.job.definition, self.prices.named()
-        terms = list[str]()
-        if size.gpus:
-            terms.append(
-                f"{counted(size.gpus, 'GPU')} x {format_credits(price['gpu'])}"
-            )
-        if size.cpus:
-            terms.append(
-                f"{counted(size.cpus, 'CPU')} x {format_credits(price['cpu'])}"
-            )
-        if size.memory_mb:
-            terms.append(f"{size.memory_mb} MB x {format_credits(price['mem'])}")
-        of_minute = " + ".join(terms)
+        parts = (
+            (size.gpus, counted(size.gpus, "GPU"), price["gpu"]),
+            (size.cpus, counted(size.cpus, "CPU"), price["cpu"]),
+            (size.memory_mb, f"{size.memory_mb} MB", price["mem"]),
+        )
+        of_minute = " + ".join(
+            f"{text} x {format_credits(wei)}" for number, text, wei in parts if number
+        )
+        minutes, minute_wei = minutes_of(self.job), price_of_minute(size, self.prices)
         if self.job.outcome is None:
-            return f"{of_minute} = {format_credits(price_of_minute(size, self.prices))} credits a minute"
-        return f"{minutes_of(self.job)} min x ({of_minute}) = {format_credits(self.wei or 0)} credits"
+            return f"{of_minute} = {format_credits(minute_wei)} credits a minute"
+        return f"{minutes} min x ({of_minute}) = {format_credits(minutes * minute_wei)} credits"
 
     def _paid(self) -> str:
         """Return what was paid; if that is not the bill, what can be the cause."""

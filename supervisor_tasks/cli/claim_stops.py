@@ -3,6 +3,7 @@ decides by the same state.
 """
 
 from collections.abc import Iterator
+from math import inf
 
 from supervisor_tasks.cli.views import span
 from supervisor_tasks.ledger.alarm_meanings import STOPS_CLAIMS
@@ -27,7 +28,7 @@ def why_no_claims(summary: StatusSummary, chain_poll_s: float) -> list[str]:
 
 def slurm_answers(summary: StatusSummary) -> bool:
     """Whether SLURM has answered lately, and no try has failed since."""
-    return summary.ticks_s.get(SLURM_ANSWERED, float("inf")) <= KNOWN_FOR_S
+    return summary.ticks_s.get(SLURM_ANSWERED, inf) <= KNOWN_FOR_S
 
 
 def _of_operator(summary: StatusSummary) -> Iterator[str]:
@@ -49,16 +50,16 @@ def _of_alarms(summary: StatusSummary) -> Iterator[str]:
 
 
 def _of_chain(summary: StatusSummary, patience_s: float) -> Iterator[str]:
-    looked_s = summary.ticks_s.get(finished_key("claim"))
-    answered_s = summary.ticks_s.get("claim")
-    if looked_s is None or looked_s > patience_s:
+    looked_s = summary.ticks_s.get(finished_key("claim"), inf)
+    answered_s = summary.ticks_s.get("claim", inf)
+    if looked_s > patience_s:
         yield f"no worker looks at the chain{_last(looked_s)}"
-    elif answered_s is None or answered_s > patience_s:
+    elif answered_s > patience_s:
         yield f"the chain does not answer{_last(answered_s)}"
 
 
-def _last(age_s: float | None) -> str:
-    return "" if age_s is None else f" (last {span(age_s)} ago)"
+def _last(age_s: float) -> str:
+    return "" if age_s == inf else f" (last {span(age_s)} ago)"
 
 
 def _of_provider(summary: StatusSummary) -> Iterator[str]:
