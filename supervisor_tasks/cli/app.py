@@ -38,6 +38,7 @@ MODULES = {
     "completion": ("completion",),
 }
 """The nouns of each module. Its COMMANDS has a Typer for each of them."""
+MODULE_OF = {noun: module for module, nouns in MODULES.items() for noun in nouns}
 
 ABOUT = """See and steer the supervisor of the cluster CLUSTER_NAME, by its ledger at DATABASE_URL.
 
@@ -54,19 +55,17 @@ class Nouns(CommandGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  typer's own signature
         """Return the names of all nouns."""
-        return sorted(name for names in MODULES.values() for name in names)
+        return sorted(MODULE_OF)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Return a noun by its name, or None."""
-        for module, names in MODULES.items():
-            if cmd_name in names:
-                commands: dict[str, typer.Typer] = import_module(
-                    f"supervisor_tasks.cli.{module}"
-                ).COMMANDS
-                command = typer.main.get_command(commands[cmd_name])
-                command.name = cmd_name
-                return command
-        return None
+        if cmd_name not in MODULE_OF:
+            return None
+        module = import_module(f"supervisor_tasks.cli.{MODULE_OF[cmd_name]}")
+        commands: dict[str, typer.Typer] = module.COMMANDS
+        command = typer.main.get_command(commands[cmd_name])
+        command.name = cmd_name
+        return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the noun that the operator means. For an unknown word, typer suggests

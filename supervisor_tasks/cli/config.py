@@ -180,7 +180,7 @@ def _value(name: str, settings: Settings) -> Any:
         return HIDDEN if is_set else None
     if isinstance(value, tuple | frozenset):
         return ",".join(map(str, value))
-    if value is None or isinstance(value, bool | int | float | dict):
+    if isinstance(value, bool | int | float | dict | None):
         return value
     return str(value)
 

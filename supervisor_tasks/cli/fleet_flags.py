@@ -108,9 +108,7 @@ def _set(settings: dict[str, str], name: str, value: str) -> None:
 
 
 def _unknown(word: str, name: str, variables: Collection[str]) -> str:
-    nearest = get_close_matches(name, sorted(variables), 1) if name else []
+    nearest, hint = get_close_matches(name, sorted(variables), 1), ""
     if nearest:
         hint = f"; the nearest is --{nearest[0].lower().replace('_', '-')}"
-    else:
-        hint = ""
     return f"{word}: found no setting of that name; expected a flag of docs/reference/settings.md{hint}"

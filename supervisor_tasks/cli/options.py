@@ -80,9 +80,8 @@ class CommandGroup(TyperGroup):
         """Write the names of the commands and their sentences."""
         lines = []
         for name in self.list_commands(ctx):
-            command = self.get_command(ctx, name)
-            if command:
-                lines.append((name, command.get_short_help_str(WHOLE)))
+            command: Any = self.get_command(ctx, name)
+            lines.append((name, command.get_short_help_str(WHOLE)))
         with formatter.section("Commands"):
             formatter.write_dl(lines)
 

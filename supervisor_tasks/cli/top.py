@@ -7,7 +7,7 @@ import termios
 import tty
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -282,7 +282,7 @@ def overview(
     shown.blank()
     shown.table(STATES, states, now)
     shown.blank()
-    shown.table(EFFECTS, [_effects(count) for count in snapshot.effects], now)
+    shown.table(EFFECTS, [asdict(count) for count in snapshot.effects], now)
 
 
 def _alarms(snapshot: StatusSummary) -> Cell:
@@ -300,21 +300,6 @@ def _by_state(states: Sequence[Mapping[str, Any]], now: datetime) -> str:
         age = span((now - row["oldest_at"]).total_seconds())
         parts.append(f"{row['jobs']} {row['state']} (oldest {age})")
     return ", ".join(parts) or "none"
-
-
-def _effects(count: Any) -> dict[str, Any]:
-    return {
-        name: getattr(count, name)
-        for name in (
-            "kind",
-            "due",
-            "waiting",
-            "leased",
-            "failing",
-            "parked",
-            "oldest_due_s",
-        )
-    }
 
 
 def _key(within_s: float) -> str:
