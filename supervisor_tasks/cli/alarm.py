@@ -171,15 +171,14 @@ def _show_alarm(cli: CliContext, name: str, output: Format) -> None:
         asdict(message) for message in cli.ledger.incidents.messages_of_last(name)
     ]
     alarm["messages"] = messages
-    if output in (Format.JSON, Format.YAML):
-        cli.shown.document(alarm, output)
-    elif output is Format.NAME:
-        typer.echo(name)
-    else:
+
+    def show(wide: bool) -> None:
         now = cli.now()
         cli.shown.facts(facts_of(alarm, silence, now, cli.settings.runbook_url))
         cli.shown.blank()
-        cli.shown.table(MESSAGES, messages, now, wide=output is Format.WIDE)
+        cli.shown.table(MESSAGES, messages, now, wide=wide)
+
+    cli.shown.one(alarm, name, output, show)
 
 
 def facts_of(
@@ -270,7 +269,7 @@ def unsilence(
 
 def _known(name: str) -> str:
     """Return the name of an alarm. Raises UnusableError."""
-    names = [known.value for known in AlarmName]
+    names = list(AlarmName)
     if name not in names:
         near = (
             ", ".join(get_close_matches(name, names)) or "see docs/reference/alarms.md"
@@ -316,8 +315,9 @@ def _row(alarm: Mapping[str, Any], silence: Silence | None) -> dict[str, Any]:
 
 def summary_of(details: Mapping[str, Any]) -> str:
     """Return the details in one line: first the advice, then the rest."""
-    rest = {name: value for name, value in details.items() if name != "advice"}
-    return "; ".join(filter(None, (plain(details.get("advice", "")), listed(rest))))
+    rest = dict(details)
+    advice = plain(rest.pop("advice", ""))
+    return "; ".join(filter(None, (advice, listed(rest))))
 
 
 @app.command("test")

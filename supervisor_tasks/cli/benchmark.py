@@ -18,7 +18,7 @@ from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
-from supervisor_tasks.cli.views import STYLES, Bar, Cell, Column, View, span
+from supervisor_tasks.cli.views import STYLES, Bar, Cell, Column, View, ago
 from supervisor_tasks.cli.wording import counted
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
@@ -201,29 +201,25 @@ def _show_run(cli: CliContext, number: int, output: Format) -> None:
     results = cli.ledger.benchmarks.results(number)
     assert run is not None  # noqa: S101  `_run_number` has just found it, and no run is deleted
     run = run | {"last_error": _last_error(cli, number)}
-    if output in (Format.JSON, Format.YAML):
-        cli.shown.document({"run": run, "benchmarks": results}, output)
-    elif output is Format.NAME:
-        typer.echo(number)
-    else:
-        show_run(cli.shown, run, results, cli.now(), wide=output is Format.WIDE)
+    cli.shown.one(
+        {"run": run, "benchmarks": results},
+        number,
+        output,
+        lambda wide: show_run(cli.shown, run, results, cli.now(), wide=wide),
+    )
 
 
-def facts_of(run: Mapping[str, Any], now: datetime) -> dict[str, str | Cell]:
+def facts_of(run: Mapping[str, Any], now: datetime) -> dict[str, str | Cell | None]:
     """Return the values that a run has only once."""
-
-    def ago(name: str) -> str:
-        return f"{span((now - run[name]).total_seconds())} ago" if run[name] else ""
-
     return {
         "run": str(run["id"]),
         "state": Cell(run["state"], STYLES.get(run["state"], "")),
         "why": run["why"],
-        "asked": ago("asked_at"),
-        "begun": ago("begun_at") or "not yet",
-        "ended": ago("ended_at"),
+        "asked": ago(run["asked_at"], now),
+        "begun": ago(run["begun_at"], now) or "not yet",
+        "ended": ago(run["ended_at"], now),
         "hardware": _hardware(run["hardware"]),
-        "cancelled": run["cancel_reason"] or "",
+        "cancelled": run["cancel_reason"],
         "error": Cell(run["last_error"], "red"),
     }
 
@@ -308,7 +304,7 @@ def history(
     younger = options.age(since)
 
     def rows() -> list[dict[str, Any]]:
-        begin = None if younger is None else cli.now() - younger
+        begin = cli.begin_of(younger)
         if label is None:
             return _runs(cli, limit, begin, output)
         return _values(cli, label, limit, begin)

@@ -14,7 +14,7 @@ from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Cell, Column, View, span
-from supervisor_tasks.cli.wording import counted
+from supervisor_tasks.cli.wording import counted, counted_jobs
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_hold_of_sweep
 from supervisor_tasks.ledger.clusters import known_clusters, summary
@@ -23,6 +23,7 @@ from supervisor_tasks.ledger.facts import (
     SLURM_MIN_JOB_AGE,
     UNEXPECTED_CLUSTER,
 )
+from supervisor_tasks.reconciliation.snapshot import IN_SLURM
 
 CLUSTERS = View(
     "clusters",
@@ -95,15 +96,12 @@ def _show(cli: CliContext, output: Format) -> None:
         "submissions_paused": switches.reason(Switch.SUBMISSIONS_PAUSED),
         "alarms": [alarm.name.value for alarm in cli.ledger.alarms.all()],
     }
-    if output in (Format.JSON, Format.YAML):
-        cli.shown.document(found, output)
-    elif output is Format.NAME:
-        typer.echo(found["cluster"])
-    else:
-        cli.shown.facts(facts_of(found))
+    cli.shown.one(
+        found, found["cluster"], output, lambda _: cli.shown.facts(facts_of(found))
+    )
 
 
-def facts_of(found: Mapping[str, Any]) -> dict[str, str | Cell]:
+def facts_of(found: Mapping[str, Any]) -> dict[str, str | Cell | None]:
     """Return the lines about a cluster."""
     age_s = found["min_job_age_s"]
     return {
@@ -111,8 +109,8 @@ def facts_of(found: Mapping[str, Any]) -> dict[str, str | Cell]:
         "SLURM cluster": found["slurm_cluster"]
         or "not known yet: no worker has seen it",
         "seen instead": _seen_instead(found["unexpected_cluster"]),
-        "login node": found["login_node"] or "",
-        "partition": found["partition"] or "",
+        "login node": found["login_node"],
+        "partition": found["partition"],
         "ended jobs": "" if age_s is None else _kept_for(age_s),
         "wallet": found["wallet"]
         or "none yet: no worker of the chain queue has started",
@@ -191,7 +189,7 @@ def _what_accept_does(cli: CliContext) -> str:
             f"found no other SLURM, and none that has lost its state; there is nothing to accept{hint}"
         )
     jobs = cli.overview.snapshot().jobs
-    in_slurm = counted(jobs.get("QUEUED", 0) + jobs.get("RUNNING", 0), "job")
+    in_slurm = counted_jobs(jobs, IN_SLURM)
     if unexpected is not None:
         return f"the cluster, which was {expected or 'unknown'}, will be {unexpected}; {in_slurm} in SLURM may be lost"
     forgotten = f"of {in_slurm} in SLURM, those that it has forgotten, and that never ran, will be submitted again"

@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import Any
 
@@ -89,6 +89,10 @@ class CliContext:
     def now(self) -> datetime:
         """The database's time, from which ages count."""
         return Overview(self.database, self.settings.cluster_name).now()
+
+    def begin_of(self, younger: timedelta | None) -> datetime | None:
+        """Return the moment from which rows of an age are shown; None for all."""
+        return None if younger is None else self.now() - younger
 
     def present(
         self,

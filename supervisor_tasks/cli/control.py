@@ -11,13 +11,13 @@ from supervisor_tasks.cli.context import cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.status import LOGS
 from supervisor_tasks.cli.views import span
-from supervisor_tasks.cli.wording import counted
+from supervisor_tasks.cli.wording import counted, counted_jobs
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.facts import REWIND, UNEXPECTED_CLUSTER
 from supervisor_tasks.ledger.heartbeats import REPORTER, forget_reporter
+from supervisor_tasks.reconciliation.snapshot import IN_SLURM
 
 TO_BE_SUBMITTED = ("CLAIMED", "READY", "SUBMITTING")  # states of jobs
-IN_SLURM = ("QUEUED", "RUNNING")
 claims = options.noun(
     "Stop and start the claiming of jobs; what is under way goes on.",
     example="claims pause --reason maintenance",
@@ -84,12 +84,11 @@ def pause_submissions(
     """
     cli = cli_context(context)
     jobs = cli.overview.snapshot().jobs
-    waiting = sum(jobs.get(state, 0) for state in TO_BE_SUBMITTED)
-    in_slurm = sum(number for state, number in jobs.items() if state in IN_SLURM)
-    will = (
-        f"no more jobs will be submitted or claimed: {counted(waiting, 'job')} will wait,"
-        f" {counted(in_slurm, 'job')} in SLURM will go on"
+    waiting, in_slurm = (
+        counted_jobs(jobs, TO_BE_SUBMITTED),
+        counted_jobs(jobs, IN_SLURM),
     )
+    will = f"no more jobs will be submitted or claimed: {waiting} will wait, {in_slurm} in SLURM will go on"
     with cli.change("submissions pause", "submissions", will, yes=yes, reason=reason):
         cli.ledger.switches.set(Switch.SUBMISSIONS_PAUSED, reason or "the operator")
     typer.echo("no more jobs are given to SLURM; what it has goes on")
@@ -119,8 +118,7 @@ def resume_submissions(
             f"found submissions that the fleet holds back ({why}); expected a pause of an operator: see `supervisor cluster"
             " show`, then `supervisor cluster accept`"
         )
-    jobs = cli.overview.snapshot().jobs
-    waiting = counted(sum(jobs.get(state, 0) for state in TO_BE_SUBMITTED), "job")
+    waiting = counted_jobs(cli.overview.snapshot().jobs, TO_BE_SUBMITTED)
     will = f"{waiting} that waited, and later ones, will be submitted to SLURM; submissions were paused ({why})"
     with cli.change("submissions resume", "submissions", will, yes=yes, reason=reason):
         cli.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, why)
@@ -138,10 +136,7 @@ def disable_reporter(
     """
     cli = cli_context(context)
     snapshot = cli.overview.snapshot()
-    in_slurm = counted(
-        sum(number for state, number in snapshot.jobs.items() if state in IN_SLURM),
-        "job",
-    )
+    in_slurm = counted_jobs(snapshot.jobs, IN_SLURM)
     heartbeat_s = snapshot.ticks_s.get(REPORTER)
     if heartbeat_s is None:
         last = "there was none yet"
@@ -174,12 +169,13 @@ def rewind(
     Example: supervisor chain rewind --to-block 120000 --reason "the nodes agree again"
     """
     cli = cli_context(context)
-    target = "the last block in common" if to_block is None else f"block {to_block}"
-    refusal = None if to_block is None else cli.blocks.rewind_obstacle(to_block)
-    if refusal is not None:
-        raise CommandError(refusal)
     read = cli.overview.snapshot().cursors.get(LOGS, 0)
-    blocks = "blocks" if to_block is None else counted(max(read - to_block, 0), "block")
+    target, blocks = "the last block in common", "blocks"
+    if to_block is not None:
+        refusal = cli.blocks.rewind_obstacle(to_block)
+        if refusal is not None:
+            raise CommandError(refusal)
+        target, blocks = f"block {to_block}", counted(max(read - to_block, 0), "block")
     will = f"the {blocks} above {target}, up to {read}, will be taken back as far as they were read, and read again"
     with cli.change("chain rewind", target, will, yes=yes, reason=reason):
         cli.ledger.facts.set(REWIND, to_block)

@@ -64,9 +64,12 @@ def log(
     younger = options.age(since)
 
     def rows() -> list[dict[str, object]]:
-        begin = None if younger is None else cli.now() - younger
         entries = cli.log.last(
-            limit, since=begin, operator=who, command=command, subject=subject
+            limit,
+            since=cli.begin_of(younger),
+            operator=who,
+            command=command,
+            subject=subject,
         )
         if output is Format.TABLE:
             return [with_short_ids(entry) for entry in entries]

@@ -57,6 +57,23 @@ class Output:
         else:
             typer.echo(json.dumps(clean, indent=2))
 
+    def one(
+        self,
+        document: Mapping[str, Any],
+        name: object,
+        form: Format,
+        show: Callable[[bool], None],
+    ) -> None:
+        """Print one object in a form: its document, its name, or what `show` prints; it
+        gets whether the form is the wide one.
+        """
+        if form in (Format.JSON, Format.YAML):
+            self.document(document, form)
+        elif form is Format.NAME:
+            typer.echo(name)
+        else:
+            show(form is Format.WIDE)
+
     def rows(
         self, view: View, rows: Sequence[Mapping[str, Any]], form: Format, now: datetime
     ) -> None:

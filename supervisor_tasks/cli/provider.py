@@ -73,14 +73,12 @@ def _show(cli: CliContext, output: Format) -> None:
     standing = ProviderStanding(
         status, for_s, _asked(registrations), registrations.why_no_nodes()
     )
-    if output is Format.NAME:
-        typer.echo(decision["address"])
-    elif output in (Format.JSON, Format.YAML):
-        cli.shown.document(_document(standing) | decision, output)
-    else:
-        show_provider(
-            cli.shown, decision, standing, cli.now(), wide=output is Format.WIDE
-        )
+    cli.shown.one(
+        _document(standing) | decision,
+        decision["address"],
+        output,
+        lambda wide: show_provider(cli.shown, decision, standing, cli.now(), wide=wide),
+    )
 
 
 @dataclass(frozen=True, slots=True)

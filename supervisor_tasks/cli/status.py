@@ -110,14 +110,12 @@ def findings_of(cli: CliContext, snapshot: StatusSummary) -> Findings:
 def _show(cli: CliContext, output: Format) -> None:
     snapshot = cli.overview.snapshot()
     findings = findings_of(cli, snapshot)
-    if output in (Format.JSON, Format.YAML):
-        cli.shown.document(asdict(snapshot) | _document(snapshot, findings), output)
-    elif output is Format.NAME:
-        typer.echo(snapshot.cluster)
-    else:
-        show_status(
-            cli.shown, snapshot, findings, cli.now(), wide=output is Format.WIDE
-        )
+    cli.shown.one(
+        asdict(snapshot) | _document(snapshot, findings),
+        snapshot.cluster,
+        output,
+        lambda wide: show_status(cli.shown, snapshot, findings, cli.now(), wide=wide),
+    )
 
 
 def _document(snapshot: StatusSummary, findings: Findings) -> dict[str, Any]:
@@ -182,33 +180,32 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
         f"{name} {health}" for name, health in snapshot.endpoints.items()
     )
     earned = format_credits(wallet.earned_wei)
-    texts = {
+    if problems:
+        health = Cell("; ".join(problems), "red")
+    else:
+        health = Cell("everything periodic comes to an end", "green")
+    return {
+        "cluster": Cell(snapshot.cluster),
+        "health": health,
         "claims": _claims(snapshot, findings.claim_stops),
         "submissions": Cell("paused: `supervisor cluster show`", "yellow")
         if snapshot.submissions_paused
         else Cell("on"),
-        "provider": "" if snapshot.standing is None else snapshot.standing.value,
-        "oldest due effect": span(oldest_due_s(snapshot.effects)),
-        "unread callbacks": str(sum(snapshot.unread_callbacks.values())),
-        "open transactions": _open_transactions(snapshot),
-        "wallet": _wallet(snapshot.wallet, wallet),
-        "earned today": f"{earned} credits from {counted(wallet.jobs, 'paid job')} (UTC's day)",
-        "RPC endpoints": endpoints or "none was asked",
+        "provider": Cell("" if snapshot.standing is None else snapshot.standing.value),
+        "oldest due effect": Cell(span(oldest_due_s(snapshot.effects))),
+        "unread callbacks": Cell(str(sum(snapshot.unread_callbacks.values()))),
+        "open transactions": Cell(_open_transactions(snapshot)),
+        "wallet": Cell(_wallet(snapshot.wallet, wallet)),
+        "earned today": Cell(
+            f"{earned} credits from {counted(wallet.jobs, 'paid job')} (UTC's day)"
+        ),
+        "RPC endpoints": Cell(endpoints or "none was asked"),
         "last sweep": _sweep(snapshot),
         "chain head": _head(snapshot.head, snapshot.cursors.get(LOGS, 0)),
         "chain read up to": _read_up_to(snapshot),
         "queues": _queues(snapshot.queues),
         "SLURM": _slurm(snapshot),
     }
-    if problems:
-        health = Cell("; ".join(problems), "red")
-    else:
-        health = Cell("everything periodic comes to an end", "green")
-    shown = {
-        name: value if isinstance(value, Cell) else Cell(value)
-        for name, value in texts.items()
-    }
-    return {"cluster": Cell(snapshot.cluster), "health": health} | shown
 
 
 def _open_transactions(snapshot: StatusSummary) -> str:

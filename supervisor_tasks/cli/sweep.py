@@ -128,7 +128,7 @@ def list_(
     younger = options.age(since)
 
     def rows() -> list[dict[str, Any]]:
-        begin = None if younger is None else cli.now() - younger
+        begin = cli.begin_of(younger)
         sweeps = cli.sweeps.last(limit)
         return [
             form(sweep) for sweep in sweeps if begin is None or sweep.begun_at >= begin
@@ -173,13 +173,12 @@ def _found(cli: CliContext, sweep: int | None) -> Swept:
 
 
 def _show(cli: CliContext, sweep: Swept, output: Format) -> None:
-    row = _row(sweep)
-    if output is Format.NAME:
-        typer.echo(sweep.id)
-    elif output in (Format.JSON, Format.YAML):
-        cli.shown.document(row, output)
-    else:
-        show_sweep(cli.shown, sweep, cli.now(), wide=output is Format.WIDE)
+    cli.shown.one(
+        _row(sweep),
+        sweep.id,
+        output,
+        lambda wide: show_sweep(cli.shown, sweep, cli.now(), wide=wide),
+    )
 
 
 def show_sweep(
@@ -187,7 +186,7 @@ def show_sweep(
 ) -> None:
     """Print what a sweep looked at, found and did."""
     shown.facts(facts_of(sweep, now))
-    findings = sweep.report.get("findings") or []
+    findings = sweep.report.get("findings", [])
     if findings:
         shown.title("findings")
         shown.table(
@@ -206,14 +205,14 @@ def facts_of(sweep: Swept, now: datetime) -> dict[str, str]:
         "sweep": f"{sweep.id}, begun {span(age_s)} ago, took {span(took_s(sweep))}",
         "why": report.get("why", ""),
         "compared": compared(report),
-        "not seen": _reasons(report.get("unseen") or {}),
+        "not seen": _reasons(report.get("unseen", {})),
         "found": found_by(report),
         "cancelled": counted(cancelled, "job in SLURM", "jobs in SLURM")
         if cancelled
         else "",
-        "not cancelled": _reasons(report.get("not_cancelled") or {}),
-        "left to you": _left(report.get("held") or {}),
-        "stands still": _stale(report.get("stale") or {}),
+        "not cancelled": _reasons(report.get("not_cancelled", {})),
+        "left to you": _left(report.get("held", {})),
+        "stands still": _stale(report.get("stale", {})),
         "next": "" if again_s is None else next_at(age_s, again_s),
     }
 
@@ -238,11 +237,9 @@ def compared(report: Mapping[str, Any]) -> str:
 
 def found_by(report: Mapping[str, Any]) -> str:
     """Return what a sweep found, and how often."""
-    found = report.get("found") or {}
-    return (
-        "; ".join(f"{number} {_kind(kind)}" for kind, number in found.items())
-        or "no difference"
-    )
+    found = report.get("found", {})
+    numbers = "; ".join(f"{number} {_kind(kind)}" for kind, number in found.items())
+    return numbers or "no difference"
 
 
 def next_at(age_s: float, again_s: float) -> str:
@@ -267,9 +264,7 @@ def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row of a finding: its kind, and the names of the events that were
     recorded, in words.
     """
-    done = ", ".join(
-        CAMEL.sub(" ", event).lower() for event in finding.get("done") or []
-    )
+    done = ", ".join(CAMEL.sub(" ", event).lower() for event in finding.get("done", []))
     return {
         **finding,
         "found": _kind(str(finding.get("found", ""))),
@@ -298,7 +293,7 @@ def _listed_row(sweep: Swept) -> dict[str, object]:
         "why": report.get("why", ""),
         "compared": compared(report),
         "found": found_by(report),
-        "unseen": _reasons(report.get("unseen") or {}),
+        "unseen": _reasons(report.get("unseen", {})),
     }
 
 

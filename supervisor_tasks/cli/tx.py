@@ -12,7 +12,7 @@ from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
-from supervisor_tasks.cli.views import STYLES, Cell, Column, View, span
+from supervisor_tasks.cli.views import STYLES, Cell, Column, View, ago
 from supervisor_tasks.cli.wording import coins, gas_price
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.status_queries import TransactionFilter
@@ -146,15 +146,13 @@ def show(
 
 def _show(cli: CliContext, transaction: str, output: Format) -> None:
     row = _found(cli, transaction)
-    if output in (Format.JSON, Format.YAML):
-        cli.shown.document(row, output)
-    elif output is Format.NAME:
-        typer.echo(row["hash"])
-    else:
-        wide = output is Format.WIDE
-        show_transaction(
-            cli.shown, row, cli.now(), cli.settings.explorer_url or "", wide=wide
-        )
+    url = cli.settings.explorer_url
+    cli.shown.one(
+        row,
+        row["hash"],
+        output,
+        lambda wide: show_transaction(cli.shown, row, cli.now(), url, wide=wide),
+    )
 
 
 def show_transaction(
@@ -182,18 +180,19 @@ def _with_gas_prices(signature: dict[str, Any]) -> dict[str, Any]:
     return signature | {"fee": gas_price(fee), "tip": gas_price(tip)}
 
 
-def facts_of(row: Mapping[str, Any], now: datetime) -> dict[str, str | Cell]:
+def facts_of(row: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """Return the lines about a transaction. JSON and YAML have all that is stored."""
-
-    def ago(name: str) -> str:
-        return f"{span((now - row[name]).total_seconds())} ago" if row[name] else ""
-
-    state = row["state"]
+    state, doubted = row["state"], ""
+    sent = ago(row["sent_at"], now)
+    if not sent and state in OPEN:
+        sent = "not yet"
+    if row["contested_at"]:
+        doubted = f"{ago(row['contested_at'], now)}: its nonce was mined without it"
     return {
         "transaction": str(row["id"]),
         "state": Cell(f"{state}: {STATES[state]}", STYLES.get(state, "")),
         "for": row["purpose"],
-        "job": row["job_id"] or "",
+        "job": row["job_id"],
         "hash": row["hash"],
         "nonce": str(row["nonce"]),
         "wallet": f"{row['address']} on chain {row['chain_id']}",
@@ -201,13 +200,11 @@ def facts_of(row: Mapping[str, Any], now: datetime) -> dict[str, str | Cell]:
         "tip": gas_price(int(row["priority_fee_wei"])),
         "gas limit": f"{row['gas']}, so at most {coins(int(row['gas']) * int(row['max_fee_wei']))}",
         "cost": _cost(row),
-        "block": "" if row["block_number"] is None else str(row["block_number"]),
-        "signed": ago("created_at"),
-        "sent": ago("sent_at") or ("not yet" if state in OPEN else ""),
-        "done": ago("done_at"),
-        "doubted": f"{ago('contested_at')}: its nonce was mined without it"
-        if row["contested_at"]
-        else "",
+        "block": row["block_number"],
+        "signed": ago(row["created_at"], now),
+        "sent": sent,
+        "done": ago(row["done_at"], now),
+        "doubted": doubted,
         "error": Cell(row["error"] or "", "red"),
     }
 

@@ -1,7 +1,7 @@
 """The ledger's names in words for an operator, and their values with units. Pure."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from supervisor_tasks.cli.views import LEAST_ID, plain, span
@@ -22,6 +22,11 @@ GWEI = 10**9
 def counted(number: int, one: str, many: str | None = None) -> str:
     """Return a number with its noun."""
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def counted_jobs(jobs: Mapping[str, int], states: Iterable[str]) -> str:
+    """Return how many jobs are in these states, by the number of each state."""
+    return counted(sum(jobs.get(state, 0) for state in states), "job")
 
 
 def coins(wei: int) -> str:
@@ -46,7 +51,12 @@ UNITS: Mapping[str, Callable[[Any], str]] = {
 
 def worded(details: Mapping[str, Any]) -> dict[str, str]:
     """Return details with names in words, and values in words with units."""
-    return dict(_worded(details))
+    shown = dict[str, str]()
+    for name, value in details.items():
+        unit = _unit_of(name)
+        words = WORDS.get(name, name.removesuffix(unit).replace("_", " "))
+        shown[words] = _text(value, UNITS.get(unit, plain))
+    return shown
 
 
 def listed(details: Mapping[str, Any]) -> str:
@@ -57,13 +67,6 @@ def listed(details: Mapping[str, Any]) -> str:
 def cut_ids(text: str) -> str:
     """Shorten ids of jobs and hashes to a beginning that commands accept."""
     return LONG_HEX.sub(lambda found: found[0][:LEAST_ID], text)
-
-
-def _worded(details: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in details.items():
-        unit = _unit_of(name)
-        words = WORDS.get(name) or name.removesuffix(unit).replace("_", " ")
-        yield words, _text(value, UNITS.get(unit, plain))
 
 
 def _unit_of(name: str) -> str:
