@@ -206,29 +206,27 @@ class NewBlocks:
         RpcUnavailableError or LedgerUnavailableError (a retry helps), or
         WrongChainError (a retry does not help here).
         """
-        if self._failures.number:
-            head = -1
-        else:
+        head: int | None = None
+        if not self._failures.number:
             head = blocks.head(self._context.chain.contract.rpc)
-        if head >= 0:
             self._compare(head)
             self._head = head
         if not self._may_be_new(head):
             return
-        self._found = anything_to_claim(self._context, head if head >= 0 else None)
+        self._found = anything_to_claim(self._context, head)
         self._looked_s = time.monotonic()
         if self._found:
             self.wake("claim")
-        if head not in (-1, self._looked_at):
+        if head is not None and head != self._looked_at:
             self._look_for_customers(head)
             self._looked_at = head
 
-    def _may_be_new(self, head: int) -> bool:
+    def _may_be_new(self, head: int | None) -> bool:
         """Whether a look may find something that the last one did not. Nearly all that
         concerns a provider is in a log; what is in none (a deposit, a top-up) waits for
         QUIET_S at most.
         """
-        if head < 0:
+        if head is None:
             # the last look failed: this one shows whether the endpoint answers again
             return True
         since_s = time.monotonic() - self._looked_s
