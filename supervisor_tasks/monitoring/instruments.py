@@ -103,6 +103,11 @@ CHAIN_LAG = Gauge(
 
 OK, ERROR = RESULTS = ("ok", "error")  # of what is timed
 VERDICTS = ("stored", "ignored", "malformed", "unknown_job", "too_many", "not_stored")
+FIRST_SERIES: Mapping[str, list[tuple[Counter | Histogram, str]]] = {
+    "callbacks": [(CALLBACKS, verdict) for verdict in VERDICTS],
+    "worker": [(SSH_LOGINS, result) for result in RESULTS],
+}
+"""The series of each kind of process that must be there before their first event."""
 
 
 def zero(process: str) -> None:
@@ -110,12 +115,8 @@ def zero(process: str) -> None:
     before its first event.
     """
     # Prometheus's increase() does not count an event that creates its series.
-    if process == "callbacks":
-        for verdict in VERDICTS:
-            CALLBACKS.labels(verdict)
-    if process == "worker":
-        for result in RESULTS:
-            SSH_LOGINS.labels(result)
+    for metric, label in FIRST_SERIES.get(process, ()):
+        metric.labels(label)
 
 
 def chain_not_read_yet(chain_id: int) -> None:

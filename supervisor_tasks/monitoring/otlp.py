@@ -171,14 +171,16 @@ class _Exporter(SpanExporter):
         """Send a batch. A batch that was not taken is dropped."""
         result = self._exporter.export(spans)
         fails = result is not SpanExportResult.SUCCESS
-        if fails and not self._fails:
+        if fails == self._fails:
+            return result
+        self._fails = fails
+        if fails:
             log.warning(
                 "traces_not_sent",
                 advice="see whether OTEL_EXPORTER_OTLP_ENDPOINT answers; the work goes on",
             )
-        if self._fails and not fails:
+        else:
             log.info("traces_sent_again")
-        self._fails = fails
         return result
 
     def shutdown(self) -> None:

@@ -82,9 +82,8 @@ def keep_questions_only() -> None:
     """Make this worker refuse all commands but questions, with one bounded line of the
     log in each period.
     """
-    for name in list(Panel.data):
-        if name not in ANSWERED_COMMANDS:
-            del Panel.data[name]
+    for name in Panel.data.keys() - set(ANSWERED_COMMANDS):
+        del Panel.data[name]
     Panel.register(name="hello", type="inspect", visible=False)(_hello)
     one_line = OneLine()
     for name in LOGGERS:

@@ -85,7 +85,7 @@ def is_alarming(tries: int, seen: bool, silent_s: float | None) -> bool:
 def _due(context: WorkerContext) -> bool:
     ledger = context.ledger
     answered_s = ledger.ticks.age_s(SLURM_ANSWERED)
-    seen = ledger.facts.get(ANSWERED_SINCE_START) or False
+    seen = ledger.facts.get(ANSWERED_SINCE_START) is True
     return check_is_due(
         answered_s, seen, ledger.facts.read(FAILED_TRIES), context.slurm.try_every_s
     )
@@ -154,7 +154,8 @@ def _record_failure(ledger: Ledger, error: TransientError) -> None:
     tries = (ledger.facts.get(FAILED_TRIES) or 0) + 1
     ledger.facts.set(FAILED_TRIES, tries)
     silent_s = ledger.ticks.age_s("check_slurm")
-    if is_alarming(tries, ledger.facts.get(ANSWERED_SINCE_START) or False, silent_s):
+    seen = ledger.facts.get(ANSWERED_SINCE_START) is True
+    if is_alarming(tries, seen, silent_s):
         shown_s = None if silent_s is None else round(silent_s)
         ledger.alarms.on(
             AlarmName.SLURM_NOT_ANSWERING,
