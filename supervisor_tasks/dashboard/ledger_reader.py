@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -100,17 +100,14 @@ class LedgerReader:
             return self._jobs(question)
 
     def _jobs(self, question: str) -> JobList:
-        words = question.strip()
-        wanted = parsed(words) if words else None
+        words, find = question.strip(), _unsettled_and_last
+        if words:
+            find = partial(_named, wanted=parsed(words))
         clusters = known_clusters(self.engine)
         rows: list[Row] = []
         for cluster in clusters:
-            overview = Overview(self.engine, cluster)
-            if wanted is None:
-                shown = _unsettled_and_last(overview)
-            else:
-                shown = _named(overview, wanted)
-            rows += [{**row, "cluster": cluster} for row in shown]
+            found = find(Overview(self.engine, cluster))
+            rows += [{**row, "cluster": cluster} for row in found]
         return JobList(rows, clusters, Overview(self.engine, "").now())
 
     def story(self, cluster: str, job_id: str) -> JobStory:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from supervisor_tasks.errors import PermanentError, TransientError
 
-MAX_QUESTION = 80  # characters; an id has 66
+SLURM_ID = re.compile(r"(?:(?:slurm)?:)?([0-9]{1,18})")
+# an id has 64 digits
+BEGINNING = re.compile(r"(?:(?:customer|job)?:)?(0x[0-9a-f]{1,77})")
 
 
 class QueryRefusedError(TransientError):
@@ -36,15 +38,10 @@ class Question:
 
 def parsed(words: str) -> Question:
     """Read the words of a search. Raises QuestionError."""
-    kind, _, value = words.lower().rpartition(":")
-    is_slurm_id = re.fullmatch("[0-9]{1,18}", value) is not None
-    is_beginning = (
-        len(value) < MAX_QUESTION and re.fullmatch("0x[0-9a-f]+", value) is not None
-    )
-    if is_slurm_id and kind in ("", "slurm"):
-        return Question(slurm_id=value)
-    if is_beginning and kind in ("", "customer", "job"):
-        return Question(beginning=value)
+    if found := SLURM_ID.fullmatch(words.lower()):
+        return Question(slurm_id=found[1])
+    if found := BEGINNING.fullmatch(words.lower()):
+        return Question(beginning=found[1])
     raise QuestionError(
         "found words that name no job; expected a SLURM id (123), or the beginning of a job's id or of a customer's"
         " address (0x12ab)"

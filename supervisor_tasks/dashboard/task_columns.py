@@ -23,7 +23,7 @@ def _short(text: object, most: int) -> str:
     """Return a text with cut ids; empty for no text, and for an empty list of
     arguments.
     """
-    if text is None or text in ("", "()", "None"):
+    if text in (None, "", "()", "None"):
         return ""
     short = ID.sub(lambda found: found[0][:ID_CHARACTERS], str(text)).strip("'\"")
     return short if len(short) <= most else f"{short[: most - 1]}…"
