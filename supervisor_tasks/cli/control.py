@@ -15,9 +15,8 @@ from supervisor_tasks.cli.wording import counted, counted_jobs
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from supervisor_tasks.ledger.facts import REWIND, UNEXPECTED_CLUSTER
 from supervisor_tasks.ledger.heartbeats import REPORTER, forget_reporter
-from supervisor_tasks.reconciliation.snapshot import IN_SLURM
+from supervisor_tasks.reconciliation.snapshot import BEFORE_SLURM, IN_SLURM
 
-TO_BE_SUBMITTED = ("CLAIMED", "READY", "SUBMITTING")  # states of jobs
 claims = options.noun(
     "Stop and start the claiming of jobs; what is under way goes on.",
     example="claims pause --reason maintenance",
@@ -85,7 +84,7 @@ def pause_submissions(
     cli = cli_context(context)
     jobs = cli.overview.snapshot().jobs
     waiting, in_slurm = (
-        counted_jobs(jobs, TO_BE_SUBMITTED),
+        counted_jobs(jobs, BEFORE_SLURM),
         counted_jobs(jobs, IN_SLURM),
     )
     will = f"no more jobs will be submitted or claimed: {waiting} will wait, {in_slurm} in SLURM will go on"
@@ -118,7 +117,7 @@ def resume_submissions(
             f"found submissions that the fleet holds back ({why}); expected a pause of an operator: see `supervisor cluster"
             " show`, then `supervisor cluster accept`"
         )
-    waiting = counted_jobs(cli.overview.snapshot().jobs, TO_BE_SUBMITTED)
+    waiting = counted_jobs(cli.overview.snapshot().jobs, BEFORE_SLURM)
     will = f"{waiting} that waited, and later ones, will be submitted to SLURM; submissions were paused ({why})"
     with cli.change("submissions resume", "submissions", will, yes=yes, reason=reason):
         cli.ledger.switches.unset(Switch.SUBMISSIONS_PAUSED, why)

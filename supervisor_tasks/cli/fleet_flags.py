@@ -71,14 +71,12 @@ def read_flags(
     flags, switches = {*variables, EMBEDDED}, {*switches, EMBEDDED}
     while rest:
         word = rest.pop(0)
-        match = _FLAG.fullmatch(word)
-        name = "" if match is None else variable_of(match[1])
-        if match is None or name not in flags:
+        name, value = _name_and_value(word)
+        if name not in flags:
             errors.append(_unknown(word.partition("=")[0], name, variables))
             if rest and not _FLAG.fullmatch(rest[0]):
                 rest.pop(0)  # the value of the unknown flag
             continue
-        value = match[2]
         if value is None:
             value = _next_value(rest, is_switch=name in switches)
         if value is None:
@@ -88,6 +86,16 @@ def read_flags(
     if errors:
         raise FlagError("\n".join(errors))
     return Flags(settings, settings.pop(EMBEDDED, "false").lower() == "true")
+
+
+def _name_and_value(word: str) -> tuple[str, str | None]:
+    """Return the variable that a flag stands for, and the value in the same word; no
+    variable for a word that is no flag.
+    """
+    match = _FLAG.fullmatch(word)
+    if match is None:
+        return "", None
+    return variable_of(match[1]), match[2]
 
 
 def _next_value(rest: list[str], *, is_switch: bool) -> str | None:

@@ -129,26 +129,17 @@ def show_job(cli: CliContext, name: str, output: Format) -> None:
     found = cli.job(name)
     facts, story = cli.overview.job(found.job_id), cli.overview.timeline(found.job_id)
     bill = bill_of(cli, found)
-    if output in (Format.JSON, Format.YAML):
-        cli.shown.document(
-            {"job": facts, "bill": bill.document(), "story": story}, output
-        )
-        return
-    if output is Format.NAME:
-        typer.echo(found.job_id)
-        return
-    now = cli.overview.now()
-    cli.shown.facts(facts_of(found, facts, now, story) | bill.facts())
-    cli.shown.title("what happened")
-    cli.shown.lines(
-        lines_of(
-            story,
-            details=output is Format.WIDE,
-            transaction_url=cli.settings.explorer_url,
-        )
-    )
-    cli.shown.title("what comes next")
-    cli.shown.lines(next_of(found, story, now))
+
+    def show(wide: bool) -> None:
+        now, url = cli.overview.now(), cli.settings.explorer_url
+        cli.shown.facts(facts_of(found, facts, now, story) | bill.facts())
+        cli.shown.title("what happened")
+        cli.shown.lines(lines_of(story, details=wide, transaction_url=url))
+        cli.shown.title("what comes next")
+        cli.shown.lines(next_of(found, story, now))
+
+    document = {"job": facts, "bill": bill.document(), "story": story}
+    cli.shown.one(document, found.job_id, output, show)
 
 
 def bill_of(cli: CliContext, job: Job) -> Bill:

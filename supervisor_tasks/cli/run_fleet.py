@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import IO
 
@@ -104,8 +105,8 @@ def _health_address(process: str, given: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Child:
-    """A process of the fleet. While it does not run, `start_at_s` is when it is started
-    again (time.monotonic).
+    """A process of the fleet. `start_at_s` is when it is started (time.monotonic), and
+    infinite while it runs.
     """
 
     name: str
@@ -181,7 +182,7 @@ class FleetRunner:
     def _start_due(self) -> None:
         now_s = time.monotonic()
         for child in self._children:
-            if child.process is None and child.start_at_s <= now_s:
+            if child.start_at_s <= now_s:
                 self._start(child)
 
     def _start(self, child: Child) -> "subprocess.Popen[bytes]":
@@ -196,7 +197,7 @@ class FleetRunner:
             start_new_session=True,
             preexec_fn=partial(_end_with, os.getpid()),  # no other thread runs here
         )
-        child.process = process
+        child.process, child.start_at_s = process, inf
         assert process.stdout is not None  # noqa: S101  PIPE
         os.set_blocking(process.stdout.fileno(), False)
         self._selector.register(process.stdout, selectors.EVENT_READ, child)
@@ -207,11 +208,7 @@ class FleetRunner:
         reports a child's end.
         """
         now_s = time.monotonic()
-        waits = [
-            child.start_at_s - now_s
-            for child in self._children
-            if child.process is None
-        ]
+        waits = [child.start_at_s - now_s for child in self._children]
         return max(min([FIRST_PAUSE_S, *waits]), 0.0)
 
     def _pass_lines_on(self, wait_s: float) -> None:

@@ -351,23 +351,21 @@ EFFECTS = {
 }
 
 
-def next_of(job: Job, story: Iterable[Entry], now: datetime) -> list[list[Cell]]:
+def next_of(job: Job, story: Sequence[Entry], now: datetime) -> list[list[Cell]]:
     """Return a line for each thing that is left to do: what, when, and what is in its
     way.
     """
-    entries = list(story)
-    lines = [
-        _next_effect(job, entry, now) for entry in entries if _is_open_effect(entry)
-    ]
-    lines += [
-        _next_transaction(entry, now)
-        for entry in entries
-        if _is_open_transaction(entry)
-    ]
+    effects, transactions = list[list[Cell]](), list[list[Cell]]()
+    for entry in story:
+        if _is_open_effect(entry):
+            effects.append(_next_effect(job, entry, now))
+        elif _is_open_transaction(entry):
+            transactions.append(_next_transaction(entry, now))
+    lines = effects + transactions
     if not lines:
         is_settled = job.state is State.SETTLED
         lines.append([Cell(NOTHING_MORE if is_settled else NOTHING_YET)])
-    if job.state is State.RUNNING and _last_seen(entries) == NOT_LISTED:
+    if job.state is State.RUNNING and _last_seen(story) == NOT_LISTED:
         lines.append([Cell("sweep"), Cell(MISSING, "yellow")])
     return lines
 

@@ -166,8 +166,8 @@ def pressed(screen: Screen, key: str, job_ids: Sequence[str]) -> Screen:
 
 def next_filter(only: State | None) -> State | None:
     """Return the state that the next press of the filter shows; None for all."""
-    states: list[State | None] = [*State, None]
-    return states[0] if only is None else states[states.index(only) + 1]
+    states: list[State | None] = [None, *State, None]
+    return states[states.index(only) + 1]
 
 
 def effect_of_pause(*, paused: bool, under_way: int) -> str:
