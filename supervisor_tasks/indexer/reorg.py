@@ -175,7 +175,7 @@ def _changes(
     head: int,
     until: int | None,
 ) -> list[JobChange]:
-    owners = context.chain.contract.owners_at(job_ids, head) if job_ids else {}
+    owners = context.chain.contract.owners_at(job_ids, head)
     return [
         JobChange(
             job_id,
