@@ -17,7 +17,7 @@ from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View, plain, span
-from supervisor_tasks.cli.wording import counted, listed, worded
+from supervisor_tasks.cli.wording import counted, joined, listed, worded
 from supervisor_tasks.ledger.alarm_meanings import MEANINGS
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.incidents import ChannelOutcome, Incidents
@@ -258,7 +258,7 @@ def unsilence(
     silences = cli.ledger.incidents.silences()
     if alarm not in silences:
         raise CommandError(
-            f"found {alarm!r}, which is not silenced; those that are: {', '.join(silences) or 'none'}"
+            f"found {alarm!r}, which is not silenced; those that are: {joined(silences)}"
         )
     left = span((silences[alarm].ends_at - cli.now()).total_seconds())
     will = f"messages of {alarm} will be sent again, {left} before its silence ends ({silences[alarm].reason})"
@@ -271,9 +271,7 @@ def _known(name: str) -> str:
     """Return the name of an alarm. Raises UnusableError."""
     names = list(AlarmName)
     if name not in names:
-        near = (
-            ", ".join(get_close_matches(name, names)) or "see docs/reference/alarms.md"
-        )
+        near = joined(get_close_matches(name, names), "see docs/reference/alarms.md")
         raise UnusableError(
             f"found no alarm {name!r}; expected the name of one ({near})"
         )

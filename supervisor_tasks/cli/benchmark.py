@@ -19,7 +19,7 @@ from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import STYLES, Bar, Cell, Column, View, ago
-from supervisor_tasks.cli.wording import counted
+from supervisor_tasks.cli.wording import counted, joined
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.jobs.model import EffectKind
@@ -360,10 +360,8 @@ def output(
     number = _run_number(cli, run_id)
     found = cli.ledger.benchmarks.output(number, name)
     if found is None:
-        known = (
-            ", ".join(row["benchmark"] for row in cli.ledger.benchmarks.results(number))
-            or "none yet"
-        )
+        results = cli.ledger.benchmarks.results(number)
+        known = joined((row["benchmark"] for row in results), "none yet")
         raise CommandError(
             f"found no benchmark {name!r} in run {number}; it has: {known}"
         )
@@ -409,7 +407,7 @@ def plot(
         if isinstance(one.value, int | float)
     ]
     if not numbers:
-        known = ", ".join(cli.ledger.benchmarks.known_labels()) or "none"
+        known = joined(cli.ledger.benchmarks.known_labels())
         raise CommandError(
             f"found no number of {label!r}; labels that were measured: {known}"
         )

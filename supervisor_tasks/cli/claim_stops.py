@@ -16,14 +16,7 @@ from supervisor_tasks.monitoring.slurm_tries import KNOWN_FOR_S, SLURM_ANSWERED
 
 def why_no_claims(summary: StatusSummary, chain_poll_s: float) -> list[str]:
     """Return the reasons for which no job is claimed now; empty if jobs are claimed."""
-    patience_s = MISSED * max(chain_poll_s, LOOKED_EVERY_S)
-    return [
-        *_of_operator(summary),
-        *_of_alarms(summary),
-        *_of_chain(summary, patience_s),
-        *_of_provider(summary),
-        *_of_slurm(summary),
-    ]
+    return list(_reasons(summary, MISSED * max(chain_poll_s, LOOKED_EVERY_S)))
 
 
 def slurm_answers(summary: StatusSummary) -> bool:
@@ -31,11 +24,19 @@ def slurm_answers(summary: StatusSummary) -> bool:
     return summary.ticks_s.get(SLURM_ANSWERED, inf) <= KNOWN_FOR_S
 
 
-def _of_operator(summary: StatusSummary) -> Iterator[str]:
+def _reasons(summary: StatusSummary, patience_s: float) -> Iterator[str]:
     if summary.claiming_paused:
         yield "paused by an operator"
     if summary.submissions_paused:
         yield "submissions are paused"
+    yield from _of_alarms(summary)
+    yield from _of_chain(summary, patience_s)
+    if summary.standing is None:
+        yield "how the provider stands is not known yet"
+    elif not summary.standing.claims:
+        yield f"the provider is {summary.standing.value}"
+    if not slurm_answers(summary):
+        yield "SLURM does not answer"
 
 
 def _of_alarms(summary: StatusSummary) -> Iterator[str]:
@@ -60,15 +61,3 @@ def _of_chain(summary: StatusSummary, patience_s: float) -> Iterator[str]:
 
 def _last(age_s: float) -> str:
     return "" if age_s == inf else f" (last {span(age_s)} ago)"
-
-
-def _of_provider(summary: StatusSummary) -> Iterator[str]:
-    if summary.standing is None:
-        yield "how the provider stands is not known yet"
-    elif not summary.standing.claims:
-        yield f"the provider is {summary.standing.value}"
-
-
-def _of_slurm(summary: StatusSummary) -> Iterator[str]:
-    if not slurm_answers(summary):
-        yield "SLURM does not answer"

@@ -20,6 +20,7 @@ from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.target import target
 from supervisor_tasks.cli.views import View
+from supervisor_tasks.cli.wording import joined
 from supervisor_tasks.config.embedded_servers import (
     NoDatabaseError,
     running_database_url,
@@ -80,7 +81,7 @@ class CliContext:
         """
         name, clusters = self.settings.cluster_name, known_clusters(self.database)
         if name not in clusters:
-            listed = ", ".join(clusters) or "none: no fleet has ever worked with it"
+            listed = joined(clusters, "none: no fleet has ever worked with it")
             raise CommandError(
                 f"CLUSTER_NAME: found {name!r}; expected a cluster that this ledger knows ({listed})"
             )

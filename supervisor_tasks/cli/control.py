@@ -83,10 +83,8 @@ def pause_submissions(
     """
     cli = cli_context(context)
     jobs = cli.overview.snapshot().jobs
-    waiting, in_slurm = (
-        counted_jobs(jobs, BEFORE_SLURM),
-        counted_jobs(jobs, IN_SLURM),
-    )
+    waiting = counted_jobs(jobs, BEFORE_SLURM)
+    in_slurm = counted_jobs(jobs, IN_SLURM)
     will = f"no more jobs will be submitted or claimed: {waiting} will wait, {in_slurm} in SLURM will go on"
     with cli.change("submissions pause", "submissions", will, yes=yes, reason=reason):
         cli.ledger.switches.set(Switch.SUBMISSIONS_PAUSED, reason or "the operator")

@@ -10,7 +10,7 @@ from supervisor_tasks.cli.context import CliContext, cli_context, some_of
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
-from supervisor_tasks.cli.wording import counted
+from supervisor_tasks.cli.wording import counted, joined
 from supervisor_tasks.jobs.events import (
     OperatorCancelled,
     OperatorClosedJob,
@@ -294,14 +294,9 @@ def adopt(
     known = {found.hex(): number for found, number in others.count().items()}
     chosen = tag.lower().removeprefix("0x")
     if chosen not in known:
-        shown = (
-            ", ".join(
-                f"{found} ({number} jobs)" for found, number in sorted(known.items())
-            )
-            or "none"
-        )
+        tags = (f"{found} ({number} jobs)" for found, number in sorted(known.items()))
         raise CommandError(
-            f"found no jobs claimed under the instance tag {tag!r}; known tags: {shown}"
+            f"found no jobs claimed under the instance tag {tag!r}; known tags: {joined(tags)}"
         )
     _require_dead(cli, bytes.fromhex(chosen), yes_it_is_dead)
     number = counted(known[chosen], "job")

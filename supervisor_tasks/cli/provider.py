@@ -15,7 +15,7 @@ from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.views import Cell, Column, View, span
-from supervisor_tasks.cli.wording import counted
+from supervisor_tasks.cli.wording import counted, joined
 from supervisor_tasks.ledger.facts import Fact
 from supervisor_tasks.ledger.registrations import (
     MEASUREMENT_REQUESTED,
@@ -129,7 +129,7 @@ def facts_of(
     decision: Mapping[str, Any], stands: ProviderStanding
 ) -> dict[str, str | Cell]:
     """Return the lines about the provider."""
-    asked = ", ".join(f"{what} ({why})" for what, why in stands.asked.items())
+    asked = (f"{what} ({why})" for what, why in stands.asked.items())
     return {
         "address": decision["address"],
         "stands": f"{stands.status.value}, for {span(stands.for_s)}",
@@ -141,7 +141,7 @@ def facts_of(
         "benchmarks": "a run is under way"
         if decision["measuring"]
         else "no run is under way",
-        "asked for": asked or "nothing",
+        "asked for": joined(asked, "nothing"),
     }
 
 

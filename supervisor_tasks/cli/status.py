@@ -15,7 +15,7 @@ from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.sweep import found_by
 from supervisor_tasks.cli.views import Cell, Column, View, span
-from supervisor_tasks.cli.wording import coins, counted
+from supervisor_tasks.cli.wording import coins, counted, joined
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.earnings import Earnings
 from supervisor_tasks.ledger.facts import BALANCE
@@ -176,9 +176,7 @@ def show_status(
 def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
     """Return the values that the cluster has only once."""
     problems, wallet = findings.problems, findings.wallet
-    endpoints = ", ".join(
-        f"{name} {health}" for name, health in snapshot.endpoints.items()
-    )
+    endpoints = (f"{name} {state}" for name, state in snapshot.endpoints.items())
     earned = format_credits(wallet.earned_wei)
     if problems:
         health = Cell("; ".join(problems), "red")
@@ -199,7 +197,7 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
         "earned today": Cell(
             f"{earned} credits from {counted(wallet.jobs, 'paid job')} (UTC's day)"
         ),
-        "RPC endpoints": Cell(endpoints or "none was asked"),
+        "RPC endpoints": Cell(joined(endpoints, "none was asked")),
         "last sweep": _sweep(snapshot),
         "chain head": _head(snapshot.head, snapshot.cursors.get(LOGS, 0)),
         "chain read up to": _read_up_to(snapshot),

@@ -21,7 +21,7 @@ from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.output import Output
 from supervisor_tasks.cli.status import EFFECTS, facts_of, findings_of
 from supervisor_tasks.cli.views import Cell, Column, View, span
-from supervisor_tasks.cli.wording import counted
+from supervisor_tasks.cli.wording import counted, joined
 from supervisor_tasks.errors import LedgerUnavailableError
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import Switch
@@ -299,7 +299,7 @@ def _by_state(states: Sequence[Mapping[str, Any]], now: datetime) -> str:
     for row in states:
         age = span((now - row["oldest_at"]).total_seconds())
         parts.append(f"{row['jobs']} {row['state']} (oldest {age})")
-    return ", ".join(parts) or "none"
+    return joined(parts)
 
 
 def _key(within_s: float) -> str:

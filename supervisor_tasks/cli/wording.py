@@ -1,7 +1,7 @@
 """The ledger's names in words for an operator, and their values with units. Pure."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from supervisor_tasks.cli.views import LEAST_ID, plain, span
@@ -22,6 +22,11 @@ GWEI = 10**9
 def counted(number: int, one: str, many: str | None = None) -> str:
     """Return a number with its noun."""
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def joined(names: Iterable[str], nothing: str = "none") -> str:
+    """Return names with commas between, or the word for no names."""
+    return ", ".join(names) or nothing
 
 
 def counted_jobs(jobs: Mapping[str, int], states: Iterable[str]) -> str:
@@ -82,7 +87,7 @@ def _text(value: Any, with_unit: Callable[[Any], str]) -> str:
         return ", ".join(
             f"{name} {_text(entry, with_unit)}" for name, entry in value.items()
         )
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, list | tuple):
         return ", ".join(_text(entry, with_unit) for entry in value)
     if _is_number(value):
         return cut_ids(with_unit(value))
