@@ -44,11 +44,9 @@ def unconfirmed_transactions(
     """
     wanted = _by_transaction(happened)
     endpoints = contract.rpc
-    if (
-        not isinstance(endpoints, Endpoints)
-        or endpoints.number < AGREEING
-        or not wanted
-    ):
+    if not isinstance(endpoints, Endpoints) or endpoints.number < AGREEING:
+        return set()
+    if not wanted:
         return set()
     shown = _shown_by_endpoints(contract, endpoints, sorted(wanted))
     missing = {

@@ -181,9 +181,11 @@ class NewBlocks:
             is_ahead = self._announcements.number > self._head
             announced_ago_s = now_s - self._announcements.announced_s
             silent_in_s = self._announcements.silent_in_s(now_s)
-        if is_ahead and announced_ago_s < LAG_S and not self._failures.number:
+        endpoint_lags = is_ahead and announced_ago_s < LAG_S
+        if endpoint_lags and not self._failures.number:
             return AGAIN_S  # the endpoint does not show the announced block yet
-        if not self._heads.live or self._found or silent_in_s <= 0:
+        announces_heads = self._heads.live and silent_in_s > 0
+        if self._found or not announces_heads:
             return self._failures.wait_s(self._poll_s)
         every_s = HEARTBEAT_S if self._head == self._looked_at else QUIET_S
         next_look_s = max(self._looked_s + every_s - begun_s, PAUSE_S)

@@ -208,9 +208,8 @@ def _stretch(
     most_blocks: int,
 ) -> BlockRange:
     contract, last = context.chain.contract, min(head, first + most_blocks - 1)
-    first_kept = min(
-        last, max(first if kept_hashes else 0, head + 1 - context.chain.blocks.kept)
-    )
+    earliest = first if kept_hashes else 0
+    first_kept = min(last, max(earliest, head + 1 - context.chain.blocks.kept))
     stretch = blocks.read_range(
         contract.rpc, first_kept, last, contract.logs_call(first, last)
     )

@@ -138,12 +138,13 @@ class OtlpTracer:
         """Return a span in the SDK's form. The SDK's own tracer makes no spans of the
         past and gives random ids.
         """
+        parent: SpanContext | None = None
+        if span.parent_id is not None:
+            parent = _context(span.trace_id, span.parent_id)
         return ReadableSpan(
             span.name,
             context=_context(span.trace_id, span.span_id),
-            parent=None
-            if span.parent_id is None
-            else _context(span.trace_id, span.parent_id),
+            parent=parent,
             resource=self._resource,
             attributes=dict(span.attributes),
             start_time=int(span.begun_s * NS),
