@@ -16,7 +16,7 @@ from supervisor_tasks.cli import options
 from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError, UnusableError
 from supervisor_tasks.cli.options import Format
-from supervisor_tasks.cli.views import Column, View, plain, span
+from supervisor_tasks.cli.views import Cell, Column, View, plain, span
 from supervisor_tasks.cli.wording import counted, joined, listed, worded
 from supervisor_tasks.ledger.alarm_meanings import MEANINGS
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -187,12 +187,12 @@ def facts_of(
     """Return the lines about an alarm: how long it is on, what it means, what to do,
     and its details in words.
     """
-    name, raised_at = AlarmName(alarm["name"]), alarm["raised_at"]
+    name, raised_at, on_for = AlarmName(alarm["name"]), alarm["raised_at"], "it is off"
+    if raised_at is not None:
+        on_for = span((now - raised_at).total_seconds())
     facts = {
         "alarm": name.value,
-        "on for": "it is off"
-        if raised_at is None
-        else span((now - raised_at).total_seconds()),
+        "on for": on_for,
         "means": MEANINGS[name].cause,
         "do": MEANINGS[name].advice,
         "page": page_of(runbook_url, name.value),
@@ -294,6 +294,11 @@ def _end_of(now: datetime, span_: str | None, until: datetime | None) -> datetim
             " at most"
         )
     return ends_at
+
+
+def names_of_raised(names: Sequence[str]) -> Cell:
+    """Return the names of the alarms that are on, for a line of facts."""
+    return Cell(", ".join(names), "red") if names else Cell("none")
 
 
 def _shown_moment(moment: datetime) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from supervisor_tasks.cli import options
+from supervisor_tasks.cli.alarm import names_of_raised
 from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import CommandError
 from supervisor_tasks.cli.options import Format
@@ -103,7 +104,6 @@ def _show(cli: CliContext, output: Format) -> None:
 
 def facts_of(found: Mapping[str, Any]) -> dict[str, str | Cell | None]:
     """Return the lines about a cluster."""
-    age_s = found["min_job_age_s"]
     return {
         "cluster": found["cluster"],
         "SLURM cluster": found["slurm_cluster"]
@@ -111,14 +111,12 @@ def facts_of(found: Mapping[str, Any]) -> dict[str, str | Cell | None]:
         "seen instead": _seen_instead(found["unexpected_cluster"]),
         "login node": found["login_node"],
         "partition": found["partition"],
-        "ended jobs": "" if age_s is None else _kept_for(age_s),
+        "ended jobs": _kept_for(found["min_job_age_s"]),
         "wallet": found["wallet"]
         or "none yet: no worker of the chain queue has started",
         "claims": _paused(found["claims_paused"], "claims"),
         "submissions": _paused(found["submissions_paused"], "submissions"),
-        "alarms": Cell(", ".join(found["alarms"]), "red")
-        if found["alarms"]
-        else "none",
+        "alarms": names_of_raised(found["alarms"]),
     }
 
 
@@ -130,7 +128,9 @@ def _seen_instead(cluster: str | None) -> str | Cell:
     )
 
 
-def _kept_for(age_s: int) -> str:
+def _kept_for(age_s: int | None) -> str:
+    if age_s is None:
+        return ""
     if age_s:
         return f"slurmctld keeps them for {span(age_s)} (MinJobAge)"
     return "slurmctld keeps them for ever"
@@ -179,11 +179,8 @@ def _what_accept_does(cli: CliContext) -> str:
     if held_for is not None and not is_held_by_sweep:
         pause = f"an operator has paused submissions ({held_for})"
     raised = [alarm.name for alarm in cli.ledger.alarms.all()]
-    if (
-        unexpected is None
-        and not is_held_by_sweep
-        and AlarmName.SLURM_STATE_LOST not in raised
-    ):
+    has_lost_state = is_held_by_sweep or AlarmName.SLURM_STATE_LOST in raised
+    if unexpected is None and not has_lost_state:
         hint = f"; {pause}: `supervisor submissions resume`" if pause else ""
         raise CommandError(
             f"found no other SLURM, and none that has lost its state; there is nothing to accept{hint}"

@@ -130,17 +130,17 @@ def facts_of(
 ) -> dict[str, str | Cell]:
     """Return the lines about the provider."""
     asked = (f"{what} ({why})" for what, why in stands.asked.items())
+    run = "a run" if decision["measuring"] else "no run"
+    claims = Cell("are allowed")
+    if not stands.status.claims:
+        claims = Cell("are not allowed", "red")
     return {
         "address": decision["address"],
         "stands": f"{stands.status.value}, for {span(stands.for_s)}",
-        "claims": Cell("are allowed")
-        if stands.status.claims
-        else Cell("are not allowed", "red"),
+        "claims": claims,
         "next": f"{decision['decision']}: {decision['why']}",
         "nodes": _nodes(stands.no_nodes),
-        "benchmarks": "a run is under way"
-        if decision["measuring"]
-        else "no run is under way",
+        "benchmarks": f"{run} is under way",
         "asked for": joined(asked, "nothing"),
     }
 

@@ -123,13 +123,17 @@ def _document(snapshot: StatusSummary, findings: Findings) -> dict[str, Any]:
     exact.
     """
     wallet = findings.wallet
+    balance_wei: str | None = None
+    if wallet.balance_wei is not None:
+        balance_wei = str(wallet.balance_wei)
+    claimable_jobs: int | None = None
+    if snapshot.claimable is not None:
+        claimable_jobs = snapshot.claimable.number
     return {
-        "balance_wei": None if wallet.balance_wei is None else str(wallet.balance_wei),
+        "balance_wei": balance_wei,
         "earned_today_wei": str(wallet.earned_wei),
         "claims": not findings.claim_stops,
-        "claimable_jobs": None
-        if snapshot.claimable is None
-        else snapshot.claimable.number,
+        "claimable_jobs": claimable_jobs,
         "why_no_claims": list(findings.claim_stops),
         "lag_blocks": lag_blocks(snapshot),
         "problems": list(findings.problems),
@@ -178,6 +182,11 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
     problems, wallet = findings.problems, findings.wallet
     endpoints = (f"{name} {state}" for name, state in snapshot.endpoints.items())
     earned = format_credits(wallet.earned_wei)
+    submissions, provider = Cell("on"), Cell("")
+    if snapshot.submissions_paused:
+        submissions = Cell("paused: `supervisor cluster show`", "yellow")
+    if snapshot.standing is not None:
+        provider = Cell(snapshot.standing.value)
     if problems:
         health = Cell("; ".join(problems), "red")
     else:
@@ -186,10 +195,8 @@ def facts_of(snapshot: StatusSummary, findings: Findings) -> dict[str, Cell]:
         "cluster": Cell(snapshot.cluster),
         "health": health,
         "claims": _claims(snapshot, findings.claim_stops),
-        "submissions": Cell("paused: `supervisor cluster show`", "yellow")
-        if snapshot.submissions_paused
-        else Cell("on"),
-        "provider": Cell("" if snapshot.standing is None else snapshot.standing.value),
+        "submissions": submissions,
+        "provider": provider,
         "oldest due effect": Cell(span(oldest_due_s(snapshot.effects))),
         "unread callbacks": Cell(str(sum(snapshot.unread_callbacks.values()))),
         "open transactions": Cell(_open_transactions(snapshot)),
@@ -247,10 +254,8 @@ def _read_up_to(snapshot: StatusSummary) -> Cell:
     scanned_s = snapshot.ticks_s.get(SCANNED)
     if scanned_s is None:
         return Cell(text, "yellow")
-    is_late = scanned_s > MISSED * IDLE_S[SCANNED]
-    return Cell(
-        f"{text}; at the head {span(scanned_s)} ago", "yellow" if is_late else ""
-    )
+    style = "yellow" if scanned_s > MISSED * IDLE_S[SCANNED] else ""
+    return Cell(f"{text}; at the head {span(scanned_s)} ago", style)
 
 
 def lag_blocks(snapshot: StatusSummary) -> int | None:

@@ -200,20 +200,22 @@ def facts_of(sweep: Swept, now: datetime) -> dict[str, str]:
     """
     report = sweep.report
     age_s = (now - sweep.begun_at).total_seconds()
-    cancelled, again_s = report.get("cancelled"), report.get("again_s")
+    cancelled, due = "", ""
+    if report.get("cancelled"):
+        cancelled = counted(report["cancelled"], "job in SLURM", "jobs in SLURM")
+    if report.get("again_s") is not None:
+        due = next_at(age_s, report["again_s"])
     return {
         "sweep": f"{sweep.id}, begun {span(age_s)} ago, took {span(took_s(sweep))}",
         "why": report.get("why", ""),
         "compared": compared(report),
         "not seen": _reasons(report.get("unseen", {})),
         "found": found_by(report),
-        "cancelled": counted(cancelled, "job in SLURM", "jobs in SLURM")
-        if cancelled
-        else "",
+        "cancelled": cancelled,
         "not cancelled": _reasons(report.get("not_cancelled", {})),
         "left to you": _left(report.get("held", {})),
         "stands still": _stale(report.get("stale", {})),
-        "next": "" if again_s is None else next_at(age_s, again_s),
+        "next": due,
     }
 
 

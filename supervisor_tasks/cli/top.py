@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from supervisor_tasks.cli import options
+from supervisor_tasks.cli.alarm import names_of_raised
 from supervisor_tasks.cli.context import CliContext, cli_context
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.job import JOBS, show_job, with_outcome
@@ -274,7 +275,8 @@ def overview(
 ) -> None:
     """Print what is above the list of jobs; `brief` for a terminal of few lines."""
     names = FEW_FACTS if brief else FACTS
-    chosen = {name: facts[name] for name in names} | {"alarms": _alarms(snapshot)}
+    raised = [alarm.name.value for alarm in snapshot.alarms]
+    chosen = {name: facts[name] for name in names} | {"alarms": names_of_raised(raised)}
     if brief:
         shown.facts(chosen | {"jobs": Cell(_by_state(states, now))})
         return
@@ -283,12 +285,6 @@ def overview(
     shown.table(STATES, states, now)
     shown.blank()
     shown.table(EFFECTS, [asdict(count) for count in snapshot.effects], now)
-
-
-def _alarms(snapshot: StatusSummary) -> Cell:
-    if not snapshot.alarms:
-        return Cell("none")
-    return Cell(", ".join(alarm.name.value for alarm in snapshot.alarms), "red")
 
 
 def _by_state(states: Sequence[Mapping[str, Any]], now: datetime) -> str:
