@@ -89,10 +89,11 @@ def upgrade(
     _tell_target(cli, url, as_log=as_log)
     _wait_for(url, wait_s)
     will = _will(url, revision(url))
-    if will and as_log:
-        log.info("tables_upgrade_begins", change=will)
-    elif will:
-        cli.confirm(will, yes=yes)
+    if will:
+        if as_log:
+            log.info("tables_upgrade_begins", change=will)
+        else:
+            cli.confirm(will, yes=yes)
     with _recorded(cli, url, will, reason):
         before, after = upgrade_tables(url)
     if as_log:

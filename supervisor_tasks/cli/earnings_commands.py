@@ -116,7 +116,7 @@ def earnings(
         per, job_id = Per.JOB, chosen.job_id
     wanted = EarningsFilter(job_id, options.hex_beginning(customer), options.age(since))
     is_table = output in (Format.TABLE, Format.WIDE) and not as_csv
-    most = limit or (MAX_SHOWN if is_table else None)
+    most = MAX_SHOWN if limit is None and is_table else limit
     earned = Earnings(cli.ledger.engine, cli.ledger.cluster)
 
     def show() -> None:

@@ -180,7 +180,7 @@ def _with_gas_prices(signature: dict[str, Any]) -> dict[str, Any]:
     return signature | {"fee": gas_price(fee), "tip": gas_price(tip)}
 
 
-def facts_of(row: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+def facts_of(row: Mapping[str, Any], now: datetime) -> dict[str, object]:
     """Return the lines about a transaction. JSON and YAML have all that is stored."""
     state, doubted = row["state"], ""
     sent = ago(row["sent_at"], now)
