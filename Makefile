@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 4
+WORKERS ?= 6
 WORKFLOW ?= devgrid/workflows/one-minute.yaml
 PROTOS := $(shell find protos -name '*.proto')
 
@@ -84,7 +84,7 @@ check: setup ## types, style, wording, complexity, the direction of imports, and
 unit: setup ## the tests that need no server, with a fifth of the examples of each property
 	@$(BIN)/pytest tests/unit --hypothesis-profile quick -n $(shell nproc)
 
-test: check ## every test, after the checks: WORKERS=4 files side by side, then those that want a quiet machine, one at a time
+test: check ## every test, after the checks: WORKERS=6 files side by side, then those that want a quiet machine, one at a time
 	@tests/run_all.sh $(BIN)/pytest $(WORKERS)
 
 test-fast: check ## what a contributor runs: the checks, unit tests, and integration tests without SLURM and without what waits for long
@@ -105,7 +105,7 @@ complexity: setup ## branches of the product, by package and by function (radon:
 chaos: setup ## kill processes where the world changes, then what takes long (RUNS=200 SEED= POINT=: crash runs only; LONG=words: long tests only)
 	@$(BIN)/python -m tests.chaos $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT)) $(if $(LONG),--long '$(LONG)')
 
-attacks: setup ## every attack of docs/security.md on the real parts, also those that take long (WORKERS=4 files side by side, ONLY=words)
+attacks: setup ## every attack of docs/security.md on the real parts, also those that take long (WORKERS=6 files side by side, ONLY=words)
 	@tests/run_all.sh $(BIN)/pytest $(WORKERS) tests/attacks --chaos $(if $(ONLY),-k '$(ONLY)')
 
 debian-test: ## setup, demo and tests in a Debian root in ~/.cache (DEBIAN_RELEASE=trixie, STEPS=tests, TESTS=files, WORKERS=2)
