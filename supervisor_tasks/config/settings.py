@@ -389,8 +389,8 @@ class Settings(BaseSettings):
     ldap_home_directory: HomeTemplate = "/home/{address}"
     """The home of an account."""
     ldap_login_shell: SitePath = "/bin/sh"
-    """The login shell. As sh, dash and bash read no start-up file when sshd runs a
-    command.
+    """The login shell. Keep /bin/sh: called by this name, a shell reads no start-up
+    file when sshd runs a command. /bin/bash would read the customer's .bashrc.
     """
     ldap_first_uid_number: int | None = Field(None, gt=0, lt=2**31)
     """The first uid number that is given; none: -1, which 389ds's DNA plugin
