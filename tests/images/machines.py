@@ -4,11 +4,12 @@ own.
 
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -144,8 +145,8 @@ class Machine:
             self._nspawn = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        wait_until(lambda: bool(self._children()), "systemd to start", 60.0)
-        self._first_process = self._children()[0]
+        wait_until(lambda: bool(self._first()), "systemd to start", 60.0)
+        (self._first_process,) = self._first()
         outer, inner = (
             f"ve-{self.name}",
             ["nsenter", f"--target={self._first_process}", "--net"],
@@ -203,8 +204,11 @@ class Machine:
             try:
                 self._nspawn.wait(deadline(150))
             except subprocess.TimeoutExpired:
+                left = psutil.Process(self._nspawn.pid).children()
                 self._nspawn.kill()
-                os.kill(self._first_process, signal.SIGKILL)
+                for process in left:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
                 self._nspawn.wait()
         self._after.close()
 
@@ -235,13 +239,22 @@ class Machine:
             commands,
         ]
 
-    def _children(self) -> list[int]:
+    def _first(self) -> list[int]:
+        """The process that is number 1 inside; none while nspawn's other child, which
+        starts it, is still there alone.
+        """
         assert self._nspawn is not None
         if self._nspawn.poll() is not None:
             raise RuntimeError(
                 f"systemd-nspawn ended: {self.root.with_name('console.log').read_text()}"
             )
-        return [child.pid for child in psutil.Process(self._nspawn.pid).children()]
+        found = list[int]()
+        for child in psutil.Process(self._nspawn.pid).children():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                status = Path(f"/proc/{child.pid}/status").read_text()
+                if re.search(r"^NSpid:\t\d+\t1$", status, re.MULTILINE):
+                    found.append(child.pid)
+        return found
 
     def _state(self) -> str:
         enter = ["nsenter", f"--target={self._first_process}", "--all"]

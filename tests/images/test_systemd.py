@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 
@@ -45,6 +46,7 @@ UNIT_OF = {
 }
 JOBS = 20
 NEW_RELEASE = RELEASE.with_name("new-release")  # the empty folder of an upgrade
+NEW_VERSION = "99.0"
 FORMER = "# of the former release\n"
 SHELL = "\n".join(UP.splitlines()[:2])  # which the page has in each shell
 
@@ -79,6 +81,30 @@ def release(machine: Machine, folder: Path = RELEASE) -> None:
     shutil.copytree(
         REPOSITORY / "build" / "wheel", machine.root / folder.relative_to("/")
     )
+
+
+def give_version(folder: Path, version: str) -> None:
+    """Give the wheel in a folder another version: pip replaces no package by one of the
+    same version.
+    """
+    (wheel,) = folder.glob("*.whl")
+    name, former, rest = wheel.name.split("-", 2)
+    about, about_new = f"{name}-{former}.dist-info/", f"{name}-{version}.dist-info/"
+    with (
+        ZipFile(wheel) as given,
+        ZipFile(folder / f"{name}-{version}-{rest}", "w", ZIP_DEFLATED) as made,
+    ):
+        for entry in given.infolist():
+            content = given.read(entry)
+            if entry.filename == f"{about}METADATA":
+                content = content.replace(
+                    f"Version: {former}\n".encode(), f"Version: {version}\n".encode()
+                )
+            if entry.filename == f"{about}RECORD":
+                content = content.replace(about.encode(), about_new.encode())
+            entry.filename = entry.filename.replace(about, about_new)
+            made.writestr(entry, content)
+    wheel.unlink()
 
 
 def serve(grid: Grid, machine: Machine, after: ExitStack) -> None:
@@ -314,8 +340,8 @@ def test_reporter__as_the_unit_of_slurmctlds_host__delivers_its_spool(
 def test_upgrade__followed_word_by_word_with_jobs_under_way__loses_none(
     machine: Machine, grid: Grid
 ) -> None:
-    """The release is the same one: what was changed in its files before shows that the
-    upgrade replaced them.
+    """Only the number of the new release is another one: what was changed in its files
+    before shows that the upgrade replaced them.
     """
     wait_until_ready(machine)
     (package,) = machine.root.glob(
@@ -326,6 +352,7 @@ def test_upgrade__followed_word_by_word_with_jobs_under_way__loses_none(
     for file in replaced:
         file.write_text(file.read_text() + FORMER)
     release(machine, NEW_RELEASE)
+    give_version(machine.root / NEW_RELEASE.relative_to("/"), NEW_VERSION)
     asked = grid.submit_scripts(
         grid.new_customer(), jobs.marking(grid, "sleep 5"), JOBS
     )
