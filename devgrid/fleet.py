@@ -11,7 +11,7 @@ from devgrid import REPOSITORY
 from devgrid.ports import free_port
 from devgrid.processes import Processes, Running, answers, wait_until
 from supervisor_tasks.cli import run_command
-from supervisor_tasks.cli.run_fleet import OF_FLOWER, OF_WORKERS
+from supervisor_tasks.cli.run_fleet import FOR_FLOWER_ONLY, FOR_WORKERS_ONLY
 from supervisor_tasks.config import ssh_keys
 from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access
 from supervisor_tasks.worker import needs_of_command
@@ -22,8 +22,8 @@ CELERY = (sys.executable, *run_command.START, *run_command.CELERY)
 LONE_WORKER = ("--without-gossip", "--without-mingle")
 
 
-CHAIN = {name.upper() for name in OF_WORKERS}
-FLOWER = {name.upper() for name in OF_FLOWER}
+CHAIN = {name.upper() for name in FOR_WORKERS_ONLY}
+FLOWER = {name.upper() for name in FOR_FLOWER_ONLY}
 
 
 class Fleet:

@@ -48,8 +48,8 @@ FLEET: Mapping[str, tuple[Need, ...]] = {
     "metrics": (),
 }
 """The processes, each with the keys that it works with."""
-OF_WORKERS = (*CHAIN_URLS, "ldap_bind_dn")  # the URLs may contain tokens
-OF_FLOWER = ("flower_basic_auth",)
+FOR_WORKERS_ONLY = (*CHAIN_URLS, "ldap_bind_dn")  # the URLs may contain tokens
+FOR_FLOWER_ONLY = ("flower_basic_auth",)
 PR_SET_PDEATHSIG = 1  # prctl(2)
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 30.0
@@ -68,9 +68,9 @@ def environment_of(process: str, given: Mapping[str, str]) -> dict[str, str]:
     own = dict(given)
     left_out = set(KEYS) - kept(FLEET.get(process, ()), access)
     if process != "worker":
-        left_out.update(OF_WORKERS)
+        left_out.update(FOR_WORKERS_ONLY)
     if process != "flower":
-        left_out.update(OF_FLOWER)
+        left_out.update(FOR_FLOWER_ONLY)
     for key in left_out:
         own.pop(key.upper(), None)
         own.pop(f"{key.upper()}_FILE", None)

@@ -15,7 +15,7 @@ from supervisor_tasks.jobs.events import EffectCompleted, Event, LimitApplied
 from supervisor_tasks.jobs.lookup import record_of
 from supervisor_tasks.jobs.model import EffectKind, Job, SlurmId
 from supervisor_tasks.jobs.paid import paid_for
-from supervisor_tasks.jobs.size_rules import TIME_LIMIT, excesses, others
+from supervisor_tasks.jobs.size_rules import TIME_LIMIT, excesses, excesses_except
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord, SlurmRejectedError
 from supervisor_tasks.slurm.size import Size
@@ -61,7 +61,7 @@ def _put_back(context: WorkerContext, job: Job, slurm_id: SlurmId, size: Size) -
     """
     cluster = context.slurm.cluster
     paid = paid_for(job, cluster.partition, compares_sizes=cluster.compares_sizes)
-    found = others(excesses(size, paid), TIME_LIMIT)
+    found = excesses_except(excesses(size, paid), TIME_LIMIT)
     if not found:
         return False
     # CPUs and nodes have the same update

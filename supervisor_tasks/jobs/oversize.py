@@ -19,9 +19,9 @@ from supervisor_tasks.jobs.size_rules import (
     Excess,
     as_asked,
     excesses,
+    excesses_except,
     excesses_to_undo,
     may_be_rounded,
-    others,
 )
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.conditions import Condition
@@ -169,7 +169,7 @@ def _without_rounding(
         request = size if seen.is_pending else requests.get(seen.slurm_id)
         if limit is None or request is None:
             excess = excesses(size, _paid(context, job, seen))
-            found[job.job_id] = others(excess, *ROUNDED_UP)
+            found[job.job_id] = excesses_except(excess, *ROUNDED_UP)
         else:
             paid = replace(_paid(context, job, seen), most_memory_per_cpu_mb=limit[0])
             found[job.job_id] = excesses(as_asked(size, request, paid), paid)
@@ -207,7 +207,7 @@ def _with_consequences(seen: JobRecord, found: Sequence[Excess]) -> list[Excess]
     """
     to_undo = excesses_to_undo(found, waits=seen.is_pending)
     if seen.phase is Phase.ENDED:
-        return others(to_undo, TIME_LIMIT)
+        return excesses_except(to_undo, TIME_LIMIT)
     return to_undo
 
 

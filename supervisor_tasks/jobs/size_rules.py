@@ -147,10 +147,10 @@ def excesses_to_undo(found: Sequence[Excess], *, waits: bool) -> list[Excess]:
     """
     if waits:
         return list(found)
-    return others(found, RESERVATION)
+    return excesses_except(found, RESERVATION)
 
 
-def others(found: Sequence[Excess], *left_out: str) -> list[Excess]:
+def excesses_except(found: Sequence[Excess], *left_out: str) -> list[Excess]:
     """The excesses of other things than these."""
     return [excess for excess in found if excess.of not in left_out]
 

@@ -1,5 +1,5 @@
-"""What the wallet remembers: all signatures of a transaction, nonces that were somebody
-else's, and the ledger's mark.
+"""What the wallet remembers: all signatures of a transaction, nonces that another writer
+used, and the ledger's mark.
 """
 
 import sqlalchemy as sa

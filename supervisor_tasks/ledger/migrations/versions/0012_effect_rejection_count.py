@@ -1,5 +1,5 @@
-"""How often the contract refused what an effect wrote: counted by itself, whatever else
-failed in between.
+"""How often the contract refused what an effect wrote. Other failures of the effect are
+not counted there.
 """
 
 import sqlalchemy as sa

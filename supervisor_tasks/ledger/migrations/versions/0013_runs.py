@@ -1,5 +1,5 @@
-"""The runs of a job in SLURM, of which a requeue begins a new one; how often its size
-was put back to what was paid for, and how it ends when the supervisor has SLURM end it.
+"""The runs of a job in SLURM: a requeue begins another one. How often the job's size was
+put back to what was paid for. How the job ends when the supervisor has SLURM end it.
 """
 
 import sqlalchemy as sa
