@@ -86,8 +86,8 @@ class PollNotifier:
         )
         self._thread.start()
 
-    def notify(self) -> None:
-        """Report that the inbox has a new callback. Never waits."""
+    def wake_poll_jobs(self) -> None:
+        """Wake the task poll_jobs: the inbox has a new callback. Never waits."""
         self._requested.set()
 
     def close(self) -> None:

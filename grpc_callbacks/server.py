@@ -266,7 +266,7 @@ class Services:
             )
             if not report.ignored:
                 await self._inbox.store(report, peer, called.caller.proof)
-                self._notifier.notify()
+                self._notifier.wake_poll_jobs()
                 outcome = "callback_stored"
         except MalformedCallbackError as error:
             CALLBACKS.labels("malformed").inc()

@@ -1,33 +1,79 @@
-"""The Celery tasks: a name, a queue, and one call each. Only workers import this
-module; the others send by name.
+"""The Celery tasks: a name and the function that it calls. Their queues are in
+messaging/queues.py. Only workers import this module; the others send by name.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 from celery import Task, shared_task
 
-from supervisor_tasks.accounts import sync
-from supervisor_tasks.benchmarking import runner
+from supervisor_tasks.accounts.sync import make_accounts
+from supervisor_tasks.benchmarking.runner import benchmark
+from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.errors import TransientError
-from supervisor_tasks.indexer import scan as logs
-from supervisor_tasks.jobs import claim as claiming
-from supervisor_tasks.jobs import dispatch, monitor
-from supervisor_tasks.jobs import report as reporting
+from supervisor_tasks.indexer.scan import scan
+from supervisor_tasks.jobs.claim import claim
+from supervisor_tasks.jobs.dispatch import dispatch_due_effects
 from supervisor_tasks.jobs.model import EffectKind
+from supervisor_tasks.jobs.monitor import poll_jobs
+from supervisor_tasks.jobs.report import report
 from supervisor_tasks.jobs.task_summary import MAX_CHARACTERS, summary
 from supervisor_tasks.ledger.changed_jobs import collecting
 from supervisor_tasks.lifecycle import goes_on
-from supervisor_tasks.monitoring import slurm_health, standing_work
-from supervisor_tasks.notifications import deliver
-from supervisor_tasks.provider import inventory
-from supervisor_tasks.provider import register as registration
-from supervisor_tasks.reconciliation import run as reconciliation
-from supervisor_tasks.recovery import old_rows
-from supervisor_tasks.wallet import receipts
+from supervisor_tasks.messaging import queues
+from supervisor_tasks.monitoring.slurm_health import check_slurm
+from supervisor_tasks.monitoring.standing_work import check_alarms
+from supervisor_tasks.notifications.deliver import notify
+from supervisor_tasks.provider.inventory import refresh_inventory
+from supervisor_tasks.provider.register import register
+from supervisor_tasks.reconciliation.run import sweep
+from supervisor_tasks.recovery.old_rows import delete_old_rows
+from supervisor_tasks.wallet.receipts import collect_receipts
 from supervisor_tasks.worker import current_context, current_worker
 
 log = structlog.get_logger()
+
+Workflow = Callable[..., None]  # takes the context, then the task's arguments
+
+
+def batch(kind: EffectKind) -> Workflow:
+    """Carry out all due effects of one kind (jobs/batch_policies.py says by which
+    function).
+    """
+
+    def run(_: WorkerContext) -> None:
+        current_worker().batches[kind].run(goes_on)
+
+    return run
+
+
+WORKFLOWS: dict[str, Workflow] = {
+    # the life of a job
+    "claim": claim,
+    "fetch": batch(EffectKind.FETCH),
+    "submit": batch(EffectKind.SUBMIT),
+    "poll_jobs": poll_jobs,
+    "top_up": batch(EffectKind.TOP_UP),
+    "cancel": batch(EffectKind.CANCEL),
+    "report": report,
+    "notify_customer": batch(EffectKind.NOTIFY_CUSTOMER),
+    # the chain
+    "scan": scan,
+    "collect_receipts": collect_receipts,
+    # the provider's cluster and its customers
+    "accounts": make_accounts,
+    "register": register,
+    "refresh_inventory": refresh_inventory,
+    "check_slurm": check_slurm,
+    "benchmark": benchmark,
+    # what holds the ledger right
+    "dispatch_due_effects": dispatch_due_effects,
+    "sweep": sweep,
+    "check_alarms": check_alarms,
+    "notify": lambda context: notify(context.ledger, context.notifier),
+    "retention": lambda context: delete_old_rows(context, goes_on),
+}
 
 
 class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
@@ -56,128 +102,11 @@ class SupervisorTask(Task):  # type: ignore[misc]  # Celery has no types
                 raise
 
 
-@shared_task(base=SupervisorTask)
-def claim() -> None:
-    """Claim the jobs that the contract has for us."""
-    claiming.claim(current_context())
+def _add_task(name: str, workflow: Workflow) -> None:
+    @shared_task(base=SupervisorTask, name=f"{queues.TASKS}.{name}")
+    def run(**arguments: str) -> None:
+        workflow(current_context(), **arguments)
 
 
-@shared_task(base=SupervisorTask)
-def scan() -> None:
-    """Read the chain's logs from the cursor."""
-    logs.scan(current_context())
-
-
-@shared_task(base=SupervisorTask)
-def accounts() -> None:
-    """Make accounts for customers without one."""
-    sync.make_accounts(current_context())
-
-
-@shared_task(base=SupervisorTask)
-def fetch() -> None:
-    """Fetch the scripts of claimed jobs."""
-    current_worker().batches[EffectKind.FETCH].run(goes_on)
-
-
-@shared_task(base=SupervisorTask)
-def submit() -> None:
-    """Submit jobs to SLURM, or find out whether an earlier submission succeeded."""
-    current_worker().batches[EffectKind.SUBMIT].run(goes_on)
-
-
-@shared_task(base=SupervisorTask)
-def cancel() -> None:
-    """Cancel jobs in SLURM."""
-    current_worker().batches[EffectKind.CANCEL].run(goes_on)
-
-
-@shared_task(base=SupervisorTask)
-def top_up() -> None:
-    """Set the new time limits of topped-up jobs in SLURM."""
-    current_worker().batches[EffectKind.TOP_UP].run(goes_on)
-
-
-@shared_task(base=SupervisorTask)
-def notify_customer() -> None:
-    """Send customers the messages about their jobs."""
-    current_worker().batches[EffectKind.NOTIFY_CUSTOMER].run(goes_on)
-
-
-@shared_task(base=SupervisorTask)
-def poll_jobs() -> None:
-    """Read the inbox and look at the jobs that are due."""
-    monitor.poll_jobs(current_context())
-
-
-@shared_task(base=SupervisorTask)
-def report() -> None:
-    """Report the jobs' states to the contract."""
-    reporting.report(current_context())
-
-
-@shared_task(base=SupervisorTask)
-def collect_receipts() -> None:
-    """Follow the open transactions."""
-    receipts.collect_receipts(current_context())
-
-
-@shared_task(base=SupervisorTask)
-def register() -> None:
-    """Register our offer with the contract."""
-    registration.register(current_context())
-
-
-@shared_task(base=SupervisorTask)
-def refresh_inventory() -> None:
-    """Store the partition's hardware in the ledger."""
-    inventory.refresh_inventory(current_context())
-
-
-@shared_task(base=SupervisorTask)
-def check_slurm() -> None:
-    """Check whether SLURM answers; while it does not, the fleet claims, registers and
-    measures nothing.
-    """
-    slurm_health.check_slurm(current_context())
-
-
-@shared_task(base=SupervisorTask)
-def benchmark() -> None:
-    """Advance the benchmark run that is under way, if there is one, as far as it can go
-    now.
-    """
-    runner.benchmark(current_context())
-
-
-@shared_task(base=SupervisorTask)
-def sweep(why: str = "") -> None:
-    """Compare ledger, contract and SLURM: at once with a reason `why`, otherwise only
-    if a sweep is due.
-    """
-    reconciliation.sweep(current_context(), why)
-
-
-@shared_task(base=SupervisorTask)
-def retention() -> None:
-    """Delete old rows, in small batches and for a limited time."""
-    old_rows.delete_old_rows(current_context(), goes_on)
-
-
-@shared_task(base=SupervisorTask)
-def dispatch_due_effects() -> None:
-    """Send messages again for effects that are due and have none."""
-    dispatch.dispatch_due_effects(current_context())
-
-
-@shared_task(base=SupervisorTask)
-def check_alarms() -> None:
-    """Call the operator for work that does not continue by itself."""
-    standing_work.check_alarms(current_context())
-
-
-@shared_task(base=SupervisorTask)
-def notify() -> None:
-    """Send the messages about alarms that are due."""
-    context = current_context()
-    deliver.notify(context.ledger, context.notifier)
+for _name, _workflow in WORKFLOWS.items():
+    _add_task(_name, _workflow)

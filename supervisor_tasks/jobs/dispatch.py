@@ -12,4 +12,4 @@ def dispatch_due_effects(context: WorkerContext) -> None:
     with record_run(ledger, "dispatch_due_effects"):
         due = ledger.effects.due_without_message()
         if due:
-            ledger.effects.wake(due)
+            ledger.effects.wake_tasks_of(due)

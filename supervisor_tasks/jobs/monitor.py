@@ -2,7 +2,7 @@
 only a hint to look.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import structlog
 
@@ -21,13 +21,12 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.exclusive_run import side_by_side
 from supervisor_tasks.jobs.launch_failures import call_operator_for_nodes
-from supervisor_tasks.jobs.model import EffectKind, JobId, Outcome
+from supervisor_tasks.jobs.model import EffectKind, Outcome
 from supervisor_tasks.jobs.observe import Observed, observe
 from supervisor_tasks.jobs.oversize import call_operator, oversized
 from supervisor_tasks.jobs.stalled import NOT_LISTED
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.ledger.outbox import OpenEffect
-from supervisor_tasks.slurm.job_matching import MatchResult
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord
 
@@ -43,7 +42,8 @@ BEGUN_AGAIN_S = 1.0  # until the next look at a job that SLURM has just begun
 @side_by_side("poll_jobs")
 def poll_jobs(context: WorkerContext) -> bool:
     """Read the stored callbacks, then look at all jobs that are due, with one question
-    to SLURM. While it waits for the answer, another worker may look at other jobs.
+    to SLURM, and record in one transaction what follows. While it waits for the answer,
+    another worker may look at other jobs.
     """
     ledger = context.ledger
     callbacks = read_callbacks(context)
@@ -52,73 +52,67 @@ def poll_jobs(context: WorkerContext) -> bool:
         ledger.local_runs.rest("poll_jobs", LOOKS_APART_S)
     if effects:
         with given_back_on_failure(ledger, effects):
-            _look(context, effects)
+            observed = observe(context, effects)
+            first, last = _oversizes(context, observed)
+            changes = [*first, *_conclusions(context, observed, effects), *last]
+            after = ledger.record(*changes)
+            call_operator(context, changes, observed.jobs, after)
+            call_operator_for_nodes(context, observed.failed)
+            _log_changes(changes)
+            _postpone(context, observed, effects)
     elif not callbacks:
         return False
     return ledger.inbox.has_unread() or ledger.effects.any_due([EffectKind.POLL_SLURM])
 
 
-def _look(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
-    """Ask about the jobs of these effects, and record in one transaction what
-    follows.
+def _oversizes(
+    context: WorkerContext, observed: Observed
+) -> tuple[list[JobChange], list[JobChange]]:
+    """The changes about jobs that SLURM has made bigger than paid for: those to record
+    before the jobs' other changes, and those to record after them. A job that has ended
+    is in the first list, so that its end has the reason.
     """
-    observed = observe(context, effects)
-    oversizes = oversized(context, observed.jobs.values(), observed.sights)
-    changes = list[JobChange]()
-    oversizes_after = list[JobChange]()
-    for oversize in oversizes:
+    first = list[JobChange]()
+    last = list[JobChange]()
+    for oversize in oversized(context, observed.jobs.values(), observed.sights):
         if isinstance(oversize.event, MoreThanPaid) and oversize.event.ended:
-            changes.append(oversize)  # comes first: the job's end then has the reason
+            first.append(oversize)
         else:
-            oversizes_after.append(oversize)
-    for effect in effects:
-        changes += _conclude(context, observed, effect)
-    changes += oversizes_after
-    after = context.ledger.record(*changes)
-    call_operator(context, changes, observed.jobs, after)
-    call_operator_for_nodes(context, observed.failed)
-    for change in changes:
-        if isinstance(change.event, SlurmCompleted | SlurmRunningObserved):
-            log.info(
-                "slurm_state_changed",
-                job_id=change.job_id,
-                said=stored_name(change.event),
-            )
-    _postpone_unclear(context, effects, observed.sights)
-    just_begun = [effect for effect in effects if effect.job_id in observed.just_begun]
-    context.ledger.effects.postpone(just_begun, BEGUN_AGAIN_S)
+            last.append(oversize)
+    return first, last
 
 
-def _conclude(
-    context: WorkerContext, observed: Observed, effect: OpenEffect
+def _conclusions(
+    context: WorkerContext, observed: Observed, effects: Sequence[OpenEffect]
 ) -> list[JobChange]:
-    """What to record of the effect's job. If the job needs the operator, its effect is
-    parked. If SLURM's answer is not clear, nothing is recorded.
+    """What to record of the jobs of these effects. If a job needs the operator, its
+    effect is parked. If SLURM's answer about a job is not clear, nothing is recorded.
     """
-    job = observed.jobs[effect.job_id]
-    sight = observed.sights[job.job_id]
-    if sight.unclear or job.job_id in observed.just_begun:
-        return []
-    not_submitted = observed.denied.get(job.job_id) or observed.failed.get(job.job_id)
-    if not_submitted is not None:
-        return [JobChange(job.job_id, not_submitted, done=effect)]
-    runs = list(observed.runs[job.job_id])
-    evidence = {"state": job.state, "slurm_id": job.slurm_id}
-    if job.job_id in observed.stalled:
-        park(
-            context.ledger,
-            effect,
-            observed.stalled[job.job_id],
-            **evidence,
-            slurm_says=str(sight.record),
+    changes = list[JobChange]()
+    for effect in effects:
+        job = observed.jobs[effect.job_id]
+        sight = observed.sights[job.job_id]
+        if sight.unclear or job.job_id in observed.just_begun:
+            continue
+        not_submitted = observed.denied.get(job.job_id) or observed.failed.get(
+            job.job_id
         )
-        return runs
-    reported = observed.reported.get(job.job_id)
-    if isinstance(reported, ConflictingOutcomes):
-        park(context.ledger, effect, reported.why, **evidence, ends=str(reported))
-        return runs
-    event = _event_of(sight.record, reported, observed.now_s)
-    return [*runs, JobChange(job.job_id, event, done=effect)]
+        if not_submitted is not None:
+            changes.append(JobChange(job.job_id, not_submitted, done=effect))
+            continue
+        changes += observed.runs[job.job_id]
+        evidence = {"state": job.state, "slurm_id": job.slurm_id}
+        reported = observed.reported.get(job.job_id)
+        if job.job_id in observed.stalled:
+            reason = observed.stalled[job.job_id]
+            seen = str(sight.record)
+            park(context.ledger, effect, reason, **evidence, slurm_says=seen)
+        elif isinstance(reported, ConflictingOutcomes):
+            park(context.ledger, effect, reported.why, **evidence, ends=str(reported))
+        else:
+            event = _event_of(sight.record, reported, observed.now_s)
+            changes.append(JobChange(job.job_id, event, done=effect))
+    return changes
 
 
 def _event_of(seen: JobRecord | None, reported: Outcome | None, now_s: int) -> Event:
@@ -142,17 +136,32 @@ def _event_of(seen: JobRecord | None, reported: Outcome | None, now_s: int) -> E
     return SlurmPendingObserved(seen.shown, run)
 
 
-def _postpone_unclear(
-    context: WorkerContext,
-    effects: Sequence[OpenEffect],
-    sights: Mapping[JobId, MatchResult],
+def _log_changes(changes: Sequence[JobChange]) -> None:
+    for change in changes:
+        if isinstance(change.event, SlurmCompleted | SlurmRunningObserved):
+            log.info(
+                "slurm_state_changed",
+                job_id=change.job_id,
+                said=stored_name(change.event),
+            )
+
+
+def _postpone(
+    context: WorkerContext, observed: Observed, effects: Sequence[OpenEffect]
 ) -> None:
+    """Look again later at jobs whose state is not clear, and at those that have just
+    begun.
+    """
+    just_begun = list[OpenEffect]()
     by_reason = dict[str, list[OpenEffect]]()
     for effect in effects:
-        reason = sights[effect.job_id].unclear
+        reason = observed.sights[effect.job_id].unclear
         if reason:
             by_reason.setdefault(reason, []).append(effect)
+        if effect.job_id in observed.just_begun:
+            just_begun.append(effect)
     for reason, unclear in by_reason.items():
         log.warning("slurm_poll_postponed", jobs=len(unclear), error=reason)
         delay_s = retry_delay_s(max(effect.attempts for effect in unclear))
         context.ledger.effects.postpone(unclear, delay_s, reason)
+    context.ledger.effects.postpone(just_begun, BEGUN_AGAIN_S)

@@ -48,35 +48,33 @@ GAS_PER_BYTE = 1_000  # of the reason, which the contract stores
 
 @exclusive("report")
 def report(context: WorkerContext) -> bool:
-    """Write all due reports to the chain in one batch. The effects stay open until the
-    receipts close them.
+    """Write what the contract lacks for all due reports, in one batch. The effects stay
+    open until the receipts close them. Effects whose transaction has reverted too often
+    are parked.
     """
     effects = context.ledger.effects.lease(KINDS)
     if not effects:
         return False
     with given_back_on_failure(context.ledger, effects):
-        _write(context, effects)
+        jobs = context.ledger.jobs({effect.job_id for effect in effects})
+        plans = {effect: _steps(jobs[effect.job_id], effect.kind) for effect in effects}
+        missing = context.chain.wallet.missing(
+            [write.intent for write in chain.from_iterable(plans.values())]
+        )
+        reverted = _reverted(context, plans, missing)
+        going_on = Plans()
+        for effect, steps in plans.items():
+            if reverted.get(effect, 0) < MAX_REVERTED:
+                going_on[effect] = steps
+        accepted, gas, refused = _estimated(context, going_on, missing)
+        if accepted:
+            _sign_and_send(context, accepted, missing, gas)
+            _await_receipts(context, accepted, missing, reverted.keys())
+        next_steps = _next_steps(going_on, missing)
+        changed_jobs.add(jobs[effect.job_id] for effect in next_steps)
+        _explain_refusals(context, jobs, refused)
+        _park_hopeless(context, plans, reverted)
     return context.ledger.effects.any_due(KINDS)
-
-
-def _write(context: WorkerContext, effects: Sequence[OpenEffect]) -> None:
-    """Send the transactions that the contract lacks. Effects whose transaction has
-    reverted too often are parked.
-    """
-    jobs = context.ledger.jobs({effect.job_id for effect in effects})
-    plans = {effect: _steps(jobs[effect.job_id], effect.kind) for effect in effects}
-    missing = context.chain.wallet.missing(
-        [write.intent for write in chain.from_iterable(plans.values())]
-    )
-    reverted = _reverted(context, plans, missing)
-    going_on = Plans()
-    for effect, steps in plans.items():
-        if reverted.get(effect, 0) < MAX_REVERTED:
-            going_on[effect] = steps
-    refused = _send(context, going_on, missing, reverted.keys())
-    changed_jobs.add(jobs[effect.job_id] for effect in _next_steps(going_on, missing))
-    _explain_refusals(context, jobs, refused)
-    _park_hopeless(context, plans, reverted)
 
 
 def _steps(job: Job, kind: EffectKind) -> list[Write]:
@@ -156,15 +154,12 @@ def _park_hopeless(
             )
 
 
-def _send(
-    context: WorkerContext,
-    plans: Plans,
-    missing: set[str],
-    reverted: Collection[OpenEffect],
-) -> list[tuple[OpenEffect, RevertedError]]:
-    """Write the missing transactions. Returns the effects whose next step the contract
-    would refuse, and why. If the node has no estimate for a step, only that effect is
-    postponed.
+def _estimated(
+    context: WorkerContext, plans: Plans, missing: set[str]
+) -> tuple[Plans, dict[str, int], list[tuple[OpenEffect, RevertedError]]]:
+    """The effects whose next step the contract accepts, the gas of these steps by
+    intent, and the effects whose next step it would refuse, with the reason. If the
+    node has no estimate for a step, only that effect is postponed.
     """
     accepted = dict(plans)
     gas = dict[str, int]()
@@ -186,10 +181,7 @@ def _send(
         context.ledger.effects.postpone(
             [effect], retry_delay_s(effect.attempts), str(estimate)
         )
-    if accepted:
-        _sign_and_send(context, accepted, missing, gas)
-        _await_receipts(context, accepted, missing, reverted)
-    return refused
+    return accepted, gas, refused
 
 
 def _estimates(

@@ -88,7 +88,7 @@ def _submit_ready(group: Group, members: Sequence[tuple[Job, OpenEffect]]) -> No
     submit_once(
         partial(cluster.clock, group.customer),
         our_clock_s,
-        partial(_begin, group, new, scripts, past),
+        partial(_commit_submitting, group, new, scripts, past),
         partial(_hand_over, group),
     )
 
@@ -104,12 +104,15 @@ class _Begun:
     jobs: Mapping[JobId, Job]
 
 
-def _begin(
+def _commit_submitting(
     group: Group,
     members: Sequence[tuple[Job, OpenEffect]],
     scripts: Mapping[JobId, str],
     past: Mapping[JobId, Past],
 ) -> _Begun | None:
+    """Commit the state SUBMITTING of these jobs. Returns what sbatch then gets; None
+    if all of these jobs were cancelled meanwhile.
+    """
     started = group.start(
         {effect: SubmitStarted(job.limit_min) for job, effect in members}
     )

@@ -116,8 +116,8 @@ def _ignore(_: Sequence[Job]) -> None:
 
 class Ledger:
     """The ledger of one cluster: its jobs, and beside them its parts by subject. After
-    each commit it calls `wake` with the effects that are due now or in a moment, and
-    `ended` with the jobs whose end on chain it has just stored.
+    each commit it wakes the tasks of the effects that are due now or in a moment, and
+    calls `ended` with the jobs whose end on chain it has just stored.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Ledger:
             if also is not None:
                 also(connection)
         if due_soon:
-            self.effects.wake(due_soon)
+            self.effects.wake_tasks_of(due_soon)
         ended = _newly_ended(before, after)
         if ended:
             self._jobs_ended(ended)

@@ -138,8 +138,9 @@ WakeUp = Callable[[Sequence[OpenEffect]], None]
 
 
 class Effects:
-    """The effects of one cluster. `wake` gets those that are due now or soon, after the
-    commit that made them due.
+    """The effects of one cluster. `wake_tasks_of` gets those that are due now or soon,
+    after the commit that made them due, and wakes the task of each (`TASK_OF_KIND` in
+    messaging/queues.py).
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class Effects:
         self._engine = engine
         self._cluster = cluster
         self._holder = holder
-        self.wake = wake
+        self.wake_tasks_of = wake
 
     def lease(
         self, kinds: Iterable[EffectKind], most: int = MAX_EFFECTS
@@ -261,7 +262,7 @@ class Effects:
             row for row in rows if row.parked_at is None and row.due_in_s <= COUNTDOWN_S
         )
         if soon:
-            self.wake(soon)
+            self.wake_tasks_of(soon)
 
     def _give_back(
         self, statement: TextClause, parameters: dict[str, Any]
@@ -315,7 +316,7 @@ class Effects:
         rows = self._give_back(outbox_sql.PARK, parameters)
         again = open_effects(row for row in rows if row.parked_at is None)
         if again:
-            self.wake(again)
+            self.wake_tasks_of(again)
         return bool(rows) and not again
 
     def bring_forward(self, kinds: Iterable[EffectKind]) -> None:

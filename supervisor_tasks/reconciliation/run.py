@@ -300,7 +300,9 @@ def _wake(context: WorkerContext, report: ReconciliationReport) -> None:
     """
     report.stale = context.ledger.sweeps.stale()
     if report.stale["effects"]:
-        context.ledger.effects.wake(context.ledger.effects.due_without_message())
+        context.ledger.effects.wake_tasks_of(
+            context.ledger.effects.due_without_message()
+        )
     if report.stale["callbacks"]:
         context.sweep.wake("poll_jobs")
     if report.stale["transactions"]:

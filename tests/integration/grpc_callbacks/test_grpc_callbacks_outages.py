@@ -1,4 +1,4 @@
-"""The gRPC process while its database hangs, and its bell while the broker
+"""The gRPC process while its database hangs, and its messages while the broker
 misbehaves.
 """
 
@@ -305,63 +305,63 @@ def test_listen_address_taken__a_line_and_status_2(site: WorkerContext) -> None:
     assert f"LISTEN_ADDRESS: found {address!r}; expected a free one" in ended.stderr
 
 
-# --- the bell -------------------------------------------------------------------------
+# --- messages for the task poll_jobs -------------------------------------------------
 
 
-def test_bell__redis_flushed_between_two_rings__second_arrives_too(
+def test_wake_poll_jobs__redis_flushed_between_two__second_arrives_too(
     site: WorkerContext,
 ) -> None:
-    bell = PollNotifier(site.environment["BROKER_URL"], "flushed")
+    notifier = PollNotifier(site.environment["BROKER_URL"], "flushed")
     with Redis(
         unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")
     ) as redis:
         for _ in range(2):
-            bell.notify()
+            notifier.wake_poll_jobs()
             wait_until(lambda: bool(redis.llen("flushed.slurm")), "the message", 5.0)
             redis.flushall()
-    bell.close()
+    notifier.close()
 
 
-def test_bell__rung_many_times_together__few_messages_and_the_last_ring_counts(
+def test_wake_poll_jobs__called_many_times__few_messages_and_the_last_call_counts(
     site: WorkerContext,
 ) -> None:
     with Redis(
         unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")
     ) as redis:
-        bell = PollNotifier(
+        notifier = PollNotifier(
             site.environment["BROKER_URL"], "together", most_waiting=10_000
         )
-        bell.notify()
+        notifier.wake_poll_jobs()
         wait_until(lambda: bool(redis.llen("together.slurm")), "the first message", 5.0)
         began_s = time.monotonic()
         for _ in range(3000):
-            bell.notify()
+            notifier.wake_poll_jobs()
             time.sleep(0.0001)  # the pace of a burst of callbacks
         lasted_s = time.monotonic() - began_s
         in_time = redis.llen("together.slurm")
-        # the first one, and one that was due when the last ring came
+        # the first one, and one that was due when the last call came
         assert in_time <= 3 + lasted_s / PAUSE_S
-        bell.notify()
-        bell.close()
+        notifier.wake_poll_jobs()
+        notifier.close()
         assert redis.llen("together.slurm") > in_time
 
 
-def test_notify__queue_is_full__sends_again_when_a_worker_has_taken_messages(
+def test_wake_poll_jobs__queue_is_full__sends_again_after_a_worker_took_some(
     site: WorkerContext,
 ) -> None:
     with Redis(
         unix_socket_path=site.environment["BROKER_URL"].removeprefix("redis+socket://")
     ) as redis:
-        bell = PollNotifier(site.environment["BROKER_URL"], "full", most_waiting=3)
+        notifier = PollNotifier(site.environment["BROKER_URL"], "full", most_waiting=3)
 
-        def rung_until(waiting: int) -> bool:
-            bell.notify()
+        def called_until(waiting: int) -> bool:
+            notifier.wake_poll_jobs()
             return bool(redis.llen("full.slurm") == waiting)
 
-        wait_until(lambda: rung_until(3), "the queue to be full", 30.0)
+        wait_until(lambda: called_until(3), "the queue to be full", 30.0)
         redis.ltrim("full.slurm", 0, 0)  # a worker has taken two
-        wait_until(lambda: rung_until(3), "two messages more", 30.0)
-        bell.close()
+        wait_until(lambda: called_until(3), "two messages more", 30.0)
+        notifier.close()
         assert redis.llen("full.slurm") == 3
 
 
@@ -404,15 +404,15 @@ NO_HELLO = b"$-1\r\n"  # redis-py stumbles over it with an unexpected error
 
 
 @pytest.mark.parametrize("answer", [NO_REDIS, NO_HELLO])
-def test_bell__broker_that_talks_nonsense_and_comes_back__rings_again(
+def test_wake_poll_jobs__broker_sent_nonsense_and_comes_back__sends_again(
     tmp_path: Path, answer: bytes
 ) -> None:
     port = free_port()
     server = embedded_servers.redis(tmp_path)
     argv = [port_word(word, port) for word in server.argv]
-    bell = PollNotifier(f"redis://127.0.0.1:{port}/0", "nonsense")
+    notifier = PollNotifier(f"redis://127.0.0.1:{port}/0", "nonsense")
     with nonsense(port, answer) as heard:
-        bell.notify()
+        notifier.wake_poll_jobs()
         assert heard.wait(deadline(10))
     with private_processes() as processes:
         processes.start(
@@ -421,11 +421,11 @@ def test_bell__broker_that_talks_nonsense_and_comes_back__rings_again(
         with Redis(port=port) as redis:
 
             def arrived() -> bool:
-                bell.notify()
+                notifier.wake_poll_jobs()
                 return bool(redis.llen("nonsense.slurm"))
 
             wait_until(arrived, "a message after the nonsense", 15.0, 0.2)
-        bell.close()
+        notifier.close()
 
 
 def port_word(word: str, port: int) -> str:

@@ -632,12 +632,12 @@ def at_work(site: WorkerContext) -> Iterator[None]:
             while not stop.wait(0.1):
                 begin(site.ledger.effects.due_without_message())
 
-        site.ledger.effects.wake = begin
+        site.ledger.effects.wake_tasks_of = begin
         ticking = clock.submit(tick)
         try:
             yield
         finally:
-            site.ledger.effects.wake = lambda _: None
+            site.ledger.effects.wake_tasks_of = lambda _: None
             stop.set()
             ticking.result()
             threads.shutdown(cancel_futures=True)

@@ -155,7 +155,7 @@ def test_look__worker_holds_a_guard__is_busy(engine: Engine) -> None:
 def test_not_dispatched__no_message_could_be_sent__is_due_at_once(
     engine: Engine, ledger: Ledger
 ) -> None:
-    ledger.effects.wake = lambda effects: not_dispatched(engine, effects)
+    ledger.effects.wake_tasks_of = lambda effects: not_dispatched(engine, effects)
     ledger.record(JobChange(JOB, claim(1)))
     assert look(engine).undispatched
 
