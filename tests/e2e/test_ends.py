@@ -302,8 +302,17 @@ def test_node_lost__has_failed_with_the_seconds_that_ran(
 def test_slurmctld_lost_its_memory__the_next_job_with_the_id_is_another_one(
     grid: Grid, customer: Account
 ) -> None:
-    lost = grid.submit_script(customer, SLEEPS)
+    lost = grid.submit_script(
+        customer, "#!/bin/bash\necho $PPID > ~/stepd\nsleep 300\n"
+    )
     slurm_id = running(grid, lost)
+    stepd_file = grid.users.home(customer.address) / "stepd"
+    wait_until(
+        lambda: stepd_file.exists() and bool(stepd_file.read_text()),
+        "the script",
+        PATIENCE_S,
+    )
+    stepd = Path("/proc", stepd_file.read_text().strip())
     slurm = slurm_of(grid)
     grid.processes.kill(grid.processes.find("slurmctld"))
     state = slurm.layout.folder / "state"
@@ -314,7 +323,10 @@ def test_slurmctld_lost_its_memory__the_next_job_with_the_id_is_another_one(
     conf = slurm.layout.folder / "slurm.conf"
     conf.write_text(f"{conf.read_text()}FirstJobId={slurm_id}\n")
     slurm.start_controller()
-    # The one that comes next is of the same customer, and gets the same id.
+    # slurmctld has the node end what it does not know: by its id, which the next job
+    # gets
+    wait_until(lambda: not stepd.exists(), "the node to end the lost job", PATIENCE_S)
+    # The one that comes next is of the same customer.
     later = grid.submit_script(customer, "#!/bin/bash\nexit 6\n")
     assert wait_for_end(grid, later, PATIENCE_S).status is ChainStatus.FAILED
     assert id_of(grid, later) == slurm_id

@@ -808,9 +808,19 @@ def test_sweep__slurm_lost_its_state__jobs_are_held_until_slurm_knows_other_jobs
     try:
         # A callback from before that comes late ends a doubt for one sweep. The next
         # sweep doubts, and later ones hold it.
-        held = lambda: found(sweep_that_sees_all(grid), second) == ["needs_operator"]  # noqa: E731
+        seen = list[list[str]]()
+
+        def held() -> bool:
+            seen.append(found(sweep_that_sees_all(grid), second))
+            return seen[-1] == ["needs_operator"]
+
         for _ in range(2):
-            wait_until(held, f"{second} to be left to the operator", 60.0, GRACE_S)
+            try:
+                wait_until(held, f"{second} to be left to the operator", 60.0, GRACE_S)
+            except TimeoutError as error:
+                raise AssertionError(
+                    f"{error}; found {seen[-10:]}, journal {journal(grid, second)}"
+                ) from error
         assert "lost" not in ever_found(grid, second)
         assert grid.chain.job(second).status is ChainStatus.RUNNING
     finally:
