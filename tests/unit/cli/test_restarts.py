@@ -1,14 +1,10 @@
 """How long a process of a unit waits before it begins, when it ends again and again."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from devgrid import REPOSITORY
 from supervisor_tasks.cli.restarts import FILE, LASTED_S, RESTART_S, wait_before_start
 
 
@@ -78,33 +74,3 @@ def test_wait_before_start__folder_is_missing__starts_all_the_same(
     unit.start(1.0)
     unit.start(1.0)
     assert unit.waits_s == []
-
-
-def test_run__refuses_to_start_each_time__tells_that_it_waits(tmp_path: Path) -> None:
-    given = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("DATABASE_URL")
-    }
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", "metrics"]
-    told = list[str]()
-    for _ in range(3):
-        environment = given | {
-            "RUNTIME_DIRECTORY": str(tmp_path),
-            "CLUSTER_NAME": "west",
-        }
-        ended = subprocess.run(
-            argv,
-            env=environment,
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert ended.returncode == 2
-        told += ended.stderr.splitlines()
-    (delayed,) = (
-        line for line in map(json.loads, told) if line["event"] == "start_delayed"
-    )
-    expected = {"process": "metrics", "cluster": "west", "soon_ended": 2, "wait_s": 2.0}
-    assert expected.items() <= delayed.items()

@@ -1,14 +1,7 @@
 """`supervisor run`: which program becomes of it, without running it."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from devgrid import REPOSITORY
 from supervisor_tasks.cli.run_command import (
     PROCESSES,
     command,
@@ -96,34 +89,6 @@ def test_missing_servers__of_a_process__is_a_line_for_each_that_it_needs(
     )
 
 
-@pytest.mark.parametrize(
-    "process", ["worker", "beat", "callbacks", "flower", "metrics", "migrate", ""]
-)
-def test_run__no_server_and_no_flag__starts_none_and_ends_with_2(
-    process: str, tmp_path: Path
-) -> None:
-    """Without a name it is the whole fleet."""
-    given = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith((DATABASE, BROKER))
-    }
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", *process.split()]
-    environment = given | {"STATE_DIR": str(tmp_path)}
-    ended = subprocess.run(
-        argv,
-        env=environment,
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    reasons = [json.loads(line)["reason"] for line in ended.stderr.splitlines()]
-    servers = PROCESSES[process].servers if process else EXPECTED
-    assert (ended.returncode, reasons) == (2, [EXPECTED[name] for name in servers])
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_take_embedded_flag__of_a_process_with_servers__takes_the_flag_away() -> None:
     assert take_embedded_flag(
         PROCESSES["worker"], ["--embedded", "-Q", "main.chain"]
@@ -136,17 +101,3 @@ def test_take_embedded_flag__of_a_process_with_servers__takes_the_flag_away() ->
         ["--embedded"],
         False,
     )
-
-
-def test_run__help_of_a_process__needs_no_server() -> None:
-    given = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith((DATABASE, BROKER))
-    }
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", "metrics", "--help"]
-    ended = subprocess.run(
-        argv, env=given, cwd=REPOSITORY, capture_output=True, text=True, timeout=60
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "METRICS_ADDRESS" in ended.stdout

@@ -1,0 +1,60 @@
+"""`supervisor run` as a process: without servers, and its help."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devgrid import REPOSITORY
+from supervisor_tasks.cli.run_command import PROCESSES
+
+DATABASE, BROKER = "DATABASE_URL", "BROKER_URL"
+EXPECTED = {
+    DATABASE: "DATABASE_URL: found nothing; expected postgresql+psycopg://..., or the flag --embedded",
+    BROKER: "BROKER_URL: found nothing; expected redis://..., or the flag --embedded",
+}
+
+
+@pytest.mark.parametrize(
+    "process", ["worker", "beat", "callbacks", "flower", "metrics", "migrate", ""]
+)
+def test_run__no_server_and_no_flag__starts_none_and_ends_with_2(
+    process: str, tmp_path: Path
+) -> None:
+    """Without a name it is the whole fleet."""
+    given = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith((DATABASE, BROKER))
+    }
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", *process.split()]
+    environment = given | {"STATE_DIR": str(tmp_path)}
+    ended = subprocess.run(
+        argv,
+        env=environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    reasons = [json.loads(line)["reason"] for line in ended.stderr.splitlines()]
+    servers = PROCESSES[process].servers if process else EXPECTED
+    assert (ended.returncode, reasons) == (2, [EXPECTED[name] for name in servers])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run__help_of_a_process__needs_no_server() -> None:
+    given = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith((DATABASE, BROKER))
+    }
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", "metrics", "--help"]
+    ended = subprocess.run(
+        argv, env=given, cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "METRICS_ADDRESS" in ended.stdout
