@@ -45,11 +45,13 @@ from supervisor_tasks.config.url_secrets import (
 from supervisor_tasks.config.validators import (
     Address,
     BrokerUrl,
+    CallbackKey,
     Command,
     CommandWords,
     DatabaseUrl,
     Dn,
     Duration,
+    EthereumKey,
     File,
     HomeTemplate,
     HostPort,
@@ -58,6 +60,7 @@ from supervisor_tasks.config.validators import (
     Interval,
     Iperf3Server,
     JobVariables,
+    JwtKey,
     LabelKeys,
     Labels,
     LdapAttributes,
@@ -74,6 +77,9 @@ from supervisor_tasks.config.validators import (
     SbatchFlags,
     SitePath,
     SrunFlags,
+    SshPrivateKey,
+    SshPublicKey,
+    SubmitKey,
     UcxAffinity,
     UcxTransport,
     Variables,
@@ -86,10 +92,6 @@ from supervisor_tasks.errors import PermanentError, SupervisorError
 from supervisor_tasks.provider.offer import Prices, normalised_labels
 
 CREDIT = 10**18
-LEAST_JWT_KEY = 32  # bytes; RFC 7518 requires as many as a hash of HS256 has
-LEAST_KEY_CHARACTERS = 32  # of CALLBACK_KEY, as in plugins/proof.py
-# of secp256k1; keys are smaller
-CURVE_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 SECRETS = (*KEYS, "database_url", "broker_url", "flower_basic_auth")
 # logs may show scheme, host and port only
 CHAIN_URLS = ("metascheduler_endpoint_rpc", "metascheduler_endpoint_ws")
@@ -139,7 +141,7 @@ class Settings(BaseSettings):
     """
     tls_key: File | None = None
     """The private key of TLS_CERT (PEM), read again when the file changes."""
-    callback_key: SecretStr | None = None
+    callback_key: CallbackKey | None = None
     """The key by which our reporter and authorized-keys command prove themselves to the
     gRPC process.
     """
@@ -169,7 +171,7 @@ class Settings(BaseSettings):
     """
     metascheduler_smart_contract: Address = "0x3707aB457CF457275b7ec32e203c54df80C299d5"
     """The address of the meta-scheduler contract."""
-    eth_private_key: SecretStr | None = None
+    eth_private_key: EthereumKey | None = None
     """The private key of the wallet, which is the provider on chain."""
     metascheduler_cpu_price_per_min: Price = 950_000_000_000_000_000
     """The price of a CPU a minute, in wei (credits x 1e18)."""
@@ -243,7 +245,7 @@ class Settings(BaseSettings):
     """The authority (PEM) of slurmrestd's certificate; none: the machine's
     authorities.
     """
-    slurm_jwt_key: SecretStr | None = None
+    slurm_jwt_key: JwtKey | None = None
     """With SLURM_TRANSPORT=rest: the base64 of slurmctld's `jwt_key` file. It can act
     as every user. The _FILE is that file.
     """
@@ -271,11 +273,11 @@ class Settings(BaseSettings):
     """The login node."""
     slurm_ssh_admin_user: LinuxUser | None = None
     """The Linux user who may run `scontrol update` and see all jobs."""
-    slurm_ssh_private_key: SecretStr | None = None
+    slurm_ssh_private_key: SshPrivateKey | None = None
     """The SSH key of the workers (a key file, or its base64). It opens every customer's
     account.
     """
-    slurm_ssh_public_key: str | None = None
+    slurm_ssh_public_key: SshPublicKey | None = None
     """The public half of SLURM_SSH_PRIVATE_KEY, which sshd gets. Derived where the
     private key is set.
     """
@@ -283,7 +285,7 @@ class Settings(BaseSettings):
     """Whether the worker signs a certificate with SLURM_SSH_CA_KEY for each login. Then
     no key opens all accounts.
     """
-    slurm_ssh_ca_key: SecretStr | None = None
+    slurm_ssh_ca_key: SshPrivateKey | None = None
     """The key that signs these certificates (a key file, or its base64)."""
     slurm_ssh_known_hosts: File = Path("~/.ssh/known_hosts").expanduser()
     """The file with the login node's host key."""
@@ -293,7 +295,7 @@ class Settings(BaseSettings):
     """A POSIX shell file on the login node whose exported variables all jobs get; none:
     no file.
     """
-    slurm_submit_key: SecretStr | None = None
+    slurm_submit_key: SubmitKey | None = None
     """The key of `plugins/job_submit.lua`, for a site where slurmctld runs that
     script.
     """
@@ -607,65 +609,6 @@ class Settings(BaseSettings):
             )
         return keys
 
-    @field_validator("eth_private_key")
-    @classmethod
-    def _hex_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is None:
-            return None
-        text = value.get_secret_value().strip()
-        is_hex = re.fullmatch("(0x)?[0-9a-fA-F]{64}", text)
-        if not is_hex or not 0 < int(text, 16) < CURVE_ORDER:
-            raise ValueError("a private key of 64 hex digits")
-        return SecretStr(text)
-
-    @field_validator("slurm_submit_key")
-    @classmethod
-    def _submit_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is None:
-            return None
-        if not re.fullmatch("[0-9a-fA-F]{64}", value.get_secret_value()):
-            raise ValueError(
-                "64 hex digits (openssl rand -hex 32), as in the key file of job_submit.lua"
-            )
-        return value
-
-    @field_validator("slurm_jwt_key")
-    @classmethod
-    def _jwt_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is None:
-            return None
-        if not _is_jwt_key(value.get_secret_value()):
-            raise ValueError(
-                f"the base64 of slurmctld's jwt_key file, which has {LEAST_JWT_KEY} bytes or more"
-            )
-        return value
-
-    @field_validator("callback_key")
-    @classmethod
-    def _long_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is None:
-            return None
-        text = value.get_secret_value().strip()
-        if len(text) < LEAST_KEY_CHARACTERS or not text.isascii():
-            raise ValueError(
-                f"{LEAST_KEY_CHARACTERS} ASCII characters or more, such as `openssl rand -hex 32` prints"
-            )
-        return SecretStr(text)
-
-    @field_validator("slurm_ssh_private_key", "slurm_ssh_ca_key")
-    @classmethod
-    def _ssh_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is None:
-            return None
-        return SecretStr(ssh_keys.private_key(value.get_secret_value()))
-
-    @field_validator("slurm_ssh_public_key")
-    @classmethod
-    def _ssh_public_key(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        return ssh_keys.public_key(value)
-
     @property
     def slurm_access(self) -> SlurmAccess:
         """How this process gets to SLURM."""
@@ -749,13 +692,6 @@ USUAL_PRICES = Prices(*(Settings.model_fields[name].default for name in _PRICES)
 
 # the variables that this process has removed from its environment
 _hidden: dict[str, str] = {}
-
-
-def _is_jwt_key(text: str) -> bool:
-    try:
-        return len(base64.b64decode(text, validate=True)) >= LEAST_JWT_KEY
-    except ValueError:
-        return False
 
 
 def hide_secrets(*needs: Need) -> None:

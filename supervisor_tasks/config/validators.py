@@ -4,10 +4,11 @@ labels. Checks have no side effects.
 Each check raises ValueError with a description of the expected value.
 """
 
+import base64
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import time
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
@@ -20,10 +21,15 @@ from pydantic_settings import NoDecode
 
 from benchmarks import plan
 from benchmarks.label_format import normalised
+from supervisor_tasks.config import ssh_keys
 from supervisor_tasks.notifications.delivery_rules import QuietHours
 from supervisor_tasks.provider.offer import normalised_labels
 
 LEAST_INTERVAL_S = 3600.0
+LEAST_JWT_KEY = 32  # bytes; RFC 7518 requires as many as a hash of HS256 has
+LEAST_KEY_CHARACTERS = 32  # of CALLBACK_KEY, as in plugins/proof.py
+# of secp256k1; keys are smaller
+CURVE_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 
 
 def _text_of(value: object) -> str:
@@ -84,13 +90,16 @@ def _go_duration_s(value: object) -> float:
     )
 
 
+def _listed(text: str) -> Iterator[str]:
+    """Return the parts of a text between its commas, without those that are empty."""
+    return filter(None, map(str.strip, text.split(",")))
+
+
 def _labels(text: str) -> dict[str, str]:
     """Parse key=value,key=value into a mapping."""
     pairs = list[tuple[str, str]]()
-    for pair in text.split(","):
-        if not pair.strip():
-            continue
-        key, value = _split(pair.strip(), "labels as key=value,key=value")
+    for pair in _listed(text):
+        key, value = _split(pair, "labels as key=value,key=value")
         pairs.append((key.strip(), value.strip()))
     labels = dict(pairs)
     if len(labels) != len(pairs):
@@ -233,11 +242,7 @@ def matches_type(
 
 def _label_keys(text: str) -> frozenset[str]:
     """Parse keys of labels, separated by commas, into the grid's form."""
-    keys = set[str]()
-    for key in text.split(","):
-        if key.strip():
-            keys.add(normalised(key.strip()))
-    return frozenset(keys)
+    return frozenset(map(normalised, _listed(text)))
 
 
 def _price(value: object) -> object:
@@ -304,7 +309,7 @@ def _is_rest_url(url: str) -> bool:
     """
     parts = urlsplit(url)
     if parts.scheme == "unix":
-        return not parts.netloc and parts.path.startswith("/")
+        return url.startswith("unix:///")
     if parts.path not in ("", "/") or parts.query:
         return False
     if parts.port is None:
@@ -317,11 +322,9 @@ def _is_rest_url(url: str) -> bool:
 def _networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
     """Parse networks such as 10.0.0.0/8,fd00::/8."""
     networks = list[IPv4Network | IPv6Network]()
-    for network in text.split(","):
-        if not network.strip():
-            continue
+    for network in _listed(text):
         try:
-            networks.append(ip_network(network.strip()))
+            networks.append(ip_network(network))
         except ValueError as error:
             raise ValueError(f"networks as 10.0.0.0/8,fd00::/8 ({error})") from error
     return tuple(networks)
@@ -514,6 +517,55 @@ def _quiet_hours(text: str) -> QuietHours:
     return hours
 
 
+def _secret(read: Callable[[str], str]) -> AfterValidator:
+    """Return the check of a secret by a function that returns the text to keep."""
+
+    def check(value: SecretStr) -> SecretStr:
+        return SecretStr(read(value.get_secret_value()))
+
+    return AfterValidator(check)
+
+
+def _ethereum_key(text: str) -> str:
+    key = text.strip()
+    is_hex = re.fullmatch("(0x)?[0-9a-fA-F]{64}", key)
+    if not is_hex or not 0 < int(key, 16) < CURVE_ORDER:
+        raise ValueError("a private key of 64 hex digits")
+    return key
+
+
+def _jwt_key(text: str) -> str:
+    expected = f"the base64 of slurmctld's jwt_key file, which has {LEAST_JWT_KEY} bytes or more"
+    try:
+        key = base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise ValueError(expected) from error
+    if len(key) < LEAST_JWT_KEY:
+        raise ValueError(expected)
+    return text
+
+
+def _callback_key(text: str) -> str:
+    key = text.strip()
+    if len(key) < LEAST_KEY_CHARACTERS or not key.isascii():
+        raise ValueError(
+            f"{LEAST_KEY_CHARACTERS} ASCII characters or more, such as `openssl rand -hex 32` prints"
+        )
+    return key
+
+
+EthereumKey = Annotated[SecretStr, _secret(_ethereum_key)]
+JwtKey = Annotated[SecretStr, _secret(_jwt_key)]
+CallbackKey = Annotated[SecretStr, _secret(_callback_key)]
+SshPrivateKey = Annotated[SecretStr, _secret(ssh_keys.private_key)]
+SshPublicKey = Annotated[str, AfterValidator(ssh_keys.public_key)]
+SubmitKey = Annotated[
+    SecretStr,
+    pattern(
+        "[0-9a-fA-F]{64}",
+        "64 hex digits (openssl rand -hex 32), as in the key file of job_submit.lua",
+    ),
+]
 HostPort = Annotated[str, BeforeValidator(_host_port)]
 ListenAddress = Annotated[str, BeforeValidator(_listened_at)]
 Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, parsed(_networks)]
@@ -589,7 +641,7 @@ UcxAffinity = Annotated[
     matches_type(
         plan.Device,
         "devices such as mlx5_0:1, or one entry for each node with | between",
-        each_of=lambda text: [part for part in text.split("|") if part],
+        each_of=lambda text: list(filter(None, text.split("|"))),
     ),
 ]
 UcxTransport = Annotated[
