@@ -184,9 +184,9 @@ def _gflops(line: re.Match[str]) -> str:
     """GFLOPS of the whole solution in a result line. Mixed precision is measured with
     refinement, as HPL-MxP defines it; a line without refinement shows only a part.
     """
-    mixed, plain, refined = line[1], line[8], line[9]
+    mixed, *_, plain, refined = line.groups("")
     if mixed:
-        return refined or ""
+        return refined
     return plain
 
 

@@ -45,7 +45,7 @@ def number_at(value: object, what: str, *keys: str | int) -> float:
             raise UnreadableOutputError(
                 f"{what}: the document has no {path}"
             ) from error
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) not in (int, float):  # True and False are of a subclass of int
         raise UnreadableOutputError(
             f"{what} is {str(value)[:40]!r}; expected a number above zero"
         )

@@ -26,7 +26,7 @@ def microarchitecture(machine: str, cpuinfo: Mapping[str, str]) -> str:
     info = _partly_known(machine, cpuinfo)
     candidates = list[Microarchitecture]()
     for target in TARGETS.values():
-        is_in_family = target == root or root in target.ancestors
+        is_in_family = root in (target, *target.ancestors)
         if is_in_family and _compatible(machine, info, target):
             candidates.append(target)
     return str(_newest(candidates, info.cpu_part, root).name)

@@ -2,13 +2,14 @@
 No container is used.
 """
 
+import re
 from collections.abc import Mapping
 
 from benchmarks.microarch import microarchitecture
 from benchmarks.plan import Plan
 from benchmarks.rendering import JobScript, rendered
 from benchmarks.result import Reading, UnreadableOutputError
-from benchmarks.sections import ScriptOutput, shown, split_output
+from benchmarks.sections import ScriptOutput, Section, shown, split_output
 
 # Go's name for each of uname's names. A machine that is not listed has the same name in
 # both.
@@ -22,6 +23,7 @@ _GO_ARCH = {
 }
 _LIMIT_MIN = 10
 _MOST_LETTERS = 200
+_ONE_WORD = re.compile(rf"\s*(\S{{1,{_MOST_LETTERS}}})\s*")
 
 
 def render(plan: Plan) -> JobScript:
@@ -45,13 +47,14 @@ def render(plan: Plan) -> JobScript:
 
 def _cpu(found: ScriptOutput, cpuinfo: Mapping[str, str]) -> str:
     """The model of the processor. Raises UnreadableOutputError."""
-    lscpu = found.sections.get("lscpu")
-    cpu = cpuinfo.get("model name", "")
-    if not cpu and lscpu is not None:
-        cpu = _fields(lscpu.text).get("Model name", "")
-    if not cpu:
-        cpu = cpuinfo.get("cpu", "")
-    if not cpu or len(cpu) > _MOST_LETTERS:
+    lscpu = found.sections.get("lscpu", Section("", None))
+    models = (
+        cpuinfo.get("model name"),
+        _fields(lscpu.text).get("Model name"),
+        cpuinfo.get("cpu"),
+    )
+    cpu = next(filter(None, models), "")
+    if not 0 < len(cpu) <= _MOST_LETTERS:
         raise UnreadableOutputError(
             f"no `model name` in /proc/cpuinfo: {shown(found.section('cpuinfo').text)}"
         )
@@ -90,12 +93,12 @@ def parse(output: bytes, nonce: str) -> Reading:
 
 def _one_word(found: ScriptOutput, name: str) -> str:
     section = found.section(name)
-    lines = section.text.split()
-    if section.exit_status != 0 or len(lines) != 1 or len(lines[0]) > _MOST_LETTERS:
+    word = _ONE_WORD.fullmatch(section.text)
+    if section.exit_status != 0 or word is None:
         raise UnreadableOutputError(
             f"uname printed {shown(section.text)}; expected one word for {name}"
         )
-    return lines[0]
+    return word[1]
 
 
 def _fields(text: str) -> Mapping[str, str]:

@@ -43,11 +43,20 @@ class Launcher(StrEnum):
     SRUN = "srun"
 
 
-def _variable_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(
-            f"{name!r} is not a name of an environment variable: letters, digits and _, no digit first"
-        )
+def _of_form(expression: str, fault: str) -> AfterValidator:
+    """Return the check of a text by a regular expression. Its error says what is wrong
+    with the text.
+    """
+
+    def check(text: str) -> str:
+        if not re.fullmatch(expression, text):
+            raise ValueError(f"{text!r} {fault}")
+        return text
+
+    return AfterValidator(check)
+
+
+def _not_reserved(name: str) -> str:
     if _RESERVED.fullmatch(name):
         raise ValueError(
             f"{name} must not be set for a benchmark: it changes what runs, or what SLURM has set"
@@ -55,39 +64,33 @@ def _variable_name(name: str) -> str:
     return name
 
 
-def _one_line(text: str) -> str:
-    if re.search(r"[\x00-\x1f\x7f]", text):
-        raise ValueError(f"{text!r} holds control characters")
-    return text
-
-
-def _word(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_./:@=,+%#][A-Za-z0-9_./:@=,+%#-]*", text):
-        raise ValueError(
-            f"{text!r} is not one word of letters, digits and _./:@=,+%#-, no - first"
-        )
-    return text
-
-
-def _path(text: str) -> str:
-    if not re.fullmatch(r"/[A-Za-z0-9_./@+ -]*", text) or ".." in text.split("/"):
-        raise ValueError(
-            f"{text!r} is not an absolute path of letters, digits, spaces and _./@+-"
-        )
-    return text
-
-
-def _device(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.:,-]+", text):
-        raise ValueError(f"{text!r} is not a device list such as mlx5_0:1,mlx5_1:1")
-    return text
-
-
-Text = Annotated[str, AfterValidator(_one_line)]
-Word = Annotated[str, AfterValidator(_word)]
-AbsolutePath = Annotated[str, AfterValidator(_path)]
-Device = Annotated[str, AfterValidator(_device)]
-VariableName = Annotated[str, AfterValidator(_variable_name)]
+Text = Annotated[str, _of_form(r"[^\x00-\x1f\x7f]*", "holds control characters")]
+Word = Annotated[
+    str,
+    _of_form(
+        r"[A-Za-z0-9_./:@=,+%#][A-Za-z0-9_./:@=,+%#-]*",
+        "is not one word of letters, digits and _./:@=,+%#-, no - first",
+    ),
+]
+AbsolutePath = Annotated[
+    str,
+    _of_form(
+        r"(?!.*/\.\.(/|$))/[A-Za-z0-9_./@+ -]*",
+        "is not an absolute path of letters, digits, spaces and _./@+-",
+    ),
+]
+Device = Annotated[
+    str,
+    _of_form(r"[A-Za-z0-9_.:,-]+", "is not a device list such as mlx5_0:1,mlx5_1:1"),
+]
+VariableName = Annotated[
+    str,
+    _of_form(
+        r"[A-Za-z_][A-Za-z0-9_]*",
+        "is not a name of an environment variable: letters, digits and _, no digit first",
+    ),
+    AfterValidator(_not_reserved),
+]
 VolumeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 Transport = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_,^]*$")]
 Iperf3Server = Annotated[
@@ -137,7 +140,7 @@ class Ucx(_Frozen):
         """
         return cls(
             enabled=enabled,
-            affinity=tuple(part for part in affinity.split("|") if part),
+            affinity=tuple(filter(None, affinity.split("|"))),
             transport=transport,
         )
 

@@ -68,7 +68,4 @@ def rendered(template: str, plan: Plan, facts: Mapping[str, object]) -> str:
 
 def container_words(plan: Plan, image: str) -> str:
     """Return the options for srun, quoted, that run a step in an image (Pyxis)."""
-    return " ".join(
-        shlex.quote(word)
-        for word in (f"--container-image={image}", *plan.container_flags)
-    )
+    return shlex.join((f"--container-image={image}", *plan.container_flags))

@@ -95,15 +95,14 @@ def split_output(output: bytes, nonce: str) -> ScriptOutput:
     marks = list(form.finditer(text))
     sections = _sections(text, marks)
     facts, notes, missing = dict[str, str](), list[str](), dict[str, str]()
+    named = {"fact": facts, "missing": missing}
     for mark in marks:
         words = mark[2].strip()
         name, _, rest = words.partition(" ")
-        if mark[1] == "fact":
-            facts[name] = rest
-        elif mark[1] == "note":
+        if mark[1] == "note":
             notes.append(words)
-        elif mark[1] == "missing":
-            missing[name] = rest
+        elif mark[1] in named:
+            named[mark[1]][name] = rest
     if not (sections or facts or missing):
         raise UnreadableOutputError(
             f"no mark of this run in {len(output)} bytes of output; it ends with: {shown(text)}"
