@@ -267,11 +267,16 @@ class Session:
             dn, "(uidNumber=*)", BASE, attributes=["uidNumber", "gidNumber"]
         )
         self._require(f"numbers of {dn}")
-        entry: dict[str, Any] = next(iter(self.connection.response or []), {})
+        entry = next(iter(self._entries), dict[str, Any]())
         (uid_number,), (gid_number,) = (
             _values(entry, name) for name in ("uidNumber", "gidNumber")
         )
         return int(uid_number), int(gid_number)
+
+    @property
+    def _entries(self) -> list[dict[str, Any]]:
+        """The entries and referrals that the last search found."""
+        return self.connection.response or []
 
     def _exists(self, dn: str) -> bool:
         return bool(
@@ -313,7 +318,7 @@ class Session:
         )
         numbers = [
             int(value)
-            for entry in self.connection.response or []
+            for entry in self._entries
             for value in _values(entry, "uidNumber")
         ]
         return any(self._another_has(number, customer) for number in numbers)
@@ -333,10 +338,7 @@ class Session:
     def _has(self, wanted: str, where: str) -> bool:
         self.connection.search(where, wanted, SUBTREE, attributes=["1.1"])
         self._require(f"entries {wanted} in {where}")
-        return any(
-            entry["type"] == "searchResEntry"
-            for entry in self.connection.response or []
-        )
+        return any(entry["type"] == "searchResEntry" for entry in self._entries)
 
     def _delete(self, dn: str) -> None:
         self.connection.delete(dn)  # type: ignore[no-untyped-call]

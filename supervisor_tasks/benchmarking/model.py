@@ -167,7 +167,7 @@ def next_step(
         if run.cancel_reason is not None:
             return RunStep.FINISH, None
         return RunStep.BEGIN, None
-    dirty = [one for one in measurements if _is_dirty(one)]
+    dirty = list(filter(_is_dirty, measurements))
     for one in dirty:
         if one.due_in_s <= 0:
             return RunStep.CLEAN, one

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeGuard
 
 from supervisor_tasks.benchmarking.model import (
     BenchmarkState,
@@ -97,7 +98,7 @@ def blocked_reason(
     wait for it too long. Empty if it may wait on. `specs` are the nodes as they are
     now, if it is time to count them.
     """
-    if record is None or record.phase is not Phase.WAITING:
+    if not _waits(record):
         return ""
     if record.never_begins:
         return f"SLURM would let it wait without end: {record.reason} (it asked for {limit_of(one)})"
@@ -142,11 +143,14 @@ def too_few_nodes(one: Measurement, specs: PartitionHardware) -> str:
     return f"it needs {wanted} nodes, {working} work"
 
 
+def _waits(record: JobRecord | None) -> TypeGuard[JobRecord]:
+    """Whether SLURM knows the job, and it has not begun."""
+    return record is not None and record.phase is Phase.WAITING
+
+
 def _waited_s(one: Measurement, record: JobRecord | None) -> float:
     """How long the job has waited in SLURM, as far as is known."""
-    if record is None or record.phase is not Phase.WAITING:
-        return 0.0
-    if not math.isfinite(one.called_s_ago):
+    if not _waits(record) or not math.isfinite(one.called_s_ago):
         return 0.0
     return one.called_s_ago
 
@@ -169,7 +173,7 @@ def after_cancel(
         return replace(
             change, stage=BenchmarkState.FAILED, poll_delay_s=0.0, reason=reason
         )
-    if refused and record is not None and record.phase is Phase.WAITING:
+    if refused and _waits(record):
         return replace(
             change,
             stage=BenchmarkState.CANCELLED,

@@ -1,7 +1,7 @@
 """The facts of one cluster in the ledger."""
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, bindparam, delete, func, select, text
 
@@ -9,6 +9,8 @@ from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.facts import Fact, Stored, Value
 from supervisor_tasks.ledger.read_once import discard, kept
 from supervisor_tasks.ledger.tables import METADATA
+
+Default = TypeVar("Default")
 
 FACTS = METADATA.tables["facts"]
 AGE_S = func.extract("epoch", func.now() - FACTS.c.since).label("age_s")
@@ -67,10 +69,9 @@ class Facts:
 
     def get(self, fact: Fact[Value]) -> Value | None:
         """The value of the fact; None when it is not set."""
-        stored = self.read(fact)
-        return None if stored is None else stored.value
+        return self.get_or(fact, None)
 
-    def get_or(self, fact: Fact[Value], default: Value) -> Value:
+    def get_or(self, fact: Fact[Value], default: Default) -> Value | Default:
         """The value of the fact; the default when it is not set."""
         stored = self.read(fact)
         return default if stored is None else stored.value
