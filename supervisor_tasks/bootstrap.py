@@ -3,7 +3,7 @@
 from base64 import b64decode
 from collections.abc import Collection
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 from celery import Celery
@@ -59,6 +59,7 @@ from supervisor_tasks.wallet.wallet import Wallet
 if TYPE_CHECKING:
     from supervisor_tasks.accounts.directory import Directory
 
+Value = TypeVar("Value")
 log = structlog.get_logger()
 
 # with less, a sweep mistakes a restart of slurmctld for a loss of jobs
@@ -143,9 +144,8 @@ def _measures(settings: Settings, served: Collection[Queue]) -> bool:
 def _chain_side(
     settings: Settings, ledger: Ledger, rpc: Rpc, wake_ups: TaskDispatcher
 ) -> ChainServices:
-    assert settings.eth_private_key is not None  # noqa: S101  Need.WALLET
     contract_address = settings.metascheduler_smart_contract
-    key = settings.eth_private_key.get_secret_value()
+    key = _required(settings.eth_private_key).get_secret_value()
     bounds = Bounds(settings.wallet_max_wei_per_gas, settings.wallet_max_wei_per_tx)
     chain_not_read_yet(settings.chain_id)
     wallet = Wallet(
@@ -224,6 +224,12 @@ def directory_of(settings: Settings) -> "Directory | None":
     )
 
 
+def _required(value: Value | None) -> Value:
+    """Return a setting that is there, because the process has the need for it."""
+    assert value is not None  # noqa: S101  `load` has checked the need
+    return value
+
+
 def _text_of(secret: SecretStr | None) -> str:
     """The text of a secret; empty if there is none."""
     if secret is None:
@@ -275,23 +281,19 @@ def _ssh_keys(settings: Settings) -> Keys:
     certificate for each login.
     """
     if not settings.slurm_ssh_certificates:
-        assert settings.slurm_ssh_private_key is not None  # noqa: S101  Need.SLURM
-        key = load_key(settings.slurm_ssh_private_key.get_secret_value())
+        key = load_key(_required(settings.slurm_ssh_private_key).get_secret_value())
         return lambda _: key
-    assert settings.slurm_ssh_ca_key is not None  # noqa: S101  Need.SLURM
-    users = {settings.slurm_ssh_admin_user or "", settings.benchmark_run_as}
-    ca_key = authority_key(settings.slurm_ssh_ca_key.get_secret_value())
+    users = {_required(settings.slurm_ssh_admin_user), settings.benchmark_run_as}
+    ca_key = authority_key(_required(settings.slurm_ssh_ca_key).get_secret_value())
     return CertificateAuthority(
         ca_key, users, f"supervisor {settings.cluster_name}"
     ).key_for
 
 
 def _over_rest(settings: Settings, connect_timeout_s: float) -> SlurmServices:
-    assert settings.slurmrestd_url is not None  # noqa: S101  Need.SLURM
-    assert settings.slurm_jwt_key is not None  # noqa: S101
-    mint = TokenMint(b64decode(settings.slurm_jwt_key.get_secret_value()))
+    mint = TokenMint(b64decode(_required(settings.slurm_jwt_key).get_secret_value()))
     client = RestClient(
-        settings.slurmrestd_url, settings.slurmrestd_ca, connect_timeout_s
+        _required(settings.slurmrestd_url), settings.slurmrestd_ca, connect_timeout_s
     )
     access = RestAccess(client=client, mint=mint, admin=settings.slurm_jwt_admin_user)
     cluster = RestCluster(
@@ -332,8 +334,6 @@ def slurm_side(
     """Build the access to SLURM, from settings with Need.SLURM."""
     if settings.slurm_access is SlurmAccess.REST:
         return _over_rest(settings, connect_timeout_s)
-    assert settings.slurm_ssh_address is not None  # noqa: S101  Need.SLURM
-    assert settings.slurm_ssh_admin_user is not None  # noqa: S101
     paths = Paths(
         sbatch=settings.slurm_sbatch_path,
         scancel=settings.slurm_scancel_path,
@@ -343,13 +343,13 @@ def slurm_side(
     )
     cluster = Cluster(
         ssh=Ssh(
-            settings.slurm_ssh_address,
+            _required(settings.slurm_ssh_address),
             _ssh_keys(settings),
             settings.slurm_ssh_known_hosts,
             connect_timeout_s,
         ),
         paths=paths,
-        admin=settings.slurm_ssh_admin_user,
+        admin=_required(settings.slurm_ssh_admin_user),
         partition=settings.slurm_partition,
         public_address=settings.public_address,
         message_timeout_s=settings.slurm_message_timeout_s,

@@ -245,7 +245,7 @@ def cut_short(one: Measurement, failed: str | None, cancel_reason: str | None) -
     """
     if cancel_reason is None or one.slurm_state == COMPLETED:
         return False
-    output_shows_success = one.slurm_state == "" and failed == ""
+    output_shows_success = (one.slurm_state, failed) == ("", "")
     return not output_shows_success
 
 

@@ -135,7 +135,7 @@ def event(contract: str, name: str) -> EventType:
 
 def _entry(contract: str, kind: str, name: str) -> Any:
     for entry in _abi(contract):
-        if entry["type"] == kind and entry["name"] == name:
+        if (entry["type"], entry.get("name")) == (kind, name):
             return entry
     raise KeyError(f"{contract} has no {kind} {name}")
 

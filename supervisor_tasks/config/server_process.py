@@ -99,7 +99,7 @@ class ServerProcess:
     def _is_server(self, pid: int, start: str) -> bool:
         try:
             program = _program(pid)
-            if start != _start(pid) or self.uid != _uid(pid):
+            if (start, self.uid) != (_start(pid), _uid(pid)):
                 return False
         except OSError:
             return False

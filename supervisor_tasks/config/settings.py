@@ -648,11 +648,8 @@ class Settings(BaseSettings):
         """The endpoint that announces new blocks; None if the operator has set RPC
         endpoints and not this one.
         """
-        set_names = self.model_fields_set
-        if (
-            "metascheduler_endpoint_rpc" in set_names
-            and "metascheduler_endpoint_ws" not in set_names
-        ):
+        endpoints = {"metascheduler_endpoint_rpc", "metascheduler_endpoint_ws"}
+        if self.model_fields_set & endpoints == {"metascheduler_endpoint_rpc"}:
             return None
         return self.metascheduler_endpoint_ws.get_secret_value()
 

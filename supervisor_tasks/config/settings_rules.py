@@ -34,13 +34,13 @@ def missing(
     """
     environment = {name.upper(): value for name, value in given.items()}
     required = required_with(slurm_access(environment))
-    available = set(given)
+    known = {*environment, *bad}
     if "slurm_ssh_private_key" in given:
-        available.add("slurm_ssh_public_key")  # derived from the private key
+        known.add("SLURM_SSH_PUBLIC_KEY")  # derived from the private key
     lines = []
     for need in needs:
         for name in required[need]:
-            if name not in available and name.upper() not in bad:
+            if name.upper() not in known:
                 expected = _EXPECTED.get(name, "a value")
                 lines.append(f"{name.upper()}: found nothing; expected {expected}")
     return lines

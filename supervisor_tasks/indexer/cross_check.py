@@ -95,7 +95,7 @@ def _shown(
     """The events that an endpoint's receipts show."""
     found = Events()
     for tx_hash, receipt in zip(hashes, receipts, strict=True):
-        if receipt is not None and not isinstance(receipt, RpcError):
+        if not isinstance(receipt, RpcError | None):
             found[tx_hash] = set(contract.decode_events(receipt["logs"])[0])
     return found
 

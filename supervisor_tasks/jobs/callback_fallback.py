@@ -141,7 +141,7 @@ def _outcome(job: Job, called_s: float, callback: CallbackRecord) -> Outcome | N
         return None
     if status in ENDED_BY_SLURM:
         return Outcome(status=status, elapsed_s=elapsed_s)
-    if status is ChainStatus.FINISHED and callback.exit_code == 0:
+    if (status, callback.exit_code) == (ChainStatus.FINISHED, 0):
         return Outcome(status=status, elapsed_s=elapsed_s)
     # The field's plugin sends FINISHED also for node failures and similar ends.
     return Outcome(

@@ -50,7 +50,7 @@ def _only_waited(job: Job) -> bool:
     """Whether no look has seen the job run, and the contract does not show a run
     either.
     """
-    return job.state is State.QUEUED and job.chain_status is ChainStatus.SCHEDULED
+    return (job.state, job.chain_status) == (State.QUEUED, ChainStatus.SCHEDULED)
 
 
 def call_operator_for_nodes(

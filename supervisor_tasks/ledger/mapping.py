@@ -88,7 +88,7 @@ def sanitize_json(value: Any) -> Any:
     """A value as JSON that Postgres can store. Texts are sanitized and cut; values of
     other types become texts.
     """
-    if value is None or isinstance(value, bool | int | float):
+    if isinstance(value, bool | int | float | None):
         return value
     if isinstance(value, dict):
         return {

@@ -455,7 +455,7 @@ class Effects:
         still_open = list[Any]()
         for row in rows:
             wanted.pop((JobId(row.subject), EffectKind(row.kind)), None)
-            if row.done_at is None and row.parked_at is None:
+            if (row.done_at, row.parked_at) == (None, None):
                 still_open.append(row)
         return open_effects(still_open)
 
@@ -474,7 +474,7 @@ class Effects:
         }
         rows = connection.execute(outbox_sql.OPEN, parameters)
         return open_effects(
-            row for row in rows if row.lease is None and row.parked_at is None
+            row for row in rows if (row.lease, row.parked_at) == (None, None)
         )
 
     def close_obsolete(self, connection: Connection, changed: Sequence[Job]) -> None:
@@ -550,6 +550,6 @@ def open_effects(rows: Iterable[Any]) -> list[OpenEffect]:
 
 
 def _evidence(value: object) -> object:
-    if value is None or isinstance(value, bool | int | float):
+    if isinstance(value, bool | int | float | None):
         return value
     return sanitize_and_truncate(str(value))

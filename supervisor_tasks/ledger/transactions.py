@@ -339,7 +339,7 @@ class TransactionStore:
         oldest = OldestOpen(rows[0].id, rows[0].nonce, rows[0].purpose, rows[0].address)
         cost_wei = 0
         for row in rows:
-            if row.chain_id == self._chain_id and row.address == address:
+            if (row.chain_id, row.address) == (self._chain_id, address):
                 cost_wei += int(row.cost_wei)
         return Outstanding(oldest, cost_wei)
 

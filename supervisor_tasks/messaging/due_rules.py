@@ -126,17 +126,15 @@ def _is_settled(look: Look) -> bool:
 
 
 def _scan(look: Look, _: RuleSettings) -> bool:
-    if look.under_way:
-        return True
-    if look.ended_lately:
-        return True
-    if look.unmined:
-        return True
-    if look.get(SCAN_STALLED):
-        return True
-    if look.read(REWIND) is not None:
-        return True
-    return AlarmName.REORGANISED_TOO_DEEP in look.alarms
+    reasons = (
+        look.under_way,
+        look.ended_lately,
+        look.unmined,
+        look.get(SCAN_STALLED),
+        look.read(REWIND) is not None,
+        AlarmName.REORGANISED_TOO_DEEP in look.alarms,
+    )
+    return any(reasons)
 
 
 def _check_slurm(look: Look, settings: RuleSettings) -> bool:
@@ -149,14 +147,14 @@ def _check_slurm(look: Look, settings: RuleSettings) -> bool:
 
 
 def _check_alarms(look: Look, _: RuleSettings) -> bool:
-    if look.failing:
-        return True
-    if not look.alarms.isdisjoint(WATCHED_ALARMS):
-        return True
-    if missing_sources(look.ticks_s):
-        return True
-    # the task must also see that the heartbeat is back
-    return look.read(CALLBACK_HEARTBEAT_MISSED) is not None
+    reasons = (
+        look.failing,
+        look.alarms & WATCHED_ALARMS,
+        missing_sources(look.ticks_s),
+        # the task must also see that the heartbeat is back
+        look.read(CALLBACK_HEARTBEAT_MISSED) is not None,
+    )
+    return any(reasons)
 
 
 def _sweep(look: Look, settings: RuleSettings) -> bool:

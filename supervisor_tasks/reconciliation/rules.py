@@ -487,7 +487,8 @@ def _unknown_to_the_ledger(
     standing = snapshot.standing(job_id)
     if standing is None or job_id in snapshot.claims:
         return
-    ours = standing.provider == snapshot.provider and standing.customer == row.user
+    parties = standing.provider, standing.customer
+    ours = parties == (snapshot.provider, row.user)
     if ours and standing.status.cold:
         yield Discrepancy(
             DiscrepancyKind.ORPHAN_RUNNING, job_id, row.slurm_id, cancel=row.slurm_id
@@ -510,7 +511,7 @@ def _missing_effects(job: JobSummary) -> Iterator[Discrepancy]:
     left to the operator.
     """
     required = set(STANDING_EFFECTS[job.state])
-    if job.state is State.RUNNING and job.chain_status is ChainStatus.SCHEDULED:
+    if (job.state, job.chain_status) == (State.RUNNING, ChainStatus.SCHEDULED):
         required.add(EffectKind.REPORT)
     must_end = job.cancel_requested or job.stopped
     if must_end and job.state in IN_SLURM:

@@ -282,11 +282,8 @@ def pending_and_missing(snapshot: Snapshot) -> list[JobSummary]:
 
 def never_ran(job: JobSummary) -> bool:
     """Whether neither SLURM nor the contract ever showed that the job runs."""
-    return (
-        job.state is State.QUEUED
-        and job.chain_status is ChainStatus.SCHEDULED
-        and job.slurm_id is not None
-    )
+    is_queued = (job.state, job.chain_status) == (State.QUEUED, ChainStatus.SCHEDULED)
+    return is_queued and job.slurm_id is not None
 
 
 def absence_confirmed(job: JobSummary, snapshot: Snapshot) -> bool:

@@ -94,7 +94,7 @@ def submissions_by_user(
 ) -> dict[str, CommandAnswer]:
     """Return each user's history. Raises SlurmUnavailableError."""
     *parts, end = answer.stdout.split(user_delimiter)
-    if answer.status != 0 or end != " end\n":
+    if (answer.status, end) != (0, " end\n"):
         raise SlurmUnavailableError(
             f"sacct ended with status {answer.status}: {answer.stderr[:_SHOWN]!r}"
         )

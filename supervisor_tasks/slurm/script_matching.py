@@ -99,7 +99,7 @@ def script_heads(answer: CommandAnswer, delimiter: str) -> dict[SlurmId, str]:
     Raises SlurmUnavailableError.
     """
     *scripts, end = answer.stdout.split(delimiter)
-    if answer.status != 0 or end != " end\n":
+    if (answer.status, end) != (0, " end\n"):
         raise SlurmUnavailableError(
             f"scripts could not be read (status {answer.status}): {answer.stderr[:200]!r}"
         )

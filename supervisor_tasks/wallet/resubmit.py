@@ -121,7 +121,7 @@ def _unclassified_refusal(
     address = context.chain.wallet.address
     refused_id = None
     for entry in waiting:
-        if entry.address != address or entry.nonce != state.mined_nonces:
+        if (entry.address, entry.nonce) != (address, state.mined_nonces):
             continue
         # Refused bytes are sent again each second. An older refusal does not count: no
         # node answered or was asked since.
