@@ -102,6 +102,13 @@ class Look:
             return None
         return Stored(fact.codec.decode(stored.value), stored.age_s)
 
+    def age_s(self, fact: Fact[Any]) -> float:
+        """For how many seconds one of these facts has had its value; infinite when it
+        is not set.
+        """
+        stored = self.facts.get(fact.name)
+        return float("inf") if stored is None else stored.age_s
+
     def get(self, fact: Fact[Value]) -> Value | None:
         """The value of one of these facts; None when it is not set."""
         stored = self.read(fact)

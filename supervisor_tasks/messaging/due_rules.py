@@ -96,23 +96,18 @@ def _register(look: Look, settings: RuleSettings) -> bool:
     """Return whether the registration may have to change: by request, by a changed
     fact, or because it is not settled.
     """
-    if look.read(REGISTRATION_REQUESTED) is not None:
-        return True
-    if look.read(MEASUREMENT_REQUESTED) is not None:
-        return True
-    hardware = look.read(HARDWARE)
-    if hardware is not None:
-        offered_for_s = hardware.age_s - settings.hardware_stable_s
-        if 0.0 <= offered_for_s <= YOUNG_S:
-            # it has just been stable for long enough to be offered
-            return True
-    for fact in REGISTRATION_FACTS:
-        stored = look.read(fact)
-        if stored is not None and stored.age_s <= YOUNG_S:
-            return True
-    if look.measuring or look.unmined:
-        return True
-    return not _is_settled(look)
+    offered_for_s = look.age_s(HARDWARE) - settings.hardware_stable_s
+    reasons = (
+        look.read(REGISTRATION_REQUESTED) is not None,
+        look.read(MEASUREMENT_REQUESTED) is not None,
+        # the hardware has just been stable for long enough to be offered
+        0.0 <= offered_for_s <= YOUNG_S,
+        min(map(look.age_s, REGISTRATION_FACTS)) <= YOUNG_S,
+        look.measuring,
+        look.unmined,
+        not _is_settled(look),
+    )
+    return any(reasons)
 
 
 def _is_settled(look: Look) -> bool:
