@@ -338,7 +338,7 @@ class BenchmarkStore:
             .order_by(RESULTS.c.id)
         )
         with self._engine.connect() as connection:
-            return [_measurement(row) for row in connection.execute(query)]
+            return list(map(_measurement, connection.execute(query)))
 
     def users(self) -> frozenset[str]:
         """The users under whom the benchmarks of the last runs were submitted to
@@ -553,7 +553,7 @@ class BenchmarkStore:
         if since is not None:
             query = query.where(RUNS.c.asked_at >= since)
         with self._engine.connect() as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
+            return list(map(dict, connection.execute(query).mappings()))
 
     def run(self, run_id: int | None = None) -> dict[str, Any] | None:
         """A run, or the last one if no number is given. None when there is no such
@@ -575,7 +575,7 @@ class BenchmarkStore:
             rows = connection.execute(
                 select(*SHOWN_COLUMNS).where(*of_run).order_by(RESULTS.c.id)
             ).mappings()
-            return [dict(row) for row in rows]
+            return list(map(dict, rows))
 
     def output(self, run_id: int, benchmark: str) -> tuple[str, bytes | None] | None:
         """The script of a benchmark and its output; None when there is no such

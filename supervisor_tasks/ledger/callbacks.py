@@ -134,7 +134,7 @@ class CallbackReader:
             .limit(MAX_CALLBACKS)
         )
         with read_connection(self._engine) as connection:
-            return [_callback(row) for row in connection.execute(query)]
+            return list(map(_callback, connection.execute(query)))
 
     def has_unread(self) -> bool:
         """Whether the inbox holds callbacks that were not read yet."""
@@ -290,7 +290,7 @@ class CallbackReader:
             rows = connection.execute(
                 select(CALLBACKS).where(*about, young).order_by(CALLBACKS.c.id)
             )
-            return [_callback(row) for row in rows]
+            return list(map(_callback, rows))
 
     def mark_read(
         self, connection: Connection, seen: Sequence[CallbackSeen]

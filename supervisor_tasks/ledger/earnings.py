@@ -16,6 +16,7 @@ from sqlalchemy import Engine, text
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 from supervisor_tasks.jobs.model import ChainStatus
 from supervisor_tasks.ledger.database import read_connection
+from supervisor_tasks.ledger.mapping import filter_parameters
 
 BILLED = [
     f"report {status.name}"
@@ -175,7 +176,7 @@ class Earnings:
         else:
             order = f"{_SORTED_BY[sort]} DESC, {_ORDER[per]}"
         query = f"SELECT * FROM ({grouped}) AS grouped ORDER BY {order} LIMIT :most"  # noqa: S608  our own words
-        return [_earned(row) for row in self._read(query, wanted, most=most)]
+        return list(map(_earned, self._read(query, wanted, most=most)))
 
     def total(self, wanted: EarningsFilter) -> Earned:
         """The sum of all rows, also of those that a limit leaves out."""
@@ -200,8 +201,7 @@ class Earnings:
             "billed": BILLED,
             "minute": SECONDS_PER_MINUTE,
             "job_id": wanted.job_id,
-            "customer": f"{wanted.customer.lower()}%" if wanted.customer else None,
-            "since_s": None if wanted.since is None else wanted.since.total_seconds(),
+            **filter_parameters(wanted.customer, wanted.since),
         }
         with read_connection(self._engine) as connection:
             return list(connection.execute(text(query), parameters | more))

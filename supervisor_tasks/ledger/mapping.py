@@ -3,6 +3,7 @@ text fit for Postgres.
 """
 
 from dataclasses import fields, is_dataclass
+from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,18 @@ def optional_float(number: Any) -> float | None:
     return float(number)
 
 
+def filter_parameters(
+    customer: str | None, since: timedelta | None
+) -> dict[str, object]:
+    """The parameters of a list's filter: rows of customers whose address begins so, and
+    not older than that. None leaves all rows in.
+    """
+    return {
+        "customer": f"{customer.lower()}%" if customer else None,
+        "since_s": None if since is None else since.total_seconds(),
+    }
+
+
 def sanitize_json(value: Any) -> Any:
     """A value as JSON that Postgres can store. Texts are sanitized and cut; values of
     other types become texts.
@@ -96,7 +109,7 @@ def sanitize_json(value: Any) -> Any:
             for key, entry in value.items()
         }
     if isinstance(value, list | tuple | set | frozenset):
-        return [sanitize_json(entry) for entry in value]
+        return list(map(sanitize_json, value))
     return sanitize_and_truncate(str(value))
 
 

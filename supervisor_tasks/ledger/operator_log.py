@@ -86,7 +86,7 @@ class OperatorLog:
         if since is not None:
             query = query.where(LOG.c.at >= since)
         with read_connection(self._engine) as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
+            return list(map(dict, connection.execute(query).mappings()))
 
     def now(self) -> datetime:
         """The database's time."""

@@ -15,6 +15,7 @@ from supervisor_tasks.ledger.alarm_store import Alarms, Switches
 from supervisor_tasks.ledger.alarms import Alarm, Switch
 from supervisor_tasks.ledger.fact_store import Facts
 from supervisor_tasks.ledger.facts import ENDPOINTS
+from supervisor_tasks.ledger.mapping import filter_parameters
 from supervisor_tasks.ledger.reconciliations import Sweeps, Swept
 from supervisor_tasks.ledger.registrations import REGISTRATION_STATUS
 from supervisor_tasks.ledger.tick_names import CHAIN_HEAD, CLAIMABLE, QUEUE
@@ -363,7 +364,7 @@ class Overview:
         rows = connection.execute(
             text(query), {"cluster": self._cluster, **parameters}
         ).mappings()
-        return [_named_statuses(row) for row in rows]
+        return list(map(_named_statuses, rows))
 
 
 def _by(rows: Iterable[Row], key: str, value: str) -> dict[Any, Any]:
@@ -389,8 +390,7 @@ def _wanted(
 ) -> dict[str, object]:
     """Return the parameters that all lists have."""
     return {
-        "customer": f"{wanted.customer.lower()}%" if wanted.customer else None,
-        "since_s": None if wanted.since is None else wanted.since.total_seconds(),
+        **filter_parameters(wanted.customer, wanted.since),
         "most": min(wanted.limit, MAX_ROWS),
     }
 

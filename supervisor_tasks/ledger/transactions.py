@@ -406,7 +406,7 @@ class TransactionStore:
         """
         given = {"cluster": self._cluster, "chain_id": self._chain_id}
         with read_connection(self._engine) as connection:
-            return [_sent(row) for row in connection.execute(_OPEN_TRANSACTIONS, given)]
+            return list(map(_sent, connection.execute(_OPEN_TRANSACTIONS, given)))
 
     def broadcast(self, answers: Iterable[tuple[str, str | None]]) -> None:
         """Store the node's answer for each signature (by hash): None when the node

@@ -86,7 +86,7 @@ def pending(after: str | None) -> list[str]:
         script.revision
         for script in ScriptDirectory.from_config(_config()).walk_revisions()
     }
-    if after is not None and after not in known:
+    if after not in (None, *known):
         raise UnknownRevisionError(
             f"found the ledger's tables at {after}; expected {newest_revision()} or an older revision: they are those of a"
             " newer release, so use its command"
