@@ -105,7 +105,7 @@ def blocks_at(rpc: Rpc, numbers: Iterable[int]) -> dict[int, Block]:
     show one of them.
     """
     wanted = sorted(numbers)
-    answers = rpc.batch([_block_call(number) for number in wanted])
+    answers = rpc.batch(list(map(_block_call, wanted)))
     return {
         number: _block(number, answer)
         for number, answer in zip(wanted, answers, strict=True)
@@ -157,7 +157,7 @@ def is_behind(head: int, known: Mapping[int, str]) -> bool:
     """Whether the node's chain is shorter than what was read. The node may be behind,
     so it does not show which of the blocks that were read are lost. Pure.
     """
-    return bool(known) and head < max(known)
+    return head < max(known, default=head)
 
 
 def seconds_since(rpc: Rpc, number: int) -> float:
@@ -165,9 +165,7 @@ def seconds_since(rpc: Rpc, number: int) -> float:
     of the two.
     """
     latest = "eth_getBlockByNumber", ("latest", False)
-    then_s, newest_s = (
-        _mined_s(answer) for answer in rpc.batch([_block_call(number), latest])
-    )
+    then_s, newest_s = map(_mined_s, rpc.batch([_block_call(number), latest]))
     return float(max(newest_s, time.time()) - then_s)
 
 

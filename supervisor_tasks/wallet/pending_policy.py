@@ -84,6 +84,13 @@ class Pending:
     # for how long it was next to be mined and was refused for an UNCLASSIFIED reason
     unclassified_age_s: float = 0.0
 
+    @property
+    def may_be_mined(self) -> bool:
+        """Whether a node is known to have it, or it does nothing but use up its
+        nonce.
+        """
+        return self.accepted or self.is_cancellation
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -244,7 +251,7 @@ def _is_hopeless(pending: Pending, mined_nonces: int) -> bool:
     it waits GIVEN_UP_AFTER_S, and only the transaction with the next nonce is given up.
     If the outage ends then, that costs the gas of a transaction that does nothing.
     """
-    if pending.accepted or pending.is_cancellation:
+    if pending.may_be_mined:
         return False
     if pending.refusal is NodeErrorKind.GAS:
         return pending.signed_age_s >= CERTAIN_S
@@ -273,8 +280,7 @@ def _needs_higher_fee(
         return True
     if pending.nonce != mined_nonces:
         return False
-    may_be_mined = pending.accepted or pending.is_cancellation
-    if pending.refusal in UNCLASSIFIED and not may_be_mined:
+    if pending.refusal in UNCLASSIFIED and not pending.may_be_mined:
         return False
     if pending.blocks < STUCK_BLOCKS:
         return False

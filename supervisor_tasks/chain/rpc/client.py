@@ -259,9 +259,7 @@ def _revert_data(error: Mapping[str, Any]) -> str:
     data = error.get("data", "")
     if isinstance(data, dict):  # some nodes wrap it once more
         data = data.get("data", "")
-    if not isinstance(data, str):
+    text = str(data).removeprefix("Reverted ")  # Parity's prefix
+    if not is_bytes(text):
         return ""
-    data = data.removeprefix("Reverted ")  # Parity's prefix
-    if not is_bytes(data):
-        return ""
-    return data
+    return text

@@ -286,9 +286,7 @@ class Endpoints(Rpc):
         """The health of each endpoint, by its name: what may be shown of its URL, and
         its place in the settings.
         """
-        found = healths(
-            [endpoint.seen() for endpoint in self._endpoints], self._chain_id
-        )
+        found = healths(self._seen(), self._chain_id)
         names = [endpoint.name for endpoint in self._endpoints]
         return dict(zip(names, found, strict=True))
 
@@ -411,9 +409,9 @@ class Endpoints(Rpc):
 
     def _look_at(self, endpoint: Endpoint) -> None:
         endpoint.look()
-        seen = [other.seen() for other in self._endpoints]
+        place = self._endpoints.index(endpoint)
         endpoint.alone = endpoint.alone.seen_again(
-            others_head(self._endpoints.index(endpoint), seen, self._chain_id)
+            others_head(place, self._seen(), self._chain_id)
         )
 
     def _next(self, asked: Sequence[Endpoint], *, only_alive: bool) -> Endpoint | None:
@@ -452,8 +450,12 @@ class Endpoints(Rpc):
         return self._health_of(endpoint) is Health.ALIVE
 
     def _health_of(self, endpoint: Endpoint) -> Health:
-        found = healths([other.seen() for other in self._endpoints], self._chain_id)
+        found = healths(self._seen(), self._chain_id)
         return found[self._endpoints.index(endpoint)]
+
+    def _seen(self) -> list[EndpointProbe]:
+        """The last look at each endpoint."""
+        return [endpoint.seen() for endpoint in self._endpoints]
 
     def _broadcast(self, calls: Sequence[Call], asked: Sequence[Endpoint]) -> None:
         """Send transactions to the other endpoints, too: the one that took them may
