@@ -6,7 +6,7 @@ After that, and before it listens, it loads Celery's configuration, which calls 
 by then the options are final.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -41,23 +41,29 @@ def guard(options: Any, basic_auth: SecretStr | None) -> None:
 
     # the only page with workers' names that Flower shows without a login
     Metrics.get = web.authenticated(Metrics.get)
-    if not options.unix_socket and not (options.basic_auth or options.auth):
-        _refuse_beyond_loopback("--address", options.address)
+    protections = options.unix_socket, options.basic_auth, options.auth
+    _require_protection("--address", options.address, protections)
 
 
 def check_login(environment: Mapping[str, str], basic_auth: SecretStr | None) -> None:
     """Raise FlowerOpenError if `guard` would refuse a Flower that has its address and
     its login from FLOWER_ variables.
     """
-    own_login = environment.get("FLOWER_AUTH")
-    if not environment.get("FLOWER_UNIX_SOCKET") and not (basic_auth or own_login):
-        _refuse_beyond_loopback(
-            "FLOWER_ADDRESS", environment.get("FLOWER_ADDRESS") or HERE
-        )
+    socket, own_login = (
+        environment.get("FLOWER_UNIX_SOCKET"),
+        environment.get("FLOWER_AUTH"),
+    )
+    address = environment.get("FLOWER_ADDRESS") or HERE
+    _require_protection("FLOWER_ADDRESS", address, (socket, basic_auth, own_login))
 
 
-def _refuse_beyond_loopback(option: str, address: str) -> None:
-    if address not in LOOPBACK:
+def _require_protection(
+    option: str, address: str, protections: Sequence[object]
+) -> None:
+    """Raise FlowerOpenError for an address beyond this machine that has none of these
+    protections.
+    """
+    if address not in LOOPBACK and not any(protections):
         raise FlowerOpenError(
             f"{option}: found {address!r} and no password; expected {HERE}, or FLOWER_BASIC_AUTH=user:password"
             " (or FLOWER_BASIC_AUTH_FILE): without it any program that reaches the port sees all jobs"
