@@ -99,7 +99,7 @@ def upgrade(
     if as_log:
         log.info("tables_upgraded", before=before, after=after)
     else:
-        was = "" if before == after else f", and were at {before or 'none'}"
+        was = "" if before == after else f", and were at {_revision_shown(before)}"
         typer.echo(f"the ledger's tables are at {after}{was}")
 
 
@@ -122,10 +122,10 @@ def status(
     if output in (Format.JSON, Format.YAML):
         cli.shown.document({"found": found, "expected": expected}, output)
     elif output is Format.NAME:
-        typer.echo(found or "none")
+        typer.echo(_revision_shown(found))
     if found != expected:
         raise CommandError(
-            f"found the ledger's tables at {found or 'none'}; expected {expected}: `supervisor db upgrade`"
+            f"found the ledger's tables at {_revision_shown(found)}; expected {expected}: `supervisor db upgrade`"
         )
     if output in (Format.TABLE, Format.WIDE):
         typer.echo(f"the ledger's tables are at {found}, as this version expects")
@@ -202,6 +202,11 @@ def _show_awaited(missing: str, *, as_log: bool) -> None:
         typer.echo(f"waiting: {missing}", err=True)
 
 
+def _revision_shown(found: str | None) -> str:
+    """Return a revision for a message."""
+    return found or "none"
+
+
 def _missing(url: str) -> str:
     """Return what the tables lack for this version; empty if nothing, as where a newer
     release has upgraded them.
@@ -215,7 +220,7 @@ def _missing(url: str) -> str:
         return str(error)
     if not migrations:
         return ""
-    return f"found the ledger's tables at {found or 'none'}; expected {migrations[-1]}: `supervisor db upgrade`"
+    return f"found the ledger's tables at {_revision_shown(found)}; expected {migrations[-1]}: `supervisor db upgrade`"
 
 
 def _started(cli: CliContext) -> str:

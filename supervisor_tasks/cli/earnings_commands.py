@@ -162,7 +162,7 @@ def _print_csv(per: Per, rows: Sequence[Earned]) -> None:
     empty = shown_row(per, Earned("", 0, 0, 0, 0), rounded=False)
     writer = csv.DictWriter(sys.stdout, list(empty), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_csv_row(row) for row in shown)
+    writer.writerows(map(_csv_row, shown))
 
 
 def _csv_row(row: Mapping[str, Any]) -> dict[str, Any]:
