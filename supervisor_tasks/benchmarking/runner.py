@@ -215,7 +215,7 @@ def _users(context: WorkerContext, run: BenchmarkRun) -> set[str]:
     """The users that a step of the run may log in as."""
     jobs = context.benchmarking.jobs
     measurements = context.ledger.benchmarks.measurements(run)
-    return {jobs.user, *(jobs.owner(one) for one in measurements)}
+    return {jobs.user, *map(jobs.owner, measurements)}
 
 
 def _finish(context: WorkerContext, run: BenchmarkRun) -> None:

@@ -69,7 +69,7 @@ def _parts(url: str) -> set[str]:
     for text in (user, parts.path, parts.query, parts.fragment):
         written.update(re.split(r"[/?&=:;,]", text))
     written.discard("")
-    return written | {unquote(part) for part in written}
+    return written | set(map(unquote, written))
 
 
 def _may_be_key(part: str) -> bool:

@@ -109,8 +109,7 @@ def _least_similarity(name: str, our_names: Collection[str]) -> float:
         return LEAST_SIMILARITY
     if second in SLURMS_SECOND:
         return LEAST_SIMILARITY_IN_SLURM
-    our_first_words = {_first_two(ours) for ours in our_names}
-    if (first, second) in our_first_words:
+    if (first, second) in map(_first_two, our_names):
         return 0.0
     return LEAST_SIMILARITY_IN_SLURM
 

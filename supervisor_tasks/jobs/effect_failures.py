@@ -29,6 +29,11 @@ ALARMS_OF_ERRORS = (
 )
 
 
+def most_attempts(effects: Sequence[OpenEffect]) -> int:
+    """Return the highest number of attempts of these effects."""
+    return max(effect.attempts for effect in effects)
+
+
 @contextmanager
 def given_back_on_failure(
     ledger: Ledger, effects: Sequence[OpenEffect]
@@ -37,7 +42,7 @@ def given_back_on_failure(
     is logged as a warning. An unexpected error is raised; an effect that fails so each
     time is taken alone, and then parked.
     """
-    again_s = retry_delay_s(max(effect.attempts for effect in effects))
+    again_s = retry_delay_s(most_attempts(effects))
     try:
         yield
     except TransientError as error:
@@ -61,7 +66,7 @@ def give_back_unforeseen(
     if len(effects) == 1 and effects[0].unexpected_failures + 1 >= PARKED_AFTER:
         park(ledger, effects[0], error_text(error), error=type(error).__name__, **seen)
     else:
-        again_s = retry_delay_s(max(effect.attempts for effect in effects))
+        again_s = retry_delay_s(most_attempts(effects))
         ledger.effects.postpone(effects, again_s, error_text(error), unexpected=True)
 
 

@@ -81,6 +81,6 @@ def _put_back(context: WorkerContext, job: Job, slurm_id: SlurmId, size: Size) -
         "put_back",
         job_id=job.job_id,
         slurm_id=slurm_id,
-        found=[str(excess) for excess in found],
+        found=list(map(str, found)),
     )
     return True

@@ -207,7 +207,7 @@ class OutcomeRecorder:
                 log.warning("login_not_answering", **fields)
                 ledger.effects.postpone(effects, error.again_in_s, str(error))
             case TransientError() | OutcomeUnknownError():
-                attempts = max(effect.attempts for effect in effects)
+                attempts = effect_failures.most_attempts(effects)
                 log.warning("effects_postponed", attempts=attempts, **fields)
                 ledger.effects.postpone(effects, retry_delay_s(attempts), str(error))
             case PermanentError():

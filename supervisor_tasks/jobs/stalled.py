@@ -33,7 +33,7 @@ def stall_reason(seen: JobRecord, looks: Iterable[tuple[str, float]]) -> str | N
     if not is_unexpected_state(seen):
         return None
     state, _, shown = seen.state.partition(" for ")
-    if shown == UNREADABLE and phase(state) is Phase.ENDED:
+    if (shown, phase(state)) == (UNREADABLE, Phase.ENDED):
         return f"SLURM has ended the job as {state}, and shows no time that it can have taken: {AN_OPERATOR}"
     since_s = 0.0
     for shown_then, ago_s in looks:

@@ -112,7 +112,7 @@ def span_id(cluster: str, job_id: str, *words: object) -> int:
 
 
 def _digest(*words: object) -> bytes:
-    return hashlib.sha256("\0".join(str(word) for word in words).encode()).digest()
+    return hashlib.sha256("\0".join(map(str, words)).encode()).digest()
 
 
 def spans_of(

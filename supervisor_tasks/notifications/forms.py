@@ -49,7 +49,7 @@ def slack_form(notice: Notice) -> dict[str, Any]:
     """The message for Slack's incoming webhooks, and for others that take their
     form.
     """
-    lines = [f"*{_slack(headline(notice))}*", *(_slack(line) for line in _body(notice))]
+    lines = [f"*{_slack(headline(notice))}*", *map(_slack, _body(notice))]
     return {"text": "\n".join([*lines, f"_{notice.key}_"])}
 
 

@@ -167,7 +167,7 @@ def normalised_labels(given: Mapping[str, str]) -> dict[str, str]:
     labels = dict[str, str]()
     for key, value in given.items():
         name, text = normalised(key), normalised(value)
-        if not name or not text:
+        if "" in (name, text):
             raise ValueError(
                 f"labels whose keys and values have a letter or a digit (unlike {key}={value})"
             )

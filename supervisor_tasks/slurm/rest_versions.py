@@ -79,7 +79,7 @@ def _unboxed(shown: Any) -> Any:
     is not set or is infinite.
     """
     if isinstance(shown, list):
-        return [_unboxed(entry) for entry in shown]
+        return list(map(_unboxed, shown))
     if not isinstance(shown, Mapping):
         return shown
     if not shown.keys() >= _BOX:
