@@ -4,7 +4,7 @@ gas has cost.
 
 import csv
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -208,15 +208,13 @@ def bars_of(per: Per, rows: Sequence[Earned]) -> list[Bar]:
     which nothing was earned.
     """
     earned_wei = {row.name or NO_JOB: row.earned_wei for row in rows}
-    if per is Per.DAY:
-        names = _days(earned_wei)
-    elif per is Per.MONTH:
-        names = sorted(earned_wei)
-    elif per is Per.JOB:
-        names = [name for name, wei in earned_wei.items() if wei]
-    else:
-        names = list(earned_wei)
+    names = NAMES_OF_BARS.get(per, list)(earned_wei)
     return [_bar(name, earned_wei.get(name, 0)) for name in names]
+
+
+def _paid(earned_wei: Mapping[str, int]) -> list[str]:
+    """Return the jobs that earned something."""
+    return [name for name, wei in earned_wei.items() if wei]
 
 
 def _days(days: Collection[str]) -> list[str]:
@@ -235,4 +233,12 @@ def _bar(name: str, wei: int) -> Bar:
     return Bar(name[: max(LEAST_ID, 10)], wei / 10**18, rounded_credits(wei))
 
 
+NAMES_OF_BARS: Mapping[Per, Callable[[Mapping[str, int]], list[str]]] = {
+    Per.DAY: _days,
+    Per.MONTH: sorted,
+    Per.JOB: _paid,
+}
+"""The functions that choose a plot's bars. A plot of anything else has a bar for each
+row, in the rows' order.
+"""
 COMMANDS = {"earnings": app}
