@@ -802,9 +802,7 @@ def _given(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             try:
                 value = _text_of(name, Path(file).expanduser())
             except (OSError, UnicodeDecodeError) as error:
-                reason: str | None = "it is no text"
-                if isinstance(error, OSError):
-                    reason = error.strerror
+                reason = getattr(error, "strerror", "it is no text")
                 lines.append(
                     f"{name.upper()}_FILE: found {_path_shown(file)}; expected a file that can be read ({reason})"
                 )

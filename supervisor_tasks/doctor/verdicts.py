@@ -138,7 +138,7 @@ def endpoint_verdicts(seen: Sequence[EndpointSeen], chain_id: int) -> list[Findi
     """Judge the RPC endpoints. The fleet works while one of them works: then the
     failure of another is yellow, not red.
     """
-    heads = [one.head for one in seen if not one.error and one.chain_id == chain_id]
+    heads = [one.head for one in seen if (one.error, one.chain_id) == ("", chain_id)]
     best = max(heads, default=0)
     return [
         _endpoint_verdict(one, chain_id, best, has_working=bool(heads)) for one in seen

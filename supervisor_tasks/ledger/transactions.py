@@ -554,10 +554,9 @@ def _earned(receipt: Mapping[str, Any], address: str) -> int:
 
 def _is_transfer(entry: Mapping[str, Any], payer: str, payee: str) -> bool:
     topics = [topic.lower() for topic in entry["topics"]]
-    if topics[:1] != [TRANSFER]:
-        return False
     addresses = [f"0x{topic[-ADDRESS_DIGITS:]}" for topic in topics[1:]]
-    return addresses == [payer, payee] and len(entry["data"]) == INT64_HEX_DIGITS
+    transfer = [TRANSFER], [payer, payee], INT64_HEX_DIGITS
+    return (topics[:1], addresses, len(entry["data"])) == transfer
 
 
 def _signature(row_id: int, row: dict[str, Any], head: int) -> dict[str, Any]:

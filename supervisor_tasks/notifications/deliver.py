@@ -29,6 +29,7 @@ from supervisor_tasks.notifications.incident_messages import (
 
 log = structlog.get_logger()
 
+NOT_CRITICAL = frozenset(AlarmName) - CRITICAL
 FIRST_WAIT_S = 5.0
 MAX_WAIT_S = 900.0
 OF_A_TEST = Meaning("An operator tests whether alarms arrive here.", "Nothing.")
@@ -168,7 +169,7 @@ def is_critical(alarm: str) -> bool:
     """Whether an alarm is sent in the quiet hours, too. An alarm of another version
     is.
     """
-    return alarm in CRITICAL or alarm not in list(AlarmName)
+    return alarm not in NOT_CRITICAL
 
 
 def meaning_of(alarm: str) -> Meaning:

@@ -75,11 +75,8 @@ class OnChainOffers:
     @property
     def digests(self) -> set[str]:
         """The digests of the contract's offers."""
-        return {
-            offer.digest
-            for offer in (self.registered, self.waiting)
-            if offer is not None
-        }
+        offers = filter(None, (self.registered, self.waiting))
+        return {offer.digest for offer in offers}
 
 
 @dataclass(frozen=True, slots=True)
