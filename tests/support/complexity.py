@@ -22,7 +22,7 @@ from rich.table import Table
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("supervisor_tasks", "grpc_callbacks", "benchmarks", "plugins")
 HIGH = 10  # above it, a function is listed
-MAX_RATE = 0.253  # branches a line; lowered with each change that lowers the rate
+MAX_RATE = 0.250  # branches a line; lowered with each change that lowers the rate
 MAX_HIGH = 0  # functions above HIGH
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
