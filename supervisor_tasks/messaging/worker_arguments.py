@@ -23,7 +23,7 @@ def words_of(arguments: Sequence[str]) -> list[str]:
 def has_name(arguments: Sequence[str]) -> bool:
     """Whether the arguments name the worker."""
     words = words_of(arguments)
-    return not {"-n", "--hostname"}.isdisjoint(words)
+    return "-n" in words or "--hostname" in words
 
 
 def queues_named(arguments: Sequence[str]) -> list[str]:

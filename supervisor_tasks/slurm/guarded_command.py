@@ -167,7 +167,7 @@ def _frame(delimiter: str, order: Order) -> bytes:
 
 
 def _line(word: str) -> bytes:
-    if not {"\n", "\0"}.isdisjoint(word):
+    if "\n" in word or "\0" in word:
         raise ValueError(
             "a word of a guarded command must be one line without NUL bytes"
         )

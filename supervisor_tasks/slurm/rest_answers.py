@@ -48,7 +48,7 @@ ACCESS_DENIED = 2002
 UNKNOWN_JOB = frozenset((2017, 2021, 2084))
 # slurmrestd itself refuses the request, and asks slurmctld nothing
 _NOT_READ = (400, 401, 403, 404, 405, 413, 415)
-_SYSTEMS_NUMBERS = frozenset(range(1, 1000))  # errno; SLURM's own are above
+_SLURMS_NUMBERS_FROM = 1000
 _SHOWN = 500
 
 
@@ -101,8 +101,9 @@ class RestAnswer:
         """Whether slurmctld gave no answer. slurmrestd 24.11 then answers an order with
         an error number of the system.
         """
-        if not _SYSTEMS_NUMBERS.isdisjoint(self.error_numbers):
-            return True
+        for number in self.error_numbers:
+            if 0 < number < _SLURMS_NUMBERS_FROM:
+                return True
         return self.was_refused_by_slurmrestd or is_missing_answer(self.verdict)
 
     @property

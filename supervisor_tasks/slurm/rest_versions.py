@@ -181,7 +181,7 @@ def _wait_status(shown: Mapping[str, Any]) -> int | None:
     """
     exit_code = shown.get("return_code")
     signal_number = as_object(shown.get("signal")).get("id")
-    if (exit_code, signal_number) == (None, None):
+    if exit_code is None and signal_number is None:
         return None
     return (exit_code or 0) * 256 + (signal_number or 0)
 
