@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from devgrid.ancestors import end_with_command
-from tests.support import examples  # noqa: F401  registers the profile `quick`
+from tests.support import examples  # noqa: F401  registers the profiles
 
 pytest_plugins = ["tests.support.plugin"]
 

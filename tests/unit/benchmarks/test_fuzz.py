@@ -96,7 +96,7 @@ bodies = st.one_of(
     status=st.sampled_from([0, 0, 0, 1, 137]),
     volume=st.text(max_size=8),
 )
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 def test_parse__any_sections__gives_a_reading_or_the_error(
     benchmark: str, texts: list[bytes], status: int, volume: str
 ) -> None:
@@ -113,7 +113,7 @@ def test_parse__any_sections__gives_a_reading_or_the_error(
 
 @pytest.mark.parametrize("benchmark", SUITE)
 @given(output=bodies)
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 def test_parse__any_bytes__gives_a_reading_or_the_error(
     benchmark: str, output: bytes
 ) -> None:

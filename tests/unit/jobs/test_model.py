@@ -572,7 +572,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 AnyOrder.TestCase.settings = settings(
-    max_examples=examples(150), stateful_step_count=40, deadline=None
+    max_examples=examples(150), stateful_step_count=40
 )
 TestAnyOrder = AnyOrder.TestCase
 

@@ -423,7 +423,5 @@ class AnyFork(RuleBasedStateMachine):
             assert self.job.reorg_deadline_block is not None
 
 
-AnyFork.TestCase.settings = settings(
-    max_examples=examples(200), stateful_step_count=40, deadline=None
-)
+AnyFork.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=40)
 TestAnyFork = AnyFork.TestCase

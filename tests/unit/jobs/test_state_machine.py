@@ -151,7 +151,7 @@ def test_rules__of_an_event__are_in_the_states_that_it_can_change(kind: type) ->
 
 
 @given(JOBS, values(Event))
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_event__without_a_rule_that_holds__changes_nothing(
     job: Job, event: Event
 ) -> None:
@@ -160,7 +160,7 @@ def test_event__without_a_rule_that_holds__changes_nothing(
 
 
 @given(values(Event))
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 def test_event__of_a_job_that_is_not_known__begins_it_only_by_a_claim(
     event: Event,
 ) -> None:
