@@ -2,10 +2,10 @@
 a transaction's receipt.
 
 A lying node can invent a log at no cost. With a claim that never happened, or another
-provider's claim, this provider would run a job that is not paid. An endpoint that
-answers and does not show the event holds the job back without a time limit, and the
-worker raises an alarm. An endpoint that does not answer holds it back for PATIENCE_S;
-then the worker believes one endpoint alone, and raises an alarm.
+provider's claim, this provider would run a job that is not paid. If two endpoints or
+more answer, and fewer than two show the event, the job waits without a time limit, and
+the worker raises an alarm. If only one endpoint answers, the job waits for PATIENCE_S;
+then the worker believes this endpoint alone, and raises an alarm.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

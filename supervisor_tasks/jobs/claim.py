@@ -222,7 +222,7 @@ def _places(context: WorkerContext, demand: Demand) -> int:
         f"{jobs} jobs wait, {chain.claim_max_waiting} at most may (CLAIM_MAX_WAITING)"
     )
     log.info("not_claiming", claimable=demand.claimable, because=reason)
-    advice = "end jobs that are held (scancel), or raise CLAIM_MAX_WAITING"
+    advice = "wait until some begin, or raise CLAIM_MAX_WAITING"
     ledger.alarms.on(
         AlarmName.CLAIMS_FULL,
         waiting=jobs,

@@ -7,8 +7,8 @@ dependency that failed ...; `is_held` in jobs/stalled.py) take nothing from the 
 and do not count.
 
 The jobs above a customer's share, and the jobs that he holds, have only one bound: the
-credits that each of them locks on the chain. One customer alone could reach any other
-bound on all jobs together, and so stop the claims for all.
+credits that each of them locks on the chain. There is no bound on all jobs together,
+because one customer alone could reach it, and so stop the claims for all.
 """
 
 from collections.abc import Mapping

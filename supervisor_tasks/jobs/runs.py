@@ -127,8 +127,8 @@ def is_used_up(limit_min: int, runs: Runs) -> bool:
 
 
 def billed_s(limit_min: int, earlier_runs_s: int, last_run_s: int) -> int:
-    """The seconds to bill. For several runs together, no more than the paid time can be
-    billed.
+    """The seconds to bill. For several runs together these are at most the paid time,
+    or the last run's seconds where that run alone was longer.
     """
     if earlier_runs_s == 0:
         return last_run_s

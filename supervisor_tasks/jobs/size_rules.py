@@ -141,9 +141,9 @@ def _other_than_given(of: str, shown: str, given: str) -> list[Excess]:
 
 
 def excesses_to_undo(found: Sequence[Excess], *, waits: bool) -> list[Excess]:
-    """The excesses to put back, or for which a running job is cancelled. A reservation
-    is none for a running job: it takes in only users that the site has named, and may
-    have drawn in the job by itself (a MAGNETIC one).
+    """The excesses to put back, or for which a running job is cancelled. A running job
+    is not cancelled for its reservation: a reservation takes only users that the site
+    has named, and a MAGNETIC one takes their jobs by itself.
     """
     if waits:
         return list(found)

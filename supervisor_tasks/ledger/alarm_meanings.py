@@ -81,7 +81,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
     ),
     AlarmName.CLAIMS_FULL: Meaning(
         "CLAIM_MAX_WAITING jobs wait, and more are claimable.",
-        "End jobs that are held (scancel), or raise CLAIM_MAX_WAITING.",
+        "Wait until some of them begin, or raise CLAIM_MAX_WAITING.",
     ),
     AlarmName.CLAIMS_REVERTING: Meaning(
         "The contract rejects claims although it shows claimable jobs. A worker tries one a minute.",

@@ -1,8 +1,8 @@
 """Decides from the ledger's data which tasks are due. It does no I/O.
 
-A task is due when it has something to do (`wanted`), or when it last ended `idle_s` ago
-or earlier: its next end then proves that the workers of its queue are alive. Beat sends
-messages for no other task.
+A task is due when it has something to do (`wanted`). It is also due when its last end
+is `idle_s` ago or more: its next end proves that the workers of its queue are alive.
+Beat sends messages for no other task.
 """
 
 from collections.abc import Callable
