@@ -11,9 +11,16 @@ from devgrid import REPOSITORY
 from devgrid.ports import free_port
 from devgrid.processes import Processes, Running, answers, wait_until
 from supervisor_tasks.cli import run_command
-from supervisor_tasks.cli.run_fleet import FOR_FLOWER_ONLY, FOR_WORKERS_ONLY
 from supervisor_tasks.config import ssh_keys
-from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access
+from supervisor_tasks.config.needs import (
+    FOR_FLOWER_ONLY,
+    FOR_WORKERS_ONLY,
+    KEYS,
+    Need,
+    SlurmAccess,
+    kept,
+    slurm_access,
+)
 from supervisor_tasks.worker import needs_of_command
 
 CELERY = (sys.executable, *run_command.START, *run_command.CELERY)

@@ -14,10 +14,9 @@ from supervisor_tasks.cli.context import cli_context
 from supervisor_tasks.cli.exit_codes import UnusableError
 from supervisor_tasks.cli.options import Format
 from supervisor_tasks.cli.views import Column, View
-from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.needs import CHAIN_URLS, Need
 from supervisor_tasks.config.other_forms import OTHER_FORMS
 from supervisor_tasks.config.settings import (
-    CHAIN_URLS,
     IN_FILES,
     NOT_SHOWN,
     Settings,

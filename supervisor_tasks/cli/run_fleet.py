@@ -32,9 +32,16 @@ from supervisor_tasks.cli.run_command import (
 )
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.first_process import SIGNAL_STATUS_BASE
-from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept, slurm_access
+from supervisor_tasks.config.needs import (
+    FOR_FLOWER_ONLY,
+    FOR_WORKERS_ONLY,
+    KEYS,
+    Need,
+    SlurmAccess,
+    kept,
+    slurm_access,
+)
 from supervisor_tasks.config.process_guard import guard_process
-from supervisor_tasks.config.settings import CHAIN_URLS
 from supervisor_tasks.config.ssh_keys import public_half
 from supervisor_tasks.config.variables import given_secrets, warn_of_mistyped
 
@@ -48,8 +55,6 @@ FLEET: Mapping[str, tuple[Need, ...]] = {
     "metrics": (),
 }
 """The processes, each with the keys that it works with."""
-FOR_WORKERS_ONLY = (*CHAIN_URLS, "ldap_bind_dn")  # the URLs may contain tokens
-FOR_FLOWER_ONLY = ("flower_basic_auth",)
 PR_SET_PDEATHSIG = 1  # prctl(2)
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 30.0

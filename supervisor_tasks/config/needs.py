@@ -56,6 +56,11 @@ KEYS = (
     "callback_key",
     *NOTIFY_KEYS,
 )  # only a process that needs one keeps it
+# the URLs of RPC endpoints may contain tokens: logs show scheme, host and port only
+CHAIN_URLS = ("metascheduler_endpoint_rpc", "metascheduler_endpoint_ws")
+# no keys, but of no use to other processes
+FOR_WORKERS_ONLY = (*CHAIN_URLS, "ldap_bind_dn")
+FOR_FLOWER_ONLY = ("flower_basic_auth",)
 
 
 def slurm_access(environment: Mapping[str, str]) -> SlurmAccess:

@@ -25,6 +25,7 @@ from pydantic_settings import (
 from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config import ssh_keys
 from supervisor_tasks.config.needs import (
+    CHAIN_URLS,
     KEYS,
     NOTIFY_URLS,
     Need,
@@ -93,8 +94,6 @@ from supervisor_tasks.provider.offer import Prices, normalised_labels
 
 CREDIT = 10**18
 SECRETS = (*KEYS, "database_url", "broker_url", "flower_basic_auth")
-# logs may show scheme, host and port only
-CHAIN_URLS = ("metascheduler_endpoint_rpc", "metascheduler_endpoint_ws")
 # settings that NAME_FILE can put into a file
 IN_FILES = (*SECRETS, *CHAIN_URLS, "ldap_url", "ldap_bind_dn")
 # an operator may put the private key there by mistake
