@@ -1,13 +1,16 @@
-"""Images, compose stacks and charts: `make images-test`, and not part of other runs, as
-building them takes minutes.
+"""Images, compose stacks, charts and units: `make images-test`, and not part of other
+runs, as building them takes minutes.
 """
 
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from devgrid.grid import Grid
+from devgrid.options import GridOptions
 from tests.images.containers import (
     IMAGE,
     POSTGRES,
@@ -18,6 +21,8 @@ from tests.images.containers import (
     build,
     provide_base,
 )
+from tests.images.machines import Machine
+from tests.images.systemd_site import follow_page
 
 HERE = "tests/images"
 collect_ignore_glob = [] if any(HERE in word for word in sys.argv) else ["test_*.py"]
@@ -47,3 +52,18 @@ def containers(tmp_path: Path) -> Iterator[Containers]:
         yield running
     finally:
         running.remove()
+
+
+@pytest.fixture(scope="session")
+def site_grid() -> Iterator[Grid]:
+    """The grid that the machine serves."""
+    running = Grid.start(GridOptions(block_time_s=0.25))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def machine(site_grid: Grid) -> Iterator[Machine]:
+    """A machine on which the page was followed up to its last step."""
+    with ExitStack() as after:
+        yield follow_page(site_grid, after)

@@ -2,211 +2,58 @@
 whose first process is systemd.
 """
 
-import base64
 import json
-import re
-import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
-from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 
-from devgrid import REPOSITORY
-from devgrid.faults.network_proxy import Proxy
 from devgrid.grid import Grid
-from devgrid.options import GridOptions
 from devgrid.processes import wait_until
-from devgrid.tls import HOST_OF_CONTAINERS
-from supervisor_tasks.config import ssh_keys
 from supervisor_tasks.jobs.model import ChainStatus
 from tests.chaos import jobs
 from tests.images.machines import RELEASE, Machine
-from tests.images.stacks import PLAIN
+from tests.images.systemd_site import (
+    FORMER,
+    HELLO,
+    JOBS,
+    LOOK,
+    NEW_RELEASE,
+    NEW_VERSION,
+    REPORTER,
+    SHELL,
+    UNIT_OF,
+    UPGRADE,
+    give_version,
+    has_ended,
+    ready,
+    release,
+    restarted,
+    shown,
+    unit,
+    wait_until_ready,
+)
 
 # it installs a release, on a machine that may be busy
 pytestmark = pytest.mark.timeout(1800)
 
-PAGE = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
-COMMANDS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-INSTALL, SERVERS, UNITS, KEYS, TLS, UP, LOOK, SLURMS_KEYS, REPORTER, UPGRADE = COMMANDS
-HELLO = REPOSITORY / "devgrid" / "workflows" / "hello-world.yaml"
-ETC = "/etc/grid-supervisor"
-SETTINGS = f"{ETC}/settings.env"
-UNIT_OF = {
-    9465: "worker-chain",
-    9469: "worker-slurm",
-    9466: "beat",
-    9467: "callbacks",
-    9468: "flower",
-    9464: "metrics",
-}
-JOBS = 20
-NEW_RELEASE = RELEASE.with_name("new-release")  # the empty folder of an upgrade
-NEW_VERSION = "99.0"
-FORMER = "# of the former release\n"
-SHELL = "\n".join(UP.splitlines()[:2])  # which the page has in each shell
-
-
-@pytest.fixture(scope="module")
-def grid() -> Iterator[Grid]:
-    running = Grid.start(GridOptions(block_time_s=0.25))
-    yield running
-    running.stop()
-
-
-@pytest.fixture(scope="module")
-def machine(grid: Grid) -> Iterator[Machine]:
-    """A machine on which the page was followed up to its last step."""
-    with ExitStack() as after:
-        made = Machine()
-        after.callback(made.stop)
-        release(made)
-        made.install(INSTALL)
-        made.start()
-        made.run(SERVERS)
-        made.run(UNITS)
-        serve(grid, made, after)
-        made.run(UP)
-        made.run(SLURMS_KEYS)
-        yield made
-
-
-def release(machine: Machine, folder: Path = RELEASE) -> None:
-    """As the page copies it."""
-    subprocess.run(["make", "wheel"], cwd=REPOSITORY, check=True, capture_output=True)
-    shutil.copytree(
-        REPOSITORY / "build" / "wheel", machine.root / folder.relative_to("/")
-    )
-
-
-def give_version(folder: Path, version: str) -> None:
-    """Give the wheel in a folder another version: pip replaces no package by one of the
-    same version.
-    """
-    (wheel,) = folder.glob("*.whl")
-    name, former, rest = wheel.name.split("-", 2)
-    about, about_new = f"{name}-{former}.dist-info/", f"{name}-{version}.dist-info/"
-    with (
-        ZipFile(wheel) as given,
-        ZipFile(folder / f"{name}-{version}-{rest}", "w", ZIP_DEFLATED) as made,
-    ):
-        for entry in given.infolist():
-            content = given.read(entry)
-            if entry.filename == f"{about}METADATA":
-                content = content.replace(
-                    f"Version: {former}\n".encode(), f"Version: {version}\n".encode()
-                )
-            if entry.filename == f"{about}RECORD":
-                content = content.replace(about.encode(), about_new.encode())
-            entry.filename = entry.filename.replace(about, about_new)
-            made.writestr(entry, content)
-    wheel.unlink()
-
-
-def serve(grid: Grid, machine: Machine, after: ExitStack) -> None:
-    """Do what the page has the operator do with keys and settings. The grid's servers
-    are reached by proxies.
-    """
-    given = grid.environment
-
-    def reached(address: str) -> str:
-        proxy = Proxy.start(address, host=machine.outside)
-        after.callback(proxy.stop)
-        return f"{HOST_OF_CONTAINERS}:{proxy.address.rpartition(':')[2]}"
-
-    machine.run(f"echo '{machine.outside} {HOST_OF_CONTAINERS}' >>/etc/hosts")
-    chain = reached(
-        given["METASCHEDULER_ENDPOINT_RPC"].removeprefix("http://").rstrip("/")
-    )
-    login = reached(given["SLURM_SSH_ADDRESS"])
-    public = Proxy.start(
-        f"{machine.inside}:3000", port=int(given["PUBLIC_ADDRESS"].rpartition(":")[2])
-    )
-    after.callback(public.stop)
-    files = {
-        "wallet.key": given["ETH_PRIVATE_KEY"],
-        "id_ed25519": base64.b64decode(given["SLURM_SSH_PRIVATE_KEY"]).decode(),
-        "id_ed25519.pub": ssh_keys.public_half(given["SLURM_SSH_PRIVATE_KEY"]),
-        "tls.crt": Path(given["TLS_CERT"]).read_text(),
-        "tls.key": Path(given["TLS_KEY"]).read_text(),
-        "ca.pem": (grid.folder / "tls" / "ca.pem").read_text(),
-        "supervisor.key": given["SLURM_SUBMIT_KEY"],
-        "callback.key": given["CALLBACK_KEY"],
-    }
-    for name, text in files.items():
-        machine.put(RELEASE / name, text)
-    machine.put(f"{ETC}/sbatch_ca.pem", Path(given["SBATCH_CA"]).read_bytes())
-    host, _, port = login.partition(":")
-    machine.run(KEYS.replace("-p 22 login.example.com", f"-p {port} {host}"))
-    machine.run(TLS)
-    settings = {name: given[name] for name in PLAIN} | {
-        "CLUSTER_NAME": given["CLUSTER_NAME"],
-        "SLURM_SSH_ADDRESS": login,
-        "SLURM_SSH_ADMIN_USER": given["SLURM_SSH_ADMIN_USER"],
-        "SBATCH_ENDPOINT": reached(given["SBATCH_ENDPOINT"]),
-        "SBATCH_CA": f"{ETC}/sbatch_ca.pem",
-        "METASCHEDULER_ENDPOINT_RPC": f"http://{chain}",
-        "METASCHEDULER_ENDPOINT_WS": f"ws://{chain}",
-    }
-    edited = machine.root / SETTINGS.lstrip("/")
-    kept = [
-        line
-        for line in edited.read_text().splitlines()
-        if line.partition("=")[0] not in settings
-    ]
-    edited.write_text(
-        "\n".join(
-            [*kept, *(f'{name}="{value}"' for name, value in settings.items()), ""]
-        )
-    )
-
-
-def ready(machine: Machine, port: int) -> bool:
-    return machine.succeeds(f"curl --silent --fail http://127.0.0.1:{port}/readyz")
-
-
-def wait_until_ready(machine: Machine) -> None:
-    for port, unit in UNIT_OF.items():
-        wait_until(partial(ready, machine, port), f"{unit} to be ready", 180.0, 0.5)
-
-
-def shown(machine: Machine, unit: str, name: str) -> str:
-    return machine.run(f"systemctl show --property={name} --value {unit}").strip()
-
-
-def restarted(machine: Machine, process: str, before: str) -> bool:
-    return shown(machine, unit(process), "MainPID") not in ("0", before)
-
-
-def has_ended(machine: Machine, process: str) -> bool:
-    return shown(machine, unit(process), "ActiveState") not in (
-        "active",
-        "deactivating",
-    )
-
-
-def unit(process: str) -> str:
-    return f"grid-supervisor-{process}.service"
-
 
 def test_page__followed_word_by_word__takes_a_job_to_its_end(
-    machine: Machine, grid: Grid
+    machine: Machine, site_grid: Grid
 ) -> None:
     wait_until_ready(machine)
-    customer = grid.new_customer()
-    job_id = grid.submit(customer, HELLO.read_text())
+    customer = site_grid.new_customer()
+    job_id = site_grid.submit(customer, HELLO.read_text())
     wait_until(
-        lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0
+        lambda: site_grid.chain.job(job_id).status.cold, "the job to be settled", 180.0
     )
-    assert (grid.chain.job(job_id).status, grid.chain.job(job_id).exit_code) == (
+    assert (
+        site_grid.chain.job(job_id).status,
+        site_grid.chain.job(job_id).exit_code,
+    ) == (
         ChainStatus.FINISHED,
         0,
     )
-    assert f"hello world, from {customer.address}" in grid.output(
+    assert f"hello world, from {customer.address}" in site_grid.output(
         customer.address, job_id
     )
     wait_until(
@@ -250,18 +97,20 @@ def test_units__at_work__are_enabled_and_their_processes_confined(
 
 
 def test_units__killed_and_restarted_with_jobs_under_way__lose_none(
-    machine: Machine, grid: Grid
+    machine: Machine, site_grid: Grid
 ) -> None:
     wait_until_ready(machine)
-    customer = grid.new_customer()
-    asked = grid.submit_scripts(customer, jobs.marking(grid, "sleep 1"), JOBS)
+    customer = site_grid.new_customer()
+    asked = site_grid.submit_scripts(customer, jobs.marking(site_grid, "sleep 1"), JOBS)
     for process in ("worker-slurm", "worker-chain", "beat", "callbacks"):
         killed = shown(machine, unit(process), "MainPID")
         machine.run(f"kill -KILL {killed}")
         again = partial(restarted, machine, process, killed)
         wait_until(again, f"{process} to be started again", 60.0)
     wait_until_ready(machine)
-    asked += grid.submit_scripts(customer, jobs.marking(grid, "sleep 1"), JOBS)
+    asked += site_grid.submit_scripts(
+        customer, jobs.marking(site_grid, "sleep 1"), JOBS
+    )
     before = {
         process: shown(machine, unit(process), "MainPID")
         for process in UNIT_OF.values()
@@ -272,15 +121,16 @@ def test_units__killed_and_restarted_with_jobs_under_way__lose_none(
         wait_until(again, f"{process} to be restarted", 180.0, 0.5)
     wait_until_ready(machine)
     wait_until(
-        lambda: all(grid.chain.job(job).status.cold for job in asked),
+        lambda: all(site_grid.chain.job(job).status.cold for job in asked),
         "all jobs to be settled",
         300.0,
     )
     ended = {
-        (grid.chain.job(job).status, grid.chain.job(job).exit_code) for job in asked
+        (site_grid.chain.job(job).status, site_grid.chain.job(job).exit_code)
+        for job in asked
     }
     assert ended == {(ChainStatus.FINISHED, 0)}
-    ran = [file.name.rpartition("-")[0] for file in jobs.marks(grid).iterdir()]
+    ran = [file.name.rpartition("-")[0] for file in jobs.marks(site_grid).iterdir()]
     assert sorted(ran) == sorted(asked)  # each once
 
 
@@ -310,7 +160,7 @@ def test_unit__ends_again_and_again__waits_longer_before_each_start(
 
 
 def test_reporter__as_the_unit_of_slurmctlds_host__delivers_its_spool(
-    machine: Machine, grid: Grid
+    machine: Machine, site_grid: Grid
 ) -> None:
     wait_until_ready(machine)
     machine.run("useradd --system slurm")  # which slurmctld's host has
@@ -338,7 +188,7 @@ def test_reporter__as_the_unit_of_slurmctlds_host__delivers_its_spool(
 
 
 def test_upgrade__followed_word_by_word_with_jobs_under_way__loses_none(
-    machine: Machine, grid: Grid
+    machine: Machine, site_grid: Grid
 ) -> None:
     """Only the number of the new release is another one: what was changed in its files
     before shows that the upgrade replaced them.
@@ -353,8 +203,8 @@ def test_upgrade__followed_word_by_word_with_jobs_under_way__loses_none(
         file.write_text(file.read_text() + FORMER)
     release(machine, NEW_RELEASE)
     give_version(machine.root / NEW_RELEASE.relative_to("/"), NEW_VERSION)
-    asked = grid.submit_scripts(
-        grid.new_customer(), jobs.marking(grid, "sleep 5"), JOBS
+    asked = site_grid.submit_scripts(
+        site_grid.new_customer(), jobs.marking(site_grid, "sleep 5"), JOBS
     )
     before = {
         process: shown(machine, unit(process), "MainPID")
@@ -370,15 +220,16 @@ def test_upgrade__followed_word_by_word_with_jobs_under_way__loses_none(
     wait_until_ready(machine)
     assert [file for file in replaced if FORMER in file.read_text()] == []
     wait_until(
-        lambda: all(grid.chain.job(job).status.cold for job in asked),
+        lambda: all(site_grid.chain.job(job).status.cold for job in asked),
         "all jobs to be settled",
         300.0,
     )
     ended = {
-        (grid.chain.job(job).status, grid.chain.job(job).exit_code) for job in asked
+        (site_grid.chain.job(job).status, site_grid.chain.job(job).exit_code)
+        for job in asked
     }
     assert ended == {(ChainStatus.FINISHED, 0)}
-    ran = [file.name.rpartition("-")[0] for file in jobs.marks(grid).iterdir()]
+    ran = [file.name.rpartition("-")[0] for file in jobs.marks(site_grid).iterdir()]
     assert all(ran.count(job) == 1 for job in asked)  # each once
 
 
