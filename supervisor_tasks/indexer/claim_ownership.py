@@ -1,5 +1,5 @@
-"""Which claims on the chain are this ledger's: two fleets may share one wallet by
-mistake.
+"""Which claims on the chain are this cluster's: two fleets may share one wallet, by
+mistake or because the settings of both clusters allow it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,8 +22,9 @@ log = structlog.get_logger()
 def drop_foreign_claims(
     ledger: Ledger, contract: Contract, happened: Sequence[ChainEvent]
 ) -> list[ChainEvent]:
-    """The events without the claims of another ledger that writes with the same key:
-    that ledger handles them. This ledger remembers them and calls the operator.
+    """The events without the claims of another ledger, or another cluster of this one,
+    that writes with the same key: their fleets handle them. This ledger remembers those
+    of other ledgers and calls the operator.
     """
     ours, others = classify_claims(ledger, contract, happened)
     if others:
@@ -44,28 +45,64 @@ def classify_claims(
     *,
     old: bool = False,
 ) -> tuple[list[ChainEvent], list[ForeignClaim]]:
-    """The events without the claims of other ledgers; and those claims. A claim that
-    carries our tag, or a tag that was taken over, is ours even when the ledger has
-    forgotten it (a backup was restored). A claim without any tag was made by hand, and
-    this ledger runs its job. `claim_known_to_ledger` is false for all of these. With
-    `old`, the node may have forgotten a transaction; its claim then counts as one
-    without a tag.
+    """The events without the claims of other ledgers and other clusters; and the claims
+    of other ledgers. A claim that carries our tag, or a tag that was taken over, is
+    ours even when the ledger has forgotten it (a backup was restored). A claim without
+    any tag was made by hand, and this ledger runs its job. `claim_known_to_ledger` is
+    false for all of these. With `old`, the node may have forgotten a transaction; its
+    claim then counts as one without a tag.
     """
     book = TransactionStore(ledger.engine, ledger.cluster, contract.chain_id)
     claims = {entry.tx_hash for entry in happened if isinstance(entry.event, Claimed)}
-    unknown = claims - book.ours(claims) if claims else set()
-    if not unknown:
+    if not claims:
         return list(happened), []
-    ours = {None, book.instance_tag(), *ledger.foreign_claims.taken()}
-    tags = _tags(contract, sorted(unknown), old)
-    foreign = {tx_hash: tag for tx_hash, tag in tags.items() if tag not in ours}
-    log.info(
-        "claims_of_unknown_origin",
-        number=len(unknown),
-        others=len(foreign),
-        first=min(unknown),
+    partners = ledger.wallets.partners(contract.chain_id, contract.provider)
+    writers = book.writers(claims)
+    of_partners = {tx_hash for tx_hash in claims if writers.get(tx_hash) in partners}
+    unknown, foreign = claims - writers.keys(), dict[str, bytes | None]()
+    if unknown:
+        tags = _tags(contract, sorted(unknown), old)
+        ours, others = _known_tags(ledger, book, partners)
+        of_partners |= {tx_hash for tx_hash, tag in tags.items() if tag in others}
+        foreign = {
+            tx_hash: tag for tx_hash, tag in tags.items() if tag not in ours | others
+        }
+        log.info(
+            "claims_of_unknown_origin",
+            number=len(unknown),
+            others=len(foreign),
+            first=min(unknown),
+        )
+    return _split_claims(
+        _without_claims(happened, of_partners), unknown - of_partners, foreign
     )
-    return _split_claims(happened, unknown, foreign)
+
+
+def _known_tags(
+    ledger: Ledger, book: TransactionStore, partners: Collection[str]
+) -> tuple[set[bytes | None], set[bytes | None]]:
+    """The tags of this cluster's claims, and those of the clusters that share its
+    wallet. A claim without a tag, made by hand, is of the first cluster by name: one of
+    them alone must run its job.
+    """
+    ours: set[bytes | None] = {book.instance_tag(), *ledger.foreign_claims.taken()}
+    others = set[bytes | None]()
+    if partners:
+        others |= book.tags_of(partners) | ledger.foreign_claims.taken_by(partners)
+    first = min([ledger.cluster, *partners])
+    (ours if first == ledger.cluster else others).add(None)
+    return ours, others - ours
+
+
+def _without_claims(
+    happened: Sequence[ChainEvent], hashes: Collection[str]
+) -> list[ChainEvent]:
+    """The events without the claims of these transactions."""
+    return [
+        entry
+        for entry in happened
+        if entry.tx_hash not in hashes or not isinstance(entry.event, Claimed)
+    ]
 
 
 def _split_claims(

@@ -91,7 +91,11 @@ class ForeignClaims:
 
     def taken(self) -> set[bytes]:
         """The tags that the operator has made this ledger's own."""
-        query = select(TAKEN.c.tag).where(TAKEN.c.cluster == self._cluster)
+        return self.taken_by([self._cluster])
+
+    def taken_by(self, clusters: Collection[str]) -> set[bytes]:
+        """The tags that the operator has made the own ones of these clusters."""
+        query = select(TAKEN.c.tag).where(TAKEN.c.cluster.in_(clusters))
         with read_connection(self._engine) as connection:
             return set(map(bytes, connection.scalars(query)))
 

@@ -8,7 +8,7 @@ transaction can be leased, postponed or parked alone.
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -484,6 +484,25 @@ class TransactionStore:
         any_of = SIGNATURES.c.hash == func.any(bindparam("hashes", list(hashes)))
         with read_connection(self._engine) as connection:
             return set(connection.scalars(select(SIGNATURES.c.hash).where(any_of)))
+
+    def writers(self, hashes: Iterable[str]) -> dict[str, str]:
+        """The cluster of this ledger that signed each hash; other hashes are left
+        out.
+        """
+        any_of = SIGNATURES.c.hash == func.any(bindparam("hashes", list(hashes)))
+        query = (
+            select(SIGNATURES.c.hash, TRANSACTIONS.c.cluster)
+            .join(TRANSACTIONS, TRANSACTIONS.c.id == SIGNATURES.c.transaction_id)
+            .where(any_of)
+        )
+        with read_connection(self._engine) as connection:
+            return dict(connection.execute(query).all())
+
+    def tags_of(self, clusters: Collection[str]) -> set[bytes]:
+        """The instance tags of these clusters of the ledger."""
+        query = select(INSTANCE_TAGS.c.tag).where(INSTANCE_TAGS.c.cluster.in_(clusters))
+        with read_connection(self._engine) as connection:
+            return set(map(bytes, connection.scalars(query)))
 
     def _mark_open(self, ids: Sequence[int], **values: Any) -> None:
         if not ids:

@@ -117,6 +117,17 @@ class WalletHolders:
             ).one_or_none()
         return None if row is None else HeldWallet(*row)
 
+    def partners(self, chain_id: int, address: str) -> set[str]:
+        """The other clusters of the ledger that work with this wallet."""
+        columns = HOLDERS.c
+        query = select(columns.cluster).where(
+            columns.chain_id == chain_id,
+            columns.address == address,
+            columns.cluster != self._cluster,
+        )
+        with read_connection(self._engine) as connection:
+            return set(connection.scalars(query))
+
     def release(self) -> None:
         """Let another cluster work with the wallet. The cluster takes it again when its
         fleet starts.

@@ -91,18 +91,19 @@ class ChainHarness:
         engine: Engine,
         rpc: Rpc | None = None,
         *,
+        cluster: str = "here",
         cap_wei: int = 10**12,
         most_wei_per_tx: int = 10**18,
         stuck_after_s: float = 0.2,
         min_wei: int = 0,
     ) -> "ChainHarness":
-        """A fleet with the key of that account and that ledger."""
+        """A fleet with the key of that account and that ledger, whose cluster is `cluster`."""
         address, rpc = chain.addresses.metascheduler, rpc or Rpc.at(chain.rpc_url)
-        ledger = Ledger(engine, "here", lambda _: None)
+        ledger = Ledger(engine, cluster, lambda _: None)
         LEDGERS.append(ledger)
         bounds = Bounds(cap_wei, most_wei_per_tx)
         wallet = Wallet(
-            engine, "here", rpc, chain.chain_id, address, account.private_key, bounds
+            engine, cluster, rpc, chain.chain_id, address, account.private_key, bounds
         )
         channels = Channels(False, None, verified=False)
         side = ChainServices(
@@ -116,7 +117,7 @@ class ChainHarness:
             claim_customer_share=0.25,
             wallet_min_wei=min_wei,
             wake=lambda _: None,
-            blocks=Blocks(engine, "here", 0),
+            blocks=Blocks(engine, cluster, 0),
             confirmations=0,
             stuck_after_s=stuck_after_s,
         )

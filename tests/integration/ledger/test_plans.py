@@ -367,6 +367,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "last customer": lambda ledger, _: last_customer(ledger.engine, CLUSTER),
     "last callback": lambda ledger, _: last_callback_age_s(ledger.engine, CLUSTER),
     "ours": lambda _, wallet: wallet.book.ours([RUNNING]),
+    "writers": lambda _, wallet: wallet.book.writers([RUNNING]),
 }
 
 

@@ -1,0 +1,155 @@
+"""Two clusters of a ledger that share one wallet, as the settings of both allow: each
+job is one cluster's, and each nonce one transaction's.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from devgrid.cluster.cluster import FIRST_PROVIDER, PRICES, GridCluster
+from devgrid.grid import Grid
+from devgrid.options import ClusterOptions, GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.jobs.model import ChainStatus
+from tests.chaos import jobs
+from tests.support.grids import BLOCK_TIME_S
+from tests.support.watching import rows, wait_for_end
+
+# Sweeps come often, with a short grace: a sweep compares the contract's jobs of the
+# wallet with those of its own cluster.
+SETTINGS = {
+    "ALLOW_CLUSTERS_TO_SHARE_A_WALLET": "true",
+    "SWEEP_EVERY_S": "4",
+    "SWEEP_GRACE_S": "3",
+    "CLAIM_BATCH": "3",  # so that neither takes all at once
+}
+# what belongs to the provider, which is one for both
+OF_PROVIDER = ("ETH_PRIVATE_KEY", "METASCHEDULER_LABELS", *PRICES)
+AT_ONCE = 12
+EACH = 10
+SWEEPS = 2
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    second = ClusterOptions(name="second", nodes=1, gpus_per_node=1, overrides=SETTINGS)
+    grid = Grid.start(
+        GridOptions(
+            block_time_s=BLOCK_TIME_S,
+            nodes=1,
+            gpus_per_node=1,
+            overrides=SETTINGS,
+            others=(second,),
+        )
+    )
+    try:
+        share_wallet(*grid.clusters)
+        for cluster in grid.clusters:
+            cluster.fleet.start(flower=False)
+        yield grid
+    finally:
+        grid.stop()
+
+
+def share_wallet(first: GridCluster, second: GridCluster) -> None:
+    """Give the second cluster the provider of the first one."""
+    second.role = FIRST_PROVIDER
+    second.environment |= {name: first.environment[name] for name in OF_PROVIDER}
+
+
+def script(grid: Grid) -> str:
+    """A script that marks each of its runs, whichever cluster it is on."""
+    mark = f'"{jobs.marks(grid)}/$SLURM_JOB_NAME-$SLURM_CLUSTER_NAME-$SLURM_JOB_ID"'
+    return f"#!/bin/bash\n: >{mark}\nsleep 1\n"
+
+
+def claimed(grid: Grid, cluster: GridCluster) -> set[str]:
+    query = "SELECT job_id FROM jobs WHERE cluster = :cluster"
+    return {row.job_id for row in rows(grid, query, cluster=cluster.name)}
+
+
+def transactions(grid: Grid) -> list[Any]:
+    query = "SELECT * FROM transactions WHERE address = :address ORDER BY nonce"
+    return rows(grid, query, address=grid.cluster.provider.address)
+
+
+def sweeps(grid: Grid, cluster: GridCluster) -> int:
+    """How many sweeps of the cluster saw all sources."""
+    whole = "SELECT count(*) AS n FROM sweeps WHERE cluster = :cluster AND report->'unseen' = '{}'::jsonb"
+    return int(rows(grid, whole, cluster=cluster.name)[0].n)
+
+
+@pytest.fixture(scope="module")
+def settled(grid: Grid) -> list[str]:
+    """Jobs that both clusters have settled, side by side, and swept after."""
+    customer, job_ids = grid.new_customer(), list[str]()
+
+    def both_have_claimed() -> bool:
+        job_ids.extend(
+            grid.submit_scripts(customer, script(grid), AT_ONCE, on=grid.cluster)
+        )
+        return all(len(claimed(grid, each)) >= EACH for each in grid.clusters)
+
+    wait_until(both_have_claimed, "both clusters to claim", 120.0, 1.0)
+    for job_id in job_ids:
+        assert wait_for_end(grid, job_id, 120.0).status is ChainStatus.FINISHED
+    before = [sweeps(grid, each) for each in grid.clusters]
+    wait_until(
+        lambda: all(
+            sweeps(grid, each) >= seen + SWEEPS
+            for each, seen in zip(grid.clusters, before, strict=True)
+        ),
+        "sweeps of both",
+        60.0,
+    )
+    wait_until(
+        lambda: all(row.done_at is not None for row in transactions(grid)),
+        "all receipts to be read",
+        60.0,
+    )
+    return job_ids
+
+
+def test_shared_wallet__both_claim_at_once__each_job_is_one_clusters_and_runs_once(
+    grid: Grid, settled: list[str]
+) -> None:
+    first, second = (claimed(grid, cluster) for cluster in grid.clusters)
+    assert first & second == set()
+    assert first | second == set(settled)
+    runs = [tuple(mark.name.split("-")) for mark in jobs.marks(grid).iterdir()]
+    assert {(job_id, cluster) for job_id, cluster, _ in runs} == {
+        (job_id, cluster.name)
+        for cluster in grid.clusters
+        for job_id in claimed(grid, cluster)
+    }
+    assert len(runs) == len(settled)  # each once
+
+
+def test_shared_wallet__both_settle_at_once__no_nonce_twice_and_none_lost(
+    grid: Grid, settled: list[str]
+) -> None:
+    written = transactions(grid)
+    address = grid.cluster.provider.address
+    mined = int(grid.chain.rpc.call("eth_getTransactionCount", address, "latest"), 16)
+    nonces = [row.nonce for row in written]
+    assert nonces == list(range(nonces[0], mined))  # the first ones are devgrid's
+    assert {row.state for row in written} <= {"MINED", "REVERTED"}
+    reports = {
+        cluster.name: [
+            row.block_number
+            for row in written
+            if row.cluster == cluster.name and row.purpose == "report FINISHED"
+        ]
+        for cluster in grid.clusters
+    }
+    first, second = reports.values()
+    assert min(first) < max(second)
+    assert min(second) < max(first)
+
+
+def test_shared_wallet__swept__nobody_is_called_about_the_other_cluster(
+    grid: Grid, settled: list[str]
+) -> None:
+    assert rows(grid, "SELECT cluster, name, details FROM alarms") == []
+    assert rows(grid, "SELECT * FROM foreign_claims") == []

@@ -1,0 +1,149 @@
+"""Whose claim it is, where two clusters of a ledger share a wallet, on a real chain and
+a real Postgres.
+"""
+
+from collections.abc import Collection, Iterator
+
+import pytest
+from sqlalchemy import Engine, text
+
+from devgrid.chain.chain import Chain
+from devgrid.chain.deployment import start_chain
+from devgrid.chain.model import Account
+from devgrid.processes import Processes, wait_until
+from devgrid.state_folder import private_processes
+from supervisor_tasks.indexer.scan import scan
+from supervisor_tasks.jobs.model import JobId
+from tests.support.wallet_harness import (
+    ChainHarness,
+    claims,
+    databases,
+    empty,
+    registered,
+    scheduled_jobs,
+    wait_for_receipts,
+)
+
+CLUSTERS = ("east", "west")
+TAG = b"\x07" * 8  # of a ledger that is lost
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with private_processes() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chain(processes: Processes) -> Chain:
+    return start_chain(processes)
+
+
+@pytest.fixture(scope="module")
+def server(processes: Processes) -> Iterator[Engine]:
+    with databases(processes, "one") as (engine,):
+        yield engine
+
+
+@pytest.fixture
+def provider(chain: Chain) -> Account:
+    return registered(chain)
+
+
+@pytest.fixture
+def partners(chain: Chain, provider: Account, server: Engine) -> list[ChainHarness]:
+    """Two clusters that share a wallet, and have read all blocks."""
+    empty(server)
+    made = [ChainHarness.of(chain, provider, server, cluster=name) for name in CLUSTERS]
+    for one in made:
+        hold(one)
+        scan(one.site)
+    return made
+
+
+def hold(one: ChainHarness) -> None:
+    """As a worker with the wallet's key does at its start."""
+    one.site.ledger.wallets.hold(one.chain.chain_id, one.wallet.address, shared=True)
+
+
+def settle(partners: Collection[ChainHarness]) -> None:
+    """Have each read its receipts."""
+    for one in partners:
+        wait_until(lambda one=one: not one.follow(), "all to be closed", 60.0, 0.1)  # type: ignore[misc]
+
+
+def owned(
+    partners: Collection[ChainHarness], job_ids: Collection[JobId]
+) -> list[set[JobId]]:
+    """The jobs that each has after it has read the chain."""
+    for one in partners:
+        scan(one.site)
+    return [set(one.site.ledger.jobs(job_ids)) for one in partners]
+
+
+def test_scan__clusters_that_share_a_wallet__each_job_is_that_of_its_claim(
+    chain: Chain, provider: Account, partners: list[ChainHarness]
+) -> None:
+    job_ids = scheduled_jobs(chain, provider, 5)
+    for one, number in zip(partners, (2, 3), strict=True):
+        one.wallet.send(claims(number))
+        wait_for_receipts(one)
+    east, west = owned(partners, job_ids)
+    assert (len(east), len(west), east | west) == (2, 3, set(job_ids))
+    settle(partners)
+    assert owned(partners, job_ids) == [east, west]
+    assert [one.alarms() for one in partners] == [set(), set()]
+
+
+def test_scan__ledger_of_partners_was_restored__their_tags_tell_whose_claim_it_is(
+    chain: Chain, provider: Account, partners: list[ChainHarness]
+) -> None:
+    job_ids = scheduled_jobs(chain, provider, 5)
+    for one, number in zip(partners, (2, 3), strict=True):
+        one.wallet.send(claims(number))
+        wait_for_receipts(one)
+    with partners[0].engine.begin() as connection:  # the backup was made before
+        connection.execute(text("TRUNCATE transactions, signatures"))
+    east, west = owned(partners, job_ids)
+    assert (len(east), len(west), east | west) == (2, 3, set(job_ids))
+    assert [one.alarms() for one in partners] == [set(), set()]
+
+
+def test_scan__claim_made_by_hand_with_a_shared_wallet__is_the_first_clusters(
+    chain: Chain, provider: Account, partners: list[ChainHarness]
+) -> None:
+    job_ids = scheduled_jobs(chain, provider, 1)
+    chain.send(provider, "MetaScheduler", "claimNextJob")
+    assert owned(partners, job_ids) == [set(job_ids), set()]
+
+
+def test_scan__lost_ledger_that_a_partner_took_over__its_claims_are_that_partners(
+    chain: Chain, provider: Account, partners: list[ChainHarness]
+) -> None:
+    east, west = partners
+    west.site.ledger.foreign_claims.take_over(TAG)
+    job_ids = scheduled_jobs(chain, provider, 1)
+    with east.engine.begin() as connection:
+        stored = text("UPDATE instance_tags SET tag = :tag WHERE cluster = 'east'")
+        own = east.wallet.book.instance_tag()
+        connection.execute(stored, {"tag": TAG})
+    lost = ChainHarness.of(chain, provider, east.engine, cluster="east")
+    lost.wallet.send(claims(1))
+    wait_for_receipts(lost)
+    with east.engine.begin() as connection:
+        connection.execute(stored, {"tag": own})
+        connection.execute(text("TRUNCATE transactions, signatures"))
+    assert owned(partners, job_ids) == [set(), set(job_ids)]
+    assert east.alarms() == set()
+
+
+def test_scan__cluster_that_gave_up_the_wallet__its_claims_are_the_others(
+    chain: Chain, provider: Account, partners: list[ChainHarness]
+) -> None:
+    """An operator who has renamed a cluster releases the wallet of the former one."""
+    east, west = partners
+    job_ids = scheduled_jobs(chain, provider, 1)
+    west.wallet.send(claims(1))
+    wait_for_receipts(west)
+    west.site.ledger.wallets.release()
+    assert owned([east], job_ids) == [set(job_ids)]
