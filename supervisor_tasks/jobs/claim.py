@@ -3,7 +3,6 @@ provider.
 """
 
 import secrets
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -138,9 +137,7 @@ def _new_claims(
     if not asked:
         return [], None
     chain = context.chain
-    under_way = Counter(
-        transaction.purpose for transaction in chain.wallet.open_transactions()
-    )
+    under_way = chain.wallet.open_by_purpose()
     writes = list[Write]()
     no_estimate: NoEstimateError | None = None
     for purpose, number in asked.items():

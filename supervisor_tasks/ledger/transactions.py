@@ -12,7 +12,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, bindparam, func, select, text, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Select,
+    and_,
+    bindparam,
+    func,
+    or_,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.dialects.postgresql import insert as upsert
 
@@ -148,18 +159,28 @@ def _open_transactions() -> Select[Any]:
 # These are asked at each block: SQLAlchemy would take longer to build them than to run
 # them.
 _OPEN_TRANSACTIONS = _open_transactions()
+_OPEN_OF_WALLET = and_(
+    TRANSACTIONS.c.chain_id == bindparam("chain_id"),
+    TRANSACTIONS.c.address == bindparam("address"),
+)  # other clusters may share the wallet
 _OUTSTANDING = (
     select(
         *(
             TRANSACTIONS.c[name]
-            for name in ("id", "nonce", "purpose", "address", "chain_id")
+            for name in ("id", "nonce", "purpose", "address", "chain_id", "cluster")
         ),
         COST_WEI,
     )
     .where(
-        TRANSACTIONS.c.cluster == bindparam("cluster"), TRANSACTIONS.c.state.in_(OPEN)
+        or_(TRANSACTIONS.c.cluster == bindparam("cluster"), _OPEN_OF_WALLET),
+        TRANSACTIONS.c.state.in_(OPEN),
     )
     .order_by(TRANSACTIONS.c.id)
+)
+_PURPOSES = (
+    select(TRANSACTIONS.c.purpose, func.count())
+    .where(_OPEN_OF_WALLET, TRANSACTIONS.c.state.in_(OPEN))
+    .group_by(TRANSACTIONS.c.purpose)
 )
 
 
@@ -246,8 +267,8 @@ class OldestOpen:
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """The open transactions: the oldest one of any address, and the most that those of
-    one address can cost, in Wei.
+    """The open transactions: the cluster's oldest one of any address, and the most that
+    those of one address can cost, in Wei, with those of clusters that share it.
     """
 
     oldest: OldestOpen | None
@@ -332,16 +353,28 @@ class TransactionStore:
         """The open transactions, in one cheap query: a look at the chain asks it at
         each block.
         """
-        with read_connection(self._engine) as connection:
-            rows = connection.execute(_OUTSTANDING, {"cluster": self._cluster}).all()
-        if not rows:
-            return Outstanding(None, 0)
-        oldest = OldestOpen(rows[0].id, rows[0].nonce, rows[0].purpose, rows[0].address)
-        cost_wei = 0
+        rows = self._of_wallet(_OUTSTANDING, address, cluster=self._cluster)
+        oldest, cost_wei = None, 0
         for row in rows:
+            if oldest is None and row.cluster == self._cluster:
+                oldest = OldestOpen(row.id, row.nonce, row.purpose, row.address)
             if (row.chain_id, row.address) == (self._chain_id, address):
                 cost_wei += int(row.cost_wei)
         return Outstanding(oldest, cost_wei)
+
+    def open_by_purpose(self, address: str) -> Counter[str]:
+        """How many transactions of this address are open, by purpose; those of clusters
+        that share the wallet, too.
+        """
+        return Counter(dict(self._of_wallet(_PURPOSES, address)))
+
+    def _of_wallet(
+        self, query: Select[Any], address: str, **given: str
+    ) -> Sequence[Any]:
+        with read_connection(self._engine) as connection:
+            return connection.execute(
+                query, {"chain_id": self._chain_id, "address": address, **given}
+            ).all()
 
     def next_nonce(self, address: str) -> int | None:
         """The nonce after the last signed one; None if there is none. All clusters

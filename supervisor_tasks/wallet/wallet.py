@@ -8,6 +8,7 @@ that the same bytes can be sent again after any process dies.
 """
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -309,6 +310,10 @@ class Wallet:
         transactions can cost.
         """
         return self.book.outstanding(self.address)
+
+    def open_by_purpose(self) -> Counter[str]:
+        """How many of this address's transactions are open, by purpose."""
+        return self.book.open_by_purpose(self.address)
 
     def _commit_and_send(
         self, rows: Sequence[dict[str, Any]], state: AccountState

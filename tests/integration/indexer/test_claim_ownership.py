@@ -13,12 +13,15 @@ from devgrid.chain.model import Account
 from devgrid.processes import Processes, wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.indexer.scan import scan
+from supervisor_tasks.jobs.claim import claim
 from supervisor_tasks.jobs.model import JobId
+from supervisor_tasks.wallet.wallet import WalletEmptyError
 from tests.support.wallet_harness import (
     ChainHarness,
     claims,
     databases,
     empty,
+    held,
     registered,
     scheduled_jobs,
     wait_for_receipts,
@@ -147,3 +150,31 @@ def test_scan__cluster_that_gave_up_the_wallet__its_claims_are_the_others(
     wait_for_receipts(west)
     west.site.ledger.wallets.release()
     assert owned([east], job_ids) == [set(job_ids)]
+
+
+def test_claim__the_partners_claims_are_under_way__claims_only_what_is_left(
+    chain: Chain, provider: Account, partners: list[ChainHarness]
+) -> None:
+    east, west = partners
+    job_ids = scheduled_jobs(chain, provider, 4)
+    with held(chain):
+        claim(east.site)
+        claim(west.site)
+    settle(partners)
+    assert set(east.states()) == {"MINED"}
+    assert [len(jobs) for jobs in owned(partners, job_ids)] == [4, 0]
+
+
+def test_send__balance_pays_for_the_partners_writes_alone__nothing_is_signed(
+    chain: Chain, provider: Account, partners: list[ChainHarness]
+) -> None:
+    east, west = partners
+    scheduled_jobs(chain, provider, 2)
+    with held(chain):
+        east.wallet.send(claims(1))
+        (cost_wei,) = (gas * price for gas, price in east.rows("gas, max_fee_wei"))
+        chain.rpc.call("anvil_setBalance", provider.address, hex(int(cost_wei * 3 / 2)))
+        with pytest.raises(WalletEmptyError):
+            west.wallet.send(claims(1))
+    settle(partners)
+    assert east.states() == ["MINED"]

@@ -358,6 +358,7 @@ HOT_QUERIES: dict[str, Callable[[Ledger, Wallet], object]] = {
     "broadcast": lambda _, wallet: wallet.book.broadcast([(RUNNING, None)]),
     "reverted": lambda _, wallet: wallet.book.reverted({"claim:7": RUNNING}),
     "outstanding": lambda _, wallet: wallet.outstanding(),
+    "open_by_purpose": lambda _, wallet: wallet.open_by_purpose(),
     "next_nonce": lambda _, wallet: wallet.book.next_nonce("0x" + "3" * 40),
     "at_nonces": lambda _, wallet: wallet.book.at_nonces("0x" + "3" * 40, range(7, 20)),
     "bill of a job": lambda ledger, _: Earnings(ledger.engine, CLUSTER).total(
