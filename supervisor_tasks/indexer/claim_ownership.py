@@ -52,30 +52,43 @@ def classify_claims(
     false for all of these. With `old`, the node may have forgotten a transaction; its
     claim then counts as one without a tag.
     """
-    book = TransactionStore(ledger.engine, ledger.cluster, contract.chain_id)
     claims = {entry.tx_hash for entry in happened if isinstance(entry.event, Claimed)}
     if not claims:
         return list(happened), []
+    book = TransactionStore(ledger.engine, ledger.cluster, contract.chain_id)
     partners = ledger.wallets.partners(contract.chain_id, contract.provider)
     writers = book.writers(claims)
     of_partners = {tx_hash for tx_hash in claims if writers.get(tx_hash) in partners}
     unknown, foreign = claims - writers.keys(), dict[str, bytes | None]()
     if unknown:
         tags = _tags(contract, sorted(unknown), old)
-        ours, others = _known_tags(ledger, book, partners)
-        of_partners |= {tx_hash for tx_hash, tag in tags.items() if tag in others}
-        foreign = {
-            tx_hash: tag for tx_hash, tag in tags.items() if tag not in ours | others
-        }
-        log.info(
-            "claims_of_unknown_origin",
-            number=len(unknown),
-            others=len(foreign),
-            first=min(unknown),
-        )
+        by_tag, foreign = _split_tags(tags, *_known_tags(ledger, book, partners))
+        of_partners |= by_tag
     return _split_claims(
         _without_claims(happened, of_partners), unknown - of_partners, foreign
     )
+
+
+def _split_tags(
+    tags: Mapping[str, bytes | None],
+    ours: Collection[bytes | None],
+    of_partners: Collection[bytes | None],
+) -> tuple[set[str], dict[str, bytes | None]]:
+    """The transactions that carry a tag of clusters that share the wallet; and those of
+    other ledgers with their tags.
+    """
+    others = {tx_hash: tag for tx_hash, tag in tags.items() if tag not in ours}
+    partners = {tx_hash for tx_hash, tag in others.items() if tag in of_partners}
+    foreign = {
+        tx_hash: tag for tx_hash, tag in others.items() if tx_hash not in partners
+    }
+    log.info(
+        "claims_of_unknown_origin",
+        number=len(tags),
+        others=len(foreign),
+        first=min(tags),
+    )
+    return partners, foreign
 
 
 def _known_tags(
@@ -91,7 +104,7 @@ def _known_tags(
         others |= book.tags_of(partners) | ledger.foreign_claims.taken_by(partners)
     first = min([ledger.cluster, *partners])
     (ours if first == ledger.cluster else others).add(None)
-    return ours, others - ours
+    return ours, others
 
 
 def _without_claims(

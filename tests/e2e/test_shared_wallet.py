@@ -59,7 +59,7 @@ def share_wallet(first: GridCluster, second: GridCluster) -> None:
 
 
 def script(grid: Grid) -> str:
-    """A script that marks each of its runs, whichever cluster it is on."""
+    """A script that marks each of its runs with the cluster that it is on."""
     mark = f'"{jobs.marks(grid)}/$SLURM_JOB_NAME-$SLURM_CLUSTER_NAME-$SLURM_JOB_ID"'
     return f"#!/bin/bash\n: >{mark}\nsleep 1\n"
 
@@ -148,7 +148,7 @@ def test_shared_wallet__both_settle_at_once__no_nonce_twice_and_none_lost(
     assert min(second) < max(first)
 
 
-def test_shared_wallet__swept__nobody_is_called_about_the_other_cluster(
+def test_shared_wallet__swept__no_alarm_is_about_the_other_cluster(
     grid: Grid, settled: list[str]
 ) -> None:
     assert rows(grid, "SELECT cluster, name, details FROM alarms") == []
