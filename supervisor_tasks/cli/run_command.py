@@ -142,6 +142,7 @@ def _fleet(words: Sequence[str]) -> int:
     from supervisor_tasks.cli.run_fleet import run_fleet
     from supervisor_tasks.config.variables import switches, variables
 
+    wait_before_start("fleet", os.environ)
     try:
         flags = read_flags(words, variables(), switches())
     except FlagError as error:

@@ -6,16 +6,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from devgrid import REPOSITORY
 
 
-def test_run__refuses_to_start_each_time__tells_that_it_waits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "process"), [(["metrics"], "metrics"), ([], "fleet")]
+)
+def test_run__refuses_to_start_each_time__tells_that_it_waits(
+    words: list[str], process: str, tmp_path: Path
+) -> None:
     given = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("DATABASE_URL")
     }
-    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", "metrics"]
+    argv = [sys.executable, "-m", "supervisor_tasks.cli", "run", *words]
     told = list[str]()
     for _ in range(3):
         environment = given | {
@@ -35,5 +42,5 @@ def test_run__refuses_to_start_each_time__tells_that_it_waits(tmp_path: Path) ->
     (delayed,) = (
         line for line in map(json.loads, told) if line["event"] == "start_delayed"
     )
-    expected = {"process": "metrics", "cluster": "west", "soon_ended": 2, "wait_s": 2.0}
+    expected = {"process": process, "cluster": "west", "soon_ended": 2, "wait_s": 2.0}
     assert expected.items() <= delayed.items()

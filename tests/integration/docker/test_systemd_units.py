@@ -17,6 +17,8 @@ UNITS = REPOSITORY / "docker" / "systemd"
 COMMON = "grid-supervisor-.service.d/10-common.conf"
 SERVICES = sorted(file.relative_to(UNITS) for file in UNITS.rglob("*.service"))
 FLEET = [name for name in SERVICES if name.name.startswith("grid-supervisor-")]
+SMALL_SITE = Path("small-site/grid-supervisor.service")  # needs no other file
+REPORTER = Path("reporter/supervisor-reporter.service")
 OPTIONAL = sorted(
     file.relative_to(UNITS / "optional")
     for file in (UNITS / "optional").rglob("*.conf")
@@ -223,9 +225,12 @@ def test_unit__its_sandbox__leaves_little_open(installed: Path, unit: Path) -> N
 @pytest.mark.parametrize("unit", SERVICES, ids=str)
 def test_unit__starts__a_process_that_supervisor_run_knows(unit: Path) -> None:
     (started,) = assignments(unit, "ExecStart")
-    program, command, process = started.split()[:3]
+    program, command, *words = started.split()
     assert (program, command) == ("/usr/local/bin/supervisor", "run")
-    assert process in PROCESSES
+    if unit == SMALL_SITE:
+        assert words == []  # the whole fleet
+    else:
+        assert words[0] in PROCESSES
 
 
 def test_units__of_the_fleet__are_all_wanted_by_the_target() -> None:
@@ -236,7 +241,34 @@ def test_units__of_the_fleet__are_all_wanted_by_the_target() -> None:
     assert sorted(wanted) == sorted(unit.name for unit in FLEET)
 
 
-@pytest.mark.parametrize("unit", FLEET, ids=str)
+def sandbox(file: Path) -> set[str]:
+    """The lines of a file's sandbox."""
+    text = (UNITS / file).read_text()
+    lines = text[text.index("NoNewPrivileges=") :].partition("\n\n")[0].splitlines()
+    assert len(lines) > 20
+    return set(lines)
+
+
+def test_units__of_one_file__have_the_sandbox_of_the_others() -> None:
+    common = sandbox(Path(COMMON))
+    assert sandbox(SMALL_SITE) == common
+    # the reporter's user is SLURM's, and owns the spool
+    assert common - sandbox(REPORTER) == {"PrivateUsers=yes", "RemoveIPC=yes"}
+
+
+def test_unit_of_a_small_site__its_credentials__are_those_of_all_other_units() -> None:
+    of_others = {line for unit in FLEET for line in assignments(unit, "LoadCredential")}
+    assert set(assignments(SMALL_SITE, "LoadCredential")) == of_others
+
+
+def test_unit_of_a_small_site__excludes__the_target_and_all_its_processes() -> None:
+    others = {unit.name for unit in FLEET} - {"grid-supervisor-migrate.service"}
+    for name in ("Conflicts", "After"):
+        given = set(" ".join(assignments(SMALL_SITE, name)).split())
+        assert given >= {"grid-supervisor.target", *others}, name
+
+
+@pytest.mark.parametrize("unit", [*FLEET, SMALL_SITE], ids=str)
 def test_unit__its_variables__are_settings_and_its_credentials_files_of_secrets(
     unit: Path,
 ) -> None:
