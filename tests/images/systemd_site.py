@@ -18,15 +18,18 @@ from devgrid.grid import Grid
 from devgrid.processes import wait_until
 from devgrid.tls import HOST_OF_CONTAINERS
 from supervisor_tasks.config import ssh_keys
+from supervisor_tasks.jobs.model import ChainStatus
 from tests.images.machines import RELEASE, Machine
 from tests.images.stacks import PLAIN
 
 PAGE = (REPOSITORY / "docs" / "how-to" / "deploy.md").read_text()
 COMMANDS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-INSTALL, SERVERS, UNITS, KEYS, TLS, UP, LOOK, SLURMS_KEYS, REPORTER, UPGRADE = COMMANDS
+INSTALL, SERVERS, UNITS, KEYS, TLS, UP, LOOK, SLURMS_KEYS, REPORTER, *_ = COMMANDS
+SMALL_SITE, UPGRADE = COMMANDS[-2:]
 HELLO = REPOSITORY / "devgrid" / "workflows" / "hello-world.yaml"
 ETC = "/etc/grid-supervisor"
 SETTINGS = f"{ETC}/settings.env"
+SSH_KEY = f"{ETC}/credentials/slurm_ssh_private_key"
 UNIT_OF = {
     9465: "worker-chain",
     9469: "worker-slurm",
@@ -155,13 +158,28 @@ def change_settings(machine: Machine, settings: Mapping[str, str]) -> None:
     )
 
 
+def settle_job(grid: Grid) -> str:
+    """Take a job of a new customer to its end, and return the customer's address."""
+    customer = grid.new_customer()
+    job_id = grid.submit(customer, HELLO.read_text())
+    wait_until(
+        lambda: grid.chain.job(job_id).status.cold, "the job to be settled", 180.0
+    )
+    assert grid.chain.job(job_id).status is ChainStatus.FINISHED
+    assert f"hello world, from {customer.address}" in grid.output(
+        customer.address, job_id
+    )
+    return customer.address
+
+
 def ready(machine: Machine, port: int) -> bool:
     return machine.succeeds(f"curl --silent --fail http://127.0.0.1:{port}/readyz")
 
 
-def wait_until_ready(machine: Machine) -> None:
-    for port, unit in UNIT_OF.items():
-        wait_until(partial(ready, machine, port), f"{unit} to be ready", 180.0, 0.5)
+def wait_until_ready(machine: Machine, processes: Mapping[int, str] = UNIT_OF) -> None:
+    """Wait for processes, by the ports at which they answer."""
+    for port, process in processes.items():
+        wait_until(partial(ready, machine, port), f"{process} to be ready", 180.0, 0.5)
 
 
 def shown(machine: Machine, unit: str, name: str) -> str:
