@@ -102,8 +102,8 @@ coverage: setup ## branch coverage of the product by unit and integration tests 
 complexity: setup ## branches of the product, by package and by function (radon: comprehensions and `and` count, too)
 	@$(BIN)/python -m tests.support.complexity
 
-chaos: setup ## kill processes where the world changes, then what takes long (RUNS=200 SEED= POINT=: crash runs only; LONG=words: long tests only)
-	@$(BIN)/python -m tests.chaos $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT)) $(if $(LONG),--long '$(LONG)')
+chaos: setup ## kill processes where the world changes, then what takes long (RUNS=200 SEED= POINT= TRANSPORT=rest: crash runs only; LONG=words: long tests only)
+	@$(BIN)/python -m tests.chaos $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(POINT),--point $(POINT)) $(if $(TRANSPORT),--transport $(TRANSPORT)) $(if $(LONG),--long '$(LONG)')
 
 attacks: setup ## every attack of docs/security.md on the real parts, also those that take long (WORKERS=6 files side by side, ONLY=words)
 	@tests/run_all.sh $(BIN)/pytest $(WORKERS) tests/attacks --chaos $(if $(ONLY),-k '$(ONLY)')

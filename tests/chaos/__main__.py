@@ -14,7 +14,9 @@ import time
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
+from devgrid.options import Transport
 from tests.chaos.crash_series import run_all, show
 from tests.chaos.crashes import PLACES, plan
 
@@ -57,18 +59,29 @@ def main() -> None:
         "--point", choices=PLACES, help="kill at this place only; no long tests"
     )
     parser.add_argument(
+        "--transport",
+        choices=get_args(Transport),
+        help="the way to SLURM of the crash runs (default: ssh); no long tests",
+    )
+    parser.add_argument(
         "--long",
         metavar="WORDS",
         help="run only the long tests that pytest -k selects by these words; '' selects all",
     )
     options = parser.parse_args()
     crashes_only = any(
-        given is not None for given in (options.runs, options.seed, options.point)
+        given is not None
+        for given in (options.runs, options.seed, options.point, options.transport)
     )
     lines: list[str] = []
     passed = True
     if options.long is None:
-        passed, summary = crash_runs(options.runs or RUNS, options.seed, options.point)
+        passed, summary = crash_runs(
+            options.runs or RUNS,
+            options.seed,
+            options.point,
+            options.transport or "ssh",
+        )
         lines += summary
     if not crashes_only:
         tests = long_tests(options.long or "")
@@ -84,7 +97,7 @@ def main() -> None:
 
 
 def crash_runs(
-    runs: int, seed: int | None, point: str | None
+    runs: int, seed: int | None, point: str | None, transport: Transport
 ) -> tuple[bool, list[str]]:
     """Run the crash runs. Returns whether all passed, and the lines of their
     summary.
@@ -94,7 +107,9 @@ def crash_runs(
         f"{runs} crash runs from seed {first} on; one alone: make chaos RUNS=1 SEED=<its seed>"
     )
     series = run_all(
-        [plan(number, point) for number in range(first, first + runs)], BUILT
+        [plan(number, point) for number in range(first, first + runs)],
+        BUILT,
+        transport,
     )
     return series.passed, series.summary()
 

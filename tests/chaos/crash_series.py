@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from devgrid.options import Transport
 from tests.chaos.artifacts import keep
 from tests.chaos.crashes import PLACES, CrashTestGrid, Outcome, Run
 
@@ -20,6 +21,7 @@ class CrashSeries:
     """The results of a series of crash runs."""
 
     runs: int
+    transport: Transport = "ssh"
     began_s: float = field(default_factory=time.monotonic)
     outcomes: list[Outcome] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
@@ -76,11 +78,13 @@ class CrashSeries:
         }
 
 
-def run_all(runs: Sequence[Run], logs: Path) -> CrashSeries:
-    """Run them one after another, a batch on each grid. If a job hangs, the logs of its
-    grid are kept, and the next run gets a new grid.
+def run_all(
+    runs: Sequence[Run], logs: Path, transport: Transport = "ssh"
+) -> CrashSeries:
+    """Run them one after another, a batch on each grid with that way to SLURM. If a job
+    hangs, the logs of its grid are kept, and the next run gets a new grid.
     """
-    series = CrashSeries(len(runs))
+    series = CrashSeries(len(runs), transport)
     left = list(runs)
     while left:
         done = _run_batch(left[:BATCH], series, logs)
@@ -94,7 +98,7 @@ def _run_batch(runs: Sequence[Run], series: CrashSeries, logs: Path) -> int:
     """
     seeds = f"seeds {runs[0].seed} to {runs[-1].seed}"
     with CrashTestGrid.start(
-        workers=1 + len(series.outcomes) // BATCH % 2
+        workers=1 + len(series.outcomes) // BATCH % 2, transport=series.transport
     ) as crash_grid:
         crash_grid.submit_long_jobs()
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from devgrid.chain.model import Account
 from devgrid.grid import Grid
-from devgrid.options import GridOptions
+from devgrid.options import GridOptions, Transport
 from devgrid.processes import wait_until
 from supervisor_tasks.crash_points import CrashPoint
 from supervisor_tasks.ledger.outbox import PARKED_AFTER
@@ -136,13 +136,20 @@ class CrashTestGrid:
 
     @classmethod
     @contextmanager
-    def start(cls, *, workers: int = 1) -> Iterator["CrashTestGrid"]:
+    def start(
+        cls, *, workers: int = 1, transport: Transport = "ssh"
+    ) -> Iterator["CrashTestGrid"]:
         """A grid with its fleet and a keeper; all of it is stopped at the end. With two
         workers, one goes on at once when the other dies. With one, nothing moves until
-        the keeper has started it again.
+        the keeper has started it again. `transport` is the way to SLURM.
         """
         grid = Grid.start(
-            GridOptions(block_time_s=BLOCK_TIME_S, ldap=True, overrides=OVERRIDES)
+            GridOptions(
+                block_time_s=BLOCK_TIME_S,
+                ldap=True,
+                transport=transport,
+                overrides=OVERRIDES,
+            )
         )
         try:
             order = grid.folder / "crash-at"

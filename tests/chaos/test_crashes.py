@@ -7,19 +7,28 @@ from collections.abc import Iterator
 
 import pytest
 
+from devgrid.options import Transport
 from supervisor_tasks.crash_points import CrashPoint
 from tests.chaos.crashes import PLACES, CrashTestGrid, plan
+from tests.support.transports import rest_in_chaos
 
 # before each point, or after it
 SEEDS = tuple(2 * number + number % 2 for number in range(len(CrashPoint)))
 
 
 @pytest.fixture(scope="module")
-def crash_grid() -> Iterator[CrashTestGrid]:
-    with CrashTestGrid.start(workers=2) as running:
+def transport(request: pytest.FixtureRequest) -> Transport:
+    chosen: Transport = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def crash_grid(transport: Transport) -> Iterator[CrashTestGrid]:
+    with CrashTestGrid.start(workers=2, transport=transport) as running:
         yield running
 
 
+@rest_in_chaos
 @pytest.mark.timeout(600)
 def test_killed_where_the_world_changes__every_job_ends_right_and_nothing_is_lost(
     crash_grid: CrashTestGrid,
