@@ -1,5 +1,5 @@
-"""Whose claim it is, where two clusters of a ledger share a wallet, on a real chain and
-a real Postgres.
+"""Whose claim it is, and whose nonce, where two clusters of a ledger share a wallet, on a
+real chain and a real Postgres.
 """
 
 from collections.abc import Collection, Iterator
@@ -178,3 +178,25 @@ def test_send__balance_pays_for_the_partners_writes_alone__nothing_is_signed(
             west.wallet.send(claims(1))
     settle(partners)
     assert east.states() == ["MINED"]
+
+
+def test_follow__the_partner_died_before_it_sent__its_bytes_are_sent(
+    chain: Chain, provider: Account, partners: list[ChainHarness]
+) -> None:
+    """Its nonce holds up all later ones."""
+    east, west = partners
+    job_ids = scheduled_jobs(chain, provider, 3)
+    with held(chain):
+        east.wallet.send(claims(1))
+        ((signed,),) = east.rows("hash")
+        chain.rpc.call("anvil_dropTransaction", signed)
+        west.wallet.send(claims(2))
+    with west.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE signatures SET signed_at = now() - interval '1 minute'")
+        )
+    settle([west])
+    settle([east])
+    assert east.states() == ["MINED"] * 3
+    assert [len(jobs) for jobs in owned(partners, job_ids)] == [1, 2]
+    assert [one.alarms() for one in partners] == [set(), set()]
