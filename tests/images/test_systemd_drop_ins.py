@@ -92,8 +92,8 @@ def installed(
             f" systemd/optional/grid-supervisor-{drop_in}"
         )
     machine.run(f"mv {SSH_KEY} /root/kept")
-    restart(machine)
     try:
+        restart(machine)
         yield
     finally:
         machine.run(f"mv /root/kept {SSH_KEY}")
