@@ -41,20 +41,26 @@ SUBMISSION = Submission(
 )
 # slurmctld's side: a job as job_submit/lua shows it (SLURM 22.05.8), and the time
 HARNESS = """
-local now, log = {now}, {{}}
+local now, log, NONE = {now}, {{}}, {{}}
 os.time = function() return now end
 slurm = {{ SUCCESS = 0, ERROR = -1, ESLURM_ACCESS_DENIED = 2002, jobs = {{}}, log_info = function() end,
     log_user = function(...) log[#log + 1] = string.format(...) end }}
 local supervisor = dofile("{folder}/supervisor_submit.lua")
-local function submit(comment, changed)
+local function submit(comment, changed, uid)
     local job = {{ name = "{name}", user_name = "{user}", user_id = 7, time_limit = 60, num_tasks = 3, cpus_per_task = 4,
         min_mem_per_cpu = 500, tres_per_job = "gres:gpu:2", partition = "main", comment = comment, min_cpus = 12,
         pn_min_cpus = 4, requeue = 0, shared = 65534, priority = 4294967294, begin_time = 0, cron_job = false,
         script = "#!/bin/sh\\n# supervisor job {name}\\ntrue\\n" }}
-    for key, value in pairs(changed or {{}}) do job[key] = value end
+    for key, value in pairs(changed or {{}}) do
+        if value == NONE then job[key] = nil else job[key] = value end
+    end
     log = {{}}
-    local code = supervisor.submit(job, 7)
+    local code = supervisor.submit(job, uid or 7)
     print(code == 0 and "taken: " .. tostring(job.comment) or (log[1]:match("^supervisor: (.-):")))
+end
+local function modify(asks, uid, owner, comment)
+    local request, job = {{ user_id = uid, user_name = asks }}, {{ job_id = 1, user_id = owner, comment = comment }}
+    print(supervisor.modify(request, job, uid) == 0 and "changed" or "refused")
 end
 {calls}
 """
@@ -144,9 +150,13 @@ def test_script__any_length__computes_the_same_code(
     [
         ("{time_limit = 61}", "wrong token"),
         ("{num_tasks = 6, min_cpus = 24}", "wrong token"),
+        ("{cpus_per_task = 8, min_cpus = 24, pn_min_cpus = 8}", "wrong token"),
         ("{min_mem_per_cpu = 501}", "wrong token"),
+        ("{min_mem_per_cpu = NONE}", "wrong token"),  # none: the partition's default
         ("{tres_per_job = 'gres:gpu:4'}", "wrong token"),
         ("{tres_per_job = 'gres:gpu:2,license:1'}", "wrong token"),
+        ("{tres_per_job = 'license:1,gres:gpu:2'}", "wrong token"),
+        ("{partition = 'main,expensive'}", "wrong token"),
         ("{user_name = '0x" + "1" * 40 + "'}", "wrong token"),
         ("{name = 'x\\n'}", "wrong token"),
         ("{shared = 0}", "token does not cover shared"),
@@ -155,6 +165,8 @@ def test_script__any_length__computes_the_same_code(
         ("{array_inx = '1-10'}", "token does not cover array_inx"),
         ("{begin_time = 5}", "token does not cover begin_time"),
         ("{requeue = 1}", "token does not cover requeue"),
+        ("{requeue = 65534}", "token does not cover requeue"),  # the site's JobRequeue
+        ("{pn_min_cpus = 8}", "token does not cover pn_min_cpus"),
         ("{cron_job = true}", "token does not cover cron_job"),
         ("{tres_per_task = 'cpu:5'}", "token does not cover tres_per_task"),
         ("{tres_per_task = 'cpu=8'}", "token does not cover tres_per_task"),
@@ -163,6 +175,10 @@ def test_script__any_length__computes_the_same_code(
         ("{tres_per_task = 'gres/gpu:4'}", "token does not cover tres_per_task"),
         ("{tres_per_task = 'cpu'}", "token does not cover tres_per_task"),
         ("{script = '#!/bin/sh\\n'}", "token does not cover script"),
+        (
+            "{script = '#!/bin/sh\\n# supervisor job 0x1\\ntrue\\n'}",
+            "token does not cover script",
+        ),
         ("{comment = 'supervisor host:1'}", "no token"),
         ("{user_name = 'alice', comment = 'x'}", "taken: x"),
     ],
@@ -171,6 +187,26 @@ def test_script__refuses_what_was_not_paid_for(
     script: Script, changed: str, said: str
 ) -> None:
     assert script.run(submit(changed=changed)) == [said]
+
+
+# what sbatch of SLURM 22.05 to 24.11 can ask for beyond what a token tells
+NOT_TOLD = """
+account admin_comment array_inx batch_features begin_time boards_per_node burst_buffer
+clusters container contiguous core_spec cores_per_socket cpu_freq_gov cpu_freq_max
+cpu_freq_min cpus_per_tres delay_boot dependency end_time exc_nodes extra features
+het_job_offset immediate licenses max_cpus max_nodes mcs_label mem_per_tres
+min_mem_per_node min_nodes network nice ntasks_per_board ntasks_per_core ntasks_per_gpu
+ntasks_per_node ntasks_per_socket ntasks_per_tres pn_min_tmp_disk prefer priority qos
+reboot req_nodes req_switch reservation shared site_factor sockets_per_board
+sockets_per_node thread_spec threads_per_core time_min tres_bind tres_freq tres_per_node
+tres_per_socket wait4switch wckey
+""".split()
+
+
+def test_script__each_option_that_no_token_tells__is_refused(script: Script) -> None:
+    asked = "\n".join(f"submit(COMMENT, {{{name} = 5}})" for name in NOT_TOLD)
+    said = script.run(f'COMMENT = "{with_token(SUBMISSION, KEY)}"', asked)
+    assert said == [f"token does not cover {name}" for name in NOT_TOLD]
 
 
 @pytest.mark.parametrize("tres", ["cpu:4", "cpu=4"])
@@ -183,6 +219,16 @@ def test_script__takes_the_paid_cpus_of_a_task_as_newer_slurm_shows_them(
     assert script.run(submit(changed=f"{{tres_per_task = '{tres}'}}")) == [
         "taken: supervisor host.example.com:3000"
     ]
+
+
+def test_script__part_of_a_code_or_none_of_its_digits__is_a_wrong_token(
+    script: Script,
+) -> None:
+    comment, _, code = with_token(SUBMISSION, KEY).rpartition(".")
+    guessed = [f"{comment}.{code[:1]}", f"{comment}.{code}0", f"{comment}.{code[:-1]}"]
+    assert script.run(*(f'submit("{guess}")' for guess in guessed)) == [
+        "wrong token"
+    ] * len(guessed)
 
 
 def test_script__takes_a_token_once_and_none_that_is_older(script: Script) -> None:
@@ -200,14 +246,16 @@ def test_script__takes_a_token_once_and_none_that_is_older(script: Script) -> No
     ]
 
 
+TAKEN = "taken: supervisor host.example.com:3000"
+
+
 def test_script__a_last_line_that_was_cut_off_spoils_no_other(script: Script) -> None:
+    later = replace(SUBMISSION, number=2)
     script.run(submit())
     with script.used.open("a") as file:
-        file.write("1 18000")
-    assert (
-        script.run(submit(), submit(replace(SUBMISSION, number=2)))[0] == "token used"
-    )
-    assert script.run(submit(replace(SUBMISSION, number=2))) == ["token used"]
+        file.write(f"9 {NOW + 380} {SUBMISSION.job_id}")
+    assert script.run(submit(), submit(later)) == ["token used", TAKEN]
+    assert script.run(submit(later)) == ["token used"]
 
 
 def test_script__forgets_tokens_that_are_over(script: Script) -> None:
@@ -251,6 +299,74 @@ def test_script__without_a_key__refuses_only_customers(
 ) -> None:
     script.key.write_text(keys)
     assert script.run(submit(), submit(changed="{user_name = 'alice'}"))[0] == "no key"
+
+
+@pytest.mark.parametrize("conf", [None, "", "key_file = /missing\n"])
+def test_script__without_settings__takes_nothing_of_a_customer(
+    script: Script, conf: str | None
+) -> None:
+    if conf is None:
+        script.conf.unlink()
+    else:
+        script.conf.write_text(conf)
+    alice = submit(changed="{user_name = 'alice', comment = 'x'}")
+    own = submit(changed="{comment = 'x'}")
+    assert script.run(submit(), own, alice) == ["no key", "no key", "taken: x"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "uid", "said"),
+    [
+        ("{user_name = NONE}", 7, "unknown user"),
+        ("{comment = 'x'}", 0, "taken: x"),  # root, for a customer
+        ("{comment = 'x'}", 8, "taken: x"),  # an administrator of SLURM, for a customer
+        ("{user_id = 0, user_name = 'root', comment = 'x'}", 0, "taken: x"),
+        ("{user_name = '0X" + "aB" * 20 + "', comment = 'x'}", 7, "no token"),
+        ("{user_name = '0x" + "a" * 39 + "', comment = 'x'}", 7, "taken: x"),
+    ],
+)
+def test_script__who_submits__decides_whether_a_token_is_asked_for(
+    script: Script, changed: str, uid: int, said: str
+) -> None:
+    without_token = f'submit("x", {changed}, {uid})'
+    assert script.run(without_token) == [said]
+
+
+@pytest.mark.parametrize(
+    ("asks", "uid", "owner", "comment", "said"),
+    [
+        (SUBMISSION.user, 7, 7, "supervisor host:1", "refused"),
+        (SUBMISSION.user, 7, 7, "x", "refused"),  # a nested job's
+        ("", 7, 7, "supervisor host:1", "refused"),  # a user without a name
+        ("alice", 7, 7, "x", "changed"),
+        ("root", 0, 7, "supervisor host:1", "changed"),
+        ("slurmadmin", 8, 7, "supervisor host:1", "changed"),
+    ],
+)
+def test_script__change_of_a_job__is_refused_to_its_owner(
+    script: Script, asks: str, uid: int, owner: int, comment: str, said: str
+) -> None:
+    assert script.run(f'modify("{asks}", {uid}, {owner}, "{comment}")') == [said]
+
+
+@pytest.mark.parametrize(
+    ("nested", "job", "said"),
+    [
+        ("", "{user_id = 7, job_state = 1, comment = 'supervisor h:1'}", "no token"),
+        ("no", "{user_id = 7, job_state = 1, comment = 'supervisor h:1'}", "no token"),
+        ("yes", "{user_id = 7, job_state = 1, comment = 'supervisor h:1'}", "taken: x"),
+        ("yes", "{user_id = 8, job_state = 1, comment = 'supervisor h:1'}", "no token"),
+        ("yes", "{user_id = 7, job_state = 0, comment = 'supervisor h:1'}", "no token"),
+        ("yes", "{user_id = 7, job_state = 3, comment = 'supervisor h:1'}", "no token"),
+        ("yes", "{user_id = 7, job_state = 1, comment = 'x'}", "no token"),
+    ],
+)
+def test_script__nested_job__is_taken_where_allowed_while_a_paid_job_runs(
+    script: Script, nested: str, job: str, said: str
+) -> None:
+    if nested:
+        script.conf.write_text(f"{script.conf.read_text()}nested_jobs = {nested}\n")
+    assert script.run(f"slurm.jobs[1] = {job}", 'submit("x")') == [said]
 
 
 def test_script__that_cannot_write_down_what_was_used_takes_nothing(
