@@ -100,8 +100,10 @@ local function remember(file_name, now)
 end
 
 local function keep(name, number, kept_until, now)
-    local entry = { number, kept_until }
-    write(used_file, "a", line_of(name, entry))
+    local entry, file_name = { number, kept_until }, used_file
+    used_file = nil -- until the line is whole: `remember` takes one that was cut off out of the file, before the next is added
+    write(file_name, "a", line_of(name, entry))
+    used_file = file_name
     used[name], lines = entry, lines + 1
     if lines > forgotten_at_lines then
         forget_what_is_over(used_file, used, now)

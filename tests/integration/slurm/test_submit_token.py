@@ -247,6 +247,19 @@ def test_script__takes_a_token_once_and_none_that_is_older(script: Script) -> No
 
 
 TAKEN = "taken: supervisor host.example.com:3000"
+# The next line of the file of used tokens is cut off where the disk is full.
+DISK_FULL = """
+local open = io.open
+io.open = function(name, mode)
+    if mode ~= "a" then return open(name, mode) end
+    io.open = open
+    local file = open(name, mode)
+    file:write("1 18000")
+    file:close()
+    return { write = function() return nil, "No space left on device" end,
+        close = function() return true end }
+end
+"""
 
 
 def test_script__a_last_line_that_was_cut_off_spoils_no_other(script: Script) -> None:
@@ -255,6 +268,20 @@ def test_script__a_last_line_that_was_cut_off_spoils_no_other(script: Script) ->
     with script.used.open("a") as file:
         file.write(f"9 {NOW + 380} {SUBMISSION.job_id}")
     assert script.run(submit(), submit(later)) == ["token used", TAKEN]
+    assert script.run(submit(later)) == ["token used"]
+
+
+def test_script__disk_was_full_for_a_while__forgets_no_token_that_was_used(
+    script: Script,
+) -> None:
+    later = replace(SUBMISSION, number=2)
+    assert script.run(
+        submit(replace(SUBMISSION, number=0)), DISK_FULL, submit(), submit(later)
+    ) == [
+        TAKEN,
+        "no memory",
+        TAKEN,
+    ]
     assert script.run(submit(later)) == ["token used"]
 
 
