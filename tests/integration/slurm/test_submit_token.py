@@ -190,7 +190,7 @@ def test_script__refuses_what_was_not_paid_for(
 
 
 # what sbatch of SLURM 22.05 to 24.11 can ask for beyond what a token tells
-NOT_TOLD = """
+UNPAID_OPTIONS = """
 account admin_comment array_inx batch_features begin_time boards_per_node burst_buffer
 clusters container contiguous core_spec cores_per_socket cpu_freq_gov cpu_freq_max
 cpu_freq_min cpus_per_tres delay_boot dependency end_time exc_nodes extra features
@@ -200,7 +200,8 @@ ntasks_per_node ntasks_per_socket ntasks_per_tres pn_min_tmp_disk prefer priorit
 reboot req_nodes req_switch reservation shared site_factor sockets_per_board
 sockets_per_node thread_spec threads_per_core time_min tres_bind tres_freq tres_per_node
 tres_per_socket wait4switch wckey
-""".split()
+"""
+NOT_TOLD = UNPAID_OPTIONS.split()
 
 
 def test_script__each_option_that_no_token_tells__is_refused(script: Script) -> None:
