@@ -7,13 +7,14 @@ Only proven callbacks count, because any other could make a bill smaller. If one
 missing, the most that the run can have taken is billed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.callback_fallback import ENDED
 from supervisor_tasks.jobs.events import EarlierRunsReported
 from supervisor_tasks.jobs.model import Job, JobId
 from supervisor_tasks.jobs.runs import is_exact, runs_after_look
+from supervisor_tasks.ledger.callbacks import CallbackSeen
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.job_matching import MatchResult
 from supervisor_tasks.slurm.job_states import Phase
@@ -41,11 +42,7 @@ def runs_from_callbacks(
     changes = dict[JobId, JobChange]()
     waits = dict[JobId, MatchResult]()
     for job_id, seen in unsure.items():
-        ends_s = [
-            row.duration_s
-            for row in callbacks[job_id]
-            if row.proven and row.status in ENDED
-        ]
+        ends_s = proven_ends_s(callbacks[job_id])
         earlier_s = ends_of_earlier_runs(seen, ends_s)
         if earlier_s is not None:
             changes[job_id] = JobChange(job_id, EarlierRunsReported(earlier_s))
@@ -54,6 +51,17 @@ def runs_from_callbacks(
                 unclear="the hooks have not reported the ends of all runs of the job yet"
             )
     return changes, waits
+
+
+def proven_ends_s(callbacks: Iterable[CallbackSeen]) -> list[int]:
+    """The seconds of each run, from the ends that callers with the site's key
+    reported.
+    """
+    ends_s = list[int]()
+    for callback in callbacks:
+        if callback.proven and callback.status in ENDED:
+            ends_s.append(callback.duration_s)
+    return ends_s
 
 
 def ends_of_earlier_runs(seen: JobRecord, ends_s: list[int]) -> tuple[int, ...] | None:

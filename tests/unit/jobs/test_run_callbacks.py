@@ -2,8 +2,14 @@
 
 import pytest
 
-from supervisor_tasks.jobs.model import SlurmId
-from supervisor_tasks.jobs.run_callbacks import ends_of_earlier_runs, is_awaited
+from supervisor_tasks.jobs.callback_fallback import RUNNING
+from supervisor_tasks.jobs.model import JobId, SlurmId
+from supervisor_tasks.jobs.run_callbacks import (
+    ends_of_earlier_runs,
+    is_awaited,
+    proven_ends_s,
+)
+from supervisor_tasks.ledger.callbacks import CallbackSeen
 from supervisor_tasks.slurm.parsers import JobRecord
 
 
@@ -43,6 +49,20 @@ def test_ends_of_earlier_runs__one_end_for_each_run(
     seen: JobRecord, ends_s: list[int], earlier_s: tuple[int, ...] | None
 ) -> None:
     assert ends_of_earlier_runs(seen, ends_s) == earlier_s
+
+
+def test_proven_ends_s__callers_without_the_key__make_no_bill_smaller() -> None:
+    def end(number: int, proof: str, status: int = 7) -> CallbackSeen:
+        return CallbackSeen(number, JobId("0x1"), 7, status, number, 0, proof=proof)
+
+    callbacks = [
+        end(1, "unproven"),
+        end(20, "proven"),
+        end(2, "no key"),
+        end(3, "proven", status=RUNNING),
+        end(9, "proven", status=6),
+    ]
+    assert proven_ends_s(callbacks) == [20, 9]
 
 
 @pytest.mark.parametrize(

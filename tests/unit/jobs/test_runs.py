@@ -112,6 +112,25 @@ def looked(*sightings: Sighting, since_s: int | None = None) -> Runs:
             False,
             id="was suspended",
         ),
+        pytest.param(
+            [
+                running(T, T, T + 10, suspended=True),
+                running(T, T + 80, T + 100),
+                waiting(T + 110, T + 111, 1),
+            ],
+            *(30, 30, False),
+            id="was suspended at an earlier look",
+        ),
+        pytest.param(
+            [running(T, T, T + 60), waiting(T, T + 70)],
+            *(0, 60, True),
+            id="ran, and waits before its requeue is known",
+        ),
+        pytest.param(
+            [running(T, T, T + 80), waiting(T + 75, T + 76, 1)],
+            *(80, 80, True),
+            id="a clock that was set back",
+        ),
     ],
 )
 def test_seen__looks__come_to_these_seconds(

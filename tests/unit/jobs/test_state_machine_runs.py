@@ -12,6 +12,7 @@ from supervisor_tasks.jobs.events import (
     LimitApplied,
     MoreThanPaid,
     OperatorAbandonedEffect,
+    RunsAfterItsEnd,
     SlurmCompleted,
     SlurmJobIdentified,
     SlurmPendingObserved,
@@ -30,7 +31,7 @@ from supervisor_tasks.jobs.model import (
 )
 from supervisor_tasks.jobs.runs import Sighting
 from supervisor_tasks.jobs.state_machine import PUT_BACK_AT_MOST
-from tests.unit.jobs.test_model import TO_RUNNING, lived, step, then
+from tests.unit.jobs.test_model import TO_QUEUED, TO_RUNNING, lived, step, then
 
 T = 1_000_000
 ID = SlurmId(7)
@@ -201,6 +202,31 @@ def test_paid_time_is_used_up__is_cancelled_and_out_of_credits(
     asked = then(then(stopped, CancelRequested()), SlurmCompleted(CANCELLED))
     assert asked.outcome is not None
     assert asked.outcome.status is ChainStatus.CANCELLED
+
+
+def test_paid_time_is_used_up__before_the_first_look_at_a_run__is_cancelled() -> None:
+    unseen = SlurmJobIdentified(ID, T + 500, requeued(500), T)
+    job, effects = step(
+        then(lived(*TO_QUEUED)[0], unseen),
+        SlurmRunningObserved("RUNNING", requeued(500, 100)),
+    )
+    assert (job.state, job.stop is not None) == (State.RUNNING, True)
+    assert Effect(EffectKind.CANCEL) in effects
+
+
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize(("slurm_id", "cancelled"), [(ID, True), (SlurmId(8), False)])
+def test_runs_after_its_end__is_cancelled_and_its_bill_stays(
+    settled: bool, slurm_id: SlurmId, cancelled: bool
+) -> None:
+    finished = Outcome(status=ChainStatus.FINISHED, elapsed_s=70)
+    ended = then(run_once(), SlurmCompleted(finished))
+    if settled:
+        ended = then(ended, ChainStatusObserved(ChainStatus.FINISHED))
+    again, effects = step(ended, RunsAfterItsEnd(slurm_id))
+    assert (Effect(EffectKind.CANCEL) in effects) == cancelled
+    assert not cancelled or EffectKind.CANCEL not in obsolete_effects(again)
+    assert again.outcome == finished
 
 
 def test_paid_time_is_used_up__in_one_run__is_slurms_to_end() -> None:
