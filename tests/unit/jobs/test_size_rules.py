@@ -81,6 +81,40 @@ def test_excesses__of_a_size__are_these(size: Size, found: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("size", "undo"),
+    [
+        (replace(SIZE, limit_min=3), ("TimeLimit=2",)),
+        (replace(SIZE, limit_min=None), ("TimeLimit=2",)),
+        (
+            replace(SIZE, cpus=4),
+            ("NumTasks=1", "NumNodes=1-1", "NumCPUs=3", "MinCPUsNode=3"),
+        ),
+        (
+            replace(SIZE, nodes=2),
+            ("NumTasks=1", "NumNodes=1-1", "NumCPUs=3", "MinCPUsNode=3"),
+        ),
+        (replace(SIZE, memory_mb=301), ("MinMemoryCPU=100",)),
+        (
+            replace(SIZE, gpus=2),
+            ("TresPerNode=", "TresPerTask=", "TresPerSocket=", "TresPerJob=gres:gpu:1"),
+        ),
+        (replace(SIZE, partition="main,other"), ("Partition=main",)),
+        (replace(SIZE, reservation="others"), ("ReservationName=",)),
+        (replace(SIZE, account="vip"), ("Account=grid",)),
+        (replace(SIZE, account="grid", qos="high"), ("QOS=normal",)),
+        (replace(SIZE, array=True), ()),
+    ],
+)
+def test_excesses__each__says_how_slurm_puts_it_back(
+    size: Size, undo: tuple[str, ...]
+) -> None:
+    paid = PAID
+    if size.account:
+        paid = replace(PAID, account="grid", qos="normal")
+    assert [excess.undo for excess in excesses(size, paid)] == [undo]
+
+
+@pytest.mark.parametrize(
     ("size", "found"),
     [
         (replace(SIZE, account="grid", qos="normal"), []),

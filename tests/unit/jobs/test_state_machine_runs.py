@@ -277,6 +277,17 @@ def test_more_than_paid__while_it_waits__is_put_back_a_few_times() -> None:
     assert effects == (Effect(EffectKind.CANCEL),)
 
 
+def test_more_than_paid__has_ended__keeps_its_end_and_gets_the_reason() -> None:
+    event = MoreThanPaid("GPUs: 2 instead of 0", False, waits=False, ended=True)
+    job, effects = step(run_once(), event)
+    assert effects == ()
+    finished = Outcome(status=ChainStatus.FINISHED, elapsed_s=70)
+    ended = then(job, SlurmCompleted(finished))
+    assert ended.outcome is not None
+    assert (ended.outcome.status, ended.outcome.elapsed_s) == (finished.status, 70)
+    assert "GPUs: 2 instead of 0" in ended.status_message
+
+
 def test_more_than_paid__while_it_runs__is_cancelled_with_a_reason() -> None:
     event = MoreThanPaid("GPUs: 2 instead of 0", limit_only=False, waits=False)
     job, effects = step(run_once(), event)

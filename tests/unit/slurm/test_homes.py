@@ -3,6 +3,7 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from supervisor_tasks.slurm.homes import (
     Home,
     Homes,
     SlowHomeError,
+    home_fault,
     home_seen,
     look,
 )
@@ -70,6 +72,81 @@ def test_home_seen__look_that_took_too_long__next_home_is_not_told() -> None:
     with pytest.raises(TransientError, match="does not show the home") as refused:
         home_seen(answer, MARK, USERS[1])
     assert not isinstance(refused.value, SlowHomeError)
+
+
+# --- which homes are safe -------------------------------------------------------------
+
+USER, STRANGER = f"0x{7:040x}", f"0x{8:040x}"
+HOME = "/srv/homes/of-one"
+UID, STRANGERS_UID, SITES_UID = 1000, 1001, 500
+FOLDER, LINK, FILE = 0o40755, 0o120777, 0o100644
+
+
+def place(
+    path: str, owner: str = "root", mode: int = FOLDER, gid: int = 0
+) -> FolderFacts:
+    uids = {"root": 0, USER: UID, STRANGER: STRANGERS_UID, "staff": SITES_UID}
+    return FolderFacts(path, uids[owner], owner, gid, mode)
+
+
+def home(*changed: FolderFacts, **facts: object) -> Home:
+    """A safe home, with some of what is seen on the way to it changed."""
+    own = place(HOME, USER, gid=UID)
+    places = [place("/"), place("/srv"), place("/srv/homes"), own, *changed]
+    safe = Home(UID, USER, HOME, HOME, {one.path: one for one in places})
+    return replace(safe, **facts)  # type: ignore[arg-type]  a Home's own fields
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param(home(), id="his own"),
+        pytest.param(home(place(HOME, USER, 0o42750, gid=7)), id="his group reads it"),
+        pytest.param(home(place("/srv", "root", 0o40775)), id="root's group writes"),
+        pytest.param(home(place("/srv", "root", 0o41777)), id="sticky"),
+        pytest.param(home(place("/srv", "staff")), id="a folder of the site's user"),
+        pytest.param(home(place("/srv/homes", USER)), id="a folder of his own"),
+        pytest.param(
+            home(place("/link", "root", LINK), path="/link"), id="behind root's link"
+        ),
+    ],
+)
+def test_home_fault__home_that_no_other_user_can_change__is_none(seen: Home) -> None:
+    assert home_fault(USER, seen) is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (home(first_of_number=STRANGER), "has the number 1000 of"),
+        (home(path=""), "home is ''"),
+        (home(path="home"), "home is 'home'"),
+        (home(unseen=frozenset({"/srv/homes"})), "may not look into /srv/homes"),
+        (home(place("/srv/homes", STRANGER)), "on the way to it belongs to"),
+        (
+            home(place("/link", STRANGER, LINK), path="/link"),
+            "/link on the way to it belongs to",
+        ),
+        (
+            home(place("/link", "staff", LINK), path="/link"),
+            "/link on the way to it belongs to staff",
+        ),
+        (home(place("/srv", "root", 0o40757)), "put another folder in its place"),
+        (home(place("/srv", "root", 0o40775, gid=7)), "put another folder in its"),
+        (home(place(HOME, "root", FILE)), "is no folder"),
+        (home(place(HOME, STRANGER)), "belongs to"),
+        (home(place(HOME)), "belongs to root"),
+        (home(place(HOME, USER, 0o40775, gid=UID)), "its group or others can write"),
+        (home(place(HOME, USER, 0o40757, gid=UID)), "its group or others can write"),
+        (home(place(HOME, USER, 0o41777, gid=UID)), "its group or others can write"),
+        (home(missing=frozenset({HOME})), "does not exist"),
+        (home(real_path="/elsewhere"), "is no folder"),
+    ],
+)
+def test_home_fault__home_that_another_user_may_change__is_told(
+    seen: Home, said: str
+) -> None:
+    assert said in (home_fault(USER, seen) or "")
 
 
 # --- looks together -------------------------------------------------------------------

@@ -164,6 +164,9 @@ def test_accounting__runs_of_a_requeued_job__are_told_together_with_the_last_one
             replace(KNOWN, submit_s=later.submit_s), *records
         ) == MatchResult(last)
     assert recognised(KNOWN, *map(accounted, (first, stranger))) == MatchResult(first)
+    # a job that ended by itself is over, also if its owner's next job has its id
+    over = replace(ENDED, ended_s=AT_S + 60)
+    assert recognised(KNOWN, *map(accounted, (over, second))) == MatchResult(over)
     # as sacct shows one that root has requeued
     waiting = replace(third, state="PENDING", user="root", ended_s=None)
     until = replace(first, ended_s=AT_S + 91)
