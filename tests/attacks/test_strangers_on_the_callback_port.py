@@ -281,8 +281,13 @@ def test_what_a_stranger_said_first__is_proven_when_our_own_program_says_it(
         report(channel, name)
     with proving(lenient, key_file) as channel:
         report(channel, name)
+    # a repeat changes the row of a job of ours that was read long ago
+    site.do(
+        "UPDATE callbacks SET unknown_job = false, read_at = now() - interval '1 day'"
+    )
     with grpc.insecure_channel(lenient.address) as channel:
         report(channel, name)
+    assert site.number_of("SELECT count(*) FROM callbacks WHERE read_at IS NULL") == 1
     assert (
         site.rows(),
         site.number_of("SELECT count(*) FROM callbacks WHERE proof = 'proven'"),

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from grpc_callbacks.callers import Callers, StrangerError
+from grpc_callbacks.callers import Caller, Callers, Proof, StrangerError
 from grpc_callbacks.connections import (
     CallerConnection,
     Connections,
@@ -14,7 +14,7 @@ from grpc_callbacks.connections import (
     address_of,
 )
 from grpc_callbacks.front import PREFACE, Beginning, beginning
-from grpc_callbacks.room import CallbackOrigin, LedgerJob, origin_of
+from grpc_callbacks.room import CallbackOrigin, LedgerJob, origin_of, scope_of
 from grpc_callbacks.tls import is_for
 from plugins import proof
 from supervisor_tasks.config.validators import is_loopback
@@ -37,6 +37,15 @@ def test_admit__too_many_of_a_peer__its_oldest_that_never_had_an_answer_goes() -
     assert [held.admit(one) for one in (proven, answered, silent)] == [None] * 3
     assert held.admit(connection(1)) is silent
     assert len(held) == 3
+
+
+def test_admit__too_many_of_a_peer__a_call_under_way_is_not_broken_off() -> None:
+    held = Connections(most=10, most_of_a_peer=2)
+    busy, idle = connection(1), connection(1)
+    held.admit(busy)
+    held.admit(idle)
+    held.begin_call(busy)
+    assert held.admit(connection(1)) is idle
 
 
 def test_admit__too_many_of_all__the_peer_with_most_gives_one_up() -> None:
@@ -145,6 +154,24 @@ def test_origin_of(job: LedgerJob | None, origin: CallbackOrigin) -> None:
     assert origin_of(7, job) is origin
 
 
+@pytest.mark.parametrize("proven", [False, True])
+@pytest.mark.parametrize(
+    ("job", "counted_together"),
+    [
+        (LedgerJob(7, "RUNNING"), ("0x1", 7)),
+        (LedgerJob(None, "CLAIMED"), ("0x1", 0)),  # under all ids
+        (LedgerJob(8, "RUNNING"), ("", 0)),  # of all jobs
+        (None, ("", 0)),
+    ],
+)
+def test_scope_of__callbacks_that_are_counted_together__are_bounded_together(
+    job: LedgerJob | None, counted_together: tuple[str, int], proven: bool
+) -> None:
+    origin, *counted, is_proven = scope_of("0x1", 7, job, proven=proven)
+    assert (origin, tuple(counted)) == (origin_of(7, job), counted_together)
+    assert is_proven is proven
+
+
 @pytest.mark.parametrize(
     ("host", "names", "right"),
     [
@@ -190,6 +217,36 @@ def test_admit__time_that_is_no_time__is_a_stranger(time_text: str) -> None:
     told = [(proof.NODE, "node1"), (proof.TIME, time_text), (proof.PROOF, seal)]
     with pytest.raises(StrangerError):
         Callers(key).admit(ip_address("10.0.0.1"), "/a.B/C", b"said", told)
+
+
+@pytest.mark.parametrize(
+    ("calls", "counted"),
+    [
+        pytest.param([(Proof.NO_KEY, "", -1)] * 2, [True, True], id="no key"),
+        pytest.param([(Proof.UNPROVEN, "", -1)], [False], id="a stranger"),
+        pytest.param([(Proof.PROVEN, "a", 5001)] * 2, [True, False], id="repeated"),
+        pytest.param(
+            [(Proof.PROVEN, "a", 5002), (Proof.PROVEN, "a", 5001)],
+            [True, False],
+            id="an older one after a newer one",
+        ),
+        pytest.param(
+            [(Proof.PROVEN, "a", 5002), (Proof.PROVEN, "b", 5001)],
+            [True, True],
+            id="of two nodes",
+        ),
+        pytest.param(
+            [(Proof.PROVEN, "a", 4999), (Proof.PROVEN, "a", 5000)],
+            [False, False],
+            id="made before this process began",
+        ),
+    ],
+)
+def test_counts_as_heartbeat__callers_of_a_process_that_began_at_5_s(
+    calls: list[tuple[Proof, str, int]], counted: list[bool]
+) -> None:
+    callers = Callers(b"k" * 32, now_s=lambda: 5.0)
+    assert [callers.counts_as_heartbeat(Caller(*call)) for call in calls] == counted
 
 
 def test_unread_calls__one_too_many__its_connection_with_most_is_given_up() -> None:
