@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from pydantic import SecretStr
 
 from supervisor_tasks.config import settings as module
-from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.needs import KEYS, Need, SlurmAccess, kept
 from supervisor_tasks.config.settings import SettingsError, hide_secrets, load
 from supervisor_tasks.slurm.ssh import load_key
 from tests.support.refusals import reasons
@@ -600,6 +600,28 @@ def test_load__secrets_that_are_not_needed__are_not_kept() -> None:
     assert wallet.eth_private_key is not None
     assert wallet.slurm_ssh_private_key is None
     assert public.slurm_ssh_public_key == PUBLIC
+
+
+# secrets that every process of a fleet works with
+OF_ALL_PROCESSES = {
+    "database_url",
+    "broker_url",
+    "metascheduler_endpoint_rpc",
+    "metascheduler_endpoint_ws",
+    "flower_basic_auth",
+}
+
+
+def test_keys__each_secret_that_not_all_processes_need__is_one() -> None:
+    """A process keeps a secret that is no key, whatever it needs."""
+    secrets = set[str]()
+    for name, field in module.Settings.model_fields.items():
+        if "Secret" in str(field.annotation):
+            secrets.add(name)
+    assert secrets - OF_ALL_PROCESSES == set(KEYS)
+    assert kept(Need, SlurmAccess.SSH_KEY) | kept(
+        Need, SlurmAccess.SSH_CERTIFICATES
+    ) | kept(Need, SlurmAccess.REST) >= set(KEYS)
 
 
 def test_load__ssh_needed__is_the_key_file_itself() -> None:
