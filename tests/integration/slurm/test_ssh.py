@@ -432,6 +432,37 @@ def test_slow_customers__share_some_places__a_quick_one_needs_none_of_them(
     ssh.close()
 
 
+def test_stream_in_turn__two_of_a_customer_run__a_third_one_is_refused_for_now(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUICK_S", 0.5)
+    login.users.add(OTHER)
+    ssh, held = login.ssh(login.sshd), login.home / "held"
+
+    def hold(number: int) -> str:
+        waits = f"touch {held}.{number}; while test -e {held}; do sleep 0.05; done"
+        return submit_in_turn(ssh, CUSTOMER, waits, OTHER)
+
+    with ThreadPoolExecutor(2) as pool:
+        held.touch()
+        two = [pool.submit(hold, number) for number in range(2)]
+        try:
+            for number in range(2):
+                begun = Path(f"{held}.{number}")
+                wait_until(begun.exists, "both to begin", PATIENCE_S)
+            with pytest.raises(SshBusyError, match="2 commands of"):
+                submit_in_turn(ssh, CUSTOMER, "echo here", OTHER)
+            with pytest.raises(SshBusyError, match="2 commands of"):
+                ssh.clock(CUSTOMER)
+            assert submit_in_turn(ssh, OTHER, "echo here", CUSTOMER) == "here\n"
+        finally:
+            held.unlink()
+            for one in two:
+                one.result(deadline(PATIENCE_S))
+    assert submit_in_turn(ssh, CUSTOMER, "echo here", OTHER) == "here\n"
+    ssh.close()
+
+
 def test_channels_all_taken__is_refused_after_a_while(login: Login) -> None:
     ssh, held = login.ssh(login.sshd), login.home / "held"
     held.touch()
