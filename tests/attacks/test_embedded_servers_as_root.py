@@ -19,7 +19,8 @@ from devgrid import REPOSITORY
 from devgrid.machine import deadline
 from devgrid.processes import wait_until
 from devgrid.state_folder import new_state_folder
-from supervisor_tasks.config.private_files import open_private
+from supervisor_tasks.config.private_files import open_private, write_private
+from supervisor_tasks.config.server_process import ServerProcess
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root has rights to lose"
@@ -214,6 +215,30 @@ def test_end_servers__pid_file_by_root_names_no_server__process_is_not_signalled
     user.end()
     assert victim.poll() is None
     end_servers(state)
+
+
+def test_server_process__record_fits_in_part__is_no_server_and_is_not_signalled(
+    victim: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """The kernel gives a process id again, also after a restart of the machine."""
+    record, user = tmp_path / "server.pid", os.geteuid()
+    program = Path(f"/proc/{victim.pid}/exe").resolve().name
+    ServerProcess(record, program, user).record_pid(victim.pid)
+    assert ServerProcess(record, program, user).runs()
+    _, ticks, boot = record.read_text().split()
+    started = f"{ticks} {boot}"
+    for other_program, other_user, other_start in (
+        ("postgres", user, started),
+        (program, user + 1, started),
+        (program, user, f"{int(ticks) - 1} {boot}"),
+        (program, user, f"{ticks} {boot[::-1]}"),
+        (program, user, ticks),
+    ):
+        write_private(record, f"{victim.pid} {other_start}")
+        server = ServerProcess(record, other_program, other_user)
+        assert not server.runs(), (other_program, other_user, other_start)
+        assert server.end(1.0)
+    assert victim.poll() is None
 
 
 def test_servers__root_may_not_look_into_others_processes__start_and_end(
