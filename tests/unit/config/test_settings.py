@@ -613,7 +613,7 @@ OF_ALL_PROCESSES = {
 
 
 def test_keys__each_secret_that_not_all_processes_need__is_one() -> None:
-    """A process keeps a secret that is no key, whatever it needs."""
+    """Each process keeps a secret that is no key, also without a need for it."""
     secrets = set[str]()
     for name, field in module.Settings.model_fields.items():
         if "Secret" in str(field.annotation):

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -89,12 +90,12 @@ def place(
     return FolderFacts(path, uids[owner], owner, gid, mode)
 
 
-def home(*changed: FolderFacts, **facts: object) -> Home:
+def home(*changed: FolderFacts, **facts: Any) -> Home:
     """A safe home, with some of what is seen on the way to it changed."""
     own = place(HOME, USER, gid=UID)
     places = [place("/"), place("/srv"), place("/srv/homes"), own, *changed]
     safe = Home(UID, USER, HOME, HOME, {one.path: one for one in places})
-    return replace(safe, **facts)  # type: ignore[arg-type]  a Home's own fields
+    return replace(safe, **facts)
 
 
 @pytest.mark.parametrize(
