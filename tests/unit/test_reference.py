@@ -18,11 +18,6 @@ from tests.support.reference import commands, log_events, settings, source, stat
 RATE_LIMITED = "grpc_callbacks/rate_limited_log.py"
 
 
-def test_pages__as_the_code_is__are_those_in_docs() -> None:
-    names = reference.stale()
-    assert not names, reference.STALE.format(names=", ".join(names))
-
-
 def test_stale__changed_missing_and_unknown_files__names_them(tmp_path: Path) -> None:
     reference.write(tmp_path)
     (tmp_path / "cli.md").write_text("other")
