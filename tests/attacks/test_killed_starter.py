@@ -276,40 +276,47 @@ def test_make_test__a_process_of_it_is_ended__its_grids_are_gone(
     (tmp_path / "Makefile").write_text(
         f"test:\n{line.replace('$(BIN)/pytest', str(pytest_there))}\n"
     )
-    argv = ["make", "--file", str(tmp_path / "Makefile"), "test", "WORKERS=1"]
-    with subprocess.Popen(
-        argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, start_new_session=True
-    ) as make:
-        family = [psutil.Process(make.pid)]
-        try:
-            wait_until(
-                lambda: folder_file.exists() and bool(folder_file.read_text()),
-                "the test to begin",
-                GONE_WITHIN_S,
-                0.1,
-            )
-            folder = Path(folder_file.read_text())
-            family += family[0].children(recursive=True)
-            assert len(left_of(folder)) > 1
-            next(process for process in family if process.name() == victim).send_signal(
-                sig
-            )
-            wait_until(
-                lambda: not left_of(folder),
-                f"nothing of {folder} to be left",
-                GONE_WITHIN_S,
-                0.1,
-            )
-            wait_until(
-                lambda: not any(map(is_alive, family)),
-                "all processes of it to end",
-                GONE_WITHIN_S,
-                0.1,
-            )
-        finally:
-            for process in family:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
+    # The tests that run here are a command of their own: they must be no ancestor.
+    file = tmp_path / "Makefile"
+    argv = ["setsid", "--fork", "make", "--file", str(file), "test", "WORKERS=1"]
+    subprocess.run(argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, check=True)
+    family = list[psutil.Process]()
+    try:
+        wait_until(
+            lambda: folder_file.exists() and bool(folder_file.read_text()),
+            "the test to begin",
+            GONE_WITHIN_S,
+            0.1,
+        )
+        folder = Path(folder_file.read_text())
+        family = with_children(file)
+        assert len(left_of(folder)) > 1
+        next(process for process in family if process.name() == victim).send_signal(sig)
+        wait_until(
+            lambda: not left_of(folder),
+            f"nothing of {folder} to be left",
+            GONE_WITHIN_S,
+            0.1,
+        )
+        wait_until(
+            lambda: not any(map(is_alive, family)),
+            "all processes of it to end",
+            GONE_WITHIN_S,
+            0.1,
+        )
+    finally:
+        for process in family or with_children(file):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def with_children(makefile: Path) -> list[psutil.Process]:
+    """The make that reads this file, and all processes below it."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.name() == "make" and str(makefile) in process.cmdline():
+                return [process, *process.children(recursive=True)]
+    return []
 
 
 def test_kept_folder__its_program_is_killed__goes_on() -> None:
