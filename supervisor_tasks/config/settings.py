@@ -341,7 +341,9 @@ class Settings(BaseSettings):
     tests set less than a minute.
     """
     foreign_jobs_allowed: bool = False
-    """Whether customers may have jobs in SLURM that are not in this ledger."""
+    """Whether customers may have jobs in SLURM that are not in this ledger, such as nested
+    jobs (`nested_jobs` in plugins/README.md). Without it they are an alarm.
+    """
     nvidia_smi_path: Command = "nvidia-smi"
     """The path of nvidia-smi on the nodes."""
     trace: bool = False

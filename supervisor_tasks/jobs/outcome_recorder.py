@@ -105,7 +105,7 @@ class OutcomeRecorder:
             assert error is not None  # noqa: S101
             try:
                 self._give_back_alike([outcome.effect for outcome in alike], error)
-            except Exception as failure:  # noqa: BLE001  their leases run out; a raise would end all work of this kind
+            except Exception as failure:  # noqa: BLE001  their leases end with this process or at their time; a raise would end all work of this kind
                 log.warning(
                     "lease_release_failed", effects=len(alike), error=repr(failure)
                 )

@@ -117,8 +117,8 @@ def leasing(chosen: str) -> TextClause:
     )
 
 
-# Takes effects that are due and that no worker works on, but for those that LEASE_ALONE
-# takes. Two takers never get the same effect.
+# Takes effects that are due and that no worker works on. LEASE_ALONE takes those that
+# have failed before. Two takers never get the same effect.
 LEASE = leasing(
     """
     SELECT id FROM effects

@@ -40,11 +40,9 @@ TAKING_EFFECTS = 0x7042
 HEARTBEAT_EVERY_S = 1.0
 # a holder that is silent for so long loses its leases and locks
 SESSION_TIMEOUT_S = 15.0
-WATCH_GAP_S = (
-    # a holder that has not looked for so long stood still itself, or the database did:
-    # it cannot judge the others
-    5.0
-)
+# a holder whose own last look is this old ends no other holder: it stood still itself,
+# or the database did
+WATCH_GAP_S = 5.0
 
 ALIVE_HOLDERS = text(
     "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND classid = :holders AND granted"

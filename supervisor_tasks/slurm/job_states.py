@@ -82,7 +82,8 @@ _FOR_GOOD = re.compile(
 # These flags hide the base state, so an end state does not show: COMPLETING (the end
 # state comes when the nodes are free), UPDATE_DB, LAUNCH_FAILED and RECONFIG_FAIL (the
 # job is requeued or has failed), REVOKED (another cluster of a federation has the job).
-# No table has them: the phase is unknown, and the worker looks again.
+# No table has them: the phase is unknown, and the worker looks again. After an
+# hour it calls the operator (jobs/stalled.py).
 
 
 def phase(state: str) -> Phase:

@@ -12,8 +12,12 @@ from supervisor_tasks.crash_points import CrashPoint
 from tests.chaos.crashes import PLACES, CrashTestGrid, plan
 from tests.support.transports import rest_in_chaos
 
-# before each point, or after it
-SEEDS = tuple(2 * number + number % 2 for number in range(len(CrashPoint)))
+# Each point once: before the first, after the second, before the third ... Then the
+# moment between the commit of a signed transaction and its broadcast.
+SEEDS = (
+    *(2 * number + number % 2 for number in range(len(CrashPoint))),
+    PLACES.index(f"after-{CrashPoint.TRANSACTION_COMMIT}"),
+)
 
 
 @pytest.fixture(scope="module")

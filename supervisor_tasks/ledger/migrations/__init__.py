@@ -2,8 +2,8 @@
 
 A migration runs while a fleet works (docs/how-to/upgrade.md). It takes each lock on a
 table that the fleet uses for an instant only, and waits at most 1.5 s for it:
-`online.py` has the changes that are possible so. It expands the tables: what processes
-of the release before do not need gets a default, and what they still use is dropped a
+`online.py` has the changes that are possible so. A new column gets a default, because
+processes of the release before do not write it. What they still use is dropped a
 release later. `old_processes_work` says of each migration whether processes of the
 release before may run after it.
 """

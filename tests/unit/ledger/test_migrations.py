@@ -23,12 +23,11 @@ AFTER_A_NAME = (
 FIRST = "0001_initial.py"  # makes the tables
 # dropped by the downgrade of what made it
 OWN_TABLES = {"0003_the_wallet.py": {"signatures"}}
+# migrations that may change hot tables, or tables that the source does not name, with
+# the reason
 STOPPED = {
     "0022_names.py": "renames only, each an instant's lock, while the fleet is stopped"
 }
-"""Migrations that may change hot tables, or tables that the source does not name, with
-the reason.
-"""
 
 
 def hot_changes(file: Path) -> list[str]:
