@@ -206,7 +206,7 @@ def _needs_met(environment: Mapping[str, str]) -> list[Need]:
 
     def is_given(setting: str) -> bool:
         variable = setting.upper()
-        return not given.isdisjoint((variable, f"{variable}_FILE"))
+        return variable in given or f"{variable}_FILE" in given
 
     required = required_with(slurm_access(environment))
     needs = list[Need]()
@@ -224,7 +224,7 @@ def _without(
     """
     beginnings = list[str]()
     for name in malformed:
-        if environment.keys().isdisjoint((name, f"{name}_FILE")):
+        if name not in environment and f"{name}_FILE" not in environment:
             beginnings.append(f"{name.partition('_')[0]}_")
     rest = dict[str, str]()
     for name, value in environment.items():

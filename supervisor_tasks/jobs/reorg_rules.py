@@ -178,7 +178,7 @@ def _as_slurm_has_it(job: Job) -> Job:
 
 def _rejected(job: Job) -> bool:
     """Whether the job was given back because SLURM refused it."""
-    if (job.state, job.slurm_id) != (State.REFUSED, None):
+    if job.state is not State.REFUSED or job.slurm_id is not None:
         return False
     return bool(job.status_message)
 

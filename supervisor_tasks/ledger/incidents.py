@@ -242,7 +242,7 @@ class ChannelOutcome:
     @property
     def is_known(self) -> bool:
         """Whether the message was sent or has failed."""
-        return (self.after_s, self.error) != (None, None)
+        return self.after_s is not None or self.error is not None
 
 
 def open_incident(

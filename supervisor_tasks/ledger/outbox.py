@@ -455,7 +455,7 @@ class Effects:
         still_open = list[Any]()
         for row in rows:
             wanted.pop((JobId(row.subject), EffectKind(row.kind)), None)
-            if (row.done_at, row.parked_at) == (None, None):
+            if row.done_at is None and row.parked_at is None:
                 still_open.append(row)
         return open_effects(still_open)
 
@@ -474,7 +474,7 @@ class Effects:
         }
         rows = connection.execute(outbox_sql.OPEN, parameters)
         return open_effects(
-            row for row in rows if (row.lease, row.parked_at) == (None, None)
+            row for row in rows if row.lease is None and row.parked_at is None
         )
 
     def close_obsolete(self, connection: Connection, changed: Sequence[Job]) -> None:
