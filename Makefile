@@ -93,7 +93,7 @@ test-fast: check ## what a contributor runs: the checks, unit tests, and integra
 
 coverage: setup ## branch coverage of the product by unit and integration tests (TESTS=tests/unit: by these tests)
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@$(BIN)/coverage run -m pytest $(or $(TESTS),tests/unit tests/integration) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/coverage run -m pytest $(or $(TESTS),tests/unit tests/integration) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not quiet_machine"
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage json --quiet
 	@$(BIN)/coverage html --quiet
