@@ -198,7 +198,8 @@ def test_drop_ins__of_login_directory_and_authority__each_does_what_it_is_for(
             for drop_in in (*secrets, *OF_PAGE):
                 assert_loaded(site, drop_in)
             customer = settle_job(site_grid)
-            assert accounts(ldap, customer) == 1
+            # the job does not wait for the account: its user is in another file
+            wait_until(lambda: accounts(ldap, customer) == 1, "the account", 60.0, 0.2)
             assert status_of_flower(site, OPERATOR) == 200
             assert status_of_flower(site) == 401
             assert status_of_flower(site, "operator:guessed") == 401
