@@ -22,6 +22,8 @@ import psutil
 from devgrid.machine import Deadline
 from devgrid.state_files import state_in
 
+# set by `make coverage`: a process that has it in its environment is measured
+MEASURED = "COVERAGE_PROCESS_CONFIG"
 PATIENCE_S = 5.0
 MAX_PAUSE_S = 1.0  # between two checks of a condition, however long a check takes
 MARKS = (
@@ -114,6 +116,8 @@ class Processes:
             **(os.environ if env is None else env),
             "DEVGRID_STATE": str(self.folder),
         }
+        if MEASURED in os.environ and user is None:
+            environment[MEASURED] = os.environ[MEASURED]
         with log.open("ab") as out:
             child = subprocess.Popen(
                 [str(word) for word in argv],
