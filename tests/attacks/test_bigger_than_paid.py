@@ -149,7 +149,13 @@ def spare(grid: Grid, customer: Account) -> Iterator[None]:
         "duration=60",
     )
     yield
-    scontrol(grid, "delete", "ReservationName=spare")
+
+    # SLURM may still be ending the job that was in it
+    def is_deleted() -> bool:
+        argv = ("scontrol", "delete", "ReservationName=spare")
+        return slurm_of(grid).run(*argv).returncode == 0
+
+    wait_until(is_deleted, "the reservation to be deleted", 60.0, 0.2)
 
 
 def size(grid: Grid, slurm_id: int) -> dict[str, str]:

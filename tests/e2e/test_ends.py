@@ -266,14 +266,23 @@ def test_user__unresolvable_for_a_while__delays_neither_others_nor_its_running_j
         if not line.startswith(customer.address)
     )
     assert unnamed != named
-    passwd.write_text(unnamed)
+    rewrite(passwd, unnamed)
     for each in (customer, other):
         (grid.users.home(each.address) / "unnamed").touch()
     try:
         for job_id in jobs:
             assert_ended(grid, job_id, "COMPLETED", ChainStatus.FINISHED)
     finally:
-        passwd.write_text(named)
+        rewrite(passwd, named)
+
+
+def rewrite(file: Path, text: str) -> None:
+    """Replace a file at once. A program that reads it half written, and then looks for
+    another modification time in whole seconds, never reads it again.
+    """
+    new = file.with_name(f"{file.name}.new")
+    new.write_text(text)
+    new.replace(file)
 
 
 def test_node_lost__has_failed_with_the_seconds_that_ran(
