@@ -12,7 +12,14 @@ from supervisor_tasks.jobs.state_machine import RULES
 from supervisor_tasks.ledger.alarm_meanings import MEANINGS
 from supervisor_tasks.ledger.alarms import AlarmName, Switch
 from tests.support import reference
-from tests.support.reference import commands, log_events, settings, source, states
+from tests.support.reference import (
+    commands,
+    log_events,
+    module_index,
+    settings,
+    source,
+    states,
+)
 
 # passes the names of its callers on
 RATE_LIMITED = "grpc_callbacks/rate_limited_log.py"
@@ -82,3 +89,12 @@ def test_rule__of_an_event_in_a_state__names_its_states_and_effects(
 ) -> None:
     ((_, rule),) = RULES[event, state]
     assert states.found_in(rule) == (frozenset(after), frozenset(effects))
+
+
+def test_module_index__a_module__has_its_text_and_the_tests_that_import_it() -> None:
+    tests = module_index.importers(reference.REPOSITORY)
+    assert "unit/test_reference.py" in tests["supervisor_tasks/jobs/state_machine.py"]
+    assert "unit/test_reference.py" not in tests["supervisor_tasks/jobs/billing.py"]
+    text = module_index.page(reference.REPOSITORY)
+    assert "| `billing.py` | " in text
+    assert "`unit/jobs/test_billing.py`" in text

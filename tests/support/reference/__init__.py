@@ -11,6 +11,7 @@ from tests.support.reference import (
     commands,
     log_events,
     metrics,
+    module_index,
     settings,
     states,
 )
@@ -28,6 +29,7 @@ def pages() -> Mapping[str, str]:
         "cli.md": commands.page(),
         "log-events.md": log_events.page(REPOSITORY),
         "metrics.md": metrics.page(),
+        "modules.md": module_index.page(REPOSITORY),
         "settings.md": settings.page(REPOSITORY),
         "states-and-events.md": states.page(),
     }
