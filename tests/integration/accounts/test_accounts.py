@@ -21,7 +21,10 @@ from devgrid.options import GridOptions
 from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from devgrid.tls import make_certificates
+from supervisor_tasks import bootstrap
 from supervisor_tasks.accounts.directory import AccountForm, Directory, Member
+from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.settings import load
 from supervisor_tasks.errors import DirectoryRefusedError, DirectoryUnavailableError
 from supervisor_tasks.jobs.model import Address
 from tests.support.commands import supervisor
@@ -148,20 +151,80 @@ GROUP_FORMS = {
 }
 
 
+def new_group(ldap: Ldap, attribute: Member) -> str:
+    """A group for the users of the cluster, which names its members so; its dn."""
+    group_class, needed = GROUP_FORMS[attribute]
+    group = f"cn=users-{secrets.token_hex(4)},{GROUPS}"
+    with directory_of(ldap).open() as session:
+        session.connection.add(group, [group_class], needed)  # type: ignore[no-untyped-call]
+    return group
+
+
 @pytest.mark.parametrize("attribute", list(Member))
 def test_ensure__group_of_any_class__the_customer_is_a_member_once(
     ldap: Ldap, attribute: Member
 ) -> None:
-    group_class, needed = GROUP_FORMS[attribute]
-    group, one = f"cn=users-by-{attribute.value},{GROUPS}", customer()
+    group, one = new_group(ldap, attribute), customer()
     form = replace(FORM, group_dn=group, member_attribute=attribute)
-    with directory_of(ldap).open() as session:
-        session.connection.add(group, [group_class], needed)  # type: ignore[no-untyped-call]
     ensure(directory_of(ldap, form=form), one)
     ensure(directory_of(ldap, form=form), one)
     (found_group,) = entries(ldap, f"({attribute.value}=*)", group)
     expected = one if attribute is Member.UID else f"uid={one},{PEOPLE}"
     assert [str(member) for member in found_group[attribute.value]].count(expected) == 1
+
+
+@pytest.mark.parametrize("attribute", list(Member))
+def test_ensure__member_whose_number_another_has__keeps_the_account(
+    ldap: Ldap, attribute: Member
+) -> None:
+    """A member may have files already: only an account without membership is made
+    again.
+    """
+    one, two = customer(), customer()
+    form = replace(
+        FORM, group_dn=new_group(ldap, attribute), member_attribute=attribute
+    )
+    ensure(directory_of(ldap, form=form), one)
+    (entry,) = entries(ldap, f"(uid={one})")
+    same = FORM.of_account(two, entry["uidNumber"])
+    with directory_of(ldap).open() as session:
+        session.connection.add(FORM.dn(two), list(FORM.object_classes), same)  # type: ignore[no-untyped-call]
+        try:
+            ensure(directory_of(ldap, form=form), one)
+            assert entries(ldap, f"(uid={one})") == [entry]
+        finally:
+            session.connection.delete(FORM.dn(two))  # type: ignore[no-untyped-call]
+
+
+def test_directory_of__settings_of_a_site__make_the_accounts_that_they_say(
+    ldap: Ldap,
+) -> None:
+    """From the environment to the entries. extensibleObject lets a groupOfNames have
+    the gidNumber, which OpenLDAP's posixGroup, a class of its own, cannot.
+    """
+    one, group = customer(), new_group(ldap, Member.UID)
+    settings = {
+        **ldap.settings(),
+        "ETH_PRIVATE_KEY": "0x" + "4c" * 32,
+        "LDAP_PEOPLE_DN": PEOPLE,
+        "LDAP_GROUP_DN": group,
+        "LDAP_MEMBER_ATTRIBUTE": "memberUid",
+        "LDAP_ATTRIBUTES": '{"gecos": "customer {address}"}',
+        "LDAP_OWN_GROUP_OBJECT_CLASSES": "groupOfNames,extensibleObject",
+        "LDAP_HOME_DIRECTORY": "/srv/{address}",
+        "LDAP_LOGIN_SHELL": "/bin/dash",
+    }
+    directory = bootstrap.directory_of(load(Need.WALLET, environment=settings))
+    assert directory is not None
+    ensure(directory, one)
+    (entry,) = entries(ldap, f"(uid={one})")
+    told = [entry[name] for name in ("gecos", "homeDirectory", "loginShell")]
+    assert told == [f"customer {one}", f"/srv/{one}", "/bin/dash"]
+    (users,) = entries(ldap, "(memberUid=*)", group)
+    assert users["memberUid"] == [one]
+    (own,) = entries(ldap, f"(cn={one})", GROUPS)
+    assert set(own["objectClass"]) == {"groupOfNames", "extensibleObject"}
+    assert own["member"] == [f"uid={one},{PEOPLE}"]
 
 
 def test_ensure__number_of_a_group_of_the_sites__is_given_to_no_customer(

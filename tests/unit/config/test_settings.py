@@ -386,6 +386,12 @@ def test_load__attribute_that_another_setting_is_for__is_refused() -> None:
     assert "UIDNumber" in line
 
 
+@pytest.mark.parametrize("name", ["member", "uniqueMember", "memberUid"])
+def test_load__member_attribute_of_each_group_class__is_taken(name: str) -> None:
+    settings = load(environment={"LDAP_MEMBER_ATTRIBUTE": name})
+    assert settings.ldap_member_attribute == name
+
+
 def test_load__own_groups__are_where_the_group_of_all_is() -> None:
     assert load(environment={}).own_groups_dn == "ou=groups,dc=hpc,dc=deepsquare,dc=run"
     assert (
