@@ -84,6 +84,18 @@ contract BillingTest is Grid {
         _paid(10 * PRICE, 10 * PRICE - cut, 0);
     }
 
+    function test_withdraw__what_was_taken_out_already__is_refused() external {
+        constants.setDeepsquareCut(250);
+        does(provider, status(running(10 * PRICE), JobStatus.FINISHED, 10));
+        request(5000);
+        uint256 cut = 10 * PRICE * 250 / 10_000;
+        grid.withdrawAdmin(cut);
+        (bool ok, bytes memory found) = address(grid).call(abi.encodeCall(grid.withdrawAdmin, (1)));
+        bytes memory reason = abi.encodeWithSelector(Errors.InsufficientFunds.selector, 0, 1);
+        require(!ok && keccak256(found) == keccak256(reason), "InsufficientFunds");
+        owns(address(grid), 5000, "contract");
+    }
+
     function test_withdraw__of_what_customers_have_locked__is_refused() external {
         request(5000);
         (bool ok, bytes memory found) = address(grid).call(abi.encodeCall(grid.withdrawAdmin, (1)));

@@ -181,9 +181,11 @@ def test_job__that_is_cancelled_or_loses_its_node__is_told_as_the_field_does(
 
 
 def test_job__of_another_comment__is_not_told(cluster: Cluster) -> None:
+    """Also where the supervisor's address is at the same place of the comment."""
+    at_its_place = cluster.comment.replace("supervisor", "benchmarks")
     others = [
         cluster.submit(number, "true", comment=comment)
-        for number, comment in ((4, "benchmark x:1"), (5, "mine"))
+        for number, comment in ((4, at_its_place), (5, "mine"))
     ]
     wait_until(
         lambda: all(cluster.completed(other) for other in others),
@@ -301,6 +303,10 @@ def test_tell__port_without_tls__is_lost() -> None:
         with pytest.raises((ssl.SSLError, OSError)):
             send(EVENT, job(f"127.0.0.1:{port}"))
         assert not supervisor.calls
+
+
+def test_tell__its_time_out__is_the_fields() -> None:
+    assert upstream_plugin.TIMEOUT_S == 30.0
 
 
 @pytest.mark.parametrize("shows_a_certificate", [False, True])
