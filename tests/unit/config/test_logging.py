@@ -9,12 +9,14 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import paramiko
 import pytest
 import structlog
+import structlog.testing
 
 from supervisor_tasks.config import logging as logs
 
@@ -234,3 +236,60 @@ def test_log_crashes__warning_thread_and_process__are_lines_without_secrets() ->
     assert "RuntimeError: [redacted]" in told[2]["exception"]
     assert {entry["cluster"] for entry in told} == {"west"}
     assert SECRET not in done.stderr
+
+
+# --- what ends a process --------------------------------------------------------------
+
+
+@pytest.fixture
+def _hooks_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+
+
+@pytest.mark.usefixtures("_hooks_as_they_were")
+@pytest.mark.parametrize(
+    ("error", "events"),
+    [
+        (RuntimeError("broken"), ["process_crashed"]),
+        (KeyboardInterrupt(), []),
+        (None, []),
+    ],
+)
+def test_log_crashes__end_of_the_process__is_a_line_unless_it_was_asked_for(
+    error: BaseException | None, events: list[str]
+) -> None:
+    logs.log_crashes()
+    with structlog.testing.capture_logs() as lines:
+        sys.excepthook(type(error) if error else RuntimeError, error, None)  # type: ignore[arg-type]
+    assert [line["event"] for line in lines] == events
+
+
+@pytest.mark.usefixtures("_hooks_as_they_were")
+@pytest.mark.parametrize(
+    ("error", "thread", "lines"),
+    [
+        (RuntimeError("x"), "reader", [("thread_crashed", "reader")]),
+        (RuntimeError("x"), None, [("thread_crashed", "")]),
+        (SystemExit(1), "reader", []),
+        (None, "reader", []),
+    ],
+)
+def test_log_crashes__end_of_a_thread__is_a_line_with_its_name(
+    error: BaseException | None, thread: str | None, lines: list[tuple[str, str]]
+) -> None:
+    logs.log_crashes()
+    of_thread = threading.Thread(name=thread) if thread else None
+    kind = type(error) if error else RuntimeError
+    with structlog.testing.capture_logs() as found:
+        threading.excepthook(threading.ExceptHookArgs((kind, error, None, of_thread)))
+    assert [(line["event"], line["thread"]) for line in found] == lines
+
+
+def test_log_refusal__on_a_terminal__is_plain_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    logs.log_refusal("A: found nothing\nB: found nothing", "main")
+    assert shown.getvalue() == "A: found nothing\nB: found nothing\n"

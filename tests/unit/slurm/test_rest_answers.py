@@ -254,3 +254,80 @@ def test_times__no_number__count_as_no_answer(time: object) -> None:
                 ]
             }
         )
+
+
+@pytest.mark.parametrize(
+    ("errors", "numbers", "text"),
+    [
+        (None, [], ""),
+        ("no list", [], ""),
+        (["no object", {"error_number": 5, "error": "e"}], [5], "e"),
+        (
+            [
+                {"error_number": "5", "error": "e"},
+                {"error_code": 7, "description": "d"},
+            ],
+            [7],
+            "e; d",
+        ),
+    ],
+)
+def test_rest_answer__errors_of_another_form__are_left_out(
+    errors: object, numbers: list[int], text: str
+) -> None:
+    found = RestAnswer(200, {"errors": errors})
+    assert (found.error_numbers, found.error_text) == (numbers, text)
+    assert found.failed is bool(text)
+
+
+def test_partition_hardware__node_is_shown_twice__counts_as_no_answer() -> None:
+    partitions, nodes = answer("partitions").body, answer("nodes").body
+    twice = {"nodes": [*nodes["nodes"], *nodes["nodes"]]}
+    with pytest.raises(SlurmUnavailableError, match="shows a node twice"):
+        partition_hardware(partitions, twice, "main")
+
+
+def test_partition_hardware__number_of_nodes_is_missing__counts_as_no_answer() -> None:
+    shown = [{"name": "main", "total_nodes": None}]
+    with pytest.raises(SlurmUnavailableError, match="a partition without the fields"):
+        partition_hardware({"partitions": shown}, answer("nodes").body, "main")
+
+
+def test_ended_on__several_jobs__has_those_that_are_asked_for() -> None:
+    jobs_of_nodes = [
+        {"job_id": number, "batch_host": f"node{number}", "end_time": 100 + number}
+        for number in (1, 2, 3)
+    ]
+    found = ended_on({"jobs": jobs_of_nodes}, [SlurmId(2), SlurmId(9)])
+    assert {slurm_id: (on.node, on.ended_s) for slurm_id, on in found.items()} == {
+        SlurmId(2): ("node2", 102)
+    }
+
+
+def test_drained_s__several_nodes__has_those_that_could_not_start_a_job() -> None:
+    nodes = [
+        {"name": "node1", "reason": DRAIN_REASON, "reason_changed_at": 7},
+        {"name": "node2", "reason": "broken fan", "reason_changed_at": 8},
+        {"name": "node3", "reason": None},
+        {"name": "node4", "reason": DRAIN_REASON, "reason_changed_at": None},
+    ]
+    assert drained_s({"nodes": nodes}) == {"node1": 7, "node4": 0}
+
+
+@pytest.mark.parametrize(
+    ("resumed_s", "used_before_s", "now_s", "elapsed_s"),
+    [(0, 0, 130, 30), (120, 15, 130, 25), (140, 15, 130, 5), (160, 15, 130, 0)],
+)
+def test_jobs_listed__job_was_suspended__seconds_of_the_pause_do_not_count(
+    resumed_s: int, used_before_s: int, now_s: int, elapsed_s: int
+) -> None:
+    """It began at 100. A worker's clock may be a moment early."""
+    (job,) = (job for job in answer("jobs").body["jobs"] if job["name"] == "running")
+    times = {
+        "start_time": 100,
+        "end_time": 1000,
+        "suspend_time": resumed_s,
+        "pre_sus_time": used_before_s,
+    }
+    (row,) = jobs_listed({"jobs": [job | times]}, now_s).values()
+    assert row.record.elapsed_s == elapsed_s

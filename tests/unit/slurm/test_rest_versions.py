@@ -270,3 +270,36 @@ def test_written__change__has_no_job_around_it() -> None:
         "time_limit": {"set": True, "number": 7},
         "partition": "main",
     }
+
+
+@pytest.mark.parametrize(
+    ("shown", "value"),
+    [
+        ({"set": True, "infinite": False, "number": 7}, 7),
+        ({"set": True, "infinite": True, "number": 7}, None),
+        ({"set": False, "infinite": False, "number": 7}, None),
+        ({"number": 7}, {"number": 7}),
+        ([{"set": True, "number": 1}, "x"], [1, "x"]),
+    ],
+)
+def test_read__number_in_its_object__is_the_number_or_none(
+    shown: object, value: object
+) -> None:
+    assert read(NEW, {"field": shown}) == {"field": value}
+
+
+def test_read__status_of_a_job_that_was_changed__is_no_error() -> None:
+    statuses = [{"error": {"string": "No error", "code": 0}}, {"error": None}, "x"]
+    assert read(NEW, {"status": statuses, "errors": []})["errors"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"partitions": [{"name": "main", "nodes": 3, "maximums": {}}]},
+        {"partitions": [{"name": "main", "nodes": {}, "maximums": None}]},
+        {"pings": [{"hostname": "vm", "ping": "UP"}]},
+    ],
+)
+def test_read__part_of_another_form__stays_as_it_is(body: dict[str, Any]) -> None:
+    assert read(NEW, body) == body

@@ -1,0 +1,329 @@
+"""What a look concludes of jobs that SLURM does not show as they should be: it has
+forgotten them, requeued them, or gives them more than was paid for. Real SLURM and
+Postgres.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from devgrid.processes import wait_until
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.callback_fallback import CONTRADICTED, SUSPENDED
+from supervisor_tasks.jobs.cancel import cancel
+from supervisor_tasks.jobs.events import (
+    LimitApplied,
+    ScriptFetched,
+    SlurmRunningObserved,
+    SubmitStarted,
+    Submitted,
+    ToppedUp,
+)
+from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
+from supervisor_tasks.jobs.model import ChainStatus, JobId, SlurmId, State
+from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
+from supervisor_tasks.ledger.ledger import JobChange
+from tests.support.ledger import claim
+from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
+
+UNKNOWN_ID = SlurmId(900_000)  # SLURM never gives it here
+ENDS_AT_ONCE = "#!/bin/bash\nexit 3\n"
+CALLBACK = """
+    INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, proof)
+    VALUES ('here', :job, :slurm_id, :status, :duration_s, :exit_code, 'a test', :proof)
+    """
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[SubmissionEnv]:
+    with SubmissionEnv.running() as world:
+        yield world
+
+
+@pytest.fixture
+def site(world: SubmissionEnv) -> Iterator[WorkerContext]:
+    site = world.site(world.cluster())
+    yield site
+    site.slurm.cluster.close()
+    site.ledger.holder.close()
+    world.slurm.run("scancel", f"--user={CUSTOMER}")
+
+
+def without_callbacks(site: WorkerContext) -> WorkerContext:
+    """The same worker at a site that does not trust callbacks."""
+    return replace(site, slurm_side=replace(site.slurm, trust_callbacks=False))
+
+
+def execute(world: SubmissionEnv, statement: str, **parameters: object) -> None:
+    with world.engine.begin() as connection:
+        connection.execute(text(statement), parameters)
+
+
+def scalar(world: SubmissionEnv, query: str, **parameters: object) -> Any:
+    with world.engine.connect() as connection:
+        return connection.scalar(text(query), parameters)
+
+
+def submitted_as(
+    world: SubmissionEnv, site: WorkerContext, slurm_id: SlurmId, *seen: str
+) -> JobId:
+    """A job that got this id a minute ago, and that looks have seen in these states."""
+    job = world.new_job(site)
+    events = (SubmitStarted(10), Submitted(slurm_id))
+    looks = [SlurmRunningObserved(state) for state in seen]
+    site.ledger.record(*(JobChange(job, event) for event in events))
+    site.ledger.record(*(JobChange(job, look) for look in looks))
+    world.a_minute_passes(job)
+    return job
+
+
+def called(
+    world: SubmissionEnv,
+    job: JobId,
+    slurm_id: int,
+    *callbacks: tuple[int, int, int],
+    proof: str = "proven",
+) -> None:
+    """Store callbacks (status, seconds, exit code) about the job."""
+    for status, duration_s, exit_code in callbacks:
+        row = {"job": job, "slurm_id": slurm_id, "proof": proof}
+        row |= {"status": status, "duration_s": duration_s, "exit_code": exit_code}
+        execute(world, CALLBACK, **row)
+
+
+def parked_for(world: SubmissionEnv, job: JobId) -> str:
+    query = "SELECT last_error FROM effects WHERE job_id = :job AND parked_at IS NOT NULL AND kind = 'poll_slurm'"
+    return str(scalar(world, query, job=job) or "")
+
+
+# --- SLURM has forgotten the job ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "proof", "status", "elapsed_s"),
+    [
+        ([(7, 5, 0)], "proven", ChainStatus.FINISHED, 5),
+        ([(7, 5, 0)], "no key", ChainStatus.FINISHED, 5),
+        ([(4, 0, 0), (8, 6, 512)], "proven", ChainStatus.FAILED, 6),
+        ([(9, 7, 0)], "proven", ChainStatus.OUT_OF_CREDITS, 7),
+        # it would have begun before it was submitted
+        ([(7, 10**6, 0)], "proven", None, None),
+        ([(7, 5, 0)], "unproven", None, None),
+        ([(4, 0, 0)], "proven", None, None),
+        ([], "proven", None, None),
+    ],
+)
+def test_poll_jobs__slurm_forgot_the_job__callbacks_that_can_be_true_end_it(
+    world: SubmissionEnv,
+    site: WorkerContext,
+    callbacks: Sequence[tuple[int, int, int]],
+    proof: str,
+    status: ChainStatus | None,
+    elapsed_s: int | None,
+) -> None:
+    job = submitted_as(world, site, UNKNOWN_ID, "RUNNING")
+    called(world, job, UNKNOWN_ID, *callbacks, proof=proof)
+    seen = world.look(site, job)
+    if status is None:
+        assert (seen.state, seen.outcome) == (State.RUNNING, None)
+        assert parked_for(world, job) == ""
+        return
+    assert seen.outcome is not None
+    assert (seen.state, seen.outcome.status) == (State.ENDED, status)
+    assert seen.outcome.elapsed_s == elapsed_s
+
+
+def test_poll_jobs__site_does_not_trust_callbacks__they_end_nothing(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job = submitted_as(world, site, UNKNOWN_ID, "RUNNING")
+    called(world, job, UNKNOWN_ID, (7, 5, 0))
+    assert world.look(without_callbacks(site), job).state is State.RUNNING
+    assert world.look(site, job).state is State.ENDED
+
+
+@pytest.mark.parametrize(
+    ("states", "callbacks", "why"),
+    [
+        (("RUNNING",), [(7, 5, 0), (8, 5, 256)], CONTRADICTED),
+        (("RUNNING", "SUSPENDED"), [(7, 5, 0)], SUSPENDED),
+    ],
+)
+def test_poll_jobs__callbacks_do_not_decide_the_end__operator_decides(
+    world: SubmissionEnv,
+    site: WorkerContext,
+    states: tuple[str, ...],
+    callbacks: Sequence[tuple[int, int, int]],
+    why: str,
+) -> None:
+    job = submitted_as(world, site, UNKNOWN_ID, *states)
+    called(world, job, UNKNOWN_ID, *callbacks)
+    assert world.look(site, job).state is State.RUNNING
+    assert parked_for(world, job) == why
+
+
+# --- sbatch named an id that SLURM never gave -----------------------------------------
+
+
+def test_poll_jobs__slurm_must_know_the_id_and_does_not__submission_is_denied(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    cluster = site.slurm.cluster
+    wait_until(  # a slurmctld that has just begun may have forgotten the job
+        lambda: cluster.controller().runs_for_s(cluster.now_s()) > 10,
+        "slurmctld to run long enough",
+        PATIENCE_S,
+    )
+    older = submitted_as(world, site, UNKNOWN_ID)
+    execute(
+        world,
+        "UPDATE events SET at = at - interval '1 h' WHERE job_id = :job",
+        job=older,
+    )
+    job = world.new_job(site)
+    for event in (SubmitStarted(10), Submitted(UNKNOWN_ID)):
+        site.ledger.record(JobChange(job, event))
+    assert world.look(site, job).slurm_id is None
+    assert "SubmissionDenied" in world.journal(job)
+    # slurmctld forgets ended jobs after five minutes
+    assert world.look(site, older).slurm_id == UNKNOWN_ID
+    assert "SubmissionDenied" not in world.journal(older)
+
+
+# --- whose id a callback can name -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slurm_id", "begun_ago_s", "is_plausible"),
+    [
+        (UNKNOWN_ID, 0.0, False),  # above all that slurmctld has given
+        (9_000, 1e6, True),  # a slurmctld before this one may have given it
+        (UNKNOWN_ID, 1e6, False),
+        (0, 1e6, False),  # no id
+        (2**31, 1e6, False),
+    ],
+)
+def test_plausible_ids__a_caller_names_an_id__only_one_that_slurm_can_have_given(
+    world: SubmissionEnv,
+    site: WorkerContext,
+    slurm_id: int,
+    begun_ago_s: float,
+    is_plausible: bool,
+) -> None:
+    job = world.new_job(site)
+    found = plausible_ids(site, {job: {slurm_id}}, {job: begun_ago_s})
+    assert found.get(job, set()) == ({slurm_id} if is_plausible else set())
+
+
+def test_plausible_ids__another_job_has_the_id__is_not_plausible(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, other = world.new_job(site), world.new_job(site)
+    slurm_id = world.until_queued(site, other).slurm_id
+    assert slurm_id is not None
+    assert plausible_ids(site, {job: {slurm_id}}, {job: 1e6}) == {job: set()}
+
+
+# --- runs that no look has seen -------------------------------------------------------
+
+
+def requeued(world: SubmissionEnv, site: WorkerContext) -> tuple[JobId, SlurmId]:
+    """A job that SLURM has requeued after a run that no look has seen."""
+    job = world.new_job(site)
+    slurm_id = world.until_queued(site, job).slurm_id
+    assert slurm_id is not None
+    wait_for_state(world, slurm_id, "RUNNING")
+    world.set(slurm_id, Requeue="1")
+    done = world.slurm.run("scontrol", "requeue", str(slurm_id))
+    assert done.returncode == 0, done.stderr
+    wait_for_state(world, slurm_id, "PENDING")
+    return job, slurm_id
+
+
+def wait_for_state(world: SubmissionEnv, slurm_id: SlurmId, *states: str) -> None:
+    wait_until(
+        lambda: world.field(slurm_id, "State") in states,
+        f"SLURM to show {slurm_id} as {' or '.join(states)}",
+        PATIENCE_S,
+        0.1,
+    )
+
+
+@pytest.mark.parametrize("has_ended", [False, True], ids=["waits", "ended"])
+def test_cancel__owner_made_it_requeueable__slurm_cannot_requeue_it_any_more(
+    world: SubmissionEnv, site: WorkerContext, has_ended: bool
+) -> None:
+    job, slurm_id = requeued(world, site)
+    if has_ended:
+        world.slurm.run("scancel", str(slurm_id))
+        wait_for_state(world, slurm_id, "CANCELLED")
+    cancel(site, site.ledger.jobs([job])[job])
+    wait_for_state(world, slurm_id, "CANCELLED")
+    shown = world.slurm.run("scontrol", "show", "job", str(slurm_id)).stdout
+    assert "Requeue=0" in shown
+
+
+# --- without an id in SLURM -----------------------------------------------------------
+
+
+def test_cancel__ledger_has_no_id__cancels_the_job_that_slurm_took(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job = world.new_job(site)
+    slurm_id = world.until_queued(site, job).slurm_id
+    assert slurm_id is not None
+    world.a_minute_passes(job)
+    before_the_answer = replace(
+        site.ledger.jobs([job])[job], slurm_id=None, slurm_submit_s=None
+    )
+    cancel(site, before_the_answer)
+    wait_for_state(world, slurm_id, "CANCELLED")
+
+
+def test_extend_time_limit__no_slurm_job__nothing_is_set(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job = world.new_job(site)
+    waits = site.ledger.jobs([job])[job]
+    assert not isinstance(extend_time_limit(site, waits), LimitApplied)
+
+
+# --- a size that was not paid for -----------------------------------------------------
+
+
+def waiting_job(world: SubmissionEnv, site: WorkerContext) -> tuple[JobId, SlurmId]:
+    """A job that SLURM holds."""
+    job = world.new_job(site)
+    slurm_id = world.until_queued(site, job).slurm_id
+    assert slurm_id is not None
+    return job, slurm_id
+
+
+@pytest.fixture
+def drained(world: SubmissionEnv) -> Iterator[None]:
+    """Jobs wait."""
+    node = ("scontrol", "update", "NodeName=ALL")
+    world.slurm.run(*node, "State=DRAIN", "Reason=test")
+    yield
+    world.slurm.run("scancel", f"--user={CUSTOMER}")
+    world.slurm.run(*node, "State=RESUME")
+
+
+@pytest.mark.usefixtures("drained")
+def test_extend_time_limit__owner_asked_for_more_cpus__job_is_put_back(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, slurm_id = waiting_job(world, site)
+    world.set(slurm_id, NumCPUs="8")
+    world.look(site, job)
+    assert "MoreThanPaid" in world.journal(job)
+    event = extend_time_limit(site, site.ledger.jobs([job])[job])
+    assert isinstance(event, LimitApplied)
+    assert event.put_back
+    assert world.field(slurm_id, "NumCPUs") == "1"
+
+
+__all__ = ["ENDS_AT_ONCE", "ScriptFetched", "ToppedUp", "claim"]

@@ -1,0 +1,139 @@
+"""The server's certificate: which files are refused, and when a new one is taken."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from structlog.testing import capture_logs
+
+from devgrid.tls import Certificates, make_certificates
+from grpc_callbacks.tls import Certificate, credentials, names_of
+from supervisor_tasks.config.settings import SettingsError
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Certificates:
+    return make_certificates(tmp_path / "tls")
+
+
+def certificate(
+    key: Path | None, cert: Path | None, address: str = "localhost:3000"
+) -> Certificate:
+    given = SimpleNamespace(tls_key=key, tls_cert=cert, public_address=address)
+    return Certificate(cast(Any, given))
+
+
+def encrypted(folder: Path) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    file = folder / "encrypted.key"
+    file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"passphrase"),
+        )
+    )
+    return file
+
+
+def refused(key: Path | None, cert: Path | None) -> list[tuple[str, str]]:
+    """The settings that are refused, each with the words after `expected`."""
+    with pytest.raises(SettingsError) as error:
+        certificate(key, cert)
+    lines = str(error.value).splitlines()
+    return [(line.partition(":")[0], line.rpartition("expected ")[2]) for line in lines]
+
+
+def test_certificate__files_are_not_set__a_line_each() -> None:
+    nothing = "a PEM file, because TLS_ENABLE is true"
+    assert refused(None, None) == [("TLS_KEY", nothing), ("TLS_CERT", nothing)]
+
+
+def test_certificate__file_is_not_there__is_named(files: Certificates) -> None:
+    ((name, expected),) = refused(files.key, files.cert.with_name("none.pem"))
+    assert name == "TLS_CERT"
+    assert expected.startswith("a file that can be read")
+
+
+def test_certificate__no_pem_in_both__a_line_each(tmp_path: Path) -> None:
+    file = tmp_path / "text"
+    file.write_text("no PEM")
+    assert refused(file, file) == [
+        ("TLS_KEY", "a private key as PEM, without a passphrase"),
+        ("TLS_CERT", "certificates as PEM, the server's own first"),
+    ]
+
+
+def test_certificate__key_with_a_passphrase__is_refused(
+    files: Certificates, tmp_path: Path
+) -> None:
+    assert [name for name, _ in refused(encrypted(tmp_path), files.cert)] == ["TLS_KEY"]
+
+
+def test_certificate__of_another_key__is_refused(
+    files: Certificates, tmp_path: Path
+) -> None:
+    others = make_certificates(tmp_path / "others")
+    assert refused(files.key, others.cert) == [
+        ("TLS_CERT", "the certificate of the key in TLS_KEY, before all others")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("address", "warned"),
+    [
+        ("localhost:3000", []),
+        ("127.0.0.1:3000", []),
+        ("grid.example:3000", ["certificate_of_another_host"]),
+    ],
+)
+def test_certificate__public_address__is_compared_with_its_names(
+    files: Certificates, address: str, warned: list[str]
+) -> None:
+    with capture_logs() as lines:
+        certificate(files.key, files.cert, address)
+    assert [line["event"] for line in lines] == warned
+
+
+def test_changed__same_files__nothing_is_taken(files: Certificates) -> None:
+    assert certificate(files.key, files.cert)._changed() is None
+
+
+def test_changed__new_files__are_taken_once(
+    files: Certificates, tmp_path: Path
+) -> None:
+    held = certificate(files.key, files.cert)
+    others = make_certificates(tmp_path / "others")
+    os.replace(others.key, files.key)  # noqa: PTH105  as a site's program renews them
+    with capture_logs() as lines:
+        assert held._changed() is None, "the key alone does not fit"
+        os.replace(others.cert, files.cert)  # noqa: PTH105
+        assert held._changed() is not None
+        assert held._changed() is None
+    assert [line["event"] for line in lines] == [
+        "certificate_not_taken",
+        "certificate_taken",
+    ]
+
+
+def test_changed__files_are_gone__the_one_before_stays(files: Certificates) -> None:
+    held = certificate(files.key, files.cert)
+    files.cert.unlink()
+    with capture_logs() as lines:
+        assert held._changed() is None
+        assert held._changed() is None
+    assert [line["event"] for line in lines] == ["certificate_not_taken"]
+
+
+def test_credentials__tls_is_off__are_none() -> None:
+    assert credentials(cast(Any, SimpleNamespace(tls_enable=False))) is None
+
+
+def test_names_of__no_certificate__has_none(files: Certificates) -> None:
+    assert names_of(b"no PEM") == []
+    assert names_of(files.ca.read_bytes()) == []
+    assert "localhost" in names_of(files.cert.read_bytes())
