@@ -1,0 +1,392 @@
+"""A sweep of one worker, without the rest of a fleet: real SLURM, chain and Postgres.
+What the fleet makes of the findings is in tests/e2e/test_sweep.py.
+"""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import text
+
+from devgrid.grid import Grid
+from devgrid.options import GridOptions
+from devgrid.processes import wait_until
+from supervisor_tasks.bootstrap import build
+from supervisor_tasks.config.needs import Need
+from supervisor_tasks.config.settings import load
+from supervisor_tasks.context import WorkerContext
+from supervisor_tasks.jobs.model import ChainStatus, JobId, State
+from supervisor_tasks.ledger import operator_actions
+from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
+from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
+from supervisor_tasks.ledger.facts import PROVIDER
+from supervisor_tasks.messaging.queues import Queue
+from supervisor_tasks.monitoring.cluster_guard import record_controller_start
+from supervisor_tasks.reconciliation.backfill import HISTORY, has_pending_blocks
+from supervisor_tasks.reconciliation.run import sweep
+from tests.load.sweep import prepare, put_on_chain
+from tests.support.ledger import emptied
+from tests.support.watching import slurm_of
+
+PATIENCE_S = 60.0
+GRACE_S = 1.0
+LIVE = "--states=PENDING,RUNNING,CONFIGURING"
+# a site's own scancel that refuses
+REFUSING = """#!/bin/bash
+for word; do
+    [[ $word == --* ]] || echo "scancel: error: Kill job error on job id $word: Access/permission denied" >&2
+done
+exit 1
+"""
+JOB = """
+    INSERT INTO jobs (cluster, job_id, customer, provider, claim_key, definition, time_limit_min, state, chain_status,
+        chain_block, chain_log_index, script, grid_logger_url, slurm_id, slurm_submit_s, top_ups, cancel_requested,
+        poll_count, status_message)
+    VALUES (:cluster, :job_id, :customer, :provider, 'claim:' || :job_id,
+        '{"gpus": 0, "mem_per_cpu_mb": 1, "cpus_per_task": 1, "ntasks": 1, "batch_location_hash": ""}', 60,
+        :state, :chain_status, 1, 0, 'true', '', :slurm_id, :submit_s, '[]', false, 0, '')
+    """
+EVENT = """
+    INSERT INTO events (cluster, job_id, name, details, state, at)
+    VALUES (:cluster, :job_id, :name, CAST(:details AS json), 'QUEUED', now() - CAST(:ago AS interval))
+    """
+EFFECT = """
+    INSERT INTO effects (cluster, job_id, kind, due_at) VALUES (:cluster, :job_id, 'poll_slurm', now() + :due * interval '1 s')
+    """
+CALLBACK = """
+    INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, received_at)
+    VALUES (:cluster, :job_id, :slurm_id, 3, 0, 0, 'a test', now() - CAST(:ago AS interval))
+    """
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Grid]:
+    running = Grid.start(
+        GridOptions(block_time_s=0.25, min_job_age_s=86_400, job_submit=False)
+    )
+    try:
+        prepare(running)
+        yield running
+    finally:
+        running.stop()
+
+
+@contextmanager
+def worker_of(grid: Grid, **settings: str) -> Iterator[WorkerContext]:
+    """A worker of the slurm queue that knows SLURM and its provider, with an empty
+    ledger.
+    """
+    environment = {"SWEEP_GRACE_S": str(GRACE_S), "SLURM_ACCOUNTING": "false"}
+    loaded = load(
+        Need.SLURM,
+        environment=grid.environment | environment | settings | {"LOG_LEVEL": "error"},
+    )
+    worker = build(loaded, {Queue.SLURM}, Celery(broker=grid.environment["BROKER_URL"]))
+    try:
+        ledger = worker.context.ledger
+        emptied(ledger.engine)
+        ledger.facts.set(PROVIDER, grid.chain.account("provider").address)
+        with ledger.engine.begin() as connection:
+            ledger.cursors.set(
+                connection, CONTRACT_STREAM, grid.chain.block_number(), ""
+            )
+        yield worker.context
+    finally:
+        worker.close()
+
+
+@pytest.fixture
+def site(grid: Grid) -> Iterator[WorkerContext]:
+    with worker_of(grid) as context:
+        yield context
+
+
+def execute(site: WorkerContext, statement: str, **values: object) -> None:
+    with site.ledger.engine.begin() as connection:
+        connection.execute(text(statement), values | {"cluster": site.ledger.cluster})
+
+
+def swept(site: WorkerContext) -> dict[str, Any]:
+    """Sweep, and return the report."""
+    sweep(site, "a test")
+    return dict(site.ledger.sweeps.last()[0].report)
+
+
+def swept_again(site: WorkerContext) -> dict[str, Any]:
+    """Sweep, and once more when the doubts of the first are old enough to count."""
+    sweep(site, "the first sight")
+
+    def oldest_s() -> float:
+        return min(
+            site.ledger.sweeps.begin("ages").previous_doubts_s.values(), default=0.0
+        )
+
+    wait_until(lambda: oldest_s() > GRACE_S, "the doubts to be older", PATIENCE_S)
+    return swept(site)
+
+
+def found(report: dict[str, Any], job_id: JobId) -> list[str]:
+    return [one["found"] for one in report["findings"] if one["job_id"] == job_id]
+
+
+def new_job(
+    grid: Grid,
+    site: WorkerContext,
+    state: State,
+    chain: ChainStatus,
+    *,
+    customer: str | None = None,
+    slurm_id: int | None = None,
+    submit_s: int | None = None,
+    ledger_chain: ChainStatus | None = None,
+) -> JobId:
+    """A job on the contract and in the ledger."""
+    job_id = JobId("0x" + secrets.token_hex(32))
+    customer = customer or grid.new_customer().address
+    provider = grid.chain.account("provider").address
+    put_on_chain(grid, [job_id], customer, provider, chain)
+    execute(
+        site,
+        JOB,
+        job_id=job_id,
+        customer=customer,
+        provider=provider,
+        state=state.value,
+        chain_status=(ledger_chain or chain).value,
+        slurm_id=slurm_id,
+        submit_s=submit_s,
+    )
+    return job_id
+
+
+def submitted(
+    site: WorkerContext, job_id: JobId, *more: str, ago: str = "1 hour"
+) -> None:
+    """Write the job's submission into the journal, and the events after it."""
+    for name in ("SubmitStarted", "Submitted", *more):
+        execute(site, EVENT, job_id=job_id, name=name, details="{}", ago=ago)
+
+
+def gone(
+    grid: Grid, site: WorkerContext, place: int, submit_s: int, *more: str
+) -> JobId:
+    """A job that waits, as the ledger knows it, and that SLURM does not have."""
+    job = new_job(
+        grid,
+        site,
+        State.QUEUED,
+        ChainStatus.SCHEDULED,
+        slurm_id=910_000 + place,
+        submit_s=submit_s,
+    )
+    submitted(site, job, *more, ago="2 hours")
+    return job
+
+
+def alarms(site: WorkerContext, name: AlarmName) -> list[Alarm]:
+    return [one for one in site.ledger.alarms.all() if one.name == name]
+
+
+def sbatch(grid: Grid, customer: str, *options: str) -> int:
+    """Submit a job of the customer to SLURM, without the supervisor."""
+    uid = str(grid.users.add(customer))
+    words = [f"--uid={uid}", f"--gid={uid}", "--parsable", "--chdir=/", "--mem=10"]
+    words += ["--output=/dev/null", "--wrap=sleep 600", *options]
+    done = slurm_of(grid).run("sbatch", *words)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def our_comment(grid: Grid) -> str:
+    return f"--comment=supervisor {grid.environment['PUBLIC_ADDRESS']}"
+
+
+def live(grid: Grid) -> set[int]:
+    listed = slurm_of(grid).run("squeue", "--noheader", "--format=%i", LIVE).stdout
+    return {int(number) for number in listed.split()}
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_sweep__contract_is_cold_and_slurm_has_it__is_cancelled_where_slurm_lets_it(
+    grid: Grid, refuses: bool
+) -> None:
+    scancel = grid.folder / "scancel-that-refuses"
+    scancel.write_text(REFUSING)
+    scancel.chmod(0o755)
+    settings = {"SLURM_SCANCEL_PATH": str(scancel)} if refuses else {}
+    customer = grid.new_customer().address
+    with worker_of(grid, **settings) as site:
+        job = new_job(
+            grid, site, State.SETTLED, ChainStatus.FINISHED, customer=customer
+        )
+        slurm_id = sbatch(grid, customer, f"--job-name={job}", our_comment(grid))
+        report = swept(site)
+        assert found(report, job) == ["orphan_running"]
+        assert report["cancelled"] == int(not refuses)
+        assert list(report["not_cancelled"]) == [str(slurm_id)] * refuses
+        if refuses:
+            assert slurm_id in live(grid)
+            slurm_of(grid).run("scancel", str(slurm_id))
+    wait_until(lambda: slurm_id not in live(grid), "its end", PATIENCE_S)
+
+
+def test_sweep__customer_submits_jobs_himself__alarm_names_user_and_size(
+    grid: Grid, site: WorkerContext
+) -> None:
+    customer = grid.new_customer().address
+    slurm_ids = [
+        sbatch(grid, customer, *options)
+        for options in ((), ("--time=7", "--cpus-per-task=2"))
+    ]
+    sweep(site, "a test")
+    (alarm,) = alarms(site, AlarmName.FOREIGN_CUSTOMER_JOBS)
+    some = alarm.details["some"]
+    assert some.keys() >= {str(number) for number in slurm_ids}
+    assert customer in some[str(slurm_ids[1])]
+    assert "2 CPUs, 1 nodes, 10 MB" in some[str(slurm_ids[1])]
+    assert "limit 7 minutes" in some[str(slurm_ids[1])]
+    slurm_of(grid).run("scancel", *map(str, slurm_ids))
+    wait_until(lambda: not live(grid).intersection(slurm_ids), "their end", PATIENCE_S)
+    sweep(site, "a test")
+    assert not alarms(site, AlarmName.FOREIGN_CUSTOMER_JOBS)
+
+
+def test_sweep__a_side_cannot_be_seen__the_other_is_compared_and_tried_again_soon(
+    grid: Grid,
+) -> None:
+    with worker_of(grid, SLURM_SQUEUE_PATH="/bin/false") as site:
+        job = new_job(
+            grid, site, State.RUNNING, ChainStatus.CANCELLED, slurm_id=900_001
+        )
+        report = swept(site)
+        assert report["unseen"].keys() == {"slurm"}
+        assert found(report, job) == ["final_on_chain"]
+        assert report["slurm_jobs"] is None
+        assert report["again_s"] == 60.0
+    with worker_of(grid) as site:
+        site.ledger.facts.set(PROVIDER, "")
+        report = swept(site)
+        assert report["on_chain"] is None
+        assert "which address this provider has" in report["unseen"]["chain"]
+
+
+@pytest.mark.parametrize("was_saved", [False, True])
+def test_sweep__waiting_jobs_are_gone__what_is_left_of_each_decides(
+    grid: Grid, was_saved: bool
+) -> None:
+    # accounting that has no record
+    settings = {"SLURM_ACCOUNTING": "true", "SLURM_SACCT_PATH": "/bin/true"}
+    # slurmctld did not answer before its start: it saved nothing meanwhile
+    silent_s = 0.0 if was_saved else 3 * 3600.0
+    with worker_of(grid, **settings) as site:
+        cluster = site.slurm.cluster
+        controller = cluster.controller()
+        record_controller_start(site.ledger, controller, silent_s, cluster.now_s())
+        # SLURM lists this one: it has not lost everything
+        other = sbatch(grid, grid.new_customer().address)
+        booted_s = int(controller.booted)
+        wait_until(
+            lambda: cluster.now_s() > booted_s + GRACE_S,
+            "slurmctld to be up for long enough",
+            PATIENCE_S,
+        )
+        taken_later = gone(grid, site, 1, booted_s + 1)
+        often_forgotten = gone(
+            grid, site, 2, booted_s - 7200, *["SubmissionLostBySlurm"] * 3
+        )
+        called = gone(grid, site, 3, booted_s - 7200)
+        execute(site, CALLBACK, job_id=called, slurm_id=910_003, ago="1 hour")
+        execute(site, "UPDATE callbacks SET read_at = now()")
+        report = swept_again(site)
+        decided = [found(report, job) for job in (taken_later, often_forgotten, called)]
+        (alarm,) = alarms(site, AlarmName.SWEEP_CONTRADICTION)
+        if was_saved:
+            assert decided == [["needs_operator"]] * 3
+            assert "look at slurmctld's state" in alarm.details["advice"]
+        else:
+            assert decided == [["lost"], ["needs_operator"], ["lost"]]
+            assert alarm.details["some"] == [often_forgotten]
+        slurm_of(grid).run("scancel", str(other))
+
+
+def test_sweep__slurm_lost_what_it_had_saved__submissions_are_held_until_accepted(
+    grid: Grid, site: WorkerContext
+) -> None:
+    ledger = site.ledger
+    for place in range(5):
+        job = new_job(
+            grid,
+            site,
+            State.RUNNING,
+            ChainStatus.RUNNING,
+            slurm_id=920_000 + place,
+            submit_s=1_700_000_000,
+        )
+        submitted(site, job)
+    report = swept(site)
+    assert report["found"] == {"missing": 5}
+    assert report["again_s"] <= 60.0
+    assert "5 jobs" in (ledger.switches.reason(Switch.SUBMISSIONS_PAUSED) or "")
+    assert alarms(site, AlarmName.SLURM_STATE_LOST)
+    operator_actions.accept_slurm(ledger)
+    sweep(site, "the operator has accepted it")
+    assert ledger.switches.reason(Switch.SUBMISSIONS_PAUSED) is None
+    assert not alarms(site, AlarmName.SLURM_STATE_LOST)
+
+
+def test_sweep__ledger_is_older_than_the_chain__scripts_and_accounting_are_asked(
+    grid: Grid, site: WorkerContext
+) -> None:
+    customer = grid.new_customer().address
+    job = new_job(
+        grid,
+        site,
+        State.READY,
+        ChainStatus.RUNNING,
+        customer=customer,
+        ledger_chain=ChainStatus.SCHEDULED,
+    )
+    execute(
+        site, EVENT, job_id=job, name="Claimed", details='{"at": [1, 0]}', ago="1 hour"
+    )
+    renamed = sbatch(grid, customer, "--job-name=renamed")
+    report = swept(site)
+    assert report["again_s"] == 10.0
+    assert found(report, job) == ["ahead_on_chain"]
+    assert report["unseen"] == {}
+    slurm_of(grid).run("scancel", str(renamed))
+
+
+def test_sweep__not_due__reads_older_claims_and_then_nothing(
+    grid: Grid, site: WorkerContext
+) -> None:
+    ledger = site.ledger
+    execute(site, "DELETE FROM cursors")
+    sweep(site, "a test")
+    head = grid.chain.block_number()
+    with ledger.engine.begin() as connection:
+        ledger.cursors.set(connection, CONTRACT_STREAM, head, "")
+        ledger.cursors.set(connection, HISTORY, head, "")
+    assert has_pending_blocks(site)
+    sweep(site)
+    assert not has_pending_blocks(site)
+    sweep(site)
+    assert len(ledger.sweeps.last(5)) == 1
+    assert ledger.ticks.age_s("sweep finished") is not None
+
+
+def test_sweep__work_is_overdue__wakes_the_tasks_for_it(
+    grid: Grid, site: WorkerContext
+) -> None:
+    woken = list[str]()
+    context = replace(site, sweep_side=replace(site.sweep, wake=woken.append))
+    job = new_job(grid, context, State.RUNNING, ChainStatus.RUNNING, slurm_id=930_001)
+    execute(site, EFFECT, job_id=job, due=-120)
+    execute(site, CALLBACK, job_id=job, slurm_id=930_001, ago="2 minutes")
+    report = swept(context)
+    assert report["stale"] == {"effects": 1, "callbacks": 1, "transactions": 0}
+    assert woken == ["poll_jobs"]
