@@ -133,8 +133,9 @@ def ended(world: SubmissionEnv, site: WorkerContext, job_id: JobId) -> Job:
 def counted_s(slurm: Slurm, slurm_id: int) -> int:
     """The seconds that SLURM counts for a job that has ended."""
     shown = slurm.run("scontrol", "--oneliner", "show", "job", str(slurm_id)).stdout
-    minutes, seconds = re.search(r"RunTime=00:(\d\d):(\d\d)", shown).groups()  # type: ignore[union-attr]
-    return 60 * int(minutes) + int(seconds)
+    counted = re.search(r"RunTime=00:(\d\d):(\d\d) ", shown)
+    assert counted is not None, f"no run of less than an hour: {shown}"
+    return 60 * int(counted[1]) + int(counted[2])
 
 
 def submitted_again(world: SubmissionEnv, site: WorkerContext, job: JobId) -> Job:
