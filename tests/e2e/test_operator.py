@@ -150,16 +150,34 @@ def _healthy(grid: Grid) -> bool:
     return run(grid, "health").exit_code == 0
 
 
+def until_receipts_are_read(grid: Grid) -> None:
+    wait_until(
+        lambda: ask(grid, "tx", "list", "--open") == [],
+        "the receipts to be read",
+        60.0,
+        0.2,
+    )
+
+
 def test_parked_cancellation__shows_slurms_words_and_is_retried(
     grid: Grid, customer: Account, broken: Path
 ) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
     wait_for(grid, job_id, {ChainStatus.RUNNING})
+    until_receipts_are_read(grid)
     broken.touch()
     grid.chain.customers.cancel_job(customer, job_id)
     wait_until(
         lambda: ask(grid, "effect", "list", "--state", "parked") != [],
         "the cancellation to be parked",
+        60.0,
+        0.3,
+    )
+    # news of the job, as a receipt is, has a parked effect tried once more
+    until_receipts_are_read(grid)
+    wait_until(
+        lambda: ask(grid, "effect", "list", "--state", "parked") != [],
+        "the cancellation to be parked again",
         60.0,
         0.3,
     )
@@ -182,12 +200,7 @@ def test_settled_by_the_operator__contract_hears_it_and_slurm_stops(
 ) -> None:
     job_id = grid.submit_script(customer, "#!/bin/bash\nsleep 600\n")
     wait_for(grid, job_id, {ChainStatus.RUNNING})
-    wait_until(
-        lambda: ask(grid, "tx", "list", "--open") == [],
-        "the receipts to be read",
-        60.0,
-        0.2,
-    )
+    until_receipts_are_read(grid)
     words = (
         "--status",
         "FAILED",

@@ -16,21 +16,18 @@ from supervisor_tasks.jobs.callback_fallback import CONTRADICTED, SUSPENDED
 from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.events import (
     LimitApplied,
-    ScriptFetched,
     SlurmRunningObserved,
     SubmitStarted,
     Submitted,
-    ToppedUp,
 )
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
-from supervisor_tasks.jobs.model import ChainStatus, JobId, SlurmId, State
+from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, State
 from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
+from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange
-from tests.support.ledger import claim
 from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
 
 UNKNOWN_ID = SlurmId(900_000)  # SLURM never gives it here
-ENDS_AT_ONCE = "#!/bin/bash\nexit 3\n"
 CALLBACK = """
     INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, proof)
     VALUES ('here', :job, :slurm_id, :status, :duration_s, :exit_code, 'a test', :proof)
@@ -72,10 +69,11 @@ def submitted_as(
 ) -> JobId:
     """A job that got this id a minute ago, and that looks have seen in these states."""
     job = world.new_job(site)
-    events = (SubmitStarted(10), Submitted(slurm_id))
-    looks = [SlurmRunningObserved(state) for state in seen]
-    site.ledger.record(*(JobChange(job, event) for event in events))
-    site.ledger.record(*(JobChange(job, look) for look in looks))
+    site.ledger.record(
+        JobChange(job, SubmitStarted(10)),
+        JobChange(job, Submitted(slurm_id)),
+        *(JobChange(job, SlurmRunningObserved(state)) for state in seen),
+    )
     world.a_minute_passes(job)
     return job
 
@@ -184,8 +182,9 @@ def test_poll_jobs__slurm_must_know_the_id_and_does_not__submission_is_denied(
         job=older,
     )
     job = world.new_job(site)
-    for event in (SubmitStarted(10), Submitted(UNKNOWN_ID)):
-        site.ledger.record(JobChange(job, event))
+    site.ledger.record(
+        JobChange(job, SubmitStarted(10)), JobChange(job, Submitted(UNKNOWN_ID))
+    )
     assert world.look(site, job).slurm_id is None
     assert "SubmissionDenied" in world.journal(job)
     # slurmctld forgets ended jobs after five minutes
@@ -231,11 +230,13 @@ def test_plausible_ids__another_job_has_the_id__is_not_plausible(
 
 
 def requeued(world: SubmissionEnv, site: WorkerContext) -> tuple[JobId, SlurmId]:
-    """A job that SLURM has requeued after a run that no look has seen."""
+    """A job that SLURM has requeued after a run of two seconds or more that no look has
+    seen.
+    """
     job = world.new_job(site)
     slurm_id = world.until_queued(site, job).slurm_id
     assert slurm_id is not None
-    wait_for_state(world, slurm_id, "RUNNING")
+    has_run_for(world, slurm_id, 2)
     world.set(slurm_id, Requeue="1")
     done = world.slurm.run("scontrol", "requeue", str(slurm_id))
     assert done.returncode == 0, done.stderr
@@ -250,6 +251,49 @@ def wait_for_state(world: SubmissionEnv, slurm_id: SlurmId, *states: str) -> Non
         PATIENCE_S,
         0.1,
     )
+
+
+def has_run_for(world: SubmissionEnv, slurm_id: SlurmId, seconds: int) -> None:
+    """Wait until the job has run for so long."""
+    wait_for_state(world, slurm_id, "RUNNING")
+    wait_until(
+        lambda: int(world.field(slurm_id, "TimeUsed").split(":")[-1]) >= seconds,
+        f"{slurm_id} to run for {seconds} s",
+        PATIENCE_S,
+        0.1,
+    )
+
+
+def test_poll_jobs__requeued_unseen__hooks_ends_count_and_forged_ones_do_not(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, slurm_id = requeued(world, site)
+    called(world, job, slurm_id, (6, 0, 0), proof="unproven")
+    assert world.look(site, job).earlier_s >= 2
+    called(world, job, slurm_id, (6, 1, 0))
+    seen = world.look(site, job)
+    assert seen.earlier_s == 1
+
+
+def test_poll_jobs__ended_after_a_requeue__waits_for_the_hooks_missing_end(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, slurm_id = requeued(world, site)
+    called(world, job, slurm_id, (6, 1, 0))
+    world.slurm.run("scancel", str(slurm_id))
+    wait_for_state(world, slurm_id, "CANCELLED")
+    assert world.look(site, job).state is State.QUEUED
+    why = scalar(
+        world,
+        "SELECT last_error FROM effects WHERE job_id = :job AND kind = 'poll_slurm' AND done_at IS NULL",
+        job=job,
+    )
+    assert "hooks have not reported" in why
+    called(world, job, slurm_id, (6, 0, 0))
+    ended = world.look(site, job)
+    assert ended.outcome is not None
+    assert (ended.state, ended.outcome.status) == (State.ENDED, ChainStatus.CANCELLED)
+    assert ended.earlier_s == 1
 
 
 @pytest.mark.parametrize("has_ended", [False, True], ids=["waits", "ended"])
@@ -295,7 +339,7 @@ def test_extend_time_limit__no_slurm_job__nothing_is_set(
 
 
 def waiting_job(world: SubmissionEnv, site: WorkerContext) -> tuple[JobId, SlurmId]:
-    """A job that SLURM holds."""
+    """A job that SLURM has taken."""
     job = world.new_job(site)
     slurm_id = world.until_queued(site, job).slurm_id
     assert slurm_id is not None
@@ -326,4 +370,47 @@ def test_extend_time_limit__owner_asked_for_more_cpus__job_is_put_back(
     assert world.field(slurm_id, "NumCPUs") == "1"
 
 
-__all__ = ["ENDS_AT_ONCE", "ScriptFetched", "ToppedUp", "claim"]
+@pytest.mark.usefixtures("drained")
+@pytest.mark.parametrize(("owners_min", "then_min"), [(5, 5), (9, 8)])
+def test_extend_time_limit__limit_is_lowered__a_lower_one_of_the_owner_stays(
+    world: SubmissionEnv, site: WorkerContext, owners_min: int, then_min: int
+) -> None:
+    job, slurm_id = waiting_job(world, site)
+    world.set(slurm_id, TimeLimit=str(owners_min))
+    lowered = replace(
+        site.ledger.jobs([job])[job], time_limit_min=8, applied_limit_min=10
+    )
+    extend_time_limit(site, lowered)
+    assert world.field(slurm_id, "TimeLimit") == f"{then_min}:00"
+
+
+def test_poll_jobs__running_job_has_more_time__limit_is_set_back(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, slurm_id = waiting_job(world, site)
+    wait_for_state(world, slurm_id, "RUNNING")
+    done = world.slurm.run("scontrol", "update", f"JobId={slurm_id}", "TimeLimit=99")
+    assert done.returncode == 0, done.stderr
+    wait_until(  # a look at a job that has just begun concludes nothing
+        lambda: world.look(site, job).state is State.RUNNING, "a look", PATIENCE_S, 0.2
+    )
+    assert world.effect_id(job, EffectKind.TOP_UP)
+    event = extend_time_limit(site, site.ledger.jobs([job])[job])
+    assert event == LimitApplied(10)
+    assert world.field(slurm_id, "TimeLimit") == "10:00"
+
+
+@pytest.mark.usefixtures("drained")
+def test_poll_jobs__job_ended_with_more_than_paid__operator_is_told(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, slurm_id = waiting_job(world, site)
+    world.set(slurm_id, NumCPUs="8")
+    world.slurm.run("scontrol", "update", "NodeName=ALL", "State=RESUME")
+    has_run_for(world, slurm_id, 1)
+    world.slurm.run("scancel", str(slurm_id))
+    wait_for_state(world, slurm_id, "CANCELLED")
+    ended = world.look(site, job)
+    assert ended.stop is not None
+    assert "it had more than was paid for" in ended.stop.reason
+    assert AlarmName.MORE_THAN_PAID in {one.name for one in site.ledger.alarms.all()}
