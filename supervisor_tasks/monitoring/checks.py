@@ -119,9 +119,12 @@ def _ask_chain(url: str) -> None:
     import urllib3
 
     question = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
-    with urllib3.PoolManager(retries=False, timeout=TIMEOUT_S) as pool:
-        answer = pool.request(
+    with (
+        urllib3.PoolManager(retries=False, timeout=TIMEOUT_S) as pool,
+        # closes the connection, which the pool does not while the answer has it
+        pool.request(
             "POST", url, json=question, redirect=False, preload_content=False
-        )
+        ) as answer,
+    ):
         if answer.status != 200 or b'"result"' not in answer.read(MAX_BYTES):
             raise NoAnswerError(f"HTTP status {answer.status}")
