@@ -38,6 +38,7 @@ from tests.support.watching import (
     ledger,
     parked,
     rows,
+    sbatch_without_the_fleet,
     slurm_ids,
     slurm_of,
     wait_for,
@@ -459,7 +460,9 @@ def test_sweep__one_that_scancel_refuses__the_others_are_cancelled_all_the_same(
     job_ids = [running_job(grid, customer) for _ in range(2)]
     ours = f"--comment=supervisor {grid.environment['PUBLIC_ADDRESS']}"
     second = {
-        job_id: sbatch(grid, customer, f"--job-name={job_id}", ours)
+        job_id: sbatch_without_the_fleet(
+            grid, customer.address, f"--job-name={job_id}", ours
+        )
         for job_id in job_ids
     }
     refused.write_text("".join(f"{slurm_id}\n" for slurm_id in second.values()))
@@ -502,9 +505,15 @@ def test_sweep__second_slurm_job_and_strangers__the_second_is_cancelled_and_no_o
     job_id = running_job(grid, customer)
     (first,) = live(grid, job_id)
     ours = f"--comment=supervisor {grid.environment['PUBLIC_ADDRESS']}"
-    second = sbatch(grid, customer, f"--job-name={job_id}", ours)
-    benchmark = sbatch(grid, customer, f"--job-name={job_id}", "--comment=benchmark")
-    unknown = sbatch(grid, customer, f"--job-name=0x{'5' * 64}", ours)
+    second = sbatch_without_the_fleet(
+        grid, customer.address, f"--job-name={job_id}", ours
+    )
+    benchmark = sbatch_without_the_fleet(
+        grid, customer.address, f"--job-name={job_id}", "--comment=benchmark"
+    )
+    unknown = sbatch_without_the_fleet(
+        grid, customer.address, f"--job-name=0x{'5' * 64}", ours
+    )
     before = last_sweep(grid)
 
     def cancelled() -> int:
@@ -532,22 +541,6 @@ def test_sweep__second_slurm_job_and_strangers__the_second_is_cancelled_and_no_o
     assert live(grid, f"0x{'5' * 64}") == [unknown]
     slurm_of(grid).run("scancel", str(benchmark), str(unknown))
     end(grid, customer, job_id)
-
-
-def sbatch(grid: Grid, customer: Account, *options: str) -> int:
-    uid = str(grid.users.add(customer.address))
-    words = [
-        f"--uid={uid}",
-        f"--gid={uid}",
-        "--parsable",
-        "--chdir=/",
-        "--output=/dev/null",
-        "--mem=10",
-        "--wrap=sleep 600",
-    ]
-    done = slurm_of(grid).run("sbatch", *words, *options)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
 
 
 @rest_in_chaos
@@ -890,9 +883,9 @@ def accounted(grid: Grid, job_id: str) -> list[str]:
 
 def ids_until(grid: Grid, customer: Account, last: int) -> list[int]:
     """Jobs of the customer's own that wait; the last one has this id."""
-    given = [sbatch(grid, customer, "--hold")]
+    given = [sbatch_without_the_fleet(grid, customer.address, "--hold")]
     while given[-1] < last:
-        given.append(sbatch(grid, customer, "--hold"))
+        given.append(sbatch_without_the_fleet(grid, customer.address, "--hold"))
     assert given[-1] == last
     return given
 

@@ -78,6 +78,14 @@ def submitted_as(
     return job
 
 
+def queued_job(world: SubmissionEnv, site: WorkerContext) -> tuple[JobId, SlurmId]:
+    """A job that SLURM has taken."""
+    job = world.new_job(site)
+    slurm_id = world.until_queued(site, job).slurm_id
+    assert slurm_id is not None
+    return job, slurm_id
+
+
 def called(
     world: SubmissionEnv,
     job: JobId,
@@ -220,9 +228,8 @@ def test_plausible_ids__a_caller_names_an_id__only_one_that_slurm_can_have_given
 def test_plausible_ids__another_job_has_the_id__is_not_plausible(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, other = world.new_job(site), world.new_job(site)
-    slurm_id = world.until_queued(site, other).slurm_id
-    assert slurm_id is not None
+    job = world.new_job(site)
+    _, slurm_id = queued_job(world, site)
     assert plausible_ids(site, {job: {slurm_id}}, {job: 1e6}) == {job: set()}
 
 
@@ -233,9 +240,7 @@ def requeued(world: SubmissionEnv, site: WorkerContext) -> tuple[JobId, SlurmId]
     """A job that SLURM has requeued after a run of two seconds or more that no look has
     seen.
     """
-    job = world.new_job(site)
-    slurm_id = world.until_queued(site, job).slurm_id
-    assert slurm_id is not None
+    job, slurm_id = queued_job(world, site)
     has_run_for(world, slurm_id, 2)
     world.set(slurm_id, Requeue="1")
     done = world.slurm.run("scontrol", "requeue", str(slurm_id))
@@ -316,9 +321,7 @@ def test_cancel__owner_made_it_requeueable__slurm_cannot_requeue_it_any_more(
 def test_cancel__ledger_has_no_id__cancels_the_job_that_slurm_took(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job = world.new_job(site)
-    slurm_id = world.until_queued(site, job).slurm_id
-    assert slurm_id is not None
+    job, slurm_id = queued_job(world, site)
     world.a_minute_passes(job)
     before_the_answer = replace(
         site.ledger.jobs([job])[job], slurm_id=None, slurm_submit_s=None
@@ -338,14 +341,6 @@ def test_extend_time_limit__no_slurm_job__nothing_is_set(
 # --- a size that was not paid for -----------------------------------------------------
 
 
-def waiting_job(world: SubmissionEnv, site: WorkerContext) -> tuple[JobId, SlurmId]:
-    """A job that SLURM has taken."""
-    job = world.new_job(site)
-    slurm_id = world.until_queued(site, job).slurm_id
-    assert slurm_id is not None
-    return job, slurm_id
-
-
 @pytest.fixture
 def drained(world: SubmissionEnv) -> Iterator[None]:
     """Jobs wait."""
@@ -360,7 +355,7 @@ def drained(world: SubmissionEnv) -> Iterator[None]:
 def test_extend_time_limit__owner_asked_for_more_cpus__job_is_put_back(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = waiting_job(world, site)
+    job, slurm_id = queued_job(world, site)
     world.set(slurm_id, NumCPUs="8")
     world.look(site, job)
     assert "MoreThanPaid" in world.journal(job)
@@ -375,7 +370,7 @@ def test_extend_time_limit__owner_asked_for_more_cpus__job_is_put_back(
 def test_extend_time_limit__limit_is_lowered__a_lower_one_of_the_owner_stays(
     world: SubmissionEnv, site: WorkerContext, owners_min: int, then_min: int
 ) -> None:
-    job, slurm_id = waiting_job(world, site)
+    job, slurm_id = queued_job(world, site)
     world.set(slurm_id, TimeLimit=str(owners_min))
     lowered = replace(
         site.ledger.jobs([job])[job], time_limit_min=8, applied_limit_min=10
@@ -387,7 +382,7 @@ def test_extend_time_limit__limit_is_lowered__a_lower_one_of_the_owner_stays(
 def test_poll_jobs__running_job_has_more_time__limit_is_set_back(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = waiting_job(world, site)
+    job, slurm_id = queued_job(world, site)
     wait_for_state(world, slurm_id, "RUNNING")
     done = world.slurm.run("scontrol", "update", f"JobId={slurm_id}", "TimeLimit=99")
     assert done.returncode == 0, done.stderr
@@ -404,7 +399,7 @@ def test_poll_jobs__running_job_has_more_time__limit_is_set_back(
 def test_poll_jobs__job_ended_with_more_than_paid__operator_is_told(
     world: SubmissionEnv, site: WorkerContext
 ) -> None:
-    job, slurm_id = waiting_job(world, site)
+    job, slurm_id = queued_job(world, site)
     world.set(slurm_id, NumCPUs="8")
     world.slurm.run("scontrol", "update", "NodeName=ALL", "State=RESUME")
     has_run_for(world, slurm_id, 1)

@@ -19,22 +19,24 @@ from supervisor_tasks.bootstrap import build
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.context import WorkerContext
-from supervisor_tasks.jobs.model import ChainStatus, JobId, State
+from supervisor_tasks.jobs.model import Address, ChainStatus, JobId, State
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.alarms import Alarm, AlarmName, Switch
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import PROVIDER
+from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.monitoring.cluster_guard import record_controller_start
 from supervisor_tasks.reconciliation.backfill import HISTORY, has_pending_blocks
 from supervisor_tasks.reconciliation.run import sweep
+from supervisor_tasks.slurm.commands import script_header
 from tests.load.sweep import prepare, put_on_chain
-from tests.support.ledger import emptied
-from tests.support.watching import slurm_of
+from tests.support.ledger import claim, emptied
+from tests.support.watching import sbatch_without_the_fleet, slurm_of
 
 PATIENCE_S = 60.0
 GRACE_S = 1.0
-LIVE = "--states=PENDING,RUNNING,CONFIGURING"
+LIVE = "PENDING,RUNNING,CONFIGURING"
 # a site's own scancel that refuses
 REFUSING = """#!/bin/bash
 for word; do
@@ -42,13 +44,9 @@ for word; do
 done
 exit 1
 """
-JOB = """
-    INSERT INTO jobs (cluster, job_id, customer, provider, claim_key, definition, time_limit_min, state, chain_status,
-        chain_block, chain_log_index, script, grid_logger_url, slurm_id, slurm_submit_s, top_ups, cancel_requested,
-        poll_count, status_message)
-    VALUES (:cluster, :job_id, :customer, :provider, 'claim:' || :job_id,
-        '{"gpus": 0, "mem_per_cpu_mb": 1, "cpus_per_task": 1, "ntasks": 1, "batch_location_hash": ""}', 60,
-        :state, :chain_status, 1, 0, 'true', '', :slurm_id, :submit_s, '[]', false, 0, '')
+AS_THE_LEDGER_HAS_IT = """
+    UPDATE jobs SET state = :state, chain_status = :chain_status, slurm_id = :slurm_id, slurm_submit_s = :submit_s
+    WHERE job_id = :job_id
     """
 EVENT = """
     INSERT INTO events (cluster, job_id, name, details, state, at)
@@ -146,15 +144,22 @@ def new_job(
 ) -> JobId:
     """A job on the contract and in the ledger."""
     job_id = JobId("0x" + secrets.token_hex(32))
-    customer = customer or grid.new_customer().address
-    provider = grid.chain.account("provider").address
+    customer = Address(customer or grid.new_customer().address)
+    provider = Address(grid.chain.account("provider").address)
     put_on_chain(grid, [job_id], customer, provider, chain)
-    execute(
-        site,
-        JOB,
+    claimed = replace(
+        claim(1),
         job_id=job_id,
         customer=customer,
         provider=provider,
+        claim_key=f"claim:{job_id}",
+    )
+    site.ledger.record(JobChange(job_id, claimed))
+    execute(site, "DELETE FROM effects WHERE job_id = :job_id", job_id=job_id)
+    execute(
+        site,
+        AS_THE_LEDGER_HAS_IT,
+        job_id=job_id,
         state=state.value,
         chain_status=(ledger_chain or chain).value,
         slurm_id=slurm_id,
@@ -191,22 +196,13 @@ def alarms(site: WorkerContext, name: AlarmName) -> list[Alarm]:
     return [one for one in site.ledger.alarms.all() if one.name == name]
 
 
-def sbatch(grid: Grid, customer: str, *options: str) -> int:
-    """Submit a job of the customer to SLURM, without the supervisor."""
-    uid = str(grid.users.add(customer))
-    words = [f"--uid={uid}", f"--gid={uid}", "--parsable", "--chdir=/", "--mem=10"]
-    words += ["--output=/dev/null", "--wrap=sleep 600", *options]
-    done = slurm_of(grid).run("sbatch", *words)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
-
-
 def our_comment(grid: Grid) -> str:
     return f"--comment=supervisor {grid.environment['PUBLIC_ADDRESS']}"
 
 
-def live(grid: Grid) -> set[int]:
-    listed = slurm_of(grid).run("squeue", "--noheader", "--format=%i", LIVE).stdout
+def live(grid: Grid, states: str = LIVE) -> set[int]:
+    argv = ("squeue", "--noheader", "--format=%i", f"--states={states}")
+    listed = slurm_of(grid).run(*argv).stdout
     return {int(number) for number in listed.split()}
 
 
@@ -223,7 +219,9 @@ def test_sweep__contract_is_cold_and_slurm_has_it__is_cancelled_where_slurm_lets
         job = new_job(
             grid, site, State.SETTLED, ChainStatus.FINISHED, customer=customer
         )
-        slurm_id = sbatch(grid, customer, f"--job-name={job}", our_comment(grid))
+        slurm_id = sbatch_without_the_fleet(
+            grid, customer, f"--job-name={job}", our_comment(grid)
+        )
         report = swept(site)
         assert found(report, job) == ["orphan_running"]
         assert report["cancelled"] == int(not refuses)
@@ -239,7 +237,7 @@ def test_sweep__customer_submits_jobs_himself__alarm_names_user_and_size(
 ) -> None:
     customer = grid.new_customer().address
     slurm_ids = [
-        sbatch(grid, customer, *options)
+        sbatch_without_the_fleet(grid, customer, *options)
         for options in ((), ("--time=7", "--cpus-per-task=2"))
     ]
     sweep(site, "a test")
@@ -287,7 +285,7 @@ def test_sweep__waiting_jobs_are_gone__what_is_left_of_each_decides(
         controller = cluster.controller()
         record_controller_start(site.ledger, controller, silent_s, cluster.now_s())
         # SLURM lists this one: it has not lost everything
-        other = sbatch(grid, grid.new_customer().address)
+        other = sbatch_without_the_fleet(grid, grid.new_customer().address)
         booted_s = int(controller.booted)
         wait_until(
             lambda: cluster.now_s() > booted_s + GRACE_S,
@@ -338,8 +336,9 @@ def test_sweep__slurm_lost_what_it_had_saved__submissions_are_held_until_accepte
     assert not alarms(site, AlarmName.SLURM_STATE_LOST)
 
 
-def test_sweep__ledger_is_older_than_the_chain__scripts_and_accounting_are_asked(
-    grid: Grid, site: WorkerContext
+@pytest.mark.parametrize("names_the_job", [True, False])
+def test_sweep__ledger_is_older_than_the_chain__job_is_found_by_its_script(
+    grid: Grid, site: WorkerContext, names_the_job: bool
 ) -> None:
     customer = grid.new_customer().address
     job = new_job(
@@ -350,14 +349,19 @@ def test_sweep__ledger_is_older_than_the_chain__scripts_and_accounting_are_asked
         customer=customer,
         ledger_chain=ChainStatus.SCHEDULED,
     )
-    execute(
-        site, EVENT, job_id=job, name="Claimed", details='{"at": [1, 0]}', ago="1 hour"
+    named = job if names_the_job else JobId("0x" + secrets.token_hex(32))
+    script = grid.folder / "renamed.sh"
+    script.write_text(f"#!/bin/bash\n{script_header(named)}\nsleep 600\n")
+    renamed = sbatch_without_the_fleet(
+        grid, customer, "--job-name=renamed", command=str(script)
     )
-    renamed = sbatch(grid, customer, "--job-name=renamed")
+    wait_until(lambda: renamed in live(grid, "RUNNING"), "SLURM to run it", PATIENCE_S)
     report = swept(site)
-    assert report["again_s"] == 10.0
+    assert (report["again_s"], report["unseen"]) == (10.0, {})
     assert found(report, job) == ["ahead_on_chain"]
-    assert report["unseen"] == {}
+    adopted = site.ledger.jobs([job])[job]
+    assert adopted.slurm_id == (renamed if names_the_job else None)
+    assert adopted.state is State.RUNNING
     slurm_of(grid).run("scancel", str(renamed))
 
 

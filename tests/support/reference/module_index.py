@@ -10,9 +10,10 @@ from tests.support.reference.markdown import head, table
 from tests.support.reference.markdown import page as text_of
 from tests.support.reference.source import modules
 
-ABOUT = """What each module says of itself, and the test files in `tests/unit` and `tests/integration` that import
-it. Where no test imports a module, its package's tests run it. The last tables have the tests that start a whole
-grid."""
+MOST_TESTS = 4
+ABOUT = f"""What each module says of itself, and up to {MOST_TESTS} test files in `tests/unit` and `tests/integration`
+that import it, those of its name first. Where no test imports a module, its package's tests run it. The last tables
+have the tests that start a whole grid."""
 TIERS = ("unit", "integration")
 WHOLE_GRID = ("e2e", "attacks", "chaos")
 
@@ -71,10 +72,10 @@ def _described(repository: Path, tier: str) -> Iterator[tuple[str, str]]:
 
 
 def _listed(tests: Mapping[str, list[str]], path: str) -> str:
-    """A module's tests: those with its name first, as they are about it alone."""
+    """A module's tests, those with its name first, as they are about it alone."""
     stem = PurePosixPath(path).stem
     ordered = sorted(tests[path], key=lambda test: stem not in PurePosixPath(test).stem)
-    return ", ".join(f"`{test}`" for test in ordered[:4])
+    return ", ".join(f"`{test}`" for test in ordered[:MOST_TESTS])
 
 
 def _dotted(path: str) -> str:

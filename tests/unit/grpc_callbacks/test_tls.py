@@ -2,8 +2,6 @@
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -12,7 +10,7 @@ from structlog.testing import capture_logs
 
 from devgrid.tls import Certificates, make_certificates
 from grpc_callbacks.tls import Certificate, credentials, names_of
-from supervisor_tasks.config.settings import SettingsError
+from supervisor_tasks.config.settings import SettingsError, load
 
 
 @pytest.fixture
@@ -23,8 +21,11 @@ def files(tmp_path: Path) -> Certificates:
 def certificate(
     key: Path | None, cert: Path | None, address: str = "localhost:3000"
 ) -> Certificate:
-    given = SimpleNamespace(tls_key=key, tls_cert=cert, public_address=address)
-    return Certificate(cast(Any, given))
+    environment = {"TLS_ENABLE": "true", "PUBLIC_ADDRESS": address}
+    for name, file in (("TLS_KEY", key), ("TLS_CERT", cert)):
+        if file is not None:
+            environment[name] = str(file)
+    return Certificate(load(environment=environment))
 
 
 def encrypted(folder: Path) -> Path:
@@ -130,7 +131,7 @@ def test_changed__files_are_gone__the_one_before_stays(files: Certificates) -> N
 
 
 def test_credentials__tls_is_off__are_none() -> None:
-    assert credentials(cast(Any, SimpleNamespace(tls_enable=False))) is None
+    assert credentials(load(environment={"TLS_ENABLE": "false"})) is None
 
 
 def test_names_of__no_certificate__has_none(files: Certificates) -> None:
