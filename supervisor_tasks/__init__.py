@@ -3,9 +3,12 @@
 import os
 from typing import Any
 
+from supervisor_tasks.chain.lazy_bls import make_lazy
+
 # gRPC's library in C writes text about connections between the lines of the log;
 # callers get the same as errors. The library reads this variable when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+make_lazy()
 
 
 def __getattr__(name: str) -> Any:
