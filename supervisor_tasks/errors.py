@@ -8,6 +8,8 @@ class SupervisorError(Exception):
 class TransientError(SupervisorError):
     """The other side does not answer or is busy; a later retry can succeed."""
 
+    mend = "try again when it answers"
+
 
 class PermanentError(SupervisorError):
     """The other side answered, and its answer will not change; a retry is useless."""
@@ -47,3 +49,11 @@ class LedgerUnavailableError(TransientError):
     """The ledger's database does not answer, or cannot write now. Retry later: open
     work is still stored.
     """
+
+
+class LedgerLoginRefusedError(LedgerUnavailableError):
+    """The ledger's database answers and refuses our login. A retry helps when the
+    operator has corrected DATABASE_URL, or the user or database in Postgres.
+    """
+
+    mend = "correct DATABASE_URL, or the user and the password in Postgres"

@@ -96,7 +96,7 @@ class Nouns(CommandGroup):
 def end(message: str, error: Exception) -> None:
     """Print the error as one line, and end the command with its status."""
     if isinstance(error, TransientError):
-        message = f"{message}: try again when it answers"
+        message = f"{message}: {error.mend}"
     # each line of these begins with the variable
     if not isinstance(error, SettingsError | NoDatabaseError):
         message = f"Error: {message}"

@@ -20,8 +20,9 @@ from supervisor_tasks.config import logging as logs
 from supervisor_tasks.config.embedded_servers import database_url, running_database_url
 from supervisor_tasks.config.private_files import StateFolderError
 from supervisor_tasks.config.settings import SettingsError
-from supervisor_tasks.errors import LedgerUnavailableError
+from supervisor_tasks.errors import LedgerUnavailableError, TransientError
 from supervisor_tasks.ledger.database import open_engine
+from supervisor_tasks.ledger.driver import unavailable
 from supervisor_tasks.ledger.migrations import (
     MigrationError,
     UnknownRevisionError,
@@ -87,7 +88,7 @@ def upgrade(
         )
     url = _started(cli) if embedded else running_database_url(cli.settings)
     _tell_target(cli, url, as_log=as_log)
-    _wait_for(url, wait_s)
+    _wait_for(url, wait_s, as_log=as_log)
     will = _will(url, revision(url))
     if will:
         if as_log:
@@ -217,7 +218,7 @@ def _missing(url: str) -> str:
     except UnknownRevisionError:
         return ""
     except MigrationError as error:
-        return str(error)
+        return _awaited(error)
     if not migrations:
         return ""
     return f"found the ledger's tables at {_revision_shown(found)}; expected {migrations[-1]}: `supervisor db upgrade`"
@@ -298,20 +299,32 @@ def _end(begun: Sequence[tuple[OperatorLog, list[int]]], outcome: str) -> None:
         log.end(entries, outcome)
 
 
-def _wait_for(url: str, wait_s: float) -> None:
-    """Wait until the database answers, `wait_s` at most; after that the upgrade reports
-    the error.
+def _wait_for(url: str, wait_s: float, *, as_log: bool) -> None:
+    """Wait until the database lets us in, `wait_s` at most; after that the upgrade
+    reports the error. Prints or logs each change of what the database answers.
     """
     deadline_s = time.monotonic() + wait_s
+    shown = ""
     while time.monotonic() < deadline_s:
         try:
             psycopg.connect(
                 url.replace("+psycopg", "", 1), connect_timeout=CONNECT_TIMEOUT_S
             ).close()
             return
-        except psycopg.OperationalError:
-            # no event reports when a database begins to answer
-            time.sleep(LOOK_EVERY_S)
+        except psycopg.OperationalError as error:
+            missing = _awaited(unavailable(error))
+        if missing != shown:
+            _show_awaited(missing, as_log=as_log)
+            shown = missing
+        # no event reports when a database begins to answer
+        time.sleep(LOOK_EVERY_S)
+
+
+def _awaited(error: TransientError | None) -> str:
+    """Return what the database answers, and what the operator must do, if anything."""
+    if error is None or error.mend == TransientError.mend:
+        return str(error)
+    return f"{error}: {error.mend}"
 
 
 COMMANDS = {"db": app}

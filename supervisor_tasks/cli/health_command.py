@@ -21,6 +21,7 @@ from supervisor_tasks.config.running_postgres import (
     no_database,
     running_postgres,
 )
+from supervisor_tasks.ledger.driver import unavailable
 from supervisor_tasks.ledger.vital_signs import VitalSigns, vital_signs
 from supervisor_tasks.monitoring.health import periodic_work, problems
 
@@ -85,9 +86,9 @@ def _signs(url: str, cluster: str) -> VitalSigns:
     try:
         return vital_signs(url, cluster)
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-        raise HealthError(
-            f"the ledger's database: {_first_line(error)}: try again when it answers"
-        ) from error
+        away = unavailable(error)
+        assert away is not None  # noqa: S101  one of the two above
+        raise HealthError(f"{away}: {away.mend}") from error
     except (UndefinedTable, UndefinedColumn) as error:
         reason = f"found other tables than expected ({_first_line(error)}): `supervisor db upgrade` first"
         raise HealthError(reason) from error

@@ -32,6 +32,7 @@ from supervisor_tasks.doctor.shared import CONNECT_S, Examined
 from supervisor_tasks.doctor.verdicts import CertificateSeen, certificate_verdict
 from supervisor_tasks.grid.grpc_channels import Channels
 
+UNREACHABLE = "start the service, or correct its address: no certificate was seen"
 HEALTH = "/grpc.health.v1.Health/Check"
 FLOWER = "start Flower, or correct FLOWER_URL"
 DEFINITIONS = "correct SBATCH_ENDPOINT, SBATCH_TLS_ENABLE and SBATCH_CA; ask the grid whether its service runs"
@@ -177,8 +178,10 @@ def certificate(
             thing = f"{name} {service.host}"
         try:
             yield certificate_verdict(thing, _seen(service), datetime.now(UTC), mend)
-        except OSError as error:
+        except ssl.SSLError as error:
             yield red(f"TLS of {thing}", error_line(error), mend)
+        except OSError as error:
+            yield red(f"TLS of {thing}", error_line(error), UNREACHABLE)
 
 
 def _seen(service: Secured) -> CertificateSeen:
@@ -222,7 +225,7 @@ def _handshake(service: Secured, context: ssl.SSLContext) -> bytes:
 def _certificate(
     name: str, of: Callable[[Settings], list[Secured]], mend: str
 ) -> Probe[Examined]:
-    return Probe(f"TLS of {name}", partial(certificate, name, of, mend), mend)
+    return Probe(f"TLS of {name}", partial(certificate, name, of, mend), UNREACHABLE)
 
 
 SETTINGS = (

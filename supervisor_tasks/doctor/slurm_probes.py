@@ -10,6 +10,7 @@ from pathlib import Path
 
 import paramiko
 
+from supervisor_tasks.config import ssh_keys
 from supervisor_tasks.doctor.check_results import Finding, NotTriedError, green
 from supervisor_tasks.doctor.examination import Probe
 from supervisor_tasks.doctor.shared import CONNECT_S, Examined
@@ -19,6 +20,7 @@ from supervisor_tasks.doctor.verdicts import (
     controller_verdict,
     host_key_verdict,
     job_submit_verdict,
+    key_pair_verdict,
     nodes_verdict,
     off_within_s,
     version_verdict,
@@ -39,9 +41,9 @@ SLURM = "run `scontrol ping` on the login node, and read slurmctld's log"
 
 def host_key(shared: Examined) -> Iterator[Finding]:
     """Whether the login node shows the host key that we know."""
+    shared.require_ssh()
     address = shared.settings.slurm_ssh_address
-    if address is None:
-        raise NotTriedError("SLURM_SSH_ADDRESS is not set here")
+    assert address is not None  # noqa: S101  required
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     known = _known_keys(shared.settings.slurm_ssh_known_hosts, host, int(port))
@@ -72,6 +74,19 @@ def _known_keys(file: Path, host: str, port: int) -> dict[str, paramiko.PKey]:
     if port == 22:
         name = host
     return dict((paramiko.HostKeys(str(file)).lookup(name) or {}).items())
+
+
+def key_pair(shared: Examined) -> Iterator[Finding]:
+    """Whether the public key that customers' logins are let in by is that of the key
+    that we log in with.
+    """
+    private = shared.settings.slurm_ssh_private_key
+    public = shared.settings.slurm_ssh_public_key
+    if private is None or public is None:
+        raise NotTriedError(
+            "not both SLURM_SSH_PRIVATE_KEY and SLURM_SSH_PUBLIC_KEY are set here"
+        )
+    yield key_pair_verdict(ssh_keys.public_half(private.get_secret_value()), public)
 
 
 def admin_login(shared: Examined) -> Iterator[Finding]:
@@ -235,6 +250,7 @@ SETTINGS = (
         host_key,
         "start sshd on the login node, or correct SLURM_SSH_ADDRESS",
     ),
+    Probe("SSH key pair", key_pair, "correct SLURM_SSH_PRIVATE_KEY"),
     Probe("SSH login of the admin", admin_login, LOGIN),
     *(Probe(name, partial(version, name), LOGIN) for name in COMMANDS),
     Probe("slurmctld", controller, SLURM),

@@ -293,6 +293,19 @@ def standing_verdict(*, valid: bool, waiting: bool, banned: bool) -> Finding:
 # --- the login node and SLURM ---------------------------------------------------------
 
 
+def key_pair_verdict(derived: str, given: str) -> Finding:
+    """Judge SLURM_SSH_PUBLIC_KEY by the public key that is derived from
+    SLURM_SSH_PRIVATE_KEY; both are lines of OpenSSH's form, with a comment or none.
+    """
+    if derived.split()[:2] == given.split()[:2]:
+        return green("SSH key pair", "the two keys belong together")
+    return red(
+        "SSH key pair",
+        "SLURM_SSH_PUBLIC_KEY is not the public key of SLURM_SSH_PRIVATE_KEY: sshd refuses our logins as customers",
+        f"SLURM_SSH_PUBLIC_KEY={derived}, or give the private key that belongs to it",
+    )
+
+
 def host_key_verdict(
     address: str, shown: str, known: Sequence[str], file: str
 ) -> Finding:

@@ -20,6 +20,7 @@ from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from supervisor_tasks.errors import PermanentError, TransientError
+from supervisor_tasks.ledger.driver import unavailable
 
 LOCK_TIMEOUT = "55P03"  # SQLSTATE
 # to get a lock; between two, the transactions that wait behind the migration go on
@@ -139,5 +140,8 @@ def _config(**attributes: str) -> Config:
 
 
 def _translated(error: OperationalError) -> MigrationError:
-    said = str(error.orig).partition("\n")[0]
-    return MigrationError(f"the ledger's database: {said}")
+    away = unavailable(error.orig)
+    assert away is not None  # noqa: S101  it is the driver's error for that
+    translated = MigrationError(str(away))
+    translated.mend = away.mend
+    return translated

@@ -913,6 +913,30 @@ def test_db_upgrade__waits_for_a_database__and_not_for_ever(
     assert supervisor("db", "upgrade", "--wait-s", "600", env=servers[1]).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("status",), 3),
+        (("health",), 1),
+        (("db", "upgrade", "--wait-s", "1.5"), 3),
+        (("db", "wait", "--wait-s", "1.5"), 1),
+    ],
+)
+def test_database__refuses_the_login__is_told_with_what_mends_it(
+    servers: tuple[Engine, dict[str, str]], words: tuple[str, ...], status: int
+) -> None:
+    url = make_url(servers[1]["DATABASE_URL"]).set(username="stranger")
+    refused = {"DATABASE_URL": url.render_as_string(hide_password=False)}
+    result = supervisor(*words, env=refused | {"CLUSTER_NAME": "here"})
+    assert result.exit_code == status
+    assert 'role "stranger" does not exist' in result.stderr
+    assert result.stderr.endswith(
+        ": correct DATABASE_URL, or the user and the password in Postgres\n"
+    )
+    waits = words[0] == "db"
+    assert result.stderr.count("waiting: the ledger's database:") == int(waits)
+
+
 def test_no_database__is_told_in_a_line() -> None:
     gone = {
         "DATABASE_URL": "postgresql://user:sesame-open@127.0.0.1:1/none",

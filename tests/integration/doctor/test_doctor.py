@@ -131,6 +131,13 @@ def test_doctor__everything_is_away__names_each_within_10_s(
         if name.startswith("WebSocket endpoint ")
     ] == [Level.YELLOW]
     assert {name for name in red if name.startswith("TLS of the RPC endpoints")}
+    no_certificate = (
+        "start the service, or correct its address: no certificate was seen"
+    )
+    assert {
+        row["mend"] for name, row in found.items() if name.startswith("TLS of")
+    } == {no_certificate}
+    assert found["SSH key pair"]["level"] == Level.SKIPPED
     assert all(found[name]["mend"] for name in red)
     assert (
         found["migrations"]["level"]

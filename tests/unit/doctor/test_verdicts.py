@@ -224,6 +224,18 @@ CASES: list[tuple[str, Finding, Level, str]] = [
         "ssh-keyscan -p 22 h >> /k",
     ),
     (
+        "key pair",
+        verdicts.key_pair_verdict("ssh-ed25519 AAAA", "ssh-ed25519 AAAA me@here"),
+        GREEN,
+        "",
+    ),
+    (
+        "key of another pair",
+        verdicts.key_pair_verdict("ssh-ed25519 AAAA", "ssh-ed25519 BBBB me@here"),
+        RED,
+        "SLURM_SSH_PUBLIC_KEY=ssh-ed25519 AAAA",
+    ),
+    (
         "version",
         verdicts.version_verdict("sbatch", "P=/p", 0, "slurm-wlm 22.05.8\n", ""),
         GREEN,
