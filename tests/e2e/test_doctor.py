@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from devgrid.grid import Grid
 from devgrid.options import GridOptions
 from devgrid.processes import wait_until
+from supervisor_tasks.config import ssh_keys
 from tests.support.commands import supervisor
 from tests.support.grids import BLOCK_TIME_S
 from tests.support.watching import wait_for_end
@@ -47,8 +48,14 @@ def grid() -> Iterator[Grid]:
 
 
 def whole(grid: Grid) -> dict[str, str]:
-    """The settings of the grid, with where its Flower is."""
-    return grid.environment | {"FLOWER_URL": FLOWER[-1]}
+    """The settings of the grid, with where its Flower is and the line that the gRPC
+    process derives.
+    """
+    line = ssh_keys.public_half(grid.environment["SLURM_SSH_PRIVATE_KEY"])
+    return grid.environment | {
+        "FLOWER_URL": FLOWER[-1],
+        "SLURM_SSH_PUBLIC_KEY": f"{line} fleet@here",
+    }
 
 
 def examined(
@@ -151,6 +158,17 @@ def test_doctor__wrong_chain_partition_and_flower__are_named(grid: Grid) -> None
     assert found["Flower"]["level"] == "yellow"
     assert "FLOWER_URL" in found["Flower"]["mend"]
     assert found["squeue"]["level"] == "green"
+
+
+def test_doctor__public_key_of_another_pair__is_named_with_the_right_one(
+    grid: Grid,
+) -> None:
+    key = Ed25519PrivateKey.generate().public_key()
+    other = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    found = examined(grid, {"SLURM_SSH_PUBLIC_KEY": other})["SSH key pair"]
+    right = ssh_keys.public_half(grid.environment["SLURM_SSH_PRIVATE_KEY"])
+    assert found["level"] == "red"
+    assert f"SLURM_SSH_PUBLIC_KEY={right}," in found["mend"]
 
 
 def test_doctor__slurmctld_is_a_minute_behind__is_named(
