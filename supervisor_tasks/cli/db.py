@@ -75,7 +75,7 @@ def upgrade(
     again changes nothing.
 
     Several of these commands may run at once: they take turns. A fleet may work
-    meanwhile: the command waits for a lock on a table for 1 s at most. If a long
+    meanwhile: the command waits for a lock on a table for 1.5 s at most. If a long
     transaction holds a table, the command fails after five tries; run it again to
     continue.
 
