@@ -41,7 +41,7 @@ RUNNING, CANCELLING, CANCELLED, FINISHED, FAILED, OUT_OF_CREDITS = 4, 5, 6, 7, 8
 SAID = CallbackRecord(FINISHED, 125, 0, CALLED_S + 200)
 
 
-def test_believed__one_plausible_end__is_the_end() -> None:
+def test_outcome_from_callbacks__one_plausible_end__is_the_end() -> None:
     assert outcome_from_callbacks(JOB, CALLED_S, [SAID]) == Outcome(
         status=ChainStatus.FINISHED, elapsed_s=125
     )
@@ -51,7 +51,7 @@ def test_believed__one_plausible_end__is_the_end() -> None:
     )
 
 
-def test_believed__no_end_among_them__is_nothing() -> None:
+def test_outcome_from_callbacks__no_end_among_them__is_nothing() -> None:
     assert outcome_from_callbacks(JOB, CALLED_S, []) is None
     assert (
         outcome_from_callbacks(
@@ -63,9 +63,7 @@ def test_believed__no_end_among_them__is_nothing() -> None:
     )
 
 
-def test_believed__longer_than_since_the_submission__is_nothing_and_hides_no_truth() -> (
-    None
-):
+def test_outcome_from_callbacks__longer_than_since_the_submission__is_nothing() -> None:
     said = replace(SAID, duration_s=206)
     assert outcome_from_callbacks(JOB, CALLED_S, [said]) is None
     assert outcome_from_callbacks(
@@ -77,7 +75,7 @@ def test_believed__longer_than_since_the_submission__is_nothing_and_hides_no_tru
     ("duration_s", "elapsed_s"),
     [(600, 600), (601, 601), (659, 659), (660, 600), (719, 600), (900, 600)],
 )
-def test_believed__slurm_let_it_overrun_its_limit__the_limit_is_what_is_paid(
+def test_outcome_from_callbacks__slurm_let_it_overrun__the_limit_is_what_is_paid(
     duration_s: int, elapsed_s: int
 ) -> None:
     said = CallbackRecord(OUT_OF_CREDITS, duration_s, 15, CALLED_S + 1000)
@@ -87,7 +85,9 @@ def test_believed__slurm_let_it_overrun_its_limit__the_limit_is_what_is_paid(
 
 
 @pytest.mark.parametrize("duration_s", [0, 206, 1_795_285_886])
-def test_believed__cancelled_while_it_waited__took_no_time(duration_s: int) -> None:
+def test_outcome_from_callbacks__cancelled_while_it_waited__took_no_time(
+    duration_s: int,
+) -> None:
     never_began = 0 if duration_s > 205 else duration_s
     cancelled = replace(SAID, status=CANCELLED, duration_s=duration_s)
     assert outcome_from_callbacks(JOB, CALLED_S, [cancelled]) == Outcome(
@@ -104,7 +104,7 @@ def test_believed__cancelled_while_it_waited__took_no_time(duration_s: int) -> N
         replace(SAID, status=FAILED, exit_code=9),
     ],
 )
-def test_believed__contradictions__are_all_that_may_be_true(
+def test_outcome_from_callbacks__contradictions__are_all_that_may_be_true(
     other: CallbackRecord,
 ) -> None:
     (one,), (another,) = (
@@ -120,14 +120,14 @@ def test_believed__contradictions__are_all_that_may_be_true(
     )
 
 
-def test_believed__twice_nearly_the_same__is_the_later_one() -> None:
+def test_outcome_from_callbacks__twice_nearly_the_same__is_the_later_one() -> None:
     later = replace(SAID, duration_s=126, received_s=CALLED_S + 201)
     assert outcome_from_callbacks(JOB, CALLED_S, [SAID, later]) == Outcome(
         status=ChainStatus.FINISHED, elapsed_s=126
     )
 
 
-def test_believed__finished_with_an_exit_status__was_no_success() -> None:
+def test_outcome_from_callbacks__finished_with_an_exit_status__was_no_success() -> None:
     outcome = outcome_from_callbacks(JOB, CALLED_S, [replace(SAID, exit_code=125)])
     assert isinstance(outcome, Outcome)
     assert outcome.status is ChainStatus.FAILED
@@ -141,7 +141,7 @@ def test_believed__finished_with_an_exit_status__was_no_success() -> None:
         (FINISHED, 253, "SLURM: OUT_OF_MEMORY"),
     ],
 )
-def test_believed__failed_by_slurms_own_doing__says_so(
+def test_outcome_from_callbacks__failed_by_slurms_own_doing__says_so(
     status: int, exit_code: int, reason: str
 ) -> None:
     outcome = outcome_from_callbacks(
@@ -152,7 +152,7 @@ def test_believed__failed_by_slurms_own_doing__says_so(
     )
 
 
-def test_believed__ended_by_slurm__has_no_exit_status() -> None:
+def test_outcome_from_callbacks__ended_by_slurm__has_no_exit_status() -> None:
     outcome = outcome_from_callbacks(
         JOB, CALLED_S, [replace(SAID, status=OUT_OF_CREDITS, exit_code=15)]
     )
@@ -178,7 +178,9 @@ def test_poll_delay_s__more_callbacks__is_zero_first_and_grows_to_the_longest_ga
     assert poll_delay_s(10**6) == MAX_GAP_S
 
 
-def test_believed__of_a_job_that_was_suspended__is_for_the_operator() -> None:
+def test_outcome_from_callbacks__of_a_job_that_was_suspended__is_for_the_operator() -> (
+    None
+):
     believable = outcome_from_callbacks(JOB, CALLED_S, [SAID])
     assert isinstance(believable, Outcome)
     assert outcome_from_callbacks(
@@ -192,7 +194,7 @@ def test_believed__of_a_job_that_was_suspended__is_for_the_operator() -> None:
         assert outcome_from_callbacks(JOB, CALLED_S, nothing, suspended=True) is None
 
 
-def test_believed__end_before_the_last_run_of_a_requeued_job__is_an_earlier_runs() -> (
+def test_outcome_from_callbacks__end_before_the_last_of_two_runs__is_an_earlier_runs() -> (
     None
 ):
     submit_s, seen_s = int(CALLED_S), int(CALLED_S) + 150
