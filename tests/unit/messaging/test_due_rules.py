@@ -22,9 +22,6 @@ from supervisor_tasks.ledger.registrations import (
 )
 from supervisor_tasks.ledger.tick_names import OLD_ROWS_DELETED, finished_key
 from supervisor_tasks.messaging.due_rules import GUARDED, RULES, RuleSettings, due
-from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
-from supervisor_tasks.monitoring.health import MISSED as MISSED_TICKS
-from supervisor_tasks.monitoring.health import periodic_work, problems
 from supervisor_tasks.monitoring.slurm_tries import (
     ANSWERED_SINCE_START,
     CHECK_EVERY_S,
@@ -187,21 +184,6 @@ def test_heartbeats__come_before_others_take_what_they_tell_for_old() -> None:
     scan_every_s = RULES["scan"].idle_s
     assert scan_every_s is not None
     assert scan_every_s < SCANNED_WITHIN_S
-
-
-def test_periodic_work__every_queue_has_some() -> None:
-    names = {work.name for work in periodic_work(1.0, accounts=True)}
-    assert {QUEUE_OF_TASK[name] for name in names - {"clock"}} == set(
-        QUEUE_OF_TASK.values()
-    )
-
-
-def test_problems__beat_is_away__names_beat() -> None:
-    work = periodic_work(1.0, accounts=False)
-    ticks_s = {entry.tick: 1.0 for entry in work} | {"callbacks": 1.0, "clock": 31.0}
-    (line,) = problems(work, ticks_s, 0.0)
-    assert line == "clock: last ended 31 s ago, expected one every 5 s: see beat"
-    assert problems(work, ticks_s | {"clock": MISSED_TICKS * 5.0}, 0.0) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,19 @@
+"""What `supervisor health` calls wrong: periodic work that has not ended in time."""
+
+from supervisor_tasks.messaging.queues import QUEUE_OF_TASK
+from supervisor_tasks.monitoring.health import MISSED, periodic_work, problems
+
+
+def test_periodic_work__every_queue_has_some() -> None:
+    names = {work.name for work in periodic_work(1.0, accounts=True)}
+    assert {QUEUE_OF_TASK[name] for name in names - {"clock"}} == set(
+        QUEUE_OF_TASK.values()
+    )
+
+
+def test_problems__beat_is_away__names_beat() -> None:
+    work = periodic_work(1.0, accounts=False)
+    ticks_s = {entry.tick: 1.0 for entry in work} | {"callbacks": 1.0, "clock": 31.0}
+    (line,) = problems(work, ticks_s, 0.0)
+    assert line == "clock: last ended 31 s ago, expected one every 5 s: see beat"
+    assert problems(work, ticks_s | {"clock": MISSED * 5.0}, 0.0) == []
