@@ -1,7 +1,7 @@
 """The commands for the ledger's tables."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Annotated
 
@@ -88,7 +88,8 @@ def upgrade(
         )
     url = _started(cli) if embedded else running_database_url(cli.settings)
     _tell_target(cli, url, as_log=as_log)
-    _wait_for(url, wait_s, as_log=as_log)
+    # after that, the upgrade reports the error
+    _missing_after(lambda: _missing_login(url), wait_s, as_log=as_log)
     will = _will(url, revision(url))
     if will:
         if as_log:
@@ -156,7 +157,7 @@ def wait(
     cli = cli_context(context)
     url = running_database_url(cli.settings)
     _tell_target(cli, url, as_log=as_log)
-    missing = _missing_after(url, wait_s, as_log=as_log)
+    missing = _missing_after(lambda: _missing(url), wait_s, as_log=as_log)
     if missing:
         raise CommandError(missing)
     if as_log:
@@ -181,18 +182,19 @@ def _tell_target(cli: CliContext, url: str, *, as_log: bool) -> None:
     log.info("tables_looked_at", ledger=ledger)
 
 
-def _missing_after(url: str, wait_s: float, *, as_log: bool) -> str:
-    """Wait until the tables lack nothing, `wait_s` at most; returns what they lack
-    then. Prints or logs each change of it.
+def _missing_after(look: Callable[[], str], wait_s: float, *, as_log: bool) -> str:
+    """Wait until `look` finds nothing missing, `wait_s` at most; returns what is
+    missing then. Prints or logs each change of it.
     """
     deadline_s = time.monotonic() + wait_s
-    missing, printed = _missing(url), ""
+    missing, printed = look(), ""
     while missing and time.monotonic() < deadline_s:
         if missing != printed:
             _show_awaited(missing, as_log=as_log)
             printed = missing
-        time.sleep(LOOK_EVERY_S)  # no event reports the end of an upgrade
-        missing = _missing(url)
+        # no event reports the end of an upgrade, or that a database begins to answer
+        time.sleep(LOOK_EVERY_S)
+        missing = look()
     return missing
 
 
@@ -299,25 +301,15 @@ def _end(begun: Sequence[tuple[OperatorLog, list[int]]], outcome: str) -> None:
         log.end(entries, outcome)
 
 
-def _wait_for(url: str, wait_s: float, *, as_log: bool) -> None:
-    """Wait until the database lets us in, `wait_s` at most; after that the upgrade
-    reports the error. Prints or logs each change of what the database answers.
-    """
-    deadline_s = time.monotonic() + wait_s
-    shown = ""
-    while time.monotonic() < deadline_s:
-        try:
-            psycopg.connect(
-                url.replace("+psycopg", "", 1), connect_timeout=CONNECT_TIMEOUT_S
-            ).close()
-            return
-        except psycopg.OperationalError as error:
-            missing = _awaited(unavailable(error))
-        if missing != shown:
-            _show_awaited(missing, as_log=as_log)
-            shown = missing
-        # no event reports when a database begins to answer
-        time.sleep(LOOK_EVERY_S)
+def _missing_login(url: str) -> str:
+    """Return why the database does not let us in; empty if it does."""
+    try:
+        psycopg.connect(
+            url.replace("+psycopg", "", 1), connect_timeout=CONNECT_TIMEOUT_S
+        ).close()
+    except psycopg.OperationalError as error:
+        return _awaited(unavailable(error))
+    return ""
 
 
 def _awaited(error: TransientError | None) -> str:

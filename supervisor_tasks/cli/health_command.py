@@ -85,14 +85,12 @@ def health(as_json: bool) -> int:
 def _signs(url: str, cluster: str) -> VitalSigns:
     try:
         return vital_signs(url, cluster)
-    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-        away = unavailable(error)
-        assert away is not None  # noqa: S101  one of the two above
-        raise HealthError(f"{away}: {away.mend}") from error
     except (UndefinedTable, UndefinedColumn) as error:
         reason = f"found other tables than expected ({_first_line(error)}): `supervisor db upgrade` first"
         raise HealthError(reason) from error
     except psycopg.Error as error:
+        if away := unavailable(error):
+            raise HealthError(f"{away}: {away.mend}") from error
         raise HealthError(f"the ledger's database: {_first_line(error)}") from error
 
 

@@ -6,15 +6,14 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from devgrid import REPOSITORY
 from tests.support.reference.markdown import head, table
 from tests.support.reference.markdown import page as text_of
 from tests.support.reference.source import modules
 
 MOST_TESTS = 4
 ABOUT = f"""What each module says of itself, and up to {MOST_TESTS} test files in `tests/unit` and `tests/integration`
-that import it or have its name, the latter first. Where no test imports a module, its package's tests run it. The last tables
-have the tests that start a whole grid."""
+that import it or have its name, the latter first. Where no test imports a module, its package's tests run it. The last
+tables have the tests that start a whole grid."""
 TIERS = ("unit", "integration")
 WHOLE_GRID = ("e2e", "attacks", "chaos")
 
@@ -50,16 +49,18 @@ def importers(repository: Path) -> Mapping[str, list[str]]:
             for module in _imported(ast.parse(file.read_text())) & paths.keys():
                 found[paths[module]].append(name)
     for path, importing in found.items():
-        importing += [test for test in _namesakes(path) if test not in importing]
+        importing += [
+            test for test in _namesakes(repository, path) if test not in importing
+        ]
     return found
 
 
-def _namesakes(path: str) -> Iterator[str]:
+def _namesakes(repository: Path, path: str) -> Iterator[str]:
     """The test files that a module has by its name; they may import it by another."""
     module = PurePosixPath(path.removeprefix("supervisor_tasks/"))
     for tier in TIERS:
         test = f"{tier}/{module.parent}/test_{module.stem}.py"
-        if (REPOSITORY / "tests" / test).exists():
+        if (repository / "tests" / test).exists():
             yield test
 
 
