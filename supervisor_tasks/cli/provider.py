@@ -205,11 +205,16 @@ def register(
 
 def _offered(cli: CliContext) -> str:
     """Return what is offered, in numbers. Raises CommandError before a worker has
-    looked.
+    looked, and if another cluster registers for the wallet.
     """
     decision = Registrations(cli.ledger.facts).last_decision()
     if decision is None:
         raise CommandError(NOT_LOOKED)
+    if registrar := decision.get("registrar"):
+        raise CommandError(
+            f"found that the cluster {registrar!r} registers for the wallet, which this cluster shares; expected to register"
+            f" here: CLUSTER_NAME={registrar} supervisor provider register"
+        )
     offer = decision["offered"]
     if offer is None:
         return "an offer of 0 nodes as yet, once SLURM shows some,"

@@ -167,6 +167,11 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
         "The contract rejects the registration.",
         "Read the error in `supervisor provider show`.",
     ),
+    AlarmName.SHARED_OFFER_DIFFERS: Meaning(
+        "This cluster shares a wallet, another cluster registers for it, and this cluster has other nodes, prices or"
+        " labels than the contract shows.",
+        "Give both clusters the same nodes, prices and labels, or this one a wallet of its own.",
+    ),
     AlarmName.BENCHMARK_STALLED: Meaning(
         "The benchmark run under way cannot be planned with these settings and these nodes.",
         "Read the error in `supervisor benchmark show`; repair it, or `supervisor benchmark cancel`.",

@@ -54,6 +54,7 @@ class AlarmName(StrEnum):
     PROVIDER_BANNED = "provider_banned"
     PROVIDER_REJECTED = "provider_rejected"  # or removed
     REGISTRATION_REFUSED = "registration_refused"
+    SHARED_OFFER_DIFFERS = "shared_offer_differs"
     BENCHMARK_STALLED = "benchmark_stalled"
     BENCHMARK_FAILED = "benchmark_failed"
     # the login node does not let BENCHMARK_RUN_AS log in

@@ -48,6 +48,7 @@ from supervisor_tasks.provider.registration_rules import (
     TransactionStatus,
     after_sending,
     decide,
+    registrar_of,
     remembered,
     shows_nodes,
     standing,
@@ -130,7 +131,14 @@ def _situation(context: WorkerContext, book: Registrations) -> RegistrationInput
         benchmarks=_benchmarks(context),
         asked=book.asked(REGISTRATION_REQUESTED),
         asked_to_measure=book.asked(MEASUREMENT_REQUESTED),
+        registrar=_registrar(context),
     )
+
+
+def _registrar(context: WorkerContext) -> str:
+    contract, ledger = context.chain.contract, context.ledger
+    partners = ledger.wallets.partners(contract.chain_id, contract.provider)
+    return registrar_of(ledger.cluster, partners)
 
 
 def _benchmarks(context: WorkerContext) -> MeasuredState:
@@ -248,6 +256,8 @@ def _wanted_alarms(
         wanted.add(AlarmName.PROVIDER_REJECTED)
     if refusal is not None or decision.given_up:
         wanted.add(AlarmName.REGISTRATION_REFUSED)
+    if decision.differs:
+        wanted.add(AlarmName.SHARED_OFFER_DIFFERS)
     return wanted
 
 
@@ -280,6 +290,7 @@ def _report(
         AlarmName.PROVIDER_BANNED,
         AlarmName.PROVIDER_REJECTED,
         AlarmName.REGISTRATION_REFUSED,
+        AlarmName.SHARED_OFFER_DIFFERS,
     ):
         if name in wanted:
             context.ledger.alarms.on(name, **details, advice="supervisor provider show")
@@ -306,6 +317,7 @@ def _document(
         "decision": decision.action.value,
         "why": why,
         "measuring": situation.benchmarks.under_way,
+        "registrar": situation.registrar,
         "odd": odd,
         "registered": _plain(chain.registered),
         "waiting": _plain(chain.waiting),

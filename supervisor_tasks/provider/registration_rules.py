@@ -7,7 +7,7 @@ benchmarks show what the cluster was measured for.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -168,7 +168,8 @@ class RegistrationInput:
     """Everything that a decision is made from. `machines` are what SLURM shows now,
     none while it is away. `settled` means that they have been the same for long enough.
     `asked` is why the operator wants to be registered now, and `asked_to_measure` why
-    he wants a run.
+    he wants a run. `registrar` is another cluster that shares the wallet and registers
+    for it; empty if this cluster registers.
     """
 
     on_chain: OnChainOffers
@@ -183,6 +184,7 @@ class RegistrationInput:
     benchmarks: MeasuredState
     asked: str = ""
     asked_to_measure: str = ""
+    registrar: str = ""
 
     @property
     def kept_labels(self) -> dict[str, str]:
@@ -284,6 +286,9 @@ class RegistrationDecision:
     offer: Offer | None = None
     turned_down: bool = False  # by the grid
     given_up: bool = False  # its transactions revert
+    # what the contract has differs from what this cluster would offer, and another
+    # cluster registers
+    differs: bool = False
 
 
 # --- what is remembered ---------------------------------------------------------------
@@ -386,6 +391,8 @@ def decide(situation: RegistrationInput) -> RegistrationDecision:
         return RegistrationDecision(
             Action.WAIT, "SLURM shows no node of the partition that works"
         )
+    if situation.registrar:
+        return _left_to_registrar(offer, situation)
     return _decide_on(offer, held_back, situation)
 
 
@@ -412,6 +419,38 @@ def _decide_on(
     if turned_down is not None:
         return turned_down
     return RegistrationDecision(Action.REGISTER, _joined(*news, held_back), offer)
+
+
+def registrar_of(cluster: str, partners: Collection[str]) -> str:
+    """Return which of the clusters with one wallet registers for it, if that is not
+    this cluster; else an empty text. `partners` are the others. If each registered what
+    it offers, they would replace each other's offers without end.
+    """
+    first = min({cluster, *partners})
+    if first == cluster:
+        return ""
+    return first
+
+
+def _left_to_registrar(
+    offer: Offer, situation: RegistrationInput
+) -> RegistrationDecision:
+    """Compare this cluster's offer with that of the cluster that registers. Labels that
+    benchmarks measure are not compared: no two clusters measure the same numbers.
+    """
+    why = f"the cluster {situation.registrar!r} registers for the wallet, which this cluster shares"
+    newest = situation.on_chain.newest
+    if newest is None:
+        return RegistrationDecision(Action.NOTHING, why, offer)
+    news = differences(_without_measured(newest), _without_measured(offer))
+    if news:
+        why = _joined(f"{why}, and this cluster offers something else", *news)
+    return RegistrationDecision(Action.NOTHING, why, offer, differs=bool(news))
+
+
+def _without_measured(offer: Offer) -> Offer:
+    kept = [entry for entry in offer.labels if not BENCHMARK_KEY.fullmatch(entry[0])]
+    return replace(offer, labels=tuple(kept))
 
 
 def _joined(*reasons: str) -> str:

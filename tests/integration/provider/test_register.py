@@ -19,6 +19,7 @@ from devgrid.processes import wait_until
 from devgrid.state_folder import private_processes
 from supervisor_tasks.benchmarking.model import BenchmarkState, PlannedBenchmark
 from supervisor_tasks.bootstrap import build
+from supervisor_tasks.cli.exit_codes import ExitCode
 from supervisor_tasks.config.needs import Need
 from supervisor_tasks.config.settings import load
 from supervisor_tasks.indexer.scan import scan
@@ -28,13 +29,14 @@ from supervisor_tasks.ledger.benchmarks import Verdict
 from supervisor_tasks.ledger.ledger import Ledger
 from supervisor_tasks.ledger.registrations import NODES as NODES_SEEN
 from supervisor_tasks.ledger.registrations import Registrations
+from supervisor_tasks.ledger.wallet_holders import WalletHolders
 from supervisor_tasks.lifecycle import Worker
 from supervisor_tasks.messaging.queues import Queue
 from supervisor_tasks.provider.offer import Machine, Prices
 from supervisor_tasks.provider.register import register
 from supervisor_tasks.provider.registration_rules import RegistrationStatus
 from supervisor_tasks.wallet.receipts import collect_receipts
-from tests.support.commands import supervisor
+from tests.support.commands import Result, supervisor
 from tests.support.ledger import emptied, migrated
 from tests.support.wallet_harness import gas_limit, held
 
@@ -130,13 +132,16 @@ class RegistrationScenario:
         (job_id,) = self.chain.customers.request_jobs(customer, DEFINITION, 1, 10**20)
         self.chain.admin.meta_schedule([job_id], self.provider.address)
 
-    def supervisor(self, *words: str) -> str:
+    def command(self, *words: str) -> Result:
         environment = {
             name: value
             for name, value in self.environment.items()
             if "PRIVATE_KEY" not in name
         }
-        result = supervisor("provider", *words, env=environment)
+        return supervisor("provider", *words, env=environment)
+
+    def supervisor(self, *words: str) -> str:
+        result = self.command(*words)
         assert result.exit_code == 0, result.output
         return result.stdout
 
@@ -341,6 +346,29 @@ def test_register__contract_would_refuse__spends_nothing_and_raises_an_alarm(
     play.look()
     assert play.alarms() == set()
     assert play.standing() is RegistrationStatus.WAITING
+
+
+def test_register__another_cluster_registers_for_the_wallet__only_compares(
+    play: RegistrationScenario,
+) -> None:
+    play.look()
+    play.chain.admin.approve_provider(play.provider.address)
+    partner = WalletHolders(play.engine, "east")
+    partner.hold(play.chain.chain_id, play.provider.address, shared=True)
+    play.look()
+    assert play.alarms() == set()
+    play.restart(METASCHEDULER_GPU_PRICE_PER_MIN=str(9 * 10**18))
+    play.look()
+    assert (play.sent(), play.alarms()) == (1, {AlarmName.SHARED_OFFER_DIFFERS})
+    why = play.told()["why"]
+    assert why.startswith("the cluster 'east' registers")
+    assert "the gpu price was 8.5 credits a minute, is 9" in why
+    refusal = play.command("register", "--yes")
+    assert refusal.exit_code == ExitCode.REFUSED
+    assert "CLUSTER_NAME=east supervisor provider register" in refusal.stderr
+    partner.release()
+    play.look()
+    assert (play.sent(), play.alarms()) == (2, set())
 
 
 def test_register__machines_exceed_the_usual_gas_margin__fits_into_a_block(

@@ -32,6 +32,7 @@ from supervisor_tasks.provider.registration_rules import (
     TransactionStatus,
     after_sending,
     decide,
+    registrar_of,
     remembered,
     shows_nodes,
     standing,
@@ -125,6 +126,45 @@ def test_decide__registered_or_waiting_as_offered__nothing(
     found = situation(on_offer)
     assert decide(found).action is Action.NOTHING
     assert run_due(replace(found, benchmarks=with_runs())) == ""
+
+
+@pytest.mark.parametrize(
+    ("cluster", "partners", "registrar"),
+    [
+        ("west", set(), ""),
+        ("west", {"east"}, "east"),
+        ("east", {"west"}, ""),
+        ("north", {"west", "east"}, "east"),
+    ],
+)
+def test_registrar_of__shared_wallet__is_the_first_cluster_by_name(
+    cluster: str, partners: set[str], registrar: str
+) -> None:
+    assert registrar_of(cluster, partners) == registrar
+
+
+@pytest.mark.parametrize(
+    ("on_chain", "differences"),
+    [
+        (chain(), ""),
+        (chain(OFFER), ""),
+        (chain(offer(cpu="xeon")), ""),
+        (chain(offer(prices=DEARER)), "the cpu price was"),
+        (chain(OFFER, offer(prices=DEARER)), "the cpu price was"),
+        (chain(offer(BIG)), "1 nodes less with"),
+        (chain(offer(operator={"name": "there"})), "the label name was 'there'"),
+        (chain(offer(operator={"zone": "ch"})), "the label zone was 'ch', is absent"),
+    ],
+)
+@pytest.mark.parametrize("asked", ["", "by the operator"])
+def test_decide__another_cluster_registers__compares_and_sends_nothing(
+    on_chain: OnChainOffers, differences: str, asked: str
+) -> None:
+    found = decide(situation(on_chain, registrar="east", asked=asked))
+    assert found.action is Action.NOTHING
+    assert found.differs is bool(differences)
+    assert found.why.startswith("the cluster 'east' registers")
+    assert differences in found.why
 
 
 def test_decide__in_force_as_offered_and_another_one_waits__registered_again() -> None:
