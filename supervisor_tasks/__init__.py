@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from supervisor_tasks.chain.lazy_bls import make_lazy
+from supervisor_tasks.chain.lazy_imports import make_lazy
 
 # gRPC's library in C writes text about connections between the lines of the log;
 # callers get the same as errors. The library reads this variable when it is imported.
