@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from structlog.testing import capture_logs
 
 from devgrid.tls import Certificates, make_certificates
-from grpc_callbacks.tls import Certificate, credentials, names_of
+from grpc_callbacks.tls import Certificate, credentials, is_for, names_of
 from supervisor_tasks.config.settings import SettingsError, load
 
 
@@ -138,3 +138,20 @@ def test_names_of__no_certificate__has_none(files: Certificates) -> None:
     assert names_of(b"no PEM") == []
     assert names_of(files.ca.read_bytes()) == []
     assert "localhost" in names_of(files.cert.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("host", "names", "right"),
+    [
+        ("a.example.org", ["a.example.org"], True),
+        ("A.Example.org.", ["a.example.ORG"], True),
+        ("a.example.org", ["*.example.org"], True),
+        ("a.b.example.org", ["*.example.org"], False),
+        ("10.0.0.1", ["10.0.0.1"], True),
+        ("10.0.0.1", ["*.0.0.1"], False),
+        ("[::1]", ["::1"], True),
+        ("a.example.org", [], False),
+    ],
+)
+def test_is_for(host: str, names: list[str], right: bool) -> None:
+    assert is_for(host, names) is right

@@ -1,0 +1,53 @@
+"""Who may call, and whose call is a heartbeat."""
+
+from ipaddress import ip_address
+
+import pytest
+
+from grpc_callbacks.callers import Caller, Callers, Proof, StrangerError
+from plugins import proof
+
+
+@pytest.mark.parametrize(
+    "time_text",
+    ["", "-1", "1e9", "\u0661", "\u00b2", " 1", "1\n", "9" * 16, "9" * 5_000],
+)
+def test_admit__time_that_is_no_time__is_a_stranger(time_text: str) -> None:
+    """Python makes no number of more than 4,300 digits: a stranger's call was a
+    traceback in the log.
+    """
+    key = b"k" * 32
+    seal = proof.seal(key, "/a.B/C", b"said", -1, "node1")
+    told = [(proof.NODE, "node1"), (proof.TIME, time_text), (proof.PROOF, seal)]
+    with pytest.raises(StrangerError):
+        Callers(key).admit(ip_address("10.0.0.1"), "/a.B/C", b"said", told)
+
+
+@pytest.mark.parametrize(
+    ("calls", "counted"),
+    [
+        pytest.param([(Proof.NO_KEY, "", -1)] * 2, [True, True], id="no key"),
+        pytest.param([(Proof.UNPROVEN, "", -1)], [False], id="a stranger"),
+        pytest.param([(Proof.PROVEN, "a", 5001)] * 2, [True, False], id="repeated"),
+        pytest.param(
+            [(Proof.PROVEN, "a", 5002), (Proof.PROVEN, "a", 5001)],
+            [True, False],
+            id="an older one after a newer one",
+        ),
+        pytest.param(
+            [(Proof.PROVEN, "a", 5002), (Proof.PROVEN, "b", 5001)],
+            [True, True],
+            id="of two nodes",
+        ),
+        pytest.param(
+            [(Proof.PROVEN, "a", 4999), (Proof.PROVEN, "a", 5000)],
+            [False, False],
+            id="made before this process began",
+        ),
+    ],
+)
+def test_counts_as_heartbeat__callers_of_a_process_that_began_at_5_s(
+    calls: list[tuple[Proof, str, int]], counted: list[bool]
+) -> None:
+    callers = Callers(b"k" * 32, now_s=lambda: 5.0)
+    assert [callers.counts_as_heartbeat(Caller(*call)) for call in calls] == counted
