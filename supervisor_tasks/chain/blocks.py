@@ -1,5 +1,6 @@
-"""The chain's blocks as a node shows them, and the last block that two views share. A
-block that a node does not show may still be on the chain.
+"""The chain's blocks as a node shows them, the last block that two views share, and how
+many blocks a node takes in one question. A block that a node does not show may still be
+on the chain.
 """
 
 import time

@@ -1,9 +1,9 @@
 """Commands on the login node, as any user, over SSH connections that stay open.
 
-Each Linux user has one connection; when there are too many, the least recently used one
-is closed. Each command has its own channel. Threads must not share a Fabric Connection,
-but they may share its transport: Fabric opens the connection, channels run the
-commands.
+Each Linux user has one connection; when there are too many, the one that has been
+unused for longest is closed. Each command has its own channel. Threads must not share a
+Fabric Connection, but they may share its transport: Fabric opens the connection,
+channels run the commands.
 
 A user's login may hang for any length of time: a start-up file waits, or the home
 folder is on a server that is gone. So only one thread at a time asks such a login
