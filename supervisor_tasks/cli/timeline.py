@@ -448,7 +448,7 @@ def _slurm(job: Job, story: Sequence[Entry]) -> str:
     last = _last_seen(story)
     if job.outcome is not None and last:
         # SLURM was last asked before the end
-        return f"{job.slurm_id}, last seen {last}"
+        return f"{job.slurm_id}, {last} when SLURM was last asked"
     return f"{job.slurm_id} {last}".strip()
 
 
