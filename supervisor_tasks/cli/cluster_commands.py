@@ -4,7 +4,6 @@ jobs.
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Any
 
 import typer
@@ -18,7 +17,7 @@ from supervisor_tasks.cli.views import Cell, Column, View, span
 from supervisor_tasks.cli.wording import counted, counted_jobs
 from supervisor_tasks.ledger import operator_actions
 from supervisor_tasks.ledger.alarms import AlarmName, Switch, is_hold_of_sweep
-from supervisor_tasks.ledger.clusters import known_clusters, summary
+from supervisor_tasks.ledger.clusters import AT_WORK, known_clusters, summary
 from supervisor_tasks.ledger.facts import (
     SLURM_CLUSTER,
     SLURM_MIN_JOB_AGE,
@@ -37,7 +36,6 @@ CLUSTERS = View(
         Column("PAUSED", "switches", flexible=True),
     ),
 )
-AT_WORK = timedelta(seconds=60)  # a fleet whose last tick is younger counts as at work
 app = options.noun(
     "See the clusters of the ledger, accept a SLURM that is another one, and release a wallet.",
     example="cluster list",

@@ -169,7 +169,7 @@ MEANINGS: Mapping[AlarmName, Meaning] = {
     ),
     AlarmName.SHARED_OFFER_DIFFERS: Meaning(
         "This cluster shares a wallet, another cluster registers for it, and this cluster has other nodes, prices or"
-        " labels than the contract shows.",
+        " labels than the contract shows; or nothing is registered, and the other cluster's fleet is down.",
         "Give both clusters the same nodes, prices and labels, or this one a wallet of its own.",
     ),
     AlarmName.BENCHMARK_STALLED: Meaning(

@@ -1,7 +1,7 @@
 """Which clusters the ledger knows: those that a fleet has worked for."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Engine, text
 
@@ -17,6 +17,17 @@ _SUMMARY = text(
         ARRAY(SELECT name FROM switches WHERE cluster = :cluster ORDER BY name) AS switches
     """
 )
+
+
+_IS_AT_WORK = text(
+    """
+    SELECT EXISTS (
+        SELECT FROM periodic_runs
+        WHERE cluster = :cluster AND succeeded_at > now() - make_interval(secs => :at_work_s)
+    )
+    """
+)
+AT_WORK = timedelta(seconds=60)  # a fleet whose last tick is younger is at work
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +56,10 @@ def summary(engine: Engine, cluster: str) -> ClusterSummary:
     return ClusterSummary(
         cluster, row.open_jobs, row.alarms, row.heard_at, list(row.switches)
     )
+
+
+def is_at_work(engine: Engine, cluster: str) -> bool:
+    """Whether the fleet of a cluster has done periodic work in the last minute."""
+    parameters = {"cluster": cluster, "at_work_s": AT_WORK.total_seconds()}
+    with read_connection(engine) as connection:
+        return bool(connection.scalar(_IS_AT_WORK, parameters))

@@ -22,6 +22,7 @@ from supervisor_tasks.ledger.benchmarks import (
     latest_of,
 )
 from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
+from supervisor_tasks.ledger.clusters import is_at_work
 from supervisor_tasks.ledger.registrations import (
     MEASUREMENT_REQUESTED,
     NODES,
@@ -41,6 +42,7 @@ from supervisor_tasks.provider.offer import (
 from supervisor_tasks.provider.registration_rules import (
     Action,
     MeasuredState,
+    Registrar,
     RegistrationDecision,
     RegistrationInput,
     RegistrationStatus,
@@ -135,10 +137,13 @@ def _situation(context: WorkerContext, book: Registrations) -> RegistrationInput
     )
 
 
-def _registrar(context: WorkerContext) -> str:
+def _registrar(context: WorkerContext) -> Registrar | None:
     contract, ledger = context.chain.contract, context.ledger
     partners = ledger.wallets.partners(contract.chain_id, contract.provider)
-    return registrar_of(ledger.cluster, partners)
+    cluster = registrar_of(ledger.cluster, partners)
+    if cluster is None:
+        return None
+    return Registrar(cluster, at_work=is_at_work(ledger.engine, cluster))
 
 
 def _benchmarks(context: WorkerContext) -> MeasuredState:
@@ -317,7 +322,7 @@ def _document(
         "decision": decision.action.value,
         "why": why,
         "measuring": situation.benchmarks.under_way,
-        "registrar": situation.registrar,
+        "registrar": situation.registrar and situation.registrar.cluster,
         "odd": odd,
         "registered": _plain(chain.registered),
         "waiting": _plain(chain.waiting),

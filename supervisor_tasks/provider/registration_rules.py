@@ -163,13 +163,22 @@ class MeasuredState:
     pricing_digest: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Registrar:
+    """Another cluster, which shares the wallet and registers for it. `at_work`: its
+    fleet works.
+    """
+
+    cluster: str
+    at_work: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationInput:
     """Everything that a decision is made from. `machines` are what SLURM shows now,
     none while it is away. `settled` means that they have been the same for long enough.
     `asked` is why the operator wants to be registered now, and `asked_to_measure` why
-    he wants a run. `registrar` is another cluster that shares the wallet and registers
-    for it; empty if this cluster registers.
+    he wants a run. `registrar` is None if this cluster registers.
     """
 
     on_chain: OnChainOffers
@@ -184,7 +193,7 @@ class RegistrationInput:
     benchmarks: MeasuredState
     asked: str = ""
     asked_to_measure: str = ""
-    registrar: str = ""
+    registrar: Registrar | None = None
 
     @property
     def kept_labels(self) -> dict[str, str]:
@@ -286,8 +295,7 @@ class RegistrationDecision:
     offer: Offer | None = None
     turned_down: bool = False  # by the grid
     given_up: bool = False  # its transactions revert
-    # what the contract has differs from what this cluster would offer, and another
-    # cluster registers
+    # another cluster registers, and what the contract has is not what this one offers
     differs: bool = False
 
 
@@ -296,9 +304,11 @@ class RegistrationDecision:
 
 def remembered(situation: RegistrationInput) -> RegistrationRecord:
     """Return the memory after a look at the contract. An offer was turned down if it
-    was sent or in force, and is now neither in force nor waiting. An accepted offer
-    that another one has replaced was not turned down.
+    was sent or in force, and is now neither in force nor waiting. An offer that another
+    one has replaced was not turned down.
     """
+    if _is_replaced(situation):
+        situation = replace(situation, memory=replace(situation.memory, sent=""))
     memory, chain = situation.memory, situation.on_chain
     there = chain.digests
     turned_down = set[str]()
@@ -322,6 +332,19 @@ def remembered(situation: RegistrationInput) -> RegistrationRecord:
         approved=approved,
         rejected=tuple(rejected[-MAX_REJECTED:]),
     )
+
+
+def _is_replaced(situation: RegistrationInput) -> bool:
+    """Whether another program, or another cluster with this wallet, has registered
+    since the last offer was sent: the contract has an offer that is neither that one
+    nor the one before it.
+    """
+    memory, newest = situation.memory, situation.on_chain.newest
+    if newest is None or situation.too_early:
+        return False
+    if situation.last_transaction.mined_block is None:
+        return False
+    return newest.digest not in (memory.sent, memory.approved)
 
 
 def _accepted(memory: RegistrationRecord, chain: OnChainOffers) -> bool:
@@ -391,8 +414,8 @@ def decide(situation: RegistrationInput) -> RegistrationDecision:
         return RegistrationDecision(
             Action.WAIT, "SLURM shows no node of the partition that works"
         )
-    if situation.registrar:
-        return _left_to_registrar(offer, situation)
+    if situation.registrar is not None:
+        return _left_to(situation.registrar, offer, situation.on_chain.newest)
     return _decide_on(offer, held_back, situation)
 
 
@@ -421,31 +444,32 @@ def _decide_on(
     return RegistrationDecision(Action.REGISTER, _joined(*news, held_back), offer)
 
 
-def registrar_of(cluster: str, partners: Collection[str]) -> str:
-    """Return which of the clusters with one wallet registers for it, if that is not
-    this cluster; else an empty text. `partners` are the others. If each registered what
-    it offers, they would replace each other's offers without end.
+def registrar_of(cluster: str, partners: Collection[str]) -> str | None:
+    """Return which of the clusters with one wallet registers for it; None if this one
+    does. `partners` are the others. If each registered what it offers, they would
+    replace each other's offers without end.
     """
     first = min({cluster, *partners})
     if first == cluster:
-        return ""
+        return None
     return first
 
 
-def _left_to_registrar(
-    offer: Offer, situation: RegistrationInput
+def _left_to(
+    registrar: Registrar, offer: Offer, newest: Offer | None
 ) -> RegistrationDecision:
     """Compare this cluster's offer with that of the cluster that registers. Labels that
     benchmarks measure are not compared: no two clusters measure the same numbers.
     """
-    why = f"the cluster {situation.registrar!r} registers for the wallet, which this cluster shares"
-    newest = situation.on_chain.newest
-    if newest is None:
-        return RegistrationDecision(Action.NOTHING, why, offer)
-    news = differences(_without_measured(newest), _without_measured(offer))
-    if news:
-        why = _joined(f"{why}, and this cluster offers something else", *news)
-    return RegistrationDecision(Action.NOTHING, why, offer, differs=bool(news))
+    why = f"the cluster {registrar.cluster!r} registers for the wallet, which this cluster shares"
+    news = list[str]()
+    if newest is not None:
+        news = differences(_without_measured(newest), _without_measured(offer))
+    elif not registrar.at_work:
+        news = ["nothing is registered, and the fleet of that cluster is not at work"]
+    return RegistrationDecision(
+        Action.NOTHING, _joined(why, *news), offer, differs=bool(news)
+    )
 
 
 def _without_measured(offer: Offer) -> Offer:

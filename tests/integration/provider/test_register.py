@@ -351,9 +351,14 @@ def test_register__contract_would_refuse__spends_nothing_and_raises_an_alarm(
 def test_register__another_cluster_registers_for_the_wallet__only_compares(
     play: RegistrationScenario,
 ) -> None:
+    partner = WalletHolders(play.engine, "east")
+    partner.hold(play.chain.chain_id, play.provider.address, shared=True)
+    play.look()
+    assert (play.sent(), play.alarms()) == (0, {AlarmName.SHARED_OFFER_DIFFERS})
+    assert "the fleet of that cluster is not at work" in play.told()["why"]
+    partner.release()
     play.look()
     play.chain.admin.approve_provider(play.provider.address)
-    partner = WalletHolders(play.engine, "east")
     partner.hold(play.chain.chain_id, play.provider.address, shared=True)
     play.look()
     assert play.alarms() == set()

@@ -25,6 +25,7 @@ from supervisor_tasks.provider.registration_rules import (
     CompletedRun,
     MeasuredState,
     OnChainOffers,
+    Registrar,
     RegistrationInput,
     RegistrationRecord,
     RegistrationStatus,
@@ -131,14 +132,14 @@ def test_decide__registered_or_waiting_as_offered__nothing(
 @pytest.mark.parametrize(
     ("cluster", "partners", "registrar"),
     [
-        ("west", set(), ""),
+        ("west", set(), None),
         ("west", {"east"}, "east"),
-        ("east", {"west"}, ""),
+        ("east", {"west"}, None),
         ("north", {"west", "east"}, "east"),
     ],
 )
 def test_registrar_of__shared_wallet__is_the_first_cluster_by_name(
-    cluster: str, partners: set[str], registrar: str
+    cluster: str, partners: set[str], registrar: str | None
 ) -> None:
     assert registrar_of(cluster, partners) == registrar
 
@@ -160,11 +161,20 @@ def test_registrar_of__shared_wallet__is_the_first_cluster_by_name(
 def test_decide__another_cluster_registers__compares_and_sends_nothing(
     on_chain: OnChainOffers, differences: str, asked: str
 ) -> None:
-    found = decide(situation(on_chain, registrar="east", asked=asked))
+    registrar = Registrar("east", at_work=True)
+    found = decide(situation(on_chain, registrar=registrar, asked=asked))
     assert found.action is Action.NOTHING
     assert found.differs is bool(differences)
     assert found.why.startswith("the cluster 'east' registers")
     assert differences in found.why
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+def test_decide__the_cluster_that_registers_has_not__differs_if_its_fleet_is_down(
+    at_work: bool,
+) -> None:
+    found = decide(situation(chain(), registrar=Registrar("east", at_work)))
+    assert (found.action, found.differs) == (Action.NOTHING, not at_work)
 
 
 def test_decide__in_force_as_offered_and_another_one_waits__registered_again() -> None:
@@ -608,9 +618,27 @@ def test_decide__registered_by_another_program_and_removed__does_not_register_ag
 
 
 def test_change_turned_down__the_old_one_stays_in_force() -> None:
-    found = sent_and(chain(offer(prices=DEARER)))
+    old = offer(prices=DEARER)
+    found = sent_and(chain(old), approved=old.digest)
     assert standing(found) is RegistrationStatus.APPROVED
     assert decide(found).turned_down
+
+
+@pytest.mark.parametrize("approved", ["", OFFER.digest])
+def test_remembered__another_cluster_replaces_what_waits__was_not_turned_down(
+    approved: str,
+) -> None:
+    sent, others = offer(prices=DEARER), offer(operator={"name": "there"})
+    memory = RegistrationRecord(
+        sent=sent.digest, intent="register:1", tries=1, approved=approved
+    )
+    found = situation(
+        chain(None, sent), memory=memory, last_transaction=MINED, prices=DEARER
+    )
+    for on_chain in (chain(None, sent), chain(None, others), chain(others)):
+        found = told(replace(found, on_chain=on_chain))
+        assert found.memory.rejected == ()
+    assert decide(found).action is Action.REGISTER
 
 
 def test_approved__another_offer_takes_its_place__was_not_turned_down() -> None:
