@@ -92,7 +92,8 @@ USED_UP = (
 PUT_BACK_AT_MOST = 3
 LOOK_AFTER_S = 2.0  # until the look that checks the first put-back; doubled each time
 LAUNCH_AGAIN_S = 30.0  # until a job is submitted again that a node could not start
-# for a status without a place on chain: any reorganisation puts it in doubt
+# for a status without a place on chain: any reorganisation puts it in doubt, until the
+# status's log shows its place
 UNKNOWN_BLOCK = 2**62
 
 Next = tuple[Job, tuple[Effect, ...]]
@@ -166,11 +167,15 @@ def _with_block_of(event: Event, job: Job) -> Job:
     block.
     """
     at = getattr(event, "at", None)
-    if at is not None:
-        return replace(job, last_event_block=max(at[0], job.last_event_block))
     if isinstance(event, ChainStatusObserved):
-        return replace(job, last_event_block=UNKNOWN_BLOCK)
-    return job
+        if at is None:
+            return replace(job, last_event_block=UNKNOWN_BLOCK)
+        if job.last_event_block == UNKNOWN_BLOCK and is_final(job):
+            # the job's last log, and the place of the status that was seen without one
+            return replace(job, last_event_block=at[0])
+    if at is None:
+        return job
+    return replace(job, last_event_block=max(at[0], job.last_event_block))
 
 
 # --- the claim ------------------------------------------------------------------------

@@ -55,7 +55,7 @@ from supervisor_tasks.jobs.model import (
     obsolete_effects,
     pending_reports,
 )
-from supervisor_tasks.jobs.state_machine import LAUNCH_AGAIN_S, advance
+from supervisor_tasks.jobs.state_machine import LAUNCH_AGAIN_S, UNKNOWN_BLOCK, advance
 from tests.support.examples import examples
 
 DEFINITION = Definition(
@@ -290,6 +290,40 @@ def test_advance__contract_decided_while_slurm_runs__cancels_in_slurm() -> None:
     job, effects = lived(*TO_RUNNING, ChainStatusObserved(ChainStatus.PANICKED))
     assert job.state is State.SETTLED
     assert effects == (Effect(EffectKind.CANCEL),)
+
+
+@pytest.mark.parametrize(
+    ("events", "block"),
+    [
+        ([ChainStatusObserved(ChainStatus.FINISHED)], UNKNOWN_BLOCK),
+        (
+            [
+                ChainStatusObserved(ChainStatus.FINISHED),
+                ChainStatusObserved(ChainStatus.FINISHED, (110, 3)),
+            ],
+            110,
+        ),
+        (
+            [
+                ChainStatusObserved(ChainStatus.RUNNING),
+                ChainStatusObserved(ChainStatus.RUNNING, (110, 3)),
+            ],
+            UNKNOWN_BLOCK,  # a log of another kind may be in a later block
+        ),
+        (
+            [
+                ChainStatusObserved(ChainStatus.RUNNING),
+                ChainStatusObserved(ChainStatus.FINISHED, (110, 3)),
+            ],
+            110,
+        ),
+    ],
+)
+def test_advance__status_seen_without_a_place__has_its_logs_block_at_the_end(
+    events: list[ChainStatusObserved], block: int
+) -> None:
+    job, _ = lived(*TO_RUNNING, *events)
+    assert job.last_event_block == block
 
 
 def test_advance__an_earlier_word_of_the_contract_that_comes_later__is_void() -> None:
