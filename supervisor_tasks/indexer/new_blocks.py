@@ -38,6 +38,9 @@ LAG_S = 2.0
 AGAIN_S = 0.2  # between two looks during that time
 # announced logs that are kept for the next look; the periodic scan finds the others
 MAX_LOGS = 200
+# in one question for customers; more than pass between two looks, and less than nodes
+# refuse
+MAX_CUSTOMER_BLOCKS = 100
 FIRST_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 10.0
 
@@ -291,15 +294,15 @@ class NewBlocks:
         """
         if self._context.directory is None:
             return
+        first = head
         if 0 <= self._customers_read_to < head:
             first = self._customers_read_to + 1
-        else:
-            first = head
-        if self._context.chain.contract.customers(
-            max(first, head - blocks.MAX_BLOCKS + 1), head
-        ):
-            self.wake("accounts")
+        # also if the question fails, or the next one would be longer and be refused
         self._customers_read_to = head
+        if head - first >= MAX_CUSTOMER_BLOCKS:
+            self.wake("accounts")  # reads them all, in ranges that the node takes
+        elif self._context.chain.contract.customers(first, head):
+            self.wake("accounts")
 
     def wake(self, task: str) -> None:
         """Send a message for a task, unless one was sent less than PAUSE_S ago."""

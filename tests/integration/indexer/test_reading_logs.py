@@ -26,6 +26,7 @@ from supervisor_tasks.chain.rpc.bounded_http import MAX_BYTES
 from supervisor_tasks.chain.rpc.client import RpcUnavailableError
 from supervisor_tasks.chain.rpc.failover import Endpoints
 from supervisor_tasks.context import ReconciliationServices, WorkerContext
+from supervisor_tasks.indexer.new_blocks import MAX_CUSTOMER_BLOCKS, NewBlocks
 from supervisor_tasks.indexer.scan import scan
 from supervisor_tasks.jobs.model import State
 from supervisor_tasks.ledger.alarms import AlarmName
@@ -218,11 +219,7 @@ def test_scan__no_range_is_short_enough__operator_is_called_until_one_is_answere
     assert alarms(site) == []
 
 
-# more of them are read again each time than the node shows at once
-@pytest.mark.parametrize("confirmations", [0, 60])
-def test_accounts__node_refuses_long_ranges__all_customers_are_heard(
-    node: Picky, chain: Chain, provider: Account, engine: Engine, confirmations: int
-) -> None:
+def directory_that_is_away() -> Directory:
     form = AccountForm(
         people_dn="ou=people",
         group_dn="cn=users",
@@ -236,7 +233,7 @@ def test_accounts__node_refuses_long_ranges__all_customers_are_heard(
         attributes={},
         first_uid_number=None,
     )
-    away = Directory(
+    return Directory(
         url="ldap://127.0.0.1:9",
         bind_dn="",
         bind_password="",
@@ -244,10 +241,47 @@ def test_accounts__node_refuses_long_ranges__all_customers_are_heard(
         verified=False,
         form=form,
     )
+
+
+def test_look_for_customers__node_refuses_the_question__next_one_is_short(
+    node: Picky, chain: Chain, provider: Account, engine: Engine
+) -> None:
+    """After an outage each question was longer than the one before, and refused."""
+    node.most = 2
+    site = site_of(node, chain, provider, engine)
+    site = replace(site, directory=directory_that_is_away())
+    new_blocks = NewBlocks(site, 1.0, lambda _: None)
+    new_blocks.poll()
+    chain.mine(3)
+    with pytest.raises(RpcUnavailableError):
+        new_blocks.poll()
+    chain.mine()
+    new_blocks.poll()
+    assert node.asked == [1, 3, 1]
+
+
+def test_look_for_customers__many_blocks_were_missed__accounts_reads_them(
+    node: Picky, chain: Chain, provider: Account, engine: Engine
+) -> None:
+    woken = list[str]()
+    site = site_of(node, chain, provider, engine)
+    site = replace(site, directory=directory_that_is_away())
+    new_blocks = NewBlocks(site, 1.0, woken.append)
+    new_blocks.poll()
+    chain.mine(MAX_CUSTOMER_BLOCKS + 1)
+    new_blocks.poll()
+    assert (node.asked, woken) == ([1], ["accounts"])
+
+
+# more of them are read again each time than the node shows at once
+@pytest.mark.parametrize("confirmations", [0, 60])
+def test_accounts__node_refuses_long_ranges__all_customers_are_heard(
+    node: Picky, chain: Chain, provider: Account, engine: Engine, confirmations: int
+) -> None:
     site = site_of(node, chain, provider, engine)
     site = replace(
         site,
-        directory=away,
+        directory=directory_that_is_away(),
         chain_side=replace(site.chain, confirmations=confirmations),
     )
     make_accounts(site)
