@@ -49,7 +49,8 @@ def classify_claims(
     of other ledgers. A claim that carries our tag, or a tag that was taken over, is
     ours even when the ledger has forgotten it (a backup was restored). A claim without
     any tag was made by hand, and this ledger runs its job. `claim_known_to_ledger` is
-    false for all of these. With `old`, the node may have forgotten a transaction; its
+    false for all of these. A claim that another cluster of the ledger already has is
+    that cluster's, whatever its tag. With `old`, the node may have forgotten a transaction; its
     claim then counts as one without a tag.
     """
     claims = {entry.tx_hash for entry in happened if isinstance(entry.event, Claimed)}
@@ -59,6 +60,7 @@ def classify_claims(
     partners = ledger.wallets.partners(contract.chain_id, contract.provider)
     writers = book.writers(claims)
     of_partners = {tx_hash for tx_hash in claims if writers.get(tx_hash) in partners}
+    of_partners |= _claimed_elsewhere(ledger, happened, writers)
     unknown, foreign = claims - writers.keys(), dict[str, bytes | None]()
     if unknown:
         tags = _tags(contract, sorted(unknown), old)
@@ -67,6 +69,24 @@ def classify_claims(
     return _split_claims(
         _without_claims(happened, of_partners), unknown - of_partners, foreign
     )
+
+
+def _claimed_elsewhere(
+    ledger: Ledger, happened: Sequence[ChainEvent], writers: Mapping[str, str]
+) -> set[str]:
+    """The transactions of claims that this cluster has not written, and that another
+    cluster already has. Which clusters share the wallet changes, and with it whose an
+    old claim would be.
+    """
+    claims = dict[str, Claimed]()
+    for entry in happened:
+        is_own = writers.get(entry.tx_hash) == ledger.cluster
+        if isinstance(entry.event, Claimed) and not is_own:
+            claims[entry.tx_hash] = entry.event
+    if not claims:
+        return set()
+    taken = ledger.wallets.claims_elsewhere({one.job_id for one in claims.values()})
+    return {tx_hash for tx_hash, one in claims.items() if one.claim_key in taken}
 
 
 def _split_tags(

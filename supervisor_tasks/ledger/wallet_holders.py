@@ -5,6 +5,7 @@ is a mistake unless both allow it. A cluster holds its wallet until it starts wi
 another one, or an operator releases it: a fleet that is down for a while keeps it.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,6 +17,7 @@ from supervisor_tasks.ledger.database import read_connection
 from supervisor_tasks.ledger.tables import METADATA
 
 HOLDERS = METADATA.tables["wallet_holders"]
+JOBS = METADATA.tables["jobs"]
 # two clusters may start at once
 _ONE_AT_A_TIME = text("LOCK TABLE wallet_holders IN SHARE ROW EXCLUSIVE MODE")
 
@@ -124,6 +126,17 @@ class WalletHolders:
             columns.chain_id == chain_id,
             columns.address == address,
             columns.cluster != self._cluster,
+        )
+        with read_connection(self._engine) as connection:
+            return set(connection.scalars(query))
+
+    def claims_elsewhere(self, job_ids: Collection[str]) -> set[str]:
+        """The claims of these jobs, by their claim keys, that another cluster with a
+        wallet has in the ledger. A cluster that has released its wallet is gone.
+        """
+        holds = HOLDERS.c.cluster == JOBS.c.cluster
+        query = select(JOBS.c.claim_key).where(
+            holds, HOLDERS.c.cluster != self._cluster, JOBS.c.job_id.in_(job_ids)
         )
         with read_connection(self._engine) as connection:
             return set(connection.scalars(query))

@@ -152,6 +152,34 @@ def test_scan__cluster_that_gave_up_the_wallet__its_claims_are_the_others(
     assert owned([east], job_ids) == [set(job_ids)]
 
 
+def test_scan__claim_by_hand_and_a_new_first_cluster__stays_where_it_runs(
+    chain: Chain, provider: Account, partners: list[ChainHarness]
+) -> None:
+    east = partners[0]
+    job_ids = scheduled_jobs(chain, provider, 1)
+    chain.send(provider, "MetaScheduler", "claimNextJob")
+    alpha = ChainHarness.of(chain, provider, east.engine, cluster="alpha")
+    assert owned(partners, job_ids) == [set(job_ids), set()]
+    hold(alpha)
+    assert owned([alpha], job_ids) == [set()]
+    assert alpha.alarms() == set()
+
+
+def test_scan__cluster_that_gave_up_the_wallet__one_of_the_others_has_its_claim(
+    chain: Chain, provider: Account, partners: list[ChainHarness]
+) -> None:
+    """Two others are left: the renamed one and a partner that was down meanwhile."""
+    east, west = partners
+    job_ids = scheduled_jobs(chain, provider, 1)
+    west.wallet.send(claims(1))
+    wait_for_receipts(west)
+    assert owned([west], job_ids) == [set(job_ids)]
+    west.site.ledger.wallets.release()
+    north = ChainHarness.of(chain, provider, east.engine, cluster="north")
+    hold(north)
+    assert owned([north, east], job_ids) == [set(job_ids), set()]
+
+
 def test_claim__the_partners_claims_are_under_way__claims_only_what_is_left(
     chain: Chain, provider: Account, partners: list[ChainHarness]
 ) -> None:
