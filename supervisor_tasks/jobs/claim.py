@@ -96,9 +96,15 @@ def claim(context: WorkerContext) -> bool:
         wanted["claim"] = min(demand.claimable, _room(context, demand, alarms))
         _end_refusals(context.ledger, wanted)
         asked = {purpose: number for purpose, number in wanted.items() if number}
-        writes, no_estimate = _new_claims(context, asked)
+        allowed = {
+            purpose: claim_backoff.allowed_in_flight(
+                context.ledger, purpose, min(number, chain.claim_batch)
+            )
+            for purpose, number in asked.items()
+        }
+        writes, no_estimate = _new_claims(context, allowed)
         if writes:
-            chain.wallet.send(writes)
+            chain.wallet.send(writes, most_open=allowed)
             log.info("claims_sent", **asked)
             chain.wake("collect_receipts")
         if no_estimate is not None:
@@ -128,24 +134,20 @@ def _end_refusals(ledger: Ledger, wanted: Mapping[str, int]) -> None:
 
 
 def _new_claims(
-    context: WorkerContext, asked: Mapping[str, int]
+    context: WorkerContext, allowed: Mapping[str, int]
 ) -> tuple[list[Write], NoEstimateError | None]:
-    """The claims to write, without those that are under way. If the node has no
-    estimate for a purpose, its error is returned beside the claims of the other
-    purposes.
+    """The claims to write: `allowed` of each purpose, without those that are under way.
+    If the node has no estimate for a purpose, its error is returned beside the claims
+    of the other purposes.
     """
-    if not asked:
+    if not allowed:
         return [], None
-    chain = context.chain
-    under_way = chain.wallet.open_by_purpose()
+    under_way = context.chain.wallet.open_by_purpose()
     writes = list[Write]()
     no_estimate: NoEstimateError | None = None
-    for purpose, number in asked.items():
-        allowed = claim_backoff.allowed_in_flight(
-            context.ledger, purpose, min(number, chain.claim_batch)
-        )
+    for purpose, number in allowed.items():
         try:
-            writes += _writes(context, purpose, allowed - under_way[purpose])
+            writes += _writes(context, purpose, number - under_way[purpose])
         except NoEstimateError as error:
             no_estimate = error
     return writes, no_estimate

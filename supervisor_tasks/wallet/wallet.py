@@ -9,7 +9,7 @@ that the same bytes can be sent again after any process dies.
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -172,15 +172,19 @@ class Wallet:
         limit = min(int(_seen(head)["gasLimit"], 16), MAX_NUMBER)
         return [estimated(answer, limit) for answer in answers]
 
-    def send(self, writes: Sequence[Write]) -> int:
+    def send(
+        self, writes: Sequence[Write], most_open: Mapping[str, int] | None = None
+    ) -> int:
         """Sign, commit and broadcast the writes whose intent is new, with consecutive
-        nonces; returns how many. Each write needs its gas. Raises RpcUnavailableError
+        nonces; returns how many. Each write needs its gas. No more of a purpose are
+        open then than `most_open` says, with those of other clusters that share the
+        wallet: they may have sent some since the caller counted. Raises RpcUnavailableError
         before anything is signed, WalletEmptyError when the balance did not pay for all
         writes, and TooDearError when a write costs more than the bound (the others are
         sent). Nothing that was signed is lost: the tracker sends it again.
         """
         with self.exclusive():
-            asked = self._new_writes(writes)
+            asked = self._within(most_open or {}, self._new_writes(writes))
             if not asked:
                 return 0
             state = self.fetch_account_state()
@@ -206,6 +210,20 @@ class Wallet:
         intents = [write.intent for write in writes]
         missing = self.missing(intents)
         return [write for write in writes if write.intent in missing]
+
+    def _within(
+        self, most_open: Mapping[str, int], writes: Sequence[Write]
+    ) -> list[Write]:
+        """The writes that leave at most so many of each purpose open."""
+        if not most_open:
+            return list(writes)
+        under_way, kept = self.open_by_purpose(), list[Write]()
+        for write in writes:
+            most = most_open.get(write.purpose)
+            if most is None or under_way[write.purpose] < most:
+                under_way[write.purpose] += 1
+                kept.append(write)
+        return kept
 
     def _watch_nonces(self, known: int | None, state: AccountState) -> None:
         """Call the operator if nonces are mined that the ledger has not signed."""

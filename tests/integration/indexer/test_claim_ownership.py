@@ -193,6 +193,19 @@ def test_claim__the_partners_claims_are_under_way__claims_only_what_is_left(
     assert [len(jobs) for jobs in owned(partners, job_ids)] == [4, 0]
 
 
+def test_send__the_partner_has_sent_since_the_count__no_more_are_open_than_told(
+    chain: Chain, provider: Account, partners: list[ChainHarness]
+) -> None:
+    east, west = partners
+    scheduled_jobs(chain, provider, 4)
+    with held(chain):
+        east.wallet.send(claims(3))
+        assert west.wallet.send(claims(4), most_open={"claim": 4}) == 1
+        assert west.wallet.send(claims(1), most_open={"claim": 4}) == 0
+    settle(partners)
+    assert east.states() == ["MINED"] * 4
+
+
 def test_send__balance_pays_for_the_partners_writes_alone__nothing_is_signed(
     chain: Chain, provider: Account, partners: list[ChainHarness]
 ) -> None:
