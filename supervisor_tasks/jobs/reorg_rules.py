@@ -50,8 +50,9 @@ def claimed_again(job: Job, event: Claimed) -> Next:
     """
     top_ups = job.top_ups
     if job.reorg_deadline_block is None:
-        # the job had been given back, and what was in doubt then is lost
-        top_ups = _certain_top_ups(job)
+        # the job had been given back: the new claim's minutes contain what was added
+        # before, and what was in doubt then is lost
+        top_ups = ()
     again = replace(
         job,
         claim_key=event.claim_key,

@@ -289,8 +289,8 @@ def _submitted_too_late(job: Job, event: Submitted) -> Next:
 
 @on(SubmitRejected, State.SUBMITTING)
 def _submit_rejected(job: Job, event: SubmitRejected) -> Next:
-    if job.cancel_requested:
-        return _end(job, Outcome(status=ChainStatus.CANCELLED))
+    if job.wants_cancel:
+        return _end_cancelled(job)
     refused = replace(job, state=State.REFUSED, status_message=event.reason)
     return refused, (Effect(EffectKind.RETURN_JOB), Effect(EffectKind.NOTIFY_CUSTOMER))
 
@@ -366,9 +366,16 @@ def _submit_again(job: Job, *effects: Effect) -> Next:
     """The job after a submission that certainly did not reach SLURM. `effects` is empty
     if its effect SUBMIT is still open.
     """
-    if job.cancel_requested:
-        return _end(job, Outcome(status=ChainStatus.CANCELLED))
+    if job.wants_cancel:
+        return _end_cancelled(job)
     return replace(job, state=State.READY, poll_count=0), effects
+
+
+def _end_cancelled(job: Job) -> Next:
+    """End a cancelled job that SLURM does not have, and that has never run."""
+    if job.stop is None or job.cancel_requested:
+        return _end(job, Outcome(status=ChainStatus.CANCELLED))
+    return _end(job, Outcome(status=job.stop.status, reason=job.stop.reason))
 
 
 def _submit_without_id(job: Job, due_in_s: float = 0.0) -> Next:
@@ -394,7 +401,7 @@ def _adopted_while_it_is_looked_for(job: Job, event: ExistingSlurmJobAdopted) ->
 def _first_effects(job: Job) -> tuple[Effect, ...]:
     """The effects of a job that SLURM has under a new id."""
     effects = [next_poll(job)]
-    if job.cancel_requested:
+    if job.wants_cancel:
         effects.append(Effect(EffectKind.CANCEL))
     return (*effects, *limit_to_apply(job))
 

@@ -12,6 +12,8 @@ from typing import Any
 _COUNT = re.compile(
     r"(?:gres[:/])?gpu(?::[^:=,()]+)??(?:[:=](?P<number>\d+))?(?:\(.*\))?"
 )
+# a part of a GPU, of which SLURM shows no whole number
+_GPU_SHARE = re.compile(r"(?:gres[:/])?(?:shard|mps)(?:[:=(].*)?")
 _TRES = re.compile(r"(?P<name>[\w/:.-]+)=(?P<amount>[\d.]+)(?P<unit>[KMGTP]?)")
 _MB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _NONE = ("", "N/A", "(null)", "NULL", "None")
@@ -116,6 +118,8 @@ def _most_gpus(
     not shown counts as a job of one node.
     """
     most = int(amounts.get("gres/gpu", 0))
+    if any(map(_GPU_SHARE.fullmatch, amounts)):
+        most = max(most, 1)
     nodes = int(amounts.get("node", 1)) or 1
     for text, times in zip(gpus_per, (1, nodes, tasks, nodes), strict=False):
         most = max(most, gpu_count(text) * times)
@@ -148,12 +152,15 @@ def tres_amounts(shown: str) -> dict[str, float]:
 
 def gpu_count(shown: str) -> int:
     """Return the GPUs of `gres:gpu:1`, `gpu:2`, `gres/gpu:a100:2`, `gres/gpu=2`, or of
-    several with commas between.
+    several with commas between. Shares of GPUs (`gres:shard:8`, `mps:100`) count as one
+    GPU: they have no price of their own.
     """
-    gpus = 0
-    for part in shown.split(","):
+    gpus, parts = 0, shown.split(",")
+    for part in parts:
         if found := _COUNT.fullmatch(part):
             gpus += int(found["number"] or 1)
+    if any(map(_GPU_SHARE.fullmatch, parts)):
+        return max(gpus, 1)
     return gpus
 
 

@@ -20,6 +20,7 @@ from supervisor_tasks.jobs.events import (
     ExistingSlurmJobAdopted,
     LaunchFailed,
     LimitApplied,
+    OperatorCancelled,
     ScriptFetched,
     ScriptUnavailable,
     SlurmCompleted,
@@ -290,6 +291,37 @@ def test_advance__contract_decided_while_slurm_runs__cancels_in_slurm() -> None:
     job, effects = lived(*TO_RUNNING, ChainStatusObserved(ChainStatus.PANICKED))
     assert job.state is State.SETTLED
     assert effects == (Effect(EffectKind.CANCEL),)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [LaunchFailed(SlurmId(7), "node1")],
+        [SubmissionLostBySlurm(SlurmId(7))],
+        [SubmissionDenied(SlurmId(7), "no"), *[SubmissionNotFound()] * 2],
+        [SubmissionDenied(SlurmId(7), "no"), SubmitRejected("full")],
+    ],
+)
+def test_advance__operator_cancelled_and_slurm_has_not_the_job__is_not_submitted(
+    events: list[Event],
+) -> None:
+    cancelled = OperatorCancelled("by the operator")
+    job, effects = lived(*TO_QUEUED, cancelled, *events)
+    assert job.outcome == Outcome(
+        status=ChainStatus.CANCELLED, reason="by the operator"
+    )
+    assert EffectKind.REPORT in {effect.kind for effect in effects}
+    assert EffectKind.SUBMIT not in {effect.kind for effect in effects}
+
+
+def test_advance__operator_cancelled_and_slurm_has_another_id__cancels_that() -> None:
+    _, effects = lived(
+        *TO_QUEUED,
+        OperatorCancelled("by the operator"),
+        SubmissionDenied(SlurmId(7), "no"),
+        Submitted(SlurmId(8)),
+    )
+    assert EffectKind.CANCEL in {effect.kind for effect in effects}
 
 
 @pytest.mark.parametrize(

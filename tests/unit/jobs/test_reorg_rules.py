@@ -316,6 +316,19 @@ def test_given_back_with_a_top_up_in_doubt_and_claimed_again__nothing_is_in_doub
     assert (job.limit_min, job.reorg_deadline_block) == (10, None)
 
 
+def test_given_back_after_a_top_up_and_claimed_again__the_claim_has_its_minutes() -> (
+    None
+):
+    job, _ = lived(
+        CLAIM,
+        ToppedUp("tx:1", 5, (5, 0)),
+        ChainStatusObserved(ChainStatus.PENDING, (5, 1)),
+        Submitted(SlurmId(7)),
+        replace(CLAIM, at=(12, 0), time_limit_min=15),
+    )
+    assert job.limit_min == 15
+
+
 def test_word_below_ours_without_a_place__is_left_to_the_scan() -> None:
     job, effects = lived(*TO_RUNNING, ChainStatusObserved(ChainStatus.META_SCHEDULED))
     assert (job.state, effects) == (State.RUNNING, set())

@@ -21,6 +21,7 @@ from supervisor_tasks.slurm.size import (
     is_whole_memory,
     memory_per_cpu_limit,
     request_of,
+    size_of,
     tres_amounts,
 )
 from supervisor_tasks.slurm.squeue import listed_jobs
@@ -219,10 +220,21 @@ def test_excesses__a_site_that_gives_more_itself__compares_what_it_does_not_add(
         ("gres:craynetwork:4", 0),
         ("cpu=2,gres/gpu=1", 1),
         ("gpu:2(S:0-1)", 2),
+        ("gres:shard:8", 1),
+        ("gres/shard:a100:8", 1),
+        ("mps:100", 1),
+        ("gres:mps", 1),
+        ("gres:shardlike:8", 0),
+        ("gres:gpu:2,gres:shard:8", 2),
     ],
 )
 def test_gpu_count__as_slurm_writes_it(shown: str, gpus: int) -> None:
     assert gpu_count(shown) == gpus
+
+
+@pytest.mark.parametrize("tres", ["cpu=1,gres/shard=8", "cpu=1,gres/mps:a100=100"])
+def test_size_of__shares_of_gpus__are_a_gpu(tres: str) -> None:
+    assert size_of(1, "", "", "", "", "", "1", tres).gpus == 1
 
 
 def test_tres_amounts__units__are_mb() -> None:
