@@ -12,7 +12,7 @@ from typing import Any
 _COUNT = re.compile(
     r"(?:gres[:/])?gpu(?::[^:=,()]+)??(?:[:=](?P<number>\d+))?(?:\(.*\))?"
 )
-# a part of a GPU, of which SLURM shows no whole number
+# a part of a GPU; SLURM shows how many parts, and not of how many GPUs
 _GPU_SHARE = re.compile(r"(?:gres[:/])?(?:shard|mps)(?:[:=(].*)?")
 _TRES = re.compile(r"(?P<name>[\w/:.-]+)=(?P<amount>[\d.]+)(?P<unit>[KMGTP]?)")
 _MB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
