@@ -84,7 +84,7 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
             forgotten.append(job)
     reported = _reported_ends(context, forgotten)
     stalled = _stalled(context, sights)
-    now_s = _now_s(context, sights.values())
+    now_s = _now_s(context, jobs, sights)
     new_runs = _new_runs(context, jobs.values(), sights, now_s)
     sights |= _with_accounted_runs(context, jobs, sights, attempts)
     earlier_runs, waiting = runs_from_callbacks(context, jobs, sights, attempts)
@@ -195,14 +195,24 @@ def _stalled(
     return stalled
 
 
-def _now_s(context: WorkerContext, sights: Iterable[MatchResult]) -> int:
-    """The site's time (Unix time) if a job has not begun or is suspended, else 0. A job
-    that runs shows the time itself: its start and its seconds.
+def _now_s(
+    context: WorkerContext,
+    jobs: Mapping[JobId, Job],
+    sights: Mapping[JobId, MatchResult],
+) -> int:
+    """The site's time (Unix time) if a job has not begun, or is or was suspended, else
+    0. Another job that runs shows the time itself: its start and its seconds.
     """
-    for sight in sights:
-        if sight.record is not None and sight.record.is_stalled:
+    for job_id, sight in sights.items():
+        if sight.record is None:
+            continue
+        if sight.record.is_stalled or _was_suspended(jobs[job_id]):
             return context.slurm.cluster.now_s()
     return 0
+
+
+def _was_suspended(job: Job) -> bool:
+    return bool(job.runs) and job.runs[-1].suspended
 
 
 def _new_runs(

@@ -327,6 +327,11 @@ class SubmissionEnv:
             f"--Format={name}:0",
         ).stdout.strip()
 
+    def scontrol(self, verb: str, slurm_id: int) -> None:
+        """Do this to a job, as SLURM's administrator."""
+        done = self.slurm.run("scontrol", verb, str(slurm_id))
+        assert done.returncode == 0, done.stderr
+
     def set(self, slurm_id: int, **fields: str) -> None:
         """Change fields of a job with scontrol update, as its owner."""
         uid = self.slurm.users.add(CUSTOMER)

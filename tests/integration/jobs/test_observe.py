@@ -243,8 +243,7 @@ def requeued(world: SubmissionEnv, site: WorkerContext) -> tuple[JobId, SlurmId]
     job, slurm_id = queued_job(world, site)
     has_run_for(world, slurm_id, 2)
     world.set(slurm_id, Requeue="1")
-    done = world.slurm.run("scontrol", "requeue", str(slurm_id))
-    assert done.returncode == 0, done.stderr
+    world.scontrol("requeue", slurm_id)
     wait_for_state(world, slurm_id, "PENDING")
     return job, slurm_id
 
@@ -267,6 +266,25 @@ def has_run_for(world: SubmissionEnv, slurm_id: SlurmId, seconds: int) -> None:
         PATIENCE_S,
         0.1,
     )
+
+
+def test_poll_jobs__job_goes_on_after_a_suspension__time_of_the_look_counts(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    """A later requeue ends the run after the last look. By its start and its seconds,
+    the look would be earlier by the time of the suspension.
+    """
+    job, slurm_id = queued_job(world, site)
+    wait_for_state(world, slurm_id, "RUNNING")
+    world.scontrol("suspend", slurm_id)
+    assert world.look(site, job).runs[-1].suspended
+    begun_s = site.slurm.cluster.now_s()
+    wait_until(
+        lambda: site.slurm.cluster.now_s() >= begun_s + 4, "4 s to pass", PATIENCE_S
+    )
+    world.scontrol("resume", slurm_id)
+    wait_for_state(world, slurm_id, "RUNNING")
+    assert world.look(site, job).runs[-1].seen_s >= begun_s + 4
 
 
 def test_poll_jobs__requeued_unseen__hooks_ends_count_and_forged_ones_do_not(
