@@ -2,6 +2,7 @@
 callbacks.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -19,6 +20,7 @@ from supervisor_tasks.jobs.events import (
     LaunchFailed,
     SlurmJobIdentified,
     SubmissionDenied,
+    SubmitStarted,
 )
 from supervisor_tasks.jobs.launch_failures import launch_failures
 from supervisor_tasks.jobs.lookup import look_at
@@ -229,7 +231,7 @@ def _new_runs(
         seen = sights[job.job_id].record
         if seen is not None and seen.submit_s != job.slurm_submit_s:
             new.append((job, seen))
-    submitted_s = _submitted_s_of_requeued(context, new)
+    submitted_s = submitted_s_of_requeued(context, new, now_s)
     changes = dict[JobId, JobChange]()
     for job, seen in new:
         if job.slurm_submit_s is not None:
@@ -247,19 +249,23 @@ def _new_runs(
     return changes
 
 
-def _submitted_s_of_requeued(
-    context: WorkerContext, new: Sequence[tuple[Job, JobRecord]]
+def submitted_s_of_requeued(
+    context: WorkerContext, new: Sequence[tuple[Job, JobRecord]], now_s: int
 ) -> dict[JobId, int]:
-    """When the supervisor submitted the jobs that SLURM has requeued before a look saw
-    them.
+    """When, by SLURM's clock, the supervisor began to submit the jobs that SLURM has
+    requeued before a look saw them. `now_s` is SLURM's time, 0 if it was not asked for.
+
+    The database's clock and SLURM's may differ by any time. So the database measures
+    how long ago a submission began, and SLURM's present time less that is the result.
+    SLURM's time is asked for first: what passes meanwhile makes the result earlier, and
+    never too late.
     """
-    requeued = {seen.slurm_id for job, seen in new if seen.restarts and not job.runs}
+    requeued = [job.job_id for job, seen in new if seen.restarts and not job.runs]
     if not requeued:
         return {}
-    submissions = context.ledger.journal.submissions(requeued)
-    return {
-        job_id: int(submission.called_s) for job_id, submission in submissions.items()
-    }
+    now_s = now_s or context.slurm.cluster.now_s()
+    ages_s = context.ledger.journal.last_ages_s(requeued, SubmitStarted)
+    return {job_id: math.floor(now_s - age_s) for job_id, age_s in ages_s.items()}
 
 
 def _with_accounted_runs(

@@ -21,13 +21,18 @@ from supervisor_tasks.jobs.events import (
     Submitted,
 )
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
+from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, State
+from supervisor_tasks.jobs.observe import submitted_s_of_requeued
 from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.alarms import AlarmName
 from supervisor_tasks.ledger.ledger import JobChange
 from tests.support.submitting import CUSTOMER, PATIENCE_S, SubmissionEnv
 
 UNKNOWN_ID = SlurmId(900_000)  # SLURM never gives it here
+SUBMIT_STARTED_S = """
+    SELECT max(EXTRACT(EPOCH FROM at)) FROM events WHERE job_id = :job AND name = 'SubmitStarted'
+    """
 CALLBACK = """
     INSERT INTO callbacks (cluster, job_id, slurm_id, status, duration_s, exit_code, peer, proof)
     VALUES ('here', :job, :slurm_id, :status, :duration_s, :exit_code, 'a test', :proof)
@@ -285,6 +290,22 @@ def test_poll_jobs__job_goes_on_after_a_suspension__time_of_the_look_counts(
     world.scontrol("resume", slurm_id)
     wait_for_state(world, slurm_id, "RUNNING")
     assert world.look(site, job).runs[-1].seen_s >= begun_s + 4
+
+
+@pytest.mark.parametrize("apart_s", [-3600, 0, 3600])
+def test_submitted_s_of_requeued__clocks_are_apart__is_by_slurms_clock(
+    world: SubmissionEnv, site: WorkerContext, apart_s: int
+) -> None:
+    job, slurm_id = requeued(world, site)
+    seen = look_at(site, [site.ledger.jobs([job])[job]])[job].record
+    assert seen is not None
+    now_s = site.slurm.cluster.now_s()
+    found = submitted_s_of_requeued(
+        site, [(site.ledger.jobs([job])[job], seen)], now_s + apart_s
+    )
+    begun_s = int(scalar(world, SUBMIT_STARTED_S, job=job))
+    assert found[job] - apart_s == pytest.approx(begun_s, abs=2)
+    assert slurm_id == seen.slurm_id
 
 
 def test_poll_jobs__requeued_unseen__hooks_ends_count_and_forged_ones_do_not(
