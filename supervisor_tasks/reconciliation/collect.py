@@ -55,7 +55,7 @@ from supervisor_tasks.reconciliation.snapshot import (
     unlisted,
 )
 from supervisor_tasks.slurm.commands import comment
-from supervisor_tasks.slurm.parsers import JobRecord
+from supervisor_tasks.slurm.parsers import JobRecord, QuestionRefusedError
 from supervisor_tasks.slurm.script_matching import ScriptSearch
 
 ASKED_AT_ONCE = 1000
@@ -147,14 +147,13 @@ def collect_snapshot(
         persisted_by_slurm=persisted, first_job_id=_start(ledger).first_id
     )
     if unlisted(snapshot):
-        # the next sweep asks for the missing jobs: each sweep runs few commands
-        report.more = True
-        snapshot = snapshot.changed(historical_matches=None)
-        with report.asking("accounting"):
-            snapshot = snapshot.changed(
-                historical_matches=_historical_matches(context, snapshot)
-            )
-        return snapshot, read_since
+        snapshot = _with_histories(context, snapshot, report)
+        if has_unstored_claims(ledger, snapshot):
+            read_since = None  # these blocks are read again
+        if unlisted(snapshot).keys() - snapshot.undecided_histories:
+            # the next sweep asks for the missing jobs: each sweep runs few commands
+            report.more = True
+            return snapshot, read_since
     with report.asking("lost jobs"):
         snapshot = snapshot.changed(
             confirmed_lookups=_confirmed_lookups(context, snapshot)
@@ -509,23 +508,62 @@ def _claimed_ago_s(
     return seconds_since(context.sweep.contract_of(snapshot.provider).rpc, min(blocks))
 
 
+def _with_histories(
+    context: WorkerContext, snapshot: Snapshot, report: ReconciliationReport
+) -> Snapshot:
+    """The snapshot with what SLURM had of the unlisted jobs before, and with the jobs
+    that accounting cannot be asked about.
+    """
+    snapshot = snapshot.changed(historical_matches=None)
+    with report.asking("accounting"):
+        matches, refused = _historical_matches(context, snapshot)
+        snapshot = snapshot.changed(
+            historical_matches=matches, undecided_histories=frozenset(refused)
+        )
+        if refused:
+            first = min(refused)
+            report.unseen["customers"] = (
+                f"sacct on the login node does not know the customers of {len(refused)}"
+                f" jobs, such as {first}: {refused[first]}"
+            )[:SHOWN_TEXT]
+    return snapshot
+
+
+def has_unstored_claims(ledger: Ledger, snapshot: Snapshot) -> bool:
+    """Whether the claim of an undecided job is only in the blocks that were just read.
+    Claims of a tag that was taken over are stored while their jobs are hot.
+    """
+    claimed = snapshot.claims.keys() & snapshot.undecided_histories
+    if not claimed:
+        return False
+    stored, taken = ledger.foreign_claims.all(), ledger.foreign_claims.taken()
+    return any(
+        job_id not in stored or stored[job_id].tag not in taken for job_id in claimed
+    )
+
+
 def _historical_matches(
     context: WorkerContext, snapshot: Snapshot
-) -> dict[JobId, SlurmId]:
+) -> tuple[dict[JobId, SlurmId], dict[JobId, QuestionRefusedError]]:
     """What batch scripts and accounting show of jobs that SLURM does not list by their
-    names, and that may have run before the ledger knew of them.
+    names, and that may have run before the ledger knew of them. The second result has
+    the jobs whose customers the login node does not know.
     """
     cluster, customers = context.slurm.cluster, unlisted(snapshot)
     matches, rest = dict[JobId, SlurmId](), dict(customers)
+    refused = dict[JobId, QuestionRefusedError]()
     for slurm_id, job_id in cluster.scripts(unexplained(snapshot)).items():
         if customers.get(job_id) == snapshot.rows[slurm_id].user:
             matches[job_id] = slurm_id
             rest.pop(job_id, None)
     if not rest:
-        return matches
+        return matches, refused
     claimed_ago_s = dict.fromkeys(rest, _claimed_ago_s(context, snapshot, rest))
     for job_id, records in cluster.sacct_submissions_of(rest, claimed_ago_s).items():
+        if isinstance(records, QuestionRefusedError):
+            refused[job_id] = records
+            continue
         for record in records:
             if record.elapsed_s:
                 matches[job_id] = record.slurm_id  # the last run remains
-    return matches
+    return matches, refused

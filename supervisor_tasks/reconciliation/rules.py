@@ -168,6 +168,8 @@ def _catch_up(job: JobSummary, snapshot: Snapshot) -> tuple[Event, ...]:
         return (running,)
     if snapshot.slurm is None or snapshot.historical_matches is None:
         return ()  # nothing is decided without SLURM: a later sweep decides
+    if job.job_id in snapshot.undecided_histories:
+        return ()
     slurm_id = listed_id(job.job_id, job.customer, snapshot)
     if slurm_id is None:
         slurm_id = snapshot.historical_matches.get(job.job_id)
@@ -356,11 +358,14 @@ def _adoptions(snapshot: Snapshot, hot: Sequence[JobSummary]) -> Iterator[Discre
 
 def _first_seen(snapshot: Snapshot) -> Iterator[Discrepancy]:
     """Jobs that were claimed before this ledger existed. A job that SLURM has, or that
-    ran, is adopted and not submitted again.
+    ran, is adopted and not submitted again. A job whose history accounting cannot show
+    waits for a later sweep.
     """
     if snapshot.historical_matches is None:
         return
     for job_id in never_seen(snapshot):
+        if job_id in snapshot.undecided_histories:
+            continue
         claim = snapshot.claims[job_id]
         running = status_of(job_id, snapshot) is ChainStatus.RUNNING
         slurm_id = listed_id(job_id, claim.customer, snapshot)

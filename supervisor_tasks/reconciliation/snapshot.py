@@ -97,6 +97,8 @@ class Snapshot:
     for is left out. `recently_reported` are jobs for which an end came in meanwhile, or
     not long ago: jobs/monitor.py decides on them. `historical_matches` is what scripts
     and accounting show of the jobs that are `unlisted`; None if they did not answer.
+    `undecided_histories` are those of these jobs whose customers the login node does
+    not know: accounting cannot be asked about them.
 
     `continuous_uptime_s` is for how long the sources of ends have reported without a
     gap. It is None while a source is missing, and infinite if accounting can be asked.
@@ -120,6 +122,7 @@ class Snapshot:
     recently_reported: Collection[JobId] = frozenset()
     continuous_uptime_s: float | None = float("inf")
     historical_matches: Mapping[JobId, SlurmId] | None = field(default_factory=dict)
+    undecided_histories: Collection[JobId] = frozenset()
     previous_doubts: Mapping[str, float] = field(default_factory=dict)
     grace_s: float = 300.0
     slurmctld_uptime_s: float = float("inf")

@@ -54,6 +54,7 @@ from supervisor_tasks.slurm.parsers import (
     MAX_SLURM_ID,
     CommandAnswer,
     JobRecord,
+    QuestionRefusedError,
     SlurmUnavailableError,
     boot_time,
     has_accounting,
@@ -409,10 +410,11 @@ class Cluster:
 
     def sacct_submissions_of(
         self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
-    ) -> dict[JobId, list[JobRecord]]:
+    ) -> dict[JobId, list[JobRecord] | QuestionRefusedError]:
         """Return accounting's records of the submissions of these jobs since they
         began, even if their owners have renamed them, in one command. Each customer's
-        history starts at the earliest of his submissions. The result is empty at a site
+        history starts at the earliest of his submissions. The error is in the place of
+        a job whose customer the login node does not know. The result is empty at a site
         without accounting.
         """
         if not (users and self.paths.sacct):
@@ -427,10 +429,14 @@ class Cluster:
             user_delimiter.encode() + b"\n",
         )
         histories = submissions_by_user(answer, user_delimiter)
-        records = dict[JobId, list[JobRecord]]()
+        records = dict[JobId, list[JobRecord] | QuestionRefusedError]()
         for job_id, user in users.items():
-            if user in histories:
+            if user not in histories:
+                continue
+            try:
                 records[job_id] = submitted_as(histories[user], delimiter, job_id)
+            except QuestionRefusedError as error:
+                records[job_id] = error
         return records
 
     def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:
@@ -474,7 +480,9 @@ class Cluster:
             if results[job_id] is False:
                 users[job_id], ago_s[job_id] = search.user, search.ago_s
         for job_id, records in self.sacct_submissions_of(users, ago_s).items():
-            results[job_id] = bool(records)
+            results[job_id] = None
+            if not isinstance(records, QuestionRefusedError):
+                results[job_id] = bool(records)
         return results
 
     def log_files(

@@ -13,7 +13,12 @@ from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.guarded_command import LoginClock
 from supervisor_tasks.slurm.hardware import PartitionHardware
 from supervisor_tasks.slurm.job_matching import MatchRequest, MatchResult
-from supervisor_tasks.slurm.parsers import MAX_SLURM_ID, MIN_JOB_AGE_S, JobRecord
+from supervisor_tasks.slurm.parsers import (
+    MAX_SLURM_ID,
+    MIN_JOB_AGE_S,
+    JobRecord,
+    QuestionRefusedError,
+)
 from supervisor_tasks.slurm.script_matching import ScriptSearch
 from supervisor_tasks.slurm.size import SiteChoice, Size
 from supervisor_tasks.slurm.squeue import SqueueRow
@@ -161,9 +166,10 @@ class SlurmCluster(Protocol):
 
     def sacct_submissions_of(
         self, users: Mapping[JobId, Address], begun_s_ago: Mapping[JobId, float]
-    ) -> dict[JobId, list[JobRecord]]:
+    ) -> dict[JobId, list[JobRecord] | QuestionRefusedError]:
         """Return accounting's records of the submissions of these jobs since they
-        began. Empty without accounting.
+        began. The error is in the place of a job whose customer the login node does not
+        know. Empty without accounting.
         """
 
     def scripts(self, jobs: Sequence[SqueueRow]) -> dict[SlurmId, JobId]:

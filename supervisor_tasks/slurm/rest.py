@@ -54,6 +54,7 @@ from supervisor_tasks.slurm.not_started import not_started
 from supervisor_tasks.slurm.parsers import (
     MIN_JOB_AGE_S,
     JobRecord,
+    QuestionRefusedError,
     SlurmRejectedError,
     SlurmUnavailableError,
 )
@@ -383,7 +384,7 @@ class RestCluster:
         self,
         users: Mapping[JobId, Address],  # noqa: ARG002
         begun_s_ago: Mapping[JobId, float],  # noqa: ARG002
-    ) -> dict[JobId, list[JobRecord]]:
+    ) -> dict[JobId, list[JobRecord] | QuestionRefusedError]:
         """Return nothing: the supervisor asks no accounting."""
         return {}
 

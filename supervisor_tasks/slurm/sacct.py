@@ -31,9 +31,15 @@ FIELDS = (
     "End",
     "SubmitLine",
 )
+_UNKNOWN_USER = "Invalid user id: "  # sacct's words, SLURM 22.05 to 24.11; status 1
+_UNKNOWN = "unknown "
 _OF_USERS = (
-    'IFS= read -r m; users=$1; shift; for each in $users; do user=${each%%:*}; echo "$m $user";'
-    ' "$@" "--user=$user" "--starttime=now-${each#*:}minutes" || exit; done; echo "$m end"'
+    "IFS= read -r m; users=$1; shift; exec 3>&1; for each in $users; do user=${each%%:*};"
+    ' echo "$m $user"; error=$("$@" "--user=$user" "--starttime=now-${each#*:}minutes"'
+    ' 2>&1 >&3 3>&-); status=$?; [ -z "$error" ] || printf "%s\\n" "$error" >&2;'
+    ' case "$status:$error" in 0:*) ;;'
+    f' 1:*"{_UNKNOWN_USER}$user"*) echo "$m {_UNKNOWN}$user" ;;'
+    ' *) exit "$status" ;; esac; done; echo "$m end"'
 )
 _SHOWN = 300  # characters of an unreadable text, in an error
 
@@ -83,7 +89,8 @@ def sacct_histories(
     """Ask for the histories of several users in one command, each for its own last
     minutes. The command prints each user's name after a delimiter that it reads from
     standard input, because other users can read a command line and submit a job
-    meanwhile.
+    meanwhile. It goes on after a user whom the login node does not know, and ends at
+    any other failure.
     """
     users = " ".join(f"{user}:{number}" for user, number in sorted(minutes.items()))
     return ["/bin/sh", "-c", _OF_USERS, "histories", users, *_sacct(path, delimiter)]
@@ -92,7 +99,12 @@ def sacct_histories(
 def submissions_by_user(
     answer: CommandAnswer, user_delimiter: str
 ) -> dict[str, CommandAnswer]:
-    """Return each user's history. Raises SlurmUnavailableError."""
+    """Return each user's history. That of a user whom the login node does not know is
+    sacct's refusal, which `accounted_jobs` raises: SLURM may have jobs of a user whose
+    account is gone, or whose directory is away for a moment. Raises
+    SlurmUnavailableError when a question failed in another way, or when the answer is
+    incomplete.
+    """
     *parts, end = answer.stdout.split(user_delimiter)
     if (answer.status, end) != (0, " end\n"):
         raise SlurmUnavailableError(
@@ -100,8 +112,12 @@ def submissions_by_user(
         )
     histories = dict[str, CommandAnswer]()
     for part in parts[1:]:
-        user, _, printed = part.removeprefix(" ").partition("\n")
-        histories[user] = CommandAnswer(0, printed, "")
+        heading, _, printed = part.removeprefix(" ").partition("\n")
+        user = heading.removeprefix(_UNKNOWN)
+        history = CommandAnswer(0, printed, "")
+        if user != heading:
+            history = CommandAnswer(1, "", _UNKNOWN_USER + user)
+        histories[user] = history
     return histories
 
 
@@ -126,7 +142,8 @@ def submitted_as(
     answer: CommandAnswer, delimiter: str, job_id: JobId
 ) -> list[JobRecord]:
     """Return the jobs whose sbatch was called for this job, each by its last run.
-    Raises SlurmUnavailableError.
+    Raises QuestionRefusedError when sacct does not know the user, and
+    SlurmUnavailableError.
     """
     last_runs = dict[SlurmId, JobRecord]()
     for row in accounted_jobs(answer, delimiter):

@@ -44,6 +44,10 @@ for word; do
 done
 exit 1
 """
+# accounting without records
+KNOWS_ALL_BUT = """#!/bin/sh
+case "$*" in *--user={user}*) echo "sacct: error: Invalid user id: {user}" >&2; exit 1 ;; esac
+"""
 AS_THE_LEDGER_HAS_IT = """
     UPDATE jobs SET state = :state, chain_status = :chain_status, slurm_id = :slurm_id, slurm_submit_s = :submit_s
     WHERE job_id = :job_id
@@ -166,6 +170,18 @@ def new_job(
         submit_s=submit_s,
     )
     return job_id
+
+
+def behind(grid: Grid, site: WorkerContext, customer: str) -> JobId:
+    """A job that the ledger has not submitted, and that runs by the contract."""
+    return new_job(
+        grid,
+        site,
+        State.READY,
+        ChainStatus.RUNNING,
+        customer=customer,
+        ledger_chain=ChainStatus.SCHEDULED,
+    )
 
 
 def submitted(
@@ -341,14 +357,7 @@ def test_sweep__ledger_is_older_than_the_chain__job_is_found_by_its_script(
     grid: Grid, site: WorkerContext, names_the_job: bool
 ) -> None:
     customer = grid.new_customer().address
-    job = new_job(
-        grid,
-        site,
-        State.READY,
-        ChainStatus.RUNNING,
-        customer=customer,
-        ledger_chain=ChainStatus.SCHEDULED,
-    )
+    job = behind(grid, site, customer)
     named = job if names_the_job else JobId("0x" + secrets.token_hex(32))
     script = grid.folder / "renamed.sh"
     script.write_text(f"#!/bin/bash\n{script_header(named)}\nsleep 600\n")
@@ -363,6 +372,29 @@ def test_sweep__ledger_is_older_than_the_chain__job_is_found_by_its_script(
     assert adopted.slurm_id == (renamed if names_the_job else None)
     assert adopted.state is State.RUNNING
     slurm_of(grid).run("scancel", str(renamed))
+
+
+def test_sweep__customer_has_no_account__only_his_jobs_are_left_undecided(
+    grid: Grid,
+) -> None:
+    stranger = Address("0x" + secrets.token_hex(20))
+    sacct = grid.folder / "sacct-of-users"
+    sacct.write_text(KNOWS_ALL_BUT.format(user=stranger))
+    sacct.chmod(0o755)
+    settings = {"SLURM_ACCOUNTING": "true", "SLURM_SACCT_PATH": str(sacct)}
+    with worker_of(grid, **settings) as site:
+        undecided = behind(grid, site, stranger)
+        decided = behind(grid, site, grid.new_customer().address)
+        lost = new_job(grid, site, State.RUNNING, ChainStatus.RUNNING, slurm_id=910_009)
+        report = swept(site)
+        assert site.ledger.jobs([decided])[decided].state is State.RUNNING
+        assert site.ledger.jobs([undecided])[undecided].state is State.READY
+        assert set(report["unseen"]) == {"customers"}
+        # the next sweep asks for the missing jobs, also while that one is undecided
+        report = swept(site)
+        assert site.ledger.jobs([undecided])[undecided].state is State.READY
+        assert found(report, lost) == ["missing"]
+        assert stranger in report["unseen"]["customers"]
 
 
 def test_sweep__not_due__reads_older_claims_and_then_nothing(

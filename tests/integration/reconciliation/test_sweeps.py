@@ -35,6 +35,7 @@ from supervisor_tasks.ledger.ledger import JobChange, Ledger
 from supervisor_tasks.ledger.tick_names import CALLBACKS
 from supervisor_tasks.monitoring.cluster_guard import record_controller_start
 from supervisor_tasks.monitoring.heartbeat_alarm import MISSED_S, check_heartbeats
+from supervisor_tasks.reconciliation.collect import has_unstored_claims
 from supervisor_tasks.reconciliation.rules import find_discrepancies
 from supervisor_tasks.reconciliation.snapshot import DiscrepancyKind, Snapshot
 from supervisor_tasks.reconciliation.source_outages import (
@@ -277,6 +278,21 @@ def test_foreign_claims__are_kept_as_they_were_until_they_are_over(
     assert (
         Ledger(ledger.engine, "there", wake=lambda _: None).foreign_claims.all() == {}
     )
+
+
+def test_has_unstored_claims__undecided_job__until_its_tag_is_taken_over(
+    ledger: Ledger,
+) -> None:
+    view = Snapshot(
+        provider=claim(1).provider, comment="", jobs={}, claims={job_id(1): claim(1)}
+    )
+    assert not has_unstored_claims(ledger, view)
+    view = replace(view, undecided_histories={job_id(1)})
+    assert has_unstored_claims(ledger, view)
+    ledger.foreign_claims.keep([ForeignClaim(b"first---", claim(1))])
+    assert has_unstored_claims(ledger, view)
+    ledger.foreign_claims.take_over(b"first---")
+    assert not has_unstored_claims(ledger, view)
 
 
 def test_keep__words_that_postgres_cannot_hold__are_kept_all_the_same(

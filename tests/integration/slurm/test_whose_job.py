@@ -15,12 +15,14 @@ from supervisor_tasks.jobs.cancel import cancel
 from supervisor_tasks.jobs.events import SubmitStarted, Submitted
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.lookup import look_at
-from supervisor_tasks.jobs.model import JobId, SlurmId, State
+from supervisor_tasks.jobs.model import Address, JobId, SlurmId, State
 from supervisor_tasks.ledger.ledger import JobChange
 from supervisor_tasks.slurm.cluster import Cluster
 from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.job_matching import UNREAD
+from supervisor_tasks.slurm.parsers import QuestionRefusedError
 from supervisor_tasks.slurm.rest import RestCluster
+from supervisor_tasks.slurm.script_matching import ScriptSearch
 from supervisor_tasks.slurm.ssh import our_clock_s
 from tests.support.submitting import CUSTOMER, LIVE, PATHS, SubmissionEnv
 from tests.support.transports import OnlySsh, only_ssh
@@ -262,3 +264,18 @@ def test_forgotten__renamed_and_id_reused__accounting_has_it_and_the_other_is_ke
     cancel(accounting, job)
     assert world.field(number, "TimeLimit") == limit
     assert world.field(number, "State") in LIVE
+
+
+def test_sacct_submissions_of__customer_without_account__the_others_are_answered(
+    world: SubmissionEnv, accounting: WorkerContext
+) -> None:
+    known, other = world.new_job(accounting), JobId("0x" + "e" * 64)
+    users = {known: CUSTOMER, other: Address("0x" + "1" * 40)}
+    answers = accounting.slurm.cluster.sacct_submissions_of(
+        users, dict.fromkeys(users, 60.0)
+    )
+    assert answers[known] == []
+    assert isinstance(answers[other], QuestionRefusedError)
+    searches = [ScriptSearch(job, user, 60.0, {}) for job, user in users.items()]
+    was_submitted = accounting.slurm.cluster.was_submitted(searches, {})
+    assert was_submitted == {known: False, other: None}

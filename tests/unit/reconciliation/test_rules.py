@@ -304,8 +304,10 @@ def test_compare__restored_from_a_backup__adopts_what_ran_and_submits_nothing_ag
         == both
     )
     assert only(replace(read_again, historical_matches=None)).events == ()
-    # accounting is away: nothing is decided
+    # accounting is away, or does not know the customer: nothing is decided
     assert only(replace(view, historical_matches=None)).events == ()
+    unknown_customer = replace(view, undecided_histories={name(1)})
+    assert only(unknown_customer).events == ()
     assert only(replace(view, slurm=None)).events == ()
 
 
@@ -804,6 +806,16 @@ def test_compare__claimed_and_never_seen__taken_in_with_what_slurm_has_of_it() -
             never_seen(seeing(rows=[], claims={name(1): CLAIM}, chain={name(1): cold}))
             == []
         )
+
+
+def test_compare__one_never_seen_is_undecided__the_other_is_taken_in() -> None:
+    view = seeing(
+        rows=[],
+        claims={name(1): CLAIM, name(2): replace(CLAIM, job_id=name(2))},
+        chain={name(1): standing(), name(2): standing()},
+        undecided_histories={name(1)},
+    )
+    assert found(view) == [(DiscrepancyKind.NEVER_SEEN, name(2))]
 
 
 def test_compare__claimed_by_another_ledger__told_while_it_is_hot_and_left_alone() -> (

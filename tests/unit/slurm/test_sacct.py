@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor_tasks.jobs.model import Address
-from supervisor_tasks.slurm.parsers import CommandAnswer, SlurmUnavailableError
+from supervisor_tasks.slurm.parsers import (
+    CommandAnswer,
+    QuestionRefusedError,
+    SlurmUnavailableError,
+)
 from supervisor_tasks.slurm.sacct import (
     FIELDS,
     accounted_jobs,
@@ -20,6 +24,7 @@ from supervisor_tasks.slurm.sacct import (
 from tests.unit.slurm.test_parsers import DELIMITER
 from tests.unit.slurm.test_script_matching import OTHER, OURS, recorded
 
+UNKNOWN = "sacct: error: Invalid user id: 0xa\n"
 RECORD = ("7", "COMPLETED", "60", "0:0", "0xc", "1700000000", "1700000060")
 
 
@@ -64,11 +69,28 @@ def test_histories__of_several_users__each_has_its_own() -> None:
     [
         CommandAnswer(0, "USERMARK 0xa\n", ""),
         CommandAnswer(1, "USERMARK 0xa\n", "no slurmdbd"),
+        CommandAnswer(0, "USERMARK 0xa\nUSERMARK unknown 0xa\n", UNKNOWN),
+        CommandAnswer(0, "USERMARK 0xa\nUSERMARK unknown 0xa\nUSERMARK en", UNKNOWN),
+        CommandAnswer(
+            1, "USERMARK 0xa\nUSERMARK unknown 0xa\nUSERMARK 0xb\n", "no slurmdbd"
+        ),
     ],
 )
 def test_histories__cut_off_or_failed__is_an_error(answer: CommandAnswer) -> None:
     with pytest.raises(SlurmUnavailableError):
         submissions_by_user(answer, "USERMARK")
+
+
+def test_histories__one_user_is_unknown__his_alone_is_refused() -> None:
+    both = (
+        "USERMARK 0xa\nUSERMARK unknown 0xa\n"
+        f"USERMARK 0xb\n{recorded('sacct-submit-lines')}USERMARK end\n"
+    )
+    told = submissions_by_user(CommandAnswer(0, both, UNKNOWN), "USERMARK")
+    assert list(told) == ["0xa", "0xb"]
+    with pytest.raises(QuestionRefusedError, match="Invalid user id: 0xa"):
+        submitted_as(told["0xa"], DELIMITER, OURS)
+    assert [seen.slurm_id for seen in submitted_as(told["0xb"], DELIMITER, OURS)] == [3]
 
 
 def test_accounted_jobs__any_text_in_a_line__is_one_record() -> None:
