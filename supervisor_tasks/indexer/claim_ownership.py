@@ -78,15 +78,15 @@ def _claimed_elsewhere(
     cluster already has. Which clusters share the wallet changes, and with it whose an
     old claim would be.
     """
-    claims = dict[str, Claimed]()
+    claims = dict[str, str]()  # transactions by claim keys
     for entry in happened:
         is_own = writers.get(entry.tx_hash) == ledger.cluster
         if isinstance(entry.event, Claimed) and not is_own:
-            claims[entry.tx_hash] = entry.event
+            claims[entry.event.claim_key] = entry.tx_hash
     if not claims:
         return set()
-    taken = ledger.wallets.claims_elsewhere({one.job_id for one in claims.values()})
-    return {tx_hash for tx_hash, one in claims.items() if one.claim_key in taken}
+    taken = ledger.wallets.claims_elsewhere({entry.job_id for entry in happened})
+    return {claims[key] for key in claims.keys() & taken}
 
 
 def _split_tags(

@@ -103,8 +103,7 @@ def claim(context: WorkerContext) -> bool:
             for purpose, number in asked.items()
         }
         writes, no_estimate = _new_claims(context, allowed)
-        if writes:
-            chain.wallet.send(writes, most_open=allowed)
+        if writes and chain.wallet.send(writes, most_open=allowed):
             log.info("claims_sent", **asked)
             chain.wake("collect_receipts")
         if no_estimate is not None:
