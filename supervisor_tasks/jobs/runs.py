@@ -13,6 +13,8 @@ from itertools import pairwise
 
 from supervisor_tasks.jobs.billing import SECONDS_PER_MINUTE
 
+UNKNOWN_S = 0  # `submit_s` of runs that the ledger knows no time of
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
@@ -37,8 +39,9 @@ class Sighting:
 class JobRun:
     """One run. `elapsed_s` is what the last look showed; once the next run is known, it
     is the whole run. `exact` is False if the looks did not see the run from its start
-    to its end: `elapsed_s` is then the most that it can have been. `account`, `qos` and
-    `threads` (of each core) are what the site gave the job, as the first look knew it.
+    to its end: `elapsed_s` is then the most that it can have been, or 0 if `submit_s`
+    is UNKNOWN_S. `account`, `qos` and `threads` (of each core) are what the site gave
+    the job, as the first look knew it.
     """
 
     submit_s: int
@@ -57,8 +60,9 @@ Runs = tuple[JobRun, ...]
 
 
 def runs_after_look(runs: Runs, sighting: Sighting, since_s: int | None = None) -> Runs:
-    """The runs after a look. `since_s` is the time of the submission: a job that was
-    requeued before the first look cannot have run before it.
+    """The runs after a look. `since_s` is the time of the submission by SLURM's clock:
+    a job that was requeued before the first look cannot have run before it. It is None
+    if the ledger has no submission of the job.
     """
     if not runs:
         return (*_unseen(sighting, since_s), _run(sighting))
@@ -92,7 +96,10 @@ def with_ends(runs: Runs, ends_s: Sequence[int]) -> Runs:
 def _with_end(run: JobRun, ends_s: Sequence[int], requeues: int) -> JobRun:
     if run.exact or len(ends_s) != requeues:
         return run
-    return replace(run, elapsed_s=min(sum(ends_s), run.elapsed_s), exact=True)
+    elapsed_s = sum(ends_s)
+    if run.submit_s != UNKNOWN_S:
+        elapsed_s = min(elapsed_s, run.elapsed_s)
+    return replace(run, elapsed_s=elapsed_s, exact=True)
 
 
 def earlier_s(runs: Runs) -> int:
@@ -174,16 +181,23 @@ def _ended_by_requeue(run: JobRun, following: Sighting) -> JobRun:
 
 def _unseen(sighting: Sighting, since_s: int | None) -> Runs:
     """The runs before the first look, as one run. They lie between the submission and
-    the requeue; nothing else is known of them.
+    the requeue; nothing else is known of them. Without a submission (SLURM had the job
+    before the ledger knew) not even that is known: no second is billed, unless
+    accounting or the hooks have the runs.
     """
-    if sighting.restarts == 0 or since_s is None:
+    if sighting.restarts == 0:
         return ()
+    elapsed_s = 0
+    if since_s is not None:
+        elapsed_s = max(sighting.submit_s - since_s, 0)
     run = replace(
         _run(sighting),
-        submit_s=since_s,
+        submit_s=UNKNOWN_S if since_s is None else since_s,
         restarts=0,
         start_s=None,
+        elapsed_s=elapsed_s,
         seen_s=0,
         suspended=False,
+        exact=False,
     )
-    return (replace(run, elapsed_s=max(sighting.submit_s - since_s, 0), exact=False),)
+    return (run,)

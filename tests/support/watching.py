@@ -17,7 +17,8 @@ from devgrid.machine import deadline
 from devgrid.processes import tail, wait_until
 from supervisor_tasks.jobs.model import ChainStatus
 
-IDLE_MS = 1_000
+# a process may stand still between the check of a connection and its use
+IDLE_MS = 3_000
 
 
 def slurm_of(grid: Grid) -> Slurm:

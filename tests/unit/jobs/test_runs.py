@@ -157,6 +157,13 @@ def test_seen__requeued_before_the_first_look__can_have_run_since_its_submission
     )
 
 
+def test_seen__requeued_and_no_submission_is_known__is_free_until_others_tell() -> None:
+    runs = looked(waiting(T + 75, T + 76, 1), running(T + 75, T + 80, T + 90, 1))
+    assert (len(runs), earlier_s(runs), is_exact(runs)) == (2, 0, False)
+    told = with_ends(runs, [70])
+    assert (earlier_s(told), is_exact(told)) == (70, True)
+
+
 def test_seen__suspended_for_long__is_billed_no_more_than_since_the_last_look() -> None:
     suspended = Sighting(
         submit_s=T, start_s=T, elapsed_s=10, seen_s=T + 1000, suspended=True
