@@ -178,10 +178,11 @@ class Wallet:
         """Sign, commit and broadcast the writes whose intent is new, with consecutive
         nonces; returns how many. Each write needs its gas. No more of a purpose are
         open then than `most_open` says, with those of other clusters that share the
-        wallet: they may have sent some since the caller counted. Raises RpcUnavailableError
-        before anything is signed, WalletEmptyError when the balance did not pay for all
-        writes, and TooDearError when a write costs more than the bound (the others are
-        sent). Nothing that was signed is lost: the tracker sends it again.
+        wallet: they may have sent some since the caller counted. Raises
+        RpcUnavailableError before anything is signed, WalletEmptyError when the balance
+        did not pay for all writes, and TooDearError when a write costs more than the
+        bound (the others are sent). Nothing that was signed is lost: the tracker sends
+        it again.
         """
         with self.exclusive():
             asked = self._within(most_open or {}, self._new_writes(writes))
