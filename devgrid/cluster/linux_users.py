@@ -2,19 +2,21 @@
 characters, which useradd refuses.
 
 nss_wrapper makes the processes that load it read other files than /etc/passwd and
-/etc/group; nothing of the machine changes.
+/etc/group; nothing of the machine changes. locked_lookups.c makes it safe for threads.
 """
 
 import ctypes.util
 import fcntl
 import os
 import pwd
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from devgrid.processes import StartError
 
 LIBRARY = "libnss_wrapper.so"
+LOCK = Path(__file__).with_name("locked_lookups.c")
 FIRST_UID = 200_000
 BENCHMARK_USER = "benchmark"
 # reads no start-up file when sshd runs a command, whether it is dash or bash
@@ -31,9 +33,11 @@ class Users:
         self.homes = folder / "home"
         self._passwd = self.folder / "passwd"
         self._group = self.folder / "group"
+        self._lock = self.folder / "locked_lookups.so"
         if not self._passwd.exists():
             self.folder.mkdir(parents=True)
             self.homes.mkdir()
+            _build_lock(self._lock)
             self._passwd.write_text(self._machines_users())
             self._group.write_text(Path("/etc/group").read_text())
 
@@ -101,7 +105,8 @@ class Users:
     def environment(self) -> dict[str, str]:
         """The environment by which a process sees these users."""
         return {
-            "LD_PRELOAD": _library(),
+            # the name without a path is for setuid programs, which ignore paths
+            "LD_PRELOAD": f"{self._lock}:{LIBRARY}",
             "NSS_WRAPPER_PASSWD": str(self._passwd),
             "NSS_WRAPPER_GROUP": str(self._group),
         }
@@ -123,12 +128,20 @@ def _replace(file: Path, lines: Sequence[str]) -> None:
     new.replace(file)
 
 
-def _library() -> str:
-    """The library's name for LD_PRELOAD, without a path: a setuid program ignores
-    paths.
-    """
+def _build_lock(library: Path) -> None:
+    """Build the library that lets one thread at a time into nss_wrapper."""
     if ctypes.util.find_library("nss_wrapper") is None:
         raise StartError(
             f"{LIBRARY} is not installed; install the Debian package libnss-wrapper (make packages)"
         )
-    return LIBRARY
+    argv = ["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), str(LOCK)]
+    # linked with nss_wrapper, which then sets itself up first
+    argv += ["-Wl,--no-as-needed", f"-l:{LIBRARY}"]
+    try:
+        subprocess.run(argv, check=True, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise StartError(
+            "gcc is not installed; install the Debian packages gcc and libc6-dev (make packages)"
+        ) from error
+    except subprocess.CalledProcessError as error:
+        raise StartError(f"gcc cannot build {LOCK.name}: {error.stderr}") from error
