@@ -113,6 +113,10 @@ EVENT_TEXTS: dict[str, EventText] = {
         "plugin",
         lambda details: f"earlier runs took {plain(details.get('ends_s'))} s",
     ),
+    "EarlierRunsAwaited": (
+        "slurm",
+        _fixed("ended it; the seconds of earlier runs are not known yet"),
+    ),
     "MoreThanPaid": (
         "slurm",
         lambda details: f"has more than was paid for: {details.get('what')}",

@@ -148,6 +148,13 @@ class EarlierRunsReported:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierRunsAwaited:
+    """A look saw that SLURM has ended the job, and accounting or the hooks do not have
+    all of its runs yet. The journal's number of these bounds the waiting.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class MoreThanPaid:
     """SLURM gives the job more than was paid for, or is about to.
 
@@ -353,6 +360,7 @@ Event = (
     | SlurmPendingObserved
     | SlurmRunningObserved
     | EarlierRunsReported
+    | EarlierRunsAwaited
     | MoreThanPaid
     | SlurmCompleted
     | RunsAfterItsEnd
@@ -391,6 +399,7 @@ STORED_NAMES: Mapping[type[Event], str] = {
     SlurmPendingObserved: "SlurmPendingObserved",
     SlurmRunningObserved: "SlurmRunningObserved",
     EarlierRunsReported: "EarlierRunsTold",
+    EarlierRunsAwaited: "EarlierRunsAwaited",
     MoreThanPaid: "MoreThanPaid",
     SlurmCompleted: "SlurmCompleted",
     RunsAfterItsEnd: "RunsAfterItsEnd",

@@ -55,6 +55,7 @@ def poll_jobs(context: WorkerContext) -> bool:
             observed = observe(context, effects)
             first, last = _oversizes(context, observed)
             changes = [*first, *_conclusions(context, observed, effects), *last]
+            changes += observed.awaited
             after = ledger.record(*changes)
             call_operator(context, changes, observed.jobs, after)
             call_operator_for_nodes(context, observed.failed)
@@ -86,7 +87,7 @@ def _conclusions(
     context: WorkerContext, observed: Observed, effects: Sequence[OpenEffect]
 ) -> list[JobChange]:
     """What to record of the jobs of these effects. If a job needs the operator, its
-    effect is parked. If SLURM's answer about a job is not clear, nothing is recorded.
+    effect is parked. If SLURM's answer about a job is not clear, this records nothing.
     """
     changes = list[JobChange]()
     for effect in effects:

@@ -3,7 +3,7 @@ callbacks.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -17,6 +17,7 @@ from supervisor_tasks.jobs.callback_fallback import (
 )
 from supervisor_tasks.jobs.denied_ids import denied_submissions
 from supervisor_tasks.jobs.events import (
+    EarlierRunsAwaited,
     LaunchFailed,
     SlurmJobIdentified,
     SubmissionDenied,
@@ -24,6 +25,11 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.launch_failures import launch_failures
 from supervisor_tasks.jobs.lookup import look_at
+from supervisor_tasks.jobs.missing_runs import (
+    LooksBefore,
+    counts,
+    waits_for_accounting,
+)
 from supervisor_tasks.jobs.model import Job, JobId, Outcome, State
 from supervisor_tasks.jobs.run_callbacks import runs_from_callbacks
 from supervisor_tasks.jobs.runs import is_exact, runs_after_look
@@ -39,9 +45,6 @@ from supervisor_tasks.slurm.parsers import JobRecord
 
 log = structlog.get_logger()
 
-# looks at which accounting is asked for a job's runs; after these, what the looks saw
-# counts
-ASKED_FOR_RUNS = 5
 LOOKED_BACK_S = 2 * PATIENCE_S
 
 
@@ -54,7 +57,8 @@ class Observed:
     operator (with the reason), and a job in `just_begun` has run for less than a
     second. `reported` has the end that callbacks report of a job that SLURM has
     forgotten. `runs` are changes about a job's runs; they are recorded before its state
-    changes. `now_s` is SLURM's time, 0 if not needed.
+    changes. `awaited` are recorded for jobs whose sights are unclear because runs are
+    missing. `now_s` is SLURM's time, 0 if not needed.
     """
 
     jobs: Mapping[JobId, Job]
@@ -64,6 +68,7 @@ class Observed:
     stalled: Mapping[JobId, str]
     reported: Mapping[JobId, Outcome | ConflictingOutcomes]
     runs: Mapping[JobId, Sequence[JobChange]]
+    awaited: Sequence[JobChange]
     just_begun: frozenset[JobId]
     now_s: int
 
@@ -75,7 +80,6 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     nothing about any job, LedgerUnavailableError; a retry helps.
     """
     jobs = context.ledger.jobs({effect.job_id for effect in effects})
-    attempts = {effect.job_id: effect.attempts for effect in effects}
     sights = look_at(context, jobs.values())
     sights |= with_site_choices(context, jobs, sights)
     denied = denied_submissions(context, jobs, sights)
@@ -88,8 +92,11 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
     stalled = _stalled(context, sights)
     now_s = _now_s(context, jobs, sights)
     new_runs = _new_runs(context, jobs.values(), sights, now_s)
-    sights |= _with_accounted_runs(context, jobs, sights, attempts)
-    earlier_runs, waiting = runs_from_callbacks(context, jobs, sights, attempts)
+    ended = _ended_with_unseen_runs(jobs, sights)
+    looks = _looks_before(context, ended)
+    accounted, unanswered = _with_accounted_runs(context, jobs, ended, looks)
+    sights |= accounted
+    earlier_runs, waiting = runs_from_callbacks(context, jobs, sights, looks)
     sights |= waiting
     runs = {job_id: list[JobChange]() for job_id in jobs}
     for job_id, change in chain(new_runs.items(), earlier_runs.items()):
@@ -106,6 +113,7 @@ def observe(context: WorkerContext, effects: Sequence[OpenEffect]) -> Observed:
         stalled=stalled,
         reported=reported,
         runs=runs,
+        awaited=_awaited(ended, sights, looks, unanswered),
         just_begun=frozenset(just_begun),
         now_s=now_s,
     )
@@ -271,20 +279,19 @@ def submitted_s_of_requeued(
 def _with_accounted_runs(
     context: WorkerContext,
     jobs: Mapping[JobId, Job],
-    sights: Mapping[JobId, MatchResult],
-    attempts: Mapping[JobId, int],
-) -> dict[JobId, MatchResult]:
-    """The sights of ended jobs with a run that the looks did not see from its start to
-    its end, with accounting's answer. Accounting may learn of a run some seconds after
-    slurmctld has ended it, so the job is asked for at several looks.
+    ended: Mapping[JobId, JobRecord],
+    looks: Mapping[JobId, LooksBefore],
+) -> tuple[dict[JobId, MatchResult], set[JobId]]:
+    """The sights of these ended jobs with accounting's answer, and the jobs that wait
+    because accounting did not answer. The looks did not see one of their runs from its
+    start to its end. Accounting may learn of a run some seconds after slurmctld has
+    ended it, so the job is asked for at several looks.
     """
-    if not context.slurm.cluster.has_accounting:
-        return {}
-    ended = _ended_with_unseen_runs(jobs, sights)
-    if not ended:
-        return {}
+    if not ended or not context.slurm.cluster.has_accounting:
+        return {}, set()
     accounted = look_at(context, [jobs[job_id] for job_id in ended], {})
     changed = dict[JobId, MatchResult]()
+    unanswered = set[JobId]()
     for job_id, seen in ended.items():
         answer = accounted[job_id]
         if answer.record is not None and answer.record.earlier_runs >= seen.restarts:
@@ -294,10 +301,36 @@ def _with_accounted_runs(
                 earlier_runs=answer.record.earlier_runs,
             )
             changed[job_id] = MatchResult(record)
-        elif attempts[job_id] < ASKED_FOR_RUNS:
+        elif waits_for_accounting(looks.get(job_id, ()), answer.unclear):
             reason = answer.unclear or "accounting has not all runs of the job yet"
             changed[job_id] = MatchResult(unclear=reason)
-    return changed
+            if answer.unclear:
+                unanswered.add(job_id)
+    return changed, unanswered
+
+
+def _looks_before(
+    context: WorkerContext, ended: Collection[JobId]
+) -> Mapping[JobId, LooksBefore]:
+    """The looks before this one that saw these jobs ended without all of their runs."""
+    if not ended:
+        return {}
+    return context.ledger.journal.ages(ended, EarlierRunsAwaited)
+
+
+def _awaited(
+    ended: Collection[JobId],
+    sights: Mapping[JobId, MatchResult],
+    looks: Mapping[JobId, LooksBefore],
+    unanswered: Collection[JobId],
+) -> list[JobChange]:
+    """The changes that count this look for the jobs whose end waits for runs."""
+    changes = list[JobChange]()
+    for job_id in ended:
+        before = looks.get(job_id, ())
+        if sights[job_id].unclear and counts(before, answered=job_id not in unanswered):
+            changes.append(JobChange(job_id, EarlierRunsAwaited()))
+    return changes
 
 
 def _ended_with_unseen_runs(

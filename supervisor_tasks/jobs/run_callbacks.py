@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from supervisor_tasks.context import WorkerContext
 from supervisor_tasks.jobs.callback_fallback import ENDED
 from supervisor_tasks.jobs.events import EarlierRunsReported
+from supervisor_tasks.jobs.missing_runs import LooksBefore, waits_for_answers
 from supervisor_tasks.jobs.model import Job, JobId
 from supervisor_tasks.jobs.runs import is_exact, runs_after_look
 from supervisor_tasks.ledger.callbacks import CallbackSeen
@@ -20,7 +21,6 @@ from supervisor_tasks.slurm.job_matching import MatchResult
 from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.parsers import JobRecord
 
-AWAITED_LOOKS = 5  # looks at an ended job that wait for missing callbacks
 ROUNDED_S = 1  # SLURM's whole seconds, of a duration and of two times
 
 
@@ -28,10 +28,11 @@ def runs_from_callbacks(
     context: WorkerContext,
     jobs: Mapping[JobId, Job],
     sights: Mapping[JobId, MatchResult],
-    attempts: Mapping[JobId, int],
+    looks: Mapping[JobId, LooksBefore],
 ) -> tuple[dict[JobId, JobChange], dict[JobId, MatchResult]]:
     """What the hooks reported about the earlier runs of each job, as changes; and
-    unclear sights for the jobs whose end waits for a missing callback.
+    unclear sights for the jobs whose end waits for a missing callback. `looks` are the
+    looks before this one that saw a job ended without all of its runs.
     """
     unsure = _unsure(jobs, sights)
     if not unsure:
@@ -46,7 +47,7 @@ def runs_from_callbacks(
         earlier_s = ends_of_earlier_runs(seen, ends_s)
         if earlier_s is not None:
             changes[job_id] = JobChange(job_id, EarlierRunsReported(earlier_s))
-        elif is_awaited(seen, ends_s) and attempts[job_id] < AWAITED_LOOKS:
+        elif is_awaited(seen, ends_s) and waits_for_answers(looks.get(job_id, ())):
             waits[job_id] = MatchResult(
                 unclear="the hooks have not reported the ends of all runs of the job yet"
             )

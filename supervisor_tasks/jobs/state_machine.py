@@ -27,6 +27,7 @@ from supervisor_tasks.jobs.events import (
     CancelRequested,
     ChainStatusObserved,
     Claimed,
+    EarlierRunsAwaited,
     EarlierRunsReported,
     EffectCompleted,
     EffectMissing,
@@ -472,6 +473,12 @@ def _earlier_runs_reported(job: Job, event: EarlierRunsReported) -> Next:
     return corrected, limit_to_apply(corrected)
 
 
+@on(EarlierRunsAwaited, *IN_SLURM)
+def _earlier_runs_awaited(job: Job, _: EarlierRunsAwaited) -> Next:
+    """The journal keeps it; the effect POLL_SLURM stays open."""
+    return job, ()
+
+
 def _with_run(job: Job, sighting: Sighting | None, since_s: int | None = None) -> Job:
     if sighting is None:
         return job
@@ -844,6 +851,7 @@ ignore(
 ignore(
     SlurmPendingObserved,
     SlurmRunningObserved,
+    EarlierRunsAwaited,
     EarlierRunsReported,
     MoreThanPaid,
     SlurmCompleted,
@@ -854,6 +862,7 @@ ignore(
 ignore(
     SlurmPendingObserved,
     SlurmRunningObserved,
+    EarlierRunsAwaited,
     EarlierRunsReported,
     MoreThanPaid,
     SlurmCompleted,

@@ -15,6 +15,7 @@ from sqlalchemy import ARRAY, Connection, Engine, Text, bindparam, func, select,
 from supervisor_tasks.crash_points import CrashPoint, crash_point
 from supervisor_tasks.jobs.events import (
     Claimed,
+    EarlierRunsAwaited,
     Event,
     OperatorAbandonedEffect,
     ScriptFetched,
@@ -383,7 +384,8 @@ def _advance_all(
             continue
         after[change.job_id] = new
         if new != old or isinstance(
-            change.event, OperatorAbandonedEffect | SubmitOutcomeUnknown
+            change.event,
+            OperatorAbandonedEffect | SubmitOutcomeUnknown | EarlierRunsAwaited,
         ):
             happened.append((new, change.event))
         for effect in effects:

@@ -22,6 +22,7 @@ from supervisor_tasks.jobs.events import (
 )
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.lookup import look_at
+from supervisor_tasks.jobs.missing_runs import AWAITED_LOOKS
 from supervisor_tasks.jobs.model import ChainStatus, EffectKind, JobId, SlurmId, State
 from supervisor_tasks.jobs.observe import submitted_s_of_requeued
 from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
@@ -338,6 +339,29 @@ def test_poll_jobs__ended_after_a_requeue__waits_for_the_hooks_missing_end(
     assert ended.outcome is not None
     assert (ended.state, ended.outcome.status) == (State.ENDED, ChainStatus.CANCELLED)
     assert ended.earlier_s == 1
+
+
+def test_poll_jobs__tries_have_failed_before__five_looks_wait_for_hooks(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, slurm_id = requeued(world, site)
+    called(world, job, slurm_id, (6, 1, 0))
+    world.slurm.run("scancel", str(slurm_id))
+    wait_for_state(world, slurm_id, "CANCELLED")
+    execute(
+        world,
+        "UPDATE effects SET attempts = 30 WHERE job_id = :job AND kind = 'poll_slurm'",
+        job=job,
+    )
+    wait_until(
+        lambda: world.look(site, job).state is State.ENDED,
+        "the look that waits no more",
+        PATIENCE_S,
+        0.1,
+    )
+    ended = site.ledger.jobs([job])[job]
+    assert ended.earlier_s >= 2, "the most that the first run can have taken"
+    assert world.journal(job).count("EarlierRunsAwaited") == AWAITED_LOOKS - 1
 
 
 @pytest.mark.parametrize("has_ended", [False, True], ids=["waits", "ended"])

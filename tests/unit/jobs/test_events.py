@@ -28,6 +28,7 @@ STORED = {
     events.SlurmPendingObserved: "SlurmPendingObserved",
     events.SlurmRunningObserved: "SlurmRunningObserved",
     events.EarlierRunsReported: "EarlierRunsTold",
+    events.EarlierRunsAwaited: "EarlierRunsAwaited",
     events.MoreThanPaid: "MoreThanPaid",
     events.SlurmCompleted: "SlurmCompleted",
     events.RunsAfterItsEnd: "RunsAfterItsEnd",
