@@ -10,6 +10,7 @@ import secrets
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -18,6 +19,7 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    exists,
     func,
     or_,
     select,
@@ -44,7 +46,9 @@ from supervisor_tasks.wallet.raw_transaction import TAG_BYTES
 TRANSACTIONS = METADATA.tables["transactions"]
 SIGNATURES = METADATA.tables["signatures"]
 INSTANCE_TAGS = METADATA.tables["instance_tags"]
+TICKS = METADATA.tables["periodic_runs"]
 
+AT_WORK_S = 60.0  # a fleet that is at work leaves a tick every few seconds
 NONCE_FILLER = "fill"  # the purpose of a transaction that only uses up a nonce
 OPEN = ("SIGNED", "SENT")
 # at most
@@ -120,8 +124,8 @@ def _age(column: Any) -> Any:
     return func.extract("epoch", func.now() - column)
 
 
-def _open_transactions() -> Select[Any]:
-    """The open transactions of a cluster and a chain, with all their signatures."""
+def _open_transactions(*which: Any) -> Select[Any]:
+    """Which open transactions of a chain, with all their signatures."""
     columns, signed = TRANSACTIONS.c, SIGNATURES.c
     each = SIGNATURES.alias()
     by_age = func.array_agg(
@@ -133,10 +137,7 @@ def _open_transactions() -> Select[Any]:
         .correlate(TRANSACTIONS)
         .scalar_subquery()
     )
-    here = (
-        columns.cluster == bindparam("cluster"),
-        columns.chain_id == bindparam("chain_id"),
-    )
+    of_chain = columns.chain_id == bindparam("chain_id")
     return (
         select(
             TRANSACTIONS,
@@ -151,14 +152,24 @@ def _open_transactions() -> Select[Any]:
             _age(columns.contested_at).label("nonce_conflict_age_s"),
         )
         .outerjoin(SIGNATURES, signed.hash == columns.hash)
-        .where(*here, columns.state.in_(OPEN))
+        .where(of_chain, columns.state.in_(OPEN), *which)
         .order_by(columns.nonce)
     )
 
 
 # These are asked at each block: SQLAlchemy would take longer to build them than to run
 # them.
-_OPEN_TRANSACTIONS = _open_transactions()
+_OPEN_TRANSACTIONS = _open_transactions(TRANSACTIONS.c.cluster == bindparam("cluster"))
+_AT_WORK = exists().where(
+    TICKS.c.cluster == TRANSACTIONS.c.cluster,
+    TICKS.c.succeeded_at > func.now() - timedelta(seconds=AT_WORK_S),
+)
+_ABANDONED = _open_transactions(
+    TRANSACTIONS.c.cluster != bindparam("cluster"),
+    TRANSACTIONS.c.address == bindparam("address"),
+    TRANSACTIONS.c.nonce.between(bindparam("first"), bindparam("last")),
+    ~_AT_WORK,
+)
 _OPEN_OF_WALLET = and_(
     TRANSACTIONS.c.chain_id == bindparam("chain_id"),
     TRANSACTIONS.c.address == bindparam("address"),
@@ -369,7 +380,7 @@ class TransactionStore:
         return Counter(dict(self._of_wallet(_PURPOSES, address)))
 
     def _of_wallet(
-        self, query: Select[Any], address: str, **given: str
+        self, query: Select[Any], address: str, **given: str | int
     ) -> Sequence[Any]:
         with read_connection(self._engine) as connection:
             return connection.execute(
@@ -440,6 +451,18 @@ class TransactionStore:
         given = {"cluster": self._cluster, "chain_id": self._chain_id}
         with read_connection(self._engine) as connection:
             return list(map(_sent, connection.execute(_OPEN_TRANSACTIONS, given)))
+
+    def abandoned(self, address: str, first: int, last: int) -> list[Sent]:
+        """Open transactions of this address with nonces from `first` to `last`, by
+        nonce, of clusters that share the wallet and whose fleets are not at work.
+        """
+        nonces = {"first": first, "last": last}
+        return list(
+            map(
+                _sent,
+                self._of_wallet(_ABANDONED, address, cluster=self._cluster, **nonces),
+            )
+        )
 
     def broadcast(self, answers: Iterable[tuple[str, str | None]]) -> None:
         """Store the node's answer for each signature (by hash): None when the node

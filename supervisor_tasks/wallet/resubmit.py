@@ -46,9 +46,11 @@ ResubmissionPlan = dict[PendingAction, list[Sent]]
 def resubmit_pending(
     context: WorkerContext, waiting: Sequence[Sent], state: AccountState
 ) -> None:
-    """Give each transaction without a receipt what it needs. Those of a former key are
-    sent, but not signed again.
+    """Give each transaction without a receipt what it needs, also earlier ones of the
+    same wallet that another cluster has left. Those of a former key are sent, but not
+    signed again.
     """
+    waiting = _with_abandoned(context, waiting, state)
     requests = context.ledger.facts.get(TRANSACTION_REQUESTS) or {}
     decisions = _decisions(context, waiting, state, requests)
     plan: ResubmissionPlan = {kind: [] for kind in PendingAction}
@@ -72,6 +74,21 @@ def resubmit_pending(
     _send_again(context, waiting, decisions)
     _give_nonces_up(context, plan, state)
     _fill(context, waiting, state)
+
+
+def _with_abandoned(
+    context: WorkerContext, waiting: Sequence[Sent], state: AccountState
+) -> Sequence[Sent]:
+    """These transactions and those that they wait behind, by nonce, although another
+    cluster signed them: its fleet is not at work.
+    """
+    wallet = context.chain.wallet
+    mine = {entry.nonce for entry in waiting if _is_open(entry, wallet.address, state)}
+    holes = _holes(mine, state)
+    if not holes:
+        return waiting
+    left = wallet.abandoned(holes[0], holes[-1])
+    return sorted([*waiting, *left], key=lambda entry: entry.nonce)
 
 
 def _decisions(

@@ -349,6 +349,12 @@ class Wallet:
         """
         return self.book.open_transactions()
 
+    def abandoned(self, first: int, last: int) -> list[Sent]:
+        """The transactions with nonces from `first` to `last` that clusters sharing the
+        wallet signed, and that no fleet follows now.
+        """
+        return self.book.abandoned(self.address, first, last)
+
     def close(
         self,
         connection: Connection,

@@ -195,6 +195,39 @@ def test_base_fee_jumps__open_transactions_are_signed_again_for_more(
     base_fee(chain, GWEI)
 
 
+def test_base_fee_jumps__first_transaction_is_a_stopped_clusters__is_signed_again(
+    chain: Chain, provider: Account, fleet: ChainHarness
+) -> None:
+    scheduled_jobs(chain, provider, 2)
+    partner = ChainHarness.of(chain, provider, fleet.engine, cluster="there")
+    with held(chain):
+        partner.wallet.send(claims(1))
+        fleet.wallet.send(claims(1, first=1))
+        paid = [int(fee) for (fee,) in fleet.rows("max_fee_wei")]
+        base_fee(chain, max(paid) * 3)
+    wait_until(
+        lambda: fleet.follow() and fleet.signatures() == 3,
+        "its own to be signed again",
+        60.0,
+        0.1,
+    )
+    assert fleet.follow()
+    assert fleet.signatures() == 3  # the other fleet is at work
+    with fleet.engine.begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE periodic_runs SET succeeded_at = now() - interval '2 minutes'"
+                " WHERE cluster = 'there'"
+            )
+        )
+    settled(fleet)
+    assert fleet.signatures() == 4
+    assert fleet.rows("cluster, state") == [("there", "SENT"), ("here", "MINED")]
+    settled(partner)
+    assert fleet.states() == ["MINED"] * 2
+    base_fee(chain, GWEI)
+
+
 def test_replaced__and_the_first_signature_is_mined__counts(
     chain: Chain, provider: Account, fleet: ChainHarness
 ) -> None:
