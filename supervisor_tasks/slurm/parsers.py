@@ -18,6 +18,10 @@ from supervisor_tasks.slurm.size import SiteChoice, Size
 MAX_SLURM_ID = 0x03FF_FFFF
 MIN_JOB_AGE_S = 300  # SLURM's default
 SIGNAL_BITS = 8  # wait(2): exit status in the high byte, signal in the low one
+SIGNAL_MASK = 0x7F
+# ESLURMD_IO_ERROR (slurm_errno.h), which squeue prints in the place of a wait status;
+# sacct shows 0:53, as its lowest bits read like a signal
+OUTPUT_NOT_OPENED = 4021
 
 # The commands print these when slurmctld's answer was missing, late or incomplete.
 # slurmctld may still have taken the request. They are SLURM_COMMUNICATIONS_*,
@@ -567,8 +571,12 @@ def limit_min(shown: str) -> int | None:
 
 
 def describe_exit(exit_status: int) -> str:
-    """Describe a raw wait(2) status."""
-    signal = exit_status & 0x7F
+    """Describe a raw wait(2) status, or what SLURM has in its place for a script that
+    slurmstepd could not begin.
+    """
+    signal = exit_status & SIGNAL_MASK
+    if signal == OUTPUT_NOT_OPENED & SIGNAL_MASK:
+        return "SLURM could not open the output file: can the customer's home folder be written?"
     if signal:
         return f"killed by signal {signal}"
     exit_code = exit_status >> SIGNAL_BITS

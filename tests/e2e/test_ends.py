@@ -19,6 +19,7 @@ from tests.support.end_states import (
     PATIENCE_S,
     as_customer,
     assert_ended,
+    assert_home_without_write_permission_fails_the_job,
     id_of,
     own_job,
     record_of,
@@ -354,6 +355,10 @@ def test_slurmctld_lost_its_memory__the_next_job_with_the_id_is_another_one(
     )
     assert "SlurmCompleted" not in journal(grid, lost)
     assert grid.chain.job(lost).status is ChainStatus.RUNNING
+
+
+def test_home__its_owner_cannot_write_it__has_failed_and_tells_why(grid: Grid) -> None:
+    assert_home_without_write_permission_fails_the_job(grid)
 
 
 def test_ends__at_the_end__nothing_is_parked(grid: Grid) -> None:

@@ -15,6 +15,7 @@ from supervisor_tasks.jobs.model import ChainStatus
 from tests.support.end_states import (
     PATIENCE_S,
     as_customer,
+    assert_home_without_write_permission_fails_the_job,
     id_of,
     own_job,
     row_of,
@@ -233,6 +234,10 @@ def test_forgotten__id_reused_by_the_same_user__ends_as_accounting_says(
         recorded[2],
     )
     assert job.final_cost_wei == recorded[1] // 60 * ChainPrices().of(job.definition)
+
+
+def test_home__its_owner_cannot_write_it__has_failed_and_tells_why(grid: Grid) -> None:
+    assert_home_without_write_permission_fails_the_job(grid)
 
 
 def test_accounted__at_the_end__nothing_is_parked(grid: Grid) -> None:

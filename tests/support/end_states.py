@@ -176,3 +176,18 @@ def assert_ended(
         job.definition
     )
     return record
+
+
+def assert_home_without_write_permission_fails_the_job(grid: Grid) -> None:
+    """Assert that a job whose output file cannot be made costs nothing, that the
+    customer learns why, and that its node goes on.
+    """
+    owner = grid.new_customer()
+    grid.users.home(owner.address.lower()).chmod(0o500)
+    job_id = grid.submit_script(owner, "#!/bin/bash\nsleep 1\n")
+    assert_ended(grid, job_id, "FAILED", ChainStatus.FAILED, None)
+    error = grid.chain.job(job_id).last_error
+    assert error.startswith("SLURM could not open the output file")
+    assert "LaunchFailed" not in journal(grid, job_id)
+    states = slurm_of(grid).run("sinfo", "--noheader", "--format=%T").stdout.split()
+    assert not [state for state in states if "drain" in state]

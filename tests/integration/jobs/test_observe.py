@@ -19,6 +19,7 @@ from supervisor_tasks.jobs.events import (
     SlurmRunningObserved,
     SubmitStarted,
     Submitted,
+    ToppedUp,
 )
 from supervisor_tasks.jobs.extend_time_limit import extend_time_limit
 from supervisor_tasks.jobs.lookup import look_at
@@ -399,6 +400,22 @@ def test_extend_time_limit__no_slurm_job__nothing_is_set(
     job = world.new_job(site)
     waits = site.ledger.jobs([job])[job]
     assert not isinstance(extend_time_limit(site, waits), LimitApplied)
+
+
+def test_extend_time_limit__slurm_has_ended_the_job__ends_as_without_the_top_up(
+    world: SubmissionEnv, site: WorkerContext
+) -> None:
+    job, slurm_id = queued_job(world, site)
+    world.slurm.run("scancel", str(slurm_id))
+    wait_for_state(world, slurm_id, "CANCELLED")
+    site.ledger.record(JobChange(job, ToppedUp("a top-up", 5)))
+    assert world.effect_id(job, EffectKind.TOP_UP)
+    event = extend_time_limit(site, site.ledger.jobs([job])[job])
+    assert event == LimitApplied(15)
+    site.ledger.record(JobChange(job, event))
+    ended = world.look(site, job)
+    assert ended.outcome is not None
+    assert (ended.outcome.status, ended.outcome.minutes) == (ChainStatus.CANCELLED, 0)
 
 
 # --- a size that was not paid for -----------------------------------------------------

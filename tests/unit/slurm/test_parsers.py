@@ -21,6 +21,7 @@ from supervisor_tasks.slurm.parsers import (
     SlurmUnavailableError,
     boot_time,
     controller_time_s,
+    describe_exit,
     elapsed_s,
     has_accounting,
     max_job_id,
@@ -458,7 +459,21 @@ def test_submitted_id__each_failure_of_sbatch__raises_its_error(
     assert type(raised.value) is error
 
 
-def test_require_done__recorded_answers() -> None:
+@pytest.mark.parametrize(
+    ("exit_status", "described"),
+    [
+        (0x300, "exit code 3"),
+        (9, "killed by signal 9"),
+        (0x80 + 11, "killed by signal 11"),  # with a core dump
+        (4021, "SLURM could not open the output file"),
+        (53, "SLURM could not open the output file"),
+    ],
+)
+def test_describe_exit__in_words(exit_status: int, described: str) -> None:
+    assert describe_exit(exit_status).startswith(described)
+
+
+def test_require_success__recorded_answers() -> None:
     assert require_success(recorded("scontrol-update-ok"), "update")
     assert not require_success(recorded("scontrol-update-unknown", 1), "update")
     assert not require_success(recorded("scontrol-update-finished", 1), "update")

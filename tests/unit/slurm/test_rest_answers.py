@@ -88,7 +88,7 @@ def test_submitted__impossible_id__is_no_submission(number: object) -> None:
         )
 
 
-def test_require_done__job_is_unknown__is_no_error() -> None:
+def test_require_success__job_is_unknown__is_no_error() -> None:
     assert not require_success(answer("cancel-unknown"), "cancel")
     assert require_success(answer("cancelled"), "cancel")
     with pytest.raises(SlurmRejectedError, match="permission denied"):
