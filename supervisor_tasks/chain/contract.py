@@ -63,6 +63,8 @@ REQUESTS_AT_ONCE = 2
 # (rpc/client.py)
 JOBS_AT_ONCE = 1000
 ABI_WORD_DIGITS = 64  # hex digits
+# of JobRepository.get's answer: blockNumberStateChange
+STATE_CHANGE_WORD = 14
 MAX_ERROR_CHARS = 200  # characters of an error that are kept
 MAX_BIGINT = 2**63 - 1  # the greatest number that the ledger stores
 
@@ -421,14 +423,20 @@ def _on_chain(answer: str) -> OnChainJob:
     """Read only the fields of the struct that have a fixed place, behind its offset and
     the job's id: decoding all of it takes longer than the node takes to answer.
     """
-    words = [
-        answer[place : place + ABI_WORD_DIGITS]
-        for place in range(len("0x"), len("0x") + 5 * ABI_WORD_DIGITS, ABI_WORD_DIGITS)
-    ]
-    _, _, status, customer, provider = words
-    return OnChainJob(
-        ChainStatus(int(status, 16)), _address(customer), _address(provider)
+    status, customer, provider, changed = (
+        _word(answer, number) for number in (2, 3, 4, STATE_CHANGE_WORD)
     )
+    return OnChainJob(
+        ChainStatus(int(status, 16)),
+        _address(customer),
+        _address(provider),
+        int(changed, 16),
+    )
+
+
+def _word(answer: str, number: int) -> str:
+    start = len("0x") + number * ABI_WORD_DIGITS
+    return answer[start : start + ABI_WORD_DIGITS]
 
 
 def _address(word: str) -> Address:

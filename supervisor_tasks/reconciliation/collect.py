@@ -29,6 +29,7 @@ from supervisor_tasks.jobs.lookup import look_at
 from supervisor_tasks.jobs.model import Address, Job, JobId, SlurmId
 from supervisor_tasks.jobs.plausible_callbacks import plausible_ids
 from supervisor_tasks.ledger.alarms import AlarmName
+from supervisor_tasks.ledger.block_reads import CONTRACT_STREAM
 from supervisor_tasks.ledger.facts import (
     PROVIDER,
     SLURM_ACCEPTED,
@@ -198,12 +199,16 @@ def _look_at_chain(
             claims[job_id] = other.claim
     claimed_ids = claims.keys() | others.keys()
     unknown = claimed_ids - ledger.sweeps.named(claimed_ids, ()).keys()
+    cursor = ledger.cursors.of(CONTRACT_STREAM)
     block = int(contract.rpc.call("eth_blockNumber"), 16)
     in_slurm = marked_names(snapshot.rows.values(), snapshot.comment)
     also_asked = (in_slurm | unknown | others.keys()) - snapshot.jobs.keys()
     chain = contract.on_chain([*snapshot.jobs, *also_asked], block)
     snapshot = snapshot.changed(
-        block=block, chain=chain, scan_is_current=_scan_is_current(ledger)
+        block=block,
+        chain=chain,
+        scan_is_current=_scan_is_current(ledger),
+        scanned_block=cursor[0] if cursor else 0,
     )
     _store_foreign_claims(ledger, others, snapshot)
     new_claims = {job_id: claims[job_id] for job_id in unknown & claims.keys()}

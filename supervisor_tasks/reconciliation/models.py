@@ -73,8 +73,9 @@ def earlier_limits(
 
 @dataclass(frozen=True, slots=True)
 class OnChainJob:
-    """A job as the contract has it."""
+    """A job as the contract has it. Its status last changed in `changed_block`."""
 
     status: ChainStatus
     customer: Address
     provider: Address
+    changed_block: int = 0

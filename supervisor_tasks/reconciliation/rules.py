@@ -137,6 +137,8 @@ def _by_contract(
     elif standing.provider != job.provider or standing.status < ChainStatus.SCHEDULED:
         yield _reassigned(job, snapshot)
     elif standing.status.cold:
+        if _will_be_scanned(standing, snapshot):
+            return
         events = (ChainStatusObserved(standing.status),)
         yield Discrepancy(
             DiscrepancyKind.FINAL_ON_CHAIN, job.job_id, job.slurm_id, events
@@ -145,6 +147,14 @@ def _by_contract(
         yield Discrepancy(
             DiscrepancyKind.AHEAD_ON_CHAIN, job.job_id, events=_catch_up(job, snapshot)
         )
+
+
+def _will_be_scanned(standing: OnChainJob, snapshot: Snapshot) -> bool:
+    """Whether the scan has yet to read the block in which the job ended. The ledger has
+    no hash of that block. If it is lost before the scan reads it, nothing would take
+    the end back.
+    """
+    return snapshot.scan_is_current and standing.changed_block > snapshot.scanned_block
 
 
 def _reassigned(job: JobSummary, snapshot: Snapshot) -> Discrepancy:

@@ -87,7 +87,8 @@ class Snapshot:
     `jobs` are the ledger's hot jobs and those that SLURM's list points to. `claims` are
     old claims that were read from the chain's logs, or taken over. `foreign_claim_tags`
     are other ledgers' claims, with that ledger's instance tag. `scan_is_current` means
-    that the scan goes on, and would have found lost blocks.
+    that the scan goes on, and would have found lost blocks. It has read the blocks up
+    to `scanned_block`.
 
     `persisted_by_slurm` are jobs that SLURM does not list, and that slurmctld had on
     its disk when it was started; None if that was not looked up. `confirmed_lookups` is
@@ -115,6 +116,7 @@ class Snapshot:
     chain: Mapping[JobId, OnChainJob] | None = None
     block: int = 0
     scan_is_current: bool = True
+    scanned_block: int = 0
     slurm: Mapping[SlurmId, SqueueRow] | None = None
     persisted_by_slurm: Collection[JobId] | None = None
     confirmed_lookups: Mapping[JobId, JobRecord | None] = field(default_factory=dict)

@@ -583,9 +583,10 @@ def test_node_that_takes_few_calls_at_once__gets_fewer_and_is_asked_no_more_for_
     with node_proxy(chain, answer) as (_, url):
         rpc = _all_alive(Endpoints([url], CHAIN_ID))
         contract = ChainHarness.of(chain, provider, engine, rpc).site.chain.contract
-        assert contract.on_chain(
-            [*nobodys, *job_ids], chain.block_number()
-        ).keys() == set(job_ids)
+        found = contract.on_chain([*nobodys, *job_ids], chain.block_number())
+        assert {job_id: job.changed_block for job_id, job in found.items()} == {
+            job_id: chain.job(job_id).block_number_state_change for job_id in job_ids
+        }
         assert set(rpc.health().values()) == {Health.ALIVE}
         sizes.clear()
         assert contract.on_chain(

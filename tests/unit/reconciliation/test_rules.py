@@ -196,6 +196,17 @@ def test_earlier_limits__are_those_below_the_one_that_slurm_was_given() -> None:
     assert earlier_limits(60, [], 60) == earlier_limits(60, [30], None) == frozenset()
 
 
+def test_compare__ended_in_a_block_that_the_scan_has_not_read__waits_for_the_scan() -> (
+    None
+):
+    ended = replace(standing(ChainStatus.CANCELLED), changed_block=100)
+    view = seeing(known(), rows=[row()], chain={name(1): ended}, scanned_block=99)
+    assert find_discrepancies(view) == []
+    assert find_discrepancies(replace(view, scanned_block=100)) != []
+    # without a scan nothing else would notice the end
+    assert find_discrepancies(replace(view, scan_is_current=False)) != []
+
+
 def test_compare__the_contract_is_cold__the_ledger_hears_of_it_and_of_nothing_else() -> (
     None
 ):
