@@ -2,7 +2,7 @@
 are taken back, and read again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import structlog
 
@@ -74,7 +74,8 @@ def end_doubts(context: WorkerContext, head: int) -> None:
     """
     job_ids = context.chain.blocks.jobs_whose_doubt_is_over(head)
     if job_ids:
-        context.ledger.record(*_changes(context, job_ids, head, head, until=None))
+        doubted = _doubted(context, job_ids, head)
+        context.ledger.record(*_changes(context, job_ids, head, head, None, doubted))
         log.warning(
             "reorg_doubt_expired", jobs=job_ids[:20], number=len(job_ids), block=head
         )
@@ -130,7 +131,8 @@ def undo(context: WorkerContext, fork: int, head: int) -> None:
     chain = context.chain
     job_ids = chain.blocks.jobs_with_events_above(fork)
     until = head + max(chain.confirmations, head - fork, 1)
-    changes = _changes(context, job_ids, fork, head, until)
+    doubted = _doubted(context, job_ids, fork)
+    changes = _changes(context, job_ids, fork, head, until, doubted)
     with chain.wallet.exclusive(), crash_point(CrashPoint.REORGANISED):
         context.ledger.record(
             *changes, also=lambda connection: chain.blocks.take_back(connection, fork)
@@ -168,23 +170,40 @@ def _last_common_block(context: WorkerContext, head: int) -> int | None:
     return blocks.last_common_block(stored, current_hashes)
 
 
+def _doubted(context: WorkerContext, job_ids: Sequence[JobId], fork: int) -> set[JobId]:
+    """The jobs that another cluster may have now, because it shares the wallet: a claim
+    that is mined again may give another job. Only our own claim, read again, shows
+    whose they are.
+    """
+    ledger, contract = context.ledger, context.chain.contract
+    if not ledger.wallets.partners(contract.chain_id, contract.provider):
+        return set()
+    jobs = ledger.jobs(job_ids)
+    reverted = {job_id for job_id, job in jobs.items() if job.claim_reverted_by_reorg}
+    return reverted | context.chain.blocks.jobs_claimed_above(fork)
+
+
 def _changes(
     context: WorkerContext,
     job_ids: Sequence[JobId],
     fork: int,
     head: int,
     until: int | None,
+    doubted: Collection[JobId],
 ) -> list[JobChange]:
+    """What the contract shows of these jobs. The `doubted` ones do not count as ours,
+    although it has them with our wallet.
+    """
     owners = context.chain.contract.owners_at(job_ids, head)
     return [
         JobChange(
             job_id,
             Reorganised(
                 status=standing.status,
-                ours=standing.ours,
+                ours=standing.ours and job_id not in doubted,
                 cancel_requested=standing.cancel_requested,
                 fork=fork,
-                seen=head,
+                seen=fork if job_id in doubted else head,
                 until=until,
             ),
         )

@@ -187,13 +187,25 @@ def playing(
     confirmations: int,
     **more: str,
 ) -> Iterator[ReorgScenario]:
-    engine, environment = database
+    engine, _ = database
     emptied(engine)
     with engine.begin() as connection:
         connection.execute(text("TRUNCATE blocks"))
     provider, customer = chain.new_account(), chain.new_account()
     chain.admin.mint_credits(customer.address, 10**24)
     chain.register_provider(provider, [ChainNode(2, 32, 64_000)], ChainPrices())
+    yield from working(database, chain, (provider, customer), confirmations, **more)
+
+
+def working(
+    database: tuple[Engine, dict[str, str]],
+    chain: Chain,
+    accounts: tuple[Account, Account],
+    confirmations: int,
+    **more: str,
+) -> Iterator[ReorgScenario]:
+    """A worker of the cluster CLUSTER_NAME, for a provider and a customer."""
+    (engine, environment), (provider, customer) = database, accounts
     for_chain = {
         "METASCHEDULER_ENDPOINT_RPC": chain.rpc_url,
         "METASCHEDULER_SMART_CONTRACT": chain.addresses.metascheduler,
@@ -206,7 +218,7 @@ def playing(
     worker = build(
         load(Need.WALLET, environment=environment | for_chain), [Queue.CHAIN], app
     )
-    ledger = Ledger(engine, "here", lambda _: None)
+    ledger = Ledger(engine, more.get("CLUSTER_NAME", "here"), lambda _: None)
     try:
         scan(worker.context)
         yield ReorgScenario(chain, provider, customer, worker, ledger, engine)
@@ -228,6 +240,21 @@ def shallow(
     database: tuple[Engine, dict[str, str]], chain: Chain
 ) -> Iterator[ReorgScenario]:
     yield from playing(database, chain, 1)
+
+
+@pytest.fixture
+def sharing(
+    database: tuple[Engine, dict[str, str]], chain: Chain, play: ReorgScenario
+) -> Iterator[tuple[ReorgScenario, ReorgScenario]]:
+    """Two clusters of one ledger with one wallet."""
+    accounts = play.provider, play.customer
+    for other in working(
+        database, chain, accounts, CONFIRMATIONS, CLUSTER_NAME="there"
+    ):
+        for each in (play, other):
+            wallet = chain.chain_id, each.worker.context.chain.contract.provider
+            each.ledger.wallets.hold(*wallet, shared=True)
+        yield play, other
 
 
 @pytest.fixture
@@ -568,6 +595,39 @@ def test_claims_mined_in_another_order__each_job_has_its_own_end(
     play.follow()
     play.ends_right(first, 61)
     play.ends_right(second, 301)
+
+
+def test_claims_of_clusters_with_one_wallet_swap_their_jobs__each_is_one_clusters(
+    sharing: tuple[ReorgScenario, ReorgScenario],
+) -> None:
+    here, there = sharing
+    first, second = here.request(2)
+    above = here.chain.block_number()
+    for play, job_id, slurm_id in ((here, first, 7), (there, second, 8)):
+        play.assign(job_id)
+        play.claim()
+        play.happens(
+            job_id, *STARTED[:2], Submitted(SlurmId(slurm_id)), SlurmRunningObserved()
+        )
+    for play in sharing:
+        scan(play.worker.context)
+    here.lose(above)
+    here.assign(second)
+    here.assign(first)
+    for play in sharing:
+        play.follow()
+    here.chain.mine(2 * CONFIRMATIONS)
+    for play in sharing:
+        scan(play.worker.context)
+    assert {job_id: here.job(job_id).state for job_id in (first, second)} == {
+        first: State.REFUSED,
+        second: State.CLAIMED,
+    }
+    assert {job_id: there.job(job_id).state for job_id in (first, second)} == {
+        first: State.CLAIMED,
+        second: State.REFUSED,
+    }
+    assert "cancel" in here.open_kinds(first)
 
 
 def test_claim_lost_for_good__the_job_is_cancelled_in_slurm_after_the_confirmations(
