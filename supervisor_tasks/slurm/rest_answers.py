@@ -49,6 +49,7 @@ UNKNOWN_JOB = frozenset((2017, 2021, 2084))
 # slurmrestd itself refuses the request, and asks slurmctld nothing
 _NOT_READ = (400, 401, 403, 404, 405, 413, 415)
 _SLURMS_NUMBERS_FROM = 1000
+UNREADABLE = "unreadable values"  # after the state of a job
 _SHOWN = 500
 
 
@@ -182,8 +183,9 @@ def _failure(
 
 def jobs_listed(body: Mapping[str, Any], now_s: int) -> dict[SlurmId, SqueueRow]:
     """Return the jobs of an answer. `now_s` is the time on slurmctld's clock. Raises
-    SlurmUnavailableError for a job that lacks a field: the worker must not conclude
-    that a job is missing.
+    SlurmUnavailableError for a job that lacks a field, or of which it cannot be read
+    which job it is: the worker must not conclude that a job is missing. A job with
+    another value that cannot be read is in an unknown state.
     """
     rows = dict[SlurmId, SqueueRow]()
     for job in _objects(body, "jobs"):
@@ -349,24 +351,16 @@ def _unreadable(what: str, shown: Mapping[str, Any]) -> SlurmUnavailableError:
 
 def _row(job: Mapping[str, Any], now_s: int) -> SqueueRow:
     try:
-        slurm_id, user = SlurmId(int(job["job_id"])), _word(job, "user_name")
+        seen = _identified(job)
         limit_min = positive_number(job["time_limit"])
-        seen = JobRecord(
-            slurm_id,
-            str(job["job_state"]),
-            _elapsed_s(job, now_s),
-            int(job["exit_code"]),
-            _word(job, "state_description") or _word(job, "state_reason"),
-            user=user,
-            submit_s=int(job["submit_time"]),
-            restarts=int(job["restart_cnt"]),
-            start_s=int(job["start_time"]) or None,
-            size=_size(job, limit_min),
-            may_requeue=bool(job["requeue"]),
-        )
+        try:
+            seen = _with_values(seen, job, now_s, limit_min)
+        except (TypeError, ValueError):
+            # the other jobs must not wait for this one: its owner may have caused it
+            seen = replace(seen, state=f"{seen.state} with {UNREADABLE}")
         return SqueueRow(
-            slurm_id,
-            user,
+            seen.slurm_id,
+            seen.user,
             _word(job, "name"),
             _word(job, "comment"),
             _word(job, "standard_output"),
@@ -377,6 +371,38 @@ def _row(job: Mapping[str, Any], now_s: int) -> SqueueRow:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable("a job", job) from error
+
+
+def _identified(job: Mapping[str, Any]) -> JobRecord:
+    """Return a record with what shows which job it is, and its state. Raises KeyError,
+    TypeError or ValueError.
+    """
+    return JobRecord(
+        SlurmId(int(job["job_id"])),
+        str(job["job_state"]),
+        elapsed_s=0,
+        exit_status=0,
+        user=_word(job, "user_name"),
+        submit_s=int(job["submit_time"]),
+        restarts=int(job["restart_cnt"]),
+    )
+
+
+def _with_values(
+    seen: JobRecord, job: Mapping[str, Any], now_s: int, limit_min: int | None
+) -> JobRecord:
+    """Return the record with all that is shown of the job. Raises KeyError, TypeError
+    or ValueError.
+    """
+    return replace(
+        seen,
+        elapsed_s=_elapsed_s(job, now_s),
+        exit_status=int(job["exit_code"]),
+        reason=_word(job, "state_description") or _word(job, "state_reason"),
+        start_s=int(job["start_time"]) or None,
+        size=_size(job, limit_min),
+        may_requeue=bool(job["requeue"]),
+    )
 
 
 def _elapsed_s(job: Mapping[str, Any], now_s: int) -> int:

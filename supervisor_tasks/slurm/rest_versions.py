@@ -15,6 +15,10 @@ VERSIONS = (OLD, NEW)
 _BOXED = ("memory_per_cpu", "time_limit")
 # the keys that each such object has
 _BOX = frozenset(("set", "number"))
+# The low bytes of a wait status that is neither an exit nor a signal's: slurmrestd tells
+# them apart by the flag of a core dump. A job's owner can set either
+# (slurm_complete_job); squeue and v0.0.38 show the whole number.
+_CORE_DUMPED, _NO_END = 0xFF, 0x7F
 # job_state has all words that apply. squeue and v0.0.38 show the first of these, or
 # else the state itself.
 _SHOWN_FIRST = (
@@ -176,13 +180,17 @@ def _state(words: list[str]) -> str:
 
 
 def _wait_status(shown: Mapping[str, Any]) -> int | None:
-    """Return the raw wait(2) status of an exit code and a signal; None when neither is
-    shown.
+    """Return the raw wait(2) status of an exit code and a signal; None when the object
+    lacks these fields. If neither is set, only the status' low byte is known.
     """
-    exit_code = shown.get("return_code")
-    signal_number = as_object(shown.get("signal")).get("id")
-    if exit_code is None and signal_number is None:
+    if "return_code" not in shown or "signal" not in shown:
         return None
+    exit_code = shown["return_code"]
+    signal_number = as_object(shown["signal"]).get("id")
+    if exit_code is None and signal_number is None:
+        if shown.get("status") == ["CORE_DUMPED"]:
+            return _CORE_DUMPED
+        return _NO_END
     return (exit_code or 0) * 256 + (signal_number or 0)
 
 

@@ -4,13 +4,21 @@ it.
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
 from supervisor_tasks.errors import OutcomeUnknownError, SupervisorError
-from supervisor_tasks.jobs.model import SlurmId
+from supervisor_tasks.jobs.model import Address, JobId, SlurmId
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.hardware import SlurmNode
+from supervisor_tasks.slurm.job_matching import (
+    MatchRequest,
+    MatchResult,
+    listed_record,
+    match_jobs,
+)
+from supervisor_tasks.slurm.job_states import Phase
 from supervisor_tasks.slurm.not_started import DRAIN_REASON
 from supervisor_tasks.slurm.parsers import (
     QuestionRefusedError,
@@ -184,6 +192,55 @@ def test_jobs_listed__field_is_missing__counts_as_no_answer() -> None:
         jobs_listed(cut, 0)
     with pytest.raises(SlurmUnavailableError):
         jobs_listed({"errors": []}, 0)
+
+
+@pytest.mark.parametrize(
+    "unreadable",
+    [
+        {"exit_code": None},
+        {"exit_code": "many"},
+        {"start_time": "soon"},
+    ],
+)
+def test_jobs_listed__value_cannot_be_read__only_that_job_is_unclear(
+    unreadable: dict[str, Any],
+) -> None:
+    body = answer("jobs").body
+    shown = list[dict[str, Any]]()
+    for job in body["jobs"]:
+        if job["name"] == "running":
+            job = {**job, **unreadable}
+        shown.append(job)
+    expected = jobs("jobs")
+    listed = jobs_listed({"jobs": shown}, 2**31)
+    rows = {row.name: row for row in listed.values()}
+    unclear = rows.pop("running")
+    readable = expected.pop("running")
+    assert rows == expected
+    assert unclear.record.phase is Phase.UNKNOWN
+    assert (unclear.slurm_id, unclear.user, unclear.submit_s, unclear.stdout) == (
+        readable.slurm_id,
+        readable.user,
+        readable.submit_s,
+        readable.stdout,
+    )
+    wanted = MatchRequest(
+        job_id=JobId("running"),
+        slurm_id=unclear.slurm_id,
+        user=Address(CUSTOMER),
+        submit_s=unclear.submit_s,
+    )
+    found = match_jobs([wanted], map(listed_record, listed.values()), lambda _: {})
+    assert found == {"running": MatchResult(unclear.record)}
+
+
+@pytest.mark.parametrize("key", ["submit_time", "job_id", "restart_cnt"])
+def test_jobs_listed__which_job_it_is_cannot_be_read__counts_as_no_answer(
+    key: str,
+) -> None:
+    (job,) = (job for job in answer("jobs").body["jobs"] if job["name"] == "running")
+    with pytest.raises(SlurmUnavailableError, match="a job without the fields"):
+        jobs_listed({"jobs": [{**job, key: None}]}, 0)
 
 
 def test_partition_hardware__nodes__are_those_of_the_partition() -> None:

@@ -154,6 +154,26 @@ def test_jobs_listed__ends__have_the_states_and_statuses_of_squeue() -> None:
     assert shown["running"] == ("RUNNING", 0)
 
 
+def test_jobs_listed__neither_exit_code_nor_signal__is_a_failure() -> None:
+    """As after slurm_complete_job(its id, 0xff), which the job's owner may call."""
+    body = rest_answer("jobs-ended", slurm="24.11.5", api=OLD).body
+    not_set = {"set": False, "infinite": False, "number": 0}
+    ended = {
+        "status": ["CORE_DUMPED"],
+        "return_code": not_set,
+        "signal": {"id": not_set, "name": ""},
+    }
+    shown = list[dict[str, Any]]()
+    for job in body["jobs"]:
+        if job["name"] == "nonzero":
+            job = {**job, "exit_code": ended}
+        shown.append(job)
+    listed = jobs_listed(read(NEW, {**body, "jobs": shown}), 2**31)
+    rows = {row.name: row.record for row in listed.values()}
+    assert (rows["nonzero"].state, rows["nonzero"].exit_status) == ("FAILED", 0xFF)
+    assert rows["gpu"].exit_status == 15
+
+
 def test_jobs_listed__rejected_job__is_recognised() -> None:
     assert [name for name, row in jobs("jobs").items() if was_rejected(row.record)] == [
         "rej"
@@ -205,9 +225,19 @@ def test_identity_and_clock__controller_is_up__are_read() -> None:
             {
                 "return_code": {"set": False, "number": 0},
                 "signal": {"id": {"set": False, "number": 0}},
+                "status": ["CORE_DUMPED"],
             },
-            None,
+            0xFF,
         ),
+        (
+            {
+                "return_code": {"set": False, "number": 0},
+                "signal": {"id": {"set": False, "number": 0}},
+                "status": ["INVALID"],
+            },
+            0x7F,
+        ),
+        ({"status": ["CORE_DUMPED"]}, None),
     ],
 )
 def test_read__exit_code__is_the_raw_wait_status(
