@@ -462,10 +462,11 @@ class Cluster:
         now_s = self.now_s() - CLOCKS_DIFFER_S
         rows_of_user = dict[str, list[SqueueRow]]()
         for row in listed.values():
-            rows_of_user.setdefault(row.user, []).append(row)
+            rows_of_user.setdefault(row.record.user, []).append(row)
         suspects = dict[JobId, list[SqueueRow]]()
         for search in wanted:
-            rows = rows_of_user.get(search.user, [])
+            # a job whose user could not be resolved may be anyone's
+            rows = [*rows_of_user.get(search.user, ()), *rows_of_user.get("", ())]
             suspects[search.job_id] = search.suspects(rows, now_s)
         slurm_ids = _ids_to_read(suspects.values())
         headers = self._script_headers(slurm_ids)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from supervisor_tasks.errors import UndecidedError
+from supervisor_tasks.errors import SupervisorError, UndecidedError
 from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
 from supervisor_tasks.slurm.cluster_identity import ClusterIdentity
 from supervisor_tasks.slurm.guarded_command import LoginClock
@@ -157,11 +157,12 @@ class SlurmCluster(Protocol):
 
     def find(
         self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
-    ) -> dict[JobId, list[JobRecord] | UndecidedError]:
+    ) -> Mapping[JobId, list[JobRecord] | SupervisorError]:
         """Return all records that slurmctld has of each of these jobs of one customer,
         whose submissions began so many seconds ago. `owners` takes SLURM ids with their
-        submission times and returns the ids that are jobs of ours, with these jobs. The
-        error is in the place of a job when a SLURM job may or may not be this one.
+        submission times and returns the ids that are jobs of ours, with these jobs. An
+        error is in the place of a job when a SLURM job may or may not be this one:
+        UndecidedError, or a TransientError if a later answer can show it.
         """
 
     def sacct_submissions_of(

@@ -336,40 +336,66 @@ class RestCluster:
 
     def find(
         self, user: Address, begun_s_ago: Mapping[JobId, float], owners: FindOwners
-    ) -> dict[JobId, list[JobRecord] | UndecidedError]:
-        """Return all records of these jobs, found by their names or output files. The
-        error is in the place of a job that is not found while the user has a job from
-        that time that has not all our marks and is no other job of ours: he may have
-        renamed it.
+    ) -> dict[JobId, list[JobRecord] | SupervisorError]:
+        """Return all records of these jobs, found by their names or output files. An
+        error is in the place of a job that is not found while SLURM has a job from that
+        time that has not all our marks and is no other job of ours. UndecidedError: the
+        user may have renamed it. SlurmUnavailableError: slurmrestd shows no user for
+        it, or for a job of this name, because a host cannot resolve the user now.
         """
-        listed = self.list_all(user)
-        owned = owners({slurm_id: row.submit_s for slurm_id, row in listed.items()})
+        own, unnamed = list[SqueueRow](), list[SqueueRow]()
+        for row in self.list_all().values():
+            if row.user == user:
+                own.append(row)
+            elif not row.user:
+                unnamed.append(row)
+        owned = owners({row.slurm_id: row.submit_s for row in (*own, *unnamed)})
         now_s = self.now_s() - CLOCKS_DIFFER_S
-        found = dict[JobId, list[JobRecord] | UndecidedError]()
+        found = dict[JobId, list[JobRecord] | SupervisorError]()
         for job_id, ago_s in begun_s_ago.items():
             search = ScriptSearch(job_id, user, ago_s, owned)
-            found[job_id] = self._find(search, listed.values(), now_s)
+            found[job_id] = self._find(search, own, unnamed, now_s)
         return found
 
     def _find(
-        self, search: ScriptSearch, listed: Collection[SqueueRow], now_s: float
-    ) -> list[JobRecord] | UndecidedError:
+        self,
+        search: ScriptSearch,
+        own: Collection[SqueueRow],
+        unnamed: Collection[SqueueRow],
+        now_s: float,
+    ) -> list[JobRecord] | SupervisorError:
         ours = list[JobRecord]()
-        for job in search.with_our_name(listed):
+        for job in search.with_our_name(own):
             if job.has_script:
                 ours.append(job.record)
         if ours:
             return ours
-        unclear = list[SlurmId]()
-        for job in search.submitted_since_start(listed, now_s):
-            if not self._has_our_marks(job):
-                unclear.append(job.slurm_id)
+        unclear = self._unclear(search, unnamed, now_s)
+        if unclear:
+            return SlurmUnavailableError(
+                f"it is not known whether SLURM has the job: slurmrestd does not show the users of the jobs {unclear}, and one"
+                f" may be it; do the hosts of slurmctld and slurmrestd know the user {search.user}?"
+            )
+        unclear = self._unclear(search, own, now_s)
         if unclear:
             return UndecidedError(
                 f"it is not known whether SLURM has the job: its submission was cut off {search.ago_s:.0f} s ago, and the"
                 f" jobs {unclear} of {search.user}, which are no others of ours, may be renamed ones"
             )
         return []
+
+    def _unclear(
+        self, search: ScriptSearch, rows: Collection[SqueueRow], now_s: float
+    ) -> list[SlurmId]:
+        """Return the jobs that may be the one that is searched for: they have its name
+        or output file, or may have been renamed.
+        """
+        unclear = list[SlurmId]()
+        for job in search.suspects(rows, now_s):
+            is_another = self._has_our_marks(job) and job.name != search.job_id
+            if job.has_script and not is_another:
+                unclear.append(job.slurm_id)
+        return unclear
 
     def _has_our_marks(self, job: SqueueRow) -> bool:
         """Whether the job has the name, the output file and the comment of a job of

@@ -1,0 +1,107 @@
+"""How the worker judges what slurmrestd 22.05.8 answered (tests/data/slurm/rest) where
+a host does not know a user; integration/jobs/test_rest_submission.py asks slurmrestd.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from supervisor_tasks.jobs.model import Address, JobId, SlurmId
+from supervisor_tasks.slurm.commands import comment
+from supervisor_tasks.slurm.parsers import SlurmUnavailableError
+from supervisor_tasks.slurm.rest import RestAccess, RestCluster
+from supervisor_tasks.slurm.rest_answers import RestAnswer, clock_s
+from supervisor_tasks.slurm.rest_client import RestClient
+from supervisor_tasks.slurm.rest_tokens import TokenMint
+from supervisor_tasks.slurm.rest_versions import OLD
+from tests.support.slurm_samples import rest_answer
+
+CUSTOMER = Address("0x" + "a" * 40)
+JOB, OTHER = JobId("0x" + "1" * 64), JobId("0x" + "2" * 64)
+NUMBER = SlurmId(18)
+ADDRESS = "supervisor.example.com:3000"
+DIAG = rest_answer("diag", slurm="22.05.8", api=OLD)
+
+
+class RecordedClient(RestClient):
+    """Answers each request with the answer that is set for it, and keeps what was
+    asked.
+    """
+
+    def __init__(self, answers: Mapping[str, RestAnswer]) -> None:
+        super().__init__("http://127.0.0.1:6820")
+        self.answers = {"GET diag": DIAG, **answers}
+        self.asked = list[str]()
+
+    def request(self, method: str, path: str, *_: object, **__: object) -> RestAnswer:
+        request = f"{method} {path}"
+        self.asked.append(request)
+        return self.answers[request]
+
+
+def cluster(client: RecordedClient) -> RestCluster:
+    return RestCluster(
+        access=RestAccess(client=client, mint=TokenMint(b"key" * 16), admin="slurm"),
+        partition="main",
+        public_address=ADDRESS,
+        home="/home/{address}",
+        environment={},
+    )
+
+
+def shown(ours: JobId, **changes: Any) -> dict[str, Any]:
+    """A recorded job as if slurmctld had just received it as this one of ours."""
+    jobs = rest_answer("jobs", slurm="22.05.8", api=OLD).body["jobs"]
+    (job,) = (job for job in jobs if job["name"] == "running")
+    marks = {
+        "name": ours,
+        "standard_output": f"{ours}.log",
+        "comment": comment(ADDRESS),
+        "submit_time": clock_s(DIAG.body),
+    }
+    return {**job, **marks, **changes}
+
+
+def find(*jobs: dict[str, Any]) -> Mapping[JobId, object]:
+    listed = RestAnswer(200, {"errors": [], "jobs": list(jobs)})
+    client = RecordedClient({"GET jobs": listed})
+    return cluster(client).find(CUSTOMER, {JOB: 10.0}, lambda _: {})
+
+
+def test_find__own_job__is_found() -> None:
+    found = find(shown(JOB), shown(OTHER, job_id=19, user_name=None))[JOB]
+    assert isinstance(found, list)
+    assert [record.slurm_id for record in found] == [NUMBER]
+
+
+@pytest.mark.parametrize("user", [None, ""])
+@pytest.mark.parametrize(
+    "changes", [{}, {"comment": "none"}, {"name": "x"}, {"standard_output": "x"}]
+)
+def test_find__our_job_without_its_user__is_unclear_and_not_absent(
+    user: str | None, changes: dict[str, str]
+) -> None:
+    found = find(shown(JOB, user_name=user, **changes))
+    with pytest.raises(SlurmUnavailableError, match=str(NUMBER)):
+        raise_in(found[JOB])
+
+
+def test_find__renamed_job_without_its_user__is_unclear_and_not_absent() -> None:
+    renamed = {"name": "x", "standard_output": "x", "comment": "none"}
+    with pytest.raises(SlurmUnavailableError, match=str(NUMBER)):
+        raise_in(find(shown(JOB, user_name=None, **renamed))[JOB])
+    earlier = {**renamed, "submit_time": clock_s(DIAG.body) - 3600}
+    assert find(shown(JOB, user_name=None, **earlier))[JOB] == []
+
+
+@pytest.mark.parametrize("user", [None, "0x" + "b" * 40])
+def test_find__another_job_of_ours_or_another_user__is_not_the_job(
+    user: str | None,
+) -> None:
+    assert find(shown(OTHER, user_name=user))[JOB] == []
+
+
+def raise_in(found: object) -> None:
+    if isinstance(found, Exception):
+        raise found
