@@ -150,8 +150,6 @@ class RestCluster:
     min_job_age_s: int = MIN_JOB_AGE_S
     max_memory_per_cpu_mb: int | None = None
     _known_clock: _KnownClock = field(default_factory=_KnownClock)
-    # users whose jobs slurmctld has taken as theirs
-    _known_users: set[str] = field(default_factory=set)
 
     @property
     def address(self) -> str:
@@ -249,16 +247,17 @@ class RestCluster:
         return slurm_id
 
     def _require_known_user(self, user: str, slurm_id: SlurmId) -> None:
-        """Look at a user's first job, and end it if it is not the user's: slurmctld
-        takes a job of a user whom it does not know, and gives it to the user with the
-        number 99. Raises SlurmUnavailableError when the job was ended, and
+        """Look at a job that slurmctld just took, and end it if it is not the user's:
+        slurmctld takes a job of a user whom it does not know, and gives it to the user
+        with the number 99. An earlier job proves nothing, because slurmctld resolves
+        the user each time. Raises SlurmUnavailableError when the job was ended, and
         OutcomeUnknownError when SLURM does not show whose job it is.
         """
-        if user in self._known_users:
-            return
         try:
-            row = self._rows([slurm_id]).get(slurm_id)
-            if row is not None and row.user != user:
+            owner = rest_answers.owner(
+                self.access.order("GET", f"job/{slurm_id}"), slurm_id
+            )
+            if owner not in ("", user):
                 rest_answers.require_success(
                     self.access.order("DELETE", f"job/{slurm_id}"), "cancel"
                 )
@@ -266,15 +265,14 @@ class RestCluster:
             raise OutcomeUnknownError(
                 f"SLURM took the job as {slurm_id}, and its owner is not known: {error}"
             ) from error
-        if row is None:
+        if not owner:
             raise OutcomeUnknownError(
-                f"SLURM took the job as {slurm_id}, and shows no such job"
+                f"SLURM took the job as {slurm_id}, and does not show whose job it is"
             )
-        if row.user != user:
+        if owner != user:
             raise SlurmUnavailableError(
                 f"slurmctld's host does not know the user {user}: job {slurm_id} was ended; make the account there"
             )
-        self._known_users.add(user)
 
     def _comment(
         self, user: Address, job_id: JobId, request: Request, begun_slurm_s: int

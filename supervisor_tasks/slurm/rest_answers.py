@@ -49,6 +49,7 @@ UNKNOWN_JOB = frozenset((2017, 2021, 2084))
 # slurmrestd itself refuses the request, and asks slurmctld nothing
 _NOT_READ = (400, 401, 403, 404, 405, 413, 415)
 _SLURMS_NUMBERS_FROM = 1000
+UNKNOWN_USER = 99  # the uid of a user whom slurmctld's host does not know
 UNREADABLE = "unreadable values"  # after the state of a job
 _SHOWN = 500
 
@@ -192,6 +193,21 @@ def jobs_listed(body: Mapping[str, Any], now_s: int) -> dict[SlurmId, SqueueRow]
         row = _row(job, now_s)
         rows[row.slurm_id] = row
     return rows
+
+
+def owner(answer: RestAnswer, slurm_id: SlurmId) -> str:
+    """Return the user of a job: the number 99 where slurmctld did not know the user,
+    and empty where no user, or no such job, is shown. Raises SlurmUnavailableError.
+    """
+    if answer.is_unknown_job:
+        return ""
+    body = require_answer(answer, f"GET job/{slurm_id}")
+    for job in _objects(body, "jobs"):
+        if job.get("job_id") == slurm_id:
+            if job.get("user_id") == UNKNOWN_USER:
+                return str(UNKNOWN_USER)
+            return _text(job, "user_name")
+    return ""
 
 
 def requests_listed(

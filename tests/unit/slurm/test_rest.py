@@ -3,18 +3,22 @@ a host does not know a user; integration/jobs/test_rest_submission.py asks slurm
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from supervisor_tasks.jobs.model import Address, JobId, SlurmId
+from supervisor_tasks.errors import OutcomeUnknownError
+from supervisor_tasks.jobs.model import Address, Definition, JobId, SlurmId
 from supervisor_tasks.slurm.commands import comment
+from supervisor_tasks.slurm.interface import Request
 from supervisor_tasks.slurm.parsers import SlurmUnavailableError
 from supervisor_tasks.slurm.rest import RestAccess, RestCluster
 from supervisor_tasks.slurm.rest_answers import RestAnswer, clock_s
 from supervisor_tasks.slurm.rest_client import RestClient
 from supervisor_tasks.slurm.rest_tokens import TokenMint
 from supervisor_tasks.slurm.rest_versions import OLD
+from supervisor_tasks.slurm.ssh import our_clock_s
 from tests.support.slurm_samples import rest_answer
 
 CUSTOMER = Address("0x" + "a" * 40)
@@ -25,18 +29,25 @@ DIAG = rest_answer("diag", slurm="22.05.8", api=OLD)
 
 
 class RecordedClient(RestClient):
-    """Answers each request with the answer that is set for it, and keeps what was
-    asked.
+    """Answers each request with the answer that is set for it, or with the next one of
+    `in_turn`, and keeps what was asked.
     """
 
-    def __init__(self, answers: Mapping[str, RestAnswer]) -> None:
+    def __init__(
+        self,
+        answers: Mapping[str, RestAnswer],
+        in_turn: Mapping[str, list[RestAnswer]] = MappingProxyType({}),
+    ) -> None:
         super().__init__("http://127.0.0.1:6820")
         self.answers = {"GET diag": DIAG, **answers}
+        self.in_turn = in_turn
         self.asked = list[str]()
 
     def request(self, method: str, path: str, *_: object, **__: object) -> RestAnswer:
         request = f"{method} {path}"
         self.asked.append(request)
+        if request in self.in_turn:
+            return self.in_turn[request].pop(0)
         return self.answers[request]
 
 
@@ -105,3 +116,68 @@ def test_find__another_job_of_ours_or_another_user__is_not_the_job(
 def raise_in(found: object) -> None:
     if isinstance(found, Exception):
         raise found
+
+
+# --- whose job slurmctld made of a submission -----------------------------------------
+
+
+def submit(client: RecordedClient, times: int) -> list[SlurmId | Exception]:
+    """Submit the job so many times, in one process."""
+    rest, outcomes = cluster(client), list[SlurmId | Exception]()
+    request = Request(
+        definition=Definition(
+            gpus=0, mem_per_cpu_mb=1, cpus_per_task=1, ntasks=1, batch_location_hash=""
+        ),
+        limit_min=1,
+        script="#!/bin/sh\n",
+        number=1,
+    )
+    for _ in range(times):
+        rest.submit_batch(
+            CUSTOMER,
+            [(JOB, request)],
+            rest.clock(CUSTOMER),
+            our_clock_s(),
+            lambda _, outcome: outcomes.append(outcome),
+        )
+    return outcomes
+
+
+def taken_as(*owners: dict[str, Any]) -> RecordedClient:
+    """slurmrestd takes a submission, and shows these owners, one after the other."""
+    answers = [
+        RestAnswer(200, {"errors": [], "jobs": [shown(JOB, **o)]}) for o in owners
+    ]
+    return RecordedClient(
+        {
+            "POST job/submit": rest_answer("submitted", slurm="22.05.8", api=OLD),
+            f"DELETE job/{NUMBER}": rest_answer("cancelled", slurm="22.05.8", api=OLD),
+        },
+        {f"GET job/{NUMBER}": answers},
+    )
+
+
+def test_submit_batch__user_is_no_longer_known__job_of_user_99_is_ended() -> None:
+    client = taken_as({}, {"user_name": None, "user_id": 99})
+    first, second = submit(client, 2)
+    assert first == NUMBER
+    with pytest.raises(SlurmUnavailableError, match="make the account"):
+        raise_in(second)
+    assert client.asked.count(f"DELETE job/{NUMBER}") == 1
+
+
+def test_submit_batch__another_users_job__is_ended() -> None:
+    client = taken_as({"user_name": "nobody", "user_id": 99})
+    (outcome,) = submit(client, 1)
+    assert isinstance(outcome, SlurmUnavailableError)
+    assert f"DELETE job/{NUMBER}" in client.asked
+
+
+@pytest.mark.parametrize("user", [None, ""])
+def test_submit_batch__user_is_not_shown__job_goes_on_and_is_searched_for(
+    user: str | None,
+) -> None:
+    client = taken_as({"user_name": user})
+    (outcome,) = submit(client, 1)
+    assert isinstance(outcome, OutcomeUnknownError)
+    assert f"DELETE job/{NUMBER}" not in client.asked
